@@ -1,0 +1,202 @@
+"""The one door to JAX's versions: meshes, manual axes, and JAX's manual types of values.
+
+Everything above asks here; nothing above looks at a JAX version or at an attribute that one has not.
+Written against jax 0.10 to 0.12, by public names only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import get_opaque_trace_state
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+AnyMesh = Mesh | AbstractMesh
+
+
+class ManualType(NamedTuple):
+    """JAX's manual type of a value: the mesh axes over which it varies, is unreduced, is reduced."""
+
+    varying: frozenset[str]
+    unreduced: frozenset[str]
+    reduced: frozenset[str]
+
+
+_UNTYPED = ManualType(frozenset(), frozenset(), frozenset())
+
+
+def manual_type(x: Any) -> ManualType:
+    """The manual type of a value; empty outside manual regions and under ``check_vma=False``."""
+    known = getattr(jax.typeof(x), "manual_axis_type", None)
+    if known is None:
+        return _UNTYPED
+    return ManualType(frozenset(known.varying), frozenset(known.unreduced), frozenset(known.reduced))
+
+
+def type_text(x: Any) -> str:
+    """A value's type in JAX's notation, ``f32[2,4]{V:dp}``; the class of what JAX does not know."""
+    try:
+        return jax.typeof(x).str_short(short_dtypes=True)
+    except TypeError:
+        return type(x).__name__
+
+
+def context_mesh() -> AbstractMesh:
+    """The ambient mesh, empty if there is none; in a manual region, the region's."""
+    return jax.sharding.get_abstract_mesh()
+
+
+def manual_axes(mesh: AnyMesh) -> dict[str, int]:
+    """The mesh axes that are manual here, with their sizes."""
+    return {name: mesh.shape[name] for name in mesh.manual_axes}
+
+
+def explicit_axes(mesh: AnyMesh) -> frozenset[str]:
+    """The mesh axes of type Explicit."""
+    return frozenset(mesh.explicit_axes)
+
+
+def abstract(mesh: AnyMesh) -> AbstractMesh:
+    """A mesh without its devices."""
+    return mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
+
+
+def is_same_mesh(a: AnyMesh, b: AnyMesh) -> bool:
+    """Whether two meshes have the same axes, sizes and types, whatever their devices.
+
+    ``mesh.abstract_mesh == AbstractMesh(sizes, names)`` is False, since one of them knows its
+    device's kind; what matters for a program is compared here.
+    """
+    return a.shape_tuple == b.shape_tuple and a.axis_types == b.axis_types
+
+
+def value_mesh(x: Any) -> AnyMesh | None:
+    """The mesh that a value was placed on: concrete for a placed array, abstract under ``jit``."""
+    sharding = getattr(x, "sharding", None) if not isinstance(x, jax.core.Tracer) else None
+    if isinstance(sharding, NamedSharding):
+        return sharding.mesh
+    if not isinstance(x, jax.Array):
+        return None
+    mesh = jax.typeof(x).sharding.mesh
+    return None if mesh.empty else mesh
+
+
+def placement(x: Any) -> jax.sharding.Sharding | None:
+    """The sharding of a committed concrete array, else None."""
+    if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer) or not x.committed:
+        return None
+    return x.sharding
+
+
+def explicit_spec(x: Any) -> NamedSharding | None:
+    """The sharding in a value's type, if its mesh has Explicit axes."""
+    if not isinstance(x, jax.Array):
+        return None
+    sharding = jax.typeof(x).sharding
+    if sharding.mesh.empty or AxisType.Explicit not in sharding.mesh.axis_types:
+        return None
+    return sharding
+
+
+def is_tracer(x: Any) -> bool:
+    return isinstance(x, jax.core.Tracer)
+
+
+def is_outside_traces() -> bool:
+    """Whether no transformation of JAX is running, so that a call computes at once."""
+    return get_opaque_trace_state() == _OUTSIDE
+
+
+# Every thread's state outside of traces is the same, and equal to this one. A module that is first
+# imported under a trace has another: then no call counts as outside, and JAX's own evaluation runs.
+_OUTSIDE = get_opaque_trace_state()
+
+
+def are_values_typed(axis: str) -> bool:
+    """Whether JAX types values as varying here: False under ``check_vma=False``.
+
+    Asked of a value that varies by definition; ``eval_shape`` adds nothing to the program.
+    """
+    known = jax.eval_shape(lambda: jax.lax.axis_index(axis))
+    return bool(getattr(known, "manual_axis_type", None))
+
+
+def partition_spec(
+    parts: Iterable[tuple[str, ...]], unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
+) -> PartitionSpec:
+    """A PartitionSpec with one entry per dim."""
+    entries = (None if not axes else axes[0] if len(axes) == 1 else axes for axes in parts)
+    return PartitionSpec(*entries, unreduced=frozenset(unreduced), reduced=frozenset(reduced))
+
+
+class SpecParts(NamedTuple):
+    """The entries of a PartitionSpec, each as a tuple of mesh axes."""
+
+    parts: tuple[tuple[str, ...], ...]
+    unreduced: frozenset[str]
+    reduced: frozenset[str]
+
+
+def spec_parts(spec: PartitionSpec) -> SpecParts:
+    """Read a PartitionSpec."""
+    parts = tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in spec.partitions)
+    return SpecParts(parts, frozenset(spec.unreduced), frozenset(spec.reduced))
+
+
+def spec_text(spec: PartitionSpec) -> str:
+    """``P('dp', None)``, alike on every version."""
+    parts = spec_parts(spec)
+    entries = [repr(axes[0]) if len(axes) == 1 else repr(axes) if axes else "None" for axes in parts.parts]
+    for word, axes in (("unreduced", parts.unreduced), ("reduced", parts.reduced)):
+        entries += [f"{word}={{{', '.join(map(repr, sorted(axes)))}}}"] if axes else []
+    return f"P({', '.join(entries)})"
+
+
+def leave_unreduced(x: Any, axes: Iterable[str]) -> Any:
+    """``x`` typed as an addend over ``axes``: what varies there becomes unreduced.
+
+    A value in an un-jitted region on an Auto mesh cannot have that type, and JAX says so by a
+    ValueError; it stays varying, which means the same.
+    """
+    owed = tuple(sorted(set(axes) & manual_type(x).varying))
+    if not owed:
+        return x
+    try:
+        return jax.lax.pcast(x, owed, to="unreduced")
+    except (ValueError, NotImplementedError):
+        return x
+
+
+def children(value: Any) -> list[tuple[Any, Any]] | None:
+    """A pytree's children one level down, each with its key; None for a leaf."""
+    flat = jax.tree_util.default_registry.flatten_one_level_with_keys(value)
+    if flat is not None:
+        return list(flat[0])
+    return None
+
+
+def canonical_dtype(x: Any) -> str:
+    """The name of the dtype that JAX gives a value: ``float32`` for a float64 of NumPy."""
+    return str(jax.typeof(x).dtype)
+
+
+def own_dtype(x: Any) -> str:
+    """The name of a value's own dtype; a Python scalar's as JAX makes it."""
+    return str(x.dtype) if hasattr(x, "dtype") else canonical_dtype(x)
+
+
+SCALARS = (bool, int, float, complex, np.generic)
+ARRAYS = (jax.Array, np.ndarray)
+
+
+def is_jax_array(x: Any) -> bool:
+    return isinstance(x, jax.Array)
+
+
+def ambient_devices() -> AnyMesh | None:
+    """The ambient mesh with its devices; under ``jit``, where they are not known, without."""
+    mesh = jax.sharding.get_mesh() if is_outside_traces() else context_mesh()
+    return None if mesh.empty else mesh

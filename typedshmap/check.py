@@ -1,0 +1,146 @@
+"""``check`` and the sizes: what a body may ask of the region that it is in."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeVar
+
+import jax
+
+from . import _jax
+from .errors import ShapeError, TypedShmapError, error_of
+from .hints.array import make
+from .hints.scope import Region, current_region, current_scope
+from .hints.trees import Leaf, Node, build
+from .hints.walk import Found, Walk
+from .notation.layout import Layout
+from .notation.sizes import Bound, Sizes, Subject
+
+T = TypeVar("T")
+_CHECKED = Subject("checked", "checked")
+
+
+def check(x: T, hint: Any) -> T:
+    """Return ``x`` if it fits a hint.
+
+    In a manual region ``x`` is one shard, elsewhere a global array. Names that are bound in the
+    call must have their sizes; new ones are bound.
+
+    ```python
+    h = check(x @ w, "[batch/dp] [ff/tp]")  # in the body f32[2,16], global f32[8,32]
+    y = check(h @ v, "[batch/dp] model +tp")  # handed on as f32[2,16]{V:dp, U:tp}
+    ```
+
+    Args:
+      x: an array, or a pytree of arrays for a hint of one.
+      hint: any hint, or just its dims as a string.
+
+    Returns:
+      ``x``; an array with a ``+axis`` mark at that type, unreduced over the axis.
+
+    Raises:
+      ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for what does not fit.
+      AnnotationSyntaxError, MeshAxisError: for a hint that cannot be read.
+    """
+    scope, region = current_scope(), current_region()
+    walk = Walk(region, scope.arguments if scope else {}, scope.sizes if scope else Sizes())
+    walk.visit(_node(hint), x, _CHECKED)
+    walk.settle()
+    if walk.failures:
+        name = scope.function if scope else "check"
+        raise error_of(region.report(name, tuple(walk.failures), walk.sizes))
+    if scope is not None:
+        scope.sizes = walk.sizes
+    return handed_on(x, walk.leaves, region)
+
+
+def _node(hint: Any) -> Node:
+    return _dims_node(hint) if isinstance(hint, str) else build(hint)
+
+
+@lru_cache(maxsize=1024)
+def _dims_node(dims: str) -> Node:
+    return Leaf(make("Shaped", None, (Any, dims)))
+
+
+def handed_on(value: Any, leaves: list[Found], region: Region) -> Any:
+    """A value at the types of its hints: leaves marked ``+axis`` become unreduced."""
+    if not any(_owed(leaf, region) for leaf in leaves):
+        return value
+    typed = [_jax.leave_unreduced(leaf.value, _owed(leaf, region)) for leaf in leaves]
+    return jax.tree_util.tree_structure(value).unflatten(typed)
+
+
+def _owed(leaf: Found, region: Region) -> frozenset[str]:
+    if leaf.hint is None or not leaf.hint.spec.marks or not region.typed:
+        return frozenset()
+    layout = region.layout(leaf.hint)
+    return layout.unreduced & frozenset(region.held) if isinstance(layout, Layout) else frozenset()
+
+
+def size(name: str) -> int:
+    """The global size of a dim, by the name that the call's hints bound.
+
+    ```python
+    y = total / size("batch")  # 8, also where a shard holds 2
+    ```
+
+    Raises:
+      ShapeError: for a name that is not bound here.
+    """
+    bound = _bound("size", name)
+    assert isinstance(bound.size, int)
+    return bound.size
+
+
+def shard_size(name: str) -> int:
+    """The size of a dim on one shard, by its name, or by its dim with brackets.
+
+    Args:
+      name: ``"batch"``, where every hint shards ``batch`` alike; else ``"[batch/dp]"``.
+
+    Raises:
+      ShapeError: for a name that is not bound here, or one that hints shard in different ways.
+    """
+    if name.startswith("["):
+        return _bracketed_size(name)
+    bound = _bound("shard_size", name)
+    held = current_region().held
+    shards = {prod(held.get(axis, 1) for axis in axes) for axes in bound.layouts}
+    if len(shards) > 1:
+        ways = " and ".join(sorted(f"[{name}/{','.join(axes)}]" for axes in bound.layouts))
+        raise ShapeError(f"shard_size: '{name}' is sharded in several ways here: {ways}\n\nHint: write one of them")
+    assert isinstance(bound.size, int)
+    return bound.size // shards.pop()
+
+
+def _bracketed_size(text: str) -> int:
+    try:
+        node = _dims_node(text)
+    except TypedShmapError as error:
+        raise ShapeError(f"shard_size: {error}") from None
+    assert isinstance(node, Leaf)
+    dims, region = node.hint.spec.dims, current_region()
+    layout = region.layout(node.hint)
+    if len(dims) != 1 or not isinstance(layout, Layout):
+        raise ShapeError(f"shard_size: '{text}' is not one dim over the axes of this mesh")
+    whole = size(str(dims[0].size))  # type: ignore[union-attr]
+    return whole // prod(region.held.get(axis, 1) for axis in layout.parts[0])
+
+
+def sizes() -> dict[str, int]:
+    """The global sizes of all dims that are bound here, by name."""
+    scope = current_scope()
+    return {name: bound.size for name, bound in (scope.sizes if scope else Sizes()) if isinstance(bound.size, int)}
+
+
+def _bound(verb: str, name: str) -> Bound:
+    scope = current_scope()
+    bound = scope.sizes.get(name) if scope else None
+    if scope is None:
+        raise ShapeError(f"{verb}: '{name}' is asked for outside of a typed_shard_map, typed_jit or typed function")
+    if bound is None:
+        known = ", ".join(f"{n}={s}" for n, s in sizes().items()) or "none"
+        raise ShapeError(f"{verb}: nothing binds '{name}' in {scope.function} (bound: {known})")
+    return bound

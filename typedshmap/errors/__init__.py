@@ -1,0 +1,115 @@
+"""The exceptions. They carry a `Report`; their text is worded in `wording`.
+
+An error about a call is raised by the verbs with every failure of the call in ``error.failures``.
+"""
+
+from __future__ import annotations
+
+from ..notation.layout import AxisTwice, UnknownAxis
+from ..notation.match import BadExpression, Indivisible, OutsideTree, RankMismatch, SizeMismatch, UnboundNames
+from ..notation.parser import RepeatedAxis, SyntaxFault
+from .failures import (
+    BoundaryMark,
+    Failure,
+    HintText,
+    NoMember,
+    Owes,
+    OwesNothing,
+    Report,
+    Varies,
+    WrongDtype,
+    WrongSharding,
+)
+from .wording import carets, render
+
+
+class TypedShmapError(Exception):
+    """The base of all errors of this library.
+
+    Attributes:
+      report: what went wrong and where, as data; None for an error that is a plain sentence.
+    """
+
+    def __init__(self, what: Report | str) -> None:
+        super().__init__(what)
+        self.report = what if isinstance(what, Report) else None
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Everything that is wrong with the call; the message tells the first in full."""
+        return self.report.failures if self.report else ()
+
+    def __str__(self) -> str:
+        return render(self.report) if self.report else str(self.args[0])
+
+
+class AnnotationSyntaxError(TypedShmapError, ValueError):
+    """A hint that cannot be read, or that is missing."""
+
+
+class MeshAxisError(TypedShmapError, ValueError):
+    """A mesh axis that is unknown or used twice, or a mesh that is missing or contradicts another."""
+
+
+class ShapeError(TypedShmapError, TypeError):
+    """A number of dims or a size that is not the hint's."""
+
+
+class DtypeError(TypedShmapError, TypeError):
+    """A dtype that is not the hint's."""
+
+
+class ShardingError(TypedShmapError, TypeError):
+    """A global array that lies otherwise than its hint says."""
+
+
+class VaryingError(TypedShmapError, TypeError):
+    """A value that varies, or owes a sum, otherwise than its hint says."""
+
+
+class StructureError(TypedShmapError, TypeError):
+    """A container, a type or an argument that is not what the annotation says."""
+
+
+for _error in (
+    TypedShmapError,
+    AnnotationSyntaxError,
+    MeshAxisError,
+    ShapeError,
+    DtypeError,
+    ShardingError,
+    VaryingError,
+    StructureError,
+):
+    _error.__module__ = "typedshmap"
+
+_CLASSES: tuple[tuple[tuple[type, ...], type[TypedShmapError]], ...] = (
+    ((RankMismatch, SizeMismatch, Indivisible, UnboundNames, BadExpression, OutsideTree), ShapeError),
+    ((UnknownAxis, AxisTwice), MeshAxisError),
+    ((WrongDtype,), DtypeError),
+    ((WrongSharding, BoundaryMark), ShardingError),
+    ((Varies, Owes, OwesNothing), VaryingError),
+)
+
+
+def class_of(failure: Failure) -> type[TypedShmapError]:
+    """The exception that a failure is raised as."""
+    if isinstance(failure.what, NoMember):
+        classes = {class_of(reason) for reason in failure.what.reasons}
+        return classes.pop() if len(classes) == 1 else StructureError
+    for kinds, error in _CLASSES:
+        if isinstance(failure.what, kinds):
+            return error
+    return StructureError
+
+
+def error_of(report: Report) -> TypedShmapError:
+    """The exception for a report; its class is that of the first failure."""
+    return class_of(report.failures[0])(report)
+
+
+def syntax_error(fault: SyntaxFault, hint: HintText) -> TypedShmapError:
+    """The exception for a hint that cannot be read."""
+    kind = MeshAxisError if isinstance(fault, RepeatedAxis) else AnnotationSyntaxError
+    text = f"{hint}: {fault.problem}\n\n    {hint}\n    {carets(hint, fault.span)}"
+    return kind(f"{text}\n\nHint: {fault.cure}" if fault.cure else text)

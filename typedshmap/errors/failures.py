@@ -1,0 +1,181 @@
+"""What can be wrong with a value, as data; the mismatches of shapes are in `notation.match`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..notation.sizes import Sizes, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class NotAnArray:
+    """Something that is no array where the hint says one."""
+
+    expected: str
+    got: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrongDtype:
+    expected: str
+    got: str
+
+
+@dataclass(frozen=True, slots=True)
+class Varies:
+    """A value that varies over mesh axes its hint does not mention."""
+
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Owes:
+    """A value that JAX types as unreduced over mesh axes its hint does not mark with ``+``."""
+
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OwesNothing:
+    """A ``+axis`` on a value that is the same on every shard: its sum would count it several times."""
+
+    axis: str
+    shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrongSharding:
+    """A global array that lies otherwise than its hint says."""
+
+    expected: str
+    got: str
+    cure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryMark:
+    """A mark that may not stand where a value enters or leaves a manual region."""
+
+    sign: str
+    axis: str
+    reason: str
+    cure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrongType:
+    """A value of another type than the hint's container, or a static value of the wrong type."""
+
+    expected: str
+    got: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrongLength:
+    expected: int
+    got: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrongKeys:
+    missing: tuple[str, ...]
+    extra: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotAPytree:
+    """An instance of a class that holds arrays and that JAX takes for a leaf."""
+
+    cls: str
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenField:
+    """A field that its class's hints declare as arrays and that JAX does not see among its children."""
+
+    cls: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherStructure:
+    """A pytree of another structure than the one that first bore the name."""
+
+    name: str
+    expected: str
+    got: str
+    origin: Subject
+
+
+@dataclass(frozen=True, slots=True)
+class StaticArray:
+    """An array where the hint says that the value is static."""
+
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoMember:
+    """A value that no member of a union takes, and why each of them does not."""
+
+    reasons: tuple[Failure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A failure that is said in words where it is found, since it happens in one place only."""
+
+    problem: str
+    cure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HintText:
+    """A hint as the user wrote it; carets are placed relative to its ``dims``."""
+
+    before: str
+    dims: str = ""
+    after: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.before}{self.dims}{self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One thing that is wrong with one value.
+
+    Attributes:
+      what: the mismatch.
+      subject: the value.
+      hint: its hint, if it has one.
+      got: the value's type in JAX's notation, if it is an array.
+    """
+
+    what: object
+    subject: Subject
+    hint: HintText | None = None
+    got: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that went wrong in one call, and where.
+
+    Attributes:
+      function: the name of the function that was called.
+      failures: what is wrong; the first is told in full.
+      mesh: mesh axes and their sizes.
+      manual: the manual axes, where they are not the whole mesh.
+      per_shard: whether the values are shards.
+      aliases: names of mesh axes that are not their own.
+      sizes: what was bound.
+    """
+
+    function: str
+    failures: tuple[Failure, ...]
+    mesh: tuple[tuple[str, int], ...] = ()
+    manual: tuple[str, ...] | None = None
+    per_shard: bool = False
+    aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    sizes: Sizes = Sizes()

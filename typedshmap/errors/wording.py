@@ -1,0 +1,265 @@
+"""Every message is worded here: a `Report` becomes text, first line first.
+
+Invariant: the first line alone names the function, the value, what is wrong and both numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from ..notation.layout import AxisTwice, UnknownAxis
+from ..notation.match import (
+    BadExpression,
+    Indivisible,
+    OutsideTree,
+    RankMismatch,
+    SizeMismatch,
+    UnboundNames,
+)
+from ..notation.nodes import Anything, Dim, Name, Number, Rest, Span
+from ..notation.sizes import Bound, Sizes, Subject
+from .failures import (
+    BoundaryMark,
+    Failure,
+    HiddenField,
+    HintText,
+    NoMember,
+    NotAnArray,
+    NotAPytree,
+    OtherStructure,
+    Owes,
+    OwesNothing,
+    Report,
+    StaticArray,
+    Told,
+    Varies,
+    WrongDtype,
+    WrongKeys,
+    WrongLength,
+    WrongSharding,
+    WrongType,
+)
+
+_DTYPE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """What is said of a failure: the problem, where carets go, the cure, and whether sizes matter."""
+
+    problem: str
+    span: Span | None = None
+    cure: str | None = None
+    sizes: bool = True
+
+
+def render(report: Report) -> str:
+    """The whole message: first line, hint and value, mesh, sizes, cure, the other failures."""
+    first, *others = report.failures
+    sentence = word(first)
+    blocks = [f"{report.function}: {_line(first, sentence)}", _value_block(first, sentence, report.per_shard)]
+    facts = [_mesh_line(report), _sizes_line(report.sizes) if sentence.sizes else ""]
+    if sentence.cure:
+        facts.append(f"Hint: {sentence.cure}")
+    facts.extend(f"Also: {_line(other, word(other))}" for other in others)
+    blocks.append("\n".join(fact for fact in facts if fact))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _line(failure: Failure, sentence: Sentence) -> str:
+    return f"{failure.subject.phrase} {sentence.problem}"
+
+
+def _value_block(failure: Failure, sentence: Sentence, per_shard: bool) -> str:
+    lines = []
+    if failure.hint is not None:
+        label = f"{failure.subject}: "
+        lines.append(f"{label}{failure.hint}")
+        if sentence.span is not None:
+            lines.append(" " * len(label) + carets(failure.hint, sentence.span))
+    if failure.got is not None:
+        lines.append(f"got {failure.got}{' per shard' if per_shard else ''}")
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def carets(hint: HintText, span: Span) -> str:
+    """Carets under a span of the hint's dims, or under its dtype."""
+    if span[0] == _DTYPE:
+        return "^" * len(hint.before.split("[")[0])
+    return " " * (len(hint.before) + span[0]) + "^" * (span[1] - span[0])
+
+
+def _mesh_line(report: Report) -> str:
+    if not report.mesh:
+        return ""
+    text = "Mesh: " + mesh_text(report.mesh)
+    if report.manual is not None and set(report.manual) != {name for name, _ in report.mesh}:
+        text += f" (manual: {', '.join(report.manual) or 'none'})"
+    if report.aliases:
+        text += "; axes: " + ", ".join(f"{name}={_alias(axes)}" for name, axes in report.aliases)
+    return text
+
+
+def mesh_text(mesh: Iterable[tuple[str, int]]) -> str:
+    """``dp=4, tp=2``"""
+    return ", ".join(f"{name}={size}" for name, size in mesh)
+
+
+def _alias(axes: tuple[str, ...]) -> str:
+    return "None" if not axes else axes[0] if len(axes) == 1 else f"({', '.join(axes)})"
+
+
+def _sizes_line(sizes: Sizes) -> str:
+    text = sizes_text(sizes)
+    return f"Sizes: {text}" if text else ""
+
+
+def sizes_text(sizes: Sizes) -> str:
+    """``batch=8 (q dim 0), d=64 (q dim 3)``"""
+    return ", ".join(f"{_equation(name, bound.size)} ({_origin(bound)})" for name, bound in sizes if " at " not in name)
+
+
+def _equation(name: str, size: int | tuple[int, ...]) -> str:
+    return f"{name}={size}".replace(" ", "") if isinstance(size, tuple) else f"{name}={size}"
+
+
+def _origin(bound: Bound) -> str:
+    if isinstance(bound.size, tuple):
+        return f"{bound.subject} from dim {bound.dim}"
+    return f"{bound.subject} dim {bound.dim}"
+
+
+def _quoted(axes: Iterable[str]) -> str:
+    return ", ".join(f"'{axis}'" for axis in axes)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def word(failure: Failure) -> Sentence:
+    """What is said of a failure."""
+    match failure.what:
+        case RankMismatch(expected, at_least, got):
+            least = "at least " if at_least else ""
+            return Sentence(f"has {_count(got, 'dim')}, but its annotation has {least}{expected}")
+        case SizeMismatch():
+            return _word_size(failure.what, failure.subject)
+        case Indivisible(dim, index, size, axes, shards, span):
+            over = f"{_quoted(axes)} ({_count(shards, 'shard')})"
+            cure = f"make {_dim_name(dim, index)} a multiple of {shards}, or pad it"
+            return Sentence(f"has {_sized(dim, index, size)}, which does not divide over {over}", span, cure)
+        case UnboundNames(dim, _, names, span):
+            cure = f"name {_quoted(names)} as a dim of an argument, or write {{{names[0]}}} for an argument's value"
+            return Sentence(f"has dim '{dim.size}' in its annotation, but nothing binds {_quoted(names)}", span, cure)
+        case BadExpression(_, _, reason, span):
+            return Sentence(f"has an annotation without a value: {reason}", span)
+        case OutsideTree(dim, span):
+            cure = "write PyTree[..., \"S\"] around it, or drop the '?'"
+            return Sentence(f"has '{dim}' in its annotation, outside of a PyTree with a structure name", span, cure)
+        case UnknownAxis(axis, span, known):
+            return _word_unknown_axis(axis, span, known)
+        case AxisTwice(axis, span):
+            return Sentence(f"uses mesh axis '{axis}' twice in its annotation", span, sizes=False)
+        case WrongDtype(expected, got):
+            return Sentence(f"has dtype {got}, but its annotation says {expected}", (_DTYPE, 0), sizes=False)
+        case Varies() | Owes() | OwesNothing() | BoundaryMark() | WrongSharding():
+            return _word_sharding(failure.what)
+        case NoMember(reasons):
+            told = "; ".join(f"{reason.hint}: {word(reason).problem}" for reason in reasons)
+            return Sentence(f"fits no member of its annotation ({told})")
+        case Told(problem, cure):
+            return Sentence(problem, cure=cure, sizes=False)
+        case _:
+            return _word_structure(failure.what)
+
+
+def _word_size(what: SizeMismatch, subject: Subject) -> Sentence:
+    name = _dim_name(what.dim, what.index)
+    shards = ""
+    if what.shard is not None:
+        shards = f" ({what.shard} per shard over {_quoted(what.axes)})"
+    has = f"has {_sized(what.dim, what.index, what.got)}{shards}"
+    or_one = " (or 1)" if what.dim.broadcast else ""
+    if what.origin is None:
+        return Sentence(f"{has}, but its annotation says {what.expected}{or_one}", what.span)
+    expected = _equation(name, what.expected)
+    if what.origin.subject == subject:
+        return Sentence(f"{has} in dim {what.index}, but {expected} in dim {what.origin.dim}", what.span)
+    return Sentence(f"{has}, but {what.origin.subject.phrase} has {expected}{or_one}", what.span)
+
+
+def _dim_name(dim: Dim | Rest, index: int) -> str:
+    """How a sentence names a dim: by its name, its label, its expression, or its index."""
+    if isinstance(dim, Rest):
+        return f"*{dim.name}"
+    if dim.label is not None:
+        return dim.label
+    return f"dim {index}" if isinstance(dim.size, Anything | Number) else str(dim.size)
+
+
+def _sized(dim: Dim | Rest, index: int, size: int | tuple[int, ...]) -> str:
+    if isinstance(dim, Dim) and dim.label is None and not isinstance(dim.size, Name):
+        is_plain = isinstance(dim.size, Anything | Number)
+        return f"size {size} in dim {index}" if is_plain else f"size {size} in dim {index}, '{dim.size}'"
+    return _equation(_dim_name(dim, index), size)
+
+
+def _word_unknown_axis(axis: str, span: Span, known: tuple[str, ...]) -> Sentence:
+    close = get_close_matches(axis, known, n=1, cutoff=0.5)
+    meant = f"did you mean '{close[0]}'? " if close else ""
+    cure = f"{meant}the mesh's axes are {_quoted(known)}; axes={{'{axis}': ...}} maps the name to them"
+    return Sentence(f"names mesh axis '{axis}', which the mesh does not have", span, cure, sizes=False)
+
+
+def _word_sharding(what: Varies | Owes | OwesNothing | BoundaryMark | WrongSharding) -> Sentence:
+    match what:
+        case Varies(axes):
+            owed = " ".join(f"+{axis}" for axis in axes)
+            cure = f"sum it over {_quoted(axes)} (psum), or write '{owed}' if the sum is still owed"
+            return Sentence(f"varies over {_quoted(axes)}, which its annotation does not mention", None, cure, False)
+        case Owes(axes):
+            owed = " ".join(f"+{axis}" for axis in axes)
+            cure = f"take the sum (psum over {_quoted(axes)}), or write '{owed}'"
+            problem = f"is unreduced over {_quoted(axes)}, which its annotation does not mention"
+            return Sentence(problem, None, cure, False)
+        case OwesNothing(axis, shards):
+            problem = f"is the same on every shard of '{axis}', but its annotation says '+{axis}'"
+            cure = f"drop '+{axis}': the sum was taken already, and a second one would count it {shards} times"
+            return Sentence(problem, None, cure, False)
+        case BoundaryMark(sign, axis, reason, cure):
+            return Sentence(f"is marked '{sign}{axis}' in its annotation, but {reason}", None, cure, False)
+        case WrongSharding(expected, got, cure):
+            return Sentence(f"is {got}, but its annotation says {expected}", None, cure, False)
+
+
+def _word_structure(what: object) -> Sentence:
+    match what:
+        case NotAnArray(expected, got):
+            return Sentence(f"is {got}, but its annotation says {expected}", sizes=False)
+        case WrongType(expected, got):
+            return Sentence(f"is {got}, but its annotation says {expected}", sizes=False)
+        case WrongLength(expected, got):
+            return Sentence(f"has {_count(got, 'item')}, but its annotation has {expected}", sizes=False)
+        case WrongKeys(missing, extra):
+            parts = [f"lacks {_quoted(missing)}"] if missing else []
+            parts += [f"has {_quoted(extra)}, which its annotation does not know"] if extra else []
+            return Sentence(" and ".join(parts), sizes=False)
+        case NotAPytree(cls):
+            problem = f"is of class {cls}, which holds arrays and is not registered as a pytree"
+            return Sentence(problem, cure=f"put @jax.tree_util.register_dataclass above {cls}", sizes=False)
+        case HiddenField(cls, field):
+            problem = f"holds arrays in field '{field}', which {cls} does not show JAX as a child"
+            cure = f"register '{field}' among the data fields of {cls}"
+            return Sentence(problem, cure=cure, sizes=False)
+        case OtherStructure(name, expected, got, origin):
+            problem = (
+                f"has another tree structure than {origin.phrase}, which '{name}' stands for: {got}, not {expected}"
+            )
+            return Sentence(problem, sizes=False)
+        case StaticArray(hint):
+            problem = f"is an array, but its annotation {hint} holds none, so the argument is static"
+            return Sentence(problem, cure='annotate it as an array, as in Int[Array, ""]', sizes=False)
+    raise TypeError(f"no words for {what!r}")

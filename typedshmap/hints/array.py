@@ -1,0 +1,224 @@
+"""A hint for one array, parsed once: dtypes, array type, dims, and the text it was written as."""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike
+
+from .. import _jax
+from ..errors import AnnotationSyntaxError, syntax_error
+from ..errors.failures import HintText
+from ..notation.nodes import Axes, Dim, Mark, Spec
+from ..notation.parser import SyntaxFault, parse
+from .dtypes import intersect
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ArrayHint:
+    """What a hint says of one array.
+
+    Attributes:
+      dtypes: the dtypes that it takes; None for all.
+      dtype_name: how the hint calls them.
+      array_type: ``jax.Array``, ``numpy.ndarray``, a tuple of classes, or Any.
+      spec: the dims, their sharding and the marks.
+      text: the hint as it was written.
+    """
+
+    dtypes: tuple[str, ...] | None
+    dtype_name: str
+    array_type: Any
+    spec: Spec
+    text: HintText
+
+    def takes_type(self, value: Any) -> bool:
+        """Whether a value is an array of the hint's type."""
+        if self.array_type is Any:
+            return hasattr(value, "shape") and hasattr(value, "dtype")
+        return isinstance(value, self.array_type)
+
+    @property
+    def type_text(self) -> str:
+        """The array type as a message names it."""
+        return type_name(self.array_type)
+
+
+def type_name(array_type: Any) -> str:
+    """An array type, or a tuple of them, as a message names it."""
+    if isinstance(array_type, tuple):
+        return " | ".join(type_name(t) for t in array_type)
+    return "an array" if array_type is Any else _written_type(array_type)
+
+
+def _written_type(array_type: Any) -> str:
+    """An array type as the user wrote it."""
+    if array_type == ArrayLike:
+        return "ArrayLike"
+    named = {jax.Array: "Array", np.ndarray: "np.ndarray", Any: "Any"}
+    return named.get(array_type) or getattr(array_type, "__name__", str(array_type))
+
+
+def make(dtype_name: str, dtypes: tuple[str, ...] | None, item: Any) -> ArrayHint:
+    """Read what stands in a hint's brackets: ``(array_type, dims)`` or ``(array_type, dims, P(...))``.
+
+    Raises:
+      AnnotationSyntaxError: for dims that cannot be read, or brackets that hold something else.
+      MeshAxisError: for a mesh axis that stands twice.
+    """
+    array_type, dims, pspec = _items(dtype_name, item)
+    inner = read(array_type)
+    written = _text(dtype_name, array_type, inner, dims, pspec)
+    try:
+        spec = parse(dims)
+        if pspec is not None:
+            spec = _with_pspec(spec, pspec)
+    except SyntaxFault as fault:
+        raise syntax_error(fault, written) from None
+    if inner is None:
+        return ArrayHint(dtypes, dtype_name, _array_classes(array_type, written), spec, written)
+    return _nested(inner, dtypes, dtype_name, dims, pspec, written)
+
+
+def _items(dtype_name: str, item: Any) -> tuple[Any, str, PartitionSpec | None]:
+    items = item if isinstance(item, tuple) else (item,)
+    if len(items) not in (2, 3) or not isinstance(items[1], str):
+        got = ", ".join(map(repr, items))
+        raise AnnotationSyntaxError(
+            f'{dtype_name}[{got}]: wants an array type and dims, as in {dtype_name}[Array, "b d"]'
+        )
+    if len(items) == 2:
+        return items[0], items[1], None
+    if not isinstance(items[2], PartitionSpec):
+        name = type(items[2]).__name__
+        raise AnnotationSyntaxError(f"{dtype_name}[...]: the third item is of type {name}; it may be a PartitionSpec")
+    return items[0], items[1], items[2]
+
+
+def _text(
+    dtype_name: str, array_type: Any, inner: ArrayHint | None, dims: str, pspec: PartitionSpec | None
+) -> HintText:
+    if inner is not None:
+        name = str(inner.text)
+    else:
+        name = _written_type(array_type)
+    after = '"]' if pspec is None else f'", {_jax.spec_text(pspec)}]'
+    return HintText(f'{dtype_name}[{name}, "', dims, after)
+
+
+def _nested(
+    inner: ArrayHint,
+    dtypes: tuple[str, ...] | None,
+    dtype_name: str,
+    dims: str,
+    pspec: PartitionSpec | None,
+    written: HintText,
+) -> ArrayHint:
+    """A hint inside a hint: the outer dims come first, the dtypes are those that both take."""
+    common = intersect(dtypes, inner.dtypes)
+    if common == ():
+        problem = f"{written}: no dtype is both {dtype_name} and {inner.dtype_name}"
+        raise AnnotationSyntaxError(problem)
+    name = dtype_name if inner.dtypes is None else inner.dtype_name if common == inner.dtypes else dtype_name
+    outer = parse(dims) if pspec is None else _with_pspec(parse(dims), pspec)
+    marks = " ".join(map(str, (*outer.marks, *inner.spec.marks)))
+    joined = " ".join(t for t in (" ".join(map(str, (*outer.dims, *inner.spec.dims))), marks) if t)
+    text = HintText(f'{name}[{inner.type_text}, "', joined, '"]')
+    try:
+        return ArrayHint(common, name, inner.array_type, parse(joined), text)
+    except SyntaxFault as fault:
+        raise syntax_error(fault, text) from None
+
+
+def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
+    """The spec with the sharding of a PartitionSpec, entry by entry from the first dim."""
+    entries = _jax.spec_parts(pspec)
+    source = spec.source
+    for dim in spec.dims:
+        if isinstance(dim, Dim) and dim.axes is not None:
+            raise SyntaxFault("brackets and P(...) in one hint", source, dim.span, "write one of them")
+    fixed = len(spec.dims) if spec.rest is None else spec.rest
+    if len(entries.parts) > fixed:
+        problem = f"P(...) has {len(entries.parts)} entries for {fixed} dims"
+        cure = "write brackets" if spec.rest is not None else None
+        raise SyntaxFault(problem, source, (0, len(source)), cure)
+    dims = list(spec.dims)
+    for index, axes in enumerate(entries.parts):
+        dim = dims[index]
+        assert isinstance(dim, Dim)
+        if dim.broadcast and axes:
+            raise SyntaxFault(f"'{dim}' may be of size 1, so it may not be sharded", source, dim.span)
+        dims[index] = Dim(
+            dim.size, Axes(axes, span=dim.span), dim.broadcast, dim.per_leaf, dim.label, dim.span, dim.size_span
+        )
+    end = (max(len(source) - 1, 0), len(source))
+    marks = [Mark(sign, a, end) for sign, axes in zip("+-", entries[1:], strict=True) for a in sorted(axes)]
+    # Printed and read again, so that an axis that stands twice is refused in one place.
+    made = Spec(tuple(dims), (*spec.marks, *marks), source)
+    try:
+        parse(str(made))
+    except SyntaxFault as fault:
+        raise type(fault)(*_repeated(fault, source)) from None
+    return made
+
+
+def _repeated(fault: SyntaxFault, source: str) -> tuple[Any, ...]:
+    return (getattr(fault, "axis", fault.problem), source, (0, len(source)))
+
+
+def _array_classes(array_type: Any, written: HintText) -> Any:
+    """An array type as ``isinstance`` takes it; Any stays."""
+    if array_type is Any:
+        return Any
+    if isinstance(array_type, TypeVar):
+        bound = array_type.__constraints__ or ((array_type.__bound__,) if array_type.__bound__ else (Any,))
+        return _union_classes(bound, written)
+    if isinstance(array_type, type):
+        return array_type
+    if typing.get_origin(array_type) in (typing.Union, types.UnionType):
+        return _union_classes(typing.get_args(array_type), written)
+    raise AnnotationSyntaxError(f"{written}: {array_type!r} is no array type, as Array, np.ndarray and ArrayLike are")
+
+
+def _union_classes(members: tuple[Any, ...], written: HintText) -> Any:
+    classes = [_array_classes(member, written) for member in members]
+    if Any in classes:
+        return Any
+    flat = [c for item in classes for c in (item if isinstance(item, tuple) else (item,))]
+    return flat[0] if len(flat) == 1 else tuple(flat)
+
+
+def read(hint: Any) -> ArrayHint | None:
+    """The array hint in a class of ours, of jaxtyping, or in a bare array type; None for anything else.
+
+    Any class with ``dim_str``, ``dtypes`` and ``array_type`` is read, never run.
+    """
+    ours = getattr(hint, "__typedshmap__", None)
+    if isinstance(ours, ArrayHint):
+        return ours
+    if isinstance(hint, type) and all(hasattr(hint, name) for name in ("dim_str", "dtypes", "array_type")):
+        return _read_foreign(hint)
+    return None
+
+
+def _read_foreign(hint: Any) -> ArrayHint:
+    dtypes = hint.dtypes
+    if isinstance(dtypes, (list, tuple)) and all(isinstance(d, str) for d in dtypes):
+        known = tuple("bool" if d == "bool_" else d for d in dtypes)
+    elif isinstance(dtypes, (list, tuple)):
+        raise AnnotationSyntaxError(f"{hint.__name__}: its dtypes are not plain names")
+    else:
+        known = None  # jaxtyping's mark for any dtype
+    name = hint.__name__.split("[")[0]
+    return make(name, known, (hint.array_type, hint.dim_str))
+
+
+def bare(array_type: Any) -> ArrayHint:
+    """The hint that a bare array type stands for: ``Shaped[Array, "..."]``."""
+    return make("Shaped", None, (array_type, "..."))

@@ -1,0 +1,63 @@
+"""Mesh-axis aliases: names in hints that stand for mesh axes, several or none.
+
+The aliases of a context manager live in a JAX user context, so that they take part in ``jit``'s
+cache key: a function traced under one alias is never reused under another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import jax
+
+from ..errors import MeshAxisError
+from ..notation.layout import Aliases
+
+Axes = str | tuple[str, ...] | list[str] | None
+
+_context = jax.make_user_context(default_value=())
+
+
+@contextmanager
+def axis_aliases(aliases: Mapping[str, Axes] | None = None, /, **more: Axes) -> Iterator[None]:
+    """Let names in hints stand for mesh axes inside the ``with``.
+
+    Inner aliases replace outer ones of the same name; ``axes=`` on a decorator replaces both.
+
+    ```python
+    with axis_aliases(dp=("data", "fsdp"), tp=None):
+        step(state, batch)
+    ```
+
+    Args:
+      aliases: names and the mesh axis, the mesh axes (major to minor), or None for unsharded.
+      **more: the same, for names that are identifiers.
+
+    Raises:
+      MeshAxisError: for an alias that is not a mesh axis, several of them, or None.
+    """
+    merged = {**dict(_context.value), **read_aliases({**(aliases or {}), **more})}
+    with _context(tuple(sorted(merged.items()))):
+        yield
+
+
+def read_aliases(aliases: Mapping[str, Axes] | None) -> dict[str, tuple[str, ...]]:
+    """Aliases as tuples of mesh axes."""
+    if aliases is not None and not isinstance(aliases, Mapping):
+        raise MeshAxisError(f"axes= wants a dict of names and mesh axes, got {type(aliases).__name__}")
+    return {name: _axes(name, axes) for name, axes in (aliases or {}).items()}
+
+
+def _axes(name: str, axes: Axes) -> tuple[str, ...]:
+    if axes is None:
+        return ()
+    found = (axes,) if isinstance(axes, str) else tuple(axes) if isinstance(axes, (tuple, list)) else (None,)
+    if not isinstance(name, str) or not all(isinstance(axis, str) for axis in found):
+        raise MeshAxisError(f"the alias '{name}' stands for {axes!r}; write a mesh axis, a tuple of them, or None")
+    return found  # type: ignore[return-value]
+
+
+def current_aliases(own: Aliases = {}) -> dict[str, tuple[str, ...]]:  # noqa: B006 (never written to)
+    """The aliases in force: those of the context, replaced by a decorator's own."""
+    return {**dict(_context.value), **own}

@@ -1,0 +1,198 @@
+"""Check one array against its hint: type, dtype, shape, and how it lies over the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import NamedSharding
+
+from .. import _jax
+from ..errors.failures import (
+    BoundaryMark,
+    Failure,
+    NotAnArray,
+    Owes,
+    OwesNothing,
+    Varies,
+    WrongDtype,
+    WrongSharding,
+)
+from ..notation.layout import Layout
+from ..notation.match import Match, UnboundNames, match
+from ..notation.nodes import Dim
+from ..notation.sizes import Sizes, Subject
+from .array import ArrayHint
+from .dtypes import takes
+from .scope import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """An array that fits its hint: the sizes known now, and a dim that waits for others."""
+
+    sizes: Sizes
+    unbound: UnboundNames | None
+
+
+def check_leaf(
+    value: Any,
+    hint: ArrayHint,
+    region: Region,
+    sizes: Sizes,
+    subject: Subject,
+    arguments: Mapping[str, Any],
+    leaf: str | None = None,
+) -> Fit | Failure:
+    """Check one array against its hint; nothing is bound unless it fits."""
+    wrong = _wrong_type(value, hint, region)
+    if wrong is not None:
+        return Failure(wrong, subject, hint.text)
+    layout = region.layout(hint)
+    if not isinstance(layout, Layout):
+        return Failure(layout, subject, hint.text, _jax.type_text(value))
+    shape = tuple(getattr(value, "shape", ()))
+    found = match(shape, hint.spec, layout, region.view(arguments), sizes, subject, leaf)
+    what = found if not isinstance(found, Match) else _wrong_dtype(value, hint, region)
+    if what is None:
+        what = _wrong_marks(layout, region) if region.role == "boundary" else None
+    if what is None:
+        what = _wrong_over_mesh(value, layout, hint, region)
+    if what is not None:
+        return Failure(what, subject, hint.text, _jax.type_text(value))
+    assert isinstance(found, Match)
+    return Fit(found.sizes, found.unbound)
+
+
+def _wrong_type(value: Any, hint: ArrayHint, region: Region) -> NotAnArray | None:
+    if region.role != "value" and isinstance(value, (*_jax.ARRAYS, *_jax.SCALARS)):
+        return None
+    if hint.takes_type(value):
+        return None
+    return NotAnArray(hint.type_text, describe(value))
+
+
+def describe(value: Any) -> str:
+    """What a value is, in a sentence: ``None``, ``a list``, ``'text' (str)``."""
+    if value is None:
+        return "None"
+    if isinstance(value, (str, int, float, complex, bool)):
+        text = repr(value)
+        return f"{text if len(text) < 40 else text[:36] + '...'} ({type(value).__name__})"
+    if isinstance(value, _jax.ARRAYS):
+        return f"{'a NumPy' if not _jax.is_jax_array(value) else 'an'} array"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _wrong_dtype(value: Any, hint: ArrayHint, region: Region) -> WrongDtype | None:
+    if hint.dtypes is None:
+        return None
+    got = _jax.canonical_dtype(value) if region.role != "value" else _jax.own_dtype(value)
+    return None if takes(hint.dtypes, got) else WrongDtype(hint.dtype_name, got)
+
+
+def _wrong_marks(layout: Layout, region: Region) -> BoundaryMark | None:
+    """Marks at a boundary: ``~`` never, ``+`` and ``-`` on Explicit axes only."""
+    for axis in sorted(layout.varying):
+        return BoundaryMark("~", axis, "'~' has a meaning only inside a manual region")
+    for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
+        for axis in sorted(axes & region.crossed - region.explicit):
+            reason = f"mesh axis '{axis}' is of type Auto, over which JAX lets no such value in or out"
+            cure = f"make '{axis}' an Explicit axis of the mesh, or take the sum inside (psum)"
+            return BoundaryMark(sign, axis, reason, cure if sign == "+" else f"make '{axis}' an Explicit axis")
+    return None
+
+
+def _wrong_over_mesh(value: Any, layout: Layout, hint: ArrayHint, region: Region) -> Any:
+    if region.is_manual:
+        return _wrong_varying(value, layout, region) if region.typed and region.watched else None
+    if region.role == "placement" or (region.role == "value" and not _jax.is_jax_array(value)):
+        return None
+    return _wrong_sharding(value, layout, hint, region)
+
+
+def _wrong_varying(value: Any, layout: Layout, region: Region) -> Varies | Owes | OwesNothing | None:
+    """DESIGN 2: V is in S, P or W; U is in P; each axis of P is in V or U."""
+    kind, watched = _jax.manual_type(value), region.watched
+    order = tuple(axis for axis in region.held if axis in watched)
+    mentioned = layout.sharded | layout.unreduced | layout.varying
+    if extra := kind.varying & watched - mentioned:
+        return Varies(tuple(axis for axis in order if axis in extra))
+    if owed := kind.unreduced & watched - layout.unreduced:
+        return Owes(tuple(axis for axis in order if axis in owed))
+    for axis in order:
+        if axis in layout.unreduced and axis not in kind.varying | kind.unreduced:
+            return OwesNothing(axis, region.held[axis])
+    return None
+
+
+def _wrong_sharding(value: Any, layout: Layout, hint: ArrayHint, region: Region) -> WrongSharding | None:
+    """A global array whose sharding is known: by its type on Explicit axes, else by its placement.
+
+    At a boundary on Auto axes ``jax.shard_map`` reshards, so nothing is wrong there.
+    """
+    rank = len(getattr(value, "shape", ()))
+    typed = _jax.explicit_spec(value)
+    if region.role == "boundary":
+        if region.crossed and (typed is not None or region.crossed <= region.explicit):
+            return _wrong_explicit(typed, spec_of(hint, layout, rank, region.crossed), region)
+        return None
+    spec = spec_of(hint, layout, rank)
+    if typed is not None:
+        return _wrong_typed(typed, spec)
+    placed = _jax.placement(value)
+    if isinstance(placed, NamedSharding) and layout_axes(layout) <= set(placed.mesh.axis_names):
+        if not placed.is_equivalent_to(NamedSharding(placed.mesh, spec), rank):
+            return _differs(spec, placed.spec, "place it by shard(x, hint)")
+    return None
+
+
+def _differs(want: Any, have: Any, cure: str) -> WrongSharding:
+    return WrongSharding(_jax.spec_text(want), f"sharded {_jax.spec_text(have)}", cure)
+
+
+def _wrong_explicit(typed: NamedSharding | None, want: Any, region: Region) -> WrongSharding | None:
+    """On Explicit axes JAX wants the argument's spec to be the boundary's, axes of size 1 included."""
+    expected = _jax.spec_text(want)
+    cure = f"place it by shard(x, hint), or under jit by jax.reshard(x, {expected})"
+    wanted = _jax.spec_parts(want)
+    if typed is None:
+        is_whole = not any(wanted.parts) and not wanted.unreduced and not wanted.reduced
+        return None if is_whole else WrongSharding(expected, "not placed on the mesh, whose axes are Explicit", cure)
+    have = _jax.spec_parts(typed.spec)
+    crossed = region.crossed
+    parts = tuple(tuple(axis for axis in axes if axis in crossed) for axes in have.parts)
+    parts += ((),) * (len(wanted.parts) - len(parts))
+    if (parts, have.unreduced & crossed, have.reduced & crossed) == tuple(wanted):
+        return None
+    return _differs(want, typed.spec, cure)
+
+
+def _wrong_typed(typed: NamedSharding, want: Any) -> WrongSharding | None:
+    """A global array with Explicit axes in its type; axes of size 1 make no difference."""
+    have, wanted, sizes = _jax.spec_parts(typed.spec), _jax.spec_parts(want), typed.mesh.shape
+
+    def split(parts: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+        kept = [tuple(axis for axis in axes if sizes.get(axis, 1) > 1) for axes in parts]
+        return tuple(kept) + ((),) * (len(wanted.parts) - len(kept))
+
+    if split(have.parts) == split(wanted.parts) and have[1:] == wanted[1:]:
+        return None
+    return _differs(want, typed.spec, "place it by shard(x, hint), or jax.reshard")
+
+
+def layout_axes(layout: Layout) -> frozenset[str]:
+    """Every mesh axis that a layout mentions."""
+    return layout.sharded | layout.unreduced | layout.reduced | layout.varying
+
+
+def spec_of(hint: ArrayHint, layout: Layout, rank: int, axes: frozenset[str] | None = None) -> Any:
+    """The PartitionSpec of full rank that a hint means, with only the given mesh axes if any are given."""
+    parts: list[tuple[str, ...]] = []
+    for dim, names in zip(hint.spec.dims, layout.parts, strict=True):
+        kept = names if axes is None else tuple(name for name in names if name in axes)
+        parts += [kept] if isinstance(dim, Dim) else [()] * (rank - len(layout.parts) + 1)
+    keep = (lambda marked: marked) if axes is None else (lambda marked: marked & axes)
+    return _jax.partition_spec(parts, keep(layout.unreduced), keep(layout.reduced))

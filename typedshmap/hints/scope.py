@@ -1,0 +1,140 @@
+"""Where a value is checked (`Region`) and what is bound there (`Scope`).
+
+A region knows mesh axes and says how to read a shape; a scope belongs to one call, and holds the
+sizes that its hints bound. Threads do not see each other's scopes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .. import _jax
+from ..errors.failures import Failure, Report
+from ..notation.layout import Aliases, AxisTwice, Layout, UnknownAxis, resolve
+from ..notation.match import View
+from ..notation.sizes import Sizes
+from .array import ArrayHint
+from .axes import current_aliases
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """Where values are checked.
+
+    Attributes:
+      mesh: all mesh axes with their sizes; None where no mesh is known.
+      held: the axes over which a value here is one shard.
+      split: the axes over which it is about to be split, so that its dims must divide.
+      crossed: the axes of the boundary that it crosses, on its way in or out.
+      watched: the axes over which a hint must say that a value varies.
+      typed: whether JAX types values as varying here.
+      aliases: names in hints that stand for mesh axes.
+      role: what the check is for. ``"value"``: a value as it stands; ``"boundary"``: an argument or
+        a result of a ``typed_shard_map``; ``"placement"``: a value that is about to be placed. In
+        the last two NumPy arrays and Python scalars count as the JAX arrays that they become.
+      explicit: the mesh axes of type Explicit.
+    """
+
+    mesh: Mapping[str, int] | None
+    held: Mapping[str, int]
+    split: Mapping[str, int] = field(default_factory=dict)
+    crossed: frozenset[str] = frozenset()
+    watched: frozenset[str] = frozenset()
+    typed: bool = False
+    aliases: Aliases = field(default_factory=dict)
+    role: Literal["value", "boundary", "placement"] = "value"
+    explicit: frozenset[str] = frozenset()
+    _layouts: dict[ArrayHint, Layout | UnknownAxis | AxisTwice] = field(default_factory=dict)
+
+    def layout(self, hint: ArrayHint) -> Layout | UnknownAxis | AxisTwice:
+        """The mesh axes that a hint means here."""
+        found = self._layouts.get(hint)
+        if found is None:
+            found = self._layouts[hint] = resolve(hint.spec, self.aliases, self.mesh)
+        return found
+
+    def view(self, arguments: Mapping[str, Any]) -> View:
+        return View(self.held, self.split, arguments)
+
+    @property
+    def is_manual(self) -> bool:
+        return bool(self.held)
+
+    def report(self, function: str, failures: tuple[Failure, ...], sizes: Sizes) -> Report:
+        """The facts of an error here."""
+        used = tuple((name, axes) for name, axes in self.aliases.items() if axes != (name,))
+        manual = tuple(self.held) if self.held else None
+        mesh = tuple((self.mesh or {}).items())
+        return Report(function, failures, mesh, manual, self.is_manual, used, sizes)
+
+
+@dataclass
+class Scope:
+    """What is bound in one call.
+
+    Attributes:
+      function: the called function's name.
+      arguments: its arguments, for ``{self.heads}``.
+      sizes: the sizes bound so far.
+      axes: the decorator's own aliases.
+      manual: the manual axes of the region that the scope belongs to.
+      watched: those of them that the innermost typed region made manual.
+      typed: whether JAX types values as varying in that region.
+    """
+
+    function: str
+    arguments: Mapping[str, Any]
+    sizes: Sizes = Sizes()
+    axes: Aliases = field(default_factory=dict)
+    manual: frozenset[str] = frozenset()
+    watched: frozenset[str] = frozenset()
+    typed: bool = False
+
+
+_scope: ContextVar[Scope | None] = ContextVar("typedshmap_scope", default=None)
+
+
+def current_scope() -> Scope | None:
+    """The innermost scope of this thread."""
+    return _scope.get()
+
+
+@contextmanager
+def entered(scope: Scope) -> Iterator[Scope]:
+    """Make a scope the innermost one."""
+    token = _scope.set(scope)
+    try:
+        yield scope
+    finally:
+        _scope.reset(token)
+
+
+def current_region(axes: Aliases | None = None) -> Region:
+    """The region that the program is in, as JAX knows it, with what the innermost scope adds."""
+    scope = _scope.get()
+    mesh = _jax.context_mesh()
+    held = _jax.manual_axes(mesh)
+    aliases = current_aliases({**(scope.axes if scope else {}), **(axes or {})})
+    watched, typed = _watched(scope, held)
+    known = None if mesh.empty else dict(mesh.shape)
+    explicit = _jax.explicit_axes(mesh)
+    return Region(known, held, watched=watched, typed=typed, aliases=aliases, explicit=explicit)
+
+
+def _watched(scope: Scope | None, held: Mapping[str, int]) -> tuple[frozenset[str], bool]:
+    """The axes that hints must mention, and whether JAX types values, in a region of these axes.
+
+    A scope knows both for its own region. A plain ``jax.shard_map`` inside of it adds its axes.
+    """
+    manual = frozenset(held)
+    if not manual:
+        return manual, False
+    if scope is not None and scope.manual == manual:
+        return scope.watched, scope.typed
+    typed = _jax.are_values_typed(next(iter(held)))
+    outer = scope.manual - scope.watched if scope is not None else frozenset()
+    return manual - outer, typed

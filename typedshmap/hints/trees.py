@@ -1,0 +1,290 @@
+"""A Python type hint as a tree of nodes, built once when a function is decorated.
+
+`build` reads ``tuple list dict NamedTuple TypedDict``, dataclasses (``flax.struct`` and
+``equinox.Module`` among them), unions and ``PyTree``; what holds no array is `Static`.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+import jax
+import numpy as np
+
+from ..errors import AnnotationSyntaxError
+from .array import ArrayHint, bare, read
+from .dtypes import NAMES
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Leaf:
+    """One array."""
+
+    hint: ArrayHint
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Static:
+    """A value without arrays, of this Python type."""
+
+    hint: Any
+
+    def __str__(self) -> str:
+        return hint_name(self.hint)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Anything:
+    """Whatever comes, arrays included (``Any``)."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Items:
+    """A tuple of so many items."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Repeated:
+    """A list or a tuple of any length, all items alike."""
+
+    kind: type | tuple[type, ...]
+    item: Node
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Keyed:
+    """A dict with any keys, all values alike."""
+
+    kind: type | tuple[type, ...]
+    value: Node
+
+
+@dataclass(eq=False, slots=True)
+class Record:
+    """Named fields: a NamedTuple, a TypedDict or a dataclass.
+
+    ``fields`` is filled after the record is made, so that a class may hold itself.
+    """
+
+    cls: type
+    kind: str
+    fields: dict[str, Node] = field(default_factory=dict)
+    optional: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Either:
+    """A union."""
+
+    options: tuple[Node, ...]
+    hint: Any
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tree:
+    """Any pytree of such leaves, of one structure where it bears a name."""
+
+    leaf: Node
+    structure: str | None
+
+
+Node: TypeAlias = Leaf | Static | Anything | Items | Repeated | Keyed | Record | Either | Tree
+
+NONE = Static(type(None))
+
+
+@dataclass(frozen=True)
+class Names:
+    """Where names in string annotations are looked up, and what classes are being read."""
+
+    local: Mapping[str, Any] = field(default_factory=dict)
+    types: Mapping[TypeVar, Any] = field(default_factory=dict)
+    open: Mapping[Any, Record] = field(default_factory=dict)
+
+
+def build(hint: Any, names: Names = Names()) -> Node:  # noqa: B008 (frozen)
+    """The tree of a hint.
+
+    Raises:
+      AnnotationSyntaxError: for something that is no hint.
+    """
+    if hint is None or hint is type(None):
+        return NONE
+    if hint is Any or hint is object:
+        return Anything()
+    if isinstance(hint, TypeVar):
+        return _build_typevar(hint, names)
+    alias = getattr(hint, "__value__", None) if type(hint).__name__ == "TypeAliasType" else None
+    if alias is not None:
+        return build(alias, names)
+    if hasattr(hint, "__supertype__"):  # NewType
+        return build(hint.__supertype__, names)
+    found = _build_array(hint) or _build_tree(hint, names)
+    return found if found is not None else _build_generic(hint, names)
+
+
+def _build_typevar(hint: TypeVar, names: Names) -> Node:
+    if hint in names.types:
+        return build(names.types[hint], names)
+    if hint.__constraints__:
+        return _either(hint.__constraints__, hint, names)
+    return build(hint.__bound__, names) if hint.__bound__ is not None else Anything()
+
+
+def _build_array(hint: Any) -> Node | None:
+    array = read(hint)
+    if array is not None:
+        return Leaf(array)
+    if hint in (jax.Array, np.ndarray):
+        return Leaf(bare(hint))
+    if hint == jax.typing.ArrayLike:
+        return Leaf(bare(jax.typing.ArrayLike))
+    if typing.get_origin(hint) is np.ndarray:
+        return Leaf(bare(np.ndarray))
+    name = getattr(hint, "__name__", None)
+    if name in NAMES and getattr(hint, "__module__", "").startswith(("typedshmap", "jaxtyping")):
+        raise AnnotationSyntaxError(f'{name}: wants an array type and dims, as in {name}[Array, "b d"]')
+    return None
+
+
+def _build_tree(hint: Any, names: Names) -> Node | None:
+    """``PyTree`` of ours or of jaxtyping, told by what it carries."""
+    if not isinstance(hint, type) or "PyTree" not in hint.__name__:
+        return None
+    if getattr(hint, "__module__", "").split(".")[0] not in ("typedshmap", "jaxtyping"):
+        return None
+    leaf, structure = getattr(hint, "leaftype", Any), getattr(hint, "structure", None)
+    if structure is not None and not isinstance(structure, str):
+        structure = str(structure)
+    node = build(leaf, names)
+    return Tree(node, structure) if holds_arrays(node) else Anything() if leaf is Any else Static(Any)
+
+
+def _build_generic(hint: Any, names: Names) -> Node:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return build(args[0], names)
+    if origin in (typing.Union, types.UnionType):
+        return _either(args, hint, names)
+    if origin in (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired):
+        return build(args[0], names)
+    if isinstance(origin, type) and getattr(origin, "__parameters__", None):
+        inner = Names(names.local, {**names.types, **dict(zip(origin.__parameters__, args, strict=False))}, names.open)
+        return _build_class(origin, inner, hint)
+    if origin is tuple:
+        return _build_tuple(args, hint, names)
+    if origin in (list, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Iterable):
+        return _one(Repeated(list if origin is list else (list, tuple), build(args[0], names)), hint)
+    if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
+        kind = dict if origin in (collections.abc.Mapping, collections.abc.MutableMapping) else origin
+        return _one(Keyed(kind, build(args[1], names)), hint)
+    if origin is None and isinstance(hint, type):
+        return _build_class(hint, names, hint)
+    return Static(hint)
+
+
+def _one(node: Repeated | Keyed, hint: Any) -> Node:
+    inner = node.item if isinstance(node, Repeated) else node.value
+    return node if holds_arrays(inner) else Static(hint)
+
+
+def _build_tuple(args: tuple[Any, ...], hint: Any, names: Names) -> Node:
+    if len(args) == 2 and args[1] is Ellipsis:
+        return _one(Repeated(tuple, build(args[0], names)), hint)
+    items = tuple(build(arg, names) for arg in args)
+    return Items(items) if any(map(holds_arrays, items)) or not items else Static(hint)
+
+
+def _either(args: tuple[Any, ...], hint: Any, names: Names) -> Node:
+    if hint == jax.typing.ArrayLike:
+        return Leaf(bare(hint))
+    options = tuple(build(arg, names) for arg in args)
+    return Either(options, hint) if any(map(holds_arrays, options)) else Static(hint)
+
+
+def _build_class(cls: type, names: Names, hint: Any) -> Node:
+    """A NamedTuple, TypedDict or dataclass by its fields; any other class is static."""
+    kind = _record_kind(cls)
+    if kind is None:
+        return Static(hint)
+    if hint in names.open:
+        return names.open[hint]
+    record = Record(cls, kind, {}, frozenset(getattr(cls, "__optional_keys__", ())))
+    inner = Names({cls.__name__: cls, **names.local}, names.types, {**names.open, hint: record})
+    for name, field_hint in _fields(cls, kind, inner).items():
+        record.fields[name] = build(field_hint, inner)
+    return record if any(_holds(node, {id(record)}) for node in record.fields.values()) else Static(hint)
+
+
+def _record_kind(cls: type) -> str | None:
+    if typing.is_typeddict(cls):
+        return "TypedDict"
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return "NamedTuple"
+    return "dataclass" if dataclasses.is_dataclass(cls) else None
+
+
+def _fields(cls: type, kind: str, names: Names) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls, localns=dict(names.local), include_extras=True)
+    if kind == "NamedTuple":
+        return {name: hints.get(name, Any) for name in cls._fields}  # type: ignore[attr-defined]
+    if kind == "dataclass":
+        return {f.name: hints.get(f.name, Any) for f in dataclasses.fields(cls)}
+    return hints
+
+
+def holds_arrays(node: Node) -> bool:
+    """Whether any array is declared in a node."""
+    return _holds(node, set())
+
+
+def _holds(node: Node, seen: set[int]) -> bool:
+    if id(node) in seen:
+        return False
+    match node:
+        case Leaf():
+            return True
+        case Items(items) | Either(items, _):
+            return any(_holds(item, seen) for item in items)
+        case Repeated(_, item) | Keyed(_, item) | Tree(item, _):
+            return _holds(item, seen)
+        case Record():
+            return any(_holds(item, seen | {id(node)}) for item in node.fields.values())
+        case _:
+            return False
+
+
+def hint_name(hint: Any) -> str:
+    """A hint as a message names it."""
+    if hint is type(None):
+        return "None"
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")
+
+
+def node_name(node: Node) -> str:
+    """What a node wants, in a message."""
+    match node:
+        case Leaf(hint):
+            return str(hint.text)
+        case Static(hint):
+            return hint_name(hint)
+        case Items(items):
+            return f"tuple of {len(items)}"
+        case Repeated(kind, _) | Keyed(kind, _):
+            return kind.__name__ if isinstance(kind, type) else " or ".join(k.__name__ for k in kind)
+        case Record():
+            return node.cls.__name__
+        case Either(_, hint):
+            return hint_name(hint)
+        case Tree(leaf, _):
+            return f"PyTree[{node_name(leaf)}]"
+        case Anything():
+            return "Any"

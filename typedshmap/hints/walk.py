@@ -1,0 +1,257 @@
+"""Check a whole value against its hint's tree: every leaf, each named by its path.
+
+Invariant: a walk lists the leaves of a value in the order of ``jax.tree_util``, each with its hint,
+so that the value can be taken apart at a boundary and put together again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from .. import _jax
+from ..errors.failures import (
+    Failure,
+    HiddenField,
+    NoMember,
+    NotAPytree,
+    OtherStructure,
+    StaticArray,
+    WrongKeys,
+    WrongLength,
+    WrongType,
+)
+from ..notation.sizes import Sizes, Subject
+from .array import ArrayHint
+from .leaf import check_leaf, describe
+from .scope import Region
+from .statics import fits
+from .trees import Anything, Either, Items, Keyed, Leaf, Node, Record, Repeated, Static, Tree, node_name
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One leaf of a value: the array and its hint, or a static leaf without one."""
+
+    value: Any
+    hint: ArrayHint | None
+    subject: Subject
+
+
+@dataclass
+class Walk:
+    """The state of a check: what was found, bound, failed, and must be seen again.
+
+    Attributes:
+      region: where the values are checked.
+      arguments: the call's arguments, for ``{self.heads}``.
+      sizes: the sizes bound so far.
+      leaves: the leaves seen, in order.
+      failures: what is wrong.
+      waiting: leaves with an expression over names that are not bound yet.
+    """
+
+    region: Region
+    arguments: Mapping[str, Any]
+    sizes: Sizes = Sizes()
+    leaves: list[Found] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    waiting: list[tuple[Found, str | None]] = field(default_factory=list)
+
+    def visit(self, node: Node, value: Any, subject: Subject, leaf: str | None = None) -> None:
+        """Check a value against a node."""
+        match node:
+            case Leaf(hint):
+                self._visit_array(hint, value, subject, leaf)
+            case Static(hint):
+                self._visit_static(hint, value, subject)
+            case Anything():
+                self._close_over(value, subject)
+            case Either():
+                self._visit_union(node, value, subject, leaf)
+            case Tree():
+                self._visit_tree(node, value, subject)
+            case _:
+                self._visit_container(node, value, subject, leaf)
+
+    def settle(self) -> None:
+        """See the waiting leaves again, now that every argument has bound its names."""
+        waiting, self.waiting = self.waiting, []
+        for found, leaf in waiting:
+            assert found.hint is not None
+            fit = check_leaf(found.value, found.hint, self.region, self.sizes, found.subject, self.arguments, leaf)
+            if isinstance(fit, Failure):
+                self.failures.append(fit)
+            elif fit.unbound is not None:
+                text = _jax.type_text(found.value)
+                self.failures.append(Failure(fit.unbound, found.subject, found.hint.text, text))
+            else:
+                self.sizes = fit.sizes
+
+    # -- leaves
+
+    def _visit_array(self, hint: ArrayHint, value: Any, subject: Subject, leaf: str | None) -> None:
+        fit = check_leaf(value, hint, self.region, self.sizes, subject, self.arguments, leaf)
+        found = Found(value, hint, subject)
+        self.leaves.append(found)
+        if isinstance(fit, Failure):
+            self.failures.append(fit)
+            return
+        self.sizes = fit.sizes
+        if fit.unbound is not None:
+            self.waiting.append((found, leaf))
+
+    def _visit_static(self, hint: Any, value: Any, subject: Subject) -> None:
+        if _holds_array(value):
+            self.failures.append(Failure(StaticArray(node_name(Static(hint))), subject, None, _text(value)))
+        elif not fits(value, hint):
+            self.failures.append(Failure(WrongType(node_name(Static(hint)), describe(value)), subject))
+        self._close_over(value, subject)
+
+    def _close_over(self, value: Any, subject: Subject) -> None:
+        self.leaves.extend(Found(leaf, None, subject) for leaf in jax.tree_util.tree_leaves(value))
+
+    # -- unions
+
+    def _visit_union(self, node: Either, value: Any, subject: Subject, leaf: str | None) -> None:
+        """Take the first member that fits; the others bind nothing."""
+        reasons: list[tuple[Node, list[Failure]]] = []
+        for option in node.options:
+            branch = Walk(self.region, self.arguments, self.sizes)
+            branch.visit(option, value, subject, leaf)
+            if not branch.failures:
+                self.sizes = branch.sizes
+                self.leaves += branch.leaves
+                self.waiting += branch.waiting
+                return
+            reasons.append((option, branch.failures))
+        near = [failures for option, failures in reasons if _is_near(option, value)]
+        if len(near) == 1:
+            self.failures += near[0]
+        else:
+            told = tuple(failures[0] for _, failures in reasons if failures)
+            self.failures.append(Failure(NoMember(told), subject, None, _text(value)))
+        self._close_over(value, subject)
+
+    # -- containers
+
+    def _visit_tree(self, node: Tree, value: Any, subject: Subject) -> None:
+        is_leaf = None if isinstance(node.leaf, Leaf) else lambda part: _is_near(node.leaf, part)
+        found, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_leaf)
+        if node.structure is not None:
+            self._bind_structure(node.structure, structure, subject)
+        for path, part in found:
+            text = jax.tree_util.keystr(path)
+            self.visit(node.leaf, part, subject.at(text), text if node.structure is not None else None)
+
+    def _bind_structure(self, name: str, structure: Any, subject: Subject) -> None:
+        known = self.sizes.structures.get(name)
+        if known is None:
+            self.sizes = self.sizes.bind_structure(name, structure, subject)
+        elif known[0] != structure:
+            what = OtherStructure(name, str(known[0]), str(structure), known[1])
+            self.failures.append(Failure(what, subject))
+
+    def _visit_container(self, node: Node, value: Any, subject: Subject, leaf: str | None) -> None:
+        wrong = _wrong_container(node, value)
+        if wrong is not None:
+            self.failures.append(Failure(wrong, subject))
+            self._close_over(value, subject)
+            return
+        parts = _jax.children(value)
+        if parts is None:
+            self.failures.append(Failure(NotAPytree(type(value).__name__), subject))
+            self._close_over(value, subject)
+            return
+        nodes = self._nodes_of(node, value, parts, subject)
+        for (key, part), inner in zip(parts, nodes, strict=True):
+            self.visit(inner, part, subject.at(str(key)), leaf)
+
+    def _nodes_of(self, node: Node, value: Any, parts: list[tuple[Any, Any]], subject: Subject) -> list[Node]:
+        match node:
+            case Items(items):
+                return list(items)
+            case Repeated(_, item):
+                return [item] * len(parts)
+            case Keyed(_, item):
+                return [item] * len(parts)
+            case Record():
+                return self._fields_of(node, value, parts, subject)
+        raise TypeError(f"{node!r} is no container")
+
+    def _fields_of(self, node: Record, value: Any, parts: list[tuple[Any, Any]], subject: Subject) -> list[Node]:
+        """The node of each child, by the child's key, else by its being the field's value."""
+        names = [_field_of(node, value, key, part) for key, part in parts]
+        for name, inner in node.fields.items():
+            if name not in names and node.kind == "dataclass":
+                self._check_hidden(node, name, inner, getattr(value, name, None), subject.at(f".{name}"))
+        return [node.fields[name] if name in node.fields else Anything() for name in names]
+
+    def _check_hidden(self, node: Record, name: str, inner: Node, value: Any, subject: Subject) -> None:
+        """A field that is part of the tree's structure must be static by its hint, too."""
+        branch = Walk(self.region, self.arguments, self.sizes)
+        branch.visit(inner, value, subject)
+        if any(found.hint is not None for found in branch.leaves):
+            self.failures.append(Failure(HiddenField(node.cls.__name__, name), subject))
+        else:
+            self.failures += branch.failures
+
+
+def _field_of(node: Record, value: Any, key: Any, part: Any) -> str | None:
+    name = getattr(key, "name", getattr(key, "key", None))
+    if isinstance(name, str) and (name in node.fields or node.kind == "TypedDict"):
+        return name
+    same = [field for field in node.fields if getattr(value, field, None) is part]
+    return same[0] if same else None
+
+
+def _wrong_container(node: Node, value: Any) -> WrongType | WrongLength | WrongKeys | None:
+    match node:
+        case Items(items):
+            if not isinstance(value, tuple):
+                return WrongType(node_name(node), describe(value))
+            return None if len(value) == len(items) else WrongLength(len(items), len(value))
+        case Repeated(kind, _) | Keyed(kind, _):
+            return None if isinstance(value, kind) else WrongType(node_name(node), describe(value))
+        case Record(cls=cls, kind="TypedDict", fields=fields, optional=optional):
+            if not isinstance(value, dict):
+                return WrongType(cls.__name__, describe(value))
+            missing = tuple(name for name in fields if name not in value and name not in optional)
+            extra = tuple(str(name) for name in value if name not in fields)
+            return WrongKeys(missing, extra) if missing or extra else None
+        case Record(cls=cls):
+            return None if isinstance(value, cls) else WrongType(cls.__name__, describe(value))
+    raise TypeError(f"{node!r} is no container")
+
+
+def _is_near(node: Node, value: Any) -> bool:
+    """Whether a value is of the kind that a node wants, whatever it holds."""
+    match node:
+        case Leaf():
+            return isinstance(value, (*_jax.ARRAYS, *_jax.SCALARS))
+        case Static(hint):
+            return not _holds_array(value) and fits(value, hint)
+        case Either(options, _):
+            return any(_is_near(option, value) for option in options)
+        case Anything() | Tree():
+            return True
+        case Items(items):
+            return isinstance(value, tuple) and len(value) == len(items)
+        case _:
+            return _wrong_container(node, value) is None
+
+
+def _holds_array(value: Any) -> bool:
+    """Whether a value is an array or a plain container with one; objects may close over theirs."""
+    if isinstance(value, (tuple, list)):
+        return any(map(_holds_array, value))
+    if isinstance(value, dict):
+        return any(map(_holds_array, value.values()))
+    return isinstance(value, _jax.ARRAYS)
+
+
+def _text(value: Any) -> str | None:
+    return _jax.type_text(value) if isinstance(value, _jax.ARRAYS) else None

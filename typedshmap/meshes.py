@@ -1,0 +1,162 @@
+"""Find the mesh of a call: given, ambient, or the arguments' own.
+
+The mesh is looked up at every call and never kept, since a callable of ``jax.shard_map`` keeps the
+first ambient mesh that it meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import AbstractMesh, Mesh
+
+from . import _jax
+from .errors import MeshAxisError, ShardingError, StructureError, TypedShmapError
+from .errors.failures import Failure, Report, Told
+from .errors.wording import mesh_text
+from .hints.walk import Found
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """The boundary of one call.
+
+    Attributes:
+      mesh: what ``jax.shard_map`` is given.
+      held: the axes that are manual outside, with their sizes.
+      new: the axes that become manual inside, with their sizes.
+    """
+
+    mesh: _jax.AnyMesh
+    held: dict[str, int]
+    new: dict[str, int]
+
+
+def read_mesh(mesh: Any) -> _jax.AnyMesh | None:
+    """The ``mesh=`` of a decorator; an empty mesh means the ambient one.
+
+    Raises:
+      MeshAxisError: for something that is no mesh.
+    """
+    if mesh is None:
+        return None
+    if not isinstance(mesh, (Mesh, AbstractMesh)):
+        raise MeshAxisError(
+            f"mesh= wants a jax.sharding.Mesh or AbstractMesh, got {mesh!r} of type {type(mesh).__name__}"
+        )
+    return None if mesh.empty else mesh
+
+
+def read_axis_names(axis_names: Any) -> frozenset[str]:
+    """The ``axis_names=`` of a decorator."""
+    if not isinstance(axis_names, (set, frozenset)):
+        name = type(axis_names).__name__
+        raise StructureError(
+            f"axis_names= wants a set of mesh axes, as jax.shard_map does; got {axis_names!r} ({name})"
+        )
+    return frozenset(axis_names)
+
+
+def find_crossing(
+    name: str, mesh: _jax.AnyMesh | None, axis_names: frozenset[str], leaves: Iterable[Found]
+) -> Crossing:
+    """The mesh of a call, and the axes that it makes manual.
+
+    Args:
+      name: the function's name.
+      mesh: the decorator's mesh.
+      axis_names: the decorator's manual axes; empty for all.
+      leaves: the arguments' arrays, which may know a mesh.
+
+    Raises:
+      MeshAxisError: for no mesh, meshes that contradict each other, or an unknown axis name.
+      ShardingError: for arrays that lie on other devices, or nowhere where the mesh is abstract.
+    """
+    context = _jax.context_mesh()
+    found = _in_context(name, mesh, context) if not context.empty else mesh or _of_arguments(name, leaves)
+    if context.empty and _jax.is_outside_traces():
+        _refuse_other_devices(name, found, leaves)
+    unknown = sorted(axis_names - set(found.axis_names))
+    if unknown:
+        known = mesh_text(found.shape.items())
+        raise MeshAxisError(
+            f"{name}: axis_names= names mesh axis '{unknown[0]}', which the mesh ({known}) does not have"
+        )
+    held = _jax.manual_axes(context)
+    manual = axis_names or frozenset(found.axis_names)
+    return Crossing(found, held, {a: found.shape[a] for a in found.axis_names if a in manual and a not in held})
+
+
+def _in_context(name: str, mesh: _jax.AnyMesh | None, context: AbstractMesh) -> _jax.AnyMesh:
+    """The ambient mesh; a mesh that was given must be like it, whichever axes are manual by now."""
+    if mesh is None:
+        return context
+    is_alike = mesh.shape_tuple == context.shape_tuple if context.manual_axes else _jax.is_same_mesh(mesh, context)
+    if not is_alike:
+        here, given = _mesh_facts(context), _mesh_facts(mesh)
+        raise MeshAxisError(f"{name}: its mesh ({given}) contradicts the ambient one ({here})")
+    return mesh if _jax.abstract(mesh) == context else context
+
+
+def _mesh_facts(mesh: _jax.AnyMesh) -> str:
+    types = {str(kind) for kind in mesh.axis_types}
+    return f"{mesh_text(mesh.shape.items())}; {'/'.join(sorted(types))}"
+
+
+def _of_arguments(name: str, leaves: Iterable[Found]) -> _jax.AnyMesh:
+    known = [(leaf, mesh) for leaf in leaves if (mesh := _jax.value_mesh(leaf.value)) is not None]
+    if not known:
+        text = f"{name}: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one"
+        raise MeshAxisError(f"{text}\n\nHint: pass mesh=, or call it under jax.set_mesh(mesh)")
+    (first, mesh), *others = known
+    for leaf, other in others:
+        if other != mesh:
+            places = (
+                f"{first.subject.phrase} lies on {_mesh_facts(mesh)} and {leaf.subject.phrase} on {_mesh_facts(other)}"
+            )
+            raise MeshAxisError(f"{name}: its arguments lie on different meshes: {places}\n\nHint: pass mesh=")
+    return mesh
+
+
+def _refuse_other_devices(name: str, mesh: _jax.AnyMesh, leaves: Iterable[Found]) -> None:
+    """What JAX would say of devices while it compiles is said of an argument, before."""
+    placed = [(leaf, where) for leaf in leaves if (where := _jax.placement(leaf.value)) is not None]
+    if isinstance(mesh, AbstractMesh):
+        _refuse_unplaced(name, mesh, placed, leaves)
+        return
+    devices = set(mesh.devices.flat)
+    for leaf, where in placed:
+        if set(where.device_set) != devices:
+            ids = sorted(device.id for device in where.device_set)
+            problem = f"lies on {_devices(ids)}, but the mesh on {_devices(sorted(d.id for d in devices))}"
+            cure = "place it by shard(x, hint, mesh), or pass the mesh that it lies on"
+            raise _sharding_error(name, Failure(Told(problem, cure), leaf.subject, _text(leaf)), mesh)
+
+
+def _devices(ids: list[int]) -> str:
+    shown = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
+    return f"{len(ids)} device{'s' if len(ids) != 1 else ''} ({shown})"
+
+
+def _refuse_unplaced(name: str, mesh: AbstractMesh, placed: list[tuple[Found, Any]], leaves: Iterable[Found]) -> None:
+    for leaf, where in placed:
+        own = getattr(where, "mesh", None)
+        if own is not None and own.shape_tuple != mesh.shape_tuple:
+            problem = f"lies on the mesh {mesh_text(own.shape.items())}, but mesh= is {mesh_text(mesh.shape.items())}"
+            raise _sharding_error(name, Failure(Told(problem), leaf.subject, _text(leaf)), mesh)
+    if any(getattr(where, "mesh", None) is not None for _, where in placed):
+        return
+    for leaf in leaves:
+        problem = "is not placed on a mesh, and mesh= is an AbstractMesh, which has no devices"
+        cure = "place it by shard(x, hint, mesh), call it under jax.set_mesh(mesh), or trace it by jax.eval_shape"
+        raise _sharding_error(name, Failure(Told(problem, cure), leaf.subject, _text(leaf)), mesh)
+
+
+def _text(leaf: Found) -> Any:
+    return leaf.hint.text if leaf.hint is not None else None
+
+
+def _sharding_error(name: str, failure: Failure, mesh: _jax.AnyMesh) -> TypedShmapError:
+    return ShardingError(Report(name, (failure,), tuple(mesh.shape.items())))

@@ -1,0 +1,306 @@
+"""Match a shape against a spec: a `Match` with the sizes it binds, or a mismatch.
+
+Invariant: for each dim, shard size times the sizes of its manual mesh axes is the global size, and
+the global size is what a name stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+from .layout import Layout
+from .nodes import Anything, Argument, Binary, Call, Dim, Expression, Group, Name, Negative, Number, Rest, Span, Spec
+from .sizes import Bound, Sizes, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class RankMismatch:
+    """Another number of dims than the spec's (at least that number where it has a ``...``)."""
+
+    expected: int
+    at_least: bool
+    got: int
+
+
+@dataclass(frozen=True, slots=True)
+class SizeMismatch:
+    """Another size than the spec's; ``origin`` is who bound the expected one, None for the spec itself."""
+
+    dim: Dim | Rest
+    index: int
+    got: int | tuple[int, ...]
+    shard: int | None
+    axes: tuple[str, ...]
+    expected: int | tuple[int, ...]
+    origin: Bound | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Indivisible:
+    """A dim that does not divide over its mesh axes."""
+
+    dim: Dim
+    index: int
+    size: int
+    axes: tuple[str, ...]
+    shards: int
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class UnboundNames:
+    """An expression over names that nothing binds."""
+
+    dim: Dim
+    index: int
+    names: tuple[str, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class BadExpression:
+    """An expression that gives no size, and why."""
+
+    dim: Dim
+    index: int
+    reason: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideTree:
+    """A ``?name`` outside of a structured PyTree."""
+
+    dim: Dim | Rest
+    span: Span
+
+
+Mismatch: TypeAlias = RankMismatch | SizeMismatch | Indivisible | UnboundNames | BadExpression | OutsideTree
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A shape that fits: the sizes known now, and names that must be bound before it is known to fit."""
+
+    sizes: Sizes
+    unbound: UnboundNames | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How shapes are read here.
+
+    Attributes:
+      held: mesh axes over which a value is already one shard, with their sizes.
+      split: mesh axes over which a boundary is about to split it, with their sizes.
+      arguments: the call's arguments, for ``{self.heads}``.
+    """
+
+    held: Mapping[str, int]
+    split: Mapping[str, int]
+    arguments: Mapping[str, Any]
+
+
+class _Unknown(Exception):
+    """An expression without a value; carries the names that it lacks, or the reason."""
+
+
+def match(
+    shape: tuple[int, ...],
+    spec: Spec,
+    layout: Layout,
+    view: View,
+    sizes: Sizes,
+    subject: Subject,
+    leaf: str | None = None,
+) -> Match | Mismatch:
+    """Match a shape against a spec.
+
+    Args:
+      shape: the shape as the value shows it; of one shard over the axes that ``view`` holds.
+      spec: what was written.
+      layout: its mesh axes.
+      view: how shapes are read here.
+      sizes: the sizes bound so far.
+      subject: the value whose shape it is.
+      leaf: the path of the leaf in a structured PyTree, for ``?name``.
+    """
+    rest = spec.rest
+    fixed = len(spec.dims) - (rest is not None)
+    if len(shape) < fixed or (rest is None and len(shape) > fixed):
+        return RankMismatch(fixed, rest is not None, len(shape))
+    unbound = None
+    for dim, axes, place in _aligned(spec, layout, len(shape)):
+        if isinstance(dim, Rest):
+            result = _match_rest(dim, shape[place[0] : place[1]], place[0], sizes, subject, leaf)
+        else:
+            result = _match_dim(dim, shape[place[0]], place[0], axes, view, sizes, subject, leaf)
+        if isinstance(result, UnboundNames):
+            unbound = unbound or result
+        elif isinstance(result, Sizes):
+            sizes = result
+        else:
+            return result
+    return Match(sizes, unbound)
+
+
+def _aligned(spec: Spec, layout: Layout, rank: int):
+    """Each token with its mesh axes and the half-open range of dims that it covers."""
+    extra = rank - len(spec.dims) + 1
+    at = 0
+    for dim, axes in zip(spec.dims, layout.parts, strict=True):
+        count = extra if isinstance(dim, Rest) else 1
+        yield dim, axes, (at, at + count)
+        at += count
+
+
+def _match_dim(
+    dim: Dim,
+    size: int,
+    index: int,
+    axes: tuple[str, ...],
+    view: View,
+    sizes: Sizes,
+    subject: Subject,
+    leaf: str | None,
+) -> Sizes | Mismatch:
+    held = prod(view.held.get(axis, 1) for axis in axes)
+    split = prod(view.split.get(axis, 1) for axis in axes)
+    whole = size * held
+    if dim.broadcast and size == 1:
+        return sizes
+    outcome = _match_size(dim, whole, index, axes, view, sizes, subject, leaf)
+    if isinstance(outcome, SizeMismatch) and held > 1:
+        shown = tuple(axis for axis in axes if axis in view.held)
+        return SizeMismatch(dim, index, whole, size, shown, outcome.expected, outcome.origin, outcome.span)
+    if isinstance(outcome, Sizes | UnboundNames) and size % split:
+        shown = tuple(axis for axis in axes if axis in view.split)
+        return Indivisible(dim, index, size, shown, split, dim.span)
+    return outcome
+
+
+def _match_size(
+    dim: Dim,
+    whole: int,
+    index: int,
+    axes: tuple[str, ...],
+    view: View,
+    sizes: Sizes,
+    subject: Subject,
+    leaf: str | None,
+) -> Sizes | Mismatch:
+    """Compare a global size with what the dim says, or bind the dim's name to it."""
+    span = dim.size_span
+    match dim.size:
+        case Anything():
+            return sizes
+        case Name(name):
+            if dim.per_leaf and leaf is None:
+                return OutsideTree(dim, dim.span)
+            key = f"{name} at {leaf}" if dim.per_leaf else name
+            known = sizes.get(key)
+            if known is None:
+                return sizes.bind(key, Bound(whole, subject, index, frozenset({axes})))
+            if known.size != whole:
+                return SizeMismatch(dim, index, whole, None, (), known.size, known, span)
+            return sizes.seen(key, axes)
+        case expression:
+            try:
+                expected = evaluate(expression, sizes, view.arguments)
+            except _Unknown as unknown:
+                if isinstance(unknown.args[0], str):
+                    return BadExpression(dim, index, unknown.args[0], span)
+                return UnboundNames(dim, index, unknown.args[0], span)
+            if expected != whole:
+                return SizeMismatch(dim, index, whole, None, (), expected, None, span)
+            return sizes
+
+
+def _match_rest(
+    dim: Rest, shape: tuple[int, ...], index: int, sizes: Sizes, subject: Subject, leaf: str | None
+) -> Sizes | Mismatch:
+    if dim.name is None:
+        return sizes
+    if dim.per_leaf and leaf is None:
+        return OutsideTree(dim, dim.span)
+    key = f"*{dim.name} at {leaf}" if dim.per_leaf else f"*{dim.name}"
+    known = sizes.get(key)
+    if known is None:
+        # Dims of size 1 say nothing of the size that *#name will have elsewhere.
+        return sizes if dim.broadcast and 1 in shape else sizes.bind(key, Bound(shape, subject, index))
+    assert isinstance(known.size, tuple)
+    fits = _broadcasts(shape, known.size) if dim.broadcast else shape == known.size
+    return sizes if fits else SizeMismatch(dim, index, shape, None, (), known.size, known, dim.span)
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    if len(shape) > len(to):
+        return False
+    return all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
+
+
+_OPERATIONS = {
+    "+": int.__add__,
+    "-": int.__sub__,
+    "*": int.__mul__,
+    "//": int.__floordiv__,
+    "%": int.__mod__,
+    "**": int.__pow__,
+}
+_FUNCTIONS = {"min": min, "max": max}
+_LARGEST_POWER = 64
+
+
+def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any]) -> int:
+    """The value of an expression.
+
+    Raises:
+      _Unknown: with the names that are not bound, or with the reason why there is no value.
+    """
+    match expression:
+        case Number(value):
+            return value
+        case Group(inner):
+            return evaluate(inner, sizes, arguments)
+        case Negative(inner):
+            return -evaluate(inner, sizes, arguments)
+        case Name(name):
+            bound = sizes.get(name)
+            if bound is None:
+                raise _Unknown((name,))
+            assert isinstance(bound.size, int)
+            return bound.size
+        case Argument():
+            return _read(expression, arguments)
+        case Call(function, items):
+            return _FUNCTIONS[function](evaluate(item, sizes, arguments) for item in items)
+        case Binary(left, operator, right):
+            a, b = evaluate(left, sizes, arguments), evaluate(right, sizes, arguments)
+            if operator in ("//", "%") and b == 0:
+                raise _Unknown(f"'{expression}' divides by zero, since {right}=0")
+            if operator == "**" and not 0 <= b <= _LARGEST_POWER:
+                raise _Unknown(f"'{expression}' has exponent {b}; 0 to {_LARGEST_POWER} are allowed")
+            return _OPERATIONS[operator](a, b)
+        case Anything():
+            raise _Unknown((str(expression),))
+
+
+def _read(argument: Argument, arguments: Mapping[str, Any]) -> int:
+    """The integer that ``{argument.path}`` leads to."""
+    if argument.root not in arguments:
+        known = ", ".join(arguments) or "none"
+        raise _Unknown(f"'{argument}' names no argument of this call (arguments: {known})")
+    value = arguments[argument.root]
+    for step in argument.steps:
+        try:
+            value = getattr(value, step) if isinstance(step, str) else value[step]
+        except Exception as error:
+            raise _Unknown(f"'{argument}' cannot be read: {type(error).__name__}: {error}") from None
+    try:
+        return int(value.__index__())
+    except Exception:
+        raise _Unknown(f"'{argument}' is {type(value).__name__}, not an integer") from None

@@ -1,0 +1,398 @@
+"""Parse the dims of a hint; every function's docstring is its grammar rule.
+
+Whitespace separates dims and is ignored inside ``[] () {}``. A mistake is raised as `SyntaxFault`,
+which carries the text, the span and what to write instead; the verbs word it for the user.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .nodes import (
+    Anything,
+    Argument,
+    Axes,
+    Binary,
+    Call,
+    Dim,
+    Expression,
+    Group,
+    Mark,
+    Name,
+    Negative,
+    Number,
+    Rest,
+    Span,
+    Spec,
+)
+
+FUNCTIONS = ("min", "max")
+
+
+class SyntaxFault(Exception):
+    """Text that is no hint: the problem, its span, and what to write instead."""
+
+    def __init__(self, problem: str, source: str, span: Span, cure: str | None = None) -> None:
+        super().__init__(problem, source, span, cure)
+        self.problem, self.source, self.span, self.cure = problem, source, span, cure
+
+
+class RepeatedAxis(SyntaxFault):
+    """A mesh axis that stands twice in one hint."""
+
+    def __init__(self, axis: str, source: str, span: Span) -> None:
+        super().__init__(f"mesh axis '{axis}' is used twice", source, span)
+        self.axis = axis
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: str
+    text: str
+    span: Span
+
+
+_TOKEN = re.compile(
+    r"(?P<space>\s+)|(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|//|\*\*|[][(){}/,+\-*%=#?~.])"
+)
+_OPEN, _CLOSE = "[({", "])}"
+
+
+@lru_cache(maxsize=4096)
+def parse(source: str) -> Spec:
+    """spec := dim* mark*"""
+    parser = _Parser(source)
+    items = [_Parser(source, word).item() for word in parser.words()]
+    dims = tuple(item for item in items if not isinstance(item, Mark))
+    marks = tuple(item for item in items if isinstance(item, Mark))
+    _refuse_misplaced(source, items, dims)
+    _refuse_repeated(source, dims, marks)
+    return Spec(dims, marks, source)
+
+
+def _refuse_misplaced(source: str, items: list[Dim | Rest | Mark], dims: tuple[Dim | Rest, ...]) -> None:
+    rests = [dim for dim in dims if isinstance(dim, Rest)]
+    if len(rests) > 1:
+        problem = f"'{rests[0]}' and '{rests[1]}' both stand for any number of dims"
+        raise SyntaxFault(problem, source, rests[1].span, "keep one of them")
+    for mark, following in zip(items, items[1:], strict=False):
+        if isinstance(mark, Mark) and not isinstance(following, Mark):
+            cure = f"move '{mark}' to the end"
+            raise SyntaxFault(f"'{mark}' stands before a dim", source, mark.span, cure)
+
+
+def _refuse_repeated(source: str, dims: tuple[Dim | Rest, ...], marks: tuple[Mark, ...]) -> None:
+    seen: set[str] = set()
+    places = [(axis, dim.axes.span) for dim in dims if isinstance(dim, Dim) and dim.axes for axis in dim.axes.names]
+    for axis, span in places + [(mark.axis, mark.span) for mark in marks]:
+        if axis in seen:
+            raise RepeatedAxis(axis, source, span)
+        seen.add(axis)
+
+
+def names_in(size: Expression) -> tuple[str, ...]:
+    """The names whose sizes an expression needs."""
+    match size:
+        case Name(name):
+            return (name,)
+        case Group(inner) | Negative(inner):
+            return names_in(inner)
+        case Binary(left, _, right):
+            return names_in(left) + names_in(right)
+        case Call(_, arguments):
+            return tuple(name for argument in arguments for name in names_in(argument))
+        case _:
+            return ()
+
+
+class _Parser:
+    """A cursor over the tokens of a text."""
+
+    def __init__(self, source: str, tokens: list[Token] | None = None) -> None:
+        self.source = source
+        self.tokens = list(self.scan()) if tokens is None else tokens
+        self.at = 0
+
+    def scan(self):
+        """Tokens of the whole text, spaces included."""
+        at = 0
+        while at < len(self.source):
+            found = _TOKEN.match(self.source, at)
+            if found is None:
+                raise self.unknown_character(at)
+            yield Token(str(found.lastgroup), found.group(), found.span())
+            at = found.end()
+
+    def unknown_character(self, at: int) -> SyntaxFault:
+        character = self.source[at]
+        before = re.search(r"\w+$", self.source[:at])
+        after = re.match(r"\w+", self.source[at + 1 :])
+        cure = f"write [{before.group()}/{after.group()}]" if character == "!" and before and after else None
+        return SyntaxFault(f"unexpected character '{character}'", self.source, (at, at + 1), cure)
+
+    def words(self):
+        """Runs of tokens between spaces at depth zero; spaces inside brackets are dropped."""
+        word: list[Token] = []
+        opened: list[Token] = []
+        for token in self.tokens:
+            if token.kind == "space":
+                if not opened and word:
+                    yield word
+                    word = []
+                continue
+            word.append(token)
+            if token.text in _OPEN:
+                opened.append(token)
+            elif token.text in _CLOSE:
+                if not opened or _OPEN.index(opened.pop().text) != _CLOSE.index(token.text):
+                    raise SyntaxFault(f"'{token.text}' closes nothing", self.source, token.span)
+        if opened:
+            raise SyntaxFault(f"'{opened[-1].text}' is never closed", self.source, opened[-1].span)
+        if word:
+            yield word
+
+    # -- the cursor
+
+    def peek(self) -> str:
+        return self.tokens[self.at].text if self.at < len(self.tokens) else ""
+
+    def kind(self) -> str:
+        return self.tokens[self.at].kind if self.at < len(self.tokens) else ""
+
+    def take(self) -> Token:
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def here(self) -> Span:
+        if self.at < len(self.tokens):
+            return self.tokens[self.at].span
+        end = self.tokens[-1].span[1]
+        return (end - 1, end)
+
+    def since(self, start: int) -> Span:
+        return (self.tokens[start].span[0], self.tokens[max(self.at - 1, start)].span[1])
+
+    def whole(self) -> Span:
+        return (self.tokens[0].span[0], self.tokens[-1].span[1])
+
+    def text(self, span: Span) -> str:
+        return self.source[span[0] : span[1]]
+
+    def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> SyntaxFault:
+        return SyntaxFault(problem, self.source, span or self.here(), cure)
+
+    # -- the grammar
+
+    def item(self) -> Dim | Rest | Mark:
+        """item := mark | bracketed | rest | dim"""
+        first = self.peek()
+        if first in ("+", "-", "~"):
+            item: Dim | Rest | Mark = self.mark()
+        elif first == "[":
+            item = self.bracketed()
+        elif first in ("...", "*"):
+            item = self.rest()
+        else:
+            item = self.dim()
+        if self.at < len(self.tokens):
+            raise self.leftover()
+        return item
+
+    def leftover(self) -> SyntaxFault:
+        token, whole = self.tokens[self.at], self.text(self.whole())
+        done = self.text((self.tokens[0].span[0], token.span[0]))
+        if token.text == ",":
+            return self.fault("a comma between dims", token.span, "separate dims by spaces")
+        if token.text == "/" and not done.startswith(("[", "+", "-", "~")):
+            axes = self.text((token.span[1], self.whole()[1])).strip("()") or "axis"
+            if axes.isdigit():
+                return self.fault("a single '/' divides nothing", token.span, f"write {done}//{axes}")
+            return self.fault(f"'{whole}' is sharded without brackets", self.whole(), f"write [{done}/{axes}]")
+        return self.fault(f"unexpected '{token.text}' after '{done}'", token.span)
+
+    def mark(self) -> Mark:
+        """mark := ('+' | '-' | '~') NAME"""
+        sign = self.take().text
+        if self.kind() != "name":
+            cure = f"write {sign}axis, as in {sign}tp; an expression holds no spaces, as in d+1"
+            raise self.fault(f"'{sign}' wants a mesh axis", self.whole(), cure)
+        axis = self.take().text
+        return Mark(sign, axis, self.whole())
+
+    def rest(self) -> Rest:
+        """rest := '...' | '*' ('#' | '?')* NAME"""
+        if self.take().text == "...":
+            return Rest(span=self.whole())
+        broadcast, per_leaf = self.prefixes()
+        if self.kind() != "name":
+            raise self.fault("'*' wants a name", self.whole(), "write *name, or ... for dims without a name")
+        name = self.take().text
+        return Rest(None if name.startswith("_") else name, broadcast, per_leaf, self.whole())
+
+    def prefixes(self) -> tuple[bool, bool]:
+        """prefixes := ('#' | '?')*"""
+        seen: list[str] = []
+        while self.peek() in ("#", "?") and self.peek():
+            if self.peek() in seen:
+                raise self.fault(f"'{self.peek()}' is written twice")
+            seen.append(self.take().text)
+        return "#" in seen, "?" in seen
+
+    def bracketed(self) -> Dim:
+        """bracketed := '[' dim '/' axes? ']'"""
+        self.take()
+        if self.peek() in ("...", "*"):
+            problem = f"'{self.text(self.whole())}' shards any number of dims"
+            raise self.fault(problem, cure="brackets hold one dim; name the dim that is sharded")
+        if self.peek() in ("]", "/"):
+            raise self.fault("brackets without a dim", self.whole(), "write [dim/axis]; _ is a dim of any size")
+        dim = self.dim()
+        if self.peek() != "/":
+            inner = self.text(self.since(1))
+            cure = f"write [{inner}/axis], or [{inner}/] for a dim that is not sharded"
+            raise self.fault(f"'{self.text(self.whole())}' names no mesh axis", self.whole(), cure)
+        self.take()
+        axes = self.axes()
+        if self.peek() != "]":
+            raise self.fault(f"unexpected '{self.peek()}' among mesh axes", cure="write [dim/a,b]")
+        self.take()
+        if dim.broadcast and axes.names:
+            problem = f"'{dim}' may be of size 1, so it may not be sharded"
+            raise self.fault(problem, self.whole(), f"write [{str(dim).replace('#', '')}/{axes}], or {dim}")
+        return Dim(dim.size, axes, dim.broadcast, dim.per_leaf, dim.label, self.since(0), dim.size_span)
+
+    def axes(self) -> Axes:
+        """axes := '' | NAME (',' NAME)* | '(' NAME (',' NAME)* ')'"""
+        start, parenthesised = self.at, self.peek() == "("
+        if self.peek() == "]":
+            return Axes((), span=self.here())
+        if parenthesised:
+            self.take()
+        names = [self.axis()]
+        while self.peek() == ",":
+            self.take()
+            if parenthesised and self.peek() == ")":
+                break
+            names.append(self.axis())
+        if parenthesised:
+            if self.peek() != ")":
+                raise self.fault(f"unexpected '{self.peek()}' among mesh axes", cure="write [dim/a,b]")
+            self.take()
+        return Axes(tuple(names), parenthesised, self.since(start))
+
+    def axis(self) -> str:
+        """axis := NAME"""
+        if self.kind() != "name":
+            raise self.fault(f"'{self.peek()}' is no mesh axis", cure="write [dim/axis], or [dim/a,b] for two")
+        return self.take().text
+
+    def dim(self) -> Dim:
+        """dim := (NAME '=')? ('#' | '?')* sum"""
+        start, label = self.at, None
+        if self.kind() == "name" and self.at + 1 < len(self.tokens) and self.tokens[self.at + 1].text == "=":
+            label = self.take().text
+            self.take()
+        broadcast, per_leaf = self.prefixes()
+        size_start = self.at
+        if self.at == len(self.tokens):
+            raise self.fault("a dim is missing here", self.whole())
+        if self.peek() == "..." or (self.peek() == "*" and (broadcast or per_leaf)):
+            raise self.fault(f"unexpected '{self.peek()}'", cure="'*' comes first, as in *#name")
+        size = self.sum()
+        if isinstance(size, Name) and size.name.startswith("_"):
+            size = Anything(size.name)
+        elif anonymous := [name for name in names_in(size) if name.startswith("_")]:
+            raise self.fault(f"'{anonymous[0]}' has no size to compute with", self.since(size_start), "give it a name")
+        if per_leaf and not isinstance(size, Name):
+            raise self.fault("'?' wants a name", self.since(start), "write ?name")
+        return Dim(size, None, broadcast, per_leaf, label, self.since(start), self.since(size_start))
+
+    def sum(self) -> Expression:
+        """sum := product (('+' | '-') product)*"""
+        left = self.product()
+        while self.peek() in ("+", "-") and self.peek():
+            operator = self.take().text
+            left = Binary(left, operator, self.product())
+        return left
+
+    def product(self) -> Expression:
+        """product := unary (('*' | '//' | '%') unary)*"""
+        left = self.unary()
+        while self.peek() in ("*", "//", "%") and self.peek():
+            operator = self.take().text
+            left = Binary(left, operator, self.unary())
+        return left
+
+    def unary(self) -> Expression:
+        """unary := '-' unary | atom ('**' unary)?"""
+        if self.peek() == "-":
+            self.take()
+            return Negative(self.unary())
+        base = self.atom()
+        if self.peek() != "**":
+            return base
+        self.take()
+        return Binary(base, "**", self.unary())
+
+    def atom(self) -> Expression:
+        """atom := NUMBER | NAME | call | group | argument"""
+        if self.kind() == "number":
+            return Number(int(self.take().text))
+        if self.kind() == "name":
+            name = self.take()
+            return self.call(name) if self.peek() == "(" else Name(name.text)
+        if self.peek() == "(":
+            return self.group()
+        if self.peek() == "{":
+            return self.argument()
+        if self.at == len(self.tokens):
+            raise self.fault(f"'{self.text(self.whole())}' ends too early", self.whole())
+        if self.peek() == ",":
+            raise self.fault("a comma between dims", cure="separate dims by spaces")
+        raise self.fault(f"unexpected '{self.peek()}'")
+
+    def call(self, name: Token) -> Call:
+        """call := FUNCTION '(' sum (',' sum)* ')'"""
+        if name.text not in FUNCTIONS:
+            raise self.fault(f"unknown function '{name.text}'", name.span, "min and max are known")
+        self.take()
+        arguments = [self.sum()]
+        while self.peek() == ",":
+            self.take()
+            arguments.append(self.sum())
+        self.close_parenthesis()
+        return Call(name.text, tuple(arguments))
+
+    def group(self) -> Group:
+        """group := '(' sum ')'"""
+        self.take()
+        inner = self.sum()
+        self.close_parenthesis()
+        return Group(inner)
+
+    def close_parenthesis(self) -> None:
+        if self.peek() != ")":
+            raise self.fault(f"unexpected '{self.peek()}' in parentheses")
+        self.take()
+
+    def argument(self) -> Argument:
+        """argument := '{' NAME ('.' NAME | '[' NUMBER ']')* '}'"""
+        self.take()
+        cure = "write {argument} or {argument.attribute}"
+        if self.kind() != "name":
+            raise self.fault("braces want an argument's name", self.here(), cure)
+        root, steps = self.take().text, list[str | int]()
+        while self.peek() in (".", "[") and self.peek():
+            if self.take().text == "." and self.kind() == "name":
+                steps.append(self.take().text)
+            elif self.kind() == "number":
+                steps.append(int(self.take().text))
+                self.take()
+            else:
+                raise self.fault(f"unexpected '{self.peek()}' in braces", cure=cure)
+        if self.peek() != "}":
+            raise self.fault(f"unexpected '{self.peek()}' in braces", cure=cure)
+        self.take()
+        return Argument(root, tuple(steps))

@@ -1,0 +1,325 @@
+"""``typed_shard_map``: ``jax.shard_map`` whose specs are the hints, checked on both sides.
+
+A call goes: bind the arguments, find the mesh, check every global array, take the arguments apart
+into leaves with a PartitionSpec each, and hand them to ``jax.shard_map``; inside, the body gets its
+arguments again, and its result is checked, taken apart, and put together outside.
+
+Invariant: under a transformation the program is that of a hand-written ``jax.shard_map``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+import jax
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+from . import _jax
+from .errors import TypedShmapError, error_of
+from .hints.axes import Axes, current_aliases, read_aliases
+from .hints.leaf import spec_of
+from .hints.scope import Region, Scope, current_scope, entered
+from .hints.signatures import Hinted, Typed, caller
+from .hints.trees import Anything, holds_arrays
+from .hints.walk import Found, Walk
+from .meshes import Crossing, find_crossing, read_axis_names, read_mesh
+from .notation.layout import Aliases, Layout
+from .notation.sizes import RETURN, Subject
+from .notes import add_note
+
+F = TypeVar("F", bound=Callable[..., Any])
+_EMPTY = inspect.Parameter.empty
+
+
+@overload
+def typed_shard_map(
+    f: F,
+    /,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    axis_names: set[str] | frozenset[str] = frozenset(),
+    check_vma: bool = True,
+    axes: Mapping[str, Axes] | None = None,
+    in_types: tuple[Any, ...] | None = None,
+    out_types: Any = _EMPTY,
+) -> F: ...
+@overload
+def typed_shard_map(
+    f: None = None,
+    /,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    axis_names: set[str] | frozenset[str] = frozenset(),
+    check_vma: bool = True,
+    axes: Mapping[str, Axes] | None = None,
+    in_types: tuple[Any, ...] | None = None,
+    out_types: Any = _EMPTY,
+) -> Callable[[F], F]: ...
+def typed_shard_map(
+    f: Any = None,
+    /,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    axis_names: set[str] | frozenset[str] = frozenset(),
+    check_vma: bool = True,
+    axes: Mapping[str, Axes] | None = None,
+    in_types: tuple[Any, ...] | None = None,
+    out_types: Any = _EMPTY,
+) -> Any:
+    """Map a function over shards, with ``in_specs`` and ``out_specs`` taken from its hints.
+
+    A drop-in for `jax.shard_map`: the body sees one shard of each argument. Global shapes are
+    checked before the call; the result's shape, dtype and varying type are checked inside, when the
+    function is traced, at no cost afterwards.
+
+    ```python
+    @typed_shard_map(mesh=mesh)  # dp=4, tp=2
+    def mlp(
+        x: Float[Array, "[batch/dp] model"],  # global f32[8,16], in the body f32[2,16]
+        w: Float[Array, "model [ff/tp]"],  # global f32[16,32], in the body f32[16,16]
+    ) -> Float[Array, "[batch/dp] [ff/tp]"]:  # in the body f32[2,16], global f32[8,32]
+        return jax.nn.relu(x @ w)
+    ```
+
+    Args:
+      f: the function. Every parameter but ``self`` and ``cls`` has a hint, and so has the result. A
+        parameter whose hint holds no array is static; one hinted ``Any`` is closed over.
+      mesh: as for `jax.shard_map`; by default the ambient mesh, else that of the arguments, looked
+        up at every call.
+      axis_names: the mesh axes to make manual; by default all. Axes in hints that are not manual
+        are left out of the specs.
+      check_vma: as for `jax.shard_map`. Without it JAX does not know which values vary, and only
+        shapes, dtypes and structure are checked.
+      axes: names in the hints that stand for mesh axes: one, several (major to minor), or None.
+      in_types: one hint per positional argument, for functions that carry none.
+      out_types: the hint of the result; ``tuple[A, B]`` for several.
+
+    Returns:
+      A function that takes global arrays, positional or by keyword, and returns global arrays. On
+      concrete arrays a call is compiled as one program.
+
+    Raises:
+      AnnotationSyntaxError: when decorating, for a hint that is missing or cannot be read.
+      MeshAxisError: for no mesh, or an axis that the mesh does not have.
+      ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or results
+        that are not what their hints say; ``error.failures`` holds all of them.
+    """
+    options = _Options(
+        read_mesh(mesh), read_axis_names(axis_names), bool(check_vma), read_aliases(axes), in_types, out_types
+    )
+    if f is None:
+        return lambda function: _wrap(function, options, Hinted(function, caller(1), in_types, out_types))
+    return _wrap(f, options, Hinted(f, caller(1), in_types, out_types))
+
+
+@dataclass(frozen=True)
+class _Options:
+    mesh: _jax.AnyMesh | None
+    axis_names: frozenset[str]
+    check_vma: bool
+    axes: Aliases
+    in_types: tuple[Any, ...] | None
+    out_types: Any
+
+
+def _wrap(function: Callable[..., Any], options: _Options, hinted: Hinted) -> Callable[..., Any]:
+    @name_like(function)
+    def typed_call(*args: Any, **kwargs: Any) -> Any:
+        return _Call(hinted.typed, options, args, kwargs).run()
+
+    return typed_call
+
+
+def name_like(function: Callable[..., Any]) -> Callable[[F], F]:
+    """`functools.wraps`, also for partials and callable objects; kept from beartype's import hook.
+
+    Under ``beartype.claw`` every decorated function is checked again from outside, where its
+    arguments are global and already checked.
+    """
+
+    def name(wrapper: F) -> F:
+        updated = ("__dict__",) if inspect.isfunction(function) else ()
+        functools.update_wrapper(wrapper, function, updated=updated)
+        wrapper.__no_type_check__ = True  # type: ignore[attr-defined]
+        return wrapper
+
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    """One argument taken apart: its structure, and where its leaves stand among all leaves."""
+
+    parameter: str
+    subject: Subject
+    structure: Any
+    first: int
+    last: int
+
+
+class _Call:
+    """One call: from bound arguments to global results."""
+
+    def __init__(self, typed: Typed, options: _Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.typed, self.options = typed, options
+        self.bound = typed.bind(args, kwargs)
+        self.parts: list[_Argument] = []
+        self.walk = self._check_arguments()
+        self.structure: Any = None
+        self.out_specs: list[PartitionSpec] = []
+
+    # -- outside
+
+    def _check_arguments(self) -> Walk:
+        """Check every argument, find the mesh, and list the leaves."""
+        arguments = [
+            (name, subject, node, value)
+            for name, subject, node, value in self.typed.arguments(self.bound)
+            if not isinstance(node, Anything)
+        ]
+        candidates = [
+            Found(leaf, None, subject)
+            for _, subject, node, value in arguments
+            if holds_arrays(node)
+            for leaf in jax.tree_util.tree_leaves(value)
+        ]
+        options = self.options
+        self.crossing = find_crossing(self.typed.name, options.mesh, options.axis_names, candidates)
+        scope = current_scope()
+        self.aliases = current_aliases({**(scope.axes if scope else {}), **options.axes})
+        region = self._region(self.crossing.held, split=self.crossing.new)
+        walk = Walk(region, self.bound.arguments)
+        for name, subject, node, value in arguments:
+            first = len(walk.leaves)
+            walk.visit(node, value, subject)
+            if holds_arrays(node):
+                structure = jax.tree_util.tree_structure(value)
+                self.parts.append(_Argument(name, subject, structure, first, len(walk.leaves)))
+        walk.settle()
+        if walk.failures:
+            raise error_of(region.report(self.typed.name, tuple(walk.failures), walk.sizes))
+        return walk
+
+    def _region(
+        self, held: Mapping[str, int], split: Mapping[str, int] | None = None, watched: frozenset[str] = frozenset()
+    ) -> Region:
+        mesh = self.crossing.mesh
+        return Region(
+            dict(mesh.shape),
+            held,
+            split or {},
+            frozenset(self.crossing.new),
+            watched,
+            self.options.check_vma,
+            self.aliases,
+            "boundary",
+            _jax.explicit_axes(mesh),
+        )
+
+    def run(self) -> Any:
+        """Map the body over the shards, and put the result together."""
+        if not self.crossing.new:
+            return self._run_inline()
+        dynamic = [leaf for leaf in self.walk.leaves if leaf.hint is not None]
+        mapped = jax.shard_map(
+            self._body,
+            mesh=self.crossing.mesh,
+            in_specs=tuple(self._spec(self.walk.region, leaf) for leaf in dynamic),
+            # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
+            # when the result is, and JAX reads them after it has called the body.
+            out_specs=self.out_specs,
+            axis_names=frozenset(self.crossing.new),
+            check_vma=self.options.check_vma,
+        )
+        if _jax.is_outside_traces() and not jax.config.jax_disable_jit:
+            # A jit of its own for every call: nothing that the function closes over can be stale.
+            mapped = jax.jit(mapped)
+        return self.structure_of(mapped(*(leaf.value for leaf in dynamic)))
+
+    def structure_of(self, leaves: Sequence[Any]) -> Any:
+        return jax.tree_util.tree_unflatten(self.structure, leaves)
+
+    def _run_inline(self) -> Any:
+        """All axes are manual already: the values are shards as they are."""
+        leaves = self._body(*(leaf.value for leaf in self.walk.leaves if leaf.hint is not None))
+        return self.structure_of(leaves)
+
+    def _spec(self, region: Region, leaf: Found) -> PartitionSpec:
+        assert leaf.hint is not None
+        layout = region.layout(leaf.hint)
+        assert isinstance(layout, Layout)
+        return spec_of(leaf.hint, layout, len(getattr(leaf.value, "shape", ())), frozenset(self.crossing.new))
+
+    # -- inside
+
+    def _body(self, *shards: Any) -> list[Any]:
+        """What ``jax.shard_map`` maps: leaves in, leaves out."""
+        crossing, typed = self.crossing, self.typed
+        region = self._region({**crossing.held, **crossing.new}, watched=frozenset(crossing.new))
+        leaves = self._shard_leaves(shards)
+        args, kwargs = self._arguments(leaves)
+        scope = Scope(
+            typed.name,
+            self.bound.arguments,
+            self.walk.sizes,
+            self.aliases,
+            frozenset(region.held),
+            region.watched,
+            self.options.check_vma,
+        )
+        with entered(scope):
+            try:
+                result = typed.function(*args, **kwargs)
+            except TypedShmapError:
+                raise
+            except Exception as error:
+                add_note(error, scope, region, leaves)
+                raise
+        return self._check_result(result, region, scope)
+
+    def _shard_leaves(self, shards: tuple[Any, ...]) -> list[Found]:
+        """The leaves of all arguments, arrays replaced by their shards."""
+        remaining = iter(shards)
+        return [
+            leaf if leaf.hint is None else Found(next(remaining), leaf.hint, leaf.subject) for leaf in self.walk.leaves
+        ]
+
+    def _arguments(self, leaves: Sequence[Found]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call's arguments with shards in the place of global arrays."""
+        bound = inspect.BoundArguments(self.typed.signature, self.bound.arguments.copy())
+        for part in self.parts:
+            value = part.structure.unflatten([leaf.value for leaf in leaves[part.first : part.last]])
+            kind = self.typed.signature.parameters[part.parameter].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                index = int(part.subject.path[1:-1])
+                old = bound.arguments[part.parameter]
+                bound.arguments[part.parameter] = (*old[:index], value, *old[index + 1 :])
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                bound.arguments[part.parameter] = {**bound.arguments[part.parameter], part.subject.name: value}
+            else:
+                bound.arguments[part.parameter] = value
+        return bound.args, bound.kwargs
+
+    def _check_result(self, result: Any, region: Region, scope: Scope) -> list[Any]:
+        """Check what the body returned; note its structure and specs."""
+        walk = Walk(region, self.bound.arguments, scope.sizes)
+        assert self.typed.result is not None
+        walk.visit(self.typed.result, result, RETURN)
+        walk.settle()
+        if walk.failures:
+            raise error_of(region.report(self.typed.name, tuple(walk.failures), walk.sizes))
+        self.structure = jax.tree_util.tree_structure(result)
+        self.out_specs[:] = [self._spec(region, leaf) if leaf.hint else PartitionSpec() for leaf in walk.leaves]
+        return [self._handed_on(leaf, region) for leaf in walk.leaves]
+
+    def _handed_on(self, leaf: Found, region: Region) -> Any:
+        """A result at the type of its hint: what is marked ``+axis`` becomes unreduced."""
+        if leaf.hint is None:
+            return leaf.value
+        layout = region.layout(leaf.hint)
+        assert isinstance(layout, Layout)
+        return _jax.leave_unreduced(leaf.value, layout.unreduced) if layout.unreduced else leaf.value

@@ -1,0 +1,95 @@
+"""``typed``: a helper function checked where it is called, inside or outside a manual region."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
+
+from .check import handed_on
+from .errors import error_of
+from .hints.axes import Axes, read_aliases
+from .hints.scope import Region, Scope, current_region, entered
+from .hints.signatures import Hinted, Typed, caller
+from .hints.walk import Walk
+from .notation.layout import Aliases
+from .notation.sizes import RETURN, Sizes
+from .shard_map import name_like
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def typed(f: F, /, *, axes: Mapping[str, Axes] | None = None) -> F: ...
+@overload
+def typed(f: None = None, /, *, axes: Mapping[str, Axes] | None = None) -> Callable[[F], F]: ...
+def typed(f: Any = None, /, *, axes: Mapping[str, Axes] | None = None) -> Any:
+    """Check a function's arguments and result against its hints, at every call.
+
+    In a manual region the values are shards, elsewhere global arrays. Every call has sizes of its
+    own. Parameters without arrays are checked by beartype, those without a hint not at all.
+
+    ```python
+    @typed
+    def mean_loss(logits: Float[Array, "[b/dp] v"], y: Int[Array, "[b/dp]"]) -> Float[Array, "+dp"]:
+        return cross_entropy(logits, y).sum() / size("b")
+    ```
+
+    Args:
+      f: the function.
+      axes: names in the hints that stand for mesh axes.
+
+    Returns:
+      The function; values marked ``+axis`` are handed on as unreduced.
+
+    Raises:
+      ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or a result
+        that are not what their hints say.
+    """
+    aliases = read_aliases(axes)
+    if f is None:
+        return lambda function: _wrap(function, aliases, Hinted(function, caller(1), strict=False))
+    return _wrap(f, aliases, Hinted(f, caller(1), strict=False))
+
+
+def _wrap(function: Callable[..., Any], aliases: Aliases, hinted: Hinted) -> Callable[..., Any]:
+    @name_like(function)
+    def typed_helper(*args: Any, **kwargs: Any) -> Any:
+        return _call(hinted.typed, aliases, args, kwargs)
+
+    return typed_helper
+
+
+def _call(typed: Typed, aliases: Aliases, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    region = current_region(aliases)
+    bound = typed.bind(args, kwargs)
+    sizes = _check_arguments(typed, bound, region)
+    manual = frozenset(region.held)
+    scope = Scope(typed.name, bound.arguments, sizes, region.aliases, manual, region.watched, region.typed)
+    with entered(scope):
+        result = typed.function(*bound.args, **bound.kwargs)
+    if typed.result is None:
+        return result
+    walk = Walk(region, bound.arguments, scope.sizes)
+    walk.visit(typed.result, result, RETURN)
+    walk.settle()
+    _raise(typed, region, walk)
+    return handed_on(result, walk.leaves, region)
+
+
+def _check_arguments(typed: Typed, bound: inspect.BoundArguments, region: Region) -> Sizes:
+    """Check the arguments, and put those marked ``+axis`` in their place at that type."""
+    walk = Walk(region, bound.arguments)
+    for name, subject, node, value in typed.arguments(bound):
+        first = len(walk.leaves)
+        walk.visit(node, value, subject)
+        if not walk.failures and not subject.path and name == subject.name:
+            bound.arguments[name] = handed_on(value, walk.leaves[first:], region)
+    walk.settle()
+    _raise(typed, region, walk)
+    return walk.sizes
+
+
+def _raise(typed: Typed, region: Region, walk: Walk) -> None:
+    if walk.failures:
+        raise error_of(region.report(typed.name, tuple(walk.failures), walk.sizes))
