@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
+import jax.core
 import numpy as np
 from jax.extend.core import get_opaque_trace_state
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
@@ -171,7 +172,13 @@ def leave_unreduced(x: Any, axes: Iterable[str]) -> Any:
 
 
 def children(value: Any) -> list[tuple[Any, Any]] | None:
-    """A pytree's children one level down, each with its key; None for a leaf."""
+    """A pytree's children one level down, each with its key; None for a leaf.
+
+    jax 0.10.2 gives every child of a NamedTuple the first one's key, so those are made here.
+    """
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        names: tuple[str, ...] = value._fields  # type: ignore[attr-defined]
+        return [(jax.tree_util.GetAttrKey(name), part) for name, part in zip(names, value, strict=True)]
     flat = jax.tree_util.default_registry.flatten_one_level_with_keys(value)
     if flat is not None:
         return list(flat[0])
@@ -186,6 +193,11 @@ def canonical_dtype(x: Any) -> str:
 def own_dtype(x: Any) -> str:
     """The name of a value's own dtype; a Python scalar's as JAX makes it."""
     return str(x.dtype) if hasattr(x, "dtype") else canonical_dtype(x)
+
+
+def is_jit_disabled() -> bool:
+    """Whether the user runs everything op by op (``jax.disable_jit``)."""
+    return bool(jax.config.read("jax_disable_jit"))
 
 
 SCALARS = (bool, int, float, complex, np.generic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ import jax
 
 from . import _jax
 from .errors import ShapeError, TypedShmapError, error_of
+from .errors.failures import HintText
 from .hints.array import make
 from .hints.scope import Region, current_region, current_scope
 from .hints.trees import Leaf, Node, build
@@ -61,7 +63,8 @@ def _node(hint: Any) -> Node:
 
 @lru_cache(maxsize=1024)
 def _dims_node(dims: str) -> Node:
-    return Leaf(make("Shaped", None, (Any, dims)))
+    made = make("Shaped", None, (Any, dims))
+    return Leaf(replace(made, text=HintText('"', dims, '"')))
 
 
 def handed_on(value: Any, leaves: list[Found], region: Region) -> Any:

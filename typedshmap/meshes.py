@@ -101,7 +101,7 @@ def _in_context(name: str, mesh: _jax.AnyMesh | None, context: AbstractMesh) -> 
 
 
 def _mesh_facts(mesh: _jax.AnyMesh) -> str:
-    types = {str(kind) for kind in mesh.axis_types}
+    types = {kind.name for kind in mesh.axis_types}
     return f"{mesh_text(mesh.shape.items())}; {'/'.join(sorted(types))}"
 
 

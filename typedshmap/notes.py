@@ -20,9 +20,9 @@ def add_note(error: Exception, scope: Scope, region: Region, leaves: Iterable[Fo
     """
     if any(note.startswith(_MARK) for note in getattr(error, "__notes__", ())):
         return
-    arrays = [leaf for leaf in leaves if leaf.hint is not None]
+    arrays = [(leaf, leaf.hint.text) for leaf in leaves if leaf.hint is not None]
     lines = [f"{_MARK}{scope.function}, where the values are shards:"]
-    lines += [f"    {leaf.subject}: {leaf.hint.text}  is {_jax.type_text(leaf.value)}" for leaf in arrays[:_MOST]]
+    lines += [f"    {leaf.subject}: {text}  is {_jax.type_text(leaf.value)}" for leaf, text in arrays[:_MOST]]
     if len(arrays) > _MOST:
         lines.append(f"    and {len(arrays) - _MOST} more")
     sizes = sizes_text(scope.sizes)

@@ -20,13 +20,14 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from . import _jax
 from .errors import TypedShmapError, error_of
+from .errors.failures import Failure, NoArray
 from .hints.axes import Axes, current_aliases, read_aliases
-from .hints.leaf import spec_of
+from .hints.leaf import describe, spec_of
 from .hints.scope import Region, Scope, current_scope, entered
 from .hints.signatures import Hinted, Typed, caller
 from .hints.trees import Anything, holds_arrays
 from .hints.walk import Found, Walk
-from .meshes import Crossing, find_crossing, read_axis_names, read_mesh
+from .meshes import find_crossing, read_axis_names, read_mesh
 from .notation.layout import Aliases, Layout
 from .notation.sizes import RETURN, Subject
 from .notes import add_note
@@ -129,7 +130,7 @@ class _Options:
 def _wrap(function: Callable[..., Any], options: _Options, hinted: Hinted) -> Callable[..., Any]:
     @name_like(function)
     def typed_call(*args: Any, **kwargs: Any) -> Any:
-        return _Call(hinted.typed, options, args, kwargs).run()
+        return _Call(hinted.read(args), options, args, kwargs).run()
 
     return typed_call
 
@@ -200,9 +201,12 @@ class _Call:
                 structure = jax.tree_util.tree_structure(value)
                 self.parts.append(_Argument(name, subject, structure, first, len(walk.leaves)))
         walk.settle()
-        if walk.failures:
-            raise error_of(region.report(self.typed.name, tuple(walk.failures), walk.sizes))
+        self._raise(region, walk, tuple(walk.failures))
         return walk
+
+    def _raise(self, region: Region, walk: Walk, failures: tuple[Failure, ...]) -> None:
+        if failures:
+            raise error_of(region.report(self.typed.name, failures, walk.sizes))
 
     def _region(
         self, held: Mapping[str, int], split: Mapping[str, int] | None = None, watched: frozenset[str] = frozenset()
@@ -235,7 +239,7 @@ class _Call:
             axis_names=frozenset(self.crossing.new),
             check_vma=self.options.check_vma,
         )
-        if _jax.is_outside_traces() and not jax.config.jax_disable_jit:
+        if _jax.is_outside_traces() and not _jax.is_jit_disabled():
             # A jit of its own for every call: nothing that the function closes over can be stale.
             mapped = jax.jit(mapped)
         return self.structure_of(mapped(*(leaf.value for leaf in dynamic)))
@@ -310,8 +314,9 @@ class _Call:
         assert self.typed.result is not None
         walk.visit(self.typed.result, result, RETURN)
         walk.settle()
-        if walk.failures:
-            raise error_of(region.report(self.typed.name, tuple(walk.failures), walk.sizes))
+        self._raise(region, walk, tuple(walk.failures))
+        stuck = [leaf for leaf in walk.leaves if not isinstance(leaf.value, (*_jax.ARRAYS, *_jax.SCALARS))]
+        self._raise(region, walk, tuple(Failure(NoArray(describe(leaf.value)), leaf.subject) for leaf in stuck))
         self.structure = jax.tree_util.tree_structure(result)
         self.out_specs[:] = [self._spec(region, leaf) if leaf.hint else PartitionSpec() for leaf in walk.leaves]
         return [self._handed_on(leaf, region) for leaf in walk.leaves]

@@ -55,7 +55,7 @@ def typed(f: Any = None, /, *, axes: Mapping[str, Axes] | None = None) -> Any:
 def _wrap(function: Callable[..., Any], aliases: Aliases, hinted: Hinted) -> Callable[..., Any]:
     @name_like(function)
     def typed_helper(*args: Any, **kwargs: Any) -> Any:
-        return _call(hinted.typed, aliases, args, kwargs)
+        return _call(hinted.read(args), aliases, args, kwargs)
 
     return typed_helper
 

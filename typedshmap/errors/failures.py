@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..notation.sizes import Sizes, Subject
+from ..notation.sizes import NO_SIZES, Sizes, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,8 @@ class NotAnArray:
 
 @dataclass(frozen=True, slots=True)
 class WrongDtype:
+    """Another dtype than the hint's."""
+
     expected: str
     got: str
 
@@ -72,12 +74,16 @@ class WrongType:
 
 @dataclass(frozen=True, slots=True)
 class WrongLength:
+    """Another number of items than the hint's tuple has."""
+
     expected: int
     got: int
 
 
 @dataclass(frozen=True, slots=True)
 class WrongKeys:
+    """Keys that a TypedDict lacks, or does not know."""
+
     missing: tuple[str, ...]
     extra: tuple[str, ...]
 
@@ -112,6 +118,13 @@ class StaticArray:
     """An array where the hint says that the value is static."""
 
     hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoArray:
+    """A part of a result that is neither an array nor a number."""
+
+    got: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,4 +191,4 @@ class Report:
     manual: tuple[str, ...] | None = None
     per_shard: bool = False
     aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    sizes: Sizes = Sizes()
+    sizes: Sizes = NO_SIZES

@@ -25,6 +25,7 @@ from .failures import (
     Failure,
     HiddenField,
     HintText,
+    NoArray,
     NoMember,
     NotAnArray,
     NotAPytree,
@@ -173,7 +174,7 @@ def word(failure: Failure) -> Sentence:
         case Told(problem, cure):
             return Sentence(problem, cure=cure, sizes=False)
         case _:
-            return _word_structure(failure.what)
+            return _word_structure(failure.what, failure.subject)
 
 
 def _word_size(what: SizeMismatch, subject: Subject) -> Sentence:
@@ -208,10 +209,11 @@ def _sized(dim: Dim | Rest, index: int, size: int | tuple[int, ...]) -> str:
 
 
 def _word_unknown_axis(axis: str, span: Span, known: tuple[str, ...]) -> Sentence:
-    close = get_close_matches(axis, known, n=1, cutoff=0.5)
+    close = get_close_matches(axis, known, n=1, cutoff=0.3)
     meant = f"did you mean '{close[0]}'? " if close else ""
-    cure = f"{meant}the mesh's axes are {_quoted(known)}; axes={{'{axis}': ...}} maps the name to them"
-    return Sentence(f"names mesh axis '{axis}', which the mesh does not have", span, cure, sizes=False)
+    cure = f"{meant}axes={{'{axis}': ...}} maps a name to mesh axes"
+    problem = f"names mesh axis '{axis}', which is not among the mesh's axes {_quoted(known)}"
+    return Sentence(problem, span, cure, sizes=False)
 
 
 def _word_sharding(what: Varies | Owes | OwesNothing | BoundaryMark | WrongSharding) -> Sentence:
@@ -235,7 +237,7 @@ def _word_sharding(what: Varies | Owes | OwesNothing | BoundaryMark | WrongShard
             return Sentence(f"is {got}, but its annotation says {expected}", None, cure, False)
 
 
-def _word_structure(what: object) -> Sentence:
+def _word_structure(what: object, subject: Subject) -> Sentence:
     match what:
         case NotAnArray(expected, got):
             return Sentence(f"is {got}, but its annotation says {expected}", sizes=False)
@@ -259,7 +261,12 @@ def _word_structure(what: object) -> Sentence:
                 f"has another tree structure than {origin.phrase}, which '{name}' stands for: {got}, not {expected}"
             )
             return Sentence(problem, sizes=False)
+        case NoArray(got):
+            return Sentence(f"is {got}, which is no array and cannot leave the manual region", sizes=False)
+        case StaticArray(hint) if subject.kind == "return":
+            return Sentence(f"is an array, but its annotation says {hint}", sizes=False)
         case StaticArray(hint):
             problem = f"is an array, but its annotation {hint} holds none, so the argument is static"
             return Sentence(problem, cure='annotate it as an array, as in Int[Array, ""]', sizes=False)
-    raise TypeError(f"no words for {what!r}")
+        case _:
+            raise TypeError(f"no words for {what!r}")

@@ -87,7 +87,7 @@ def make(dtype_name: str, dtypes: tuple[str, ...] | None, item: Any) -> ArrayHin
 
 
 def _items(dtype_name: str, item: Any) -> tuple[Any, str, PartitionSpec | None]:
-    items = item if isinstance(item, tuple) else (item,)
+    items: tuple[Any, ...] = item if isinstance(item, tuple) else (item,)
     if len(items) not in (2, 3) or not isinstance(items[1], str):
         got = ", ".join(map(repr, items))
         raise AnnotationSyntaxError(
@@ -104,10 +104,7 @@ def _items(dtype_name: str, item: Any) -> tuple[Any, str, PartitionSpec | None]:
 def _text(
     dtype_name: str, array_type: Any, inner: ArrayHint | None, dims: str, pspec: PartitionSpec | None
 ) -> HintText:
-    if inner is not None:
-        name = str(inner.text)
-    else:
-        name = _written_type(array_type)
+    name = _written_type(array_type) if inner is None else str(inner.text)
     after = '"]' if pspec is None else f'", {_jax.spec_text(pspec)}]'
     return HintText(f'{dtype_name}[{name}, "', dims, after)
 

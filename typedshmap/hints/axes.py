@@ -6,8 +6,9 @@ cache key: a function traced under one alias is never reused under another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 
@@ -20,7 +21,7 @@ _context = jax.make_user_context(default_value=())
 
 
 @contextmanager
-def axis_aliases(aliases: Mapping[str, Axes] | None = None, /, **more: Axes) -> Iterator[None]:
+def axis_aliases(aliases: Mapping[str, Axes] | None = None, /, **more: Axes) -> Generator[None]:
     """Let names in hints stand for mesh axes inside the ``with``.
 
     Inner aliases replace outer ones of the same name; ``axes=`` on a decorator replaces both.
@@ -42,20 +43,26 @@ def axis_aliases(aliases: Mapping[str, Axes] | None = None, /, **more: Axes) -> 
         yield
 
 
-def read_aliases(aliases: Mapping[str, Axes] | None) -> dict[str, tuple[str, ...]]:
-    """Aliases as tuples of mesh axes."""
+def read_aliases(aliases: Any) -> dict[str, tuple[str, ...]]:
+    """Aliases as tuples of mesh axes; None means that there are none.
+
+    Raises:
+      MeshAxisError: for what is no dict of names and mesh axes.
+    """
     if aliases is not None and not isinstance(aliases, Mapping):
         raise MeshAxisError(f"axes= wants a dict of names and mesh axes, got {type(aliases).__name__}")
     return {name: _axes(name, axes) for name, axes in (aliases or {}).items()}
 
 
-def _axes(name: str, axes: Axes) -> tuple[str, ...]:
-    if axes is None:
-        return ()
-    found = (axes,) if isinstance(axes, str) else tuple(axes) if isinstance(axes, (tuple, list)) else (None,)
+def _axes(name: Any, axes: Any) -> tuple[str, ...]:
+    found: tuple[Any, ...] = () if axes is None else (axes,) if isinstance(axes, str) else _sequence(axes)
     if not isinstance(name, str) or not all(isinstance(axis, str) for axis in found):
         raise MeshAxisError(f"the alias '{name}' stands for {axes!r}; write a mesh axis, a tuple of them, or None")
-    return found  # type: ignore[return-value]
+    return found
+
+
+def _sequence(axes: Any) -> tuple[Any, ...]:
+    return tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
 
 
 def current_aliases(own: Aliases = {}) -> dict[str, tuple[str, ...]]:  # noqa: B006 (never written to)

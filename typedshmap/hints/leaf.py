@@ -66,6 +66,8 @@ def check_leaf(
 
 
 def _wrong_type(value: Any, hint: ArrayHint, region: Region) -> NotAnArray | None:
+    if region.role == "placement" and hasattr(value, "shape") and hasattr(value, "dtype"):
+        return None  # a ShapeDtypeStruct, too, has a shape to place
     if region.role != "value" and isinstance(value, (*_jax.ARRAYS, *_jax.SCALARS)):
         return None
     if hint.takes_type(value):
@@ -143,10 +145,10 @@ def _wrong_sharding(value: Any, layout: Layout, hint: ArrayHint, region: Region)
     if typed is not None:
         return _wrong_typed(typed, spec)
     placed = _jax.placement(value)
-    if isinstance(placed, NamedSharding) and layout_axes(layout) <= set(placed.mesh.axis_names):
-        if not placed.is_equivalent_to(NamedSharding(placed.mesh, spec), rank):
-            return _differs(spec, placed.spec, "place it by shard(x, hint)")
-    return None
+    if not isinstance(placed, NamedSharding) or not layout_axes(layout) <= set(placed.mesh.axis_names):
+        return None
+    is_right = placed.is_equivalent_to(NamedSharding(placed.mesh, spec), rank)
+    return None if is_right else _differs(spec, placed.spec, "place it by shard(x, hint)")
 
 
 def _differs(want: Any, have: Any, cure: str) -> WrongSharding:

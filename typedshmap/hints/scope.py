@@ -6,7 +6,7 @@ sizes that its hints bound. Threads do not see each other's scopes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from .. import _jax
 from ..errors.failures import Failure, Report
 from ..notation.layout import Aliases, AxisTwice, Layout, UnknownAxis, resolve
 from ..notation.match import View
-from ..notation.sizes import Sizes
+from ..notation.sizes import NO_SIZES, Sizes
 from .array import ArrayHint
 from .axes import current_aliases
 
@@ -88,7 +88,7 @@ class Scope:
 
     function: str
     arguments: Mapping[str, Any]
-    sizes: Sizes = Sizes()
+    sizes: Sizes = NO_SIZES
     axes: Aliases = field(default_factory=dict)
     manual: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
@@ -104,7 +104,7 @@ def current_scope() -> Scope | None:
 
 
 @contextmanager
-def entered(scope: Scope) -> Iterator[Scope]:
+def entered(scope: Scope) -> Generator[Scope]:
     """Make a scope the innermost one."""
     token = _scope.set(scope)
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -86,8 +85,7 @@ class Typed:
     def arguments(self, bound: inspect.BoundArguments) -> list[tuple[str, Subject, Node, Any]]:
         """Each argument that holds a hint: its parameter, its subject, its node, its value."""
         found: list[tuple[str, Subject, Node, Any]] = []
-        at = 0
-        for name, value in bound.arguments.items():
+        for at, (name, value) in enumerate(bound.arguments.items()):
             kind = self.signature.parameters[name].kind
             node = self.parameters.get(name, Anything())
             if kind is inspect.Parameter.VAR_POSITIONAL:
@@ -99,7 +97,6 @@ class Typed:
             else:
                 node = self.positional[at] if at < len(self.positional) else node
                 found.append((name, Subject("argument", name), node, value))
-            at += 1
         return found
 
 
@@ -163,15 +160,19 @@ class Hinted:
             self._typed = None
             self._kept = _named_in_strings(_annotated(function), local)
 
-    @property
-    def typed(self) -> Typed:
-        """The function with its hints read.
+    def read(self, args: tuple[Any, ...]) -> Typed:
+        """The function with its hints read, for a call with these arguments.
 
         Raises:
           AnnotationSyntaxError: for a name in a hint that is still not defined.
         """
         if self._typed is None:
-            self._typed = _read(*self._given, self._kept)
+            try:
+                self._typed = _read(*self._given, self._kept)
+            except _Undefined:
+                # A method of a local class may name that class, which only its instances lead to.
+                own = {cls.__name__: cls for cls in reversed(type(args[0]).__mro__)} if args else {}
+                self._typed = _read(*self._given, {**own, **self._kept})
         return self._typed
 
 
@@ -277,7 +278,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
 
 
-def _annotated(function: Callable[..., Any]) -> Any:
+def _annotated(function: Any) -> Any:
     """The object that carries the annotations: through partials, wrappers, methods, instances."""
     while True:
         if isinstance(function, functools.partial):
@@ -286,8 +287,9 @@ def _annotated(function: Callable[..., Any]) -> Any:
             function = function.__wrapped__
         elif isinstance(function, types.MethodType):
             function = function.__func__
-        elif not isinstance(function, types.FunctionType) and hasattr(type(function), "__call__"):
-            call = type(function).__call__
+        elif not isinstance(function, types.FunctionType):
+            # What runs for an instance is its class's method, whatever the instance holds.
+            call = getattr(type(function), "__call__", None)  # noqa: B004 (the function, not whether there is one)
             if not isinstance(call, types.FunctionType):
                 return function
             function = call
@@ -319,7 +321,7 @@ def _where(annotations: Mapping[str, Any], missing: str) -> str:
 def _has_string(hint: Any) -> bool:
     if isinstance(hint, (str, typing.ForwardRef)):
         return True
-    return any(_has_string(arg) for arg in typing.get_args(hint) if not typing.get_origin(hint) is typing.Literal)
+    return any(_has_string(arg) for arg in typing.get_args(hint) if typing.get_origin(hint) is not typing.Literal)
 
 
 def _names_in(text: str) -> set[str]:
@@ -369,4 +371,7 @@ def _strings_of(hint: Any) -> list[str]:
 
 def caller(depth: int) -> types.FrameType | None:
     """The frame ``depth`` calls above the caller of this."""
-    return sys._getframe(depth + 1)
+    frame = inspect.currentframe()
+    for _ in range(depth + 1):
+        frame = frame.f_back if frame is not None else None
+    return frame

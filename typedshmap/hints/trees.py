@@ -110,7 +110,7 @@ class Names:
     open: Mapping[Any, Record] = field(default_factory=dict)
 
 
-def build(hint: Any, names: Names = Names()) -> Node:  # noqa: B008 (frozen)
+def build(hint: Any, names: Names = Names()) -> Node:
     """The tree of a hint.
 
     Raises:

@@ -24,7 +24,7 @@ from ..errors.failures import (
     WrongLength,
     WrongType,
 )
-from ..notation.sizes import Sizes, Subject
+from ..notation.sizes import NO_SIZES, Sizes, Subject
 from .array import ArrayHint
 from .leaf import check_leaf, describe
 from .scope import Region
@@ -56,7 +56,7 @@ class Walk:
 
     region: Region
     arguments: Mapping[str, Any]
-    sizes: Sizes = Sizes()
+    sizes: Sizes = NO_SIZES
     leaves: list[Found] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     waiting: list[tuple[Found, str | None]] = field(default_factory=list)
@@ -180,7 +180,8 @@ class Walk:
                 return [item] * len(parts)
             case Record():
                 return self._fields_of(node, value, parts, subject)
-        raise TypeError(f"{node!r} is no container")
+            case _:
+                raise TypeError(f"{node!r} is no container")
 
     def _fields_of(self, node: Record, value: Any, parts: list[tuple[Any, Any]], subject: Subject) -> list[Node]:
         """The node of each child, by the child's key, else by its being the field's value."""
@@ -224,7 +225,8 @@ def _wrong_container(node: Node, value: Any) -> WrongType | WrongLength | WrongK
             return WrongKeys(missing, extra) if missing or extra else None
         case Record(cls=cls):
             return None if isinstance(value, cls) else WrongType(cls.__name__, describe(value))
-    raise TypeError(f"{node!r} is no container")
+        case _:
+            raise TypeError(f"{node!r} is no container")
 
 
 def _is_near(node: Node, value: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from .nodes import (
     Anything,
@@ -49,6 +50,8 @@ class RepeatedAxis(SyntaxFault):
 
 @dataclass(frozen=True, slots=True)
 class Token:
+    """A piece of the text, by kind: space, number, name or symbol."""
+
     kind: str
     text: str
     span: Span
@@ -77,7 +80,7 @@ def _refuse_misplaced(source: str, items: list[Dim | Rest | Mark], dims: tuple[D
     if len(rests) > 1:
         problem = f"'{rests[0]}' and '{rests[1]}' both stand for any number of dims"
         raise SyntaxFault(problem, source, rests[1].span, "keep one of them")
-    for mark, following in zip(items, items[1:], strict=False):
+    for mark, following in pairwise(items):
         if isinstance(mark, Mark) and not isinstance(following, Mark):
             cure = f"move '{mark}' to the end"
             raise SyntaxFault(f"'{mark}' stands before a dim", source, mark.span, cure)
@@ -145,9 +148,8 @@ class _Parser:
             word.append(token)
             if token.text in _OPEN:
                 opened.append(token)
-            elif token.text in _CLOSE:
-                if not opened or _OPEN.index(opened.pop().text) != _CLOSE.index(token.text):
-                    raise SyntaxFault(f"'{token.text}' closes nothing", self.source, token.span)
+            elif token.text in _CLOSE and not (opened and _OPEN[_CLOSE.index(token.text)] == opened.pop().text):
+                raise SyntaxFault(f"'{token.text}' closes nothing", self.source, token.span)
         if opened:
             raise SyntaxFault(f"'{opened[-1].text}' is never closed", self.source, opened[-1].span)
         if word:

@@ -74,3 +74,6 @@ class Sizes:
         """These sizes, having seen ``name`` split over ``axes``."""
         known = self.bound[name]
         return self if axes in known.layouts else self.bind(name, replace(known, layouts=known.layouts | {axes}))
+
+
+NO_SIZES = Sizes()
