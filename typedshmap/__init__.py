@@ -70,10 +70,14 @@ if TYPE_CHECKING:
     from typing import Annotated as UInt64
     from typing import Any
 
+    from typing_extensions import TypeAliasType, TypeVar
+
+    _T = TypeVar("_T", default=Any)
+    _S = TypeVar("_S", default=Any)
     PRNGKeyArray = Array
     Scalar = Array
     ScalarLike = ArrayLike
-    PyTree = Any
+    PyTree = TypeAliasType("PyTree", Any, type_params=(_T, _S))
 else:
     from .hints.classes import DTYPES, PRNGKeyArray, PyTree, Scalar, ScalarLike
 

@@ -185,6 +185,16 @@ def children(value: Any) -> list[tuple[Any, Any]] | None:
     return None
 
 
+def like(value: Any, leaves: Iterable[Any]) -> Any:
+    """A pytree of the structure of ``value`` with other leaves."""
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(value), leaves)
+
+
+def device_ids(sharding: jax.sharding.Sharding) -> list[int]:
+    """The ids of a sharding's devices."""
+    return sorted(int(getattr(device, "id")) for device in sharding.device_set)  # noqa: B009 (unknown to type checkers)
+
+
 def canonical_dtype(x: Any) -> str:
     """The name of the dtype that JAX gives a value: ``float32`` for a float64 of NumPy."""
     return str(jax.typeof(x).dtype)
@@ -197,7 +207,7 @@ def own_dtype(x: Any) -> str:
 
 def is_jit_disabled() -> bool:
     """Whether the user runs everything op by op (``jax.disable_jit``)."""
-    return bool(jax.config.read("jax_disable_jit"))
+    return bool(getattr(jax.config, "jax_disable_jit"))  # noqa: B009 (unknown to type checkers)
 
 
 SCALARS = (bool, int, float, complex, np.generic)

@@ -7,8 +7,6 @@ from functools import lru_cache
 from math import prod
 from typing import Any, TypeVar
 
-import jax
-
 from . import _jax
 from .errors import ShapeError, TypedShmapError, error_of
 from .errors.failures import HintText
@@ -72,7 +70,7 @@ def handed_on(value: Any, leaves: list[Found], region: Region) -> Any:
     if not any(_owed(leaf, region) for leaf in leaves):
         return value
     typed = [_jax.leave_unreduced(leaf.value, _owed(leaf, region)) for leaf in leaves]
-    return jax.tree_util.tree_structure(value).unflatten(typed)
+    return _jax.like(value, typed)
 
 
 def _owed(leaf: Found, region: Region) -> frozenset[str]:

@@ -129,7 +129,7 @@ def _refuse_other_devices(name: str, mesh: _jax.AnyMesh, leaves: Iterable[Found]
     devices = set(mesh.devices.flat)
     for leaf, where in placed:
         if set(where.device_set) != devices:
-            ids = sorted(device.id for device in where.device_set)
+            ids = _jax.device_ids(where)
             problem = f"lies on {_devices(ids)}, but the mesh on {_devices(sorted(d.id for d in devices))}"
             cure = "place it by shard(x, hint, mesh), or pass the mesh that it lies on"
             raise _sharding_error(name, Failure(Told(problem, cure), leaf.subject, _text(leaf)), mesh)

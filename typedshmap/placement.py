@@ -49,7 +49,7 @@ def partition_specs(T: Any, like: Any = None) -> Any:
     placing = Region(region.mesh, {}, aliases=region.aliases, role="placement")
     walk = _walked(placing, node, like, "partition_specs")
     specs = [_spec(leaf, placing) for leaf in walk.leaves]
-    return jax.tree_util.tree_structure(like).unflatten(specs)
+    return _jax.like(like, specs)
 
 
 def _walked(region: Region, node: Node, value: Any, verb: str) -> Walk:
@@ -105,7 +105,7 @@ def _record_specs(node: Record, region: Region, path: str) -> Any:
     if node.kind == "NamedTuple":
         return node.cls(**specs)
     # A class's own __init__ may refuse what is no array, so the fields are set beside it.
-    made = object.__new__(node.cls)
+    made: Any = object.__new__(node.cls)
     for field in dataclasses.fields(node.cls):
         object.__setattr__(made, field.name, specs[field.name])
     return made
@@ -135,7 +135,7 @@ def shard(x: T, hint: Any, mesh: Mesh | AbstractMesh | None = None) -> T:
     region = Region(sizes, {}, sizes, aliases=current_aliases(), role="placement", explicit=_jax.explicit_axes(found))
     walk = _walked(region, build(hint), x, "shard")
     placed = [jax.device_put(leaf.value, NamedSharding(found, _spec(leaf, region))) for leaf in walk.leaves]
-    return jax.tree_util.tree_structure(x).unflatten(placed)
+    return _jax.like(x, placed)
 
 
 def _ambient_mesh() -> Any:

@@ -209,7 +209,9 @@ def _sized(dim: Dim | Rest, index: int, size: int | tuple[int, ...]) -> str:
 
 
 def _word_unknown_axis(axis: str, span: Span, known: tuple[str, ...]) -> Sentence:
-    close = get_close_matches(axis, known, n=1, cutoff=0.3)
+    # "data" is far from "dp" in letters, and yet what is meant; so a first letter will do.
+    alike = [name for name in known if name[:1] == axis[:1]]
+    close = get_close_matches(axis, known, n=1) or (alike if len(alike) == 1 else [])
     meant = f"did you mean '{close[0]}'? " if close else ""
     cure = f"{meant}axes={{'{axis}': ...}} maps a name to mesh axes"
     problem = f"names mesh axis '{axis}', which is not among the mesh's axes {_quoted(known)}"

@@ -61,8 +61,8 @@ def _written_type(array_type: Any) -> str:
     """An array type as the user wrote it."""
     if array_type == ArrayLike:
         return "ArrayLike"
-    named = {jax.Array: "Array", np.ndarray: "np.ndarray", Any: "Any"}
-    return named.get(array_type) or getattr(array_type, "__name__", str(array_type))
+    named: dict[Any, str] = {jax.Array: "Array", np.ndarray: "np.ndarray", Any: "Any"}
+    return named.get(array_type) or str(getattr(array_type, "__name__", array_type))
 
 
 def make(dtype_name: str, dtypes: tuple[str, ...] | None, item: Any) -> ArrayHint:
@@ -89,7 +89,7 @@ def make(dtype_name: str, dtypes: tuple[str, ...] | None, item: Any) -> ArrayHin
 def _items(dtype_name: str, item: Any) -> tuple[Any, str, PartitionSpec | None]:
     items: tuple[Any, ...] = item if isinstance(item, tuple) else (item,)
     if len(items) not in (2, 3) or not isinstance(items[1], str):
-        got = ", ".join(map(repr, items))
+        got = ", ".join(item if isinstance(item, str) else _written_type(item) for item in items)
         raise AnnotationSyntaxError(
             f'{dtype_name}[{got}]: wants an array type and dims, as in {dtype_name}[Array, "b d"]'
         )

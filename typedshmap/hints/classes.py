@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copyreg
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import jax
 from jax.typing import ArrayLike
@@ -126,6 +126,8 @@ def class_of(hint: ArrayHint, made_of: Any) -> Any:
 class _TreeMeta(CheckedMeta):
     def __getitem__(cls, item: Any) -> Any:
         leaf, structure = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+        if get_origin(structure) is Literal:  # how the name is written for static checkers
+            structure = get_args(structure)[0]
         if structure is not None and not (isinstance(structure, str) and structure.isidentifier()):
             raise AnnotationSyntaxError(f"PyTree[..., {structure!r}]: the structure's name is an identifier, as in 'S'")
         return _tree_class(leaf, structure)

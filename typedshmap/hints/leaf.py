@@ -54,7 +54,7 @@ def check_leaf(
         return Failure(layout, subject, hint.text, _jax.type_text(value))
     shape = tuple(getattr(value, "shape", ()))
     found = match(shape, hint.spec, layout, region.view(arguments), sizes, subject, leaf)
-    what = found if not isinstance(found, Match) else _wrong_dtype(value, hint, region)
+    what: object = found if not isinstance(found, Match) else _wrong_dtype(value, hint, region)
     if what is None:
         what = _wrong_marks(layout, region) if region.role == "boundary" else None
     if what is None:

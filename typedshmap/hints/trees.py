@@ -176,8 +176,9 @@ def _build_generic(hint: Any, names: Names) -> Node:
         return _either(args, hint, names)
     if origin in (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired):
         return build(args[0], names)
-    if isinstance(origin, type) and getattr(origin, "__parameters__", None):
-        inner = Names(names.local, {**names.types, **dict(zip(origin.__parameters__, args, strict=False))}, names.open)
+    variables = getattr(origin, "__parameters__", None)
+    if isinstance(origin, type) and variables:
+        inner = Names(names.local, {**names.types, **dict(zip(variables, args, strict=False))}, names.open)
         return _build_class(origin, inner, hint)
     if origin is tuple:
         return _build_tuple(args, hint, names)

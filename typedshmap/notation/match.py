@@ -6,7 +6,7 @@ the global size is what a name stands for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
@@ -148,7 +148,7 @@ def match(
     return Match(sizes, unbound)
 
 
-def _aligned(spec: Spec, layout: Layout, rank: int):
+def _aligned(spec: Spec, layout: Layout, rank: int) -> Iterator[tuple[Dim | Rest, tuple[str, ...], tuple[int, int]]]:
     """Each token with its mesh axes and the half-open range of dims that it covers."""
     extra = rank - len(spec.dims) + 1
     at = 0
@@ -251,7 +251,7 @@ _OPERATIONS = {
     "%": int.__mod__,
     "**": int.__pow__,
 }
-_FUNCTIONS = {"min": min, "max": max}
+_FUNCTIONS: dict[str, Callable[[Iterable[int]], int]] = {"min": min, "max": max}
 _LARGEST_POWER = 64
 
 

@@ -7,6 +7,7 @@ which carries the text, the span and what to write instead; the verbs word it fo
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -118,7 +119,7 @@ class _Parser:
         self.tokens = list(self.scan()) if tokens is None else tokens
         self.at = 0
 
-    def scan(self):
+    def scan(self) -> Iterator[Token]:
         """Tokens of the whole text, spaces included."""
         at = 0
         while at < len(self.source):
@@ -135,7 +136,7 @@ class _Parser:
         cure = f"write [{before.group()}/{after.group()}]" if character == "!" and before and after else None
         return SyntaxFault(f"unexpected character '{character}'", self.source, (at, at + 1), cure)
 
-    def words(self):
+    def words(self) -> Iterator[list[Token]]:
         """Runs of tokens between spaces at depth zero; spaces inside brackets are dropped."""
         word: list[Token] = []
         opened: list[Token] = []

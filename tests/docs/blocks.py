@@ -1,0 +1,78 @@
+"""Code blocks of a Markdown file, run one after the other in one namespace.
+
+A ``text`` block after a ``python`` block is what the code prints, or the error that ends it, whole.
+``python tests/docs/blocks.py FILE ...`` writes those blocks anew; the difference is then reviewed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_FENCE = re.compile(r"^```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A python block, with the text block after it and that block's place in the file."""
+
+    heading: str
+    line: int
+    code: str
+    expected: str | None
+    place: tuple[int, int] | None
+
+
+def blocks(source: str) -> Iterator[Block]:
+    """The python blocks of a Markdown text."""
+    fences = list(_FENCE.finditer(source))
+    for fence, following in zip_longest(fences, fences[1:]):
+        if fence["kind"] != "python":
+            continue
+        is_next = following is not None and following["kind"] == "text"
+        is_next = is_next and not source[fence.end() : following.start()].strip()
+        headings = re.findall(r"^#+ (.*)$", source[: fence.start()], re.MULTILINE)
+        line = source.count("\n", 0, fence.start()) + 2
+        expected = following["text"].rstrip("\n") if is_next else None
+        place = (following.start("text"), following.end("text")) if is_next else None
+        yield Block(headings[-1] if headings else "", line, fence["text"], expected, place)
+
+
+def run(block: Block, namespace: dict[str, object], name: str) -> str:
+    """What a block prints, or the error that ends it; notes of ours included."""
+    # As many lines before the code as in the file, so that a traceback leads there.
+    code = compile("\n" * (block.line - 1) + block.code, name, "exec", dont_inherit=True)
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(code, namespace)
+    except Exception as error:
+        if block.expected is None:
+            raise
+        notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("typedshmap: ")]
+        return "\n".join([f"{type(error).__name__}: {error}", *notes])
+    return printed.getvalue().rstrip("\n")
+
+
+def rewritten(path: Path) -> str:
+    """A file with its text blocks made anew."""
+    source, namespace = path.read_text(), {"__name__": path.stem}
+    pieces, done = [], 0
+    for block in blocks(source):
+        output = run(block, namespace, str(path))
+        if block.place is not None:
+            pieces += [source[done : block.place[0]], output + "\n"]
+            done = block.place[1]
+    return "".join(pieces) + source[done:]
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        Path(argument).write_text(rewritten(Path(argument)))

@@ -1,0 +1,31 @@
+"""Every code block in README and docs runs, and prints or raises what stands below it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from blocks import ROOT, Block, blocks, run
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_the_blocks_of_a_page_run_and_give_what_the_page_says(page: Path) -> None:
+    namespace: dict[str, object] = {"__name__": page.stem}
+    for block in blocks(page.read_text()):
+        output = run(block, namespace, str(page))
+        if block.expected is not None:
+            assert output == block.expected, f"{page.name}, line {block.line}: {block.heading}"
+
+
+def test_a_block_that_says_something_else_is_noticed() -> None:
+    block = Block("", 1, "print(1)", "2", None)
+    assert run(block, {}, "page") == "1" != block.expected
+
+
+def test_an_error_that_no_text_expects_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(Block("", 1, "1 / 0", None, None), {}, "page")

@@ -1,0 +1,88 @@
+"""Programs that a static checker accepts: to it a hint is the array type that stands in it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+from typing import assert_type
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from typedshmap import (
+    Array,
+    BFloat16,
+    Float,
+    Int,
+    Key,
+    PRNGKeyArray,
+    PyTree,
+    Scalar,
+    axis_aliases,
+    check,
+    partition_specs,
+    shard,
+    shard_size,
+    size,
+    sizes,
+    typed,
+    typed_shard_map,
+)
+
+P = PartitionSpec
+
+
+@typed_shard_map
+def mlp(x: Float[Array, "[batch/dp] model"], w: Float[Array, "model [ff/tp]"]) -> Float[Array, "[batch/dp] [ff/tp]"]:
+    return jax.nn.relu(x @ w)
+
+
+def called(x: Array, w: Array) -> None:
+    assert_type(mlp(x, w), Array)
+    assert_type(mlp(x, w=w).mT, Array)
+
+
+def decorated(mesh: Mesh) -> Callable[[Array], Array]:
+    @typed_shard_map(mesh=mesh, axis_names={"dp"}, check_vma=False, axes={"rows": ("dp", "tp"), "columns": None})
+    def double(x: Float[Array, "[n/rows] [m/columns]"]) -> Float[Array, "[n/rows] [m/columns]"]:
+        return 2 * x
+
+    return double
+
+
+@typed
+def helper(x: Float[Array, "n d"], scale: float = 1.0, *, ids: Int[Array, " n"] | None = None) -> Float[Array, "n d"]:
+    del ids
+    return check(x * scale, "n d") / size("n") * shard_size("d") + sizes()["n"]
+
+
+@dataclass
+class Weights:
+    embed: Float[Array, "[vocab/tp] model"]
+    layers: list[BFloat16[Array, "model [ff/tp]", P(None, "tp")]]
+    key: PRNGKeyArray
+    rest: PyTree[Float[Array, "..."], Literal["S"]]
+    step: Scalar
+
+    @typed
+    def apply(self, x: Float[Array, "b model"]) -> Float[Array, "b ff"]:
+        return x @ self.layers[0]
+
+
+def placed(weights: Weights, mesh: Mesh) -> Weights:
+    partition_specs(Weights, like=weights)
+    with axis_aliases(dp=("data", "fsdp"), tp=None):
+        return shard(weights, Weights, mesh)
+
+
+def numpy_hint(x: Float[np.ndarray, "n d"], key: Key[Array, ""]) -> float:
+    del key
+    return float(x.sum())
+
+
+def scaled(x: Array, by: float) -> Array:
+    return x * by
+
+
+twice = typed_shard_map(partial(scaled, by=2.0), in_types=(Float[Array, "n"],), out_types=Float[Array, "n"])
