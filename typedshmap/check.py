@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
 from math import prod
 from typing import Any, TypeVar
 
 from . import _jax
 from .errors import ShapeError, TypedShmapError, error_of
-from .errors.failures import HintText
-from .hints.array import make
 from .hints.scope import Region, current_region, current_scope
-from .hints.trees import Leaf, Node, build
+from .hints.trees import Leaf, node_of
 from .hints.walk import Found, Walk
 from .notation.layout import Layout
 from .notation.sizes import Bound, Sizes, Subject
@@ -45,7 +41,7 @@ def check(x: T, hint: Any) -> T:
     """
     scope, region = current_scope(), current_region()
     walk = Walk(region, scope.arguments if scope else {}, scope.sizes if scope else Sizes())
-    walk.visit(_node(hint), x, _CHECKED)
+    walk.visit(node_of(hint), x, _CHECKED)
     walk.settle()
     if walk.failures:
         name = scope.function if scope else "check"
@@ -53,16 +49,6 @@ def check(x: T, hint: Any) -> T:
     if scope is not None:
         scope.sizes = walk.sizes
     return handed_on(x, walk.leaves, region)
-
-
-def _node(hint: Any) -> Node:
-    return _dims_node(hint) if isinstance(hint, str) else build(hint)
-
-
-@lru_cache(maxsize=1024)
-def _dims_node(dims: str) -> Node:
-    made = make("Shaped", None, (Any, dims))
-    return Leaf(replace(made, text=HintText('"', dims, '"')))
 
 
 def handed_on(value: Any, leaves: list[Found], region: Region) -> Any:
@@ -118,7 +104,7 @@ def shard_size(name: str) -> int:
 
 def _bracketed_size(text: str) -> int:
     try:
-        node = _dims_node(text)
+        node = node_of(text)
     except TypedShmapError as error:
         raise ShapeError(f"shard_size: {error}") from None
     assert isinstance(node, Leaf)

@@ -14,7 +14,7 @@ from .errors.failures import Failure
 from .hints.axes import current_aliases
 from .hints.leaf import spec_of
 from .hints.scope import Region, current_region
-from .hints.trees import Either, Items, Leaf, Node, Record, Static, build, node_name
+from .hints.trees import Either, Items, Leaf, Node, Record, Static, node_name, node_of
 from .hints.walk import Found, Walk
 from .meshes import read_mesh
 from .notation.layout import Layout
@@ -43,7 +43,7 @@ def partition_specs(T: Any, like: Any = None) -> Any:
       MeshAxisError: for a mesh axis that the ambient mesh does not have.
     """
     region = current_region()
-    node = build(T)
+    node = node_of(T)
     if like is None:
         return _specs_of(node, region, "")
     placing = Region(region.mesh, {}, aliases=region.aliases, role="placement")
@@ -133,7 +133,7 @@ def shard(x: T, hint: Any, mesh: Mesh | AbstractMesh | None = None) -> T:
     found = read_mesh(mesh) or _ambient_mesh()
     sizes = dict(found.shape)
     region = Region(sizes, {}, sizes, aliases=current_aliases(), role="placement", explicit=_jax.explicit_axes(found))
-    walk = _walked(region, build(hint), x, "shard")
+    walk = _walked(region, node_of(hint), x, "shard")
     placed = [jax.device_put(leaf.value, NamedSharding(found, _spec(leaf, region))) for leaf in walk.leaves]
     return _jax.like(x, placed)
 

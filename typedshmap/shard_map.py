@@ -22,10 +22,10 @@ from . import _jax
 from .errors import TypedShmapError, error_of
 from .errors.failures import Failure, NoArray
 from .hints.axes import Axes, current_aliases, read_aliases
-from .hints.leaf import describe, spec_of
+from .hints.leaf import describe, layout_axes, spec_of
 from .hints.scope import Region, Scope, current_scope, entered
 from .hints.signatures import Hinted, Typed, caller
-from .hints.trees import Anything, holds_arrays
+from .hints.trees import Anything, array_hints, holds_arrays
 from .hints.walk import Found, Walk
 from .meshes import find_crossing, read_axis_names, read_mesh
 from .notation.layout import Aliases, Layout
@@ -263,7 +263,8 @@ class _Call:
     def _body(self, *shards: Any) -> list[Any]:
         """What ``jax.shard_map`` maps: leaves in, leaves out."""
         crossing, typed = self.crossing, self.typed
-        region = self._region({**crossing.held, **crossing.new}, watched=frozenset(crossing.new))
+        watched = frozenset(crossing.new) or self._mentioned()
+        region = self._region({**crossing.held, **crossing.new}, watched=watched)
         leaves = self._shard_leaves(shards)
         args, kwargs = self._arguments(leaves)
         scope = Scope(
@@ -284,6 +285,16 @@ class _Call:
                 add_note(error, scope, region, leaves)
                 raise
         return self._check_result(result, region, scope)
+
+    def _mentioned(self) -> frozenset[str]:
+        """The axes to watch where all are manual already: those that the function's hints speak of.
+
+        Were they not manual, it would have made them so; of others around it, it need not know.
+        """
+        region, nodes = self.walk.region, (*self.typed.parameters.values(), *self.typed.positional, self.typed.result)
+        layouts = (region.layout(hint) for node in nodes if node is not None for hint in array_hints(node))
+        axes = {axis for layout in layouts if isinstance(layout, Layout) for axis in layout_axes(layout)}
+        return frozenset(axes) & (self.options.axis_names or axes)
 
     def _shard_leaves(self, shards: tuple[Any, ...]) -> list[Found]:
         """The leaves of all arguments, arrays replaced by their shards."""

@@ -16,6 +16,7 @@ from .failures import (
     Owes,
     OwesNothing,
     Report,
+    StaysReduced,
     Varies,
     WrongDtype,
     WrongSharding,
@@ -88,7 +89,7 @@ _CLASSES: tuple[tuple[tuple[type, ...], type[TypedShmapError]], ...] = (
     ((UnknownAxis, AxisTwice), MeshAxisError),
     ((WrongDtype,), DtypeError),
     ((WrongSharding, BoundaryMark), ShardingError),
-    ((Varies, Owes, OwesNothing), VaryingError),
+    ((Varies, Owes, OwesNothing, StaysReduced), VaryingError),
 )
 
 

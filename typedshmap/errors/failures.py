@@ -25,9 +25,10 @@ class WrongDtype:
 
 @dataclass(frozen=True, slots=True)
 class Varies:
-    """A value that varies over mesh axes its hint does not mention."""
+    """A value that varies over mesh axes its hint does not mention; ``~`` may be written unless it leaves."""
 
     axes: tuple[str, ...]
+    leaves_region: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,13 @@ class OwesNothing:
 
     axis: str
     shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class StaysReduced:
+    """A result that JAX types as reduced over mesh axes its hint does not mark with ``-``."""
+
+    axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from .failures import (
     OwesNothing,
     Report,
     StaticArray,
+    StaysReduced,
     Told,
     Varies,
     WrongDtype,
@@ -160,13 +161,13 @@ def word(failure: Failure) -> Sentence:
         case OutsideTree(dim, span):
             cure = "write PyTree[..., \"S\"] around it, or drop the '?'"
             return Sentence(f"has '{dim}' in its annotation, outside of a PyTree with a structure name", span, cure)
-        case UnknownAxis(axis, span, known):
-            return _word_unknown_axis(axis, span, known)
+        case UnknownAxis():
+            return _word_unknown_axis(failure.what)
         case AxisTwice(axis, span):
             return Sentence(f"uses mesh axis '{axis}' twice in its annotation", span, sizes=False)
         case WrongDtype(expected, got):
             return Sentence(f"has dtype {got}, but its annotation says {expected}", (_DTYPE, 0), sizes=False)
-        case Varies() | Owes() | OwesNothing() | BoundaryMark() | WrongSharding():
+        case Varies() | Owes() | OwesNothing() | StaysReduced() | BoundaryMark() | WrongSharding():
             return _word_sharding(failure.what)
         case NoMember(reasons):
             told = "; ".join(f"{reason.hint}: {word(reason).problem}" for reason in reasons)
@@ -208,26 +209,34 @@ def _sized(dim: Dim | Rest, index: int, size: int | tuple[int, ...]) -> str:
     return _equation(_dim_name(dim, index), size)
 
 
-def _word_unknown_axis(axis: str, span: Span, known: tuple[str, ...]) -> Sentence:
+def _word_unknown_axis(what: UnknownAxis) -> Sentence:
+    axis, known = what.axis, (*what.mesh, *what.aliases)
     # "data" is far from "dp" in letters, and yet what is meant; so a first letter will do.
     alike = [name for name in known if name[:1] == axis[:1]]
     close = get_close_matches(axis, known, n=1) or (alike if len(alike) == 1 else [])
     meant = f"did you mean '{close[0]}'? " if close else ""
-    cure = f"{meant}axes={{'{axis}': ...}} maps a name to mesh axes"
-    problem = f"names mesh axis '{axis}', which is not among the mesh's axes {_quoted(known)}"
-    return Sentence(problem, span, cure, sizes=False)
+    alias = f" (as '{what.written}')" if what.written != axis else ""
+    problem = f"names mesh axis '{axis}'{alias}, which is not among the mesh's axes {_quoted(what.mesh)}"
+    return Sentence(problem, what.span, f"{meant}axes={{'{what.written}': ...}} maps a name to mesh axes", sizes=False)
 
 
-def _word_sharding(what: Varies | Owes | OwesNothing | BoundaryMark | WrongSharding) -> Sentence:
+def _word_sharding(what: Varies | Owes | OwesNothing | StaysReduced | BoundaryMark | WrongSharding) -> Sentence:
     match what:
-        case Varies(axes):
-            owed = " ".join(f"+{axis}" for axis in axes)
+        case Varies(axes, leaves_region):
+            owed, varying = (" ".join(f"{sign}{axis}" for axis in axes) for sign in "+~")
             cure = f"sum it over {_quoted(axes)} (psum), or write '{owed}' if the sum is still owed"
+            if not leaves_region:
+                cure += f", '{varying}' if the shards may differ or JAX cannot know that they agree (all_gather)"
             return Sentence(f"varies over {_quoted(axes)}, which its annotation does not mention", None, cure, False)
         case Owes(axes):
             owed = " ".join(f"+{axis}" for axis in axes)
             cure = f"take the sum (psum over {_quoted(axes)}), or write '{owed}'"
             problem = f"is unreduced over {_quoted(axes)}, which its annotation does not mention"
+            return Sentence(problem, None, cure, False)
+        case StaysReduced(axes):
+            kept = " ".join(f"-{axis}" for axis in axes)
+            cure = f"write '{kept}' on an Explicit mesh, or gather it by all_gather(..., to='invarying')"
+            problem = f"is reduced over {_quoted(axes)} in JAX's type, which its annotation does not mention"
             return Sentence(problem, None, cure, False)
         case OwesNothing(axis, shards):
             problem = f"is the same on every shard of '{axis}', but its annotation says '+{axis}'"

@@ -15,6 +15,7 @@ from ..errors.failures import (
     NotAnArray,
     Owes,
     OwesNothing,
+    StaysReduced,
     Varies,
     WrongDtype,
     WrongSharding,
@@ -115,18 +116,20 @@ def _wrong_over_mesh(value: Any, layout: Layout, hint: ArrayHint, region: Region
     return _wrong_sharding(value, layout, hint, region)
 
 
-def _wrong_varying(value: Any, layout: Layout, region: Region) -> Varies | Owes | OwesNothing | None:
+def _wrong_varying(value: Any, layout: Layout, region: Region) -> Varies | Owes | OwesNothing | StaysReduced | None:
     """DESIGN 2: V is in S, P or W; U is in P; each axis of P is in V or U."""
     kind, watched = _jax.manual_type(value), region.watched
     order = tuple(axis for axis in region.held if axis in watched)
     mentioned = layout.sharded | layout.unreduced | layout.varying
     if extra := kind.varying & watched - mentioned:
-        return Varies(tuple(axis for axis in order if axis in extra))
+        return Varies(tuple(axis for axis in order if axis in extra), region.role == "boundary")
     if owed := kind.unreduced & watched - layout.unreduced:
         return Owes(tuple(axis for axis in order if axis in owed))
     for axis in order:
         if axis in layout.unreduced and axis not in kind.varying | kind.unreduced:
             return OwesNothing(axis, region.held[axis])
+    if region.role == "boundary" and (kept := kind.reduced & watched - layout.reduced):
+        return StaysReduced(tuple(axis for axis in order if axis in kept))
     return None
 
 

@@ -123,7 +123,9 @@ def name_of(function: Callable[..., Any]) -> str:
     inner = function
     while isinstance(inner, functools.partial):
         inner = inner.func
-    return getattr(inner, "__name__", type(inner).__name__)
+    # A method by its class, a nested function without the functions around it.
+    name: str = getattr(inner, "__qualname__", getattr(inner, "__name__", type(inner).__name__))
+    return name.rpartition("<locals>.")[2]
 
 
 class Hinted:

@@ -10,15 +10,17 @@ import collections.abc
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 
 from ..errors import AnnotationSyntaxError
-from .array import ArrayHint, bare, read
+from ..errors.failures import HintText
+from .array import ArrayHint, bare, make, read
 from .dtypes import NAMES
 
 
@@ -99,6 +101,17 @@ class Tree:
 Node: TypeAlias = Leaf | Static | Anything | Items | Repeated | Keyed | Record | Either | Tree
 
 NONE = Static(type(None))
+
+
+def node_of(hint: Any) -> Node:
+    """The tree of a hint, which may be just its dims as a string."""
+    return _dims_node(hint) if isinstance(hint, str) else build(hint)
+
+
+@lru_cache(maxsize=1024)
+def _dims_node(dims: str) -> Node:
+    made = make("Shaped", None, (Any, dims))
+    return Leaf(dataclasses.replace(made, text=HintText('"', dims, '"')))
 
 
 @dataclass(frozen=True)
@@ -222,7 +235,7 @@ def _build_class(cls: type, names: Names, hint: Any) -> Node:
     inner = Names({cls.__name__: cls, **names.local}, names.types, {**names.open, hint: record})
     for name, field_hint in _fields(cls, kind, inner).items():
         record.fields[name] = build(field_hint, inner)
-    return record if any(_holds(node, {id(record)}) for node in record.fields.values()) else Static(hint)
+    return record if holds_arrays(record) else Static(hint)
 
 
 def _record_kind(cls: type) -> str | None:
@@ -244,23 +257,31 @@ def _fields(cls: type, kind: str, names: Names) -> dict[str, Any]:
 
 def holds_arrays(node: Node) -> bool:
     """Whether any array is declared in a node."""
-    return _holds(node, set())
+    return next(array_hints(node), None) is not None
 
 
-def _holds(node: Node, seen: set[int]) -> bool:
+def array_hints(node: Node) -> Iterator[ArrayHint]:
+    """The hints of all arrays that a node declares."""
+    yield from _array_hints(node, set())
+
+
+def _array_hints(node: Node, seen: set[int]) -> Iterator[ArrayHint]:
     if id(node) in seen:
-        return False
+        return
+    seen.add(id(node))
     match node:
-        case Leaf():
-            return True
-        case Items(items) | Either(items, _):
-            return any(_holds(item, seen) for item in items)
+        case Leaf(hint):
+            yield hint
+        case Items(inner) | Either(inner, _):
+            for item in inner:
+                yield from _array_hints(item, seen)
         case Repeated(_, item) | Keyed(_, item) | Tree(item, _):
-            return _holds(item, seen)
+            yield from _array_hints(item, seen)
         case Record():
-            return any(_holds(item, seen | {id(node)}) for item in node.fields.values())
+            for item in node.fields.values():
+                yield from _array_hints(item, seen)
         case _:
-            return False
+            return
 
 
 def hint_name(hint: Any) -> str:

@@ -26,11 +26,20 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class UnknownAxis:
-    """A hint names a mesh axis that is neither in the mesh nor an alias."""
+    """A hint names a mesh axis that is neither in the mesh nor an alias.
 
+    Attributes:
+      written: the name in the hint; another than ``axis`` for an alias.
+      axis: the mesh axis that it means.
+      mesh: the mesh's axes.
+      aliases: other names that would do.
+    """
+
+    written: str
     axis: str
     span: Span
-    known: tuple[str, ...]
+    mesh: tuple[str, ...]
+    aliases: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +64,7 @@ def resolve(spec: Spec, aliases: Aliases, mesh: Collection[str] | None) -> Layou
         meaning[name] = aliases.get(name, (name,))
         for axis in meaning[name]:
             if mesh is not None and axis not in mesh:
-                return UnknownAxis(axis, span, (*mesh, *(set(aliases) - set(mesh))))
+                return UnknownAxis(name, axis, span, tuple(mesh), tuple(a for a in aliases if a not in mesh))
             if axis in used:
                 return AxisTwice(axis, span)
             used.add(axis)

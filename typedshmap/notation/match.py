@@ -6,6 +6,7 @@ the global size is what a name stands for.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -243,13 +244,13 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     return all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
-_OPERATIONS = {
-    "+": int.__add__,
-    "-": int.__sub__,
-    "*": int.__mul__,
-    "//": int.__floordiv__,
-    "%": int.__mod__,
-    "**": int.__pow__,
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
 }
 _FUNCTIONS: dict[str, Callable[[Iterable[int]], int]] = {"min": min, "max": max}
 _LARGEST_POWER = 64
@@ -278,13 +279,13 @@ def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any])
             return _read(expression, arguments)
         case Call(function, items):
             return _FUNCTIONS[function](evaluate(item, sizes, arguments) for item in items)
-        case Binary(left, operator, right):
+        case Binary(left, sign, right):
             a, b = evaluate(left, sizes, arguments), evaluate(right, sizes, arguments)
-            if operator in ("//", "%") and b == 0:
+            if sign in ("//", "%") and b == 0:
                 raise _Unknown(f"'{expression}' divides by zero, since {right}=0")
-            if operator == "**" and not 0 <= b <= _LARGEST_POWER:
+            if sign == "**" and not 0 <= b <= _LARGEST_POWER:
                 raise _Unknown(f"'{expression}' has exponent {b}; 0 to {_LARGEST_POWER} are allowed")
-            return _OPERATIONS[operator](a, b)
+            return _OPERATIONS[sign](a, b)
         case Anything():
             raise _Unknown((str(expression),))
 
