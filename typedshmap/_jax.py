@@ -6,7 +6,7 @@ Written against jax 0.10 to 0.12, by public names only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -38,11 +38,22 @@ def manual_type(x: Any) -> ManualType:
 
 
 def type_text(x: Any) -> str:
-    """A value's type in JAX's notation, ``f32[2,4]{V:dp}``; the class of what JAX does not know."""
-    try:
+    """A value's type in JAX's notation, ``f32[2,4]{V:dp}``; in NumPy's for what JAX does not take."""
+    if refusal(x) is None:
         return jax.typeof(x).str_short(short_dtypes=True)
-    except TypeError:
-        return type(x).__name__
+    shape = ",".join(map(str, getattr(x, "shape", ())))
+    return f"{x.dtype}[{shape}]" if hasattr(x, "dtype") else type(x).__name__
+
+
+def refusal(x: Any) -> str | None:
+    """Why JAX takes a value for no array, in its own words; None for one that it takes."""
+    if isinstance(x, jax.Array):
+        return None
+    try:
+        jax.typeof(x)
+    except Exception as error:  # of many kinds: TypeError, ValueError, OverflowError
+        return str(error).splitlines()[0]
+    return None
 
 
 def context_mesh() -> AbstractMesh:
@@ -174,15 +185,44 @@ def leave_unreduced(x: Any, axes: Iterable[str]) -> Any:
 def children(value: Any) -> list[tuple[Any, Any]] | None:
     """A pytree's children one level down, each with its key; None for a leaf.
 
+    Raises:
+      BadTree: for a value that JAX cannot take apart.
+
     jax 0.10.2 gives every child of a NamedTuple the first one's key, so those are made here.
     """
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         names: tuple[str, ...] = value._fields  # type: ignore[attr-defined]
         return [(jax.tree_util.GetAttrKey(name), part) for name, part in zip(names, value, strict=True)]
-    flat = jax.tree_util.default_registry.flatten_one_level_with_keys(value)
-    if flat is not None:
-        return list(flat[0])
-    return None
+    try:
+        flat = jax.tree_util.default_registry.flatten_one_level_with_keys(value)
+    except Exception as error:
+        raise BadTree(str(error)) from None
+    return list(flat[0]) if flat is not None else None
+
+
+class BadTree(Exception):
+    """A value that JAX cannot take apart: a dict whose keys have no order, a class that is registered wrongly."""
+
+
+def leaves(value: Any) -> list[Any]:
+    """The leaves of a pytree; none of a value that JAX cannot take apart."""
+    try:
+        return jax.tree_util.tree_leaves(value)
+    except Exception:
+        return []
+
+
+def paths(value: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[tuple[str, Any]], Any]:
+    """The leaves of a pytree, each with its path, and its structure.
+
+    Raises:
+      BadTree: for a value that JAX cannot take apart.
+    """
+    try:
+        found, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_leaf)
+    except Exception as error:
+        raise BadTree(str(error)) from None
+    return [(jax.tree_util.keystr(path), part) for path, part in found], structure
 
 
 def like(value: Any, leaves: Iterable[Any]) -> Any:
@@ -212,6 +252,7 @@ def is_jit_disabled() -> bool:
 
 SCALARS = (bool, int, float, complex, np.generic)
 ARRAYS = (jax.Array, np.ndarray)
+SHAPES = (jax.ShapeDtypeStruct,)
 
 
 def is_jax_array(x: Any) -> bool:

@@ -10,15 +10,15 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from . import _jax
 from .errors import MeshAxisError, StructureError, error_of
-from .errors.failures import Failure
+from .errors.failures import Failure, NotAnArray
 from .hints.axes import current_aliases
-from .hints.leaf import spec_of
+from .hints.leaf import describe, spec_of
 from .hints.scope import Region, current_region
 from .hints.trees import Either, Items, Leaf, Node, Record, Static, node_name, node_of
 from .hints.walk import Found, Walk
 from .meshes import read_mesh
 from .notation.layout import Layout
-from .notation.sizes import Subject
+from .notation.sizes import NO_SIZES, Subject
 
 T = TypeVar("T")
 
@@ -76,9 +76,7 @@ def _specs_of(node: Node, region: Region, path: str) -> Any:
             layout = region.layout(hint)
             if not isinstance(layout, Layout):
                 where = Subject("placed", "hint", path)
-                raise error_of(
-                    region.report("partition_specs", (Failure(layout, where, hint.text),), Walk(region, {}).sizes)
-                )
+                raise error_of(region.report("partition_specs", (Failure(layout, where, hint.text),), NO_SIZES))
             return spec_of(hint, layout, len(hint.spec.dims))
         case Static(hint) if hint is type(None):
             return None
@@ -134,8 +132,17 @@ def shard(x: T, hint: Any, mesh: Mesh | AbstractMesh | None = None) -> T:
     sizes = dict(found.shape)
     region = Region(sizes, {}, sizes, aliases=current_aliases(), role="placement", explicit=_jax.explicit_axes(found))
     walk = _walked(region, node_of(hint), x, "shard")
-    placed = [jax.device_put(leaf.value, NamedSharding(found, _spec(leaf, region))) for leaf in walk.leaves]
-    return _jax.like(x, placed)
+    return _jax.like(x, [_placed(leaf, found, region) for leaf in walk.leaves])
+
+
+def _placed(leaf: Found, mesh: Any, region: Region) -> Any:
+    """One array at its place; what has no array's hint stays as it is."""
+    if leaf.hint is None:
+        return leaf.value
+    if isinstance(leaf.value, _jax.SHAPES):
+        what = Failure(NotAnArray(leaf.hint.type_text, describe(leaf.value)), leaf.subject, leaf.hint.text)
+        raise error_of(region.report("shard", (what,), NO_SIZES))
+    return jax.device_put(leaf.value, NamedSharding(mesh, _spec(leaf, region)))
 
 
 def _ambient_mesh() -> Any:

@@ -186,7 +186,7 @@ class _Call:
             Found(leaf, None, subject)
             for _, subject, node, value in arguments
             if holds_arrays(node)
-            for leaf in jax.tree_util.tree_leaves(value)
+            for leaf in _jax.leaves(value)
         ]
         options = self.options
         self.crossing = find_crossing(self.typed.name, options.mesh, options.axis_names, candidates)
@@ -194,14 +194,17 @@ class _Call:
         self.aliases = current_aliases({**(scope.axes if scope else {}), **options.axes})
         region = self._region(self.crossing.held, split=self.crossing.new)
         walk = Walk(region, self.bound.arguments)
-        for name, subject, node, value in arguments:
+        spans: list[tuple[int, int]] = []
+        for _, subject, node, value in arguments:
             first = len(walk.leaves)
             walk.visit(node, value, subject)
-            if holds_arrays(node):
-                structure = jax.tree_util.tree_structure(value)
-                self.parts.append(_Argument(name, subject, structure, first, len(walk.leaves)))
+            spans.append((first, len(walk.leaves)))
         walk.settle()
         self._raise(region, walk, tuple(walk.failures))
+        for (name, subject, node, value), (first, last) in zip(arguments, spans, strict=True):
+            if holds_arrays(node):
+                structure = jax.tree_util.tree_structure(value)
+                self.parts.append(_Argument(name, subject, structure, first, last))
         return walk
 
     def _raise(self, region: Region, walk: Walk, failures: tuple[Failure, ...]) -> None:
@@ -326,7 +329,7 @@ class _Call:
         walk.visit(self.typed.result, result, RETURN)
         walk.settle()
         self._raise(region, walk, tuple(walk.failures))
-        stuck = [leaf for leaf in walk.leaves if not isinstance(leaf.value, (*_jax.ARRAYS, *_jax.SCALARS))]
+        stuck = [leaf for leaf in walk.leaves if _jax.refusal(leaf.value) is not None]
         self._raise(region, walk, tuple(Failure(NoArray(describe(leaf.value)), leaf.subject) for leaf in stuck))
         self.structure = jax.tree_util.tree_structure(result)
         self.out_specs[:] = [self._spec(region, leaf) if leaf.hint else PartitionSpec() for leaf in walk.leaves]

@@ -67,10 +67,11 @@ def check_leaf(
 
 
 def _wrong_type(value: Any, hint: ArrayHint, region: Region) -> NotAnArray | None:
-    if region.role == "placement" and hasattr(value, "shape") and hasattr(value, "dtype"):
-        return None  # a ShapeDtypeStruct, too, has a shape to place
-    if region.role != "value" and isinstance(value, (*_jax.ARRAYS, *_jax.SCALARS)):
+    if region.role == "placement" and isinstance(value, _jax.SHAPES):
         return None
+    if region.role != "value" and isinstance(value, (*_jax.ARRAYS, *_jax.SCALARS)):
+        reason = _jax.refusal(value)
+        return None if reason is None else NotAnArray(hint.type_text, f"{describe(value)} that JAX refuses ({reason})")
     if hint.takes_type(value):
         return None
     return NotAnArray(hint.type_text, describe(value))

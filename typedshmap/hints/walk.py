@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-
 from .. import _jax
 from ..errors.failures import (
     Failure,
@@ -20,6 +18,7 @@ from ..errors.failures import (
     NotAPytree,
     OtherStructure,
     StaticArray,
+    Told,
     WrongKeys,
     WrongLength,
     WrongType,
@@ -69,7 +68,7 @@ class Walk:
             case Static(hint):
                 self._visit_static(hint, value, subject)
             case Anything():
-                self._close_over(value, subject)
+                self._visit_anything(value, subject)
             case Either():
                 self._visit_union(node, value, subject, leaf)
             case Tree():
@@ -111,8 +110,16 @@ class Walk:
             self.failures.append(Failure(WrongType(node_name(Static(hint)), describe(value)), subject))
         self._close_over(value, subject)
 
+    def _visit_anything(self, value: Any, subject: Subject) -> None:
+        try:
+            found, _ = _jax.paths(value, None)
+        except _jax.BadTree as bad:
+            self._refuse_tree(bad, value, subject)
+            return
+        self.leaves.extend(Found(part, None, subject.at(path)) for path, part in found)
+
     def _close_over(self, value: Any, subject: Subject) -> None:
-        self.leaves.extend(Found(leaf, None, subject) for leaf in jax.tree_util.tree_leaves(value))
+        self.leaves.extend(Found(leaf, None, subject) for leaf in _jax.leaves(value))
 
     # -- unions
 
@@ -140,11 +147,14 @@ class Walk:
 
     def _visit_tree(self, node: Tree, value: Any, subject: Subject) -> None:
         is_leaf = None if isinstance(node.leaf, Leaf) else lambda part: _is_near(node.leaf, part)
-        found, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_leaf)
+        try:
+            found, structure = _jax.paths(value, is_leaf)
+        except _jax.BadTree as bad:
+            self._refuse_tree(bad, value, subject)
+            return
         if node.structure is not None:
             self._bind_structure(node.structure, structure, subject)
-        for path, part in found:
-            text = jax.tree_util.keystr(path)
+        for text, part in found:
             self.visit(node.leaf, part, subject.at(text), text if node.structure is not None else None)
 
     def _bind_structure(self, name: str, structure: Any, subject: Subject) -> None:
@@ -161,7 +171,11 @@ class Walk:
             self.failures.append(Failure(wrong, subject))
             self._close_over(value, subject)
             return
-        parts = _jax.children(value)
+        try:
+            parts = _jax.children(value)
+        except _jax.BadTree as bad:
+            self._refuse_tree(bad, value, subject)
+            return
         if parts is None:
             self.failures.append(Failure(NotAPytree(type(value).__name__), subject))
             self._close_over(value, subject)
@@ -169,6 +183,9 @@ class Walk:
         nodes = self._nodes_of(node, value, parts, subject)
         for (key, part), inner in zip(parts, nodes, strict=True):
             self.visit(inner, part, subject.at(str(key)), leaf)
+
+    def _refuse_tree(self, bad: _jax.BadTree, value: Any, subject: Subject) -> None:
+        self.failures.append(Failure(Told(f"is {describe(value)} that JAX cannot take apart: {bad}"), subject))
 
     def _nodes_of(self, node: Node, value: Any, parts: list[tuple[Any, Any]], subject: Subject) -> list[Node]:
         match node:
