@@ -76,9 +76,7 @@ def size(name: str) -> int:
     Raises:
       ShapeError: for a name that is not bound here.
     """
-    bound = _bound("size", name)
-    assert isinstance(bound.size, int)
-    return bound.size
+    return _bound("size", name)[1]
 
 
 def shard_size(name: str) -> int:
@@ -92,14 +90,13 @@ def shard_size(name: str) -> int:
     """
     if name.startswith("["):
         return _bracketed_size(name)
-    bound = _bound("shard_size", name)
+    bound, whole = _bound("shard_size", name)
     held = current_region().held
     shards = {prod(held.get(axis, 1) for axis in axes) for axes in bound.layouts}
     if len(shards) > 1:
         ways = " and ".join(sorted(f"[{name}/{','.join(axes)}]" for axes in bound.layouts))
         raise ShapeError(f"shard_size: '{name}' is sharded in several ways here: {ways}\n\nHint: write one of them")
-    assert isinstance(bound.size, int)
-    return bound.size // shards.pop()
+    return whole // shards.pop()
 
 
 def _bracketed_size(text: str) -> int:
@@ -119,10 +116,11 @@ def _bracketed_size(text: str) -> int:
 def sizes() -> dict[str, int]:
     """The global sizes of all dims that are bound here, by name."""
     scope = current_scope()
-    return {name: bound.size for name, bound in (scope.sizes if scope else Sizes()) if isinstance(bound.size, int)}
+    bound = scope.sizes if scope else Sizes()
+    return {name: found.size for name, found in bound if isinstance(found.size, int) and name.isidentifier()}
 
 
-def _bound(verb: str, name: str) -> Bound:
+def _bound(verb: str, name: str) -> tuple[Bound, int]:
     scope = current_scope()
     bound = scope.sizes.get(name) if scope else None
     if scope is None:
@@ -130,4 +128,6 @@ def _bound(verb: str, name: str) -> Bound:
     if bound is None:
         known = ", ".join(f"{n}={s}" for n, s in sizes().items()) or "none"
         raise ShapeError(f"{verb}: nothing binds '{name}' in {scope.function} (bound: {known})")
-    return bound
+    if not isinstance(bound.size, int):
+        raise ShapeError(f"{verb}: '{name}' stands for several dims, of sizes {bound.size}")
+    return bound, bound.size

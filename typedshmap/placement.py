@@ -11,9 +11,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from . import _jax
 from .errors import MeshAxisError, StructureError, error_of
 from .errors.failures import Failure, NotAnArray
-from .hints.axes import current_aliases
 from .hints.leaf import describe, spec_of
-from .hints.scope import Region, current_region
+from .hints.scope import Region, aliases_here, current_region
 from .hints.trees import Either, Items, Leaf, Node, Record, Static, node_name, node_of
 from .hints.walk import Found, Walk
 from .meshes import read_mesh
@@ -130,7 +129,7 @@ def shard(x: T, hint: Any, mesh: Mesh | AbstractMesh | None = None) -> T:
     """
     found = read_mesh(mesh) or _ambient_mesh()
     sizes = dict(found.shape)
-    region = Region(sizes, {}, sizes, aliases=current_aliases(), role="placement", explicit=_jax.explicit_axes(found))
+    region = Region(sizes, {}, sizes, aliases=aliases_here({}), role="placement", explicit=_jax.explicit_axes(found))
     walk = _walked(region, node_of(hint), x, "shard")
     return _jax.like(x, [_placed(leaf, found, region) for leaf in walk.leaves])
 

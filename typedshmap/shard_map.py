@@ -21,10 +21,10 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from . import _jax
 from .errors import TypedShmapError, error_of
 from .errors.failures import Failure, NoArray
-from .hints.axes import Axes, current_aliases, read_aliases
+from .hints.axes import Axes, read_aliases
 from .hints.leaf import describe, layout_axes, spec_of
-from .hints.scope import Region, Scope, current_scope, entered
-from .hints.signatures import Hinted, Typed, caller
+from .hints.scope import Region, Scope, aliases_here, axes_here, entered
+from .hints.signatures import Hinted, Typed, caller, name_of
 from .hints.trees import Anything, array_hints, holds_arrays
 from .hints.walk import Found, Walk
 from .meshes import find_crossing, read_axis_names, read_mesh
@@ -145,6 +145,8 @@ def name_like(function: Callable[..., Any]) -> Callable[[F], F]:
     def name(wrapper: F) -> F:
         updated = ("__dict__",) if inspect.isfunction(function) else ()
         functools.update_wrapper(wrapper, function, updated=updated)
+        if not hasattr(function, "__name__"):
+            wrapper.__name__ = wrapper.__qualname__ = name_of(function)
         wrapper.__no_type_check__ = True  # type: ignore[attr-defined]
         return wrapper
 
@@ -190,8 +192,7 @@ class _Call:
         ]
         options = self.options
         self.crossing = find_crossing(self.typed.name, options.mesh, options.axis_names, candidates)
-        scope = current_scope()
-        self.aliases = current_aliases({**(scope.axes if scope else {}), **options.axes})
+        self.aliases = aliases_here(options.axes)
         region = self._region(self.crossing.held, split=self.crossing.new)
         walk = Walk(region, self.bound.arguments)
         spans: list[tuple[int, int]] = []
@@ -232,8 +233,10 @@ class _Call:
         if not self.crossing.new:
             return self._run_inline()
         dynamic = [leaf for leaf in self.walk.leaves if leaf.hint is not None]
+        body = functools.wraps(self.typed.function, updated=())(lambda *shards: self._body(*shards))
+        body.__name__ = self.typed.name  # what JAX's own messages call it
         mapped = jax.shard_map(
-            self._body,
+            body,
             mesh=self.crossing.mesh,
             in_specs=tuple(self._spec(self.walk.region, leaf) for leaf in dynamic),
             # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
@@ -274,10 +277,10 @@ class _Call:
             typed.name,
             self.bound.arguments,
             self.walk.sizes,
-            self.aliases,
-            frozenset(region.held),
-            region.watched,
-            self.options.check_vma,
+            axes_here(self.options.axes),
+            manual=frozenset(region.held),
+            watched=region.watched,
+            typed=self.options.check_vma,
         )
         with entered(scope):
             try:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 from .check import handed_on
 from .errors import error_of
 from .hints.axes import Axes, read_aliases
-from .hints.scope import Region, Scope, current_region, entered
+from .hints.scope import Region, Scope, axes_here, current_region, entered
 from .hints.signatures import Hinted, Typed, caller
 from .hints.walk import Walk
 from .notation.layout import Aliases
@@ -65,7 +65,15 @@ def _call(typed: Typed, aliases: Aliases, args: tuple[Any, ...], kwargs: dict[st
     bound = typed.bind(args, kwargs)
     sizes = _check_arguments(typed, bound, region)
     manual = frozenset(region.held)
-    scope = Scope(typed.name, bound.arguments, sizes, region.aliases, manual, region.watched, region.typed)
+    scope = Scope(
+        typed.name,
+        bound.arguments,
+        sizes,
+        axes_here(aliases),
+        manual=manual,
+        watched=region.watched,
+        typed=region.typed,
+    )
     with entered(scope):
         result = typed.function(*bound.args, **bound.kwargs)
     if typed.result is None:

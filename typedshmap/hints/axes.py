@@ -13,7 +13,6 @@ from typing import Any
 import jax
 
 from ..errors import MeshAxisError
-from ..notation.layout import Aliases
 
 Axes = str | tuple[str, ...] | list[str] | None
 
@@ -65,6 +64,6 @@ def _sequence(axes: Any) -> tuple[Any, ...]:
     return tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
 
 
-def current_aliases(own: Aliases = {}) -> dict[str, tuple[str, ...]]:  # noqa: B006 (never written to)
-    """The aliases in force: those of the context, replaced by a decorator's own."""
-    return {**dict(_context.value), **own}
+def current_aliases() -> dict[str, tuple[str, ...]]:
+    """The aliases of the context managers around."""
+    return dict(_context.value)

@@ -80,7 +80,8 @@ class Scope:
       function: the called function's name.
       arguments: its arguments, for ``{self.heads}``.
       sizes: the sizes bound so far.
-      axes: the decorator's own aliases.
+      axes: the aliases of the decorators around, the innermost first in force.
+      context: the context's aliases when the scope was entered; those set since replace ``axes``.
       manual: the manual axes of the region that the scope belongs to.
       watched: those of them that the innermost typed region made manual.
       typed: whether JAX types values as varying in that region.
@@ -90,6 +91,7 @@ class Scope:
     arguments: Mapping[str, Any]
     sizes: Sizes = NO_SIZES
     axes: Aliases = field(default_factory=dict)
+    context: Aliases = field(default_factory=current_aliases)
     manual: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
     typed: bool = False
@@ -118,11 +120,30 @@ def current_region(axes: Aliases | None = None) -> Region:
     scope = _scope.get()
     mesh = _jax.context_mesh()
     held = _jax.manual_axes(mesh)
-    aliases = current_aliases({**(scope.axes if scope else {}), **(axes or {})})
+    aliases = aliases_here(axes or {})
     watched, typed = _watched(scope, held)
     known = None if mesh.empty else dict(mesh.shape)
     explicit = _jax.explicit_axes(mesh)
     return Region(known, held, watched=watched, typed=typed, aliases=aliases, explicit=explicit)
+
+
+def aliases_here(own: Aliases) -> dict[str, tuple[str, ...]]:
+    """The aliases in force: the innermost of decorators and context managers wins.
+
+    Args:
+      own: those of the decorator that asks, which is the innermost.
+    """
+    scope, context = _scope.get(), current_aliases()
+    if scope is None:
+        return {**context, **own}
+    since = {name: axes for name, axes in context.items() if scope.context.get(name) != axes}
+    return {**context, **scope.axes, **since, **own}
+
+
+def axes_here(own: Aliases) -> dict[str, tuple[str, ...]]:
+    """The aliases of a new scope's decorators: its own, and those of the scope around it."""
+    scope = _scope.get()
+    return {**(scope.axes if scope else {}), **own}
 
 
 def _watched(scope: Scope | None, held: Mapping[str, int]) -> tuple[frozenset[str], bool]:

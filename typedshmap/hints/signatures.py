@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import AnnotationSyntaxError, StructureError
 from ..notation.sizes import Subject
-from .trees import Anything, Names, Node, build
+from .trees import Anything, Names, Node, build, parts
 
 _EMPTY = inspect.Parameter.empty
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -45,6 +45,7 @@ class Typed:
       parameters: by name; those of ``in_types`` by position for a function without names.
       positional: hints by position, from ``in_types``.
       result: the hint of what it returns; None where it has none.
+      given: arguments that a partial has bound by position.
     """
 
     function: Callable[..., Any]
@@ -53,6 +54,7 @@ class Typed:
     parameters: Mapping[str, Node]
     positional: tuple[Node, ...]
     result: Node | None
+    given: tuple[Any, ...] = ()
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
         """The call's arguments by name, defaults included.
@@ -60,6 +62,7 @@ class Typed:
         Raises:
           StructureError: for a missing or an extra argument.
         """
+        args = (*self.given, *args)
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -195,44 +198,55 @@ def _read(
     local: Mapping[str, Any],
 ) -> Typed:
     name = name_of(function)
-    signature = _signature(function)
     source = _annotated(function)
+    function, given = _unbound(function)
+    signature = _signature(function)
     names = Names({**local, **_closure(source)})
     hints = _resolved_hints(source, names, name)
-    _refuse_bad_in_types(in_types, signature, name)
-    covered = _covered(signature, in_types)
+    _refuse_bad_in_types(in_types, signature, name, len(given))
+    covered = _covered(signature, in_types, len(given))
+    first = [p.name for p in signature.parameters.values()][: len(given)]
     parameters: dict[str, Node] = {}
     for parameter in signature.parameters.values():
         if parameter.name in covered:
             continue
         if parameter.name in hints:
             parameters[parameter.name] = _node(hints[parameter.name], names, name, f"parameter '{parameter.name}'")
-        elif strict and not _may_be_bare(parameter, function):
+        elif strict and parameter.name not in first and not _may_be_bare(parameter, function):
             raise _missing(name, f"parameter '{parameter.name}'", f'{parameter.name}: Float[Array, "..."]')
     result = _result(hints, out_types, names, name, strict)
     positional = tuple(_node(hint, names, name, f"in_types[{i}]") for i, hint in enumerate(in_types or ()))
-    return Typed(function, name, signature, parameters, positional, result)
+    if positional:
+        positional = (*(parameters.get(each, Anything()) for each in first), *positional)
+    return Typed(function, name, signature, parameters, positional, result, given)
 
 
-def _refuse_bad_in_types(in_types: Any, signature: inspect.Signature, name: str) -> None:
+def _unbound(function: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A partial without what it binds by position, which is an argument like others; and that."""
+    if not isinstance(function, functools.partial) or not function.args:
+        return function, ()
+    return functools.partial(function.func, **function.keywords), function.args
+
+
+def _refuse_bad_in_types(in_types: Any, signature: inspect.Signature, name: str, given: int) -> None:
     if in_types is None:
         return
     if not isinstance(in_types, tuple):
         got = type(in_types).__name__
         raise AnnotationSyntaxError(f"{name}: in_types= wants a tuple of hints, one per argument; got {got}")
     kinds = [p.kind for p in signature.parameters.values()]
-    most = sum(kind in _POSITIONAL for kind in kinds)
+    most = sum(kind in _POSITIONAL for kind in kinds) - given
     if inspect.Parameter.VAR_POSITIONAL not in kinds and len(in_types) > most:
         raise AnnotationSyntaxError(f"{name}: in_types= has {len(in_types)} hints for {most} positional parameters")
 
 
-def _covered(signature: inspect.Signature, in_types: tuple[Any, ...] | None) -> set[str]:
+def _covered(signature: inspect.Signature, in_types: tuple[Any, ...] | None, given: int) -> set[str]:
     """The parameters whose hints ``in_types`` gives."""
     if in_types is None:
         return set()
     names = [p.name for p in signature.parameters.values() if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
     variadic = [p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL]
-    return {*names[: len(in_types)], *variadic}
+    return {*names[given : given + len(in_types)], *variadic}
 
 
 def _may_be_bare(parameter: inspect.Parameter, function: Callable[..., Any]) -> bool:
@@ -248,8 +262,8 @@ def _result(hints: Mapping[str, Any], out_types: Any, names: Names, name: str, s
             raise _missing(name, "the result", '-> Float[Array, "..."]')
         return None
     node = _node(hint, names, name, "the result")
-    if strict and isinstance(node, Anything):
-        raise _missing(name, "the result, annotated as Any,", '-> Float[Array, "..."]')
+    if strict and any(isinstance(part, Anything) for part in parts(node)):
+        raise _missing(name, "the result, or a part of it, annotated as Any,", '-> Float[Array, "..."]')
     return node
 
 

@@ -73,13 +73,15 @@ class Keyed:
 class Record:
     """Named fields: a NamedTuple, a TypedDict or a dataclass.
 
-    ``fields`` is filled after the record is made, so that a class may hold itself.
+    ``fields`` is filled after the record is made, so that a class may hold itself; until then the
+    record is open, and taken to hold arrays.
     """
 
     cls: type
     kind: str
     fields: dict[str, Node] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
+    is_open: bool = True
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -116,11 +118,22 @@ def _dims_node(dims: str) -> Node:
 
 @dataclass(frozen=True)
 class Names:
-    """Where names in string annotations are looked up, and what classes are being read."""
+    """Where names in string annotations are looked up, and what classes are being read.
+
+    Attributes:
+      local: names local to the enclosing function.
+      types: what type variables stand for, each with the names of the place where that was written.
+      open: the records that are being read.
+    """
 
     local: Mapping[str, Any] = field(default_factory=dict)
-    types: Mapping[TypeVar, Any] = field(default_factory=dict)
+    types: Mapping[Any, tuple[Any, Names]] = field(default_factory=dict)
     open: Mapping[Any, Record] = field(default_factory=dict)
+
+    def bound(self, variables: tuple[Any, ...], args: tuple[Any, ...]) -> Names:
+        """These names, and what a generic class's type variables stand for."""
+        more = {variable: (arg, self) for variable, arg in zip(variables, args, strict=False)}
+        return Names(self.local, {**self.types, **more}, self.open)
 
 
 def build(hint: Any, names: Names = Names()) -> Node:
@@ -146,7 +159,8 @@ def build(hint: Any, names: Names = Names()) -> Node:
 
 def _build_typevar(hint: TypeVar, names: Names) -> Node:
     if hint in names.types:
-        return build(names.types[hint], names)
+        meant, where = names.types[hint]
+        return build(meant, Names(where.local, where.types, names.open))
     if hint.__constraints__:
         return _either(hint.__constraints__, hint, names)
     return build(hint.__bound__, names) if hint.__bound__ is not None else Anything()
@@ -191,8 +205,7 @@ def _build_generic(hint: Any, names: Names) -> Node:
         return build(args[0], names)
     variables = getattr(origin, "__parameters__", None)
     if isinstance(origin, type) and variables:
-        inner = Names(names.local, {**names.types, **dict(zip(variables, args, strict=False))}, names.open)
-        return _build_class(origin, inner, hint)
+        return _build_class(origin, names.bound(variables, args), hint)
     if origin is tuple:
         return _build_tuple(args, hint, names)
     if origin in (list, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Iterable):
@@ -202,6 +215,8 @@ def _build_generic(hint: Any, names: Names) -> Node:
         return _one(Keyed(kind, build(args[1], names)), hint)
     if origin is None and isinstance(hint, type):
         return _build_class(hint, names, hint)
+    if origin is None and type(hint).__module__ not in ("typing", "typing_extensions"):
+        raise AnnotationSyntaxError(f"{hint!r} is no hint")
     return Static(hint)
 
 
@@ -232,10 +247,21 @@ def _build_class(cls: type, names: Names, hint: Any) -> Node:
     if hint in names.open:
         return names.open[hint]
     record = Record(cls, kind, {}, frozenset(getattr(cls, "__optional_keys__", ())))
-    inner = Names({cls.__name__: cls, **names.local}, names.types, {**names.open, hint: record})
+    inner = _of_bases(cls, Names({cls.__name__: cls, **names.local}, names.types, {**names.open, hint: record}))
     for name, field_hint in _fields(cls, kind, inner).items():
         record.fields[name] = build(field_hint, inner)
+    record.is_open = False
     return record if holds_arrays(record) else Static(hint)
+
+
+def _of_bases(cls: type, names: Names) -> Names:
+    """The names of a class's body, with what its generic bases' type variables stand for."""
+    for base in getattr(cls, "__orig_bases__", ()):
+        origin = typing.get_origin(base)
+        variables = getattr(origin, "__parameters__", ())
+        if isinstance(origin, type) and variables and origin is not typing.Generic:
+            names = _of_bases(origin, names.bound(variables, typing.get_args(base)))
+    return names
 
 
 def _record_kind(cls: type) -> str | None:
@@ -257,31 +283,33 @@ def _fields(cls: type, kind: str, names: Names) -> dict[str, Any]:
 
 def holds_arrays(node: Node) -> bool:
     """Whether any array is declared in a node."""
-    return next(array_hints(node), None) is not None
+    return any(isinstance(part, Leaf) or (isinstance(part, Record) and part.is_open) for part in parts(node))
 
 
 def array_hints(node: Node) -> Iterator[ArrayHint]:
     """The hints of all arrays that a node declares."""
-    yield from _array_hints(node, set())
+    return (part.hint for part in parts(node) if isinstance(part, Leaf))
 
 
-def _array_hints(node: Node, seen: set[int]) -> Iterator[ArrayHint]:
-    if id(node) in seen:
-        return
-    seen.add(id(node))
-    match node:
-        case Leaf(hint):
-            yield hint
-        case Items(inner) | Either(inner, _):
-            for item in inner:
-                yield from _array_hints(item, seen)
-        case Repeated(_, item) | Keyed(_, item) | Tree(item, _):
-            yield from _array_hints(item, seen)
-        case Record():
-            for item in node.fields.values():
-                yield from _array_hints(item, seen)
-        case _:
-            return
+def parts(node: Node) -> Iterator[Node]:
+    """A node and all nodes in it, each once."""
+    seen: set[int] = set()
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        match part:
+            case Items(items) | Either(items, _):
+                waiting.extend(items)
+            case Repeated(_, item) | Keyed(_, item) | Tree(item, _):
+                waiting.append(item)
+            case Record():
+                waiting.extend(part.fields.values())
+            case _:
+                pass
 
 
 def hint_name(hint: Any) -> str:

@@ -40,6 +40,17 @@ class Found:
     subject: Subject
 
 
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A part of a value that must be seen again, and where its leaves stand."""
+
+    node: Node
+    value: Any
+    subject: Subject
+    leaf: str | None
+    at: int
+
+
 @dataclass
 class Walk:
     """The state of a check: what was found, bound, failed, and must be seen again.
@@ -50,7 +61,8 @@ class Walk:
       sizes: the sizes bound so far.
       leaves: the leaves seen, in order.
       failures: what is wrong.
-      waiting: leaves with an expression over names that are not bound yet.
+      waiting: parts with an expression over names that are not bound yet.
+      is_late: whether nothing more will be bound, so that nothing may wait.
     """
 
     region: Region
@@ -58,13 +70,14 @@ class Walk:
     sizes: Sizes = NO_SIZES
     leaves: list[Found] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    waiting: list[tuple[Found, str | None]] = field(default_factory=list)
+    waiting: list[Late] = field(default_factory=list)
+    is_late: bool = False
 
     def visit(self, node: Node, value: Any, subject: Subject, leaf: str | None = None) -> None:
         """Check a value against a node."""
         match node:
-            case Leaf(hint):
-                self._visit_array(hint, value, subject, leaf)
+            case Leaf():
+                self._visit_array(node, value, subject, leaf)
             case Static(hint):
                 self._visit_static(hint, value, subject)
             case Anything():
@@ -77,31 +90,28 @@ class Walk:
                 self._visit_container(node, value, subject, leaf)
 
     def settle(self) -> None:
-        """See the waiting leaves again, now that every argument has bound its names."""
+        """See again what waits, now that every argument has bound its names."""
         waiting, self.waiting = self.waiting, []
-        for found, leaf in waiting:
-            assert found.hint is not None
-            fit = check_leaf(found.value, found.hint, self.region, self.sizes, found.subject, self.arguments, leaf)
-            if isinstance(fit, Failure):
-                self.failures.append(fit)
-            elif fit.unbound is not None:
-                text = _jax.type_text(found.value)
-                self.failures.append(Failure(fit.unbound, found.subject, found.hint.text, text))
-            else:
-                self.sizes = fit.sizes
+        for late in waiting:
+            branch = Walk(self.region, self.arguments, self.sizes, is_late=True)
+            branch.visit(late.node, late.value, late.subject, late.leaf)
+            self.failures += branch.failures
+            self.sizes = branch.sizes
+            self.leaves[late.at : late.at + len(branch.leaves)] = branch.leaves
 
     # -- leaves
 
-    def _visit_array(self, hint: ArrayHint, value: Any, subject: Subject, leaf: str | None) -> None:
-        fit = check_leaf(value, hint, self.region, self.sizes, subject, self.arguments, leaf)
-        found = Found(value, hint, subject)
-        self.leaves.append(found)
+    def _visit_array(self, node: Leaf, value: Any, subject: Subject, leaf: str | None) -> None:
+        fit = check_leaf(value, node.hint, self.region, self.sizes, subject, self.arguments, leaf)
         if isinstance(fit, Failure):
             self.failures.append(fit)
-            return
-        self.sizes = fit.sizes
-        if fit.unbound is not None:
-            self.waiting.append((found, leaf))
+        elif fit.unbound is not None and self.is_late:
+            self.failures.append(Failure(fit.unbound, subject, node.hint.text, _jax.type_text(value)))
+        else:
+            self.sizes = fit.sizes
+            if fit.unbound is not None:
+                self.waiting.append(Late(node, value, subject, leaf, len(self.leaves)))
+        self.leaves.append(Found(value, node.hint, subject))
 
     def _visit_static(self, hint: Any, value: Any, subject: Subject) -> None:
         if _holds_array(value):
@@ -124,29 +134,39 @@ class Walk:
     # -- unions
 
     def _visit_union(self, node: Either, value: Any, subject: Subject, leaf: str | None) -> None:
-        """Take the first member that fits; the others bind nothing."""
-        reasons: list[tuple[Node, list[Failure]]] = []
-        for option in node.options:
-            branch = Walk(self.region, self.arguments, self.sizes)
-            branch.visit(option, value, subject, leaf)
+        """Take the first member that fits; the others bind nothing.
+
+        While a member waits for names, no member is taken, since one that fits now may be the wrong one.
+        """
+        branches = [self._branch(option, value, subject, leaf) for option in node.options]
+        if any(branch.waiting for branch in branches):
+            self.waiting.append(Late(node, value, subject, leaf, len(self.leaves)))
+            self._close_over(value, subject)
+            return
+        for branch in branches:
             if not branch.failures:
                 self.sizes = branch.sizes
                 self.leaves += branch.leaves
-                self.waiting += branch.waiting
                 return
-            reasons.append((option, branch.failures))
-        near = [failures for option, failures in reasons if _is_near(option, value)]
+        near = [
+            branch.failures for option, branch in zip(node.options, branches, strict=True) if is_near(option, value)
+        ]
         if len(near) == 1:
             self.failures += near[0]
         else:
-            told = tuple(failures[0] for _, failures in reasons if failures)
+            told = tuple(branch.failures[0] for branch in branches)
             self.failures.append(Failure(NoMember(told), subject, None, _text(value)))
         self._close_over(value, subject)
+
+    def _branch(self, option: Node, value: Any, subject: Subject, leaf: str | None) -> Walk:
+        branch = Walk(self.region, self.arguments, self.sizes, is_late=self.is_late)
+        branch.visit(option, value, subject, leaf)
+        return branch
 
     # -- containers
 
     def _visit_tree(self, node: Tree, value: Any, subject: Subject) -> None:
-        is_leaf = None if isinstance(node.leaf, Leaf) else lambda part: _is_near(node.leaf, part)
+        is_leaf = None if isinstance(node.leaf, Leaf) else lambda part: is_near(node.leaf, part)
         try:
             found, structure = _jax.paths(value, is_leaf)
         except _jax.BadTree as bad:
@@ -202,7 +222,9 @@ class Walk:
 
     def _fields_of(self, node: Record, value: Any, parts: list[tuple[Any, Any]], subject: Subject) -> list[Node]:
         """The node of each child, by the child's key, else by its being the field's value."""
-        names = [_field_of(node, value, key, part) for key, part in parts]
+        names: list[str | None] = []
+        for key, part in parts:
+            names.append(_field_of(node, value, key, part, names))
         for name, inner in node.fields.items():
             if name not in names and node.kind == "dataclass":
                 self._check_hidden(node, name, inner, getattr(value, name, None), subject.at(f".{name}"))
@@ -218,11 +240,12 @@ class Walk:
             self.failures += branch.failures
 
 
-def _field_of(node: Record, value: Any, key: Any, part: Any) -> str | None:
+def _field_of(node: Record, value: Any, key: Any, part: Any, taken: list[str | None]) -> str | None:
+    """The field that a child is: by its key; else the first that holds this very value and is not taken."""
     name = getattr(key, "name", getattr(key, "key", None))
     if isinstance(name, str) and (name in node.fields or node.kind == "TypedDict"):
         return name
-    same = [field for field in node.fields if getattr(value, field, None) is part]
+    same = [field for field in node.fields if field not in taken and getattr(value, field, None) is part]
     return same[0] if same else None
 
 
@@ -246,7 +269,7 @@ def _wrong_container(node: Node, value: Any) -> WrongType | WrongLength | WrongK
             raise TypeError(f"{node!r} is no container")
 
 
-def _is_near(node: Node, value: Any) -> bool:
+def is_near(node: Node, value: Any) -> bool:
     """Whether a value is of the kind that a node wants, whatever it holds."""
     match node:
         case Leaf():
@@ -254,7 +277,7 @@ def _is_near(node: Node, value: Any) -> bool:
         case Static(hint):
             return not _holds_array(value) and fits(value, hint)
         case Either(options, _):
-            return any(_is_near(option, value) for option in options)
+            return any(is_near(option, value) for option in options)
         case Anything() | Tree():
             return True
         case Items(items):
