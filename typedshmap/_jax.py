@@ -7,12 +7,13 @@ Written against jax 0.10 to 0.12, by public names only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.core
 import numpy as np
-from jax.extend.core import get_opaque_trace_state
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 AnyMesh = Mesh | AbstractMesh
@@ -119,12 +120,24 @@ def is_tracer(x: Any) -> bool:
 
 def is_outside_traces() -> bool:
     """Whether no transformation of JAX is running, so that a call computes at once."""
-    return get_opaque_trace_state() == _OUTSIDE
+    return _trace_state() == _outside()
 
 
-# Every thread's state outside of traces is the same, and equal to this one. A module that is first
-# imported under a trace has another: then no call counts as outside, and JAX's own evaluation runs.
-_OUTSIDE = get_opaque_trace_state()
+def _trace_state() -> object:
+    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
+    from jax.extend.core import get_opaque_trace_state
+
+    return get_opaque_trace_state()
+
+
+@cache
+def _outside() -> object:
+    """The trace state outside of all transformations, which is one and the same for all threads.
+
+    Asked for in a new thread, since this one may be in the middle of a trace.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_trace_state).result()
 
 
 def are_values_typed(axis: str) -> bool:
