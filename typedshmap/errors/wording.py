@@ -224,9 +224,9 @@ def _word_sharding(what: Varies | Owes | OwesNothing | StaysReduced | BoundaryMa
     match what:
         case Varies(axes, leaves_region):
             owed, varying = (" ".join(f"{sign}{axis}" for axis in axes) for sign in "+~")
-            cure = f"sum it over {_quoted(axes)} (psum), or write '{owed}' if the sum is still owed"
-            if not leaves_region:
-                cure += f", '{varying}' if the shards may differ or JAX cannot know that they agree (all_gather)"
+            last = "" if leaves_region else f", or '{varying}' if the shards may differ (JAX types an all_gather so)"
+            comma = ", or" if leaves_region else ","
+            cure = f"sum it over {_quoted(axes)} (psum){comma} write '{owed}' if the sum is still owed{last}"
             return Sentence(f"varies over {_quoted(axes)}, which its annotation does not mention", None, cure, False)
         case Owes(axes):
             owed = " ".join(f"+{axis}" for axis in axes)
