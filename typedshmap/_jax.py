@@ -213,6 +213,12 @@ def children(value: Any) -> list[tuple[Any, Any]] | None:
     return list(flat[0]) if flat is not None else None
 
 
+def put_together(value: Any, parts: list[Any]) -> Any:
+    """A pytree's outermost node with other children."""
+    structure = jax.tree_util.tree_structure(value, is_leaf=lambda part: part is not value)
+    return jax.tree_util.tree_unflatten(structure, parts)
+
+
 class BadTree(Exception):
     """A value that JAX cannot take apart: a dict whose keys have no order, a class that is registered wrongly."""
 

@@ -16,7 +16,8 @@ from ..errors import MeshAxisError
 
 Axes = str | tuple[str, ...] | list[str] | None
 
-_context = jax.make_user_context(default_value=())
+# How many contexts there are around, and per alias its mesh axes and the context that set it.
+_context = jax.make_user_context(default_value=(0, ()))
 
 
 @contextmanager
@@ -37,9 +38,14 @@ def axis_aliases(aliases: Mapping[str, Axes] | None = None, /, **more: Axes) -> 
     Raises:
       MeshAxisError: for an alias that is not a mesh axis, several of them, or None.
     """
-    merged = {**dict(_context.value), **read_aliases({**(aliases or {}), **more})}
-    with _context(tuple(sorted(merged.items()))):
+    outer, depth = _settings(), current_depth() + 1
+    inner = {name: (axes, depth) for name, axes in read_aliases({**(aliases or {}), **more}).items()}
+    with _context((depth, tuple(sorted({**outer, **inner}.items())))):
         yield
+
+
+def _settings() -> dict[str, tuple[tuple[str, ...], int]]:
+    return dict(_context.value[1])
 
 
 def read_aliases(aliases: Any) -> dict[str, tuple[str, ...]]:
@@ -64,6 +70,11 @@ def _sequence(axes: Any) -> tuple[Any, ...]:
     return tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
 
 
-def current_aliases() -> dict[str, tuple[str, ...]]:
-    """The aliases of the context managers around."""
-    return dict(_context.value)
+def current_depth() -> int:
+    """How many ``axis_aliases`` are around."""
+    return _context.value[0]
+
+
+def current_aliases(since: int = 0) -> dict[str, tuple[str, ...]]:
+    """The aliases of the context managers around, of those inside of ``since`` others."""
+    return {name: axes for name, (axes, depth) in _settings().items() if depth > since}

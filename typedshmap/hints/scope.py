@@ -18,7 +18,7 @@ from ..notation.layout import Aliases, AxisTwice, Layout, UnknownAxis, resolve
 from ..notation.match import View
 from ..notation.sizes import NO_SIZES, Sizes
 from .array import ArrayHint
-from .axes import current_aliases
+from .axes import current_aliases, current_depth
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class Scope:
       arguments: its arguments, for ``{self.heads}``.
       sizes: the sizes bound so far.
       axes: the aliases of the decorators around, the innermost first in force.
-      context: the context's aliases when the scope was entered; those set since replace ``axes``.
+      depth: how many contexts set aliases when the scope was entered; those since replace ``axes``.
       manual: the manual axes of the region that the scope belongs to.
       watched: those of them that the innermost typed region made manual.
       typed: whether JAX types values as varying in that region.
@@ -91,7 +91,7 @@ class Scope:
     arguments: Mapping[str, Any]
     sizes: Sizes = NO_SIZES
     axes: Aliases = field(default_factory=dict)
-    context: Aliases = field(default_factory=current_aliases)
+    depth: int = field(default_factory=current_depth)
     manual: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
     typed: bool = False
@@ -133,11 +133,10 @@ def aliases_here(own: Aliases) -> dict[str, tuple[str, ...]]:
     Args:
       own: those of the decorator that asks, which is the innermost.
     """
-    scope, context = _scope.get(), current_aliases()
+    scope = _scope.get()
     if scope is None:
-        return {**context, **own}
-    since = {name: axes for name, axes in context.items() if scope.context.get(name) != axes}
-    return {**context, **scope.axes, **since, **own}
+        return {**current_aliases(), **own}
+    return {**current_aliases(), **scope.axes, **current_aliases(scope.depth), **own}
 
 
 def axes_here(own: Aliases) -> dict[str, tuple[str, ...]]:

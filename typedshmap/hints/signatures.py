@@ -158,7 +158,7 @@ class Hinted:
             raise StructureError(f"a function is wanted, got {function!r} of type {type(function).__name__}")
         self._given = (function, in_types, out_types, strict)
         self._kept: Mapping[str, Any] = {}
-        local = _enclosing(frame)
+        local = _enclosing(_annotated(function), frame)
         try:
             self._typed: Typed | None = _read(*self._given, local)
         except _Undefined:
@@ -176,7 +176,9 @@ class Hinted:
                 self._typed = _read(*self._given, self._kept)
             except _Undefined:
                 # A method of a local class may name that class, which only its instances lead to.
-                own = {cls.__name__: cls for cls in reversed(type(args[0]).__mro__)} if args else {}
+                first = args[0] if args else None
+                owner = first if isinstance(first, type) else type(first)
+                own = {cls.__name__: cls for cls in reversed(owner.__mro__)}
                 self._typed = _read(*self._given, {**own, **self._kept})
         return self._typed
 
@@ -324,7 +326,7 @@ def _resolved_hints(function: Any, names: Names, name: str) -> dict[str, Any]:
     except NameError as error:
         raise _undefined(name, _where(annotations, str(error.name)), error) from None
     except SyntaxError as error:
-        raise AnnotationSyntaxError(f"{name}: a hint is a string that is no Python expression: {error.text}") from None
+        raise AnnotationSyntaxError(f"{name}: a hint is a string that is no Python expression: {error.msg}") from None
 
 
 def _where(annotations: Mapping[str, Any], missing: str) -> str:
@@ -359,15 +361,25 @@ def _closure(function: Any) -> dict[str, Any]:
     return found
 
 
-def _enclosing(frame: types.FrameType | None) -> Mapping[str, Any]:
-    """The names local to the function around a decoration; those of a class body in it first."""
+def _enclosing(function: Any, frame: types.FrameType | None) -> Mapping[str, Any]:
+    """The names local to the function around a decoration; those of a class body in it first.
+
+    A function that is defined elsewhere has its own globals, which local names must not hide.
+    """
     found: dict[str, Any] = {}
+    is_inside = True
     while frame is not None and frame.f_locals is not frame.f_globals:
         found = {**frame.f_locals, **found}
+        is_inside = is_inside and _is_defined_in(function, frame)
         if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             break  # a function; a class body is run by the function around it
         frame = frame.f_back
-    return found
+    known = {} if is_inside else getattr(function, "__globals__", {})
+    return {name: value for name, value in found.items() if name not in known}
+
+
+def _is_defined_in(function: Any, frame: types.FrameType) -> bool:
+    return str(getattr(function, "__qualname__", "")).startswith(f"{frame.f_code.co_qualname}.")
 
 
 def _named_in_strings(function: Any, local: Mapping[str, Any]) -> Mapping[str, Any]:

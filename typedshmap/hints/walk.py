@@ -221,10 +221,10 @@ class Walk:
                 raise TypeError(f"{node!r} is no container")
 
     def _fields_of(self, node: Record, value: Any, parts: list[tuple[Any, Any]], subject: Subject) -> list[Node]:
-        """The node of each child, by the child's key, else by its being the field's value."""
-        names: list[str | None] = []
-        for key, part in parts:
-            names.append(_field_of(node, value, key, part, names))
+        """The node of each child, by its key, else by its place in the class."""
+        names = [_key_name(node, key) for key, _ in parts]
+        if node.kind != "TypedDict" and None in names:
+            names = _names_by_place(node, value, len(parts))
         for name, inner in node.fields.items():
             if name not in names and node.kind == "dataclass":
                 self._check_hidden(node, name, inner, getattr(value, name, None), subject.at(f".{name}"))
@@ -240,13 +240,25 @@ class Walk:
             self.failures += branch.failures
 
 
-def _field_of(node: Record, value: Any, key: Any, part: Any, taken: list[str | None]) -> str | None:
-    """The field that a child is: by its key; else the first that holds this very value and is not taken."""
+def _key_name(node: Record, key: Any) -> str | None:
+    """The field that a child's key names, if it names one."""
     name = getattr(key, "name", getattr(key, "key", None))
-    if isinstance(name, str) and (name in node.fields or node.kind == "TypedDict"):
-        return name
-    same = [field for field in node.fields if field not in taken and getattr(value, field, None) is part]
-    return same[0] if same else None
+    return name if isinstance(name, str) and (name in node.fields or node.kind == "TypedDict") else None
+
+
+def _names_by_place(node: Record, value: Any, count: int) -> list[str | None]:
+    """The field of each child of a class that was registered without keys.
+
+    The value is put together again from children that can be told apart, as JAX itself does, and
+    each is looked for in the fields.
+    """
+    marks = [object() for _ in range(count)]
+    try:
+        marked = _jax.put_together(value, marks)
+    except Exception:
+        return [None] * count
+    found = {id(getattr(marked, name, None)): name for name in node.fields}
+    return [found.get(id(mark)) for mark in marks]
 
 
 def _wrong_container(node: Node, value: Any) -> WrongType | WrongLength | WrongKeys | None:
