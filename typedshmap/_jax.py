@@ -171,6 +171,12 @@ def spec_parts(spec: PartitionSpec) -> SpecParts:
     return SpecParts(parts, frozenset(spec.unreduced), frozenset(spec.reduced))
 
 
+def odd_entries(spec: PartitionSpec) -> list[Any]:
+    """What stands in a PartitionSpec and is no name of a mesh axis: UNCONSTRAINED, or axes that are no strings."""
+    entries = [axis for e in spec.partitions for axis in (e if isinstance(e, tuple) else (e,))]
+    return [axis for axis in entries if axis is not None and not isinstance(axis, str)]
+
+
 def spec_text(spec: PartitionSpec) -> str:
     """``P('dp', None)``, alike on every version."""
     parts = spec_parts(spec)

@@ -112,5 +112,6 @@ def error_of(report: Report) -> TypedShmapError:
 def syntax_error(fault: SyntaxFault, hint: HintText) -> TypedShmapError:
     """The exception for a hint that cannot be read."""
     kind = MeshAxisError if isinstance(fault, RepeatedAxis) else AnnotationSyntaxError
-    text = f"{hint}: {fault.problem}\n\n    {hint}\n    {carets(hint, fault.span)}"
+    pointer = f"\n    {carets(hint, fault.span)}" if fault.span[0] < fault.span[1] else ""
+    text = f"{hint}: {fault.problem}\n\n    {hint}{pointer}"
     return kind(f"{text}\n\nHint: {fault.cure}" if fault.cure else text)

@@ -17,7 +17,7 @@ from ..errors import AnnotationSyntaxError, syntax_error
 from ..errors.failures import HintText
 from ..notation.nodes import Axes, Dim, Mark, Spec
 from ..notation.parser import SyntaxFault, parse
-from .dtypes import intersect
+from .dtypes import NAMES, intersect
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -59,8 +59,11 @@ def type_name(array_type: Any) -> str:
 
 def _written_type(array_type: Any) -> str:
     """An array type as the user wrote it."""
-    if array_type == ArrayLike:
+    if array_type in (ArrayLike, _ARRAY_LIKE):
         return "ArrayLike"
+    if isinstance(array_type, tuple) or typing.get_origin(array_type) in (typing.Union, types.UnionType):
+        members = array_type if isinstance(array_type, tuple) else typing.get_args(array_type)
+        return " | ".join(map(_written_type, members))
     named: dict[Any, str] = {jax.Array: "Array", np.ndarray: "np.ndarray", Any: "Any"}
     return named.get(array_type) or str(getattr(array_type, "__name__", array_type))
 
@@ -72,7 +75,7 @@ def make(dtype_name: str, dtypes: tuple[str, ...] | None, item: Any) -> ArrayHin
       AnnotationSyntaxError: for dims that cannot be read, or brackets that hold something else.
       MeshAxisError: for a mesh axis that stands twice.
     """
-    array_type, dims, pspec = _items(dtype_name, item)
+    array_type, dims, pspec = split_item(dtype_name, item)
     inner = read(array_type)
     written = _text(dtype_name, array_type, inner, dims, pspec)
     try:
@@ -86,10 +89,11 @@ def make(dtype_name: str, dtypes: tuple[str, ...] | None, item: Any) -> ArrayHin
     return _nested(inner, dtypes, dtype_name, dims, pspec, written)
 
 
-def _items(dtype_name: str, item: Any) -> tuple[Any, str, PartitionSpec | None]:
+def split_item(dtype_name: str, item: Any) -> tuple[Any, str, PartitionSpec | None]:
+    """Array type, dims and PartitionSpec, from what stands in a hint's brackets."""
     items: tuple[Any, ...] = item if isinstance(item, tuple) else (item,)
     if len(items) not in (2, 3) or not isinstance(items[1], str):
-        got = ", ".join(item if isinstance(item, str) else _written_type(item) for item in items)
+        got = ", ".join(_written_type(item) if isinstance(item, type) else repr(item) for item in items)
         raise AnnotationSyntaxError(
             f'{dtype_name}[{got}]: wants an array type and dims, as in {dtype_name}[Array, "b d"]'
         )
@@ -98,6 +102,8 @@ def _items(dtype_name: str, item: Any) -> tuple[Any, str, PartitionSpec | None]:
     if not isinstance(items[2], PartitionSpec):
         name = type(items[2]).__name__
         raise AnnotationSyntaxError(f"{dtype_name}[...]: the third item is of type {name}; it may be a PartitionSpec")
+    if odd := _jax.odd_entries(items[2]):
+        raise AnnotationSyntaxError(f"{dtype_name}[...]: P(...) holds {odd[0]!r}; write mesh axes by name, or None")
     return items[0], items[1], items[2]
 
 
@@ -122,15 +128,23 @@ def _nested(
     if common == ():
         problem = f"{written}: no dtype is both {dtype_name} and {inner.dtype_name}"
         raise AnnotationSyntaxError(problem)
-    name = dtype_name if inner.dtypes is None else inner.dtype_name if common == inner.dtypes else dtype_name
+    name = _common_name(common, dtype_name, inner.dtype_name)
     outer = parse(dims) if pspec is None else _with_pspec(parse(dims), pspec)
     marks = " ".join(map(str, (*outer.marks, *inner.spec.marks)))
     joined = " ".join(t for t in (" ".join(map(str, (*outer.dims, *inner.spec.dims))), marks) if t)
-    text = HintText(f'{name}[{inner.type_text}, "', joined, '"]')
+    text = HintText(f'{name}[{_written_type(inner.array_type)}, "', joined, '"]')
     try:
         return ArrayHint(common, name, inner.array_type, parse(joined), text)
     except SyntaxFault as fault:
         raise syntax_error(fault, text) from None
+
+
+def _common_name(dtypes: tuple[str, ...] | None, outer: str, inner: str) -> str:
+    """What the dtypes that two names both take are called."""
+    for name in (outer, inner, *NAMES):
+        if dtypes == NAMES.get(name) or (dtypes is not None and set(dtypes) == set(NAMES.get(name) or ())):
+            return name
+    return f"{outer}[{inner}]"
 
 
 def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
@@ -142,7 +156,8 @@ def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
             raise SyntaxFault("brackets and P(...) in one hint", source, dim.span, "write one of them")
     fixed = len(spec.dims) if spec.rest is None else spec.rest
     if len(entries.parts) > fixed:
-        problem = f"P(...) has {len(entries.parts)} entries for {fixed} dims"
+        counted = "1 entry" if len(entries.parts) == 1 else f"{len(entries.parts)} entries"
+        problem = f"P(...) has {counted} for {fixed} dim{'' if fixed == 1 else 's'}"
         cure = "write brackets" if spec.rest is not None else None
         raise SyntaxFault(problem, source, (0, len(source)), cure)
     dims = list(spec.dims)
@@ -176,7 +191,9 @@ def _array_classes(array_type: Any, written: HintText) -> Any:
     if isinstance(array_type, TypeVar):
         bound = array_type.__constraints__ or ((array_type.__bound__,) if array_type.__bound__ else (Any,))
         return _union_classes(bound, written)
-    if isinstance(array_type, type):
+    if typing.get_origin(array_type) is np.ndarray:  # numpy.typing.NDArray
+        return np.ndarray
+    if isinstance(array_type, type) and not hasattr(array_type, "__node__"):
         return array_type
     if typing.get_origin(array_type) in (typing.Union, types.UnionType):
         return _union_classes(typing.get_args(array_type), written)
@@ -214,6 +231,9 @@ def _read_foreign(hint: Any) -> ArrayHint:
         known = None  # jaxtyping's mark for any dtype
     name = hint.__name__.split("[")[0]
     return make(name, known, (hint.array_type, hint.dim_str))
+
+
+_ARRAY_LIKE = _union_classes(typing.get_args(ArrayLike), HintText("ArrayLike"))
 
 
 def bare(array_type: Any) -> ArrayHint:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copyreg
 from functools import lru_cache
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import jax
 from jax.typing import ArrayLike
@@ -20,7 +21,7 @@ from ..notation.sizes import Sizes, Subject
 from .array import ArrayHint, make
 from .dtypes import NAMES
 from .scope import current_region, current_scope
-from .trees import Leaf, Node, build
+from .trees import Leaf, Node, build, node_name
 from .walk import Walk
 
 _CHECKED = Subject("checked", "checked")
@@ -55,18 +56,40 @@ class CheckedMeta(type):
 
 def _clause(failure: Failure, hint: str) -> str:
     got = f" (got {failure.got})" if failure.got else ""
-    return f"value {word(failure).problem}{got}, under {hint}"
+    return f"value{failure.subject.path} {word(failure).problem}{got}, under {hint}"
 
 
 def _reduce(cls: CheckedMeta) -> Any:
-    return (_make_again, cls.__made_of__)  # type: ignore[attr-defined]
-
-
-copyreg.pickle(CheckedMeta, _reduce)
+    if cls is PyTree:
+        return "PyTree"
+    maker, item = cls.__made_of__  # type: ignore[attr-defined]
+    return (_make_again, (maker, _packed(item)))
 
 
 def _make_again(maker: str, item: Any) -> Any:
-    return (PyTree if maker == "PyTree" else DTYPES[maker])[item]
+    return (PyTree if maker == "PyTree" else DTYPES[maker])[_unpacked(item)]
+
+
+class _PackedArray:
+    """``jax.Array`` in a pickled hint; jax 0.10.2 cannot pickle the class itself."""
+
+
+def _packed(item: Any) -> Any:
+    if item is jax.Array:
+        return _PackedArray
+    if isinstance(item, tuple):
+        return tuple(map(_packed, item))
+    if get_origin(item) in (Union, UnionType):
+        return [_packed(member) for member in get_args(item)]
+    return item
+
+
+def _unpacked(item: Any) -> Any:
+    if item is _PackedArray:
+        return jax.Array
+    if isinstance(item, tuple):
+        return tuple(map(_unpacked, item))
+    return Union[tuple(map(_unpacked, item))] if isinstance(item, list) else item  # noqa: UP007 (made from a tuple)
 
 
 class Dtype:
@@ -92,6 +115,11 @@ class Dtype:
         raise AnnotationSyntaxError(f'{name}(...): a hint is written in square brackets, as in {name}[Array, "b d"]')
 
     def __getitem__(self, item: Any) -> Any:
+        array_type = item[0] if isinstance(item, tuple) and item else None
+        members = get_args(array_type) if get_origin(array_type) in (Union, UnionType) else ()
+        if any(isinstance(member, CheckedMeta) for member in members):
+            # A hint inside a hint goes into every member of a union.
+            return Union[tuple(self[(member, *item[1:])] for member in members)]  # noqa: UP007
         try:
             return _hint_class(self, item)
         except TypeError as error:
@@ -130,11 +158,17 @@ class _TreeMeta(CheckedMeta):
             structure = get_args(structure)[0]
         if structure is not None and not (isinstance(structure, str) and structure.isidentifier()):
             raise AnnotationSyntaxError(f"PyTree[..., {structure!r}]: the structure's name is an identifier, as in 'S'")
-        return _tree_class(leaf, structure)
+        try:
+            return _tree_class(leaf, structure)
+        except TypeError as error:
+            if isinstance(error, AnnotationSyntaxError) or "unhashable" not in str(error):
+                raise
+            return _tree_class.__wrapped__(leaf, structure)
 
 
+@lru_cache(maxsize=1024)
 def _tree_class(leaf: Any, structure: str | None) -> Any:
-    name = f"PyTree[{getattr(leaf, '__name__', leaf)}{f', {structure!r}' if structure else ''}]"
+    name = f"PyTree[{node_name(build(leaf))}{f', {structure!r}' if structure else ''}]"
     members = {
         "__module__": "typedshmap",
         "leaftype": leaf,
@@ -144,6 +178,10 @@ def _tree_class(leaf: Any, structure: str | None) -> Any:
     made = _TreeMeta(name, (), members)
     made.__node__ = build(made)
     return made
+
+
+copyreg.pickle(CheckedMeta, _reduce)
+copyreg.pickle(_TreeMeta, _reduce)
 
 
 class PyTree(metaclass=_TreeMeta):

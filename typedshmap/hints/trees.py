@@ -191,6 +191,8 @@ def _build_tree(hint: Any, names: Names) -> Node | None:
     leaf, structure = getattr(hint, "leaftype", Any), getattr(hint, "structure", None)
     if structure is not None and not isinstance(structure, str):
         structure = str(structure)
+    if structure is not None and not structure.isidentifier():
+        raise AnnotationSyntaxError(f"{hint.__name__}: the structure's name {structure!r} is no identifier")
     node = build(leaf, names)
     return Tree(node, structure) if holds_arrays(node) else Anything() if leaf is Any else Static(Any)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import prod
 from typing import Any, TypeAlias
 
@@ -228,20 +229,34 @@ def _match_rest(
         return sizes
     if dim.per_leaf and leaf is None:
         return OutsideTree(dim, dim.span)
-    key = f"*{dim.name} at {leaf}" if dim.per_leaf else f"*{dim.name}"
-    known = sizes.get(key)
-    if known is None:
-        # Dims of size 1 say nothing of the size that *#name will have elsewhere.
-        return sizes if dim.broadcast and 1 in shape else sizes.bind(key, Bound(shape, subject, index))
-    assert isinstance(known.size, tuple)
-    fits = _broadcasts(shape, known.size) if dim.broadcast else shape == known.size
-    return sizes if fits else SizeMismatch(dim, index, shape, None, (), known.size, known, dim.span)
+    suffix = f" at {leaf}" if dim.per_leaf else ""
+    key, soft_key = f"*{dim.name}{suffix}", f"*#{dim.name}{suffix}"
+    exact, soft = sizes.get(key), sizes.get(soft_key)
+    if not dim.broadcast:
+        if exact is not None:
+            return sizes if exact.size == shape else _other_rest(dim, shape, index, exact)
+        if soft is not None and _broadcast(shape, soft.size) != shape:
+            return _other_rest(dim, shape, index, soft)
+        return sizes.bind(key, Bound(shape, subject, index))
+    joined = shape if soft is None else _broadcast(shape, soft.size)
+    if soft is not None and joined is None:
+        return _other_rest(dim, shape, index, soft)
+    if exact is not None and _broadcast(joined, exact.size) != exact.size:
+        return _other_rest(dim, shape, index, exact)
+    assert joined is not None
+    return sizes if soft is not None and soft.size == joined else sizes.bind(soft_key, Bound(joined, subject, index))
 
 
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    if len(shape) > len(to):
-        return False
-    return all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
+def _other_rest(dim: Rest, shape: tuple[int, ...], index: int, known: Bound) -> SizeMismatch:
+    return SizeMismatch(dim, index, shape, None, (), known.size, known, dim.span)
+
+
+def _broadcast(a: Any, b: Any) -> tuple[int, ...] | None:
+    """The shape that two shapes broadcast to, as in NumPy; None if they do not."""
+    pairs = list(zip_longest(reversed(a), reversed(b), fillvalue=1))
+    if any(x != y and 1 not in (x, y) for x, y in pairs):
+        return None
+    return tuple(y if x == 1 else x for x, y in reversed(pairs))
 
 
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from .nodes import (
     Anything,
@@ -62,13 +62,16 @@ _TOKEN = re.compile(
     r"(?P<space>\s+)|(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|//|\*\*|[][(){}/,+\-*%=#?~.])"
 )
 _OPEN, _CLOSE = "[({", "])}"
+_MOST_DIGITS = 100
 
 
 @lru_cache(maxsize=4096)
 def parse(source: str) -> Spec:
     """spec := dim* mark*"""
-    parser = _Parser(source)
-    items = [_Parser(source, word).item() for word in parser.words()]
+    try:
+        items = [_Parser(source, word).item() for word in _Parser(source).words()]
+    except RecursionError:
+        raise SyntaxFault("the dims are nested too deeply", source, (0, len(source))) from None
     dims = tuple(item for item in items if not isinstance(item, Mark))
     marks = tuple(item for item in items if isinstance(item, Mark))
     _refuse_misplaced(source, items, dims)
@@ -195,7 +198,7 @@ class _Parser:
             item: Dim | Rest | Mark = self.mark()
         elif first == "[":
             item = self.bracketed()
-        elif first in ("...", "*"):
+        elif first == "..." or self.has_star():
             item = self.rest()
         else:
             item = self.dim()
@@ -209,9 +212,11 @@ class _Parser:
         if token.text == ",":
             return self.fault("a comma between dims", token.span, "separate dims by spaces")
         if token.text == "/" and not done.startswith(("[", "+", "-", "~")):
-            axes = self.text((token.span[1], self.whole()[1])).strip("()") or "axis"
+            axes = self.text((token.span[1], self.whole()[1])).strip("()")
             if axes.isdigit():
                 return self.fault("a single '/' divides nothing", token.span, f"write {done}//{axes}")
+            if not all(axis.isidentifier() for axis in axes.split(",")):
+                axes = "axis"
             return self.fault(f"'{whole}' is sharded without brackets", self.whole(), f"write [{done}/{axes}]")
         return self.fault(f"unexpected '{token.text}' after '{done}'", token.span)
 
@@ -224,29 +229,37 @@ class _Parser:
         axis = self.take().text
         return Mark(sign, axis, self.whole())
 
+    def has_star(self) -> bool:
+        """Whether a ``*`` is among the signs before the next name."""
+        signs = takewhile(lambda token: token.text in ("#", "?", "*"), self.tokens[self.at :])
+        return any(token.text == "*" for token in signs)
+
     def rest(self) -> Rest:
-        """rest := '...' | '*' ('#' | '?')* NAME"""
-        if self.take().text == "...":
+        """rest := '...' | ('*' | '#' | '?')+ NAME"""
+        if self.peek() == "...":
+            self.take()
             return Rest(span=self.whole())
-        broadcast, per_leaf = self.prefixes()
+        signs = self.prefixes("*#?")
         if self.kind() != "name":
             raise self.fault("'*' wants a name", self.whole(), "write *name, or ... for dims without a name")
         name = self.take().text
-        return Rest(None if name.startswith("_") else name, broadcast, per_leaf, self.whole())
+        if name.startswith("_") and len(signs) > 1:
+            raise self.fault(f"'{name}' has no size to compare", self.whole(), "give it a name, or write ...")
+        return Rest(None if name.startswith("_") else name, "#" in signs, "?" in signs, self.whole())
 
-    def prefixes(self) -> tuple[bool, bool]:
-        """prefixes := ('#' | '?')*"""
+    def prefixes(self, signs: str = "#?") -> list[str]:
+        """prefixes := ('#' | '?')*, each once"""
         seen: list[str] = []
-        while self.peek() in ("#", "?") and self.peek():
+        while self.peek() and self.peek() in signs:
             if self.peek() in seen:
                 raise self.fault(f"'{self.peek()}' is written twice")
             seen.append(self.take().text)
-        return "#" in seen, "?" in seen
+        return seen
 
     def bracketed(self) -> Dim:
         """bracketed := '[' dim '/' axes? ']'"""
         self.take()
-        if self.peek() in ("...", "*"):
+        if self.peek() == "..." or self.has_star():
             problem = f"'{self.text(self.whole())}' shards any number of dims"
             raise self.fault(problem, cure="brackets hold one dim; name the dim that is sharded")
         if self.peek() in ("]", "/"):
@@ -297,12 +310,13 @@ class _Parser:
         if self.kind() == "name" and self.at + 1 < len(self.tokens) and self.tokens[self.at + 1].text == "=":
             label = self.take().text
             self.take()
-        broadcast, per_leaf = self.prefixes()
+        signs = self.prefixes()
+        broadcast, per_leaf = "#" in signs, "?" in signs
         size_start = self.at
         if self.at == len(self.tokens):
             raise self.fault("a dim is missing here", self.whole())
-        if self.peek() == "..." or (self.peek() == "*" and (broadcast or per_leaf)):
-            raise self.fault(f"unexpected '{self.peek()}'", cure="'*' comes first, as in *#name")
+        if self.peek() in ("...", "*"):
+            raise self.fault(f"unexpected '{self.peek()}'", cure="any number of dims stand alone, as in ... or *name")
         size = self.sum()
         if isinstance(size, Name) and size.name.startswith("_"):
             size = Anything(size.name)
@@ -342,6 +356,8 @@ class _Parser:
     def atom(self) -> Expression:
         """atom := NUMBER | NAME | call | group | argument"""
         if self.kind() == "number":
+            if len(self.peek()) > _MOST_DIGITS:
+                raise self.fault(f"a size of {len(self.peek())} digits")
             return Number(int(self.take().text))
         if self.kind() == "name":
             name = self.take()
@@ -388,13 +404,13 @@ class _Parser:
             raise self.fault("braces want an argument's name", self.here(), cure)
         root, steps = self.take().text, list[str | int]()
         while self.peek() in (".", "[") and self.peek():
-            if self.take().text == "." and self.kind() == "name":
-                steps.append(self.take().text)
-            elif self.kind() == "number":
-                steps.append(int(self.take().text))
-                self.take()
-            else:
+            wanted = "name" if self.take().text == "." else "number"
+            if self.kind() != wanted:
                 raise self.fault(f"unexpected '{self.peek()}' in braces", cure=cure)
+            step = self.take().text
+            steps.append(step if wanted == "name" else int(step))
+            if wanted == "number" and self.take().text != "]":
+                raise self.fault(f"unexpected '{self.tokens[self.at - 1].text}' in braces", cure=cure)
         if self.peek() != "}":
             raise self.fault(f"unexpected '{self.peek()}' in braces", cure=cure)
         self.take()

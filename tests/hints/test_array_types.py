@@ -1,0 +1,278 @@
+"""Array types, hints inside hints, and hints as classes: isinstance, identity, pickling."""
+
+import copy
+import pickle
+from typing import Any, TypeVar, Union
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import typedshmap
+from typedshmap import (
+    AnnotationSyntaxError,
+    Array,
+    ArrayLike,
+    BFloat16,
+    Bool,
+    Float,
+    Float32,
+    Inexact,
+    Int,
+    Key,
+    MeshAxisError,
+    Num,
+    PRNGKeyArray,
+    PyTree,
+    Real,
+    Scalar,
+    ScalarLike,
+    Shaped,
+    UInt8,
+)
+
+Free = TypeVar("Free")
+Bounded = TypeVar("Bounded", bound=jax.Array)
+Constrained = TypeVar("Constrained", jax.Array, np.ndarray)
+
+
+class Duck:
+    """Something that is an array by its attributes alone."""
+
+    shape = (2,)
+    dtype = np.dtype("float32")
+
+
+VALUES = {
+    "jax": jnp.ones(2),
+    "numpy": np.ones(2, np.float32),
+    "struct": jax.ShapeDtypeStruct((2,), "float32"),
+    "duck": Duck(),
+    "list": [1.0, 2.0],
+    "text": "ab",
+    "None": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("array_type", "taken"),
+    [
+        (Array, {"jax"}),
+        (jax.Array, {"jax"}),
+        (np.ndarray, {"numpy"}),
+        (ArrayLike, {"jax", "numpy"}),
+        (Array | np.ndarray, {"jax", "numpy"}),
+        (Union[np.ndarray, Array], {"jax", "numpy"}),
+        (Array | Any, {"jax", "numpy", "struct", "duck"}),
+        (Any, {"jax", "numpy", "struct", "duck"}),
+        (jax.ShapeDtypeStruct, {"struct"}),
+        (Free, {"jax", "numpy", "struct", "duck"}),
+        (Bounded, {"jax"}),
+        (Constrained, {"jax", "numpy"}),
+    ],
+    ids=str,
+)
+def test_a_hint_takes_the_arrays_of_its_type(array_type, taken):
+    hint = Float[array_type, "2"]
+    assert {name for name, value in VALUES.items() if isinstance(value, hint)} == taken
+
+
+@pytest.mark.parametrize(
+    ("value", "taken"),
+    [
+        (jnp.ones(()), {Array, np.ndarray | Array, ArrayLike, Any}),
+        (np.ones(()), {np.ndarray | Array, ArrayLike, Any}),
+        (np.float32(1), {ArrayLike, Any}),
+        (1.0, {ArrayLike}),
+        (1, set()),
+        (True, set()),
+    ],
+    ids=repr,
+)
+def test_array_like_takes_scalars_of_the_dtype_that_jax_gives_them(value, taken):
+    types = (Array, np.ndarray | Array, ArrayLike, Any)
+    assert {kind for kind in types if isinstance(value, Float[kind, ""])} == taken
+
+
+@pytest.mark.parametrize(
+    ("hint", "right", "wrong"),
+    [
+        (Float[Array, "2 3"], jnp.ones((2, 3)), jnp.ones((3, 2))),
+        (Float[Array, "2 3"], jnp.ones((2, 3)), jnp.ones(2)),
+        (Float[Array, "2 3"], jnp.ones((2, 3)), jnp.ones((2, 3), int)),
+        (Float[Array, "2 3"], jnp.ones((2, 3)), np.ones((2, 3))),
+        (Float[Array, "a a"], jnp.ones((2, 2)), jnp.ones((2, 3))),
+        (Float[Array, "a a+1"], jnp.ones((2, 3)), jnp.ones((2, 2))),
+        (Float[Array, "a+1 a"], jnp.ones((3, 2)), jnp.ones((2, 2))),
+        (Float[Array, "a"], jnp.ones(2), jnp.ones(())),
+        (Float[Array, ""], jnp.ones(()), jnp.ones(1)),
+        (Float[Array, "..."], jnp.ones((1, 2, 3)), jnp.ones(2, int)),
+        (Float[Array, "a ... 3"], jnp.ones((1, 2, 3)), jnp.ones((3, 2))),
+        (Float[Array, "#2"], jnp.ones(1), jnp.ones(3)),
+        (Float[Array, "[a/dp] 3"], jnp.ones((2, 3)), jnp.ones((2, 2))),
+        (Float[np.ndarray, "_ 3"], np.ones((2, 3)), np.ones((3, 2))),
+        (BFloat16[Array, "2"], jnp.ones(2, "bfloat16"), jnp.ones(2)),
+        (Bool[Array, "2"], jnp.ones(2, bool), jnp.ones(2, "int8")),
+        (Key[Array, "2"], jax.random.split(jax.random.key(0)), jnp.ones(2)),
+        (Shaped[Array, "2"], jax.random.split(jax.random.key(0)), jax.random.key(0)),
+        (Float[Array, "2"] | Int[Array, "3"], jnp.ones(3, int), jnp.ones(3)),
+    ],
+    ids=str,
+)
+def test_isinstance_tells_right_from_wrong(hint, right, wrong):
+    assert (isinstance(right, hint), isinstance(wrong, hint)) == (True, False)
+
+
+@pytest.mark.parametrize("dims", ["n+1", "?n", "{self.n}", "2//0"])
+def test_a_dim_without_a_size_fits_nothing(dims):
+    assert not isinstance(jnp.ones(2), Float[Array, dims])
+
+
+def test_isinstance_outside_of_a_call_remembers_no_size():
+    assert isinstance(jnp.ones(2), Float[Array, "a"])
+    assert isinstance(jnp.ones(3), Float[Array, "a"])
+
+
+def test_isinstance_sees_a_tracer_as_the_array_that_it_stands_for():
+    seen = []
+    jax.eval_shape(
+        lambda x: seen.append((isinstance(x, Float[Array, "2"]), isinstance(x, Float[Array, "3"]))), VALUES["jax"]
+    )
+    assert seen == [(True, False)]
+
+
+SCALARS = (jnp.ones(()), np.ones(()), np.float32(1), 1.0, 1, True, 1j)
+
+
+@pytest.mark.parametrize(
+    ("hint", "taken"),
+    [(Scalar, [True] + [False] * 6), (ScalarLike, [True] * 7), (PRNGKeyArray, [False] * 7)],
+    ids=["Scalar", "ScalarLike", "PRNGKeyArray"],
+)
+def test_scalars_of_jax_numpy_and_python_are_told_apart(hint, taken):
+    assert [isinstance(value, hint) for value in SCALARS] == taken
+
+
+@pytest.mark.parametrize("hint", [Scalar, ScalarLike])
+def test_a_scalar_has_no_dims(hint):
+    assert not isinstance(jnp.ones(1), hint)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_key"),
+    [
+        (jax.random.key(0), True),
+        (jax.random.PRNGKey(0), True),
+        (jax.random.split(jax.random.key(0)), False),
+        (jnp.zeros(3, "uint32"), False),
+        (jnp.zeros(2, "int32"), False),
+        (np.zeros(2, "uint32"), False),
+    ],
+)
+def test_a_key_is_new_style_or_old_style(value, is_key):
+    assert isinstance(value, PRNGKeyArray) is is_key
+
+
+@pytest.mark.parametrize(
+    ("hint", "name"),
+    [
+        (Float[Float[Array, "c d"], "a b"], 'Float[Array, "a b c d"]'),
+        (Float[Float[Float[Array, "c"], "b"], "a"], 'Float[Array, "a b c"]'),
+        (Float[Float[Array, ""], ""], 'Float[Array, ""]'),
+        (Float[Float[np.ndarray, "c"], ""], 'Float[np.ndarray, "c"]'),
+        (Float[Float[Array, "... c"], "b"], 'Float[Array, "b ... c"]'),
+        (Float[Float[Array, "[c/dp]"], "[b/tp]"], 'Float[Array, "[b/tp] [c/dp]"]'),
+        (Float[Float[Array, "c +dp"], "b -tp"], 'Float[Array, "b c -tp +dp"]'),
+        (Shaped[Float[Array, "c"], "b"], 'Float[Array, "b c"]'),
+        (Float[Shaped[Array, "c"], "b"], 'Float[Array, "b c"]'),
+        (Float32[Float[Array, "c"], "b"], 'Float32[Array, "b c"]'),
+        (Num[Float32[Array, "c"], "b"], 'Float32[Array, "b c"]'),
+        (Int[Scalar, "b"], 'Int[Array, "b"]'),
+    ],
+    ids=str,
+)
+def test_a_hint_inside_a_hint_comes_after_the_outer_dims(hint, name):
+    assert hint.__name__ == name
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "dtypes"),
+    [
+        (Shaped, Shaped, None),
+        (Shaped, Float32, ("float32",)),
+        (Float32, Shaped, ("float32",)),
+        (Real, Inexact, Float.dtypes),
+        (Num, Int, Int.dtypes),
+    ],
+)
+def test_a_hint_inside_a_hint_takes_the_dtypes_that_both_take(outer, inner, dtypes):
+    assert outer[inner[Array, "a"], "b"].dtypes == dtypes
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(Int, Float), (Num, Bool), (Float32, BFloat16), (Key, Num)])
+def test_a_hint_inside_a_hint_without_a_common_dtype_is_an_error(outer, inner):
+    with pytest.raises(AnnotationSyntaxError, match=f"no dtype is both {outer} and {inner}"):
+        outer[inner[Array, "a"], "b"]
+
+
+def test_a_hint_inside_a_hint_checks_all_dims_in_order():
+    hint = Float[Float[Array, "3"], "2"]
+    assert isinstance(jnp.ones((2, 3)), hint)
+    assert not isinstance(jnp.ones((3, 2)), hint)
+
+
+def test_a_mesh_axis_may_not_stand_in_the_outer_and_the_inner_hint():
+    with pytest.raises(MeshAxisError, match="mesh axis 'dp' is used twice"):
+        Float[Float[Array, "[a/dp]"], "[b/dp]"]
+
+
+ROUND_TRIPS = {
+    "dims": Float[np.ndarray, "[a/dp] b"],
+    "any": Float[Any, "a"],
+    "nested": Float[Float[np.ndarray, "c"], "b"],
+    "partition spec": Float[np.ndarray, "a b", jax.sharding.PartitionSpec("dp")],
+    "dtype": UInt8[np.ndarray, ""],
+    "dtype name": Float,
+    "tree": PyTree,
+}
+
+
+@pytest.mark.parametrize("hint", ROUND_TRIPS.values(), ids=ROUND_TRIPS)
+def test_a_pickled_hint_is_itself_again(hint):
+    assert pickle.loads(pickle.dumps(hint)) is hint
+
+
+COPIED = {**ROUND_TRIPS, "array": Float[Array, "a"], "scalar": Scalar, "tree of arrays": PyTree[Float[Array, "a"], "S"]}
+
+
+@pytest.mark.parametrize("hint", COPIED.values(), ids=COPIED)
+def test_a_copied_hint_is_itself(hint):
+    assert copy.deepcopy(hint) is hint
+    assert copy.copy(hint) is hint
+
+
+def test_a_copied_union_of_hints_is_equal():
+    assert copy.deepcopy(PRNGKeyArray) == PRNGKeyArray
+
+
+def test_the_same_hint_is_the_same_class():
+    assert Float[Array, "a"] is Float[Array, "a"]
+    assert Float[Array, "a"] is not Float[Array, "b"]
+    assert Float[Array, "a"] is not Float[np.ndarray, "a"]
+    assert Float[Array, "a"] is not Float32[Array, "a"]
+
+
+def test_a_hint_prints_as_it_was_written():
+    assert repr(Float[Array, "[a/dp]  b"]) == "<class 'typedshmap.Float[Array, \"[a/dp]  b\"]'>"
+
+
+def test_a_hint_tells_what_jaxtyping_hints_tell():
+    hint = Float32[np.ndarray, "[a/dp] b"]
+    assert (hint.dim_str, hint.dtypes, hint.array_type) == ("[a/dp] b", ("float32",), np.ndarray)
+
+
+@pytest.mark.parametrize("name", ["Float", "Key", "Float8e4m3fn", "Shaped"])
+def test_a_dtype_name_lives_in_the_package(name):
+    kind = getattr(typedshmap, name)
+    assert (kind.__name__, kind.__qualname__, kind.__module__) == (name, name, "typedshmap")

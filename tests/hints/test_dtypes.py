@@ -1,0 +1,126 @@
+"""Each dtype name takes exactly its dtypes, as in jaxtyping."""
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+import typedshmap
+from typedshmap import Array, Key, Shaped
+from typedshmap.hints.dtypes import FAMILIES, NAMES, class_name, intersect, takes
+
+JAX_DTYPES = {jnp.dtype(t).name: jnp.dtype(t) for t in vars(jnp).values() if isinstance(t, type(jnp.float32))}
+# Floats that jaxtyping does not know in every version.
+NEWER = {"float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e8m0fnu"}
+SHARED = [name for name in NAMES if hasattr(jaxtyping, name) and name not in ("Shaped", "Key")]
+
+
+def taken(name):
+    """The dtypes of JAX whose arrays fit a dtype name."""
+    hint = getattr(typedshmap, name)[np.ndarray, "2"]
+    return {dtype for dtype, kind in JAX_DTYPES.items() if isinstance(np.zeros(2, kind), hint)}
+
+
+def test_the_tested_dtypes_are_those_that_jax_has():
+    assert {"bool", "bfloat16", "float8_e4m3fn", "int2", "uint4", "complex128", *NEWER} <= set(JAX_DTYPES)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_name_takes_the_dtypes_that_it_takes_in_jaxtyping(name):
+    theirs = set(getattr(jaxtyping, name).dtypes) & set(JAX_DTYPES)
+    newer = NEWER if "float8_e5m2" in theirs and len(theirs) > 1 else set()
+    assert taken(name) == theirs | newer
+
+
+def test_every_name_of_jaxtyping_for_a_dtype_is_a_name_here():
+    theirs = {name for name, kind in vars(jaxtyping).items() if hasattr(kind, "dtypes") and isinstance(kind, type)}
+    assert theirs - {"AbstractArray", "AbstractDtype"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - set(FAMILIES)))
+def test_a_name_of_one_dtype_takes_that_dtype_alone(name):
+    (dtype,) = taken(name)
+    assert class_name(dtype) == name
+
+
+def test_shaped_takes_every_dtype():
+    assert taken("Shaped") == set(JAX_DTYPES)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_key_and_shaped_take_keys_and_no_other_name_does(impl):
+    keys = jax.random.split(jax.random.key(0, impl=impl), 3)
+    assert {name for name in NAMES if isinstance(keys, getattr(typedshmap, name)[Array, "3"])} == {"Key", "Shaped"}
+
+
+def test_key_takes_no_array_of_numbers():
+    assert taken("Key") == set()
+
+
+@pytest.mark.parametrize("name", ["Shaped", "Key"])
+def test_a_key_array_has_the_shape_of_its_keys(name):
+    assert not isinstance(jax.random.split(jax.random.key(0), 3), getattr(typedshmap, name)[Array, "3 2"])
+
+
+def test_float0_is_taken_by_shaped_alone():
+    zero = np.zeros(2, jax.dtypes.float0)
+    assert {name for name in NAMES if isinstance(zero, getattr(typedshmap, name)[np.ndarray, "2"])} == {"Shaped"}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_every_name_is_public_and_prints_as_itself(name):
+    assert repr(getattr(typedshmap, name)) == name
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        ("bfloat16", "BFloat16"),
+        ("float8_e4m3b11fnuz", "Float8e4m3b11fnuz"),
+        ("float4_e2m1fn", "Float4e2m1fn"),
+        ("uint2", "UInt2"),
+        ("int64", "Int64"),
+        ("complex64", "Complex64"),
+    ],
+)
+def test_a_dtype_has_the_name_that_jaxtyping_gives_it(dtype, name):
+    assert class_name(dtype) == name
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "both"),
+    [
+        (None, None, None),
+        (None, ("int8",), ("int8",)),
+        (("int8",), None, ("int8",)),
+        (("int8", "int4"), ("int4", "int2"), ("int4",)),
+        (("int8",), ("uint8",), ()),
+    ],
+)
+def test_two_sets_of_dtypes_take_in_common(a, b, both):
+    assert intersect(a, b) == both
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "dtype", "is_taken"),
+    [
+        (None, "anything", True),
+        (("float32",), "float32", True),
+        (("float32",), "float64", False),
+        (("prng_key",), "key<fry>", True),
+        (("uint32",), "key<fry>", False),
+        ((), "float32", False),
+    ],
+)
+def test_a_dtype_is_taken_by_its_name(dtypes, dtype, is_taken):
+    assert takes(dtypes, dtype) is is_taken
+
+
+def test_a_tracer_has_its_dtype():
+    def f(x, keys):
+        return isinstance(x, typedshmap.BFloat16[Array, "2"]), isinstance(keys, Key[Array, "3"] | Shaped[Array, ""])
+
+    seen = []
+    jax.eval_shape(lambda x, k: seen.append(f(x, k)), jnp.ones(2, "bfloat16"), jax.random.split(jax.random.key(0), 3))
+    assert seen == [(True, True)]

@@ -1,0 +1,508 @@
+"""What a hint that cannot be read says, whole messages with their carets."""
+
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+import typedshmap
+from typedshmap import AnnotationSyntaxError, Array, Float, Int, MeshAxisError, PyTree, Shaped
+
+SYNTAX = [
+    (
+        "... *n",
+        """
+        Float[Array, "... *n"]: '...' and '*n' both stand for any number of dims
+
+            Float[Array, "... *n"]
+                              ^^
+
+        Hint: keep one of them
+        """,
+    ),
+    (
+        "a +tp b",
+        """
+        Float[Array, "a +tp b"]: '+tp' stands before a dim
+
+            Float[Array, "a +tp b"]
+                            ^^^
+
+        Hint: move '+tp' to the end
+        """,
+    ),
+    (
+        "a, b",
+        """
+        Float[Array, "a, b"]: a comma between dims
+
+            Float[Array, "a, b"]
+                           ^
+
+        Hint: separate dims by spaces
+        """,
+    ),
+    (
+        "batch!dp",
+        """
+        Float[Array, "batch!dp"]: unexpected character '!'
+
+            Float[Array, "batch!dp"]
+                               ^
+
+        Hint: write [batch/dp]
+        """,
+    ),
+    (
+        "a $",
+        """
+        Float[Array, "a $"]: unexpected character '$'
+
+            Float[Array, "a $"]
+                            ^
+        """,
+    ),
+    (
+        "a b)",
+        """
+        Float[Array, "a b)"]: ')' closes nothing
+
+            Float[Array, "a b)"]
+                             ^
+        """,
+    ),
+    (
+        "[a/(dp]",
+        """
+        Float[Array, "[a/(dp]"]: ']' closes nothing
+
+            Float[Array, "[a/(dp]"]
+                                ^
+        """,
+    ),
+    (
+        "[batch/dp",
+        """
+        Float[Array, "[batch/dp"]: '[' is never closed
+
+            Float[Array, "[batch/dp"]
+                          ^
+        """,
+    ),
+    (
+        "n/2",
+        """
+        Float[Array, "n/2"]: a single '/' divides nothing
+
+            Float[Array, "n/2"]
+                           ^
+
+        Hint: write n//2
+        """,
+    ),
+    (
+        "batch/dp d",
+        """
+        Float[Array, "batch/dp d"]: 'batch/dp' is sharded without brackets
+
+            Float[Array, "batch/dp d"]
+                          ^^^^^^^^
+
+        Hint: write [batch/dp]
+        """,
+    ),
+    (
+        "b/(dp,tp)",
+        """
+        Float[Array, "b/(dp,tp)"]: 'b/(dp,tp)' is sharded without brackets
+
+            Float[Array, "b/(dp,tp)"]
+                          ^^^^^^^^^
+
+        Hint: write [b/dp,tp]
+        """,
+    ),
+    (
+        "[a/dp]x",
+        """
+        Float[Array, "[a/dp]x"]: unexpected 'x' after '[a/dp]'
+
+            Float[Array, "[a/dp]x"]
+                                ^
+        """,
+    ),
+    (
+        "+tp+dp",
+        """
+        Float[Array, "+tp+dp"]: unexpected '+' after '+tp'
+
+            Float[Array, "+tp+dp"]
+                             ^
+        """,
+    ),
+    (
+        "d +1",
+        """
+        Float[Array, "d +1"]: '+' wants a mesh axis
+
+            Float[Array, "d +1"]
+                            ^^
+
+        Hint: write +axis, as in +tp; an expression holds no spaces, as in d+1
+        """,
+    ),
+    (
+        "*4",
+        """
+        Float[Array, "*4"]: '*' wants a name
+
+            Float[Array, "*4"]
+                          ^^
+
+        Hint: write *name, or ... for dims without a name
+        """,
+    ),
+    (
+        "*#_n",
+        """
+        Float[Array, "*#_n"]: '_n' has no size to compare
+
+            Float[Array, "*#_n"]
+                          ^^^^
+
+        Hint: give it a name, or write ...
+        """,
+    ),
+    (
+        "##a",
+        """
+        Float[Array, "##a"]: '#' is written twice
+
+            Float[Array, "##a"]
+                           ^
+        """,
+    ),
+    (
+        "?4",
+        """
+        Float[Array, "?4"]: '?' wants a name
+
+            Float[Array, "?4"]
+                          ^^
+
+        Hint: write ?name
+        """,
+    ),
+    (
+        "rows=",
+        """
+        Float[Array, "rows="]: a dim is missing here
+
+            Float[Array, "rows="]
+                          ^^^^^
+        """,
+    ),
+    (
+        "[.../dp]",
+        """
+        Float[Array, "[.../dp]"]: '[.../dp]' shards any number of dims
+
+            Float[Array, "[.../dp]"]
+                           ^^^
+
+        Hint: brackets hold one dim; name the dim that is sharded
+        """,
+    ),
+    (
+        "[/dp]",
+        """
+        Float[Array, "[/dp]"]: brackets without a dim
+
+            Float[Array, "[/dp]"]
+                          ^^^^^
+
+        Hint: write [dim/axis]; _ is a dim of any size
+        """,
+    ),
+    (
+        "[a] b",
+        """
+        Float[Array, "[a] b"]: '[a]' names no mesh axis
+
+            Float[Array, "[a] b"]
+                          ^^^
+
+        Hint: write [a/axis], or [a/] for a dim that is not sharded
+        """,
+    ),
+    (
+        "[#a/dp]",
+        """
+        Float[Array, "[#a/dp]"]: '#a' may be of size 1, so it may not be sharded
+
+            Float[Array, "[#a/dp]"]
+                          ^^^^^^^
+
+        Hint: write [a/dp], or #a
+        """,
+    ),
+    (
+        "[a/dp tp]",
+        """
+        Float[Array, "[a/dp tp]"]: unexpected 'tp' among mesh axes
+
+            Float[Array, "[a/dp tp]"]
+                                ^^
+
+        Hint: write [dim/a,b]
+        """,
+    ),
+    (
+        "[a/(dp tp)]",
+        """
+        Float[Array, "[a/(dp tp)]"]: unexpected 'tp' among mesh axes
+
+            Float[Array, "[a/(dp tp)]"]
+                                 ^^
+
+        Hint: write [dim/a,b]
+        """,
+    ),
+    (
+        "[a/2]",
+        """
+        Float[Array, "[a/2]"]: '2' is no mesh axis
+
+            Float[Array, "[a/2]"]
+                             ^
+
+        Hint: write [dim/axis], or [dim/a,b] for two
+        """,
+    ),
+    (
+        "_+1",
+        """
+        Float[Array, "_+1"]: '_' has no size to compute with
+
+            Float[Array, "_+1"]
+                          ^^^
+
+        Hint: give it a name
+        """,
+    ),
+    (
+        "b a+",
+        """
+        Float[Array, "b a+"]: 'a+' ends too early
+
+            Float[Array, "b a+"]
+                            ^^
+        """,
+    ),
+    (
+        "(a+)",
+        """
+        Float[Array, "(a+)"]: unexpected ')'
+
+            Float[Array, "(a+)"]
+                             ^
+        """,
+    ),
+    (
+        "min(,a)",
+        """
+        Float[Array, "min(,a)"]: a comma between dims
+
+            Float[Array, "min(,a)"]
+                              ^
+
+        Hint: separate dims by spaces
+        """,
+    ),
+    (
+        "abs(a)",
+        """
+        Float[Array, "abs(a)"]: unknown function 'abs'
+
+            Float[Array, "abs(a)"]
+                          ^^^
+
+        Hint: min and max are known
+        """,
+    ),
+    (
+        "(a b)",
+        """
+        Float[Array, "(a b)"]: unexpected 'b' in parentheses
+
+            Float[Array, "(a b)"]
+                             ^
+        """,
+    ),
+    (
+        "{}",
+        """
+        Float[Array, "{}"]: braces want an argument's name
+
+            Float[Array, "{}"]
+                           ^
+
+        Hint: write {argument} or {argument.attribute}
+        """,
+    ),
+    (
+        "{a b}",
+        """
+        Float[Array, "{a b}"]: unexpected 'b' in braces
+
+            Float[Array, "{a b}"]
+                             ^
+
+        Hint: write {argument} or {argument.attribute}
+        """,
+    ),
+    (
+        "{a[x]}",
+        """
+        Float[Array, "{a[x]}"]: unexpected 'x' in braces
+
+            Float[Array, "{a[x]}"]
+                             ^
+
+        Hint: write {argument} or {argument.attribute}
+        """,
+    ),
+]
+
+TWICE = [
+    (
+        "[a/dp] [b/dp]",
+        """
+        Float[Array, "[a/dp] [b/dp]"]: mesh axis 'dp' is used twice
+
+            Float[Array, "[a/dp] [b/dp]"]
+                                    ^^
+        """,
+    ),
+    (
+        "[a/dp] +dp",
+        """
+        Float[Array, "[a/dp] +dp"]: mesh axis 'dp' is used twice
+
+            Float[Array, "[a/dp] +dp"]
+                                 ^^^
+        """,
+    ),
+]
+
+
+def message_of(dtype, item, error):
+    with pytest.raises(error) as caught:
+        dtype[item]
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("dims", "message"), SYNTAX, ids=[dims for dims, _ in SYNTAX])
+def test_dims_that_cannot_be_read_are_told_with_carets(dims, message):
+    assert message_of(Float, (Array, dims), AnnotationSyntaxError) == dedent(message).strip()
+
+
+@pytest.mark.parametrize(("dims", "message"), TWICE, ids=[dims for dims, _ in TWICE])
+def test_a_mesh_axis_that_stands_twice_is_told_with_carets(dims, message):
+    assert message_of(Float, (Array, dims), MeshAxisError) == dedent(message).strip()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "item", "message"),
+    [
+        (
+            Int,
+            (np.ndarray, "a/dp"),
+            """
+            Int[np.ndarray, "a/dp"]: 'a/dp' is sharded without brackets
+
+                Int[np.ndarray, "a/dp"]
+                                 ^^^^
+
+            Hint: write [a/dp]
+            """,
+        ),
+        (
+            Shaped,
+            (Float[Array, "c"], "a/dp"),
+            """
+            Shaped[Float[Array, "c"], "a/dp"]: 'a/dp' is sharded without brackets
+
+                Shaped[Float[Array, "c"], "a/dp"]
+                                           ^^^^
+
+            Hint: write [a/dp]
+            """,
+        ),
+        (
+            Float,
+            (Float[Array, "... c"], "*n"),
+            """
+            Float[Array, "*n ... c"]: '*n' and '...' both stand for any number of dims
+
+                Float[Array, "*n ... c"]
+                                 ^^^
+
+            Hint: keep one of them
+            """,
+        ),
+    ],
+)
+def test_carets_stand_under_the_dims_of_any_hint(dtype, item, message):
+    assert message_of(dtype, item, AnnotationSyntaxError) == dedent(message).strip()
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ((3, "b"), 'Float[3, "b"]: 3 is no array type, as Array, np.ndarray and ArrayLike are'),
+        (("Array", "b"), "Float[Array, \"b\"]: 'Array' is no array type, as Array, np.ndarray and ArrayLike are"),
+        ((list[int], "b"), 'Float[list, "b"]: list[int] is no array type, as Array, np.ndarray and ArrayLike are'),
+        (
+            (Int[Array, "c"], "b"),
+            'Float[Int[Array, "c"], "b"]: no dtype is both Float and Int',
+        ),
+    ],
+    ids=str,
+)
+def test_something_else_than_an_array_type_is_an_error(item, message):
+    assert message_of(Float, item, AnnotationSyntaxError) == message
+
+
+@pytest.mark.parametrize(
+    ("item", "written"),
+    [
+        (Array, "Float[Array]"),
+        ((), "Float[]"),
+        ((Array, 3), "Float[Array, 3]"),
+        ((Array, ("b", "d")), "Float[Array, ('b', 'd')]"),
+    ],
+)
+def test_brackets_without_an_array_type_and_dims_are_an_error(item, written):
+    message = message_of(Float, item, AnnotationSyntaxError)
+    assert message == f'{written}: wants an array type and dims, as in Float[Array, "b d"]'
+
+
+@pytest.mark.parametrize("name", ["Float", "Shaped", "Key"])
+@pytest.mark.parametrize("arguments", [("b d",), (), (Array, "b d")], ids=str)
+def test_a_dtype_name_that_is_called_says_to_write_brackets(name, arguments):
+    with pytest.raises(AnnotationSyntaxError) as caught:
+        getattr(typedshmap, name)(*arguments)
+    assert str(caught.value) == f'{name}(...): a hint is written in square brackets, as in {name}[Array, "b d"]'
+
+
+@pytest.mark.parametrize("structure", ["a b", "", 3, "?S"], ids=repr)
+def test_the_name_of_a_structure_is_an_identifier(structure):
+    with pytest.raises(AnnotationSyntaxError) as caught:
+        PyTree[Float[Array, "a"], structure]
+    assert str(caught.value) == f"PyTree[..., {structure!r}]: the structure's name is an identifier, as in 'S'"
+
+
+def test_an_annotation_error_is_a_value_error_of_this_library():
+    assert issubclass(AnnotationSyntaxError, (ValueError, typedshmap.TypedShmapError))
+    assert issubclass(MeshAxisError, (ValueError, typedshmap.TypedShmapError))

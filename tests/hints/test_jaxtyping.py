@@ -1,0 +1,272 @@
+"""Annotations made by jaxtyping are read as if they were ours."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    AnnotationSyntaxError,
+    Array,
+    DtypeError,
+    Float,
+    Int,
+    ShapeError,
+    StructureError,
+    VaryingError,
+    check,
+    partition_specs,
+    typed,
+    typed_shard_map,
+)
+from typedshmap.hints.array import read
+from typedshmap.hints.dtypes import NAMES
+
+SHARED = [name for name in NAMES if hasattr(jaxtyping, name)]
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [
+        "",
+        "4",
+        "a b",
+        "_ _n",
+        "...",
+        "a *n",
+        "*#n",
+        "#a",
+        "rows=4",
+        "a+1",
+        "2*a//b",
+        "min(a)",
+        "{self.x}",
+        "?n",
+        "[a/dp] b",
+        "[a-1/dp]",
+        "[a/]",
+        "a +tp -dp",
+        "a ~tp",
+    ],
+)
+def test_dims_are_read_as_ours(dims):
+    assert read(jaxtyping.Float[Array, dims]).spec == read(Float[Array, dims]).spec
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_the_dtypes_of_every_name_are_read(name):
+    theirs = getattr(jaxtyping, name)
+    found = read(theirs[Array, "a"])
+    expected = None if name == "Shaped" else {"bool" if d == "bool_" else d for d in theirs.dtypes}
+    assert (found.dtype_name, found.dtypes if found.dtypes is None else set(found.dtypes)) == (name, expected)
+
+
+@pytest.mark.parametrize("array_type", [Array, np.ndarray, Any, jax.ShapeDtypeStruct])
+def test_the_array_type_is_read(array_type):
+    assert read(jaxtyping.Float[array_type, "a"]).array_type is array_type
+
+
+def test_a_hint_reads_as_the_user_wrote_it():
+    assert str(read(jaxtyping.Float[np.ndarray, "[a/dp] b"]).text) == 'Float[np.ndarray, "[a/dp] b"]'
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        Float[jaxtyping.Float[Array, "c"], "b"],
+        jaxtyping.Float[Float[Array, "c"], "b"],
+        jaxtyping.Float[jaxtyping.Float[Array, "c"], "b"],
+        jaxtyping.Float[jaxtyping.Shaped[Array, "c"], "b"],
+    ],
+    ids=["ours of theirs", "theirs of ours", "theirs of theirs", "theirs of shaped"],
+)
+def test_a_hint_inside_a_hint_may_be_of_jaxtyping(hint):
+    assert (str(read(hint).spec), read(hint).dtypes) == ("b c", read(jaxtyping.Float[Array, ""]).dtypes)
+
+
+def test_dtypes_of_ones_own_are_read():
+    class Weight(jaxtyping.AbstractDtype):
+        dtypes = ("float32", "int8")
+
+    assert read(Weight[Array, "a"]).dtypes == ("float32", "int8")
+
+
+def test_dtypes_that_are_patterns_are_an_error():
+    class Anyfloat(jaxtyping.AbstractDtype):
+        dtypes = re.compile("float.*")
+
+    with pytest.raises(AnnotationSyntaxError, match="its dtypes are not plain names"):
+        read(Anyfloat[Array, "a"])
+
+
+def test_dims_that_only_jaxtyping_reads_are_an_error_of_ours():
+    with pytest.raises(AnnotationSyntaxError) as caught:
+        read(jaxtyping.Float[Array, "a/b"])
+    assert str(caught.value) == (
+        "Float[Array, \"a/b\"]: 'a/b' is sharded without brackets\n\n"
+        '    Float[Array, "a/b"]\n                  ^^^\n\nHint: write [a/b]'
+    )
+
+
+def test_partition_specs_come_from_brackets_in_a_jaxtyping_hint():
+    assert partition_specs(jaxtyping.Float[Array, "[a/dp] b [c/tp]"]) == P("dp", None, "tp")
+
+
+def arrays_for(name):
+    """An array of a dtype that the name takes, and one of a dtype that it does not."""
+    names = NAMES[name] or ("float32",)
+    right = jax.random.split(jax.random.key(0), 2) if name == "Key" else np.zeros(2, names[0])
+    return right, np.zeros(2, "complex64" if name in ("Bool", "Key", "Real", "Integer") else "bool")
+
+
+@pytest.mark.parametrize("name", [name for name in SHARED if name not in ("Shaped", "Bool")])
+def test_check_takes_and_refuses_dtypes_by_every_name(name):
+    right, wrong = arrays_for(name)
+    hint = getattr(jaxtyping, name)[Any, "2"]
+    assert check(right, hint) is right
+    with pytest.raises(DtypeError, match=f"^check: checked value has dtype .*, but its annotation says {name}\n"):
+        check(wrong, hint)
+
+
+def dense(mesh):
+    """A program whose hints are all of jaxtyping."""
+
+    @typed_shard_map(mesh=mesh)
+    def dense(
+        x: jaxtyping.Float[Array, "[batch/dp] model"], w: jaxtyping.Float[Array, "model [ff/tp]"]
+    ) -> jaxtyping.Float[Array, "[batch/dp] [ff/tp]"]:
+        return x @ w
+
+    return dense
+
+
+def test_jaxtyping_hints_with_brackets_shard_a_program(mesh):
+    x, w = np.arange(32, dtype="float32").reshape(8, 4), np.ones((4, 2), "float32")
+    out = jax.block_until_ready(dense(mesh)(x, w))
+    assert out.sharding.spec == P("dp", "tp")
+    np.testing.assert_allclose(out, x @ w)
+
+
+def traced(f, *shapes, dtype="float32"):
+    return jax.eval_shape(f, *(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes))
+
+
+def test_jaxtyping_hints_check_dims_across_arguments(mesh):
+    with pytest.raises(ShapeError, match=r"^dense: argument 'w' has model=5, but argument 'x' has model=4\n"):
+        traced(dense(mesh), (8, 4), (5, 2))
+
+
+def test_jaxtyping_hints_check_dtypes(mesh):
+    with pytest.raises(DtypeError, match=r"^dense: argument 'x' has dtype int32, but its annotation says Float\n"):
+        traced(dense(mesh), (8, 4), (4, 2), dtype="int32")
+
+
+def test_a_mark_in_a_jaxtyping_hint_is_the_sum_still_owed(mesh):
+    @typed
+    def partial(x: jaxtyping.Float[Array, "m [f/tp]"]) -> jaxtyping.Float[Array, "m +tp"]:
+        return x.sum(1)
+
+    @typed_shard_map(mesh=mesh)
+    def total(x: jaxtyping.Float[Array, "m [f/tp]"]) -> jaxtyping.Float[Array, "m"]:
+        return jax.lax.psum(partial(x), "tp")
+
+    np.testing.assert_allclose(jax.block_until_ready(total(np.ones((3, 8), "float32"))), np.full(3, 8.0))
+
+
+def test_a_jaxtyping_hint_without_the_mark_refuses_a_varying_value(mesh):
+    @typed_shard_map(mesh=mesh)
+    def total(x: jaxtyping.Float[Array, "m [f/tp]"]) -> jaxtyping.Float[Array, "m"]:
+        return x.sum(1)
+
+    with pytest.raises(VaryingError, match="return value varies over 'tp', which its annotation does not mention"):
+        traced(total, (3, 8))
+
+
+def test_a_pytree_of_jaxtyping_shards_every_leaf(mesh):
+    @typed_shard_map(mesh=mesh)
+    def doubled(
+        tree: jaxtyping.PyTree[jaxtyping.Float[Array, "[b/dp] ..."]],
+    ) -> jaxtyping.PyTree[jaxtyping.Float[Array, "[b/dp] ..."]]:
+        return jax.tree.map(lambda leaf: 2 * leaf, tree)
+
+    tree = {"w": np.ones((8, 2), "float32"), "b": (np.ones(8, "float32"),)}
+    out = jax.block_until_ready(doubled(tree))
+    assert jax.tree.map(lambda leaf: leaf.addressable_shards[0].data.shape, out) == {"w": (2, 2), "b": ((2,),)}
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(2 * x, y), tree, out)
+
+
+def test_a_pytree_of_jaxtyping_names_the_leaf_that_does_not_fit(mesh):
+    @typed_shard_map(mesh=mesh)
+    def nothing(tree: jaxtyping.PyTree[jaxtyping.Float[Array, "[b/dp] ..."]]) -> None:
+        return None
+
+    with pytest.raises(ShapeError, match=r"^nothing: argument 'tree\['b'\]\[0\]' has b=6"):
+        jax.eval_shape(nothing, {"b": (jnp.ones(6),)})
+
+
+@typed
+def same_structure(
+    a: jaxtyping.PyTree[jaxtyping.Float[Array, "?n"], "S"], b: jaxtyping.PyTree[jaxtyping.Float[Array, "?n"], "S"]
+) -> None:
+    return None
+
+
+def test_a_structure_name_of_jaxtyping_takes_trees_alike():
+    same_structure([jnp.ones(2), jnp.ones(3)], [jnp.zeros(2), jnp.zeros(3)])
+
+
+def test_a_structure_name_of_jaxtyping_refuses_another_structure():
+    with pytest.raises(StructureError, match=r"^same_structure: argument 'b' has another tree structure"):
+        same_structure([jnp.ones(2), jnp.ones(3)], [jnp.zeros(2)])
+
+
+def test_a_dim_per_leaf_of_jaxtyping_is_one_size_at_one_leaf():
+    with pytest.raises(
+        ShapeError, match=r"^same_structure: argument 'b\[1\]' has n=4, but argument 'a\[1\]' has n=3\n"
+    ):
+        same_structure([jnp.ones(2), jnp.ones(3)], [jnp.zeros(2), jnp.zeros(4)])
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (jaxtyping.Scalar, jnp.ones(())),
+        (jaxtyping.ScalarLike, np.ones(())),
+        (jaxtyping.PRNGKeyArray, jax.random.key(0)),
+        (jaxtyping.PRNGKeyArray, jax.random.PRNGKey(0)),
+        (jaxtyping.Float[jax.typing.ArrayLike, "2"], np.ones(2)),
+        (jaxtyping.Float[Array, "2"] | None, None),
+        (jaxtyping.Float[Array, "2"] | Int[Array, "3"], jnp.ones(3, int)),
+        (jaxtyping.PyTree, {"anything": object}),
+    ],
+    ids=str,
+)
+def test_the_other_names_of_jaxtyping_take_their_values(hint, value):
+    assert check(value, hint) is value
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (jaxtyping.Scalar, jnp.ones(1)),
+        (jaxtyping.PRNGKeyArray, jnp.ones(2)),
+        (jaxtyping.Float[jax.typing.ArrayLike, "2"], np.ones(3)),
+        (jaxtyping.Float[Array, "2"] | None, jnp.ones(3)),
+    ],
+    ids=str,
+)
+def test_the_other_names_of_jaxtyping_refuse_other_values(hint, value):
+    with pytest.raises((ShapeError, DtypeError, StructureError), match=r"^check: checked value "):
+        check(value, hint)
+
+
+def test_a_dtype_name_of_jaxtyping_alone_is_no_hint():
+    with pytest.raises(
+        AnnotationSyntaxError, match=r'^Float: wants an array type and dims, as in Float\[Array, "b d"\]$'
+    ):
+        check(jnp.ones(2), jaxtyping.Float)

@@ -1,0 +1,426 @@
+"""Matching shapes with plain dicts and tuples: sizes that are bound, or the one thing that is wrong."""
+
+from math import prod
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spec_strategies import chains
+
+from typedshmap.notation.layout import resolve
+from typedshmap.notation.match import (
+    BadExpression,
+    Indivisible,
+    Match,
+    OutsideTree,
+    RankMismatch,
+    SizeMismatch,
+    UnboundNames,
+    View,
+    match,
+)
+from typedshmap.notation.nodes import Anything, Axes, Binary, Call, Dim, Group, Name, Negative, Number, Rest, Spec
+from typedshmap.notation.parser import parse
+from typedshmap.notation.sizes import Bound, Sizes, Subject
+
+X, Y = Subject("argument", "x"), Subject("argument", "y")
+MESH = {"dp": 4, "tp": 2}
+
+
+def known(**sizes):
+    """Sizes that argument x bound, name by name from its first dim."""
+    return Sizes({name: Bound(size, X, dim, frozenset({()})) for dim, (name, size) in enumerate(sizes.items())})
+
+
+def matched(dims, shape, sizes=Sizes(), *, held={}, split={}, arguments={}, leaf=None):  # noqa: B006, B008
+    spec = parse(dims) if isinstance(dims, str) else dims
+    return match(shape, spec, resolve(spec, {}, None), View(held, split, arguments), sizes, Y, leaf)
+
+
+def bound_by(result):
+    assert isinstance(result, Match)
+    return {name: bound.size for name, bound in result.sizes}
+
+
+def dim(text):
+    return parse(text).dims[0]
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape", "sizes"),
+    [
+        ("", (), {}),
+        ("4", (4,), {}),
+        ("rows=4", (4,), {}),
+        ("a b", (2, 3), {"a": 2, "b": 3}),
+        ("rows=a", (2,), {"a": 2}),
+        ("a a", (2, 2), {"a": 2}),
+        ("a", (0,), {"a": 0}),
+        ("_ _n", (2, 3), {}),
+        ("...", (), {}),
+        ("...", (2, 3), {}),
+        ("a ... b", (1, 2, 3, 4), {"a": 1, "b": 4}),
+        ("... b", (4,), {"b": 4}),
+        ("*n", (), {"*n": ()}),
+        ("a *n b", (1, 2, 3, 4), {"a": 1, "*n": (2, 3), "b": 4}),
+        ("n *n", (1, 2, 3), {"n": 1, "*n": (2, 3)}),
+        ("#a", (3,), {"a": 3}),
+        ("#a", (1,), {}),
+        ("#a a", (1, 3), {"a": 3}),
+        ("#4", (1,), {}),
+        ("*#n", (2, 3), {"*#n": (2, 3)}),
+        ("*#n", (2, 1), {"*#n": (2, 1)}),
+        ("+tp", (), {}),
+    ],
+)
+def test_a_shape_that_fits_binds_its_names(dims, shape, sizes):
+    assert bound_by(matched(dims, shape)) == sizes
+
+
+def test_a_bound_size_remembers_who_bound_it_where_and_over_which_axes():
+    result = matched("_ [b/dp,tp]", (3, 16))
+    assert result.sizes.get("b") == Bound(16, Y, 1, frozenset({("dp", "tp")}))
+
+
+def test_a_size_seen_again_keeps_its_first_binder_and_adds_the_axes():
+    result = matched("[b/tp]", (16,), known(b=16))
+    assert result.sizes.get("b") == Bound(16, X, 0, frozenset({(), ("tp",)}))
+
+
+A4 = known(a=4).get("a")
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape", "sizes", "mismatch"),
+    [
+        ("a b", (2,), known(), RankMismatch(2, False, 1)),
+        ("a b", (2, 3, 4), known(), RankMismatch(2, False, 3)),
+        ("", (2,), known(), RankMismatch(0, False, 1)),
+        ("a ... b", (2,), known(), RankMismatch(2, True, 1)),
+        ("4", (5,), known(), SizeMismatch(dim("4"), 0, 5, None, (), 4, None, (0, 1))),
+        ("_ rows=4", (4, 5), known(), SizeMismatch(dim("rows=4"), 1, 5, None, (), 4, None, (7, 8))),
+        ("... 4", (4, 4, 5), known(), SizeMismatch(dim("4"), 2, 5, None, (), 4, None, (4, 5))),
+        ("a", (5,), known(a=4), SizeMismatch(dim("a"), 0, 5, None, (), 4, A4, (0, 1))),
+        ("#a", (5,), known(a=4), SizeMismatch(dim("#a"), 0, 5, None, (), 4, A4, (1, 2))),
+        ("#4", (5,), known(), SizeMismatch(dim("#4"), 0, 5, None, (), 4, None, (1, 2))),
+        ("a", (1,), known(a=4), SizeMismatch(dim("a"), 0, 1, None, (), 4, A4, (0, 1))),
+        ("a+1", (4,), known(a=4), SizeMismatch(dim("a+1"), 0, 4, None, (), 5, None, (0, 3))),
+        ("?n", (4,), known(), OutsideTree(dim("?n"), (0, 2))),
+        ("a *?n", (4, 5), known(), OutsideTree(dim("*?n"), (2, 5))),
+        ("a//0", (4,), known(a=4), BadExpression(dim("a//0"), 0, "'a//0' divides by zero, since 0=0", (0, 4))),
+        (
+            "a%(a-4)",
+            (4,),
+            known(a=4),
+            BadExpression(dim("a%(a-4)"), 0, "'a%(a-4)' divides by zero, since (a-4)=0", (0, 7)),
+        ),
+        (
+            "2**-a",
+            (4,),
+            known(a=4),
+            BadExpression(dim("2**-a"), 0, "'2**-a' has exponent -4; 0 to 64 are allowed", (0, 5)),
+        ),
+        (
+            "2**65",
+            (4,),
+            known(),
+            BadExpression(dim("2**65"), 0, "'2**65' has exponent 65; 0 to 64 are allowed", (0, 5)),
+        ),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_one_mismatch(dims, shape, sizes, mismatch):
+    assert matched(dims, shape, sizes) == mismatch
+
+
+def test_dims_of_one_value_that_disagree_name_the_first_as_origin():
+    assert matched("a a", (2, 3)) == SizeMismatch(dim("a"), 1, 3, None, (), 2, Bound(2, Y, 0, frozenset({()})), (2, 3))
+
+
+def test_any_number_of_dims_of_other_sizes_are_a_mismatch_of_their_sizes():
+    first = matched("*n", (2, 3)).sizes
+    origin = Bound((2, 3), Y, 0)
+    assert matched("a *n", (9, 2, 4), first) == SizeMismatch(dim("*n"), 1, (2, 4), None, (), (2, 3), origin, (2, 4))
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape", "size", "shard", "axes"),
+    [
+        ("[a/dp]", (2,), 8, 2, ("dp",)),
+        ("[a/dp,tp]", (3,), 24, 3, ("dp", "tp")),
+        ("[a/dp,sp]", (3,), 12, 3, ("dp",)),
+        ("a", (5,), 5, None, ()),
+    ],
+)
+def test_a_wrong_shard_tells_its_global_size_its_own_and_the_manual_axes(dims, shape, size, shard, axes):
+    result = matched(dims, shape, known(a=4), held=MESH)
+    assert (result.got, result.shard, result.axes, result.expected) == (size, shard, axes, 4)
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape", "indivisible"),
+    [
+        ("[a/dp]", (6,), Indivisible(dim("[a/dp]"), 0, 6, ("dp",), 4, (0, 6))),
+        ("d [a/dp,tp]", (2, 12), Indivisible(dim("[a/dp,tp]"), 1, 12, ("dp", "tp"), 8, (2, 11))),
+        ("[a/sp,tp]", (3,), Indivisible(dim("[a/sp,tp]"), 0, 3, ("tp",), 2, (0, 9))),
+        ("[_/dp]", (6,), Indivisible(dim("[_/dp]"), 0, 6, ("dp",), 4, (0, 6))),
+        ("[6/dp]", (6,), Indivisible(dim("[6/dp]"), 0, 6, ("dp",), 4, (0, 6))),
+        ("a [a-1/dp]", (7, 6), Indivisible(dim("[a-1/dp]"), 1, 6, ("dp",), 4, (2, 10))),
+        ("[n+1/dp]", (6,), Indivisible(dim("[n+1/dp]"), 0, 6, ("dp",), 4, (0, 8))),
+    ],
+)
+def test_a_dim_that_is_about_to_be_split_must_divide(dims, shape, indivisible):
+    assert matched(dims, shape, split=MESH) == indivisible
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape"),
+    [("[a/dp]", (8,)), ("[a/dp,tp]", (16,)), ("[a/sp]", (3,)), ("[a/]", (3,)), ("a", (3,)), ("[a/dp]", (0,))],
+)
+def test_a_dim_that_divides_is_bound_at_its_global_size(dims, shape):
+    assert bound_by(matched(dims, shape, split=MESH)) == {"a": shape[0]}
+
+
+def test_of_a_wrong_size_and_an_indivisible_one_the_wrong_size_is_told():
+    assert isinstance(matched("[a/dp]", (6,), known(a=4), split=MESH), SizeMismatch)
+
+
+def test_a_shard_is_split_further_over_the_axes_of_the_boundary_only():
+    result = matched("[a/dp,tp]", (6,), held={"dp": 4}, split={"tp": 2})
+    assert bound_by(result) == {"a": 24}
+
+
+@pytest.mark.parametrize(
+    ("first", "shape", "then", "other", "fits"),
+    [
+        ("#a", (4,), "#a", (1,), True),
+        ("#a", (1,), "#a", (4,), True),
+        ("#a", (4,), "#a", (3,), False),
+        ("#a", (1,), "a", (4,), True),
+        ("a", (4,), "#a", (1,), True),
+        ("a", (1,), "#a", (4,), False),
+        ("*n", (2, 3), "*n", (2, 3), True),
+        ("*n", (2, 3), "*n", (2,), False),
+        ("*n", (2, 3), "*n", (3, 2), False),
+        ("*n", (2, 1), "*n", (2, 3), False),
+        ("*n", (2, 3), "*#n", (2, 1), True),
+        ("*n", (2, 3), "*#n", (3,), True),
+        ("*n", (2, 3), "*#n", (), True),
+        ("*n", (2, 3), "*#n", (2,), False),
+        ("*n", (3,), "*#n", (2, 3), False),
+        ("*#n", (2, 1), "*n", (2, 3), True),
+        ("*#n", (2, 1), "*n", (7, 7), False),
+        ("*#n", (3,), "*#n", (2, 3), True),
+        ("*#n", (2, 3), "*#n", (3,), True),
+        ("*#n", (2, 3), "*#n", (4,), False),
+        ("*n", (2, 3), "n", (5,), True),
+        ("_n", (2,), "_n", (3,), True),
+    ],
+)
+def test_a_name_seen_twice_agrees_or_not(first, shape, then, other, fits):
+    assert isinstance(matched(then, other, matched(first, shape).sizes), Match) is fits
+
+
+@pytest.mark.parametrize("dims", ["?n", "*?n"])
+def test_a_name_per_leaf_may_differ_between_leaves(dims):
+    first = matched(dims, (4,), leaf="['w']").sizes
+    assert isinstance(matched(dims, (5,), first, leaf="['b']"), Match)
+
+
+@pytest.mark.parametrize("dims", ["?n", "*?n"])
+def test_a_name_per_leaf_is_one_size_at_one_leaf(dims):
+    first = matched(dims, (4,), leaf="['w']").sizes
+    assert isinstance(matched(dims, (5,), first, leaf="['w']"), SizeMismatch)
+
+
+def test_a_name_per_leaf_is_another_than_the_plain_name():
+    assert isinstance(matched("?n", (5,), known(n=4), leaf="['w']"), Match)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a+b", 10),
+        ("a-b", 4),
+        ("b-a", -4),
+        ("2*a", 14),
+        ("a//b", 2),
+        ("-(a)//b+4", 1),
+        ("a%b", 1),
+        ("b**2", 9),
+        ("2**b**2", 512),
+        ("2**64", 2**64),
+        ("a-b-1", 3),
+        ("a-(b-1)", 5),
+        ("a+b*2", 13),
+        ("(a+b)*2", 20),
+        ("min(a,b)", 3),
+        ("max(a,b,8)", 8),
+        ("min(a)", 7),
+        ("{n}*2", 10),
+        ("{self.heads}", 6),
+        ("{self.sizes[1]}", 12),
+        ("{table.rows}", 9),
+        ("{table[0]}", 8),
+        ("{np}", 11),
+        ("{flag}", 1),
+    ],
+)
+def test_an_expression_has_its_value(text, value):
+    class Table(dict):
+        rows = 9
+
+    config = SimpleNamespace(heads=6, sizes=(11, 12))
+    arguments = {"n": 5, "self": config, "table": Table({0: 8}), "np": np.int64(11), "flag": True}
+    result = matched(f"x={text}", (-99,), known(a=7, b=3), arguments=arguments)
+    assert result.expected == value
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{n}", "'{n}' names no argument of this call (arguments: x, self)"),
+        ("{x}+1", "'{x}' is str, not an integer"),
+        ("{x[0]}", "'{x[0]}' is str, not an integer"),
+        ("{self.rate}", "'{self.rate}' is float, not an integer"),
+        ("{x[7]}", "'{x[7]}' cannot be read: IndexError: string index out of range"),
+        ("{self.heads}", "'{self.heads}' cannot be read: AttributeError: no heads"),
+        ("4//{self.zero}", "'4//{self.zero}' divides by zero, since {self.zero}=0"),
+    ],
+)
+def test_an_argument_that_gives_no_size_is_told(text, reason):
+    class Config:
+        rate, zero = 0.5, 0
+
+        @property
+        def heads(self):
+            raise AttributeError("no heads")
+
+    result = matched(text, (4,), arguments={"x": "text", "self": Config()})
+    assert result == BadExpression(dim(text), 0, reason, (0, len(text)))
+
+
+def test_without_arguments_an_argument_is_told_so():
+    reason = "'{n}' names no argument of this call (arguments: none)"
+    assert matched("{n}", (4,)) == BadExpression(dim("{n}"), 0, reason, (0, 3))
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape", "index", "names"),
+    [
+        ("a b+1", (2, 3), 1, ("b",)),
+        ("2*n d", (4, 5), 0, ("n",)),
+        ("*n n+1", (1, 2), 1, ("n",)),
+        ("a+1 a", (5, 4), 0, ("a",)),
+    ],
+)
+def test_an_expression_over_unbound_names_waits_for_them(dims, shape, index, names):
+    unbound = matched(dims, shape).unbound
+    assert isinstance(unbound, UnboundNames)
+    assert (unbound.index, unbound.names) == (index, names)
+
+
+def test_what_waits_does_not_keep_other_names_from_being_bound():
+    assert bound_by(matched("n+1 d", (4, 5))) == {"d": 5}
+
+
+def test_an_expression_whose_names_are_bound_waits_for_nothing():
+    assert matched("a a+1", (4, 5)) == Match(matched("a _", (4, 5)).sizes)
+
+
+names = st.sampled_from(("a", "b"))
+mesh_sizes = st.fixed_dictionaries({axis: st.integers(1, 5) for axis in ("dp", "tp", "sp")})
+
+
+@st.composite
+def sharded_shapes(draw):
+    """A mesh, a spec over its axes, and a global shape that fits and divides."""
+    mesh = draw(mesh_sizes)
+    free = list(draw(st.permutations(tuple(mesh))))
+    whole = {name: draw(st.integers(0, 4)) * prod(mesh.values()) for name in ("a", "b")}
+    dims, shape = [], []
+    for _ in range(draw(st.integers(1, 4))):
+        name = draw(names)
+        size, total = draw(
+            st.sampled_from(
+                (
+                    (Name(name), whole[name]),
+                    (Number(whole[name]), whole[name]),
+                    (Anything(), whole[name]),
+                    (Binary(Number(2), "*", Name(name)), 2 * whole[name]),
+                )
+            )
+        )
+        axes = Axes(tuple(free.pop() for _ in range(draw(st.integers(0, min(2, len(free)))))))
+        dims.append(Dim(size, axes))
+        shape.append(total)
+    if draw(st.booleans()):
+        at = draw(st.integers(0, len(dims)))
+        extra = draw(st.lists(st.integers(0, 4), max_size=2))
+        dims.insert(at, draw(st.sampled_from((Rest(), Rest("n")))))
+        shape[at:at] = extra
+    return mesh, Spec(tuple(dims)), tuple(shape)
+
+
+def shard_of(shape, spec, mesh):
+    """The shape of one shard, by the rule's own words."""
+    extra = len(shape) - len(spec.dims) + 1
+    shards = []
+    for item in spec.dims:
+        shards += [1] * extra if isinstance(item, Rest) else [prod(mesh[axis] for axis in item.axes.names)]
+    return tuple(size // count for size, count in zip(shape, shards, strict=True))
+
+
+@settings(max_examples=300, deadline=None)
+@given(sharded_shapes())
+def test_a_global_shape_and_its_shard_bind_the_same_sizes(drawn):
+    mesh, spec, shape = drawn
+    whole = matched(spec, shape, split=mesh)
+    shard = matched(spec, shard_of(shape, spec, mesh), held=mesh)
+    assert isinstance(whole, Match)
+    assert shard == whole
+
+
+@settings(max_examples=300, deadline=None)
+@given(sharded_shapes(), st.sampled_from(("dp", "tp", "sp")))
+def test_in_a_partly_manual_region_the_same_sizes_are_bound(drawn, axis):
+    mesh, spec, shape = drawn
+    manual = {axis: mesh[axis]}
+    shard = matched(spec, shard_of(shape, spec, {name: manual.get(name, 1) for name in mesh}), held=manual)
+    assert shard == matched(spec, shape)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sharded_shapes(), st.integers(1, 3))
+def test_a_failed_match_binds_nothing(drawn, wrong):
+    mesh, spec, shape = drawn
+    sizes = known(c=9)
+    longer = Spec((*spec.dims, Dim(Number(wrong + 1))))
+    result = matched(longer, (*shape, wrong), sizes, split=mesh)
+    assert isinstance(result, SizeMismatch)
+    assert sizes == known(c=9)
+
+
+def over_names(inner):
+    arguments = st.lists(inner, min_size=2, max_size=3).map(tuple)
+    calls = st.builds(Call, st.sampled_from(("min", "max")), arguments)
+    atoms = st.one_of(st.builds(Number, st.integers(0, 5)), st.builds(Name, names), calls, st.builds(Group, inner))
+    powers = st.builds(Binary, atoms, st.just("**"), st.builds(Number, st.integers(0, 2)))
+    unary = st.one_of(atoms, powers, st.builds(Negative, atoms), st.builds(Negative, powers))
+    return chains(chains(unary, "*", "//", "%"), "+", "-")
+
+
+arithmetic = st.recursive(over_names(st.builds(Name, names)), over_names, max_leaves=4)
+
+
+@settings(max_examples=500, deadline=None)
+@given(arithmetic, st.integers(0, 9), st.integers(0, 9))
+def test_an_expression_has_the_value_that_python_gives_its_text(expression, a, b):
+    result = matched(Spec((Dim(expression),)), (10**400,), known(a=a, b=b))
+    try:
+        value = eval(str(expression), {"a": a, "b": b})
+    except ZeroDivisionError:
+        assert isinstance(result, BadExpression)
+    else:
+        assert result.expected == value

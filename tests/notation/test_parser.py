@@ -1,0 +1,350 @@
+"""The grammar: text to nodes, nodes to text, and every mistake with its span and cure."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spec_strategies import specs
+
+from typedshmap.notation.nodes import (
+    Anything,
+    Argument,
+    Axes,
+    Binary,
+    Call,
+    Dim,
+    Group,
+    Mark,
+    Name,
+    Negative,
+    Number,
+    Rest,
+    Spec,
+)
+from typedshmap.notation.parser import RepeatedAxis, SyntaxFault, names_in, parse
+
+A, B, C, D = Name("a"), Name("b"), Name("c"), Name("d")
+ONE, TWO = Number(1), Number(2)
+
+
+def sized(size, **rest):
+    return Spec((Dim(size, **rest),))
+
+
+def sharded(size, *axes, **rest):
+    return sized(size, axes=Axes(axes), **rest)
+
+
+SPECS = [
+    ("", Spec(())),
+    ("4", sized(Number(4))),
+    ("0", sized(Number(0))),
+    ("batch", sized(Name("batch"))),
+    ("d2_x", sized(Name("d2_x"))),
+    ("größe", sized(Name("größe"))),
+    ("_", sized(Anything())),
+    ("_rows", sized(Anything("_rows"))),
+    ("...", Spec((Rest(),))),
+    ("*n", Spec((Rest("n"),))),
+    ("*#n", Spec((Rest("n", broadcast=True),))),
+    ("*?n", Spec((Rest("n", per_leaf=True),))),
+    ("*#?n", Spec((Rest("n", broadcast=True, per_leaf=True),))),
+    ("#n", sized(Name("n"), broadcast=True)),
+    ("#4", sized(Number(4), broadcast=True)),
+    ("#_", sized(Anything(), broadcast=True)),
+    ("#d+1", sized(Binary(D, "+", ONE), broadcast=True)),
+    ("?n", sized(Name("n"), per_leaf=True)),
+    ("#?n", sized(Name("n"), broadcast=True, per_leaf=True)),
+    ("rows=4", sized(Number(4), label="rows")),
+    ("rows=n", sized(Name("n"), label="rows")),
+    ("rows=_", sized(Anything(), label="rows")),
+    ("rows=#n", sized(Name("n"), broadcast=True, label="rows")),
+    ("rows=-d", sized(Negative(D), label="rows")),
+    ("a+1", sized(Binary(A, "+", ONE))),
+    ("a-1", sized(Binary(A, "-", ONE))),
+    ("2*a", sized(Binary(TWO, "*", A))),
+    ("a//2", sized(Binary(A, "//", TWO))),
+    ("a%2", sized(Binary(A, "%", TWO))),
+    ("a**2", sized(Binary(A, "**", TWO))),
+    ("a-b+c", sized(Binary(Binary(A, "-", B), "+", C))),
+    ("a-(b+c)", sized(Binary(A, "-", Group(Binary(B, "+", C))))),
+    ("a//b*c", sized(Binary(Binary(A, "//", B), "*", C))),
+    ("a+b*c", sized(Binary(A, "+", Binary(B, "*", C)))),
+    ("a*b+c", sized(Binary(Binary(A, "*", B), "+", C))),
+    ("(a+b)*c", sized(Binary(Group(Binary(A, "+", B)), "*", C))),
+    ("a*b**c", sized(Binary(A, "*", Binary(B, "**", C)))),
+    ("a**b**c", sized(Binary(A, "**", Binary(B, "**", C)))),
+    ("a+-b", sized(Binary(A, "+", Negative(B)))),
+    ("2**-b", sized(Binary(TWO, "**", Negative(B)))),
+    ("(-a**2)", sized(Group(Negative(Binary(A, "**", TWO))))),
+    ("((a))", sized(Group(Group(A)))),
+    ("min(a,b)", sized(Call("min", (A, B)))),
+    ("max(a+1,2,c)", sized(Call("max", (Binary(A, "+", ONE), TWO, C)))),
+    ("min(a,max(b,c))-1", sized(Binary(Call("min", (A, Call("max", (B, C)))), "-", ONE))),
+    ("min", sized(Name("min"))),
+    ("{heads}", sized(Argument("heads"))),
+    ("{self.x}", sized(Argument("self", ("x",)))),
+    ("{self.x.y}", sized(Argument("self", ("x", "y")))),
+    ("{sizes[0]}", sized(Argument("sizes", (0,)))),
+    ("{self.sizes[1].n}", sized(Argument("self", ("sizes", 1, "n")))),
+    ("{n}//2", sized(Binary(Argument("n"), "//", TWO))),
+    ("[batch/dp]", sharded(Name("batch"), "dp")),
+    ("[4/dp]", sharded(Number(4), "dp")),
+    ("[_/dp]", sharded(Anything(), "dp")),
+    ("[_rows/dp]", sharded(Anything("_rows"), "dp")),
+    ("[rows=4/dp]", sharded(Number(4), "dp", label="rows")),
+    ("[?n/dp]", sharded(Name("n"), "dp", per_leaf=True)),
+    ("[a-1/dp]", sharded(Binary(A, "-", ONE), "dp")),
+    ("[a//2/dp]", sharded(Binary(A, "//", TWO), "dp")),
+    ("[-a/dp]", sharded(Negative(A), "dp")),
+    ("[min(a,b)/dp]", sharded(Call("min", (A, B)), "dp")),
+    ("[{self.x}/dp]", sharded(Argument("self", ("x",)), "dp")),
+    ("[{sizes[0]}/dp]", sharded(Argument("sizes", (0,)), "dp")),
+    ("[b/dp,tp]", sharded(B, "dp", "tp")),
+    ("[b/(dp,tp)]", sized(B, axes=Axes(("dp", "tp"), parenthesised=True))),
+    ("[b/(dp)]", sized(B, axes=Axes(("dp",), parenthesised=True))),
+    ("[b/]", sharded(B)),
+    ("[_/]", sharded(Anything())),
+    ("[#b/]", sharded(B, broadcast=True)),
+    ("+a", Spec((), (Mark("+", "a"),))),
+    ("+a +b", Spec((), (Mark("+", "a"), Mark("+", "b")))),
+    ("-a", Spec((), (Mark("-", "a"),))),
+    ("~a", Spec((), (Mark("~", "a"),))),
+    ("b +tp -dp ~sp", Spec((Dim(B),), (Mark("+", "tp"), Mark("-", "dp"), Mark("~", "sp")))),
+    ("[b/dp] ... d", Spec((Dim(B, Axes(("dp",))), Rest(), Dim(D)))),
+    (
+        "[batch/dp] seqlen [heads/tp] d",
+        Spec((Dim(Name("batch"), Axes(("dp",))), Dim(Name("seqlen")), Dim(Name("heads"), Axes(("tp",))), Dim(D))),
+    ),
+]
+IDS = [source or "no dims" for source, _ in SPECS]
+
+
+@pytest.mark.parametrize(("source", "spec"), SPECS, ids=IDS)
+def test_a_text_is_its_nodes_and_they_print_as_the_text(source, spec):
+    assert parse(source) == spec
+    assert str(spec) == source
+
+
+@pytest.mark.parametrize(
+    ("source", "printed"),
+    [
+        ("  a\t b\n", "a b"),
+        ("[ a / dp , tp ]", "[a/dp,tp]"),
+        ("( a + 1 )", "(a+1)"),
+        ("{ self . x }", "{self.x}"),
+        ("[b/(dp,)]", "[b/(dp)]"),
+        ("?#n", "#?n"),
+        ("*?#n", "*#?n"),
+        ("*_rest", "..."),
+        ("007", "7"),
+    ],
+)
+def test_other_ways_of_writing_print_in_one_form(source, printed):
+    assert str(parse(source)) == printed
+    assert parse(source) == parse(printed)
+
+
+def cut(source, item):
+    return source[slice(*item.span)]
+
+
+@pytest.mark.parametrize(("source", "spec"), SPECS, ids=IDS)
+def test_the_span_of_each_item_is_its_text(source, spec):
+    found = parse(source)
+    assert [cut(source, item) for item in found.dims] == [str(item) for item in spec.dims]
+    assert [cut(source, item) for item in found.marks] == [str(item) for item in spec.marks]
+
+
+@pytest.mark.parametrize(
+    ("source", "size", "axes"),
+    [
+        ("[batch/dp,tp]", "batch", "dp,tp"),
+        ("[ #n + 1 / ]", "n + 1", "]"),
+        ("x  [rows=4/(dp, tp)]", "4", "(dp, tp)"),
+        ("a [{self.x}//2 /tp] +dp", "{self.x}//2", "tp"),
+    ],
+)
+def test_the_spans_of_a_size_and_of_its_axes_are_their_text(source, size, axes):
+    (dim,) = (dim for dim in parse(source).dims if dim.axes is not None)
+    assert source[slice(*dim.size_span)] == size
+    assert cut(source, dim.axes) == axes
+
+
+def test_spans_point_into_text_with_any_spaces():
+    source = "  [ b / dp ]   ...\n -tp  "
+    spec = parse(source)
+    assert [cut(source, item) for item in (*spec.dims, *spec.marks)] == ["[ b / dp ]", "...", "-tp"]
+
+
+def test_a_spec_remembers_its_source():
+    assert parse(" [b/dp]  d ").source == " [b/dp]  d "
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [("4", ()), ("_", ()), ("a", ("a",)), ("{a}", ()), ("(a-b)*-min(c,2)", ("a", "b", "c")), ("2**a", ("a",))],
+)
+def test_the_names_of_an_expression_are_those_whose_sizes_it_needs(source, names):
+    assert names_in(parse(source).dims[0].size) == names
+
+
+NO_MARK_AXIS = "an expression holds no spaces, as in d+1"
+BRACES = "write {argument} or {argument.attribute}"
+AXES = "write [dim/axis], or [dim/a,b] for two"
+ALONE = "any number of dims stand alone, as in ... or *name"
+NAMELESS = "give it a name, or write ..."
+FAULTS = [
+    ("... *n", "'...' and '*n' both stand for any number of dims", "*n", "keep one of them"),
+    ("*m a ...", "'*m' and '...' both stand for any number of dims", "...", "keep one of them"),
+    ("a +tp b", "'+tp' stands before a dim", "+tp", "move '+tp' to the end"),
+    ("~tp +dp ...", "'+dp' stands before a dim", "+dp", "move '+dp' to the end"),
+    ("a, b", "a comma between dims", ",", "separate dims by spaces"),
+    ("a,b", "a comma between dims", ",", "separate dims by spaces"),
+    (", b", "a comma between dims", ",", "separate dims by spaces"),
+    ("[a/dp], b", "a comma between dims", ",", "separate dims by spaces"),
+    ("batch!dp", "unexpected character '!'", "!", "write [batch/dp]"),
+    ("a !dp", "unexpected character '!'", "!", None),
+    ("a $", "unexpected character '$'", "$", None),
+    ("a b)", "')' closes nothing", ")", None),
+    ("(a]", "']' closes nothing", "]", None),
+    ("[a/(dp]", "']' closes nothing", "]", None),
+    ("(a [b/dp]", "'(' is never closed", "(", None),
+    ("[a/dp", "'[' is never closed", "[", None),
+    ("{a", "'{' is never closed", "{", None),
+    ("n/2", "a single '/' divides nothing", "/", "write n//2"),
+    ("batch/dp s", "'batch/dp' is sharded without brackets", "batch/dp", "write [batch/dp]"),
+    ("b/(dp,tp)", "'b/(dp,tp)' is sharded without brackets", "b/(dp,tp)", "write [b/dp,tp]"),
+    ("b/dp,tp", "'b/dp,tp' is sharded without brackets", "b/dp,tp", "write [b/dp,tp]"),
+    ("b/", "'b/' is sharded without brackets", "b/", "write [b/axis]"),
+    ("[a/dp]x", "unexpected 'x' after '[a/dp]'", "x", None),
+    ("[a/dp]/tp", "unexpected '/' after '[a/dp]'", "/", None),
+    ("+tp/dp", "unexpected '/' after '+tp'", "/", None),
+    ("+tp+dp", "unexpected '+' after '+tp'", "+", None),
+    ("{h}x", "unexpected 'x' after '{h}'", "x", None),
+    ("*n+1", "unexpected '+' after '*n'", "+", None),
+    ("a.b", "unexpected '.' after 'a'", ".", None),
+    ("d +1", "'+' wants a mesh axis", "+1", f"write +axis, as in +tp; {NO_MARK_AXIS}"),
+    ("d - 1", "'-' wants a mesh axis", "-", f"write -axis, as in -tp; {NO_MARK_AXIS}"),
+    ("d ~", "'~' wants a mesh axis", "~", f"write ~axis, as in ~tp; {NO_MARK_AXIS}"),
+    ("*", "'*' wants a name", "*", "write *name, or ... for dims without a name"),
+    ("a *4", "'*' wants a name", "*4", "write *name, or ... for dims without a name"),
+    ("*#", "'*' wants a name", "*#", "write *name, or ... for dims without a name"),
+    ("*#_n", "'_n' has no size to compare", "*#_n", NAMELESS),
+    ("*?_n", "'_n' has no size to compare", "*?_n", NAMELESS),
+    ("#...", "unexpected '...'", "...", ALONE),
+    ("{a.0}", "unexpected '0' in braces", "0", BRACES),
+    ("{a.0 x}", "unexpected '0' in braces", "0", BRACES),
+    ("{a[x]}", "unexpected 'x' in braces", "x", BRACES),
+    ("9" * 101, "a size of 101 digits", "9" * 101, None),
+    ("(" * 3000 + "a" + ")" * 3000, "the dims are nested too deeply", "(" * 3000 + "a" + ")" * 3000, None),
+    ("a/b/c", "'a/b/c' is sharded without brackets", "a/b/c", "write [a/axis]"),
+    ("##a", "'#' is written twice", "#", None),
+    ("?#?a", "'?' is written twice", "?", None),
+    ("?4", "'?' wants a name", "?4", "write ?name"),
+    ("?_", "'?' wants a name", "?_", "write ?name"),
+    ("?a+1", "'?' wants a name", "?a+1", "write ?name"),
+    ("#", "a dim is missing here", "#", None),
+    ("rows=", "a dim is missing here", "rows=", None),
+    ("[.../dp]", "'[.../dp]' shards any number of dims", "...", "brackets hold one dim; name the dim that is sharded"),
+    ("[*n/dp]", "'[*n/dp]' shards any number of dims", "*", "brackets hold one dim; name the dim that is sharded"),
+    ("a []", "brackets without a dim", "[]", "write [dim/axis]; _ is a dim of any size"),
+    ("[/dp]", "brackets without a dim", "[/dp]", "write [dim/axis]; _ is a dim of any size"),
+    ("[a]", "'[a]' names no mesh axis", "[a]", "write [a/axis], or [a/] for a dim that is not sharded"),
+    ("[#a/dp]", "'#a' may be of size 1, so it may not be sharded", "[#a/dp]", "write [a/dp], or #a"),
+    ("[a/dp tp]", "unexpected 'tp' among mesh axes", "tp", "write [dim/a,b]"),
+    ("[a/dp/tp]", "unexpected '/' among mesh axes", "/", "write [dim/a,b]"),
+    ("[a/(dp tp)]", "unexpected 'tp' among mesh axes", "tp", "write [dim/a,b]"),
+    ("[a/2]", "'2' is no mesh axis", "2", AXES),
+    ("[a/()]", "')' is no mesh axis", ")", AXES),
+    ("[a/dp,]", "']' is no mesh axis", "]", AXES),
+    ("_+1", "'_' has no size to compute with", "_+1", "give it a name"),
+    ("[min(_n,2)/dp]", "'_n' has no size to compute with", "min(_n,2)", "give it a name"),
+    ("b a+", "'a+' ends too early", "a+", None),
+    ("a**", "'a**' ends too early", "a**", None),
+    ("(a+)", "unexpected ')'", ")", None),
+    ("/dp", "unexpected '/'", "/", None),
+    ("a == b", "unexpected '='", "=", None),
+    ("min(a,)", "unexpected ')'", ")", None),
+    ("min(,a)", "a comma between dims", ",", "separate dims by spaces"),
+    ("abs(a)", "unknown function 'abs'", "abs", "min and max are known"),
+    ("(a b)", "unexpected 'b' in parentheses", "b", None),
+    ("min(a/2,b)", "unexpected '/' in parentheses", "/", None),
+    ("{}", "braces want an argument's name", "}", BRACES),
+    ("{1}", "braces want an argument's name", "1", BRACES),
+    ("{a b}", "unexpected 'b' in braces", "b", BRACES),
+    ("{a.}", "unexpected '}' in braces", "}", BRACES),
+    ("{a[x]}", "unexpected 'x' in braces", "x", BRACES),
+]
+
+
+def fault_of(source):
+    with pytest.raises(SyntaxFault) as caught:
+        parse(source)
+    return caught.value
+
+
+@pytest.mark.parametrize(("source", "problem", "place", "cure"), FAULTS, ids=[row[0] for row in FAULTS])
+def test_a_mistake_is_told_with_its_place_and_its_cure(source, problem, place, cure):
+    fault = fault_of(source)
+    told = (fault.problem, source[slice(*fault.span)], fault.cure)
+    assert (type(fault), fault.source, told) == (SyntaxFault, source, (problem, place, cure))
+
+
+@pytest.mark.parametrize(
+    ("source", "axis", "span"),
+    [
+        ("[a/dp] [b/dp]", "dp", (10, 12)),
+        ("[a/dp,tp] [b/(sp,tp)]", "tp", (13, 20)),
+        ("[a/dp,dp]", "dp", (3, 8)),
+        ("[a/tp] +tp", "tp", (7, 10)),
+        ("+dp -dp", "dp", (4, 7)),
+    ],
+)
+def test_a_mesh_axis_that_stands_twice_is_told_at_its_second_place(source, axis, span):
+    fault = fault_of(source)
+    told = (fault.problem, fault.span, fault.cure)
+    assert (type(fault), fault.axis) == (RepeatedAxis, axis)
+    assert told == (f"mesh axis '{axis}' is used twice", span, None)
+
+
+def test_of_two_faulty_places_the_first_is_told():
+    source = "$ a $"
+    assert fault_of(source).span == (0, 1)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(specs())
+def test_what_a_spec_prints_parses_to_the_same_spec(spec):
+    assert parse(str(spec)) == spec
+
+
+@settings(max_examples=300, deadline=None)
+@given(specs())
+def test_what_a_spec_prints_can_be_cut_out_by_its_spans(spec):
+    source = str(spec)
+    found = parse(source)
+    assert [cut(source, item) for item in (*found.dims, *found.marks)] == [*map(str, spec.dims), *map(str, spec.marks)]
+
+
+TOKENS = ("a", "dp", "min", "n1", "0", "17", " ", "...", "//", "**", *"[](){}/,+-*%=#?~._!$")
+noise = st.one_of(
+    st.text(alphabet="ab_1 .,/+-*%=#?~()[]{}!", max_size=24),
+    st.lists(st.sampled_from(TOKENS), max_size=16).map("".join),
+    st.text(max_size=12),
+)
+
+
+def parsed(source):
+    """The spec, or None for a SyntaxFault; any other exception is the test's."""
+    try:
+        return parse(source)
+    except SyntaxFault as fault:
+        assert 0 <= fault.span[0] < fault.span[1] <= len(source)
+        return None
+
+
+@settings(max_examples=4000, deadline=None)
+@given(noise)
+def test_any_text_parses_or_is_a_syntax_fault_with_a_place(source):
+    spec = parsed(source)
+    assert spec is None or isinstance(spec, Spec)
