@@ -201,12 +201,18 @@ class _Call:
             walk.visit(node, value, subject)
             spans.append((first, len(walk.leaves)))
         walk.settle()
-        self._raise(region, walk, tuple(walk.failures))
+        self._raise(region, walk, (*walk.failures, *self._unknown_in_result(region)))
         for (name, subject, node, value), (first, last) in zip(arguments, spans, strict=True):
             if holds_arrays(node):
                 structure = jax.tree_util.tree_structure(value)
                 self.parts.append(_Argument(name, subject, structure, first, last))
         return walk
+
+    def _unknown_in_result(self, region: Region) -> list[Failure]:
+        """Mesh axes in the result's hints that there are not; said before the body runs."""
+        assert self.typed.result is not None
+        wrong = ((hint, region.layout(hint)) for hint in array_hints(self.typed.result))
+        return [Failure(what, RETURN, hint.text) for hint, what in wrong if not isinstance(what, Layout)]
 
     def _raise(self, region: Region, walk: Walk, failures: tuple[Failure, ...]) -> None:
         if failures:
