@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -62,9 +62,10 @@ def context_mesh() -> AbstractMesh:
     return jax.sharding.get_abstract_mesh()
 
 
-def manual_axes(mesh: AnyMesh) -> dict[str, int]:
+def manual_axes(mesh: AnyMesh) -> tuple[tuple[str, int], ...]:
     """The mesh axes that are manual here, with their sizes."""
-    return {name: mesh.shape[name] for name in mesh.manual_axes}
+    manual = mesh.manual_axes
+    return tuple((name, size) for name, size in mesh.shape_tuple if name in manual) if manual else ()
 
 
 def explicit_axes(mesh: AnyMesh) -> frozenset[str]:
@@ -260,14 +261,22 @@ def device_ids(sharding: jax.sharding.Sharding) -> list[int]:
     return sorted(int(getattr(device, "id")) for device in sharding.device_set)  # noqa: B009 (unknown to type checkers)
 
 
+@lru_cache(maxsize=256)
+def dtype_name(dtype: Any) -> str:
+    """JAX's name of a dtype."""
+    return str(dtype)
+
+
 def canonical_dtype(x: Any) -> str:
     """The name of the dtype that JAX gives a value: ``float32`` for a float64 of NumPy."""
-    return str(jax.typeof(x).dtype)
+    if isinstance(x, SHAPES):
+        return dtype_name(jax.dtypes.canonicalize_dtype(x.dtype))
+    return dtype_name(jax.typeof(x).dtype)
 
 
 def own_dtype(x: Any) -> str:
     """The name of a value's own dtype; a Python scalar's as JAX makes it."""
-    return str(x.dtype) if hasattr(x, "dtype") else canonical_dtype(x)
+    return dtype_name(x.dtype) if hasattr(x, "dtype") else canonical_dtype(x)
 
 
 def is_jit_disabled() -> bool:

@@ -63,7 +63,7 @@ def _owed(leaf: Found, region: Region) -> frozenset[str]:
     if leaf.hint is None or not leaf.hint.spec.marks or not region.typed:
         return frozenset()
     layout = region.layout(leaf.hint)
-    return layout.unreduced & frozenset(region.held) if isinstance(layout, Layout) else frozenset()
+    return layout.unreduced & frozenset(region.sizes) if isinstance(layout, Layout) else frozenset()
 
 
 def size(name: str) -> int:
@@ -91,7 +91,7 @@ def shard_size(name: str) -> int:
     if name.startswith("["):
         return _bracketed_size(name)
     bound, whole = _bound("shard_size", name)
-    held = current_region().held
+    held = current_region().sizes
     shards = {prod(held.get(axis, 1) for axis in axes) for axes in bound.layouts}
     if len(shards) > 1:
         ways = " and ".join(sorted(f"[{name}/{','.join(axes)}]" for axes in bound.layouts))
@@ -110,7 +110,7 @@ def _bracketed_size(text: str) -> int:
     if len(dims) != 1 or not isinstance(layout, Layout):
         raise ShapeError(f"shard_size: '{text}' is not one dim over the axes of this mesh")
     whole = size(str(dims[0].size))  # type: ignore[union-attr]
-    return whole // prod(region.held.get(axis, 1) for axis in layout.parts[0])
+    return whole // prod(region.sizes.get(axis, 1) for axis in layout.parts[0])
 
 
 def sizes() -> dict[str, int]:

@@ -16,6 +16,7 @@ from . import _jax
 from .errors import MeshAxisError, ShardingError, StructureError, TypedShmapError
 from .errors.failures import Failure, Report, Told
 from .errors.wording import mesh_text
+from .hints.scope import Axes
 from .hints.walk import Found
 
 
@@ -30,8 +31,8 @@ class Crossing:
     """
 
     mesh: _jax.AnyMesh
-    held: dict[str, int]
-    new: dict[str, int]
+    held: Axes
+    new: Axes
 
 
 def read_mesh(mesh: Any) -> _jax.AnyMesh | None:
@@ -86,7 +87,8 @@ def find_crossing(
         )
     held = _jax.manual_axes(context)
     manual = axis_names or frozenset(found.axis_names)
-    return Crossing(found, held, {a: found.shape[a] for a in found.axis_names if a in manual and a not in held})
+    new = tuple((a, size) for a, size in found.shape_tuple if a in manual and (a, size) not in held)
+    return Crossing(found, held, new)
 
 
 def _in_context(name: str, mesh: _jax.AnyMesh | None, context: AbstractMesh) -> _jax.AnyMesh:

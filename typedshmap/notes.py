@@ -26,5 +26,5 @@ def add_note(error: Exception, scope: Scope, region: Region, leaves: Iterable[Fo
     if len(arrays) > _MOST:
         lines.append(f"    and {len(arrays) - _MOST} more")
     sizes = sizes_text(scope.sizes)
-    lines += [f"Mesh: {mesh_text((region.mesh or {}).items())}"] + ([f"Sizes: {sizes}"] if sizes else [])
+    lines += [f"Mesh: {mesh_text(region.mesh or ())}"] + ([f"Sizes: {sizes}"] if sizes else [])
     error.add_note("\n".join(lines))

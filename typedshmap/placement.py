@@ -11,8 +11,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from . import _jax
 from .errors import MeshAxisError, StructureError, error_of
 from .errors.failures import Failure, NotAnArray
-from .hints.leaf import describe, spec_of
-from .hints.scope import Region, aliases_here, current_region
+from .hints.leaf import describe
+from .hints.scope import Region, aliases_here, current_region, same
 from .hints.trees import Either, Items, Leaf, Node, Record, Static, node_name, node_of
 from .hints.walk import Found, Walk
 from .meshes import read_mesh
@@ -45,7 +45,7 @@ def partition_specs(T: Any, like: Any = None) -> Any:
     node = node_of(T)
     if like is None:
         return _specs_of(node, region, "")
-    placing = Region(region.mesh, {}, aliases=region.aliases, role="placement")
+    placing = same(Region(region.mesh, (), aliases=region.aliases, role="placement"))
     walk = _walked(placing, node, like, "partition_specs")
     specs = [_spec(leaf, placing) for leaf in walk.leaves]
     return _jax.like(like, specs)
@@ -63,9 +63,7 @@ def _walked(region: Region, node: Node, value: Any, verb: str) -> Walk:
 def _spec(leaf: Found, region: Region) -> Any:
     if leaf.hint is None:
         return jax.sharding.PartitionSpec()
-    layout = region.layout(leaf.hint)
-    assert isinstance(layout, Layout)
-    return spec_of(leaf.hint, layout, len(getattr(leaf.value, "shape", ())))
+    return region.spec(leaf.hint, len(getattr(leaf.value, "shape", ())))
 
 
 def _specs_of(node: Node, region: Region, path: str) -> Any:
@@ -76,7 +74,7 @@ def _specs_of(node: Node, region: Region, path: str) -> Any:
             if not isinstance(layout, Layout):
                 where = Subject("placed", "hint", path)
                 raise error_of(region.report("partition_specs", (Failure(layout, where, hint.text),), NO_SIZES))
-            return spec_of(hint, layout, len(hint.spec.dims))
+            return region.spec(hint, len(hint.spec.dims))
         case Static(hint) if hint is type(None):
             return None
         case Items(items):
@@ -128,8 +126,9 @@ def shard(x: T, hint: Any, mesh: Mesh | AbstractMesh | None = None) -> T:
       ShapeError, DtypeError, StructureError: for a leaf that does not fit, by its path.
     """
     found = read_mesh(mesh) or _ambient_mesh()
-    sizes = dict(found.shape)
-    region = Region(sizes, {}, sizes, aliases=aliases_here({}), role="placement", explicit=_jax.explicit_axes(found))
+    aliases, explicit = tuple(aliases_here({}).items()), _jax.explicit_axes(found)
+    axes = found.shape_tuple
+    region = same(Region(axes, (), axes, aliases=aliases, role="placement", explicit=explicit))
     walk = _walked(region, node_of(hint), x, "shard")
     return _jax.like(x, [_placed(leaf, found, region) for leaf in walk.leaves])
 

@@ -22,8 +22,9 @@ from . import _jax
 from .errors import TypedShmapError, error_of
 from .errors.failures import Failure, NoArray
 from .hints.axes import Axes, read_aliases
-from .hints.leaf import describe, layout_axes, spec_of
-from .hints.scope import Region, Scope, aliases_here, axes_here, entered
+from .hints.leaf import describe, layout_axes
+from .hints.scope import Axes as RegionAxes
+from .hints.scope import Region, Scope, aliases_here, axes_here, entered, same
 from .hints.signatures import Hinted, Typed, caller, name_of
 from .hints.trees import Anything, array_hints, holds_arrays
 from .hints.walk import Found, Walk
@@ -192,7 +193,8 @@ class _Call:
         ]
         options = self.options
         self.crossing = find_crossing(self.typed.name, options.mesh, options.axis_names, candidates)
-        self.aliases = aliases_here(options.axes)
+        self.aliases = tuple(aliases_here(options.axes).items())
+        self.manual = frozenset(name for name, _ in self.crossing.new)
         region = self._region(self.crossing.held, split=self.crossing.new)
         walk = Walk(region, self.bound.arguments)
         spans: list[tuple[int, int]] = []
@@ -218,21 +220,20 @@ class _Call:
         if failures:
             raise error_of(region.report(self.typed.name, failures, walk.sizes))
 
-    def _region(
-        self, held: Mapping[str, int], split: Mapping[str, int] | None = None, watched: frozenset[str] = frozenset()
-    ) -> Region:
+    def _region(self, held: RegionAxes, split: RegionAxes = (), watched: frozenset[str] = frozenset()) -> Region:
         mesh = self.crossing.mesh
-        return Region(
-            dict(mesh.shape),
+        region = Region(
+            mesh.shape_tuple,
             held,
-            split or {},
-            frozenset(self.crossing.new),
+            split,
+            self.manual,
             watched,
             self.options.check_vma,
             self.aliases,
             "boundary",
             _jax.explicit_axes(mesh),
         )
+        return same(region)
 
     def run(self) -> Any:
         """Map the body over the shards, and put the result together."""
@@ -248,7 +249,7 @@ class _Call:
             # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
             # when the result is, and JAX reads them after it has called the body.
             out_specs=self.out_specs,
-            axis_names=frozenset(self.crossing.new),
+            axis_names=self.manual,
             check_vma=self.options.check_vma,
         )
         if _jax.is_outside_traces() and not _jax.is_jit_disabled():
@@ -266,17 +267,17 @@ class _Call:
 
     def _spec(self, region: Region, leaf: Found) -> PartitionSpec:
         assert leaf.hint is not None
-        layout = region.layout(leaf.hint)
-        assert isinstance(layout, Layout)
-        return spec_of(leaf.hint, layout, len(getattr(leaf.value, "shape", ())), frozenset(self.crossing.new))
+        rank = len(getattr(leaf.value, "shape", ()))
+        # All axes are manual already where none is crossed, and no spec is asked for.
+        return region.spec(leaf.hint, rank) if self.manual else PartitionSpec()
 
     # -- inside
 
     def _body(self, *shards: Any) -> list[Any]:
         """What ``jax.shard_map`` maps: leaves in, leaves out."""
         crossing, typed = self.crossing, self.typed
-        watched = frozenset(crossing.new) or self._mentioned()
-        region = self._region({**crossing.held, **crossing.new}, watched=watched)
+        watched = self.manual or self._mentioned()
+        region = self._region(crossing.held + crossing.new, watched=watched)
         leaves = self._shard_leaves(shards)
         args, kwargs = self._arguments(leaves)
         scope = Scope(
@@ -284,7 +285,7 @@ class _Call:
             self.bound.arguments,
             self.walk.sizes,
             axes_here(self.options.axes),
-            manual=frozenset(region.held),
+            manual=frozenset(region.sizes),
             watched=region.watched,
             typed=self.options.check_vma,
         )

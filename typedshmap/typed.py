@@ -64,7 +64,7 @@ def _call(typed: Typed, aliases: Aliases, args: tuple[Any, ...], kwargs: dict[st
     region = current_region(aliases)
     bound = typed.bind(args, kwargs)
     sizes = _check_arguments(typed, bound, region)
-    manual = frozenset(region.held)
+    manual = frozenset(region.sizes)
     scope = Scope(
         typed.name,
         bound.arguments,

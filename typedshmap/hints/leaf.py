@@ -22,7 +22,6 @@ from ..errors.failures import (
 )
 from ..notation.layout import Layout
 from ..notation.match import Match, UnboundNames, match
-from ..notation.nodes import Dim
 from ..notation.sizes import Sizes, Subject
 from .array import ArrayHint
 from .dtypes import takes
@@ -118,9 +117,9 @@ def _wrong_over_mesh(value: Any, layout: Layout, hint: ArrayHint, region: Region
 
 
 def _wrong_varying(value: Any, layout: Layout, region: Region) -> Varies | Owes | OwesNothing | StaysReduced | None:
-    """DESIGN 2: V is in S, P or W; U is in P; each axis of P is in V or U."""
+    """V is in S, P or W; U is in P; each axis of P is in V or U: the rule of the notation's page."""
     kind, watched = _jax.manual_type(value), region.watched
-    order = tuple(axis for axis in region.held if axis in watched)
+    order = tuple(axis for axis in region.sizes if axis in watched)
     mentioned = layout.sharded | layout.unreduced | layout.varying
     if extra := kind.varying & watched - mentioned:
         return Varies(tuple(axis for axis in order if axis in extra), region.role == "boundary")
@@ -128,7 +127,7 @@ def _wrong_varying(value: Any, layout: Layout, region: Region) -> Varies | Owes 
         return Owes(tuple(axis for axis in order if axis in owed))
     for axis in order:
         if axis in layout.unreduced and axis not in kind.varying | kind.unreduced:
-            return OwesNothing(axis, region.held[axis])
+            return OwesNothing(axis, region.sizes[axis])
     if region.role == "boundary" and (kept := kind.reduced & watched - layout.reduced):
         return StaysReduced(tuple(axis for axis in order if axis in kept))
     return None
@@ -143,9 +142,9 @@ def _wrong_sharding(value: Any, layout: Layout, hint: ArrayHint, region: Region)
     typed = _jax.explicit_spec(value)
     if region.role == "boundary":
         if region.crossed and (typed is not None or region.crossed <= region.explicit):
-            return _wrong_explicit(typed, spec_of(hint, layout, rank, region.crossed), region)
+            return _wrong_explicit(typed, region.spec(hint, rank), region)
         return None
-    spec = spec_of(hint, layout, rank)
+    spec = region.spec(hint, rank)
     if typed is not None:
         return _wrong_typed(typed, spec)
     placed = _jax.placement(value)
@@ -192,13 +191,3 @@ def _wrong_typed(typed: NamedSharding, want: Any) -> WrongSharding | None:
 def layout_axes(layout: Layout) -> frozenset[str]:
     """Every mesh axis that a layout mentions."""
     return layout.sharded | layout.unreduced | layout.reduced | layout.varying
-
-
-def spec_of(hint: ArrayHint, layout: Layout, rank: int, axes: frozenset[str] | None = None) -> Any:
-    """The PartitionSpec of full rank that a hint means, with only the given mesh axes if any are given."""
-    parts: list[tuple[str, ...]] = []
-    for dim, names in zip(hint.spec.dims, layout.parts, strict=True):
-        kept = names if axes is None else tuple(name for name in names if name in axes)
-        parts += [kept] if isinstance(dim, Dim) else [()] * (rank - len(layout.parts) + 1)
-    keep = (lambda marked: marked) if axes is None else (lambda marked: marked & axes)
-    return _jax.partition_spec(parts, keep(layout.unreduced), keep(layout.reduced))

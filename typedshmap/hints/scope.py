@@ -10,18 +10,23 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from .. import _jax
 from ..errors.failures import Failure, Report
 from ..notation.layout import Aliases, AxisTwice, Layout, UnknownAxis, resolve
 from ..notation.match import View
+from ..notation.nodes import Dim, Spec
 from ..notation.sizes import NO_SIZES, Sizes
 from .array import ArrayHint
 from .axes import current_aliases, current_depth
 
+Axes = tuple[tuple[str, int], ...]
+"""Mesh axes with their sizes."""
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True)
 class Region:
     """Where values are checked.
 
@@ -39,26 +44,36 @@ class Region:
       explicit: the mesh axes of type Explicit.
     """
 
-    mesh: Mapping[str, int] | None
-    held: Mapping[str, int]
-    split: Mapping[str, int] = field(default_factory=dict)
+    mesh: Axes | None
+    held: Axes
+    split: Axes = ()
     crossed: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
     typed: bool = False
-    aliases: Aliases = field(default_factory=dict)
+    aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
     role: Literal["value", "boundary", "placement"] = "value"
     explicit: frozenset[str] = frozenset()
-    _layouts: dict[ArrayHint, Layout | UnknownAxis | AxisTwice] = field(default_factory=dict)
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes of the axes over which a value here is one shard."""
+        return dict(self.held)
+
+    @cached_property
+    def known(self) -> Known:
+        """What has been worked out of the hints that were seen here."""
+        return Known(self)
 
     def layout(self, hint: ArrayHint) -> Layout | UnknownAxis | AxisTwice:
         """The mesh axes that a hint means here."""
-        found = self._layouts.get(hint)
-        if found is None:
-            found = self._layouts[hint] = resolve(hint.spec, self.aliases, self.mesh)
-        return found
+        return self.known.layout(hint)
+
+    def spec(self, hint: ArrayHint, rank: int) -> Any:
+        """The PartitionSpec of full rank that a hint means here, over the axes that are crossed, if any are."""
+        return self.known.spec(hint, rank)
 
     def view(self, arguments: Mapping[str, Any]) -> View:
-        return View(self.held, self.split, arguments)
+        return View(self.sizes, dict(self.split), arguments)
 
     @property
     def is_manual(self) -> bool:
@@ -66,10 +81,58 @@ class Region:
 
     def report(self, function: str, failures: tuple[Failure, ...], sizes: Sizes) -> Report:
         """The facts of an error here."""
-        used = tuple((name, axes) for name, axes in self.aliases.items() if axes != (name,))
-        manual = tuple(self.held) if self.held else None
-        mesh = tuple((self.mesh or {}).items())
-        return Report(function, failures, mesh, manual, self.is_manual, used, sizes)
+        used = tuple((name, axes) for name, axes in self.aliases if axes != (name,))
+        manual = tuple(self.sizes) if self.held else None
+        return Report(function, failures, self.mesh or (), manual, self.is_manual, used, sizes)
+
+
+@lru_cache(maxsize=256)
+def same(region: Region) -> Region:
+    """The region that is equal to this one and was seen before, with all that it knows."""
+    return region
+
+
+_MOST_HINTS = 4096
+
+
+class Known:
+    """Per hint its mesh axes and specs in one region, worked out once; bounded."""
+
+    def __init__(self, region: Region) -> None:
+        self.mesh = None if region.mesh is None else dict(region.mesh)
+        self.aliases = dict(region.aliases)
+        self.crossed = region.crossed or None
+        self.layouts: dict[ArrayHint, Layout | UnknownAxis | AxisTwice] = {}
+        self.specs: dict[tuple[ArrayHint, int], Any] = {}
+        self.plain: dict[ArrayHint, Any] = {}
+
+    def layout(self, hint: ArrayHint) -> Layout | UnknownAxis | AxisTwice:
+        found = self.layouts.get(hint)
+        if found is None:
+            if len(self.layouts) >= _MOST_HINTS:
+                self.layouts.clear()
+                self.specs.clear()
+                self.plain.clear()
+            found = self.layouts[hint] = resolve(hint.spec, self.aliases, self.mesh)
+        return found
+
+    def spec(self, hint: ArrayHint, rank: int) -> Any:
+        found = self.specs.get((hint, rank))
+        if found is None:
+            layout = self.layout(hint)
+            assert isinstance(layout, Layout)
+            found = self.specs[hint, rank] = spec_of(hint.spec, layout, rank, self.crossed)
+        return found
+
+
+def spec_of(spec: Spec, layout: Layout, rank: int, axes: frozenset[str] | None) -> Any:
+    """A PartitionSpec of full rank, with only the given mesh axes if any are given."""
+    parts: list[tuple[str, ...]] = []
+    for dim, names in zip(spec.dims, layout.parts, strict=True):
+        kept = names if axes is None else tuple(name for name in names if name in axes)
+        parts += [kept] if isinstance(dim, Dim) else [()] * (rank - len(layout.parts) + 1)
+    keep = (lambda marked: marked) if axes is None else (lambda marked: marked & axes)
+    return _jax.partition_spec(parts, keep(layout.unreduced), keep(layout.reduced))
 
 
 @dataclass
@@ -117,14 +180,13 @@ def entered(scope: Scope) -> Generator[Scope]:
 
 def current_region(axes: Aliases | None = None) -> Region:
     """The region that the program is in, as JAX knows it, with what the innermost scope adds."""
-    scope = _scope.get()
     mesh = _jax.context_mesh()
     held = _jax.manual_axes(mesh)
-    aliases = aliases_here(axes or {})
-    watched, typed = _watched(scope, held)
-    known = None if mesh.empty else dict(mesh.shape)
+    watched, typed = _watched(_scope.get(), held)
+    known = None if mesh.empty else mesh.shape_tuple
+    aliases = tuple(aliases_here(axes or {}).items())
     explicit = _jax.explicit_axes(mesh)
-    return Region(known, held, watched=watched, typed=typed, aliases=aliases, explicit=explicit)
+    return same(Region(known, held, watched=watched, typed=typed, aliases=aliases, explicit=explicit))
 
 
 def aliases_here(own: Aliases) -> dict[str, tuple[str, ...]]:
@@ -145,16 +207,16 @@ def axes_here(own: Aliases) -> dict[str, tuple[str, ...]]:
     return {**(scope.axes if scope else {}), **own}
 
 
-def _watched(scope: Scope | None, held: Mapping[str, int]) -> tuple[frozenset[str], bool]:
+def _watched(scope: Scope | None, held: Axes) -> tuple[frozenset[str], bool]:
     """The axes that hints must mention, and whether JAX types values, in a region of these axes.
 
     A scope knows both for its own region. A plain ``jax.shard_map`` inside of it adds its axes.
     """
-    manual = frozenset(held)
+    manual = frozenset(name for name, _ in held)
     if not manual:
         return manual, False
     if scope is not None and scope.manual == manual:
         return scope.watched, scope.typed
-    typed = _jax.are_values_typed(next(iter(held)))
+    typed = _jax.are_values_typed(held[0][0])
     outer = scope.manual - scope.watched if scope is not None else frozenset()
     return manual - outer, typed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _jax
 from ..errors.failures import (
@@ -26,13 +26,13 @@ from ..errors.failures import (
 from ..notation.sizes import NO_SIZES, Sizes, Subject
 from .array import ArrayHint
 from .leaf import check_leaf, describe
+from .plain import plain_of
 from .scope import Region
 from .statics import fits
 from .trees import Anything, Either, Items, Keyed, Leaf, Node, Record, Repeated, Static, Tree, node_name
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """One leaf of a value: the array and its hint, or a static leaf without one."""
 
     value: Any
@@ -102,6 +102,10 @@ class Walk:
     # -- leaves
 
     def _visit_array(self, node: Leaf, value: Any, subject: Subject, leaf: str | None) -> None:
+        plain = plain_of(node.hint, self.region)
+        if plain is not None and plain.fits(value, self.sizes):
+            self.leaves.append(Found(value, node.hint, subject))
+            return
         fit = check_leaf(value, node.hint, self.region, self.sizes, subject, self.arguments, leaf)
         if isinstance(fit, Failure):
             self.failures.append(fit)
@@ -109,6 +113,8 @@ class Walk:
             self.failures.append(Failure(fit.unbound, subject, node.hint.text, _jax.type_text(value)))
         else:
             self.sizes = fit.sizes
+            if plain is not None:
+                plain.learn(value)
             if fit.unbound is not None:
                 self.waiting.append(Late(node, value, subject, leaf, len(self.leaves)))
         self.leaves.append(Found(value, node.hint, subject))
