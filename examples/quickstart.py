@@ -112,15 +112,13 @@ def attention(
     causal = jnp.tril(jnp.ones((size("seq"), size("seq")), bool))
     probabilities = jax.nn.softmax(jnp.where(causal, scores / size("head") ** 0.5, -jnp.inf))
     mixed = check(jnp.einsum("bhqk,bkhd->bqhd", probabilities, v), "[batch/dp] seq [heads/tp] head")
-    y = check(jnp.einsum("bshd,hdm->bsm", mixed, out), "[batch/dp] seq model +tp")
-    return lax.psum(y, "tp")
+    return lax.psum(jnp.einsum("bshd,hdm->bsm", mixed, out), "tp")
 
 
 @typed
 def mlp(x: Stream, up: Float32[Array, "model [ff/tp] ~dp"], down: Float32[Array, "[ff/tp] model ~dp"]) -> Stream:
     h = check(jax.nn.gelu(x @ up), "[batch/dp] seq [ff/tp]")
-    y = check(h @ down, "[batch/dp] seq model +tp")
-    return lax.psum(y, "tp")
+    return lax.psum(h @ down, "tp")
 
 
 @typed

@@ -30,12 +30,19 @@ class ManualType(NamedTuple):
 _UNTYPED = ManualType(frozenset(), frozenset(), frozenset())
 
 
-def manual_type(x: Any) -> ManualType:
+def manual_type(x: Any) -> Any:
     """The manual type of a value; empty outside manual regions and under ``check_vma=False``."""
-    known = getattr(jax.typeof(x), "manual_axis_type", None)
-    if known is None:
-        return _UNTYPED
-    return ManualType(frozenset(known.varying), frozenset(known.unreduced), frozenset(known.reduced))
+    return manual_type_in(jax.typeof(x))
+
+
+def manual_type_in(facts: Any) -> Any:
+    """The manual type in a value's type."""
+    return getattr(facts, "manual_axis_type", None) or _UNTYPED
+
+
+def facts(x: Any) -> Any:
+    """What has a value's shape and dtype: a tracer's type, whose attributes are slow to reach through it."""
+    return jax.typeof(x) if isinstance(x, jax.core.Tracer) else x
 
 
 def type_text(x: Any) -> str:
@@ -150,6 +157,13 @@ def are_values_typed(axis: str) -> bool:
     return bool(getattr(known, "manual_axis_type", None))
 
 
+def make_reduced(x: Any, axes: Iterable[str]) -> Any:
+    """``x`` typed as reduced over those of the axes over which it is the same on every shard."""
+    kind = manual_type(x)
+    alike = tuple(sorted(frozenset(axes) - kind.varying - kind.unreduced - kind.reduced))
+    return jax.lax.pcast(x, alike, to="reduced") if alike else x
+
+
 def partition_spec(
     parts: Iterable[tuple[str, ...]], unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
 ) -> PartitionSpec:
@@ -220,6 +234,11 @@ def children(value: Any) -> list[tuple[Any, Any]] | None:
     return list(flat[0]) if flat is not None else None
 
 
+def field_key(name: str) -> Any:
+    """The key of a field among a pytree's children."""
+    return jax.tree_util.GetAttrKey(name)
+
+
 def put_together(value: Any, parts: list[Any]) -> Any:
     """A pytree's outermost node with other children."""
     structure = jax.tree_util.tree_structure(value, is_leaf=lambda part: part is not value)
@@ -257,8 +276,10 @@ def like(value: Any, leaves: Iterable[Any]) -> Any:
 
 
 def device_ids(sharding: jax.sharding.Sharding) -> list[int]:
-    """The ids of a sharding's devices."""
-    return sorted(int(getattr(device, "id")) for device in sharding.device_set)  # noqa: B009 (unknown to type checkers)
+    """The ids of a sharding's devices, in the order of its mesh if it has one."""
+    mesh = getattr(sharding, "mesh", None)
+    devices = sharding.device_set if mesh is None else mesh.devices.flat
+    return [int(getattr(device, "id")) for device in devices]  # noqa: B009 (unknown to type checkers)
 
 
 @lru_cache(maxsize=256)

@@ -128,11 +128,11 @@ def _refuse_other_devices(name: str, mesh: _jax.AnyMesh, leaves: Iterable[Found]
     if isinstance(mesh, AbstractMesh):
         _refuse_unplaced(name, mesh, placed, leaves)
         return
-    devices = set(mesh.devices.flat)
+    devices = [device.id for device in mesh.devices.flat]
     for leaf, where in placed:
-        if set(where.device_set) != devices:
-            ids = _jax.device_ids(where)
-            problem = f"lies on {_devices(ids)}, but the mesh on {_devices(sorted(d.id for d in devices))}"
+        ids = _jax.device_ids(where)
+        if ids != devices:
+            problem = f"lies on {_devices(ids)}, but the mesh on {_devices(devices)}"
             cure = "place it by shard(x, hint, mesh), or pass the mesh that it lies on"
             raise _sharding_error(name, Failure(Told(problem, cure), leaf.subject, _text(leaf)), mesh)
 

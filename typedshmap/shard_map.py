@@ -318,19 +318,20 @@ class _Call:
 
     def _arguments(self, leaves: Sequence[Found]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments with shards in the place of global arrays."""
-        bound = inspect.BoundArguments(self.typed.signature, self.bound.arguments.copy())
+        changed: dict[str, Any] = {}
         for part in self.parts:
             value = part.structure.unflatten([leaf.value for leaf in leaves[part.first : part.last]])
-            kind = self.typed.signature.parameters[part.parameter].kind
+            name = part.parameter
+            kind = self.typed.signature.parameters[name].kind
+            whole = changed.get(name, self.bound.arguments[name])
             if kind is inspect.Parameter.VAR_POSITIONAL:
                 index = int(part.subject.path[1:-1])
-                old = bound.arguments[part.parameter]
-                bound.arguments[part.parameter] = (*old[:index], value, *old[index + 1 :])
+                changed[name] = (*whole[:index], value, *whole[index + 1 :])
             elif kind is inspect.Parameter.VAR_KEYWORD:
-                bound.arguments[part.parameter] = {**bound.arguments[part.parameter], part.subject.name: value}
+                changed[name] = {**whole, part.subject.name: value}
             else:
-                bound.arguments[part.parameter] = value
-        return bound.args, bound.kwargs
+                changed[name] = value
+        return self.bound.replaced(changed)
 
     def _check_result(self, result: Any, region: Region, scope: Scope) -> list[Any]:
         """Check what the body returned; note its structure and specs."""
@@ -346,9 +347,10 @@ class _Call:
         return [self._handed_on(leaf, region) for leaf in walk.leaves]
 
     def _handed_on(self, leaf: Found, region: Region) -> Any:
-        """A result at the type of its hint: what is marked ``+axis`` becomes unreduced."""
+        """A result at the type of its hint: ``+axis`` becomes unreduced, ``-axis`` reduced."""
         if leaf.hint is None:
             return leaf.value
         layout = region.layout(leaf.hint)
         assert isinstance(layout, Layout)
-        return _jax.leave_unreduced(leaf.value, layout.unreduced) if layout.unreduced else leaf.value
+        value = _jax.leave_unreduced(leaf.value, layout.unreduced) if layout.unreduced else leaf.value
+        return _jax.make_reduced(value, layout.reduced) if layout.reduced and region.typed else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
@@ -10,7 +9,7 @@ from .check import handed_on
 from .errors import error_of
 from .hints.axes import Axes, read_aliases
 from .hints.scope import Region, Scope, axes_here, current_region, entered
-from .hints.signatures import Hinted, Typed, caller
+from .hints.signatures import Bound, Hinted, Typed, caller
 from .hints.walk import Walk
 from .notation.layout import Aliases
 from .notation.sizes import RETURN, Sizes
@@ -63,7 +62,8 @@ def _wrap(function: Callable[..., Any], aliases: Aliases, hinted: Hinted) -> Cal
 def _call(typed: Typed, aliases: Aliases, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     region = current_region(aliases)
     bound = typed.bind(args, kwargs)
-    sizes = _check_arguments(typed, bound, region)
+    sizes, changed = _check_arguments(typed, bound, region)
+    args, kwargs = bound.replaced(changed)
     manual = frozenset(region.sizes)
     scope = Scope(
         typed.name,
@@ -75,7 +75,7 @@ def _call(typed: Typed, aliases: Aliases, args: tuple[Any, ...], kwargs: dict[st
         typed=region.typed,
     )
     with entered(scope):
-        result = typed.function(*bound.args, **bound.kwargs)
+        result = typed.function(*args, **kwargs)
     if typed.result is None:
         return result
     walk = Walk(region, bound.arguments, scope.sizes)
@@ -85,17 +85,20 @@ def _call(typed: Typed, aliases: Aliases, args: tuple[Any, ...], kwargs: dict[st
     return handed_on(result, walk.leaves, region)
 
 
-def _check_arguments(typed: Typed, bound: inspect.BoundArguments, region: Region) -> Sizes:
-    """Check the arguments, and put those marked ``+axis`` in their place at that type."""
+def _check_arguments(typed: Typed, bound: Bound, region: Region) -> tuple[Sizes, dict[str, Any]]:
+    """Check the arguments; the sizes that they bind, and those marked ``+axis``, at that type."""
+    changed: dict[str, Any] = {}
     walk = Walk(region, bound.arguments)
     for name, subject, node, value in typed.arguments(bound):
         first = len(walk.leaves)
         walk.visit(node, value, subject)
         if not walk.failures and not subject.path and name == subject.name:
-            bound.arguments[name] = handed_on(value, walk.leaves[first:], region)
+            same = handed_on(value, walk.leaves[first:], region)
+            if same is not value:
+                changed[name] = same
     walk.settle()
     _raise(typed, region, walk)
-    return walk.sizes
+    return walk.sizes, changed
 
 
 def _raise(typed: Typed, region: Region, walk: Walk) -> None:

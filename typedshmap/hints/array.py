@@ -68,8 +68,10 @@ def _written_type(array_type: Any) -> str:
     return named.get(array_type) or str(getattr(array_type, "__name__", array_type))
 
 
-def make(dtype_name: str, dtypes: tuple[str, ...] | None, item: Any) -> ArrayHint:
+def make(dtype_name: str, dtypes: tuple[str, ...] | None, item: Any, text: HintText | None = None) -> ArrayHint:
     """Read what stands in a hint's brackets: ``(array_type, dims)`` or ``(array_type, dims, P(...))``.
+
+    ``text`` is what the user wrote, where that is not a whole hint.
 
     Raises:
       AnnotationSyntaxError: for dims that cannot be read, or brackets that hold something else.
@@ -77,7 +79,7 @@ def make(dtype_name: str, dtypes: tuple[str, ...] | None, item: Any) -> ArrayHin
     """
     array_type, dims, pspec = split_item(dtype_name, item)
     inner = read(array_type)
-    written = _text(dtype_name, array_type, inner, dims, pspec)
+    written = text or _text(dtype_name, array_type, inner, dims, pspec)
     try:
         spec = parse(dims)
         if pspec is not None:

@@ -55,8 +55,8 @@ def check_leaf(
     shape = tuple(getattr(value, "shape", ()))
     found = match(shape, hint.spec, layout, region.view(arguments), sizes, subject, leaf)
     what: object = found if not isinstance(found, Match) else _wrong_dtype(value, hint, region)
-    if what is None:
-        what = _wrong_marks(layout, region) if region.role == "boundary" else None
+    if what is None and region.role != "value":
+        what = _wrong_marks(layout, region)
     if what is None:
         what = _wrong_over_mesh(value, layout, hint, region)
     if what is not None:
@@ -97,11 +97,14 @@ def _wrong_dtype(value: Any, hint: ArrayHint, region: Region) -> WrongDtype | No
 
 
 def _wrong_marks(layout: Layout, region: Region) -> BoundaryMark | None:
-    """Marks at a boundary: ``~`` never, ``+`` and ``-`` on Explicit axes only."""
+    """Marks at a boundary or at rest: ``~`` never, ``+`` and ``-`` on Explicit axes only."""
     for axis in sorted(layout.varying):
         return BoundaryMark("~", axis, "'~' has a meaning only inside a manual region")
+    placed = frozenset(axis for axis, _ in region.split) if region.role == "placement" else frozenset[str]()
+    for axis in sorted(layout.unreduced & placed):
+        return BoundaryMark("+", axis, "no array is placed as addends", "sum it first, and drop the mark")
     for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
-        for axis in sorted(axes & region.crossed - region.explicit):
+        for axis in sorted(axes & (region.crossed | placed) - region.explicit):
             reason = f"mesh axis '{axis}' is of type Auto, over which JAX lets no such value in or out"
             cure = f"make '{axis}' an Explicit axis of the mesh, or take the sum inside (psum)"
             return BoundaryMark(sign, axis, reason, cure if sign == "+" else f"make '{axis}' an Explicit axis")

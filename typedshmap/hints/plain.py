@@ -1,8 +1,8 @@
 """The common case, decided fast: an array that plainly fits its hint.
 
 Everything that depends only on a hint and a region is worked out once; a check is then one look at
-the value's type and one comparison per dim. It only ever says yes. All else, every failure and every
-new name, goes the long way through `leaf`.
+the value's type and one comparison per dim. It only ever says yes. All else, every failure included,
+goes the long way through `leaf`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from .. import _jax
 from ..notation.layout import Layout
 from ..notation.nodes import Anything, Dim, Name, Number, Rest
-from ..notation.sizes import Sizes
+from ..notation.sizes import Bound, Sizes, Subject
 from .array import ArrayHint
 from .scope import Region
 
@@ -28,6 +28,7 @@ class PlainDim:
     name: str | None
     exactly: int | None
     axes: tuple[str, ...]
+    layout: frozenset[tuple[str, ...]]
     held: int
     split: int
 
@@ -38,51 +39,71 @@ class Plain:
 
     Attributes:
       dims: its dims.
-      forbidden: mesh axes over which a value may not vary; empty where JAX does not say.
-      is_global: whether values are whole, so that what lies on Explicit axes goes the long way.
-      seen: kinds of arrays, by class and dtype, that were found to fit.
+      watched: mesh axes over which JAX's manual type is compared; None where JAX does not say.
+      forbidden: those of them over which a value may not vary.
+      owed: those of them over which it must, since its sum is owed.
+      is_entering: whether values are whole, so that what lies on Explicit axes goes the long way.
+      seen: kinds of arrays, by class, class of type, and dtype, that were found to fit.
     """
 
     dims: tuple[PlainDim, ...]
+    watched: frozenset[str] | None
     forbidden: frozenset[str]
-    is_global: bool
-    is_typed: bool
-    seen: set[tuple[type, Any]] = field(default_factory=set)
+    owed: frozenset[str]
+    is_entering: bool
+    seen: set[tuple[type, type, Any]] = field(default_factory=set)
 
-    def fits(self, value: Any, sizes: Sizes) -> bool:
-        """Whether a value plainly fits and binds nothing new."""
-        kind = _kind(value)
-        if kind not in self.seen or len(value.shape) != len(self.dims):
+    def match(self, value: Any, sizes: Sizes, subject: Subject) -> Sizes | None:
+        """The sizes with what a value binds, if it plainly fits; else None."""
+        facts = _jax.facts(value)
+        if _kind(value, facts) not in self.seen or not self.lies_right(value, facts):
+            return None
+        shape = facts.shape
+        if len(shape) != len(self.dims):
+            return None
+        for index, (size, dim) in enumerate(zip(shape, self.dims, strict=True)):
+            whole = size * dim.held
+            if size % dim.split or (dim.exactly is not None and dim.exactly != whole):
+                return None
+            if dim.name is None:
+                continue
+            bound = sizes.bound.get(dim.name)
+            if bound is None:
+                sizes = sizes.bind(dim.name, Bound(whole, subject, index, dim.layout))
+            elif bound.size != whole:
+                return None
+            elif dim.axes not in bound.layouts:
+                sizes = sizes.seen(dim.name, dim.axes)
+        return sizes
+
+    def lies_right(self, value: Any, facts: Any) -> bool:
+        """Whether a value varies as it should; a whole one has no sharding in its type."""
+        if self.is_entering:
+            return _jax.explicit_spec(value) is None
+        if self.watched is None:
+            return True
+        kind = _jax.manual_type_in(facts)
+        if kind.reduced or not kind.varying.isdisjoint(self.forbidden):
             return False
-        for size, dim in zip(value.shape, self.dims, strict=True):
-            if size % dim.split:
-                return False
-            if dim.name is not None:
-                bound = sizes.bound.get(dim.name)
-                if bound is None or bound.size != size * dim.held or dim.axes not in bound.layouts:
-                    return False
-            elif dim.exactly is not None and dim.exactly != size * dim.held:
-                return False
-        if self.is_typed:
-            manual = _jax.manual_type(value)
-            return not (manual.unreduced or manual.reduced) and manual.varying.isdisjoint(self.forbidden)
-        return not (self.is_global and _jax.explicit_spec(value) is not None)
+        return not (kind.unreduced or self.owed) or self.owed == (kind.unreduced & self.watched) | (
+            self.owed & kind.varying
+        )
 
     def learn(self, value: Any) -> None:
         """Remember the kind of a value that fitted."""
         if len(self.seen) < _MOST_KINDS and hasattr(value, "dtype"):
-            self.seen.add(_kind(value))
+            self.seen.add(_kind(value, _jax.facts(value)))
 
 
-def _kind(value: Any) -> tuple[type, Any]:
-    return (type(value), getattr(value, "dtype", None))
+def _kind(value: Any, facts: Any) -> tuple[type, type, Any]:
+    return (type(value), type(facts), getattr(facts, "dtype", None))
 
 
 def plain_of(hint: ArrayHint, region: Region) -> Plain | None:
     """What a hint plainly asks for in a region; None where that takes the long way.
 
-    That is any number of dims, a size of 1, a size per leaf, an expression, a mark that is owed or
-    leaves the region, and a global value as it stands, whose sharding is looked at.
+    That is any number of dims, a size of 1, a size per leaf, an expression, a mark that leaves the
+    region, and a global value as it stands, whose sharding is looked at.
     """
     found = region.known.plain.get(hint, hint)
     if found is hint:
@@ -92,11 +113,11 @@ def plain_of(hint: ArrayHint, region: Region) -> Plain | None:
 
 def _plain_of(hint: ArrayHint, region: Region) -> Plain | None:
     layout = region.layout(hint)
-    if not isinstance(layout, Layout) or layout.unreduced or layout.reduced:
+    if not isinstance(layout, Layout) or layout.reduced:
         return None
     if region.role == "value" and not region.held:
         return None
-    if region.role == "boundary" and (layout.varying or region.crossed & region.explicit):
+    if region.role == "boundary" and (layout.varying or layout.unreduced or region.crossed & region.explicit):
         return None
     held, split = region.sizes, dict(region.split)
     dims: list[PlainDim] = []
@@ -105,10 +126,11 @@ def _plain_of(hint: ArrayHint, region: Region) -> Plain | None:
         if name is None and exactly is None and not isinstance(getattr(dim, "size", None), Anything):
             return None
         whole, parts = prod(held.get(a, 1) for a in axes), prod(split.get(a, 1) for a in axes)
-        dims.append(PlainDim(name, exactly, axes, whole, parts))
-    is_typed = region.typed and bool(region.held)
-    forbidden = region.watched - layout.sharded - layout.varying
-    return Plain(tuple(dims), forbidden, not region.held and region.role == "boundary", is_typed)
+        dims.append(PlainDim(name, exactly, axes, frozenset({axes}), whole, parts))
+    watched = region.watched if region.typed and region.held else None
+    forbidden = (watched or frozenset()) - layout.sharded - layout.varying - layout.unreduced
+    is_entering = not region.held and region.role == "boundary"
+    return Plain(tuple(dims), watched, forbidden, layout.unreduced & (watched or frozenset()), is_entering)
 
 
 def _plain_size(dim: Dim | Rest) -> tuple[str | None, int | None]:

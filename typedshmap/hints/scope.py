@@ -185,8 +185,19 @@ def current_region(axes: Aliases | None = None) -> Region:
     watched, typed = _watched(_scope.get(), held)
     known = None if mesh.empty else mesh.shape_tuple
     aliases = tuple(aliases_here(axes or {}).items())
-    explicit = _jax.explicit_axes(mesh)
-    return same(Region(known, held, watched=watched, typed=typed, aliases=aliases, explicit=explicit))
+    return _region_of_values(known, held, watched, typed, aliases, _jax.explicit_axes(mesh))
+
+
+@lru_cache(maxsize=256)
+def _region_of_values(
+    mesh: Axes | None,
+    held: Axes,
+    watched: frozenset[str],
+    typed: bool,
+    aliases: tuple[tuple[str, tuple[str, ...]], ...],
+    explicit: frozenset[str],
+) -> Region:
+    return Region(mesh, held, watched=watched, typed=typed, aliases=aliases, explicit=explicit)
 
 
 def aliases_here(own: Aliases) -> dict[str, tuple[str, ...]]:
@@ -195,10 +206,11 @@ def aliases_here(own: Aliases) -> dict[str, tuple[str, ...]]:
     Args:
       own: those of the decorator that asks, which is the innermost.
     """
-    scope = _scope.get()
+    scope, around = _scope.get(), current_aliases()
     if scope is None:
-        return {**current_aliases(), **own}
-    return {**current_aliases(), **scope.axes, **current_aliases(scope.depth), **own}
+        return {**around, **own}
+    inside = current_aliases(scope.depth) if around else around
+    return {**around, **scope.axes, **inside, **own}
 
 
 def axes_here(own: Aliases) -> dict[str, tuple[str, ...]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -26,12 +27,22 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter and what its hint says."""
+class Bound:
+    """A call's arguments by name, defaults included, and which of them were given."""
 
-    name: str
-    kind: Any
-    node: Node
+    all: inspect.BoundArguments
+    given: frozenset[str]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return self.all.arguments
+
+    def replaced(self, changed: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the function is called with: some arguments replaced, and defaults left to the function."""
+        kept = {name: value for name, value in self.arguments.items() if name in self.given or name in changed}
+        call = inspect.BoundArguments(self.all.signature, {**kept, **changed})  # type: ignore[arg-type]
+        return call.args, call.kwargs
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ class Typed:
     result: Node | None
     given: tuple[Any, ...] = ()
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
         """The call's arguments by name, defaults included.
 
         Raises:
@@ -70,8 +81,9 @@ class Typed:
         is_variadic = any(p.kind is p.VAR_POSITIONAL for p in self.signature.parameters.values())
         if self.positional and is_variadic and len(self.positional) != len(args):
             raise self._wrong_call(args, kwargs, "")
+        given = frozenset(bound.arguments)
         bound.apply_defaults()
-        return bound
+        return Bound(bound, given)
 
     def _wrong_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> StructureError:
         """Say which argument is missing or too much; Python's own reason otherwise."""
@@ -85,7 +97,7 @@ class Typed:
         plain = [p.replace(annotation=_EMPTY, default=_EMPTY) for p in self.signature.parameters.values()]
         return str(inspect.Signature(plain))
 
-    def arguments(self, bound: inspect.BoundArguments) -> list[tuple[str, Subject, Node, Any]]:
+    def arguments(self, bound: Bound) -> list[tuple[str, Subject, Node, Any]]:
         """Each argument that holds a hint: its parameter, its subject, its node, its value."""
         found: list[tuple[str, Subject, Node, Any]] = []
         for at, (name, value) in enumerate(bound.arguments.items()):
@@ -158,12 +170,24 @@ class Hinted:
             raise StructureError(f"a function is wanted, got {function!r} of type {type(function).__name__}")
         self._given = (function, in_types, out_types, strict)
         self._kept: Mapping[str, Any] = {}
-        local = _enclosing(_annotated(function), frame)
+        self._typed: Typed | None = None
+        annotations = getattr(_annotated(function), "__annotations__", None) or {}
+        if any(map(_has_string, annotations.values())):
+            self._read_in(frame)
+            return
         try:
-            self._typed: Typed | None = _read(*self._given, local)
+            self._typed = _read(*self._given, {})
         except _Undefined:
-            self._typed = None
-            self._kept = _named_in_strings(_annotated(function), local)
+            self._read_in(frame)
+
+    def _read_in(self, frame: types.FrameType | None) -> None:
+        """Read the hints with the names local to a frame, which is looked at only if it must be."""
+        source = _annotated(self._given[0])
+        local = _enclosing(source, frame)
+        try:
+            self._typed = _read(*self._given, local)
+        except _Undefined:
+            self._kept = _named_in_strings(source, local)
 
     def read(self, args: tuple[Any, ...]) -> Typed:
         """The function with its hints read, for a call with these arguments.
@@ -369,13 +393,26 @@ def _enclosing(function: Any, frame: types.FrameType | None) -> Mapping[str, Any
     found: dict[str, Any] = {}
     is_inside = True
     while frame is not None and frame.f_locals is not frame.f_globals:
-        found = {**frame.f_locals, **found}
+        found = {**_locals_of(frame), **found}
         is_inside = is_inside and _is_defined_in(function, frame)
         if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             break  # a function; a class body is run by the function around it
         frame = frame.f_back
     known = {} if is_inside else getattr(function, "__globals__", {})
     return {name: value for name, value in found.items() if name not in known}
+
+
+def _locals_of(frame: types.FrameType) -> dict[str, Any]:
+    """A copy of a frame's local names.
+
+    Before Python 3.13 the frame keeps the dict that it once showed, and with it every value in it
+    until its function returns; so that is emptied. The function's own variables are not touched.
+    """
+    shown = frame.f_locals
+    found = dict(shown)
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        shown.clear()
+    return found
 
 
 def _is_defined_in(function: Any, frame: types.FrameType) -> bool:

@@ -112,8 +112,7 @@ def node_of(hint: Any) -> Node:
 
 @lru_cache(maxsize=1024)
 def _dims_node(dims: str) -> Node:
-    made = make("Shaped", None, (Any, dims))
-    return Leaf(dataclasses.replace(made, text=HintText('"', dims, '"')))
+    return Leaf(make("Shaped", None, (Any, dims), HintText('"', dims, '"')))
 
 
 @dataclass(frozen=True)
@@ -248,9 +247,11 @@ def _build_class(cls: type, names: Names, hint: Any) -> Node:
         return Static(hint)
     if hint in names.open:
         return names.open[hint]
-    record = Record(cls, kind, {}, frozenset(getattr(cls, "__optional_keys__", ())))
+    record = Record(cls, kind)
     inner = _of_bases(cls, Names({cls.__name__: cls, **names.local}, names.types, {**names.open, hint: record}))
-    for name, field_hint in _fields(cls, kind, inner).items():
+    hints = _fields(cls, kind, inner)
+    record.optional = _optional_keys(cls, hints) if kind == "TypedDict" else frozenset()
+    for name, field_hint in hints.items():
         record.fields[name] = build(field_hint, inner)
     record.is_open = False
     return record if holds_arrays(record) else Static(hint)
@@ -281,6 +282,13 @@ def _fields(cls: type, kind: str, names: Names) -> dict[str, Any]:
     if kind == "dataclass":
         return {f.name: hints.get(f.name, Any) for f in dataclasses.fields(cls)}
     return hints
+
+
+def _optional_keys(cls: Any, hints: Mapping[str, Any]) -> frozenset[str]:
+    """The keys that a TypedDict may lack; its own list is wrong where its hints were strings."""
+    optional = frozenset(name for name, hint in hints.items() if typing.get_origin(hint) is typing.NotRequired)
+    required = frozenset(name for name, hint in hints.items() if typing.get_origin(hint) is typing.Required)
+    return (frozenset(cls.__optional_keys__) | optional) - required
 
 
 def holds_arrays(node: Node) -> bool:

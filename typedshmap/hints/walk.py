@@ -103,7 +103,9 @@ class Walk:
 
     def _visit_array(self, node: Leaf, value: Any, subject: Subject, leaf: str | None) -> None:
         plain = plain_of(node.hint, self.region)
-        if plain is not None and plain.fits(value, self.sizes):
+        sizes = plain.match(value, self.sizes, subject) if plain is not None else None
+        if sizes is not None:
+            self.sizes = sizes
             self.leaves.append(Found(value, node.hint, subject))
             return
         fit = check_leaf(value, node.hint, self.region, self.sizes, subject, self.arguments, leaf)
@@ -206,14 +208,15 @@ class Walk:
             self.failures.append(Failure(NotAPytree(type(value).__name__), subject))
             self._close_over(value, subject)
             return
-        nodes = self._nodes_of(node, value, parts, subject)
-        for (key, part), inner in zip(parts, nodes, strict=True):
+        if isinstance(node, Record):
+            parts = self._named(node, value, parts, subject)
+        for (key, part), inner in zip(parts, self._nodes_of(node, parts), strict=True):
             self.visit(inner, part, subject.at(str(key)), leaf)
 
     def _refuse_tree(self, bad: _jax.BadTree, value: Any, subject: Subject) -> None:
         self.failures.append(Failure(Told(f"is {describe(value)} that JAX cannot take apart: {bad}"), subject))
 
-    def _nodes_of(self, node: Node, value: Any, parts: list[tuple[Any, Any]], subject: Subject) -> list[Node]:
+    def _nodes_of(self, node: Node, parts: list[tuple[Any, Any]]) -> list[Node]:
         match node:
             case Items(items):
                 return list(items)
@@ -222,19 +225,22 @@ class Walk:
             case Keyed(_, item):
                 return [item] * len(parts)
             case Record():
-                return self._fields_of(node, value, parts, subject)
+                return [node.fields.get(_name_in(key), _ANYTHING) for key, _ in parts]
             case _:
                 raise TypeError(f"{node!r} is no container")
 
-    def _fields_of(self, node: Record, value: Any, parts: list[tuple[Any, Any]], subject: Subject) -> list[Node]:
-        """The node of each child, by its key, else by its place in the class."""
-        names = [_key_name(node, key) for key, _ in parts]
-        if node.kind != "TypedDict" and None in names:
-            names = _names_by_place(node, value, len(parts))
+    def _named(self, node: Record, value: Any, parts: list[tuple[Any, Any]], subject: Subject) -> list[tuple[Any, Any]]:
+        """A record's children by the names of its fields; what is no child must be static."""
+        names = {_name_in(key) for key, _ in parts}
+        if names == node.fields.keys():
+            return parts
+        if node.kind == "dataclass" and not names <= node.fields.keys():
+            parts = _keyed_by_place(node, value, parts)
+            names = {_name_in(key) for key, _ in parts}
         for name, inner in node.fields.items():
             if name not in names and node.kind == "dataclass":
                 self._check_hidden(node, name, inner, getattr(value, name, None), subject.at(f".{name}"))
-        return [node.fields[name] if name in node.fields else Anything() for name in names]
+        return parts
 
     def _check_hidden(self, node: Record, name: str, inner: Node, value: Any, subject: Subject) -> None:
         """A field that is part of the tree's structure must be static by its hint, too."""
@@ -246,25 +252,30 @@ class Walk:
             self.failures += branch.failures
 
 
-def _key_name(node: Record, key: Any) -> str | None:
-    """The field that a child's key names, if it names one."""
-    name = getattr(key, "name", getattr(key, "key", None))
-    return name if isinstance(name, str) and (name in node.fields or node.kind == "TypedDict") else None
+_ANYTHING = Anything()
 
 
-def _names_by_place(node: Record, value: Any, count: int) -> list[str | None]:
-    """The field of each child of a class that was registered without keys.
+def _name_in(key: Any) -> str:
+    """The field that a child's key names."""
+    return getattr(key, "name", None) or str(getattr(key, "key", ""))
+
+
+def _keyed_by_place(node: Record, value: Any, parts: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The children of a class that was registered without keys, by the fields that they are.
 
     The value is put together again from children that can be told apart, as JAX itself does, and
     each is looked for in the fields.
     """
-    marks = [object() for _ in range(count)]
+    marks = [object() for _ in parts]
     try:
-        marked = _jax.put_together(value, marks)
+        marked = _jax.put_together(value, list(marks))
     except Exception:
-        return [None] * count
+        return parts
     found = {id(getattr(marked, name, None)): name for name in node.fields}
-    return [found.get(id(mark)) for mark in marks]
+    return [
+        (_jax.field_key(found[id(mark)]) if id(mark) in found else key, part)
+        for mark, (key, part) in zip(marks, parts, strict=True)
+    ]
 
 
 def _wrong_container(node: Node, value: Any) -> WrongType | WrongLength | WrongKeys | None:

@@ -1,0 +1,66 @@
+"""Typed programs lower to the text of hand-written `jax.shard_map`, and compute the same."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+BENCH = Path(__file__).parent.parent / "bench"
+NAMES = [
+    "forward",
+    "gradient",
+    "pytree_of_weights",
+    "several_axes_on_a_dim",
+    "partial_manual",
+    "scan_inside",
+    "nested",
+    "abstract_mesh",
+    "keyword_and_default",
+    "custom_vjp_inside",
+    "checkpoint_around_and_inside",
+    "vmap_around",
+    "random_key",
+    "without_check_vma",
+    "training_step",
+    "quickstart",
+]
+
+
+@pytest.fixture(scope="module")
+def programs() -> Any:
+    """The table of pairs; bench is a folder of programs and no package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCH))
+        yield importlib.import_module("programs")
+
+
+def test_every_pair_of_the_table_is_tested_here(programs: Any) -> None:
+    assert sorted(programs.PAIRS) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_lowered_text_is_that_of_hand_written_shard_map(name: str, programs: Any, mesh: Mesh) -> None:
+    by_hand, typed, args = programs.PAIRS[name](mesh)
+    assert programs.lowered(typed, args).as_text() == programs.lowered(by_hand, args).as_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_values_are_those_of_hand_written_shard_map(name: str, programs: Any, mesh: Mesh) -> None:
+    by_hand, typed, args = programs.PAIRS[name](mesh)
+    expected = jax.block_until_ready(programs.lowered(by_hand, args).compile()(*args))
+    got = jax.block_until_ready(programs.lowered(typed, args).compile()(*args))
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
+def test_the_lowered_text_tells_programs_apart_that_differ_in_one_spec(programs: Any, mesh: Mesh) -> None:
+    _, typed, args = programs.PAIRS["several_axes_on_a_dim"](mesh)
+    other = P(("tp", "dp"), None)
+    by_hand = jax.shard_map(programs.over_both, mesh=mesh, in_specs=other, out_specs=(other, P(None)))
+    assert programs.lowered(typed, args).as_text() != programs.lowered(by_hand, args).as_text()
