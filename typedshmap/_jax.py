@@ -290,6 +290,8 @@ def dtype_name(dtype: Any) -> str:
 
 def canonical_dtype(x: Any) -> str:
     """The name of the dtype that JAX gives a value: ``float32`` for a float64 of NumPy."""
+    if refusal(x) is not None and hasattr(x, "dtype"):
+        return dtype_name(x.dtype)
     if isinstance(x, SHAPES):
         return dtype_name(jax.dtypes.canonicalize_dtype(x.dtype))
     return dtype_name(jax.typeof(x).dtype)
@@ -297,7 +299,9 @@ def canonical_dtype(x: Any) -> str:
 
 def own_dtype(x: Any) -> str:
     """The name of a value's own dtype; a Python scalar's as JAX makes it."""
-    return dtype_name(x.dtype) if hasattr(x, "dtype") else canonical_dtype(x)
+    if hasattr(x, "dtype"):
+        return dtype_name(x.dtype)
+    return canonical_dtype(x) if refusal(x) is None else type(x).__name__
 
 
 def is_jit_disabled() -> bool:

@@ -150,10 +150,12 @@ def _refuse_unplaced(name: str, mesh: AbstractMesh, placed: list[tuple[Found, An
             raise _sharding_error(name, Failure(Told(problem), leaf.subject, _text(leaf)), mesh)
     if any(getattr(where, "mesh", None) is not None for _, where in placed):
         return
+    cure = "call it under jax.set_mesh(mesh), or trace it by jax.eval_shape"
     for leaf in leaves:
         problem = "is not placed on a mesh, and mesh= is an AbstractMesh, which has no devices"
-        cure = "place it by shard(x, hint, mesh), call it under jax.set_mesh(mesh), or trace it by jax.eval_shape"
-        raise _sharding_error(name, Failure(Told(problem, cure), leaf.subject, _text(leaf)), mesh)
+        told = Told(problem, f"place it by shard(x, hint, mesh), {cure}")
+        raise _sharding_error(name, Failure(told, leaf.subject, _text(leaf)), mesh)
+    raise ShardingError(f"{name}: mesh= is an AbstractMesh, which has no devices to run on\n\nHint: {cure}")
 
 
 def _text(leaf: Found) -> Any:

@@ -318,20 +318,12 @@ class _Call:
 
     def _arguments(self, leaves: Sequence[Found]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments with shards in the place of global arrays."""
-        changed: dict[str, Any] = {}
-        for part in self.parts:
-            value = part.structure.unflatten([leaf.value for leaf in leaves[part.first : part.last]])
-            name = part.parameter
-            kind = self.typed.signature.parameters[name].kind
-            whole = changed.get(name, self.bound.arguments[name])
-            if kind is inspect.Parameter.VAR_POSITIONAL:
-                index = int(part.subject.path[1:-1])
-                changed[name] = (*whole[:index], value, *whole[index + 1 :])
-            elif kind is inspect.Parameter.VAR_KEYWORD:
-                changed[name] = {**whole, part.subject.name: value}
-            else:
-                changed[name] = value
-        return self.bound.replaced(changed)
+        values = (
+            part.structure.unflatten([leaf.value for leaf in leaves[part.first : part.last]]) for part in self.parts
+        )
+        return self.bound.replaced(
+            (part.parameter, part.subject, v) for part, v in zip(self.parts, values, strict=True)
+        )
 
     def _check_result(self, result: Any, region: Region, scope: Scope) -> list[Any]:
         """Check what the body returned; note its structure and specs."""

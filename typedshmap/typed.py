@@ -12,7 +12,7 @@ from .hints.scope import Region, Scope, axes_here, current_region, entered
 from .hints.signatures import Bound, Hinted, Typed, caller
 from .hints.walk import Walk
 from .notation.layout import Aliases
-from .notation.sizes import RETURN, Sizes
+from .notation.sizes import RETURN, Sizes, Subject
 from .shard_map import name_like
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,17 +85,16 @@ def _call(typed: Typed, aliases: Aliases, args: tuple[Any, ...], kwargs: dict[st
     return handed_on(result, walk.leaves, region)
 
 
-def _check_arguments(typed: Typed, bound: Bound, region: Region) -> tuple[Sizes, dict[str, Any]]:
+def _check_arguments(typed: Typed, bound: Bound, region: Region) -> tuple[Sizes, list[tuple[str, Subject, Any]]]:
     """Check the arguments; the sizes that they bind, and those marked ``+axis``, at that type."""
-    changed: dict[str, Any] = {}
+    changed: list[tuple[str, Subject, Any]] = []
     walk = Walk(region, bound.arguments)
     for name, subject, node, value in typed.arguments(bound):
         first = len(walk.leaves)
         walk.visit(node, value, subject)
-        if not walk.failures and not subject.path and name == subject.name:
-            same = handed_on(value, walk.leaves[first:], region)
-            if same is not value:
-                changed[name] = same
+        same = value if walk.failures else handed_on(value, walk.leaves[first:], region)
+        if same is not value:
+            changed.append((name, subject, same))
     walk.settle()
     _raise(typed, region, walk)
     return walk.sizes, changed

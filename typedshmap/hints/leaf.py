@@ -70,6 +70,8 @@ def _wrong_type(value: Any, hint: ArrayHint, region: Region) -> NotAnArray | Non
         return None
     if region.role != "value" and isinstance(value, (*_jax.ARRAYS, *_jax.SCALARS)):
         reason = _jax.refusal(value)
+        if reason is not None and hint.dtypes is not None and not takes(hint.dtypes, _jax.own_dtype(value)):
+            return None  # a dtype that JAX does not have is none of the hint's, which says more
         return None if reason is None else NotAnArray(hint.type_text, f"{describe(value)} that JAX refuses ({reason})")
     if hint.takes_type(value):
         return None

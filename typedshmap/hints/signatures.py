@@ -13,7 +13,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,23 @@ class Bound:
         """The arguments by name."""
         return self.all.arguments
 
-    def replaced(self, changed: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the function is called with: some arguments replaced, and defaults left to the function."""
+    def replaced(self, parts: Iterable[tuple[str, Subject, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the function is called with: some arguments replaced, and defaults left to the function.
+
+        Args:
+          parts: of each its parameter, its subject, and its new value.
+        """
+        changed: dict[str, Any] = {}
+        for name, subject, value in parts:
+            kind = self.all.signature.parameters[name].kind
+            whole = changed.get(name, self.arguments[name])
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                index = int(subject.path[1:-1])
+                changed[name] = (*whole[:index], value, *whole[index + 1 :])
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                changed[name] = {**whole, subject.name: value}
+            else:
+                changed[name] = value
         kept = {name: value for name, value in self.arguments.items() if name in self.given or name in changed}
         call = inspect.BoundArguments(self.all.signature, {**kept, **changed})  # type: ignore[arg-type]
         return call.args, call.kwargs
@@ -349,8 +364,10 @@ def _resolved_hints(function: Any, names: Names, name: str) -> dict[str, Any]:
         return typing.get_type_hints(function, localns=dict(names.local), include_extras=True)
     except NameError as error:
         raise _undefined(name, _where(annotations, str(error.name)), error) from None
-    except SyntaxError as error:
-        raise AnnotationSyntaxError(f"{name}: a hint is a string that is no Python expression: {error.msg}") from None
+    except SyntaxError:
+        strings = [text for hint in annotations.values() for text in _strings_of(hint)]
+        text = next((text for text in strings if not _is_expression(text)), strings[0])
+        raise AnnotationSyntaxError(f"{name}: a hint is a string that is no Python expression: {text}") from None
 
 
 def _where(annotations: Mapping[str, Any], missing: str) -> str:
@@ -371,6 +388,14 @@ def _names_in(text: str) -> set[str]:
         return {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
     except SyntaxError:
         return set()
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        ast.parse(text, mode="eval")
+    except SyntaxError:
+        return False
+    return True
 
 
 def _closure(function: Any) -> dict[str, Any]:

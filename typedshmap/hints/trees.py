@@ -198,11 +198,15 @@ def _build_tree(hint: Any, names: Names) -> Node | None:
 
 def _build_generic(hint: Any, names: Names) -> Node:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Unpack or getattr(hint, "__unpacked__", False):
+        raise AnnotationSyntaxError(f"{hint_name(hint)}: a hint that unpacks another one is not read")
+    if type(origin).__name__ == "TypeAliasType":
+        return build(origin.__value__, names.bound(origin.__type_params__, args))
     if origin is typing.Annotated:
         return build(args[0], names)
     if origin in (typing.Union, types.UnionType):
         return _either(args, hint, names)
-    if origin in (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired):
+    if origin in _QUALIFIERS:
         return build(args[0], names)
     variables = getattr(origin, "__parameters__", None)
     if isinstance(origin, type) and variables:
@@ -219,6 +223,15 @@ def _build_generic(hint: Any, names: Names) -> Node:
     if origin is None and type(hint).__module__ not in ("typing", "typing_extensions"):
         raise AnnotationSyntaxError(f"{hint!r} is no hint")
     return Static(hint)
+
+
+_QUALIFIERS = (
+    typing.Final,
+    typing.ClassVar,
+    typing.Required,
+    typing.NotRequired,
+    getattr(typing, "ReadOnly", typing.Required),  # new in Python 3.13
+)
 
 
 def _one(node: Repeated | Keyed, hint: Any) -> Node:

@@ -14,6 +14,7 @@ from .. import _jax
 from ..errors.failures import (
     Failure,
     HiddenField,
+    HintText,
     NoMember,
     NotAPytree,
     OtherStructure,
@@ -123,9 +124,11 @@ class Walk:
 
     def _visit_static(self, hint: Any, value: Any, subject: Subject) -> None:
         if _holds_array(value):
-            self.failures.append(Failure(StaticArray(node_name(Static(hint))), subject, None, _text(value)))
+            name = node_name(Static(hint))
+            self.failures.append(Failure(StaticArray(name), subject, HintText(name), _text(value)))
         elif not fits(value, hint):
-            self.failures.append(Failure(WrongType(node_name(Static(hint)), describe(value)), subject))
+            name = node_name(Static(hint))
+            self.failures.append(Failure(WrongType(name, describe(value)), subject, HintText(name)))
         self._close_over(value, subject)
 
     def _visit_anything(self, value: Any, subject: Subject) -> None:
