@@ -170,7 +170,7 @@ def test_the_imports_that_are_read_are_those_of_the_package():
     assert {
         "typedshmap imports typedshmap.shard_map",
         "typedshmap.hints.leaf imports typedshmap._jax",
-        "typedshmap.errors imports typedshmap.notation.parser",
+        "typedshmap.errors imports typedshmap.notation.tokens",
         "typedshmap.hints.statics imports beartype.door",
         "typedshmap.notation.parser imports typedshmap.notation.nodes",
     } <= found

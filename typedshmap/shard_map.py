@@ -22,10 +22,12 @@ from . import _jax
 from .errors import TypedShmapError, error_of
 from .errors.failures import Failure, NoArray
 from .hints.axes import Axes, read_aliases
+from .hints.binding import EMPTY, Typed
 from .hints.leaf import describe, layout_axes
+from .hints.postponed import caller
 from .hints.scope import Axes as RegionAxes
 from .hints.scope import Region, Scope, aliases_here, axes_here, entered, same
-from .hints.signatures import Hinted, Typed, caller, name_of
+from .hints.signatures import Hinted, name_of
 from .hints.trees import Anything, array_hints, holds_arrays
 from .hints.walk import Found, Walk
 from .meshes import find_crossing, read_axis_names, read_mesh
@@ -34,7 +36,6 @@ from .notation.sizes import RETURN, Subject
 from .notes import add_note
 
 F = TypeVar("F", bound=Callable[..., Any])
-_EMPTY = inspect.Parameter.empty
 
 
 @overload
@@ -47,7 +48,7 @@ def typed_shard_map(
     check_vma: bool = True,
     axes: Mapping[str, Axes] | None = None,
     in_types: tuple[Any, ...] | None = None,
-    out_types: Any = _EMPTY,
+    out_types: Any = EMPTY,
 ) -> F: ...
 @overload
 def typed_shard_map(
@@ -59,7 +60,7 @@ def typed_shard_map(
     check_vma: bool = True,
     axes: Mapping[str, Axes] | None = None,
     in_types: tuple[Any, ...] | None = None,
-    out_types: Any = _EMPTY,
+    out_types: Any = EMPTY,
 ) -> Callable[[F], F]: ...
 def typed_shard_map(
     f: Any = None,
@@ -70,7 +71,7 @@ def typed_shard_map(
     check_vma: bool = True,
     axes: Mapping[str, Axes] | None = None,
     in_types: tuple[Any, ...] | None = None,
-    out_types: Any = _EMPTY,
+    out_types: Any = EMPTY,
 ) -> Any:
     """Map a function over shards, with ``in_specs`` and ``out_specs`` taken from its hints.
 
@@ -164,6 +165,10 @@ class _Argument:
     first: int
     last: int
 
+    def value_of(self, leaves: Sequence[Found]) -> Any:
+        """The argument put together again from its leaves."""
+        return self.structure.unflatten([leaf.value for leaf in leaves[self.first : self.last]])
+
 
 class _Call:
     """One call: from bound arguments to global results."""
@@ -175,8 +180,6 @@ class _Call:
         self.walk = self._check_arguments()
         self.structure: Any = None
         self.out_specs: list[PartitionSpec] = []
-
-    # -- outside
 
     def _check_arguments(self) -> Walk:
         """Check every argument, find the mesh, and list the leaves."""
@@ -271,8 +274,6 @@ class _Call:
         # All axes are manual already where none is crossed, and no spec is asked for.
         return region.spec(leaf.hint, rank) if self.manual else PartitionSpec()
 
-    # -- inside
-
     def _body(self, *shards: Any) -> list[Any]:
         """What ``jax.shard_map`` maps: leaves in, leaves out."""
         crossing, typed = self.crossing, self.typed
@@ -318,12 +319,7 @@ class _Call:
 
     def _arguments(self, leaves: Sequence[Found]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments with shards in the place of global arrays."""
-        values = (
-            part.structure.unflatten([leaf.value for leaf in leaves[part.first : part.last]]) for part in self.parts
-        )
-        return self.bound.replaced(
-            (part.parameter, part.subject, v) for part, v in zip(self.parts, values, strict=True)
-        )
+        return self.bound.replaced((part.parameter, part.subject, part.value_of(leaves)) for part in self.parts)
 
     def _check_result(self, result: Any, region: Region, scope: Scope) -> list[Any]:
         """Check what the body returned; note its structure and specs."""

@@ -8,8 +8,10 @@ from typing import Any, TypeVar, overload
 from .check import handed_on
 from .errors import error_of
 from .hints.axes import Axes, read_aliases
+from .hints.binding import Bound, Typed
+from .hints.postponed import caller
 from .hints.scope import Region, Scope, axes_here, current_region, entered
-from .hints.signatures import Bound, Hinted, Typed, caller
+from .hints.signatures import Hinted
 from .hints.walk import Walk
 from .notation.layout import Aliases
 from .notation.sizes import RETURN, Sizes, Subject

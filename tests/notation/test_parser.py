@@ -20,7 +20,8 @@ from typedshmap.notation.nodes import (
     Rest,
     Spec,
 )
-from typedshmap.notation.parser import RepeatedAxis, SyntaxFault, names_in, parse
+from typedshmap.notation.parser import names_in, parse
+from typedshmap.notation.tokens import RepeatedAxis, SyntaxFault
 
 A, B, C, D = Name("a"), Name("b"), Name("c"), Name("d")
 ONE, TWO = Number(1), Number(2)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..notation.layout import AxisTwice, UnknownAxis
 from ..notation.match import BadExpression, Indivisible, OutsideTree, RankMismatch, SizeMismatch, UnboundNames
-from ..notation.parser import RepeatedAxis, SyntaxFault
+from ..notation.tokens import RepeatedAxis, SyntaxFault
 from .failures import (
     BoundaryMark,
     Failure,

@@ -16,7 +16,8 @@ from .. import _jax
 from ..errors import AnnotationSyntaxError, syntax_error
 from ..errors.failures import HintText
 from ..notation.nodes import Axes, Dim, Mark, Spec
-from ..notation.parser import SyntaxFault, parse
+from ..notation.parser import parse
+from ..notation.tokens import SyntaxFault
 from .dtypes import NAMES, intersect
 
 

@@ -100,8 +100,6 @@ class Walk:
             self.sizes = branch.sizes
             self.leaves[late.at : late.at + len(branch.leaves)] = branch.leaves
 
-    # -- leaves
-
     def _visit_array(self, node: Leaf, value: Any, subject: Subject, leaf: str | None) -> None:
         plain = plain_of(node.hint, self.region)
         sizes = plain.match(value, self.sizes, subject) if plain is not None else None
@@ -142,8 +140,6 @@ class Walk:
     def _close_over(self, value: Any, subject: Subject) -> None:
         self.leaves.extend(Found(leaf, None, subject) for leaf in _jax.leaves(value))
 
-    # -- unions
-
     def _visit_union(self, node: Either, value: Any, subject: Subject, leaf: str | None) -> None:
         """Take the first member that fits; the others bind nothing.
 
@@ -173,8 +169,6 @@ class Walk:
         branch = Walk(self.region, self.arguments, self.sizes, is_late=self.is_late)
         branch.visit(option, value, subject, leaf)
         return branch
-
-    # -- containers
 
     def _visit_tree(self, node: Tree, value: Any, subject: Subject) -> None:
         is_leaf = None if isinstance(node.leaf, Leaf) else lambda part: is_near(node.leaf, part)

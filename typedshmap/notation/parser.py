@@ -6,9 +6,6 @@ which carries the text, the span and what to write instead; the verbs word it fo
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, takewhile
 
@@ -29,39 +26,9 @@ from .nodes import (
     Span,
     Spec,
 )
+from .tokens import RepeatedAxis, SyntaxFault, Token, words
 
 FUNCTIONS = ("min", "max")
-
-
-class SyntaxFault(Exception):
-    """Text that is no hint: the problem, its span, and what to write instead."""
-
-    def __init__(self, problem: str, source: str, span: Span, cure: str | None = None) -> None:
-        super().__init__(problem, source, span, cure)
-        self.problem, self.source, self.span, self.cure = problem, source, span, cure
-
-
-class RepeatedAxis(SyntaxFault):
-    """A mesh axis that stands twice in one hint."""
-
-    def __init__(self, axis: str, source: str, span: Span) -> None:
-        super().__init__(f"mesh axis '{axis}' is used twice", source, span)
-        self.axis = axis
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A piece of the text, by kind: space, number, name or symbol."""
-
-    kind: str
-    text: str
-    span: Span
-
-
-_TOKEN = re.compile(
-    r"(?P<space>\s+)|(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|//|\*\*|[][(){}/,+\-*%=#?~.])"
-)
-_OPEN, _CLOSE = "[({", "])}"
 _MOST_DIGITS = 100
 
 
@@ -69,7 +36,7 @@ _MOST_DIGITS = 100
 def parse(source: str) -> Spec:
     """spec := dim* mark*"""
     try:
-        items = [_Parser(source, word).item() for word in _Parser(source).words()]
+        items = [_Parser(source, word).item() for word in words(source)]
     except RecursionError:
         raise SyntaxFault("the dims are nested too deeply", source, (0, len(source))) from None
     dims = tuple(item for item in items if not isinstance(item, Mark))
@@ -117,49 +84,9 @@ def names_in(size: Expression) -> tuple[str, ...]:
 class _Parser:
     """A cursor over the tokens of a text."""
 
-    def __init__(self, source: str, tokens: list[Token] | None = None) -> None:
-        self.source = source
-        self.tokens = list(self.scan()) if tokens is None else tokens
+    def __init__(self, source: str, tokens: list[Token]) -> None:
+        self.source, self.tokens = source, tokens
         self.at = 0
-
-    def scan(self) -> Iterator[Token]:
-        """Tokens of the whole text, spaces included."""
-        at = 0
-        while at < len(self.source):
-            found = _TOKEN.match(self.source, at)
-            if found is None:
-                raise self.unknown_character(at)
-            yield Token(str(found.lastgroup), found.group(), found.span())
-            at = found.end()
-
-    def unknown_character(self, at: int) -> SyntaxFault:
-        character = self.source[at]
-        before = re.search(r"\w+$", self.source[:at])
-        after = re.match(r"\w+", self.source[at + 1 :])
-        cure = f"write [{before.group()}/{after.group()}]" if character == "!" and before and after else None
-        return SyntaxFault(f"unexpected character '{character}'", self.source, (at, at + 1), cure)
-
-    def words(self) -> Iterator[list[Token]]:
-        """Runs of tokens between spaces at depth zero; spaces inside brackets are dropped."""
-        word: list[Token] = []
-        opened: list[Token] = []
-        for token in self.tokens:
-            if token.kind == "space":
-                if not opened and word:
-                    yield word
-                    word = []
-                continue
-            word.append(token)
-            if token.text in _OPEN:
-                opened.append(token)
-            elif token.text in _CLOSE and not (opened and _OPEN[_CLOSE.index(token.text)] == opened.pop().text):
-                raise SyntaxFault(f"'{token.text}' closes nothing", self.source, token.span)
-        if opened:
-            raise SyntaxFault(f"'{opened[-1].text}' is never closed", self.source, opened[-1].span)
-        if word:
-            yield word
-
-    # -- the cursor
 
     def peek(self) -> str:
         return self.tokens[self.at].text if self.at < len(self.tokens) else ""
@@ -188,8 +115,6 @@ class _Parser:
 
     def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> SyntaxFault:
         return SyntaxFault(problem, self.source, span or self.here(), cure)
-
-    # -- the grammar
 
     def item(self) -> Dim | Rest | Mark:
         """item := mark | bracketed | rest | dim"""

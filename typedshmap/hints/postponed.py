@@ -1,0 +1,169 @@
+"""Hints that are strings (PEP 563): where their names are looked up.
+
+Invariant: the frame of a decoration is looked at and let go. Only values that strings name are kept,
+and only while one of their names is not defined yet.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import AnnotationSyntaxError
+
+
+class Undefined(AnnotationSyntaxError):
+    """A name in a hint that is not defined yet."""
+
+
+Undefined.__name__ = AnnotationSyntaxError.__name__
+Undefined.__qualname__ = AnnotationSyntaxError.__qualname__
+Undefined.__module__ = AnnotationSyntaxError.__module__
+
+
+def undefined(name: str, what: str, error: NameError) -> Undefined:
+    """The error for a name that is not defined where a function is decorated."""
+    text = f"{name}: the hint of {what} names '{error.name}', which is not defined"
+    cure = f"define '{error.name}' above {name}; a name of an outer function must stand in the function around {name}"
+    return Undefined(f"{text}\n\nHint: {cure}")
+
+
+def annotated(function: Any) -> Any:
+    """The object that carries the annotations: through partials, wrappers, methods, instances."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif isinstance(function, types.MethodType):
+            function = function.__func__
+        elif not isinstance(function, types.FunctionType):
+            # What runs for an instance is its class's method, whatever the instance holds.
+            call = getattr(type(function), "__call__", None)  # noqa: B004 (the function, not whether there is one)
+            if not isinstance(call, types.FunctionType):
+                return function
+            function = call
+        else:
+            return function
+
+
+def resolved_hints(function: Any, local: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A function's annotations, its strings evaluated."""
+    annotations = getattr(function, "__annotations__", None)
+    if not annotations:
+        return {}
+    if not any(has_string(hint) for hint in annotations.values()):
+        return dict(annotations)
+    try:
+        return typing.get_type_hints(function, localns=dict(local), include_extras=True)
+    except NameError as error:
+        raise undefined(name, _where(annotations, str(error.name)), error) from None
+    except SyntaxError:
+        strings = [text for hint in annotations.values() for text in _strings_of(hint)]
+        text = next((text for text in strings if not _is_expression(text)), strings[0])
+        raise AnnotationSyntaxError(f"{name}: a hint is a string that is no Python expression: {text}") from None
+
+
+def _where(annotations: Mapping[str, Any], missing: str) -> str:
+    for parameter, hint in annotations.items():
+        if isinstance(hint, str) and missing in _names_in(hint):
+            return "the result" if parameter == "return" else f"parameter '{parameter}'"
+    return "a parameter"
+
+
+def has_string(hint: Any) -> bool:
+    """Whether a hint is a string, or has one in it."""
+    if isinstance(hint, (str, typing.ForwardRef)):
+        return True
+    return any(has_string(arg) for arg in typing.get_args(hint) if typing.get_origin(hint) is not typing.Literal)
+
+
+def _names_in(text: str) -> set[str]:
+    try:
+        return {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
+    except SyntaxError:
+        return set()
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        ast.parse(text, mode="eval")
+    except SyntaxError:
+        return False
+    return True
+
+
+def closure(function: Any) -> dict[str, Any]:
+    """What a function closes over, by name."""
+    cells = getattr(function, "__closure__", None) or ()
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    found = {}
+    for name, cell in zip(names, cells, strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:
+            continue  # a name that is assigned later
+    return found
+
+
+def enclosing(function: Any, frame: types.FrameType | None) -> Mapping[str, Any]:
+    """The names local to the function around a decoration; those of a class body in it first.
+
+    A function that is defined elsewhere has its own globals, which local names must not hide.
+    """
+    found: dict[str, Any] = {}
+    is_inside = True
+    while frame is not None and frame.f_locals is not frame.f_globals:
+        found = {**_locals_of(frame), **found}
+        is_inside = is_inside and _is_defined_in(function, frame)
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            break  # a function; a class body is run by the function around it
+        frame = frame.f_back
+    known = {} if is_inside else getattr(function, "__globals__", {})
+    return {name: value for name, value in found.items() if name not in known}
+
+
+def _locals_of(frame: types.FrameType) -> dict[str, Any]:
+    """A copy of a frame's local names.
+
+    Before Python 3.13 the frame keeps the dict that it once showed, and with it every value in it
+    until its function returns; so that is emptied. The function's own variables are not touched.
+    """
+    shown = frame.f_locals
+    found = dict(shown)
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        shown.clear()
+    return found
+
+
+def _is_defined_in(function: Any, frame: types.FrameType) -> bool:
+    return str(getattr(function, "__qualname__", "")).startswith(f"{frame.f_code.co_qualname}.")
+
+
+def named_in_strings(function: Any, local: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the strings among a function's annotations name, and no other local value."""
+    hints = (getattr(function, "__annotations__", None) or {}).values()
+    names = {name for hint in hints for text in _strings_of(hint) for name in _names_in(text)}
+    return {name: local[name] for name in names if name in local}
+
+
+def _strings_of(hint: Any) -> list[str]:
+    if isinstance(hint, str):
+        return [hint]
+    if isinstance(hint, typing.ForwardRef):
+        return [hint.__forward_arg__]
+    return [text for arg in typing.get_args(hint) for text in _strings_of(arg)]
+
+
+def caller(depth: int) -> types.FrameType | None:
+    """The frame ``depth`` calls above the caller of this."""
+    frame = inspect.currentframe()
+    for _ in range(depth + 1):
+        frame = frame.f_back if frame is not None else None
+    return frame
