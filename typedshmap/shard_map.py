@@ -26,7 +26,7 @@ from .hints.binding import EMPTY, Typed
 from .hints.leaf import describe, layout_axes
 from .hints.postponed import caller
 from .hints.scope import Axes as RegionAxes
-from .hints.scope import Region, Scope, aliases_here, axes_here, entered, same
+from .hints.scope import Region, Scope, aliases_here, axes_here, current_region, entered, same
 from .hints.signatures import Hinted, name_of
 from .hints.trees import Anything, array_hints, holds_arrays
 from .hints.walk import Found, Walk
@@ -111,9 +111,7 @@ def typed_shard_map(
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or results
         that are not what their hints say; ``error.failures`` holds all of them.
     """
-    options = _Options(
-        read_mesh(mesh), read_axis_names(axis_names), bool(check_vma), read_aliases(axes), in_types, out_types
-    )
+    options = _Options(read_mesh(mesh), read_axis_names(axis_names), bool(check_vma), read_aliases(axes))
     if f is None:
         return lambda function: _wrap(function, options, Hinted(function, caller(1), in_types, out_types))
     return _wrap(f, options, Hinted(f, caller(1), in_types, out_types))
@@ -125,8 +123,6 @@ class _Options:
     axis_names: frozenset[str]
     check_vma: bool
     axes: Aliases
-    in_types: tuple[Any, ...] | None
-    out_types: Any
 
 
 def _wrap(function: Callable[..., Any], options: _Options, hinted: Hinted) -> Callable[..., Any]:
@@ -198,6 +194,8 @@ class _Call:
         self.crossing = find_crossing(self.typed.name, options.mesh, options.axis_names, candidates)
         self.aliases = tuple(aliases_here(options.axes).items())
         self.manual = frozenset(name for name, _ in self.crossing.new)
+        # A function that makes no axis manual is in the region around it, and check_vma is that one's.
+        self.is_typed = options.check_vma if self.manual else current_region().typed
         region = self._region(self.crossing.held, split=self.crossing.new)
         walk = Walk(region, self.bound.arguments)
         spans: list[tuple[int, int]] = []
@@ -231,7 +229,7 @@ class _Call:
             split,
             self.manual,
             watched,
-            self.options.check_vma,
+            self.is_typed,
             self.aliases,
             "boundary",
             _jax.explicit_axes(mesh),
@@ -243,8 +241,11 @@ class _Call:
         if not self.crossing.new:
             return self._run_inline()
         dynamic = [leaf for leaf in self.walk.leaves if leaf.hint is not None]
-        body = functools.wraps(self.typed.function, updated=())(lambda *shards: self._body(*shards))
-        body.__name__ = self.typed.name  # what JAX's own messages call it
+
+        def body(*shards: Any) -> list[Any]:
+            return self._body(*shards)
+
+        body.__name__ = body.__qualname__ = self.typed.name  # what JAX's own messages call it
         mapped = jax.shard_map(
             body,
             mesh=self.crossing.mesh,
@@ -288,7 +289,7 @@ class _Call:
             axes_here(self.options.axes),
             manual=frozenset(region.sizes),
             watched=region.watched,
-            typed=self.options.check_vma,
+            typed=self.is_typed,
         )
         with entered(scope):
             try:
