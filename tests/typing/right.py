@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
-from typing import assert_type
+from typing import Literal, assert_type
 
 import jax
 import numpy as np

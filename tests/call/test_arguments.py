@@ -1,0 +1,577 @@
+"""Arguments are bound as Python binds them, and mapped or static as their hints say."""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Optional, TypedDict, Union, Unpack
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from expecting import fails, numbers, same, traced
+from jax.sharding import Mesh
+
+from typedshmap import (
+    AnnotationSyntaxError,
+    Array,
+    Bool,
+    Complex,
+    DtypeError,
+    Float,
+    Float32,
+    Float64,
+    Int,
+    Int32,
+    Num,
+    PRNGKeyArray,
+    ShapeError,
+    StructureError,
+    UInt8,
+    size,
+    sizes,
+    typed,
+    typed_shard_map,
+)
+
+X = Float[Array, "[b/dp] d"]
+x, w, d = numbers(8, 4), numbers(4, 6), numbers(4)
+D, HALF = jnp.asarray(d), jnp.float32(0.5)
+
+
+# How arguments are bound
+
+
+def matmul(x: X, w: Float[Array, "d [f/tp]"]) -> Float[Array, "[b/dp] [f/tp]"]:
+    return x @ w
+
+
+def scaled(x: X, scale: Float[Array, " d"] = D, *, shift: Float[Array, ""] = HALF) -> X:
+    return x * scale + shift
+
+
+def summed(*xs: X) -> X:
+    return sum(xs)
+
+
+def chosen(x: X, **named: X) -> X:
+    return x - named["minus"] if named else x
+
+
+def every_kind(x: X, /, y: X, power: int = 1, *zs: X, scale: Float[Array, " d"], **named: X) -> X:
+    return (x - y) ** power + sum(zs) * scale + sum(named.values())
+
+
+BOUND = [
+    pytest.param(matmul, (x, w), {}, x @ w, id="positional"),
+    pytest.param(matmul, (x,), {"w": w}, x @ w, id="positional and keyword"),
+    pytest.param(matmul, (), {"w": w, "x": x}, x @ w, id="keywords in another order"),
+    pytest.param(scaled, (x,), {}, x * d + 0.5, id="defaults"),
+    pytest.param(scaled, (x, 2 * d), {}, x * 2 * d + 0.5, id="a default replaced by position"),
+    pytest.param(scaled, (x,), {"scale": 2 * d}, x * 2 * d + 0.5, id="a default replaced by keyword"),
+    pytest.param(scaled, (x,), {"shift": np.float32(3)}, x * d + 3, id="keyword-only"),
+    pytest.param(summed, (x,), {}, x, id="one of several"),
+    pytest.param(summed, (x, 2 * x, 3 * x), {}, 6 * x, id="several"),
+    pytest.param(chosen, (x,), {}, x, id="no named ones"),
+    pytest.param(chosen, (x,), {"minus": 3 * x}, -2 * x, id="a named one"),
+    pytest.param(every_kind, (x, -x), {"scale": d}, 2 * x, id="every kind, the least"),
+    pytest.param(
+        every_kind, (x, -x, 2, x, x), {"scale": d, "a": x, "b": x}, 4 * x**2 + 2 * x * d + 2 * x, id="every kind"
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "args", "kwargs", "expected"), BOUND)
+def test_arguments_are_bound_as_python_binds_them(
+    function: Any, args: Any, kwargs: Any, expected: Any, mesh: Mesh
+) -> None:
+    same(typed_shard_map(function, mesh=mesh)(*args, **kwargs), expected)
+
+
+@pytest.mark.parametrize(("function", "args", "kwargs", "expected"), BOUND)
+def test_typed_binds_arguments_as_python_does(function: Any, args: Any, kwargs: Any, expected: Any) -> None:
+    args, kwargs = jax.tree.map(lambda a: a if isinstance(a, int) else jnp.asarray(a), (args, kwargs))
+    same(typed(function)(*args, **kwargs), expected)
+
+
+def test_a_named_argument_may_bear_the_name_of_a_positional_only_one(mesh: Mesh) -> None:
+    def add(x: X, /, **named: X) -> X:
+        return x + named["x"]
+
+    same(typed_shard_map(add, mesh=mesh)(x, x=2 * x), 3 * x)
+
+
+VARIADIC = pytest.mark.xfail(strict=True, reason="a hint that unpacks another is read as static")
+
+
+@VARIADIC
+def test_several_arguments_may_have_a_hint_each(mesh: Mesh) -> None:
+    def matmul(*args: *tuple[X, Float[Array, "d [f/tp]"]]) -> Float[Array, "[b/dp] [f/tp]"]:
+        return args[0] @ args[1]
+
+    same(typed_shard_map(matmul, mesh=mesh)(x, w), x @ w)
+
+
+@VARIADIC
+def test_named_arguments_may_have_a_hint_each(mesh: Mesh) -> None:
+    class Options(TypedDict):
+        scale: Float[Array, " d"]
+        power: int
+
+    def scaled(x: X, **options: Unpack[Options]) -> X:
+        return x ** options["power"] * options["scale"]
+
+    same(typed_shard_map(scaled, mesh=mesh)(x, scale=d, power=2), x**2 * d)
+
+
+UNBOUND = [
+    pytest.param(matmul, (x,), {}, "matmul: argument 'w' is missing", id="missing"),
+    pytest.param(matmul, (), {}, "matmul: argument 'x', 'w' is missing", id="all missing"),
+    pytest.param(matmul, (x, w, w), {}, "matmul: got 3 positional arguments, but takes 2", id="too many"),
+    pytest.param(matmul, (x,), {"v": w}, "matmul: got argument 'v', which it does not have", id="unknown keyword"),
+    pytest.param(matmul, (x, w), {"x": x}, "matmul: got argument 'x' twice", id="twice"),
+    pytest.param(scaled, (x, d, d), {}, "scaled: got 3 positional arguments, but takes 2", id="keyword-only by place"),
+    pytest.param(every_kind, (x, x), {}, "every_kind: argument 'scale' is missing", id="keyword-only missing"),
+    pytest.param(every_kind, (x,), {"scale": d}, "every_kind: argument 'y' is missing", id="positional missing"),
+]
+
+
+@pytest.mark.parametrize(("function", "args", "kwargs", "line"), UNBOUND)
+@pytest.mark.parametrize("verb", [typed_shard_map, typed])
+def test_arguments_that_do_not_fit_the_signature_are_refused(
+    verb: Any, function: Any, args: Any, kwargs: Any, line: str
+) -> None:
+    with fails(StructureError, line):
+        verb(function)(*args, **kwargs)
+
+
+def test_a_positional_only_argument_by_keyword_is_refused(mesh: Mesh) -> None:
+    def double(x: X, /) -> X:
+        return x * 2
+
+    with pytest.raises(StructureError, match=r"^double: .*\n\n    double\(x, /\)$"):
+        typed_shard_map(double, mesh=mesh)(x=x)
+
+
+MISFITS = [
+    pytest.param(scaled, (x, w), {}, "scaled: argument 'scale' has 2 dims, but its annotation has 1", id="position"),
+    pytest.param(scaled, (x,), {"shift": d}, "scaled: argument 'shift' has 1 dim, but its annotation has 0", id="name"),
+    pytest.param(
+        summed, (x, x[:4]), {}, "summed: argument 'xs[1]' has b=4, but argument 'xs[0]' has b=8", id="one of several"
+    ),
+    pytest.param(
+        chosen, (x,), {"minus": x[:4]}, "chosen: argument 'minus' has b=4, but argument 'x' has b=8", id="a named one"
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "args", "kwargs", "line"), MISFITS)
+def test_an_argument_that_does_not_fit_is_named_as_it_was_given(
+    function: Any, args: Any, kwargs: Any, line: str, mesh: Mesh
+) -> None:
+    with fails(ShapeError, line):
+        typed_shard_map(function, mesh=mesh)(*args, **kwargs)
+
+
+def test_a_default_is_checked_as_an_argument_is(mesh: Mesh) -> None:
+    with fails(ShapeError, "scaled: argument 'scale' has d=4, but argument 'x' has d=3"):
+        typed_shard_map(scaled, mesh=mesh)(x[:, :3])
+
+
+def windows(x: Float[Array, "[b/dp] n+1"], y: Float[Array, "[b/dp] n"]) -> Float[Array, "[b/dp] 2*n"]:
+    return jnp.concatenate([x[:, 1:], y], axis=1)
+
+
+def test_an_expression_may_stand_before_the_names_in_it(mesh: Mesh) -> None:
+    same(typed_shard_map(windows, mesh=mesh)(x, x[:, :3]), np.concatenate([x[:, 1:], x[:, :3]], axis=1))
+    with fails(ShapeError, "windows: argument 'x' has size 4 in dim 1, 'n+1', but its annotation says 3"):
+        typed_shard_map(windows, mesh=mesh)(x, x[:, :2])
+
+
+def test_an_expression_over_a_name_that_nothing_binds_is_refused(mesh: Mesh) -> None:
+    def halve(x: Float[Array, "2*n"], by: int) -> None: ...
+
+    line = "halve: argument 'x' has dim '2*n' in its annotation, but nothing binds 'n'"
+    with fails(ShapeError, line):
+        typed_shard_map(halve, mesh=mesh)(d, 2)
+
+
+def test_an_expression_reads_the_arguments_of_the_call(mesh: Mesh) -> None:
+    def repeat(x: X, times: int) -> Float[Array, "[b/dp] {times}*d"]:
+        return jnp.tile(x, (1, times))
+
+    same(typed_shard_map(repeat, mesh=mesh)(x, 3), np.tile(x, (1, 3)))
+
+    def wrong(x: X, times: int) -> Float[Array, "[b/dp] {times}*d"]:
+        return x
+
+    line = "wrong: return value has size 4 in dim 1, '{times}*d', but its annotation says 12"
+    with fails(ShapeError, line):
+        typed_shard_map(wrong, mesh=mesh)(x, 3)
+
+
+# Static parameters
+
+
+class Mode(enum.Enum):
+    FAST = 1
+    SLOW = 2
+
+
+@dataclass(frozen=True)
+class Config:
+    width: int = 3
+
+
+class Bag:
+    """A class of the user's that no hint knows."""
+
+
+STATIC = [
+    (int, 3),
+    (int, True),
+    (float, 0.5),
+    (float, 3),
+    (complex, 0.5),
+    (bool, False),
+    (str, "relu"),
+    (bytes, b"relu"),
+    (type(None), None),
+    (Callable[[Any], Any], jnp.tanh),
+    (Callable, abs),
+    (Config, Config()),
+    (Mode, Mode.FAST),
+    (Literal["fast", "slow"], "fast"),
+    (tuple[int, str], (3, "relu")),
+    (list[int], [3, 4]),
+    (dict[str, int], {"a": 3}),
+    (int | str, "relu"),
+    (Optional[int], None),
+    (Bag, Bag()),
+    (type, Bag),
+]
+
+
+def names(values: list[tuple[Any, Any]]) -> list[str]:
+    return [f"{getattr(hint, '__name__', hint)} {value!r}".split(" at ")[0] for hint, value in values]
+
+
+def with_static(hint: Any, seen: list[Any]) -> Any:
+    def apply(x: X, option: hint) -> X:
+        seen.append(option)
+        return x
+
+    return apply
+
+
+VERBS = [
+    pytest.param(lambda mesh: typed_shard_map(mesh=mesh), id="typed_shard_map"),
+    pytest.param(lambda mesh: typed, id="typed"),
+]
+
+
+@pytest.mark.parametrize(("hint", "value"), STATIC, ids=names(STATIC))
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_static_value_reaches_the_body_as_it_is(verb: Any, hint: Any, value: Any, mesh: Mesh) -> None:
+    seen: list[Any] = []
+    apply = verb(mesh)(with_static(hint, seen))
+    traced(lambda x: apply(x, value), x)
+    assert seen[0] is value
+
+
+WRONG_STATIC = [
+    (int, 0.5, "0.5 (float)", "int"),
+    (int, "3", "'3' (str)", "int"),
+    (int, None, "None", "int"),
+    (int, np.int64(3), "an int64", "int"),
+    (float, "0.5", "'0.5' (str)", "float"),
+    (float, 1j, "1j (complex)", "float"),
+    (bool, 1, "1 (int)", "bool"),
+    (str, 3, "3 (int)", "str"),
+    (type(None), 3, "3 (int)", "None"),
+    (Callable[[Any], Any], 3, "3 (int)", "collections.abc.Callable[[Any], Any]"),
+    (Config, 3, "3 (int)", "Config"),
+    (Mode, 1, "1 (int)", "Mode"),
+    (Literal["fast", "slow"], "quick", "'quick' (str)", "Literal['fast', 'slow']"),
+    (tuple[int, str], ("relu", 3), "a tuple", "tuple[int, str]"),
+    (list[int], ["relu"], "a list", "list[int]"),
+    (dict[str, int], [3], "a list", "dict[str, int]"),
+    (int | str, 0.5, "0.5 (float)", "int | str"),
+    (Bag, Config(), "a Config", "Bag"),
+]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "got", "said"), WRONG_STATIC, ids=names([(hint, value) for hint, value, *_ in WRONG_STATIC])
+)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_static_value_of_another_type_is_refused(
+    verb: Any, hint: Any, value: Any, got: str, said: str, mesh: Mesh
+) -> None:
+    with fails(StructureError, f"apply: argument 'option' is {got}, but its annotation says {said}"):
+        verb(mesh)(with_static(hint, []))(jnp.asarray(x), value)
+
+
+@pytest.mark.parametrize("array", [np.ones(3), jnp.ones(3), [np.ones(3)], {"a": (jnp.ones(3),)}], ids=repr)
+@pytest.mark.parametrize("hint", [int, float, str, list[int], Config, Mode, Callable, Bag, int | str], ids=str)
+def test_an_array_given_to_a_static_parameter_is_refused(hint: Any, array: Any, mesh: Mesh) -> None:
+    name = hint.__name__ if isinstance(hint, type) and hint != list[int] else str(hint)
+    line = f"apply: argument 'option' is an array, but its annotation {name} holds none, so the argument is static"
+    with fails(StructureError, line.replace("typing.", "")):
+        typed_shard_map(with_static(hint, []), mesh=mesh)(x, array)
+
+
+def test_a_traced_number_given_to_a_static_parameter_is_refused(mesh: Mesh) -> None:
+    line = "apply: argument 'option' is an array, but its annotation int holds none, so the argument is static"
+    with fails(StructureError, line):
+        jax.jit(typed_shard_map(with_static(int, []), mesh=mesh))(x, 3)
+
+
+def test_static_arguments_of_jit_are_static(mesh: Mesh) -> None:
+    seen: list[Any] = []
+    apply = jax.jit(typed_shard_map(with_static(int, seen), mesh=mesh), static_argnums=1)
+    same(apply(x, 3), x)
+    same(apply(x, 4), x)
+    assert seen == [3, 4]
+
+
+def test_a_static_argument_may_change_between_calls(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def power(x: X, n: int) -> X:
+        return x**n
+
+    same(power(x, 2), x**2)
+    same(power(x, 3), x**3)
+
+
+# Any
+
+
+def test_an_argument_of_any_type_is_closed_over_whole(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def minus_mean(x: X, other: Any) -> X:
+        assert other["y"].shape == (8, 4)
+        return x - other["y"].mean() + other["n"]
+
+    same(minus_mean(x, {"y": 2 * x, "n": 3}), x - 2 * x.mean() + 3)
+    same(jax.jit(lambda x, y: minus_mean(x, {"y": y, "n": 3}))(x, 2 * x), x - 2 * x.mean() + 3)
+
+
+def test_a_result_of_any_type_is_refused_at_decoration(mesh: Mesh) -> None:
+    def anything(x: X) -> Any:
+        return x
+
+    line = "anything: the result, or a part of it, annotated as Any, has no hint"
+    with fails(AnnotationSyntaxError, line):
+        typed_shard_map(anything, mesh=mesh)
+
+
+# NumPy arrays and Python scalars
+
+
+SCALARS = [
+    (Float[Array, ""], 0.5, "float32[]"),
+    (Int[Array, ""], 3, "int32[]"),
+    (Bool[Array, ""], True, "bool[]"),
+    (Complex[Array, ""], 0.5j, "complex64[]"),
+    (Num[Array, ""], 3, "int32[]"),
+    (Float32[Array, ""], np.float64(0.5), "float32[]"),
+    (Int32[Array, ""], np.int64(3), "int32[]"),
+    (Float[Array, " n"], np.ones(3), "float32[3]"),
+    (Float32[Array, " n"], np.ones(3, np.float64), "float32[3]"),
+    (Int32[Array, " n"], np.arange(3), "int32[3]"),
+    (UInt8[Array, " n"], np.ones(3, np.uint8), "uint8[3]"),
+    (Float[np.ndarray, " n"], np.ones(3), "float32[3]"),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "inside"), SCALARS, ids=names([(h, v) for h, v, _ in SCALARS]))
+def test_numpy_arrays_and_python_scalars_enter_as_jax_makes_them(
+    hint: Any, value: Any, inside: str, mesh: Mesh
+) -> None:
+    seen: list[str] = []
+
+    @typed_shard_map(mesh=mesh)
+    def look(value: hint) -> hint:
+        seen.append(str(jax.typeof(value)).removeprefix("~"))
+        return value
+
+    same(look(value), value)
+    assert seen == [inside]
+
+
+WRONG_SCALARS = [
+    (Int[Array, ""], 0.5, DtypeError, "has dtype float32, but its annotation says Int"),
+    (Float[Array, ""], 3, DtypeError, "has dtype int32, but its annotation says Float"),
+    (Int[Array, ""], True, DtypeError, "has dtype bool, but its annotation says Int"),
+    (Float64[Array, " n"], np.ones(3), DtypeError, "has dtype float32, but its annotation says Float64"),
+    (Float[Array, " n"], 0.5, ShapeError, "has 0 dims, but its annotation has 1"),
+    (Float[Array, ""], "0.5", StructureError, "is '0.5' (str), but its annotation says Array"),
+    (Float[Array, ""], None, StructureError, "is None, but its annotation says Array"),
+    (
+        Float[Array, " n"],
+        jax.ShapeDtypeStruct((3,), np.float32),
+        StructureError,
+        "is a ShapeDtypeStruct, but its annotation says Array",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "error", "problem"), WRONG_SCALARS, ids=names([(h, v) for h, v, *_ in WRONG_SCALARS])
+)
+def test_a_scalar_that_does_not_fit_is_refused(hint: Any, value: Any, error: Any, problem: str, mesh: Mesh) -> None:
+    with fails(error, f"<lambda>: argument 'value' {problem}"):
+        typed_shard_map(lambda value: None, mesh=mesh, in_types=(hint,), out_types=None)(value)
+
+
+@pytest.mark.parametrize("array", [np.full((8, 4), "a"), np.full((8, 4), None)], ids=["text", "objects"])
+def test_an_array_of_a_dtype_that_jax_does_not_have_is_refused(array: np.ndarray, mesh: Mesh) -> None:
+    with fails(DtypeError, f"summed: argument 'xs[0]' has dtype {array.dtype}, but its annotation says Float"):
+        typed_shard_map(summed, mesh=mesh)(array)
+
+
+def test_typed_takes_only_the_array_type_of_the_hint() -> None:
+    with fails(StructureError, "summed: argument 'xs[0]' is a NumPy array, but its annotation says Array"):
+        typed(summed)(x)
+
+
+def test_keys_enter_as_keys(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def noise(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        return jax.random.normal(key, shape)
+
+    same(noise(jax.random.key(0), (3,)), jax.random.normal(jax.random.key(0), (3,)))
+    same(noise(jax.random.PRNGKey(0), (3,)), jax.random.normal(jax.random.PRNGKey(0), (3,)))
+
+
+def test_a_bare_array_is_any_array(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def echo(x: Array, n: Array, key: Array) -> tuple[Array, Array, Array]:
+        assert (x.shape, n.shape, key.shape) == ((8, 4), (), ())
+        return x, n, jax.random.key_data(key)
+
+    same(echo(x, 3, jax.random.key(0)), (x, 3, np.zeros(2)))
+    with fails(StructureError, "echo: argument 'n' is 'n' (str), but its annotation says Array"):
+        echo(x, "n", jax.random.key(0))
+
+
+def test_an_array_without_rows_is_taken(mesh: Mesh) -> None:
+    empty = typed_shard_map(lambda x: x * size("b"), mesh=mesh, in_types=(X,), out_types=X)(x[:0])
+    assert empty.shape == (0, 4)
+
+
+# Optional and union
+
+
+def maybe_scaled(x: X, scale: Optional[Float[Array, " d"]] = None) -> X:
+    return x if scale is None else x * scale
+
+
+@pytest.mark.parametrize(("args", "expected"), [((), x), ((None,), x), ((d,), x * d)], ids=["absent", "None", "given"])
+def test_an_optional_argument_may_be_absent(args: Any, expected: Any, mesh: Mesh) -> None:
+    same(typed_shard_map(maybe_scaled, mesh=mesh)(x, *args), expected)
+    same(jax.jit(typed_shard_map(maybe_scaled, mesh=mesh))(x, *args), expected)
+
+
+OPTIONAL_MISFITS = [
+    (d[:3], ShapeError, "has d=3, but argument 'x' has d=4"),
+    (x, ShapeError, "has 2 dims, but its annotation has 1"),
+    (d.astype(int), DtypeError, "has dtype int32, but its annotation says Float"),
+]
+
+
+@pytest.mark.parametrize(("value", "error", "problem"), OPTIONAL_MISFITS)
+def test_an_optional_array_that_does_not_fit_is_refused_as_an_array(
+    value: Any, error: Any, problem: str, mesh: Mesh
+) -> None:
+    with fails(error, f"maybe_scaled: argument 'scale' {problem}"):
+        typed_shard_map(maybe_scaled, mesh=mesh)(x, value)
+
+
+def either(x: X, y: Union[Float[Array, ""], Int[Array, " k"], str, None]) -> X:
+    return x * (len(y) if isinstance(y, str) else 5 if y is None else y.sum().astype(jnp.float32))
+
+
+BRANCHES = [
+    pytest.param(np.float32(2), 2, id="first"),
+    pytest.param(np.arange(3), 3, id="second"),
+    pytest.param("abcd", 4, id="a static one"),
+    pytest.param(None, 5, id="none"),
+]
+
+
+@pytest.mark.parametrize(("value", "factor"), BRANCHES)
+def test_a_union_takes_each_of_its_members(value: Any, factor: int, mesh: Mesh) -> None:
+    same(typed_shard_map(either, mesh=mesh)(x, value), x * factor)
+
+
+def test_a_union_takes_no_other_value(mesh: Mesh) -> None:
+    reasons = 'Float[Array, "[b/dp] 3"]: has size 4 in dim 1, but its annotation says 3; '
+    reasons += 'Float[Array, "[b/dp]"]: has 2 dims, but its annotation has 1'
+    last = typed_shard_map(
+        lambda x: None, mesh=mesh, in_types=(Float[Array, "[b/dp] 3"] | Float[Array, "[b/dp]"],), out_types=None
+    )
+    with fails(ShapeError, f"<lambda>: argument 'x' fits no member of its annotation ({reasons})"):
+        last(x)
+
+
+def test_a_static_member_of_a_union_is_told_by_its_type(mesh: Mesh) -> None:
+    def apply(x: X, y: Union[Float[Array, ""], int, str]) -> X:
+        return x
+
+    reasons = 'Float[Array, ""]: is a list, but its annotation says Array; '
+    reasons += "int: is a list, but its annotation says int; str: is a list, but its annotation says str"
+    with fails(StructureError, f"apply: argument 'y' fits no member of its annotation ({reasons})"):
+        typed_shard_map(apply, mesh=mesh)(x, [1])
+
+
+def test_names_bound_by_a_failed_member_are_rolled_back(mesh: Mesh) -> None:
+    seen: list[dict[str, int]] = []
+
+    @typed_shard_map(mesh=mesh)
+    def look(y: Union[Float[Array, "n n"], Float[Array, "m n"]]) -> None:
+        seen.append(sizes())
+
+    look(x)
+    assert seen == [{"m": 8, "n": 4}]
+
+
+def test_a_union_splits_its_members_each_in_its_own_way(mesh: Mesh) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    @typed_shard_map(mesh=mesh)
+    def look(y: Union[Float[Array, "[b/dp] [d/tp]"], Int[Array, "[b/tp] d"]]) -> None:
+        seen.append(y.shape)
+
+    look(x)
+    look(x.astype(int))
+    assert seen == [(2, 2), (4, 4)]
+
+
+@pytest.mark.parametrize("order", [("y", "x"), ("x", "y")])
+def test_a_union_over_an_expression_does_not_depend_on_the_order_of_arguments(
+    order: tuple[str, str], mesh: Mesh
+) -> None:
+    hints = {"x": Float[Array, "n+1"] | Float[Array, " n"], "y": Float[Array, " n"]}
+    values = {"x": d, "y": 2 * d}
+    add = typed_shard_map(
+        lambda a, b: a + b, mesh=mesh, in_types=tuple(hints[name] for name in order), out_types=Float[Array, " n"]
+    )
+    same(add(*(values[name] for name in order)), 3 * d)
+
+
+# What is no hint
+
+
+@pytest.mark.parametrize(
+    ("in_type", "out_type", "line"),
+    [
+        (5, X, "<lambda>: in_types[0]: 5 is no hint"),
+        ("[b/dp] d", X, "<lambda>: in_types[0]: '[b/dp] d' is no hint"),
+        (X, "[b/dp] d", "<lambda>: the result: '[b/dp] d' is no hint"),
+    ],
+)
+def test_what_is_no_hint_is_refused_at_decoration(in_type: Any, out_type: Any, line: str, mesh: Mesh) -> None:
+    with fails(AnnotationSyntaxError, line):
+        typed_shard_map(lambda x: x, mesh=mesh, in_types=(in_type,), out_types=out_type)

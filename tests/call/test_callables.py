@@ -1,0 +1,500 @@
+"""Whatever Python can call can be mapped: methods, closures, partials, lambdas, kernels, wrapped functions."""
+
+import functools
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from expecting import fails, numbers, same, traced
+from jax.sharding import Mesh
+
+from typedshmap import (
+    AnnotationSyntaxError,
+    Array,
+    Float,
+    ShapeError,
+    StructureError,
+    sizes,
+    typed,
+    typed_shard_map,
+)
+
+X = Float[Array, "[b/dp] d"]
+W = Float[Array, "d [f/tp]"]
+Y = Float[Array, "[b/dp] [f/tp]"]
+x, w = numbers(8, 4), numbers(4, 6)
+
+
+# Methods
+
+
+def layers(mesh: Mesh) -> Any:
+    """A class whose methods of every kind are mapped."""
+
+    class Layer:
+        """A layer of so many features."""
+
+        features = 4
+        factor = 3
+
+        def __init__(self, gain: float) -> None:
+            self.gain = gain
+
+        @typed_shard_map(mesh=mesh)
+        def scaled(self, x: Float[Array, "[b/dp] {self.features}"], by: float = 1.0) -> X:
+            """Scale x."""
+            return x * self.gain * by
+
+        @classmethod
+        @typed_shard_map(mesh=mesh)
+        def times(cls, x: X) -> X:
+            return x * cls.factor
+
+        @staticmethod
+        @typed_shard_map(mesh=mesh)
+        def doubled(x: X) -> X:
+            return x * 2
+
+        @typed_shard_map(mesh=mesh)
+        def __call__(self, x: X) -> X:
+            return x + self.gain
+
+        @property
+        @typed_shard_map(mesh=mesh)
+        def gains(self) -> Float[Array, ""]:
+            return jnp.float32(self.gain)
+
+    return Layer
+
+
+METHODS = [
+    pytest.param(lambda layer: layer(5.0).scaled(x), x * 5, id="method"),
+    pytest.param(lambda layer: layer(5.0).scaled(x, by=2), x * 10, id="method with a keyword"),
+    pytest.param(lambda layer: layer.scaled(layer(5.0), x), x * 5, id="method of the class"),
+    pytest.param(lambda layer: layer(5.0)(x), x + 5, id="call"),
+    pytest.param(lambda layer: layer.times(x), x * 3, id="classmethod"),
+    pytest.param(lambda layer: layer(5.0).times(x), x * 3, id="classmethod of an instance"),
+    pytest.param(lambda layer: layer.doubled(x), x * 2, id="staticmethod"),
+    pytest.param(lambda layer: layer(5.0).doubled(x), x * 2, id="staticmethod of an instance"),
+    pytest.param(lambda layer: layer(5.0).gains, np.float32(5), id="property"),
+]
+
+
+@pytest.mark.parametrize(("call", "expected"), METHODS)
+def test_methods_are_mapped(call: Callable[[Any], Any], expected: Any, mesh: Mesh) -> None:
+    same(call(layers(mesh)), expected)
+
+
+WRONG_METHODS = [
+    pytest.param(
+        lambda layer: layer(5.0).scaled(x[:, :3]),
+        ShapeError,
+        "Layer.scaled: argument 'x' has size 3 in dim 1, '{self.features}', but its annotation says 4",
+        id="a size from self",
+    ),
+    pytest.param(
+        lambda layer: layer(5.0).scaled(x, "2"),
+        StructureError,
+        "Layer.scaled: argument 'by' is '2' (str), but its annotation says float",
+        id="a static argument",
+    ),
+    pytest.param(lambda layer: layer.times(), StructureError, "Layer.times: argument 'x' is missing", id="classmethod"),
+    pytest.param(
+        lambda layer: layer.doubled(x[:6]),
+        ShapeError,
+        "Layer.doubled: argument 'x' has b=6, which does not divide over 'dp' (4 shards)",
+        id="staticmethod",
+    ),
+    pytest.param(
+        lambda layer: layer(5.0)(x[0]),
+        ShapeError,
+        "Layer.__call__: argument 'x' has 1 dim, but its annotation has 2",
+        id="call",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "line"), WRONG_METHODS)
+def test_methods_are_checked(call: Callable[[Any], Any], error: Any, line: str, mesh: Mesh) -> None:
+    with fails(error, line):
+        call(layers(mesh))
+
+
+class Scale:
+    """Scale by a gain that may change."""
+
+    def __init__(self, gain: float) -> None:
+        self.gain = gain
+
+    def __call__(self, x: X) -> X:
+        return x * self.gain
+
+    def method(self, x: X, w: W) -> Y:
+        return self.gain * x @ w
+
+
+@pytest.mark.parametrize("verb", ["typed_shard_map", "typed"])
+def test_a_bound_method_is_mapped(verb: str, mesh: Mesh) -> None:
+    method = Scale(3.0).method
+    mapped = typed_shard_map(method, mesh=mesh) if verb == "typed_shard_map" else typed(method)
+    same(mapped(jnp.asarray(x), w=jnp.asarray(w)), 3 * x @ w)
+
+
+@pytest.mark.parametrize("verb", ["typed_shard_map", "typed"])
+def test_a_callable_instance_has_the_hints_of_its_class(verb: str, mesh: Mesh) -> None:
+    scale = Scale(3.0)
+    mapped = typed_shard_map(scale, mesh=mesh) if verb == "typed_shard_map" else typed(scale)
+    same(mapped(jnp.asarray(x)), 3 * x)
+    with fails(ShapeError, "Scale: argument 'x' has 1 dim, but its annotation has 2"):
+        mapped(jnp.asarray(x[0]))
+
+
+# Closures
+
+
+def test_a_function_that_returns_mapped_functions_makes_a_new_one_each_time(mesh: Mesh) -> None:
+    def scaling(gain: float) -> Callable[..., Any]:
+        @typed_shard_map(mesh=mesh)
+        def scale(x: X) -> X:
+            return x * gain
+
+        return scale
+
+    double, triple = scaling(2.0), scaling(3.0)
+    same(double(x), x * 2)
+    same(triple(x), x * 3)
+    same(double(x), x * 2)
+
+
+def test_a_closed_over_python_value_is_read_at_every_call(mesh: Mesh) -> None:
+    gain = 2
+
+    @typed_shard_map(mesh=mesh)
+    def scale(x: X) -> X:
+        return x * gain
+
+    same(scale(x), x * 2)
+    gain = 3
+    same(scale(x), x * 3)
+
+
+def test_a_closed_over_array_is_read_at_every_call_and_enters_whole(mesh: Mesh) -> None:
+    gain = jnp.arange(4.0)
+
+    @typed_shard_map(mesh=mesh)
+    def scale(x: X) -> X:
+        assert gain.shape == (4,)
+        return x * gain
+
+    same(scale(x), x * np.arange(4))
+    gain = gain + 1
+    same(scale(x), x * (np.arange(4) + 1))
+
+
+def test_an_attribute_of_self_is_read_at_every_call(mesh: Mesh) -> None:
+    scale = Scale(2.0)
+    mapped = typed_shard_map(scale, mesh=mesh)
+    same(mapped(x), x * 2)
+    scale.gain = 3.0
+    same(mapped(x), x * 3)
+
+
+def test_a_closed_over_tracer_is_part_of_the_program(mesh: Mesh) -> None:
+    @jax.jit
+    def scale(x: Any, gain: Any) -> Any:
+        return typed_shard_map(lambda x: x * gain, mesh=mesh, in_types=(X,), out_types=X)(x)
+
+    same(scale(x, 2.0), x * 2)
+    same(scale(x, 3.0), x * 3)
+
+
+# functools.partial
+
+
+def affine(w: W, x: X, *, gain: float, shift: Float[Array, ""] = 0.0) -> Y:
+    return x @ w * gain + shift
+
+
+def test_a_partial_by_keyword_has_the_hints_of_its_function(mesh: Mesh) -> None:
+    mapped = typed_shard_map(functools.partial(affine, w=w, gain=2), mesh=mesh)
+    same(mapped(x=x), x @ w * 2)
+    same(mapped(x=x, gain=3), x @ w * 3)
+    with fails(ShapeError, "affine: argument 'x' has d=3, but argument 'w' has d=4"):
+        mapped(x=x[:, :3])
+
+
+def test_a_partial_by_position_has_the_hints_of_its_function(mesh: Mesh) -> None:
+    mapped = typed_shard_map(functools.partial(affine, w, gain=2), mesh=mesh)
+    same(mapped(x), x @ w * 2)
+    with fails(ShapeError, "affine: argument 'x' has d=3, but argument 'w' has d=4"):
+        mapped(x[:, :3])
+
+
+def test_in_types_of_a_partial_are_those_of_what_it_leaves_open(mesh: Mesh) -> None:
+    mapped = typed_shard_map(functools.partial(lambda n, x: x**n, 2), mesh=mesh, in_types=(X,), out_types=X)
+    same(mapped(x), x**2)
+
+
+def test_a_partial_by_position_may_bind_what_is_static(mesh: Mesh) -> None:
+    def power(n: int, x: X) -> X:
+        return x**n
+
+    same(typed_shard_map(functools.partial(power, 3), mesh=mesh)(x), x**3)
+
+
+def test_a_partial_of_a_partial_has_the_hints_of_its_function(mesh: Mesh) -> None:
+    inner = functools.partial(affine, gain=2)
+    mapped = typed_shard_map(functools.partial(inner, shift=np.float32(1)), mesh=mesh)
+    same(mapped(w, x), x @ w * 2 + 1)
+    with fails(StructureError, "affine: argument 'x' is missing"):
+        mapped(w)
+
+
+def test_what_a_partial_binds_needs_no_hint(mesh: Mesh) -> None:
+    def scale(x: X, by) -> X:
+        return x * by
+
+    same(typed_shard_map(functools.partial(scale, by=3), mesh=mesh)(x), x * 3)
+    with fails(AnnotationSyntaxError, "scale: parameter 'by' has no hint"):
+        typed_shard_map(scale, mesh=mesh)
+
+
+def test_typed_reads_the_hints_of_a_partial() -> None:
+    helper = typed(functools.partial(affine, gain=2, shift=jnp.float32(1)))
+    same(helper(jnp.asarray(w), jnp.asarray(x)), x @ w * 2 + 1)
+
+
+# in_types and out_types
+
+
+def test_a_lambda_has_the_hints_that_it_is_given(mesh: Mesh) -> None:
+    project = typed_shard_map(lambda x, w: x @ w, mesh=mesh, in_types=(X, W), out_types=Y)
+    same(project(x, w), x @ w)
+    same(project(x, w=w), x @ w)
+    with fails(ShapeError, "<lambda>: argument 'w' has d=3, but argument 'x' has d=4"):
+        project(x, w[:3])
+
+
+def test_a_lambda_may_return_several_results(mesh: Mesh) -> None:
+    both = typed_shard_map(lambda x, w: (x @ w, x), mesh=mesh, in_types=(X, W), out_types=tuple[Y, X])
+    same(both(x, w), (x @ w, x))
+
+
+def test_in_types_and_out_types_win_over_annotations(mesh: Mesh) -> None:
+    def double(x: Float[Array, " other"]) -> Float[Array, " other"]:
+        return x * 2
+
+    same(typed_shard_map(double, mesh=mesh, in_types=(X,), out_types=X)(x), x * 2)
+
+
+def test_annotations_fill_what_in_types_leaves_open(mesh: Mesh) -> None:
+    def affine(x, w: W, *, gain: int = 1) -> Y:
+        return x @ w * gain
+
+    same(typed_shard_map(affine, mesh=mesh, in_types=(X,))(x, w, gain=2), x @ w * 2)
+
+
+def test_a_kernel_with_positional_arguments_only_has_hints_by_place(mesh: Mesh) -> None:
+    def kernel(*args: Any) -> Any:
+        return args[0] @ args[1]
+
+    mapped = typed_shard_map(kernel, mesh=mesh, in_types=(X, W), out_types=Y)
+    same(mapped(x, w), x @ w)
+    with fails(StructureError, "kernel: got 1 positional arguments, but in_types has 2"):
+        mapped(x)
+    with fails(ShapeError, "kernel: argument 'args[1]' has d=3, but argument 'args[0]' has d=4"):
+        mapped(x, w[:3])
+
+
+@pytest.mark.parametrize("kernel", [operator.matmul, jnp.matmul], ids=["operator.matmul", "jnp.matmul"])
+def test_a_function_that_is_not_the_users_is_mapped(kernel: Any, mesh: Mesh) -> None:
+    same(typed_shard_map(kernel, mesh=mesh, in_types=(X, W), out_types=Y)(x, w), x @ w)
+
+
+def test_too_many_in_types_are_refused_at_decoration(mesh: Mesh) -> None:
+    with fails(AnnotationSyntaxError, "<lambda>: in_types= has 2 hints for 1 positional parameters"):
+        typed_shard_map(lambda x: x, mesh=mesh, in_types=(X, X), out_types=X)
+
+
+def test_too_few_in_types_are_refused_at_decoration(mesh: Mesh) -> None:
+    with fails(AnnotationSyntaxError, "<lambda>: parameter 'w' has no hint"):
+        typed_shard_map(lambda x, w: x @ w, mesh=mesh, in_types=(X,), out_types=Y)
+
+
+def test_a_lambda_without_out_types_is_refused_at_decoration(mesh: Mesh) -> None:
+    with fails(AnnotationSyntaxError, "<lambda>: the result has no hint"):
+        typed_shard_map(lambda x: x, mesh=mesh, in_types=(X,))
+
+
+def test_out_types_none_means_that_nothing_is_returned(mesh: Mesh) -> None:
+    assert typed_shard_map(lambda x: None, mesh=mesh, in_types=(X,), out_types=None)(x) is None
+    with fails(StructureError, "<lambda>: return value is an array, but its annotation says None"):
+        typed_shard_map(lambda x: x, mesh=mesh, in_types=(X,), out_types=None)(x)
+
+
+@pytest.mark.parametrize("verb", [typed_shard_map, typed])
+@pytest.mark.parametrize(("value", "got"), [(3, "3 of type int"), ("f", "'f' of type str")])
+def test_what_cannot_be_called_is_refused(verb: Any, value: Any, got: str) -> None:
+    with fails(StructureError, f"a function is wanted, got {got}"):
+        verb(value)
+
+
+# Wrapped functions
+
+
+def project(x: X, w: W, scale: int = 1) -> Y:
+    """Project x."""
+    return x @ w * scale
+
+
+def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+WRAPPERS = [
+    pytest.param(lambda f: jax.jit(f, static_argnames="scale"), id="jit"),
+    pytest.param(jax.checkpoint, id="checkpoint"),
+    pytest.param(logged, id="functools.wraps"),
+    pytest.param(lambda f: logged(logged(f)), id="functools.wraps twice"),
+    pytest.param(lambda f: jax.jit(jax.checkpoint(logged(f)), static_argnames="scale"), id="stack"),
+    pytest.param(lambda f: typed(f), id="typed"),
+]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_wrapped_function_keeps_its_hints(wrapper: Callable[..., Any], mesh: Mesh) -> None:
+    mapped = typed_shard_map(wrapper(project), mesh=mesh)
+    same(mapped(x, w=w), x @ w)
+    with fails(ShapeError, "project: argument 'w' has d=3, but argument 'x' has d=4"):
+        mapped(x, w[:3])
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_mapped_function_can_be_wrapped(wrapper: Callable[..., Any], mesh: Mesh) -> None:
+    wrapped = wrapper(typed_shard_map(project, mesh=mesh))
+    arrays = jnp.asarray(x), jnp.asarray(w)
+    same(wrapped(*arrays), x @ w)
+    with fails(ShapeError, "project: argument 'w' has d=3, but argument 'x' has d=4"):
+        wrapped(arrays[0], arrays[1][:3])
+
+
+@pytest.mark.parametrize("inner", WRAPPERS)
+@pytest.mark.parametrize("outer", WRAPPERS)
+def test_typed_stands_anywhere_in_a_stack(inner: Callable[..., Any], outer: Callable[..., Any]) -> None:
+    arrays = jnp.asarray(x), jnp.asarray(w)
+    stacked = outer(typed(inner(project)))
+    same(stacked(*arrays), x @ w)
+    with fails(ShapeError, "project: argument 'w' has d=3, but argument 'x' has d=4"):
+        stacked(arrays[0], arrays[1][:3])
+
+
+def test_a_jitted_stack_is_traced_once(mesh: Mesh) -> None:
+    traces: list[tuple[int, ...]] = []
+
+    @jax.jit
+    @typed_shard_map(mesh=mesh)
+    @jax.checkpoint
+    def double(x: X) -> X:
+        traces.append(x.shape)
+        return x * 2
+
+    same(double(x), 2 * x)
+    same(double(x + 1), 2 * x + 2)
+    assert traces == [(2, 4)]
+
+
+def test_a_mapped_function_is_traced_at_every_call_outside_of_jit(mesh: Mesh) -> None:
+    traces: list[int] = []
+    double = typed_shard_map(lambda x: traces.append(1) or x * 2, mesh=mesh, in_types=(X,), out_types=X)
+    double(x)
+    double(x)
+    assert traces == [1, 1]
+
+
+def test_a_nested_function_is_checked_in_a_scope_of_its_own(mesh: Mesh) -> None:
+    seen: list[dict[str, int]] = []
+
+    @typed
+    def helper(y: Float[Array, "[n/dp] m"]) -> Float[Array, "[n/dp] m"]:
+        seen.append(sizes())
+        return y
+
+    @typed_shard_map(mesh=mesh)
+    def outer(x: X) -> X:
+        x = helper(x)
+        seen.append(sizes())
+        return x
+
+    traced(outer, x)
+    assert seen == [{"n": 8, "m": 4}, {"b": 8, "d": 4}]
+
+
+def test_a_mapped_function_may_be_mapped_again(mesh: Mesh) -> None:
+    twice = typed_shard_map(typed_shard_map(project, mesh=mesh), mesh=mesh)
+    same(twice(x, w, scale=2), 2 * x @ w)
+
+
+# What a decorated function looks like
+
+
+@pytest.mark.parametrize("verb", [typed_shard_map, typed])
+def test_name_docstring_module_and_signature_are_kept(verb: Any) -> None:
+    mapped = verb(project)
+    assert mapped.__name__ == "project"
+    assert mapped.__qualname__ == "project"
+    assert mapped.__doc__ == "Project x."
+    assert mapped.__module__ == __name__
+    assert mapped.__annotations__ == project.__annotations__
+    assert inspect.signature(mapped) == inspect.signature(project)
+
+
+@pytest.mark.parametrize("verb", [typed_shard_map, typed])
+def test_the_function_itself_can_be_had_back(verb: Any) -> None:
+    assert verb(project).__wrapped__ is project
+    assert inspect.unwrap(verb(logged(project))) is project
+
+
+@pytest.mark.parametrize("verb", [typed_shard_map, typed])
+def test_attributes_of_a_function_are_kept(verb: Any) -> None:
+    def double(x: X) -> X:
+        return x * 2
+
+    double.flops = 32
+    assert verb(double).flops == 32
+
+
+@pytest.mark.parametrize("verb", [typed_shard_map, typed])
+def test_a_method_keeps_its_name_and_docstring(verb: Any) -> None:
+    class Layer:
+        @verb
+        def scaled(self, x: X) -> X:
+            """Scale x."""
+            return x
+
+    assert Layer.scaled.__qualname__.endswith("Layer.scaled")
+    assert Layer.scaled.__doc__ == "Scale x."
+    assert list(inspect.signature(Layer().scaled).parameters) == ["x"]
+
+
+@pytest.mark.parametrize("verb", [typed_shard_map, typed])
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(Scale(2.0), "Scale"), (functools.partial(project, scale=2), "project")],
+    ids=["Scale", "partial"],
+)
+def test_a_callable_without_a_name_is_called_as_in_messages(verb: Any, function: Any, name: str) -> None:
+    assert verb(function).__name__ == name
+
+
+@pytest.mark.parametrize("verb", [typed_shard_map, typed])
+def test_the_signature_of_a_partial_lacks_what_it_binds(verb: Any) -> None:
+    assert list(inspect.signature(verb(functools.partial(project, x))).parameters) == ["w", "scale"]

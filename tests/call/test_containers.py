@@ -1,0 +1,648 @@
+"""Values in containers are taken apart leaf by leaf, each with its own hint, and put together again."""
+
+import sys
+import typing
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, NotRequired, Optional, Required, TypedDict, TypeVar
+
+import equinox as eqx
+import flax.struct
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from expecting import fails, numbers, same, traced
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import Array, DtypeError, Float, Int, PyTree, ShapeError, StructureError, typed, typed_shard_map
+
+X = Float[Array, "[b/dp] d"]
+W = Float[Array, "d [f/tp]"]
+B = Float[Array, "[f/tp]"]
+S = Float[Array, ""]
+T = TypeVar("T")
+x, w, b, s = numbers(8, 4), numbers(4, 6), numbers(6), np.float32(2)
+
+
+# Classes that the tests take apart
+
+
+class Pair(NamedTuple):
+    x: X
+    w: W
+
+
+class Nested(NamedTuple):
+    pair: Pair
+    rest: tuple[B, ...]
+
+
+class Named(TypedDict):
+    x: X
+    w: NotRequired[W]
+
+
+class Loose(TypedDict, total=False):
+    x: Required[X]
+    w: W
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Dense:
+    w: W
+    b: Optional[B] = None
+    name: str = field(default="dense", metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Model:
+    layers: list[Dense]
+    scales: dict[str, S]
+    pair: Pair
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Box(Generic[T]):
+    value: T
+    gain: S
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Chain:
+    next: Optional["Chain"]
+    x: X
+
+
+@flax.struct.dataclass
+class FlaxState:
+    w: W
+    step: Int[Array, ""]
+    apply: Callable[..., Any] = flax.struct.field(pytree_node=False)
+    width: int = flax.struct.field(pytree_node=False, default=4)
+
+
+class Linear(eqx.Module):
+    w: W
+    b: B
+    activation: Callable[..., Any]
+    width: int = eqx.field(static=True, default=4)
+
+    def __call__(self, x: Any) -> Any:
+        return self.activation(x @ self.w + self.b)
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass
+class Swapped:
+    """Its children stand in another order than its fields, and bear no names."""
+
+    x: X
+    w: W
+    power: int = 1
+
+    def tree_flatten(self) -> Any:
+        return (self.w, self.x), self.power
+
+    @classmethod
+    def tree_unflatten(cls, power: Any, children: Any) -> Any:
+        return cls(children[1], children[0], power)
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass
+class Keyed:
+    """Its children stand in another order than its fields, each under its name."""
+
+    x: X
+    w: W
+
+    def tree_flatten_with_keys(self) -> Any:
+        key = jax.tree_util.GetAttrKey
+        return ((key("w"), self.w), (key("x"), self.x)), None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: Any) -> Any:
+        return cls(children[1], children[0])
+
+
+# Right values: hint, value, and the shapes of its leaves in the body, in JAX's order
+
+
+MODEL = Model([Dense(w, b), Dense(w)], {"out": s, "in": s}, Pair(x, w))
+RIGHT = [
+    pytest.param(tuple[X, W], (x, w), [(2, 4), (4, 3)], id="tuple"),
+    pytest.param(tuple[X, ...], (x, x, x), [(2, 4)] * 3, id="tuple of any length"),
+    pytest.param(tuple[X, ...], (), [], id="tuple of none"),
+    pytest.param(tuple[()], (), [], id="empty tuple"),
+    pytest.param(tuple[X, tuple[W, B]], (x, (w, b)), [(2, 4), (4, 3), (3,)], id="tuple in a tuple"),
+    pytest.param(list[X], [x, x], [(2, 4)] * 2, id="list"),
+    pytest.param(list[X], [], [], id="empty list"),
+    pytest.param(list[list[B]], [[b], [], [b, b]], [(3,)] * 3, id="list of lists"),
+    pytest.param(Sequence[X], [x, x], [(2, 4)] * 2, id="sequence: list"),
+    pytest.param(Sequence[X], (x, x), [(2, 4)] * 2, id="sequence: tuple"),
+    pytest.param(dict[str, B], {"v": b, "u": b}, [(3,)] * 2, id="dict"),
+    pytest.param(dict[int, B], {2: b, 1: b}, [(3,)] * 2, id="dict with integer keys"),
+    pytest.param(dict[str, B], {}, [], id="empty dict"),
+    pytest.param(Mapping[str, B], {"u": b}, [(3,)], id="mapping"),
+    pytest.param(OrderedDict[str, B], OrderedDict(v=b, u=b), [(3,)] * 2, id="ordered dict"),
+    pytest.param(dict[str, B], defaultdict(list, u=b), [(3,)], id="defaultdict"),
+    pytest.param(Pair, Pair(x, w), [(2, 4), (4, 3)], id="NamedTuple"),
+    pytest.param(Nested, Nested(Pair(x, w), (b, b)), [(2, 4), (4, 3), (3,), (3,)], id="NamedTuple in a NamedTuple"),
+    pytest.param(tuple[X, W], Pair(x, w), [(2, 4), (4, 3)], id="NamedTuple as a tuple"),
+    pytest.param(Named, {"x": x, "w": w}, [(4, 3), (2, 4)], id="TypedDict"),
+    pytest.param(Named, {"x": x}, [(2, 4)], id="TypedDict without what is not required"),
+    pytest.param(Loose, {"x": x}, [(2, 4)], id="TypedDict that is not total"),
+    pytest.param(Dense, Dense(w, b), [(4, 3), (3,)], id="dataclass"),
+    pytest.param(Dense, Dense(w), [(4, 3)], id="dataclass with None in a field"),
+    pytest.param(list[Dense], [Dense(w, b), Dense(w)], [(4, 3), (3,), (4, 3)], id="list of dataclasses"),
+    pytest.param(Model, MODEL, [(4, 3), (3,), (4, 3), (), (), (2, 4), (4, 3)], id="dataclass of containers"),
+    pytest.param(Box[X], Box(x, s), [(2, 4), ()], id="generic dataclass"),
+    pytest.param(Box[list[W]], Box([w, w], s), [(4, 3), (4, 3), ()], id="generic dataclass of a list"),
+    pytest.param(Chain, Chain(Chain(Chain(None, x), x), x), [(2, 4)] * 3, id="recursive dataclass"),
+    pytest.param(FlaxState, FlaxState(w, np.int32(3), jnp.tanh), [(4, 3), ()], id="flax.struct"),
+    pytest.param(Linear, Linear(w, b, jnp.tanh), [(4, 3), (3,)], id="equinox.Module"),
+    pytest.param(Swapped, Swapped(x, w, 3), [(4, 3), (2, 4)], id="children without names, in another order"),
+    pytest.param(Keyed, Keyed(x, w), [(4, 3), (2, 4)], id="children with names, in another order"),
+    pytest.param(PyTree[B], {"v": [b, b], "u": (b, {"t": b})}, [(3,)] * 4, id="PyTree"),
+    pytest.param(PyTree[B], b, [(3,)], id="PyTree of one leaf"),
+    pytest.param(PyTree[B], [], [], id="PyTree without leaves"),
+    pytest.param(PyTree[B], [None, b], [(3,)], id="PyTree with None"),
+    pytest.param(
+        PyTree[Dense], {"u": [Dense(w, b)], "v": Dense(w)}, [(4, 3), (3,), (4, 3)], id="PyTree of dataclasses"
+    ),
+    pytest.param(PyTree[X | B], [x, b], [(2, 4), (3,)], id="PyTree of a union"),
+    pytest.param(PyTree[Float[Array, "?n [m/tp]"], "T"], [w, numbers(5, 6)], [(4, 3), (5, 3)], id="PyTree with ?name"),
+    pytest.param(jaxtyping.PyTree[B], [b, {"u": b}], [(3,)] * 2, id="jaxtyping's PyTree"),
+    pytest.param(Optional[list[X]], [x], [(2, 4)], id="optional list"),
+    pytest.param(Optional[list[X]], None, [], id="absent list"),
+    pytest.param(X | Pair | list[B], Pair(x, w), [(2, 4), (4, 3)], id="union of containers: NamedTuple"),
+    pytest.param(X | Pair | list[B], [b], [(3,)], id="union of containers: list"),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "shapes"), RIGHT)
+def test_a_container_enters_as_it_is_with_every_leaf_a_shard(hint: Any, value: Any, shapes: Any, mesh: Mesh) -> None:
+    seen: list[Any] = []
+    typed_shard_map(lambda value: seen.append(value), mesh=mesh, in_types=(hint,), out_types=None)(value)
+    assert jax.tree.structure(seen[0]) == jax.tree.structure(value)
+    assert [leaf.shape for leaf in jax.tree.leaves(seen[0]) if hasattr(leaf, "shape")] == shapes
+
+
+@pytest.mark.parametrize(("hint", "value", "shapes"), RIGHT)
+def test_a_container_leaves_as_it_entered(hint: Any, value: Any, shapes: Any, mesh: Mesh) -> None:
+    if isinstance(value, Linear):
+        hint, value = tuple[W, B], (value.w, value.b)  # a function leaves no manual region
+    echo = typed_shard_map(lambda value: value, mesh=mesh, in_types=(hint,), out_types=hint)
+    got = jax.block_until_ready(echo(value))
+    assert jax.tree.structure(got) == jax.tree.structure(value)
+    same(got, value)
+
+
+@pytest.mark.parametrize(("hint", "value", "shapes"), RIGHT)
+def test_typed_takes_and_returns_containers(hint: Any, value: Any, shapes: Any) -> None:
+    arrays = jax.tree.map(lambda leaf: leaf if callable(leaf) else jnp.asarray(leaf), value)
+
+    @typed
+    def echo(value: hint) -> hint:
+        return value
+
+    assert echo(arrays) is arrays
+
+
+# Wrong values: hint, value, error, and the first line
+
+
+WRONG = [
+    (tuple[X, W], (x,), StructureError, "'value' has 1 item, but its annotation has 2"),
+    (tuple[X, W], (x, w, w), StructureError, "'value' has 3 items, but its annotation has 2"),
+    (tuple[X, W], [x, w], StructureError, "'value' is a list, but its annotation says tuple of 2"),
+    (tuple[X, ...], [x], StructureError, "'value' is a list, but its annotation says tuple"),
+    (tuple[()], (x,), StructureError, "'value' has 1 item, but its annotation has 0"),
+    (tuple[X, tuple[W, B]], (x, (w, x)), ShapeError, "'value[1][1]' has 2 dims, but its annotation has 1"),
+    (tuple[X, ...], (x, x, x[0]), ShapeError, "'value[2]' has 1 dim, but its annotation has 2"),
+    (list[X], (x,), StructureError, "'value' is a tuple, but its annotation says list"),
+    (list[X], x, StructureError, "'value' is a NumPy array, but its annotation says list"),
+    (list[X], None, StructureError, "'value' is None, but its annotation says list"),
+    (list[X], [x, "x"], StructureError, "'value[1]' is 'x' (str), but its annotation says Array"),
+    (list[list[B]], [[b], [b[:2]]], ShapeError, "'value[1][0]' has f=2, but argument 'value[0][0]' has f=6"),
+    (Sequence[X], {"u": x}, StructureError, "'value' is a dict, but its annotation says list or tuple"),
+    (dict[str, B], [b], StructureError, "'value' is a list, but its annotation says dict"),
+    (dict[str, B], {"u": b, "v": x}, ShapeError, "'value['v']' has 2 dims, but its annotation has 1"),
+    (dict[int, B], {1: b, 2: x}, ShapeError, "'value[2]' has 2 dims, but its annotation has 1"),
+    (OrderedDict[str, B], {"u": b}, StructureError, "'value' is a dict, but its annotation says OrderedDict"),
+    (Pair, (x, w), StructureError, "'value' is a tuple, but its annotation says Pair"),
+    (Pair, Pair(x, w[:3]), ShapeError, "'value.w' has d=3, but argument 'value.x' has d=4"),
+    (
+        Nested,
+        Nested(Pair(x, w), (b, b[:2])),
+        ShapeError,
+        "'value.rest[1]' has f=2, but argument 'value.pair.w' has f=6",
+    ),
+    (Named, {"w": w}, StructureError, "'value' lacks 'x'"),
+    (Named, {"x": x, "y": x}, StructureError, "'value' has 'y', which its annotation does not know"),
+    (Named, {"y": x}, StructureError, "'value' lacks 'x' and has 'y', which its annotation does not know"),
+    (Loose, {"w": w}, StructureError, "'value' lacks 'x'"),
+    (Named, [x], StructureError, "'value' is a list, but its annotation says Named"),
+    (Named, {"x": x, "w": w[:3]}, ShapeError, "'value['x']' has d=4, but argument 'value['w']' has d=3"),
+    (Dense, Dense(w, b[:2]), ShapeError, "'value.b' has f=2, but argument 'value.w' has f=6"),
+    (Dense, Dense(w, b, name=3), StructureError, "'value.name' is 3 (int), but its annotation says str"),
+    (Dense, {"w": w}, StructureError, "'value' is a dict, but its annotation says Dense"),
+    (
+        Model,
+        Model([Dense(w), Dense(w[:3])], {}, Pair(x, w)),
+        ShapeError,
+        "'value.layers[1].w' has d=3, but argument 'value.layers[0].w' has d=4",
+    ),
+    (Model, Model([], {"in": b}, Pair(x, w)), ShapeError, "'value.scales['in']' has 1 dim, but its annotation has 0"),
+    (Model, Model([], {}, Pair(x, x)), ShapeError, "'value.pair.w' has d=8, but argument 'value.pair.x' has d=4"),
+    (Box[X], Box(x.astype(int), s), DtypeError, "'value.value' has dtype int32, but its annotation says Float"),
+    (Chain, Chain(Chain(None, x[0]), x), ShapeError, "'value.next.x' has 1 dim, but its annotation has 2"),
+    (
+        FlaxState,
+        FlaxState(w, np.float32(3), jnp.tanh),
+        DtypeError,
+        "'value.step' has dtype float32, but its annotation says Int",
+    ),
+    (
+        FlaxState,
+        FlaxState(w, np.int32(3), jnp.tanh, width="4"),
+        StructureError,
+        "'value.width' is '4' (str), but its annotation says int",
+    ),
+    (Linear, Linear(w, b[:2], jnp.tanh), ShapeError, "'value.b' has f=2, but argument 'value.w' has f=6"),
+    (
+        Linear,
+        Linear(w, b, 3),
+        StructureError,
+        "'value.activation' is 3 (int), but its annotation says collections.abc.Callable[..., Any]",
+    ),
+    (Keyed, Keyed(x, w[0]), ShapeError, "'value.w' has 1 dim, but its annotation has 2"),
+    (PyTree[B], {"v": [b, x]}, ShapeError, "'value['v'][1]' has 2 dims, but its annotation has 1"),
+    (PyTree[B], {"v": "b"}, StructureError, "'value['v']' is 'b' (str), but its annotation says Array"),
+    (PyTree[Dense], [Dense(w), Dense(w[:3])], ShapeError, "'value[1].w' has d=3, but argument 'value[0].w' has d=4"),
+    (PyTree[Dense], [w], StructureError, "'value[0]' is a NumPy array, but its annotation says Dense"),
+    (
+        PyTree[Float[Array, "?n"]],
+        [b],
+        ShapeError,
+        "'value[0]' has '?n' in its annotation, outside of a PyTree with a structure name",
+    ),
+    (Optional[list[X]], [x[0]], ShapeError, "'value[0]' has 1 dim, but its annotation has 2"),
+    (
+        Optional[PyTree[B]],
+        {"u": [b, x]},
+        ShapeError,
+        "'value['u'][1]' has 2 dims, but its annotation has 1",
+    ),
+    (X | Pair | list[B], [x], ShapeError, "'value[0]' has 2 dims, but its annotation has 1"),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "error", "problem"), WRONG, ids=[problem for *_, problem in WRONG])
+def test_a_wrong_leaf_is_named_by_its_path(hint: Any, value: Any, error: Any, problem: str, mesh: Mesh) -> None:
+    with fails(error, f"<lambda>: argument {problem}"):
+        typed_shard_map(lambda value: None, mesh=mesh, in_types=(hint,), out_types=None)(value)
+
+
+def test_a_child_without_a_name_is_named_by_its_field(mesh: Mesh) -> None:
+    with fails(ShapeError, "<lambda>: argument 'value.x' has d=4, but argument 'value.w' has d=3"):
+        typed_shard_map(lambda value: None, mesh=mesh, in_types=(Swapped,), out_types=None)(Swapped(x, w[:3]))
+
+
+def test_every_wrong_leaf_is_told(mesh: Mesh) -> None:
+    model = Model([Dense(w[0]), Dense(w, w)], {"in": b}, Pair(x.astype(int), w))
+    with pytest.raises(ShapeError) as caught:
+        typed_shard_map(lambda model: None, mesh=mesh, in_types=(Model,), out_types=None)(model)
+    assert [str(failure.subject) for failure in caught.value.failures] == [
+        "model.layers[0].w",
+        "model.layers[1].b",
+        "model.scales['in']",
+        "model.pair.x",
+    ]
+    assert "Also: argument 'model.pair.x' has dtype int32, but its annotation says Float" in str(caught.value)
+
+
+# Results
+
+
+WRONG_RESULTS = [
+    (tuple[X, X], lambda x: (x,), StructureError, "return value has 1 item, but its annotation has 2"),
+    (tuple[X, X], lambda x: [x, x], StructureError, "return value is a list, but its annotation says tuple of 2"),
+    (tuple[X, X], lambda x: (x, x[:, :2]), ShapeError, "return[1] has d=2, but argument 'x' has d=4"),
+    (list[X], lambda x: (x,), StructureError, "return value is a tuple, but its annotation says list"),
+    (
+        list[X],
+        lambda x: [x, x, x[:1]],
+        ShapeError,
+        "return[2] has b=4 (1 per shard over 'dp'), but argument 'x' has b=8",
+    ),
+    (dict[str, X], lambda x: {"u": x[0]}, ShapeError, "return['u'] has 1 dim, but its annotation has 2"),
+    (Pair, lambda x: (x, x), StructureError, "return value is a tuple, but its annotation says Pair"),
+    (Pair, lambda x: Pair(x, x.sum()), ShapeError, "return.w has 0 dims, but its annotation has 2"),
+    (Named, lambda x: {"w": x}, StructureError, "return value lacks 'x'"),
+    (Chain, lambda x: Chain(Chain(None, x[0]), x), ShapeError, "return.next.x has 1 dim, but its annotation has 2"),
+    (Keyed, lambda x: Keyed(x, x[0]), ShapeError, "return.w has 1 dim, but its annotation has 2"),
+    (PyTree[X], lambda x: {"u": [x, x[0]]}, ShapeError, "return['u'][1] has 1 dim, but its annotation has 2"),
+    (X, lambda x: None, StructureError, "return value is None, but its annotation says Array"),
+    (None, lambda x: x, StructureError, "return value is an array, but its annotation says None"),
+    (
+        tuple[X, str],
+        lambda x: (x, "x"),
+        StructureError,
+        "return[1] is 'x' (str), which is no array and cannot leave the manual region",
+    ),
+    (tuple[X, int], lambda x: (x, "x"), StructureError, "return[1] is 'x' (str), but its annotation says int"),
+    (tuple[X, int], lambda x: (x, x.sum()), StructureError, "return[1] is an array, but its annotation says int"),
+]
+
+
+@pytest.mark.parametrize(("hint", "body", "error", "problem"), WRONG_RESULTS)
+def test_a_wrong_leaf_of_a_result_is_named_by_its_path(
+    hint: Any, body: Any, error: Any, problem: str, mesh: Mesh
+) -> None:
+    with fails(error, f"<lambda>: {problem}"):
+        traced(typed_shard_map(body, mesh=mesh, in_types=(X,), out_types=hint), x)
+
+
+def test_what_is_no_array_in_a_result_becomes_one_or_stays_none(mesh: Mesh) -> None:
+    several = typed_shard_map(
+        lambda x: (x, 3, None, 0.5, True), mesh=mesh, in_types=(X,), out_types=tuple[X, int, None, float, bool]
+    )
+    same(several(x), (x, 3, None, 0.5, True))
+
+
+def test_an_optional_result_may_be_absent(mesh: Mesh) -> None:
+    def maybe(x: X, is_wanted: bool) -> Optional[X]:
+        return x if is_wanted else None
+
+    mapped = typed_shard_map(maybe, mesh=mesh)
+    same(mapped(x, True), x)
+    assert mapped(x, False) is None
+
+
+# The order of leaves
+
+
+class Result(TypedDict):
+    rows: X
+    columns: Float[Array, " d"]
+
+
+class Both(NamedTuple):
+    rows: X
+    columns: Float[Array, " d"]
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass
+class ColumnsFirst:
+    rows: X
+    columns: Float[Array, " d"]
+
+    def tree_flatten(self) -> Any:
+        return (self.columns, self.rows), None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: Any) -> Any:
+        return cls(children[1], children[0])
+
+
+ROWS, COLUMNS = P("dp", None), P(None)
+PROGRAMS = [
+    pytest.param(
+        lambda r, c: (r, [c, r]), tuple[X, list[X | Float[Array, " d"]]], (ROWS, [COLUMNS, ROWS]), id="tuple and list"
+    ),
+    pytest.param(lambda r, c: {"rows": r, "columns": c}, Result, {"rows": ROWS, "columns": COLUMNS}, id="TypedDict"),
+    pytest.param(Both, Both, Both(ROWS, COLUMNS), id="NamedTuple"),
+    pytest.param(ColumnsFirst, ColumnsFirst, ColumnsFirst(ROWS, COLUMNS), id="children in another order"),
+]
+
+
+def lowered(function: Callable[..., Any]) -> str:
+    def program(x: Any) -> Any:
+        return function(x)
+
+    return jax.jit(program).lower(x).as_text()
+
+
+@pytest.mark.parametrize(("make", "hint", "specs"), PROGRAMS)
+def test_leaves_of_results_have_the_order_of_the_program_by_hand(make: Any, hint: Any, specs: Any, mesh: Mesh) -> None:
+    def body(x: Any) -> Any:
+        return make(x * 2, jax.lax.psum(x.sum(0), "dp"))
+
+    by_hand = jax.shard_map(body, mesh=mesh, in_specs=ROWS, out_specs=specs)
+    mapped = typed_shard_map(body, mesh=mesh, in_types=(X,), out_types=hint)
+    assert lowered(mapped) == lowered(by_hand)
+    same(mapped(x), make(x * 2, x.sum(0)))
+
+
+@pytest.mark.parametrize(("make", "hint", "specs"), PROGRAMS)
+def test_leaves_of_arguments_have_the_order_of_the_program_by_hand(
+    make: Any, hint: Any, specs: Any, mesh: Mesh
+) -> None:
+    def body(value: Any) -> Any:
+        return [leaf * (at + 1) for at, leaf in enumerate(jax.tree.leaves(value))]
+
+    value = make(x, x[0])
+    out_specs = jax.tree.leaves(specs)
+    by_hand = jax.shard_map(body, mesh=mesh, in_specs=(specs,), out_specs=out_specs)
+    mapped = typed_shard_map(body, mesh=mesh, in_types=(hint,), out_types=list[X | Float[Array, " d"]])
+    assert lowered(lambda x: mapped(make(x, x[0]))) == lowered(lambda x: by_hand(make(x, x[0])))
+    same(mapped(value), body(value))
+
+
+def test_a_class_without_key_paths_may_hold_one_array_twice(mesh: Mesh) -> None:
+    @jax.tree_util.register_pytree_node_class
+    @dataclass
+    class Twice:
+        a: X
+        b: X
+
+        def tree_flatten(self) -> Any:
+            return (self.b, self.a), None
+
+        @classmethod
+        def tree_unflatten(cls, _: Any, children: Any) -> Any:
+            return cls(children[1], children[0])
+
+    @typed_shard_map(mesh=mesh)
+    def double(pair: Twice) -> Twice:
+        y = pair.a + pair.b
+        return Twice(y, y)
+
+    got = double(Twice(x, x))
+    same((got.a, got.b), (2 * x, 2 * x))
+
+
+def test_a_class_without_key_paths_may_hold_one_array_twice_under_two_hints(mesh: Mesh) -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    @jax.tree_util.register_pytree_node_class
+    @dataclass
+    class Twice:
+        a: Float[Array, "[b/dp] d"]
+        b: Float[Array, "b d"]
+
+        def tree_flatten(self) -> Any:
+            return (self.b, self.a), None
+
+        @classmethod
+        def tree_unflatten(cls, _: Any, children: Any) -> Any:
+            return cls(children[1], children[0])
+
+    @typed_shard_map(mesh=mesh)
+    def look(pair: Twice) -> None:
+        shapes.extend([pair.a.shape, pair.b.shape])
+
+    traced(look, Twice(x, x))
+    assert shapes == [(2, 4), (8, 4)]
+
+
+# Classes that do not show their arrays to JAX
+
+
+def test_a_class_that_is_not_registered_is_refused(mesh: Mesh) -> None:
+    @dataclass
+    class State:
+        x: X
+
+    line = "<lambda>: argument 'state' is of class State, which holds arrays and is not registered as a pytree"
+    with fails(StructureError, line):
+        typed_shard_map(lambda state: None, mesh=mesh, in_types=(State,), out_types=None)(State(x))
+
+
+def test_arrays_in_a_field_that_is_no_child_are_refused(mesh: Mesh) -> None:
+    @flax.struct.dataclass
+    class State:
+        x: X
+        table: W = flax.struct.field(pytree_node=False)
+
+    line = "argument 'state.table' holds arrays in field 'table', which State does not show JAX as a child"
+    with fails(StructureError, f"<lambda>: {line}"):
+        typed_shard_map(lambda state: None, mesh=mesh, in_types=(State,), out_types=None)(State(x, w))
+
+
+def test_an_unregistered_class_without_arrays_is_static(mesh: Mesh) -> None:
+    @dataclass(frozen=True)
+    class Config:
+        power: int
+
+    @typed_shard_map(mesh=mesh)
+    def power(x: X, configs: tuple[Config, ...]) -> X:
+        return x ** configs[0].power
+
+    same(power(x, (Config(3),)), x**3)
+    with fails(
+        StructureError,
+        "power: argument 'configs' is a tuple, but its annotation says "
+        "tuple[test_containers.test_an_unregistered_class_without_arrays_is_static.<locals>.Config, ...]",
+    ):
+        power(x, (3,))
+
+
+# equinox
+
+
+def test_a_method_of_an_equinox_module_has_its_weights_whole_or_by_hint(mesh: Mesh) -> None:
+    class Layer(eqx.Module):
+        w: W
+
+        @typed_shard_map(mesh=mesh)
+        def whole(self, x: X) -> Float[Array, "[b/dp] f"]:
+            assert self.w.shape == (4, 6)
+            return x @ self.w
+
+        @typed_shard_map(mesh=mesh)
+        def split(self: "Layer", x: X) -> Float[Array, "[b/dp] [f/tp]"]:
+            assert self.w.shape == (4, 3)
+            return x @ self.w
+
+    layer = Layer(jnp.asarray(w))
+    same(layer.whole(x), x @ w)
+    same(layer.split(x), x @ w)
+
+
+def test_an_equinox_module_is_an_argument_of_a_gradient(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def loss(linear: Linear, x: X) -> S:
+        return jax.lax.psum((linear(x) ** 2).sum(), ("dp", "tp"))
+
+    linear = Linear(jnp.asarray(w), jnp.asarray(b), jnp.tanh)
+    got = eqx.filter_jit(eqx.filter_grad(loss))(linear, x)
+    expected = eqx.filter_grad(lambda linear, x: (linear(x) ** 2).sum())(linear, x)
+    same((got.w, got.b), (expected.w, expected.b))
+
+
+def test_a_library_module_is_read_by_its_own_hints(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def apply(linear: eqx.nn.Linear, x: X) -> Float[Array, "[b/dp] f"]:
+        return jax.vmap(linear)(x)
+
+    linear = eqx.nn.Linear(4, 6, key=jax.random.key(0))
+    same(apply(linear, x), jax.vmap(linear)(x))
+
+
+# Named structures
+
+
+TREE = PyTree[Float[Array, "?n [f/tp]"], "T"]
+
+
+def test_trees_of_one_structure_agree_leaf_by_leaf(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def step(params: TREE, updates: TREE) -> TREE:
+        return jax.tree.map(jnp.add, params, updates)
+
+    params = {"u": w, "v": [numbers(5, 6)]}
+    same(step(params, params), {"u": 2 * w, "v": [2 * numbers(5, 6)]})
+    line = "argument 'updates['v'][0]' has n=3, but argument 'params['v'][0]' has n=5"
+    with fails(ShapeError, f"step: {line}"):
+        step(params, {"u": w, "v": [numbers(3, 6)]})
+    line = "argument 'updates' has another tree structure than argument 'params', which 'T' stands for: "
+    with fails(StructureError, f"step: {line}PyTreeDef({{'u': *, 'v': *}}), not PyTreeDef({{'u': *, 'v': [*]}})"):
+        step(params, {"u": w, "v": w})
+
+
+def test_a_result_of_another_structure_is_refused(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def first(params: TREE) -> TREE:
+        return params[:1]
+
+    line = "return value has another tree structure than argument 'params', which 'T' stands for: "
+    with fails(StructureError, f"first: {line}PyTreeDef([*]), not PyTreeDef([*, *])"):
+        traced(first, [w, w])
+
+
+def test_leaves_without_a_named_structure_share_their_names(mesh: Mesh) -> None:
+    look = typed_shard_map(lambda tree: None, mesh=mesh, in_types=(PyTree[W],), out_types=None)
+    with fails(ShapeError, "<lambda>: argument 'tree[1]' has d=5, but argument 'tree[0]' has d=4"):
+        look([w, numbers(5, 6)])
+
+
+# Newer Python
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the type statement came with Python 3.12")
+def test_a_generic_type_alias_stands_for_its_argument(mesh: Mesh) -> None:
+    namespace: dict[str, Any] = {"X": X}
+    exec("type Twice[T] = tuple[T, T]\ntype Rows = X", namespace)
+    hint = namespace["Twice"][namespace["Rows"]]
+    add = typed_shard_map(lambda pair: pair[0] + pair[1], mesh=mesh, in_types=(hint,), out_types=X)
+    same(add((x, x)), 2 * x)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="ReadOnly came with Python 3.13")
+def test_a_key_that_is_read_only_holds_arrays_as_others_do(mesh: Mesh) -> None:
+    class Frozen(TypedDict):
+        x: typing.ReadOnly[X]
+
+    double = typed_shard_map(lambda value: value["x"] * 2, mesh=mesh, in_types=(Frozen,), out_types=X)
+    same(double({"x": x}), 2 * x)

@@ -1,0 +1,782 @@
+"""The mesh is looked up at every call; names in hints may stand for its axes; regions may be nested."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from expecting import fails, numbers, same, traced
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    Array,
+    Float,
+    MeshAxisError,
+    ShapeError,
+    ShardingError,
+    StructureError,
+    VaryingError,
+    axis_aliases,
+    check,
+    partition_specs,
+    shard,
+    shard_size,
+    size,
+    sizes,
+    typed,
+    typed_shard_map,
+)
+
+X = Float[Array, "[b/dp] d"]
+XY = Float[Array, "[b/dp] [d/tp]"]
+x = numbers(8, 4)
+
+
+def mesh_of(*shape: int, kind: AxisType = AxisType.Auto, names: tuple[str, ...] = ("dp", "tp")) -> Mesh:
+    return Mesh(np.array(jax.devices()).reshape(shape), names, axis_types=(kind,) * len(names))
+
+
+def abstract_of(*shape: int) -> AbstractMesh:
+    return AbstractMesh(shape, ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+
+
+def looking(shapes: list[tuple[int, ...]], **options: Any) -> Callable[..., Any]:
+    """A mapped function that notes its shards' shapes."""
+
+    @typed_shard_map(**options)
+    def look(x: X) -> X:
+        shapes.append(x.shape)
+        return x * size("b")
+
+    return look
+
+
+# Where the mesh comes from
+
+
+def test_the_mesh_may_be_given(mesh: Mesh) -> None:
+    shapes: list[tuple[int, ...]] = []
+    same(looking(shapes, mesh=mesh)(x), x * 8)
+    assert shapes == [(2, 4)]
+
+
+def test_the_mesh_may_be_ambient(mesh: Mesh) -> None:
+    shapes: list[tuple[int, ...]] = []
+    with jax.set_mesh(mesh):
+        same(looking(shapes)(x), x * 8)
+        same(jax.jit(looking(shapes))(x), x * 8)
+    assert shapes == [(2, 4)] * 2
+
+
+def test_the_mesh_may_be_that_of_the_arguments(mesh: Mesh) -> None:
+    shapes: list[tuple[int, ...]] = []
+    placed = shard(x, X, mesh)
+    same(looking(shapes)(placed), x * 8)
+    same(jax.jit(looking(shapes))(placed), x * 8)
+    assert shapes == [(2, 4)] * 2
+
+
+def test_the_mesh_of_one_argument_is_enough(mesh: Mesh) -> None:
+    add = typed_shard_map(lambda a, b: a + b[0], in_types=(X, list[X]), out_types=X)
+    same(add(x, [shard(x, X, mesh)]), 2 * x)
+    same(jax.jit(add)(x, [shard(x, X, mesh)]), 2 * x)
+
+
+NO_MESH = "look: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one"
+
+
+def test_no_mesh_is_refused() -> None:
+    for values in (x, jnp.asarray(x)):
+        with fails(MeshAxisError, NO_MESH):
+            looking([])(values)
+        with fails(MeshAxisError, NO_MESH):
+            jax.jit(looking([]))(values)
+
+
+def test_an_empty_mesh_means_none() -> None:
+    with fails(MeshAxisError, NO_MESH):
+        looking([], mesh=jax.sharding.get_abstract_mesh())(x)
+
+
+@pytest.mark.parametrize(("value", "got"), [(8, "8 of type int"), (("dp", "tp"), "('dp', 'tp') of type tuple")])
+def test_what_is_no_mesh_is_refused_at_decoration(value: Any, got: str) -> None:
+    with fails(MeshAxisError, f"mesh= wants a jax.sharding.Mesh or AbstractMesh, got {got}"):
+        typed_shard_map(mesh=value)
+
+
+def test_one_callable_follows_the_ambient_mesh() -> None:
+    shapes: list[tuple[int, ...]] = []
+    look = looking(shapes)
+    for rows, columns in [(4, 2), (2, 4), (8, 1), (4, 2)]:
+        with jax.set_mesh(mesh_of(rows, columns)):
+            same(look(x), x * 8)
+    assert shapes == [(2, 4), (4, 4), (1, 4), (2, 4)]
+
+
+def test_one_jitted_callable_follows_the_ambient_mesh() -> None:
+    shapes: list[tuple[int, ...]] = []
+    look = jax.jit(looking(shapes))
+    for rows, columns in [(4, 2), (2, 4), (4, 2)]:
+        with jax.set_mesh(mesh_of(rows, columns)):
+            same(look(x), x * 8)
+    assert shapes == [(2, 4), (4, 4)]
+
+
+def test_one_callable_follows_the_mesh_of_its_arguments() -> None:
+    shapes: list[tuple[int, ...]] = []
+    look = looking(shapes)
+    for rows, columns in [(4, 2), (2, 4)]:
+        same(look(shard(x, X, mesh_of(rows, columns))), x * 8)
+    assert shapes == [(2, 4), (4, 4)]
+
+
+def test_two_orders_of_devices_share_one_trace(mesh: Mesh) -> None:
+    shapes: list[tuple[int, ...]] = []
+    look = jax.jit(looking(shapes, mesh=mesh.abstract_mesh))
+    other = Mesh(mesh.devices[::-1], mesh.axis_names)
+    same(look(shard(x, X, mesh)), x * 8)
+    same(look(shard(x, X, other)), x * 8)
+    assert shapes == [(2, 4)]
+
+
+def test_a_mesh_of_one_device_is_a_mesh_like_others() -> None:
+    one = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("dp", "tp"))
+    total = typed_shard_map(
+        lambda x: jax.lax.psum(x.sum(1), "tp") * size("b"), mesh=one, in_types=(XY,), out_types=Float[Array, "[b/dp]"]
+    )
+    same(total(x), x.sum(1) * 8)
+    same(total(jax.device_put(x, jax.devices()[0])), x.sum(1) * 8)
+
+
+# Meshes that contradict each other
+
+
+def test_a_given_mesh_like_the_ambient_one_is_taken(mesh: Mesh) -> None:
+    for given in (mesh, mesh.abstract_mesh, abstract_of(4, 2)):
+        with jax.set_mesh(mesh):
+            same(looking([], mesh=given)(x), x * 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "facts"),
+    [
+        (lambda: mesh_of(2, 4), "dp=2, tp=4; Auto"),
+        (lambda: mesh_of(4, 2, names=("data", "tp")), "data=4, tp=2; Auto"),
+        (lambda: mesh_of(4, 2, kind=AxisType.Explicit), "dp=4, tp=2; Explicit"),
+        (lambda: abstract_of(2, 4), "dp=2, tp=4; Auto"),
+    ],
+)
+def test_a_given_mesh_that_contradicts_the_ambient_one_is_refused(
+    given: Callable[[], Any], facts: str, mesh: Mesh
+) -> None:
+    line = f"look: its mesh ({facts}) contradicts the ambient one (dp=4, tp=2; Auto)"
+    with jax.set_mesh(mesh), fails(MeshAxisError, line):
+        looking([], mesh=given())(x)
+
+
+def test_arguments_on_different_meshes_are_refused(mesh: Mesh) -> None:
+    add = typed_shard_map(lambda a, b: a + b, in_types=(X, X), out_types=X)
+    line = "<lambda>: its arguments lie on different meshes: "
+    line += "argument 'a' lies on dp=4, tp=2; Auto and argument 'b' on dp=2, tp=4; Auto"
+    arguments = shard(x, X, mesh), shard(x, X, mesh_of(2, 4))
+    with fails(MeshAxisError, line):
+        add(*arguments)
+    with fails(MeshAxisError, line):
+        jax.jit(add)(*arguments)
+
+
+def test_an_argument_on_other_devices_is_refused(mesh: Mesh) -> None:
+    line = "look: argument 'x' lies on 1 device (3), but the mesh on 8 devices (0, 1, 2, 3, 4, 5, 6, 7)"
+    with fails(ShardingError, line):
+        looking([], mesh=mesh)(jax.device_put(x, jax.devices()[3]))
+
+
+def test_an_argument_on_the_same_devices_under_other_names_is_taken(mesh: Mesh) -> None:
+    other = NamedSharding(mesh_of(4, 2, names=("rows", "columns")), P("rows"))
+    same(looking([], mesh=mesh)(jax.device_put(x, other)), x * 8)
+
+
+def test_an_argument_on_the_same_devices_in_another_order_is_refused(mesh: Mesh) -> None:
+    line = "look: argument 'x' lies on 8 devices (7, 6, 5, 4, 3, 2, 1, 0), "
+    line += "but the mesh on 8 devices (0, 1, 2, 3, 4, 5, 6, 7)"
+    reversed_mesh = Mesh(mesh.devices.ravel()[::-1].reshape(4, 2), mesh.axis_names)
+    with fails(ShardingError, line):
+        looking([], mesh=mesh)(shard(x, X, reversed_mesh))
+
+
+def test_an_uncommitted_argument_is_moved(mesh: Mesh) -> None:
+    same(looking([], mesh=mesh)(jnp.asarray(x)), x * 8)
+
+
+# Abstract meshes
+
+
+def test_an_abstract_mesh_is_enough_to_trace() -> None:
+    shapes: list[tuple[int, ...]] = []
+    look = looking(shapes, mesh=abstract_of(16, 2))
+    got = jax.eval_shape(look, jax.ShapeDtypeStruct((32, 4), np.float32))
+    assert (got.shape, shapes) == ((32, 4), [(2, 4)])
+    with fails(ShapeError, "look: argument 'x' has b=24, which does not divide over 'dp' (16 shards)"):
+        jax.eval_shape(look, jax.ShapeDtypeStruct((24, 4), np.float32))
+
+
+def test_an_abstract_mesh_finds_a_missing_sum_without_devices() -> None:
+    total = typed_shard_map(
+        lambda x: x.sum(1), mesh=abstract_of(16, 2), in_types=(XY,), out_types=Float[Array, "[b/dp]"]
+    )
+    with fails(VaryingError, "<lambda>: return value varies over 'tp', which its annotation does not mention"):
+        jax.eval_shape(total, jax.ShapeDtypeStruct((32, 4), np.float32))
+
+
+def test_an_abstract_mesh_takes_placed_arrays(mesh: Mesh) -> None:
+    placed = shard(x, X, mesh)
+    for abstract in (mesh.abstract_mesh, abstract_of(4, 2)):
+        same(looking([], mesh=abstract)(placed), x * 8)
+        same(jax.jit(looking([], mesh=abstract))(placed), x * 8)
+
+
+def test_an_abstract_mesh_takes_any_array_under_its_concrete_one(mesh: Mesh) -> None:
+    for abstract in (mesh.abstract_mesh, abstract_of(4, 2)):
+        with jax.set_mesh(mesh):
+            same(looking([], mesh=abstract)(x), x * 8)
+            same(jax.jit(looking([], mesh=abstract))(x), x * 8)
+
+
+def test_an_abstract_mesh_refuses_an_array_that_is_not_placed(mesh: Mesh) -> None:
+    line = "look: argument 'x' is not placed on a mesh, and mesh= is an AbstractMesh, which has no devices"
+    with fails(ShardingError, line):
+        looking([], mesh=mesh.abstract_mesh)(x)
+
+
+def test_an_abstract_mesh_refuses_an_array_on_another_mesh(mesh: Mesh) -> None:
+    line = "look: argument 'x' lies on the mesh dp=2, tp=4, but mesh= is dp=4, tp=2"
+    with fails(ShardingError, line):
+        looking([], mesh=mesh.abstract_mesh)(shard(x, X, mesh_of(2, 4)))
+
+
+def test_an_abstract_mesh_without_any_array_is_refused(mesh: Mesh) -> None:
+    make = typed_shard_map(
+        lambda n: jnp.zeros(n), mesh=mesh.abstract_mesh, in_types=(int,), out_types=Float[Array, " n"]
+    )
+    with fails(ShardingError, "<lambda>: mesh= is an AbstractMesh, which has no devices to run on"):
+        make(3)
+
+
+# Explicit meshes
+
+
+@pytest.fixture(scope="module")
+def explicit() -> Mesh:
+    return mesh_of(4, 2, kind=AxisType.Explicit)
+
+
+def test_an_explicit_mesh_takes_arrays_that_lie_as_their_hints_say(explicit: Mesh) -> None:
+    double = typed_shard_map(lambda x: x * 2, mesh=explicit, in_types=(XY,), out_types=XY)
+    placed = shard(x, XY, explicit)
+    for function in (double, jax.jit(double)):
+        got = function(placed)
+        same(got, 2 * x)
+        assert jax.typeof(got).sharding.spec == P("dp", "tp")
+
+
+@pytest.mark.parametrize(
+    ("spec", "got"),
+    [(P(None, None), "P(None, None)"), (P("dp", None), "P('dp', None)"), (P("tp", "dp"), "P('tp', 'dp')")],
+)
+def test_an_explicit_mesh_refuses_arrays_that_lie_otherwise(spec: P, got: str, explicit: Mesh) -> None:
+    double = typed_shard_map(lambda x: x * 2, mesh=explicit, in_types=(XY,), out_types=XY)
+    placed = jax.device_put(x, NamedSharding(explicit, spec))
+    line = f"<lambda>: argument 'x' is sharded {got}, but its annotation says P('dp', 'tp')"
+    with fails(ShardingError, line):
+        double(placed)
+    with fails(ShardingError, line):
+        jax.jit(double)(placed)
+
+
+def test_an_explicit_mesh_refuses_arrays_that_are_not_placed(explicit: Mesh) -> None:
+    double = typed_shard_map(lambda x: x * 2, mesh=explicit, in_types=(XY,), out_types=XY)
+    line = "<lambda>: argument 'x' is not placed on the mesh, whose axes are Explicit, "
+    line += "but its annotation says P('dp', 'tp')"
+    for function in (double, jax.jit(double)):
+        with fails(ShardingError, line):
+            function(x)
+
+
+def test_an_explicit_mesh_takes_any_array_whose_hint_shards_nothing(explicit: Mesh) -> None:
+    double = typed_shard_map(
+        lambda x: x * 2, mesh=explicit, in_types=(Float[Array, "b d"],), out_types=Float[Array, "b d"]
+    )
+    same(double(x), 2 * x)
+
+
+def test_an_array_of_an_explicit_mesh_on_an_auto_mesh_is_refused(explicit: Mesh, mesh: Mesh) -> None:
+    line = "look: argument 'x' is sharded P('dp', 'tp'), but its annotation says P('dp', None)"
+    with fails(ShardingError, line):
+        looking([], mesh=mesh)(shard(x, XY, explicit))
+
+
+def test_a_resharded_array_is_taken(explicit: Mesh) -> None:
+    double = typed_shard_map(lambda x: x * 2, mesh=explicit, in_types=(XY,), out_types=XY)
+    same(jax.jit(lambda x: double(jax.reshard(x, NamedSharding(explicit, P("dp", "tp")))))(x), 2 * x)
+
+
+def test_check_knows_the_sharding_of_an_explicit_mesh_under_jit(explicit: Mesh) -> None:
+    placed = shard(x, XY, explicit)
+    same(jax.jit(lambda x: check(x, "[b/dp] [d/tp]"))(placed), x)
+    with fails(ShardingError, "check: checked value is sharded P('dp', 'tp'), but its annotation says P('dp', None)"):
+        jax.jit(lambda x: check(x, "[b/dp] d"))(placed)
+
+
+# Marks at the boundary of an Explicit mesh
+
+
+OWED = Float[Array, "[b/dp] +tp"]
+
+
+def rows_owed(x: XY) -> OWED:
+    return x.sum(1)
+
+
+def rows_summed(y: OWED) -> Float[Array, "[b/dp]"]:
+    return jax.lax.psum(y, "tp")
+
+
+def test_a_sum_that_is_owed_leaves_and_comes_back(explicit: Mesh) -> None:
+    owed, summed = typed_shard_map(rows_owed), typed_shard_map(rows_summed)
+    with jax.set_mesh(explicit):
+        placed = shard(x, XY)
+        y = owed(placed)
+        assert jax.typeof(y).sharding.spec.unreduced == {"tp"}
+        same(summed(y), x.sum(1))
+        same(jax.jit(lambda x: summed(owed(x)))(placed), x.sum(1))
+
+
+def test_a_sum_that_is_owed_is_refused_where_the_hint_does_not_say_so(explicit: Mesh) -> None:
+    take = typed_shard_map(lambda y: y, in_types=(Float[Array, "[b/dp]"],), out_types=Float[Array, "[b/dp]"])
+    line = "<lambda>: argument 'y' is sharded P('dp', unreduced={'tp'}), but its annotation says P('dp')"
+    with jax.set_mesh(explicit):
+        y = typed_shard_map(rows_owed)(shard(x, XY))
+        with fails(ShardingError, line):
+            take(y)
+
+
+def test_a_sum_that_is_not_owed_is_refused_where_the_hint_says_so(explicit: Mesh) -> None:
+    line = "rows_summed: argument 'y' is sharded P('dp'), but its annotation says P('dp', unreduced={'tp'})"
+    with jax.set_mesh(explicit), fails(ShardingError, line):
+        typed_shard_map(rows_summed)(shard(x[:, 0], Float[Array, "[b/dp]"]))
+
+
+def test_a_reduced_value_enters_as_reduced(explicit: Mesh) -> None:
+    seen: list[str] = []
+
+    @typed_shard_map
+    def look(w: Float[Array, "d f -tp"], x: X) -> Float[Array, "[b/dp] f"]:
+        seen.append(str(jax.typeof(w)))
+        return x @ w
+
+    w = numbers(4, 6)
+    with jax.set_mesh(explicit):
+        reduced = jax.reshard(w, P(None, None, reduced={"tp"}))
+        same(look(reduced, shard(x, X)), x @ w)
+    assert seen == ["float32[4,6]{R:tp}"]
+
+
+@pytest.mark.parametrize(
+    ("hint", "problem"),
+    [
+        ("[b/dp] +tp", "marked '+tp' in its annotation, but mesh axis 'tp' is of type Auto"),
+        ("[b/dp] -tp", "marked '-tp' in its annotation, but mesh axis 'tp' is of type Auto"),
+    ],
+)
+def test_marks_are_refused_on_auto_axes(hint: str, problem: str, mesh: Mesh) -> None:
+    line = f"is {problem}, over which JAX lets no such value in or out"
+    into = typed_shard_map(lambda y: None, mesh=mesh, in_types=(Float[Array, hint],), out_types=None)
+    with fails(ShardingError, f"<lambda>: argument 'y' {line}"):
+        into(x[:, 0])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(lambda x: jax.lax.pcast(jax.lax.psum(x.sum(1), "tp"), "tp", to="reduced"), id="reduced"),
+        pytest.param(
+            lambda x: jax.lax.psum(x.sum(1), "tp"),
+            id="invarying",
+        ),
+    ],
+)
+def test_a_reduced_value_leaves_as_reduced(body: Callable[[Any], Any], explicit: Mesh) -> None:
+    total = typed_shard_map(body, mesh=explicit, in_types=(XY,), out_types=Float[Array, "[b/dp] -tp"])
+    got = total(shard(x, XY, explicit))
+    same(got, x.sum(1))
+    assert jax.typeof(got).sharding.spec.reduced == {"tp"}
+
+
+def test_a_reduced_value_is_refused_where_the_hint_does_not_say_so(explicit: Mesh) -> None:
+    total = typed_shard_map(
+        lambda x: jax.lax.pcast(jax.lax.psum(x.sum(1), "tp"), "tp", to="reduced"),
+        mesh=explicit,
+        in_types=(XY,),
+        out_types=Float[Array, "[b/dp]"],
+    )
+    line = "return value is reduced over 'tp' in JAX's type, which its annotation does not mention"
+    with fails(VaryingError, f"<lambda>: {line}"):
+        total(shard(x, XY, explicit))
+
+
+def test_a_varying_mark_is_refused_at_every_boundary(explicit: Mesh) -> None:
+    into = typed_shard_map(lambda y: None, mesh=explicit, in_types=(Float[Array, "[b/dp] ~tp"],), out_types=None)
+    line = "is marked '~tp' in its annotation, but '~' has a meaning only inside a manual region"
+    with fails(ShardingError, f"<lambda>: argument 'y' {line}"):
+        into(shard(x[:, 0], Float[Array, "[b/dp]"], explicit))
+
+
+# Some axes manual, and regions in regions
+
+
+def test_axes_that_are_not_manual_do_not_divide(mesh: Mesh) -> None:
+    seen: list[Any] = []
+
+    @typed_shard_map(mesh=mesh, axis_names={"dp"})
+    def look(x: XY) -> XY:
+        seen.append((x.shape, sizes(), shard_size("b"), shard_size("d")))
+        return x * 2
+
+    same(look(x), 2 * x)
+    assert seen == [((2, 4), {"b": 8, "d": 4}, 2, 4)]
+
+
+def test_axes_that_are_not_manual_are_left_out_of_the_specs(mesh: Mesh) -> None:
+    by_hand = jax.shard_map(jnp.sin, mesh=mesh, axis_names={"dp"}, in_specs=P("dp", None), out_specs=P("dp", None))
+    mapped = typed_shard_map(jnp.sin, mesh=mesh, axis_names={"dp"}, in_types=(XY,), out_types=XY)
+    texts = [jax.jit(lambda x, f=f: f(x)).lower(x).as_text() for f in (mapped, by_hand)]
+    assert texts[0] == texts[1]
+
+
+def test_axes_that_are_not_manual_need_not_divide_a_dim(mesh: Mesh) -> None:
+    odd = numbers(8, 3)
+    look = typed_shard_map(lambda x: x * 2, mesh=mesh, axis_names={"dp"}, in_types=(XY,), out_types=XY)
+    same(look(odd), 2 * odd)
+
+
+def test_an_axis_that_is_not_manual_is_known_all_the_same(mesh: Mesh) -> None:
+    look = typed_shard_map(
+        lambda x: None, mesh=mesh, axis_names={"dp"}, in_types=(Float[Array, "[b/dp] [d/pp]"],), out_types=None
+    )
+    line = "<lambda>: argument 'x' names mesh axis 'pp', which is not among the mesh's axes 'dp', 'tp'"
+    with fails(MeshAxisError, line):
+        look(x)
+
+
+@pytest.mark.parametrize(
+    ("names", "got"), [(["dp"], "['dp'] (list)"), ("dp", "'dp' (str)"), (("dp",), "('dp',) (tuple)")]
+)
+def test_axis_names_other_than_a_set_are_refused_at_decoration(names: Any, got: str) -> None:
+    with fails(StructureError, f"axis_names= wants a set of mesh axes, as jax.shard_map does; got {got}"):
+        typed_shard_map(axis_names=names)
+
+
+def test_axis_names_that_the_mesh_does_not_have_are_refused(mesh: Mesh) -> None:
+    with fails(MeshAxisError, "look: axis_names= names mesh axis 'pp', which the mesh (dp=4, tp=2) does not have"):
+        looking([], mesh=mesh, axis_names={"pp"})(x)
+
+
+def nested(seen: list[Any], mesh: Mesh, inner_mesh: Any = None) -> Callable[..., Any]:
+    """Three functions with the same hints, each in the region of the one before."""
+
+    def note(x: Any) -> None:
+        seen.append((x.shape, size("b"), size("d"), shard_size("b"), shard_size("[d/tp]")))
+
+    @typed
+    def helper(x: XY) -> XY:
+        note(x)
+        return x * size("b")
+
+    @typed_shard_map(mesh=inner_mesh, axis_names={"tp"})
+    def inner(x: XY) -> XY:
+        note(x)
+        return helper(x) + 1
+
+    @typed_shard_map(mesh=mesh, axis_names={"dp"})
+    def outer(x: XY) -> XY:
+        note(x)
+        return inner(x * 2)
+
+    return outer
+
+
+@pytest.mark.parametrize("is_given", [False, True], ids=["ambient", "given"])
+def test_one_hint_is_true_in_nested_regions(is_given: bool, mesh: Mesh) -> None:
+    seen: list[Any] = []
+    outer = nested(seen, mesh, mesh if is_given else None)
+    same(outer(x), 16 * x + 1)
+    assert seen == [((2, 4), 8, 4, 2, 4), ((2, 2), 8, 4, 2, 2), ((2, 2), 8, 4, 2, 2)]
+    same(jax.jit(outer)(x), 16 * x + 1)
+
+
+def test_a_nested_region_checks_its_arguments_as_shards(mesh: Mesh) -> None:
+    inner = typed_shard_map(
+        lambda x: None, axis_names={"tp"}, in_types=(Float[Array, "[b/dp] [d/tp]"],), out_types=None
+    )
+
+    @typed_shard_map(mesh=mesh, axis_names={"dp"})
+    def outer(x: X) -> None:
+        inner(x[:, :3])
+
+    with fails(ShapeError, "<lambda>: argument 'x' has d=3, which does not divide over 'tp' (2 shards)"):
+        traced(outer, x)
+
+
+def test_a_nested_region_checks_its_result(mesh: Mesh) -> None:
+    inner = typed_shard_map(lambda x: x.sum(1), axis_names={"tp"}, in_types=(XY,), out_types=Float[Array, "[b/dp]"])
+    outer = typed_shard_map(inner, mesh=mesh, axis_names={"dp"}, in_types=(XY,), out_types=Float[Array, "[b/dp]"])
+    with fails(VaryingError, "<lambda>: return value varies over 'tp', which its annotation does not mention"):
+        traced(outer, x)
+
+
+def test_a_function_whose_axes_are_all_manual_runs_where_it_is_called(mesh: Mesh) -> None:
+    seen: list[Any] = []
+
+    @typed_shard_map(mesh=mesh)
+    def inner(x: XY) -> XY:
+        seen.append((x.shape, sizes()))
+        return x * size("b")
+
+    outer = typed_shard_map(inner, mesh=mesh, in_types=(XY,), out_types=XY)
+    same(outer(x), 8 * x)
+    assert seen == [((2, 2), {"b": 8, "d": 4})]
+
+
+def test_a_function_whose_axes_are_all_manual_is_checked(mesh: Mesh) -> None:
+    inner = typed_shard_map(lambda x: x[:1], mesh=mesh, in_types=(XY,), out_types=XY)
+    outer = typed_shard_map(inner, mesh=mesh, in_types=(XY,), out_types=XY)
+    with fails(ShapeError, "<lambda>: return value has b=4 (1 per shard over 'dp'), but argument 'x' has b=8"):
+        traced(outer, x)
+
+
+def test_a_function_of_which_some_axes_are_manual_maps_the_others(mesh: Mesh) -> None:
+    seen: list[Any] = []
+
+    @typed_shard_map(mesh=mesh)
+    def inner(x: XY) -> XY:
+        seen.append(x.shape)
+        return x * 2
+
+    outer = typed_shard_map(inner, mesh=mesh, axis_names={"dp"}, in_types=(XY,), out_types=XY)
+    same(outer(x), 2 * x)
+    assert seen == [(2, 2)]
+
+
+def test_a_nested_region_of_another_mesh_is_refused(mesh: Mesh) -> None:
+    inner = typed_shard_map(lambda x: x, mesh=mesh_of(2, 4), axis_names={"tp"}, in_types=(XY,), out_types=XY)
+    outer = typed_shard_map(inner, mesh=mesh, axis_names={"dp"}, in_types=(XY,), out_types=XY)
+    line = "<lambda>: its mesh (dp=2, tp=4; Auto) contradicts the ambient one (dp=4, tp=2; Auto/Manual)"
+    with fails(MeshAxisError, line):
+        traced(outer, x)
+
+
+def test_the_ambient_mesh_of_the_decoration_may_be_passed(mesh: Mesh) -> None:
+    shapes: list[tuple[int, ...]] = []
+    with jax.set_mesh(mesh):
+        look = looking(shapes, mesh=jax.sharding.get_abstract_mesh())
+        same(look(x), x * 8)
+    same(look(shard(x, X, mesh)), x * 8)
+
+    @typed_shard_map(mesh=mesh, axis_names={"dp"})
+    def outer(x: XY) -> XY:
+        inner = typed_shard_map(
+            lambda x: x * size("d"), mesh=jax.sharding.get_abstract_mesh(), in_types=(XY,), out_types=XY
+        )
+        return inner(x)
+
+    same(outer(x), 4 * x)
+    assert shapes == [(2, 4)] * 2
+
+
+def test_a_nested_region_on_an_explicit_mesh(explicit: Mesh) -> None:
+    seen: list[Any] = []
+    outer = nested(seen, explicit)
+    same(outer(shard(x, XY, explicit)), 16 * x + 1)
+    assert [entry[0] for entry in seen] == [(2, 4), (2, 2), (2, 2)]
+
+
+# Names that stand for mesh axes
+
+ROWS = Float[Array, "[b/rows] [d/columns]"]
+
+
+def shapes_of(x: Any, **options: Any) -> list[tuple[int, ...]]:
+    seen: list[tuple[int, ...]] = []
+    take = typed_shard_map(lambda x: seen.append(x.shape), in_types=(ROWS,), out_types=None, **options)
+    traced(take, x)
+    return seen
+
+
+ALIASES = [
+    pytest.param({"rows": "dp", "columns": "tp"}, (2, 2), id="one each"),
+    pytest.param({"rows": "tp", "columns": "dp"}, (4, 1), id="the other way"),
+    pytest.param({"rows": ("dp", "tp"), "columns": None}, (1, 4), id="several and none"),
+    pytest.param({"rows": ["dp", "tp"], "columns": ()}, (1, 4), id="a list and an empty tuple"),
+    pytest.param({"rows": None, "columns": None}, (8, 4), id="none"),
+]
+
+
+@pytest.mark.parametrize(("aliases", "shape"), ALIASES)
+def test_names_may_stand_for_mesh_axes(aliases: Any, shape: tuple[int, ...], mesh: Mesh) -> None:
+    assert shapes_of(x, mesh=mesh, axes=aliases) == [shape]
+    with axis_aliases(aliases):
+        assert shapes_of(x, mesh=mesh) == [shape]
+    with axis_aliases(**aliases):
+        assert shapes_of(x, mesh=mesh) == [shape]
+
+
+def test_an_alias_may_take_the_name_of_a_mesh_axis(mesh: Mesh) -> None:
+    with axis_aliases(dp="tp", tp="dp"):
+        assert partition_specs(XY) == P("tp", "dp")
+
+
+def test_names_that_stand_for_nothing_are_refused(mesh: Mesh) -> None:
+    line = "<lambda>: argument 'x' names mesh axis 'rows', which is not among the mesh's axes 'dp', 'tp'"
+    with fails(MeshAxisError, line):
+        shapes_of(x, mesh=mesh)
+
+
+def test_an_alias_for_an_axis_that_is_not_in_the_mesh_is_refused(mesh: Mesh) -> None:
+    line = "<lambda>: argument 'x' names mesh axis 'pp' (as 'rows'), which is not among the mesh's axes 'dp', 'tp'"
+    with fails(MeshAxisError, line):
+        shapes_of(x, mesh=mesh, axes={"rows": "pp", "columns": None})
+
+
+def test_two_names_for_one_axis_in_one_hint_are_refused(mesh: Mesh) -> None:
+    with fails(MeshAxisError, "<lambda>: argument 'x' uses mesh axis 'dp' twice in its annotation"):
+        shapes_of(x, mesh=mesh, axes={"rows": "dp", "columns": ("tp", "dp")})
+
+
+@pytest.mark.parametrize(
+    ("aliases", "line"),
+    [
+        ({"rows": 3}, "the alias 'rows' stands for 3; write a mesh axis, a tuple of them, or None"),
+        ({"rows": ("dp", 3)}, "the alias 'rows' stands for ('dp', 3); write a mesh axis, a tuple of them, or None"),
+        ({3: "dp"}, "the alias '3' stands for 'dp'; write a mesh axis, a tuple of them, or None"),
+        (["rows"], "axes= wants a dict of names and mesh axes, got list"),
+    ],
+)
+def test_what_is_no_alias_is_refused(aliases: Any, line: str) -> None:
+    with fails(MeshAxisError, line):
+        typed_shard_map(axes=aliases)
+    with fails(MeshAxisError, line):
+        typed(axes=aliases)
+
+
+def test_inner_aliases_replace_outer_ones_name_by_name(mesh: Mesh) -> None:
+    hint = Float[Array, "[b/rows] [d/columns]"]
+    with axis_aliases(rows="dp", columns="tp"):
+        with axis_aliases(rows=None):
+            assert partition_specs(hint) == P(None, "tp")
+        assert partition_specs(hint) == P("dp", "tp")
+
+
+def test_aliases_of_a_decorator_replace_those_around(mesh: Mesh) -> None:
+    with axis_aliases(rows="tp", columns=None):
+        assert shapes_of(x, mesh=mesh, axes={"rows": "dp"}) == [(2, 4)]
+
+
+def test_aliases_inside_a_body_replace_those_around(mesh: Mesh) -> None:
+    seen: list[Any] = []
+
+    def look(x: ROWS) -> None:
+        seen.append(partition_specs(ROWS))
+        with axis_aliases(rows=None, columns="dp"):
+            seen.append(partition_specs(ROWS))
+        seen.append(partition_specs(ROWS))
+
+    with axis_aliases(rows="dp", columns=None):
+        traced(typed_shard_map(look, mesh=mesh), x)
+    traced(typed_shard_map(look, mesh=mesh, axes={"rows": "dp", "columns": None}), x)
+    assert seen == [P("dp", None), P(None, "dp"), P("dp", None)] * 2
+
+
+def test_aliases_inside_a_body_replace_those_of_the_decorator_even_by_the_value_around_it(mesh: Mesh) -> None:
+    seen: list[Any] = []
+
+    @typed_shard_map(mesh=mesh, axes={"rows": "tp"})
+    def look(x: Float[Array, "[b/rows] d"]) -> None:
+        with axis_aliases(rows="dp"):
+            seen.append(partition_specs(Float[Array, "[b/rows] d"]))
+
+    with axis_aliases(rows="dp"):
+        traced(look, x)
+    assert seen == [P("dp", None)]
+
+
+def test_aliases_of_a_decorator_hold_for_helpers_and_checks_in_its_body(mesh: Mesh) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    @typed
+    def helper(x: ROWS) -> ROWS:
+        seen.append((size("b"), size("d")))
+        return check(x, "[b/rows] [d/columns]")
+
+    traced(
+        typed_shard_map(helper, mesh=mesh, axes={"rows": "dp", "columns": None}, in_types=(ROWS,), out_types=ROWS), x
+    )
+    assert seen == [(8, 4)]
+
+
+def test_aliases_of_a_helper_are_its_own(mesh: Mesh) -> None:
+    helper = typed(axes={"rows": "dp", "columns": "tp"})(lambda x: check(x, "[b/rows] [d/columns]"))
+    same(typed_shard_map(helper, mesh=mesh, in_types=(XY,), out_types=XY)(x), x)
+
+    @typed_shard_map(mesh=mesh)
+    def outer(x: XY) -> XY:
+        return rows_of(helper(x))
+
+    line = "rows_of: argument 'x' names mesh axis 'rows', which is not among the mesh's axes 'dp', 'tp'"
+    with fails(MeshAxisError, line):
+        traced(outer, x)
+
+
+@typed
+def rows_of(x: ROWS) -> ROWS:
+    return x
+
+
+def test_a_jitted_function_is_traced_again_when_an_alias_changes(mesh: Mesh) -> None:
+    shapes: list[tuple[int, ...]] = []
+    take = typed_shard_map(lambda x: shapes.append(x.shape) or x * 2, mesh=mesh, in_types=(ROWS,), out_types=ROWS)
+    take = jax.jit(take)
+    for rows in ("dp", "tp", "dp", None, "dp"):
+        with axis_aliases(rows=rows, columns=None):
+            same(take(x), 2 * x)
+    assert shapes == [(2, 4), (4, 4), (8, 4)]
+
+
+def test_aliases_are_gone_after_an_error() -> None:
+    with pytest.raises(ZeroDivisionError), axis_aliases(rows="dp"):
+        raise ZeroDivisionError
+    with axis_aliases(other="dp"):
+        assert partition_specs(Float[Array, "[b/rows]"]) == P("rows")
+
+
+def test_threads_do_not_see_each_others_aliases() -> None:
+    seen: dict[str, Any] = {}
+    both = threading.Barrier(2, timeout=30)
+
+    def run(axis: str) -> None:
+        with axis_aliases(rows=axis):
+            both.wait()
+            seen[axis] = partition_specs(Float[Array, "[b/rows]"])
+            both.wait()
+
+    threads = [threading.Thread(target=run, args=(axis,)) for axis in ("dp", "tp")]
+    with axis_aliases(rows="main"):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert partition_specs(Float[Array, "[b/rows]"]) == P("main")
+    assert seen == {"dp": P("dp"), "tp": P("tp")}

@@ -1,0 +1,246 @@
+"""Exceptions of the user's code and of JAX pass through as they are, with one note; threads are apart."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from expecting import numbers, traced
+from jax.sharding import Mesh
+
+from typedshmap import Array, Float, ShapeError, TypedShmapError, check, size, sizes, typed, typed_shard_map
+
+X = Float[Array, "[b/dp] d"]
+W = Float[Array, "[d/tp] f"]
+x, w = numbers(8, 4), numbers(4, 6)
+
+
+class Mistake(Exception):
+    """An exception of the user's."""
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(x: X, w: W, n: int = 3) -> X:
+        raise error
+
+    return fail
+
+
+def notes(error: BaseException) -> list[str]:
+    """An exception's notes, without the one that JAX adds about its frames."""
+    return [note for note in getattr(error, "__notes__", ()) if not note.startswith("-----")]
+
+
+def notes_of(call: Callable[[], Any], error: type[BaseException]) -> list[str]:
+    with pytest.raises(error) as caught:
+        call()
+    return notes(caught.value)
+
+
+NOTE = """typedshmap: in fail, where the values are shards:
+    x: Float[Array, "[b/dp] d"]  is f32[2,4]{V:dp}
+    w: Float[Array, "[d/tp] f"]  is f32[2,6]{V:tp}
+Mesh: dp=4, tp=2
+Sizes: b=8 (x dim 0), d=4 (x dim 1), f=6 (w dim 1)"""
+
+
+CALLS = [
+    pytest.param(lambda f: f(x, w), id="unjitted"),
+    pytest.param(lambda f: jax.jit(f)(x, w), id="jit"),
+    pytest.param(lambda f: jax.eval_shape(f, x, w), id="eval_shape"),
+    pytest.param(lambda f: jax.grad(lambda x: f(x, w).sum())(x), id="grad"),
+    pytest.param(lambda f: jax.jit(jax.checkpoint(f))(x, w), id="checkpoint"),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_exception_of_the_users_code_passes_with_a_note(call: Callable[..., Any], mesh: Mesh) -> None:
+    error = Mistake("it is 3", 3)
+    with pytest.raises(Mistake) as caught:
+        call(typed_shard_map(failing(error), mesh=mesh))
+    assert caught.value is error
+    assert (type(error), error.args, str(error)) == (Mistake, ("it is 3", 3), "('it is 3', 3)")
+    assert notes(error) == [NOTE]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyError("x"), StopIteration("x"), NotImplementedError()], ids=repr)
+def test_exceptions_of_every_class_have_a_note(error: Exception, mesh: Mesh) -> None:
+    assert notes_of(lambda: traced(typed_shard_map(failing(error), mesh=mesh), x, w), type(error)) == [NOTE]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=repr)
+def test_what_ends_a_program_has_no_note(error: BaseException, mesh: Mesh) -> None:
+    assert notes_of(lambda: traced(typed_shard_map(failing(error), mesh=mesh), x, w), type(error)) == []
+
+
+def test_an_exception_of_jax_passes_with_a_note(mesh: Mesh) -> None:
+    def fail(x: X, w: W) -> X:
+        return x @ w
+
+    with pytest.raises(TypeError) as caught:
+        traced(typed_shard_map(fail, mesh=mesh), x, w)
+    assert str(caught.value) == "dot_general requires contracting dimensions to have the same shape, got (4,) and (2,)."
+    assert not isinstance(caught.value, TypedShmapError)
+    assert notes(caught.value) == [NOTE]
+
+
+def test_notes_of_the_users_stay_and_ours_comes_last(mesh: Mesh) -> None:
+    error = Mistake()
+    error.add_note("mine")
+    assert notes_of(lambda: traced(typed_shard_map(failing(error), mesh=mesh), x, w), Mistake) == ["mine", NOTE]
+
+
+def test_an_exception_that_the_body_catches_has_no_note(mesh: Mesh) -> None:
+    error = Mistake()
+
+    @typed_shard_map(mesh=mesh)
+    def careful(x: X) -> X:
+        try:
+            raise error
+        except Mistake:
+            return x
+
+    traced(careful, x)
+    assert notes(error) == []
+
+
+def test_leaves_of_trees_are_told_by_their_paths(mesh: Mesh) -> None:
+    def fail(tree: dict[str, list[X]]) -> X:
+        raise Mistake
+
+    (note,) = notes_of(lambda: traced(typed_shard_map(fail, mesh=mesh), {"a": [x, x]}), Mistake)
+    assert note.splitlines()[1:3] == [
+        "    tree['a'][0]: Float[Array, \"[b/dp] d\"]  is f32[2,4]{V:dp}",
+        "    tree['a'][1]: Float[Array, \"[b/dp] d\"]  is f32[2,4]{V:dp}",
+    ]
+
+
+def test_many_leaves_are_cut_short(mesh: Mesh) -> None:
+    def fail(xs: list[X]) -> X:
+        raise Mistake
+
+    (note,) = notes_of(lambda: traced(typed_shard_map(fail, mesh=mesh), [x] * 30), Mistake)
+    lines = note.splitlines()
+    assert lines[24:26] == ['    xs[23]: Float[Array, "[b/dp] d"]  is f32[2,4]{V:dp}', "    and 6 more"]
+    assert len(lines) == 28
+
+
+def test_only_the_innermost_region_speaks(mesh: Mesh) -> None:
+    @typed_shard_map(axis_names={"tp"})
+    def inner(y: Float[Array, "[b/dp] [d/tp]"]) -> Float[Array, "[b/dp] [d/tp]"]:
+        raise Mistake
+
+    outer = typed_shard_map(lambda x: inner(x), mesh=mesh, axis_names={"dp"}, in_types=(X,), out_types=X)
+    (note,) = notes_of(lambda: traced(outer, x), Mistake)
+    assert note.splitlines()[:2] == [
+        "typedshmap: in inner, where the values are shards:",
+        '    y: Float[Array, "[b/dp] [d/tp]"]  is f32[2,2]{V:(dp,tp)}',
+    ]
+
+
+def test_a_helper_adds_no_note_of_its_own(mesh: Mesh) -> None:
+    @typed
+    def helper(x: X) -> X:
+        raise Mistake
+
+    (note,) = notes_of(
+        lambda: traced(typed_shard_map(lambda x: helper(x), mesh=mesh, in_types=(X,), out_types=X), x), Mistake
+    )
+    assert note.startswith("typedshmap: in <lambda>, where the values are shards:")
+    assert notes_of(lambda: helper(jnp.asarray(x)), Mistake) == []
+
+
+OURS = [
+    pytest.param(lambda x: check(x, "[b/dp] 3"), id="check"),
+    pytest.param(lambda x: size("heads"), id="size"),
+    pytest.param(lambda x: x[0], id="result"),
+    pytest.param(lambda x: typed_shard_map(lambda y: y, in_types=(W,), out_types=W)(x[0]), id="nested call"),
+]
+
+
+@pytest.mark.parametrize("body", OURS)
+def test_our_own_errors_have_no_note(body: Callable[[Any], Any], mesh: Mesh) -> None:
+    mapped = typed_shard_map(body, mesh=mesh, in_types=(X,), out_types=X)
+    assert notes_of(lambda: traced(mapped, x), TypedShmapError) == []
+
+
+def test_a_wrong_argument_has_no_note(mesh: Mesh) -> None:
+    assert notes_of(lambda: typed_shard_map(failing(Mistake()), mesh=mesh)(x[0], w), ShapeError) == []
+
+
+def test_a_user_who_wraps_our_error_gets_a_note_on_the_own_one(mesh: Mesh) -> None:
+    def fail(x: X, w: W) -> X:
+        try:
+            return check(x, "3")
+        except ShapeError as error:
+            raise Mistake from error
+
+    with pytest.raises(Mistake) as caught:
+        traced(typed_shard_map(fail, mesh=mesh), x, w)
+    assert notes(caught.value) == [NOTE]
+    assert notes(caught.value.__cause__) == []
+
+
+# Threads
+
+
+def together(*runs: Callable[[], None]) -> None:
+    """Run functions in threads, and raise what one of them raises."""
+    errors: list[BaseException] = []
+
+    def guarded(run: Callable[[], None]) -> None:
+        try:
+            run()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(run,)) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_threads_do_not_see_each_others_sizes(mesh: Mesh) -> None:
+    seen: dict[int, Any] = {}
+    both = threading.Barrier(2, timeout=30)
+
+    def run(rows: int) -> None:
+        @typed_shard_map(mesh=mesh)
+        def body(x: X) -> None:
+            both.wait()
+            check(x, f"[b/dp] d{rows}")
+            both.wait()
+            seen[rows] = sizes()
+            both.wait()
+
+        jax.eval_shape(body, jax.ShapeDtypeStruct((rows, 4), "float32"))
+
+    together(lambda: run(8), lambda: run(16))
+    assert seen == {8: {"b": 8, "d": 4, "d8": 4}, 16: {"b": 16, "d": 4, "d16": 4}}
+
+
+def test_a_thread_started_in_a_body_sees_no_sizes(mesh: Mesh) -> None:
+    seen: list[Any] = []
+    body = typed_shard_map(lambda x: together(lambda: seen.append(sizes())), mesh=mesh, in_types=(X,), out_types=None)
+    traced(body, x)
+    assert seen == [{}]
+
+
+def test_threads_may_call_one_function_at_once(mesh: Mesh) -> None:
+    seen: list[dict[str, int]] = []
+
+    @typed_shard_map(mesh=mesh)
+    def body(x: X) -> None:
+        seen.append(sizes())
+
+    def run(rows: int) -> None:
+        for _ in range(5):
+            jax.eval_shape(lambda x: body(x), jax.ShapeDtypeStruct((rows, 4), "float32"))
+
+    together(*(lambda rows=rows: run(rows) for rows in (8, 16, 24)))
+    assert sorted(found["b"] for found in seen) == [8] * 5 + [16] * 5 + [24] * 5

@@ -1,0 +1,339 @@
+"""Specs come from hints and classes of hints, and values are placed by them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NotRequired, Optional, TypedDict
+
+import equinox as eqx
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from expecting import fails, numbers, same
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    Array,
+    DtypeError,
+    Float,
+    Int,
+    MeshAxisError,
+    PyTree,
+    ShapeError,
+    ShardingError,
+    StructureError,
+    axis_aliases,
+    check,
+    partition_specs,
+    shard,
+    typed_shard_map,
+)
+
+X = Float[Array, "[b/dp] d"]
+W = Float[Array, "d [f/tp]"]
+B = Float[Array, "[f/tp]"]
+x, w, b = numbers(8, 4), numbers(4, 6), numbers(6)
+
+
+class Pair(NamedTuple):
+    x: X
+    w: W
+
+
+class Named(TypedDict):
+    x: X
+    b: NotRequired[B]
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Dense:
+    w: W
+    b: B
+    name: str = field(default="dense", metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Arrays:
+    w: W
+    b: B
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Deep:
+    pair: Pair
+    both: tuple[Arrays, Arrays]
+
+
+@flax.struct.dataclass
+class FlaxState:
+    w: W
+    step: Int[Array, ""]
+    apply: Callable[..., Any] = flax.struct.field(pytree_node=False, default=jnp.tanh)
+
+
+class Linear(eqx.Module):
+    w: W
+    activation: Callable[..., Any]
+    gain: float = 2.0
+    width: int = eqx.field(static=True, default=6)
+
+
+# Specs of hints
+
+
+SPECS = [
+    (Float[Array, "[b/dp] d"], P("dp", None)),
+    (Float[Array, "b d"], P(None, None)),
+    (Float[Array, ""], P()),
+    (Float[Array, "[b/dp,tp] [d/]"], P(("dp", "tp"), None)),
+    (Float[Array, "[b/(tp,dp)]"], P(("tp", "dp"))),
+    (Float[Array, "[b/dp] +tp"], P("dp", unreduced={"tp"})),
+    (Float[Array, "[b/dp] -tp"], P("dp", reduced={"tp"})),
+    (Float[Array, "[b/dp] ~tp"], P("dp")),
+    (Float[Array, "b d", P(None, "tp")], P(None, "tp")),
+    (Float[Array, "b d e", P("dp")], P("dp", None, None)),
+    (Float[Float[Array, "[h/tp] w"], "[b/dp]"], P("dp", "tp", None)),
+    (tuple[X, W], (P("dp", None), P(None, "tp"))),
+    (tuple[X, tuple[()]], (P("dp", None), ())),
+    (tuple[X, None], (P("dp", None), None)),
+    (Pair, Pair(P("dp", None), P(None, "tp"))),
+    (Named, {"x": P("dp", None), "b": P("tp")}),
+    (Arrays, Arrays(P(None, "tp"), P("tp"))),
+    (Deep, Deep(Pair(P("dp", None), P(None, "tp")), (Arrays(P(None, "tp"), P("tp")),) * 2)),
+]
+
+
+@pytest.mark.parametrize(("hint", "specs"), SPECS)
+def test_a_hint_has_these_specs(hint: Any, specs: Any) -> None:
+    got = partition_specs(hint)
+    assert type(got) is type(specs)
+    assert got == specs
+
+
+LIKE = [
+    (Float[Array, "... [b/dp]"], np.ones((2, 3, 8)), P(None, None, "dp")),
+    (Float[Array, "[b/dp] *rest d"], np.ones((8, 4)), P("dp", None)),
+    (Array, np.ones((2, 3)), P(None, None)),
+    (list[X], [x, x], [P("dp", None)] * 2),
+    (dict[str, B], {"u": b}, {"u": P("tp")}),
+    (tuple[B, ...], (b, b), (P("tp"), P("tp"))),
+    (Optional[B], b, P("tp")),
+    (X | B, b, P("tp")),
+    (Named, {"x": x}, {"x": P("dp", None)}),
+    (PyTree[B], {"u": [b, b]}, {"u": [P("tp"), P("tp")]}),
+    (PyTree[Arrays], [Arrays(w, b)], [Arrays(P(None, "tp"), P("tp"))]),
+    (Dense, Dense(w, b, "first"), Dense(P(None, "tp"), P("tp"), "first")),
+    (FlaxState, FlaxState(w, np.int32(3)), FlaxState(P(None, "tp"), P())),
+    (X, jax.ShapeDtypeStruct((8, 4), np.float32), P("dp", None)),
+]
+
+
+@pytest.mark.parametrize(("hint", "like", "specs"), LIKE)
+def test_a_value_fixes_what_its_hint_leaves_open(hint: Any, like: Any, specs: Any) -> None:
+    assert partition_specs(hint, like=like) == specs
+
+
+OPEN = [
+    (Float[Array, "... [b/dp]"], 'the rank of Float[Array, "... [b/dp]"] is open'),
+    (Array, 'the rank of Shaped[Array, "..."] is open'),
+    (list[X], "list does not say how many arrays it holds"),
+    (dict[str, X], "dict does not say how many arrays it holds"),
+    (tuple[X, ...], "tuple does not say how many arrays it holds"),
+    (PyTree[B], 'PyTree[Float[Array, "[f/tp]"]] does not say how many arrays it holds'),
+    (tuple[X, list[B]], "[1] does not say how many arrays it holds"),
+]
+
+
+@pytest.mark.parametrize(("hint", "problem"), OPEN)
+def test_a_hint_that_leaves_ranks_or_lengths_open_wants_a_value(hint: Any, problem: str) -> None:
+    with fails(StructureError, f"partition_specs: {problem}"):
+        partition_specs(hint)
+
+
+def test_a_union_wants_a_value() -> None:
+    with fails(StructureError, "partition_specs: [0].w is a union"):
+        partition_specs(tuple[TypedDict("Weights", {"w": X | B})])
+
+
+WRONG_LIKE = [
+    (X, x[0], ShapeError, "given value has 1 dim, but its annotation has 2"),
+    (list[X], (x,), StructureError, "given value is a tuple, but its annotation says list"),
+    (Pair, Pair(x, w[:3]), ShapeError, "given.w has d=3, but given.x has d=4"),
+    (FlaxState, FlaxState(w, np.float32(3)), DtypeError, "given.step has dtype float32, but its annotation says Int"),
+]
+
+
+@pytest.mark.parametrize(("hint", "like", "error", "problem"), WRONG_LIKE)
+def test_a_value_that_does_not_fit_its_hint_has_no_specs(hint: Any, like: Any, error: Any, problem: str) -> None:
+    with fails(error, f"partition_specs: {problem}"):
+        partition_specs(hint, like=like)
+
+
+def test_a_value_need_not_divide_to_have_specs() -> None:
+    assert partition_specs(X, like=x[:3]) == P("dp", None)
+
+
+def test_specs_are_those_of_shard_map(mesh: Mesh) -> None:
+    by_hand = jax.shard_map(
+        lambda d: jnp.tanh(d.w) + d.b, mesh=mesh, in_specs=(partition_specs(Arrays),), out_specs=partition_specs(W)
+    )
+    same(by_hand(Arrays(w, b)), np.tanh(w) + b)
+
+
+def test_specs_know_the_ambient_mesh(mesh: Mesh) -> None:
+    with jax.set_mesh(mesh):
+        assert partition_specs(X) == P("dp", None)
+        line = "names mesh axis 'pp', which is not among the mesh's axes 'dp', 'tp'"
+        with fails(MeshAxisError, f"partition_specs: hint value {line}"):
+            partition_specs(Float[Array, "[b/pp]"])
+        with fails(MeshAxisError, f"partition_specs: hint[1] {line}"):
+            partition_specs(tuple[X, Float[Array, "[b/pp]"]])
+        with fails(MeshAxisError, f"partition_specs: given[0] {line}"):
+            partition_specs(list[Float[Array, "[b/pp]"]], like=[b])
+    assert partition_specs(Float[Array, "[b/pp]"]) == P("pp")
+
+
+def test_specs_follow_aliases() -> None:
+    hint = Float[Array, "[b/rows] [d/columns]"]
+    with axis_aliases(rows=("dp", "tp"), columns=None):
+        assert partition_specs(hint) == P(("dp", "tp"), None)
+        assert partition_specs(hint, like=x) == P(("dp", "tp"), None)
+
+
+# Placing
+
+
+PLACED = [
+    (X, x, P("dp", None)),
+    (W, w, P(None, "tp")),
+    (Float[Array, "[b/dp] [d/tp]"], x, P("dp", "tp")),
+    (Float[Array, "[b/dp,tp] d"], x, P(("dp", "tp"), None)),
+    (Float[Array, "... [d/tp]"], x, P(None, "tp")),
+    (Float[Array, ""], np.float32(3), P()),
+    (Float[Array, ""], 3.0, P()),
+    (tuple[X, list[B]], (x, [b, b]), (P("dp", None), [P("tp"), P("tp")])),
+    (dict[str, B], {"v": b, "u": b}, {"v": P("tp"), "u": P("tp")}),
+    (Pair, Pair(x, w), Pair(P("dp", None), P(None, "tp"))),
+    (Named, {"x": x}, {"x": P("dp", None)}),
+    (Dense, Dense(w, b), Dense(P(None, "tp"), P("tp"))),
+    (FlaxState, FlaxState(w, np.int32(3)), FlaxState(P(None, "tp"), P())),
+    (PyTree[B], [b, {"u": b}], [P("tp"), {"u": P("tp")}]),
+    (Optional[B], None, None),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "specs"), PLACED)
+def test_a_value_is_placed_as_its_hint_says(hint: Any, value: Any, specs: Any, mesh: Mesh) -> None:
+    placed = shard(value, hint, mesh)
+    assert jax.tree.structure(placed) == jax.tree.structure(value)
+    same(placed, value)
+    for leaf, spec in zip(jax.tree.leaves(placed), jax.tree.leaves(specs), strict=True):
+        assert leaf.committed
+        assert leaf.sharding.is_equivalent_to(NamedSharding(mesh, spec), leaf.ndim)
+    assert jax.tree.all(jax.tree.map(lambda leaf: isinstance(leaf, jax.Array), placed))
+
+
+def test_a_placed_value_passes_check_and_goes_into_a_mapped_function(mesh: Mesh) -> None:
+    placed = shard(x, X, mesh)
+    assert check(placed, X) is placed
+    same(typed_shard_map(lambda x: x * 2, in_types=(X,), out_types=X)(placed), 2 * x)
+
+
+def test_a_value_is_placed_on_the_ambient_mesh(mesh: Mesh) -> None:
+    with jax.set_mesh(mesh):
+        placed = shard(x, X)
+    assert placed.sharding == NamedSharding(mesh, P("dp", None))
+
+
+def test_a_placed_value_may_be_placed_otherwise(mesh: Mesh) -> None:
+    columns = shard(shard(x, X, mesh), Float[Array, "b [d/tp]"], mesh)
+    assert columns.sharding.spec == P(None, "tp")
+    same(columns, x)
+
+
+def test_a_value_is_placed_on_an_explicit_mesh() -> None:
+    explicit = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    placed = shard(x, X, explicit)
+    assert str(jax.typeof(placed)) == "float32[8@dp,4]"
+    with jax.set_mesh(explicit):
+        assert str(jax.typeof(shard(w, W))) == "float32[4,6@tp]"
+
+
+def test_a_value_is_placed_by_aliases(mesh: Mesh) -> None:
+    with axis_aliases(rows=("dp", "tp")):
+        assert shard(x, Float[Array, "[b/rows] d"], mesh).sharding.spec == P(("dp", "tp"), None)
+
+
+MISPLACED = [
+    (X, x[:6], ShapeError, "given value has b=6, which does not divide over 'dp' (4 shards)"),
+    (X, x[0], ShapeError, "given value has 1 dim, but its annotation has 2"),
+    (X, x.astype(int), DtypeError, "given value has dtype int32, but its annotation says Float"),
+    (X, [x], StructureError, "given value is a list, but its annotation says Array"),
+    (X, None, StructureError, "given value is None, but its annotation says Array"),
+    (list[B], [b, b[:5]], ShapeError, "given[1] has f=5, but given[0] has f=6"),
+    (list[B], [b[:5]], ShapeError, "given[0] has f=5, which does not divide over 'tp' (2 shards)"),
+    (Pair, Pair(x, w[:3]), ShapeError, "given.w has d=3, but given.x has d=4"),
+    (Dense, Dense(w, b, 3), StructureError, "given.name is 3 (int), but its annotation says str"),
+    (Named, {"b": b}, StructureError, "given value lacks 'x'"),
+    (
+        Float[Array, "[b/pp]"],
+        b,
+        MeshAxisError,
+        "given value names mesh axis 'pp', which is not among the mesh's axes 'dp', 'tp'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "error", "problem"), MISPLACED)
+def test_a_value_that_does_not_fit_its_hint_is_not_placed(
+    hint: Any, value: Any, error: Any, problem: str, mesh: Mesh
+) -> None:
+    with fails(error, f"shard: {problem}"):
+        shard(value, hint, mesh)
+
+
+def test_a_value_is_not_placed_without_a_mesh() -> None:
+    with fails(MeshAxisError, "shard: no mesh is known"):
+        shard(x, X)
+
+
+def test_a_value_is_not_placed_on_what_is_no_mesh() -> None:
+    with fails(MeshAxisError, "mesh= wants a jax.sharding.Mesh or AbstractMesh, got 8 of type int"):
+        shard(x, X, 8)
+
+
+MARKED = [
+    ("+tp", "'+tp' in its annotation, but no array is placed as addends"),
+    (
+        "-tp",
+        "'-tp' in its annotation, but mesh axis 'tp' is of type Auto, over which JAX lets no such value in or out",
+    ),
+    ("~tp", "'~tp' in its annotation, but '~' has a meaning only inside a manual region"),
+]
+
+
+@pytest.mark.parametrize(("mark", "problem"), MARKED)
+def test_a_value_cannot_be_placed_with_a_mark(mark: str, problem: str, mesh: Mesh) -> None:
+    with fails(ShardingError, f"shard: given value is marked {problem}"):
+        shard(x, Float[Array, f"[b/dp] d {mark}"], mesh)
+
+
+# Leaves that are no arrays
+
+
+def test_leaves_that_are_no_arrays_stay_as_they_are(mesh: Mesh) -> None:
+    placed = shard(Linear(w, jnp.tanh), Linear, mesh)
+    assert placed.w.sharding == NamedSharding(mesh, P(None, "tp"))
+    assert placed.activation is jnp.tanh
+    assert (placed.gain, placed.width) == (2.0, 6)
+    assert type(placed.gain) is float
+
+
+def test_leaves_that_are_no_arrays_have_specs_all_the_same() -> None:
+    specs = partition_specs(Linear, like=Linear(w, jnp.tanh))
+    assert specs.w == P(None, "tp")

@@ -1,0 +1,116 @@
+"""Single hints that are strings, in a module whose other hints are not."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Optional, TypedDict
+
+import jax
+import numpy as np
+import pytest
+from expecting import fails, numbers, same
+from jax.sharding import Mesh
+
+from typedshmap import AnnotationSyntaxError, Array, Float, ShapeError, typed_shard_map
+
+X = Float[Array, "[b/dp] d"]
+x = numbers(8, 4)
+
+
+def whole(x: "Float[Array, '[b/dp] d']") -> "X":
+    return x * 2
+
+
+def in_list(x: list["X"]) -> X:
+    return x[0] * 2
+
+
+def in_optional(x: Optional["X"] = None) -> "X | None":
+    return None if x is None else x * 2
+
+
+def in_tuple(x: tuple["X", int]) -> tuple["X", "X"]:
+    return x[0] * x[1], x[0]
+
+
+QUOTED = [
+    pytest.param(whole, x, x * 2, id="whole"),
+    pytest.param(in_list, [x], x * 2, id="in a list"),
+    pytest.param(in_optional, x, x * 2, id="in an optional"),
+    pytest.param(in_optional, None, None, id="an absent optional"),
+    pytest.param(in_tuple, (x, 3), (x * 3, x), id="in a tuple"),
+]
+
+
+@pytest.mark.parametrize(("function", "value", "expected"), QUOTED)
+def test_a_quoted_hint_is_resolved(function: Any, value: Any, expected: Any, mesh: Mesh) -> None:
+    same(typed_shard_map(function, mesh=mesh)(value), expected)
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "name"), [(whole, x[0], "x"), (in_list, [x[0]], "x[0]"), (in_tuple, (x[0], 3), "x[0]")]
+)
+def test_a_quoted_hint_is_checked(function: Any, value: Any, name: str, mesh: Mesh) -> None:
+    with fails(ShapeError, f"{function.__name__}: argument '{name}' has 1 dim, but its annotation has 2"):
+        typed_shard_map(function, mesh=mesh)(value)
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Chain:
+    next: "Optional[Chain]"
+    at: "X"
+
+
+class Pair(NamedTuple):
+    first: "X"
+    second: "Chain"
+
+
+class Named(TypedDict):
+    pair: "Pair"
+
+
+def test_quoted_fields_of_classes_are_resolved(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def add(named: Named) -> X:
+        pair = named["pair"]
+        return pair.first + pair.second.at + pair.second.next.at
+
+    same(add({"pair": Pair(x, Chain(Chain(None, x), x))}), 3 * x)
+    line = "add: argument 'named['pair'].second.at' has b=4, but argument 'named['pair'].first' has b=8"
+    with fails(ShapeError, line):
+        add({"pair": Pair(x, Chain(None, x[:4]))})
+
+
+def test_a_quoted_name_may_be_local(mesh: Mesh) -> None:
+    Rows = Float[Array, "[b/dp] d"]
+
+    @typed_shard_map(mesh=mesh)
+    def double(x: "Rows", y: list["Rows"]) -> "Rows":
+        return x * 2 + y[0]
+
+    same(double(x, [x]), x * 3)
+
+
+def test_a_string_that_is_no_expression_is_told(mesh: Mesh) -> None:
+    def double(x: "Float[Array,", y: int) -> X:
+        return x
+
+    with fails(AnnotationSyntaxError, "double: a hint is a string that is no Python expression: Float[Array,"):
+        typed_shard_map(double, mesh=mesh)
+
+
+def test_a_quoted_hint_that_cannot_be_read_is_told_as_any_other(mesh: Mesh) -> None:
+    def double(x: "Float[Array, 'b/dp d']") -> X:
+        return x
+
+    with fails(AnnotationSyntaxError, "Float[Array, \"b/dp d\"]: 'b/dp' is sharded without brackets"):
+        typed_shard_map(double, mesh=mesh)
+
+
+def test_an_undefined_quoted_name_is_told_at_the_call(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def double(x: list["Nowhere"]) -> X:
+        return x[0]
+
+    with fails(AnnotationSyntaxError, "double: the hint of a parameter names 'Nowhere', which is not defined"):
+        double([np.ones((8, 4))])

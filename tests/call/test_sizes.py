@@ -1,0 +1,227 @@
+"""A body may ask for the sizes of its dims: global ones by name, those of a shard by name or dim."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+from expecting import fails, numbers, traced
+from jax.sharding import Mesh
+
+from typedshmap import Array, Float, PyTree, ShapeError, check, shard_size, size, sizes, typed, typed_shard_map
+
+X = Float[Array, "[b/dp] d"]
+W = Float[Array, "[d/tp] [f/dp]"]
+x, w = numbers(8, 4), numbers(4, 12)
+
+
+def asked(question: Callable[[], Any], mesh: Mesh, **options: Any) -> Any:
+    """What a body with x and w is told."""
+    told: list[Any] = []
+
+    @typed_shard_map(mesh=mesh, **options)
+    def body(x: X, w: W) -> None:
+        told.append(question())
+
+    traced(body, x, w)
+    return told[0]
+
+
+QUESTIONS = [
+    (lambda: size("b"), 8),
+    (lambda: size("d"), 4),
+    (lambda: size("f"), 12),
+    (lambda: shard_size("b"), 2),
+    (lambda: shard_size("f"), 3),
+    (lambda: shard_size("[b/dp]"), 2),
+    (lambda: shard_size("[b/tp]"), 4),
+    (lambda: shard_size("[b/dp,tp]"), 1),
+    (lambda: shard_size("[b/]"), 8),
+    (lambda: shard_size("[d/tp]"), 2),
+    (lambda: shard_size("[d/]"), 4),
+    (lambda: sizes(), {"b": 8, "d": 4, "f": 12}),
+]
+
+
+@pytest.mark.parametrize(("question", "answer"), QUESTIONS)
+def test_a_body_is_told_its_sizes(question: Callable[[], Any], answer: Any, mesh: Mesh) -> None:
+    assert asked(question, mesh) == answer
+
+
+WRONG_QUESTIONS = [
+    (lambda: size("heads"), "size: nothing binds 'heads' in body (bound: b=8, d=4, f=12)"),
+    (lambda: shard_size("heads"), "shard_size: nothing binds 'heads' in body (bound: b=8, d=4, f=12)"),
+    (lambda: shard_size("[heads/tp]"), "size: nothing binds 'heads' in body (bound: b=8, d=4, f=12)"),
+    (lambda: shard_size("d"), "shard_size: 'd' is sharded in several ways here: [d/] and [d/tp]"),
+    (lambda: shard_size("[d/tp] [b/dp]"), "shard_size: '[d/tp] [b/dp]' is not one dim over the axes of this mesh"),
+    (lambda: shard_size("[b/pp]"), "shard_size: '[b/pp]' is not one dim over the axes of this mesh"),
+    pytest.param(
+        lambda: shard_size("[b]"),
+        "shard_size: \"[b]\": '[b]' names no mesh axis",
+    ),
+    (lambda: size("[b/dp]"), "size: nothing binds '[b/dp]' in body (bound: b=8, d=4, f=12)"),
+]
+
+
+@pytest.mark.parametrize(("question", "line"), WRONG_QUESTIONS)
+def test_a_question_that_has_no_answer_is_refused(question: Callable[[], Any], line: str, mesh: Mesh) -> None:
+    with fails(ShapeError, line):
+        asked(question, mesh)
+
+
+@pytest.mark.parametrize("verb", [size, shard_size])
+def test_sizes_are_known_only_in_a_call(verb: Callable[[str], int], mesh: Mesh) -> None:
+    line = f"{verb.__name__}: 'b' is asked for outside of a typed_shard_map, typed_jit or typed function"
+    with fails(ShapeError, line):
+        verb("b")
+    plain = jax.shard_map(
+        lambda x: [verb("b")], mesh=mesh, in_specs=jax.sharding.PartitionSpec(), out_specs=jax.sharding.PartitionSpec()
+    )
+    with fails(ShapeError, line):
+        traced(plain, x)
+
+
+def test_outside_of_a_call_there_are_no_sizes() -> None:
+    assert sizes() == {}
+
+
+def test_sizes_are_gone_after_a_call(mesh: Mesh) -> None:
+    asked(lambda: None, mesh)
+    with pytest.raises(ZeroDivisionError):
+        asked(lambda: 1 // 0, mesh)
+    assert sizes() == {}
+
+
+def test_nothing_bound_says_so(mesh: Mesh) -> None:
+    body = typed_shard_map(lambda x: size("b"), mesh=mesh, in_types=(Float[Array, "_ _"],), out_types=None)
+    with fails(ShapeError, "size: nothing binds 'b' in <lambda> (bound: none)"):
+        traced(body, x)
+
+
+def test_axes_that_are_not_manual_do_not_divide_a_shard(mesh: Mesh) -> None:
+    assert asked(lambda: (shard_size("b"), shard_size("[d/tp]")), mesh, axis_names={"dp"}) == (2, 4)
+    assert asked(lambda: shard_size("d"), mesh, axis_names={"dp"}) == 4
+
+
+def test_aliases_are_read_in_brackets(mesh: Mesh) -> None:
+    assert asked(lambda: shard_size("[b/rows]"), mesh, axes={"rows": ("dp", "tp")}) == 1
+
+
+def test_a_global_array_has_its_whole_size() -> None:
+    @typed
+    def helper(x: X) -> tuple[int, int, int]:
+        return size("b"), shard_size("b"), shard_size("[b/dp]")
+
+    assert helper(jax.numpy.asarray(x)) == (8, 8, 8)
+
+
+# What is bound
+
+
+def test_a_check_binds_new_names(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def body(x: X) -> None:
+        check(x, "[rows/dp] d")
+        assert sizes() == {"b": 8, "d": 4, "rows": 8}
+        assert shard_size("rows") == 2
+
+    traced(body, x)
+
+
+def test_a_failed_check_binds_nothing(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def body(x: X) -> None:
+        with pytest.raises(ShapeError):
+            check(x, "[rows/dp] 5")
+        assert not isinstance(x, Float[Array, "[rows/dp] 5"])
+        assert sizes() == {"b": 8, "d": 4}
+
+    traced(body, x)
+
+
+def test_isinstance_binds_new_names(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def body(x: X) -> None:
+        assert isinstance(x, Float[Array, "[rows/dp] d"])
+        assert size("rows") == 8
+
+    traced(body, x)
+
+
+def test_a_check_must_agree_with_what_is_bound(mesh: Mesh) -> None:
+    body = typed_shard_map(lambda x: check(x, "[d/dp] d"), mesh=mesh, in_types=(X,), out_types=None)
+    with fails(ShapeError, "<lambda>: checked value has d=8 (2 per shard over 'dp'), but argument 'x' has d=4"):
+        traced(body, x)
+
+
+def test_a_name_that_a_check_bound_is_told_as_its_origin(mesh: Mesh) -> None:
+    def body(x: X) -> None:
+        check(x, "[rows/dp] _")
+        check(x, "_ rows ~dp")
+
+    with fails(ShapeError, "body: checked value has rows=4 in dim 1, but rows=8 in dim 0"):
+        traced(typed_shard_map(body, mesh=mesh), x)
+
+
+def test_the_result_must_agree_with_what_a_check_bound(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def body(x: X) -> Float[Array, "[b/dp] rows"]:
+        check(x, "[rows/dp] d")
+        return x
+
+    with fails(ShapeError, "body: return value has rows=4, but checked value has rows=8"):
+        traced(body, x)
+
+
+def test_a_helper_has_sizes_of_its_own(mesh: Mesh) -> None:
+    told: list[Any] = []
+
+    @typed
+    def helper(y: Float[Array, "[d/dp] b"]) -> None:
+        told.append((sizes(), shard_size("d")))
+
+    @typed_shard_map(mesh=mesh)
+    def body(x: X) -> None:
+        helper(x)
+        helper(x[:, :3])
+        told.append((sizes(), shard_size("b")))
+
+    traced(body, x)
+    assert told == [({"d": 8, "b": 4}, 2), ({"d": 8, "b": 3}, 2), ({"b": 8, "d": 4}, 2)]
+
+
+def test_a_name_in_a_result_is_bound_by_it(mesh: Mesh) -> None:
+    pair = tuple[Float[Array, "[b/dp] k"], Float[Array, "[b/dp] k"]]
+    body = typed_shard_map(lambda x: (x[:, :3], x[:, :2]), mesh=mesh, in_types=(X,), out_types=pair)
+    with fails(ShapeError, "<lambda>: return[1] has k=2, but return[0] has k=3"):
+        traced(body, x)
+
+
+def test_a_name_for_several_dims_has_no_one_size(mesh: Mesh) -> None:
+    body = typed_shard_map(lambda x: size("*rest"), mesh=mesh, in_types=(Float[Array, "*rest"],), out_types=None)
+    with fails(ShapeError, "size: '*rest' stands for several dims, of sizes (8, 4)"):
+        traced(body, x)
+
+
+def test_names_of_single_leaves_are_not_among_the_sizes(mesh: Mesh) -> None:
+    told: list[Any] = []
+    body = typed_shard_map(
+        lambda tree: told.append(sizes()),
+        mesh=mesh,
+        in_types=(PyTree[Float[Array, "?n [d/tp]"], "S"],),
+        out_types=None,
+    )
+    traced(body, {"a": x, "b": w[:, :4]})
+    assert told == [{"d": 4}]
+
+
+def test_an_expression_over_sizes_is_a_python_integer(mesh: Mesh) -> None:
+    told: list[Any] = []
+
+    @jax.jit
+    @typed_shard_map(mesh=mesh)
+    def body(x: X) -> None:
+        told.append((type(size("b")), type(shard_size("b")), type(sizes()["d"])))
+
+    body(x)
+    assert told == [(int, int, int)]

@@ -1,0 +1,395 @@
+"""Transformations of JAX go around mapped functions and inside them, with the values of plain JAX."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from expecting import fails, numbers, same, traced
+from jax.sharding import Mesh
+
+from typedshmap import Array, Float, Int, Key, ShapeError, VaryingError, check, shard_size, size, typed, typed_shard_map
+
+X = Float[Array, "[b/dp] d"]
+U = Float[Array, "d [f/tp]"]
+V = Float[Array, "[f/tp] d"]
+x, up, down = numbers(8, 4), numbers(4, 6), numbers(6, 4)
+
+
+def mlp(x: X, up: U, down: V) -> X:
+    return jax.lax.psum(check(jnp.tanh(x @ up), "[b/dp] [f/tp]") @ down, "tp")
+
+
+def mean_square(x: X, up: U, down: V) -> Float[Array, ""]:
+    return jax.lax.psum((mlp(x, up, down) ** 2).sum(), "dp") / (size("b") * size("d"))
+
+
+def plain_mlp(x: Any, up: Any, down: Any) -> Any:
+    return jnp.tanh(x @ up) @ down
+
+
+def plain_mean_square(x: Any, up: Any, down: Any) -> Any:
+    return (plain_mlp(x, up, down) ** 2).mean()
+
+
+# Around
+
+
+def in_scan(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, up, down: jax.lax.scan(
+        lambda x, w: (f(x, *w), x.sum()), x, (jnp.stack([up] * 3), jnp.stack([down] * 3))
+    )
+
+
+def in_while(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, up, down: jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, f(c[1], up, down)), (0, x))[
+        1
+    ]
+
+
+def in_cond(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, up, down: jax.lax.cond(x[0, 0] > 9, lambda x: x, lambda x: f(x, up, down), x)
+
+
+def in_custom_vjp(f: Callable[..., Any]) -> Callable[..., Any]:
+    g = jax.custom_vjp(f)
+    g.defvjp(lambda *args: (f(*args), args), lambda args, ct: tuple(2 * jnp.ones_like(arg) * ct.sum() for arg in args))
+    return jax.grad(lambda *args: g(*args).sum(), argnums=(0, 1, 2))
+
+
+def in_jvp(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: jax.jvp(f, args, args)
+
+
+def in_vjp(f: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        value, pull = jax.vjp(f, *args)
+        return value, pull(value)
+
+    return run
+
+
+def in_linearize(f: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        value, push = jax.linearize(f, *args)
+        return value, push(*args)
+
+    return run
+
+
+def stacked(*in_axes: int | None) -> Callable[..., Any]:
+    def around(f: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            many = [a if at is None else jnp.stack([a, 2 * a, 3 * a], at) for a, at in zip(args, in_axes, strict=True)]
+            return jax.vmap(f, in_axes)(*many)
+
+        return run
+
+    return around
+
+
+AROUND = [
+    pytest.param(lambda f: f, id="jit"),
+    pytest.param(jax.checkpoint, id="checkpoint"),
+    pytest.param(stacked(0, None, None), id="vmap over x"),
+    pytest.param(stacked(2, 1, 0), id="vmap over all"),
+    pytest.param(lambda f: stacked(0, None, None)(stacked(None, 0, 0)(f)), id="vmap in vmap"),
+    pytest.param(in_scan, id="scan"),
+    pytest.param(in_while, id="while_loop"),
+    pytest.param(in_cond, id="cond"),
+    pytest.param(in_custom_vjp, id="custom_vjp"),
+    pytest.param(in_jvp, id="jvp"),
+    pytest.param(in_vjp, id="vjp"),
+    pytest.param(in_linearize, id="linearize"),
+    pytest.param(lambda f: lambda x, up, down: jax.lax.map(lambda x: f(x, up, down), jnp.stack([x, 2 * x])), id="map"),
+]
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_a_mapped_function_is_transformed_as_a_plain_one(around: Callable[..., Any], mesh: Mesh) -> None:
+    same(jax.jit(around(typed_shard_map(mlp, mesh=mesh)))(x, up, down), jax.jit(around(plain_mlp))(x, up, down))
+
+
+GRADIENTS = [
+    pytest.param(lambda f: jax.grad(f), id="grad"),
+    pytest.param(lambda f: jax.grad(f, argnums=2), id="grad of the last"),
+    pytest.param(lambda f: jax.grad(f, argnums=(0, 1, 2)), id="grad of all"),
+    pytest.param(lambda f: jax.value_and_grad(f, argnums=(1, 2)), id="value_and_grad"),
+    pytest.param(lambda f: jax.grad(jax.checkpoint(f), argnums=(0, 1)), id="grad of checkpoint"),
+    pytest.param(lambda f: jax.jacrev(f, argnums=1), id="jacrev"),
+    pytest.param(lambda f: jax.jacfwd(f, argnums=2), id="jacfwd"),
+    pytest.param(lambda f: stacked(0, None, None)(jax.grad(f, argnums=(0, 1))), id="vmap of grad"),
+    pytest.param(
+        lambda f: jax.grad(lambda *args: stacked(0, None, None)(f)(*args).sum(), argnums=(0, 1)), id="grad of vmap"
+    ),
+]
+
+
+@pytest.mark.parametrize("gradient", GRADIENTS)
+def test_a_mapped_loss_is_differentiated_as_a_plain_one(gradient: Callable[..., Any], mesh: Mesh) -> None:
+    got = jax.jit(gradient(typed_shard_map(mean_square, mesh=mesh)))(x, up, down)
+    same(got, jax.jit(gradient(plain_mean_square))(x, up, down))
+
+
+def test_an_unjitted_gradient_is_that_of_plain_jax(mesh: Mesh) -> None:
+    got = jax.value_and_grad(typed_shard_map(mean_square, mesh=mesh), argnums=(0, 1, 2))(x, up, down)
+    same(got, jax.value_and_grad(plain_mean_square, argnums=(0, 1, 2))(x, up, down))
+
+
+def test_an_unjitted_vmap_is_that_of_plain_jax(mesh: Mesh) -> None:
+    many = np.stack([x, 2 * x])
+    got = jax.vmap(typed_shard_map(mlp, mesh=mesh), (0, None, None))(many, up, down)
+    same(got, jax.vmap(plain_mlp, (0, None, None))(many, up, down))
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_a_wrong_argument_is_told_under_every_transformation(around: Callable[..., Any], mesh: Mesh) -> None:
+    with fails(ShapeError, "mlp: argument 'up' has d=3, but argument 'x' has d=4"):
+        jax.jit(around(typed_shard_map(mlp, mesh=mesh)))(x, up[:3], down)
+
+
+# Tracing and compiling ahead of time
+
+
+def test_eval_shape_gives_global_shapes(mesh: Mesh) -> None:
+    got = jax.eval_shape(typed_shard_map(mlp, mesh=mesh), x, up, down)
+    assert (got.shape, got.dtype) == ((8, 4), np.float32)
+
+
+def test_make_jaxpr_shows_one_shard_map(mesh: Mesh) -> None:
+    jaxpr = jax.make_jaxpr(typed_shard_map(mlp, mesh=mesh))(x, up, down)
+    assert [equation.primitive.name for equation in jaxpr.eqns] == ["shard_map"]
+
+
+def test_a_program_may_be_compiled_ahead_of_time(mesh: Mesh) -> None:
+    compiled = jax.jit(typed_shard_map(mlp, mesh=mesh)).lower(x, up, down).compile()
+    same(compiled(x, up, down), plain_mlp(x, up, down))
+    with fails(ShapeError, "mlp: argument 'up' has d=3, but argument 'x' has d=4"):
+        jax.jit(typed_shard_map(mlp, mesh=mesh)).lower(x, up[:3], down)
+
+
+def test_a_program_may_be_lowered_for_another_platform(mesh: Mesh) -> None:
+    traced_program = jax.jit(typed_shard_map(mlp, mesh=mesh.abstract_mesh)).trace(x, up, down)
+    assert "manual_axes" in traced_program.lower(lowering_platforms=("tpu",)).as_text()
+
+
+def test_donated_arguments_are_taken(mesh: Mesh) -> None:
+    double = jax.jit(typed_shard_map(lambda x: x * 2, mesh=mesh, in_types=(X,), out_types=X), donate_argnums=0)
+    same(double(double(jnp.asarray(x))), 4 * x)
+
+
+def test_without_jit_the_values_are_the_same(mesh: Mesh) -> None:
+    with jax.disable_jit():
+        same(typed_shard_map(mlp, mesh=mesh)(x, up, down), plain_mlp(x, up, down))
+
+
+# Inside
+
+
+def body_jit(x: X) -> X:
+    return jax.jit(lambda x: check(x * 2, "[b/dp] d"))(x)
+
+
+def body_nested_jit(x: X) -> X:
+    return jax.jit(typed(jax.jit(body_jit)))(x)
+
+
+def body_grad(x: X) -> X:
+    return jax.grad(lambda x: (check(x, "[b/dp] d") ** 2).sum())(x)
+
+
+def body_value_and_grad(x: X) -> X:
+    value, gradient = jax.value_and_grad(lambda x: jax.lax.psum((x**2).sum(), "dp"))(x)
+    return gradient * check(value, "") / value
+
+
+def body_vmap(x: X) -> X:
+    return jax.vmap(lambda row: check(row * 2, "d ~dp"))(x)
+
+
+def body_vmap_in_axes(x: X) -> X:
+    return jax.vmap(lambda column: check(column * 2, "[b/dp]"), in_axes=1, out_axes=1)(x)
+
+
+def body_vmap_helper(x: X) -> X:
+    @typed
+    def helper(row: Float[Array, "d ~dp"], w: Float[Array, ""]) -> Float[Array, "d ~dp"]:
+        return row * w
+
+    return jax.vmap(helper, in_axes=(0, None))(x, jnp.float32(2))
+
+
+def body_scan(x: X) -> X:
+    def step(carry: Any, row: Any) -> Any:
+        check(row, "d ~dp")
+        return check(carry, "[b/dp] d"), check(row * 2, "d ~dp")
+
+    return jax.lax.scan(step, x, x)[1]
+
+
+def body_fori(x: X) -> X:
+    return jax.lax.fori_loop(0, 1, lambda _, x: check(x * 2, "[b/dp] d"), x)
+
+
+def body_while(x: X) -> X:
+    return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, check(c[1] * 2, "[b/dp] d")), (0, x))[1]
+
+
+def body_cond(x: X) -> X:
+    return jax.lax.cond(size("b") > 3, lambda x: check(x * 2, "[b/dp] d"), lambda x: x, x)
+
+
+def body_switch(x: X) -> X:
+    return jax.lax.switch(1, [lambda x: x, lambda x: check(x * 2, "[b/dp] d")], x)
+
+
+def body_checkpoint(x: X) -> X:
+    return jax.checkpoint(lambda x: check(x * 2, "[b/dp] d"))(x)
+
+
+def body_custom_vjp(x: X) -> X:
+    @jax.custom_vjp
+    @typed
+    def doubled(x: X) -> X:
+        return x * 2
+
+    doubled.defvjp(lambda x: (check(x * 2, "[b/dp] d"), None), lambda _, ct: (check(ct * 5, "[b/dp] d"),))
+    return doubled(x)
+
+
+def body_custom_jvp(x: X) -> X:
+    @jax.custom_jvp
+    @typed
+    def doubled(x: X) -> X:
+        return x * 2
+
+    doubled.defjvp(lambda primals, tangents: (check(primals[0] * 2, "[b/dp] d"), check(tangents[0] * 2, "[b/dp] d")))
+    return doubled(x)
+
+
+def body_linearize(x: X) -> X:
+    return jax.linearize(lambda x: check(2 * x, "[b/dp] d"), x)[1](x)
+
+
+def body_jacfwd(x: X) -> X:
+    return jnp.einsum("bdbd->bd", jax.jacfwd(lambda x: check(x**2, "[b/dp] d"))(x)) * jnp.ones_like(x)
+
+
+INSIDE = [body for name, body in dict(globals()).items() if name.startswith("body_")]
+
+
+@pytest.mark.parametrize("body", INSIDE)
+def test_transformations_inside_a_body_keep_its_names(body: Callable[..., Any], mesh: Mesh) -> None:
+    same(typed_shard_map(body, mesh=mesh)(x), 2 * x)
+
+
+# JAX differentiates no while_loop backwards.
+@pytest.mark.parametrize("body", [body for body in INSIDE if body is not body_while])
+def test_transformations_inside_a_body_are_differentiated(body: Callable[..., Any], mesh: Mesh) -> None:
+    got = jax.jit(jax.grad(lambda x: typed_shard_map(body, mesh=mesh)(x).sum()))(x)
+    same(got, np.full_like(x, 5 if body is body_custom_vjp else 2))
+
+
+TWO, FOUR = "b=2, but argument 'x' has b=8", "b=4, but argument 'x' has b=8"
+WRONG_INSIDE = [
+    pytest.param(
+        lambda x: jax.jit(lambda x: check(x, "[b/dp] 3"))(x), "size 4 in dim 1, but its annotation says 3", id="jit"
+    ),
+    pytest.param(lambda x: jax.vmap(lambda row: check(row, "b ~dp"))(x), FOUR, id="vmap"),
+    pytest.param(lambda x: jax.lax.scan(lambda c, row: (c, check(row, "b ~dp")), 0, x), FOUR, id="scan"),
+    pytest.param(lambda x: jax.grad(lambda x: check(x, "b d").sum())(x), TWO, id="grad"),
+    pytest.param(lambda x: jax.checkpoint(lambda x: check(x, "b d"))(x), TWO, id="checkpoint"),
+    pytest.param(lambda x: jax.lax.cond(True, lambda x: check(x, "b d"), lambda x: x, x), TWO, id="cond"),
+]
+
+
+@pytest.mark.parametrize(("body", "problem"), WRONG_INSIDE)
+def test_transformations_inside_a_body_are_checked(body: Callable[..., Any], problem: str, mesh: Mesh) -> None:
+    with fails(ShapeError, f"<lambda>: checked value has {problem}"):
+        traced(typed_shard_map(body, mesh=mesh, in_types=(X,), out_types=None), x)
+
+
+def test_a_row_under_vmap_varies(mesh: Mesh) -> None:
+    body = typed_shard_map(lambda x: jax.vmap(lambda row: check(row, "d"))(x), mesh=mesh, in_types=(X,), out_types=X)
+    with fails(VaryingError, "<lambda>: checked value varies over 'dp', which its annotation does not mention"):
+        traced(body, x)
+
+
+def test_names_bound_in_a_transformed_function_stay_bound(mesh: Mesh) -> None:
+    seen: list[tuple[int, int]] = []
+
+    @typed_shard_map(mesh=mesh)
+    def body(x: X) -> X:
+        jax.checkpoint(lambda x: check(x, "[rows/dp] columns"))(x)
+        seen.append((size("rows"), shard_size("rows")))
+        return x
+
+    traced(body, x)
+    assert seen == [(8, 2)]
+
+
+def test_a_training_step_is_that_of_plain_jax(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def step(weights: tuple[U, V], x: X, y: X) -> tuple[Float[Array, ""], tuple[U, V]]:
+        def loss(weights: Any) -> Any:
+            return jax.lax.psum(((mlp(x, *weights) - y) ** 2).sum(), "dp") / size("b")
+
+        value, gradient = jax.value_and_grad(loss)(weights)
+        return value, jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradient)
+
+    def plain(weights: Any, x: Any, y: Any) -> Any:
+        value, gradient = jax.value_and_grad(lambda w: ((plain_mlp(x, *w) - y) ** 2).sum() / 8)(weights)
+        return value, jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradient)
+
+    same(step((up, down), x, 2 * x), plain((up, down), x, 2 * x))
+    same(jax.jit(step)((up, down), x, 2 * x), plain((up, down), x, 2 * x))
+
+
+# Keys
+
+
+def test_a_key_enters_whole_and_gives_every_shard_the_same(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def noise(key: Key[Array, ""], x: X) -> Float[Array, " d"]:
+        return check(jax.random.normal(key, (size("d"),)), "d")
+
+    same(noise(jax.random.key(3), x), jax.random.normal(jax.random.key(3), (4,)))
+
+
+def test_a_key_folded_with_the_shards_index_varies(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def noise(key: Key[Array, ""], x: X) -> X:
+        key = check(jax.random.fold_in(key, jax.lax.axis_index("dp")), Key[Array, "~dp"])
+        return check(jax.random.normal(key, x.shape), "[b/dp] d")
+
+    keys = [jax.random.fold_in(jax.random.key(3), at) for at in range(4)]
+    same(noise(jax.random.key(3), x), np.concatenate([jax.random.normal(key, (2, 4)) for key in keys]))
+
+
+def test_a_key_that_varies_without_a_mark_is_refused(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def noise(key: Key[Array, ""]) -> None:
+        check(jax.random.fold_in(key, jax.lax.axis_index("dp")), Key[Array, ""])
+
+    with fails(VaryingError, "noise: checked value varies over 'dp', which its annotation does not mention"):
+        traced(noise, jax.random.key(3))
+
+
+def test_keys_may_be_sharded(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def noise(keys: Key[Array, "[b/dp]"]) -> X:
+        return jax.vmap(lambda key: jax.random.normal(key, (4,)))(keys)
+
+    keys = jax.random.split(jax.random.key(3), 8)
+    same(noise(keys), jax.vmap(lambda key: jax.random.normal(key, (4,)))(keys))
+
+
+def test_integers_pass_through_a_gradient(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def picked(x: X, at: Int[Array, "[b/dp]"]) -> Float[Array, ""]:
+        return jax.lax.psum(jnp.take_along_axis(x, at[:, None], 1).sum(), "dp")
+
+    at = np.arange(8) % 4
+    same(jax.jit(jax.grad(picked))(x, at), np.eye(4)[at])

@@ -1,0 +1,509 @@
+"""Which values fit which hints in a manual region: the shards may differ only where the hint says so."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from expecting import fails, numbers, same, traced
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import Array, Float, ShapeError, VaryingError, check, typed, typed_shard_map
+
+XY = Float[Array, "[b/dp] [d/tp]"]
+OWED = Float[Array, "[b/dp] +tp"]
+x = numbers(8, 4)
+
+
+# The rule, as a table: how a value is made in the body, its hint, and what is wrong, if anything
+
+
+VALUES: dict[str, Callable[[Any], Any]] = {
+    "none": lambda x: jax.lax.psum(x.sum(), ("dp", "tp")),
+    "V:dp": lambda x: jax.lax.psum(x.sum(), "tp"),
+    "V:tp": lambda x: jax.lax.psum(x.sum(), "dp"),
+    "V:(dp,tp)": lambda x: x.sum(),
+    "U:tp": lambda x: jax.lax.pcast(jax.lax.psum(x.sum(), "dp"), "tp", to="unreduced"),
+    "V:dp, U:tp": lambda x: jax.lax.pcast(x.sum(), "tp", to="unreduced"),
+    "U:(dp,tp)": lambda x: jax.lax.pcast(x.sum(), ("dp", "tp"), to="unreduced"),
+    "R:tp": lambda x: jax.lax.pcast(jax.lax.psum(x.sum(), ("dp", "tp")), "tp", to="reduced"),
+}
+
+DP = "varies over 'dp', which its annotation does not mention"
+TP = "varies over 'tp', which its annotation does not mention"
+BOTH = "varies over 'dp', 'tp', which its annotation does not mention"
+OWES_TP = "is unreduced over 'tp', which its annotation does not mention"
+OWES_BOTH = "is unreduced over 'dp', 'tp', which its annotation does not mention"
+NOT_DP = "is the same on every shard of 'dp', but its annotation says '+dp'"
+NOT_TP = "is the same on every shard of 'tp', but its annotation says '+tp'"
+
+RULE = [
+    ("none", "", None),
+    ("none", "+tp", NOT_TP),
+    ("none", "+dp", NOT_DP),
+    ("none", "+dp +tp", NOT_DP),
+    ("none", "~tp", None),
+    ("none", "~dp ~tp", None),
+    ("none", "-tp", None),
+    ("V:dp", "", DP),
+    ("V:dp", "+dp", None),
+    ("V:dp", "~dp", None),
+    ("V:dp", "+tp", DP),
+    ("V:dp", "~tp", DP),
+    ("V:dp", "-dp", DP),
+    ("V:dp", "~dp +tp", NOT_TP),
+    ("V:dp", "~dp ~tp", None),
+    ("V:tp", "", TP),
+    ("V:tp", "+tp", None),
+    ("V:tp", "+dp ~tp", NOT_DP),
+    ("V:(dp,tp)", "", BOTH),
+    ("V:(dp,tp)", "+dp", TP),
+    ("V:(dp,tp)", "~tp", DP),
+    ("V:(dp,tp)", "+dp +tp", None),
+    ("V:(dp,tp)", "~dp +tp", None),
+    ("V:(dp,tp)", "~dp ~tp", None),
+    ("U:tp", "", OWES_TP),
+    ("U:tp", "~tp", OWES_TP),
+    ("U:tp", "+tp", None),
+    ("U:tp", "+tp ~dp", None),
+    ("U:tp", "+dp +tp", NOT_DP),
+    ("V:dp, U:tp", "", DP),
+    ("V:dp, U:tp", "~dp", OWES_TP),
+    ("V:dp, U:tp", "+tp", DP),
+    ("V:dp, U:tp", "~dp +tp", None),
+    ("V:dp, U:tp", "+dp +tp", None),
+    ("U:(dp,tp)", "", OWES_BOTH),
+    ("U:(dp,tp)", "+dp", OWES_TP),
+    ("U:(dp,tp)", "+dp +tp", None),
+    ("R:tp", "", None),
+    ("R:tp", "-tp", None),
+    ("R:tp", "~tp", None),
+    ("R:tp", "+tp", NOT_TP),
+]
+
+
+def in_body(use: Callable[[Any], Any], mesh: Mesh, **options: Any) -> None:
+    """Trace a body under jit, where a value may be unreduced on any mesh."""
+    traced(typed_shard_map(use, mesh=mesh, in_types=(XY,), out_types=None, **options), x)
+
+
+def with_verdict(use: Callable[[], None], name: str, problem: str | None) -> None:
+    if problem is None:
+        use()
+        return
+    with fails(VaryingError, f"{name} {problem}"):
+        use()
+
+
+@pytest.mark.parametrize("type_", VALUES)
+def test_the_values_of_the_table_have_these_types(type_: str, mesh: Mesh) -> None:
+    seen: list[str] = []
+    in_body(lambda x: seen.append(str(jax.typeof(VALUES[type_](x)))), mesh)
+    assert seen == ["float32[]" if type_ == "none" else f"float32[]{{{type_}}}"]
+
+
+@pytest.mark.parametrize(("type_", "hint", "problem"), RULE)
+def test_a_checked_value_fits_its_hint_or_not(type_: str, hint: str, problem: str | None, mesh: Mesh) -> None:
+    def use(x: Any) -> None:
+        check(VALUES[type_](x), hint)
+
+    with_verdict(lambda: in_body(use, mesh), "use: checked value", problem)
+
+
+@pytest.mark.parametrize(("type_", "hint", "problem"), RULE)
+def test_an_argument_of_a_helper_fits_its_hint_or_not(type_: str, hint: str, problem: str | None, mesh: Mesh) -> None:
+    @typed
+    def helper(value: Float[Array, hint]) -> None: ...
+
+    with_verdict(lambda: in_body(lambda x: helper(VALUES[type_](x)), mesh), "helper: argument 'value'", problem)
+
+
+@pytest.mark.parametrize(("type_", "hint", "problem"), RULE)
+def test_a_result_of_a_helper_fits_its_hint_or_not(type_: str, hint: str, problem: str | None, mesh: Mesh) -> None:
+    @typed
+    def helper(x: XY) -> Float[Array, hint]:
+        return VALUES[type_](x)
+
+    def use(x: Any) -> None:
+        helper(x)
+
+    with_verdict(lambda: in_body(use, mesh), "helper: return value", problem)
+
+
+@pytest.mark.parametrize(("type_", "hint", "problem"), RULE)
+def test_isinstance_answers_by_the_same_rule(type_: str, hint: str, problem: str | None, mesh: Mesh) -> None:
+    seen: list[bool] = []
+    in_body(lambda x: seen.append(isinstance(VALUES[type_](x), Float[Array, hint])), mesh)
+    assert seen == [problem is None]
+
+
+# Brackets
+
+
+BRACKETS = [
+    (lambda x: x, "[b/dp] [d/tp]", None),
+    (lambda x: x.T, "[d/tp] [b/dp]", None),
+    (lambda x: x.sum(1), "[b/dp]", TP),
+    (lambda x: x.sum(1), "[b/dp] +tp", None),
+    (lambda x: x.sum(1), "[b/dp] ~tp", None),
+    (lambda x: jax.lax.psum(x.sum(1), "tp"), "[b/dp]", None),
+    (lambda x: jax.lax.psum(x.sum(1), "tp"), "[b/dp] +tp", NOT_TP),
+    (lambda x: jnp.zeros((2, 2)), "[b/dp] [d/tp]", None),
+    (lambda x: jax.lax.psum(x, ("dp", "tp")), "[b/dp] [d/tp]", None),
+    (lambda x: jax.lax.all_gather(x, "tp", axis=1, tiled=True), "[b/dp] d", TP),
+    (lambda x: jax.lax.all_gather(x, "tp", axis=1, tiled=True), "[b/dp] d ~tp", None),
+    (lambda x: jax.lax.all_gather(x, "tp", axis=1, tiled=True, to="invarying"), "[b/dp] d", None),
+    (lambda x: x + jnp.ones(2), "[b/dp] [d/tp]", None),
+    (lambda x: jnp.ones(4) + jax.lax.axis_index("tp"), "[d/]", TP),
+]
+
+
+@pytest.mark.parametrize(("make", "hint", "problem"), BRACKETS)
+def test_a_value_may_vary_over_the_axes_that_shard_it(
+    make: Callable[[Any], Any], hint: str, problem: str | None, mesh: Mesh
+) -> None:
+    def use(x: Any) -> None:
+        check(make(x), hint)
+
+    with_verdict(lambda: in_body(use, mesh), "use: checked value", problem)
+
+
+@pytest.mark.parametrize(
+    ("body", "hint", "name", "problem"),
+    [
+        (lambda x: x.sum(1), Float[Array, "[b/dp]"], "return value", TP),
+        (lambda x: (x, x.sum()), tuple[XY, Float[Array, ""]], "return[1]", BOTH),
+        (lambda x: {"a": [x.sum(0)]}, dict[str, list[Float[Array, "[d/tp]"]]], "return['a'][0]", DP),
+    ],
+)
+def test_what_leaves_a_region_may_not_vary_over_what_its_hint_does_not_mention(
+    body: Callable[[Any], Any], hint: Any, name: str, problem: str, mesh: Mesh
+) -> None:
+    with fails(VaryingError, f"<lambda>: {name} {problem}"):
+        traced(typed_shard_map(body, mesh=mesh, in_types=(XY,), out_types=hint), x)
+
+
+def test_every_leaf_that_varies_is_told(mesh: Mesh) -> None:
+    body = typed_shard_map(
+        lambda x: (x.sum(0), x.sum(1)),
+        mesh=mesh,
+        in_types=(XY,),
+        out_types=tuple[Float[Array, "[d/tp]"], Float[Array, "[b/dp]"]],
+    )
+    with pytest.raises(VaryingError) as caught:
+        traced(body, x)
+    assert [str(failure.subject) for failure in caught.value.failures] == ["return[0]", "return[1]"]
+    assert f"Also: return[1] {TP}" in str(caught.value)
+
+
+def test_axes_of_size_one_count(mesh: Mesh) -> None:
+    row = Mesh(mesh.devices.reshape(8, 1), ("dp", "tp"))
+    with fails(VaryingError, f"<lambda>: return value {TP}"):
+        traced(typed_shard_map(lambda x: x.sum(1), mesh=row, in_types=(XY,), out_types=Float[Array, "[b/dp]"]), x)
+
+
+# Handed on at the type of the hint
+
+
+def type_in_body(use: Callable[[Any], Any], mesh: Mesh) -> str:
+    seen: list[str] = []
+    in_body(lambda x: seen.append(str(jax.typeof(use(x)))), mesh)
+    return seen[0]
+
+
+def test_check_hands_on_a_sum_that_is_owed_as_unreduced(mesh: Mesh) -> None:
+    assert type_in_body(lambda x: check(x.sum(1), "[b/dp] +tp"), mesh) == "float32[2]{V:dp, U:tp}"
+    assert type_in_body(lambda x: check(x.sum(), "+dp +tp"), mesh) == "float32[]{U:(dp,tp)}"
+    assert type_in_body(lambda x: check(x.sum(), "~dp +tp"), mesh) == "float32[]{V:dp, U:tp}"
+
+
+def test_check_leaves_what_is_unreduced_already(mesh: Mesh) -> None:
+    twice = type_in_body(lambda x: check(check(x.sum(1), "[b/dp] +tp"), "[b/dp] +tp"), mesh)
+    assert twice == "float32[2]{V:dp, U:tp}"
+
+
+def test_check_hands_on_any_other_value_as_it_is(mesh: Mesh) -> None:
+    values = []
+    in_body(lambda x: values.extend([x, check(x, "[b/dp] [d/tp]"), check(x, "_ _ ~dp ~tp")]), mesh)
+    assert values[0] is values[1] is values[2]
+
+
+def test_check_hands_on_the_leaves_of_a_tree(mesh: Mesh) -> None:
+    seen: list[Any] = []
+    hint = dict[str, OWED | XY]
+    in_body(lambda x: seen.append(jax.tree.map(jax.typeof, check({"a": x, "b": x.sum(1)}, hint))), mesh)
+    assert {name: str(type_) for name, type_ in seen[0].items()} == {
+        "a": "float32[2,2]{V:(dp,tp)}",
+        "b": "float32[2]{V:dp, U:tp}",
+    }
+
+
+@typed
+def by_position(y: OWED) -> str:
+    return str(jax.typeof(y))
+
+
+@typed
+def by_keyword(*, y: OWED) -> str:
+    return str(jax.typeof(y))
+
+
+@typed
+def in_a_tuple(y: tuple[OWED, int]) -> str:
+    return str(jax.typeof(y[0]))
+
+
+@typed
+def among_several(*ys: OWED) -> str:
+    return str(jax.typeof(ys[1]))
+
+
+@typed
+def among_named(**ys: OWED) -> str:
+    return str(jax.typeof(ys["b"]))
+
+
+HANDED_ON = [
+    pytest.param(lambda y: by_position(y), id="position"),
+    pytest.param(lambda y: by_position(y=y), id="keyword"),
+    pytest.param(lambda y: by_keyword(y=y), id="keyword-only"),
+    pytest.param(lambda y: in_a_tuple((y, 3)), id="in a tuple"),
+    pytest.param(lambda y: among_several(y, y), id="among several"),
+    pytest.param(lambda y: among_named(a=y, b=y), id="among named ones"),
+]
+
+
+@pytest.mark.parametrize("call", HANDED_ON)
+def test_a_helper_gets_a_sum_that_is_owed_as_unreduced(call: Callable[[Any], str], mesh: Mesh) -> None:
+    seen: list[str] = []
+    in_body(lambda x: seen.append(call(x.sum(1))), mesh)
+    assert seen == ["float32[2]{V:dp, U:tp}"]
+
+
+@pytest.mark.parametrize("hint", [OWED | Float[Array, "[b/dp]"], Float[Array, "[b/dp]"] | OWED], ids=["first", "last"])
+def test_a_member_of_a_union_hands_on_a_sum_that_is_owed(hint: Any, mesh: Mesh) -> None:
+    assert type_in_body(lambda x: check(x.sum(1), hint), mesh) == "float32[2]{V:dp, U:tp}"
+
+
+def test_a_helper_returns_a_sum_that_is_owed_as_unreduced(mesh: Mesh) -> None:
+    @typed
+    def helper(x: XY) -> tuple[OWED, XY]:
+        return x.sum(1), x
+
+    assert type_in_body(lambda x: helper(x)[0], mesh) == "float32[2]{V:dp, U:tp}"
+    assert type_in_body(lambda x: helper(x)[1], mesh) == "float32[2,2]{V:(dp,tp)}"
+
+
+def test_a_sum_that_is_owed_can_be_taken(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def total(x: XY) -> Float[Array, "[b/dp]"]:
+        return jax.lax.psum(check(x.sum(1), "[b/dp] +tp"), "tp")
+
+    same(jax.jit(total)(x), x.sum(1))
+    same(total(x), x.sum(1))
+
+
+def test_a_sum_that_is_owed_refuses_what_is_not_linear(mesh: Mesh) -> None:
+    with pytest.raises(Exception, match="unreduced"):
+        in_body(lambda x: jnp.sin(check(x.sum(1), "[b/dp] +tp")) and None, mesh)
+
+
+# The un-jitted gradient on an Auto mesh, where JAX has no unreduced values
+
+
+def test_an_unjitted_gradient_goes_through_a_sum_that_is_owed(mesh: Mesh) -> None:
+    @typed
+    def partial_rows(x: XY) -> OWED:
+        return x.sum(1)
+
+    @typed_shard_map(mesh=mesh)
+    def loss(x: XY) -> Float[Array, ""]:
+        rows = jax.lax.psum(check(partial_rows(x), "[b/dp] +tp"), "tp")
+        return jax.lax.psum((rows**2).sum(), "dp")
+
+    expected = jax.grad(lambda x: (x.sum(1) ** 2).sum())(x)
+    same(jax.grad(loss)(x), expected)
+    same(jax.jit(jax.grad(loss))(x), expected)
+    same(loss(x), (x.sum(1) ** 2).sum())
+
+
+def test_an_unjitted_region_checks_the_rule_all_the_same(mesh: Mesh) -> None:
+    loss = typed_shard_map(lambda x: x.sum(1), mesh=mesh, in_types=(XY,), out_types=Float[Array, "[b/dp]"])
+    with fails(VaryingError, f"<lambda>: return value {TP}"):
+        jax.grad(lambda x: loss(x).sum())(x)
+    with jax.disable_jit(), fails(VaryingError, f"<lambda>: return value {TP}"):
+        loss(x)
+
+
+# check_vma=False
+
+
+@pytest.mark.parametrize(("type_", "hint"), [("V:(dp,tp)", ""), ("V:dp", "+tp"), ("none", "+dp"), ("V:tp", "~dp")])
+def test_without_check_vma_nothing_is_known_to_vary(type_: str, hint: str, mesh: Mesh) -> None:
+    seen: list[bool] = []
+
+    @typed
+    def helper(value: Float[Array, hint]) -> Float[Array, hint]:
+        return value
+
+    def use(x: Any) -> None:
+        value = VALUES[type_](x)
+        seen.append(isinstance(check(helper(value), hint), Float[Array, hint]))
+
+    in_body(use, mesh, check_vma=False)
+    assert seen == [True]
+
+
+def test_without_check_vma_one_shards_value_leaves(mesh: Mesh) -> None:
+    first = typed_shard_map(
+        lambda x: x.sum(1), mesh=mesh, check_vma=False, in_types=(XY,), out_types=Float[Array, "[b/dp]"]
+    )
+    assert first(x).shape == (8,)
+
+
+def test_without_check_vma_shapes_are_checked(mesh: Mesh) -> None:
+    def use(x: Any) -> None:
+        check(x, "[b/dp] [b/tp]")
+
+    with fails(ShapeError, "use: checked value has b=4 (2 per shard over 'tp'), but argument 'x' has b=8"):
+        in_body(use, mesh, check_vma=False)
+    wrong = typed_shard_map(lambda x: x[:1], mesh=mesh, check_vma=False, in_types=(XY,), out_types=XY)
+    with fails(ShapeError, "<lambda>: return value has b=4 (1 per shard over 'dp'), but argument 'x' has b=8"):
+        traced(wrong, x)
+
+
+# Partial-manual and nested regions
+
+
+def test_axes_that_are_not_manual_do_not_vary(mesh: Mesh) -> None:
+    def use(x: Any) -> None:
+        check(x.sum(1), "[b/dp]")
+
+    in_body(use, mesh, axis_names={"dp"})
+    with fails(VaryingError, f"<lambda>: checked value {DP}"):
+        in_body(lambda x: check(x.sum(0), "d") and None, mesh, axis_names={"dp"})
+
+
+def test_a_mark_over_an_axis_that_is_not_manual_says_nothing(mesh: Mesh) -> None:
+    def use(x: Any) -> None:
+        assert check(x.sum(1), "[b/dp] +tp") is not None
+        assert check(x.sum(1), "[b/dp] ~tp") is not None
+
+    in_body(use, mesh, axis_names={"dp"})
+
+
+def test_a_nested_region_need_not_mention_the_axes_of_the_region_around(mesh: Mesh) -> None:
+    seen: list[str] = []
+
+    @typed
+    def helper(row: Float[Array, "[d/tp]"]) -> Float[Array, "[d/tp]"]:
+        seen.append(str(jax.typeof(row)))
+        return check(row, "[d/tp]")
+
+    inner = typed_shard_map(
+        helper, axis_names={"tp"}, in_types=(Float[Array, "[d/tp]"],), out_types=Float[Array, "[d/tp]"]
+    )
+
+    @typed_shard_map(mesh=mesh, axis_names={"dp"})
+    def outer(x: XY) -> None:
+        inner(x[0])
+
+    traced(outer, x)
+    assert seen == ["float32[2]{V:(dp,tp)}"]
+
+
+def test_a_nested_region_must_mention_its_own_axes(mesh: Mesh) -> None:
+    inner = typed_shard_map(
+        lambda row: check(row.sum(), ""), axis_names={"tp"}, in_types=(Float[Array, "[d/tp]"],), out_types=None
+    )
+
+    @typed_shard_map(mesh=mesh, axis_names={"dp"})
+    def outer(x: XY) -> None:
+        inner(x[0])
+
+    with fails(VaryingError, f"<lambda>: checked value {TP}"):
+        traced(outer, x)
+
+
+def test_the_region_around_must_mention_its_axes_after_the_nested_one(mesh: Mesh) -> None:
+    inner = typed_shard_map(
+        lambda row: row, axis_names={"tp"}, in_types=(Float[Array, "[d/tp]"],), out_types=Float[Array, "[d/tp]"]
+    )
+
+    @typed_shard_map(mesh=mesh, axis_names={"dp"})
+    def outer(x: XY) -> None:
+        check(inner(x[0]), "[d/tp]")
+
+    with fails(VaryingError, f"outer: checked value {DP}"):
+        traced(outer, x)
+
+
+# Regions that are not ours
+
+
+def test_a_plain_shard_map_inside_is_a_region_like_others(mesh: Mesh) -> None:
+    seen: list[bool] = []
+
+    @typed
+    def helper(x: XY) -> XY:
+        check(x, "[b/dp] [d/tp]")
+        seen.append(isinstance(x.sum(1), Float[Array, "[b/dp]"]))
+        return x
+
+    @typed_shard_map(mesh=mesh, axis_names={"dp"})
+    def outer(x: XY) -> XY:
+        return jax.shard_map(helper, axis_names={"tp"}, in_specs=P(None, "tp"), out_specs=P(None, "tp"))(x)
+
+    same(outer(x), x)
+    assert seen == [False]
+
+
+def test_a_plain_shard_map_outside_is_a_region_like_others(mesh: Mesh) -> None:
+    seen: list[Any] = []
+
+    @typed
+    def helper(x: XY) -> OWED:
+        seen.append(isinstance(x, XY))
+        seen.append(isinstance(x.sum(1), Float[Array, "[b/dp]"]))
+        return x.sum(1)
+
+    def body(x: Any) -> Any:
+        seen.append(str(jax.typeof(helper(x))))
+        return check(x, "[b/dp] [d/tp]")
+
+    plain = jax.shard_map(body, mesh=mesh, in_specs=P("dp", "tp"), out_specs=P("dp", "tp"))
+    same(jax.jit(plain)(x), x)
+    assert seen == [True, False, "float32[2]{V:dp, U:tp}"]
+
+
+@typed
+def rows(x: XY) -> Float[Array, "[b/dp]"]:
+    return x.sum(1)
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        pytest.param(lambda x: check(x.sum(1), "[b/dp]"), f"check: checked value {TP}", id="check"),
+        pytest.param(rows, f"rows: return value {TP}", id="typed"),
+    ],
+)
+def test_a_plain_shard_map_is_checked_as_ours(body: Callable[[Any], Any], line: str, mesh: Mesh) -> None:
+    plain = jax.shard_map(body, mesh=mesh, in_specs=P("dp", "tp"), out_specs=P("dp"))
+    with fails(VaryingError, line):
+        traced(plain, x)
+
+
+def test_a_plain_shard_map_without_check_vma_gives_no_types(mesh: Mesh) -> None:
+    plain = jax.shard_map(rows, mesh=mesh, in_specs=P("dp", "tp"), out_specs=P("dp"), check_vma=False)
+    assert traced(plain, x).shape == (8,)
+
+
+def test_an_explicit_mesh_has_the_same_rule() -> None:
+    explicit = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    total = typed_shard_map(lambda x: x.sum(1), in_types=(XY,), out_types=Float[Array, "[b/dp]"])
+    with jax.set_mesh(explicit), fails(VaryingError, f"<lambda>: return value {TP}"):
+        jax.jit(lambda x: total(jax.reshard(x, P("dp", "tp"))))(x)
