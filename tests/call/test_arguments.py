@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Optional, TypedDict, Union, Unpack
+from typing import Annotated, Any, Final, Literal, NewType, Optional, TypedDict, TypeVar, Union, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from expecting import fails, numbers, same, traced
 from jax.sharding import Mesh
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 from typedshmap import (
     AnnotationSyntaxError,
@@ -101,27 +103,22 @@ def test_a_named_argument_may_bear_the_name_of_a_positional_only_one(mesh: Mesh)
     same(typed_shard_map(add, mesh=mesh)(x, x=2 * x), 3 * x)
 
 
-VARIADIC = pytest.mark.xfail(strict=True, reason="a hint that unpacks another is read as static")
+class Options(TypedDict):
+    scale: Float[Array, " d"]
+    power: int
 
 
-@VARIADIC
-def test_several_arguments_may_have_a_hint_each(mesh: Mesh) -> None:
-    def matmul(*args: *tuple[X, Float[Array, "d [f/tp]"]]) -> Float[Array, "[b/dp] [f/tp]"]:
-        return args[0] @ args[1]
-
-    same(typed_shard_map(matmul, mesh=mesh)(x, w), x @ w)
+def unpacked_tuple(*args: *tuple[X, Float[Array, " d"]]) -> None: ...
 
 
-@VARIADIC
-def test_named_arguments_may_have_a_hint_each(mesh: Mesh) -> None:
-    class Options(TypedDict):
-        scale: Float[Array, " d"]
-        power: int
+def unpacked_dict(x: X, **options: Unpack[Options]) -> None: ...
 
-    def scaled(x: X, **options: Unpack[Options]) -> X:
-        return x ** options["power"] * options["scale"]
 
-    same(typed_shard_map(scaled, mesh=mesh)(x, scale=d, power=2), x**2 * d)
+@pytest.mark.parametrize(("function", "name"), [(unpacked_tuple, "args"), (unpacked_dict, "options")])
+def test_a_hint_that_unpacks_another_is_refused_at_decoration(function: Any, name: str) -> None:
+    line = rf"^{function.__name__}: parameter '{name}': .*: a hint that unpacks another one is not read$"
+    with pytest.raises(AnnotationSyntaxError, match=line):
+        typed_shard_map(function)
 
 
 UNBOUND = [
@@ -443,6 +440,37 @@ def test_keys_enter_as_keys(mesh: Mesh) -> None:
 
     same(noise(jax.random.key(0), (3,)), jax.random.normal(jax.random.key(0), (3,)))
     same(noise(jax.random.PRNGKey(0), (3,)), jax.random.normal(jax.random.PRNGKey(0), (3,)))
+
+
+FORMS = [
+    pytest.param(Annotated[X, "rows"], id="Annotated"),
+    pytest.param(Annotated[list[X], "rows"], id="Annotated list"),
+    pytest.param(Final[X], id="Final"),
+    pytest.param(NewType("Rows", X), id="NewType"),
+    pytest.param(TypeVar("T", bound=X), id="bound TypeVar"),
+    pytest.param(TypeVar("T", X, Int[Array, " n"]), id="constrained TypeVar"),
+    pytest.param(Union[X, list[X]], id="Union"),
+]
+
+
+@pytest.mark.parametrize("hint", FORMS)
+def test_a_hint_may_be_wrapped(hint: Any, mesh: Mesh) -> None:
+    shapes: list[tuple[int, ...]] = []
+    value = [x] if "list" in str(hint) else x
+    look = typed_shard_map(
+        lambda value: shapes.append(jax.tree.leaves(value)[0].shape), mesh=mesh, in_types=(hint,), out_types=None
+    )
+    traced(look, value)
+    assert shapes == [(2, 4)]
+
+
+@pytest.mark.parametrize("hint", [Array, np.ndarray, ArrayLike, NDArray[np.float32], jnp.ndarray], ids=str)
+def test_a_bare_array_type_takes_any_array_whole(hint: Any, mesh: Mesh) -> None:
+    look = typed_shard_map(lambda value: value.sum(), mesh=mesh, in_types=(hint,), out_types=Float[Array, ""])
+    same(look(x), x.sum())
+    same(look(jnp.asarray(x)), x.sum())
+    with pytest.raises(StructureError, match=r"^<lambda>: argument 'value' is 'x' \(str\), but its annotation says "):
+        look("x")
 
 
 def test_a_bare_array_is_any_array(mesh: Mesh) -> None:

@@ -125,6 +125,42 @@ def test_methods_are_checked(call: Callable[[Any], Any], error: Any, line: str, 
         call(layers(mesh))
 
 
+def test_methods_may_be_helpers() -> None:
+    class Layer:
+        gain = 3
+
+        @typed
+        def scaled(self, x: Float[Array, "b {self.gain}+1"]) -> X:
+            return x * self.gain
+
+        @classmethod
+        @typed
+        def times(cls, x: X) -> X:
+            return x * cls.gain
+
+        @staticmethod
+        @typed
+        def doubled(x: X) -> X:
+            return x * 2
+
+    layer, array = Layer(), jnp.asarray(x)
+    same((layer.scaled(array), Layer.times(array), layer.doubled(array)), (3 * x, 3 * x, 2 * x))
+    line = "Layer.scaled: argument 'x' has size 3 in dim 1, '{self.gain}+1', but its annotation says 4"
+    with fails(ShapeError, line):
+        layer.scaled(array[:, :3])
+
+
+def test_a_helper_leaves_what_has_no_hint() -> None:
+    @typed
+    def helper(first, x: X, *rest, flag=None, **named):
+        return first, rest, flag, named
+
+    array = jnp.asarray(x)
+    assert helper("a", array, 1, [2], flag=3, more={}) == ("a", (1, [2]), 3, {"more": {}})
+    with fails(ShapeError, "helper: argument 'x' has 1 dim, but its annotation has 2"):
+        helper("a", array[0])
+
+
 class Scale:
     """Scale by a gain that may change."""
 

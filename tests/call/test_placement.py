@@ -28,6 +28,7 @@ from typedshmap import (
     check,
     partition_specs,
     shard,
+    typed,
     typed_shard_map,
 )
 
@@ -321,6 +322,64 @@ MARKED = [
 def test_a_value_cannot_be_placed_with_a_mark(mark: str, problem: str, mesh: Mesh) -> None:
     with fails(ShardingError, f"shard: given value is marked {problem}"):
         shard(x, Float[Array, f"[b/dp] d {mark}"], mesh)
+
+
+# Arrays that are placed already
+
+LIES = [
+    (P("dp", None), "[b/dp] d", None),
+    (P("dp"), "[b/dp] d", None),
+    (P("dp", "tp"), "[b/dp] [d/tp]", None),
+    (P(("dp", "tp")), "[b/dp,tp] d", None),
+    (P(), "b d", None),
+    (P(), "_ ...", None),
+    (P("dp", None), "b d", "P('dp', None), but its annotation says P(None, None)"),
+    (P(None, "tp"), "[b/dp] d", "P(None, 'tp'), but its annotation says P('dp', None)"),
+    (P(("dp", "tp")), "[b/tp,dp] d", "P(('dp', 'tp')), but its annotation says P(('tp', 'dp'), None)"),
+    (P(), "[b/dp] d", "P(), but its annotation says P('dp', None)"),
+]
+
+
+@pytest.mark.parametrize(("spec", "hint", "problem"), LIES)
+def test_a_committed_array_must_lie_as_its_hint_says(spec: P, hint: str, problem: str | None, mesh: Mesh) -> None:
+    placed = jax.device_put(x, NamedSharding(mesh, spec))
+
+    @typed
+    def take(x: Float[Array, hint]) -> None: ...
+
+    assert isinstance(placed, Float[Array, hint]) is (problem is None)
+    if problem is None:
+        assert check(placed, hint) is placed
+        take(placed)
+        return
+    with fails(ShardingError, f"check: checked value is sharded {problem}"):
+        check(placed, hint)
+    with fails(ShardingError, f"take: argument 'x' is sharded {problem}"):
+        take(placed)
+
+
+def test_axes_of_size_one_make_no_difference_to_a_committed_array() -> None:
+    row = Mesh(np.array(jax.devices()).reshape(8, 1), ("dp", "tp"))
+    check(jax.device_put(x, NamedSharding(row, P("dp"))), "[b/dp] [d/tp]")
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pytest.param(x, id="NumPy"),
+        pytest.param(jnp.asarray(x), id="uncommitted"),
+        pytest.param(jax.device_put(x, jax.devices()[0]), id="on one device"),
+    ],
+)
+def test_an_array_that_lies_on_no_mesh_lies_as_any_hint_says(array: Any) -> None:
+    assert check(array, "[b/dp] [d/tp]") is array
+
+
+def test_an_array_on_a_mesh_without_the_hints_axes_lies_as_it_likes(mesh: Mesh) -> None:
+    other = Mesh(mesh.devices, ("rows", "columns"))
+    placed = jax.device_put(x, NamedSharding(other, P("rows")))
+    assert check(placed, "[b/dp] d") is placed
+    assert check(placed, "b d ~dp") is placed
 
 
 # Leaves that are no arrays

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -132,6 +133,57 @@ def global_double(x: Wide) -> Wide:
 def test_a_local_name_does_not_hide_the_global_one_of_a_global_function(mesh: Mesh) -> None:
     Wide = x[0]
     same(typed_shard_map(global_double, mesh=mesh)(Wide + x), 2 * (x[0] + x))
+
+
+def decorated(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """A decorator of the user's."""
+    return jax.jit(typed_shard_map(function, mesh=mesh))
+
+
+DECORATIONS = [
+    pytest.param(decorated, id="by a helper"),
+    pytest.param(lambda function, mesh: typed_shard_map(function, mesh=mesh), id="by a lambda"),
+]
+
+
+@pytest.mark.xfail(strict=True, reason="only the frame that decorates is looked at")
+@pytest.mark.parametrize("decorate", DECORATIONS)
+def test_local_names_are_found_from_wherever_the_function_is_decorated(
+    decorate: Callable[..., Any], mesh: Mesh
+) -> None:
+    Rows = Float[Array, "[b/dp] d"]
+
+    def double(x: Rows) -> Rows:
+        return x * 2
+
+    same(decorate(double, mesh)(x), x * 2)
+
+
+def test_a_partial_of_the_decorator_finds_local_names(mesh: Mesh) -> None:
+    Rows = Float[Array, "[b/dp] d"]
+
+    @functools.partial(typed_shard_map, mesh=mesh)
+    def double(x: Rows) -> Rows:
+        return x * 2
+
+    same(double(x), x * 2)
+
+
+def test_each_call_of_a_function_resolves_its_own_names(mesh: Mesh) -> None:
+    def look(rows: str, seen: list[tuple[int, ...]]) -> Callable[..., Any]:
+        Rows = Float[Array, rows]
+
+        @typed_shard_map(mesh=mesh)
+        def inner(x: Rows) -> None:
+            seen.append(x.shape)
+
+        return inner
+
+    shapes: list[tuple[int, ...]] = []
+    by_rows, by_columns = look("[b/dp] d", shapes), look("b [d/tp]", shapes)
+    traced(by_rows, x)
+    traced(by_columns, x)
+    assert shapes == [(2, 4), (8, 2)]
 
 
 # Names that come late
