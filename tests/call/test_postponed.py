@@ -146,7 +146,6 @@ DECORATIONS = [
 ]
 
 
-@pytest.mark.xfail(strict=True, reason="only the frame that decorates is looked at")
 @pytest.mark.parametrize("decorate", DECORATIONS)
 def test_local_names_are_found_from_wherever_the_function_is_decorated(
     decorate: Callable[..., Any], mesh: Mesh

@@ -113,20 +113,34 @@ def closure(function: Any) -> dict[str, Any]:
 
 
 def enclosing(function: Any, frame: types.FrameType | None) -> Mapping[str, Any]:
-    """The names local to the function around a decoration; those of a class body in it first.
+    """The names local to the function around a function's definition; those of a class body in it first.
 
-    A function that is defined elsewhere has its own globals, which local names must not hide.
+    Args:
+      function: the function whose hints are read.
+      frame: the frame in which it is decorated. Where a helper decorates, the definition is further up
+        the stack; where it is not on the stack at all, the frame's names stand in, and do not hide the
+        function's own globals.
     """
+    home = _home_of(function, frame)
     found: dict[str, Any] = {}
-    is_inside = True
-    while frame is not None and frame.f_locals is not frame.f_globals:
-        found = {**_locals_of(frame), **found}
-        is_inside = is_inside and _is_defined_in(function, frame)
-        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+    around = home or frame
+    while around is not None and around.f_locals is not around.f_globals:
+        found = {**_locals_of(around), **found}
+        if around.f_code.co_flags & inspect.CO_OPTIMIZED:
             break  # a function; a class body is run by the function around it
-        frame = frame.f_back
-    known = {} if is_inside else getattr(function, "__globals__", {})
+        around = around.f_back
+    known = {} if home is not None else getattr(function, "__globals__", {})
     return {name: value for name, value in found.items() if name not in known}
+
+
+def _home_of(function: Any, frame: types.FrameType | None) -> types.FrameType | None:
+    """The frame on the stack in which a function was defined."""
+    name, module = str(getattr(function, "__qualname__", "")), getattr(function, "__globals__", None)
+    while frame is not None:
+        if frame.f_globals is module and name.startswith(f"{frame.f_code.co_qualname}."):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def _locals_of(frame: types.FrameType) -> dict[str, Any]:
@@ -140,10 +154,6 @@ def _locals_of(frame: types.FrameType) -> dict[str, Any]:
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         shown.clear()
     return found
-
-
-def _is_defined_in(function: Any, frame: types.FrameType) -> bool:
-    return str(getattr(function, "__qualname__", "")).startswith(f"{frame.f_code.co_qualname}.")
 
 
 def named_in_strings(function: Any, local: Mapping[str, Any]) -> Mapping[str, Any]:
