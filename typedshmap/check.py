@@ -53,15 +53,18 @@ def check(x: T, hint: Any) -> T:
 
 def handed_on(value: Any, leaves: list[Found], region: Region) -> Any:
     """A value at the types of its hints: leaves marked ``+axis`` become unreduced."""
-    # Most hints owe nothing, and are not asked what they mean here.
-    if not any(leaf.hint is not None and leaf.hint.spec.marks and _owed(leaf, region) for leaf in leaves):
+    if not region.typed:
+        return value
+    # Most hints bear no mark, and are not asked what they mean here.
+    marked = [leaf for leaf in leaves if leaf.hint is not None and leaf.hint.spec.marks]
+    if not any(_owed(leaf, region) for leaf in marked):
         return value
     typed = [_jax.leave_unreduced(leaf.value, _owed(leaf, region)) for leaf in leaves]
     return _jax.like(value, typed)
 
 
 def _owed(leaf: Found, region: Region) -> frozenset[str]:
-    if leaf.hint is None or not region.typed:
+    if leaf.hint is None:
         return frozenset()
     layout = region.layout(leaf.hint)
     return layout.unreduced & frozenset(region.sizes) if isinstance(layout, Layout) else frozenset()

@@ -6,7 +6,7 @@ first ambient mesh that it meets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ def read_axis_names(axis_names: Any) -> frozenset[str]:
 
 
 def find_crossing(
-    name: str, mesh: _jax.AnyMesh | None, axis_names: frozenset[str], leaves: Iterable[Found]
+    name: str, mesh: _jax.AnyMesh | None, axis_names: frozenset[str], leaves: Callable[[], list[Found]]
 ) -> Crossing:
     """The mesh of a call, and the axes that it makes manual.
 
@@ -69,16 +69,16 @@ def find_crossing(
       name: the function's name.
       mesh: the decorator's mesh.
       axis_names: the decorator's manual axes; empty for all.
-      leaves: the arguments' arrays, which may know a mesh.
+      leaves: gives the arguments' arrays, which may know a mesh; asked only if they matter.
 
     Raises:
       MeshAxisError: for no mesh, meshes that contradict each other, or an unknown axis name.
       ShardingError: for arrays that lie on other devices, or nowhere where the mesh is abstract.
     """
     context = _jax.context_mesh()
-    found = _in_context(name, mesh, context) if not context.empty else mesh or _of_arguments(name, leaves)
+    found = _in_context(name, mesh, context) if not context.empty else mesh or _of_arguments(name, leaves())
     if context.empty and _jax.is_outside_traces():
-        _refuse_other_devices(name, found, leaves)
+        _refuse_other_devices(name, found, leaves())
     unknown = sorted(axis_names - set(found.axis_names))
     if unknown:
         known = mesh_text(found.shape.items())

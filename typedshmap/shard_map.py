@@ -184,12 +184,11 @@ class _Call:
             for name, subject, node, value in self.typed.arguments(self.bound)
             if not isinstance(node, Anything)
         ]
-        candidates = [
-            Found(leaf, None, subject)
-            for _, subject, node, value in arguments
-            if holds_arrays(node)
-            for leaf in _jax.leaves(value)
-        ]
+
+        def candidates() -> list[Found]:
+            arrays = ((subject, value) for _, subject, node, value in arguments if holds_arrays(node))
+            return [Found(leaf, None, subject) for subject, value in arrays for leaf in _jax.leaves(value)]
+
         options = self.options
         self.crossing = find_crossing(self.typed.name, options.mesh, options.axis_names, candidates)
         self.aliases = tuple(aliases_here(options.axes).items())

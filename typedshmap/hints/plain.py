@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _jax
 from ..notation.layout import Layout
@@ -21,8 +21,7 @@ from .scope import Region
 _MOST_KINDS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class PlainDim:
+class PlainDim(NamedTuple):
     """A dim whose global size is a name, a number (``exactly``), or neither of them."""
 
     name: str | None
@@ -43,6 +42,7 @@ class Plain:
       forbidden: those of them over which a value may not vary.
       owed: those of them over which it must, since its sum is owed.
       is_entering: whether values are whole, so that what lies on Explicit axes goes the long way.
+      last: the sizes and the shape that fitted last, which are often the next ones, too.
       seen: kinds of arrays, by class, class of type, and dtype, that were found to fit.
     """
 
@@ -51,6 +51,7 @@ class Plain:
     forbidden: frozenset[str]
     owed: frozenset[str]
     is_entering: bool
+    last: list[tuple[Sizes | None, tuple[int, ...]]] = field(default_factory=lambda: [(None, ())])
     seen: set[tuple[type, type, Any]] = field(default_factory=set)
 
     def match(self, value: Any, sizes: Sizes, subject: Subject) -> Sizes | None:
@@ -59,21 +60,32 @@ class Plain:
         if _kind(value, facts) not in self.seen or not self.lies_right(value, facts):
             return None
         shape = facts.shape
+        last = self.last[0]
+        if last[0] is not sizes or last[1] != shape:
+            found = self.match_shape(shape, sizes, subject)
+            if found is None:
+                return None
+            sizes = found
+            self.last[0] = (sizes, shape)
+        return sizes
+
+    def match_shape(self, shape: tuple[int, ...], sizes: Sizes, subject: Subject) -> Sizes | None:
+        """The sizes with what a shape binds, if it fits."""
         if len(shape) != len(self.dims):
             return None
-        for index, (size, dim) in enumerate(zip(shape, self.dims, strict=True)):
-            whole = size * dim.held
-            if size % dim.split or (dim.exactly is not None and dim.exactly != whole):
+        for index, (size, (name, exactly, axes, layout, held, split)) in enumerate(zip(shape, self.dims, strict=True)):
+            whole = size * held
+            if size % split or (exactly is not None and exactly != whole):
                 return None
-            if dim.name is None:
+            if name is None:
                 continue
-            bound = sizes.bound.get(dim.name)
+            bound = sizes.bound.get(name)
             if bound is None:
-                sizes = sizes.bind(dim.name, Bound(whole, subject, index, dim.layout))
+                sizes = sizes.bind(name, Bound(whole, subject, index, layout))
             elif bound.size != whole:
                 return None
-            elif dim.axes not in bound.layouts:
-                sizes = sizes.seen(dim.name, dim.axes)
+            elif axes not in bound.layouts:
+                sizes = sizes.seen(name, axes)
         return sizes
 
     def lies_right(self, value: Any, facts: Any) -> bool:
