@@ -140,9 +140,8 @@ def loss(weights: Weights, text: Text) -> Loss:
     return cross_entropy(rms_norm(x, weights.final_norm) @ gather(weights.unembed, 0), text[:, 1:])
 
 
-@typed
 def adam(state: State, gradients: Weights) -> State:
-    """Each shard updates what it holds: elementwise work needs no collective."""
+    """Each shard updates what it holds: elementwise work needs no collective. The step checks the result."""
     tree_map, step = jax.tree_util.tree_map, state.step + 1
     mean = tree_map(lambda m, g: 0.9 * m + 0.1 * g, state.mean, gradients)
     square = tree_map(lambda s, g: 0.99 * s + 0.01 * g * g, state.square, gradients)
