@@ -122,10 +122,6 @@ def explicit_spec(x: Any) -> NamedSharding | None:
     return sharding
 
 
-def is_tracer(x: Any) -> bool:
-    return isinstance(x, jax.core.Tracer)
-
-
 def is_outside_traces() -> bool:
     """Whether no transformation of JAX is running, so that a call computes at once."""
     return _trace_state() == _outside()

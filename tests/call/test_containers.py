@@ -658,3 +658,12 @@ def test_a_key_that_is_read_only_holds_arrays_as_others_do(mesh: Mesh) -> None:
 
     double = typed_shard_map(lambda value: value["x"] * 2, mesh=mesh, in_types=(Frozen,), out_types=X)
     same(double({"x": x}), 2 * x)
+
+
+def test_of_many_failures_the_first_are_told_and_the_rest_counted(mesh: Mesh) -> None:
+    first = typed_shard_map(lambda xs: xs[0], mesh=mesh, in_types=(list[X],), out_types=X)
+    with pytest.raises(ShapeError) as caught:
+        first([np.ones((8, 4, 1), np.float32)] * 20)
+    assert len(caught.value.failures) == 20
+    assert str(caught.value).count("Also: argument") == 8
+    assert str(caught.value).endswith("Also: 11 more, in error.failures")

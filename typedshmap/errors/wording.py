@@ -45,6 +45,7 @@ from .failures import (
 )
 
 _DTYPE = -1
+_MOST_OTHERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,9 @@ def render(report: Report) -> str:
     facts = [_mesh_line(report), _sizes_line(report.sizes) if sentence.sizes else ""]
     if sentence.cure:
         facts.append(f"Hint: {sentence.cure}")
-    facts.extend(f"Also: {_line(other, word(other))}" for other in others)
+    facts.extend(f"Also: {_line(other, word(other))}" for other in others[:_MOST_OTHERS])
+    if len(others) > _MOST_OTHERS:
+        facts.append(f"Also: {len(others) - _MOST_OTHERS} more, in error.failures")
     blocks.append("\n".join(fact for fact in facts if fact))
     return "\n\n".join(block for block in blocks if block)
 
