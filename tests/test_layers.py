@@ -24,11 +24,14 @@ LAYERS = {
     "shard_map": 3,
     "typed": 3,
     "placement": 3,
+    "ops": 3,
     "": 4,
 }
 # What is costly to import waits until it is needed; the reason stands beside each import.
 LATE = {
     ("typedshmap._jax", "jax.extend.core"),
+    ("typedshmap.ops.resharding.primitive", "jax.extend.core"),
+    ("typedshmap.ops.resharding.primitive", "jax.interpreters"),
     ("typedshmap.hints.statics", "beartype"),
     ("typedshmap.hints.statics", "beartype.door"),
 }
@@ -107,10 +110,15 @@ def upward(texts: Mapping[str, str]) -> list[str]:
     return [str(found) for found in own if layer(found.target) > layer(found.by)]
 
 
+# PatternError is an einops.EinopsError.
+BASES = {("typedshmap.errors", "einops")}
+
+
 def beyond_stdlib(texts: Mapping[str, str]) -> list[str]:
     """Imports in layer 0 of anything but the standard library."""
     foreign = [found for found in all_imports(texts) if layer(found.by) == 0 and found.root != PACKAGE]
-    return [str(found) for found in foreign if found.root not in sys.stdlib_module_names]
+    unknown = [found for found in foreign if found.root not in sys.stdlib_module_names]
+    return [str(found) for found in unknown if (found.by, found.root) not in BASES]
 
 
 def private_to_jax(texts: Mapping[str, str]) -> list[str]:

@@ -212,6 +212,55 @@ def leave_unreduced(x: Any, axes: Iterable[str]) -> Any:
         return x
 
 
+def is_tracer(x: Any) -> bool:
+    """Whether a value is being traced."""
+    return isinstance(x, jax.core.Tracer)
+
+
+def primal(x: Any) -> Any:
+    """The value that a tracer of a differentiation stands for; None for any other."""
+    return getattr(x, "primal", None) if isinstance(x, jax.core.Tracer) else None
+
+
+def vary(x: Any, axes: Iterable[str]) -> Any:
+    """``x`` typed as varying over ``axes``, where it is not yet, nor unreduced; reduced axes go first."""
+    kind = manual_type(x)
+    missing = tuple(sorted(frozenset(axes) - kind.varying - kind.unreduced))
+    if not missing:
+        return x
+    x = without_reduced(x)
+    missing = tuple(axis for axis in missing if axis not in manual_type(x).varying)
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def without_reduced(x: Any) -> Any:
+    """``x`` with its reduced axes typed as varying, which has the same gradient and refuses no operation."""
+    reduced = tuple(sorted(manual_type(x).reduced))
+    return jax.lax.pcast(x, reduced, to="varying") if reduced else x
+
+
+def owe(x: Any, axes: tuple[str, ...], typed: bool) -> Any:
+    """``x`` as an addend over ``axes``, all of them typed alike, as a sum over several needs it."""
+    if not typed or not axes:
+        return x
+    x = vary(x, axes)
+    kind = manual_type(x)
+    return leave_unreduced(x, axes) if kind.unreduced & frozenset(axes) else x
+
+
+def all_gather(x: Any, axes: tuple[str, ...], dim: int, to: str, typed: bool) -> Any:
+    """The shards over ``axes`` put together along a dim.
+
+    Args:
+      to: ``"invarying"``, ``"reduced"`` or ``"varying"``, how JAX types the result.
+      typed: whether JAX types values here. Where it does not, the plain gather is the one whose
+        transpose is right, and jax 0.10 has no other.
+    """
+    if not typed:
+        return jax.lax.all_gather(x, axes, axis=dim, tiled=True)
+    return jax.lax.all_gather(vary(x, axes), axes, axis=dim, tiled=True, to=to)
+
+
 def children(value: Any) -> list[tuple[Any, Any]] | None:
     """A pytree's children one level down, each with its key; None for a leaf.
 

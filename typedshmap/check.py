@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from typing import Any, TypeVar
 
 from . import _jax
 from .errors import ShapeError, TypedShmapError, error_of
+from .hints.memory import Declared, remember
 from .hints.scope import Region, current_region, current_scope
 from .hints.trees import Leaf, node_of
 from .hints.walk import Found, Walk
@@ -48,19 +50,29 @@ def check(x: T, hint: Any) -> T:
         raise error_of(region.report(name, tuple(walk.failures), walk.sizes))
     if scope is not None:
         scope.sizes = walk.sizes
-    return handed_on(x, walk.leaves, region)
+    return handed_on(x, walk.leaves, region, scope.function if scope else "check")
 
 
-def handed_on(value: Any, leaves: list[Found], region: Region) -> Any:
-    """A value at the types of its hints: leaves marked ``+axis`` become unreduced."""
+def handed_on(value: Any, leaves: list[Found], region: Region, function: str) -> Any:
+    """A value at the types of its hints: leaves marked ``+axis`` become unreduced; how they lie is remembered."""
+    if region.held:
+        remember_leaves(leaves, region, function)
     if not region.typed:
         return value
     # Most hints bear no mark, and are not asked what they mean here.
     marked = [leaf for leaf in leaves if leaf.hint is not None and leaf.hint.spec.marks]
     if not any(_owed(leaf, region) for leaf in marked):
         return value
-    typed = [_jax.leave_unreduced(leaf.value, _owed(leaf, region)) for leaf in leaves]
-    return _jax.like(value, typed)
+    typed = [Found(_jax.leave_unreduced(leaf.value, _owed(leaf, region)), leaf.hint, leaf.subject) for leaf in leaves]
+    remember_leaves(typed, region, function)
+    return _jax.like(value, (leaf.value for leaf in typed))
+
+
+def remember_leaves(leaves: Iterable[Found], region: Region, function: str) -> None:
+    """Remember what hints declared of shards, for the patterns that read them."""
+    for leaf in leaves:
+        if leaf.hint is not None:
+            remember(leaf.value, Declared(leaf.hint, region, leaf.subject, function))
 
 
 def _owed(leaf: Found, region: Region) -> frozenset[str]:

@@ -19,6 +19,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from . import _jax
+from .check import remember_leaves
 from .errors import TypedShmapError, error_of
 from .errors.failures import Failure, NoArray
 from .hints.axes import Axes, read_aliases
@@ -280,6 +281,7 @@ class _Call:
         watched = self.manual or self._mentioned()
         region = self._region(crossing.held + crossing.new, watched=watched)
         leaves = self._shard_leaves(shards)
+        remember_leaves(leaves, region, typed.name)
         args, kwargs = self._arguments(leaves)
         scope = Scope(
             typed.name,

@@ -84,7 +84,7 @@ def _call(typed: Typed, aliases: Aliases, args: tuple[Any, ...], kwargs: dict[st
     walk.visit(typed.result, result, RETURN)
     walk.settle()
     _raise(typed, region, walk)
-    return handed_on(result, walk.leaves, region)
+    return handed_on(result, walk.leaves, region, typed.name)
 
 
 def _check_arguments(typed: Typed, bound: Bound, region: Region) -> tuple[Sizes, list[tuple[str, Subject, Any]]]:
@@ -94,7 +94,7 @@ def _check_arguments(typed: Typed, bound: Bound, region: Region) -> tuple[Sizes,
     for name, subject, node, value in typed.arguments(bound):
         first = len(walk.leaves)
         walk.visit(node, value, subject)
-        same = value if walk.failures else handed_on(value, walk.leaves[first:], region)
+        same = value if walk.failures else handed_on(value, walk.leaves[first:], region, typed.name)
         if same is not value:
             changed.append((name, subject, same))
     walk.settle()

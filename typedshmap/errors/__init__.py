@@ -5,6 +5,8 @@ An error about a call is raised by the verbs with every failure of the call in `
 
 from __future__ import annotations
 
+from einops import EinopsError
+
 from ..notation.layout import AxisTwice, UnknownAxis
 from ..notation.match import BadExpression, Indivisible, OutsideTree, RankMismatch, SizeMismatch, UnboundNames
 from ..notation.tokens import RepeatedAxis, SyntaxFault
@@ -13,13 +15,19 @@ from .failures import (
     Failure,
     HintText,
     NoMember,
+    NotIntegers,
+    NotManual,
+    OtherLayout,
     Owes,
     OwesNothing,
+    PatternFault,
     Report,
     StaysReduced,
+    SummedTwice,
     Varies,
     WrongDtype,
     WrongSharding,
+    WrongSize,
 )
 from .wording import carets, render
 
@@ -52,6 +60,10 @@ class MeshAxisError(TypedShmapError, ValueError):
     """A mesh axis that is unknown or used twice, or a mesh that is missing or contradicts another."""
 
 
+class PatternError(TypedShmapError, EinopsError):
+    """A pattern of an operation that cannot be read, or that makes no sense for its operands."""
+
+
 class ShapeError(TypedShmapError, TypeError):
     """A number of dims or a size that is not the hint's."""
 
@@ -76,6 +88,7 @@ for _error in (
     TypedShmapError,
     AnnotationSyntaxError,
     MeshAxisError,
+    PatternError,
     ShapeError,
     DtypeError,
     ShardingError,
@@ -85,11 +98,12 @@ for _error in (
     _error.__module__ = "typedshmap"
 
 _CLASSES: tuple[tuple[tuple[type, ...], type[TypedShmapError]], ...] = (
-    ((RankMismatch, SizeMismatch, Indivisible, UnboundNames, BadExpression, OutsideTree), ShapeError),
-    ((UnknownAxis, AxisTwice), MeshAxisError),
-    ((WrongDtype,), DtypeError),
-    ((WrongSharding, BoundaryMark), ShardingError),
-    ((Varies, Owes, OwesNothing, StaysReduced), VaryingError),
+    ((RankMismatch, SizeMismatch, Indivisible, UnboundNames, BadExpression, OutsideTree, WrongSize), ShapeError),
+    ((UnknownAxis, AxisTwice, NotManual), MeshAxisError),
+    ((PatternFault,), PatternError),
+    ((WrongDtype, NotIntegers), DtypeError),
+    ((WrongSharding, BoundaryMark, OtherLayout), ShardingError),
+    ((Varies, Owes, OwesNothing, StaysReduced, SummedTwice), VaryingError),
 )
 
 

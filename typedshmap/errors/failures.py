@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..notation.nodes import Span
 from ..notation.sizes import NO_SIZES, Sizes, Subject
 
 
@@ -20,6 +21,13 @@ class WrongDtype:
     """Another dtype than the hint's."""
 
     expected: str
+    got: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotIntegers:
+    """Ids that are no integers."""
+
     got: str
 
 
@@ -44,6 +52,20 @@ class OwesNothing:
 
     axis: str
     shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class SummedTwice:
+    """A value that is the same on every shard of an axis over which it is to be summed.
+
+    Attributes:
+      place: who made it so, where JAX's type does not tell.
+    """
+
+    axis: str
+    shards: int
+    verb: str
+    place: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +170,50 @@ class Told:
 
     problem: str
     cure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PatternFault:
+    """A pattern that makes no sense, or none for these operands; said in words where it is found."""
+
+    problem: str
+    span: Span | None = None
+    cure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrongSize:
+    """A size that an operation cannot take; said in words where it is found."""
+
+    problem: str
+    span: Span | None = None
+    cure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotManual:
+    """An operation over a mesh axis that is not manual where it stands."""
+
+    axis: str
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLayout:
+    """A value that a pattern reads in another layout than it is known to have.
+
+    Attributes:
+      dim: the first dim that differs; None where it is a mark.
+      claimed: what the pattern says of it.
+      known: what is known of it.
+      place: who said so.
+    """
+
+    dim: int | None
+    claimed: str
+    known: str
+    place: str
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)

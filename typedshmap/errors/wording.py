@@ -6,7 +6,7 @@ Invariant: the first line alone names the function, the value, what is wrong and
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from ..notation.layout import AxisTwice, UnknownAxis
@@ -29,18 +29,24 @@ from .failures import (
     NoMember,
     NotAnArray,
     NotAPytree,
+    NotIntegers,
+    NotManual,
+    OtherLayout,
     OtherStructure,
     Owes,
     OwesNothing,
+    PatternFault,
     Report,
     StaticArray,
     StaysReduced,
+    SummedTwice,
     Told,
     Varies,
     WrongDtype,
     WrongKeys,
     WrongLength,
     WrongSharding,
+    WrongSize,
     WrongType,
 )
 
@@ -74,7 +80,8 @@ def render(report: Report) -> str:
 
 
 def _line(failure: Failure, sentence: Sentence) -> str:
-    return f"{failure.subject.phrase} {sentence.problem}"
+    is_whole = isinstance(failure.what, PatternFault | NotManual)
+    return sentence.problem if is_whole else f"{failure.subject.phrase} {sentence.problem}"
 
 
 def _value_block(failure: Failure, sentence: Sentence, per_shard: bool) -> str:
@@ -146,6 +153,24 @@ def _count(number: int, noun: str) -> str:
 
 def word(failure: Failure) -> Sentence:
     """What is said of a failure."""
+    sentence = _word(failure)
+    if failure.subject.kind not in ("operand", "pattern"):
+        return sentence
+    problem = sentence.problem.replace(" in its annotation", "").replace("its annotation", "the pattern")
+    if isinstance(failure.what, Varies):
+        return replace(sentence, problem=problem, cure=_cure_of_operand(failure.what.axes))
+    return replace(sentence, problem=problem, sizes=True)
+
+
+def _cure_of_operand(axes: tuple[str, ...]) -> str:
+    brackets, owed, varying = (" ".join(f"{sign}{axis}" for axis in axes) for sign in ("/", "+", "~"))
+    return (
+        f"write [dim{brackets.split()[0]}] for a dim that is split, '{owed}' if a sum is owed, "
+        f"or '{varying}' if the shards may differ"
+    )
+
+
+def _word(failure: Failure) -> Sentence:
     match failure.what:
         case RankMismatch(expected, at_least, got):
             least = "at least " if at_least else ""
@@ -170,8 +195,19 @@ def word(failure: Failure) -> Sentence:
             return Sentence(f"uses mesh axis '{axis}' twice in its annotation", span, sizes=False)
         case WrongDtype(expected, got):
             return Sentence(f"has dtype {got}, but its annotation says {expected}", (_DTYPE, 0), sizes=False)
+        case NotIntegers(got):
+            return Sentence(f"has dtype {got}, but ids are integers", sizes=False)
         case Varies() | Owes() | OwesNothing() | StaysReduced() | BoundaryMark() | WrongSharding():
             return _word_sharding(failure.what)
+        case PatternFault(problem, span, cure) | WrongSize(problem, span, cure):
+            return Sentence(problem, span, cure)
+        case NotManual(axis, span):
+            cure = "call it inside of typed_shard_map or jax.shard_map, over this axis"
+            return Sentence(f"mesh axis '{axis}' is not manual here, so that nothing moves over it", span, cure)
+        case SummedTwice():
+            return _word_summed_twice(failure.what)
+        case OtherLayout():
+            return _word_layout(failure.what)
         case NoMember(reasons):
             told = "; ".join(f"{reason.hint}: {word(reason).problem}" for reason in reasons)
             return Sentence(f"fits no member of its annotation ({told})")
@@ -249,6 +285,22 @@ def _word_sharding(what: Varies | Owes | OwesNothing | StaysReduced | BoundaryMa
             return Sentence(f"is marked '{sign}{axis}' in its annotation, but {reason}", None, cure, False)
         case WrongSharding(expected, got, cure):
             return Sentence(f"is {got}, but its annotation says {expected}", None, cure, False)
+
+
+def _word_summed_twice(what: SummedTwice) -> Sentence:
+    wrong = {"psum": f"would count it {what.shards} times", "pmean": "changes nothing"}.get(
+        what.verb, "changes nothing"
+    )
+    by = f" by {what.place}" if what.place else ""
+    problem = f"is the same on every shard of '{what.axis}'{by}, so that a {what.verb} over it {wrong}"
+    cure = f"drop the {what.verb}: jax.grad sums the gradient of a value that is the same on every shard by itself"
+    return Sentence(problem, None, cure, False)
+
+
+def _word_layout(what: OtherLayout) -> Sentence:
+    where = "" if what.dim is None else f" in dim {what.dim}"
+    problem = f"is read as {what.claimed}{where}, but {what.place} says {what.known}"
+    return Sentence(problem, what.span, "write what the value is; reshard(x, ...) changes it")
 
 
 def _word_structure(what: object, subject: Subject) -> Sentence:

@@ -28,6 +28,8 @@ class Subject(NamedTuple):
         """How a sentence names it."""
         if self.kind == "argument":
             return f"argument '{self}'"
+        if self.kind in ("operand", "pattern"):
+            return str(self) if " " in self.name else f"the {self}"
         return str(self) if self.path else f"{self.name} value"
 
 

@@ -1,9 +1,9 @@
-"""Cut the dims of a hint into words, each a run of tokens with their places in the text."""
+"""Cut the text of a hint or a pattern into tokens, each with its place in the text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .nodes import Span
@@ -35,7 +35,7 @@ class Token:
 
 
 _TOKEN = re.compile(
-    r"(?P<space>\s+)|(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|//|\*\*|[][(){}/,+\-*%=#?~.])"
+    r"(?P<space>\s+)|(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|…|//|\*\*|[][(){}/,+\-*%=#?~.])"
 )
 _OPEN, _CLOSE = "[({", "])}"
 
@@ -46,30 +46,49 @@ def words(source: str) -> Iterator[list[Token]]:
     Raises:
       SyntaxFault: for a character that no token starts with, and for brackets that do not match.
     """
-    word: list[Token] = []
+    yield from _divided(source, (0, len(source)), lambda token: token.kind == "space", skips_empty=True)
+
+
+def operands(source: str, span: Span) -> Iterator[list[Token]]:
+    """Runs of tokens between commas at depth zero, within a span of the text; spaces are dropped.
+
+    Raises:
+      SyntaxFault: as `words` does.
+    """
+    yield from _divided(source, span, lambda token: token.text == ",", skips_empty=False)
+
+
+def _divided(source: str, span: Span, is_between: Callable[[Token], bool], skips_empty: bool) -> Iterator[list[Token]]:
+    """Runs of tokens, divided where brackets are closed; spaces are dropped."""
+    run: list[Token] = []
     opened: list[Token] = []
-    for token in _scan(source):
-        if token.kind == "space":
-            if not opened and word:
-                yield word
-                word = []
-            continue
-        word.append(token)
-        if token.text in _OPEN:
-            opened.append(token)
-        elif token.text in _CLOSE and not (opened and _OPEN[_CLOSE.index(token.text)] == opened.pop().text):
-            raise SyntaxFault(f"'{token.text}' closes nothing", source, token.span)
+    for token in _scan(source, span):
+        if not opened and is_between(token):
+            if run or not skips_empty:
+                yield run
+            run = []
+        elif token.kind != "space":
+            run.append(token)
+            _follow(token, opened, source)
     if opened:
         raise SyntaxFault(f"'{opened[-1].text}' is never closed", source, opened[-1].span)
-    if word:
-        yield word
+    if run or not skips_empty:
+        yield run
 
 
-def _scan(source: str) -> Iterator[Token]:
-    """Tokens of the whole text, spaces included."""
-    at = 0
-    while at < len(source):
-        found = _TOKEN.match(source, at)
+def _follow(token: Token, opened: list[Token], source: str) -> None:
+    """Keep account of the brackets that are open."""
+    if token.text in _OPEN:
+        opened.append(token)
+    elif token.text in _CLOSE and not (opened and _OPEN[_CLOSE.index(token.text)] == opened.pop().text):
+        raise SyntaxFault(f"'{token.text}' closes nothing", source, token.span)
+
+
+def _scan(source: str, span: Span) -> Iterator[Token]:
+    """The tokens of a span of the text, spaces included."""
+    at, end = span
+    while at < end:
+        found = _TOKEN.match(source, at, end)
         if found is None:
             raise _unknown_character(source, at)
         yield Token(str(found.lastgroup), found.group(), found.span())

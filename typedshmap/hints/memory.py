@@ -1,0 +1,88 @@
+"""What is known of a value's layout while it is traced: what a hint declared, what an operation returned.
+
+JAX's types tell the shape of a shard and the axes it varies over, never which dim is split over
+which axes in which order. That is remembered here, by the identity of the tracer, for as long as
+the tracer lives.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from .. import _jax
+from ..notation.layout import Layout
+from ..notation.nodes import Dim
+from ..notation.sizes import Subject
+from .array import ArrayHint
+from .scope import Region
+
+_NONE: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """How a shard lies, over the manual axes.
+
+    Attributes:
+      parts: per dim its mesh axes, major to minor.
+      unreduced: mesh axes over which a sum is owed.
+      varying: mesh axes over which it may differ, with no more said (``~``).
+      equal: those over which all shards are equal, whatever JAX's type says.
+      text: what was written.
+      place: who wrote it, as a message names it.
+    """
+
+    parts: tuple[tuple[str, ...], ...]
+    unreduced: frozenset[str]
+    varying: frozenset[str]
+    equal: frozenset[str]
+    text: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A hint that a value was found to fit, and where; read when it is asked for."""
+
+    hint: ArrayHint
+    region: Region
+    subject: Subject
+    function: str
+
+
+# Weak, and keyed by identity since a tracer compares by value: an entry goes with its tracer.
+_known: dict[int, tuple[weakref.ref[Any], Remembered | Declared]] = {}
+
+
+def remember(value: Any, what: Remembered | Declared) -> None:
+    """Remember how a traced shard lies; of other values, which may be shared by programs, nothing."""
+    if _jax.is_tracer(value):
+        key = id(value)
+        _known[key] = (weakref.ref(value, lambda _: _known.pop(key, None)), what)
+
+
+def recall(value: Any) -> Remembered | None:
+    """What is known of how a value lies; under differentiation, of the value that is differentiated."""
+    while value is not None:
+        ref, what = _known.get(id(value), (None, None))
+        if ref is not None and ref() is value:
+            return _read(what, len(value.shape)) if isinstance(what, Declared) else what
+        value = _jax.primal(value)
+    return None
+
+
+def _read(declared: Declared, rank: int) -> Remembered | None:
+    region, hint = declared.region, declared.hint
+    layout = region.layout(hint)
+    if not isinstance(layout, Layout):
+        return None
+    held = frozenset(region.sizes)
+    parts: list[tuple[str, ...]] = []
+    for dim, axes in zip(hint.spec.dims, layout.parts, strict=True):
+        kept = tuple(axis for axis in axes if axis in held)
+        parts += [kept] if isinstance(dim, Dim) else [()] * (rank - len(layout.parts) + 1)
+    place = f"{declared.function}'s hint of {declared.subject.phrase}"
+    text = f"{declared.subject}: {hint.text}"
+    return Remembered(tuple(parts), layout.unreduced & held, layout.varying & held, _NONE, text, place)

@@ -1,0 +1,32 @@
+"""Operations whose patterns carry the sharding: a pattern becomes a plan, and the plan is run.
+
+A pattern is global mathematics over global sizes. Nothing is sent that it does not show.
+"""
+
+from .collectives import all_gather, all_to_all, ppermute
+from .contraction import einsum
+from .lookup import take
+from .reshard import plan_reshard, reshard
+from .shapes import rearrange, reduce, repeat
+from .softmaxes import logsumexp, softmax
+from .totals import pmax, pmean, pmin, psum, psum_scatter
+
+__all__ = [
+    "all_gather",
+    "all_to_all",
+    "einsum",
+    "logsumexp",
+    "plan_reshard",
+    "pmax",
+    "pmean",
+    "pmin",
+    "ppermute",
+    "psum",
+    "psum_scatter",
+    "rearrange",
+    "reduce",
+    "repeat",
+    "reshard",
+    "softmax",
+    "take",
+]

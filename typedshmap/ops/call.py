@@ -1,0 +1,247 @@
+"""One call of an operation: its pattern read for the region it stands in, and how its errors speak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from .. import _jax
+from ..errors import TypedShmapError, error_of
+from ..errors.failures import Failure, HintText, NotManual, PatternFault
+from ..hints.array import ArrayHint
+from ..hints.scope import Region, current_region, current_scope
+from ..notation.layout import AxisTwice, Layout
+from ..notation.nodes import Span
+from ..notation.patterns import Dots, Factor, Pattern, PatternDim, Side, parse_pattern
+from ..notation.sizes import NO_SIZES, Sizes, Subject
+from ..notation.tokens import RepeatedAxis, SyntaxFault
+
+_PATTERN = Subject("pattern", "pattern")
+RESULT = Subject("operand", "result")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One dim of an array: what the pattern says of it.
+
+    Attributes:
+      dim: the dim in the pattern; one made up for each that ``...`` stands for.
+      axes: its manual mesh axes, major to minor.
+    """
+
+    dim: PatternDim
+    axes: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What its factors are called."""
+        return tuple(map(str, self.dim.factors))
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """One side of a pattern over the mesh: only manual axes are left.
+
+    Attributes:
+      places: its dims, for arrays of one rank.
+      unreduced: the axes marked ``+``.
+      reduced: those marked ``-``.
+      varying: those marked ``~``.
+    """
+
+    side: Side
+    places: tuple[Place, ...]
+    unreduced: frozenset[str]
+    reduced: frozenset[str]
+    varying: frozenset[str]
+
+    @property
+    def parts(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(place.axes for place in self.places)
+
+    @property
+    def sharded(self) -> frozenset[str]:
+        return frozenset(axis for axes in self.parts for axis in axes)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an operation.
+
+    Attributes:
+      verb: the operation's name.
+      pattern: what was written.
+      region: where it stands.
+      function: the function that calls it, if it is a typed one.
+    """
+
+    verb: str
+    pattern: Pattern
+    region: Region
+    function: str | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is einops and no more: no brackets, no marks, no manual region."""
+        return not self.region.held and not self.pattern.has_sharding
+
+    @property
+    def where(self) -> str:
+        """How an error names the call."""
+        return self.verb if self.function is None else f"{self.verb} in {self.function}"
+
+    @property
+    def text(self) -> HintText:
+        """The pattern as an error shows it."""
+        return HintText('"', self.pattern.source, '"')
+
+    def error(self, *failures: Failure, sizes: Sizes = NO_SIZES) -> TypedShmapError:
+        """The exception for what is wrong with operands."""
+        return error_of(self.region.report(self.where, failures, sizes))
+
+    def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> TypedShmapError:
+        """The exception for what is wrong with the pattern."""
+        return self.error(Failure(PatternFault(problem, span, cure), _PATTERN, self.text))
+
+    def wrong(self, what: object, subject: Subject, value: Any, sizes: Sizes = NO_SIZES) -> TypedShmapError:
+        """The exception for an operand that does not fit; where this is einops, a fault of the pattern."""
+        got = None if value is None else _jax.type_text(value)
+        return self.error(Failure(what, subject, self.text, got), sizes=sizes)
+
+    @property
+    def result(self) -> Side:
+        """The pattern's right side."""
+        assert self.pattern.result is not None
+        return self.pattern.result
+
+    def lay(self, index: int, rank: int = 0, dots: int | None = None) -> Laid:
+        """A side over the mesh, of one rank; the result has index -1.
+
+        Args:
+          index: which of the operands.
+          rank: the number of dims; not asked for where ``dots`` is given.
+          dots: how many of them ``...`` stands for.
+
+        Raises:
+          MeshAxisError: for an axis that is unknown, or stands twice.
+        """
+        side, hint = sides_of(self.pattern)[index]
+        layout = self.region.layout(hint)
+        if not isinstance(layout, Layout):
+            raise self.error(Failure(layout, _PATTERN, self.text))
+        held = self.region.sizes
+        places: list[Place] = []
+        count = rank - len(side.dims) + 1 if dots is None else dots
+        for dim, axes in zip(side.dims, layout.parts, strict=True):
+            if isinstance(dim, Dots):
+                places += [Place(PatternDim((dot,), span=dim.span), ()) for dot in each_of(dim, count)]
+            else:
+                kept = tuple(axis for axis in axes if axis in held)
+                places.append(Place(_without_dots(dim, count), kept))
+        manual = frozenset(held)
+        marks = (layout.unreduced & manual, layout.reduced & manual, layout.varying & manual)
+        return Laid(side, tuple(places), *marks)
+
+    def written_axes(self) -> dict[str, Span]:
+        """Every mesh axis that the pattern names, aliases applied, with its place."""
+        found: dict[str, Span] = {}
+        aliases = dict(self.region.aliases)
+        for side, hint in sides_of(self.pattern):
+            layout = self.region.layout(hint)
+            if not isinstance(layout, Layout):
+                raise self.error(Failure(layout, _PATTERN, self.text))
+            places = [(name, dim.axes.span) for dim in side.dims if isinstance(dim, PatternDim) and dim.axes
+                      for name in dim.axes.names] + [(mark.axis, mark.span) for mark in side.marks]  # fmt: skip
+            for name, span in places:
+                for axis in aliases.get(name, (name,)):
+                    found.setdefault(axis, span)
+        return found
+
+    def require_manual(self, axes: Iterable[str] | None = None) -> None:
+        """Refuse to move anything over an axis that is not manual here.
+
+        Args:
+          axes: the axes; by default all that the pattern names.
+
+        Raises:
+          MeshAxisError: for the first that is not manual.
+        """
+        written = self.written_axes()
+        for axis in written if axes is None else axes:
+            if axis not in self.region.sizes:
+                raise self.error(Failure(NotManual(axis, written.get(axis)), _PATTERN, self.text))
+
+    def span_of(self, index: int, name: str) -> Span:
+        """Where a dim with this factor stands in a side; the side itself if there is none."""
+        side = sides_of(self.pattern)[index][0]
+        for dim in side.dims:
+            if isinstance(dim, PatternDim) and name in map(str, dim.factors):
+                return dim.span
+        return side.span
+
+
+def each_of(dots: Dots, count: int) -> tuple[Factor, ...]:
+    """A factor for each dim that ``...`` stands for, counted from the last as broadcasting does."""
+    return tuple(Factor(f"…{at}", dots.span) for at in range(count, 0, -1))
+
+
+def _without_dots(dim: PatternDim, count: int) -> PatternDim:
+    if not any(isinstance(factor, Dots) for factor in dim.factors):
+        return dim
+    factors = [f for item in dim.factors for f in (each_of(item, count) if isinstance(item, Dots) else (item,))]
+    return PatternDim(tuple(factors), dim.axes, True, dim.span)
+
+
+@lru_cache(maxsize=4096)
+def sides_of(pattern: Pattern) -> tuple[tuple[Side, ArrayHint], ...]:
+    """The sides of a pattern, the result last, each with what it says as a hint."""
+    sides = pattern.operands if pattern.result is None else (*pattern.operands, pattern.result)
+    text = HintText('"', pattern.source, '"')
+    return tuple((side, ArrayHint(None, "Shaped", Any, side.spec(pattern.source), text)) for side in sides)
+
+
+def call_here(verb: str, pattern: Pattern) -> Call:
+    """A call of an operation where the program is."""
+    scope = current_scope()
+    return Call(verb, pattern, current_region(), scope.function if scope is not None else None)
+
+
+def begin(verb: str, pattern: Any, operands: int, has_result: bool = True) -> Call:
+    """Read the pattern of a call.
+
+    Raises:
+      PatternError: for one that cannot be read, or that has another number of operands.
+      MeshAxisError: for a mesh axis that stands twice.
+    """
+    if not isinstance(pattern, str):
+        raise call_here(verb, Pattern((), None)).fault(
+            f"the pattern is of type {type(pattern).__name__}, and no string"
+        )
+    try:
+        call = call_here(verb, parse_pattern(pattern))
+    except SyntaxFault as fault:
+        raise syntax_fault(call_here(verb, Pattern((), None, pattern)), fault) from None
+    refuse_other_sides(call, operands, has_result)
+    return call
+
+
+def syntax_fault(call: Call, fault: SyntaxFault) -> TypedShmapError:
+    """The exception for a pattern that cannot be read."""
+    if isinstance(fault, RepeatedAxis):
+        return call.error(Failure(AxisTwice(fault.axis, fault.span), _PATTERN, call.text))
+    return call.fault(fault.problem, fault.span, fault.cure)
+
+
+def refuse_other_sides(call: Call, operands: int, has_result: bool) -> None:
+    """Refuse a pattern of another number of operands, or one that lacks its result."""
+    pattern = call.pattern
+    if has_result and pattern.result is None:
+        raise call.fault("the pattern has no '->'", None, "write operands -> result")
+    if not has_result and pattern.result is not None:
+        raise call.fault("the pattern has a '->', where one side says it all", pattern.result.span)
+    if len(pattern.operands) != operands:
+        count = f"{len(pattern.operands)} operand" + "s" * (len(pattern.operands) != 1)
+        given = f"{operands} array" + ("s were" if operands != 1 else " was")
+        raise call.fault(f"the pattern has {count}, but {given} given")

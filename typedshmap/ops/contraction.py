@@ -1,0 +1,128 @@
+"""``einsum``: one contraction on every shard, and the sum over the mesh axes of contracted dims."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from typing import Any
+
+import einops
+import jax.numpy as jnp
+
+from .. import _jax
+from ..notation.patterns import Dots, PatternDim, Side
+from .call import Call, begin
+from .operands import Operand, equal_over, local, read_operands, remember_result, solve
+from .shapes import refuse_lost_varying
+from .splits import refuse_addends_of_shards, splits_of
+from .sums import plan_sums, run_sums
+
+
+def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    """Multiply arrays and sum over shared dims, as `einops.einsum`: the arrays, then the pattern.
+
+    Over the axes of a contracted dim the result says what becomes of the sum: nothing (psum),
+    ``[f/tp]`` (psum_scatter), ``+tp`` (left unreduced), ``~tp`` (left varying, to be scaled or
+    summed later). A dim is split alike in every operand, and no axis splits two dims.
+
+    ```python
+    y = einsum(x, w, "[b/dp] [m/tp], [m/tp] f -> [b/dp] f")  # f32[2,8], f32[8,16] -> f32[2,16] per shard, one psum
+    ```
+
+    Args:
+      *operands_and_pattern: any number of arrays, and the pattern.
+      precision: as for `jax.numpy.einsum`.
+      preferred_element_type: as for `jax.numpy.einsum`; sums over mesh axes are taken in it, too.
+
+    Returns:
+      The array of the pattern's right side. A gathered operand (``~`` or ``-``) gets its gradient by
+      one reduce-scatter.
+
+    Raises:
+      PatternError: for a pattern that cannot be read, or whose dims are split so that no shard
+        could compute its part.
+      ShapeError, VaryingError, ShardingError: for an operand that is not its side of the pattern.
+      MeshAxisError: for an axis that the mesh does not have.
+    """
+    *values, pattern = operands_and_pattern or ("",)
+    if not values and not isinstance(pattern, str):
+        values, pattern = [pattern], None
+    call = begin("einsum", pattern, len(values))
+    _check_names(call)
+    operands = read_operands(call, tuple(values))
+    extents = solve(call, operands, {})
+    dots = max(sum(n.startswith("…") for p in o.laid.places for n in p.names) for o in operands) if operands else 0
+    right = call.lay(-1, dots=dots)
+    splits = splits_of(call, operands, extents, ())
+    refuse_addends_of_shards(call, operands, splits)
+    owed = {axis: name for name, axes in splits.items() if name not in call.result.names for axis in axes}
+    owed |= {axis: f"+{axis}" for operand in operands for axis in sorted(operand.laid.unreduced)}
+    inherited = [splits.get(place.names[0], ()) for place in right.places]
+    shapes = [local(extents[p.names[0]], s, call.region.sizes) for p, s in zip(right.places, inherited, strict=True)]
+    sums = plan_sums(call, right, inherited, owed, shapes)
+    refuse_lost_varying(call, operands, right)
+    value = _contract(call, operands, precision, preferred_element_type)
+    return remember_result(call, run_sums(call, value, sums), right, equal_over(operands))
+
+
+def _check_names(call: Call) -> None:
+    """What einops says of an einsum's names, said with their place."""
+    known = {name for side in call.pattern.operands for name in side.names}
+    for index, side in enumerate((*call.pattern.operands, call.result)):
+        for dim in side.dims:
+            if isinstance(dim, PatternDim) and (dim.is_group or dim.factors[0].__str__().isdigit()):
+                cure = "merge and split dims by rearrange; give a number a name"
+                raise call.fault(f"einsum takes no '{dim}', only names", dim.span, cure)
+        is_result = index == len(call.pattern.operands)
+        for at, factor in enumerate(side.factors):
+            if is_result and factor.name not in known:
+                raise call.fault(f"the pattern has '{factor}' only on the right", factor.span)
+            if is_result and factor.name in side.names[:at]:
+                raise call.fault(f"the pattern has '{factor}' twice in its result", factor.span)
+    dots = call.result.dots
+    if dots is not None and not any(side.dots for side in call.pattern.operands):
+        raise call.fault("the pattern has '...' only on the right", dots.span)
+
+
+def _contract(call: Call, operands: list[Operand], precision: Any, preferred_element_type: Any) -> Any:
+    """The contraction on one shard."""
+    values = [operand.value for operand in operands]
+    options = {"precision": precision, "preferred_element_type": preferred_element_type}
+    options = {name: option for name, option in options.items() if option is not None}
+    if not options and not any(_jax.is_jax_array(value) for value in values):
+        arguments: list[Any] = [*values, _without_sharding(call)]
+        return einops.einsum(*arguments)
+    if call.region.typed:
+        values = [_operand_of_product(call, operand) for operand in operands]
+    return jnp.einsum(_letters(call), *values, **options)
+
+
+def _operand_of_product(call: Call, operand: Operand) -> Any:
+    """A value that JAX multiplies: reduced axes as varying; one that is unreduced it multiplies by nothing."""
+    unreduced = sorted(_jax.manual_type(operand.value).unreduced)
+    if unreduced and len(call.pattern.operands) > 1:
+        axis = unreduced[0]
+        problem = f"{operand.subject.phrase} is unreduced over '{axis}' in JAX's type, which JAX multiplies by nothing"
+        cure = f"take the sum first (psum), or leave it '~{axis}' where it was made"
+        raise call.fault(problem, operand.laid.side.span, cure)
+    return _jax.without_reduced(operand.value)
+
+
+def _without_sharding(call: Call) -> str:
+    def side(s: Side) -> str:
+        return " ".join("..." if isinstance(dim, Dots) else str(dim.factors[0]) for dim in s.dims)
+
+    return f"{', '.join(map(side, call.pattern.operands))} -> {side(call.result)}"
+
+
+def _letters(call: Call) -> str:
+    """The pattern as `jax.numpy.einsum` reads it: a letter for each name."""
+    names = list(dict.fromkeys(name for side in call.pattern.operands for name in side.names))
+    if len(names) > len(string.ascii_letters):
+        raise call.fault(f"the pattern has {len(names)} names; einsum knows {len(string.ascii_letters)}")
+    letter: Mapping[str, str] = dict(zip(names, string.ascii_letters, strict=False))
+
+    def side(s: Side) -> str:
+        return "".join("..." if isinstance(dim, Dots) else letter[str(dim.factors[0])] for dim in s.dims)
+
+    return f"{','.join(map(side, call.pattern.operands))}->{side(call.result)}"

@@ -1,0 +1,173 @@
+"""``take``: rows of a table by their ids, where the dim that is looked up may be sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import _jax
+from ..errors.failures import NotIntegers
+from ..notation.patterns import PatternDim
+from .call import Call, Laid, begin
+from .operands import Operand, equal_over, local, read_operands, remember_result, solve
+from .shapes import refuse_lost_varying
+from .splits import Splits, refuse_addends_of_shards, splits_of
+from .sums import plan_sums, run_sums
+
+
+def take(table: Any, ids: Any, pattern: str) -> Any:
+    """Look up ids in one dim of a table, the one that is neither in the ids nor in the result.
+
+    Every shard looks up the ids that it holds and gives zeros for the others, so that over the axes
+    of a sharded dim the result says what becomes of the sum: nothing (psum), ``[s/tp]``
+    (psum_scatter), ``+tp`` or ``~tp``. Dims of both operands are batched. An id outside of the dim
+    gives zeros, and so does a negative one, sharded or not.
+
+    ```python
+    x = take(embed, ids, "[v/tp] m, [b/dp] s -> [b/dp] s m")  # f32[128,64], i32[8,32] -> f32[8,32,64] per shard
+    chosen = take(logits, targets, "[b/dp] s [v/tp], [b/dp] s -> [b/dp] s")  # the target's logit
+    ```
+
+    Args:
+      table: an array, in a manual region one shard.
+      ids: integers.
+      pattern: table, ids and result.
+
+    Returns:
+      The rows. The gradient with respect to the table is a scatter-add, on the shard that holds the row.
+
+    Raises:
+      PatternError: for a pattern that cannot be read, or in which not one dim is looked up.
+      ShapeError, DtypeError, VaryingError, ShardingError: for an operand that is not its side.
+      MeshAxisError: for an axis that the mesh does not have.
+    """
+    call = begin("take", pattern, 2)
+    looked_up = _check_names(call)
+    operands = read_operands(call, (table, ids))
+    if not jnp.issubdtype(_jax.facts(ids).dtype, jnp.integer):
+        raise call.wrong(NotIntegers(_jax.own_dtype(ids)), operands[1].subject, ids)
+    extents = solve(call, operands, {})
+    dots = [sum(n.startswith("…") for p in o.laid.places for n in p.names) for o in operands]
+    right = call.lay(-1, dots=max(dots))
+    splits = splits_of(call, operands, extents, ())
+    refuse_addends_of_shards(call, operands, splits)
+    owed = dict.fromkeys(splits[looked_up], looked_up)
+    owed |= {axis: f"+{axis}" for axis in sorted(operands[0].laid.unreduced)}
+    inherited = [splits.get(place.names[0], ()) for place in right.places]
+    shapes = [local(extents[p.names[0]], s, call.region.sizes) for p, s in zip(right.places, inherited, strict=True)]
+    sums = plan_sums(call, right, inherited, owed, shapes)
+    refuse_lost_varying(call, operands, right)
+    plan = _plan(operands, right, looked_up, splits)
+    return remember_result(call, run_sums(call, _run(call, operands, plan), sums), right, equal_over(operands))
+
+
+def _check_names(call: Call) -> str:
+    """The name of the dim that is looked up."""
+    table, ids, result = (*call.pattern.operands, call.result)
+    for index, side in enumerate((table, ids, result)):
+        for dim in side.dims:
+            if isinstance(dim, PatternDim) and (dim.is_group or str(dim.factors[0]).isdigit()):
+                raise call.fault(f"take takes no '{dim}', only names", dim.span, "merge and split dims by rearrange")
+        for at, name in enumerate(side.names):
+            if name in side.names[:at]:
+                raise call.fault(f"the pattern has '{name}' twice for one array", call.span_of(index, name))
+    gone = [name for name in table.names if name not in ids.names and name not in result.names]
+    if len(gone) != 1:
+        names = " and ".join(map(repr, gone)) or "no dim"
+        cure = "the dim that is looked up is the one that stands in the table only"
+        raise call.fault(f"the pattern looks up {names} of the table, where it wants one", table.span, cure)
+    for name in ids.names:
+        if name not in result.names:
+            raise call.fault(f"'{name}' of the ids is lost in the result", call.span_of(1, name), "reduce takes sums")
+    for factor in result.factors:
+        if factor.name not in (*table.names, *ids.names):
+            raise call.fault(f"the pattern has '{factor}' only on the right", factor.span)
+    if table.dots is not None or (result.dots is None) != (ids.dots is None):
+        raise call.fault(
+            "'...' may stand for dims of the ids and of the result, and for none of the table", result.span
+        )
+    if (sign := next((m for m in ids.marks if m.sign == "+"), None)) is not None:
+        raise call.fault("ids that owe a sum are no ids yet", sign.span, "take the sum first (psum)")
+    return gone[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What is looked up on one shard.
+
+    Attributes:
+      table: the order of the table's dims: shared with the ids, looked up, all others.
+      ids: the order of the ids' dims: shared with the table, all others.
+      shared: how many dims both have.
+      result: the order of the result's dims, of (shared, ids' others, table's others).
+      axes: the mesh axes of the dim that is looked up.
+    """
+
+    table: tuple[int, ...]
+    ids: tuple[int, ...]
+    shared: int
+    result: tuple[int, ...]
+    axes: tuple[str, ...]
+
+
+def _plan(operands: list[Operand], right: Laid, looked_up: str, splits: Splits) -> Lookup:
+    names, ids = ([place.names[0] for place in operand.laid.places] for operand in operands)
+    shared = [name for name in names if name in ids]
+    rest = [name for name in names if name not in ids and name != looked_up]
+    own = [name for name in ids if name not in shared]
+    table_order = tuple(names.index(name) for name in (*shared, looked_up, *rest))
+    made = [*shared, *own, *rest]
+    result = tuple(made.index(place.names[0]) for place in right.places)
+    return Lookup(table_order, tuple(ids.index(n) for n in (*shared, *own)), len(shared), result, splits[looked_up])
+
+
+def _run(call: Call, operands: list[Operand], plan: Lookup) -> Any:
+    """The rows that one shard holds; zeros for ids of others."""
+    table, ids = jnp.asarray(operands[0].value), jnp.asarray(operands[1].value)
+    if call.region.typed:
+        table, ids = _alike(_jax.without_reduced(table), _jax.without_reduced(ids))
+    table, ids = table.transpose(plan.table), ids.transpose(plan.ids)
+    count = table.shape[plan.shared]
+    found = lookup(table, _local_ids(call, ids, count, plan.axes), plan.shared)
+    return found.transpose(plan.result)
+
+
+def _alike(table: Any, ids: Any) -> tuple[Any, Any]:
+    """Both varying over the same axes, as a batched gather wants them."""
+    axes = _jax.manual_type(table).varying | _jax.manual_type(ids).varying
+    return _jax.vary(table, axes), _jax.vary(ids, axes)
+
+
+def _local_ids(call: Call, ids: Any, count: int, axes: tuple[str, ...]) -> Any:
+    """Places on this shard, ``count`` for an id that is not here."""
+    wide = ids.astype(jnp.int32) if ids.dtype.itemsize < 4 else ids
+    limit = count * prod(call.region.sizes[axis] for axis in axes)
+    is_known = (wide >= 0) & (wide < limit)
+    here = jnp.where(is_known, wide, 0).astype(jnp.int32)
+    if axes:
+        here = here - shard_index(axes, call.region.sizes) * count
+    return jnp.where(is_known & (here >= 0) & (here < count), here, count)
+
+
+def shard_index(axes: tuple[str, ...], sizes: Mapping[str, int]) -> Any:
+    """Which shard of a dim this is, its axes major to minor."""
+    index: Any = 0
+    for axis in axes:
+        index = index * sizes[axis] + jax.lax.axis_index(axis)
+    return index
+
+
+def lookup(table: Any, ids: Any, shared: int) -> Any:
+    """Rows of ``table`` along the dim after the shared ones; zeros for ids that are too large."""
+    batch, rest = table.shape[:shared], table.shape[shared + 1 :]
+    own = ids.shape[shared:]
+    if not shared:
+        return table.at[ids].get(mode="fill", fill_value=0)
+    flat = table.reshape(prod(batch), table.shape[shared], *rest)
+    rows = jax.vmap(lambda t, i: t.at[i].get(mode="fill", fill_value=0))(flat, ids.reshape(prod(batch), prod(own)))
+    return rows.reshape(*batch, *own, *rest)

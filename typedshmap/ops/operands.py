@@ -1,0 +1,242 @@
+"""Read the operands of a call: each is checked against its side of the pattern, and sizes are found.
+
+A pattern speaks of global sizes: shard size times the sizes of the dim's manual mesh axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from .. import _jax
+from ..errors.failures import Failure, OtherLayout, Varies, WrongSize
+from ..hints.leaf import check_leaf
+from ..hints.memory import Remembered, recall, remember
+from ..hints.plain import plain_of
+from ..notation.match import RankMismatch, SizeMismatch
+from ..notation.nodes import Dim, Name
+from ..notation.patterns import PatternDim
+from ..notation.sizes import NO_SIZES, Bound, Subject
+from .call import Call, Laid, Place, sides_of
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A value and its side of the pattern.
+
+    Attributes:
+      value: one shard.
+      subject: what a message calls it.
+      laid: its side.
+      equal: the axes over which its shards are equal though JAX types them as varying.
+    """
+
+    value: Any
+    subject: Subject
+    laid: Laid
+    equal: frozenset[str]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(_jax.facts(self.value).shape)
+
+    def whole(self, index: int, sizes: Mapping[str, int]) -> int:
+        """The global size of a dim."""
+        return self.shape[index] * prod(sizes[axis] for axis in self.laid.places[index].axes)
+
+
+def read_operands(call: Call, values: tuple[Any, ...]) -> list[Operand]:
+    """Check values against their sides of the pattern.
+
+    Raises:
+      ShapeError, VaryingError, ShardingError, StructureError: for one that does not fit.
+    """
+    return [_read(call, index, value) for index, value in enumerate(values)]
+
+
+def _read(call: Call, index: int, value: Any) -> Operand:
+    subject = Subject("operand", "operand" if len(call.pattern.operands) == 1 else f"operand {index + 1}")
+    known = recall(value) if call.region.held else None
+    equal = known.equal if known is not None else frozenset[str]()
+    _check(call, index, value, subject, equal)
+    laid = call.lay(index, len(_jax.facts(value).shape))
+    if known is not None:
+        _compare(call, laid, known, subject, value)
+    reduced = _jax.manual_type(value).reduced if call.region.typed else frozenset[str]()
+    return Operand(value, subject, laid, (equal | reduced) - laid.sharded - laid.varying - laid.unreduced)
+
+
+def _check(call: Call, index: int, value: Any, subject: Subject, equal: frozenset[str]) -> None:
+    """Rank, varying and unreduced axes, and for a global array its sharding, as a hint's check does."""
+    hint = sides_of(call.pattern)[index][1]
+    plain = plain_of(hint, call.region)
+    if plain is not None and plain.match(value, NO_SIZES, subject) is not None:
+        return
+    fit = check_leaf(value, hint, call.region, NO_SIZES, subject, {})
+    if not isinstance(fit, Failure):
+        if plain is not None:
+            plain.learn(value)
+        return
+    if isinstance(fit.what, Varies) and equal.issuperset(fit.what.axes):
+        return
+    if isinstance(fit.what, RankMismatch) and call.is_plain:
+        expected, got = fit.what.expected, fit.what.got
+        least = "at least " if fit.what.at_least else ""
+        problem = f"{subject.phrase} has {got} dims, but the pattern has {least}{expected}"
+        raise call.fault(problem, call.pattern.operands[index].span)
+    raise call.error(fit)
+
+
+def _compare(call: Call, laid: Laid, known: Remembered, subject: Subject, value: Any) -> None:
+    """Refuse a pattern that reads a value in another layout than it is known to have."""
+    if len(known.parts) != len(laid.places):
+        return
+    loose = known.varying | laid.varying
+    for at, (place, axes) in enumerate(zip(laid.places, known.parts, strict=True)):
+        claimed = tuple(axis for axis in place.axes if axis not in loose)
+        if claimed != tuple(axis for axis in axes if axis not in loose):
+            what = OtherLayout(at, _split(claimed), f"{_split(axes)} ({known.text})", known.place, place.dim.span)
+            raise call.wrong(what, subject, value)
+    owed, was_owed = laid.unreduced - loose, known.unreduced - loose
+    if owed != was_owed:
+        marks = [mark.span for mark in laid.side.marks if mark.sign == "+"]
+        span = marks[0] if marks else laid.side.span
+        what = OtherLayout(None, _owed(owed), f"{_owed(was_owed)} ({known.text})", known.place, span)
+        raise call.wrong(what, subject, value)
+
+
+def _split(axes: tuple[str, ...]) -> str:
+    return f"split over {', '.join(map(repr, axes))}" if axes else "whole"
+
+
+def _owed(axes: frozenset[str]) -> str:
+    return f"unreduced over {', '.join(map(repr, sorted(axes)))}" if axes else "owing no sum"
+
+
+def remember_result(
+    call: Call, value: Any, laid: Laid, equal: frozenset[str] = frozenset(), made: frozenset[str] = frozenset()
+) -> Any:
+    """Remember how a result lies; hand it on.
+
+    Args:
+      equal: axes over which all that went in was equal.
+      made: axes over which the operation itself made all shards equal.
+    """
+    if call.region.held:
+        equal = (equal - laid.sharded - laid.varying - laid.unreduced) | made
+        text, place = f'"{call.pattern.source}"', call.where
+        remember(value, Remembered(laid.parts, laid.unreduced, laid.varying, equal, text, place))
+    return value
+
+
+def equal_over(operands: list[Operand]) -> frozenset[str]:
+    """The axes over which whatever is computed of these operands is equal on all shards."""
+    axes = frozenset(axis for operand in operands for axis in operand.equal)
+    return frozenset(axis for axis in axes if all(_is_equal(operand, axis) for operand in operands))
+
+
+def _is_equal(operand: Operand, axis: str) -> bool:
+    laid = operand.laid
+    return axis not in laid.sharded | laid.varying | laid.unreduced
+
+
+def solve(call: Call, operands: list[Operand], lengths: Mapping[str, int]) -> dict[str, int]:
+    """The global size of every factor in the operands, and those that were passed.
+
+    Raises:
+      ShapeError: for sizes that contradict each other, or that do not divide.
+      PatternError: for factors whose size is not known; where this is einops, for all of these.
+    """
+    found = {name: Bound(size, Subject("argument", name), 0) for name, size in lengths.items()}
+    for operand in operands:
+        for index, place in enumerate(operand.laid.places):
+            if len(place.dim.factors) == 1:
+                _bind(call, operand, index, place, found)
+    for operand in operands:
+        for index, place in enumerate(operand.laid.places):
+            if len(place.dim.factors) != 1:
+                _bind_group(call, operand, index, place, found)
+    return {name: int(bound.size) for name, bound in found.items()}  # type: ignore[arg-type]
+
+
+def key_of(place: Place, at: int) -> str:
+    """What a factor is known as: its name; an anonymous one's place, since two of them are different dims."""
+    factor = place.dim.factors[at]
+    number = getattr(factor, "number", None)
+    return str(factor) if number is None else f"{factor} at {place.dim.span[0]}:{at}"
+
+
+def _bind(call: Call, operand: Operand, index: int, place: Place, found: dict[str, Bound]) -> None:
+    """Compare a dim of one factor with what is known, or make it known."""
+    whole = operand.whole(index, call.region.sizes)
+    key, number = key_of(place, 0), getattr(place.dim.factors[0], "number", None)
+    if number is not None and number != whole:
+        raise _other_size(call, operand, index, place, number, None)
+    known = found.setdefault(key, Bound(whole, operand.subject, index))
+    if known.size != whole and not key.startswith("…"):
+        raise _other_size(call, operand, index, place, int(known.size), known)  # type: ignore[arg-type]
+
+
+def _other_size(
+    call: Call, operand: Operand, index: int, place: Place, expected: int, known: Bound | None
+) -> Exception:
+    whole = operand.whole(index, call.region.sizes)
+    name = str(place.dim.factors[0])
+    if call.is_plain:
+        origin = "" if known is None or known.subject == operand.subject else f"{known.subject.phrase} has "
+        problem = f"{operand.subject.phrase} has {_sized(name, index, whole)}, but {origin}{name}={expected}"
+        return call.fault(problem if known else problem.replace(f"{name}={expected}", "the pattern says " + name),
+                          place.dim.span)  # fmt: skip
+    if known is not None and known.subject.kind == "argument":
+        problem = f"has {name}={whole}{_shards(operand, index, place)}, but {name}={expected} was passed"
+        return call.wrong(WrongSize(problem, place.dim.span), operand.subject, operand.value)
+    node = Dim(Name(name), span=place.dim.span)
+    shard = operand.shape[index] if place.axes else None
+    what = SizeMismatch(node, index, whole, shard, place.axes, expected, known, place.dim.span)
+    return call.wrong(what, operand.subject, operand.value)
+
+
+def _sized(name: str, index: int, whole: int) -> str:
+    return f"size {whole} in dim {index}" if name.isdigit() else f"{name}={whole}"
+
+
+def _shards(operand: Operand, index: int, place: Place) -> str:
+    axes = ", ".join(map(repr, place.axes))
+    return f" ({operand.shape[index]} per shard over {axes})" if axes else ""
+
+
+def _bind_group(call: Call, operand: Operand, index: int, place: Place, found: dict[str, Bound]) -> None:
+    """Find the size of the one factor of a merged dim that is not known."""
+    whole, product, unknown = operand.whole(index, call.region.sizes), 1, list[str]()
+    for at, factor in enumerate(place.dim.factors):
+        key, number = key_of(place, at), getattr(factor, "number", None)
+        if number is not None:
+            found[key] = Bound(number, operand.subject, index)
+        if key in found:
+            product *= int(found[key].size)  # type: ignore[arg-type]
+        else:
+            unknown.append(key)
+    text = str(PatternDim(place.dim.factors, None, True))
+    if len(unknown) > 1:
+        names = " and ".join(map(repr, unknown))
+        raise call.fault(f"the sizes of {names} in '{text}' are not known", place.dim.span, f"pass {unknown[0]}=...")
+    if (unknown and (product == 0 or whole % product)) or (not unknown and whole != product):
+        known = " ".join(f"{key.split()[0]}={found[key].size}" for key in _keys(place) if key in found)
+        verb = "does not divide by" if unknown else "is not the product of"
+        what = f"{text}={whole}{_shards(operand, index, place)}, which {verb} {known or 1}"
+        if call.is_plain:
+            raise call.fault(f"{operand.subject.phrase} has {what}", place.dim.span)
+        raise call.wrong(WrongSize(f"has {what}", place.dim.span), operand.subject, operand.value)
+    for key in unknown:
+        found[key] = Bound(whole // product, operand.subject, index)
+
+
+def _keys(place: Place) -> list[str]:
+    return [key_of(place, at) for at in range(len(place.dim.factors))]
+
+
+def local(size: int, axes: tuple[str, ...], sizes: Mapping[str, int]) -> int:
+    """A factor's size on one shard."""
+    return size // prod(sizes[axis] for axis in axes)
