@@ -126,7 +126,7 @@ def lower(f: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 
 def tracing(mesh: Mesh) -> Iterator[Row]:
-    quickstart = programs.PAIRS["quickstart"](mesh)
+    quickstart = programs.quickstart(mesh)
     training = programs.training(mesh, LAYERS)
     inference = programs.inference(mesh, LAYERS)
     for name, limit, pair in (

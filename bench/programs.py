@@ -3,6 +3,8 @@
 Both of a pair map the same body, so that whatever differs between them is the library's doing.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,6 +29,7 @@ class Pair(NamedTuple):
 
 
 PAIRS: dict[str, Callable[[Mesh], Pair]] = {}
+COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute")
 
 
 def pair(make: Callable[[Mesh], Pair]) -> Callable[[Mesh], Pair]:
@@ -257,9 +260,28 @@ def training_step(mesh: Mesh) -> Pair:
     return training(mesh, layers=2)
 
 
-@pair
 def quickstart(mesh: Mesh) -> Pair:
+    """The quickstart's step, which has its collectives from patterns: another text than that by hand."""
     return Pair(*quickstart_step.steps(mesh))
+
+
+def sent(f: Callable[..., Any], args: tuple[Any, ...]) -> Counter[tuple[str, str, int, str]]:
+    """The collectives of a lowered program: their names, groups of devices, and operands' sizes and dtypes."""
+    found: Counter[tuple[str, str, int, str]] = Counter()
+
+    def walk(operation: Any) -> None:
+        name = operation.name.removeprefix("stablehlo.")
+        if name in COLLECTIVES:
+            groups = str(operation.attributes["replica_groups"])
+            *dims, dtype = str(operation.operands[0].type).removeprefix("tensor<").removesuffix(">").split("x")
+            found[name, groups, math.prod(map(int, dims)), dtype] += 1
+        for region in operation.regions:
+            for block in region:
+                for inner in block:
+                    walk(inner.operation)
+
+    walk(lowered(f, args).compiler_ir().operation)
+    return found
 
 
 def training(mesh: Mesh, layers: int) -> Pair:

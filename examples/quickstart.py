@@ -3,7 +3,8 @@
 A decoder-only transformer learns the Python standard library byte by byte, on a mesh of eight
 virtual CPU devices: dp=4 splits the batch and the weights at rest, tp=2 splits heads, ff and
 vocabulary. The whole training step, gradients and Adam included, is one `typed_shard_map`; its
-collectives are those of `jax.lax`. No PartitionSpec is written: the hints say it all.
+patterns are global mathematics, and their brackets say what is sent. No PartitionSpec is written:
+the hints say it all.
 
     python examples/quickstart.py
 
@@ -29,11 +30,24 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.sharding import Mesh
 
 import typedshmap as ts
-from typedshmap import Array, Float32, Int32, UInt8, check, shard, shard_size, size, typed, typed_shard_map
+from typedshmap import (
+    Array,
+    Float32,
+    Int32,
+    UInt8,
+    all_gather,
+    einsum,
+    logsumexp,
+    reduce,
+    shard,
+    size,
+    take,
+    typed,
+    typed_shard_map,
+)
 
 VOCAB, MODEL, HEADS, HEAD, FF, LAYERS = 256, 128, 4, 32, 512, 2
 BATCH, SEQ, STEPS, LEARNING_RATE = 32, 64, 250, 4e-3
@@ -79,65 +93,59 @@ Text = UInt8[Array, "[batch/dp] seq+1"]
 Loss = Float32[Array, ""]
 
 
-def gather(w: Array, axis: int) -> Array:
-    """FSDP: a whole weight right before its use. The gradient of the gather is a reduce-scatter."""
-    return lax.all_gather(w, "dp", axis=axis, tiled=True)
-
-
-def one_hot(ids: Tokens) -> Array:
-    """The columns of this shard of the vocabulary; a row of zeros where another shard has the token."""
-    first = lax.axis_index("tp") * shard_size("vocab")
-    return check(jax.nn.one_hot(ids - first, shard_size("vocab")), "[batch/dp] seq [vocab/tp]")
-
-
 @typed
-def embed(ids: Tokens, table: Float32[Array, "[vocab/tp] model ~dp"]) -> Stream:
-    rows = check(one_hot(ids) @ table, "[batch/dp] seq model +tp")
-    return lax.psum(rows, "tp")
+def embed(ids: Tokens, table: Float32[Array, "[vocab/tp] [model/dp]"]) -> Stream:
+    table = all_gather(table, "[v/tp] [m/dp] -> [v/tp] m ~dp")
+    return take(table, ids, "[v/tp] m, [b/dp] s -> [b/dp] s m")
 
 
 @typed
 def rms_norm(x: Stream, gain: Float32[Array, "model"]) -> Stream:
-    return gain * x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
+    return gain * x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
 
 
 @typed
 def attention(
     x: Stream,
-    qkv: Float32[Array, "3 model [heads/tp] head ~dp"],
-    out: Float32[Array, "[heads/tp] head model ~dp"],
+    qkv: Float32[Array, "3 [model/dp] [heads/tp] head"],
+    out: Float32[Array, "[heads/tp] head [model/dp]"],
 ) -> Stream:
-    q, k, v = check(jnp.einsum("bsm,cmhd->cbshd", x, qkv), "3 [batch/dp] seq [heads/tp] head")
-    scores = check(jnp.einsum("bqhd,bkhd->bhqk", q, k), "[batch/dp] [heads/tp] seq seq")
+    # FSDP: a whole weight right before its use; the gradient of a gather that says ~dp is a reduce-scatter.
+    qkv = all_gather(qkv, "c [m/dp] [h/tp] d -> c m [h/tp] d ~dp")
+    out = all_gather(out, "[h/tp] d [m/dp] -> [h/tp] d m ~dp")
+    q, k, v = einsum(x, qkv, "[b/dp] s m, c m [h/tp] d -> c [b/dp] s [h/tp] d")
+    scores = einsum(q, k, "[b/dp] q [h/tp] d, [b/dp] k [h/tp] d -> [b/dp] [h/tp] q k")
     causal = jnp.tril(jnp.ones((size("seq"), size("seq")), bool))
-    probabilities = jax.nn.softmax(jnp.where(causal, scores / size("head") ** 0.5, -jnp.inf))
-    mixed = check(jnp.einsum("bhqk,bkhd->bqhd", probabilities, v), "[batch/dp] seq [heads/tp] head")
-    return lax.psum(jnp.einsum("bshd,hdm->bsm", mixed, out), "tp")
+    weights = jax.nn.softmax(jnp.where(causal, scores / size("head") ** 0.5, -jnp.inf))
+    mixed = einsum(weights, v, "[b/dp] [h/tp] q k, [b/dp] k [h/tp] d -> [b/dp] q [h/tp] d")
+    return einsum(mixed, out, "[b/dp] s [h/tp] d, [h/tp] d m -> [b/dp] s m")
 
 
 @typed
-def mlp(x: Stream, up: Float32[Array, "model [ff/tp] ~dp"], down: Float32[Array, "[ff/tp] model ~dp"]) -> Stream:
-    h = check(jax.nn.gelu(x @ up), "[batch/dp] seq [ff/tp]")
-    return lax.psum(h @ down, "tp")
+def mlp(x: Stream, up: Float32[Array, "[model/dp] [ff/tp]"], down: Float32[Array, "[ff/tp] [model/dp]"]) -> Stream:
+    up = all_gather(up, "[m/dp] [f/tp] -> m [f/tp] ~dp")
+    down = all_gather(down, "[f/tp] [m/dp] -> [f/tp] m ~dp")
+    h = jax.nn.gelu(einsum(x, up, "[b/dp] s m, m [f/tp] -> [b/dp] s [f/tp]"))
+    return einsum(h, down, "[b/dp] s [f/tp], [f/tp] m -> [b/dp] s m")
 
 
 @typed
 def cross_entropy(logits: Float32[Array, "[batch/dp] seq [vocab/tp]"], targets: Tokens) -> Loss:
-    top = lax.pmax(lax.stop_gradient(logits.max(axis=-1)), "tp")
-    total = lax.psum(jnp.exp(logits - top[..., None]).sum(axis=-1), "tp")
-    chosen = lax.psum((logits * one_hot(targets)).sum(axis=-1), "tp")
-    losses = check(jnp.log(total) + top - chosen, "[batch/dp] seq")
-    # Loss names no mesh axis: without this psum it is an error, and not a wrong gradient.
-    return lax.psum(losses.sum(), "dp") / (size("batch") * size("seq"))
+    total = logsumexp(logits, "[b/dp] s [v/tp] -> [b/dp] s")
+    chosen = take(logits, targets, "[b/dp] s [v/tp], [b/dp] s -> [b/dp] s")
+    return reduce(total - chosen, "[b/dp] s ->", "mean")
 
 
 @typed
 def loss(weights: Weights, text: Text) -> Loss:
-    x = embed(text[:, :-1], gather(weights.embed, 1)) + gather(weights.positions, 1)
+    positions = all_gather(weights.positions, "s [m/dp] -> s m ~dp")
+    unembed = all_gather(weights.unembed, "[m/dp] [v/tp] -> m [v/tp] ~dp")
+    x = embed(text[:, :-1], weights.embed) + positions
     for layer in weights.layers:
-        x += attention(rms_norm(x, layer.attention_norm), gather(layer.qkv, 1), gather(layer.out, 2))
-        x += mlp(rms_norm(x, layer.mlp_norm), gather(layer.up, 0), gather(layer.down, 1))
-    return cross_entropy(rms_norm(x, weights.final_norm) @ gather(weights.unembed, 0), text[:, 1:])
+        x += attention(rms_norm(x, layer.attention_norm), layer.qkv, layer.out)
+        x += mlp(rms_norm(x, layer.mlp_norm), layer.up, layer.down)
+    logits = einsum(rms_norm(x, weights.final_norm), unembed, "[b/dp] s m, m [v/tp] -> [b/dp] s [v/tp]")
+    return cross_entropy(logits, text[:, 1:])
 
 
 def adam(state: State, gradients: Weights) -> State:
@@ -253,7 +261,9 @@ def show_mistake(title: str, expected: type[Exception], call: Callable[[], objec
 def show_mistakes(mesh: Mesh, state: State, text: Array, odd_text: Array) -> None:
     @typed
     def hasty_mlp(x: Stream, layer: Layer) -> Stream:
-        return jax.nn.gelu(x @ gather(layer.up, 0)) @ gather(layer.down, 1)
+        up = all_gather(layer.up, "[m/dp] [f/tp] -> m [f/tp] ~dp")
+        down = all_gather(layer.down, "[f/tp] [m/dp] -> [f/tp] m ~dp")
+        return jax.nn.gelu(x @ up) @ down
 
     @typed_shard_map
     def block(x: Stream, layer: Layer) -> Stream:

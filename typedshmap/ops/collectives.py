@@ -215,7 +215,8 @@ def _plan_exchanges(call: Call, operand: Operand, right: Laid) -> list[Exchange]
     leaving = {at: axes[len(k) :] for at, (axes, k) in enumerate(zip(before, kept, strict=True)) if axes[len(k) :]}
     coming = {at: axes[len(k) :] for at, (axes, k) in enumerate(zip(after, kept, strict=True)) if axes[len(k) :]}
     moves = [Exchange(axes, at, to) for at, axes in leaving.items() for to, other in coming.items() if other == axes]
-    if len(moves) != len(leaving) or len(moves) != len(coming):
+    # A dim that gives axes and gets others at once would be cut anew before it is put together.
+    if len(moves) != len(leaving) or len(moves) != len(coming) or leaving.keys() & coming.keys():
         raise _no_exchange(call, right, leaving, coming)
     call.require_manual(_axes_written_differently(call))
     if not moves and not _is_gathered_elsewhere(call):
