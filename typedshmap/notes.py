@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from . import _jax
@@ -11,6 +12,20 @@ from .hints.walk import Found
 
 _MARK = "typedshmap: in "
 _MOST = 24
+
+
+# What JAX says where a value's type refuses an operation: "reduced" in words, or in a type that it expected.
+_UNREDUCED = re.compile(r"\bunreduced\b")
+_REDUCED = re.compile(r"\breduced\b|\{[^{}]*\b[RU]:")
+
+
+def _cure(message: str) -> str | None:
+    """What to write where JAX refuses a value because it is reduced or unreduced."""
+    if _UNREDUCED.search(message):
+        return "a value marked '+axis' takes no part in this: take the sum first, or mark it '~axis' where it is made"
+    if _REDUCED.search(message):
+        return "a value gathered with '-axis' takes no part in this: gather it with '~axis', which has the same gradient"
+    return None
 
 
 def add_note(error: Exception, scope: Scope, region: Region, leaves: Iterable[Found]) -> None:
@@ -27,4 +42,6 @@ def add_note(error: Exception, scope: Scope, region: Region, leaves: Iterable[Fo
         lines.append(f"    and {len(arrays) - _MOST} more")
     sizes = sizes_text(scope.sizes)
     lines += [f"Mesh: {mesh_text(region.mesh or ())}"] + ([f"Sizes: {sizes}"] if sizes else [])
+    cure = _cure(str(error))
+    lines += [f"Hint: {cure}"] if cure else []
     error.add_note("\n".join(lines))

@@ -29,7 +29,7 @@ class Factor:
     @property
     def number(self) -> int | None:
         """The size of an anonymous factor, ``4``."""
-        return int(self.name) if self.name.isdigit() else None
+        return int(self.name) if self.name.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +214,8 @@ class _Parser:
         """item := bracketed | dots | dim"""
         if self.peek() == "[":
             dim: PatternDim | Dots = self.bracketed()
-        elif self.peek() in ("...", "…"):
-            dim = Dots(self.take().span)
+        elif self.peek() == "...":
+            dim = self.dots()
         else:
             dim = self.dim()
         if self.peek() == "/":
@@ -235,7 +235,7 @@ class _Parser:
         """bracketed := '[' dim '/' axes? ']'"""
         start = self.at
         self.take()
-        if self.peek() in ("...", "…"):
+        if self.peek() == "...":
             raise self.fault(
                 "the pattern shards any number of dims", cure="brackets hold one dim; name the dim that is sharded"
             )
@@ -294,8 +294,8 @@ class _Parser:
                 raise self.fault("the pattern has parentheses inside parentheses", cure="one level is enough")
             if self.peek() == "[":
                 raise self.sharded_factor(start)
-            is_dots = self.peek() in ("...", "…")
-            factors.append(Dots(self.take().span) if is_dots else self.factor())
+            is_dots = self.peek() == "..."
+            factors.append(self.dots() if is_dots else self.factor())
         self.take()
         return PatternDim(tuple(factors), None, True, self.since(start))
 
@@ -308,6 +308,17 @@ class _Parser:
             cure = f"put {text} first, [({text} ...)/{dim.axes}]: a merged dim is sharded on its major factor"
         return self.fault("the pattern has brackets inside parentheses", self.since(at), cure)
 
+    def dots(self) -> Dots:
+        """dots := '...'"""
+        start = self.at
+        span = self.take().span
+        before = self.tokens[start - 1] if start else None
+        touches_before = before is not None and before.kind in ("name", "number") and before.span[1] == span[0]
+        touches_after = self.kind() in ("name", "number") and self.here()[0] == span[1]
+        if touches_before or touches_after or (self.peek() == "..." and self.here()[0] == span[1]):
+            raise self.fault("the pattern has '...' without a space beside it", span, "separate dims by spaces")
+        return Dots(span)
+
     def factor(self) -> Factor:
         """factor := NAME | NUMBER"""
         if self.kind() not in ("name", "number"):
@@ -316,7 +327,7 @@ class _Parser:
         if token.kind == "number" and self.kind() == "name" and self.here()[0] == token.span[1]:
             name = self.take().text
             raise self.fault(f"the pattern has '{token.text}{name}', which is no name", self.since(self.at - 2))
-        if token.text.startswith("_") or token.text.endswith("_"):
+        if token.text != "_" and (token.text.startswith("_") or token.text.endswith("_")):
             raise self.fault(
                 f"the pattern has '{token.text}'; a name neither starts nor ends with an underscore", token.span
             )

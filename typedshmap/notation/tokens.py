@@ -35,7 +35,7 @@ class Token:
 
 
 _TOKEN = re.compile(
-    r"(?P<space>\s+)|(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|…|//|\*\*|[][(){}/,+\-*%=#?~.])"
+    r"(?P<space>\s+)|(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|//|\*\*|[][(){}/,+\-*%=#?~.])"
 )
 _OPEN, _CLOSE = "[({", "])}"
 

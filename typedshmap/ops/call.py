@@ -208,8 +208,15 @@ def call_here(verb: str, pattern: Pattern) -> Call:
     return Call(verb, pattern, current_region(), scope.function if scope is not None else None)
 
 
-def begin(verb: str, pattern: Any, operands: int, has_result: bool = True) -> Call:
+def begin(verb: str, pattern: Any, operands: int, has_result: bool = True, allows_underscore: bool = False) -> Call:
     """Read the pattern of a call.
+
+    Args:
+      verb: the operation.
+      pattern: what was written.
+      operands: how many arrays were given.
+      has_result: whether the pattern has two sides.
+      allows_underscore: whether ``_`` is a name, as in einops' einsum.
 
     Raises:
       PatternError: for one that cannot be read, or that has another number of operands.
@@ -224,7 +231,16 @@ def begin(verb: str, pattern: Any, operands: int, has_result: bool = True) -> Ca
     except SyntaxFault as fault:
         raise syntax_fault(call_here(verb, Pattern((), None, pattern)), fault) from None
     refuse_other_sides(call, operands, has_result)
+    if not allows_underscore:
+        _refuse_underscore(call)
     return call
+
+
+def _refuse_underscore(call: Call) -> None:
+    for side, _ in sides_of(call.pattern):
+        for factor in side.factors:
+            if factor.name == "_":
+                raise call.fault("the pattern has '_'; a name neither starts nor ends with an underscore", factor.span)
 
 
 def syntax_fault(call: Call, fault: SyntaxFault) -> TypedShmapError:

@@ -8,6 +8,7 @@ from typing import Any
 
 import einops
 import jax.numpy as jnp
+import numpy as np
 
 from .. import _jax
 from ..notation.patterns import Dots, PatternDim, Side
@@ -16,6 +17,8 @@ from .operands import Operand, equal_over, local, read_operands, remember_result
 from .shapes import refuse_lost_varying
 from .splits import refuse_addends_of_shards, splits_of
 from .sums import plan_sums, run_sums
+
+_NUMBERS = (bool, int, float, complex)
 
 
 def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_type: Any = None) -> Any:
@@ -47,7 +50,8 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
     *values, pattern = operands_and_pattern or ("",)
     if not values and not isinstance(pattern, str):
         values, pattern = [pattern], None
-    call = begin("einsum", pattern, len(values))
+    values = [np.asarray(value) if isinstance(value, _NUMBERS) else value for value in values]
+    call = begin("einsum", pattern, len(values), allows_underscore=True)
     _check_names(call)
     operands = read_operands(call, tuple(values))
     extents = solve(call, operands, {})
@@ -70,7 +74,7 @@ def _check_names(call: Call) -> None:
     known = {name for side in call.pattern.operands for name in side.names}
     for index, side in enumerate((*call.pattern.operands, call.result)):
         for dim in side.dims:
-            if isinstance(dim, PatternDim) and (dim.is_group or dim.factors[0].__str__().isdigit()):
+            if isinstance(dim, PatternDim) and (dim.is_group or str(dim.factors[0]).isdecimal()):
                 cure = "merge and split dims by rearrange; give a number a name"
                 raise call.fault(f"einsum takes no '{dim}', only names", dim.span, cure)
         is_result = index == len(call.pattern.operands)
@@ -79,9 +83,6 @@ def _check_names(call: Call) -> None:
                 raise call.fault(f"the pattern has '{factor}' only on the right", factor.span)
             if is_result and factor.name in side.names[:at]:
                 raise call.fault(f"the pattern has '{factor}' twice in its result", factor.span)
-    dots = call.result.dots
-    if dots is not None and not any(side.dots for side in call.pattern.operands):
-        raise call.fault("the pattern has '...' only on the right", dots.span)
 
 
 def _contract(call: Call, operands: list[Operand], precision: Any, preferred_element_type: Any) -> Any:

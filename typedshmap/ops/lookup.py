@@ -71,7 +71,7 @@ def _check_names(call: Call) -> str:
     table, ids, result = (*call.pattern.operands, call.result)
     for index, side in enumerate((table, ids, result)):
         for dim in side.dims:
-            if isinstance(dim, PatternDim) and (dim.is_group or str(dim.factors[0]).isdigit()):
+            if isinstance(dim, PatternDim) and (dim.is_group or str(dim.factors[0]).isdecimal()):
                 raise call.fault(f"take takes no '{dim}', only names", dim.span, "merge and split dims by rearrange")
         for at, name in enumerate(side.names):
             if name in side.names[:at]:

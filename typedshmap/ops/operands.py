@@ -84,7 +84,7 @@ def _check(call: Call, index: int, value: Any, subject: Subject, equal: frozense
     if isinstance(fit.what, RankMismatch) and call.is_plain:
         expected, got = fit.what.expected, fit.what.got
         least = "at least " if fit.what.at_least else ""
-        problem = f"{subject.phrase} has {got} dims, but the pattern has {least}{expected}"
+        problem = f"{subject.phrase} has {got} dim{'s' * (got != 1)}, but the pattern has {least}{expected}"
         raise call.fault(problem, call.pattern.operands[index].span)
     raise call.error(fit)
 
@@ -175,8 +175,16 @@ def _bind(call: Call, operand: Operand, index: int, place: Place, found: dict[st
     if number is not None and number != whole:
         raise _other_size(call, operand, index, place, number, None)
     known = found.setdefault(key, Bound(whole, operand.subject, index))
+    if _broadcasts(call) and 1 in (whole, known.size):
+        # einops leaves an einsum to NumPy and JAX, where a size of 1 goes with any other.
+        found[key] = known if whole == 1 else Bound(whole, operand.subject, index)
+        return
     if known.size != whole and not key.startswith("…"):
         raise _other_size(call, operand, index, place, int(known.size), known)  # type: ignore[arg-type]
+
+
+def _broadcasts(call: Call) -> bool:
+    return call.verb == "einsum" and call.is_plain
 
 
 def _other_size(
@@ -185,10 +193,7 @@ def _other_size(
     whole = operand.whole(index, call.region.sizes)
     name = str(place.dim.factors[0])
     if call.is_plain:
-        origin = "" if known is None or known.subject == operand.subject else f"{known.subject.phrase} has "
-        problem = f"{operand.subject.phrase} has {_sized(name, index, whole)}, but {origin}{name}={expected}"
-        return call.fault(problem if known else problem.replace(f"{name}={expected}", "the pattern says " + name),
-                          place.dim.span)  # fmt: skip
+        return call.fault(_other_plain_size(operand, index, name, whole, expected, known), place.dim.span)
     if known is not None and known.subject.kind == "argument":
         problem = f"has {name}={whole}{_shards(operand, index, place)}, but {name}={expected} was passed"
         return call.wrong(WrongSize(problem, place.dim.span), operand.subject, operand.value)
@@ -198,8 +203,19 @@ def _other_size(
     return call.wrong(what, operand.subject, operand.value)
 
 
+def _other_plain_size(operand: Operand, index: int, name: str, whole: int, expected: int, known: Bound | None) -> str:
+    has = f"{operand.subject.phrase} has {_sized(name, index, whole)}"
+    if known is None:
+        return f"{has}, but the pattern says {expected}"
+    if known.subject.kind == "argument":
+        return f"{has}, but {name}={expected} was passed"
+    if known.subject == operand.subject:
+        return f"{has} in dim {index}, but {name}={expected} in dim {known.dim}"
+    return f"{has}, but {known.subject.phrase} has {name}={expected}"
+
+
 def _sized(name: str, index: int, whole: int) -> str:
-    return f"size {whole} in dim {index}" if name.isdigit() else f"{name}={whole}"
+    return f"size {whole} in dim {index}" if name.isdecimal() else f"{name}={whole}"
 
 
 def _shards(operand: Operand, index: int, place: Place) -> str:

@@ -122,14 +122,16 @@ def _einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction:
     if verb != "reduce":
         _refuse_moves(call, operand, right, inherited)
     refuse_addends_of_shards(call, operands, splits)
-    if reduction is not None:
+    if call.verb == "reduce":
         refuse_marks(call, reduction, operand, right, owed)
     shapes = [prod(local(extents[k], splits.get(k, ()), call.region.sizes) for k in _keys(p)) for p in right.places]
     sums = plan_sums(call, right, inherited, owed, shapes)
     refuse_lost_varying(call, operands, right)
     plan = Local(_local_pattern(call, splits, extents), _local_lengths(call, left, right, splits, extents, lengths))
     value = _run(call, operand, plan, reduction, owed)
-    value = run_sums(call, value, sums) if reduction is None else combine(call, value, sums, reduction, operand, owed)
+    value = (
+        run_sums(call, value, sums) if call.verb != "reduce" else combine(call, value, sums, reduction, operand, owed)
+    )
     return remember_result(call, value, right, equal_over(operands))
 
 
@@ -158,9 +160,10 @@ def _check_names(call: Call, lengths: Mapping[str, int], reduction: Reduction | 
         if name not in (*left.names, *right.names):
             raise call.fault(f"'{name}' is passed as a size, but the pattern does not name it")
         if not hasattr(length, "__index__") or isinstance(length, bool) or length < 0:
-            raise call.fault(f"the size of '{name}' is {length!r}, and no integer", call.span_of(-1, name))
-    if isinstance(reduction, str) and reduction not in REDUCTIONS:
-        raise call.fault(f"the reduction '{reduction}' is not known", None, f"known are {', '.join(REDUCTIONS)}")
+            raise call.fault(f"the size of '{name}' is {length!r}, and no size", call.span_of(-1, name))
+    is_known = call.verb != "reduce" or callable(reduction) or reduction in REDUCTIONS
+    if not is_known:
+        raise call.fault(f"the reduction {reduction!r} is not known", None, f"known are {', '.join(REDUCTIONS)}")
 
 
 def _repeated(names: Sequence[str]) -> list[str]:

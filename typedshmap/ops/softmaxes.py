@@ -95,7 +95,7 @@ def _check_names(call: Call, known: tuple[str, ...]) -> None:
     sides = call.pattern.operands if call.pattern.result is None else (*call.pattern.operands, call.result)
     for index, side in enumerate(sides):
         for dim in side.dims:
-            if isinstance(dim, PatternDim) and (dim.is_group or str(dim.factors[0]).isdigit()):
+            if isinstance(dim, PatternDim) and (dim.is_group or str(dim.factors[0]).isdecimal()):
                 raise call.fault(f"{call.verb} takes no '{dim}', only names", dim.span, "rearrange splits and merges")
         for at, factor in enumerate(side.factors):
             if factor.name not in known:
