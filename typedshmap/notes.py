@@ -24,7 +24,9 @@ def _cure(message: str) -> str | None:
     if _UNREDUCED.search(message):
         return "a value marked '+axis' takes no part in this: take the sum first, or mark it '~axis' where it is made"
     if _REDUCED.search(message):
-        return "a value gathered with '-axis' takes no part in this: gather it with '~axis', which has the same gradient"
+        return (
+            "a value gathered with '-axis' takes no part in this: gather it with '~axis', which has the same gradient"
+        )
     return None
 
 

@@ -6,12 +6,12 @@ sizes that its hints bound. Threads do not see each other's scopes.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from .. import _jax
 from ..errors.failures import Failure, Report
@@ -22,6 +22,7 @@ from ..notation.sizes import NO_SIZES, Sizes
 from .array import ArrayHint
 from .axes import current_aliases, current_depth
 
+T = TypeVar("T")
 Axes = tuple[tuple[str, int], ...]
 """Mesh axes with their sizes."""
 
@@ -105,6 +106,7 @@ class Known:
         self.layouts: dict[ArrayHint, Layout | UnknownAxis | AxisTwice] = {}
         self.specs: dict[tuple[ArrayHint, int], Any] = {}
         self.plain: dict[ArrayHint, Any] = {}
+        self.plans: dict[Any, Any] = {}
 
     def layout(self, hint: ArrayHint) -> Layout | UnknownAxis | AxisTwice:
         found = self.layouts.get(hint)
@@ -114,6 +116,15 @@ class Known:
                 self.specs.clear()
                 self.plain.clear()
             found = self.layouts[hint] = resolve(hint.spec, self.aliases, self.mesh)
+        return found
+
+    def plan(self, key: Any, make: Callable[[], T]) -> T:
+        """What was worked out under a key, of shapes and patterns only; an error is raised anew each time."""
+        found = self.plans.get(key)
+        if found is None:
+            if len(self.plans) >= _MOST_HINTS:
+                self.plans.clear()
+            found = self.plans[key] = make()
         return found
 
     def spec(self, hint: ArrayHint, rank: int) -> Any:

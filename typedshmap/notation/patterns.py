@@ -331,6 +331,8 @@ class _Parser:
             raise self.fault(
                 f"the pattern has '{token.text}'; a name neither starts nor ends with an underscore", token.span
             )
+        if token.kind == "name" and not token.text.isidentifier():
+            raise self.fault(f"the pattern has '{token.text}', which is no name", token.span)
         return Factor(token.text, token.span)
 
     def cure(self) -> str | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import _jax
 from ..errors import TypedShmapError, error_of
@@ -18,6 +18,7 @@ from ..notation.patterns import Dots, Factor, Pattern, PatternDim, Side, parse_p
 from ..notation.sizes import NO_SIZES, Sizes, Subject
 from ..notation.tokens import RepeatedAxis, SyntaxFault
 
+T = TypeVar("T")
 _PATTERN = Subject("pattern", "pattern")
 RESULT = Subject("operand", "result")
 
@@ -127,6 +128,13 @@ class Call:
         Raises:
           MeshAxisError: for an axis that is unknown, or stands twice.
         """
+        return self.plan(("lay", index, rank, dots), lambda: self._lay(index, rank, dots))
+
+    def plan(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """What was worked out before of this pattern in this region; the key tells shapes, and what else matters."""
+        return self.region.known.plan((self.pattern.source, self.verb, *key), make)
+
+    def _lay(self, index: int, rank: int, dots: int | None) -> Laid:
         side, hint = sides_of(self.pattern)[index]
         layout = self.region.layout(hint)
         if not isinstance(layout, Layout):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import einops
@@ -12,11 +13,11 @@ import numpy as np
 
 from .. import _jax
 from ..notation.patterns import Dots, PatternDim, Side
-from .call import Call, begin
-from .operands import Operand, equal_over, local, read_operands, remember_result, solve
+from .call import Call, Laid, begin
+from .operands import Operand, equal_over, key_of_operands, local, read_operands, remember_result, solve
 from .shapes import refuse_lost_varying
 from .splits import refuse_addends_of_shards, splits_of
-from .sums import plan_sums, run_sums
+from .sums import Sums, plan_sums, run_sums
 
 _NUMBERS = (bool, int, float, complex)
 
@@ -52,10 +53,33 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
         values, pattern = [pattern], None
     values = [np.asarray(value) if isinstance(value, _NUMBERS) else value for value in values]
     call = begin("einsum", pattern, len(values), allows_underscore=True)
-    _check_names(call)
     operands = read_operands(call, tuple(values))
+    plan = call.plan(key_of_operands(operands), lambda: _plan(call, operands))
+    value = _contract(call, operands, plan, precision, preferred_element_type)
+    return remember_result(call, run_sums(call, value, plan.sums), plan.result, plan.equal)
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """What an einsum does.
+
+    Attributes:
+      letters: the contraction on one shard, as `jax.numpy.einsum` reads it.
+      sums: the sums over mesh axes.
+      result: how the result lies.
+      equal: the axes over which the result is known to be equal.
+    """
+
+    letters: str
+    sums: Sums
+    result: Laid
+    equal: frozenset[str]
+
+
+def _plan(call: Call, operands: list[Operand]) -> Contraction:
+    _check_names(call)
     extents = solve(call, operands, {})
-    dots = max(sum(n.startswith("…") for p in o.laid.places for n in p.names) for o in operands) if operands else 0
+    dots = max((sum(n.startswith("…") for p in o.laid.places for n in p.names) for o in operands), default=0)
     right = call.lay(-1, dots=dots)
     splits = splits_of(call, operands, extents, ())
     refuse_addends_of_shards(call, operands, splits)
@@ -65,8 +89,7 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
     shapes = [local(extents[p.names[0]], s, call.region.sizes) for p, s in zip(right.places, inherited, strict=True)]
     sums = plan_sums(call, right, inherited, owed, shapes)
     refuse_lost_varying(call, operands, right)
-    value = _contract(call, operands, precision, preferred_element_type)
-    return remember_result(call, run_sums(call, value, sums), right, equal_over(operands))
+    return Contraction(_letters(call), sums, right, equal_over(operands))
 
 
 def _check_names(call: Call) -> None:
@@ -85,7 +108,9 @@ def _check_names(call: Call) -> None:
                 raise call.fault(f"the pattern has '{factor}' twice in its result", factor.span)
 
 
-def _contract(call: Call, operands: list[Operand], precision: Any, preferred_element_type: Any) -> Any:
+def _contract(
+    call: Call, operands: list[Operand], plan: Contraction, precision: Any, preferred_element_type: Any
+) -> Any:
     """The contraction on one shard."""
     values = [operand.value for operand in operands]
     options = {"precision": precision, "preferred_element_type": preferred_element_type}
@@ -95,7 +120,7 @@ def _contract(call: Call, operands: list[Operand], precision: Any, preferred_ele
         return einops.einsum(*arguments)
     if call.region.typed:
         values = [_operand_of_product(call, operand) for operand in operands]
-    return jnp.einsum(_letters(call), *values, **options)
+    return jnp.einsum(plan.letters, *values, **options)
 
 
 def _operand_of_product(call: Call, operand: Operand) -> Any:

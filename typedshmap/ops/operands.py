@@ -91,7 +91,7 @@ def _check(call: Call, index: int, value: Any, subject: Subject, equal: frozense
 
 def _compare(call: Call, laid: Laid, known: Remembered, subject: Subject, value: Any) -> None:
     """Refuse a pattern that reads a value in another layout than it is known to have."""
-    if len(known.parts) != len(laid.places):
+    if len(known.parts) != len(laid.places) or (known.parts == laid.parts and known.unreduced == laid.unreduced):
         return
     loose = known.varying | laid.varying
     for at, (place, axes) in enumerate(zip(laid.places, known.parts, strict=True)):
@@ -129,6 +129,11 @@ def remember_result(
         text, place = f'"{call.pattern.source}"', call.where
         remember(value, Remembered(laid.parts, laid.unreduced, laid.varying, equal, text, place))
     return value
+
+
+def key_of_operands(operands: list[Operand]) -> tuple[Any, ...]:
+    """What a plan depends on beside its pattern: shapes, and where shards are known to be equal."""
+    return tuple((operand.shape, operand.equal) for operand in operands)
 
 
 def equal_over(operands: list[Operand]) -> frozenset[str]:

@@ -13,10 +13,10 @@ from .. import _jax
 from ..errors import TypedShmapError
 from ..notation.patterns import Dots, PatternDim, Side
 from .call import Call, Laid, begin
-from .operands import Operand, equal_over, key_of, local, read_operands, remember_result, solve
+from .operands import Operand, equal_over, key_of, key_of_operands, local, read_operands, remember_result, solve
 from .reductions import REDUCTIONS, combine, refuse_marks
 from .splits import Interleaved, Splits, axes_of_merged, refuse_addends_of_shards, says, splits_of
-from .sums import plan_sums, run_sums
+from .sums import Sums, plan_sums, run_sums
 
 T = TypeVar("T")
 Reduction = str | Callable[[Any, tuple[int, ...]], Any]
@@ -97,11 +97,24 @@ def reduce(x: T, pattern: str, reduction: Reduction, **axes_lengths: int) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
-    """What einops does on one shard."""
+class Reshaping:
+    """What an operation of einops does.
 
-    pattern: str
+    Attributes:
+      local: the pattern on one shard.
+      lengths: the sizes that einops needs there.
+      sums: the sums over mesh axes.
+      owed: per axis that is summed over what is summed there.
+      result: how the result lies.
+      equal: the axes over which the result is known to be equal.
+    """
+
+    local: str
     lengths: Mapping[str, int]
+    sums: Sums
+    owed: Mapping[str, str]
+    result: Laid
+    equal: frozenset[str]
 
 
 def _einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction: Reduction | None = None) -> Any:
@@ -109,17 +122,28 @@ def _einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction:
     if isinstance(x, list):
         x = einops.rearrange(x, "... -> ...")  # stacks them
     _check_names(call, lengths, reduction)
-    (operand,) = operands = read_operands(call, (x,))
-    extents = solve(call, operands, lengths)
-    left = operand.laid
-    dots = sum(str(f).startswith("…") for place in left.places for f in place.dim.factors)
-    right = call.lay(-1, dots=dots)
+    operands = read_operands(call, (x,))
+    lengths = {name: int(length) for name, length in lengths.items()}
+    key = (key_of_operands(operands), tuple(lengths.items()), reduction if isinstance(reduction, str) else "function")
+    plan = call.plan(key, lambda: _plan(call, operands, lengths, reduction))
+    value = _run(call, operands[0], plan, reduction)
+    if verb == "reduce":
+        value = combine(call, value, plan.sums, reduction, operands[0], plan.owed)
+    else:
+        value = run_sums(call, value, plan.sums)
+    return remember_result(call, value, plan.result, plan.equal)
+
+
+def _plan(call: Call, operands: list[Operand], lengths: Mapping[str, int], reduction: Reduction | None) -> Reshaping:
+    (operand,) = operands
+    left, extents = operand.laid, solve(call, operands, lengths)
+    right = call.lay(-1, dots=sum(str(f).startswith("…") for place in left.places for f in place.dim.factors))
     _bind_new(call, right, extents)
     splits = splits_of(call, operands, extents, right.places)
     inherited = [_inherited(call, left, right, at, splits, extents) for at in range(len(right.places))]
     _check_merges(call, left, splits, extents)
     owed = _owed(call, operand, right, splits)
-    if verb != "reduce":
+    if call.verb != "reduce":
         _refuse_moves(call, operand, right, inherited)
     refuse_addends_of_shards(call, operands, splits)
     if call.verb == "reduce":
@@ -127,12 +151,8 @@ def _einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction:
     shapes = [prod(local(extents[k], splits.get(k, ()), call.region.sizes) for k in _keys(p)) for p in right.places]
     sums = plan_sums(call, right, inherited, owed, shapes)
     refuse_lost_varying(call, operands, right)
-    plan = Local(_local_pattern(call, splits, extents), _local_lengths(call, left, right, splits, extents, lengths))
-    value = _run(call, operand, plan, reduction, owed)
-    value = (
-        run_sums(call, value, sums) if call.verb != "reduce" else combine(call, value, sums, reduction, operand, owed)
-    )
-    return remember_result(call, value, right, equal_over(operands))
+    local_lengths = _local_lengths(call, left, right, splits, extents, lengths)
+    return Reshaping(_local_pattern(call, splits, extents), local_lengths, sums, owed, right, equal_over(operands))
 
 
 def _has_open_dots(side: Side) -> bool:
@@ -159,8 +179,10 @@ def _check_names(call: Call, lengths: Mapping[str, int], reduction: Reduction | 
     for name, length in lengths.items():
         if name not in (*left.names, *right.names):
             raise call.fault(f"'{name}' is passed as a size, but the pattern does not name it")
-        if not hasattr(length, "__index__") or isinstance(length, bool) or length < 0:
-            raise call.fault(f"the size of '{name}' is {length!r}, and no size", call.span_of(-1, name))
+        if not hasattr(length, "__index__") or isinstance(length, bool):
+            raise call.fault(f"the size of '{name}' is {length!r}, and no integer", call.span_of(-1, name))
+        if length < 0:
+            raise call.fault(f"the size of '{name}' is {length}, which is negative", call.span_of(-1, name))
     is_known = call.verb != "reduce" or callable(reduction) or reduction in REDUCTIONS
     if not is_known:
         raise call.fault(f"the reduction {reduction!r} is not known", None, f"known are {', '.join(REDUCTIONS)}")
@@ -305,16 +327,16 @@ def _local_lengths(
     return {key: local(extents[key], splits.get(key, ()), call.region.sizes) for key in named}
 
 
-def _run(call: Call, operand: Operand, plan: Local, reduction: Reduction | None, owed: Mapping[str, str]) -> Any:
+def _run(call: Call, operand: Operand, plan: Reshaping, reduction: Reduction | None) -> Any:
     """What einops makes of one shard; what it still refuses is a fault of the pattern."""
     value = operand.value
     try:
         if reduction is None:
             verb = einops.rearrange if call.verb == "rearrange" else einops.repeat
-            return verb(value, plan.pattern, **plan.lengths)
+            return verb(value, plan.local, **plan.lengths)
         if call.region.typed:
             value = _jax.without_reduced(value)
         how = "sum" if reduction == "mean" and call.region.typed and _jax.manual_type(value).unreduced else reduction
-        return einops.reduce(value, plan.pattern, how, **plan.lengths)
+        return einops.reduce(value, plan.local, how, **plan.lengths)
     except einops.EinopsError as error:
         raise call.fault(str(error).splitlines()[-1].strip(), (0, len(call.pattern.source))) from None
