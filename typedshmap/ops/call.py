@@ -12,7 +12,7 @@ from ..errors import TypedShmapError, error_of
 from ..errors.failures import Failure, HintText, NotManual, PatternFault
 from ..hints.array import ArrayHint
 from ..hints.scope import Region, current_region, current_scope
-from ..notation.layout import AxisTwice, Layout
+from ..notation.layout import AxisTwice, Layout, UnknownAxis
 from ..notation.nodes import Span
 from ..notation.patterns import Dots, Factor, Pattern, PatternDim, Side, parse_pattern
 from ..notation.sizes import NO_SIZES, Sizes, Subject
@@ -140,6 +140,7 @@ class Call:
         if not isinstance(layout, Layout):
             raise self.error(Failure(layout, _PATTERN, self.text))
         held = self.region.sizes
+        self._refuse_idle_marks(side)
         places: list[Place] = []
         count = rank - len(side.dims) + 1 if dots is None else dots
         for dim, axes in zip(side.dims, layout.parts, strict=True):
@@ -152,10 +153,37 @@ class Call:
         marks = (layout.unreduced & manual, layout.reduced & manual, layout.varying & manual)
         return Laid(side, tuple(places), *marks)
 
+    def meaning(self, name: str) -> tuple[str, ...]:
+        """The mesh axes that a name in the pattern stands for."""
+        return dict(self.region.aliases).get(name, (name,))
+
+    def _refuse_idle_marks(self, side: Side) -> None:
+        """A mark is about a manual axis; of Explicit ones JAX's types know ``+`` and ``-`` outside, too."""
+        known = frozenset(self.region.sizes) if self.region.held else self.region.explicit
+        for mark in side.marks:
+            for axis in self.meaning(mark.axis):
+                if axis not in known or (mark.sign == "~" and not self.region.held):
+                    raise self.not_manual(axis, mark.span)
+
+    def not_manual(self, axis: str, span: Span | None) -> TypedShmapError:
+        """The exception for something that happens over an axis that is not manual here."""
+        mesh = None if self.region.mesh is None else tuple(name for name, _ in self.region.mesh)
+        if mesh is not None and axis not in mesh:
+            others = tuple(name for name, _ in self.region.aliases if name not in mesh)
+            place = span or (0, len(self.pattern.source))
+            return self.error(Failure(UnknownAxis(axis, axis, place, mesh, others), _PATTERN, self.text))
+        return self.error(Failure(NotManual(axis, span), _PATTERN, self.text))
+
+    @property
+    def has_idle_name(self) -> bool:
+        """Whether an alias in the pattern stands for no mesh axis here, so that there may be nothing to do."""
+        sides = (side for side, _ in sides_of(self.pattern))
+        names = [name for side in sides for name in (*_names_of_axes(side), *(mark.axis for mark in side.marks))]
+        return any(not self.meaning(name) for name in names)
+
     def written_axes(self) -> dict[str, Span]:
         """Every mesh axis that the pattern names, aliases applied, with its place."""
         found: dict[str, Span] = {}
-        aliases = dict(self.region.aliases)
         for side, hint in sides_of(self.pattern):
             layout = self.region.layout(hint)
             if not isinstance(layout, Layout):
@@ -163,7 +191,7 @@ class Call:
             places = [(name, dim.axes.span) for dim in side.dims if isinstance(dim, PatternDim) and dim.axes
                       for name in dim.axes.names] + [(mark.axis, mark.span) for mark in side.marks]  # fmt: skip
             for name, span in places:
-                for axis in aliases.get(name, (name,)):
+                for axis in self.meaning(name):
                     found.setdefault(axis, span)
         return found
 
@@ -179,7 +207,7 @@ class Call:
         written = self.written_axes()
         for axis in written if axes is None else axes:
             if axis not in self.region.sizes:
-                raise self.error(Failure(NotManual(axis, written.get(axis)), _PATTERN, self.text))
+                raise self.not_manual(axis, written.get(axis))
 
     def span_of(self, index: int, name: str) -> Span:
         """Where a dim with this factor stands in a side; the side itself if there is none."""
@@ -188,6 +216,11 @@ class Call:
             if isinstance(dim, PatternDim) and name in map(str, dim.factors):
                 return dim.span
         return side.span
+
+
+def _names_of_axes(side: Side) -> list[str]:
+    dims = [dim for dim in side.dims if isinstance(dim, PatternDim)]
+    return [name for dim in dims if dim.axes is not None for name in dim.axes.names]
 
 
 def each_of(dots: Dots, count: int) -> tuple[Factor, ...]:

@@ -72,11 +72,10 @@ def _plan_gathers(call: Call, operand: Operand, right: Laid) -> list[Gather]:
         if before[: len(after)] != after:
             raise _not_a_prefix(call, right, at, before, after)
         found += _by_mark(right, at, before[len(after) :])
+    call.require_manual(_axes_that_go(call))
     gone = {axis for gather in found for axis in gather.axes}
-    written = gone | {axis for axis in call.written_axes() if axis not in call.region.sizes}
-    if not gone and not _is_gathered_elsewhere(call):
+    if not gone and not call.has_idle_name:
         raise call.fault("the pattern gathers nothing: both sides are split alike", right.side.span)
-    call.require_manual(written & _axes_that_go(call))
     refuse_other_marks(call, operand, right, gone)
     return found
 
@@ -95,22 +94,12 @@ def _by_mark(right: Laid, at: int, axes: tuple[str, ...]) -> list[Gather]:
 
 def _axes_that_go(call: Call) -> set[str]:
     """The axes that split a dim on the left and none on the right, whether manual here or not."""
-    aliases = dict(call.region.aliases)
 
     def axes(side: Any) -> set[str]:
         names = (n for dim in side.dims if getattr(dim, "axes", None) for n in dim.axes.names)
-        return {axis for name in names for axis in aliases.get(name, (name,))}
+        return {axis for name in names for axis in call.meaning(name)}
 
     return axes(call.pattern.operands[0]) - axes(call.result)
-
-
-def _is_gathered_elsewhere(call: Call) -> bool:
-    """Whether a name that stands for no mesh axis here is gathered where it stands for one."""
-    left, right = call.pattern.operands[0], call.result
-    return any(
-        getattr(before, "axes", None) != getattr(after, "axes", None)
-        for before, after in zip(left.dims, right.dims, strict=True)
-    )
 
 
 def _not_a_prefix(call: Call, right: Laid, at: int, before: tuple[str, ...], after: tuple[str, ...]) -> Exception:
@@ -210,6 +199,7 @@ class Exchange:
 
 def _plan_exchanges(call: Call, operand: Operand, right: Laid) -> list[Exchange]:
     """Minor axes of dims that became minor axes of other dims."""
+    call.require_manual(_axes_written_differently(call))
     before, after = operand.laid.parts, right.parts
     kept = [_common(a, b) for a, b in zip(before, after, strict=True)]
     leaving = {at: axes[len(k) :] for at, (axes, k) in enumerate(zip(before, kept, strict=True)) if axes[len(k) :]}
@@ -218,8 +208,7 @@ def _plan_exchanges(call: Call, operand: Operand, right: Laid) -> list[Exchange]
     # A dim that gives axes and gets others at once would be cut anew before it is put together.
     if len(moves) != len(leaving) or len(moves) != len(coming) or leaving.keys() & coming.keys():
         raise _no_exchange(call, right, leaving, coming)
-    call.require_manual(_axes_written_differently(call))
-    if not moves and not _is_gathered_elsewhere(call):
+    if not moves and not call.has_idle_name:
         raise call.fault("the pattern moves nothing: both sides are split alike", right.side.span)
     return moves
 
@@ -230,11 +219,10 @@ def _common(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _axes_written_differently(call: Call) -> set[str]:
-    aliases = dict(call.region.aliases)
     pairs = zip(call.pattern.operands[0].dims, call.result.dims, strict=True)
     both = [(getattr(a, "axes", None), getattr(b, "axes", None)) for a, b in pairs]
     names = {n for a, b in both if a != b for axes in (a, b) if axes is not None for n in axes.names}
-    return {axis for name in names for axis in aliases.get(name, (name,))}
+    return {axis for name in names for axis in call.meaning(name)}
 
 
 def _no_exchange(
@@ -298,9 +286,10 @@ def ppermute(x: T, pattern: str, *, shift: int, axis: str | None = None) -> T:
 
 def _axes_to_shift(call: Call, operand: Operand, axis: str | None) -> tuple[str, ...]:
     groups = [axes for axes in operand.laid.parts if axes]
-    groups += [(name,) for name in sorted(operand.laid.varying)]
+    groups += [call.meaning(mark.axis) for mark in operand.laid.side.marks if mark.sign == "~"]
+    groups = [axes for axes in groups if axes]
     if axis is not None:
-        wanted = dict(call.region.aliases).get(axis, (axis,))
+        wanted = call.meaning(axis)
         call.require_manual(wanted)
         if wanted and not any(set(wanted) <= set(axes) for axes in groups):
             raise call.fault(f"axis='{axis}' is not among the axes of the pattern", None, "write it in the pattern")

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import _jax
 from ..notation.patterns import Dots, PatternDim, Side
-from .call import Call, Laid, begin
+from .call import Call, Laid, begin, sides_of
 from .operands import Operand, equal_over, key_of_operands, local, read_operands, remember_result, solve
 from .shapes import refuse_lost_varying
 from .splits import refuse_addends_of_shards, splits_of
@@ -114,6 +114,7 @@ def _contract(
     """The contraction on one shard."""
     values = [operand.value for operand in operands]
     options = {"precision": precision, "preferred_element_type": preferred_element_type}
+    options["out_sharding"] = _explicit_result(call, plan, values)
     options = {name: option for name, option in options.items() if option is not None}
     if not options and not any(_jax.is_jax_array(value) for value in values):
         arguments: list[Any] = [*values, _without_sharding(call)]
@@ -121,6 +122,13 @@ def _contract(
     if call.region.typed:
         values = [_operand_of_product(call, operand) for operand in operands]
     return jnp.einsum(plan.letters, *values, **options)
+
+
+def _explicit_result(call: Call, plan: Contraction, values: list[Any]) -> Any:
+    """The sharding of a global result on Explicit axes, which JAX asks for where dims that are split are summed."""
+    if call.region.held or all(_jax.explicit_spec(value) is None for value in values):
+        return None
+    return call.region.spec(sides_of(call.pattern)[-1][1], len(plan.result.places))
 
 
 def _operand_of_product(call: Call, operand: Operand) -> Any:

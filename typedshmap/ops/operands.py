@@ -11,11 +11,12 @@ from math import prod
 from typing import Any
 
 from .. import _jax
-from ..errors.failures import Failure, OtherLayout, Varies, WrongSize
-from ..hints.leaf import check_leaf
+from ..errors.failures import Failure, NotAnArray, OtherLayout, Varies, WrongSize
+from ..hints.array import ArrayHint
+from ..hints.leaf import check_leaf, describe
 from ..hints.memory import Remembered, recall, remember
 from ..hints.plain import plain_of
-from ..notation.match import RankMismatch, SizeMismatch
+from ..notation.match import SizeMismatch
 from ..notation.nodes import Dim, Name
 from ..notation.patterns import PatternDim
 from ..notation.sizes import NO_SIZES, Bound, Subject
@@ -71,6 +72,9 @@ def _read(call: Call, index: int, value: Any) -> Operand:
 def _check(call: Call, index: int, value: Any, subject: Subject, equal: frozenset[str]) -> None:
     """Rank, varying and unreduced axes, and for a global array its sharding, as a hint's check does."""
     hint = sides_of(call.pattern)[index][1]
+    if call.is_plain:
+        _check_rank(call, index, value, subject, hint)
+        return
     plain = plain_of(hint, call.region)
     if plain is not None and plain.match(value, NO_SIZES, subject) is not None:
         return
@@ -81,12 +85,20 @@ def _check(call: Call, index: int, value: Any, subject: Subject, equal: frozense
         return
     if isinstance(fit.what, Varies) and equal.issuperset(fit.what.axes):
         return
-    if isinstance(fit.what, RankMismatch) and call.is_plain:
-        expected, got = fit.what.expected, fit.what.got
-        least = "at least " if fit.what.at_least else ""
+    raise call.error(fit)
+
+
+def _check_rank(call: Call, index: int, value: Any, subject: Subject, hint: ArrayHint) -> None:
+    """All that einops asks of an operand, wherever it lies."""
+    if not hint.takes_type(value):
+        raise call.error(Failure(NotAnArray("an array", describe(value)), subject, call.text))
+    dims = call.pattern.operands[index].dims
+    expected, at_least = len(dims) - (hint.spec.rest is not None), hint.spec.rest is not None
+    got = len(_jax.facts(value).shape)
+    if got < expected or (got > expected and not at_least):
+        least = "at least " if at_least else ""
         problem = f"{subject.phrase} has {got} dim{'s' * (got != 1)}, but the pattern has {least}{expected}"
         raise call.fault(problem, call.pattern.operands[index].span)
-    raise call.error(fit)
 
 
 def _compare(call: Call, laid: Laid, known: Remembered, subject: Subject, value: Any) -> None:

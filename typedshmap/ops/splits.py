@@ -41,7 +41,7 @@ def axes_of_merged(
     open_factor: str | None = None
     for key in keys:
         own = splits.get(key, ())
-        if own and open_factor is not None:
+        if open_factor is not None and any(sizes[axis] > 1 for axis in own):
             return Interleaved(key, open_factor)
         axes += own
         if extents[key] != prod(sizes[axis] for axis in own) and open_factor is None:
@@ -63,17 +63,32 @@ def split_merged(
     """
     remaining, found = list(axes), Splits()
     for key in keys:
-        taken = list[str]()
-        left = extents[key]
-        while remaining and left % sizes[remaining[0]] == 0 and (left > 1 or not taken) and left:
-            if key in known and len(taken) == len(known[key]):
-                break
-            left //= sizes[remaining[0]]
-            taken.append(remaining.pop(0))
-        found[key] = tuple(taken)
-        if left > 1:
+        taken = _taken(remaining, known.get(key), extents[key], sizes)
+        found[key] = taken
+        del remaining[: len(taken)]
+        if extents[key] != prod(sizes[axis] for axis in taken):
             break
-    return None if remaining else found
+    if any(sizes[axis] > 1 for axis in remaining):
+        return None
+    last = next(reversed(found), None)
+    if remaining and last is not None:
+        found[last] += tuple(remaining)
+    return found if found or not remaining else None
+
+
+def _taken(
+    remaining: Sequence[str], known: tuple[str, ...] | None, extent: int, sizes: Mapping[str, int]
+) -> tuple[str, ...]:
+    """The axes that a factor takes of those that are left: what it has elsewhere, or all that divide it."""
+    if known is not None and tuple(remaining[: len(known)]) == known and extent % prod(sizes[a] for a in known) == 0:
+        return known
+    taken, left = list[str](), extent
+    for axis in remaining:
+        if left <= 1 or left % sizes[axis]:
+            break
+        left //= sizes[axis]
+        taken.append(axis)
+    return tuple(taken)
 
 
 def splits_of(call: Call, operands: Sequence[Operand], extents: Mapping[str, int], alone: Iterable[Place]) -> Splits:

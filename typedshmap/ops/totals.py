@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import jax
 
 from .. import _jax
-from ..errors.failures import Failure, NotAnArray, SummedTwice
+from ..errors.failures import Failure, SummedTwice, Told
 from ..hints.leaf import describe
 from ..hints.memory import Remembered, recall
 from ..notation.patterns import Pattern
@@ -196,17 +196,18 @@ def _refuse_equal(call: Call, operand: Operand, taken: set[str]) -> None:
 
 
 def _refuse_idle(call: Call, right: Laid, taken: set[str]) -> None:
-    is_known = all(axis in call.region.sizes for axis in call.written_axes())
-    if call.verb == "psum_scatter" and is_known and not any(axis in right.sharded for axis in taken):
+    if call.has_idle_name:
+        return
+    if call.verb == "psum_scatter" and not any(axis in right.sharded for axis in taken):
         raise call.fault("the pattern scatters nothing", right.side.span, "write [dim/axis] where the sum is scattered")
-    if not taken and is_known:
+    if not taken:
         cure = "mark what is owed on the left, as in '... +tp -> ...'"
         raise call.fault("the pattern takes no sum: both sides owe the same", right.side.span, cure)
 
 
 def _over_tree(verb: str, tree: Any, axes: Any) -> Any:
     """A pytree, over mesh axes that are named themselves."""
-    call = call_here(verb, Pattern((), None, ", ".join(axes) if isinstance(axes, tuple) else str(axes)))
+    call = call_here(verb, Pattern((), None, ", ".join(map(str, axes)) if isinstance(axes, tuple) else str(axes)))
     names = _axis_names(call, axes)
     call.require_manual(names)
     leaves, _ = _jax.paths(tree, None)
@@ -221,13 +222,13 @@ def _over_tree(verb: str, tree: Any, axes: Any) -> Any:
 
 def _axis_names(call: Call, axes: Any) -> tuple[str, ...]:
     """Mesh axes by the names that stand for them."""
-    written = (axes,) if isinstance(axes, str) else axes
-    if not isinstance(written, (tuple, list)) or not all(isinstance(name, str) for name in written) or not written:
-        raise call.fault(
-            f"{axes!r} is no pattern and no mesh axis", None, "write 'b f +tp -> b f', or 'tp' for a pytree"
-        )
-    aliases = dict(call.region.aliases)
-    found = tuple(axis for name in written for axis in aliases.get(name.strip(), (name.strip(),)))
+    written = axes.split(",") if isinstance(axes, str) else axes
+    if not isinstance(written, (tuple, list)) or not all(isinstance(name, str) and name.strip() for name in written):
+        cure = "write '... +tp -> ...', or a mesh axis, 'tp', for a pytree"
+        raise call.fault(f"{axes!r} is no pattern and no mesh axis", None, cure)
+    if not written:
+        raise call.fault("no mesh axis is named")
+    found = tuple(axis for name in written for axis in call.meaning(name.strip()))
     for at, axis in enumerate(found):
         if axis in found[:at]:
             raise call.fault(f"mesh axis '{axis}' is named twice")
@@ -238,7 +239,7 @@ def _wrong_leaf(call: Call, path: str, leaf: Any, axes: tuple[str, ...]) -> list
     """What is wrong with a leaf: no array, or the same on every shard of an axis."""
     subject = Subject("argument", "tree", path)
     if not isinstance(leaf, (*_jax.ARRAYS, *_jax.SCALARS)):
-        return [Failure(NotAnArray("an array", describe(leaf)), subject)]
+        return [Failure(Told(f"is {describe(leaf)}, and no array"), subject)]
     known = recall(leaf) if _jax.is_tracer(leaf) else None
     kind = _jax.manual_type(leaf)
     for axis in axes:
