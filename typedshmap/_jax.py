@@ -212,6 +212,12 @@ def leave_unreduced(x: Any, axes: Iterable[str]) -> Any:
         return x
 
 
+@lru_cache(maxsize=256)
+def is_inexact(dtype: Any) -> bool:
+    """Whether a dtype has gradients."""
+    return bool(jax.numpy.issubdtype(dtype, jax.numpy.inexact))
+
+
 def is_tracer(x: Any) -> bool:
     """Whether a value is being traced."""
     return isinstance(x, jax.core.Tracer)

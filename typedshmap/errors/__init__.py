@@ -25,6 +25,7 @@ from .failures import (
     StaysReduced,
     SummedTwice,
     Varies,
+    VariesAlike,
     WrongDtype,
     WrongSharding,
     WrongSize,
@@ -103,7 +104,7 @@ _CLASSES: tuple[tuple[tuple[type, ...], type[TypedShmapError]], ...] = (
     ((PatternFault,), PatternError),
     ((WrongDtype, NotIntegers), DtypeError),
     ((WrongSharding, BoundaryMark, OtherLayout), ShardingError),
-    ((Varies, Owes, OwesNothing, StaysReduced, SummedTwice), VaryingError),
+    ((Varies, VariesAlike, Owes, OwesNothing, StaysReduced, SummedTwice), VaryingError),
 )
 
 

@@ -40,6 +40,13 @@ class Varies:
 
 
 @dataclass(frozen=True, slots=True)
+class VariesAlike:
+    """A scalar that is equal on all shards of an axis over which JAX types it as varying."""
+
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Owes:
     """A value that JAX types as unreduced over mesh axes its hint does not mark with ``+``."""
 

@@ -42,6 +42,7 @@ from .failures import (
     SummedTwice,
     Told,
     Varies,
+    VariesAlike,
     WrongDtype,
     WrongKeys,
     WrongLength,
@@ -204,6 +205,13 @@ def _word(failure: Failure) -> Sentence:
         case NotManual(axis, span):
             cure = "call it inside of typed_shard_map or jax.shard_map, over this axis"
             return Sentence(f"mesh axis '{axis}' is not manual here, so that nothing moves over it", span, cure)
+        case VariesAlike(axes):
+            marks = " ".join(f"~{axis}" for axis in axes)
+            cure = f"write '{marks}', and take its mean where it is differentiated: pmean(x, '{marks} ->')"
+            problem = (
+                f"is equal on all shards, but typed as varying over {_quoted(axes)}: its gradient would be too large"
+            )
+            return Sentence(problem, None, cure)
         case SummedTwice():
             return _word_summed_twice(failure.what)
         case OtherLayout():

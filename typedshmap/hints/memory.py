@@ -30,6 +30,7 @@ class Remembered:
       unreduced: mesh axes over which a sum is owed.
       varying: mesh axes over which it may differ, with no more said (``~``).
       equal: those over which all shards are equal, whatever JAX's type says.
+      spoken: the axes of which all this speaks; of those of the regions around nothing is known.
       text: what was written.
       place: who wrote it, as a message names it.
     """
@@ -38,6 +39,7 @@ class Remembered:
     unreduced: frozenset[str]
     varying: frozenset[str]
     equal: frozenset[str]
+    spoken: frozenset[str]
     text: str
     place: str
 
@@ -85,4 +87,4 @@ def _read(declared: Declared, rank: int) -> Remembered | None:
         parts += [kept] if isinstance(dim, Dim) else [()] * (rank - len(layout.parts) + 1)
     place = f"{declared.function}'s hint of {declared.subject.phrase}"
     text = f"{declared.subject}: {hint.text}"
-    return Remembered(tuple(parts), layout.unreduced & held, layout.varying & held, _NONE, text, place)
+    return Remembered(tuple(parts), layout.unreduced & held, layout.varying & held, _NONE, region.watched, text, place)

@@ -77,7 +77,7 @@ def _plan_gathers(call: Call, operand: Operand, right: Laid) -> list[Gather]:
     if not gone and not call.has_idle_name:
         raise call.fault("the pattern gathers nothing: both sides are split alike", right.side.span)
     refuse_other_marks(call, operand, right, gone)
-    return found
+    return _reduced_last(call, right, found)
 
 
 def _by_mark(right: Laid, at: int, axes: tuple[str, ...]) -> list[Gather]:
@@ -90,6 +90,25 @@ def _by_mark(right: Laid, at: int, axes: tuple[str, ...]) -> list[Gather]:
         else:
             found.append(Gather(at, (axis,), mark))
     return found
+
+
+def _reduced_last(call: Call, right: Laid, gathers: list[Gather]) -> list[Gather]:
+    """The gathers in the order in which JAX can differentiate them.
+
+    An unreduced cotangent, which is what comes back to a reduced value, cannot be sliced, which is
+    what the gradient of a gather without a mark does.
+    """
+    first, then = list[Gather](), list[Gather]()
+    for gather in gathers:
+        is_late = gather.mark == "-" or any(other.dim == gather.dim for other in then)
+        (then if is_late else first).append(gather)
+    for gather in then:
+        if not gather.mark:
+            reduced = next(axis for other in then if other.mark for axis in other.axes)
+            problem = f"'-{reduced}' stands beside '{gather.axes[-1]}', which has no mark: JAX has no gradient of that"
+            cure = f"write '~{reduced}', or a mark for '{gather.axes[-1]}', too"
+            raise call.fault(problem, right.places[gather.dim].dim.span, cure)
+    return [*first, *then]
 
 
 def _axes_that_go(call: Call) -> set[str]:

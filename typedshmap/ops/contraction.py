@@ -14,7 +14,7 @@ import numpy as np
 from .. import _jax
 from ..notation.patterns import Dots, PatternDim, Side
 from .call import Call, Laid, begin, sides_of
-from .operands import Operand, equal_over, key_of_operands, local, read_operands, remember_result, solve
+from .operands import Operand, equal_over, idle_over, key_of_operands, local, read_operands, remember_result, solve
 from .shapes import refuse_lost_varying
 from .splits import refuse_addends_of_shards, splits_of
 from .sums import Sums, plan_sums, run_sums
@@ -56,7 +56,8 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
     operands = read_operands(call, tuple(values))
     plan = call.plan(key_of_operands(operands), lambda: _plan(call, operands))
     value = _contract(call, operands, plan, precision, preferred_element_type)
-    return remember_result(call, run_sums(call, value, plan.sums), plan.result, plan.equal)
+    made = idle_over(operands, plan.result)
+    return remember_result(call, run_sums(call, value, plan.sums), plan.result, plan.equal, made)
 
 
 @dataclass(frozen=True, slots=True)

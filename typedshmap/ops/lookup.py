@@ -14,7 +14,7 @@ from .. import _jax
 from ..errors.failures import NotIntegers
 from ..notation.patterns import PatternDim
 from .call import Call, Laid, begin
-from .operands import Operand, equal_over, local, read_operands, remember_result, solve
+from .operands import Operand, equal_over, idle_over, local, read_operands, remember_result, solve
 from .shapes import refuse_lost_varying
 from .splits import Splits, refuse_addends_of_shards, splits_of
 from .sums import plan_sums, run_sums
@@ -63,7 +63,8 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
     sums = plan_sums(call, right, inherited, owed, shapes)
     refuse_lost_varying(call, operands, right)
     plan = _plan(operands, right, looked_up, splits)
-    return remember_result(call, run_sums(call, _run(call, operands, plan), sums), right, equal_over(operands))
+    value = run_sums(call, _run(call, operands, plan), sums)
+    return remember_result(call, value, right, equal_over(operands), idle_over(operands, right))
 
 
 def _check_names(call: Call) -> str:
@@ -130,11 +131,20 @@ def _run(call: Call, operands: list[Operand], plan: Lookup) -> Any:
     """The rows that one shard holds; zeros for ids of others."""
     table, ids = jnp.asarray(operands[0].value), jnp.asarray(operands[1].value)
     if call.region.typed:
+        _refuse_unreduced(call, operands[0])
         table, ids = _alike(_jax.without_reduced(table), _jax.without_reduced(ids))
     table, ids = table.transpose(plan.table), ids.transpose(plan.ids)
     count = table.shape[plan.shared]
     found = lookup(table, _local_ids(call, ids, count, plan.axes), plan.shared)
     return found.transpose(plan.result)
+
+
+def _refuse_unreduced(call: Call, table: Operand) -> None:
+    """JAX looks nothing up in a value that it types as unreduced."""
+    for axis in sorted(_jax.manual_type(table.value).unreduced):
+        problem = f"the table is unreduced over '{axis}' in JAX's type, in which nothing can be looked up"
+        cure = f"take the sum first (psum), or leave it '~{axis}' where it was made"
+        raise call.fault(problem, table.laid.side.span, cure)
 
 
 def _alike(table: Any, ids: Any) -> tuple[Any, Any]:

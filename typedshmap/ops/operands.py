@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from .. import _jax
-from ..errors.failures import Failure, NotAnArray, OtherLayout, Varies, WrongSize
+from ..errors.failures import Failure, NotAnArray, OtherLayout, Varies, VariesAlike, WrongSize
 from ..hints.array import ArrayHint
 from ..hints.leaf import check_leaf, describe
 from ..hints.memory import Remembered, recall, remember
@@ -20,7 +20,7 @@ from ..notation.match import SizeMismatch
 from ..notation.nodes import Dim, Name
 from ..notation.patterns import PatternDim
 from ..notation.sizes import NO_SIZES, Bound, Subject
-from .call import Call, Laid, Place, sides_of
+from .call import RESULT, Call, Laid, Place, sides_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _compare(call: Call, laid: Laid, known: Remembered, subject: Subject, value:
     """Refuse a pattern that reads a value in another layout than it is known to have."""
     if len(known.parts) != len(laid.places) or (known.parts == laid.parts and known.unreduced == laid.unreduced):
         return
-    loose = known.varying | laid.varying
+    loose = (known.varying - known.equal) | laid.varying
     for at, (place, axes) in enumerate(zip(laid.places, known.parts, strict=True)):
         claimed = tuple(axis for axis in place.axes if axis not in loose)
         if claimed != tuple(axis for axis in axes if axis not in loose):
@@ -137,15 +137,35 @@ def remember_result(
       made: axes over which the operation itself made all shards equal.
     """
     if call.region.held:
+        if not laid.places:
+            _refuse_trap(call, value, laid)
         equal = (equal - laid.sharded - laid.varying - laid.unreduced) | made
         text, place = f'"{call.pattern.source}"', call.where
-        remember(value, Remembered(laid.parts, laid.unreduced, laid.varying, equal, text, place))
+        remember(value, Remembered(laid.parts, laid.unreduced, laid.varying, equal, call.region.watched, text, place))
     return value
+
+
+def _refuse_trap(call: Call, value: Any, laid: Laid) -> None:
+    """A scalar that is equal on all shards and typed as varying: its gradient would be too large by their number."""
+    facts = _jax.facts(value)
+    if not call.region.typed or not _jax.is_inexact(facts.dtype):
+        return
+    mentioned = laid.varying | laid.unreduced
+    axes = [axis for axis in call.region.sizes if axis in _jax.manual_type_in(facts).varying - mentioned]
+    if any(axis in call.region.watched for axis in axes):
+        raise call.wrong(VariesAlike(tuple(axes)), RESULT, value)
 
 
 def key_of_operands(operands: list[Operand]) -> tuple[Any, ...]:
     """What a plan depends on beside its pattern: shapes, and where shards are known to be equal."""
     return tuple((operand.shape, operand.equal) for operand in operands)
+
+
+def idle_over(operands: list[Operand], result: Laid) -> frozenset[str]:
+    """The axes that only a ``~`` of the result mentions: over them nothing differs."""
+    sides = (operand.laid for operand in operands)
+    mentioned = frozenset(axis for laid in sides for axis in laid.sharded | laid.varying | laid.unreduced)
+    return result.varying - mentioned
 
 
 def equal_over(operands: list[Operand]) -> frozenset[str]:

@@ -13,7 +13,17 @@ from .. import _jax
 from ..errors import TypedShmapError
 from ..notation.patterns import Dots, PatternDim, Side
 from .call import Call, Laid, begin
-from .operands import Operand, equal_over, key_of, key_of_operands, local, read_operands, remember_result, solve
+from .operands import (
+    Operand,
+    equal_over,
+    idle_over,
+    key_of,
+    key_of_operands,
+    local,
+    read_operands,
+    remember_result,
+    solve,
+)
 from .reductions import REDUCTIONS, combine, refuse_marks
 from .splits import Interleaved, Splits, axes_of_merged, refuse_addends_of_shards, says, splits_of
 from .sums import Sums, plan_sums, run_sums
@@ -131,7 +141,7 @@ def _einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction:
         value = combine(call, value, plan.sums, reduction, operands[0], plan.owed)
     else:
         value = run_sums(call, value, plan.sums)
-    return remember_result(call, value, plan.result, plan.equal)
+    return remember_result(call, value, plan.result, plan.equal, idle_over(operands, plan.result))
 
 
 def _plan(call: Call, operands: list[Operand], lengths: Mapping[str, int], reduction: Reduction | None) -> Reshaping:

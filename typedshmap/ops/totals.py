@@ -186,13 +186,13 @@ def _refuse_unmarked(call: Call, left: Laid, right: Laid) -> None:
 
 
 def _refuse_equal(call: Call, operand: Operand, taken: set[str]) -> None:
-    """A value that is the same on every shard of an axis: JAX's type says so."""
-    if not call.region.typed:
-        return
-    kind = _jax.manual_type(operand.value)
-    for axis in call.region.sizes:
-        if axis in taken and axis not in kind.varying | kind.unreduced:
-            raise call.wrong(SummedTwice(axis, call.region.sizes[axis], call.verb), operand.subject, operand.value)
+    """A value that is the same on every shard of an axis: JAX's type says so, or what is remembered of it."""
+    kind, known = _jax.manual_type(operand.value), recall(operand.value)
+    for axis in (axis for axis in call.region.sizes if axis in taken):
+        place = known.place if known is not None and _is_known_equal(call, known, axis) else None
+        if place is not None or (call.region.typed and axis not in kind.varying | kind.unreduced):
+            what = SummedTwice(axis, call.region.sizes[axis], call.verb, place)
+            raise call.wrong(what, operand.subject, operand.value)
 
 
 def _refuse_idle(call: Call, right: Laid, taken: set[str]) -> None:
@@ -246,13 +246,16 @@ def _wrong_leaf(call: Call, path: str, leaf: Any, axes: tuple[str, ...]) -> list
         shards = call.region.sizes[axis]
         if call.region.typed and axis not in kind.varying | kind.unreduced:
             return [Failure(SummedTwice(axis, shards, call.verb), subject, None, _jax.type_text(leaf))]
-        if known is not None and _is_known_equal(known, axis, call.verb):
+        if known is not None and _is_known_equal(call, known, axis):
             return [Failure(SummedTwice(axis, shards, call.verb, known.place), subject, None, _jax.type_text(leaf))]
     return []
 
 
-def _is_known_equal(known: Remembered, axis: str, verb: str) -> bool:
-    """Whether all shards are known to be equal; a mean of such is right, and makes JAX's type say so."""
+def _is_known_equal(call: Call, known: Remembered, axis: str) -> bool:
+    """Whether all shards are known to be equal over an axis, where JAX's type does not tell."""
     if axis in known.equal:
-        return verb == "psum"
+        # A mean of values that are equal is right, and makes JAX's type say that they are.
+        return call.verb in ("psum", "psum_scatter")
+    if call.region.typed or axis not in known.spoken:
+        return False
     return axis not in known.unreduced | known.varying and not any(axis in axes for axes in known.parts)
