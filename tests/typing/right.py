@@ -20,7 +20,10 @@ from typedshmap import (
     Scalar,
     axis_aliases,
     check,
+    einsum,
     partition_specs,
+    rearrange,
+    reduce,
     shard,
     shard_size,
     size,
@@ -85,3 +88,10 @@ def scaled(x: Array, by: float) -> Array:
 
 
 twice = typed_shard_map(partial(scaled, by=2.0), in_types=(Float[Array, "n"],), out_types=Float[Array, "n"])
+
+
+def contracted(x: Float[Array, "[b/dp] m"], w: Float[Array, "m [f/tp]"]) -> Float[Array, "[b/dp] [f/tp]"]:
+    w = rearrange(w, "m [(f g)/tp] -> m [(f g)/tp]", g=2)
+    total: Array = reduce(x, "[b/dp] m -> m", "sum")
+    del total
+    return einsum(x, w, "[b/dp] m, m [f/tp] -> [b/dp] [f/tp]")

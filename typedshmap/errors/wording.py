@@ -196,26 +196,10 @@ def _word(failure: Failure) -> Sentence:
             return Sentence(f"uses mesh axis '{axis}' twice in its annotation", span, sizes=False)
         case WrongDtype(expected, got):
             return Sentence(f"has dtype {got}, but its annotation says {expected}", (_DTYPE, 0), sizes=False)
-        case NotIntegers(got):
-            return Sentence(f"has dtype {got}, but ids are integers", sizes=False)
         case Varies() | Owes() | OwesNothing() | StaysReduced() | BoundaryMark() | WrongSharding():
             return _word_sharding(failure.what)
-        case PatternFault(problem, span, cure) | WrongSize(problem, span, cure):
-            return Sentence(problem, span, cure)
-        case NotManual(axis, span):
-            cure = "call it inside of typed_shard_map or jax.shard_map, over this axis"
-            return Sentence(f"mesh axis '{axis}' is not manual here, so that nothing moves over it", span, cure)
-        case VariesAlike(axes):
-            marks = " ".join(f"~{axis}" for axis in axes)
-            cure = f"write '{marks}', and take its mean where it is differentiated: pmean(x, '{marks} ->')"
-            problem = (
-                f"is equal on all shards, but typed as varying over {_quoted(axes)}: its gradient would be too large"
-            )
-            return Sentence(problem, None, cure)
-        case SummedTwice():
-            return _word_summed_twice(failure.what)
-        case OtherLayout():
-            return _word_layout(failure.what)
+        case PatternFault() | WrongSize() | NotManual() | VariesAlike() | SummedTwice() | OtherLayout() | NotIntegers():
+            return _word_operation(failure.what)
         case NoMember(reasons):
             told = "; ".join(f"{reason.hint}: {word(reason).problem}" for reason in reasons)
             return Sentence(f"fits no member of its annotation ({told})")
@@ -295,10 +279,33 @@ def _word_sharding(what: Varies | Owes | OwesNothing | StaysReduced | BoundaryMa
             return Sentence(f"is {got}, but its annotation says {expected}", None, cure, False)
 
 
+def _word_operation(
+    what: PatternFault | WrongSize | NotManual | VariesAlike | SummedTwice | OtherLayout | NotIntegers,
+) -> Sentence:
+    match what:
+        case PatternFault(problem, span, cure) | WrongSize(problem, span, cure):
+            return Sentence(problem, span, cure)
+        case NotManual(axis, span):
+            cure = "call it inside of typed_shard_map or jax.shard_map, over this axis"
+            return Sentence(f"mesh axis '{axis}' is not manual here, so that nothing moves over it", span, cure)
+        case VariesAlike(axes):
+            marks = " ".join(f"~{axis}" for axis in axes)
+            cure = f"write '{marks}', and take its mean where it is differentiated: pmean(x, '{marks} ->')"
+            problem = (
+                f"is equal on all shards, but typed as varying over {_quoted(axes)}: its gradient would be too large"
+            )
+            return Sentence(problem, None, cure)
+        case SummedTwice():
+            return _word_summed_twice(what)
+        case OtherLayout():
+            return _word_layout(what)
+        case NotIntegers(got):
+            return Sentence(f"has dtype {got}, but ids are integers", sizes=False)
+
+
 def _word_summed_twice(what: SummedTwice) -> Sentence:
-    wrong = {"psum": f"would count it {what.shards} times", "pmean": "changes nothing"}.get(
-        what.verb, "changes nothing"
-    )
+    adds = what.verb in ("psum", "psum_scatter")
+    wrong = f"would count it {what.shards} times" if adds else "changes nothing"
     by = f" by {what.place}" if what.place else ""
     problem = f"is the same on every shard of '{what.axis}'{by}, so that a {what.verb} over it {wrong}"
     cure = f"drop the {what.verb}: jax.grad sums the gradient of a value that is the same on every shard by itself"

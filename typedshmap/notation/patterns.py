@@ -6,6 +6,7 @@ and every parse function's docstring is its grammar rule; a mistake is raised as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,6 +15,7 @@ from .nodes import NOWHERE, Anything, Axes, Dim, Mark, Rest, Span, Spec
 from .tokens import RepeatedAxis, SyntaxFault, Token, operands
 
 _ARROW = "->"
+_AXES = re.compile(r"(,\w+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Pattern:
 
     def __str__(self) -> str:
         left = ", ".join(map(str, self.operands))
-        return left if self.result is None else f"{left} {_ARROW} {self.result}".strip()
+        return left if self.result is None else f"{left.rstrip()} {_ARROW} {self.result}".strip()
 
     @property
     def has_sharding(self) -> bool:
@@ -226,7 +228,10 @@ class _Parser:
         start = next(i for i, token in enumerate(self.tokens) if token.span[0] == dim.span[0])
         self.take()
         self.axes()
-        written = self.source[slice(*self.since(start))]
+        span = self.since(start)
+        # A comma divides operands; one without a space after it was meant for axes.
+        more = _AXES.match(self.source, span[1])
+        written = self.source[span[0] : more.end() if more else span[1]]
         return self.fault(
             f"the pattern has '{written}', sharded without brackets", self.since(start), f"write [{written}]"
         )

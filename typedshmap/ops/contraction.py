@@ -10,6 +10,7 @@ from typing import Any
 import einops
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
 from .. import _jax
 from ..notation.patterns import Dots, PatternDim, Side
@@ -127,9 +128,11 @@ def _contract(
 
 def _explicit_result(call: Call, plan: Contraction, values: list[Any]) -> Any:
     """The sharding of a global result on Explicit axes, which JAX asks for where dims that are split are summed."""
-    if call.region.held or all(_jax.explicit_spec(value) is None for value in values):
+    known = [_jax.explicit_spec(value) for value in values]
+    mesh = next((sharding.mesh for sharding in known if sharding is not None), None)
+    if call.region.held or mesh is None:
         return None
-    return call.region.spec(sides_of(call.pattern)[-1][1], len(plan.result.places))
+    return NamedSharding(mesh, call.region.spec(sides_of(call.pattern)[-1][1], len(plan.result.places)))
 
 
 def _operand_of_product(call: Call, operand: Operand) -> Any:

@@ -155,13 +155,14 @@ def _alike(table: Any, ids: Any) -> tuple[Any, Any]:
 
 def _local_ids(call: Call, ids: Any, count: int, axes: tuple[str, ...]) -> Any:
     """Places on this shard, ``count`` for an id that is not here."""
-    wide = ids.astype(jnp.int32) if ids.dtype.itemsize < 4 else ids
     limit = count * prod(call.region.sizes[axis] for axis in axes)
-    is_known = (wide >= 0) & (wide < limit)
-    here = jnp.where(is_known, wide, 0).astype(jnp.int32)
+    if ids.dtype.itemsize > 4:
+        ids = jnp.where((ids >= 0) & (ids < limit), ids, limit)
+    # What wraps around in 32 bits, a negative id minus the first one here or an unsigned one, is not below count.
+    here = ids.astype(jnp.int32)
     if axes:
         here = here - shard_index(axes, call.region.sizes) * count
-    return jnp.where(is_known & (here >= 0) & (here < count), here, count)
+    return jnp.where((here >= 0) & (here < count), here, count)
 
 
 def shard_index(axes: tuple[str, ...], sizes: Mapping[str, int]) -> Any:

@@ -13,7 +13,7 @@ from itertools import chain, combinations, permutations, product
 from math import prod
 from typing import NamedTuple
 
-from .partition import Parts, Sizes, count, shard_shape
+from .partition import Parts, Sizes, missing, shard_shape, ways
 
 
 class State(NamedTuple):
@@ -67,13 +67,18 @@ class Graph:
         """The size of a shard."""
         return prod(shard_shape(state.parts, self.shape, self.sizes))
 
+    def missing(self, state: State, goal: State) -> int:
+        """A cost that no way from one state to another is below."""
+        lacking = self.elements(goal) if state.owed else missing(state.parts, goal.parts, self.shape, self.sizes)
+        return lacking * prod(self.sizes.values())
+
     def _cost(self, state: State, axes: Iterable[str], share: int) -> int:
         """What ``share * (n - 1) / n`` shards come to, with ``n`` the devices of the axes."""
-        n = count(tuple(axes), self.sizes)
+        n = ways(tuple(axes), self.sizes)
         return share * (n - 1) * self.elements(state) * (prod(self.sizes.values()) // n)
 
     def _divides(self, state: State, dim: int, axes: tuple[str, ...]) -> bool:
-        return self.shape[dim] % count(state.parts[dim] + axes, self.sizes) == 0
+        return self.shape[dim] % ways(state.parts[dim] + axes, self.sizes) == 0
 
     def _slices(self, state: State) -> Iterator[Move]:
         free = set(self.sizes) - state.sharded - state.owed
@@ -86,7 +91,7 @@ class Graph:
         for dim, axes in enumerate(state.parts):
             for start in range(len(axes)):
                 gone = axes[start:]
-                cost = self._cost(state, gone, count(gone, self.sizes))
+                cost = self._cost(state, gone, ways(gone, self.sizes))
                 after = state._replace(parts=_cut(state.parts, {dim: len(gone)}))
                 yield Move("all_gather", gone, (dim,), after, cost)
 
@@ -154,9 +159,7 @@ def arrangements(axes: tuple[str, ...], dims: int) -> Iterator[Parts]:
 def digits(parts: Parts, sizes: Sizes) -> dict[str, tuple[int, int]]:
     """Per axis its dim, and how many blocks of that dim lie between two neighbours along the axis."""
     return {
-        axis: (dim, count(axes[place + 1 :], sizes))
-        for dim, axes in enumerate(parts)
-        for place, axis in enumerate(axes)
+        axis: (dim, ways(axes[place + 1 :], sizes)) for dim, axes in enumerate(parts) for place, axis in enumerate(axes)
     }
 
 
@@ -171,7 +174,7 @@ def _changed(before: Parts, after: Parts) -> tuple[int, ...]:
 
 
 def _counts(parts: Parts, sizes: Sizes) -> tuple[int, ...]:
-    return tuple(count(axes, sizes) for axes in parts)
+    return tuple(ways(axes, sizes) for axes in parts)
 
 
 def _append(parts: Parts, added: dict[int, tuple[str, ...]]) -> Parts:

@@ -35,16 +35,31 @@ class Partition:
         return " ".join([*dims, *(f"+{axis}" for axis in sorted(self.owed))])
 
 
-def count(axes: tuple[str, ...], sizes: Sizes) -> int:
+def ways(axes: tuple[str, ...], sizes: Sizes) -> int:
     """How many blocks a dim is cut into."""
     return prod(sizes[axis] for axis in axes)
 
 
 def shard_shape(parts: Parts, shape: tuple[int, ...], sizes: Sizes) -> tuple[int, ...]:
     """What one shard holds of a global shape that the axes divide."""
-    return tuple(size // count(axes, sizes) for size, axes in zip(shape, parts, strict=True))
+    return tuple(size // ways(axes, sizes) for size, axes in zip(shape, parts, strict=True))
 
 
 def indivisible(parts: Parts, shape: tuple[int, ...], sizes: Sizes) -> int | None:
     """The first dim that its axes do not divide."""
-    return next((i for i, axes in enumerate(parts) if shape[i] % count(axes, sizes)), None)
+    return next((i for i, axes in enumerate(parts) if shape[i] % ways(axes, sizes)), None)
+
+
+def missing(held: Parts, needed: Parts, shape: tuple[int, ...], sizes: Sizes) -> int:
+    """How many elements of its part some device needs and does not hold; no axis has size 1.
+
+    A dim whose axes begin alike on both sides has blocks that lie within each other, on every
+    device; of a dim that is cut differently some device holds nothing that it needs.
+    """
+    both = 1
+    for size, old, new in zip(shape, held, needed, strict=True):
+        shorter = min(len(old), len(new))
+        if old[:shorter] != new[:shorter]:
+            return prod(shard_shape(needed, shape, sizes))
+        both *= size // max(ways(old, sizes), ways(new, sizes))
+    return prod(shard_shape(needed, shape, sizes)) - both

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, prod
 
-from .partition import Partition, Sizes, count, shard_shape
+from .partition import Partition, Parts, Sizes, missing, shard_shape, ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,26 +103,15 @@ class Unreachable:
 
 
 def lower_bound(source: Partition, target: Partition, shape: tuple[int, ...], sizes: Sizes) -> int:
-    """How many elements of its part some device needs and does not hold.
-
-    A dim whose axes begin alike on both sides has blocks that lie within each other, on every
-    device; of a dim that is cut differently some device holds nothing that it needs.
-    """
-    needed = prod(shard_shape(target.parts, shape, sizes))
-    if count(tuple(source.owed - target.owed), sizes) > 1:
-        return needed
-    held = 1
-    for size, old, new in zip(shape, _proper(source, sizes), _proper(target, sizes), strict=True):
-        shorter = min(len(old), len(new))
-        if old[:shorter] != new[:shorter]:
-            return needed
-        held *= size // max(count(old, sizes), count(new, sizes))
-    return needed - held
+    """How many elements of its part some device needs and does not hold; of a sum it holds none."""
+    if ways(tuple(source.owed - target.owed), sizes) > 1:
+        return prod(shard_shape(target.parts, shape, sizes))
+    return missing(_proper(source, sizes), _proper(target, sizes), shape, sizes)
 
 
-def _proper(partition: Partition, sizes: Sizes) -> list[tuple[str, ...]]:
+def _proper(partition: Partition, sizes: Sizes) -> Parts:
     """Per dim its axes, but those of size 1."""
-    return [tuple(axis for axis in axes if sizes[axis] > 1) for axes in partition.parts]
+    return tuple(tuple(axis for axis in axes if sizes[axis] > 1) for axes in partition.parts)
 
 
 def _lines(plan: Plan) -> Iterator[str]:

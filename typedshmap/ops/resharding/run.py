@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from ... import _jax
-from .partition import Sizes, count
+from .partition import Sizes, ways
 from .permutation import permutation
 from .plans import Step
 
@@ -38,15 +38,17 @@ def _slice(x: Any, step: Step, sizes: Sizes, lead: int, typed: bool) -> Any:
 
 def _block(x: Any, dim: int, axes: tuple[str, ...], sizes: Sizes) -> Any:
     """This device's block of a dim."""
-    ways, index = count(axes, sizes), jax.numpy.int32(0)
+    shards, index = ways(axes, sizes), jax.numpy.int32(0)
     for axis in axes:
         index = index * sizes[axis] + jax.lax.axis_index(axis)
-    size = x.shape[dim] // ways
+    size = x.shape[dim] // shards
     if not _jax.manual_type(x).unreduced:
         return jax.lax.dynamic_slice_in_dim(x, index * size, size, dim)
     # JAX has no dynamic_slice of unreduced values, but it can choose among static ones.
     x = _jax.vary(x, axes)
-    return jax.lax.select_n(index, *(jax.lax.slice_in_dim(x, i * size, (i + 1) * size, axis=dim) for i in range(ways)))
+    return jax.lax.select_n(
+        index, *(jax.lax.slice_in_dim(x, i * size, (i + 1) * size, axis=dim) for i in range(shards))
+    )
 
 
 def _all_gather(x: Any, step: Step, sizes: Sizes, lead: int, typed: bool) -> Any:
@@ -73,10 +75,10 @@ def _split(x: Any, dims: Mapping[int, tuple[str, ...]], axes: tuple[str, ...], s
         for axis in dims.get(dim, ()):
             places[axis] = len(shape)
             shape.append(sizes[axis])
-        shape.append(size // count(dims.get(dim, ()), sizes))
+        shape.append(size // ways(dims.get(dim, ()), sizes))
     rest = [place for place in range(len(shape)) if place not in places.values()]
     x = x.reshape(shape).transpose([*(places[axis] for axis in axes), *rest])
-    return x.reshape(count(tuple(order), sizes), *(shape[place] for place in rest))
+    return x.reshape(ways(tuple(order), sizes), *(shape[place] for place in rest))
 
 
 def _merge(x: Any, dims: Mapping[int, tuple[str, ...]], axes: tuple[str, ...], sizes: Sizes) -> Any:

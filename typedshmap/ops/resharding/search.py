@@ -9,21 +9,24 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import chain, count, groupby
 from math import prod
+from typing import NamedTuple
 
 from .moves import Graph, Move, State
-from .partition import Partition, Parts, Sizes, indivisible, shard_shape
-from .partition import count as blocks
+from .partition import Partition, Parts, Sizes, indivisible, shard_shape, ways
 from .plans import Plan, Step, Unreachable
 
-# Searched in full up to here, some thousand states; with more axes, those that can stay in place do.
+# Up to here the search is for the cheapest of all. With more axes there are too many states: those that
+# can stay in place do, and a path that needs little more is preferred to one that has sent little so far.
 MANY_AXES = 4
+HASTE = 8
 
 
 def plan(source: Partition, target: Partition, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Plan | Unreachable:
     """The cheapest steps from one partition of an array to another.
 
     Where the target keeps a sum owed, so do all steps. A shard on the way is no larger than the
-    larger of the two ends, unless divisibility leaves no such way.
+    larger of the two ends, unless divisibility leaves no such way. Over more than four mesh axes that
+    change, a plan may be a little dearer than the cheapest.
 
     Args:
       source: where the array is.
@@ -58,10 +61,22 @@ def _refused(source: Partition, target: Partition, shape: tuple[int, ...], sizes
     for end in (source, target):
         dim = indivisible(end.parts, shape, sizes)
         if dim is not None:
-            ways = blocks(end.parts[dim], sizes)
-            reason = f"dim {dim} has {shape[dim]} elements, which {ways} shards do not divide"
+            shards = ways(end.parts[dim], sizes)
+            reason = f"dim {dim} has {shape[dim]} elements, which {shards} shards do not divide"
             return Unreachable(reason, end.parts[dim], dim)
     return None
+
+
+class _Cost(NamedTuple):
+    """Compared in this order."""
+
+    sent: int = 0
+    collectives: int = 0
+    slices: int = 0
+
+    def plus(self, move: Move) -> _Cost:
+        is_slice = move.kind == "slice"
+        return _Cost(self.sent + move.cost, self.collectives + (not is_slice), self.slices + is_slice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +111,15 @@ class _Task:
         return _Task(_graph(rest, tuple(usable.items())), start, goal, fixed, target.owed)
 
     def cheapest(self, limit: int | None) -> list[Move] | None:
-        """A shortest path by elements sent, then by collectives; no shard larger than a limit, if there is one."""
+        """A shortest path by elements sent, then by collectives, then by slices; no shard larger than a limit.
+
+        The search is A*: what a device lacks, it must still be sent.
+        """
+        haste = 1 if len(self.graph.sizes) <= MANY_AXES else HASTE
         tie, done = count(), set[State]()
-        waiting: list[tuple[int, int, int, State, tuple[Move, ...]]] = [(0, 0, next(tie), self.start, ())]
+        waiting: list[tuple[int, _Cost, int, State, tuple[Move, ...]]] = [(0, _Cost(), next(tie), self.start, ())]
         while waiting:
-            sent, collectives, _, state, path = heappop(waiting)
+            _, cost, _, state, path = heappop(waiting)
             if state == self.goal:
                 return list(path)
             if state in done:
@@ -108,8 +127,9 @@ class _Task:
             done.add(state)
             for move in self.graph.moves(state):
                 if move.after not in done and (limit is None or self.graph.elements(move.after) <= limit):
-                    more = collectives + (move.kind != "slice")
-                    heappush(waiting, (sent + move.cost, more, next(tie), move.after, (*path, move)))
+                    sent = cost.plus(move)
+                    whole = sent.sent + haste * self.graph.missing(move.after, self.goal)
+                    heappush(waiting, (whole, sent, next(tie), move.after, (*path, move)))
         return None
 
     def steps(self, moves: list[Move]) -> Iterator[Step]:
@@ -124,9 +144,9 @@ class _Task:
         shape, sizes, last = self.graph.shape, self.graph.sizes, moves[-1]
         axes = tuple(chain.from_iterable(move.axes for move in moves))
         dims = tuple(sorted({dim for move in moves for dim in move.dims}))
-        shards = [shard_shape(end.parts, shape, sizes) for end in (state, last.after)]
+        old, new = (shard_shape(end.parts, shape, sizes) for end in (state, last.after))
         sent = Fraction(sum(move.cost for move in moves), prod(sizes.values()))
-        return Step(last.kind, axes, dims, self._partition(state), self._partition(last.after), *shards, sent)
+        return Step(last.kind, axes, dims, self._partition(state), self._partition(last.after), old, new, sent)
 
     def _partition(self, state: State) -> Partition:
         parts = tuple(fixed + axes for fixed, axes in zip(self.fixed, state.parts, strict=True))
