@@ -1,0 +1,623 @@
+"""Outside of a mesh and without brackets the operations are einops: its results, its types, its refusals."""
+
+import warnings
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import einops
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import typedshmap
+from typedshmap import PatternError, TypedShmapError, einsum, rearrange, reduce, repeat
+
+REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
+
+
+def numbers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.random.default_rng(len(shape)).normal(scale=3, size=shape).astype(dtype)
+
+
+def stacked(kind: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], Any]:
+    """A list of arrays in place of an array with one dim more."""
+    return lambda x: [kind(row) for row in x]
+
+
+ARRAYS: dict[str, Callable[[np.ndarray], Any]] = {
+    "NumPy": np.asarray,
+    "JAX": jnp.asarray,
+    "list of NumPy": stacked(np.asarray),
+    "list of JAX": stacked(jnp.asarray),
+}
+on_every_array = pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+
+
+def same(got: Any, expected: Any) -> None:
+    """Expect an array of the same type, dtype and shape, with the same numbers."""
+    assert type(got) is type(expected)
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_array_equal(got, expected)
+
+
+# What einops accepts
+
+REARRANGED: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
+    ("a b c d e -> a b c d e", (2, 3, 4, 5, 1), {}),
+    ("...->...", (2, 3, 4), {}),
+    ("... -> (...)", (2, 3, 4), {}),
+    ("a ... e -> a ... e", (2, 3, 4), {}),
+    ("a ... -> ... a", (2, 3, 4), {}),
+    ("a b ... -> a b (...)", (2, 3), {}),
+    ("a ... c d -> a (...) (d c)", (2, 3, 4, 5), {}),
+    ("... c -> (... c)", (2, 3, 4), {}),
+    ("b h w c -> b c h w", (2, 3, 4, 5), {}),
+    ("b h w c -> (b h) w c", (2, 3, 4, 5), {}),
+    ("b h w c -> h (b w) c", (2, 3, 4, 5), {}),
+    ("b (h h2) (w w2) c -> (h2 w2 b) h w c", (2, 4, 6, 3), {"h2": 2, "w2": 3}),
+    ("b (c h2 w2) h w -> b c (h h2) (w w2)", (2, 12, 3, 4), {"h2": 2, "w2": 2}),
+    ("(b g1) (g2 c) -> (b g2) (g1 c)", (6, 4), {"g1": 2, "g2": 2}),
+    ("b s (qkv heads d) -> qkv b heads s d", (2, 3, 24), {"qkv": 3, "heads": 2}),
+    ("a (b c) -> a b c", (2, 6), {"b": 3, "c": 2}),
+    ("a b c->c b a", (2, 3, 4), {"a": 2, "b": 3, "c": 4}),
+    ("a b -> 1 a () b", (2, 3), {}),
+    ("1 a () b -> b a", (1, 2, 1, 3), {}),
+    ("(1 a) b -> a (b 1 1)", (2, 3), {}),
+    ("a b -> a b (1 1)", (2, 3), {}),
+    ("a(b)c -> (a)b c", (2, 3, 4), {}),
+    ("  a   b  ->  b   a  ", (2, 3), {}),
+    ("batch_size head2 Größe -> Größe batch_size head2", (2, 3, 4), {}),
+    ("n (a b) -> n a b", (2, 0), {"a": 0, "b": 2}),
+]
+
+
+@on_every_array
+@pytest.mark.parametrize(("pattern", "shape", "sizes"), REARRANGED)
+def test_rearrange_is_that_of_einops(pattern: str, shape: tuple[int, ...], sizes: dict[str, int], array: Any) -> None:
+    x = array(numbers(*shape))
+    same(rearrange(x, pattern, **sizes), einops.rearrange(x, pattern, **sizes))
+
+
+SMALL: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
+    ("->", (), {}),
+    (" -> 1", (), {}),
+    ("-> () 1", (), {}),
+    ("... -> ...", (), {}),
+    ("... -> 1 ...", (), {}),
+    ("a b -> (a b)", (0, 3), {}),
+    ("(a b) c -> a b c", (0, 3), {"b": 2}),
+    ("a b -> b a", (0, 0), {}),
+]
+
+
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize(("pattern", "shape", "sizes"), SMALL)
+def test_an_array_without_dims_or_elements_is_rearranged(
+    pattern: str, shape: tuple[int, ...], sizes: dict[str, int], array: Any
+) -> None:
+    x = array(numbers(*shape))
+    same(rearrange(x, pattern, **sizes), einops.rearrange(x, pattern, **sizes))
+
+
+REDUCED: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
+    ("b c h w -> b c", (2, 3, 4, 5), {}),
+    ("b c h w -> c b", (2, 3, 4, 5), {}),
+    ("b c h w -> b c () ()", (2, 3, 4, 5), {}),
+    ("b c h w -> 1 c 1 1", (2, 3, 4, 5), {}),
+    ("b c (h h2) (w w2) -> b h w c", (2, 3, 4, 6), {"h2": 2, "w2": 3}),
+    ("b c (h 2) (w 3) -> b c h w", (2, 3, 4, 6), {}),
+    ("b c (h h2) (w w2) -> b c h w", (2, 3, 4, 6), {"h": 2, "w": 2}),
+    ("2 3 4 ->", (2, 3, 4), {}),
+    ("a 3 4 -> 1 a", (2, 3, 4), {}),
+    ("a b -> a b", (2, 3), {}),
+    ("a b -> (b a)", (2, 3), {}),
+    ("... -> ", (2, 3, 4), {}),
+    ("... -> 1 1", (2, 3, 4), {}),
+    ("a ... -> ...", (2, 3, 4), {}),
+    ("a ... c -> c (...)", (2, 3, 4, 5), {}),
+    ("a ... -> a", (2, 3, 4), {}),
+    ("a ... d -> a d", (2, 3), {}),
+    ("(a1 a2) (b1 b2) -> (b1 a1)", (4, 6), {"a1": 2, "b2": 3}),
+]
+
+
+@on_every_array
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(("pattern", "shape", "sizes"), REDUCED)
+def test_reduce_is_that_of_einops(
+    pattern: str, shape: tuple[int, ...], sizes: dict[str, int], reduction: str, array: Any
+) -> None:
+    x = array(numbers(*shape))
+    same(reduce(x, pattern, reduction, **sizes), einops.reduce(x, pattern, reduction, **sizes))
+
+
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.bool_, np.complex64, np.float16, jnp.bfloat16])
+@pytest.mark.parametrize("reduction", ["sum", "prod", "any", "all", "max", "min"])
+def test_a_reduction_keeps_dtypes_as_einops_does(reduction: str, dtype: Any, array: Any) -> None:
+    x = array((numbers(2, 3, 4) > 0).astype(dtype))
+    same(reduce(x, "a b c -> c a", reduction), einops.reduce(x, "a b c -> c a", reduction))
+
+
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize("dtype", [np.int32, np.bool_])
+def test_no_mean_is_taken_of_integers(dtype: Any, array: Any) -> None:
+    with pytest.raises(NotImplementedError, match="reduce_mean is not available for non-floating tensors"):
+        reduce(array(np.ones((2, 3), dtype)), "a b -> a", "mean")
+
+
+def largest_less_smallest(x: Any, dims: tuple[int, ...]) -> Any:
+    return x.max(dims) - x.min(dims)
+
+
+@on_every_array
+@pytest.mark.parametrize("reduction", [np.mean, jnp.var, largest_less_smallest], ids=["mean", "var", "ours"])
+def test_a_function_reduces(reduction: Any, array: Any) -> None:
+    x = array(numbers(2, 4, 6))
+    got = reduce(x, "a (b b2) c -> c b", reduction, b2=2)
+    same(got, einops.reduce(x, "a (b b2) c -> c b", reduction, b2=2))
+
+
+def test_a_function_is_not_called_where_nothing_is_reduced() -> None:
+    def never(x: Any, dims: tuple[int, ...]) -> Any:
+        raise AssertionError
+
+    same(reduce(numbers(2, 3), "a b -> b a", never), numbers(2, 3).T)
+
+
+REPEATED: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
+    ("h w -> h w c", (2, 3), {"c": 3}),
+    ("h w -> c h w", (2, 3), {"c": 1}),
+    ("h w -> h w c", (2, 3), {"c": 0}),
+    ("h w -> h 3 w", (2, 3), {}),
+    ("h w -> (2 h) (w 2)", (2, 3), {}),
+    ("h w -> (h h2) (w w2)", (2, 3), {"h2": 2, "w2": 3}),
+    ("h w -> (n1 h w n2)", (2, 3), {"n1": 2, "n2": 2}),
+    ("(h 1) w -> h (w 1 2)", (2, 3), {}),
+    ("a b -> b a", (2, 3), {}),
+    ("a ... -> n a ...", (2, 3, 4), {"n": 2}),
+    ("... -> ... 2", (2, 3), {}),
+    ("... d -> (...) 2 d", (2, 3, 4), {}),
+    ("(b c) d -> b (r c) d", (6, 2), {"c": 3, "r": 2}),
+    ("a b -> a b n", (2, 3), {"n": 2, "a": 2}),
+    ("1 a -> 1 2 a 1", (1, 3), {}),
+    ("a b -> 02 a b 01", (2, 3), {}),
+]
+
+
+@on_every_array
+@pytest.mark.parametrize(("pattern", "shape", "sizes"), REPEATED)
+def test_repeat_is_that_of_einops(pattern: str, shape: tuple[int, ...], sizes: dict[str, int], array: Any) -> None:
+    x = array(numbers(*shape))
+    same(repeat(x, pattern, **sizes), einops.repeat(x, pattern, **sizes))
+
+
+CONTRACTED: list[tuple[str, tuple[tuple[int, ...], ...]]] = [
+    ("a b c -> a", ((2, 3, 4),)),
+    ("a b c -> c b a", ((2, 3, 4),)),
+    ("a b c ->", ((2, 3, 4),)),
+    ("->", ((),)),
+    ("i i ->", ((3, 3),)),
+    ("i i j -> i j", ((3, 3, 4),)),
+    ("b h w, h w c -> b c", ((2, 3, 4), (3, 4, 5))),
+    ("a b, c -> a c b", ((2, 3), (4,))),
+    ("a b, -> a b", ((2, 3), ())),
+    (",->", ((), ())),
+    ("a b c, c b d, a g k -> a b k", ((2, 3, 4), (4, 3, 5), (2, 3, 4))),
+    ("a b,b c,c d,d e->a e", ((2, 3), (3, 4), (4, 5), (5, 2))),
+    ("... i, i j -> ... j", ((2, 3, 4), (4, 5))),
+    ("... i, ... i -> ...", ((2, 3, 4), (2, 3, 4))),
+    ("... i, ... i -> ...", ((2, 3, 4), (3, 4))),
+    ("... i, ... i -> ... i", ((2, 1, 4), (3, 4))),
+    ("b ... i, i b -> b ...", ((2, 3, 4), (4, 2))),
+    ("batch_in Größe, Größe out2 -> out2 batch_in", ((2, 3), (3, 4))),
+    ("a b, a b -> a b", ((2, 3), (1, 3))),
+    ("a _ -> a", ((2, 3),)),
+    ("a b, b _ -> a", ((2, 3), (3, 4))),
+    ("a b -> ...", ((2, 3),)),
+]
+
+
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize(("pattern", "shapes"), CONTRACTED)
+def test_einsum_is_that_of_einops(pattern: str, shapes: tuple[tuple[int, ...], ...], array: Any) -> None:
+    values = [array(numbers(*shape)) for shape in shapes]
+    got, expected = einsum(*values, pattern), einops.einsum(*values, pattern)
+    assert (type(got), got.dtype, got.shape) == (type(expected), expected.dtype, expected.shape)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.complex64])
+def test_einsum_keeps_dtypes_as_einops_does(dtype: Any, array: Any) -> None:
+    x = array(np.arange(6).reshape(2, 3).astype(dtype))
+    same(einsum(x, x, "a b, c b -> a c"), einops.einsum(x, x, "a b, c b -> a c"))
+
+
+def test_a_number_is_multiplied_by_einsum() -> None:
+    x = numbers(2, 3)
+    same(einsum(x, 2.0, "a b, -> b a"), einops.einsum(x, 2.0, "a b, -> b a"))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_product_of_numpy_and_jax_arrays_is_a_jax_array(order: int) -> None:
+    values = [numbers(2, 3), jnp.asarray(numbers(2, 3))][::order]
+    assert isinstance(einsum(*values, "a b, a b -> a"), jax.Array)
+
+
+def jitted(verb: str, x: Any, pattern: str, *options: Any, **sizes: int) -> None:
+    """Expect the same of einops' and of our operation under ``jit``."""
+
+    def under_jit(module: Any) -> Any:
+        return jax.jit(lambda x: getattr(module, verb)(x, pattern, *options, **sizes))(x)
+
+    same(under_jit(typedshmap), under_jit(einops))
+
+
+@pytest.mark.parametrize(("pattern", "shape", "sizes"), REARRANGED[::3])
+def test_rearrange_is_that_of_einops_under_jit(pattern: str, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+    jitted("rearrange", numbers(*shape), pattern, **sizes)
+
+
+@pytest.mark.parametrize(("pattern", "shape", "sizes"), REPEATED[::3])
+def test_repeat_is_that_of_einops_under_jit(pattern: str, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+    jitted("repeat", numbers(*shape), pattern, **sizes)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_reduce_is_that_of_einops_under_jit(reduction: str) -> None:
+    jitted("reduce", numbers(2, 3, 4, 6), "b c (h h2) (w 3) -> b c h w", reduction, h2=2)
+
+
+@pytest.mark.parametrize(("pattern", "shapes"), CONTRACTED[::3])
+def test_einsum_is_that_of_einops_under_jit(pattern: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    values = [numbers(*shape) for shape in shapes]
+    got = jax.jit(lambda *values: einsum(*values, pattern))(*values)
+    expected = jax.jit(lambda *values: einops.einsum(*values, pattern))(*values)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+TRANSFORMS: dict[str, Callable[[Any, Any], Any]] = {
+    "grad": lambda module, x: jax.grad(lambda x: (module.reduce(x, "a (b c) -> b a", "sum", c=2) ** 2).sum())(x),
+    "vmap": lambda module, x: jax.vmap(lambda row: module.rearrange(row, "(a b) -> b a", a=2))(x),
+    "vmap of einsum": lambda module, x: jax.vmap(lambda row: module.einsum(row, x, "b, a b -> a"))(x),
+    "jvp": lambda module, x: jax.jvp(lambda x: module.repeat(x, "a b -> (a 2) b"), (x,), (x,))[1],
+    "scan": lambda module, x: jax.lax.scan(lambda c, row: (c, module.repeat(row, "b -> b 2")), 0, x)[1],
+}
+
+
+@pytest.mark.parametrize("transformed", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_the_operations_are_those_of_einops_under_transformations(transformed: Any) -> None:
+    x = jnp.asarray(numbers(4, 6))
+    same(transformed(typedshmap, x), transformed(einops, x))
+
+
+# What einops refuses
+
+REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str | None]] = [
+    # A pattern that cannot be read.
+    ("rearrange", ("a b c",), {}, "the pattern has no '->'", None),
+    ("rearrange", ("a b c -> a -> b",), {}, "the pattern has two arrows", "->"),
+    ("rearrange", ("a b c -> (a b c",), {}, "'(' is never closed", "("),
+    ("rearrange", ("a b c -> a b) c",), {}, "')' closes nothing", ")"),
+    ("rearrange", ("a b c -> ((a b) c)",), {}, "the pattern has parentheses inside parentheses", "("),
+    ("rearrange", ("a b c -> a b c.",), {}, "the pattern has an unexpected '.'", "."),
+    ("rearrange", ("a .. c -> a c",), {}, "the pattern has an unexpected '.'", "."),
+    ("rearrange", ("a b c -> a b $",), {}, "unexpected character '$'", "$"),
+    ("rearrange", ("_a b c -> b c _a",), {}, "the pattern has '_a'; a name neither starts nor ends with an underscore",
+     "_a"),
+    ("rearrange", ("a b_ c -> b_ c a",), {}, "the pattern has 'b_'; a name neither starts nor ends with an underscore",
+     "b_"),
+    ("rearrange", ("_ b c -> b c",), {}, "the pattern has '_'; a name neither starts nor ends with an underscore", "_"),
+    ("rearrange", ("2a b c -> b c 2a",), {}, "the pattern has '2a', which is no name", "2a"),
+    ("rearrange", ("² b c -> b c ²",), {}, "the pattern has '²', which is no name", "²"),
+    ("rearrange", ("a b ...c -> a b c ...",), {}, "the pattern has '...' without a space beside it", "..."),
+    ("rearrange", ("a b... -> a ... b",), {}, "the pattern has '...' without a space beside it", "..."),
+    # Names and numbers that do not fit together.
+    ("rearrange", ("a a c -> a c",), {}, "the pattern has 'a' twice on one side", "a"),
+    ("repeat", ("a b c -> a b c b",), {}, "the pattern has 'b' twice on one side", "b"),
+    ("rearrange", ("a b c -> a b",), {}, "the pattern has 'c' only on the left", "c"),
+    ("rearrange", ("a b c -> a b c d",), {}, "the pattern has 'd' only on the right", "d"),
+    ("reduce", ("a b c -> a d", "sum"), {}, "the pattern has 'd' only on the right", "d"),
+    ("repeat", ("a b c -> a b 2",), {}, "the pattern has 'c' only on the left", "c"),
+    ("repeat", ("a b c -> a b c d",), {}, "the size of 'd' is not known", "d"),
+    ("rearrange", ("a 3 c -> a 3 c",), {}, "the pattern has the number 3 on the left", "3"),
+    ("repeat", ("a 3 c -> a 3 c",), {}, "the pattern has the number 3 on the left", "3"),
+    ("rearrange", ("a b c -> a b c 2",), {}, "the pattern has the number 2 on the right", "2"),
+    ("reduce", ("a b c -> a 2", "sum"), {}, "the pattern has the number 2 on the right", "2"),
+    ("repeat", ("a b c -> a b c 0",), {}, None, None),
+    ("reduce", ("a b 0 -> a b", "sum"), {}, "the operand has size 4 in dim 2, but the pattern says 0", "0"),
+    # Dots.
+    ("rearrange", ("a b c ... ... -> a b c",), {}, "the pattern has '...' twice for one array", "..."),
+    ("rearrange", ("(...) c -> c ...",), {}, "the pattern has '...' in parentheses on the left", "..."),
+    ("rearrange", ("a b c -> a b c ...",), {}, "the pattern has '...' only on the right", "..."),
+    ("reduce", ("a b c -> (a ...)", "max"), {}, "the pattern has '...' only on the right", "..."),
+    ("rearrange", ("a ... -> a",), {}, "the pattern has '...' only on the left", "..."),
+    ("repeat", ("a ... -> a 2",), {}, "the pattern has '...' only on the left", "..."),
+    # Sizes.
+    ("rearrange", ("a b -> b a",), {}, "the operand has 3 dims, but the pattern has 2", "a b"),
+    ("rearrange", ("a b c d ... -> a b c d ...",), {}, "the operand has 3 dims, but the pattern has at least 4",
+     "a b c d ..."),
+    ("rearrange", ("() b c -> b c",), {}, "the operand has ()=2, which is not the product of 1", "()"),
+    ("rearrange", ("1 b c -> b c",), {}, "the operand has size 2 in dim 0, but the pattern says 1", "1"),
+    ("reduce", ("a b 5 -> a b", "sum"), {}, "the operand has size 4 in dim 2, but the pattern says 5", "5"),
+    ("rearrange", ("a b (c d) -> a b c d",), {}, "the sizes of 'c' and 'd' in '(c d)' are not known", "(c d)"),
+    ("rearrange", ("a b (c d) -> a b c d",), {"d": 3}, "the operand has (c d)=4, which does not divide by d=3",
+     "(c d)"),
+    ("rearrange", ("a b (c d) -> a b c d",), {"c": 3, "d": 2},
+     "the operand has (c d)=4, which is not the product of c=3 d=2", "(c d)"),
+    ("rearrange", ("a b c -> c b a",), {"a": 3}, "the operand has a=2, but a=3 was passed", "a"),
+    ("rearrange", ("a b c -> c b a",), {"d": 3}, "'d' is passed as a size, but the pattern does not name it", None),
+    ("repeat", ("a b c -> a b c d",), {"d": 2, "e": 3}, "'e' is passed as a size, but the pattern does not name it",
+     None),
+    ("rearrange", ("a b c -> c b a",), {"a b": 3}, "'a b' is passed as a size, but the pattern does not name it", None),
+    ("rearrange", ("a b (c d) -> a b c d",), {"d": "2"}, "the size of 'd' is '2', and no integer", "d"),
+    ("repeat", ("a b c -> a b c d",), {"d": 2.5}, "the size of 'd' is 2.5, and no integer", "d"),
+    ("repeat", ("a b c -> a b c d",), {"d": -1}, "the size of 'd' is -1, which is negative", "d"),
+    # Reductions.
+    ("reduce", ("a b c -> a", "median"), {}, "the reduction 'median' is not known", None),
+    ("reduce", ("a b c -> a", None), {}, "the reduction None is not known", None),
+    ("reduce", ("a b c -> a b c", None), {}, "the reduction None is not known", None),
+    ("reduce", ("a b c -> a", 3), {}, "the reduction 3 is not known", None),
+]  # fmt: skip
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What a call gives or raises; warnings of keywords as names are einops' own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return call()
+        except Exception as error:
+            return error
+
+
+def refusals(verb: str, *args: Any, **sizes: Any) -> tuple[Any, Any]:
+    """What einops and what we raise."""
+    theirs = outcome(lambda: getattr(einops, verb)(*args, **sizes))
+    return theirs, outcome(lambda: getattr(typedshmap, verb)(*args, **sizes))
+
+
+def pointed_at(error: Exception) -> str | None:
+    """The text over the carets of a message; None without carets."""
+    lines = str(error).splitlines()
+    for above, line in pairwise(lines):
+        if line.strip() and not line.strip("^ "):
+            return above[line.index("^") : line.rindex("^") + 1]
+    return None
+
+
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize(("verb", "options", "sizes", "problem", "place"), REFUSED)
+def test_what_einops_refuses_is_refused_in_place(
+    verb: str, options: tuple[Any, ...], sizes: dict[str, Any], problem: str | None, place: str | None, array: Any
+) -> None:
+    theirs, ours = refusals(verb, array(numbers(2, 3, 4)), *options, **sizes)
+    assert isinstance(theirs, Exception)
+    assert isinstance(ours, PatternError)
+    assert f'pattern: "{options[0]}"\n' in f"{ours}\n"
+    if problem is not None:
+        assert str(ours).splitlines()[0] == f"{verb}: {problem}"
+    if place is not None:
+        assert pointed_at(ours) == place
+
+
+REFUSED_PRODUCTS: list[tuple[str, tuple[tuple[int, ...], ...], str | None, str | None]] = [
+    ("a b", ((2, 3),), "the pattern has no '->'", None),
+    ("a b -> a -> b", ((2, 3),), "the pattern has two arrows", "->"),
+    ("a b -> a, b", ((2, 3),), "the pattern has a comma in its result", "b"),
+    ("a b, b c -> a c", ((2, 3),), "the pattern has 2 operands, but 1 array was given", None),
+    ("a b -> a", ((2, 3), (2, 3)), "the pattern has 1 operand, but 2 arrays were given", None),
+    ("a b -> a", ((2,),), "the operand has 1 dim, but the pattern has 2", "a b"),
+    ("a b, b c -> a c", ((2, 3), (4, 5)), "operand 2 has b=4, but operand 1 has b=3", "b"),
+    ("i i -> i", ((2, 3),), "the operand has i=3 in dim 1, but i=2 in dim 0", "i"),
+    ("a b -> a c", ((2, 3),), "the pattern has 'c' only on the right", "c"),
+    ("a b -> a a", ((2, 3),), "the pattern has 'a' twice in its result", "a"),
+    ("a (b c) -> a", ((2, 6),), "einsum takes no '(b c)', only names", "(b c)"),
+    ("a 3 -> a", ((2, 3),), "einsum takes no '3', only names", "3"),
+    ("a 1 -> a", ((2, 1),), "einsum takes no '1', only names", "1"),
+    ("a b -> a ()", ((2, 3),), "einsum takes no '()', only names", "()"),
+    ("a ... ... -> a", ((2, 3),), "the pattern has '...' twice for one array", "..."),
+    ("a b_ -> a", ((2, 3),), "the pattern has 'b_'; a name neither starts nor ends with an underscore", "b_"),
+    ("a ...b -> a", ((2, 3),), "the pattern has '...' without a space beside it", "..."),
+]
+
+
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize(("pattern", "shapes", "problem", "place"), REFUSED_PRODUCTS)
+def test_what_the_einsum_of_einops_refuses_is_refused_in_place(
+    pattern: str, shapes: tuple[tuple[int, ...], ...], problem: str | None, place: str | None, array: Any
+) -> None:
+    theirs, ours = refusals("einsum", *[array(numbers(*shape)) for shape in shapes], pattern)
+    assert isinstance(theirs, Exception)
+    assert isinstance(ours, PatternError)
+    assert f'pattern: "{pattern}"\n' in f"{ours}\n"
+    if problem is not None:
+        assert str(ours).splitlines()[0] == f"einsum: {problem}"
+    if place is not None:
+        assert pointed_at(ours) == place
+
+
+def test_a_pattern_error_is_caught_as_that_of_einops() -> None:
+    with pytest.raises(einops.EinopsError):
+        rearrange(numbers(2, 3), "a b -> a c")
+
+
+@pytest.mark.parametrize("verb", ["rearrange", "repeat"])
+def test_an_empty_list_is_refused_as_einops_refuses_it(verb: str) -> None:
+    with pytest.raises(TypeError, match="empty list"):
+        getattr(typedshmap, verb)([], "a b -> b a")
+
+
+@pytest.mark.parametrize("value", [3.0, None, "text", (1, 2)])
+def test_what_is_no_array_is_refused(value: Any) -> None:
+    with pytest.raises(TypedShmapError, match="but the pattern says an array"):
+        rearrange(value, "a -> a")
+
+
+# Whatever einops does
+
+
+WORDS = ("a", "b", "c", "d", "e")
+NOISE = (
+    *WORDS,
+    "...",
+    "(",
+    ")",
+    "()",
+    "1",
+    "2",
+    "0",
+    "->",
+    ",",
+    "_",
+    "b_",
+    "_b",
+    "2a",
+    ".",
+    "$",
+    "é",
+    "3",
+    "( a",
+    "b )",
+)
+
+
+@st.composite
+def sides(draw: st.DrawFn, factors: list[str]) -> list[list[str]]:
+    """Dims, each a list of factors: neighbours may be merged, dims of size 1 may stand between them."""
+    dims: list[list[str]] = []
+    for factor in factors:
+        merge = bool(dims) and factor != "..." and dims[-1] != ["..."] and draw(st.integers(0, 2)) == 0
+        dims = [*dims[:-1], [*dims[-1], factor]] if merge else [*dims, [factor]]
+        if draw(st.integers(0, 7)) == 0:
+            dims.append(draw(st.sampled_from([[], ["1"]])))
+    return dims
+
+
+def text_of(dims: list[list[str]], dots_in_group: bool = False) -> str:
+    return " ".join(
+        f"({' '.join(dim)})" if len(dim) != 1 or (dots_in_group and dim == ["..."]) else dim[0] for dim in dims
+    )
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[str, tuple[int, ...], list[str], tuple[Any, ...], dict[str, int]]:
+    """A call that einops accepts but for rare cases: verb, shape, words of the pattern, options, sizes."""
+    verb = draw(st.sampled_from(["rearrange", "reduce", "repeat"]))
+    extents = {name: draw(st.sampled_from([2, 3, 1, 4, 0])) for name in draw(st.sets(st.sampled_from(WORDS)))}
+    dots = draw(st.none() | st.lists(st.sampled_from([2, 1, 3]), max_size=2))
+    factors = [*extents, *([] if dots is None else ["..."])]
+    anonymous = draw(st.lists(st.sampled_from(["2", "3"]), max_size=2)) if verb == "reduce" else []
+    left = draw(sides(draw(st.permutations([*factors, *anonymous]))))
+    kept = factors
+    if verb == "reduce":
+        kept = [f for f in factors if draw(st.booleans())]
+    if verb == "repeat":
+        added = {f"n{i}": draw(st.integers(0, 3)) for i in range(draw(st.integers(0, 2)))}
+        extents |= added
+        kept = [*factors, *added, *draw(st.lists(st.sampled_from(["2", "3"]), max_size=1))]
+    right = draw(sides(draw(st.permutations(kept))))
+    shape: list[int] = []
+    lengths = {name: extents[name] for name in extents if name.startswith("n") or draw(st.integers(0, 5)) == 0}
+    for dim in left:
+        if dim == ["..."]:
+            shape += dots or []
+            continue
+        named = [f for f in dim if f in extents]
+        lengths |= {f: extents[f] for f in named[1:]}
+        shape.append(int(np.prod([extents[f] if f in extents else int(f) for f in dim])))
+    source = f"{text_of(left)} -> {text_of(right, draw(st.booleans()))}"
+    options = (draw(st.sampled_from(REDUCTIONS)),) if verb == "reduce" else ()
+    return verb, tuple(shape), source.split(" "), options, lengths
+
+
+@st.composite
+def broken(draw: st.DrawFn) -> Any:
+    """A call with something changed: a word of the pattern, a size, or the shape."""
+    verb, shape, words, options, lengths = draw(calls())
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(words)))
+        words = [
+            *words[:at],
+            *draw(st.sampled_from([(), *((w,) for w in NOISE)])),
+            *words[at + draw(st.integers(0, 1)) :],
+        ]
+    if draw(st.booleans()) and lengths:
+        name = draw(st.sampled_from(sorted(lengths)))
+        lengths = {n: s for n, s in lengths.items() if n != name} | draw(st.sampled_from([{}, {name: 5}, {"z": 2}]))
+    if draw(st.integers(0, 4)) == 0:
+        shape = (*shape, 2)
+    return verb, shape, words, options, lengths
+
+
+def agree(theirs: Any, ours: Any, pattern: str) -> None:
+    """Expect what einops gives, or a `PatternError` for what it refuses."""
+    if not isinstance(theirs, Exception):
+        assert not isinstance(ours, Exception), f"{pattern}: {ours}"
+        assert (type(ours), ours.dtype, ours.shape) == (type(theirs), theirs.dtype, theirs.shape)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    elif type(theirs) is not type(ours) or isinstance(theirs, einops.EinopsError):
+        assert isinstance(ours, PatternError), f"{pattern}: {theirs!r}, but {ours!r}"
+        assert f'"{pattern}"' in str(ours)
+        what: Any = ours.failures[0].what
+        assert (pointed_at(ours) is None) == (what.span is None or what.span[0] == what.span[1])
+
+
+def as_einops_does(call: Any) -> None:
+    verb, shape, words, options, lengths = call
+    x, pattern = numbers(*shape), " ".join(words)
+    theirs = outcome(lambda: getattr(einops, verb)(x, pattern, *options, **lengths))
+    ours = outcome(lambda: getattr(typedshmap, verb)(x, pattern, *options, **lengths))
+    agree(theirs, ours, pattern)
+
+
+@settings(max_examples=400, deadline=None)
+@given(calls())
+def test_whatever_einops_accepts_is_accepted_with_the_same_result(call: Any) -> None:
+    as_einops_does(call)
+
+
+@settings(max_examples=800, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(broken())
+def test_whatever_einops_refuses_is_refused(call: Any) -> None:
+    as_einops_does(call)
+
+
+@st.composite
+def products(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[str]]:
+    """Shapes and the words of an einsum's pattern, some of them wrong."""
+    extents = {name: draw(st.integers(2, 4)) for name in WORDS[: draw(st.integers(1, 5))]}
+    dots = draw(st.none() | st.lists(st.integers(2, 3), max_size=2))
+    shapes: list[tuple[int, ...]] = []
+    words: list[str] = []
+    used: list[str] = []
+    for at in range(draw(st.integers(1, 3))):
+        names = draw(st.lists(st.sampled_from(sorted(extents)), max_size=3))
+        place = draw(st.integers(0, len(names))) if dots is not None and draw(st.booleans()) else None
+        shape = [extents[name] for name in names]
+        if place is not None and dots is not None:
+            shape[place:place], names = dots, [*names[:place], "...", *names[place:]]
+        shapes.append(tuple(shape))
+        words += [*([","] if at else []), *names]
+        used += [name for name in names if name not in used]
+    result = draw(st.permutations(used))[: draw(st.integers(0, len(used)))]
+    result += ["..."] if "..." in used and "..." not in result else []
+    words += ["->", *result]
+    if draw(st.booleans()):
+        at = draw(st.integers(0, len(words)))
+        words = [*words[:at], draw(st.sampled_from(NOISE)), *words[at + draw(st.integers(0, 1)) :]]
+    return shapes, words
+
+
+@settings(max_examples=800, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(products())
+def test_einsum_does_what_that_of_einops_does(call: Any) -> None:
+    shapes, words = call
+    values, pattern = [numbers(*shape) for shape in shapes], " ".join(words)
+    theirs = outcome(lambda: einops.einsum(*values, pattern))
+    agree(theirs, outcome(lambda: einsum(*values, pattern)), pattern)

@@ -1,0 +1,479 @@
+"""What a hint declared and what an operation returned is remembered: a pattern that contradicts it is refused."""
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    Array,
+    Float,
+    ShardingError,
+    VaryingError,
+    all_gather,
+    all_to_all,
+    check,
+    einsum,
+    logsumexp,
+    pmean,
+    ppermute,
+    psum,
+    psum_scatter,
+    rearrange,
+    reduce,
+    repeat,
+    softmax,
+    take,
+    typed,
+    typed_shard_map,
+)
+from typedshmap.hints import memory
+
+W = Float[Array, "[m/dp,tp] f"]
+XY = Float[Array, "[b/dp] [d/tp]"]
+x = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+
+
+def trace(use: Callable[[Any], Any], mesh: Mesh, hint: Any = XY, **options: Any) -> None:
+    """Trace a body; what it returns is dropped."""
+
+    def body(x: Any) -> None:
+        use(x)
+
+    jax.eval_shape(typed_shard_map(body, mesh=mesh, in_types=(hint,), out_types=None, **options), x)
+
+
+def contradicts(line: str, use: Callable[[Any], Any], mesh: Mesh, hint: Any = XY, **options: Any) -> None:
+    with pytest.raises(ShardingError) as caught:
+        trace(use, mesh, hint, **options)
+    assert str(caught.value).splitlines()[0] == line
+
+
+in_both_modes = pytest.mark.parametrize("check_vma", [True, False])
+
+
+# How a layout becomes known: the value, its dims, and who says so
+
+
+@typed
+def helper(w: Float[Array, "[m/dp,tp] f"]) -> Float[Array, "[m/dp,tp] f"]:
+    rearrange(w, "[m/tp,dp] f -> f [m/tp,dp]")
+    return w
+
+
+@typed
+def doubled(w: Float[Array, "[m/dp,tp] f"]) -> Float[Array, "[m/dp,tp] f"]:
+    return w * 2
+
+
+@typed
+def checked(w: Any) -> Any:
+    return check(w * 2, "[m/dp,tp] f")
+
+
+def swapped(w: Any) -> Any:
+    """Read a value that is split over dp, tp as if it were split over tp, dp."""
+    return rearrange(w, "[m/tp,dp] f -> f [m/tp,dp]")
+
+
+DECLARED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "an argument": (swapped, "body's hint of argument 'x'"),
+    "an argument of a helper": (lambda w: helper(w * 2), "helper's hint of argument 'w'"),
+    "a result of a helper": (lambda w: swapped(doubled(w)), "doubled's hint of return value"),
+    "check": (lambda w: swapped(check(w * 2, "[m/dp,tp] f")), "body's hint of checked value"),
+    "check in a helper": (lambda w: swapped(checked(w)), "checked's hint of checked value"),
+    "a leaf of a tree": (lambda w: swapped(check({"a": w * 2}, dict[str, W])["a"]), "body's hint of checked['a']"),
+}
+
+
+@in_both_modes
+@pytest.mark.parametrize(("use", "place"), DECLARED.values(), ids=DECLARED)
+def test_a_pattern_that_contradicts_a_hint_is_refused(use: Any, place: str, check_vma: bool, mesh: Mesh) -> None:
+    with pytest.raises(ShardingError) as caught:
+        trace(use, mesh, W, check_vma=check_vma)
+    line = str(caught.value).splitlines()[0]
+    assert f"is read as split over 'tp', 'dp' in dim 0, but {place} says split over 'dp', 'tp'" in line
+
+
+RETURNED: list[tuple[str, Callable[..., Any], str, str, str]] = [
+    ("rearrange", rearrange, "[b/dp] [d/tp] -> [d/tp] [b/dp]", "[d/dp] [b/tp]",
+     "read as split over 'dp' in dim 0, but rearrange in body says split over 'tp'"),
+    ("repeat", repeat, "[b/dp] [d/tp] -> 2 [b/dp] [d/tp]", "n [b/tp] [d/dp]",
+     "read as split over 'tp' in dim 1, but repeat in body says split over 'dp'"),
+    ("reduce", lambda x, p: reduce(x, p, "sum"), "[b/dp] [d/tp] -> [d/tp,dp]", "[d/dp,tp]",
+     "read as split over 'dp', 'tp' in dim 0, but reduce in body says split over 'tp', 'dp'"),
+    ("einsum", einsum, "[b/dp] [d/tp] -> [d/tp] [b/dp]", "[d/dp] [b/tp]",
+     "read as split over 'dp' in dim 0, but einsum in body says split over 'tp'"),
+    ("all_gather", all_gather, "[b/dp] [d/tp] -> b [d/tp]", "[b/tp] d",
+     "read as split over 'tp' in dim 0, but all_gather in body says whole"),
+    ("psum", psum, "b [d/tp] ~dp -> b [d/tp]", "[b/tp] d",
+     "read as split over 'tp' in dim 0, but psum in body says whole"),
+    ("psum_scatter", psum_scatter, "b [d/tp] ~dp -> b [d/tp,dp]", "b [d/dp,tp]",
+     "read as split over 'dp', 'tp' in dim 1, but psum_scatter in body says split over 'tp', 'dp'"),
+    ("all_to_all", all_to_all, "[b/dp] [d/tp] -> b [d/tp,dp]", "b [d/dp,tp]",
+     "read as split over 'dp', 'tp' in dim 1, but all_to_all in body says split over 'tp', 'dp'"),
+    ("ppermute", lambda x, p: ppermute(x, p, shift=1, axis="dp"), "[b/dp] [d/tp]", "[b/tp] [d/dp]",
+     "read as split over 'tp' in dim 0, but ppermute in body says split over 'dp'"),
+    ("softmax", lambda x, p: softmax(x, p, "d"), "[b/dp] [d/tp]", "[b/tp] [d/dp]",
+     "read as split over 'tp' in dim 0, but softmax in body says split over 'dp'"),
+    ("logsumexp", lambda x, p: logsumexp(x[:, None], p), "[b/dp] n [d/tp] -> [b/dp] n", "b [n/dp]",
+     "read as whole in dim 0, but logsumexp in body says split over 'dp'"),
+    ("take", lambda x, p: take(x, np.array([1, 2]), p), "[b/dp] [d/tp], i -> i [d/tp]", "[i/tp] d",
+     "read as split over 'tp' in dim 0, but take in body says whole"),
+]  # fmt: skip
+
+
+@in_both_modes
+@pytest.mark.parametrize(
+    ("operation", "pattern", "read", "line"), [row[1:] for row in RETURNED], ids=[row[0] for row in RETURNED]
+)
+def test_a_pattern_that_contradicts_what_an_operation_returned_is_refused(
+    operation: Any, pattern: str, read: str, line: str, check_vma: bool, mesh: Mesh
+) -> None:
+    def use(x: Any) -> Any:
+        # A value that is not remembered may be read in any way that its type allows.
+        value = operation(x * 2, pattern)
+        rearrange(value, f"{read} -> {read}")
+
+    contradicts(f'rearrange in body: the operand is {line} ("{pattern}")', use, mesh, check_vma=check_vma)
+
+
+# What a later pattern may not say
+
+CLAIMS: list[tuple[str, str]] = [
+    ("[m/tp,dp] f", "split over 'tp', 'dp' in dim 0"),
+    ("m [f/dp,tp]", "whole in dim 0"),
+    ("[m/dp] [f/tp]", "split over 'dp' in dim 0"),
+    ("[m/tp] [f/dp]", "split over 'tp' in dim 0"),
+    ("[m/dp] f +tp", "split over 'dp' in dim 0"),
+    ("m f +dp +tp", "whole in dim 0"),
+    ("m [f/tp] ~dp", "whole in dim 0"),
+    ("[m/tp,dp] ...", "split over 'tp', 'dp' in dim 0"),
+    ("... [f/dp,tp]", "whole in dim 0"),
+]
+
+
+@in_both_modes
+@pytest.mark.parametrize(("claim", "words"), CLAIMS)
+def test_another_layout_of_a_remembered_value_is_refused(claim: str, words: str, check_vma: bool, mesh: Mesh) -> None:
+    hint = "body's hint of argument 'x' says split over 'dp', 'tp' (x: Float[Array, \"[m/dp,tp] f\"])"
+    line = f"rearrange in body: the operand is read as {words}, but {hint}"
+    contradicts(line, lambda w: rearrange(w, f"{claim} -> {claim}"), mesh, W, check_vma=check_vma)
+
+
+RIGHT = ["[m/dp,tp] f", "[m/dp,tp] ...", "m f ~dp ~tp", "[m/dp] f ~tp", "[m/tp] f ~dp"]
+
+
+@in_both_modes
+@pytest.mark.parametrize("claim", RIGHT)
+def test_a_layout_that_agrees_or_says_less_is_accepted(claim: str, check_vma: bool, mesh: Mesh) -> None:
+    trace(lambda w: rearrange(w, f"{claim} -> {claim}"), mesh, W, check_vma=check_vma)
+
+
+def test_the_whole_message_shows_both_places(mesh: Mesh) -> None:
+    with pytest.raises(ShardingError) as caught:
+        trace(lambda w: all_gather(w, "[m/tp,dp] f -> m f"), mesh, W)
+    assert (
+        str(caught.value)
+        == """\
+all_gather in body: the operand is read as split over 'tp', 'dp' in dim 0, but body's hint of argument 'x' says \
+split over 'dp', 'tp' (x: Float[Array, "[m/dp,tp] f"])
+
+    operand: "[m/tp,dp] f -> m f"
+              ^^^^^^^^^
+    got f32[1,8]{V:(dp,tp)} per shard
+
+Mesh: dp=4, tp=2
+Hint: write what the value is; reshard(x, ...) changes it"""
+    )
+
+
+def test_the_operand_that_is_read_wrongly_is_named(mesh: Mesh) -> None:
+    def use(x: Any) -> None:
+        y = rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]")
+        einsum(x * 2, y, "[b/dp] [d/tp], [c/dp] [d/tp] -> b c")
+
+    line = "einsum in body: operand 2 is read as split over 'dp' in dim 0, but rearrange in body says split over 'tp'"
+    contradicts(f'{line} ("[b/dp] [d/tp] -> [d/tp] [b/dp]")', use, mesh)
+
+
+# Sums that are owed
+
+
+@in_both_modes
+def test_a_sum_that_is_owed_is_no_split_dim(check_vma: bool, mesh: Mesh) -> None:
+    def use(x: Any) -> None:
+        y = reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum")
+        rearrange(y, "[b/dp,tp] -> 1 [b/dp,tp]")
+
+    with pytest.raises((ShardingError, VaryingError)) as caught:
+        trace(use, mesh, check_vma=check_vma)
+    assert type(caught.value) is (VaryingError if check_vma else ShardingError)
+
+
+def test_a_sum_that_was_taken_is_not_taken_again_where_jax_has_no_types(mesh: Mesh) -> None:
+    def use(x: Any) -> None:
+        y = psum(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] +tp -> [b/dp]")
+        psum(y, "[b/dp] +tp -> [b/dp]")
+
+    line = "psum in body: the operand is read as unreduced over 'tp', but psum in body says owing no sum"
+    contradicts(f'{line} ("[b/dp] +tp -> [b/dp]")', use, mesh, check_vma=False)
+
+
+SAME: dict[str, Callable[[Any], Any]] = {
+    "psum": lambda x: psum(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] +tp -> [b/dp]"),
+    "reduce": lambda x: reduce(x, "[b/dp] [d/tp] -> [b/dp]", "sum"),
+    "all_gather": lambda x: all_gather(x, "[b/dp] [d/tp] -> [b/dp] d ~tp"),
+    "a hint": lambda x: check(x.sum(1) * 0, "[b/dp]"),
+}
+
+
+@pytest.mark.parametrize(("place", "make"), SAME.items(), ids=SAME)
+def test_a_tree_of_what_is_known_to_be_equal_is_not_summed_where_jax_has_no_types(
+    place: str, make: Any, mesh: Mesh
+) -> None:
+    who = "body's hint of checked value" if place == "a hint" else f"{place} in body"
+    with pytest.raises(VaryingError) as caught:
+        trace(lambda x: psum({"y": make(x)}, "tp"), mesh, check_vma=False)
+    line = f"psum in body: argument 'tree['y']' is the same on every shard of 'tp' by {who}, so that a psum over it"
+    assert str(caught.value).splitlines()[0] == f"{line} would count it 2 times"
+
+
+def test_the_mean_of_equal_shards_gives_back_what_jax_types_as_varying(mesh: Mesh) -> None:
+    def body(x: XY) -> Float[Array, "[b/dp] d"]:
+        return pmean(all_gather(x, "[b/dp] [d/tp] -> [b/dp] d ~tp"), "tp")
+
+    np.testing.assert_allclose(jax.jit(typed_shard_map(body, mesh=mesh))(x), x, rtol=1e-6)
+
+
+GATHERED: dict[str, Callable[[Any], Any]] = {
+    "read without its mark": lambda g: rearrange(g, "b d -> d b"),
+    "read with its mark": lambda g: rearrange(g, "b d ~dp ~tp -> d b ~dp ~tp"),
+    "multiplied": lambda g: einsum(g, g, "b d, c d -> b c"),
+    "read twice": lambda g: reduce(rearrange(g, "b d -> d b"), "d b -> b", "sum"),
+}
+
+
+@pytest.mark.parametrize("use", GATHERED.values(), ids=GATHERED)
+def test_a_gathered_value_is_known_to_be_equal_on_all_shards(use: Any, mesh: Mesh) -> None:
+    trace(lambda x: use(all_gather(x, "[b/dp] [d/tp] -> b d ~dp ~tp")), mesh)
+
+
+def test_a_gathered_value_owes_no_sum(mesh: Mesh) -> None:
+    def use(x: Any) -> None:
+        reduce(all_gather(x, "[b/dp] [d/tp] -> b d ~dp ~tp"), "b d -> b +dp", "sum")
+
+    with pytest.raises(
+        VaryingError, match=r"the result is the same on every shard of 'dp', but the pattern says '\+dp'"
+    ):
+        trace(use, mesh)
+
+
+def test_a_gathered_value_is_not_read_as_a_split_one(mesh: Mesh) -> None:
+    def use(w: Any) -> None:
+        rearrange(all_gather(w, "[m/dp,tp] f -> m f ~dp ~tp"), "[m/dp,tp] f -> f [m/dp,tp]")
+
+    line = "rearrange in body: the operand is read as split over 'dp', 'tp' in dim 0, but all_gather in body says whole"
+    contradicts(f'{line} ("[m/dp,tp] f -> m f ~dp ~tp")', use, mesh, W)
+
+
+def test_the_shards_of_a_gathered_value_are_not_added_up(mesh: Mesh) -> None:
+    def use(w: Any) -> None:
+        psum(all_gather(w, "[m/dp,tp] f -> m f ~dp ~tp"), "m f ~dp ~tp -> m f")
+
+    with pytest.raises(VaryingError, match="is the same on every shard of 'dp'"):
+        trace(use, mesh, W)
+
+
+# Where a value is differentiated, closed over, or put through a helper
+
+
+def gathered(w: Any) -> Any:
+    return all_gather(w, "[m/tp,dp] f -> m f").sum()
+
+
+TRANSFORMED: dict[str, Callable[[Any], Any]] = {
+    "grad": jax.grad(gathered),
+    "value_and_grad": jax.value_and_grad(gathered),
+    "grad of grad": jax.grad(lambda w: jax.grad(lambda v: gathered(w) * v)(1.0)),
+    "jvp": lambda w: jax.jvp(gathered, (w,), (w,)),
+    "vjp": lambda w: jax.vjp(gathered, w),
+    "linearize": lambda w: jax.linearize(gathered, w),
+    "checkpoint": lambda w: jax.checkpoint(lambda: gathered(w))(),
+    "grad with a checkpoint": jax.grad(lambda w: jax.checkpoint(lambda: gathered(w))()),
+    "scan": lambda w: jax.lax.scan(lambda c, _: (c, gathered(w)), 0, None, length=2),
+    "cond": lambda w: jax.lax.cond(True, lambda: gathered(w), lambda: gathered(w)),
+    "a nested helper": lambda w: typed(lambda v: gathered(v))(w),
+    "a helper in a gradient": jax.grad(typed(gathered)),
+}
+
+
+@in_both_modes
+@pytest.mark.parametrize("use", TRANSFORMED.values(), ids=TRANSFORMED)
+def test_a_layout_is_remembered_through(use: Any, check_vma: bool, mesh: Mesh) -> None:
+    with pytest.raises(ShardingError, match="is read as split over 'tp', 'dp' in dim 0, but body's hint of argument"):
+        trace(use, mesh, W, check_vma=check_vma)
+
+
+def test_a_result_is_remembered_within_a_gradient(mesh: Mesh) -> None:
+    def loss(w: Any) -> Any:
+        y = rearrange(w, "[m/dp,tp] f -> f [m/dp,tp]")
+        return rearrange(y, "f [m/tp,dp] -> [m/tp,dp] f").sum()
+
+    with pytest.raises(ShardingError, match="but rearrange in body says split over 'dp', 'tp'"):
+        trace(jax.grad(loss), mesh, W)
+
+
+def test_a_layout_is_remembered_without_jit(mesh: Mesh) -> None:
+    def body(w: W) -> None:
+        gathered(w)
+
+    with pytest.raises(ShardingError, match="is read as split over 'tp', 'dp' in dim 0"):
+        typed_shard_map(body, mesh=mesh)(x)
+
+
+# Right programs
+
+
+@typed
+def normed(w: Float[Array, "[m/dp,tp] f"]) -> Float[Array, "[m/dp,tp] f"]:
+    return w / 2
+
+
+PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    "one layout through several operations": lambda w: rearrange(
+        repeat(rearrange(w, "[m/dp,tp] f -> f [m/dp,tp]"), "f [m/dp,tp] -> 2 f [m/dp,tp]"),
+        "n f [m/dp,tp] -> [m/dp,tp] (n f)",
+    ),
+    "a value and what was made of it": lambda w: (
+        rearrange(w, "[m/dp,tp] f -> f [m/dp,tp]"),
+        all_gather(w, "[m/dp,tp] f -> m f"),
+        all_gather(w, "[m/dp,tp] f -> [m/dp] f ~tp"),
+    ),
+    "a dim merged and split": lambda w: rearrange(
+        rearrange(w, "[(m k)/dp,tp] f -> [m/dp,tp] (k f)", k=1), "[m/dp,tp] (k f) -> [(m k)/dp,tp] f", k=2
+    ),
+    "transposed by jnp": lambda w: rearrange(w.T, "f [m/tp,dp] -> [m/tp,dp] f"),
+    "reshaped by jnp": lambda w: rearrange(jnp.reshape(w, (8, 1)), "f [m/dp,tp] -> [m/dp,tp] f"),
+    "sliced": lambda w: rearrange(w[:, :2], "[m/dp,tp] f -> f [m/dp,tp]"),
+    "vmap": lambda w: jax.vmap(lambda row: rearrange(row, "f ~dp ~tp -> f 1 ~dp ~tp"))(w),
+    "vmap of the other dim": lambda w: jax.vmap(lambda c: all_gather(c, "[m/dp,tp] -> m"), in_axes=1)(w),
+    "scan over the shard's rows": lambda w: jax.lax.scan(
+        lambda c, row: (c, rearrange(row, "f ~dp ~tp -> f 1 ~dp ~tp")), 0, w
+    ),
+    "scan with the value as carry": lambda w: jax.lax.scan(
+        lambda c, _: (rearrange(c, "[m/dp,tp] f -> [m/dp,tp] f"), None), w, None, length=2
+    ),
+    "summed later": lambda w: psum(
+        rearrange(reduce(w, "[m/dp,tp] f -> f ~dp ~tp", "sum") / 2, "f ~dp ~tp -> 1 f ~dp ~tp"), "n f ~dp ~tp -> n f"
+    ),
+    "left varying and read as addends": lambda w: psum(reduce(w, "[m/dp,tp] f -> f ~dp ~tp", "sum"), "f +dp +tp -> f"),
+    "a helper": lambda w: rearrange(normed(w), "[m/dp,tp] f -> f [m/dp,tp]"),
+    "a gradient": jax.grad(lambda w: reduce(normed(w), "[m/dp,tp] f -> ", "sum")),
+    "a checkpoint in a gradient": jax.grad(jax.checkpoint(lambda w: reduce(normed(w), "[m/dp,tp] f -> ", "sum"))),
+    "a value that jnp gives back as it is": lambda w: rearrange(jnp.asarray(w), "[m/dp,tp] f -> f [m/dp,tp]"),
+    "vmap with an axis name": lambda w: jax.vmap(
+        lambda row: rearrange(row, "f ~dp ~tp -> f 1 ~dp ~tp"), axis_name="row"
+    )(w),
+}
+
+
+@in_both_modes
+@pytest.mark.parametrize("use", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_right_program_is_accepted_and_nothing_of_it_is_kept(use: Any, check_vma: bool, mesh: Mesh) -> None:
+    before = set(memory._known)
+    trace(use, mesh, W, check_vma=check_vma)
+    gc.collect()
+    assert not set(memory._known) - before
+
+
+@pytest.mark.parametrize("is_jitted", [True, False], ids=["jit", "without jit"])
+def test_one_array_may_be_given_in_two_layouts(is_jitted: bool, mesh: Mesh) -> None:
+    def body(a: Float[Array, "[m/dp] f"], b: Float[Array, "m [f/dp]"]) -> Float[Array, "m f"]:
+        return all_gather(a, "[m/dp] f -> m f") + all_gather(b, "m [f/dp] -> m f")
+
+    call = typed_shard_map(body, mesh=mesh)
+    array = jnp.asarray(x)
+    np.testing.assert_allclose(jax.block_until_ready((jax.jit(call) if is_jitted else call)(array, array)), 2 * x)
+
+
+def test_a_constant_is_shared_by_two_functions(mesh: Mesh) -> None:
+    constant = jnp.arange(8.0)
+
+    def rows(x: XY) -> Float[Array, "[b/dp] [d/tp]"]:
+        return x + rearrange(check(constant[:2], "[b/dp]"), "[b/dp] -> [b/dp] 1")
+
+    def columns(x: XY) -> Float[Array, "[b/dp] [d/tp]"]:
+        return x + rearrange(check(constant[:4], "[d/tp]"), "[d/tp] -> 1 [d/tp]")
+
+    for body in (rows, columns, rows):
+        jax.block_until_ready(jax.jit(typed_shard_map(body, mesh=mesh))(x))
+
+
+def test_a_traced_constant_is_shared_by_two_functions(mesh: Mesh) -> None:
+    def both(x: Any, scale: Any) -> Any:
+        def rows(x: XY) -> Float[Array, "[b/dp] [d/tp]"]:
+            return x + rearrange(scale, "b d -> d b")[0, 0]
+
+        def columns(x: Float[Array, "[b/tp] [d/dp]"]) -> Float[Array, "[b/tp] [d/dp]"]:
+            return x + rearrange(check(scale, "b d"), "d b -> b d")[0, 0]
+
+        return typed_shard_map(columns, mesh=mesh)(typed_shard_map(rows, mesh=mesh)(x))
+
+    np.testing.assert_allclose(jax.block_until_ready(jax.jit(both)(x, x)), x + 2 * x[0, 0], rtol=1e-5)
+
+
+def test_a_value_is_read_in_a_nested_region_as_it_lies_there(mesh: Mesh) -> None:
+    def outer(x: Float[Array, "[b/dp] [d/tp]"]) -> Float[Array, "[b/dp] [d/tp]"]:
+        y = rearrange(x, "[b/dp] [d/tp] -> [b/dp] [d/tp]")
+
+        def inner(x: Any) -> Any:
+            return rearrange(x, "[b/dp] [d/tp] -> [b/dp] [d/tp]")
+
+        return jax.shard_map(inner, in_specs=P(None, "tp"), out_specs=P(None, "tp"), axis_names={"tp"})(y)
+
+    got = jax.jit(typed_shard_map(outer, mesh=mesh, axis_names={"dp"}))(x)
+    np.testing.assert_allclose(jax.block_until_ready(got), x)
+
+
+# What is kept
+
+
+def test_a_layout_is_remembered_while_its_value_lives(mesh: Mesh) -> None:
+    known: list[bool] = []
+
+    def use(x: Any) -> None:
+        y = rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]")
+        known.extend([id(x) in memory._known, id(y) in memory._known])
+
+    trace(use, mesh)
+    assert known == [True, True]
+
+
+def test_nothing_is_remembered_of_arrays_outside_of_a_manual_region() -> None:
+    known: list[bool] = []
+
+    def use(x: Any) -> None:
+        y = check(rearrange(x, "[b/dp] d -> d [b/dp]"), "d [b/dp]")
+        known.append(id(y) in memory._known)
+
+    use(jnp.asarray(x))
+    jax.eval_shape(use, x)
+    assert known == [False, False]
+
+
+def test_an_error_that_is_kept_keeps_nothing_known(mesh: Mesh) -> None:
+    before = set(memory._known)
+    with pytest.raises(ShardingError) as caught:
+        trace(gathered, mesh, W)
+    error = caught.value.with_traceback(None)
+    del caught
+    gc.collect()
+    assert isinstance(error, ShardingError)
+    assert not set(memory._known) - before

@@ -1,0 +1,323 @@
+"""The grammar of patterns: text to nodes, nodes to text, and every mistake with its place and cure."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from typedshmap.notation.nodes import Axes, Mark
+from typedshmap.notation.patterns import Dots, Factor, Pattern, PatternDim, Side, parse_pattern
+from typedshmap.notation.tokens import RepeatedAxis, SyntaxFault
+
+DOTS = Dots()
+
+
+def name(text: str) -> PatternDim:
+    return PatternDim((Factor(text),))
+
+
+def group(*items: str) -> PatternDim:
+    return PatternDim(tuple(DOTS if item == "..." else Factor(item) for item in items), is_group=True)
+
+
+def sharded(dim: PatternDim, *axes: str, grouped: bool = False) -> PatternDim:
+    return PatternDim(dim.factors, Axes(axes, grouped), dim.is_group)
+
+
+def side(*dims: PatternDim | Dots, marks: str = "") -> Side:
+    return Side(dims, tuple(Mark(mark[0], mark[1:]) for mark in marks.split()))
+
+
+A, B, C = name("a"), name("b"), name("c")
+
+SIDES: list[tuple[str, Side]] = [
+    ("", side()),
+    ("a", side(A)),
+    ("a b", side(A, B)),
+    ("4", side(name("4"))),
+    ("1 a", side(name("1"), A)),
+    ("()", side(group())),
+    ("(a b) c", side(group("a", "b"), C)),
+    ("(a 2)", side(group("a", "2"))),
+    ("...", side(DOTS)),
+    ("a ... b", side(A, DOTS, B)),
+    ("(a ...) b", side(group("a", "..."), B)),
+    ("[a/dp]", side(sharded(A, "dp"))),
+    ("[a/]", side(sharded(A))),
+    ("[a/dp,tp] b", side(sharded(A, "dp", "tp"), B)),
+    ("[a/(dp,tp)]", side(sharded(A, "dp", "tp", grouped=True))),
+    ("[a/(dp)]", side(sharded(A, "dp", grouped=True))),
+    ("[(a b)/dp]", side(sharded(group("a", "b"), "dp"))),
+    ("[(a ...)/dp]", side(sharded(group("a", "..."), "dp"))),
+    ("[4/dp]", side(sharded(name("4"), "dp"))),
+    ("a +tp", side(A, marks="+tp")),
+    ("a -tp", side(A, marks="-tp")),
+    ("a ~tp", side(A, marks="~tp")),
+    ("+dp ~tp", side(marks="+dp ~tp")),
+    ("[a/dp] ... +tp -sp", side(sharded(A, "dp"), DOTS, marks="+tp -sp")),
+    ("größe head2 a_b", side(name("größe"), name("head2"), name("a_b"))),
+]
+
+
+@pytest.mark.parametrize(("source", "expected"), SIDES)
+def test_a_side_is_read_and_prints_as_its_source(source: str, expected: Side) -> None:
+    pattern = parse_pattern(source)
+    assert pattern == Pattern((expected,), None)
+    assert str(pattern) == source
+
+
+PATTERNS: list[tuple[str, Pattern]] = [
+    ("a b -> b a", Pattern((side(A, B),), side(B, A))),
+    ("a b ->", Pattern((side(A, B),), side())),
+    ("-> a", Pattern((side(),), side(A))),
+    ("->", Pattern((side(),), side())),
+    ("a, b -> a b", Pattern((side(A), side(B)), side(A, B))),
+    ("a, -> a", Pattern((side(A), side()), side(A))),
+    ("a, b, c -> ", Pattern((side(A), side(B), side(C)), side())),
+    ("[a/dp] b, b +tp -> [a/dp] ~tp",
+     Pattern((side(sharded(A, "dp"), B), side(B, marks="+tp")), side(sharded(A, "dp"), marks="~tp"))),
+    ("[a/dp,tp], [a/(dp,tp)] -> a",
+     Pattern((side(sharded(A, "dp", "tp")), side(sharded(A, "dp", "tp", grouped=True))), side(A))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "expected"), PATTERNS)
+def test_a_pattern_is_read_and_prints_as_its_source(source: str, expected: Pattern) -> None:
+    pattern = parse_pattern(source)
+    assert pattern == expected
+    assert str(pattern) == source.strip()
+
+
+SPACES: list[tuple[str, str]] = [
+    ("a  b->b   a", "a b -> b a"),
+    (" a,b -> a b ", "a, b -> a b"),
+    ("[ a / dp , tp ] ( b  c )", "[a/dp,tp] (b c)"),
+    ("[a/ ( dp , tp )]", "[a/(dp,tp)]"),
+    ("[a/()]", "[a/]"),
+    ("a(b)c", "a (b) c"),
+    ("[a/dp]b[c/tp]", "[a/dp] b [c/tp]"),
+    ("a + tp ~ dp", "a +tp ~dp"),
+    ("a+tp", "a +tp"),
+]
+
+
+@pytest.mark.parametrize(("source", "printed"), SPACES)
+def test_spaces_make_no_difference(source: str, printed: str) -> None:
+    assert str(parse_pattern(source)) == printed
+    assert parse_pattern(source) == parse_pattern(printed)
+
+
+# The source with the faulty place between bars, the problem, and the cure
+
+MISTAKES: list[tuple[str, str, str | None]] = [
+    # Arrows and commas.
+    ("a -> b |->| c", "the pattern has two arrows", None),
+    ("a -> b, |c|", "the pattern has a comma in its result", "one result stands after '->'"),
+    # Brackets and parentheses that do not match.
+    ("a |(|b c", "'(' is never closed", None),
+    ("|[|a/dp", "'[' is never closed", None),
+    ("a b|)|", "')' closes nothing", None),
+    ("a|]| b", "']' closes nothing", None),
+    ("[a/dp|)|", "')' closes nothing", None),
+    ("a -> |(|b", "'(' is never closed", None),
+    # What may not stand in parentheses.
+    ("a (b |(|c d))", "the pattern has parentheses inside parentheses", "one level is enough"),
+    ("(|[a/dp]| b)", "the pattern has brackets inside parentheses",
+     "write [(a ...)/dp]: a merged dim is sharded on its major factor"),
+    ("(a |[b/dp]|)", "the pattern has brackets inside parentheses",
+     "put b first, [(b ...)/dp]: a merged dim is sharded on its major factor"),
+    # What may not stand in brackets.
+    ("|[a]| b", "the pattern has '[a]', which names no mesh axis",
+     "write [a/axis], or [a/] for a dim that is not sharded"),
+    ("|[(a b)]|", "the pattern has '[(a b)]', which names no mesh axis",
+     "write [(a b)/axis], or [(a b)/] for a dim that is not sharded"),
+    ("|[|]", "the pattern has brackets without a dim", "write [dim/axis]"),
+    ("|[|/dp]", "the pattern has brackets without a dim", "write [dim/axis]"),
+    ("[|...|/dp]", "the pattern shards any number of dims", "brackets hold one dim; name the dim that is sharded"),
+    ("[a |b|/dp]", "the pattern has an unexpected 'b'", "brackets hold one dim; merged dims stand in ()"),
+    ("[a|+|1/dp]", "the pattern has an unexpected '+'", "brackets hold one dim; merged dims stand in ()"),
+    ("[a/|4|]", "the pattern has an unexpected '4'", None),
+    ("[a/dp |tp|]", "the pattern has an unexpected 'tp'", None),
+    ("[a/(dp |tp|)]", "the pattern has an unexpected 'tp'", None),
+    ("[a/dp,|]|", "the pattern wants a mesh axis after ','", None),
+    # Sharding without brackets.
+    ("|a/dp| b", "the pattern has 'a/dp', sharded without brackets", "write [a/dp]"),
+    ("b |(a c)/dp|", "the pattern has '(a c)/dp', sharded without brackets", "write [(a c)/dp]"),
+    ("|a/dp|,tp b", "the pattern has 'a/dp,tp', sharded without brackets", "write [a/dp,tp]"),
+    ("a|!|dp", "unexpected character '!'", "write [a/dp]"),
+    # Marks.
+    ("a |+tp| b", "the pattern has '+tp' before a dim", "move '+tp' to the end"),
+    ("a |+|", "the pattern has a '+' without a mesh axis", "write +axis, as in +tp"),
+    ("a |-| ~tp", "the pattern has a '-' without a mesh axis", "write -axis, as in -tp"),
+    ("a|-|1", "the pattern has a '-' without a mesh axis", "write -axis, as in -tp"),
+    # Names, numbers and characters.
+    ("|2a| b", "the pattern has '2a', which is no name", None),
+    ("|²| b", "the pattern has '²', which is no name", None),
+    ("|_a| b", "the pattern has '_a'; a name neither starts nor ends with an underscore", None),
+    ("b |a_|", "the pattern has 'a_'; a name neither starts nor ends with an underscore", None),
+    ("a |$| b", "unexpected character '$'", None),
+    ("a |.| b", "the pattern has an unexpected '.'", None),
+    ("|#|a", "the pattern has an unexpected '#'", None),
+    ("|*|a", "the pattern has an unexpected '*'", None),
+    ("|?|a", "the pattern has an unexpected '?'", None),
+    ("a|=|4", "the pattern has an unexpected '='", None),
+    ("|{|x}", "the pattern has an unexpected '{'", None),
+    ("2|*|a", "the pattern has an unexpected '*'", None),
+    # Dots.
+    ("a ... b |...|", "the pattern has '...' twice for one array", "keep one of them"),
+    ("(a ...) |...|", "the pattern has '...' twice for one array", "keep one of them"),
+    ("a |...|b", "the pattern has '...' without a space beside it", "separate dims by spaces"),
+    ("a|...| b", "the pattern has '...' without a space beside it", "separate dims by spaces"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("marked", "problem", "cure"), MISTAKES)
+def test_a_mistake_is_told_with_its_place_and_cure(marked: str, problem: str, cure: str | None) -> None:
+    source = marked.replace("|", "")
+    with pytest.raises(SyntaxFault) as caught:
+        parse_pattern(source)
+    start, end = caught.value.span
+    assert f"{source[:start]}|{source[start:end]}|{source[end:]}" == marked
+    assert (caught.value.problem, caught.value.cure, caught.value.source) == (problem, cure, source)
+
+
+@pytest.mark.parametrize(
+    "marked", ["[a/tp] |+tp|", "[a/tp] [b/|tp|]", "[a/|tp,tp|]", "a +tp |~tp|", "a -> [b/dp] |-dp|"]
+)
+def test_an_axis_stands_once_for_one_array(marked: str) -> None:
+    source = marked.replace("|", "")
+    with pytest.raises(RepeatedAxis) as caught:
+        parse_pattern(source)
+    start, end = caught.value.span
+    assert f"{source[:start]}|{source[start:end]}|{source[end:]}" == marked
+
+
+def test_an_axis_may_stand_on_every_side() -> None:
+    assert parse_pattern("[a/dp], [a/dp] -> [a/dp]").has_sharding
+
+
+# Where the nodes stand, and what they say
+
+
+def test_every_node_knows_its_place() -> None:
+    source = " [(a b)/dp,tp]  ... 4, c +sp ->  (d ) ~x"
+    pattern = parse_pattern(source)
+    sides = [*pattern.operands, pattern.result]
+    texts = [source[slice(*node.span)] for s in sides if s is not None for node in (s, *s.dims, *s.marks)]
+    assert texts == [
+        *("[(a b)/dp,tp]  ... 4", "[(a b)/dp,tp]", "...", "4"),
+        *("c +sp", "c", "+sp"),
+        *("(d ) ~x", "(d )", "~x"),
+    ]
+
+
+def test_every_factor_knows_its_place() -> None:
+    source = "[(a 2)/dp] (b ...) c"
+    (operand,) = parse_pattern(source).operands
+    assert [source[slice(*factor.span)] for factor in operand.factors] == ["a", "2", "b", "c"]
+
+
+def test_an_empty_side_stands_at_its_end() -> None:
+    pattern = parse_pattern("a ->")
+    assert pattern.result is not None
+    assert pattern.result.span == (4, 4)
+
+
+NAMES: list[tuple[str, tuple[str, ...]]] = [
+    ("a b", ("a", "b")),
+    ("(a b) [c/dp]", ("a", "b", "c")),
+    ("a 4 (2 b) ... ()", ("a", "b")),
+    ("i i", ("i", "i")),
+    ("... 1 +tp", ()),
+]
+
+
+@pytest.mark.parametrize(("source", "names"), NAMES)
+def test_the_names_of_a_side_stand_in_order_without_numbers(source: str, names: tuple[str, ...]) -> None:
+    assert parse_pattern(source).operands[0].names == names
+
+
+@pytest.mark.parametrize(("text", "number"), [("4", 4), ("04", 4), ("0", 0), ("a", None), ("a4", None)])
+def test_a_factor_may_be_a_number(text: str, number: int | None) -> None:
+    assert Factor(text).number == number
+
+
+@pytest.mark.parametrize(("source", "has_dots"), [("a ...", True), ("(a ...)", True), ("a (b c)", False), ("", False)])
+def test_a_side_has_dots_or_none(source: str, has_dots: bool) -> None:
+    assert (parse_pattern(source).operands[0].dots is not None) == has_dots
+
+
+SHARDING = [("a b -> b a", False), ("[a/dp] -> a", True), ("a -> [a/dp]", True), ("a -> a +tp", True), ("~tp ->", True)]
+
+
+@pytest.mark.parametrize(("source", "has_sharding"), SHARDING)
+def test_a_pattern_has_sharding_where_a_bracket_or_a_mark_stands(source: str, has_sharding: bool) -> None:
+    assert parse_pattern(source).has_sharding == has_sharding
+
+
+SPECS: list[tuple[str, str]] = [
+    ("a b", "_ _"),
+    ("[a/dp] ... (b c) +tp", "[_/dp] ... _ +tp"),
+    ("[(a b)/dp,tp] 4", "[_/dp,tp] _"),
+    ("~tp", "~tp"),
+]
+
+
+@pytest.mark.parametrize(("source", "printed"), SPECS)
+def test_a_side_says_as_a_hint_how_any_sizes_lie(source: str, printed: str) -> None:
+    assert str(parse_pattern(source).operands[0].spec(source)) == printed
+
+
+# Laws
+
+AXES = ("dp", "tp", "sp", "x_", "größe")
+factors = st.one_of(st.sampled_from(("a", "b2", "größe", "if", "a_b")), st.integers(0, 10**20).map(str))
+
+
+@st.composite
+def dims(draw: st.DrawFn, free: list[str]) -> PatternDim:
+    """One dim, taking its mesh axes from those that are free."""
+    is_group = draw(st.booleans())
+    names = draw(st.lists(factors, max_size=3)) if is_group else [draw(factors)]
+    axes = None
+    if draw(st.booleans()):
+        taken = tuple(free.pop() for _ in range(draw(st.integers(0, min(2, len(free))))))
+        axes = Axes(taken, bool(taken) and draw(st.booleans()))
+    return PatternDim(tuple(map(Factor, names)), axes, is_group)
+
+
+@st.composite
+def sides(draw: st.DrawFn) -> Side:
+    """A side: at most one ``...``, no mesh axis twice."""
+    free = list(draw(st.permutations(AXES)))
+    found: list[PatternDim | Dots] = [draw(dims(free)) for _ in range(draw(st.integers(0, 3)))]
+    where = draw(st.sampled_from(["nowhere", "between", "in a group"]))
+    if where == "between":
+        found.insert(draw(st.integers(0, len(found))), DOTS)
+    elif where == "in a group" and found and isinstance(found[-1], PatternDim) and found[-1].is_group:
+        found[-1] = PatternDim((*found[-1].factors, DOTS), found[-1].axes, True)
+    marks = [Mark(draw(st.sampled_from("+-~")), free.pop()) for _ in range(draw(st.integers(0, len(free))))]
+    return Side(tuple(found), tuple(marks))
+
+
+patterns = st.builds(Pattern, st.lists(sides(), min_size=1, max_size=3).map(tuple), st.none() | sides())
+
+
+@given(patterns)
+def test_a_pattern_is_read_as_it_prints(pattern: Pattern) -> None:
+    assert parse_pattern(str(pattern)) == pattern
+
+
+@given(patterns)
+def test_what_is_read_prints_as_before(pattern: Pattern) -> None:
+    assert str(parse_pattern(str(pattern))) == str(pattern)
+
+
+@given(st.text(alphabet="ab4 /,+-~[]()._>é", max_size=12))
+def test_any_text_is_read_or_is_a_fault_within_it(source: str) -> None:
+    try:
+        pattern = parse_pattern(source)
+    except SyntaxFault as fault:
+        start, end = fault.span
+        assert 0 <= start <= end <= len(source)
+    else:
+        assert parse_pattern(str(pattern)) == pattern

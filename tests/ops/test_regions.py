@@ -1,0 +1,602 @@
+"""Where operations stand: global regions, manual ones, parts of a mesh, aliases, and plain ``jax.shard_map``."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    Array,
+    Float,
+    MeshAxisError,
+    PatternError,
+    ShapeError,
+    ShardingError,
+    StructureError,
+    TypedShmapError,
+    VaryingError,
+    all_gather,
+    all_to_all,
+    axis_aliases,
+    check,
+    einsum,
+    logsumexp,
+    pmax,
+    pmean,
+    ppermute,
+    psum,
+    psum_scatter,
+    rearrange,
+    reduce,
+    repeat,
+    shard,
+    softmax,
+    take,
+    typed,
+    typed_shard_map,
+)
+
+XY = Float[Array, "[b/dp] [d/tp]"]
+x = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+
+
+def first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
+def near(got: Any, expected: Any) -> None:
+    np.testing.assert_allclose(jax.block_until_ready(got), expected, rtol=1e-5, atol=1e-5)
+
+
+def in_body(body: Callable[[Any], Any], mesh: Any, out: Any = None, **options: Any) -> Any:
+    """What a body makes of ``x``, split over dp and tp, under jit."""
+    call = jax.jit(typed_shard_map(body, mesh=mesh, in_types=(XY,), out_types=out, **options))
+    return jax.block_until_ready(call(x))
+
+
+def traced(body: Callable[[Any], Any], mesh: Any, **options: Any) -> Any:
+    """Trace a body, and compute nothing."""
+    jax.eval_shape(typed_shard_map(body, mesh=mesh, in_types=(XY,), out_types=None, **options), x)
+
+
+def refused(error: type[TypedShmapError], line: str, body: Callable[[Any], Any], mesh: Any, **options: Any) -> None:
+    with pytest.raises(error) as caught:
+        traced(body, mesh, **options)
+    assert first_line(caught.value) == line
+
+
+# Outside of a manual region a pattern speaks of global arrays
+
+
+def exponentials(x: np.ndarray) -> np.ndarray:
+    return np.exp(x - x.max(1, keepdims=True))
+
+
+GLOBAL: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], Any]]] = {
+    "rearrange": (lambda x: rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), lambda x: x.T),
+    "rearrange, whatever that moves": (lambda x: rearrange(x, "[b/dp] [d/tp] -> (d b)"), lambda x: x.T.reshape(-1)),
+    "reduce": (lambda x: reduce(x, "[b/dp] [d/tp] -> [d/tp]", "sum"), lambda x: x.sum(0)),
+    "mean": (lambda x: reduce(x, "[b/dp] [d/tp] ->", "mean"), np.mean),
+    "repeat": (lambda x: repeat(x, "[b/dp] [d/tp] -> 2 [b/dp] [d/tp]"), lambda x: np.stack([x, x])),
+    "einsum": (lambda x: einsum(x, x, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] c"), lambda x: x @ x.T),
+    "take": (lambda x: take(x, np.array([1, 9, -1]), "[v/dp] [m/tp], i -> i [m/tp]"),
+             lambda x: np.stack([x[1], 0 * x[0], 0 * x[0]])),
+    "softmax": (lambda x: softmax(x, "[b/dp] [d/tp]", "d"),
+                lambda x: exponentials(x) / exponentials(x).sum(1, keepdims=True)),
+    "logsumexp": (lambda x: logsumexp(x, "[b/dp] [d/tp] -> [b/dp]"), lambda x: np.log(np.exp(x).sum(1))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["NumPy", "uncommitted", "placed", "under jit"])
+@pytest.mark.parametrize(("operation", "reference"), GLOBAL.values(), ids=GLOBAL)
+def test_an_operation_on_a_global_array_is_global(operation: Any, reference: Any, kind: str, mesh: Mesh) -> None:
+    placed = shard(x, XY, mesh=mesh)
+    got = {
+        "NumPy": lambda: operation(x),
+        "uncommitted": lambda: operation(jnp.asarray(x)),
+        "placed": lambda: operation(placed),
+        "under jit": lambda: jax.jit(lambda x: operation(x))(placed),
+    }[kind]()
+    near(got, reference(x))
+
+
+def test_a_placed_array_lies_as_the_pattern_says(mesh: Mesh) -> None:
+    with pytest.raises(ShardingError) as caught:
+        rearrange(shard(x, XY, mesh=mesh), "[b/tp] d -> d [b/tp]")
+    line = "rearrange: the operand is sharded P('dp', 'tp'), but the pattern says P('tp', None)"
+    assert first_line(caught.value) == line
+
+
+def test_an_array_with_explicit_axes_lies_as_the_pattern_says() -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    placed = jax.device_put(x, NamedSharding(mesh, P("dp", "tp")))
+    near(rearrange(placed, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), x.T)
+    with pytest.raises(ShardingError, match=r"is sharded P\('dp', 'tp'\), but the pattern says P\('tp', None\)"):
+        jax.eval_shape(lambda x: rearrange(x, "[b/tp] d -> d [b/tp]"), placed)
+
+
+PLAIN: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "rearrange": (lambda x: rearrange(x, "b d -> d b"), x.T),
+    "reduce": (lambda x: reduce(x, "b d -> d", "sum"), x.sum(0)),
+    "repeat": (lambda x: repeat(x, "b d -> 2 b d"), np.stack([x, x])),
+}
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize(("operation", "expected"), PLAIN.values(), ids=PLAIN)
+def test_a_pattern_without_brackets_takes_an_array_wherever_it_lies(
+    operation: Any, expected: Any, axis_type: AxisType
+) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(axis_type,) * 2)
+    near(operation(jax.device_put(x, NamedSharding(mesh, P("dp", "tp")))), expected)
+
+
+@pytest.mark.parametrize("is_set", [True, False], ids=["ambient mesh", "mesh of the arrays"])
+def test_a_product_of_arrays_with_explicit_axes_lies_as_its_pattern_says(is_set: bool) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    placed = jax.device_put(x, NamedSharding(mesh, P("dp", "tp")))
+    with jax.set_mesh(mesh) if is_set else axis_aliases():
+        got = einsum(placed, placed, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] c")
+    near(got, x @ x.T)
+    assert got.sharding.is_equivalent_to(NamedSharding(mesh, P("dp")), 2)
+
+
+def test_an_axis_is_known_where_a_mesh_is(mesh: Mesh) -> None:
+    near(rearrange(x, "[b/zz] d -> d [b/zz]"), x.T)
+    with jax.set_mesh(mesh), pytest.raises(MeshAxisError) as caught:
+        rearrange(x, "[b/zz] d -> d [b/zz]")
+    line = "rearrange: the operand names mesh axis 'zz', which is not among the mesh's axes 'dp', 'tp'"
+    assert first_line(caught.value) == line
+
+
+def test_names_of_global_arrays_are_compared(mesh: Mesh) -> None:
+    with pytest.raises(ShapeError, match="operand 2 has d=6, but operand 1 has d=8"):
+        einsum(x, x[:, :6], "[b/dp] d, c d -> [b/dp] c")
+
+
+COLLECTIVES: dict[str, Callable[[Any], Any]] = {
+    "all_gather": lambda x: all_gather(x, "[b/dp] d -> b d"),
+    "psum": lambda x: psum(x, "b d +dp -> b d"),
+    "pmean": lambda x: pmean(x, "b d ~dp -> b d"),
+    "pmax": lambda x: pmax(x, "b d ~dp -> b d"),
+    "psum of a tree": lambda x: psum({"x": x}, "dp"),
+    "psum_scatter": lambda x: psum_scatter(x, "b d +dp -> [b/dp] d"),
+    "all_to_all": lambda x: all_to_all(x, "[b/dp] d -> b [d/dp]"),
+    "ppermute": lambda x: ppermute(x, "[b/dp] d", shift=1),
+}
+
+
+@pytest.mark.parametrize("has_mesh", [False, True], ids=["without a mesh", "with one"])
+@pytest.mark.parametrize(("verb", "operation"), COLLECTIVES.items(), ids=COLLECTIVES)
+def test_nothing_is_moved_outside_of_a_manual_region(verb: str, operation: Any, has_mesh: bool, mesh: Mesh) -> None:
+    with jax.set_mesh(mesh) if has_mesh else axis_aliases(), pytest.raises(MeshAxisError) as caught:
+        operation(x)
+    name = verb.split()[0]
+    assert first_line(caught.value) == f"{name}: mesh axis 'dp' is not manual here, so that nothing moves over it"
+
+
+# A region that is manual over a part of the mesh
+
+IN_PART: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
+    "rearrange": (lambda x: rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), "[d/tp] [b/dp]", x.T),
+    "a sum over a dim that is global here": (lambda x: reduce(x, "[b/dp] [d/tp] -> [b/dp]", "sum"), "[b/dp]", x.sum(1)),
+    "a sum over both": (lambda x: reduce(x, "[b/dp] [d/tp] ->", "sum"), "", x.sum()),
+    "einsum": (lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [e/tp] -> d [e/tp]"), "d e", x.T @ x),
+    "einsum, scattered": (lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] e -> [d/dp] e"), "[d/dp] e", x.T @ x),
+    "all_gather": (lambda x: all_gather(x, "[b/dp] [d/tp] -> b [d/tp]"), "b [d/tp]", x),
+    "ppermute": (lambda x: ppermute(x, "[b/dp] [d/tp]", shift=1, axis="dp"), "[b/dp] d", np.roll(x, 2, axis=0)),
+    "softmax": (lambda x: softmax(x, "[b/dp] [d/tp]", "d"), "[b/dp] d",
+                exponentials(x) / exponentials(x).sum(1, keepdims=True)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("operation", "result", "expected"), IN_PART.values(), ids=IN_PART)
+def test_a_pattern_holds_where_one_of_its_axes_is_not_manual(
+    operation: Any, result: str, expected: Any, mesh: Mesh
+) -> None:
+    near(in_body(operation, mesh, Float[Array, result], axis_names={"dp"}), expected)
+
+
+MOVED: dict[str, Callable[[Any], Any]] = {
+    "all_gather": lambda x: all_gather(x, "[b/dp] [d/tp] -> [b/dp] d"),
+    "psum": lambda x: psum(x, "[b/dp] d +tp -> [b/dp] d"),
+    "pmean": lambda x: pmean(x, "[b/dp] d ~tp -> [b/dp] d"),
+    "psum of a tree": lambda x: psum([x], "tp"),
+    "psum_scatter": lambda x: psum_scatter(x, "[b/dp] d +tp -> [b/dp] [d/tp]"),
+    "reduce, left owed": lambda x: reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"),
+    "einsum, left varying": lambda x: einsum(x, "[b/dp] [d/tp] -> [b/dp] ~tp"),
+    "all_to_all": lambda x: all_to_all(x, "[b/dp] [d/tp] -> [b/dp,tp] d"),
+    "ppermute": lambda x: ppermute(x, "[b/dp] [d/tp]", shift=1, axis="tp"),
+}
+
+
+@pytest.mark.parametrize(("verb", "operation"), MOVED.items(), ids=MOVED)
+def test_nothing_is_moved_over_an_axis_that_is_not_manual(verb: str, operation: Any, mesh: Mesh) -> None:
+    name = verb.replace(",", " ").split()[0]
+    line = f"{name} in <lambda>: mesh axis 'tp' is not manual here, so that nothing moves over it"
+    refused(MeshAxisError, line, operation, mesh, axis_names={"dp"})
+
+
+# Regions within regions
+
+
+def test_a_pattern_of_a_nested_region_sees_the_axes_of_both(mesh: Mesh) -> None:
+    def outer(x: XY) -> Float[Array, "[b/dp]"]:
+        def inner(x: Any) -> Any:
+            return psum(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] +tp -> [b/dp]")
+
+        return jax.shard_map(inner, in_specs=P(None, "tp"), out_specs=P(), axis_names={"tp"})(x)
+
+    near(jax.jit(typed_shard_map(outer, mesh=mesh, axis_names={"dp"}))(x), x.sum(1))
+
+
+def test_a_nested_typed_region_need_not_mention_the_axes_around_it(mesh: Mesh) -> None:
+    @typed_shard_map(axis_names={"tp"})
+    def inner(x: Float[Array, "b [d/tp]"]) -> Float[Array, "b"]:
+        return reduce(x, "b [d/tp] -> b", "sum")
+
+    near(in_body(lambda x: inner(x), mesh, Float[Array, "[b/dp]"], axis_names={"dp"}), x.sum(1))
+
+
+def test_a_nested_region_may_use_the_axes_around_it(mesh: Mesh) -> None:
+    @typed_shard_map(axis_names={"tp"})
+    def inner(x: XY) -> Float[Array, "d"]:
+        return all_gather(reduce(x, "[b/dp] [d/tp] -> [d/tp]", "sum"), "[d/tp] -> d")
+
+    near(in_body(lambda x: inner(x), mesh, Float[Array, "d"], axis_names={"dp"}), x.sum(0))
+
+
+# Aliases
+
+ALIASES = {"dp": ("data", "fsdp"), "tp": None}
+
+
+@pytest.fixture
+def other_mesh() -> Mesh:
+    return Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"))
+
+
+ALIASED: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
+    "all_gather over two": (lambda x: all_gather(x, "[b/dp] [d/tp] -> b [d/tp]"), "b d", x),
+    "all_gather over none": (lambda x: all_gather(x, "[b/dp] [d/tp] -> [b/dp] d"), "[b/dp] d", x),
+    "all_gather over both": (lambda x: all_gather(x, "[b/dp] [d/tp] -> b d"), "b d", x),
+    "a sum over both": (lambda x: reduce(x, "[b/dp] [d/tp] ->", "sum"), "", x.sum()),
+    "addends over both": (lambda x: psum(reduce(x, "[b/dp] [d/tp] -> +dp +tp", "sum"), "+dp +tp ->"), "", x.sum()),
+    "psum over none": (lambda x: psum(x, "[b/dp] d +tp -> [b/dp] d"), "[b/dp] d", x),
+    "pmean over none": (lambda x: pmean(x, "[b/dp] d ~tp -> [b/dp] d"), "[b/dp] d", x),
+    "pmax over none": (lambda x: pmax(x, "[b/dp] d ~tp -> [b/dp] d"), "[b/dp] d", x),
+    "psum of a tree over none": (lambda x: psum({"x": x}, "tp")["x"], "[b/dp] d", x),
+    "psum of a tree over three": (lambda x: psum([x.sum()], ("dp", "tp"))[0], "", x.sum()),
+    "psum_scatter over two": (lambda x: psum_scatter(x, "b d ~dp -> b [d/dp]"), "one [d/dp]", x.sum(0)[None]),
+    "psum_scatter over none": (lambda x: psum_scatter(x, "[b/dp] d +tp -> [b/dp] [d/tp]"), "[b/dp] d", x),
+    "all_to_all over two": (lambda x: all_to_all(x, "[b/dp] d -> b [d/dp]"), "b [d/dp]", x),
+    "all_to_all over none": (lambda x: all_to_all(x, "[b/dp] [d/tp] -> [b/dp,tp] d"), "[b/dp] d", x),
+    "ppermute over two": (lambda x: ppermute(x, "[b/dp] d", shift=1), "[b/dp] d", np.roll(x, 1, axis=0)),
+    "ppermute over none": (lambda x: ppermute(x, "[b/dp] [d/tp]", shift=1, axis="tp"), "[b/dp] d", x),
+    "ppermute of a mark": (lambda x: ppermute(x, "b d ~dp", shift=1), "[b/dp] d", np.roll(x, 1, axis=0)),
+    "einsum": (lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [e/tp] -> [d/dp] [e/tp]"), "[d/dp] e", x.T @ x),
+    "logsumexp": (lambda x: logsumexp(x, "[b/dp] [d/tp] -> [b/dp]"), "[b/dp]", np.log(np.exp(x).sum(1))),
+}
+
+
+@pytest.mark.parametrize(("operation", "result", "expected"), ALIASED.values(), ids=ALIASED)
+def test_a_name_stands_for_several_mesh_axes_or_for_none(
+    operation: Any, result: str, expected: Any, other_mesh: Mesh
+) -> None:
+    near(in_body(operation, other_mesh, Float[Array, result], axes=ALIASES), expected)
+
+
+def test_an_alias_of_a_context_holds_in_a_plain_region(other_mesh: Mesh) -> None:
+    def body(x: Any) -> Any:
+        return reduce(x, "[b/dp] [d/tp] -> [d/tp]", "sum")
+
+    with axis_aliases(dp=("data", "fsdp"), tp=None):
+        near(jax.jit(jax.shard_map(body, mesh=other_mesh, in_specs=P(("data", "fsdp")), out_specs=P()))(x), x.sum(0))
+
+
+def test_an_error_tells_what_a_name_stands_for(other_mesh: Mesh) -> None:
+    with pytest.raises(PatternError) as caught:
+        traced(lambda x: rearrange(x, "[b/dp] d -> b d"), other_mesh, axes=ALIASES)
+    assert first_line(caught.value).endswith("'b' is split over 'data', 'fsdp' on the left, but whole on the right")
+    assert "Mesh: data=4, fsdp=2; axes: dp=(data, fsdp), tp=None" in str(caught.value)
+
+
+# A plain jax.shard_map around
+
+
+def plain(body: Callable[[Any], Any], mesh: Any, out: Any, **options: Any) -> Callable[[Any], Any]:
+    return jax.shard_map(body, mesh=mesh, in_specs=P("dp", "tp"), out_specs=out, **options)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_an_operation_works_in_a_plain_region(check_vma: bool, mesh: Mesh) -> None:
+    def body(x: Any) -> Any:
+        w = all_gather(x, "[b/dp] [d/tp] -> b [d/tp]")
+        return einsum(x, w, "[b/dp] [d/tp], c [d/tp] -> [b/dp] c")
+
+    near(jax.jit(plain(body, mesh, P("dp"), check_vma=check_vma))(x), x @ x.T)
+
+
+def test_an_error_in_a_plain_region_names_the_operation_alone(mesh: Mesh) -> None:
+    with pytest.raises(VaryingError) as caught:
+        jax.eval_shape(plain(lambda x: rearrange(x, "[b/dp] d -> d [b/dp]"), mesh, P()), x)
+    assert first_line(caught.value) == "rearrange: the operand varies over 'tp', which the pattern does not mention"
+
+
+def test_results_are_remembered_in_a_plain_region(mesh: Mesh) -> None:
+    def body(x: Any) -> Any:
+        return rearrange(rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), "[b/dp] [d/tp] -> [d/tp] [b/dp]")
+
+    with pytest.raises(ShardingError, match="is read as split over 'dp' in dim 0, but rearrange says split over 'tp'"):
+        jax.eval_shape(plain(body, mesh, P("dp", "tp")), x)
+
+
+# Without devices, and without jit
+
+
+def test_a_program_is_traced_over_a_mesh_without_devices() -> None:
+    mesh = AbstractMesh((64, 16), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+
+    @typed_shard_map(mesh=mesh)
+    def step(x: Float[Array, "[b/dp] [d/tp]"], w: Float[Array, "[d/tp,dp] f"]) -> Float[Array, "[b/dp] [f/tp]"]:
+        return einsum(x, all_gather(w, "[d/tp,dp] f -> [d/tp] f ~dp"), "[b/dp] [d/tp], [d/tp] f -> [b/dp] [f/tp]")
+
+    structs = (jax.ShapeDtypeStruct(shape, np.float32) for shape in [(128, 2048), (2048, 512)])
+    assert jax.eval_shape(step, *structs).shape == (128, 512)
+
+
+def test_an_error_is_found_over_a_mesh_without_devices() -> None:
+    mesh = AbstractMesh((64, 16), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    step = typed_shard_map(lambda x: reduce(x, "[b/tp] [d/dp] ->", "sum"), mesh=mesh, in_types=(XY,), out_types=None)
+    with pytest.raises(ShardingError, match=r"is read as split over 'tp' in dim 0, but .* says split over 'dp'"):
+        jax.eval_shape(step, jax.ShapeDtypeStruct((128, 128), np.float32))
+
+
+BODIES: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
+    "addends": (lambda x: psum(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] +tp -> [b/dp]"),
+                "[b/dp]", x.sum(1)),
+    "a product": (lambda x: einsum(x, all_gather(x, "[b/dp] [d/tp] -> b [d/tp] ~dp"),
+                                   "[b/dp] [d/tp], c [d/tp] -> [b/dp] c"), "[b/dp] c", x @ x.T),
+    "a product, scattered": (lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [d/tp]"), "[d/tp]",
+                             (x * x).sum(0)),
+    "a maximum": (lambda x: reduce(x, "[b/dp] [d/tp] -> [b/dp]", "max"), "[b/dp]", x.max(1)),
+    "an exchange": (lambda x: all_to_all(all_gather(x, "[b/dp] [d/tp] -> b [d/tp]"), "b [d/tp] -> [b/tp] d"),
+                    "[b/tp] d", x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize(("body", "result", "expected"), BODIES.values(), ids=BODIES)
+def test_a_body_may_run_without_jit(body: Any, result: str, expected: Any, check_vma: bool, mesh: Mesh) -> None:
+    specs = {"[b/dp]": P("dp"), "[b/dp] c": P("dp"), "[d/tp]": P("tp"), "[b/tp] d": P("tp")}
+    near(plain(body, mesh, specs[result], check_vma=check_vma)(x), expected)
+
+
+# Values that owe a sum
+
+OWED: dict[str, tuple[Callable[[Any], Any], str, str, Any]] = {
+    "rearrange": (lambda y: rearrange(y, "[b/dp] +tp -> 1 [b/dp] +tp"), "i [b/dp] +tp", "i [b/dp]", x.sum(1)[None]),
+    "repeat": (lambda y: repeat(y, "[b/dp] +tp -> 2 [b/dp] +tp"), "i [b/dp] +tp", "i [b/dp]", np.stack([x.sum(1)] * 2)),
+    "reduce": (lambda y: reduce(y, "[b/dp] +tp -> +dp +tp", "sum"), "+dp +tp", "", x.sum()),
+    "reduce, one of the sums": (lambda y: reduce(y, "[b/dp] +tp -> +tp", "sum"), "+tp", "", x.sum()),
+    "einsum": (lambda y: einsum(y, "[b/dp] +tp -> [b/dp] +tp"), "[b/dp] +tp", "[b/dp]", x.sum(1)),
+    "all_gather": (lambda y: all_gather(y, "[b/dp] +tp -> b +tp"), "b +tp", "b", x.sum(1)),
+    "ppermute": (lambda y: ppermute(y, "[b/dp] +tp", shift=1), "[b/dp] +tp", "[b/dp]", np.roll(x.sum(1), 2)),
+}
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize(("operation", "owed", "result", "expected"), OWED.values(), ids=OWED)
+def test_a_sum_stays_owed_through_linear_operations(
+    operation: Any, owed: str, result: str, expected: Any, check_vma: bool, mesh: Mesh
+) -> None:
+    def body(x: Any) -> Any:
+        y = operation(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"))
+        return psum(y, f"{owed} -> {result}")
+
+    near(in_body(body, mesh, Float[Array, result], check_vma=check_vma), expected)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_the_mean_of_a_value_that_owes_a_sum_is_that_of_the_sum(check_vma: bool, mesh: Mesh) -> None:
+    def body(x: Any) -> Any:
+        return reduce(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] +tp ->", "mean")
+
+    near(in_body(body, mesh, Float[Array, ""], check_vma=check_vma), x.sum(1).mean())
+
+
+NOT_LINEAR: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "max": (lambda y: reduce(y, "[b/dp] +tp -> +tp", "max"), "reduce in <lambda>: 'max' of a value that owes a sum over"
+            " 'tp'"),
+    "softmax": (lambda y: softmax(y, "[b/dp] +tp", "b"), "softmax in <lambda>: softmax of a value that owes a sum over "
+                "'tp'"),
+    "logsumexp": (lambda y: logsumexp(y, "[b/dp] +tp -> "), "logsumexp in <lambda>: logsumexp of a value that owes a "
+                  "sum over 'tp'"),
+    "pmax": (lambda y: pmax(y, "[b/dp] +tp -> [b/dp]"), "pmax in <lambda>: a pmax of addends over 'tp'"),
+    "a product of two": (lambda y: einsum(y, y, "[b/dp] +tp, [b/dp] +tp -> [b/dp] +tp"), "einsum in <lambda>: operand 2"
+                         " owes a sum over 'tp', and so does another operand"),
+    "a mark that is lost": (lambda y: rearrange(y, "[b/dp] +tp -> 1 [b/dp]"), "rearrange in <lambda>: '+tp' stands on "
+                            "one side only"),
+    "one that a gather loses": (lambda y: all_gather(y, "[b/dp] +tp -> b"), "all_gather in <lambda>: '+tp' stands on "
+                                "the left only"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize(("operation", "line"), NOT_LINEAR.values(), ids=NOT_LINEAR)
+def test_a_value_that_owes_a_sum_is_put_into_nothing_else(
+    operation: Any, line: str, check_vma: bool, mesh: Mesh
+) -> None:
+    def use(x: Any) -> Any:
+        return operation(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"))
+
+    refused(PatternError, line.replace("<lambda>", "use"), use, mesh, check_vma=check_vma)
+
+
+def test_nothing_is_looked_up_in_what_jax_types_as_unreduced(mesh: Mesh) -> None:
+    def use(x: Any) -> Any:
+        y = reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum")
+        return take(y, np.array([5, 2]), "[b/dp] +tp, i -> i +tp")
+
+    line = "take in use: the table is unreduced over 'tp' in JAX's type, in which nothing can be looked up"
+    refused(PatternError, line, use, mesh)
+
+
+def test_addends_of_a_table_are_looked_up_where_jax_has_no_types(mesh: Mesh) -> None:
+    def body(x: Any) -> Any:
+        y = reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum")
+        return psum(take(y, np.array([5, 2]), "[b/dp] +tp, i -> i +tp"), "i +tp -> i")
+
+    near(in_body(body, mesh, Float[Array, "i"], check_vma=False), x.sum(1)[[5, 2]])
+
+
+def test_a_value_that_owes_a_sum_is_not_read_as_a_whole_one(mesh: Mesh) -> None:
+    def use(x: Any) -> Any:
+        return rearrange(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] -> 1 [b/dp]")
+
+    line = "rearrange in use: the operand is unreduced over 'tp', which the pattern does not mention"
+    refused(VaryingError, line, use, mesh)
+
+
+# psum of a pytree
+
+
+class Layer(NamedTuple):
+    w: Any
+    b: Any
+
+
+TREES: dict[str, Callable[[Any], Any]] = {
+    "dict": lambda x: {"x": x, "y": x * 2},
+    "NamedTuple": lambda x: Layer(x, {"z": x.sum()}),
+    "list and tuple": lambda x: [x, (x.sum(), x.max())],
+    "one array": lambda x: x,
+    "nothing": lambda x: [],
+    "None": lambda x: {"x": x, "none": None},
+}
+
+
+@pytest.mark.parametrize("axes", ["tp", ("dp", "tp"), ["tp"], "dp,tp"])
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+def test_a_pytree_is_summed_leaf_by_leaf(tree: Any, axes: Any, mesh: Mesh) -> None:
+    names = tuple(axes.split(",")) if isinstance(axes, str) else tuple(axes)
+
+    def body(x: Any) -> Any:
+        return jax.tree.map(jnp.ravel, (psum(tree(x), axes), jax.lax.psum(tree(x), names)))
+
+    got, expected = jax.jit(plain(body, mesh, P("dp")))(x)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    jax.tree.map(near, got, expected)
+
+
+FEWER: list[tuple[str, Callable[[Any], Any], list[str]]] = [
+    ("psum", lambda x: {"w": jnp.ones(3), "b": x}, ["tree['w']"]),
+    ("psum", lambda x: Layer(jnp.ones(3), [x, jnp.ones(2)]), ["tree.w", "tree.b[1]"]),
+    ("psum", lambda x: jnp.ones(3), ["tree"]),
+    ("pmean", lambda x: (x, jnp.ones(3)), ["tree[1]"]),
+    ("pmax", lambda x: [x, {"top": jnp.ones(3)}], ["tree[1]['top']"]),
+]
+
+
+@pytest.mark.parametrize(("verb", "tree", "paths"), FEWER)
+def test_leaves_that_are_the_same_on_every_shard_are_named_by_their_paths(
+    verb: str, tree: Any, paths: list[str], mesh: Mesh
+) -> None:
+    with pytest.raises(VaryingError) as caught:
+        traced(lambda x: {"psum": psum, "pmean": pmean, "pmax": pmax}[verb](tree(x), "tp"), mesh)
+    assert [str(failure.subject) for failure in caught.value.failures] == paths
+    end = "would count it 2 times" if verb == "psum" else "changes nothing"
+    what = f"argument '{paths[0]}' is the same on every shard of 'tp', so that a {verb} over it {end}"
+    assert first_line(caught.value) == f"{verb} in <lambda>: {what}"
+
+
+def test_leaves_of_several_kinds_of_mistakes_are_told_together(mesh: Mesh) -> None:
+    with pytest.raises(StructureError) as caught:
+        traced(lambda x: psum({"a": "text", "b": jnp.ones(2), "c": x}, "dp"), mesh)
+    assert [str(failure.subject) for failure in caught.value.failures] == ["tree['a']", "tree['b']"]
+
+
+BAD_AXES: list[tuple[Any, type[TypedShmapError]]] = [
+    ("zz", MeshAxisError),
+    (("dp", "zz"), MeshAxisError),
+    ("dp,zz", MeshAxisError),
+    (("dp", "dp"), PatternError),
+    ((), PatternError),
+    ("", TypedShmapError),
+    ("dp tp", PatternError),
+    (3, PatternError),
+    (("dp", 3), PatternError),
+]
+
+
+@pytest.mark.parametrize(("axes", "error"), BAD_AXES)
+def test_what_names_no_mesh_axes_is_refused(axes: Any, error: type[TypedShmapError], mesh: Mesh) -> None:
+    with pytest.raises(error):
+        traced(lambda x: psum([x], axes), mesh)
+
+
+# The commonest mistake: jax.grad has summed the gradients of a replicated weight already
+
+PARAMS = {"w": x, "layers": [Layer(x, x[0])]}
+
+
+def loss_of(params: Any, x: Any) -> Any:
+    layer = params["layers"][0]
+    y = einsum(x, params["w"], "[b/dp] m, m f -> [b/dp] f")
+    y = einsum(y, layer.w, "[b/dp] m, m f -> [b/dp] f") + layer.b
+    return psum(reduce(y**2, "[b/dp] f -> +dp", "sum"), "+dp ->")
+
+
+def gradients(after: Callable[[Any], Any], mesh: Mesh) -> Any:
+    def step(params: Any, x: Any) -> Any:
+        return after(jax.grad(loss_of)(params, x))
+
+    call = jax.shard_map(step, mesh=mesh, in_specs=(P(), P("dp")), out_specs=P())
+    return jax.block_until_ready(jax.jit(call)(PARAMS, x))
+
+
+def test_gradients_of_a_summed_loss_are_summed_already(mesh: Mesh) -> None:
+    def reference(params: Any) -> Any:
+        y = (x @ params["w"]) @ params["layers"][0].w + params["layers"][0].b
+        return (y**2).sum()
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3),
+        gradients(lambda g: g, mesh),
+        jax.grad(reference)(PARAMS),
+    )
+
+
+@pytest.mark.parametrize("verb", [psum, pmean])
+def test_gradients_that_are_summed_already_are_not_summed_again(verb: Any, mesh: Mesh) -> None:
+    with pytest.raises(VaryingError) as caught:
+        gradients(lambda g: verb(g, "dp"), mesh)
+    paths = ["tree['layers'][0].w", "tree['layers'][0].b", "tree['w']"]
+    assert [str(failure.subject) for failure in caught.value.failures] == paths
+    assert "jax.grad sums the gradient of a value that is the same on every shard by itself" in str(caught.value)
+
+
+def test_a_gradient_that_is_scattered_is_not_summed_over_its_shards(mesh: Mesh) -> None:
+    def body(w: Float[Array, "[m/dp] f"], x: Float[Array, "[b/dp] m"]) -> Float[Array, "[m/dp] f"]:
+        def loss(w: Any) -> Any:
+            y = einsum(x, all_gather(w, "[m/dp] f -> m f ~dp"), "[b/dp] m, m f -> [b/dp] f")
+            return reduce(y, "[b/dp] f ->", "sum")
+
+        return psum(check(jax.grad(loss)(w), "[m/dp] f"), "m f +dp -> m f")
+
+    with pytest.raises(ShardingError, match="is read as whole in dim 0, but"):
+        jax.eval_shape(typed_shard_map(body, mesh=mesh), x, x)
+
+
+def test_a_helper_of_a_region_reads_its_operands_alike(mesh: Mesh) -> None:
+    @typed
+    def total(x: Float[Array, "[b/dp] [d/tp]"]) -> Float[Array, "[b/dp]"]:
+        return reduce(x, "[b/dp] [d/tp] -> [b/dp]", "sum")
+
+    near(in_body(lambda x: total(x), mesh, Float[Array, "[b/dp]"]), x.sum(1))
+    near(total(jnp.asarray(x)), x.sum(1))
