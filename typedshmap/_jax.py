@@ -261,10 +261,19 @@ def all_gather(x: Any, axes: tuple[str, ...], dim: int, to: str, typed: bool) ->
       to: ``"invarying"``, ``"reduced"`` or ``"varying"``, how JAX types the result.
       typed: whether JAX types values here. Where it does not, the plain gather is the one whose
         transpose is right, and jax 0.10 has no other.
+
+    A value in an un-jitted region on an Auto mesh cannot be reduced, and JAX says so by a
+    ValueError; it is gathered as varying, which has the same gradient.
     """
     if not typed:
         return jax.lax.all_gather(x, axes, axis=dim, tiled=True)
-    return jax.lax.all_gather(vary(x, axes), axes, axis=dim, tiled=True, to=to)
+    x = vary(x, axes)
+    try:
+        return jax.lax.all_gather(x, axes, axis=dim, tiled=True, to=to)
+    except ValueError:
+        if to != "reduced":
+            raise
+        return jax.lax.all_gather(x, axes, axis=dim, tiled=True)
 
 
 def children(value: Any) -> list[tuple[Any, Any]] | None:
