@@ -53,6 +53,8 @@ def reshard(x: T, pattern: str) -> T:
     planned = _plan(call, operand.laid, right, shape, call.region.sizes)
     _refuse_unowed(call, operand)
     value = run(operand.value, planned, call.region.typed)
+    if call.region.typed and right.unreduced:
+        value = _jax.leave_unreduced(value, right.unreduced)
     return remember_result(call, value, right, operand.equal)
 
 

@@ -1,0 +1,222 @@
+"""The gradient of a reshard: a reshard of the cotangent back, under every transformation."""
+
+import importlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from typedshmap.ops.resharding import Partition, Plan, plan, run
+
+BENCH = Path(__file__).parents[2] / "bench"
+AXES = ("a", "b", "c")
+SIZES = dict.fromkeys(AXES, 2)
+SHAPE = (8, 16)
+VALUE = np.random.default_rng(0).integers(-9, 9, SHAPE).astype(np.float32)
+WEIGHT = np.random.default_rng(1).integers(-9, 9, SHAPE).astype(np.float32)
+
+PAIRS = [
+    (("a", None), (None, None)),
+    ((None, None), ("a", None)),
+    (("a", None), (None, "a")),
+    (("a", None), ("b", None)),
+    ((("a", "b"), None), (("b", "a"), None)),
+    ((("a", "b"), "c"), ("c", ("b", "a"))),
+    (("a", "b"), (None, ("c", "b"))),
+]
+
+
+@pytest.fixture(scope="module")
+def cube() -> Mesh:
+    """a=2, b=2, c=2, all Auto."""
+    return Mesh(np.array(jax.devices()).reshape(2, 2, 2), AXES)
+
+
+def partition(spec: tuple[Any, ...], owed: frozenset[str] = frozenset()) -> Partition:
+    return Partition(tuple((e,) if isinstance(e, str) else tuple(e or ()) for e in spec), owed)
+
+
+def resharder(source: Any, target: Any, typed: bool = True) -> Callable[[Any], Any]:
+    found = plan(partition(source), partition(target), SHAPE, SIZES)
+    assert isinstance(found, Plan)
+    return lambda x: run(x, found, typed)
+
+
+def global_map(mesh: Mesh, source: Any, target: Any, check_vma: bool = True) -> Callable[[Any], Any]:
+    """A reshard as a function of global arrays."""
+    body = resharder(source, target, check_vma)
+    return jax.shard_map(body, mesh=mesh, in_specs=P(*source), out_specs=P(*target), check_vma=check_vma)
+
+
+def computed(f: Callable[..., Any], *args: Any) -> Any:
+    return jax.block_until_ready(jax.jit(f)(*args))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("source, target", PAIRS, ids=str)
+def test_the_gradient_is_that_of_the_identity(source: Any, target: Any, check_vma: bool, cube: Mesh) -> None:
+    f = global_map(cube, source, target, check_vma)
+    gradient = computed(jax.grad(lambda x: (f(x) ** 2 * WEIGHT).sum()), VALUE)
+    np.testing.assert_array_equal(gradient, 2 * VALUE * WEIGHT)
+
+
+TRANSFORMED = {
+    "jvp": lambda f, x, w: jax.jvp(f, (x,), (w,))[1],
+    "linearize": lambda f, x, w: jax.linearize(f, x)[1](w),
+    "transpose of jvp": lambda f, x, w: jax.linear_transpose(lambda t: jax.jvp(f, (x,), (t,))[1], x)(w)[0],
+    "gradient of jvp": lambda f, x, w: jax.grad(lambda x: (jax.jvp(f, (x,), (x,))[1] * w).sum())(x),
+    "jvp of gradient": lambda f, x, w: jax.jvp(jax.grad(lambda x: (f(x) ** 2).sum() / 2), (x,), (w,))[1],
+    "vmap": lambda f, x, w: jax.vmap(f)(jnp.stack([x, w]))[1],
+    "gradient of vmap": lambda f, x, w: jax.grad(lambda x: (jax.vmap(f)(x) * w).sum())(jnp.stack([x, x]))[1],
+    "vmap of gradient": lambda f, x, w: jax.vmap(jax.grad(lambda x, w: (f(x) * w).sum()))(
+        jnp.stack([x, x]), jnp.stack([x, w])
+    )[1],
+    "vmap of jvp": lambda f, x, w: jax.vmap(lambda t: jax.jvp(f, (x,), (t,))[1])(jnp.stack([x, w]))[1],
+    "gradient under remat": lambda f, x, w: jax.grad(lambda x: (jax.checkpoint(f)(x) * w).sum())(x),
+    "gradient under jit": lambda f, x, w: jax.grad(lambda x: (jax.jit(f)(x) * w).sum())(x),
+}
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_it_is_linear_under(name: str, check_vma: bool, cube: Mesh) -> None:
+    f = global_map(cube, ("a", "b"), (None, ("c", "b")), check_vma)
+    got = computed(lambda x, w: TRANSFORMED[name](f, x, w), VALUE, WEIGHT)
+    np.testing.assert_array_equal(got, WEIGHT)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_vmap_inside_puts_the_mapped_dim_first(check_vma: bool, cube: Mesh) -> None:
+    there = resharder(("a", None), (None, ("a", "b")), check_vma)
+    f = jax.shard_map(
+        jax.vmap(there, in_axes=1, out_axes=2),
+        mesh=cube,
+        in_specs=P("a", None, None),
+        out_specs=P(None, ("a", "b"), None),
+        check_vma=check_vma,
+    )
+    value = np.arange(8 * 3 * 16, dtype=np.float32).reshape(8, 3, 16)
+    np.testing.assert_array_equal(computed(f, value), value.transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_the_gradient_is_right_inside_scan(check_vma: bool, cube: Mesh) -> None:
+    there, back = resharder(("a", None), (None, "b"), check_vma), resharder((None, "b"), ("a", None), check_vma)
+
+    def body(x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda x, _: (back(there(x) * 2), None), x, None, length=3)[0]
+
+    f = jax.shard_map(body, mesh=cube, in_specs=P("a"), out_specs=P("a"), check_vma=check_vma)
+    np.testing.assert_array_equal(computed(jax.grad(lambda x: (f(x) * WEIGHT).sum()), VALUE), 8 * WEIGHT)
+
+
+def test_the_gradient_is_right_inside_the_region(cube: Mesh) -> None:
+    there = resharder(("a", None), (None, "a"))
+
+    def body(x: jax.Array) -> jax.Array:
+        return jax.grad(lambda x: jax.lax.psum((there(x) ** 2).sum(), "a"))(x)
+
+    f = jax.shard_map(body, mesh=cube, in_specs=P("a"), out_specs=P("a"))
+    np.testing.assert_array_equal(computed(f, VALUE), 2 * VALUE)
+
+
+def test_the_gradient_is_right_without_jit(cube: Mesh) -> None:
+    f = global_map(cube, ("a", None), (None, "a"))
+    gradient = jax.block_until_ready(jax.grad(lambda x: (f(x) * WEIGHT).sum())(VALUE))
+    np.testing.assert_array_equal(gradient, WEIGHT)
+
+
+@pytest.mark.parametrize("check_vma, kind", [(True, "varying"), (True, "unreduced"), (False, "untyped")])
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("target", [("a", None), (None, "a"), (None, None), ("c", "a")], ids=str)
+def test_every_addend_of_a_sum_gets_the_whole_cotangent(
+    target: Any, kept: bool, check_vma: bool, kind: str, cube: Mesh
+) -> None:
+    owed = frozenset("b")
+    found = plan(partition(("a", None), owed), partition(target, owed if kept else frozenset()), SHAPE, SIZES)
+    assert isinstance(found, Plan)
+
+    def body(x: jax.Array) -> jax.Array:
+        x = jax.lax.pcast(x[0], "b", to="unreduced") if kind == "unreduced" else x[0]
+        y = run(x, found, check_vma)
+        return jax.lax.psum(y, "b") if kept else y
+
+    f = jax.shard_map(body, mesh=cube, in_specs=P("b", "a"), out_specs=P(*target), check_vma=check_vma)
+    gradient = computed(jax.grad(lambda x: (f(x) * WEIGHT).sum()), np.stack([VALUE, VALUE]))
+    np.testing.assert_array_equal(gradient, np.stack([WEIGHT, WEIGHT]))
+
+
+def test_the_sum_may_go_where_its_axis_splits_a_dim(cube: Mesh) -> None:
+    found = plan(partition((None, None), frozenset("b")), partition(("b", None)), SHAPE, SIZES)
+    assert isinstance(found, Plan)
+    f = jax.shard_map(lambda x: run(x[0], found, True), mesh=cube, in_specs=P("b"), out_specs=P("b"))
+    gradient = computed(jax.grad(lambda x: (f(x) * WEIGHT).sum()), np.stack([VALUE, VALUE]))
+    np.testing.assert_array_equal(gradient, np.stack([WEIGHT, WEIGHT]))
+
+
+@pytest.mark.parametrize("kind", ["varying", "reduced"])
+@pytest.mark.parametrize("target", [("a", None), (None, None), (None, ("b", "a")), ("b", None)], ids=str)
+def test_a_value_that_is_the_same_everywhere_but_typed_otherwise_has_the_right_gradient(
+    kind: str, target: Any, cube: Mesh
+) -> None:
+    there = resharder((None, "c"), target)
+
+    def body(x: jax.Array, w: jax.Array) -> jax.Array:
+        y = there(jax.lax.pcast(x, "a", to=kind)) * w
+        return jax.lax.psum(y.sum(), tuple(jax.typeof(y).manual_axis_type.varying))
+
+    f = jax.shard_map(body, mesh=cube, in_specs=(P(None, "c"), P(*target)), out_specs=P())
+    named = [axis for e in target for axis in (e or ())]
+    # Where the target does not split over it, the loss adds up as many equal values as the axis has devices.
+    factor = 1 if "a" in named else 2
+    np.testing.assert_array_equal(computed(jax.grad(f), VALUE, WEIGHT), factor * WEIGHT)
+
+
+def test_an_axis_over_which_a_value_is_typed_as_varying_is_not_used_for_others(cube: Mesh) -> None:
+    owed = Partition(((), ()), frozenset("ab"))
+    found = plan(owed, partition((None, ("b", "a"))), SHAPE, SIZES)
+    assert isinstance(found, Plan)
+    assert "c" in found.steps[0].axes
+
+    def body(x: jax.Array, w: jax.Array) -> jax.Array:
+        y = run(jax.lax.pcast(x[0, 0], "c", to="varying"), found, True) * w
+        return jax.lax.psum(y.sum(), ("a", "b", "c"))
+
+    f = jax.shard_map(body, mesh=cube, in_specs=(P("a", "b"), P(None, ("b", "a"))), out_specs=P())
+    gradient = computed(jax.grad(f), np.broadcast_to(VALUE, (2, 2, *SHAPE)), WEIGHT)
+    np.testing.assert_array_equal(gradient, np.broadcast_to(2 * WEIGHT, (2, 2, *SHAPE)))
+
+
+@pytest.fixture(scope="module")
+def collectives() -> Any:
+    """The reader of compiled text; bench is a folder of programs and no package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCH))
+        yield importlib.import_module("collectives")
+
+
+@pytest.mark.parametrize(
+    "source, target, kinds",
+    [
+        (("a", None), (None, None), []),
+        ((None, None), ("a", None), ["all-gather"]),
+        (("a", None), (None, "a"), ["all-to-all"]),
+        ((("a", "b"), None), (("b", "a"), None), ["collective-permute"]),
+    ],
+)
+def test_the_way_back_is_the_cheapest(source: Any, target: Any, kinds: list[str], cube: Mesh, collectives: Any) -> None:
+    def back(weight: jax.Array) -> Any:
+        shard = [n // 2 ** len(e or ()) for n, e in zip(SHAPE, source, strict=True)]
+        x = jax.lax.pcast(jnp.zeros(shard), tuple(axis for e in source for axis in (e or ())), to="varying")
+        return jax.vjp(resharder(source, target), x)[1](weight)[0]
+
+    f = jax.shard_map(back, mesh=cube, in_specs=P(*target), out_specs=P(*source))
+    text = jax.jit(f).lower(WEIGHT).compile().as_text()
+    assert Counter(one.kind for one in collectives.collectives(text)) == Counter(kinds)

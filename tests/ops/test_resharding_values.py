@@ -1,0 +1,235 @@
+"""Plans run: the values of all pairs of shardings bit by bit, the types, and the compiled bytes."""
+
+import importlib
+from collections import Counter
+from itertools import combinations, permutations, product
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap.ops.resharding import Partition, Plan, plan, run
+
+BENCH = Path(__file__).parents[2] / "bench"
+AXES = ("a", "b", "c")
+SIZES = dict.fromkeys(AXES, 2)
+SHAPE = (16, 32)
+# XLA's names of what has a cost.
+NAMES = {
+    "all_gather": "all-gather",
+    "all_to_all": "all-to-all",
+    "ppermute": "collective-permute",
+    "psum": "all-reduce",
+    "psum_scatter": "reduce-scatter",
+}
+
+
+@pytest.fixture(scope="module")
+def collectives() -> Any:
+    """The reader of compiled text; bench is a folder of programs and no package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCH))
+        yield importlib.import_module("collectives")
+
+
+@pytest.fixture(scope="module")
+def cube() -> Mesh:
+    """a=2, b=2, c=2, all Auto."""
+    return Mesh(np.array(jax.devices()).reshape(2, 2, 2), AXES)
+
+
+def layouts(axes: tuple[str, ...]) -> list[Partition]:
+    """All ways to split two dims over some of the axes."""
+    orders = [order for n in range(len(axes) + 1) for some in combinations(axes, n) for order in permutations(some)]
+    return [Partition((order[:at], order[at:])) for order in orders for at in range(len(order) + 1)]
+
+
+LAYOUTS = layouts(AXES)
+
+
+def spec(partition: Partition) -> P:
+    return P(*(axes or None for axes in partition.parts))
+
+
+def planned(source: Partition, target: Partition, shape: tuple[int, ...] = SHAPE) -> Plan:
+    found = plan(source, target, shape, SIZES)
+    assert isinstance(found, Plan)
+    return found
+
+
+def all_targets(mesh: Mesh, source: Partition, dtype: Any, check_vma: bool = True) -> Any:
+    """One compiled program that takes an array per target, so that no two targets share a collective."""
+
+    def body(xs: list[jax.Array]) -> list[jax.Array]:
+        return [run(x, planned(source, target), check_vma) for x, target in zip(xs, LAYOUTS, strict=True)]
+
+    out_specs = [spec(target) for target in LAYOUTS]
+    f = jax.shard_map(body, mesh=mesh, in_specs=(spec(source),), out_specs=out_specs, check_vma=check_vma)
+    return jax.jit(f).lower([jax.ShapeDtypeStruct(SHAPE, dtype)] * len(LAYOUTS)).compile()
+
+
+def differing(outs: list[jax.Array], expected: np.ndarray[Any, Any]) -> list[Partition]:
+    """The targets of which some shard has other bits than the global array."""
+
+    def is_equal(out: jax.Array) -> bool:
+        return all(np.array_equal(shard.data, expected[shard.index]) for shard in out.addressable_shards)
+
+    return [target for out, target in zip(outs, LAYOUTS, strict=True) if not is_equal(out)]
+
+
+def test_there_are_49_layouts() -> None:
+    assert len(set(LAYOUTS)) == 49
+
+
+@pytest.mark.parametrize("source", LAYOUTS, ids=str)
+def test_every_target_has_the_bits_of_the_global_array_and_the_planned_collectives(
+    source: Partition, cube: Mesh, collectives: Any
+) -> None:
+    compiled = all_targets(cube, source, np.uint32)
+    value = np.random.default_rng(0).integers(0, 2**32, SHAPE, np.uint32)
+    placed = jax.device_put(value, NamedSharding(cube, spec(source)))
+    assert differing(jax.block_until_ready(compiled([placed] * len(LAYOUTS))), value) == []
+    found = Counter((one.kind, one.sent) for one in collectives.collectives(compiled.as_text()))
+    steps = [step for target in LAYOUTS for step in planned(source, target).steps if step.sent]
+    assert found == Counter((NAMES[step.kind], step.sent * 4) for step in steps)
+
+
+@pytest.mark.parametrize("source", LAYOUTS[::7], ids=str)
+def test_every_target_has_the_bits_of_the_global_array_without_check_vma(source: Partition, cube: Mesh) -> None:
+    compiled = all_targets(cube, source, np.float32, check_vma=False)
+    value = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
+    placed = jax.device_put(value, NamedSharding(cube, spec(source)))
+    assert differing(jax.block_until_ready(compiled([placed] * len(LAYOUTS))), value) == []
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, jax.numpy.bfloat16, np.complex64])
+def test_other_dtypes_are_moved_as_well(dtype: Any, cube: Mesh) -> None:
+    source, value = Partition((("a", "b"), ("c",))), (np.arange(512) % 5).reshape(SHAPE).astype(dtype)
+    placed = jax.device_put(value, NamedSharding(cube, spec(source)))
+    compiled = all_targets(cube, source, dtype)
+    assert differing(jax.block_until_ready(compiled([placed] * len(LAYOUTS))), value) == []
+
+
+def test_random_keys_are_moved_as_well(cube: Mesh) -> None:
+    found = planned(Partition((("a", "b"),)), Partition((("b",),)), (16,))
+    f = jax.jit(jax.shard_map(lambda k: run(k, found, True), mesh=cube, in_specs=P(("a", "b")), out_specs=P("b")))
+    keys = jax.random.split(jax.random.key(0), 16)
+    assert jax.numpy.array_equal(jax.random.key_data(jax.block_until_ready(f(keys))), jax.random.key_data(keys))
+
+
+def summed(mesh: Mesh, source: Partition, targets: list[Partition], kind: str) -> Any:
+    """A program that owes a sum over ``b``, one of the leading dim's addends on each shard."""
+
+    def body(xs: list[jax.Array]) -> list[jax.Array]:
+        return [body_of(x[0], target) for x, target in zip(xs, targets, strict=True)]
+
+    def body_of(x: jax.Array, target: Partition) -> jax.Array:
+        x = jax.lax.pcast(x, "b", to="unreduced") if kind == "unreduced" else x
+        y = run(x, planned(source, target), True)
+        return jax.lax.psum(y, "b") if target.owed else y
+
+    in_specs = ([P("b", *spec(source))] * len(targets),)
+    f = jax.shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=[spec(target) for target in targets])
+    return jax.jit(f).lower([jax.ShapeDtypeStruct((2, *SHAPE), np.float32)] * len(targets)).compile()
+
+
+OWING = [Partition(source.parts, frozenset("b")) for source in layouts(("a", "c"))]
+
+
+@pytest.mark.parametrize("kind", ["varying", "unreduced"])
+@pytest.mark.parametrize("source", OWING, ids=str)
+def test_a_sum_that_is_owed_is_taken(source: Partition, kind: str, cube: Mesh, collectives: Any) -> None:
+    compiled = summed(cube, source, LAYOUTS, kind)
+    value = np.random.default_rng(0).integers(0, 99, (2, *SHAPE)).astype(np.float32)
+    outs = jax.block_until_ready(compiled([_placed(value, cube, source)] * len(LAYOUTS)))
+    assert differing(outs, value.sum(0)) == []
+    steps = [step for target in LAYOUTS for step in planned(source, target).steps]
+    assert collectives.sent(compiled.as_text()) == sum(step.sent for step in steps) * 4
+
+
+@pytest.mark.parametrize("kind", ["varying", "unreduced"])
+@pytest.mark.parametrize("source", OWING, ids=str)
+def test_a_sum_that_the_target_owes_as_well_is_left(source: Partition, kind: str, cube: Mesh) -> None:
+    value = np.random.default_rng(0).integers(0, 99, (2, *SHAPE)).astype(np.float32)
+    outs = jax.block_until_ready(summed(cube, source, OWING, kind)([_placed(value, cube, source)] * len(OWING)))
+    shards = [shard for out in outs for shard in out.addressable_shards]
+    assert [shard for shard in shards if not np.array_equal(shard.data, value.sum(0)[shard.index])] == []
+
+
+def _placed(value: np.ndarray[Any, Any], mesh: Mesh, source: Partition) -> jax.Array:
+    return jax.device_put(value, NamedSharding(mesh, P("b", *spec(source))))
+
+
+def test_sums_of_which_one_is_typed_unreduced_and_one_varying_are_taken_together(cube: Mesh) -> None:
+    found = planned(Partition(((), ()), frozenset("bc")), Partition(((), ())))
+
+    def body(x: jax.Array) -> jax.Array:
+        return run(jax.lax.pcast(x[0, 0], "b", to="unreduced"), found, True)
+
+    f = jax.jit(jax.shard_map(body, mesh=cube, in_specs=P("b", "c"), out_specs=P()))
+    value = np.random.default_rng(0).integers(0, 99, (2, 2, *SHAPE)).astype(np.float32)
+    assert np.array_equal(jax.block_until_ready(f(value)), value.sum((0, 1)))
+
+
+def test_a_constant_shard_that_does_not_vary_is_resharded(cube: Mesh) -> None:
+    found = planned(Partition((("a",), ())), Partition(((), ("a",))))
+    f = jax.jit(
+        jax.shard_map(lambda: run(jax.numpy.ones((8, 32)), found, True), mesh=cube, in_specs=(), out_specs=P(None, "a"))
+    )
+    assert np.array_equal(jax.block_until_ready(f()), np.ones(SHAPE))
+
+
+def test_a_plan_runs_without_jit(cube: Mesh) -> None:
+    found = planned(Partition((("a",), ())), Partition(((), ("a", "b"))))
+    f = jax.shard_map(lambda x: run(x, found, True), mesh=cube, in_specs=P("a"), out_specs=P(None, ("a", "b")))
+    value = np.arange(512, dtype=np.float32).reshape(SHAPE)
+    assert np.array_equal(jax.block_until_ready(f(value)), value)
+
+
+def test_a_plan_runs_where_other_mesh_axes_are_not_manual(cube: Mesh) -> None:
+    found = plan(Partition((("a",), ())), Partition((("b",), ())), SHAPE, {"a": 2, "b": 2})
+    assert isinstance(found, Plan)
+    f = jax.shard_map(
+        lambda x: run(x, found, True), mesh=cube, in_specs=P("a"), out_specs=P("b"), axis_names=frozenset("ab")
+    )
+    value = np.arange(512, dtype=np.float32).reshape(SHAPE)
+    assert np.array_equal(jax.block_until_ready(jax.jit(f)(value)), value)
+
+
+def test_devices_are_counted_in_the_order_of_the_mesh_whatever_that_of_the_sizes(cube: Mesh) -> None:
+    found = plan(Partition((("a", "b"),)), Partition((("b", "a"),)), (16,), {"c": 2, "b": 2, "a": 2})
+    assert isinstance(found, Plan)
+    f = jax.shard_map(lambda x: run(x, found, True), mesh=cube, in_specs=P(("a", "b")), out_specs=P(("b", "a")))
+    assert np.array_equal(jax.block_until_ready(jax.jit(f)(np.arange(16))), np.arange(16))
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (2, 3), (3, 2), (8,), (1, 2, 4), (5,)], ids=str)
+def test_other_meshes_have_the_bits_of_the_global_array(shape: tuple[int, ...]) -> None:
+    axes, devices = AXES[: len(shape)], np.array(jax.devices()[: int(np.prod(shape))])
+    mesh, sizes = Mesh(devices.reshape(shape), axes), dict(zip(axes, shape, strict=True))
+    value = np.arange(devices.size**2 * 3, dtype=np.int32).reshape(devices.size, -1)
+    pairs = list(product(layouts(axes), layouts(axes)))[:: 11 if len(axes) > 2 else 1]
+
+    def body(xs: list[jax.Array]) -> list[jax.Array]:
+        plans = [plan(*pair, value.shape, sizes) for pair in pairs]
+        return [run(x, found, True) for x, found in zip(xs, plans, strict=True) if isinstance(found, Plan)]
+
+    specs = [[spec(end) for end in ends] for ends in zip(*pairs, strict=True)]
+    f = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=(specs[0],), out_specs=specs[1]))
+    outs = jax.block_until_ready(f([jax.device_put(value, NamedSharding(mesh, s)) for s in specs[0]]))
+    shards = [shard for out in outs for shard in out.addressable_shards]
+    assert [shard for shard in shards if not np.array_equal(shard.data, value[shard.index])] == []
+
+
+def test_no_pair_of_a_sample_sends_more_than_xla_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    reshard = importlib.import_module("reshard")
+    sample = reshard.pairs(reshard.CUBE)[::31]
+    counts = {
+        pair: (reshard.ours(reshard.CUBE, *pair).bytes, xla) for pair, xla in reshard.xla(reshard.CUBE, sample).items()
+    }
+    assert {pair: count for pair, count in counts.items() if count[0] > count[1]} == {}
