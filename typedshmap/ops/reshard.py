@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -106,9 +107,7 @@ def _unreachable(call: Call, right: Laid, shape: tuple[int, ...], found: Unreach
     if found.dim is None:
         return call.fault(found.reason, right.side.span, f"mark what is owed on the left, '+{found.axes[0]}'")
     place = right.places[found.dim]
-    shards = 1
-    for axis in found.axes:
-        shards *= call.region.sizes[axis]
+    shards = prod(call.region.sizes[axis] for axis in found.axes)
     name, over = " ".join(place.names), ", ".join(map(repr, found.axes))
     problem = f"has {name}={shape[found.dim]}, which does not divide over {over} ({shards} shards)"
     return call.wrong(WrongSize(problem, place.dim.span), RESULT, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import jax
@@ -85,9 +86,7 @@ def _not_inherited(call: Call, laid: Laid, at: int, axes: tuple[str, ...], owed:
 
 
 def _refuse_indivisible(call: Call, laid: Laid, at: int, size: int, axes: tuple[str, ...]) -> None:
-    shards = 1
-    for axis in axes:
-        shards *= call.region.sizes[axis]
+    shards = prod(call.region.sizes[axis] for axis in axes)
     if size % shards:
         place = laid.places[at]
         name, over = " ".join(place.names), ", ".join(map(repr, axes))

@@ -210,7 +210,10 @@ def _over_tree(verb: str, tree: Any, axes: Any) -> Any:
     call = call_here(verb, Pattern((), None, ", ".join(map(str, axes)) if isinstance(axes, tuple) else str(axes)))
     names = _axis_names(call, axes)
     call.require_manual(names)
-    leaves, _ = _jax.paths(tree, None)
+    try:
+        leaves, _ = _jax.paths(tree, None)
+    except _jax.BadTree as error:
+        raise call.error(Failure(Told(f"is no pytree: {error}"), Subject("argument", "tree"))) from None
     failures = [wrong for path, leaf in leaves for wrong in _wrong_leaf(call, path, leaf, names)]
     if failures:
         raise call.error(*failures)
