@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from .. import _jax
 from ..notation.patterns import PatternDim
 from .call import Call, Laid, begin
-from .operands import Operand, equal_over, read_operands, remember_result, solve
+from .operands import Operand, equal_over, idle_over, read_operands, remember_result, solve
 from .shapes import refuse_lost_varying
 from .splits import splits_of
 from .sums import plan_sums, psum
@@ -44,10 +44,8 @@ def logsumexp(x: T, pattern: str) -> T:
     top = _top(call, value, dims, axes)
     finite = jnp.where(jnp.isfinite(top), top, 0)
     total = _total(call, jnp.exp(value - finite), dims, axes)
-    kept = jnp.log(total) + finite
-    return remember_result(
-        call, kept.squeeze(dims).transpose(_order(operand, right, dims)), right, equal_over([operand])
-    )
+    kept = (jnp.log(total) + finite).squeeze(dims).transpose(_order(operand, right, dims))
+    return remember_result(call, kept, right, equal_over([operand]), idle_over([operand], right))
 
 
 def softmax(x: T, pattern: str, dims: str) -> T:

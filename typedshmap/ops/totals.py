@@ -164,6 +164,9 @@ def _collective(call: Call) -> Callable[[Any, tuple[str, ...]], Any]:
 
 
 def _mean_over(call: Call, value: Any, axes: tuple[str, ...]) -> Any:
+    for axis in sorted(_jax.manual_type(value).unreduced.difference(axes) if call.region.typed else ()):
+        cure = f"take the mean over '{axis}' as well, or psum over it first"
+        raise call.fault(f"a mean of a value that stays unreduced over '{axis}': JAX scales no such value", None, cure)
     if call.region.typed and not _jax.manual_type(value).unreduced:
         return jax.lax.pmean(value, axes)
     return sum_over(value, axes, call.region.typed) / prod(call.region.sizes[axis] for axis in axes)
