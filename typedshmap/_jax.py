@@ -265,6 +265,8 @@ def all_gather(x: Any, axes: tuple[str, ...], dim: int, to: str, typed: bool) ->
     A value in an un-jitted region on an Auto mesh cannot be reduced, and JAX says so by a
     ValueError; it is gathered as varying, which has the same gradient.
     """
+    if not x.shape[dim]:  # XLA gathers along no empty dim
+        return all_gather(x[None], axes, 0, to, typed).reshape(x.shape)
     if not typed:
         return jax.lax.all_gather(x, axes, axis=dim, tiled=True)
     x = vary(x, axes)

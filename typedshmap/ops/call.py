@@ -104,7 +104,9 @@ class Call:
 
     def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> TypedShmapError:
         """The exception for what is wrong with the pattern."""
-        return self.error(Failure(PatternFault(problem, span, cure), _PATTERN, self.text))
+        return self.error(
+            Failure(PatternFault(problem, span, cure), _PATTERN, self.text if self.pattern.source else None)
+        )
 
     def wrong(self, what: object, subject: Subject, value: Any, sizes: Sizes = NO_SIZES) -> TypedShmapError:
         """The exception for an operand that does not fit; where this is einops, a fault of the pattern."""

@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
+from ..errors import ShapeError
 from ..errors.failures import OwesNothing, WrongSize
 from ..hints.scope import Region, aliases_here
 from ..meshes import read_mesh
@@ -82,18 +83,33 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, 
     Raises:
       PatternError, ShapeError, MeshAxisError: as `reshard` does.
     """
+    sizes = _sizes(shape)
     found = read_mesh(mesh)
     axes = () if found is None else found.shape_tuple
     aliases = tuple(aliases_here({}).items())
     call = replace(begin("plan_reshard", pattern, 1), region=Region(axes, axes, aliases=aliases), function=None)
     refuse_other_dims(call)
-    sides = [call.lay(index, len(shape)) for index in (0, -1)]
-    if len(sides[0].places) != len(shape):
-        raise call.fault(
-            f"the pattern has {len(sides[0].side.dims)} dims, but the shape {tuple(shape)} has {len(shape)}"
-        )
-    planned = _plan(call, sides[0], sides[1], tuple(int(size) for size in shape), call.region.sizes)
+    sides = [call.lay(index, len(sizes)) for index in (0, -1)]
+    rank = len(sides[0].side.dims)
+    if len(sides[0].places) != len(sizes):
+        raise call.fault(f"the pattern has {rank} dim{'s' * (rank != 1)}, but the shape {sizes} has {len(sizes)}")
+    planned = _plan(call, sides[0], sides[1], sizes, call.region.sizes)
     return replace(planned, itemsize=np.dtype(dtype).itemsize)
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    """A shape as a tuple of integers.
+
+    Raises:
+      ShapeError: for what is no shape.
+    """
+    try:
+        sizes = tuple(size.__index__() for size in shape)
+    except (TypeError, AttributeError):
+        raise ShapeError(f"plan_reshard: shape={shape!r} is no tuple of sizes") from None
+    if any(size < 0 for size in sizes):
+        raise ShapeError(f"plan_reshard: shape={sizes} has a negative size")
+    return sizes
 
 
 def _plan(call: Call, left: Laid, right: Laid, shape: tuple[int, ...], sizes: Any) -> Plan:

@@ -53,9 +53,7 @@ def _block(x: Any, dim: int, axes: tuple[str, ...], sizes: Sizes) -> Any:
 
 def _all_gather(x: Any, step: Step, sizes: Sizes, lead: int, typed: bool) -> Any:
     (dim,) = step.dims
-    # Without types, the gradient is a transpose that adds up all devices' cotangents, and that of "invarying" does not.
-    to = "invarying" if typed else "varying"
-    return jax.lax.all_gather(x, step.axes, axis=lead + dim, tiled=True, to=to)
+    return _jax.all_gather(x, step.axes, lead + dim, "invarying", typed)
 
 
 def _all_to_all(x: Any, step: Step, sizes: Sizes, lead: int, typed: bool) -> Any:

@@ -1,0 +1,185 @@
+"""What is no pattern, no array, no shape or no axis is told in our words; empty and half-precision arrays are right."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from typedshmap import (
+    Array,
+    BFloat16,
+    Bool,
+    DtypeError,
+    Float,
+    Int,
+    MeshAxisError,
+    PatternError,
+    ShapeError,
+    StructureError,
+    TypedShmapError,
+    all_gather,
+    einsum,
+    logsumexp,
+    plan_reshard,
+    ppermute,
+    psum,
+    rearrange,
+    reduce,
+    reshard,
+    softmax,
+    take,
+    typed_shard_map,
+)
+
+X = np.arange(8 * 16, dtype=np.float32).reshape(8, 16)
+
+
+def inside(mesh: Mesh, body: Callable[..., Any], hints: tuple[Any, ...], out: Any, *arrays: Any) -> np.ndarray:
+    f = typed_shard_map(body, mesh=mesh, in_types=hints, out_types=out)
+    return np.asarray(jax.block_until_ready(jax.jit(f)(*arrays)))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "first_line"),
+    [
+        (lambda mesh: einsum(X), PatternError, "einsum: the pattern is of type NoneType, and no string"),
+        (lambda mesh: einsum(), PatternError, "einsum: the pattern has no '->'"),
+        (
+            lambda mesh: rearrange("a b -> b a", X),  # type: ignore[arg-type]
+            PatternError,
+            "rearrange: the pattern is of type ndarray, and no string",
+        ),
+        (
+            lambda mesh: rearrange(None, "a b -> b a"),
+            StructureError,
+            "rearrange: the operand is None, but the pattern says an array",
+        ),
+        (lambda mesh: reduce(X, "a b -> a", 3), PatternError, "reduce: the reduction 3 is not known"),  # type: ignore[arg-type]
+        (lambda mesh: softmax(X, "a b", "c"), PatternError, "softmax: 'c' is no dim of the pattern"),
+        (lambda mesh: softmax(X, "a b", 1), PatternError, "softmax: dims=1 names no dim"),  # type: ignore[arg-type]
+        (
+            lambda mesh: take(X, X, "v m, a b -> a b m"),
+            DtypeError,
+            "take: operand 2 has dtype float32, but ids are integers",
+        ),
+        (
+            lambda mesh: plan_reshard("[a/dp] -> a", 8, mesh),  # type: ignore[arg-type]
+            ShapeError,
+            "plan_reshard: shape=8 is no tuple of sizes",
+        ),
+        (
+            lambda mesh: plan_reshard("[a/dp] -> a", (-8,), mesh),
+            ShapeError,
+            "plan_reshard: shape=(-8,) has a negative size",
+        ),
+        (
+            lambda mesh: plan_reshard("[a/dp] -> a", (8, 8), mesh),
+            PatternError,
+            "plan_reshard: the pattern has 1 dim, but the shape (8, 8) has 2",
+        ),
+        (
+            lambda mesh: plan_reshard("[a/dp] -> a", (8,), {"dp": 4}),  # type: ignore[arg-type]
+            MeshAxisError,
+            "mesh= wants a jax.sharding.Mesh or AbstractMesh, got {'dp': 4} of type dict",
+        ),
+        (
+            lambda mesh: all_gather(X, "[a/dp] b -> a b"),
+            MeshAxisError,
+            "all_gather: mesh axis 'dp' is not manual here, so that nothing moves over it",
+        ),
+    ],
+)
+def test_what_is_given_wrongly_is_told(
+    mesh: Mesh, call: Callable[[Mesh], Any], error: type[Exception], first_line: str
+) -> None:
+    with pytest.raises(error) as told:
+        call(mesh)
+    assert str(told.value).splitlines()[0] == first_line
+    assert isinstance(told.value, TypedShmapError)
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "first_line"),
+    [
+        (lambda x: ppermute(x, "[b/dp] m", shift=1.5), PatternError, "ppermute in f: shift=1.5 is no integer"),  # type: ignore[arg-type]
+        (
+            lambda x: ppermute(x, "[b/dp] m", shift=1, axis="zz"),
+            MeshAxisError,
+            "ppermute in f: the pattern names mesh axis 'zz', which is not among the mesh's axes 'dp', 'tp'",
+        ),
+        (
+            lambda x: psum({"a": x, "b": "text"}, "dp")["a"],
+            StructureError,
+            "psum in f: argument 'tree['b']' is 'text' (str), and no array",
+        ),
+        (
+            lambda x: psum({1: x, "b": x}, "dp")["b"],
+            StructureError,
+            "psum in f: argument 'tree' is no pytree: "
+            "Comparator raised exception while sorting pytree dictionary keys.",
+        ),
+        (lambda x: psum(x, ("dp", "dp")), PatternError, "psum in f: mesh axis 'dp' is named twice"),
+        (lambda x: psum(x, ()), PatternError, "psum in f: no mesh axis is named"),
+    ],
+)
+def test_what_is_given_wrongly_in_a_region_is_told(
+    mesh: Mesh, body: Callable[[Any], Any], error: type[Exception], first_line: str
+) -> None:
+    def f(x: Float[Array, "[b/dp] m"]) -> Float[Array, "..."]:
+        return body(x)
+
+    with pytest.raises(error) as told:
+        jax.eval_shape(typed_shard_map(f, mesh=mesh), X)
+    assert str(told.value).splitlines()[0] == first_line
+
+
+EMPTY = np.zeros((8, 0, 16), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("hint", "out", "body", "shape"),
+    [
+        ("[b/dp] s [m/tp]", "[b/dp] m", lambda x: reduce(x, "[b/dp] s [m/tp] -> [b/dp] m", "sum"), None),
+        ("[b/dp] s [m/tp]", "b s m", lambda x: all_gather(x, "[b/dp] s [m/tp] -> b s m"), (8, 0, 16)),
+        ("b [s/dp] m", "b s m", lambda x: all_gather(x, "b [s/dp] m -> b s m"), (8, 0, 16)),
+        ("b [s/dp] m", "b [s/tp] m", lambda x: reshard(x, "b [s/dp] m -> b [s/tp] m"), (8, 0, 16)),
+        ("[b/dp] s [m/tp]", "[b/tp] s [m/dp]", lambda x: reshard(x, "[b/dp] s [m/tp] -> [b/tp] s [m/dp]"), (8, 0, 16)),
+        ("[b/dp] s m", "[n/dp] m", lambda x: rearrange(x, "[b/dp] s m -> [(b s)/dp] m"), (0, 16)),
+        ("[b/dp] s [m/tp]", "[b/dp] s", lambda x: logsumexp(x, "[b/dp] s [m/tp] -> [b/dp] s"), (8, 0)),
+    ],
+)
+def test_empty_arrays_go_through(
+    mesh: Mesh, hint: str, out: str, body: Callable[[Any], Any], shape: tuple[int, ...] | None
+) -> None:
+    if shape is None:
+        with pytest.raises(PatternError, match="'m' is split over 'tp' in the operands, but whole in the result"):
+            inside(mesh, body, (Float[Array, hint],), Float[Array, out], EMPTY)
+    else:
+        assert inside(mesh, body, (Float[Array, hint],), Float[Array, out], EMPTY).shape == shape
+
+
+def test_half_precision_is_summed_in_the_preferred_type(mesh: Mesh) -> None:
+    x, w = jnp.asarray(X / 7, jnp.bfloat16), jnp.asarray(X.T / 7, jnp.bfloat16)
+
+    def body(x: Any, w: Any) -> Any:
+        return einsum(x, w, "[b/dp] [m/tp], [m/tp] f -> [b/dp] f", preferred_element_type=jnp.float32)
+
+    hints = (BFloat16[Array, "[b/dp] [m/tp]"], BFloat16[Array, "[m/tp] f"])
+    got = inside(mesh, body, hints, Float[Array, "[b/dp] f"], x, w)
+    # Products of bfloat16 are exact in float32; what is left is the order of 16 sums.
+    np.testing.assert_allclose(got, np.asarray(x, np.float32) @ np.asarray(w, np.float32), rtol=1e-5)
+
+
+def test_integers_and_booleans_are_reduced(mesh: Mesh) -> None:
+    hint = (Int[Array, "[b/dp] [m/tp]"],)
+    total = inside(
+        mesh, lambda x: reduce(x, "[b/dp] [m/tp] -> [m/tp]", "sum"), hint, Int[Array, "[m/tp]"], X.astype(np.int32)
+    )
+    np.testing.assert_array_equal(total, X.sum(0))
+    hint = (Bool[Array, "[b/dp] [m/tp]"],)
+    some = inside(mesh, lambda x: reduce(x, "[b/dp] [m/tp] -> [m/tp]", "any"), hint, Bool[Array, "[m/tp]"], X > 120)
+    np.testing.assert_array_equal(some, (X > 120).any(0))
