@@ -50,7 +50,7 @@ def all_gather(x: T, pattern: str) -> T:
     call = begin("all_gather", pattern, 1)
     operand, right = read_move(call, x)
     value = operand.value
-    gathers = _plan_gathers(call, operand, right)
+    gathers = call.plan((len(operand.shape),), lambda: _plan_gathers(call, operand, right))
     for gather in gathers:
         value = _jax.all_gather(value, gather.axes, gather.dim, _TYPES[gather.mark], call.region.typed)
     axes = frozenset(axis for gather in gathers for axis in gather.axes)
@@ -135,7 +135,7 @@ def read_move(call: Call, x: Any) -> tuple[Operand, Laid]:
       PatternError: for sides with different dims.
       MeshAxisError: outside of a manual region.
     """
-    refuse_other_dims(call)
+    call.plan(("dims",), lambda: refuse_other_dims(call) is None)
     if not call.region.held:
         call.require_manual()
     (operand,) = read_operands(call, (x,))

@@ -14,11 +14,10 @@ from jax.sharding import NamedSharding
 
 from .. import _jax
 from ..notation.patterns import Dots, PatternDim, Side
-from .call import Call, Laid, begin, sides_of
-from .operands import Operand, equal_over, idle_over, key_of_operands, local, read_operands, remember_result, solve
-from .shapes import refuse_lost_varying
-from .splits import refuse_addends_of_shards, splits_of
-from .sums import Sums, plan_sums, run_sums
+from .call import Call, begin, sides_of
+from .operands import Operand, idle_over, key_of_operands, read_operands, remember_result
+from .products import Product, plan_product
+from .sums import run_sums
 
 _NUMBERS = (bool, int, float, complex)
 
@@ -57,8 +56,9 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
     operands = read_operands(call, tuple(values))
     plan = call.plan(key_of_operands(operands), lambda: _plan(call, operands))
     value = _contract(call, operands, plan, precision, preferred_element_type)
-    made = idle_over(operands, plan.result)
-    return remember_result(call, run_sums(call, value, plan.sums), plan.result, plan.equal, made)
+    product = plan.product
+    made = idle_over(operands, product.result)
+    return remember_result(call, run_sums(call, value, product.sums), product.result, product.equal, made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,31 +67,16 @@ class Contraction:
 
     Attributes:
       letters: the contraction on one shard, as `jax.numpy.einsum` reads it.
-      sums: the sums over mesh axes.
-      result: how the result lies.
-      equal: the axes over which the result is known to be equal.
+      product: the result, and its sums over mesh axes.
     """
 
     letters: str
-    sums: Sums
-    result: Laid
-    equal: frozenset[str]
+    product: Product
 
 
 def _plan(call: Call, operands: list[Operand]) -> Contraction:
     _check_names(call)
-    extents = solve(call, operands, {})
-    dots = max((sum(n.startswith("…") for p in o.laid.places for n in p.names) for o in operands), default=0)
-    right = call.lay(-1, dots=dots)
-    splits = splits_of(call, operands, extents, ())
-    refuse_addends_of_shards(call, operands, splits)
-    owed = {axis: name for name, axes in splits.items() if name not in call.result.names for axis in axes}
-    owed |= {axis: f"+{axis}" for operand in operands for axis in sorted(operand.laid.unreduced)}
-    inherited = [splits.get(place.names[0], ()) for place in right.places]
-    shapes = [local(extents[p.names[0]], s, call.region.sizes) for p, s in zip(right.places, inherited, strict=True)]
-    sums = plan_sums(call, right, inherited, owed, shapes)
-    refuse_lost_varying(call, operands, right)
-    return Contraction(_letters(call), sums, right, equal_over(operands))
+    return Contraction(_letters(call), plan_product(call, operands))
 
 
 def _check_names(call: Call) -> None:
@@ -132,7 +117,7 @@ def _explicit_result(call: Call, plan: Contraction, values: list[Any]) -> Any:
     mesh = next((sharding.mesh for sharding in known if sharding is not None), None)
     if call.region.held or mesh is None:
         return None
-    return NamedSharding(mesh, call.region.spec(sides_of(call.pattern)[-1][1], len(plan.result.places)))
+    return NamedSharding(mesh, call.region.spec(sides_of(call.pattern)[-1][1], len(plan.product.result.places)))
 
 
 def _operand_of_product(call: Call, operand: Operand) -> Any:

@@ -14,10 +14,9 @@ from .. import _jax
 from ..errors.failures import NotIntegers
 from ..notation.patterns import PatternDim
 from .call import Call, Laid, begin
-from .operands import Operand, equal_over, idle_over, local, read_operands, remember_result, solve
-from .shapes import refuse_lost_varying
-from .splits import Splits, refuse_addends_of_shards, splits_of
-from .sums import plan_sums, run_sums
+from .operands import Operand, idle_over, key_of_operands, read_operands, remember_result
+from .products import Product, plan_product
+from .sums import run_sums
 
 
 def take(table: Any, ids: Any, pattern: str) -> Any:
@@ -47,24 +46,15 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
       MeshAxisError: for an axis that the mesh does not have.
     """
     call = begin("take", pattern, 2)
-    looked_up = _check_names(call)
+    looked_up = call.plan(("names",), lambda: _check_names(call))
     operands = read_operands(call, (table, ids))
     if not jnp.issubdtype(_jax.facts(ids).dtype, jnp.integer):
         raise call.wrong(NotIntegers(_jax.own_dtype(ids)), operands[1].subject, ids)
-    extents = solve(call, operands, {})
-    dots = [sum(n.startswith("…") for p in o.laid.places for n in p.names) for o in operands]
-    right = call.lay(-1, dots=max(dots))
-    splits = splits_of(call, operands, extents, ())
-    refuse_addends_of_shards(call, operands, splits)
-    owed = dict.fromkeys(splits[looked_up], looked_up)
-    owed |= {axis: f"+{axis}" for axis in sorted(operands[0].laid.unreduced)}
-    inherited = [splits.get(place.names[0], ()) for place in right.places]
-    shapes = [local(extents[p.names[0]], s, call.region.sizes) for p, s in zip(right.places, inherited, strict=True)]
-    sums = plan_sums(call, right, inherited, owed, shapes)
-    refuse_lost_varying(call, operands, right)
-    plan = _plan(operands, right, looked_up, splits)
-    value = run_sums(call, _run(call, operands, plan), sums)
-    return remember_result(call, value, right, equal_over(operands), idle_over(operands, right))
+    plan = call.plan(key_of_operands(operands), lambda: _plan(call, operands, looked_up))
+    product = plan.product
+    value = run_sums(call, _run(call, operands, plan), product.sums)
+    made = idle_over(operands, product.result)
+    return remember_result(call, value, product.result, product.equal, made)
 
 
 def _check_names(call: Call) -> str:
@@ -105,26 +95,39 @@ class Lookup:
       table: the order of the table's dims: shared with the ids, looked up, all others.
       ids: the order of the ids' dims: shared with the table, all others.
       shared: how many dims both have.
-      result: the order of the result's dims, of (shared, ids' others, table's others).
+      order: the order of the result's dims, of (shared, ids' others, table's others).
       axes: the mesh axes of the dim that is looked up.
+      product: the result, and its sums over mesh axes.
     """
 
     table: tuple[int, ...]
     ids: tuple[int, ...]
     shared: int
-    result: tuple[int, ...]
+    order: tuple[int, ...]
     axes: tuple[str, ...]
+    product: Product
 
 
-def _plan(operands: list[Operand], right: Laid, looked_up: str, splits: Splits) -> Lookup:
+def _plan(call: Call, operands: list[Operand], looked_up: str) -> Lookup:
+    product = plan_product(call, operands)
+    return Lookup(*_orders(operands, product.result, looked_up), product.splits[looked_up], product)
+
+
+def _orders(
+    operands: list[Operand], right: Laid, looked_up: str
+) -> tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...]]:
+    """The orders of the dims of table, ids and result, and how many the first two share."""
     names, ids = ([place.names[0] for place in operand.laid.places] for operand in operands)
     shared = [name for name in names if name in ids]
     rest = [name for name in names if name not in ids and name != looked_up]
     own = [name for name in ids if name not in shared]
-    table_order = tuple(names.index(name) for name in (*shared, looked_up, *rest))
     made = [*shared, *own, *rest]
-    result = tuple(made.index(place.names[0]) for place in right.places)
-    return Lookup(table_order, tuple(ids.index(n) for n in (*shared, *own)), len(shared), result, splits[looked_up])
+    return (
+        tuple(names.index(name) for name in (*shared, looked_up, *rest)),
+        tuple(ids.index(name) for name in (*shared, *own)),
+        len(shared),
+        tuple(made.index(place.names[0]) for place in right.places),
+    )
 
 
 def _run(call: Call, operands: list[Operand], plan: Lookup) -> Any:
@@ -136,7 +139,7 @@ def _run(call: Call, operands: list[Operand], plan: Lookup) -> Any:
     table, ids = table.transpose(plan.table), ids.transpose(plan.ids)
     count = table.shape[plan.shared]
     found = lookup(table, _local_ids(call, ids, count, plan.axes), plan.shared)
-    return found.transpose(plan.result)
+    return found.transpose(plan.order)
 
 
 def _refuse_unreduced(call: Call, table: Operand) -> None:
