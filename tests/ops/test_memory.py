@@ -442,6 +442,17 @@ def test_a_value_is_read_in_a_nested_region_as_it_lies_there(mesh: Mesh) -> None
     np.testing.assert_allclose(jax.block_until_ready(got), x)
 
 
+def test_a_hint_says_nothing_of_the_axes_of_the_regions_around(mesh: Mesh) -> None:
+    def inner(x: Float[Array, "rows [d/tp]"]) -> Float[Array, "[d/tp] rows"]:
+        return rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]")
+
+    def outer(x: Float[Array, "[b/dp] [d/tp]"]) -> Float[Array, "[d/tp] [b/dp]"]:
+        return typed_shard_map(inner, mesh=mesh, axis_names={"tp"})(x)
+
+    got = jax.jit(typed_shard_map(outer, mesh=mesh, axis_names={"dp"}))(x)
+    np.testing.assert_allclose(jax.block_until_ready(got), x.T)
+
+
 # What is kept
 
 

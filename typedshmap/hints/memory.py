@@ -16,6 +16,7 @@ from ..notation.layout import Layout
 from ..notation.nodes import Dim
 from ..notation.sizes import Subject
 from .array import ArrayHint
+from .leaf import layout_axes
 from .scope import Region
 
 _NONE: frozenset[str] = frozenset()
@@ -87,4 +88,5 @@ def _read(declared: Declared, rank: int) -> Remembered | None:
         parts += [kept] if isinstance(dim, Dim) else [()] * (rank - len(layout.parts) + 1)
     place = f"{declared.function}'s hint of {declared.subject.phrase}"
     text = f"{declared.subject}: {hint.text}"
-    return Remembered(tuple(parts), layout.unreduced & held, layout.varying & held, _NONE, region.watched, text, place)
+    spoken = region.watched | (layout_axes(layout) & held)
+    return Remembered(tuple(parts), layout.unreduced & held, layout.varying & held, _NONE, spoken, text, place)

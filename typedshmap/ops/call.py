@@ -109,7 +109,7 @@ class Call:
         )
 
     def wrong(self, what: object, subject: Subject, value: Any, sizes: Sizes = NO_SIZES) -> TypedShmapError:
-        """The exception for an operand that does not fit; where this is einops, a fault of the pattern."""
+        """The exception for an operand or a result that does not fit."""
         got = None if value is None else _jax.type_text(value)
         return self.error(Failure(what, subject, self.text, got), sizes=sizes)
 

@@ -105,13 +105,13 @@ def _compare(call: Call, laid: Laid, known: Remembered, subject: Subject, value:
     """Refuse a pattern that reads a value in another layout than it is known to have."""
     if len(known.parts) != len(laid.places) or (known.parts == laid.parts and known.unreduced == laid.unreduced):
         return
-    loose = (known.varying - known.equal) | laid.varying
+    compared = known.spoken - (known.varying - known.equal) - laid.varying
     for at, (place, axes) in enumerate(zip(laid.places, known.parts, strict=True)):
-        claimed = tuple(axis for axis in place.axes if axis not in loose)
-        if claimed != tuple(axis for axis in axes if axis not in loose):
+        claimed = tuple(axis for axis in place.axes if axis in compared)
+        if claimed != tuple(axis for axis in axes if axis in compared):
             what = OtherLayout(at, _split(claimed), f"{_split(axes)} ({known.text})", known.place, place.dim.span)
             raise call.wrong(what, subject, value)
-    owed, was_owed = laid.unreduced - loose, known.unreduced - loose
+    owed, was_owed = laid.unreduced & compared, known.unreduced & compared
     if owed != was_owed:
         marks = [mark.span for mark in laid.side.marks if mark.sign == "+"]
         span = marks[0] if marks else laid.side.span
@@ -141,7 +141,8 @@ def remember_result(
             _refuse_trap(call, value, laid)
         equal = (equal - laid.sharded - laid.varying - laid.unreduced) | made
         text, place = f'"{call.pattern.source}"', call.where
-        remember(value, Remembered(laid.parts, laid.unreduced, laid.varying, equal, call.region.watched, text, place))
+        spoken = call.region.watched | laid.sharded | laid.unreduced | laid.varying
+        remember(value, Remembered(laid.parts, laid.unreduced, laid.varying, equal, spoken, text, place))
     return value
 
 
