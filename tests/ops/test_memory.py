@@ -453,6 +453,20 @@ def test_a_hint_says_nothing_of_the_axes_of_the_regions_around(mesh: Mesh) -> No
     np.testing.assert_allclose(jax.block_until_ready(got), x.T)
 
 
+def test_a_helper_that_says_less_of_a_gathered_value_leaves_it_known_to_be_equal(mesh: Mesh) -> None:
+    @typed
+    def total(g: Float[Array, "m f ~dp"]) -> Float[Array, "~dp"]:
+        return jnp.sum(g)
+
+    def both(w: Float[Array, "[m/dp] f"], x: Float[Array, "[b/dp] m"]) -> Float[Array, "[b/dp] f"]:
+        g = all_gather(w, "[m/dp] f -> m f ~dp")
+        total(g)
+        return einsum(x, g, "[b/dp] m, m f -> [b/dp] f")
+
+    got = jax.block_until_ready(jax.jit(typed_shard_map(both, mesh=mesh))(np.eye(8, dtype=np.float32), np.ones((4, 8))))
+    np.testing.assert_allclose(got, np.ones((4, 8)))
+
+
 # What is kept
 
 

@@ -8,7 +8,7 @@ the tracer lives.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import _jax
@@ -47,12 +47,16 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A hint that a value was found to fit, and where; read when it is asked for."""
+    """A hint that a value was found to fit, and where; read when it is asked for.
+
+    What was known of its shards being equal stays true, whatever a hint says.
+    """
 
     hint: ArrayHint
     region: Region
     subject: Subject
     function: str
+    equal: frozenset[str] = _NONE
 
 
 # Weak, and keyed by identity since a tracer compares by value: an entry goes with its tracer.
@@ -63,6 +67,9 @@ def remember(value: Any, what: Remembered | Declared) -> None:
     """Remember how a traced shard lies; of other values, which may be shared by programs, nothing."""
     if _jax.is_tracer(value):
         key = id(value)
+        ref, before = _known.get(key, (None, None))
+        if before is not None and before.equal and isinstance(what, Declared) and ref is not None and ref() is value:
+            what = replace(what, equal=before.equal)
         _known[key] = (weakref.ref(value, lambda _: _known.pop(key, None)), what)
 
 
@@ -89,4 +96,5 @@ def _read(declared: Declared, rank: int) -> Remembered | None:
     place = f"{declared.function}'s hint of {declared.subject.phrase}"
     text = f"{declared.subject}: {hint.text}"
     spoken = region.watched | (layout_axes(layout) & held)
-    return Remembered(tuple(parts), layout.unreduced & held, layout.varying & held, _NONE, spoken, text, place)
+    equal = declared.equal - layout.sharded - layout.unreduced
+    return Remembered(tuple(parts), layout.unreduced & held, layout.varying & held, equal, spoken, text, place)
