@@ -23,10 +23,9 @@ from .nodes import (
     Negative,
     Number,
     Rest,
-    Span,
     Spec,
 )
-from .tokens import RepeatedAxis, SyntaxFault, Token, words
+from .tokens import Cursor, RepeatedAxis, SyntaxFault, Token, words
 
 FUNCTIONS = ("min", "max")
 _MOST_DIGITS = 100
@@ -81,40 +80,8 @@ def names_in(size: Expression) -> tuple[str, ...]:
             return ()
 
 
-class _Parser:
-    """A cursor over the tokens of a text."""
-
-    def __init__(self, source: str, tokens: list[Token]) -> None:
-        self.source, self.tokens = source, tokens
-        self.at = 0
-
-    def peek(self) -> str:
-        return self.tokens[self.at].text if self.at < len(self.tokens) else ""
-
-    def kind(self) -> str:
-        return self.tokens[self.at].kind if self.at < len(self.tokens) else ""
-
-    def take(self) -> Token:
-        self.at += 1
-        return self.tokens[self.at - 1]
-
-    def here(self) -> Span:
-        if self.at < len(self.tokens):
-            return self.tokens[self.at].span
-        end = self.tokens[-1].span[1]
-        return (end - 1, end)
-
-    def since(self, start: int) -> Span:
-        return (self.tokens[start].span[0], self.tokens[max(self.at - 1, start)].span[1])
-
-    def whole(self) -> Span:
-        return (self.tokens[0].span[0], self.tokens[-1].span[1])
-
-    def text(self, span: Span) -> str:
-        return self.source[span[0] : span[1]]
-
-    def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> SyntaxFault:
-        return SyntaxFault(problem, self.source, span or self.here(), cure)
+class _Parser(Cursor):
+    """The grammar of one dim or mark."""
 
     def item(self) -> Dim | Rest | Mark:
         """item := mark | bracketed | rest | dim"""

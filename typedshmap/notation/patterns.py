@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from .nodes import NOWHERE, Anything, Axes, Dim, Mark, Rest, Span, Spec
-from .tokens import RepeatedAxis, SyntaxFault, Token, operands
+from .tokens import Cursor, RepeatedAxis, SyntaxFault, Token, operands
 
 _ARROW = "->"
 _AXES = re.compile(r"(,\w+)+")
@@ -145,31 +145,12 @@ def _split_at_arrow(source: str) -> list[Span]:
     return [(0, at), (start, len(source))]
 
 
-class _Parser:
-    """A cursor over the tokens of one side."""
+class _Parser(Cursor):
+    """The grammar of one side."""
 
     def __init__(self, source: str, tokens: list[Token], within: Span) -> None:
-        self.source, self.tokens, self.within = source, tokens, within
-        self.at = 0
-
-    def peek(self) -> str:
-        return self.tokens[self.at].text if self.at < len(self.tokens) else ""
-
-    def kind(self) -> str:
-        return self.tokens[self.at].kind if self.at < len(self.tokens) else ""
-
-    def take(self) -> Token:
-        self.at += 1
-        return self.tokens[self.at - 1]
-
-    def here(self) -> Span:
-        return self.tokens[min(self.at, len(self.tokens) - 1)].span
-
-    def since(self, start: int) -> Span:
-        return (self.tokens[start].span[0], self.tokens[max(self.at - 1, start)].span[1])
-
-    def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> SyntaxFault:
-        return SyntaxFault(problem, self.source, span or self.here(), cure)
+        super().__init__(source, tokens)
+        self.within = within
 
     def side(self) -> Side:
         """side := item* mark*"""
@@ -249,7 +230,7 @@ class _Parser:
         dim = self.dim()
         if self.peek() == "]":
             self.take()
-            text = self.source[slice(*self.since(start))]
+            text = self.text(self.since(start))
             cure = f"write {text[:-1]}/axis], or {text[:-1]}/] for a dim that is not sharded"
             raise self.fault(f"the pattern has '{text}', which names no mesh axis", self.since(start), cure)
         if self.peek() != "/":

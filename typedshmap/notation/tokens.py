@@ -101,3 +101,39 @@ def _unknown_character(source: str, at: int) -> SyntaxFault:
     after = re.match(r"\w+", source[at + 1 :])
     cure = f"write [{before.group()}/{after.group()}]" if character == "!" and before and after else None
     return SyntaxFault(f"unexpected character '{character}'", source, (at, at + 1), cure)
+
+
+class Cursor:
+    """A place among the tokens of a text; parsers derive from it."""
+
+    def __init__(self, source: str, tokens: list[Token]) -> None:
+        self.source, self.tokens = source, tokens
+        self.at = 0
+
+    def peek(self) -> str:
+        return self.tokens[self.at].text if self.at < len(self.tokens) else ""
+
+    def kind(self) -> str:
+        return self.tokens[self.at].kind if self.at < len(self.tokens) else ""
+
+    def take(self) -> Token:
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def here(self) -> Span:
+        if self.at < len(self.tokens):
+            return self.tokens[self.at].span
+        end = self.tokens[-1].span[1]
+        return (end - 1, end)
+
+    def since(self, start: int) -> Span:
+        return (self.tokens[start].span[0], self.tokens[max(self.at - 1, start)].span[1])
+
+    def whole(self) -> Span:
+        return (self.tokens[0].span[0], self.tokens[-1].span[1])
+
+    def text(self, span: Span) -> str:
+        return self.source[span[0] : span[1]]
+
+    def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> SyntaxFault:
+        return SyntaxFault(problem, self.source, span or self.here(), cure)

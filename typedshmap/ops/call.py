@@ -66,6 +66,11 @@ class Laid:
     def sharded(self) -> frozenset[str]:
         return frozenset(axis for axes in self.parts for axis in axes)
 
+    @property
+    def dots(self) -> int:
+        """How many dims ``...`` stands for."""
+        return sum(name.startswith("…") for place in self.places for name in place.names)
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -211,6 +216,14 @@ class Call:
             if axis not in self.region.sizes:
                 raise self.not_manual(axis, written.get(axis))
 
+    def require_names(self) -> None:
+        """Refuse merged dims and numbers, where an operation takes one name per dim."""
+        for side, _ in sides_of(self.pattern):
+            for dim in side.dims:
+                if isinstance(dim, PatternDim) and (dim.is_group or str(dim.factors[0]).isdecimal()):
+                    cure = "merge and split dims by rearrange; give a number a name"
+                    raise self.fault(f"{self.verb} takes no '{dim}', only names", dim.span, cure)
+
     def span_of(self, index: int, name: str) -> Span:
         """Where a dim with this factor stands in a side; the side itself if there is none."""
         side = sides_of(self.pattern)[index][0]
@@ -223,6 +236,11 @@ class Call:
 def _names_of_axes(side: Side) -> list[str]:
     dims = [dim for dim in side.dims if isinstance(dim, PatternDim)]
     return [name for dim in dims if dim.axes is not None for name in dim.axes.names]
+
+
+def says(axes: tuple[str, ...]) -> str:
+    """How a message tells the axes of a dim."""
+    return f"split over {', '.join(map(repr, axes))}" if axes else "whole"
 
 
 def each_of(dots: Dots, count: int) -> tuple[Factor, ...]:

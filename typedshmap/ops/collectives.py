@@ -15,9 +15,8 @@ from ..errors import TypedShmapError
 from ..errors.failures import WrongSize
 from ..notation.nodes import Span
 from ..notation.patterns import Dots, PatternDim
-from .call import Call, Laid, begin
+from .call import Call, Laid, begin, says
 from .operands import Operand, read_operands, remember_result
-from .splits import says
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from .. import _jax
-from ..notation.patterns import Dots, PatternDim, Side
+from ..notation.patterns import Dots, Side
 from .call import Call, begin, sides_of
 from .operands import Operand, idle_over, key_of_operands, read_operands, remember_result
 from .products import Product, plan_product
@@ -81,12 +81,9 @@ def _plan(call: Call, operands: list[Operand]) -> Contraction:
 
 def _check_names(call: Call) -> None:
     """What einops says of an einsum's names, said with their place."""
+    call.require_names()
     known = {name for side in call.pattern.operands for name in side.names}
     for index, side in enumerate((*call.pattern.operands, call.result)):
-        for dim in side.dims:
-            if isinstance(dim, PatternDim) and (dim.is_group or str(dim.factors[0]).isdecimal()):
-                cure = "merge and split dims by rearrange; give a number a name"
-                raise call.fault(f"einsum takes no '{dim}', only names", dim.span, cure)
         is_result = index == len(call.pattern.operands)
         for at, factor in enumerate(side.factors):
             if is_result and factor.name not in known:

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 from .. import _jax
 from ..errors.failures import NotIntegers
-from ..notation.patterns import PatternDim
 from .call import Call, Laid, begin
 from .operands import Operand, idle_over, key_of_operands, read_operands, remember_result
 from .products import Product, plan_product
@@ -59,11 +58,9 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
 
 def _check_names(call: Call) -> str:
     """The name of the dim that is looked up."""
+    call.require_names()
     table, ids, result = (*call.pattern.operands, call.result)
     for index, side in enumerate((table, ids, result)):
-        for dim in side.dims:
-            if isinstance(dim, PatternDim) and (dim.is_group or str(dim.factors[0]).isdecimal()):
-                raise call.fault(f"take takes no '{dim}', only names", dim.span, "merge and split dims by rearrange")
         for at, name in enumerate(side.names):
             if name in side.names[:at]:
                 raise call.fault(f"the pattern has '{name}' twice for one array", call.span_of(index, name))

@@ -20,7 +20,7 @@ from ..notation.match import SizeMismatch
 from ..notation.nodes import Dim, Name
 from ..notation.patterns import PatternDim
 from ..notation.sizes import NO_SIZES, Bound, Subject
-from .call import RESULT, Call, Laid, Place, sides_of
+from .call import RESULT, Call, Laid, Place, says, sides_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def _compare(call: Call, laid: Laid, known: Remembered, subject: Subject, value:
     for at, (place, axes) in enumerate(zip(laid.places, known.parts, strict=True)):
         claimed = tuple(axis for axis in place.axes if axis in compared)
         if claimed != tuple(axis for axis in axes if axis in compared):
-            what = OtherLayout(at, _split(claimed), f"{_split(axes)} ({known.text})", known.place, place.dim.span)
+            what = OtherLayout(at, says(claimed), f"{says(axes)} ({known.text})", known.place, place.dim.span)
             raise call.wrong(what, subject, value)
     owed, was_owed = laid.unreduced & compared, known.unreduced & compared
     if owed != was_owed:
@@ -117,10 +117,6 @@ def _compare(call: Call, laid: Laid, known: Remembered, subject: Subject, value:
         span = marks[0] if marks else laid.side.span
         what = OtherLayout(None, _owed(owed), f"{_owed(was_owed)} ({known.text})", known.place, span)
         raise call.wrong(what, subject, value)
-
-
-def _split(axes: tuple[str, ...]) -> str:
-    return f"split over {', '.join(map(repr, axes))}" if axes else "whole"
 
 
 def _owed(axes: frozenset[str]) -> str:
@@ -277,7 +273,7 @@ def _bind_group(call: Call, operand: Operand, index: int, place: Place, found: d
         names = " and ".join(map(repr, unknown))
         raise call.fault(f"the sizes of {names} in '{text}' are not known", place.dim.span, f"pass {unknown[0]}=...")
     if (unknown and (product == 0 or whole % product)) or (not unknown and whole != product):
-        known = " ".join(f"{key.split()[0]}={found[key].size}" for key in _keys(place) if key in found)
+        known = " ".join(f"{key.split()[0]}={found[key].size}" for key in keys_of(place) if key in found)
         verb = "does not divide by" if unknown else "is not the product of"
         what = f"{text}={whole}{_shards(operand, index, place)}, which {verb} {known or 1}"
         if call.is_plain:
@@ -287,7 +283,8 @@ def _bind_group(call: Call, operand: Operand, index: int, place: Place, found: d
         found[key] = Bound(whole // product, operand.subject, index)
 
 
-def _keys(place: Place) -> list[str]:
+def keys_of(place: Place) -> list[str]:
+    """What the factors of a dim are known as."""
     return [key_of(place, at) for at in range(len(place.dim.factors))]
 
 

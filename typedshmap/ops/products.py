@@ -36,7 +36,7 @@ def plan_product(call: Call, operands: list[Operand]) -> Product:
         says otherwise than they do.
     """
     extents = solve(call, operands, {})
-    dots = max((sum(n.startswith("…") for p in o.laid.places for n in p.names) for o in operands), default=0)
+    dots = max((operand.laid.dots for operand in operands), default=0)
     right = call.lay(-1, dots=dots)
     splits = splits_of(call, operands, extents, ())
     refuse_addends_of_shards(call, operands, splits)

@@ -12,20 +12,21 @@ import einops
 from .. import _jax
 from ..errors import TypedShmapError
 from ..notation.patterns import Dots, PatternDim, Side
-from .call import Call, Laid, begin
+from .call import Call, Laid, begin, says
 from .operands import (
     Operand,
     equal_over,
     idle_over,
     key_of,
     key_of_operands,
+    keys_of,
     local,
     read_operands,
     remember_result,
     solve,
 )
 from .reductions import REDUCTIONS, combine, refuse_marks
-from .splits import Interleaved, Splits, axes_of_merged, refuse_addends_of_shards, says, splits_of
+from .splits import Interleaved, Splits, axes_of_merged, refuse_addends_of_shards, splits_of
 from .sums import Sums, plan_sums, run_sums
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ def _einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction:
 def _plan(call: Call, operands: list[Operand], lengths: Mapping[str, int], reduction: Reduction | None) -> Reshaping:
     (operand,) = operands
     left, extents = operand.laid, solve(call, operands, lengths)
-    right = call.lay(-1, dots=sum(str(f).startswith("…") for place in left.places for f in place.dim.factors))
+    right = call.lay(-1, dots=left.dots)
     _bind_new(call, right, extents)
     splits = splits_of(call, operands, extents, right.places)
     inherited = [_inherited(call, left, right, at, splits, extents) for at in range(len(right.places))]
@@ -158,7 +159,7 @@ def _plan(call: Call, operands: list[Operand], lengths: Mapping[str, int], reduc
     refuse_addends_of_shards(call, operands, splits)
     if call.verb == "reduce":
         refuse_marks(call, reduction, operand, right, owed)
-    shapes = [prod(local(extents[k], splits.get(k, ()), call.region.sizes) for k in _keys(p)) for p in right.places]
+    shapes = [prod(local(extents[k], splits.get(k, ()), call.region.sizes) for k in keys_of(p)) for p in right.places]
     sums = plan_sums(call, right, inherited, owed, shapes)
     refuse_lost_varying(call, operands, right)
     local_lengths = _local_lengths(call, left, right, splits, extents, lengths)
@@ -167,10 +168,6 @@ def _plan(call: Call, operands: list[Operand], lengths: Mapping[str, int], reduc
 
 def _has_open_dots(side: Side) -> bool:
     return any(isinstance(dim, Dots) for dim in side.dims)
-
-
-def _keys(place: Any) -> list[str]:
-    return [key_of(place, at) for at in range(len(place.dim.factors))]
 
 
 def _check_names(call: Call, lengths: Mapping[str, int], reduction: Reduction | None) -> None:
@@ -237,8 +234,8 @@ def _inherited(
 ) -> tuple[str, ...]:
     """The mesh axes that split a dim of the result; a new dim is made in the parts that it asks for."""
     place = right.places[at]
-    keys = _keys(place)
-    old = {key for other in left.places for key in _keys(other)}
+    keys = keys_of(place)
+    old = {key for other in left.places for key in keys_of(other)}
     if not any(key in old for key in keys):
         if keys:
             splits[keys[0]] = place.axes
@@ -252,8 +249,8 @@ def _inherited(
 
 def _refuse_indivisible_new(call: Call, right: Laid, at: int, extents: Mapping[str, int]) -> None:
     place = right.places[at]
-    size, shards = prod(extents[key] for key in _keys(place)), prod(call.region.sizes[a] for a in place.axes)
-    first = extents[_keys(place)[0]] if place.names else 1
+    size, shards = prod(extents[key] for key in keys_of(place)), prod(call.region.sizes[a] for a in place.axes)
+    first = extents[keys_of(place)[0]] if place.names else 1
     if size % shards or first % shards:
         over = ", ".join(map(repr, place.axes))
         name = " ".join(place.names)
@@ -271,14 +268,14 @@ def _interleaves(call: Call, dim: PatternDim, found: Interleaved) -> TypedShmapE
 def _check_merges(call: Call, left: Laid, splits: Splits, extents: Mapping[str, int]) -> None:
     """A merged dim of the operand is split on its major factors; the result may not say otherwise."""
     for place in left.places:
-        found = axes_of_merged(_keys(place), splits, extents, call.region.sizes)
+        found = axes_of_merged(keys_of(place), splits, extents, call.region.sizes)
         if isinstance(found, Interleaved):
             raise _interleaves(call, place.dim, found)
 
 
 def _owed(call: Call, operand: Operand, right: Laid, splits: Splits) -> dict[str, str]:
     """Per axis over which local results are addends what is summed over it: a reduced name, or the operand's mark."""
-    kept = {key for place in right.places for key in _keys(place)}
+    kept = {key for place in right.places for key in keys_of(place)}
     owed = {axis: key for key, axes in splits.items() if key not in kept for axis in axes}
     return owed | {axis: f"+{axis}" for axis in sorted(operand.laid.unreduced)}
 
@@ -332,7 +329,7 @@ def _local_lengths(
     """The sizes that einops needs on one shard: those that were passed, and those of merged dims."""
     if call.is_plain:
         return dict(lengths)
-    merged = {key for p in (*left.places, *right.places) if len(p.names) > 1 for key in _keys(p)} | set(lengths)
+    merged = {key for p in (*left.places, *right.places) if len(p.names) > 1 for key in keys_of(p)} | set(lengths)
     named = (key for key in merged if key.isidentifier())
     return {key: local(extents[key], splits.get(key, ()), call.region.sizes) for key in named}
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from .. import _jax
-from ..notation.patterns import PatternDim
 from .call import Call, Laid, begin
 from .operands import Operand, equal_over, idle_over, read_operands, remember_result, solve
 from .shapes import refuse_lost_varying
@@ -90,11 +89,9 @@ def _names_of(call: Call, dims: Any) -> list[str]:
 
 
 def _check_names(call: Call, known: tuple[str, ...]) -> None:
+    call.require_names()
     sides = call.pattern.operands if call.pattern.result is None else (*call.pattern.operands, call.result)
     for index, side in enumerate(sides):
-        for dim in side.dims:
-            if isinstance(dim, PatternDim) and (dim.is_group or str(dim.factors[0]).isdecimal()):
-                raise call.fault(f"{call.verb} takes no '{dim}', only names", dim.span, "rearrange splits and merges")
         for at, factor in enumerate(side.factors):
             if factor.name not in known:
                 raise call.fault(f"the pattern has '{factor}' only on the right", factor.span)
@@ -109,7 +106,7 @@ def _read(call: Call, x: Any) -> tuple[Operand, tuple[int, ...], tuple[str, ...]
     _refuse_sums(call, operand)
     extents = solve(call, operands, {})
     left = operand.laid
-    right = call.lay(-1, dots=sum(place.names[0].startswith("…") for place in left.places))
+    right = call.lay(-1, dots=left.dots)
     splits = splits_of(call, operands, extents, ())
     kept = [place.names[0] for place in right.places]
     dims = tuple(at for at, place in enumerate(left.places) if place.names[0] not in kept)

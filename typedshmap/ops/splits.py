@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from .call import Call, Place
+from .call import Call, Place, says
 from .operands import Operand, key_of
 
 Splits = dict[str, tuple[str, ...]]
@@ -139,11 +139,6 @@ def _split_differently(
     whole = first if len(first_axes) > len(place.axes) else second
     cure = f"gather it in {whole.subject.phrase} first (all_gather), or shard the other alike (reshard)"
     return call.fault(problem, place.dim.span, cure)
-
-
-def says(axes: tuple[str, ...]) -> str:
-    """How a message tells the axes of a dim."""
-    return f"split over {', '.join(map(repr, axes))}" if axes else "whole"
 
 
 def _refuse_shared_axes(call: Call, splits: Splits, origin: Mapping[str, Operand]) -> None:

@@ -16,8 +16,7 @@ import jax
 from .. import _jax
 from ..errors.failures import OwesNothing, WrongSize
 from ..notation.nodes import Span
-from .call import RESULT, Call, Laid
-from .splits import says
+from .call import RESULT, Call, Laid, says
 
 
 @dataclass(frozen=True, slots=True)

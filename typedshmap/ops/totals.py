@@ -18,11 +18,10 @@ from ..hints.leaf import describe
 from ..hints.memory import Remembered, recall
 from ..notation.patterns import Pattern
 from ..notation.sizes import Subject
-from .call import Call, Laid, begin, call_here
+from .call import Call, Laid, begin, call_here, says
 from .collectives import read_move
 from .operands import Operand, remember_result
 from .reductions import with_refusal
-from .splits import says
 from .sums import plan_sums, scatter
 from .sums import psum as sum_over
 
