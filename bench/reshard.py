@@ -179,29 +179,48 @@ def row(name: str, counts: list[Count], aborts: int, is_promised: bool) -> tuple
 HEADER = ("mesh", "pairs", "total", "mean", "XLA cheaper", "worst", "larger", "XLA aborts", "would be bad")
 
 
-def rows(step: int) -> Iterator[tuple[str, ...]]:
+# Pairs that are printed for each mesh; the rest are counted in the table.
+MOST = 8
+
+
+def dearer_pairs(name: str, counts: list[Count]) -> Iterator[str]:
+    """Where XLA is cheaper: each pair with its ratio, the worst first."""
+    found = sorted((c for c in counts if c.plan.elements * 4 > c.xla), key=lambda c: -c.ratio)
+    for c in found[:MOST]:
+        plan = c.plan
+        yield f"  {name}: {plan.source.text(plan.shape)} -> {plan.target.text(plan.shape)}  {float(c.ratio):.2f}"
+    if len(found) > MOST:
+        yield f"  {name}: {len(found) - MOST} more"
+
+
+def rows(step: int, cheaper: list[str]) -> Iterator[tuple[str, ...]]:
+    """The lines of the table; the pairs where XLA is cheaper are added to ``cheaper``."""
     known = xla(CUBE, pairs(CUBE) if step == 1 else pairs(CUBE)[::step])
-    yield _row_of(CUBE, known, True)
+    yield _row_of(CUBE, known, True, cheaper)
     if step == 1:
-        yield _owed("the same, a sum owed", known, False, True)
-        yield _owed("the same, scattered by choice", known, True, False)
+        yield _owed("the same, a sum owed", known, False, True, cheaper)
+        yield _owed("the same, scattered by choice", known, True, False, cheaper)
     for task in OTHERS:
         # Pairs of three dims are many, and alike.
-        yield _row_of(task, xla(task, pairs(task)[:: step * (23 if len(task.shape) > 2 else 1)]), False)
+        yield _row_of(task, xla(task, pairs(task)[:: step * (23 if len(task.shape) > 2 else 1)]), False, cheaper)
 
 
-def _row_of(task: Task, known: dict[Pair, Fraction | None], is_promised: bool) -> tuple[str, ...]:
+def _row_of(task: Task, known: dict[Pair, Fraction | None], is_promised: bool, cheaper: list[str]) -> tuple[str, ...]:
     counts = [Count(ours(task, *pair), count) for pair, count in known.items() if count is not None]
+    cheaper.extend(dearer_pairs(task.name, counts))
     return row(task.name, counts, len(known) - len(counts), is_promised)
 
 
-def _owed(name: str, known: dict[Pair, Fraction | None], is_free: bool, is_promised: bool) -> tuple[str, ...]:
+def _owed(
+    name: str, known: dict[Pair, Fraction | None], is_free: bool, is_promised: bool, cheaper: list[str]
+) -> tuple[str, ...]:
     """All pairs whose source owes a sum over one axis."""
     counts: list[Count] = []
     for pair, axis in product(known, AXES):
         if not any(axis in axes for axes in pair[0]):
             reference = credited(CUBE, pair, axis, known, is_free)
             counts.append(Count(ours(CUBE, *pair, frozenset({axis})), reference))
+    cheaper.extend(dearer_pairs(name, counts))
     return row(name, counts, 0, is_promised)
 
 
@@ -216,10 +235,12 @@ def main() -> None:
     print(f"jax {jax.__version__}; bytes of a planned reshard against XLA's partitioner")
     print("total: ours by XLA's, added up; mean: of the pairs' ratios where XLA sends anything; worst: the largest")
     print("larger: plans with a shard larger than both ends")
-    table = [HEADER, *rows(10 if options.quick else 1)]
+    cheaper: list[str] = []
+    table = [HEADER, *rows(10 if options.quick else 1, cheaper)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for line in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    print("\n".join(["where XLA is cheaper, and our bytes by its:", *(cheaper or ["  nowhere"])]))
 
 
 if __name__ == "__main__":
