@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import einops
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +30,7 @@ from typedshmap import (
     psum,
     rearrange,
     reduce,
+    repeat,
     reshard,
     softmax,
     take,
@@ -183,3 +185,26 @@ def test_integers_and_booleans_are_reduced(mesh: Mesh) -> None:
     hint = (Bool[Array, "[b/dp] [m/tp]"],)
     some = inside(mesh, lambda x: reduce(x, "[b/dp] [m/tp] -> [m/tp]", "any"), hint, Bool[Array, "[m/tp]"], X > 120)
     np.testing.assert_array_equal(some, (X > 120).any(0))
+
+
+@pytest.mark.parametrize(
+    ("hint", "pattern", "out", "plain"),
+    [
+        ("b m", "b m -> [(r b)/dp] m", "[_/dp] m", "b m -> (r b) m"),
+        ("b m", "b m -> [(r b)/dp,tp] m", "[_/dp,tp] m", "b m -> (r b) m"),
+        ("b [m/tp]", "b [m/tp] -> [(r b)/dp] [m/tp]", "[_/dp] [m/tp]", "b m -> (r b) m"),
+        ("[b/dp] m", "[b/dp] m -> [(b r)/dp] m", "[_/dp] m", "b m -> (b r) m"),
+        ("b m", "b m -> [r/dp] b m", "[_/dp] b m", "b m -> r b m"),
+    ],
+)
+def test_a_new_factor_is_made_in_the_parts_that_are_asked_for(
+    mesh: Mesh, hint: str, pattern: str, out: str, plain: str
+) -> None:
+    got = inside(mesh, lambda x: repeat(x, pattern, r=8), (Float[Array, hint],), Float[Array, out], X)
+    np.testing.assert_array_equal(got, einops.repeat(X, plain, r=8))
+
+
+def test_a_new_factor_before_a_split_one_interleaves(mesh: Mesh) -> None:
+    with pytest.raises(PatternError, match="would interleave the shards of 'b', since 'r' stands before it"):
+        body = lambda x: repeat(x, "[b/dp] m -> [(r b)/dp] m", r=8)  # noqa: E731
+        inside(mesh, body, (Float[Array, "[b/dp] m"],), Float[Array, "[_/dp] m"], X)

@@ -26,7 +26,7 @@ from .operands import (
     solve,
 )
 from .reductions import REDUCTIONS, combine, refuse_marks
-from .splits import Interleaved, Splits, axes_of_merged, refuse_addends_of_shards, splits_of
+from .splits import Interleaved, Splits, axes_of_merged, refuse_addends_of_shards, split_merged, splits_of
 from .sums import Sums, plan_sums, run_sums
 
 T = TypeVar("T")
@@ -241,6 +241,11 @@ def _inherited(
             splits[keys[0]] = place.axes
         _refuse_indivisible_new(call, right, at, extents)
         return place.axes
+    known = {key: splits.get(key, ()) for key in keys if key in old}
+    if len(known) < len(keys):
+        # New factors beside old ones: they, too, are made in the parts that are asked for.
+        made = split_merged(keys, place.axes, known, extents, call.region.sizes) or {}
+        splits.update({key: axes for key, axes in made.items() if key not in old})
     found = axes_of_merged(keys, splits, extents, call.region.sizes)
     if isinstance(found, Interleaved):
         raise _interleaves(call, place.dim, found)
