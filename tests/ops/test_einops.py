@@ -301,6 +301,7 @@ def test_the_operations_are_those_of_einops_under_transformations(transformed: A
 REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str | None]] = [
     # A pattern that cannot be read.
     ("rearrange", ("a b c",), {}, "the pattern has no '->'", None),
+    ("rearrange", ("",), {}, "the pattern has no '->'", None),
     ("rearrange", ("a b c -> a -> b",), {}, "the pattern has two arrows", "->"),
     ("rearrange", ("a b c -> (a b c",), {}, "'(' is never closed", "("),
     ("rearrange", ("a b c -> a b) c",), {}, "')' closes nothing", ")"),

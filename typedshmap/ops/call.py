@@ -109,9 +109,7 @@ class Call:
 
     def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> TypedShmapError:
         """The exception for what is wrong with the pattern."""
-        return self.error(
-            Failure(PatternFault(problem, span, cure), _PATTERN, self.text if self.pattern.source else None)
-        )
+        return self.error(Failure(PatternFault(problem, span, cure), _PATTERN, self.text))
 
     def wrong(self, what: object, subject: Subject, value: Any, sizes: Sizes = NO_SIZES) -> TypedShmapError:
         """The exception for an operand or a result that does not fit."""
@@ -284,9 +282,8 @@ def begin(verb: str, pattern: Any, operands: int, has_result: bool = True, allow
       MeshAxisError: for a mesh axis that stands twice.
     """
     if not isinstance(pattern, str):
-        raise call_here(verb, Pattern((), None)).fault(
-            f"the pattern is of type {type(pattern).__name__}, and no string"
-        )
+        what = PatternFault(f"the pattern is of type {type(pattern).__name__}, and no string")
+        raise call_here(verb, Pattern((), None)).error(Failure(what, _PATTERN))
     try:
         call = call_here(verb, parse_pattern(pattern))
     except SyntaxFault as fault:
