@@ -24,7 +24,7 @@ from .errors import (
     TypedShmapError,
     VaryingError,
 )
-from .hints.axes import axis_aliases
+from .hints.axes import axis_aliases, axis_rules
 from .ops import (
     all_gather,
     all_to_all,
@@ -163,6 +163,7 @@ __all__ = [
     "all_gather",
     "all_to_all",
     "axis_aliases",
+    "axis_rules",
     "check",
     "einsum",
     "logsumexp",

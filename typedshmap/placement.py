@@ -12,7 +12,7 @@ from . import _jax
 from .errors import MeshAxisError, StructureError, error_of
 from .errors.failures import Failure, NotAnArray
 from .hints.leaf import describe
-from .hints.scope import Region, aliases_here, current_region, same
+from .hints.scope import Region, current_region, naming_here, same
 from .hints.trees import Either, Items, Leaf, Node, Record, Static, node_name, node_of
 from .hints.walk import Found, Walk
 from .meshes import read_mesh
@@ -45,7 +45,7 @@ def partition_specs(T: Any, like: Any = None) -> Any:
     node = node_of(T)
     if like is None:
         return _specs_of(node, region, "")
-    placing = same(Region(region.mesh, (), aliases=region.aliases, role="placement"))
+    placing = same(Region(region.mesh, (), aliases=region.aliases, role="placement", rules=region.rules))
     walk = _walked(placing, node, like, "partition_specs")
     specs = [_spec(leaf, placing) for leaf in walk.leaves]
     return _jax.like(like, specs)
@@ -126,9 +126,9 @@ def shard(x: T, hint: Any, mesh: Mesh | AbstractMesh | None = None) -> T:
       ShapeError, DtypeError, StructureError: for a leaf that does not fit, by its path.
     """
     found = read_mesh(mesh) or _ambient_mesh()
-    aliases, explicit = tuple(aliases_here({}).items()), _jax.explicit_axes(found)
+    naming, explicit = naming_here(), _jax.explicit_axes(found)
     axes = found.shape_tuple
-    region = same(Region(axes, (), axes, aliases=aliases, role="placement", explicit=explicit))
+    region = same(Region(axes, (), axes, aliases=naming.aliases, role="placement", explicit=explicit, rules=naming.rules))
     walk = _walked(region, node_of(hint), x, "shard")
     return _jax.like(x, [_placed(leaf, found, region) for leaf in walk.leaves])
 

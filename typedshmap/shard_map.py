@@ -22,12 +22,12 @@ from . import _jax
 from .check import remember_leaves
 from .errors import TypedShmapError, error_of
 from .errors.failures import Failure, NoArray
-from .hints.axes import Axes, read_aliases
+from .hints.axes import Axes, AxisRules, Naming, Pairs, read_naming
 from .hints.binding import EMPTY, Typed
 from .hints.leaf import describe, layout_axes
 from .hints.postponed import caller
 from .hints.scope import Axes as RegionAxes
-from .hints.scope import Region, Scope, aliases_here, axes_here, current_region, entered, same
+from .hints.scope import Region, Scope, current_region, entered, naming_around, naming_here, same
 from .hints.signatures import Hinted, name_of
 from .hints.trees import Anything, array_hints, holds_arrays
 from .hints.walk import Found, Walk
@@ -48,6 +48,7 @@ def typed_shard_map(
     axis_names: set[str] | frozenset[str] = frozenset(),
     check_vma: bool = True,
     axes: Mapping[str, Axes] | None = None,
+    rules: Pairs | AxisRules | None = None,
     in_types: tuple[Any, ...] | None = None,
     out_types: Any = EMPTY,
 ) -> F: ...
@@ -60,6 +61,7 @@ def typed_shard_map(
     axis_names: set[str] | frozenset[str] = frozenset(),
     check_vma: bool = True,
     axes: Mapping[str, Axes] | None = None,
+    rules: Pairs | AxisRules | None = None,
     in_types: tuple[Any, ...] | None = None,
     out_types: Any = EMPTY,
 ) -> Callable[[F], F]: ...
@@ -71,6 +73,7 @@ def typed_shard_map(
     axis_names: set[str] | frozenset[str] = frozenset(),
     check_vma: bool = True,
     axes: Mapping[str, Axes] | None = None,
+    rules: Pairs | AxisRules | None = None,
     in_types: tuple[Any, ...] | None = None,
     out_types: Any = EMPTY,
 ) -> Any:
@@ -99,6 +102,7 @@ def typed_shard_map(
       check_vma: as for `jax.shard_map`. Without it JAX does not know which values vary, and only
         shapes, dtypes and structure are checked.
       axes: names in the hints that stand for mesh axes: one, several (major to minor), or None.
+      rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
       in_types: one hint per positional argument, for functions that carry none.
       out_types: the hint of the result; ``tuple[A, B]`` for several.
 
@@ -112,7 +116,7 @@ def typed_shard_map(
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or results
         that are not what their hints say; ``error.failures`` holds all of them.
     """
-    options = _Options(read_mesh(mesh), read_axis_names(axis_names), bool(check_vma), read_aliases(axes))
+    options = _Options(read_mesh(mesh), read_axis_names(axis_names), bool(check_vma), read_naming(axes, rules))
     if f is None:
         return lambda function: _wrap(function, options, Hinted(function, caller(1), in_types, out_types))
     return _wrap(f, options, Hinted(f, caller(1), in_types, out_types))
@@ -123,7 +127,7 @@ class _Options:
     mesh: _jax.AnyMesh | None
     axis_names: frozenset[str]
     check_vma: bool
-    axes: Aliases
+    naming: Naming
 
 
 def _wrap(function: Callable[..., Any], options: _Options, hinted: Hinted) -> Callable[..., Any]:
@@ -192,7 +196,7 @@ class _Call:
 
         options = self.options
         self.crossing = find_crossing(self.typed.name, options.mesh, options.axis_names, candidates)
-        self.aliases = tuple(aliases_here(options.axes).items())
+        self.naming = naming_here(options.naming)
         self.manual = frozenset(name for name, _ in self.crossing.new)
         # A function that makes no axis manual is in the region around it, and check_vma is that one's.
         self.is_typed = options.check_vma if self.manual else current_region().typed
@@ -230,9 +234,10 @@ class _Call:
             self.manual,
             watched,
             self.is_typed,
-            self.aliases,
+            self.naming.aliases,
             "boundary",
             _jax.explicit_axes(mesh),
+            self.naming.rules,
         )
         return same(region)
 
@@ -287,7 +292,7 @@ class _Call:
             typed.name,
             self.bound.arguments,
             self.walk.sizes,
-            axes_here(self.options.axes),
+            naming_around(self.options.naming),
             manual=frozenset(region.sizes),
             watched=region.watched,
             typed=self.is_typed,

@@ -7,13 +7,12 @@ from typing import Any, TypeVar, overload
 
 from .check import handed_on
 from .errors import error_of
-from .hints.axes import Axes, read_aliases
+from .hints.axes import Axes, AxisRules, Naming, Pairs, read_naming
 from .hints.binding import Bound, Typed
 from .hints.postponed import caller
-from .hints.scope import Region, Scope, axes_here, current_region, entered
+from .hints.scope import Region, Scope, current_region, entered, naming_around
 from .hints.signatures import Hinted
 from .hints.walk import Walk
-from .notation.layout import Aliases
 from .notation.sizes import RETURN, Sizes, Subject
 from .shard_map import name_like
 
@@ -21,10 +20,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @overload
-def typed(f: F, /, *, axes: Mapping[str, Axes] | None = None) -> F: ...
+def typed(f: F, /, *, axes: Mapping[str, Axes] | None = None, rules: Pairs | AxisRules | None = None) -> F: ...
 @overload
-def typed(f: None = None, /, *, axes: Mapping[str, Axes] | None = None) -> Callable[[F], F]: ...
-def typed(f: Any = None, /, *, axes: Mapping[str, Axes] | None = None) -> Any:
+def typed(
+    f: None = None, /, *, axes: Mapping[str, Axes] | None = None, rules: Pairs | AxisRules | None = None
+) -> Callable[[F], F]: ...
+def typed(
+    f: Any = None, /, *, axes: Mapping[str, Axes] | None = None, rules: Pairs | AxisRules | None = None
+) -> Any:
     """Check a function's arguments and result against its hints, at every call.
 
     In a manual region the values are shards, elsewhere global arrays. Every call has sizes of its
@@ -39,6 +42,7 @@ def typed(f: Any = None, /, *, axes: Mapping[str, Axes] | None = None) -> Any:
     Args:
       f: the function.
       axes: names in the hints that stand for mesh axes.
+      rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
 
     Returns:
       The function; values marked ``+axis`` are handed on as unreduced.
@@ -47,22 +51,22 @@ def typed(f: Any = None, /, *, axes: Mapping[str, Axes] | None = None) -> Any:
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or a result
         that are not what their hints say.
     """
-    aliases = read_aliases(axes)
+    naming = read_naming(axes, rules)
     if f is None:
-        return lambda function: _wrap(function, aliases, Hinted(function, caller(1), strict=False))
-    return _wrap(f, aliases, Hinted(f, caller(1), strict=False))
+        return lambda function: _wrap(function, naming, Hinted(function, caller(1), strict=False))
+    return _wrap(f, naming, Hinted(f, caller(1), strict=False))
 
 
-def _wrap(function: Callable[..., Any], aliases: Aliases, hinted: Hinted) -> Callable[..., Any]:
+def _wrap(function: Callable[..., Any], naming: Naming, hinted: Hinted) -> Callable[..., Any]:
     @name_like(function)
     def typed_helper(*args: Any, **kwargs: Any) -> Any:
-        return _call(hinted.read(args), aliases, args, kwargs)
+        return _call(hinted.read(args), naming, args, kwargs)
 
     return typed_helper
 
 
-def _call(typed: Typed, aliases: Aliases, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    region = current_region(aliases)
+def _call(typed: Typed, naming: Naming, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    region = current_region(naming)
     bound = typed.bind(args, kwargs)
     sizes, changed = _check_arguments(typed, bound, region)
     args, kwargs = bound.replaced(changed)
@@ -71,7 +75,7 @@ def _call(typed: Typed, aliases: Aliases, args: tuple[Any, ...], kwargs: dict[st
         typed.name,
         bound.arguments,
         sizes,
-        axes_here(aliases),
+        naming_around(naming),
         manual=manual,
         watched=region.watched,
         typed=region.typed,

@@ -58,8 +58,8 @@ def test_a_partition_spec_comes_back_at_full_rank(dims, pspec, full):
     assert partition_specs(Float[Array, dims, pspec]) == full
 
 
-def test_each_entry_stands_as_brackets_even_if_it_is_none():
-    assert str(Float[Array, "a b c", P("dp", None)].__typedshmap__.spec) == "[a/dp] [b/] c"
+def test_each_entry_stands_as_brackets_and_a_spec_that_is_shorter_leaves_the_rest_unsharded():
+    assert str(Float[Array, "a b c", P("dp", None)].__typedshmap__.spec) == "[a/dp] [b/] [c/]"
 
 
 def test_the_same_partition_spec_makes_the_same_hint():

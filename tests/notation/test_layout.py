@@ -1,8 +1,8 @@
-"""Names in hints to mesh axes: aliases, unknown axes, axes used twice."""
+"""Names in hints to mesh axes: aliases and rules, unknown axes, axes used twice."""
 
 import pytest
 
-from typedshmap.notation.layout import AxisTwice, Layout, UnknownAxis, resolve
+from typedshmap.notation.layout import AxisTwice, Layout, NoRule, RuledTwice, Rules, UnknownAxis, resolve
 from typedshmap.notation.parser import parse
 
 MESH = ("data", "fsdp", "tp")
@@ -115,3 +115,120 @@ def test_a_mesh_without_axes_knows_none():
 
 def test_the_sharded_axes_are_those_in_brackets():
     assert laid("[a/data,fsdp] b +tp").sharded == {"data", "fsdp"}
+
+
+RULES = (("batch", ("data",)), ("heads", ("tp",)), ("embed", ("data", "fsdp")), ("embed", ("fsdp",)), ("kv", ()))
+
+
+def ruled(dims, rules=RULES, mesh=MESH, must_match=False, **aliases):
+    return resolve(parse(dims), aliases, mesh, Rules(tuple(rules), must_match))
+
+
+@pytest.mark.parametrize(
+    ("dims", "parts"),
+    [
+        ("batch heads", (("data",), ("tp",))),
+        ("heads batch", (("tp",), ("data",))),
+        ("embed", (("data", "fsdp"),)),
+        ("batch embed", (("data",), ("fsdp",))),
+        ("embed batch", (("fsdp",), ("data",))),
+        ("batch other kv", (("data",), (), ())),
+        ("batch ... heads", (("data",), (), ("tp",))),
+        ("*batch heads", ((), ("tp",))),
+        ("heads=4 _", (("tp",), ())),
+        ("_heads", ((),)),
+        ("?heads", (("tp",),)),
+        ("#heads", ((),)),
+        ("heads+1 2*heads {heads} heads", ((), (), (), ("tp",))),
+        ("4", ((),)),
+        ("", ()),
+    ],
+)
+def test_a_rule_gives_its_axes_to_the_dim_of_its_name(dims, parts):
+    assert ruled(dims) == Layout(parts)
+
+
+@pytest.mark.parametrize(
+    ("dims", "parts"),
+    [
+        ("[batch/] heads", ((), ("tp",))),
+        ("[batch/tp] heads", (("tp",), ())),
+        ("[x/data] batch embed", (("data",), (), ("fsdp",))),
+        ("[batch/fsdp] embed", (("fsdp",), ())),
+        ("[heads/] heads", ((), ("tp",))),
+    ],
+)
+def test_brackets_win_over_rules(dims, parts):
+    assert ruled(dims) == Layout(parts)
+
+
+def test_an_axis_that_a_mark_names_is_not_free():
+    assert ruled("batch heads +tp") == Layout((("data",), ()), **marks(unreduced=["tp"]))
+
+
+@pytest.mark.parametrize(
+    ("rules", "parts"),
+    [
+        ([("a", ("tp",)), ("a", ("data",)), ("b", ("data",))], (("tp",), ("data",))),
+        ([("b", ("tp",)), ("a", ("tp",)), ("a", ("data",))], (("data",), ("tp",))),
+        ([("a", ()), ("a", ("tp",)), ("b", ("tp",))], ((), ("tp",))),
+        ([("a", ("tp", "data")), ("b", ("data", "fsdp"))], (("tp", "data"), ())),
+        ([], ((), ())),
+    ],
+)
+def test_the_first_rule_wins_whose_axes_are_all_free(rules, parts):
+    assert ruled("a b", rules) == Layout(parts)
+
+
+@pytest.mark.parametrize(
+    ("rules", "aliases", "parts"),
+    [
+        ([("a", ("dp",))], {"dp": ("data", "fsdp")}, (("data", "fsdp"), ())),
+        ([("a", ("dp",)), ("b", ("tp",))], {"dp": (), "tp": ("fsdp",)}, ((), ("fsdp",))),
+        ([("a", ("dp",)), ("b", ("fsdp",))], {"dp": ("data", "fsdp")}, (("data", "fsdp"), ())),
+    ],
+)
+def test_a_rule_may_name_an_alias(rules, aliases, parts):
+    assert ruled("a b", rules, **aliases) == Layout(parts)
+
+
+@pytest.mark.parametrize(
+    ("dims", "rules", "fault"),
+    [
+        ("a b", [("b", ("pd",))], UnknownAxis("b", "pd", (2, 3), MESH, (), by_rule=True)),
+        ("a", [("a", ("tp", "pd"))], UnknownAxis("a", "pd", (0, 1), MESH, (), by_rule=True)),
+        ("a b a", [("b", ("tp",)), ("a", ("data",))], RuledTwice("a", (4, 5))),
+    ],
+)
+def test_a_rule_that_cannot_hold_is_told_at_its_dim(dims, rules, fault):
+    assert ruled(dims, rules) == fault
+
+
+def test_a_rule_that_is_not_taken_may_name_any_axis():
+    assert ruled("a", [("b", ("pd",)), ("a", ("tp",)), ("a", ("pd",))]) == Layout((("tp",),))
+
+
+def test_two_dims_of_one_name_have_no_rule():
+    assert ruled("d d batch") == Layout(((), (), ("data",)))
+
+
+def test_two_names_of_one_axis_in_a_rule_are_told():
+    assert ruled("a", [("a", ("x", "y"))], x=("tp",), y=("tp",)) == AxisTwice("tp", (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("dims", "fault"),
+    [
+        ("batch seq", NoRule("seq", (), (6, 9))),
+        ("seq seq", NoRule("seq", (), (0, 3))),
+        ("[x/tp] heads", NoRule("heads", ("tp",), (7, 12))),
+        ("[x/fsdp] embed", NoRule("embed", ("data", "fsdp", "fsdp"), (9, 14))),
+    ],
+)
+def test_a_name_without_a_rule_is_a_fault_where_it_must_match(dims, fault):
+    assert ruled(dims, must_match=True) == fault
+
+
+@pytest.mark.parametrize("dims", ["batch [seq/] kv", "batch 4 _ ... n//2 #seq", "[seq/fsdp]", ""])
+def test_what_has_no_name_or_has_brackets_needs_no_rule(dims):
+    assert isinstance(ruled(dims, must_match=True), Layout)

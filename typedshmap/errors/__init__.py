@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from einops import EinopsError
 
-from ..notation.layout import AxisTwice, UnknownAxis
+from ..notation.layout import AxisTwice, NoRule, RuledTwice, UnknownAxis
 from ..notation.match import BadExpression, Indivisible, OutsideTree, RankMismatch, SizeMismatch, UnboundNames
 from ..notation.tokens import RepeatedAxis, SyntaxFault
 from .failures import (
@@ -100,7 +100,7 @@ for _error in (
 
 _CLASSES: tuple[tuple[tuple[type, ...], type[TypedShmapError]], ...] = (
     ((RankMismatch, SizeMismatch, Indivisible, UnboundNames, BadExpression, OutsideTree, WrongSize), ShapeError),
-    ((UnknownAxis, AxisTwice, NotManual), MeshAxisError),
+    ((UnknownAxis, AxisTwice, NoRule, RuledTwice, NotManual), MeshAxisError),
     ((PatternFault,), PatternError),
     ((WrongDtype, NotIntegers), DtypeError),
     ((WrongSharding, BoundaryMark, OtherLayout), ShardingError),

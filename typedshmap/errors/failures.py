@@ -264,6 +264,7 @@ class Report:
       per_shard: whether the values are shards.
       aliases: names of mesh axes that are not their own.
       sizes: what was bound.
+      rules: mesh axes for dims without brackets, by their names.
     """
 
     function: str
@@ -273,3 +274,4 @@ class Report:
     per_shard: bool = False
     aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
     sizes: Sizes = NO_SIZES
+    rules: tuple[tuple[str, tuple[str, ...]], ...] = ()

@@ -5,11 +5,12 @@ Invariant: the first line alone names the function, the value, what is wrong and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from ..notation.layout import AxisTwice, UnknownAxis
+from ..notation.layout import AxisTwice, NoRule, RuledTwice, UnknownAxis
 from ..notation.match import (
     BadExpression,
     Indivisible,
@@ -112,7 +113,16 @@ def _mesh_line(report: Report) -> str:
         text += f" (manual: {', '.join(report.manual) or 'none'})"
     if report.aliases:
         text += "; axes: " + ", ".join(f"{name}={_alias(axes)}" for name, axes in report.aliases)
+    if rules := _rules_of(report):
+        text += "; rules: " + ", ".join(f"{name}={_alias(axes)}" for name, axes in rules)
     return text
+
+
+def _rules_of(report: Report) -> list[tuple[str, tuple[str, ...]]]:
+    """The rules for the dims of the hint that the message is about."""
+    hint = report.failures[0].hint
+    words = set(re.findall(r"\w+", hint.dims)) if hint is not None and report.rules else set[str]()
+    return [rule for rule in report.rules if rule[0] in words]
 
 
 def mesh_text(mesh: Iterable[tuple[str, int]]) -> str:
@@ -190,10 +200,8 @@ def _word(failure: Failure) -> Sentence:
         case OutsideTree(dim, span):
             cure = "write PyTree[..., \"S\"] around it, or drop the '?'"
             return Sentence(f"has '{dim}' in its annotation, outside of a PyTree with a structure name", span, cure)
-        case UnknownAxis():
-            return _word_unknown_axis(failure.what)
-        case AxisTwice(axis, span):
-            return Sentence(f"uses mesh axis '{axis}' twice in its annotation", span, sizes=False)
+        case UnknownAxis() | AxisTwice() | NoRule() | RuledTwice():
+            return _word_names(failure.what)
         case WrongDtype(expected, got):
             return Sentence(f"has dtype {got}, but its annotation says {expected}", (_DTYPE, 0), sizes=False)
         case Varies() | Owes() | OwesNothing() | StaysReduced() | BoundaryMark() | WrongSharding():
@@ -240,6 +248,21 @@ def _sized(dim: Dim | Rest, index: int, size: int | tuple[int, ...]) -> str:
     return _equation(_dim_name(dim, index), size)
 
 
+def _word_names(what: UnknownAxis | AxisTwice | NoRule | RuledTwice) -> Sentence:
+    match what:
+        case UnknownAxis():
+            return _word_unknown_axis(what)
+        case AxisTwice(axis, span):
+            return Sentence(f"uses mesh axis '{axis}' twice in its annotation", span, sizes=False)
+        case NoRule(name, taken, span):
+            why = f"whose rules give {_quoted(taken)}, which is taken" if taken else "which no rule names"
+            cure = f"add ('{name}', None) to the rules, or write [{name}/]"
+            return Sentence(f"has dim '{name}' in its annotation, {why}", span, cure, sizes=False)
+        case RuledTwice(name, span):
+            problem = f"has dim '{name}' twice in its annotation, so that the rule for it could mean either"
+            return Sentence(problem, span, f"write [{name}/axis] or [{name}/] for one of them", sizes=False)
+
+
 def _word_unknown_axis(what: UnknownAxis) -> Sentence:
     axis, known = what.axis, (*what.mesh, *what.aliases)
     # "data" is far from "dp" in letters, and yet what is meant; so a first letter will do.
@@ -247,7 +270,11 @@ def _word_unknown_axis(what: UnknownAxis) -> Sentence:
     close = get_close_matches(axis, known, n=1) or (alike if len(alike) == 1 else [])
     meant = f"did you mean '{close[0]}'? " if close else ""
     alias = f" (as '{what.written}')" if what.written != axis else ""
+    if what.by_rule:
+        alias = f" (by the rule for '{what.written}')"
     problem = f"names mesh axis '{axis}'{alias}, which is not among the mesh's axes {_quoted(what.mesh)}"
+    if what.by_rule:
+        return Sentence(problem, what.span, f"{meant}change the rule, or write [{what.written}/]", sizes=False)
     return Sentence(problem, what.span, f"{meant}axes={{'{what.written}': ...}} maps a name to mesh axes", sizes=False)
 
 

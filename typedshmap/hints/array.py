@@ -31,6 +31,7 @@ class ArrayHint:
       array_type: ``jax.Array``, ``numpy.ndarray``, a tuple of classes, or Any.
       spec: the dims, their sharding and the marks.
       text: the hint as it was written.
+      takes_rules: whether rules may shard its dims by their names; in a pattern names are its own.
     """
 
     dtypes: tuple[str, ...] | None
@@ -38,6 +39,7 @@ class ArrayHint:
     array_type: Any
     spec: Spec
     text: HintText
+    takes_rules: bool = True
 
     def takes_type(self, value: Any) -> bool:
         """Whether a value is an array of the hint's type."""
@@ -164,9 +166,10 @@ def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
         cure = "write brackets" if spec.rest is not None else None
         raise SyntaxFault(problem, source, (0, len(source)), cure)
     dims = list(spec.dims)
-    for index, axes in enumerate(entries.parts):
-        dim = dims[index]
-        assert isinstance(dim, Dim)
+    for index, dim in enumerate(dims):
+        if not isinstance(dim, Dim):
+            continue
+        axes = entries.parts[index] if index < len(entries.parts) else ()
         if dim.broadcast and axes:
             raise SyntaxFault(f"'{dim}' may be of size 1, so it may not be sharded", source, dim.span)
         dims[index] = Dim(

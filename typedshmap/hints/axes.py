@@ -1,23 +1,72 @@
-"""Mesh-axis aliases: names in hints that stand for mesh axes, several or none.
+"""What names in hints mean: aliases of mesh axes, and rules that shard dims by their names.
 
-The aliases of a context manager live in a JAX user context, so that they take part in ``jit``'s
-cache key: a function traced under one alias is never reused under another.
+What a context manager sets lives in a JAX user context, so that it takes part in ``jit``'s cache
+key: a function traced under one alias or rule is never reused under another.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import jax
 
 from ..errors import MeshAxisError
+from ..notation.layout import Rules
 
 Axes = str | tuple[str, ...] | list[str] | None
+Pairs = Mapping[str, Axes] | tuple[tuple[str, Axes], ...] | list[tuple[str, Axes]]
+Aliases = tuple[tuple[str, tuple[str, ...]], ...]
 
-# How many contexts there are around, and per alias its mesh axes and the context that set it.
-_context = jax.make_user_context(default_value=(0, ()))
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What names in hints mean.
+
+    Attributes:
+      aliases: names that stand for mesh axes, each with its axes, major to minor.
+      rules: mesh axes for dims without brackets; None where nothing is said of them.
+    """
+
+    aliases: Aliases = ()
+    rules: Rules | None = None
+
+    def then(self, inner: Naming) -> Naming:
+        """This with what replaces it further inside: aliases one by one, rules all at once."""
+        if inner is NOTHING:
+            return self
+        aliases = tuple({**dict(self.aliases), **dict(inner.aliases)}.items()) if inner.aliases else self.aliases
+        return Naming(aliases, self.rules if inner.rules is None else inner.rules)
+
+
+NOTHING = Naming()
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What one context manager set, and the contexts around it."""
+
+    depth: int
+    set: Naming
+    outer: _Context | None
+
+    def since(self, depth: int) -> Naming:
+        """What was set inside of so many contexts."""
+        if self.depth <= depth:
+            return NOTHING
+        outer = self.outer.since(depth) if self.outer is not None else NOTHING
+        return outer.then(self.set)
+
+
+_context = jax.make_user_context(default_value=None)
+
+
+def _inner(naming: Naming) -> AbstractContextManager[None]:
+    outer: _Context | None = _context.value
+    return _context(_Context(current_depth() + 1, naming, outer))
 
 
 @contextmanager
@@ -38,17 +87,79 @@ def axis_aliases(aliases: Mapping[str, Axes] | None = None, /, **more: Axes) -> 
     Raises:
       MeshAxisError: for an alias that is not a mesh axis, several of them, or None.
     """
-    outer, depth = _settings(), current_depth() + 1
-    inner = {name: (axes, depth) for name, axes in read_aliases({**(aliases or {}), **more}).items()}
-    with _context((depth, tuple(sorted({**outer, **inner}.items())))):
+    with _inner(Naming(read_aliases({**(aliases or {}), **more}))):
         yield
 
 
-def _settings() -> dict[str, tuple[tuple[str, ...], int]]:
-    return dict(_context.value[1])
+def axis_rules(rules: Pairs, fallback: Literal["unsharded", "error"] = "unsharded") -> AxisRules:
+    """Rules that shard the dims of hints by their names, for dims without brackets.
+
+    The rules are gone through in order. A rule gives its mesh axes to the dim of its name, if that
+    has none yet and if all of them are free: each mesh axis is used at most once per array. A rule
+    of None leaves its dim unsharded. Brackets win over rules, and ``[dim/]`` says unsharded.
+    These are the semantics of ``flax.linen.logical_to_mesh_axes``.
+
+    ```python
+    with axis_rules([("batch", ("data", "fsdp")), ("heads", "tensor"), ("embed", "fsdp")]):
+        partition_specs(Float[Array, "batch embed"])  # P(('data', 'fsdp'), None)
+        partition_specs(Float[Array, "embed heads"])  # P('fsdp', 'tensor')
+    ```
+
+    Args:
+      rules: pairs of a dim's name and its mesh axis, its mesh axes (major to minor), or None; a name
+        may have several. Or a dict.
+      fallback: what a name means for which no rule is left: ``"unsharded"``, or an ``"error"``.
+
+    Returns:
+      A context manager, which may be used many times; the rules inside of it replace those around
+      it. It is also what ``rules=`` of the decorators takes.
+
+    Raises:
+      MeshAxisError: for what is no rule.
+    """
+    if fallback not in ("unsharded", "error"):
+        raise MeshAxisError(f"axis_rules: fallback={fallback!r} is neither 'unsharded' nor 'error'")
+    found = read_rules(rules)
+    if found is None:
+        raise MeshAxisError("axis_rules: wants pairs of a dim's name and mesh axes, or a dict; got None")
+    return AxisRules(Rules(found.pairs, fallback == "error"))
 
 
-def read_aliases(aliases: Any) -> dict[str, tuple[str, ...]]:
+class AxisRules(ContextDecorator):
+    """Rules that hold inside a ``with``; made by `axis_rules`."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._threads = threading.local()
+
+    def __repr__(self) -> str:
+        pairs = [(name, axes[0] if len(axes) == 1 else axes or None) for name, axes in self.rules.pairs]
+        return f"axis_rules({pairs}, fallback={'error' if self.rules.must_match else 'unsharded'!r})"
+
+    def __enter__(self) -> None:
+        entered = _inner(Naming(rules=self.rules))
+        entered.__enter__()
+        self._stack().append(entered)
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack().pop().__exit__(*error)
+
+    def _stack(self) -> list[AbstractContextManager[None]]:
+        stack: list[AbstractContextManager[None]] = self._threads.__dict__.setdefault("stack", [])
+        return stack
+
+
+def read_naming(axes: Any, rules: Any) -> Naming:
+    """The ``axes=`` and ``rules=`` of a decorator.
+
+    Raises:
+      MeshAxisError: for what is neither.
+    """
+    aliases, found = read_aliases(axes), read_rules(rules)
+    return Naming(aliases, found) if aliases or found is not None else NOTHING
+
+
+def read_aliases(aliases: Any) -> Aliases:
     """Aliases as tuples of mesh axes; None means that there are none.
 
     Raises:
@@ -56,13 +167,37 @@ def read_aliases(aliases: Any) -> dict[str, tuple[str, ...]]:
     """
     if aliases is not None and not isinstance(aliases, Mapping):
         raise MeshAxisError(f"axes= wants a dict of names and mesh axes, got {type(aliases).__name__}")
-    return {name: _axes(name, axes) for name, axes in (aliases or {}).items()}
+    return tuple((name, _axes("alias", name, axes)) for name, axes in (aliases or {}).items())
 
 
-def _axes(name: Any, axes: Any) -> tuple[str, ...]:
+def read_rules(rules: Any) -> Rules | None:
+    """Rules as pairs of a name and a tuple of mesh axes; None means that nothing is said of them.
+
+    Raises:
+      MeshAxisError: for what is no dict, and no pairs, of names and mesh axes.
+    """
+    if rules is None or isinstance(rules, AxisRules):
+        return rules.rules if rules is not None else None
+    pairs = list(rules.items()) if isinstance(rules, Mapping) else rules
+    if not isinstance(pairs, (list, tuple)):
+        raise MeshAxisError(f"rules= wants pairs of a dim's name and mesh axes, or a dict; got {type(rules).__name__}")
+    return Rules(tuple(map(_pair, pairs)))
+
+
+def _pair(pair: Any) -> tuple[str, tuple[str, ...]]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise MeshAxisError(f"the rule {pair!r} is no pair of a dim's name and its mesh axes, as in ('batch', 'data')")
+    name, axes = pair
+    found = _axes("rule for", name, axes)
+    if len(set(found)) < len(found):
+        raise MeshAxisError(f"the rule for '{name}' has a mesh axis twice: {axes!r}")
+    return name, found
+
+
+def _axes(kind: str, name: Any, axes: Any) -> tuple[str, ...]:
     found: tuple[Any, ...] = () if axes is None else (axes,) if isinstance(axes, str) else _sequence(axes)
     if not isinstance(name, str) or not all(isinstance(axis, str) for axis in found):
-        raise MeshAxisError(f"the alias '{name}' stands for {axes!r}; write a mesh axis, a tuple of them, or None")
+        raise MeshAxisError(f"the {kind} '{name}' stands for {axes!r}; write a mesh axis, a tuple of them, or None")
     return found
 
 
@@ -71,10 +206,12 @@ def _sequence(axes: Any) -> tuple[Any, ...]:
 
 
 def current_depth() -> int:
-    """How many ``axis_aliases`` are around."""
-    return _context.value[0]
+    """How many context managers are around that say what names mean."""
+    context: _Context | None = _context.value
+    return context.depth if context is not None else 0
 
 
-def current_aliases(since: int = 0) -> dict[str, tuple[str, ...]]:
-    """The aliases of the context managers around, of those inside of ``since`` others."""
-    return {name: axes for name, (axes, depth) in _settings().items() if depth > since}
+def current_naming(since: int = 0) -> Naming:
+    """What the context managers around have set, or those inside of ``since`` others."""
+    context: _Context | None = _context.value
+    return context.since(since) if context is not None else NOTHING

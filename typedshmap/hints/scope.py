@@ -15,12 +15,12 @@ from typing import Any, Literal, TypeVar
 
 from .. import _jax
 from ..errors.failures import Failure, Report
-from ..notation.layout import Aliases, AxisTwice, Layout, UnknownAxis, resolve
+from ..notation.layout import Layout, Rules, Unresolved, resolve
 from ..notation.match import View
 from ..notation.nodes import Dim, Spec
 from ..notation.sizes import NO_SIZES, Sizes
 from .array import ArrayHint
-from .axes import current_aliases, current_depth
+from .axes import NOTHING, Aliases, Naming, current_depth, current_naming
 
 T = TypeVar("T")
 Axes = tuple[tuple[str, int], ...]
@@ -43,6 +43,7 @@ class Region:
         a result of a ``typed_shard_map``; ``"placement"``: a value that is about to be placed. In
         the last two NumPy arrays and Python scalars count as the JAX arrays that they become.
       explicit: the mesh axes of type Explicit.
+      rules: mesh axes for dims of hints without brackets.
     """
 
     mesh: Axes | None
@@ -51,9 +52,10 @@ class Region:
     crossed: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
     typed: bool = False
-    aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    aliases: Aliases = ()
     role: Literal["value", "boundary", "placement"] = "value"
     explicit: frozenset[str] = frozenset()
+    rules: Rules | None = None
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
@@ -65,7 +67,7 @@ class Region:
         """What has been worked out of the hints that were seen here."""
         return Known(self)
 
-    def layout(self, hint: ArrayHint) -> Layout | UnknownAxis | AxisTwice:
+    def layout(self, hint: ArrayHint) -> Layout | Unresolved:
         """The mesh axes that a hint means here."""
         return self.known.layout(hint)
 
@@ -84,7 +86,8 @@ class Region:
         """The facts of an error here."""
         used = tuple((name, axes) for name, axes in self.aliases if axes != (name,))
         manual = tuple(self.sizes) if self.held else None
-        return Report(function, failures, self.mesh or (), manual, self.is_manual, used, sizes)
+        rules = self.rules.pairs if self.rules is not None else ()
+        return Report(function, failures, self.mesh or (), manual, self.is_manual, used, sizes, rules)
 
 
 @lru_cache(maxsize=256)
@@ -101,21 +104,22 @@ class Known:
 
     def __init__(self, region: Region) -> None:
         self.mesh = None if region.mesh is None else dict(region.mesh)
-        self.aliases = dict(region.aliases)
+        self.aliases, self.rules = dict(region.aliases), region.rules
         self.crossed = region.crossed or None
-        self.layouts: dict[ArrayHint, Layout | UnknownAxis | AxisTwice] = {}
+        self.layouts: dict[ArrayHint, Layout | Unresolved] = {}
         self.specs: dict[tuple[ArrayHint, int], Any] = {}
         self.plain: dict[ArrayHint, Any] = {}
         self.plans: dict[Any, Any] = {}
 
-    def layout(self, hint: ArrayHint) -> Layout | UnknownAxis | AxisTwice:
+    def layout(self, hint: ArrayHint) -> Layout | Unresolved:
         found = self.layouts.get(hint)
         if found is None:
             if len(self.layouts) >= _MOST_HINTS:
                 self.layouts.clear()
                 self.specs.clear()
                 self.plain.clear()
-            found = self.layouts[hint] = resolve(hint.spec, self.aliases, self.mesh)
+            rules = self.rules if hint.takes_rules else None
+            found = self.layouts[hint] = resolve(hint.spec, self.aliases, self.mesh, rules)
         return found
 
     def plan(self, key: Any, make: Callable[[], T]) -> T:
@@ -154,8 +158,8 @@ class Scope:
       function: the called function's name.
       arguments: its arguments, for ``{self.heads}``.
       sizes: the sizes bound so far.
-      axes: the aliases of the decorators around, the innermost first in force.
-      depth: how many contexts set aliases when the scope was entered; those since replace ``axes``.
+      naming: what names in hints mean by the decorators around.
+      depth: how many contexts there were when the scope was entered; those since replace ``naming``.
       manual: the manual axes of the region that the scope belongs to.
       watched: those of them that the innermost typed region made manual.
       typed: whether JAX types values as varying in that region.
@@ -164,7 +168,7 @@ class Scope:
     function: str
     arguments: Mapping[str, Any]
     sizes: Sizes = NO_SIZES
-    axes: Aliases = field(default_factory=dict)
+    naming: Naming = NOTHING
     depth: int = field(default_factory=current_depth)
     manual: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
@@ -189,14 +193,13 @@ def entered(scope: Scope) -> Generator[Scope]:
         _scope.reset(token)
 
 
-def current_region(axes: Aliases | None = None) -> Region:
+def current_region(own: Naming = NOTHING) -> Region:
     """The region that the program is in, as JAX knows it, with what the innermost scope adds."""
     mesh = _jax.context_mesh()
     held = _jax.manual_axes(mesh)
     watched, typed = _watched(_scope.get(), held)
     known = None if mesh.empty else mesh.shape_tuple
-    aliases = tuple(aliases_here(axes or {}).items())
-    return _region_of_values(known, held, watched, typed, aliases, _jax.explicit_axes(mesh))
+    return _region_of_values(known, held, watched, typed, naming_here(own), _jax.explicit_axes(mesh))
 
 
 @lru_cache(maxsize=256)
@@ -205,29 +208,31 @@ def _region_of_values(
     held: Axes,
     watched: frozenset[str],
     typed: bool,
-    aliases: tuple[tuple[str, tuple[str, ...]], ...],
+    naming: Naming,
     explicit: frozenset[str],
 ) -> Region:
-    return Region(mesh, held, watched=watched, typed=typed, aliases=aliases, explicit=explicit)
+    return Region(
+        mesh, held, watched=watched, typed=typed, aliases=naming.aliases, explicit=explicit, rules=naming.rules
+    )
 
 
-def aliases_here(own: Aliases) -> dict[str, tuple[str, ...]]:
-    """The aliases in force: the innermost of decorators and context managers wins.
+def naming_here(own: Naming = NOTHING) -> Naming:
+    """What names mean here: the innermost of decorators and context managers wins.
 
     Args:
-      own: those of the decorator that asks, which is the innermost.
+      own: what the decorator that asks says, which is the innermost.
     """
-    scope, around = _scope.get(), current_aliases()
+    scope, around = _scope.get(), current_naming()
     if scope is None:
-        return {**around, **own}
-    inside = current_aliases(scope.depth) if around else around
-    return {**around, **scope.axes, **inside, **own}
+        return around.then(own)
+    inside = current_naming(scope.depth) if around is not NOTHING else NOTHING
+    return around.then(scope.naming).then(inside).then(own)
 
 
-def axes_here(own: Aliases) -> dict[str, tuple[str, ...]]:
-    """The aliases of a new scope's decorators: its own, and those of the scope around it."""
+def naming_around(own: Naming) -> Naming:
+    """What the decorators of a new scope say: its own, and those of the scope around it."""
     scope = _scope.get()
-    return {**(scope.axes if scope else {}), **own}
+    return scope.naming.then(own) if scope is not None else own
 
 
 def _watched(scope: Scope | None, held: Axes) -> tuple[frozenset[str], bool]:

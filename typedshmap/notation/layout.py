@@ -1,13 +1,26 @@
-"""Which mesh axes a spec's tokens mean: aliases applied, every axis known and used once."""
+"""Which mesh axes a spec's tokens mean: aliases and rules applied, every axis known and used once."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from .nodes import Dim, Span, Spec
+from .nodes import Dim, Name, Span, Spec
 
 Aliases = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Mesh axes for dims without brackets, by the dims' names.
+
+    Attributes:
+      pairs: names, each with mesh axes, major to minor, or none; the first whose axes are free wins.
+      must_match: whether a name for which no rule is left is an error; else its dim is unsharded.
+    """
+
+    pairs: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    must_match: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +42,11 @@ class UnknownAxis:
     """A hint names a mesh axis that is neither in the mesh nor an alias.
 
     Attributes:
-      written: the name in the hint; another than ``axis`` for an alias.
+      written: the name in the hint; another than ``axis`` for an alias, a dim's name for a rule.
       axis: the mesh axis that it means.
       mesh: the mesh's axes.
       aliases: other names that would do.
+      by_rule: whether a rule for the dim means it.
     """
 
     written: str
@@ -40,6 +54,7 @@ class UnknownAxis:
     span: Span
     mesh: tuple[str, ...]
     aliases: tuple[str, ...]
+    by_rule: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +65,40 @@ class AxisTwice:
     span: Span
 
 
-def resolve(spec: Spec, aliases: Aliases, mesh: Collection[str] | None) -> Layout | UnknownAxis | AxisTwice:
+@dataclass(frozen=True, slots=True)
+class NoRule:
+    """A dim's name for which no rule is left, where one must be.
+
+    Attributes:
+      taken: the mesh axes of its rules, which other dims have.
+    """
+
+    name: str
+    taken: tuple[str, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class RuledTwice:
+    """A name with a rule that two dims of one array have, so that either could be meant."""
+
+    name: str
+    span: Span
+
+
+Unresolved = UnknownAxis | AxisTwice | NoRule | RuledTwice
+
+
+def resolve(
+    spec: Spec, aliases: Aliases, mesh: Collection[str] | None, rules: Rules | None = None
+) -> Layout | Unresolved:
     """Replace the names in a spec by mesh axes.
 
     Args:
       spec: what was written.
       aliases: names that stand for mesh axes, several or none.
       mesh: the mesh's axis names; None where no mesh is known, so that any name will do.
+      rules: mesh axes for dims without brackets.
     """
     used: set[str] = set()
     meaning: dict[str, tuple[str, ...]] = {}
@@ -64,13 +106,66 @@ def resolve(spec: Spec, aliases: Aliases, mesh: Collection[str] | None) -> Layou
         meaning[name] = aliases.get(name, (name,))
         for axis in meaning[name]:
             if mesh is not None and axis not in mesh:
-                return UnknownAxis(name, axis, span, tuple(mesh), tuple(a for a in aliases if a not in mesh))
+                return UnknownAxis(name, axis, span, tuple(mesh), _others(aliases, mesh))
             if axis in used:
                 return AxisTwice(axis, span)
             used.add(axis)
-    parts = tuple(_axes_of(dim, meaning) for dim in spec.dims)
+    ruled = _ruled(spec, rules, aliases, mesh, used) if rules is not None else {}
+    if not isinstance(ruled, dict):
+        return ruled
+    parts = tuple(ruled[at] if at in ruled else _axes_of(dim, meaning) for at, dim in enumerate(spec.dims))
     marked = {sign: frozenset(a for m in spec.marks if m.sign == sign for a in meaning[m.axis]) for sign in "+-~"}
     return Layout(parts, marked["+"], marked["-"], marked["~"])
+
+
+def _ruled(
+    spec: Spec, rules: Rules, aliases: Aliases, mesh: Collection[str] | None, used: set[str]
+) -> dict[int, tuple[str, ...]] | Unresolved:
+    """The axes that rules give to dims, by index; ``used`` are those that are not free.
+
+    The rules are gone through in their order, not the dims, as ``flax.linen.logical_to_mesh_axes`` does.
+    """
+    named = _named(spec)
+    found: dict[int, tuple[str, ...]] = {}
+    taken: dict[str, tuple[str, ...]] = {}
+    for name, written in rules.pairs:
+        dims = named.get(name, ())
+        if len(dims) > 1:
+            return RuledTwice(name, spec.dims[dims[1]].span)
+        if not dims or dims[0] in found:
+            continue
+        axes = tuple(axis for word in written for axis in aliases.get(word, (word,)))
+        if not used.isdisjoint(axes):
+            taken[name] = (*taken.get(name, ()), *axes)
+            continue
+        span = spec.dims[dims[0]].span
+        for axis in axes:
+            if mesh is not None and axis not in mesh:
+                return UnknownAxis(name, axis, span, tuple(mesh), _others(aliases, mesh), by_rule=True)
+            if axis in used:
+                return AxisTwice(axis, span)
+            used.add(axis)
+        found[dims[0]] = axes
+    left = [(name, at) for name, dims in named.items() for at in dims if at not in found]
+    if left and rules.must_match:
+        name, at = left[0]
+        return NoRule(name, taken.get(name, ()), spec.dims[at].span)
+    return found
+
+
+def _named(spec: Spec) -> dict[str, list[int]]:
+    """Where the dims are that a rule may shard: those with a name or a label and without brackets."""
+    found: dict[str, list[int]] = {}
+    for at, dim in enumerate(spec.dims):
+        if isinstance(dim, Dim) and dim.axes is None and not dim.broadcast:
+            name = dim.label or (dim.size.name if isinstance(dim.size, Name) else None)
+            if name is not None:
+                found.setdefault(name, []).append(at)
+    return found
+
+
+def _others(aliases: Aliases, mesh: Collection[str]) -> tuple[str, ...]:
+    return tuple(alias for alias in aliases if alias not in mesh)
 
 
 def _written(spec: Spec) -> Iterator[tuple[str, Span]]:

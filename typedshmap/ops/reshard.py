@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, Mesh
 from .. import _jax
 from ..errors import ShapeError
 from ..errors.failures import OwesNothing, WrongSize
-from ..hints.scope import Region, aliases_here
+from ..hints.scope import Region, naming_here
 from ..meshes import read_mesh
 from .call import RESULT, Call, Laid, begin
 from .collectives import read_move, refuse_other_dims, refuse_other_marks
@@ -86,8 +86,8 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, 
     sizes = _sizes(shape)
     found = read_mesh(mesh)
     axes = () if found is None else found.shape_tuple
-    aliases = tuple(aliases_here({}).items())
-    call = replace(begin("plan_reshard", pattern, 1), region=Region(axes, axes, aliases=aliases), function=None)
+    region = Region(axes, axes, aliases=naming_here().aliases)
+    call = replace(begin("plan_reshard", pattern, 1), region=region, function=None)
     refuse_other_dims(call)
     sides = [call.lay(index, len(sizes)) for index in (0, -1)]
     rank = len(sides[0].side.dims)

@@ -1,0 +1,341 @@
+"""Rules that shard dims by their names: against Flax, in force and out of it, and what is no rule."""
+
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.linen import logical_to_mesh_axes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    Array,
+    Float,
+    MeshAxisError,
+    ShapeError,
+    axis_aliases,
+    axis_rules,
+    check,
+    einsum,
+    partition_specs,
+    shard,
+    shard_size,
+    size,
+    typed,
+    typed_shard_map,
+)
+
+RULES = [("batch", "dp"), ("ff", "tp"), ("model", None)]
+X, W = Float[Array, "batch model"], Float[Array, "model ff"]
+x, w = np.ones((8, 16), np.float32), np.ones((16, 32), np.float32)
+
+
+# The same as Flax
+
+# The example of flax.linen.logical_to_mesh_axes's own documentation.
+DOCUMENTED = (("batch", "X"), ("features", "X"), ("heads", "Y"), ("batch", "Z"))
+
+CASES: list[tuple[str, Any]] = [
+    ("batch length heads features", DOCUMENTED),
+    ("features batch", DOCUMENTED),
+    ("heads heads2 features", DOCUMENTED),
+    ("batch embed", (("batch", ("data", "fsdp")), ("embed", "fsdp"))),
+    ("embed batch", (("embed", "fsdp"), ("batch", ("data", "fsdp")), ("batch", "data"))),
+    ("batch embed", (("batch", None), ("batch", "data"), ("embed", "data"))),
+    ("batch embed", (("batch", ()), ("embed", ("data",)))),
+    ("a b c", ()),
+    ("", DOCUMENTED),
+]
+
+
+@pytest.mark.parametrize(("dims", "rules"), CASES)
+def test_rules_give_the_spec_that_flax_gives(dims: str, rules: Any) -> None:
+    with axis_rules(rules):
+        assert partition_specs(Float[Array, dims]) == logical_to_mesh_axes(tuple(dims.split()), rules)
+
+
+NAMES, AXES = ("a", "b", "c", "d", "e"), ("x", "y", "z", "w")
+MEANINGS = st.one_of(
+    st.none(), st.sampled_from(AXES), st.lists(st.sampled_from(AXES), max_size=3, unique=True).map(tuple)
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(
+    st.lists(st.sampled_from(NAMES), max_size=5, unique=True),
+    st.lists(st.tuples(st.sampled_from(NAMES), MEANINGS), max_size=8).map(tuple),
+)
+def test_any_rules_give_the_spec_that_flax_gives(names: list[str], rules: Any) -> None:
+    with axis_rules(rules):
+        assert partition_specs(Float[Array, " ".join(names)]) == logical_to_mesh_axes(names, rules)
+
+
+# In force
+
+
+def test_the_specs_of_a_function_come_from_its_rules(mesh: Mesh) -> None:
+    @jax.jit
+    @typed_shard_map(mesh=mesh, rules=RULES)
+    def product(x: X, w: W) -> Float[Array, "batch ff"]:
+        assert (x.shape, w.shape) == ((2, 16), (16, 16))
+        assert (size("batch"), shard_size("batch"), shard_size("ff")) == (8, 2, 16)
+        return check(x @ w, "batch ff")
+
+    got = jax.block_until_ready(product(x, w))
+    assert got.sharding.spec == P("dp", "tp")
+    np.testing.assert_allclose(got, x @ w)
+
+
+@pytest.mark.parametrize(
+    "rules", [RULES, tuple(RULES), dict(RULES), axis_rules(RULES), [["batch", ["dp"]], ("ff", "tp")]]
+)
+def test_rules_are_pairs_or_a_dict(mesh: Mesh, rules: Any) -> None:
+    f = typed_shard_map(lambda x: x, mesh=mesh, rules=rules, in_types=(X,), out_types=X)
+    assert jax.block_until_ready(f(x)).sharding.spec == P("dp")
+
+
+def test_a_rule_may_name_several_mesh_axes(mesh: Mesh) -> None:
+    with axis_rules([("batch", ("tp", "dp"))]):
+        assert shard(x, X, mesh).sharding.spec == P(("tp", "dp"), None)
+
+
+def test_typed_takes_rules(mesh: Mesh) -> None:
+    @typed(rules={"batch": "dp"})
+    def double(x: X) -> X:
+        return 2 * x
+
+    @typed_shard_map(mesh=mesh)
+    def f(x: Float[Array, "[b/dp] m"]) -> Float[Array, "[b/dp] m"]:
+        return double(x)
+
+    np.testing.assert_allclose(jax.block_until_ready(f(x)), 2 * x)
+
+
+def test_names_in_a_pattern_are_its_own(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh, rules={"batch": "dp", "model": "tp"})
+    def f(x: Float[Array, "batch [d/]"], w: Float[Array, "d e"]) -> Float[Array, "batch e"]:
+        return einsum(x, w, "[rows/dp] model, model batch -> [rows/dp] batch")
+
+    np.testing.assert_allclose(jax.block_until_ready(f(x, w)), x @ w)
+
+
+def meaning(hint: Any = X) -> Any:
+    return partition_specs(hint)
+
+
+def test_inner_rules_replace_outer_ones_altogether() -> None:
+    with axis_rules({"batch": "dp", "model": "tp"}):
+        assert meaning() == P("dp", "tp")
+        with axis_rules({"model": "dp"}):
+            assert meaning() == P(None, "dp")
+            with axis_rules({}):
+                assert meaning() == P(None, None)
+        assert meaning() == P("dp", "tp")
+    assert meaning() == P(None, None)
+
+
+def test_aliases_and_rules_are_set_apart_from_each_other() -> None:
+    with axis_rules({"batch": "rows"}), axis_aliases(rows=("dp", "tp")):
+        assert meaning() == P(("dp", "tp"), None)
+        with axis_rules({"model": "rows"}):
+            assert meaning() == P(None, ("dp", "tp"))
+
+
+def test_rules_of_a_decorator_replace_those_of_the_contexts_around(mesh: Mesh) -> None:
+    f = typed_shard_map(lambda x: x, mesh=mesh, rules={"model": "tp"}, in_types=(X,), out_types=X)
+    with axis_rules({"batch": "dp"}):
+        assert jax.block_until_ready(f(x)).sharding.spec == P(None, "tp")
+
+
+def test_rules_hold_in_the_body_until_a_context_there_replaces_them(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh, rules={"batch": "dp"})
+    def f(x: X) -> X:
+        check(x, "batch model")
+        with axis_rules({"model": "tp"}):
+            check(x, "[batch/dp] [model/]")
+            with pytest.raises(
+                ShapeError, match="has model=32 \\(16 per shard over 'tp'\\), but argument 'x' has model=16"
+            ):
+                check(x, "[batch/dp] model")
+        return check(x, "batch model")
+
+    jax.block_until_ready(f(x))
+
+
+def test_a_context_manager_may_be_entered_again_inside_of_itself() -> None:
+    rules = axis_rules({"batch": "dp"})
+    with rules, axis_rules({}), rules:
+        assert meaning() == P("dp", None)
+    assert meaning() == P(None, None)
+
+
+def test_rules_decorate_a_function() -> None:
+    assert axis_rules({"batch": "dp"})(meaning)() == P("dp", None)
+
+
+def test_rules_end_with_an_exception() -> None:
+    with pytest.raises(ZeroDivisionError), axis_rules({"batch": "dp"}):
+        raise ZeroDivisionError
+    assert meaning() == P(None, None)
+
+
+def test_threads_do_not_see_the_rules_of_each_other() -> None:
+    found = []
+    with axis_rules({"batch": "dp"}):
+        thread = threading.Thread(target=lambda: found.append(meaning()))
+        thread.start()
+        thread.join()
+    assert found == [P(None, None)]
+
+
+def test_rules_show_as_they_are_written() -> None:
+    written = "axis_rules([('a', 'x'), ('b', ('x', 'y')), ('c', None)], fallback='error')"
+    assert repr(eval(written)) == written
+
+
+# Under jit
+
+
+def test_other_rules_are_another_program_to_jit(mesh: Mesh) -> None:
+    seen = []
+
+    @jax.jit
+    def f(x: Any) -> Any:
+        seen.append(meaning())
+        return typed_shard_map(lambda x: x, mesh=mesh, in_types=(X,), out_types=X)(x)
+
+    for rules in ({"batch": "dp"}, {"model": "tp"}, {"batch": "dp"}, {}):
+        with axis_rules(rules):
+            got = jax.block_until_ready(f(x))
+        assert got.sharding.is_equivalent_to(jax.NamedSharding(mesh, P(rules.get("batch"), rules.get("model"))), 2)
+    assert seen == [P("dp", None), P(None, "tp"), P(None, None)]
+
+
+def test_equal_rules_are_one_program_to_jit() -> None:
+    traces = []
+
+    @jax.jit
+    def f(x: Any) -> Any:
+        traces.append(1)
+        return x
+
+    for rules in ({"batch": "dp"}, [("batch", ("dp",))], axis_rules({"batch": "dp"})):
+        with rules if not isinstance(rules, (dict, list)) else axis_rules(rules):
+            f(jnp.ones(3))
+    assert len(traces) == 1
+
+
+# What is no rule
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ("batch", "rules= wants pairs of a dim's name and mesh axes, or a dict; got str"),
+        (3, "rules= wants pairs of a dim's name and mesh axes, or a dict; got int"),
+        (["batch"], "the rule 'batch' is no pair of a dim's name and its mesh axes, as in ('batch', 'data')"),
+        ([("a",)], "the rule ('a',) is no pair of a dim's name and its mesh axes, as in ('batch', 'data')"),
+        ([(3, "dp")], "the rule for '3' stands for 'dp'; write a mesh axis, a tuple of them, or None"),
+        ({"a": 3}, "the rule for 'a' stands for 3; write a mesh axis, a tuple of them, or None"),
+        ({"a": ("x", None)}, "the rule for 'a' stands for ('x', None); write a mesh axis, a tuple of them, or None"),
+        ({"a": ("x", "x")}, "the rule for 'a' has a mesh axis twice: ('x', 'x')"),
+    ],
+)  # fmt: skip
+def test_what_is_no_rule_is_refused(rules: Any, message: str) -> None:
+    for make in (axis_rules, lambda rules: typed(lambda: None, rules=rules)):
+        with pytest.raises(MeshAxisError) as caught:
+            make(rules)
+        assert str(caught.value) == message
+
+
+def test_no_rules_at_all_are_refused() -> None:
+    with pytest.raises(MeshAxisError) as caught:
+        axis_rules(None)  # type: ignore[arg-type]
+    assert str(caught.value) == "axis_rules: wants pairs of a dim's name and mesh axes, or a dict; got None"
+
+
+def test_an_unknown_fallback_is_refused() -> None:
+    with pytest.raises(MeshAxisError) as caught:
+        axis_rules({}, fallback="replicated")  # type: ignore[arg-type]
+    assert str(caught.value) == "axis_rules: fallback='replicated' is neither 'unsharded' nor 'error'"
+
+
+MESSAGES = {
+    "unknown axis": (
+        {"batch": "data"},
+        "batch model",
+        """f: argument 'x' names mesh axis 'data' (by the rule for 'batch'), which is not among the mesh's axes\
+ 'dp', 'tp'
+
+    x: Float[Array, "batch model"]
+                     ^^^^^
+    got f32[8,16]
+
+Mesh: dp=4, tp=2; rules: batch=data
+Hint: did you mean 'dp'? change the rule, or write [batch/]""",
+    ),
+    "no rule": (
+        axis_rules({"batch": "dp", "ff": "tp"}, fallback="error"),
+        "batch model",
+        """f: argument 'x' has dim 'model' in its annotation, which no rule names
+
+    x: Float[Array, "batch model"]
+                           ^^^^^
+    got f32[8,16]
+
+Mesh: dp=4, tp=2; rules: batch=dp
+Hint: add ('model', None) to the rules, or write [model/]""",
+    ),
+    "a rule whose axis is taken": (
+        axis_rules({"batch": "dp", "model": "dp"}, fallback="error"),
+        "batch model",
+        """f: argument 'x' has dim 'model' in its annotation, whose rules give 'dp', which is taken
+
+    x: Float[Array, "batch model"]
+                           ^^^^^
+    got f32[8,16]
+
+Mesh: dp=4, tp=2; rules: batch=dp, model=dp
+Hint: add ('model', None) to the rules, or write [model/]""",
+    ),
+    "a name twice": (
+        {"d": "dp"},
+        "d d",
+        """f: argument 'x' has dim 'd' twice in its annotation, so that the rule for it could mean either
+
+    x: Float[Array, "d d"]
+                       ^
+    got f32[8,16]
+
+Mesh: dp=4, tp=2; rules: d=dp
+Hint: write [d/axis] or [d/] for one of them""",
+    ),
+    "indivisible": (
+        {"batch": ("dp", "tp"), "model": None},
+        "model batch",
+        """f: argument 'x' has batch=12, which does not divide over 'dp', 'tp' (8 shards)
+
+    x: Float[Array, "model batch"]
+                           ^^^^^
+    got f32[8,12]
+
+Mesh: dp=4, tp=2; rules: batch=(dp, tp), model=None
+Hint: make batch a multiple of 8, or pad it""",
+    ),
+}
+
+
+@pytest.mark.parametrize(("rules", "dims", "message"), MESSAGES.values(), ids=MESSAGES)
+def test_a_rule_that_cannot_hold_is_told_in_full(mesh: Mesh, rules: Any, dims: str, message: str) -> None:
+    def f(x: Any) -> None:
+        return None
+
+    call = typed_shard_map(f, mesh=mesh, rules=rules, in_types=(Float[Array, dims],), out_types=None)
+    with pytest.raises(Exception) as caught:
+        call(x if dims != "model batch" else x[:, :12])
+    assert str(caught.value) == message
