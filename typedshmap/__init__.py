@@ -98,8 +98,9 @@ if TYPE_CHECKING:
     Scalar = Array
     ScalarLike = ArrayLike
     PyTree = TypeAliasType("PyTree", Any, type_params=(_T, _S))
+    Stacked = TypeAliasType("Stacked", _T, type_params=(_S, _T))
 else:
-    from .hints.classes import DTYPES, PRNGKeyArray, PyTree, Scalar, ScalarLike
+    from .hints.classes import DTYPES, PRNGKeyArray, PyTree, Scalar, ScalarLike, Stacked
 
     globals().update(DTYPES)
     del DTYPES
@@ -149,6 +150,7 @@ __all__ = [
     "ScalarLike",
     "ShapeError",
     "Shaped",
+    "Stacked",
     "ShardingError",
     "StructureError",
     "TypedShmapError",

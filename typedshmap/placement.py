@@ -12,8 +12,9 @@ from . import _jax
 from .errors import MeshAxisError, StructureError, error_of
 from .errors.failures import Failure, NotAnArray
 from .hints.leaf import describe
+from .hints.nodes import Either, Items, Leaf, Node, Record, Static, node_name
 from .hints.scope import Region, current_region, naming_here, same
-from .hints.trees import Either, Items, Leaf, Node, Record, Static, node_name, node_of
+from .hints.trees import node_of
 from .hints.walk import Found, Walk
 from .meshes import read_mesh
 from .notation.layout import Layout

@@ -25,14 +25,14 @@ from .errors.failures import Failure, NoArray
 from .hints.axes import Axes, AxisRules, Naming, Pairs, read_naming
 from .hints.binding import EMPTY, Typed
 from .hints.leaf import describe, layout_axes
+from .hints.nodes import Anything, array_hints, holds_arrays
 from .hints.postponed import caller
 from .hints.scope import Axes as RegionAxes
 from .hints.scope import Region, Scope, current_region, entered, naming_around, naming_here, same
 from .hints.signatures import Hinted, name_of
-from .hints.trees import Anything, array_hints, holds_arrays
 from .hints.walk import Found, Walk
 from .meshes import find_crossing, read_axis_names, read_mesh
-from .notation.layout import Aliases, Layout
+from .notation.layout import Layout
 from .notation.sizes import RETURN, Subject
 from .notes import add_note
 

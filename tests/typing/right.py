@@ -18,7 +18,9 @@ from typedshmap import (
     PRNGKeyArray,
     PyTree,
     Scalar,
+    Stacked,
     axis_aliases,
+    axis_rules,
     check,
     einsum,
     partition_specs,
@@ -70,6 +72,25 @@ class Weights:
     @typed
     def apply(self, x: Float[Array, "b model"]) -> Float[Array, "b ff"]:
         return x @ self.layers[0]
+
+
+def first_embed(stacked: Stacked[Literal["layers"], Weights]) -> Array:
+    assert_type(stacked, Weights)
+    return stacked.embed[0]
+
+
+@typed_shard_map(rules=[("batch", ("data", "fsdp")), ("ff", None)])
+def ruled(x: Float[Array, "batch ff"]) -> Float[Array, "batch ff"]:
+    return x
+
+
+RULES = axis_rules({"batch": ("data", "fsdp"), "ff": "tp"}, fallback="error")
+
+
+@typed(rules=RULES)
+def placed_by_rules(weights: Weights) -> Weights:
+    with RULES, axis_rules({"vocab": None}):
+        return weights
 
 
 def placed(weights: Weights, mesh: Mesh) -> Weights:

@@ -144,6 +144,21 @@ def _nested(
         raise syntax_error(fault, text) from None
 
 
+def prefixed(hint: ArrayHint, dims: str) -> ArrayHint:
+    """A hint with leading dims before its own.
+
+    Raises:
+      AnnotationSyntaxError: for dims that cannot be read, or that clash with the hint's own.
+      MeshAxisError: for a mesh axis that stands twice.
+    """
+    written = HintText('Stacked["', dims, f'", {hint.text}]')
+    try:
+        parse(dims)
+    except SyntaxFault as fault:
+        raise syntax_error(fault, written) from None
+    return _nested(hint, None, hint.dtype_name, dims, None, written)
+
+
 def _common_name(dtypes: tuple[str, ...] | None, outer: str, inner: str) -> str:
     """What the dtypes that two names both take are called."""
     for name in (outer, inner, *NAMES):

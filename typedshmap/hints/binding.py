@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import StructureError
 from ..notation.sizes import Subject
-from .trees import Anything, Node
+from .nodes import Anything, Node
 
 EMPTY = inspect.Parameter.empty
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

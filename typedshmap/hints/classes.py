@@ -20,8 +20,9 @@ from ..errors.wording import word
 from ..notation.sizes import Sizes, Subject
 from .array import ArrayHint, make
 from .dtypes import NAMES
+from .nodes import Leaf, Node, hint_name, node_name
 from .scope import current_region, current_scope
-from .trees import Leaf, Node, build, node_name
+from .trees import build
 from .walk import Walk
 
 _CHECKED = Subject("checked", "checked")
@@ -60,14 +61,15 @@ def _clause(failure: Failure, hint: str) -> str:
 
 
 def _reduce(cls: CheckedMeta) -> Any:
-    if cls is PyTree:
-        return "PyTree"
+    if cls is PyTree or cls is Stacked:
+        return cls.__name__
     maker, item = cls.__made_of__  # type: ignore[attr-defined]
     return (_make_again, (maker, _packed(item)))
 
 
 def _make_again(maker: str, item: Any) -> Any:
-    return (PyTree if maker == "PyTree" else DTYPES[maker])[_unpacked(item)]
+    makers: dict[str, Any] = {"PyTree": PyTree, "Stacked": Stacked}
+    return (makers.get(maker) or DTYPES[maker])[_unpacked(item)]
 
 
 class _PackedArray:
@@ -180,8 +182,34 @@ def _tree_class(leaf: Any, structure: str | None) -> Any:
     return made
 
 
+class _StackedMeta(CheckedMeta):
+    def __getitem__(cls, item: Any) -> Any:
+        if not isinstance(item, tuple) or len(item) != 2:
+            raise AnnotationSyntaxError('Stacked[...]: wants leading dims and a hint, as in Stacked["layers", Layer]')
+        dims, hint = item
+        if get_origin(dims) is Literal:  # how the dims are written for static checkers
+            dims = get_args(dims)[0]
+        if not isinstance(dims, str):
+            raise AnnotationSyntaxError(
+                f'Stacked[{hint_name(dims)}, ...]: the leading dims are a string, as in Stacked["layers", Layer]'
+            )
+        members = {"__module__": "typedshmap", "__stacked__": (dims, hint), "__made_of__": ("Stacked", (dims, hint))}
+        return _StackedMeta(f"Stacked[{dims!r}, {hint_name(hint)}]", (), members)
+
+    @property
+    def __node__(cls) -> Node:  # type: ignore[override]
+        """Built when it is asked for, since a class may stack itself, in a string, while it is being read."""
+        return _stacked_node(cls)
+
+
+@lru_cache(maxsize=1024)
+def _stacked_node(cls: Any) -> Node:
+    return build(cls)
+
+
 copyreg.pickle(CheckedMeta, _reduce)
 copyreg.pickle(_TreeMeta, _reduce)
+copyreg.pickle(_StackedMeta, _reduce)
 
 
 class PyTree(metaclass=_TreeMeta):
@@ -198,6 +226,25 @@ class PyTree(metaclass=_TreeMeta):
 
 
 PyTree.__node__ = build(PyTree)
+
+
+class Stacked(metaclass=_StackedMeta):
+    """The values of a hint whose every array has leading dims: ``Stacked["layers", Layer]``.
+
+    It is what `jax.lax.scan` goes through and what `jax.vmap` of an initialiser makes. The leading
+    dims are written as in any hint, names and brackets included.
+
+    ```python
+    class Layer(NamedTuple):
+        w: Float[Array, "model [ff/tp]"]
+
+    def forward(x: X, layers: Stacked["layers", Layer]) -> X:  # layers.w: f32[12,16,32]
+        return jax.lax.scan(lambda x, layer: (block(x, layer), None), x, layers)[0]
+    ```
+    """
+
+    __made_of__ = ("Stacked", None)
+
 
 DTYPES: dict[str, Dtype] = {name: Dtype(name, dtypes) for name, dtypes in NAMES.items()}
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from ..errors import AnnotationSyntaxError, StructureError
 from .binding import EMPTY, POSITIONAL, Typed
+from .nodes import Anything, Node, parts
 from .postponed import Undefined, annotated, closure, enclosing, has_string, named_in_strings, resolved_hints, undefined
-from .trees import Anything, Names, Node, build, parts
+from .trees import Names, build
 
 
 def name_of(function: Callable[..., Any]) -> str:

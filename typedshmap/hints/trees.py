@@ -1,7 +1,7 @@
-"""A Python type hint as a tree of nodes, built once when a function is decorated.
+"""A Python type hint becomes a tree of nodes, once, when a function is decorated.
 
 `build` reads ``tuple list dict NamedTuple TypedDict``, dataclasses (``flax.struct`` and
-``equinox.Module`` among them), unions and ``PyTree``; what holds no array is `Static`.
+``equinox.Module`` among them), unions, ``PyTree`` and ``Stacked``; what holds no array is `Static`.
 """
 
 from __future__ import annotations
@@ -10,99 +10,34 @@ import collections.abc
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
-from .array import ArrayHint, bare, make, read
+from .array import bare, make, read
 from .dtypes import NAMES
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Leaf:
-    """One array."""
-
-    hint: ArrayHint
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Static:
-    """A value without arrays, of this Python type."""
-
-    hint: Any
-
-    def __str__(self) -> str:
-        return hint_name(self.hint)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Anything:
-    """Whatever comes, arrays included (``Any``)."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Items:
-    """A tuple of so many items."""
-
-    items: tuple[Node, ...]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Repeated:
-    """A list or a tuple of any length, all items alike."""
-
-    kind: type | tuple[type, ...]
-    item: Node
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Keyed:
-    """A dict with any keys, all values alike."""
-
-    kind: type | tuple[type, ...]
-    value: Node
-
-
-@dataclass(eq=False, slots=True)
-class Record:
-    """Named fields: a NamedTuple, a TypedDict or a dataclass.
-
-    ``fields`` is filled after the record is made, so that a class may hold itself; until then the
-    record is open, and taken to hold arrays.
-    """
-
-    cls: type
-    kind: str
-    fields: dict[str, Node] = field(default_factory=dict)
-    optional: frozenset[str] = frozenset()
-    is_open: bool = True
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Either:
-    """A union."""
-
-    options: tuple[Node, ...]
-    hint: Any
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Tree:
-    """Any pytree of such leaves, of one structure where it bears a name."""
-
-    leaf: Node
-    structure: str | None
-
-
-Node: TypeAlias = Leaf | Static | Anything | Items | Repeated | Keyed | Record | Either | Tree
-
-NONE = Static(type(None))
+from .nodes import (
+    NONE,
+    Anything,
+    Either,
+    Items,
+    Keyed,
+    Leaf,
+    Node,
+    Record,
+    Repeated,
+    Static,
+    Tree,
+    hint_name,
+    holds_arrays,
+    stacked,
+)
 
 
 def node_of(hint: Any) -> Node:
@@ -182,7 +117,12 @@ def _build_array(hint: Any) -> Node | None:
 
 
 def _build_tree(hint: Any, names: Names) -> Node | None:
-    """``PyTree`` of ours or of jaxtyping, told by what it carries."""
+    """``Stacked``; or ``PyTree`` of ours or of jaxtyping, told by what it carries."""
+    stack = getattr(hint, "__stacked__", None) if isinstance(hint, type) else None
+    if stack is not None:
+        return _build_stacked(stack[0], stack[1], names)
+    if isinstance(hint, type) and (hint.__module__, hint.__name__) == ("typedshmap.hints.classes", "Stacked"):
+        raise AnnotationSyntaxError('Stacked: wants leading dims and a hint, as in Stacked["layers", Layer]')
     if not isinstance(hint, type) or "PyTree" not in hint.__name__:
         return None
     if getattr(hint, "__module__", "").split(".")[0] not in ("typedshmap", "jaxtyping"):
@@ -194,6 +134,13 @@ def _build_tree(hint: Any, names: Names) -> Node | None:
         raise AnnotationSyntaxError(f"{hint.__name__}: the structure's name {structure!r} is no identifier")
     node = build(leaf, names)
     return Tree(node, structure) if holds_arrays(node) else Anything() if leaf is Any else Static(Any)
+
+
+def _build_stacked(dims: str, hint: Any, names: Names) -> Node:
+    node = build(hint, names)
+    if not holds_arrays(node):
+        raise AnnotationSyntaxError(f"Stacked[{dims!r}, {hint_name(hint)}]: {hint_name(hint)} holds no arrays")
+    return stacked(node, dims)
 
 
 def _build_generic(hint: Any, names: Names) -> Node:
@@ -302,62 +249,3 @@ def _optional_keys(cls: Any, hints: Mapping[str, Any]) -> frozenset[str]:
     optional = frozenset(name for name, hint in hints.items() if typing.get_origin(hint) is typing.NotRequired)
     required = frozenset(name for name, hint in hints.items() if typing.get_origin(hint) is typing.Required)
     return (frozenset(cls.__optional_keys__) | optional) - required
-
-
-def holds_arrays(node: Node) -> bool:
-    """Whether any array is declared in a node."""
-    return any(isinstance(part, Leaf) or (isinstance(part, Record) and part.is_open) for part in parts(node))
-
-
-def array_hints(node: Node) -> Iterator[ArrayHint]:
-    """The hints of all arrays that a node declares."""
-    return (part.hint for part in parts(node) if isinstance(part, Leaf))
-
-
-def parts(node: Node) -> Iterator[Node]:
-    """A node and all nodes in it, each once."""
-    seen: set[int] = set()
-    waiting = [node]
-    while waiting:
-        part = waiting.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        yield part
-        match part:
-            case Items(items) | Either(items, _):
-                waiting.extend(items)
-            case Repeated(_, item) | Keyed(_, item) | Tree(item, _):
-                waiting.append(item)
-            case Record():
-                waiting.extend(part.fields.values())
-            case _:
-                pass
-
-
-def hint_name(hint: Any) -> str:
-    """A hint as a message names it."""
-    if hint is type(None):
-        return "None"
-    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")
-
-
-def node_name(node: Node) -> str:
-    """What a node wants, in a message."""
-    match node:
-        case Leaf(hint):
-            return str(hint.text)
-        case Static(hint):
-            return hint_name(hint)
-        case Items(items):
-            return f"tuple of {len(items)}"
-        case Repeated(kind, _) | Keyed(kind, _):
-            return kind.__name__ if isinstance(kind, type) else " or ".join(k.__name__ for k in kind)
-        case Record():
-            return node.cls.__name__
-        case Either(_, hint):
-            return hint_name(hint)
-        case Tree(leaf, _):
-            return f"PyTree[{node_name(leaf)}]"
-        case Anything():
-            return "Any"

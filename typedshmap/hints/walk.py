@@ -27,10 +27,10 @@ from ..errors.failures import (
 from ..notation.sizes import NO_SIZES, Sizes, Subject
 from .array import ArrayHint
 from .leaf import check_leaf, describe
+from .nodes import Anything, Either, Items, Keyed, Leaf, Node, Record, Repeated, Static, Tree, node_name
 from .plain import plain_of
 from .scope import Region
 from .statics import fits
-from .trees import Anything, Either, Items, Keyed, Leaf, Node, Record, Repeated, Static, Tree, node_name
 
 
 class Found(NamedTuple):
