@@ -63,6 +63,11 @@ def mlp(x, up, down):
     return lax.psum(jax.nn.gelu(x @ up) @ down, "tp")
 
 
+def block(x, layer):
+    x += attention(rms_norm(x, layer.attention_norm), gather(layer.qkv, 1), gather(layer.out, 2))
+    return x + mlp(rms_norm(x, layer.mlp_norm), gather(layer.up, 0), gather(layer.down, 1))
+
+
 def cross_entropy(logits, targets):
     top = lax.pmax(lax.stop_gradient(logits.max(axis=-1)), "tp")
     total = lax.psum(jnp.exp(logits - top[..., None]).sum(axis=-1), "tp")
@@ -74,23 +79,21 @@ def cross_entropy(logits, targets):
 
 def loss(weights, text):
     x = embed(text[:, :-1], gather(weights.embed, 1)) + gather(weights.positions, 1)
-    for layer in weights.layers:
-        x += attention(rms_norm(x, layer.attention_norm), gather(layer.qkv, 1), gather(layer.out, 2))
-        x += mlp(rms_norm(x, layer.mlp_norm), gather(layer.up, 0), gather(layer.down, 1))
+    x, _ = lax.scan(lambda x, layer: (block(x, layer), None), x, weights.layers)
     return cross_entropy(rms_norm(x, weights.final_norm) @ gather(weights.unembed, 0), text[:, 1:])
 
 
 def state_specs(example: Any) -> Any:
     """By hand, what the hints of the example's `State` say."""
     layer = example.Layer(
-        attention_norm=P(None),
-        qkv=P(None, "dp", "tp", None),
-        out=P("tp", None, "dp"),
-        mlp_norm=P(None),
-        up=P("dp", "tp"),
-        down=P("tp", "dp"),
+        attention_norm=P(None, None),
+        qkv=P(None, None, "dp", "tp", None),
+        out=P(None, "tp", None, "dp"),
+        mlp_norm=P(None, None),
+        up=P(None, "dp", "tp"),
+        down=P(None, "tp", "dp"),
     )
-    weights = example.Weights(P("tp", "dp"), P(None, "dp"), (layer,) * example.LAYERS, P(None), P("dp", "tp"))
+    weights = example.Weights(P("tp", "dp"), P(None, "dp"), layer, P(None), P("dp", "tp"))
     return example.State(weights, weights, weights, P())
 
 
@@ -106,6 +109,7 @@ def steps(mesh: Mesh) -> tuple[Any, Any, tuple[Any, Any]]:
     specs = state_specs(example)
     by_hand = jax.shard_map(train_step, mesh=mesh, in_specs=(specs, P("dp", None)), out_specs=(specs, P()))
     typed = typedshmap.typed_shard_map(example.train_step.__wrapped__.__wrapped__, mesh=mesh)
-    rng = np.random.default_rng(0)
-    text = rng.integers(example.VOCAB, size=(example.BATCH, example.SEQ + 1), dtype=np.uint8)
-    return by_hand, typed, (example.init(rng), text)
+    text = np.random.default_rng(0).integers(example.VOCAB, size=(example.BATCH, example.SEQ + 1), dtype=np.uint8)
+    with jax.set_mesh(mesh):
+        state = jax.block_until_ready(example.init(jax.random.key(0)))
+    return by_hand, typed, (state, text)

@@ -2,9 +2,10 @@
 
 A decoder-only transformer learns the Python standard library byte by byte, on a mesh of eight
 virtual CPU devices: dp=4 splits the batch and the weights at rest, tp=2 splits heads, ff and
-vocabulary. The whole training step, gradients and Adam included, is one `typed_shard_map`; its
-patterns are global mathematics, and their brackets say what is sent. No PartitionSpec is written:
-the hints say it all.
+vocabulary. The hints of `State` say all there is to say of the weights: what shapes they have, where
+`init` makes them, how the step takes and returns them. The whole training step, gradients and Adam
+included, is one `typed_shard_map`; its patterns are global mathematics, and their brackets say what
+is sent. No PartitionSpec is written.
 
     python examples/quickstart.py
 
@@ -37,15 +38,19 @@ from typedshmap import (
     Array,
     Float32,
     Int32,
+    Key,
+    Stacked,
     UInt8,
     all_gather,
     einsum,
     logsumexp,
     reduce,
+    shape_structs,
     shard,
     size,
     take,
     typed,
+    typed_jit,
     typed_shard_map,
 )
 
@@ -73,7 +78,7 @@ class Layer:
 class Weights:
     embed: Float32[Array, "[vocab/tp] [model/dp]"]
     positions: Float32[Array, "seq [model/dp]"]
-    layers: tuple[Layer, ...]
+    layers: Stacked["layers", Layer]  # every array of Layer with a leading dim, for lax.scan
     final_norm: Float32[Array, "model"]
     unembed: Float32[Array, "[model/dp] [vocab/tp]"]
 
@@ -130,6 +135,12 @@ def mlp(x: Stream, up: Float32[Array, "[model/dp] [ff/tp]"], down: Float32[Array
 
 
 @typed
+def block(x: Stream, layer: Layer) -> Stream:
+    x += attention(rms_norm(x, layer.attention_norm), layer.qkv, layer.out)
+    return x + mlp(rms_norm(x, layer.mlp_norm), layer.up, layer.down)
+
+
+@typed
 def cross_entropy(logits: Float32[Array, "[batch/dp] seq [vocab/tp]"], targets: Tokens) -> Loss:
     total = logsumexp(logits, "[b/dp] s [v/tp] -> [b/dp] s")
     chosen = take(logits, targets, "[b/dp] s [v/tp], [b/dp] s -> [b/dp] s")
@@ -141,9 +152,7 @@ def loss(weights: Weights, text: Text) -> Loss:
     positions = all_gather(weights.positions, "s [m/dp] -> s m ~dp")
     unembed = all_gather(weights.unembed, "[m/dp] [v/tp] -> m [v/tp] ~dp")
     x = embed(text[:, :-1], weights.embed) + positions
-    for layer in weights.layers:
-        x += attention(rms_norm(x, layer.attention_norm), layer.qkv, layer.out)
-        x += mlp(rms_norm(x, layer.mlp_norm), layer.up, layer.down)
+    x, _ = jax.lax.scan(lambda x, layer: (block(x, layer), None), x, weights.layers)
     logits = einsum(rms_norm(x, weights.final_norm), unembed, "[b/dp] s m, m [v/tp] -> [b/dp] s [v/tp]")
     return cross_entropy(logits, text[:, 1:])
 
@@ -158,14 +167,14 @@ def adam(state: State, gradients: Weights) -> State:
     return State(weights, mean, square, step)
 
 
-@jax.jit
+@typed_jit(donate_argnames="state")
 @typed_shard_map
 def train_step(state: State, text: Text) -> tuple[State, Loss]:
     value, gradients = jax.value_and_grad(loss)(state.weights, text)
     return adam(state, gradients), value
 
 
-@jax.jit
+@typed_jit
 @typed_shard_map
 def loss_and_gradients(weights: Weights, text: Text) -> tuple[Loss, Weights]:
     return jax.value_and_grad(loss)(weights, text)
@@ -180,7 +189,8 @@ def plain_loss_and_gradients(w, text):
         return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * gain
 
     x = w.embed[text[:, :-1]] + w.positions
-    for layer in w.layers:
+    for i in range(LAYERS):
+        layer = jax.tree_util.tree_map(lambda stacked: stacked[i], w.layers)  # noqa: B023
         q, k, v = jnp.tensordot(norm(x, layer.attention_norm), layer.qkv, (2, 1)).transpose(2, 0, 1, 3, 4)
         x = x + jnp.tensordot(jax.nn.dot_product_attention(q, k, v, is_causal=True), layer.out, 2)
         x = x + jax.nn.gelu(norm(x, layer.mlp_norm) @ layer.up) @ layer.down
@@ -188,27 +198,23 @@ def plain_loss_and_gradients(w, text):
     return -jnp.take_along_axis(log_probabilities, text[:, 1:, None], axis=-1).mean()
 
 
-def init(rng: np.random.Generator) -> State:
-    def normal(fan_in: int, *shape: int) -> Array:
-        return jnp.asarray(rng.normal(0, fan_in**-0.5, shape), jnp.float32)
-
-    ones = jnp.ones(MODEL)
-    layers = tuple(
-        Layer(
-            attention_norm=ones,
-            qkv=normal(MODEL, 3, MODEL, HEADS, HEAD),
-            out=normal(MODEL, HEADS, HEAD, MODEL),
-            mlp_norm=ones,
-            up=normal(MODEL, MODEL, FF),
-            down=normal(FF, FF, MODEL),
-        )
-        for _ in range(LAYERS)
-    )
-    tables = normal(MODEL, VOCAB, MODEL), normal(MODEL, SEQ, MODEL)
-    # A small unembed, so that no byte is much preferred at the start.
-    weights = Weights(*tables, layers, final_norm=ones, unembed=normal(4 * MODEL, MODEL, VOCAB))
+@typed_jit
+def init(key: Key[Array, ""]) -> State:
+    """Weights of the shapes that the hints say, made where the hints place them."""
+    sizes = {"vocab": VOCAB, "model": MODEL, "seq": SEQ, "heads": HEADS, "head": HEAD, "ff": FF, "layers": LAYERS}
+    shapes, structure = jax.tree_util.tree_flatten_with_path(shape_structs(Weights, **sizes))
+    keys = jax.random.split(key, len(shapes))
+    weights = structure.unflatten([draw(path[-1].name, s, key) for (path, s), key in zip(shapes, keys, strict=True)])
     zeros = jax.tree_util.tree_map(jnp.zeros_like, weights)
     return State(weights, zeros, zeros, jnp.int32(0))
+
+
+def draw(name: str, struct: jax.ShapeDtypeStruct, key: Array) -> Array:
+    if name.endswith("norm"):
+        return jnp.ones(struct.shape, struct.dtype)
+    # A small unembed, so that no byte is much preferred at the start.
+    fan_in = {"down": FF, "unembed": 4 * MODEL}.get(name, MODEL)
+    return fan_in**-0.5 * jax.random.normal(key, struct.shape, struct.dtype)
 
 
 def standard_library() -> np.ndarray:
@@ -217,23 +223,24 @@ def standard_library() -> np.ndarray:
     return np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8)
 
 
-def sample(source: np.ndarray, rng: np.random.Generator, batch: int = BATCH) -> Array:
+def sample(source: np.ndarray, rng: np.random.Generator, batch: int = BATCH) -> np.ndarray:
     starts = rng.integers(0, len(source) - SEQ, (batch, 1))
-    return jnp.asarray(source[starts + np.arange(SEQ + 1)])
+    return source[starts + np.arange(SEQ + 1)]
 
 
 def train(state: State, source: np.ndarray, rng: np.random.Generator) -> tuple[State, list[float]]:
     losses = []
     start = time.perf_counter()
     for step in range(1, STEPS + 1):
-        state, value = jax.block_until_ready(train_step(state, sample(source, rng)))
+        text = shard(sample(source, rng), Text)
+        state, value = jax.block_until_ready(train_step(state, text))
         losses.append(float(value))
         if step == 1 or step % 25 == 0:
             print(f"step {step:4d}   loss {losses[-1]:.4f}   {time.perf_counter() - start:5.1f} s", flush=True)
     return state, losses
 
 
-def compare(weights: Weights, text: Array) -> float:
+def compare(weights: Weights, text: np.ndarray) -> float:
     """Print how far loss and gradients are from plain JAX; return the largest relative difference."""
     on_one = jax.device_put(jax.device_get(weights), jax.devices()[0])
     ours = jax.device_get(loss_and_gradients(weights, text))
@@ -258,7 +265,7 @@ def show_mistake(title: str, expected: type[Exception], call: Callable[[], objec
         raise AssertionError(f"{title}: no {expected.__name__} was raised")
 
 
-def show_mistakes(mesh: Mesh, state: State, text: Array, odd_text: Array) -> None:
+def show_mistakes(state: State, text: np.ndarray, odd_text: np.ndarray) -> None:
     @typed
     def hasty_mlp(x: Stream, layer: Layer) -> Stream:
         up = all_gather(layer.up, "[m/dp] [f/tp] -> m [f/tp] ~dp")
@@ -266,15 +273,16 @@ def show_mistakes(mesh: Mesh, state: State, text: Array, odd_text: Array) -> Non
         return jax.nn.gelu(x @ up) @ down
 
     @typed_shard_map
-    def block(x: Stream, layer: Layer) -> Stream:
+    def hasty(x: Stream, layer: Layer) -> Stream:
         return x + hasty_mlp(x, layer)
 
-    @typed_shard_map(mesh=mesh)
+    @typed_shard_map
     def shift(text: UInt8[Array, "[batch/data] length"]) -> UInt8[Array, "[batch/data] length"]:
         return text + 1
 
-    x, layer = jnp.zeros((BATCH, SEQ, MODEL)), state.weights.layers[0]
-    show_mistake("Mistake 1: an mlp without its psum", ts.VaryingError, lambda: block(x, layer))
+    x = shard(np.zeros((BATCH, SEQ, MODEL), np.float32), Stream)
+    layer = jax.tree_util.tree_map(lambda stacked: stacked[0], state.weights.layers)
+    show_mistake("Mistake 1: an mlp without its psum", ts.VaryingError, lambda: hasty(x, layer))
     show_mistake("Mistake 2: a batch of 30 over dp=4", ts.ShapeError, lambda: train_step(state, odd_text))
     show_mistake("Mistake 3: an axis that the mesh does not have", ts.MeshAxisError, lambda: shift(text))
 
@@ -282,16 +290,18 @@ def show_mistakes(mesh: Mesh, state: State, text: Array, odd_text: Array) -> Non
 def main() -> int:
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
     rng, source = np.random.default_rng(0), standard_library()
-    state = shard(init(rng), State, mesh)
-    count = sum(w.size for w in jax.tree_util.tree_leaves(state.weights))
-    print(f"{count:,} weights, {len(source):,} bytes of Python, {STEPS} steps, mesh dp=4, tp=2", flush=True)
+    with jax.set_mesh(mesh):
+        state = init(jax.random.key(0))
+        count = sum(w.size for w in jax.tree_util.tree_leaves(state.weights))
+        print(f"{count:,} weights, {len(source):,} bytes of Python, {STEPS} steps, mesh dp=4, tp=2", flush=True)
+        state, losses = train(state, source, rng)
 
-    state, losses = train(state, source, rng)
     first, last = losses[0], float(np.mean(losses[-10:]))
     print(f"\nloss at the start {first:.4f}, at the end {last:.4f} (mean of the last 10 steps)")
     text = sample(source, rng)
     worst = compare(state.weights, text)
-    show_mistakes(mesh, state, text, sample(source, rng, batch=30))
+    with jax.set_mesh(mesh):
+        show_mistakes(state, text, sample(source, rng, batch=30))
 
     if not last < first - 1:
         print(f"\nFAILED: the loss did not fall: {first:.4f} at the start, {last:.4f} at the end")

@@ -23,6 +23,7 @@ LAYERS = {
     "check": 3,
     "shard_map": 3,
     "typed": 3,
+    "jit": 3,
     "placement": 3,
     "ops": 3,
     "": 4,
@@ -30,6 +31,7 @@ LAYERS = {
 # What is costly to import waits until it is needed; the reason stands beside each import.
 LATE = {
     ("typedshmap._jax", "jax.extend.core"),
+    ("typedshmap.hints.asking", "jax.extend.core"),
     ("typedshmap.ops.resharding.primitive", "jax.extend.core"),
     ("typedshmap.ops.resharding.primitive", "jax.interpreters"),
     ("typedshmap.hints.statics", "beartype"),

@@ -25,6 +25,7 @@ from .errors import (
     VaryingError,
 )
 from .hints.axes import axis_aliases, axis_rules
+from .jit import typed_jit
 from .ops import (
     all_gather,
     all_to_all,
@@ -44,7 +45,7 @@ from .ops import (
     softmax,
     take,
 )
-from .placement import partition_specs, shard
+from .placement import from_callback, from_process_local, partition_specs, shape_structs, shard, shardings
 from .shard_map import typed_shard_map
 from .typed import typed
 
@@ -150,8 +151,8 @@ __all__ = [
     "ScalarLike",
     "ShapeError",
     "Shaped",
-    "Stacked",
     "ShardingError",
+    "Stacked",
     "StructureError",
     "TypedShmapError",
     "UInt",
@@ -168,6 +169,8 @@ __all__ = [
     "axis_rules",
     "check",
     "einsum",
+    "from_callback",
+    "from_process_local",
     "logsumexp",
     "partition_specs",
     "plan_reshard",
@@ -181,12 +184,15 @@ __all__ = [
     "reduce",
     "repeat",
     "reshard",
+    "shape_structs",
     "shard",
     "shard_size",
+    "shardings",
     "size",
     "sizes",
     "softmax",
     "take",
     "typed",
+    "typed_jit",
     "typed_shard_map",
 ]

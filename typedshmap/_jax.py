@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.core
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 AnyMesh = Mesh | AbstractMesh
@@ -352,10 +353,10 @@ def dtype_name(dtype: Any) -> str:
 
 def canonical_dtype(x: Any) -> str:
     """The name of the dtype that JAX gives a value: ``float32`` for a float64 of NumPy."""
+    if isinstance(x, SHAPES):
+        return dtype_name(jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True))
     if refusal(x) is not None and hasattr(x, "dtype"):
         return dtype_name(x.dtype)
-    if isinstance(x, SHAPES):
-        return dtype_name(jax.dtypes.canonicalize_dtype(x.dtype))
     return dtype_name(jax.typeof(x).dtype)
 
 
@@ -384,3 +385,171 @@ def ambient_devices() -> AnyMesh | None:
     """The ambient mesh with its devices; under ``jit``, where they are not known, without."""
     mesh = jax.sharding.get_mesh() if is_outside_traces() else context_mesh()
     return None if mesh.empty else mesh
+
+
+def default_dtype(kind: Any) -> Any:
+    """The dtype that JAX gives to Python's numbers of a kind, or has in the place of a NumPy dtype."""
+    return jax.dtypes.canonicalize_dtype(kind) if isinstance(kind, str) else jax.numpy.result_type(kind)
+
+
+def key_dtype() -> Any:
+    """The dtype of ``jax.random.key``."""
+    return jax.eval_shape(lambda: jax.random.key(0)).dtype
+
+
+class Inner(NamedTuple):
+    """What a tracer of ``jax.grad`` or ``jax.vmap`` stands for.
+
+    Attributes:
+      value: the value, which is itself a tracer only of a program that is being compiled.
+      dims: which of its dims are the tracer's own; the others are mapped over.
+    """
+
+    value: Any
+    dims: tuple[int, ...]
+
+
+def innermost(x: Any) -> Inner:
+    """The value under all transformations that compute at once."""
+    dims = tuple(range(len(facts(x).shape)))
+    while isinstance(x, jax.core.Tracer):
+        inner = primal(x)
+        if inner is None and hasattr(x, "batch_dim"):
+            inner, at = getattr(x, "val", None), getattr(x, "batch_dim", None)
+            if at is not None and not isinstance(at, int):
+                break
+            dims = dims if at is None else tuple(dim + (dim >= at) for dim in dims)
+        if inner is None:
+            break
+        x = inner
+    return Inner(x, dims)
+
+
+def auto_axes(mesh: AnyMesh) -> tuple[tuple[str, int], ...]:
+    """The mesh axes of type Auto, with their sizes, but for those of size 1."""
+    kinds = zip(mesh.shape_tuple, mesh.axis_types, strict=True)
+    return tuple((name, size) for (name, size), kind in kinds if kind is AxisType.Auto and size > 1)
+
+
+def has_devices(mesh: AnyMesh) -> bool:
+    """Whether a mesh comes from devices; an AbstractMesh made by hand knows of none."""
+    return isinstance(mesh, Mesh) or mesh.abstract_device is not None
+
+
+@cache
+def is_one_device() -> bool:
+    """Whether this program has one device only, so that every array is whole."""
+    try:
+        return jax.device_count() == 1 and jax.device_count("cpu") == 1
+    except RuntimeError:  # no CPU among the platforms that the user allows
+        return jax.device_count() == 1
+
+
+def named_sharding(
+    sharding: jax.sharding.Sharding, axes: tuple[tuple[str, int], ...], rank: int
+) -> NamedSharding | None:
+    """A sharding of XLA's over mesh axes; None for one that no PartitionSpec over them says.
+
+    Under an ambient mesh XLA's answer comes without that mesh, on devices in its order. How the
+    parts step along each axis tells which dims it shards.
+    """
+    if isinstance(sharding, NamedSharding):
+        return sharding
+    places = sharding.devices_indices_map((len(sharding.device_set),) * rank)
+    sizes = tuple(size for _, size in axes)
+    if not axes or len(places) != np.prod(sizes):
+        return None
+    mesh = Mesh(np.array(list(places), dtype=object).reshape(sizes), tuple(name for name, _ in axes))
+    starts = np.array([[part.start or 0 for part in index or ()] for index in places.values()], dtype=int)
+    parts = _parts_of(starts.reshape(*sizes, rank), axes)
+    used = [axis for part in parts for axis in part]
+    if len(used) > len(set(used)):
+        return None
+    found = NamedSharding(mesh, partition_spec(parts), memory_kind=sharding.memory_kind)
+    return found if sharding.is_equivalent_to(found, rank) else None
+
+
+def _parts_of(starts: Any, axes: tuple[tuple[str, int], ...]) -> list[tuple[str, ...]]:
+    """Per dim the axes along which parts start elsewhere, the largest step first.
+
+    Args:
+      starts: where each device's part starts: a dim per mesh axis, and one for the array's dims.
+      axes: the mesh axes and their sizes.
+    """
+    steps = {
+        name: starts[tuple(int(other == at) for other in range(len(axes)))]
+        for at, (name, size) in enumerate(axes)
+        if size > 1
+    }
+    return [
+        tuple(axis for _, axis in sorted(((-step[dim], name) for name, step in steps.items() if step[dim])))
+        for dim in range(starts.shape[-1])
+    ]
+
+
+def gather_bytes(data: bytes) -> list[bytes]:
+    """What every process sends here, by two all-gathers over all processes: the lengths, then the bytes."""
+    lengths = multihost_utils.process_allgather(np.array([len(data)], np.int32)).reshape(-1)
+    padded = np.zeros(int(lengths.max()), np.uint8)
+    padded[: len(data)] = np.frombuffer(data, np.uint8)
+    gathered = multihost_utils.process_allgather(padded).reshape(len(lengths), -1)
+    return [bytes(row[:length]) for row, length in zip(gathered, lengths, strict=True)]
+
+
+def parts_along(sharding: jax.sharding.Sharding, rank: int) -> tuple[int, ...]:
+    """In how many parts a sharding splits each dim."""
+    probe = (len(sharding.device_set),) * rank
+    return tuple(whole // part for whole, part in zip(probe, sharding.shard_shape(probe), strict=True))
+
+
+def type_key(x: Any) -> tuple[Any, ...]:
+    """What tells a value's type from others where it is traced: its shape, dtype, and whether that is weak."""
+    return (getattr(x, "shape", ()), getattr(x, "dtype", type(x)), getattr(x, "weak_type", False))
+
+
+def _place_among_processes(x: Any, sharding: NamedSharding) -> Any:
+    """A value that every process has, placed over all of them.
+
+    ``jax.device_put`` takes no array there that lies on devices of this process, and no keys.
+    """
+    if not isinstance(x, jax.Array) or not x.is_fully_addressable:
+        return jax.device_put(x, sharding)
+    if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+    return jax.device_put(np.asarray(x), sharding)
+
+
+def place(x: Any, sharding: NamedSharding) -> Any:
+    """A value with a sharding; under a transformation, where nothing is moved at once, constrained to it.
+
+    There ``jax.device_put`` says nothing to the compiler on Auto axes and needs devices on Explicit ones,
+    and ``with_sharding_constraint`` is refused on Explicit ones.
+    """
+    if is_outside_traces():
+        if not sharding.is_fully_addressable:
+            return _place_among_processes(x, sharding)
+        return jax.device_put(x, sharding)
+    spec, explicit = spec_parts(sharding.spec), explicit_axes(sharding.mesh)
+    if explicit:
+        parts = [tuple(axis for axis in axes if axis in explicit) for axes in spec.parts]
+        typed = NamedSharding(sharding.mesh, partition_spec(parts, spec.unreduced, spec.reduced))
+        x = jax.device_put(x, typed) if context_mesh().empty else jax.reshard(x, typed)
+    if len(explicit) == len(sharding.mesh.axis_names):
+        return x
+    parts = [tuple(axis for axis in axes if axis not in explicit) for axes in spec.parts]
+    return jax.lax.with_sharding_constraint(x, NamedSharding(sharding.mesh, partition_spec(parts)))
+
+
+def put(x: Any, sharding: NamedSharding | PartitionSpec) -> Any:
+    """A value placed so, on the ambient mesh by a PartitionSpec; of a ShapeDtypeStruct, one that says so."""
+    if not isinstance(x, SHAPES):
+        return jax.device_put(x, sharding) if isinstance(sharding, NamedSharding) else jax.reshard(x, sharding)
+    return x if x.sharding is not None else jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+
+def has_64_bits() -> bool:
+    """Whether dtypes of 64 bits stay as they are."""
+    return bool(getattr(jax.config, "jax_enable_x64"))  # noqa: B009 (unknown to type checkers)
+
+
+TRACERS = (jax.core.Tracer,)

@@ -8,9 +8,14 @@ from typing import Any, TypeVar
 
 from . import _jax
 from .errors import ShapeError, TypedShmapError, error_of
+from .hints.array import ArrayHint
+from .hints.inspection import inspect
+from .hints.leaf import Fit, check_leaf
+from .hints.lying import region_of
 from .hints.memory import Declared, remember
+from .hints.nodes import Either, Leaf, Node, array_hints, holds_arrays, parts
 from .hints.scope import Region, current_region, current_scope
-from .hints.trees import Leaf, node_of
+from .hints.trees import node_of
 from .hints.walk import Found, Walk
 from .notation.layout import Layout
 from .notation.sizes import Bound, Sizes, Subject
@@ -30,6 +35,17 @@ def check(x: T, hint: Any) -> T:
     y = check(h @ v, "[batch/dp] model +tp")  # handed on as f32[2,16]{V:dp, U:tp}
     ```
 
+    A global array must lie as its hint says, and one without brackets must be whole. That is
+    compared at once for an array that is placed on a mesh, over that mesh, and for one with
+    Explicit axes in its type. Arrays of NumPy and uncommitted ones lie nowhere yet, and fit.
+
+    Under ``jax.jit`` XLA chooses how an array lies over Auto axes, and only this function asks
+    (``typed``, ``isinstance`` and beartype look at the shape and dtype): what is wrong is raised
+    when the program is compiled, and comes out of a plain ``jax.jit`` as a
+    ``jax.errors.JaxRuntimeError`` with the whole message in it. It asks once for each compilation,
+    not in a program that is only traced (``jax.eval_shape``), exported (``jax.export``, whose
+    ``serialize`` refuses a program with this function in it), or lowered for an AbstractMesh made by hand.
+
     Args:
       x: an array, or a pytree of arrays for a hint of one.
       hint: any hint, or just its dims as a string.
@@ -39,18 +55,52 @@ def check(x: T, hint: Any) -> T:
 
     Raises:
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for what does not fit.
-      AnnotationSyntaxError, MeshAxisError: for a hint that cannot be read.
+      AnnotationSyntaxError: for a hint that cannot be read.
+      MeshAxisError: for an axis that the mesh does not have, or that is compared under ``jax.jit``
+        where no mesh is known.
     """
-    scope, region = current_scope(), current_region()
+    scope, region, node = current_scope(), current_region(), node_of(hint)
+    name = scope.function if scope else "check"
     walk = Walk(region, scope.arguments if scope else {}, scope.sizes if scope else Sizes())
-    walk.visit(node_of(hint), x, _CHECKED)
+    walk.visit(node, x, _CHECKED)
     walk.settle()
     if walk.failures:
-        name = scope.function if scope else "check"
-        raise error_of(region.report(name, tuple(walk.failures), walk.sizes))
+        at = region_of_failure(walk)
+        raise error_of(at.report(name, tuple(walk.failures), walk.sizes))
     if scope is not None:
         scope.sizes = walk.sizes
-    return handed_on(x, walk.leaves, region, scope.function if scope else "check")
+    if not region.is_manual:
+        _inspect(walk, node, name)
+    return handed_on(x, walk.leaves, region, name)
+
+
+def region_of_failure(walk: Walk) -> Region:
+    """The region with the mesh of the first value that does not fit, of which the message tells."""
+    subject = walk.failures[0].subject
+    values = (leaf.value for leaf in walk.leaves if leaf.subject == subject)
+    return region_of(next(values, None), walk.region)
+
+
+def _inspect(walk: Walk, node: Node, function: str) -> None:
+    """Have it compared how traced leaves lie, once XLA knows."""
+    for leaf in walk.leaves:
+        if leaf.hint is not None and _jax.is_tracer(leaf.value):
+            hints = _members(leaf, leaf.hint, node, walk)
+            inspect(leaf.value, hints, leaf.subject, walk.region, function, walk.sizes)
+
+
+def _members(leaf: Found, hint: ArrayHint, node: Node, walk: Walk) -> tuple[ArrayHint, ...]:
+    """The hints that a leaf may fit: where a union has several, the one that was found fits in all but sharding."""
+    unions = (part.options for part in parts(node) if isinstance(part, Either))
+    choices = (tuple(option for option in options if holds_arrays(option)) for options in unions)
+    hints = ([found for option in options for found in array_hints(option)] for options in choices if len(options) > 1)
+    others = next((found for found in hints if hint in found), [])
+    checked = ((other, _fits(leaf, other, walk)) for other in others if other is not hint)
+    return (hint, *(other for other, fits in checked if fits))
+
+
+def _fits(leaf: Found, hint: ArrayHint, walk: Walk) -> bool:
+    return isinstance(check_leaf(leaf.value, hint, walk.region, walk.sizes, leaf.subject, walk.arguments), Fit)
 
 
 def handed_on(value: Any, leaves: list[Found], region: Region, function: str) -> Any:

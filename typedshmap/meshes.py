@@ -6,7 +6,9 @@ first ambient mesh that it meets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,9 +78,9 @@ def find_crossing(
       ShardingError: for arrays that lie on other devices, or nowhere where the mesh is abstract.
     """
     context = _jax.context_mesh()
-    found = _in_context(name, mesh, context) if not context.empty else mesh or _of_arguments(name, leaves())
+    found = find_mesh(name, mesh, leaves)
     if context.empty and _jax.is_outside_traces():
-        _refuse_other_devices(name, found, leaves())
+        refuse_other_devices(name, found, leaves())
     unknown = sorted(axis_names - set(found.axis_names))
     if unknown:
         known = mesh_text(found.shape.items())
@@ -89,6 +91,36 @@ def find_crossing(
     manual = axis_names or frozenset(found.axis_names)
     new = tuple((a, size) for a, size in found.shape_tuple if a in manual and (a, size) not in held)
     return Crossing(found, held, new)
+
+
+def find_mesh(name: str, mesh: _jax.AnyMesh | None, leaves: Callable[[], list[Found]]) -> _jax.AnyMesh:
+    """The mesh of a call: the ambient one, else the decorator's, that of a typed_jit around, the arguments' own.
+
+    Raises:
+      MeshAxisError: for no mesh, or meshes that contradict each other.
+    """
+    context = _jax.context_mesh()
+    if not context.empty:
+        return _in_context(name, mesh, context)
+    return mesh or _around.get() or _of_arguments(name, leaves())
+
+
+_around: ContextVar[_jax.AnyMesh | None] = ContextVar("typedshmap_mesh_around", default=None)
+
+
+def mesh_around() -> _jax.AnyMesh | None:
+    """The mesh of a typed_jit around, where a function is traced for one."""
+    return _around.get()
+
+
+@contextmanager
+def inside_of(mesh: _jax.AnyMesh) -> Generator[None]:
+    """Let a mesh be known where a function is traced for it, though none is ambient."""
+    token = _around.set(mesh)
+    try:
+        yield
+    finally:
+        _around.reset(token)
 
 
 def _in_context(name: str, mesh: _jax.AnyMesh | None, context: AbstractMesh) -> _jax.AnyMesh:
@@ -122,7 +154,7 @@ def _of_arguments(name: str, leaves: Iterable[Found]) -> _jax.AnyMesh:
     return mesh
 
 
-def _refuse_other_devices(name: str, mesh: _jax.AnyMesh, leaves: Iterable[Found]) -> None:
+def refuse_other_devices(name: str, mesh: _jax.AnyMesh, leaves: Iterable[Found]) -> None:
     """What JAX would say of devices while it compiles is said of an argument, before."""
     placed = [(leaf, where) for leaf in leaves if (where := _jax.placement(leaf.value)) is not None]
     if isinstance(mesh, AbstractMesh):
@@ -132,12 +164,13 @@ def _refuse_other_devices(name: str, mesh: _jax.AnyMesh, leaves: Iterable[Found]
     for leaf, where in placed:
         ids = _jax.device_ids(where)
         if ids != devices:
-            problem = f"lies on {_devices(ids)}, but the mesh on {_devices(devices)}"
+            problem = f"lies on {devices_text(ids)}, but the mesh on {devices_text(devices)}"
             cure = "place it by shard(x, hint, mesh), or pass the mesh that it lies on"
             raise _sharding_error(name, Failure(Told(problem, cure), leaf.subject, _text(leaf)), mesh)
 
 
-def _devices(ids: list[int]) -> str:
+def devices_text(ids: list[int]) -> str:
+    """``8 devices (0, 1, 2, 3, 4, 5, 6, 7)``"""
     shown = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
     return f"{len(ids)} device{'s' if len(ids) != 1 else ''} ({shown})"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from .check import handed_on
+from .check import handed_on, region_of_failure
 from .errors import error_of
 from .hints.axes import Axes, AxisRules, Naming, Pairs, read_naming
 from .hints.binding import Bound, Typed
@@ -87,7 +87,7 @@ def _call(typed: Typed, naming: Naming, args: tuple[Any, ...], kwargs: dict[str,
     walk = Walk(region, bound.arguments, scope.sizes)
     walk.visit(typed.result, result, RETURN)
     walk.settle()
-    _raise(typed, region, walk)
+    _raise(typed, walk)
     return handed_on(result, walk.leaves, region, typed.name)
 
 
@@ -102,10 +102,10 @@ def _check_arguments(typed: Typed, bound: Bound, region: Region) -> tuple[Sizes,
         if same is not value:
             changed.append((name, subject, same))
     walk.settle()
-    _raise(typed, region, walk)
+    _raise(typed, walk)
     return walk.sizes, changed
 
 
-def _raise(typed: Typed, region: Region, walk: Walk) -> None:
+def _raise(typed: Typed, walk: Walk) -> None:
     if walk.failures:
-        raise error_of(region.report(typed.name, tuple(walk.failures), walk.sizes))
+        raise error_of(region_of_failure(walk).report(typed.name, tuple(walk.failures), walk.sizes))

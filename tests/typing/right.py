@@ -31,6 +31,7 @@ from typedshmap import (
     size,
     sizes,
     typed,
+    typed_jit,
     typed_shard_map,
 )
 
@@ -97,6 +98,24 @@ def placed(weights: Weights, mesh: Mesh) -> Weights:
     partition_specs(Weights, like=weights)
     with axis_aliases(dp=("data", "fsdp"), tp=None):
         return shard(weights, Weights, mesh)
+
+
+@typed_jit(donate_argnames="w", axes={"tp": None}, keep_unused=True)
+def step(w: Float[Array, "m [f/tp]"], x: Float[Array, "[b/dp] m"], rate: float = 0.1) -> Float[Array, "m [f/tp]"]:
+    return w - rate * x.sum()
+
+
+class Scaled:
+    @typed_jit
+    def apply(self, x: Float[Array, "[b/dp] m"], by: float = 2.0) -> Float[Array, "[b/dp] m"]:
+        return x * by
+
+
+def stepped(w: Array, x: Array) -> str:
+    gradient: Array = jax.grad(step)(step(w, x=x), Scaled().apply(x, by=3.0))
+    step.clear_cache()
+    Scaled().apply.trace(x)
+    return step.lower(w, jax.ShapeDtypeStruct((8, 16), "float32"), rate=0.2).as_text() + str(gradient)
 
 
 def numpy_hint(x: Float[np.ndarray, "n d"], key: Key[Array, ""]) -> float:

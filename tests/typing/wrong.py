@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import jax
 
-from typedshmap import Array, Float, check, size, typed, typed_shard_map
+from typedshmap import Array, Float, check, size, typed, typed_jit, typed_shard_map
 
 
 @typed_shard_map
@@ -15,6 +15,18 @@ def mlp(x: Float[Array, "[batch/dp] model"], w: Float[Array, "model [ff/tp]"]) -
 @typed
 def helper(x: Float[Array, "n d"], scale: float = 1.0) -> Float[Array, "n d"]:
     return x * scale
+
+
+@typed_jit(static_argnames="by")
+def times(x: Float[Array, "[b/dp] m"], *, by: int) -> Float[Array, "[b/dp] m"]:
+    return x * by
+
+
+def wrong_compiled_calls(x: Array) -> None:
+    times(x, 2)  # wrong: by keyword only
+    times(x, by="2")  # wrong: no int
+    times(by=2)  # wrong: an argument is missing
+    times.lowered(x, by=2)  # wrong: no such method
 
 
 def wrong_calls(x: Array) -> None:
@@ -34,3 +46,4 @@ def wrong_results(x: Array) -> str:
 
 typed_shard_map(mlp, in_spec=None)  # wrong: no such keyword
 typed_shard_map(mlp, check_vma="no")  # wrong: no bool
+typed_jit(mlp, mesh="dp")  # wrong: no mesh

@@ -1,12 +1,10 @@
-"""Check one array against its hint: type, dtype, shape, and how it lies over the mesh."""
+"""Check one array against its hint: type, dtype, shape, and how it varies or lies over the mesh."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from jax.sharding import NamedSharding
 
 from .. import _jax
 from ..errors.failures import (
@@ -18,13 +16,13 @@ from ..errors.failures import (
     StaysReduced,
     Varies,
     WrongDtype,
-    WrongSharding,
 )
 from ..notation.layout import Layout
 from ..notation.match import Match, UnboundNames, match
 from ..notation.sizes import Sizes, Subject
 from .array import ArrayHint
 from .dtypes import takes
+from .lying import region_of, wrong_lying
 from .scope import Region
 
 
@@ -49,6 +47,7 @@ def check_leaf(
     wrong = _wrong_type(value, hint, region)
     if wrong is not None:
         return Failure(wrong, subject, hint.text)
+    region = region_of(value, region)
     layout = region.layout(hint)
     if not isinstance(layout, Layout):
         return Failure(layout, subject, hint.text, _jax.type_text(value))
@@ -118,7 +117,7 @@ def _wrong_over_mesh(value: Any, layout: Layout, hint: ArrayHint, region: Region
         return _wrong_varying(value, layout, region) if region.typed and region.watched else None
     if region.role == "placement" or (region.role == "value" and not _jax.is_jax_array(value)):
         return None
-    return _wrong_sharding(value, layout, hint, region)
+    return wrong_lying(value, layout, hint, region)
 
 
 def _wrong_varying(value: Any, layout: Layout, region: Region) -> Varies | Owes | OwesNothing | StaysReduced | None:
@@ -136,61 +135,6 @@ def _wrong_varying(value: Any, layout: Layout, region: Region) -> Varies | Owes 
     if region.role == "boundary" and (kept := kind.reduced & watched - layout.reduced):
         return StaysReduced(tuple(axis for axis in order if axis in kept))
     return None
-
-
-def _wrong_sharding(value: Any, layout: Layout, hint: ArrayHint, region: Region) -> WrongSharding | None:
-    """A global array whose sharding is known: by its type on Explicit axes, else by its placement.
-
-    At a boundary on Auto axes ``jax.shard_map`` reshards, so nothing is wrong there.
-    """
-    rank = len(getattr(value, "shape", ()))
-    typed = _jax.explicit_spec(value)
-    if region.role == "boundary":
-        if region.crossed and (typed is not None or region.crossed <= region.explicit):
-            return _wrong_explicit(typed, region.spec(hint, rank), region)
-        return None
-    spec = region.spec(hint, rank)
-    if typed is not None:
-        return _wrong_typed(typed, spec)
-    placed = _jax.placement(value)
-    if not isinstance(placed, NamedSharding) or not layout_axes(layout) <= set(placed.mesh.axis_names):
-        return None
-    is_right = placed.is_equivalent_to(NamedSharding(placed.mesh, spec), rank)
-    return None if is_right else _differs(spec, placed.spec, "place it by shard(x, hint)")
-
-
-def _differs(want: Any, have: Any, cure: str) -> WrongSharding:
-    return WrongSharding(_jax.spec_text(want), f"sharded {_jax.spec_text(have)}", cure)
-
-
-def _wrong_explicit(typed: NamedSharding | None, want: Any, region: Region) -> WrongSharding | None:
-    """On Explicit axes JAX wants the argument's spec to be the boundary's, axes of size 1 included."""
-    expected = _jax.spec_text(want)
-    cure = f"place it by shard(x, hint), or under jit by jax.reshard(x, {expected})"
-    wanted = _jax.spec_parts(want)
-    if typed is None:
-        is_whole = not any(wanted.parts) and not wanted.unreduced and not wanted.reduced
-        return None if is_whole else WrongSharding(expected, "not placed on the mesh, whose axes are Explicit", cure)
-    have = _jax.spec_parts(typed.spec)
-    crossed = region.crossed
-    parts = tuple(tuple(axis for axis in axes if axis in crossed) for axes in have.parts)
-    parts += ((),) * (len(wanted.parts) - len(parts))
-    if (parts, have.unreduced & crossed, have.reduced & crossed) == tuple(wanted):
-        return None
-    return _differs(want, typed.spec, cure)
-
-
-def _wrong_typed(typed: NamedSharding, want: Any) -> WrongSharding | None:
-    """A global array with Explicit axes in its type; axes of size 1 make no difference."""
-    have, wanted, sizes = _jax.spec_parts(typed.spec), _jax.spec_parts(want), typed.mesh.shape
-
-    def split(parts: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
-        kept = [tuple(axis for axis in axes if sizes.get(axis, 1) > 1) for axes in parts]
-        return tuple(kept) + ((),) * (len(wanted.parts) - len(kept))
-
-    if split(have.parts) == split(wanted.parts) and have[1:] == wanted[1:]:
-        return None
-    return _differs(want, typed.spec, "place it by shard(x, hint), or jax.reshard")
 
 
 def layout_axes(layout: Layout) -> frozenset[str]:

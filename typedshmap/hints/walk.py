@@ -110,7 +110,8 @@ class Walk:
         fit = check_leaf(value, node.hint, self.region, self.sizes, subject, self.arguments, leaf)
         if isinstance(fit, Failure):
             self.failures.append(fit)
-        elif fit.unbound is not None and self.is_late:
+        elif fit.unbound is not None and self.is_late and self.region.role != "placement":
+            # What is placed by itself may have a dim like seq+1 whose seq belongs to another array.
             self.failures.append(Failure(fit.unbound, subject, node.hint.text, _jax.type_text(value)))
         else:
             self.sizes = fit.sizes

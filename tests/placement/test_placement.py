@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from expecting import fails, numbers, same
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import (
@@ -19,15 +19,19 @@ from typedshmap import (
     DtypeError,
     Float,
     Int,
+    Key,
     MeshAxisError,
     PyTree,
     ShapeError,
     ShardingError,
+    Stacked,
     StructureError,
     axis_aliases,
+    axis_rules,
     check,
     partition_specs,
     shard,
+    shardings,
     typed,
     typed_shard_map,
 )
@@ -81,6 +85,13 @@ class Linear(eqx.Module):
     w: W
     activation: Callable[..., Any]
     gain: float = 2.0
+    width: int = eqx.field(static=True, default=6)
+
+
+class Gained(eqx.Module):
+    b: B
+    gain: float = 2.0
+    names: tuple[str, ...] = ()
     width: int = eqx.field(static=True, default=6)
 
 
@@ -157,7 +168,7 @@ def test_a_hint_that_leaves_ranks_or_lengths_open_wants_a_value(hint: Any, probl
 
 
 def test_a_union_wants_a_value() -> None:
-    with fails(StructureError, "partition_specs: [0].w is a union"):
+    with fails(StructureError, "partition_specs: [0]['w'] is a union"):
         partition_specs(tuple[TypedDict("Weights", {"w": X | B})])
 
 
@@ -173,6 +184,64 @@ WRONG_LIKE = [
 def test_a_value_that_does_not_fit_its_hint_has_no_specs(hint: Any, like: Any, error: Any, problem: str) -> None:
     with fails(error, f"partition_specs: {problem}"):
         partition_specs(hint, like=like)
+
+
+STATIC = [
+    (Dense, Dense(P(None, "tp"), P("tp"))),
+    (FlaxState, FlaxState(P(None, "tp"), P())),
+    (Gained, Gained(P("tp"))),
+    (tuple[X, int, float, bool], (P("dp", None), P(), P(), P())),
+]
+
+
+@pytest.mark.parametrize(("hint", "specs"), STATIC)
+def test_static_fields_have_their_defaults_and_numbers_are_whole(hint: Any, specs: Any) -> None:
+    got = partition_specs(hint)
+    assert jax.tree.structure(got) == jax.tree.structure(specs)
+    if hint is not Gained:
+        assert got == specs
+        return
+    assert (got.b, got.gain, got.width, got.names) == (P("tp"), P(), 6, ())
+
+
+def test_leaves_that_are_no_arrays_want_defaults_or_a_value() -> None:
+    with pytest.raises(StructureError) as error:
+        partition_specs(Linear)
+    assert str(error.value) == (
+        "partition_specs: .activation holds no array and has no default\n"
+        "\n"
+        "Hint: pass like=, a value that fixes ranks and lengths"
+    )
+
+
+@dataclass
+class Unregistered:
+    w: W
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Hidden:
+    w: W
+    b: B = field(metadata={"static": True})
+
+
+class Selfish(NamedTuple):
+    w: W
+    again: "Selfish"
+
+
+CLASSES = [
+    (Unregistered, "hint value is of class Unregistered, which holds arrays and is not registered as a pytree"),
+    (Hidden, "hint value holds arrays in field 'b', which Hidden does not show JAX as a child"),
+    (Selfish, ".again does not say how many arrays it holds"),
+]
+
+
+@pytest.mark.parametrize(("cls", "problem"), CLASSES)
+def test_a_class_that_is_no_tree_of_arrays_has_no_specs(cls: Any, problem: str) -> None:
+    with fails(StructureError, f"partition_specs: {problem}"):
+        partition_specs(cls)
 
 
 def test_a_value_need_not_divide_to_have_specs() -> None:
@@ -204,6 +273,77 @@ def test_specs_follow_aliases() -> None:
     with axis_aliases(rows=("dp", "tp"), columns=None):
         assert partition_specs(hint) == P(("dp", "tp"), None)
         assert partition_specs(hint, like=x) == P(("dp", "tp"), None)
+
+
+# Shardings
+
+
+@pytest.mark.parametrize(("hint", "specs"), [case for case in SPECS if "tp" not in str(case[0]).rpartition(" ")[2]])
+def test_the_shardings_of_a_hint_are_its_specs_over_the_mesh(hint: Any, specs: Any, mesh: Mesh) -> None:
+    assert shardings(hint, mesh) == jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+
+
+@pytest.mark.parametrize(("hint", "like", "specs"), LIKE)
+def test_a_value_fixes_the_shardings_that_its_hint_leaves_open(hint: Any, like: Any, specs: Any, mesh: Mesh) -> None:
+    assert shardings(hint, mesh, like=like) == jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+
+
+def test_shardings_are_those_of_the_ambient_mesh(mesh: Mesh) -> None:
+    with jax.set_mesh(mesh):
+        assert shardings(X) == NamedSharding(mesh, P("dp", None))
+
+
+def test_an_abstract_mesh_has_shardings() -> None:
+    abstract = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    assert shardings(X, abstract) == NamedSharding(abstract, P("dp", None))
+
+
+IN_JIT = [
+    (Dense, Dense(w, b)),
+    (FlaxState, FlaxState(w, np.int32(3))),
+    (Gained, Gained(b)),
+    (Pair, Pair(x, w)),
+    (Deep, Deep(Pair(x, w), (Arrays(w, b),) * 2)),
+]
+
+
+@pytest.mark.parametrize(("hint", "value"), IN_JIT)
+def test_jit_and_device_put_take_shardings_for_a_value_of_the_class(hint: Any, value: Any, mesh: Mesh) -> None:
+    places = shardings(hint, mesh)
+    arrays = jax.tree.map(jnp.asarray, value)
+    put = jax.tree.map(jax.device_put, arrays, places)
+    out = jax.jit(lambda v: v, in_shardings=(places,), out_shardings=places)(arrays)
+    assert jax.tree.map(lambda leaf: leaf.sharding, put) == places
+    assert jax.tree.map(lambda leaf: leaf.sharding, out) == places
+
+
+MARKS = [
+    ("+tp", "mesh axis 'tp' is of type Auto, over which JAX lets no such value in or out"),
+    ("-tp", "mesh axis 'tp' is of type Auto, over which JAX lets no such value in or out"),
+    ("~tp", "'~' has a meaning only inside a manual region"),
+]
+
+
+@pytest.mark.parametrize("like", [None, x])
+@pytest.mark.parametrize(("mark", "reason"), MARKS)
+def test_a_marked_hint_has_no_sharding_on_auto_axes(mark: str, reason: str, like: Any, mesh: Mesh) -> None:
+    name = "hint" if like is None else "given"
+    with fails(ShardingError, f"shardings: {name} value is marked '{mark}' in its annotation, but {reason}"):
+        shardings(Float[Array, f"[b/dp] d {mark}"], mesh, like=like)
+
+
+def test_marks_are_part_of_a_sharding_on_explicit_axes() -> None:
+    explicit = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    assert shardings(Float[Array, "[b/dp] +tp"], explicit).spec == P("dp", unreduced={"tp"})
+    assert shardings(Float[Array, "[b/dp] -tp"], explicit).spec == P("dp", reduced={"tp"})
+
+
+def test_shardings_want_a_mesh_and_know_its_axes(mesh: Mesh) -> None:
+    with fails(MeshAxisError, "shardings: no mesh is known"):
+        shardings(X)
+    line = "names mesh axis 'pp', which is not among the mesh's axes 'dp', 'tp'"
+    with fails(MeshAxisError, f"shardings: hint[1] {line}"):
+        shardings(tuple[X, Float[Array, "[b/pp]"]], mesh)
 
 
 # Placing
@@ -263,6 +403,124 @@ def test_a_value_is_placed_on_an_explicit_mesh() -> None:
     assert str(jax.typeof(placed)) == "float32[8@dp,4]"
     with jax.set_mesh(explicit):
         assert str(jax.typeof(shard(w, W))) == "float32[4,6@tp]"
+
+
+def test_a_value_is_placed_as_reduced_on_explicit_axes() -> None:
+    explicit = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    assert str(jax.typeof(shard(x, Float[Array, "[b/dp] d -tp"], explicit))) == "float32[8@dp,4]{R:tp}"
+
+
+def test_a_stack_of_layers_is_placed(mesh: Mesh) -> None:
+    layers = Arrays(numbers(3, 4, 6), numbers(3, 6))
+    placed = shard(layers, Stacked["layers", Arrays], mesh)
+    assert placed.w.sharding == NamedSharding(mesh, P(None, None, "tp"))
+    assert partition_specs(Stacked["layers", Arrays]) == Arrays(P(None, None, "tp"), P(None, "tp"))
+    with fails(ShapeError, "shard: given.b has layers=2, but given.w has layers=3"):
+        shard(Arrays(layers.w, layers.b[:2]), Stacked["layers", Arrays], mesh)
+
+
+def test_a_value_is_placed_on_another_mesh(mesh: Mesh) -> None:
+    other = Mesh(mesh.devices.T, ("tp", "dp"), axis_types=(AxisType.Explicit,) * 2)
+    moved = shard(shard(x, X, mesh), Float[Array, "[b/dp] [d/tp]"], other)
+    assert moved.sharding == NamedSharding(other, P("dp", "tp"))
+    back = shard(moved, X, mesh)
+    assert back.sharding == NamedSharding(mesh, P("dp", None))
+    same(back, x)
+
+
+def test_a_part_of_the_devices_is_a_mesh_too() -> None:
+    part = Mesh(np.array(jax.devices()[2:4]), ("dp",))
+    assert shard(x, X, part).sharding.device_set == set(jax.devices()[2:4])
+
+
+def test_keys_are_placed(mesh: Mesh) -> None:
+    keys = jax.random.split(jax.random.key(0), 8)
+    placed = shard(keys, Key[Array, "[b/dp]"], mesh)
+    assert placed.sharding == NamedSharding(mesh, P("dp"))
+    assert (jax.random.key_data(placed) == jax.random.key_data(keys)).all()
+    assert partition_specs(Key[Array, "[b/dp]"], like=jax.eval_shape(lambda: keys)) == P("dp")
+
+
+MIXED = [
+    (AxisType.Auto, AxisType.Auto),
+    (AxisType.Explicit, AxisType.Explicit),
+    (AxisType.Explicit, AxisType.Auto),
+    (AxisType.Auto, AxisType.Explicit),
+]
+
+
+@pytest.mark.parametrize("types", MIXED)
+def test_a_traced_value_is_constrained(types: Any) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=types)
+    hint = Float[Array, "[b/dp] [d/tp]"]
+    with jax.set_mesh(mesh):
+        out = jax.jit(lambda x: shard(2 * x, hint))(x)
+    assert out.sharding.is_equivalent_to(NamedSharding(mesh, P("dp", "tp")), 2)
+    same(out, 2 * x)
+
+
+TRANSFORMED = [
+    ("a constant under jit", lambda hint: jax.jit(lambda: shard(x, hint))()),
+    ("under vmap", lambda hint: jax.vmap(lambda x: shard(x, hint))(x[None])[0]),
+    ("under grad", lambda hint: jax.grad(lambda v: (shard(v, hint) * x).sum())(x)),
+    ("a constant under grad", lambda hint: jax.grad(lambda v: (v * shard(x, hint)).sum())(x)),
+    ("under grad and jit", lambda hint: jax.jit(jax.grad(lambda v: (shard(v, hint) * x).sum()))(x)),
+]
+
+
+@pytest.mark.parametrize("types", MIXED[:2])
+@pytest.mark.parametrize("transformed", [case[1] for case in TRANSFORMED], ids=[case[0] for case in TRANSFORMED])
+def test_a_value_is_placed_under_a_transformation(transformed: Any, types: Any) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=types)
+    with jax.set_mesh(mesh):
+        same(transformed(Float[Array, "[b/dp] [d/tp]"]), x)
+
+
+def test_a_shard_is_not_placed(mesh: Mesh) -> None:
+    line = "inside a manual region a value is one shard, which is where it is"
+    with fails(MeshAxisError, f"shard: {line}"):
+        typed_shard_map(lambda x: shard(x, X), mesh=mesh, in_types=(X,), out_types=X)(x)
+
+
+def test_a_value_is_placed_by_rules(mesh: Mesh) -> None:
+    with axis_rules({"b": "dp", "d": "tp"}):
+        assert shard(x, Float[Array, "b d"], mesh).sharding.spec == P("dp", "tp")
+
+
+def test_an_abstract_mesh_has_no_place() -> None:
+    abstract = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    with pytest.raises(MeshAxisError) as error:
+        shard(x, X, abstract)
+    assert str(error.value) == (
+        "shard: the mesh is an AbstractMesh, which has no devices to place arrays on\n"
+        "\n"
+        "Hint: pass a jax.sharding.Mesh; shape_structs makes arrays without devices"
+    )
+
+
+def test_everything_that_does_not_fit_is_told_by_its_path(mesh: Mesh) -> None:
+    with pytest.raises(ShapeError) as error:
+        shard(Deep(Pair(x[:6], w), (Arrays(w, b[:4]), Arrays(w.astype(int), b))), Deep, mesh)
+    assert str(error.value) == (
+        "shard: given.pair.x has b=6, which does not divide over 'dp' (4 shards)\n"
+        "\n"
+        '    given.pair.x: Float[Array, "[b/dp] d"]\n'
+        "                                ^^^^^^\n"
+        "    got f32[6,4]\n"
+        "\n"
+        "Mesh: dp=4, tp=2\n"
+        "Sizes: d=4 (given.pair.w dim 0), f=6 (given.pair.w dim 1)\n"
+        "Hint: make b a multiple of 4, or pad it\n"
+        "Also: given.both[0].b has f=4, but given.pair.w has f=6\n"
+        "Also: given.both[1].w has dtype int32, but its annotation says Float"
+    )
+
+
+def test_shapes_without_values_are_not_placed(mesh: Mesh) -> None:
+    struct = jax.ShapeDtypeStruct((8, 4), np.float32)
+    with pytest.raises(StructureError) as error:
+        shard([struct, x, struct], list[X], mesh)
+    assert [str(failure.subject) for failure in error.value.failures] == ["given[0]", "given[2]"]
 
 
 def test_a_value_is_placed_by_aliases(mesh: Mesh) -> None:
@@ -373,13 +631,6 @@ def test_axes_of_size_one_make_no_difference_to_a_committed_array() -> None:
 )
 def test_an_array_that_lies_on_no_mesh_lies_as_any_hint_says(array: Any) -> None:
     assert check(array, "[b/dp] [d/tp]") is array
-
-
-def test_an_array_on_a_mesh_without_the_hints_axes_lies_as_it_likes(mesh: Mesh) -> None:
-    other = Mesh(mesh.devices, ("rows", "columns"))
-    placed = jax.device_put(x, NamedSharding(other, P("rows")))
-    assert check(placed, "[b/dp] d") is placed
-    assert check(placed, "b d ~dp") is placed
 
 
 # Leaves that are no arrays

@@ -1,0 +1,849 @@
+"""How a global array lies: concrete, under transformations, in compiled programs, on Explicit meshes.
+
+Every verdict on a sharding is held against JAX's own: the sharding of what a program returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from beartype import beartype
+from beartype.roar import BeartypeCallHintViolation
+from expecting import fails, numbers, same
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    Array,
+    Float,
+    MeshAxisError,
+    PyTree,
+    ShardingError,
+    axis_aliases,
+    check,
+    typed,
+    typed_shard_map,
+)
+from typedshmap.hints.inspection import told_by
+
+x = numbers(8, 16)
+AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
+
+
+def mesh_of(*kinds: AxisType, shape: tuple[int, int] = (4, 2), names: tuple[str, str] = ("dp", "tp")) -> Mesh:
+    devices = np.array(jax.devices()[: shape[0] * shape[1]]).reshape(shape)
+    return Mesh(devices, names, axis_types=kinds or (AUTO, AUTO))
+
+
+def put(spec: P, mesh: Mesh | None = None, array: Any = x) -> jax.Array:
+    return jax.device_put(array, NamedSharding(mesh or mesh_of(), spec))
+
+
+def run(program: Callable[..., Any], *args: Any) -> Any:
+    return jax.block_until_ready(program(*args))
+
+
+def compiled(*hints: str) -> Callable[[Any], Any]:
+    """A new program that checks what it works out, against one hint after the other."""
+
+    def program(x: Any) -> Any:
+        y = x * 2
+        for hint in hints:
+            check(y, hint)
+        return y
+
+    return jax.jit(program)
+
+
+@contextlib.contextmanager
+def fails_to_compile(error: type[Exception], line: str) -> Any:
+    """Expect an error of JAX with a whole message of ours in it, and ours to be found again."""
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        yield
+    ours = told_by(caught.value)
+    assert type(ours) is error
+    assert str(ours).splitlines()[0] == line
+    assert f"{error.__name__}: {ours}\n" in str(caught.value)
+
+
+# Concrete arrays
+
+
+LIES = [
+    (P("dp", None), "[b/dp] d", True),
+    (P("dp"), "[b/dp] d", True),
+    (P("dp", "tp"), "[b/dp] [d/tp]", True),
+    (P(("dp", "tp")), "[b/dp,tp] d", True),
+    (P(("dp", "tp")), "[b/tp,dp] d", False),
+    (P(("dp", "tp")), "[b/dp] d", False),
+    (P(), "b d", True),
+    (P(), "...", True),
+    (P(), "[b/dp] d", False),
+    (P("dp"), "b d", False),
+    (P("dp"), "...", False),
+    (P(None, "tp"), "[b/dp] d", False),
+]
+
+MEANS = {
+    "[b/dp] d": P("dp"),
+    "[b/dp] [d/tp]": P("dp", "tp"),
+    "[b/dp,tp] d": P(("dp", "tp")),
+    "[b/tp,dp] d": P(("tp", "dp")),
+    "b d": P(),
+    "...": P(),
+}
+
+
+def by_check(array: Any, hint: str) -> None:
+    check(array, hint)
+
+
+def by_isinstance(array: Any, hint: str) -> None:
+    if not isinstance(array, Float[Array | np.ndarray, hint]):
+        raise ShardingError("no")
+
+
+def by_beartype(array: Any, hint: str) -> None:
+    @beartype
+    def take(x: Float[Array | np.ndarray, hint]) -> None: ...
+
+    take(array)
+
+
+def by_typed(array: Any, hint: str) -> None:
+    @typed
+    def take(x: Float[Array | np.ndarray, hint]) -> None: ...
+
+    take(array)
+
+
+ASKED = pytest.mark.parametrize("ask", [by_check, by_isinstance, by_beartype, by_typed])
+REFUSED = (ShardingError, MeshAxisError, BeartypeCallHintViolation)
+
+
+def verdict(ask: Callable[[Any, str], None], array: Any, hint: str) -> bool:
+    try:
+        ask(array, hint)
+    except REFUSED:
+        return False
+    return True
+
+
+@ASKED
+@pytest.mark.parametrize(("spec", "hint", "fits"), LIES)
+def test_all_agree_on_a_committed_array(
+    spec: P, hint: str, fits: bool, ask: Callable[[Any, str], None], mesh: Mesh
+) -> None:
+    assert verdict(ask, put(spec), hint) is fits
+    with jax.set_mesh(mesh):
+        assert verdict(ask, put(spec), hint) is fits
+
+
+@ASKED
+@pytest.mark.parametrize(("spec", "hint", "fits"), LIES)
+def test_all_agree_on_an_array_on_explicit_axes(
+    spec: P, hint: str, fits: bool, ask: Callable[[Any, str], None]
+) -> None:
+    array = put(spec, mesh_of(EXPLICIT, EXPLICIT))
+    found = [verdict(ask, array, hint)]
+    run(jax.jit(lambda x: found.append(verdict(ask, x, hint)) or x), array)
+    assert found == [fits, fits]
+
+
+@ASKED
+@pytest.mark.parametrize(
+    "array",
+    [
+        pytest.param(x, id="NumPy"),
+        pytest.param(jnp.asarray(x), id="uncommitted"),
+        pytest.param(jax.device_put(x, jax.devices()[0]), id="on one device"),
+    ],
+)
+def test_an_array_that_lies_on_no_mesh_lies_as_any_hint_says(array: Any, ask: Callable[[Any, str], None]) -> None:
+    assert verdict(ask, array, "[b/dp] [d/tp]")
+
+
+def test_an_array_committed_to_one_device_is_not_sharded_over_a_mesh_that_is_known(mesh: Mesh) -> None:
+    array = jax.device_put(x, jax.devices()[3])
+    with jax.set_mesh(mesh):
+        assert check(array, "b d") is array
+        with fails(
+            ShardingError, "check: checked value is on device 3, not on the mesh, but its annotation says P('dp', None)"
+        ):
+            check(array, "[b/dp] d")
+
+
+@ASKED
+def test_an_axis_that_the_arrays_own_mesh_does_not_have_is_refused(ask: Callable[[Any, str], None], mesh: Mesh) -> None:
+    array = put(P("rows"), mesh_of(names=("rows", "columns")))
+    assert not verdict(ask, array, "[b/dp] d")
+    assert verdict(ask, array, "[b/rows] d")
+    with jax.set_mesh(mesh):
+        assert not verdict(ask, array, "[b/dp] d")
+        assert verdict(ask, array, "[b/rows] d")
+
+
+UNKNOWN = """\
+check: checked value names mesh axis 'dp', which is not among the mesh's axes 'rows', 'columns'
+
+    checked: "[b/dp] d"
+                 ^^
+    got f32[8,16]
+
+Mesh: rows=4, columns=2
+Hint: axes={'dp': ...} maps a name to mesh axes"""
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.grad], ids=["concrete", "traced", "differentiated"])
+def test_an_unknown_axis_is_told_with_the_arrays_own_mesh(wrap: Any) -> None:
+    array = put(P("rows"), mesh_of(names=("rows", "columns")))
+    with pytest.raises(MeshAxisError) as caught:
+        wrap(lambda x: check(x, "[b/dp] d").sum())(array)
+    assert str(caught.value) == UNKNOWN
+
+
+def test_an_unknown_axis_is_told_with_the_arrays_own_mesh_under_another(mesh: Mesh) -> None:
+    array = put(P("rows"), mesh_of(names=("rows", "columns")))
+    with jax.set_mesh(mesh), pytest.raises(MeshAxisError) as caught:
+        check(array, "[b/dp] d")
+    assert str(caught.value) == UNKNOWN
+
+
+def test_aliases_stand_for_the_axes_of_the_arrays_own_mesh() -> None:
+    array = put(P(("rows", "columns")), mesh_of(names=("rows", "columns")))
+    with axis_aliases(dp=("rows", "columns")):
+        assert check(array, "[b/dp] d") is array
+        run(compiled("[b/dp] d"), array)
+    with (
+        axis_aliases(dp="rows"),
+        fails_to_compile(
+            ShardingError,
+            "check: checked value is sharded P(('rows', 'columns'), None), but its annotation says P('rows', None)",
+        ),
+    ):
+        run(compiled("[b/dp] d"), array)
+
+
+def test_a_sharding_that_differs_is_told_with_the_arrays_own_mesh() -> None:
+    with pytest.raises(ShardingError) as caught:
+        check(put(P(None, "tp")), "[b/dp] d")
+    assert str(caught.value) == (
+        "check: checked value is sharded P(None, 'tp'), but its annotation says P('dp', None)\n\n"
+        '    checked: "[b/dp] d"\n'
+        "    got f32[8,16]\n\n"
+        "Mesh: dp=4, tp=2\n"
+        "Hint: place it by shard(x, hint)"
+    )
+
+
+def test_axes_of_size_one_make_no_difference() -> None:
+    row = mesh_of(shape=(8, 1))
+    check(put(P("dp"), row), "[b/dp] [d/tp]")
+    run(compiled("[b/dp] [d/tp]", "[b/tp,dp] d"), put(P("dp"), row))
+
+
+def test_an_array_in_the_memory_of_the_host_lies_as_well() -> None:
+    kinds = {memory.kind for memory in jax.devices()[0].addressable_memories()}
+    for kind in kinds:
+        array = jax.device_put(x, NamedSharding(mesh_of(), P("dp"), memory_kind=kind))
+        assert check(array, "[b/dp] d") is array
+        assert not isinstance(array, Float[Array, "b d"])
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["concrete", "traced"])
+@pytest.mark.parametrize("sign", "+-")
+def test_a_mark_over_an_auto_axis_is_refused(sign: str, wrap: Any) -> None:
+    line = f"check: checked value is marked '{sign}tp' in its annotation, but mesh axis 'tp' is of type Auto, "
+    with fails(ShardingError, line + "over which JAX has no such global array"):
+        wrap(lambda x: check(x, f"[b/dp] d {sign}tp"))(put(P("dp")))
+
+
+# Transformations that compute at once
+
+
+def test_a_gradient_that_is_worked_out_at_once_looks_at_the_value() -> None:
+    array = put(P("dp"))
+    grad = jax.grad(lambda x: (check(x, "[b/dp] d") ** 2).sum())
+    same(grad(array), 2 * x)
+    with fails(ShardingError, "check: checked value is sharded P('dp'), but its annotation says P(None, None)"):
+        jax.grad(lambda x: check(x, "b d").sum())(array)
+
+
+MAPPED = [
+    (0, "d", None),
+    (0, "[d/tp]", "P(None), but its annotation says P('tp')"),
+    (0, "[d/dp]", "P(None), but its annotation says P('dp')"),
+    (1, "[b/dp]", None),
+    (1, "b", "P('dp'), but its annotation says P(None)"),
+    (1, "[b/tp]", "P('dp'), but its annotation says P('tp')"),
+]
+
+
+@pytest.mark.parametrize(("at", "hint", "problem"), MAPPED)
+def test_under_vmap_the_mapped_dim_may_lie_in_any_way(at: int, hint: str, problem: str | None) -> None:
+    program = jax.vmap(lambda row: check(row, hint), in_axes=at, out_axes=at)
+    if problem is None:
+        same(program(put(P("dp"))), x)
+        return
+    with fails(ShardingError, f"check: checked value is sharded {problem}"):
+        program(put(P("dp")))
+
+
+@ASKED
+@pytest.mark.parametrize(("at", "hint", "problem"), MAPPED)
+def test_all_agree_on_a_value_that_is_mapped_and_differentiated_at_once(
+    at: int, hint: str, problem: str | None, ask: Callable[[Any, str], None]
+) -> None:
+    found: list[bool] = []
+
+    def row_sum(row: Any) -> Any:
+        found.append(verdict(ask, row, hint))
+        return row.sum()
+
+    jax.vmap(jax.grad(row_sum), in_axes=at)(put(P("dp")))
+    jax.grad(lambda x: jax.vmap(row_sum, in_axes=at)(x).sum())(put(P("dp")))
+    assert found == [problem is None] * 2
+
+
+VMAPS: dict[str, Callable[[Any, int], Any]] = {
+    "jit(vmap)": lambda f, at: jax.jit(jax.vmap(f, in_axes=at)),
+    "vmap(jit)": lambda f, at: jax.vmap(jax.jit(f), in_axes=at),
+    "jit(vmap(jit))": lambda f, at: jax.jit(jax.vmap(jax.jit(f), in_axes=at)),
+    "jit(vmap(grad))": lambda f, at: jax.jit(jax.vmap(jax.grad(lambda x: f(x).sum()), in_axes=at)),
+    "jit(grad(vmap))": lambda f, at: jax.jit(jax.grad(lambda x: jax.vmap(f, in_axes=at)(x).sum())),
+    "jit(vmap(cond))": lambda f, at: jax.jit(
+        jax.vmap(lambda x: jax.lax.cond(x.sum() > 0, f, lambda x: x, x), in_axes=at)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VMAPS)
+@pytest.mark.parametrize(("at", "hint", "problem"), MAPPED)
+def test_a_compiled_vmap_knows_which_dim_is_mapped(name: str, at: int, hint: str, problem: str | None) -> None:
+    program = VMAPS[name](lambda row: check(row, hint), at)
+    if problem is None:
+        run(program, put(P("dp")))
+        return
+    with fails_to_compile(ShardingError, f"check: checked value is sharded {problem}"):
+        run(program, put(P("dp")))
+
+
+@pytest.mark.parametrize(("hint", "fits"), [("[a/tp]", True), ("a", False), ("[a/dp]", False)])
+def test_several_dims_may_be_mapped(hint: str, fits: bool) -> None:
+    array = put(P("dp", None, "tp"), array=numbers(8, 4, 2))
+    twice = jax.vmap(jax.vmap(lambda row: check(row, hint), in_axes=0), in_axes=0)
+    assert (told(lambda: twice(array)) is None) is fits
+    assert (told(lambda: jax.jit(jax.vmap(jax.vmap(lambda row: check(row, hint))))(array)) is None) is fits
+
+
+def told(call: Callable[[], Any]) -> str | None:
+    """The first line of ours that a call ends with."""
+    try:
+        jax.block_until_ready(call())
+    except (ShardingError, MeshAxisError) as error:
+        return str(error).splitlines()[0]
+    except jax.errors.JaxRuntimeError as error:
+        ours = told_by(error)
+        assert ours is not None, error
+        return str(ours).splitlines()[0]
+    return None
+
+
+# Compiled programs on Auto axes
+
+
+@pytest.mark.parametrize(("spec", "hint", "fits"), LIES)
+def test_a_compiled_program_compares_as_jax_does(spec: P, hint: str, fits: bool) -> None:
+    answer = told(lambda: compiled(hint)(put(spec)))
+    assert (answer is None) is fits
+    wanted = P() if hint == "..." else {"b d": P()}.get(hint)
+    if wanted is not None:
+        assert (
+            jax.jit(lambda x: x * 2)(put(spec)).sharding.is_equivalent_to(NamedSharding(mesh_of(), wanted), 2) is fits
+        )
+
+
+WRONG = """\
+check: checked value is sharded P('dp', None), but its annotation says P(None, 'dp')
+
+    checked: "b [d/dp]"
+    got f32[8,16]
+
+Mesh: dp=4, tp=2
+Hint: constrain it by jax.lax.with_sharding_constraint(x, P(None, 'dp'))"""
+
+
+def test_jax_raises_its_own_error_with_the_whole_message() -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        compiled("b [d/dp]")(put(P("dp")))
+    assert f"ShardingError: {WRONG}\n" in str(caught.value)
+
+
+def test_an_error_of_jax_tells_which_of_ours_it_comes_from() -> None:
+    program = compiled("b [d/dp]")
+    for _ in range(2):  # JAX compiles again what failed
+        with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+            program(put(P("dp")))
+        ours = told_by(caught.value)
+        assert type(ours) is ShardingError
+        assert str(ours) == WRONG
+        assert [str(failure.subject) for failure in ours.failures] == ["checked"]
+
+
+def test_an_error_that_is_not_ours_is_told_so() -> None:
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        compiled("b [d/dp]")(put(P("dp")))
+    assert told_by(jax.errors.JaxRuntimeError("INTERNAL: out of memory")) is None
+
+
+def test_the_name_of_the_function_around_is_told() -> None:
+    @jax.jit
+    @typed
+    def step(x: Float[Array, "b d"]) -> Float[Array, "b d"]:
+        return check(x * 2, "[b/tp] d")
+
+    with fails_to_compile(
+        ShardingError, "step: checked value is sharded P('dp', None), but its annotation says P('tp', None)"
+    ):
+        step(put(P("dp")))
+
+
+def test_an_intermediate_value_lies_as_xla_has_it() -> None:
+    def product(hint: str) -> Any:
+        return jax.jit(lambda x, w: jnp.sin(check(x @ w, hint)))
+
+    w = put(P(None, "tp"), array=numbers(16, 6))
+    assert product("[b/dp] [f/tp]")(put(P("dp")), w).sharding.spec == P("dp", "tp")
+    assert told(lambda: product("[b/dp] f")(put(P("dp")), w)) == (
+        "check: checked value is sharded P('dp', 'tp'), but its annotation says P('dp', None)"
+    )
+
+
+def test_a_constraint_says_how_a_value_lies(mesh: Mesh) -> None:
+    def constrained(hint: str) -> Any:
+        return jax.jit(lambda x: check(jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("tp", "dp"))), hint))
+
+    assert told(lambda: constrained("[b/tp] [d/dp]")(put(P("dp")))) is None
+    assert told(lambda: constrained("[b/dp] d")(put(P("dp")))) == (
+        "check: checked value is sharded P('tp', 'dp'), but its annotation says P('dp', None)"
+    )
+
+
+@pytest.mark.parametrize(("spec", "hint", "fits"), LIES)
+def test_under_an_ambient_mesh_a_constraint_says_it_too(spec: P, hint: str, fits: bool, mesh: Mesh) -> None:
+    with jax.set_mesh(mesh):
+        program = jax.jit(lambda x: check(jax.lax.with_sharding_constraint(x, spec), hint))
+        assert (told(lambda: program(x)) is None) is fits
+
+
+def test_under_an_ambient_mesh_an_array_of_numpy_is_whole(mesh: Mesh) -> None:
+    with jax.set_mesh(mesh):
+        run(compiled("b d", "..."), x)
+        with fails_to_compile(
+            ShardingError, "check: checked value is sharded P(None, None), but its annotation says P('dp', None)"
+        ):
+            compiled("[b/dp] d")(x)
+
+
+SHUFFLED = Mesh(np.array(jax.devices())[[3, 1, 4, 0, 5, 7, 2, 6]].reshape(2, 2, 2), ("a", "b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint", "problem"),
+    [
+        (P(("c", "a"), "b"), "[m/c,a] [n/b]", None),
+        (P(None, ("b", "a", "c")), "m [n/b,a,c]", None),
+        (P(("c", "a"), "b"), "[m/a,c] [n/b]", "P(('c', 'a'), 'b'), but its annotation says P(('a', 'c'), 'b')"),
+        (P("b"), "m [n/b]", "P('b', None), but its annotation says P(None, 'b')"),
+    ],
+)
+def test_devices_in_another_order_are_those_of_the_mesh(spec: P, hint: str, problem: str | None) -> None:
+    with jax.set_mesh(SHUFFLED):
+        program = jax.jit(lambda x: check(jax.lax.with_sharding_constraint(x, spec), hint))
+        assert told(lambda: program(x)) == (None if problem is None else f"check: checked value is sharded {problem}")
+
+
+@pytest.mark.parametrize("kind", [AUTO, EXPLICIT])
+@pytest.mark.parametrize(
+    ("hint", "line"),
+    [
+        ("[b/dp] d", None),
+        ("b [d/dp]", "is sharded P('dp', None), but its annotation says P(None, 'dp')"),
+        ("[b/data] d", "names mesh axis 'data', which is not among the mesh's axes 'dp', 'tp'"),
+    ],
+)
+def test_in_shardings_tell_the_mesh_when_the_program_is_compiled(kind: AxisType, hint: str, line: str | None) -> None:
+    where = NamedSharding(mesh_of(kind, kind), P("dp"))
+    program = jax.jit(lambda x: check(x, hint), in_shardings=where)
+    answer = told(lambda: program(x))
+    assert answer == (None if line is None else f"check: checked value {line}")
+
+
+def test_a_dim_that_is_split_over_a_part_of_an_axis_is_told(mesh: Mesh) -> None:
+    def program(x: Any) -> Any:
+        return check(x.reshape(2, 4, 16), "a b d")
+
+    line = "check: checked value is sharded in (2, 2, 1) parts, which no PartitionSpec says, "
+    line += "but its annotation says P(None, None, None)"
+    assert told(lambda: jax.jit(program)(put(P("dp")))) == line
+    with jax.set_mesh(mesh):
+        assert told(lambda: jax.jit(lambda x: program(x))(put(P("dp")))) == line
+
+
+NO_MESH = """\
+check: checked value names mesh axes 'dp', 'tp' in its annotation, but no mesh is known
+
+    checked: "[b/dp] [d/tp]"
+    got f32[8,16]
+
+Hint: call it under jax.set_mesh(mesh), or with arguments placed by shard(x, hint, mesh)"""
+
+
+def test_without_a_mesh_brackets_cannot_be_compared() -> None:
+    with pytest.raises(MeshAxisError) as caught:
+        compiled("[b/dp] [d/tp]")(x)
+    assert str(caught.value) == NO_MESH
+
+
+def test_without_a_mesh_what_has_no_brackets_is_whole() -> None:
+    same(compiled("b d", "...")(x), 2 * x)
+
+
+def loss(x: Any) -> Any:
+    return (check(jnp.sin(x), "[b/dp] d") ** 2).sum()
+
+
+@jax.custom_vjp
+def doubled(x: Any) -> Any:
+    return check(2 * x, "[b/dp] d")
+
+
+doubled.defvjp(lambda x: (doubled(x), None), lambda _, g: (2 * g,))
+
+TRANSFORMED: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
+    "jit": jax.jit,
+    "jit(jit)": lambda f: jax.jit(lambda x: jax.jit(f)(x)),
+    "jit(grad)": lambda f: jax.jit(jax.grad(lambda x: f(x).sum())),
+    "grad(jit)": lambda f: jax.grad(lambda x: jax.jit(f)(x).sum()),
+    "jit(value_and_grad(remat))": lambda f: jax.jit(jax.value_and_grad(lambda x: jax.checkpoint(f)(x).sum())),
+    "jit(jvp)": lambda f: jax.jit(lambda x: jax.jvp(f, (x,), (x,))),
+    "jit(hessian)": lambda f: jax.jit(lambda x: jax.jvp(jax.grad(lambda x: f(x).sum()), (x,), (x,))[1]),
+    "jit(cond)": lambda f: jax.jit(lambda x: jax.lax.cond(x.sum() > 0, f, lambda x: x, x)),
+    "jit(while)": lambda f: jax.jit(
+        lambda x: jax.lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, f(c[1])), (0, x))
+    ),
+    "jit(fori)": lambda f: jax.jit(lambda x: jax.lax.fori_loop(0, 2, lambda _, x: f(x), x)),
+    "jit(scan)": lambda f: jax.jit(lambda x: jax.lax.scan(lambda x, _: (f(x), None), x, length=2)[0]),
+    "scan": lambda f: lambda x: jax.lax.scan(lambda x, _: (f(x), None), x, length=2)[0],
+    "lower.compile": lambda f: lambda x: jax.jit(f).lower(x).compile()(x),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_a_check_stands_in_every_transformation(name: str) -> None:
+    right = TRANSFORMED[name](lambda x: check(jnp.sin(x), "[b/dp] d"))
+    plain = TRANSFORMED[name](jnp.sin)
+    same(right(put(P("dp"))), plain(x))
+    line = "check: checked value is sharded P('dp', None), but its annotation says P(None, None)"
+    with fails_to_compile(ShardingError, line):
+        run(TRANSFORMED[name](lambda x: check(jnp.sin(x), "b d")), put(P("dp")))
+
+
+def test_a_check_stands_in_a_function_with_its_own_gradient() -> None:
+    gradient = jax.jit(jax.grad(lambda x: doubled(x).sum()))
+    same(gradient(put(P("dp"))), np.full_like(x, 2))
+    assert told(lambda: jax.jit(jax.grad(lambda x: doubled(x).sum()))(put(P(None, "dp")))) == (
+        "check: checked value is sharded P(None, 'dp'), but its annotation says P('dp', None)"
+    )
+
+
+def test_a_gradient_lies_as_jax_has_it() -> None:
+    def backward(hint: str) -> Any:
+        @jax.custom_vjp
+        def same_value(x: Any) -> Any:
+            return x
+
+        same_value.defvjp(lambda x: (x, None), lambda _, g: (check(g, hint),))
+        return jax.jit(jax.grad(lambda x: (same_value(x) ** 2).sum()))
+
+    assert told(lambda: backward("[b/dp] d")(put(P("dp")))) is None
+    assert told(lambda: backward("[b/tp] d")(put(P("dp")))) == (
+        "check: checked value is sharded P('dp', None), but its annotation says P('tp', None)"
+    )
+
+
+def test_of_two_checks_the_one_that_fails_is_told() -> None:
+    assert told(lambda: compiled("[b/dp] d", "b [d/tp]")(put(P("dp")))) == (
+        "check: checked value is sharded P('dp', None), but its annotation says P(None, 'tp')"
+    )
+    assert told(lambda: compiled("[b/dp] d", "[b/dp] d")(put(P("dp")))) is None
+
+
+def test_a_leaf_is_told_by_its_path() -> None:
+    tree = {"a": put(P("dp")), "b": [put(P("dp")), put(P(None, "tp"))]}
+    program = jax.jit(lambda tree: check(tree, PyTree[Float[Array, "[b/dp] d"]]))
+    assert told(lambda: program(tree)) == (
+        "check: checked['b'][1] is sharded P(None, 'tp'), but its annotation says P('dp', None)"
+    )
+
+
+def test_a_prng_key_lies_as_other_arrays_do() -> None:
+    keys = put(P("dp"), array=jax.random.split(jax.random.key(0), 8))
+    assert told(lambda: jax.jit(lambda k: check(k, "[b/dp]"))(keys)) is None
+    assert told(lambda: jax.jit(lambda k: check(k, "b"))(keys)) == (
+        "check: checked value is sharded P('dp'), but its annotation says P(None)"
+    )
+
+
+UNION = Float[Array, "b [d/dp]"] | Float[Array, "[b/dp] d"]
+PAIRS = tuple[Float[Array, "b [d/dp]"], int] | tuple[Float[Array, "[b/dp] d"], int]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "hint"), [(lambda x: x, UNION), (lambda x: [x], list[UNION]), (lambda x: (x, 1), PAIRS)]
+)
+def test_any_member_of_a_union_may_say_how_a_value_lies(wrap: Callable[[Any], Any], hint: Any) -> None:
+    @jax.jit
+    def program(x: Any) -> Any:
+        check(wrap(x), hint)
+        return x
+
+    assert told(lambda: program(put(P("dp")))) is None
+    assert told(lambda: program(put(P(None, "dp")))) is None
+    problem = "is sharded P('tp', None), but its annotation says"
+    assert problem in (told(lambda: program(put(P("tp")))) or "")
+
+
+def test_an_optional_value_is_compared_with_its_own_hint() -> None:
+    hint = tuple[Float[Array, "[b/dp] d"], Float[Array, "b [d/dp]"]] | None
+    arrays = (put(P("dp")), put(P("dp")))
+    assert told(lambda: jax.jit(lambda pair: check(pair, hint))(arrays)) == (
+        "check: checked[1] is sharded P('dp', None), but its annotation says P(None, 'dp')"
+    )
+
+
+@pytest.mark.parametrize("trace", [jax.eval_shape, lambda f, x: jax.make_jaxpr(f)(x)], ids=["eval_shape", "make_jaxpr"])
+def test_a_program_that_is_only_traced_asks_nothing(trace: Any) -> None:
+    trace(lambda x: check(x, "[b/tp] d"), put(P("dp")))
+
+
+def test_only_check_asks() -> None:
+    @typed
+    def helper(x: Float[Array, "[b/tp] d"]) -> Float[Array, "[b/tp] d"]:
+        assert isinstance(x, Float[Array, "[b/tp] d"])
+        return x
+
+    assert told(lambda: jax.jit(lambda x: beartype(helper)(x))(put(P("dp")))) is None
+
+
+# One device
+
+
+ONE = mesh_of(shape=(1, 1))
+
+
+def test_on_one_device_every_sharding_is_the_same() -> None:
+    program = compiled("[b/dp] d", "b [d/dp,tp]", "b d")
+    assert "ask_sharding" not in str(jax.make_jaxpr(program)(put(P("dp"), ONE)))
+    run(program, put(P("dp"), ONE))
+    run(jax.jit(lambda x: check(x, "[b/dp] d"), in_shardings=NamedSharding(ONE, P())), x)
+    with jax.set_mesh(ONE):
+        run(compiled("[b/dp] d", "b d"), x)
+
+
+def test_on_one_device_an_unknown_axis_is_refused() -> None:
+    line = "check: checked value names mesh axis 'data', which is not among the mesh's axes 'dp', 'tp'"
+    with fails(MeshAxisError, line):
+        compiled("[b/data] d")(put(P("dp"), ONE))
+    with fails(MeshAxisError, line):
+        jax.jit(lambda x: check(x, "[b/data] d"), in_shardings=NamedSharding(ONE, P()))(x)
+
+
+ALONE = """
+import jax, numpy as np
+from typedshmap import check
+program = jax.jit(lambda x: check(2 * x, "b d"))
+print("ask_sharding" in str(jax.make_jaxpr(program)(np.ones((4, 2)))), program(np.ones((4, 2))).sum())
+"""
+
+
+def test_where_there_is_one_device_only_nothing_is_asked() -> None:
+    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    ended = subprocess.run([sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.stdout.split() == ["False", "16.0"], ended.stderr
+
+
+# Explicit axes
+
+
+def test_a_type_on_explicit_axes_tells_at_trace_time() -> None:
+    array = put(P("dp", "tp"), mesh_of(EXPLICIT, EXPLICIT))
+    program = jax.jit(lambda x: check(jnp.sin(x), "[b/dp] [d/tp]"))
+    assert "ask_sharding" not in str(jax.make_jaxpr(program)(array))
+    assert program(array).sharding.spec == P("dp", "tp")
+    with fails(ShardingError, "check: checked value is sharded P('dp', 'tp'), but its annotation says P('dp', None)"):
+        jax.eval_shape(lambda x: check(jnp.sin(x), "[b/dp] d"), array)
+
+
+def test_an_explicit_mesh_without_devices_tells_as_well() -> None:
+    mesh = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(EXPLICIT, EXPLICIT))
+    like = jax.ShapeDtypeStruct((8, 16), "float32", sharding=NamedSharding(mesh, P("dp")))
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert jax.eval_shape(lambda x: check(x, "[b/dp] d"), like).shape == (8, 16)
+        with fails(
+            ShardingError, "check: checked value is sharded P('dp', None), but its annotation says P('tp', None)"
+        ):
+            jax.eval_shape(lambda x: check(x, "[b/tp] d"), like)
+
+
+MIXED = [
+    (P("dp", "tp"), "[b/dp] [d/tp]", True),
+    (P("dp", "tp"), "[b/dp] d", False),
+    (P("dp", "tp"), "b [d/tp]", False),
+    (P(("dp", "tp")), "[b/dp,tp] d", True),
+    (P(("dp", "tp")), "[b/tp,dp] d", False),
+    (P(("tp", "dp")), "[b/tp,dp] d", True),
+    (P("tp"), "[b/tp] d", True),
+    (P("tp"), "b d", False),
+]
+
+
+@pytest.mark.parametrize("kinds", [(EXPLICIT, AUTO), (AUTO, EXPLICIT)], ids=["dp", "tp"])
+@pytest.mark.parametrize(("spec", "hint", "fits"), MIXED)
+def test_axes_of_both_types_are_compared(spec: P, hint: str, fits: bool, kinds: tuple[AxisType, AxisType]) -> None:
+    array = put(spec, mesh_of(*kinds))
+    assert isinstance(array, Float[Array, hint]) is fits
+    assert (told(lambda: jax.jit(lambda x: check(x, hint))(array)) is None) is fits
+
+
+@pytest.mark.parametrize("kind", [AUTO, EXPLICIT])
+@pytest.mark.parametrize(
+    ("hint", "problem"),
+    [
+        ("b f +dp", None),
+        ("b f", "is sharded P(None, None, unreduced={'dp'}), but its annotation says P(None, None)"),
+        ("b [f/dp]", "is sharded P(None, None, unreduced={'dp'}), but its annotation says P(None, 'dp')"),
+        (
+            "b f -dp",
+            "is sharded P(None, None, unreduced={'dp'}), but its annotation says P(None, None, reduced={'dp'})",
+        ),
+    ],
+)
+def test_a_sum_that_is_owed_over_an_explicit_axis_is_in_the_type(
+    hint: str, problem: str | None, kind: AxisType
+) -> None:
+    mesh = mesh_of(EXPLICIT, kind)
+
+    @jax.jit
+    def program(x: Any, w: Any) -> Any:
+        owed = jnp.einsum("bm,mf->bf", x, w, out_sharding=P(None, None, unreduced={"dp"}))
+        return jax.reshard(check(owed, hint), P(None, None))
+
+    with jax.set_mesh(mesh):
+        args = put(P(None, "dp"), mesh), put(P("dp"), mesh, numbers(16, 6))
+        assert told(lambda: program(*args)) == (None if problem is None else f"check: checked value {problem}")
+
+
+@pytest.mark.parametrize("sign", "+-")
+def test_a_value_whose_type_knows_no_mesh_bears_no_mark(sign: str) -> None:
+    mesh, word = mesh_of(EXPLICIT, EXPLICIT), {"+": "unreduced", "-": "reduced"}[sign]
+    line = "check: checked value is neither unreduced nor reduced in JAX's type, but its annotation says "
+    line += f"P(None, None, {word}={{'dp'}})"
+    program = jax.jit(lambda x: check(x, f"b d {sign}dp"), in_shardings=NamedSharding(mesh, P()))
+    assert told(lambda: program(x)) == line
+    with jax.set_mesh(mesh):
+        assert told(lambda: jax.jit(lambda x: check(x, f"b d {sign}dp"))(x)) == line
+
+
+def test_of_axes_of_both_types_only_explicit_ones_are_known_at_trace_time() -> None:
+    array = put(P("dp", "tp"), mesh_of(EXPLICIT, AUTO))
+    seen: list[bool] = []
+    hints = ["[b/dp] [d/tp]", "[b/dp] d", "[b/dp,tp] d", "[b/tp,dp] d", "b [d/tp]"]
+    jax.eval_shape(lambda x: seen.extend(isinstance(x, Float[Array, hint]) for hint in hints), array)
+    assert seen == [True, True, True, True, False]
+
+
+# Meshes without devices, and programs that are exported
+
+
+@pytest.mark.parametrize("hint", ["[b/dp] d", "b [d/tp]"])
+def test_a_mesh_without_devices_has_nobody_to_ask(hint: str) -> None:
+    mesh = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AUTO, AUTO))
+    like = jax.ShapeDtypeStruct((8, 16), "float32", sharding=NamedSharding(mesh, P("dp")))
+    lowered = compiled(hint).trace(like).lower(lowering_platforms=("tpu",))
+    assert lowered.as_text() == jax.jit(plain_program).trace(like).lower(lowering_platforms=("tpu",)).as_text()
+
+
+def plain_program(x: Any) -> Any:
+    return x * 2
+
+
+plain_program.__name__ = "program"
+
+
+def test_a_mesh_without_devices_knows_its_axes() -> None:
+    mesh = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AUTO, AUTO))
+    like = jax.ShapeDtypeStruct((8, 16), "float32", sharding=NamedSharding(mesh, P("dp")))
+    line = "check: checked value names mesh axis 'data', which is not among the mesh's axes 'dp', 'tp'"
+    with fails(MeshAxisError, line):
+        jax.eval_shape(lambda x: check(x, "[b/data] d"), like)
+
+
+def test_an_exported_program_asks_nothing() -> None:
+    exported = jax.export.export(compiled("[b/tp] d"))(put(P("dp")))
+    same(jax.jit(exported.call)(put(P("dp"))), 2 * x)
+
+
+# Manual regions
+
+
+def test_in_a_manual_region_nothing_is_asked(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def body(x: Float[Array, "[b/dp] d"]) -> Float[Array, "[b/dp] d"]:
+        return check(2 * x, "[b/dp] d")
+
+    assert "ask_sharding" not in str(jax.make_jaxpr(body)(x))
+    same(jax.jit(lambda x: body(x))(put(P("dp"))), 2 * x)
+
+
+def test_in_a_region_that_is_manual_over_some_axes_nothing_is_asked(mesh: Mesh) -> None:
+    @partial(typed_shard_map, mesh=mesh, axis_names={"dp"})
+    def body(x: Float[Array, "[b/dp] d"]) -> Float[Array, "[b/dp] d"]:
+        return check(2 * x, "[b/dp] [d/tp]")
+
+    assert "ask_sharding" not in str(jax.make_jaxpr(body)(x))
+    same(jax.jit(lambda x: body(x))(put(P("dp"))), 2 * x)
+
+
+# What it costs
+
+
+def test_a_check_leaves_the_compiled_program_as_it_is() -> None:
+    def program(x: Any, w: Any, v: Any) -> Any:
+        return jax.nn.relu(x @ w) @ v
+
+    def checked(x: Any, w: Any, v: Any) -> Any:
+        h = check(jax.nn.relu(check(x @ w, "[b/dp] [f/tp]")), "[b/dp] [f/tp]")
+        return check(h @ v, "[b/dp] m")
+
+    checked.__name__ = checked.__qualname__ = "program"
+    args = put(P("dp")), put(P(None, "tp"), array=numbers(16, 32)), put(P("tp"), array=numbers(32, 16))
+    texts = [jax.jit(f).lower(*args).compile().as_text() for f in (program, checked)]
+    assert operations(texts[0]) == operations(texts[1])
+    assert "all-reduce" in operations(texts[0])
+
+
+def operations(text: str) -> list[str]:
+    """The operations of a compiled program, in order of their names."""
+    lines = (line.split(" = ", 1)[1] for line in text.splitlines() if " = " in line and line.startswith(" "))
+    return sorted(line.split("(")[0].split()[-1] for line in lines)

@@ -1,0 +1,1305 @@
+"""`typed_jit` compiles what `jax.jit` compiles with the shardings of the hints, and checks both sides."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypedDict
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from expecting import fails, numbers, same
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    AnnotationSyntaxError,
+    Array,
+    DtypeError,
+    Float,
+    Int,
+    Key,
+    MeshAxisError,
+    PyTree,
+    ScalarLike,
+    ShapeError,
+    ShardingError,
+    StructureError,
+    axis_aliases,
+    axis_rules,
+    check,
+    psum,
+    size,
+    sizes,
+    typed,
+    typed_jit,
+    typed_shard_map,
+)
+
+X = Float[Array, "[b/dp] m"]
+W = Float[Array, "m [f/tp]"]
+Y = Float[Array, "[b/dp] [f/tp]"]
+x, w = numbers(8, 16), numbers(16, 32)
+
+
+def mesh_of(*shape: int, kind: AxisType = AxisType.Auto, devices: Any = None) -> Mesh:
+    found = np.array(jax.devices() if devices is None else devices)[: int(np.prod(shape))]
+    return Mesh(found.reshape(shape), ("dp", "tp"), axis_types=(kind,) * 2)
+
+
+MESH = mesh_of(4, 2)
+EXPLICIT = mesh_of(4, 2, kind=AxisType.Explicit)
+
+
+def placed(array: Any, *spec: Any, mesh: Mesh = MESH) -> jax.Array:
+    return jax.device_put(array, NamedSharding(mesh, P(*spec)))
+
+
+def on(*spec: Any, mesh: Any = MESH) -> NamedSharding:
+    return NamedSharding(mesh, P(*spec))
+
+
+def multiply(x: X, w: W) -> Y:
+    return x @ w
+
+
+class Weights(NamedTuple):
+    w: W
+    bias: Float[Array, "[f/tp]"]
+
+
+class Batch(TypedDict):
+    x: X
+    y: Y
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    w: W
+    name: str = dataclasses.field(metadata={"static": True}, default="state")
+
+
+weights = Weights(w, numbers(32))
+
+
+class Counted:
+    """A function that counts how often its body runs."""
+
+    def __init__(self, body: Callable[..., Any] = lambda x, w: x @ w) -> None:
+        self.body, self.runs = body, 0
+
+    def jitted(self, **options: Any) -> Callable[..., Any]:
+        def count(x: X, w: W, n: int = 1, s: str = "") -> Y:
+            self.runs += 1
+            return self.body(x, w) * n
+
+        return typed_jit(count, **{"mesh": MESH, **options})
+
+
+# The program is that of jax.jit
+
+
+def affine(weights: Weights, x: X) -> Y:
+    return x @ weights.w + weights.bias
+
+
+def pair(x: X, y: Y) -> tuple[X, dict[str, Y]]:
+    return x * 2, {"y": y + 1}
+
+
+def summed(x: X, y: Y) -> Float[Array, ""]:
+    return x.sum() * y.sum()
+
+
+def of_batch(batch: Batch) -> Batch:
+    return {"x": batch["x"] + 1, "y": batch["y"]}
+
+
+def named(weights: Weights) -> Weights:
+    return Weights(weights.w * 2, weights.bias)
+
+
+def stepped(state: State, x: X) -> State:
+    return dataclasses.replace(state, w=state.w + x.sum())
+
+
+def trees(tree: PyTree[Float[Array, "... [b/dp]"]]) -> PyTree[Float[Array, "... [b/dp]"]]:
+    return jax.tree.map(jnp.sin, tree)
+
+
+def over_both(x: Float[Array, "[b/dp,tp] m"]) -> list[Float[Array, "m [b/tp,dp]"]]:
+    return [x.T, x.T * 2]
+
+
+def sampled(key: Key[Array, ""]) -> Float[Array, "[b/dp]"]:
+    return jax.random.normal(key, (8,))
+
+
+def scanned(x: X) -> X:
+    return jax.lax.scan(lambda carry, _: (jnp.tanh(carry), None), x, None, length=3)[0]
+
+
+def absent(x: X, w: W | None = None) -> X:
+    return x if w is None else x + w.sum()
+
+
+dp, tp, whole = on("dp", None), on(None, "tp"), on()
+both = on("dp", "tp")
+PROGRAMS: list[tuple[Callable[..., Any], tuple[Any, ...], Any, Any]] = [
+    (multiply, (x, w), (dp, tp), both),
+    (affine, (weights, x), (Weights(tp, on("tp")), dp), both),
+    (pair, (x, numbers(8, 32)), (dp, both), (dp, {"y": both})),
+    (summed, (x, numbers(8, 32)), (dp, both), whole),
+    (of_batch, ({"x": x, "y": numbers(8, 32)},), ({"x": dp, "y": both},), {"x": dp, "y": both}),
+    (named, (weights,), (Weights(tp, on("tp")),), Weights(tp, on("tp"))),
+    (stepped, (State(w), x), (State(tp), dp), State(tp)),
+    (trees, ([numbers(3, 8), {"a": numbers(8)}],), ([tp_ := on(None, "dp"), {"a": on("dp")}],), [tp_, {"a": on("dp")}]),
+    (over_both, (numbers(8, 4),), (on(("dp", "tp"), None),), [on(None, ("tp", "dp"))] * 2),
+    (sampled, (jax.random.key(0),), (whole,), on("dp")),
+    (scanned, (x,), (dp,), dp),
+    (absent, (x, None), (dp, None), dp),
+    (absent, (x, w), (dp, tp), dp),
+]
+NAMES = [f"{program[0].__name__}-{at}" for at, program in enumerate(PROGRAMS)]
+
+
+@pytest.mark.parametrize(("function", "args", "ins", "outs"), PROGRAMS, ids=NAMES)
+def test_the_lowered_text_is_that_of_jax_jit_with_shardings(function: Any, args: Any, ins: Any, outs: Any) -> None:
+    by_hand = jax.jit(function, in_shardings=ins, out_shardings=outs).lower(*args)
+    assert typed_jit(function, mesh=MESH).lower(*args).as_text() == by_hand.as_text()
+
+
+@pytest.mark.parametrize(("function", "args", "ins", "outs"), PROGRAMS, ids=NAMES)
+def test_values_and_shardings_are_those_of_jax_jit(function: Any, args: Any, ins: Any, outs: Any) -> None:
+    expected = jax.block_until_ready(jax.jit(function, in_shardings=ins, out_shardings=outs)(*args))
+    got = jax.block_until_ready(typed_jit(function, mesh=MESH)(*args))
+    same(got, expected)
+    assert jax.tree.map(lambda a: a.sharding, got) == jax.tree.map(lambda a: a.sharding, expected)
+
+
+def test_a_text_with_another_sharding_is_told_apart() -> None:
+    by_hand = jax.jit(multiply, in_shardings=(dp, tp), out_shardings=dp).lower(x, w)
+    assert typed_jit(multiply, mesh=MESH).lower(x, w).as_text() != by_hand.as_text()
+
+
+def test_the_text_on_an_explicit_mesh_is_that_of_jax_jit() -> None:
+    shardings = {"in_shardings": (on("dp", mesh=EXPLICIT), on(None, "tp", mesh=EXPLICIT))}
+    by_hand = jax.jit(multiply, **shardings, out_shardings=on("dp", "tp", mesh=EXPLICIT))
+    put = placed(x, "dp", None, mesh=EXPLICIT), placed(w, None, "tp", mesh=EXPLICIT)
+    expected = by_hand.lower(*put).as_text()
+    structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in put]
+    ours = typed_jit(multiply, mesh=EXPLICIT)
+    assert [ours.lower(*args).as_text() == expected for args in (put, (x, w), structs)] == [True] * 3
+
+
+def test_the_text_with_donation_is_that_of_jax_jit() -> None:
+    by_hand = jax.jit(scanned, in_shardings=dp, out_shardings=dp, donate_argnums=0).lower(x).as_text()
+    assert typed_jit(scanned, mesh=MESH, donate_argnums=0).lower(x).as_text() == by_hand
+    assert "tf.aliasing_output" in by_hand or "jax.buffer_donor" in by_hand
+
+
+# Arguments
+
+
+def everything(a: X, /, b: X, *rest: X, c: X, d: float = 2.0, **more: X) -> X:
+    return (a + b + sum(rest) + c + sum(more.values())) * d
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "expected"),
+    [
+        ((x, x), {"c": x}, 6 * x),
+        ((x,), {"b": x, "c": x, "d": 1.0}, 3 * x),
+        ((x, x, x, x), {"c": x, "z": x, "y": x}, 14 * x),
+        ((x, x), {"c": x, "a": x}, 8 * x),
+    ],
+)
+def test_arguments_come_in_every_way(args: Any, kwargs: Any, expected: np.ndarray) -> None:
+    got = typed_jit(everything, mesh=MESH)(*args, **kwargs)
+    same(got, expected)
+    assert got.sharding.is_equivalent_to(dp, 2)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [x, x.astype(np.float64), jnp.asarray(x), placed(x, "dp"), jax.device_put(x)],
+    ids=["numpy", "numpy of another width", "uncommitted", "placed", "put without a place"],
+)
+def test_what_is_not_placed_is_placed(given: Any) -> None:
+    got = typed_jit(multiply, mesh=MESH)(given, w)
+    same(got, x @ w)
+    assert got.sharding.is_equivalent_to(both, 2)
+
+
+def test_python_scalars_are_arrays_where_the_hint_says_so() -> None:
+    @typed_jit(mesh=MESH)
+    def scale(x: X, s: ScalarLike) -> X:
+        return x * s
+
+    same(scale(x, 3), x * 3)
+
+
+def test_an_argument_hinted_any_is_traced_and_its_sharding_left_to_jax() -> None:
+    runs = []
+
+    @typed_jit(mesh=MESH)
+    def add(x: X, more: Any) -> X:
+        runs.append(more)
+        return x + more["n"] + more["w"].sum()
+
+    for n in (1, 2):
+        same(add(x, {"n": n, "w": placed(w, "tp")}), x + n + w.sum())
+    assert len(runs) == 1
+
+
+def test_an_any_argument_that_jax_does_not_take_is_named() -> None:
+    @typed_jit(mesh=MESH)
+    def add(x: X, more: Any) -> X:
+        return x
+
+    with fails(StructureError, "add: argument 'more['s']' is 'a' (str), but annotated as Any, and so traced"):
+        add(x, {"s": "a"})
+
+
+def test_static_leaves_among_arrays_are_values_in_the_body() -> None:
+    seen = []
+
+    @typed_jit(mesh=MESH)
+    def scale(pair: tuple[X, int | str]) -> X:
+        seen.append(pair[1])
+        return pair[0]
+
+    for given in (2, 2, "a", 3):
+        same(scale((x, given)), x)
+    assert seen == [2, "a", 3]
+
+
+class Model:
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    @typed_jit(mesh=MESH)
+    def apply(self, x: X) -> X:
+        return x * self.scale
+
+    @staticmethod
+    @typed_jit(mesh=MESH)
+    def alone(x: X) -> X:
+        return x + 1
+
+
+def test_methods_are_compiled_per_instance() -> None:
+    one, two = Model(2.0), Model(3.0)
+    same((one.apply(x), two.apply(x=x), Model.alone(x), one.alone(x)), (2 * x, 3 * x, x + 1, x + 1))
+
+
+def test_the_arrays_of_a_module_are_traced() -> None:
+    runs = []
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Layer:
+        w: W
+
+        @typed_jit(mesh=MESH)
+        def apply(self, x: X) -> Y:
+            runs.append(1)
+            return x @ self.w
+
+    same((Layer(w).apply(x), Layer(w * 2).apply(x)), (x @ w, 2 * x @ w))
+    assert len(runs) == 1
+
+
+def test_a_partial_has_the_hints_of_its_function() -> None:
+    half = typed_jit(functools.partial(everything, x, c=x), mesh=MESH)
+    same(half(x), 6 * x)
+
+
+# Static values
+
+
+@pytest.mark.parametrize(
+    ("values", "runs"),
+    [
+        ((1, 1, 1), 1),
+        ((1, 2, 1, 2), 2),
+        ((1, True), 2),
+        ((-1, -1), 1),
+    ],
+)
+def test_another_static_value_is_another_trace(values: tuple[Any, ...], runs: int) -> None:
+    counted = Counted()
+    jitted = counted.jitted()
+    for n in values:
+        same(jitted(x, w, n), x @ w * n)
+    assert counted.runs == runs
+
+
+def test_negative_zero_is_another_static_value() -> None:
+    @typed_jit(mesh=MESH)
+    def full(x: X, value: float) -> X:
+        return jnp.full_like(x, value)
+
+    assert not np.signbit(full(x, 0.0)).any()
+    assert np.signbit(full(x, -0.0)).all()
+
+
+def test_static_containers_are_compared_by_value() -> None:
+    runs = []
+
+    @typed_jit(mesh=MESH)
+    def fold(x: X, by: list[int], names: dict[str, int]) -> X:
+        runs.append(1)
+        return x * sum(by) + names["a"]
+
+    for by in ([1, 2], [1, 2], [1, 3]):
+        same(fold(x, by, {"a": 4}), x * sum(by) + 4)
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("option", [{"static_argnums": 1}, {"static_argnums": (-1,)}, {"static_argnames": "n"}])
+def test_static_parameters_are_chosen_as_for_jax_jit(option: dict[str, Any]) -> None:
+    def repeat(x: X, n: Any) -> X:
+        return x * len(range(n))
+
+    jitted = typed_jit(repeat, mesh=MESH, **option)
+    same((jitted(x, 2), jitted(x, n=3)), (2 * x, 3 * x))
+
+
+def test_static_parameters_may_stand_among_many() -> None:
+    def fold(x: X, *more: Any) -> X:
+        return x * len(range(more[0])) + more[1]
+
+    same(typed_jit(fold, mesh=MESH, static_argnums=1)(x, 2, 3.0), 2 * x + 3)
+
+
+class Bag:
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_static_value_without_a_hash_is_named() -> None:
+    @typed_jit(mesh=MESH)
+    def hold(x: X, bag: Bag) -> X:
+        return x
+
+    with fails(StructureError, "hold: argument 'bag' is static, and a Bag has no hash"):
+        hold(x, Bag())
+
+
+def test_another_static_field_is_another_trace() -> None:
+    seen = []
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Named:
+        w: W
+        names: list[str] = dataclasses.field(metadata={"static": True}, default_factory=list)
+
+    @typed_jit(mesh=MESH)
+    def f(named: Named) -> W:
+        seen.append(named.names)
+        return named.w
+
+    for names in (["a"], ["a"], ["b"]):
+        same(f(Named(w, names)), w)
+    assert seen == [["a"], ["b"]]
+
+
+def test_each_member_of_a_union_has_its_sharding() -> None:
+    @typed_jit(mesh=MESH)
+    def double(x: Float[Array, "[b/dp] 16"] | Float[Array, "b [m/tp]"]) -> Float[Array, "..."]:
+        return x * 2
+
+    for given, spec in ((x, P("dp", None)), (w, P(None, "tp")), (x, P("dp", None))):
+        same(double(given), given * 2)
+        lowered = double.lower(given).compile()
+        assert lowered.input_shardings[0][0].spec == spec
+
+
+def test_an_array_for_a_static_parameter_is_refused() -> None:
+    line = "count: argument 'n' is an array, but its annotation int holds none, so the argument is static"
+    with fails(StructureError, line):
+        Counted().jitted()(x, w, jnp.ones(()))
+
+
+# Donation
+
+
+@pytest.mark.parametrize(
+    "option", [{"donate_argnums": 1}, {"donate_argnums": -2}, {"donate_argnames": ("x",)}], ids=str
+)
+def test_a_donated_argument_gives_its_buffers_away(option: dict[str, Any]) -> None:
+    def add(n: int, x: X, y: X) -> X:
+        return x + n + y
+
+    jitted, given, kept = typed_jit(add, mesh=MESH, **option), placed(x, "dp"), placed(x, "dp")
+    same(jitted(1, given, kept), x + 1 + x)
+    assert (given.is_deleted(), kept.is_deleted()) == (True, False)
+
+
+def test_donation_reaches_keywords_and_many_arguments() -> None:
+    def add(x: X, *rest: X, last: X) -> X:
+        return x + rest[0] + rest[1] * last
+
+    def deleted(**options: Any) -> list[bool]:
+        given = [placed(x, "dp") for _ in range(4)]
+        jax.block_until_ready(typed_jit(add, mesh=MESH, **options)(*given[:3], last=given[3]))
+        return [each.is_deleted() for each in given]
+
+    assert deleted(donate_argnums=(-1,)) == [False, False, True, False]
+    assert deleted(donate_argnums=1) == [False, True, False, False]
+    assert deleted(donate_argnums=0) == [True, False, False, False]
+    assert deleted(donate_argnames="last") == [False, False, False, True]
+
+
+def test_donation_of_a_tree_gives_all_of_it_away() -> None:
+    given = Weights(placed(w, None, "tp"), placed(weights.bias, "tp"))
+    jax.block_until_ready(typed_jit(named, mesh=MESH, donate_argnames="weights")(given))
+    assert [each.is_deleted() for each in given] == [True, True]
+
+
+# Options
+
+
+def two(x: X, n: int) -> X:
+    return x * n
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "line"),
+    [
+        (
+            {"in_shardings": dp},
+            StructureError,
+            "two: in_shardings= is what the hints say, so that typed_jit does not take it",
+        ),
+        ({"out_shardings": dp}, StructureError, None),
+        (
+            {"static_argnames": "z"},
+            StructureError,
+            "two: static_argnames= names 'z', which is none of its parameters ('x', 'n')",
+        ),
+        ({"donate_argnums": 2}, StructureError, "two: donate_argnums= has 2, but two takes 2 by position"),
+        ({"donate_argnums": "x"}, StructureError, "two: donate_argnums= wants a number, or several; got 'x'"),
+        ({"static_argnames": 1}, StructureError, "two: static_argnames= wants a parameter's name, or several; got 1"),
+        (
+            {"static_argnames": "n", "donate_argnums": 1},
+            StructureError,
+            "two: parameter 'n' is both static and donated, but no static one has buffers",
+        ),
+        ({"unknown": 1}, TypeError, "jit() got an unexpected keyword argument 'unknown'"),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_refused_when_decorating(
+    options: dict[str, Any], error: type[Exception], line: str | None
+) -> None:
+    with pytest.raises(error) as caught:
+        typed_jit(two, mesh=MESH, **options)
+    assert line is None or str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ({"static_argnames": "x"}, "two: parameter 'x' is to be static, but its hint holds arrays"),
+        ({"donate_argnames": "n"}, "two: parameter 'n' is to be donated, but its hint holds no arrays"),
+    ],
+)
+def test_options_that_contradict_a_hint_are_refused(option: dict[str, Any], line: str) -> None:
+    with fails(StructureError, line):
+        typed_jit(two, mesh=MESH, **option)(x, 1)
+
+
+def test_options_are_handed_on() -> None:
+    jitted = typed_jit(
+        multiply, mesh=MESH, keep_unused=True, inline=True, compiler_options={"xla_embed_ir_in_executable": True}
+    )
+    same(jitted(x, w), x @ w)
+
+
+def test_a_parameter_without_a_hint_is_refused_when_decorating() -> None:
+    with fails(AnnotationSyntaxError, "bare: parameter 'y' has no hint"):
+
+        @typed_jit
+        def bare(x: X, y) -> X:  # type: ignore[no-untyped-def]
+            return x
+
+
+# The mesh
+
+
+def test_the_mesh_is_the_ambient_one() -> None:
+    counted = Counted()
+    jitted = counted.jitted(mesh=None)
+    for mesh in (MESH, mesh_of(2, 4), mesh_of(4, 2, devices=jax.devices()[::-1]), MESH):
+        with jax.set_mesh(mesh):
+            got = jitted(x, w)
+        same(got, x @ w)
+        assert got.sharding == NamedSharding(mesh, P("dp", "tp"))
+    assert counted.runs == 3
+
+
+def test_the_mesh_is_the_arguments_own() -> None:
+    jitted = Counted().jitted(mesh=None)
+    for mesh in (MESH, mesh_of(2, 4)):
+        assert jitted(placed(x, "dp", mesh=mesh), w).sharding == NamedSharding(mesh, P("dp", "tp"))
+
+
+def test_an_abstract_mesh_takes_its_devices_from_the_arguments() -> None:
+    abstract = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    got = Counted().jitted(mesh=abstract)(placed(x, "dp"), w)
+    assert got.sharding == both
+    same(got, x @ w)
+
+
+def test_a_one_device_mesh_will_do() -> None:
+    one = mesh_of(1, 1)
+    got = typed_jit(multiply, mesh=one)(x, w)
+    same(got, x @ w)
+    assert got.sharding == NamedSharding(one, P("dp", "tp"))
+
+
+def test_no_mesh_is_an_error() -> None:
+    line = "count: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one"
+    with fails(MeshAxisError, line):
+        Counted().jitted(mesh=None)(x, w)
+
+
+def test_a_mesh_that_contradicts_the_ambient_one_is_an_error() -> None:
+    line = "count: its mesh (dp=4, tp=2; Auto) contradicts the ambient one (dp=2, tp=4; Auto)"
+    with jax.set_mesh(mesh_of(2, 4)), fails(MeshAxisError, line):
+        Counted().jitted()(x, w)
+
+
+def test_a_mesh_without_devices_needs_a_placed_argument() -> None:
+    abstract = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    line = "count: argument 'x' is not placed on a mesh, and mesh= is an AbstractMesh, which has no devices"
+    with fails(ShardingError, line):
+        Counted().jitted(mesh=abstract)(x, w)
+
+
+def test_a_call_inside_a_manual_region_is_an_error() -> None:
+    inner = typed_jit(scanned, mesh=MESH)
+
+    @typed_shard_map(mesh=MESH)
+    def outer(x: X) -> X:
+        return inner(x)
+
+    line = "scanned: is a typed_jit, called inside a manual region over 'dp', 'tp', where arrays are shards"
+    with fails(MeshAxisError, line):
+        outer(x)
+
+
+# Wrong arguments
+
+
+WRONG: list[tuple[Any, Any, type[Exception], str]] = [
+    (x, w[:8], ShapeError, "count: argument 'w' has m=8, but argument 'x' has m=16"),
+    (x[:6], w, ShapeError, "count: argument 'x' has b=6, which does not divide over 'dp' (4 shards)"),
+    (x.astype(np.int32), w, DtypeError, "count: argument 'x' has dtype int32, but its annotation says Float"),
+    ([x], w, StructureError, "count: argument 'x' is a list, but its annotation says Array"),
+    (
+        placed(x, "tp"),
+        w,
+        ShardingError,
+        "count: argument 'x' is sharded P('tp'), but its annotation says P('dp', None)",
+    ),
+    (placed(x), w, ShardingError, "count: argument 'x' is sharded P(), but its annotation says P('dp', None)"),
+    (
+        jax.device_put(x, jax.devices()[0]),
+        w,
+        ShardingError,
+        "count: argument 'x' is on device 0, not on the mesh, but its annotation says P('dp', None)",
+    ),
+    (
+        placed(x, "dp", mesh=mesh_of(4, 2, devices=jax.devices()[::-1])),
+        w,
+        ShardingError,
+        "count: argument 'x' is sharded P('dp') on 8 devices (7, 6, 5, 4, 3, 2, 1, 0), "
+        "but its annotation says P('dp', None) on 8 devices (0, 1, 2, 3, 4, 5, 6, 7)",
+    ),
+    (
+        placed(x, "dp", mesh=mesh_of(2, 4)),
+        w,
+        ShardingError,
+        "count: argument 'x' is sharded P('dp') over dp=2, tp=4, but its annotation says P('dp', None) over dp=4, tp=2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "error", "line"), WRONG)
+def test_wrong_arguments_are_refused_before_the_function_runs(x: Any, w: Any, error: Any, line: str) -> None:
+    counted = Counted()
+    with fails(error, line):
+        counted.jitted()(x, w)
+    assert counted.runs == 0
+
+
+def test_jax_refuses_the_shardings_that_are_refused_here() -> None:
+    by_hand = jax.jit(multiply, in_shardings=(dp, tp))
+    for array in (placed(x, "tp"), placed(x), jax.device_put(x, jax.devices()[0]), placed(x, "dp", mesh=mesh_of(2, 4))):
+        with pytest.raises(ValueError, match="does not match the sharding"):
+            by_hand(array, w)
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(ShapeError) as caught:
+        Counted().jitted()(placed(x, None, "dp"), w[:8], "n")
+    assert str(caught.value) == (
+        "count: argument 'w' has m=8, but argument 'x' has m=16\n"
+        "\n"
+        '    w: Float[Array, "m [f/tp]"]\n'
+        "                     ^\n"
+        "    got f32[8,32]\n"
+        "\n"
+        "Mesh: dp=4, tp=2\n"
+        "Sizes: b=8 (x dim 0), m=16 (x dim 1)\n"
+        "Also: argument 'n' is 'n' (str), but its annotation says int\n"
+        "Also: argument 'x' is sharded P(None, 'dp'), but its annotation says P('dp', None)"
+    )
+
+
+def test_an_array_that_lies_otherwise_is_told_with_both_specs_and_a_cure() -> None:
+    with pytest.raises(ShardingError) as caught:
+        Counted().jitted()(placed(x, None, "dp"), w)
+    assert str(caught.value) == (
+        "count: argument 'x' is sharded P(None, 'dp'), but its annotation says P('dp', None)\n"
+        "\n"
+        '    x: Float[Array, "[b/dp] m"]\n'
+        "    got f32[8,16]\n"
+        "\n"
+        "Mesh: dp=4, tp=2\n"
+        "Hint: place it by shard(x, hint)"
+    )
+
+
+def test_a_leaf_is_named_by_its_path() -> None:
+    bad = weights._replace(bias=placed(weights.bias))
+    with fails(ShardingError, "affine: argument 'weights.bias' is sharded P(), but its annotation says P('tp')"):
+        typed_jit(affine, mesh=MESH)(bad, x)
+
+
+def test_an_axis_that_the_mesh_does_not_have_is_an_error_in_arguments_and_results() -> None:
+    def arg(x: Float[Array, "[b/data]"]) -> Float[Array, "b"]:
+        return x
+
+    def result(x: Float[Array, "b"]) -> Float[Array, "[b/data]"]:
+        return x
+
+    for function, what in ((arg, "argument 'x'"), (result, "return value")):
+        name = function.__name__
+        line = f"{name}: {what} names mesh axis 'data', which is not among the mesh's axes 'dp', 'tp'"
+        with fails(MeshAxisError, line):
+            typed_jit(function, mesh=MESH)(x[0])
+
+
+@pytest.mark.parametrize(
+    ("mark", "line"),
+    [
+        ("~tp", "f: argument 'x' is marked '~tp' in its annotation, but '~' has a meaning only inside a manual region"),
+        (
+            "+tp",
+            "f: argument 'x' is marked '+tp' in its annotation, "
+            "but mesh axis 'tp' is of type Auto, over which JAX has no such global array",
+        ),
+        (
+            "-tp",
+            "f: argument 'x' is marked '-tp' in its annotation, "
+            "but mesh axis 'tp' is of type Auto, over which JAX has no such global array",
+        ),
+    ],
+)
+def test_marks_are_refused_on_auto_axes(mark: str, line: str) -> None:
+    def f(x: Float[Array, f"b m {mark}"]) -> Float[Array, ""]:
+        return x.sum()
+
+    with fails(ShardingError, line):
+        typed_jit(f, mesh=MESH)(x)
+
+
+# The result
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "line"),
+    [
+        (lambda x: x[:, :3], ShapeError, "f: return value has m=3, but argument 'x' has m=16"),
+        (lambda x: x[:4], ShapeError, "f: return value has b=4, but argument 'x' has b=8"),
+        (lambda x: x > 0, DtypeError, "f: return value has dtype bool, but its annotation says Float"),
+        (lambda x: (x, x), StructureError, "f: return value is a tuple, but its annotation says Array"),
+        (lambda x: None, StructureError, "f: return value is None, but its annotation says Array"),
+        (lambda x: "text", StructureError, "f: return value is 'text' (str), but its annotation says Array"),
+    ],
+)
+def test_a_wrong_result_is_refused_when_it_is_traced(result: Any, error: Any, line: str) -> None:
+    def f(x: X) -> X:
+        return result(x)
+
+    jitted = typed_jit(f, mesh=MESH)
+    with fails(error, line):
+        jitted.eval_shape(x)
+    with fails(error, line):
+        jitted(x)
+
+
+def test_a_wrong_structure_of_an_open_result_is_refused() -> None:
+    @typed_jit(mesh=MESH)
+    def f(x: X) -> list[tuple[X, Y]]:
+        return [(x, x), (x[:4], x)]
+
+    with fails(ShapeError, "f: return[1][0] has b=4, but argument 'x' has b=8"):
+        f(x)
+
+
+def test_a_result_that_does_not_divide_is_refused() -> None:
+    @typed_jit(mesh=MESH)
+    def f(x: X) -> Y:
+        return x[:, :3]
+
+    with fails(ShapeError, "f: return value has f=3, which does not divide over 'tp' (2 shards)"):
+        f(x)
+
+
+def test_an_open_result_is_traced_once() -> None:
+    runs = []
+
+    @typed_jit(mesh=MESH)
+    def split(x: X) -> list[tuple[Float[Array, "... [n/dp]"], X]]:
+        runs.append(1)
+        return [(x.T, x), (x[:, 0], x)]
+
+    for _ in range(3):
+        got = split(x)
+    assert [[a.sharding.spec for a in pair] for pair in got] == [
+        [P(None, "dp"), P("dp", None)],
+        [P("dp"), P("dp", None)],
+    ]
+    assert len(runs) == 1
+    split(x[:4])
+    assert len(runs) == 2
+
+
+def test_an_open_result_may_depend_on_the_shapes() -> None:
+    @typed_jit(mesh=MESH)
+    def rows(x: Float[Array, "b m"]) -> list[tuple[Float[Array, "... [n/dp]"], Float[Array, ""]]]:
+        return [(row.reshape(2, -1) if len(x) == 2 else row, row.sum()) for row in x]
+
+    assert [a.sharding.spec for a, _ in rows(x[:2])] == [P(None, "dp")] * 2
+    assert [a.sharding.spec for a, _ in rows(x[:3])] == [P("dp")] * 3
+
+
+def test_an_error_of_the_body_passes_through() -> None:
+    @typed_jit(mesh=MESH)
+    def f(x: X) -> X:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        f(x)
+
+
+def test_jax_names_the_functions_own_arguments() -> None:
+    @typed_jit(mesh=MESH)
+    def f(weights: Weights, x: X) -> X:
+        return x if weights.bias.sum() > 0 else -x
+
+    with pytest.raises(jax.errors.TracerBoolConversionError, match=r"the argument weights\.bias"):
+        f(weights, x)
+
+
+# Inside
+
+
+def test_sizes_are_bound_in_the_body() -> None:
+    seen = []
+
+    @typed
+    def helper(x: Float[Array, "rows m"]) -> Float[Array, "rows m"]:
+        seen.append(sizes())
+        return x
+
+    @typed_jit(mesh=MESH)
+    def f(x: X, w: W) -> Y:
+        seen.append((size("b"), size("f")))
+        return helper(x) @ w
+
+    f(x, w)
+    assert seen == [(8, 32), {"rows": 8, "m": 16}]
+
+
+def test_check_in_the_body_knows_the_sizes() -> None:
+    @typed_jit(mesh=EXPLICIT)
+    def f(x: X, w: W) -> Y:
+        return check(x[:4] @ w, "b f")
+
+    with fails(ShapeError, "f: checked value has b=4, but argument 'x' has b=8"):
+        f(x, w)
+
+
+def test_a_check_that_fails_when_xla_compiles_is_an_error_of_ours() -> None:
+    @typed_jit(mesh=MESH)
+    def f(x: X) -> X:
+        return check(x * 2, "b [m/tp]") + 1
+
+    with pytest.raises(ShardingError) as caught:
+        f(x)
+    assert str(caught.value) == (
+        "f: checked value is sharded P('dp', None), but its annotation says P(None, 'tp')\n"
+        "\n"
+        '    checked: "b [m/tp]"\n'
+        "    got f32[8,16]\n"
+        "\n"
+        "Mesh: dp=4, tp=2\n"
+        "Hint: constrain it by jax.lax.with_sharding_constraint(x, P(None, 'tp'))"
+    )
+
+
+def test_a_check_that_holds_when_xla_compiles_passes() -> None:
+    @typed_jit(mesh=MESH)
+    def f(x: X, w: W) -> Y:
+        return check(check(x, "[b/dp] m") @ check(w, "m [f/tp]"), "[b/dp] [f/tp]")
+
+    same(f(x, w), x @ w)
+
+
+def test_a_shard_map_inside_has_the_mesh() -> None:
+    @typed_shard_map
+    def inner(x: X, w: Float[Array, "[m/tp] f"]) -> Float[Array, "[b/dp] f"]:
+        at = jax.lax.axis_index("tp") * w.shape[0]
+        return psum(jax.lax.dynamic_slice_in_dim(x, at, w.shape[0], 1) @ w, "[b/dp] f +tp -> [b/dp] f")
+
+    @typed_jit(mesh=MESH)
+    def outer(x: X, w: Float[Array, "[m/tp] f"]) -> Float[Array, "[b/dp] f"]:
+        return inner(x, w) * size("b")
+
+    same(outer(x, w), x @ w * 8)
+
+
+def test_it_compiles_a_typed_shard_map() -> None:
+    @typed_jit(mesh=MESH)
+    @typed_shard_map(mesh=MESH)
+    def total(x: X) -> Float[Array, "m"]:
+        return psum(x.sum(0), "m +dp -> m")
+
+    same(total(x), x.sum(0))
+    assert total(x=placed(x, "dp")).sharding == on(None)
+
+
+def test_one_inside_another_has_the_mesh() -> None:
+    inner = typed_jit(multiply)
+
+    @typed_jit(mesh=MESH)
+    def outer(x: X, w: W) -> Y:
+        return inner(x, w) + 1
+
+    same(outer(x, w), x @ w + 1)
+
+
+# Caching
+
+
+def test_equal_calls_are_traced_once() -> None:
+    counted = Counted()
+    jitted = counted.jitted()
+    for given in (x, x + 1, jnp.asarray(x)):
+        jitted(given, w)
+        jitted(w=w, x=given, n=1)
+    assert counted.runs == 1
+
+
+def test_it_is_traced_as_often_as_jax_jit() -> None:
+    counted, runs = Counted(), []
+
+    def by_hand(x: Any, w: Any) -> Any:
+        runs.append(1)
+        return x @ w
+
+    ours, theirs = counted.jitted(), jax.jit(by_hand, in_shardings=(dp, tp), out_shardings=both)
+    for given in (x, placed(x, "dp"), placed(x, "dp", None), x[:4], placed(x, "dp"), x):
+        same(ours(given, w), theirs(given, w))
+    assert counted.runs == len(runs)
+
+
+def test_a_call_like_one_before_takes_its_own_arguments() -> None:
+    @typed_jit(mesh=MESH)
+    def subtract(a: X, b: X, *rest: X, c: X) -> X:
+        return a - 2 * b - 3 * sum(rest) - 5 * c
+
+    subtract(x, x, x, c=x)
+    same(subtract(x, x + 1, x + 2, c=x + 3), x - 2 * (x + 1) - 3 * (x + 2) - 5 * (x + 3))
+    subtract(b=x, a=x, c=x)
+    same(subtract(c=x + 3, a=x + 1, b=x), x + 1 - 2 * x - 5 * (x + 3))
+
+
+@pytest.mark.parametrize(("x", "w", "error", "line"), WRONG)
+def test_wrong_arguments_are_refused_after_right_ones(x: Any, w: Any, error: Any, line: str) -> None:
+    jitted = Counted().jitted()
+    for _ in range(2):
+        jitted(numbers(8, 16), numbers(16, 32))
+        jitted(placed(numbers(8, 16), "dp"), placed(numbers(16, 32), None, "tp"))
+    with fails(error, line):
+        jitted(x, w)
+
+
+def test_a_call_like_one_before_knows_another_ambient_mesh() -> None:
+    jitted = Counted().jitted(mesh=None)
+    with jax.set_mesh(MESH):
+        jitted(x[:4], w), jitted(x[:4], w)
+    line = "count: argument 'x' has b=4, which does not divide over 'dp' (8 shards)"
+    with jax.set_mesh(mesh_of(8, 1)), fails(ShapeError, line):
+        jitted(x[:4], w)
+    with fails(
+        MeshAxisError, "count: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one"
+    ):
+        jitted(x[:4], w)
+
+
+def test_it_is_traced_again_when_jax_forgets_it() -> None:
+    counted = Counted()
+    jitted = counted.jitted()
+    jitted(x, w), jitted(x, w)
+    jax.clear_caches()
+    same(jitted(x, w), x @ w)
+    assert counted.runs == 2
+
+
+def test_keywords_in_any_order_are_one_trace() -> None:
+    runs = []
+
+    @typed_jit(mesh=MESH)
+    def f(x: X, **more: X) -> X:
+        runs.append(list(more))
+        return x + more["p"] - more["q"]
+
+    same(f(x, p=x, q=x + 1), x - 1)
+    same(f(q=x + 1, p=x, x=x), x - 1)
+    assert len(runs) == 1
+
+
+def test_no_tracer_leaks() -> None:
+    @typed_jit(mesh=MESH)
+    def f(x: X) -> list[tuple[Float[Array, "... [b/dp]"], X]]:
+        return [(x.T, check(x, X))]
+
+    with jax.checking_leaks():
+        same(f(x), [(x.T, x)])
+        f.lower(jax.ShapeDtypeStruct((4, 16), np.float32))
+
+
+def test_another_shape_or_mesh_is_another_trace() -> None:
+    counted = Counted()
+    jitted = counted.jitted(mesh=None)
+    for mesh, rows in ((MESH, 8), (MESH, 4), (mesh_of(2, 4), 8), (MESH, 8), (mesh_of(2, 4), 8)):
+        with jax.set_mesh(mesh):
+            same(jitted(x[:rows], w), x[:rows] @ w)
+    assert counted.runs == 3
+
+
+def test_another_alias_around_is_another_trace() -> None:
+    runs = []
+
+    @typed_jit(mesh=MESH)
+    def f(x: Float[Array, "[b/data] m"]) -> Float[Array, "[b/data] m"]:
+        runs.append(1)
+        return x
+
+    specs = []
+    for axis in ("dp", "tp", "dp", ("tp", "dp")):
+        with axis_aliases(data=axis):
+            specs.append(f(x).sharding.spec)
+    assert specs == [P("dp", None), P("tp", None), P("dp", None), P(("tp", "dp"), None)]
+    assert len(runs) == 3
+
+
+def test_another_rule_around_is_another_trace() -> None:
+    @typed_jit(mesh=MESH)
+    def f(x: Float[Array, "batch model"]) -> Float[Array, "batch model"]:
+        return x
+
+    specs = []
+    for rules in ([("batch", "dp")], [("model", "tp")], [("batch", "dp")]):
+        with axis_rules(rules):
+            specs.append(f(x).sharding.spec)
+    assert specs == [P("dp", None), P(None, "tp"), P("dp", None)]
+
+
+def test_aliases_and_rules_of_the_decorator_hold() -> None:
+    def f(x: Float[Array, "[b/data] model"]) -> Float[Array, "[b/data] model"]:
+        return x
+
+    got = typed_jit(f, mesh=MESH, axes={"data": "dp"}, rules=[("model", "tp")])(x)
+    assert got.sharding.spec == P("dp", "tp")
+
+
+def test_a_decorator_around_is_part_of_what_is_traced() -> None:
+    def f(x: Float[Array, "[b/data] m"]) -> Float[Array, "[b/data] m"]:
+        return x + 1
+
+    inner, given = typed_jit(f), jnp.asarray(x)
+
+    @typed(axes={"data": "dp"})
+    def by_dp(x: Float[Array, "b m"]) -> Any:
+        return inner(x)
+
+    @typed(axes={"data": "tp"})
+    def by_tp(x: Float[Array, "b m"]) -> Any:
+        return inner(x)
+
+    with jax.set_mesh(MESH):
+        assert [g(given).sharding.spec for g in (by_dp, by_tp, by_dp)] == [P("dp", None), P("tp", None), P("dp", None)]
+
+
+def test_what_is_closed_over_is_read_when_traced_as_with_jax_jit() -> None:
+    scale = [2.0]
+
+    def f(x: X) -> X:
+        return x * scale[0]
+
+    ours, by_hand = typed_jit(f, mesh=MESH), jax.jit(f)
+    ours(x), by_hand(x)
+    scale[0] = 3.0
+    same(ours(x), by_hand(x))
+    ours.clear_cache()
+    same(ours(x), 3 * x)
+
+
+def test_a_call_keeps_no_arrays() -> None:
+    import gc
+    import weakref
+
+    jitted, given = Counted().jitted(), placed(x, "dp")
+    jax.block_until_ready(jitted(given, w))
+    ref = weakref.ref(given)
+    del given
+    gc.collect()
+    assert ref() is None
+
+
+def test_threads_may_call_it_at_once() -> None:
+    jitted = typed_jit(multiply, mesh=mesh_of(1, 1))
+    found: list[Any] = []
+
+    def call(rows: int) -> None:
+        for _ in range(5):
+            found.append((rows, np.asarray(jitted(x[:rows], w))))
+
+    threads = [threading.Thread(target=call, args=(rows,)) for rows in (2, 4, 8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 15
+    for rows, got in found:
+        np.testing.assert_allclose(got, x[:rows] @ w, rtol=1e-4)
+
+
+# Transformations
+
+
+def test_it_is_differentiated_mapped_and_compiled_again() -> None:
+    f = typed_jit(multiply, mesh=MESH)
+
+    def loss(w: Any, x: Any) -> Any:
+        return (f(x, w) ** 2).sum()
+
+    def reference(w: Any, x: Any) -> Any:
+        return ((x @ w) ** 2).sum()
+
+    same(jax.grad(loss)(w, x), jax.grad(reference)(w, x))
+    same(jax.value_and_grad(loss)(w, x), jax.value_and_grad(reference)(w, x))
+    same(jax.jit(jax.grad(loss))(w, x), jax.grad(reference)(w, x))
+    xs = numbers(3, 8, 16)
+    same(jax.vmap(f, in_axes=(0, None))(xs, w), xs @ w)
+    same(jax.jit(f)(x, w), x @ w)
+    same(jax.checkpoint(f)(x, w), x @ w)
+
+
+def test_it_is_differentiated_under_an_ambient_mesh() -> None:
+    f = typed_jit(summed)
+    y = numbers(8, 32)
+    with jax.set_mesh(MESH):
+        got = jax.grad(f)(placed(x, "dp"), y)
+    same(got, np.full_like(x, y.sum()))
+    assert got.sharding.is_equivalent_to(dp, 2)
+
+
+def test_a_placed_array_that_lies_otherwise_is_found_under_grad() -> None:
+    f = typed_jit(multiply, mesh=MESH)
+    line = "multiply: argument 'x' is sharded P('tp'), but its annotation says P('dp', None)"
+    with fails(ShardingError, line):
+        jax.grad(lambda x: f(x, w).sum())(placed(x, "tp"))
+
+
+def test_under_an_outer_jit_the_text_is_that_of_jax_jit() -> None:
+    by_hand = jax.jit(multiply, in_shardings=(dp, tp), out_shardings=both)
+    ours = typed_jit(multiply, mesh=MESH)
+
+    def text(f: Any) -> str:
+        def outer(x: Any, w: Any) -> Any:
+            return f(x, w) * 2
+
+        return jax.jit(outer).lower(x, w).as_text()
+
+    assert text(ours) == text(by_hand)
+
+
+def test_under_an_outer_jit_the_ambient_mesh_will_do() -> None:
+    f = typed_jit(multiply)
+    with jax.set_mesh(MESH):
+        same(jax.jit(lambda x, w: f(x, w) + 1)(x, w), x @ w + 1)
+        same(jax.vmap(lambda x: f(x, w))(numbers(3, 8, 16)), numbers(3, 8, 16) @ w)
+
+
+def test_jit_may_be_disabled() -> None:
+    counted = Counted()
+    jitted = counted.jitted()
+    with jax.disable_jit():
+        same(jitted(placed(x, "dp"), w), x @ w)
+        with fails(ShapeError, "count: argument 'w' has m=8, but argument 'x' has m=16"):
+            jitted(x, w[:8])
+    assert counted.runs == 1
+
+
+# Explicit meshes
+
+
+def test_on_an_explicit_mesh_the_type_of_the_result_says_its_sharding() -> None:
+    got = typed_jit(multiply, mesh=EXPLICIT)(x, placed(w, None, "tp", mesh=EXPLICIT))
+    assert str(jax.typeof(got)) == "float32[8@dp,32@tp]"
+    same(got, x @ w)
+
+
+def test_on_an_explicit_mesh_an_argument_of_another_type_is_refused() -> None:
+    line = "multiply: argument 'x' is sharded P(None, 'dp'), but its annotation says P('dp', None)"
+    with fails(ShardingError, line):
+        typed_jit(multiply, mesh=EXPLICIT)(placed(x, None, "dp", mesh=EXPLICIT), w)
+
+
+def test_on_an_explicit_mesh_a_traced_argument_of_another_type_is_refused() -> None:
+    line = "multiply: argument 'x' is sharded P(None, 'dp'), but its annotation says P('dp', None)"
+    with jax.set_mesh(EXPLICIT), fails(ShardingError, line):
+        jax.eval_shape(lambda x: typed_jit(multiply)(x, w), placed(x, None, "dp", mesh=EXPLICIT))
+
+
+def test_on_an_explicit_mesh_a_result_of_another_type_is_refused() -> None:
+    def f(x: X) -> Float[Array, "b [m/tp]"]:
+        return x * 2
+
+    line = "f: return value is sharded P('dp', None), but its annotation says P(None, 'tp')"
+    with fails(ShardingError, line):
+        typed_jit(f, mesh=EXPLICIT)(x)
+
+
+def test_on_an_explicit_mesh_unreduced_values_leave_and_enter() -> None:
+    def product(x: Float[Array, "[b/dp] [m/tp]"], w: Float[Array, "[m/tp] f"]) -> Float[Array, "[b/dp] f +tp"]:
+        return jnp.einsum("bm,mf->bf", x, w, out_sharding=P("dp", None, unreduced={"tp"}))
+
+    def reduced(y: Float[Array, "[b/dp] f +tp"]) -> Float[Array, "[b/dp] f"]:
+        return jax.reshard(y, P("dp", None))
+
+    with jax.set_mesh(EXPLICIT):
+        owed = typed_jit(product)(x, w)
+        assert "U:tp" in str(jax.typeof(owed))
+        same(typed_jit(reduced)(owed), x @ w)
+        line = "reduced: argument 'y' is sharded P('dp', None), but its annotation says P('dp', None, unreduced={'tp'})"
+        with fails(ShardingError, line):
+            typed_jit(reduced)(placed(x, "dp", None, mesh=EXPLICIT))
+        line = (
+            "reduced: argument 'y' is not placed on the mesh, but its annotation says P('dp', None, unreduced={'tp'})"
+        )
+        with fails(ShardingError, line):
+            typed_jit(reduced)(x)
+
+
+def test_on_an_explicit_mesh_it_is_differentiated() -> None:
+    with jax.set_mesh(EXPLICIT):
+        got = jax.grad(lambda x: typed_jit(multiply)(x, w).sum())(x)
+    assert str(jax.typeof(got)) == "float32[8@dp,16]"
+    same(got, np.broadcast_to(w.sum(1), x.shape))
+
+
+def test_on_an_explicit_mesh_reduced_values_enter() -> None:
+    @typed_jit
+    def f(x: Float[Array, "[b/dp] m -tp"]) -> Float[Array, "[b/dp] m -tp"]:
+        return x
+
+    with jax.set_mesh(EXPLICIT):
+        given = jax.reshard(placed(x, "dp", None, mesh=EXPLICIT), P("dp", None, reduced={"tp"}))
+        assert "R:tp" in str(jax.typeof(f(given)))
+        line = "f: argument 'x' is sharded P('dp', None), but its annotation says P('dp', None, reduced={'tp'})"
+        with fails(ShardingError, line):
+            f(placed(x, "dp", None, mesh=EXPLICIT))
+
+
+# Ahead of time
+
+
+def test_it_has_the_methods_of_jax_jit() -> None:
+    f = typed_jit(multiply, mesh=MESH)
+    structs = (jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct(w.shape, w.dtype))
+    assert f.__wrapped__ is multiply  # type: ignore[attr-defined]
+    assert f.__name__ == "multiply"
+    assert f.eval_shape(*structs).shape == (8, 32)
+    assert f.trace(x, w=structs[1]).jaxpr.in_avals[1].shape == (16, 32)
+    assert f.lower(*structs).as_text() == f.lower(x, w).as_text()
+    same(f.lower(*structs).compile()(placed(x, "dp"), placed(w, None, "tp")), x @ w)
+
+
+def test_shapes_are_checked_as_arrays_are() -> None:
+    f = typed_jit(multiply, mesh=MESH)
+    with fails(ShapeError, "multiply: argument 'w' has m=8, but argument 'x' has m=16"):
+        f.lower(x, jax.ShapeDtypeStruct((8, 32), np.float32))
+    struct = jax.ShapeDtypeStruct((8, 16), np.float32, sharding=on("tp"))
+    with fails(ShardingError, "multiply: argument 'x' is sharded P('tp'), but its annotation says P('dp', None)"):
+        f.lower(struct, w)
+    with fails(StructureError, "multiply: argument 'x' is a ShapeDtypeStruct, but its annotation says Array"):
+        f(struct, w)
+
+
+def test_keys_are_lowered_from_their_shapes() -> None:
+    key = jax.random.key(0)
+    f = typed_jit(sampled, mesh=MESH)
+    assert f.lower(jax.ShapeDtypeStruct((), key.dtype)).as_text() == f.lower(key).as_text()
+
+
+def test_it_is_lowered_for_devices_that_there_are_not() -> None:
+    abstract = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    structs = (jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct(w.shape, w.dtype))
+    by_hand = jax.jit(
+        multiply,
+        in_shardings=(on("dp", None, mesh=abstract), on(None, "tp", mesh=abstract)),
+        out_shardings=on("dp", "tp", mesh=abstract),
+    )
+    expected = by_hand.trace(*structs).lower(lowering_platforms=("tpu",)).as_text()
+    got = typed_jit(multiply, mesh=abstract).trace(*structs).lower(lowering_platforms=("tpu",)).as_text()
+    assert got == expected
+
+
+# Decorating
+
+
+def test_it_decorates_with_and_without_parentheses() -> None:
+    @typed_jit
+    def bare(x: X) -> X:
+        return x + 1
+
+    @typed_jit()
+    def called(x: X) -> X:
+        return x + 2
+
+    with jax.set_mesh(MESH):
+        same((bare(x), called(x)), (x + 1, x + 2))
+
+
+def test_integers_have_hints_of_their_own() -> None:
+    @typed_jit(mesh=MESH)
+    def take(x: X, at: Int[Array, "[b/dp]"]) -> Float[Array, "[b/dp]"]:
+        return jnp.take_along_axis(x, at[:, None], axis=1)[:, 0]
+
+    at = np.arange(8, dtype=np.int32)
+    same(take(x, at), x[np.arange(8), at])

@@ -1,0 +1,154 @@
+"""Global arrays from a callback: against jax.make_array_from_callback, and what a callback may get wrong."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from expecting import fails, numbers, same
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    Array,
+    BFloat16,
+    DtypeError,
+    Float,
+    Int,
+    Key,
+    MeshAxisError,
+    ShapeError,
+    StructureError,
+    from_callback,
+    shape_structs,
+)
+
+X = Float[Array, "[batch/dp] d"]
+x = numbers(8, 4)
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Layer:
+    up: Float[Array, "d [ff/tp]"]
+    count: Int[Array, ""]
+
+
+class Named(eqx.Module):
+    w: Float[Array, "[d/dp]"]
+    gain: float = 2.0
+    act: Callable[..., Any] = jnp.tanh
+
+
+ONE = [
+    (X, {"batch": 8, "d": 4}, P("dp", None)),
+    (Float[Array, "b [d/tp]"], {"b": 8, "d": 4}, P(None, "tp")),
+    (Float[Array, "[b/dp] [d/tp]"], {"b": 8, "d": 4}, P("dp", "tp")),
+    (Float[Array, "[b/tp,dp] d"], {"b": 8, "d": 4}, P(("tp", "dp"), None)),
+    (Float[Array, "b d"], {"b": 8, "d": 4}, P(None, None)),
+]
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize(("hint", "sizes", "spec"), ONE)
+def test_one_array_is_what_jax_makes(hint: Any, sizes: Any, spec: P, kind: AxisType) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(kind,) * 2)
+    asked: list[list[Any]] = [[], []]
+    got = from_callback(lambda index: asked[0].append(index) or x[index], hint, mesh, **sizes)
+    sharding = NamedSharding(mesh, spec)
+    expected = jax.make_array_from_callback((8, 4), sharding, lambda index: asked[1].append(index) or x[index])
+    assert asked[0] == asked[1]
+    assert (got.sharding, jax.typeof(got)) == (sharding, jax.typeof(expected))
+    same(got, expected)
+
+
+def test_a_tree_is_read_by_the_paths_of_its_arrays(mesh: Mesh) -> None:
+    hint = tuple[Layer, NamedTuple("Inner", [("w", X), ("again", Layer)])]
+    sizes = {"d": 4, "ff": 6, "batch": 8}
+    structs = shape_structs(hint, mesh, **sizes)
+    found, structure = jax.tree_util.tree_flatten_with_path(structs)
+    files = {jax.tree_util.keystr(path): np.ones(s.shape, s.dtype) * i for i, (path, s) in enumerate(found)}
+    got = from_callback(lambda path, index: files[path][index], hint, mesh, **sizes)
+    assert jax.tree.structure(got) == structure
+    same(got, jax.tree.unflatten(structure, files.values()))
+    assert jax.tree.map(lambda a: a.sharding, got) == jax.tree.map(lambda s: s.sharding, structs)
+
+
+def test_leaves_that_are_no_arrays_have_their_defaults(mesh: Mesh) -> None:
+    got = from_callback(lambda path, index: np.zeros(4)[index], Named, mesh, d=4)
+    assert (got.gain, got.act) == (2.0, jnp.tanh)
+    assert got.w.sharding == NamedSharding(mesh, P("dp"))
+
+
+def test_a_callback_may_give_what_jax_takes_for_an_array(mesh: Mesh) -> None:
+    keys = jax.random.split(jax.random.key(0), 8)
+    got = from_callback(lambda index: keys[index], Key[Array, "[b/dp]"], mesh, b=8)
+    assert got.dtype == keys.dtype
+    same(jax.random.key_data(got), jax.random.key_data(keys))
+    assert from_callback(lambda index: 3.0, Float[Array, ""], mesh) == 3
+    assert from_callback(lambda index: x.astype(float)[index], X, mesh, batch=8, d=4).dtype == jnp.float32
+    assert (
+        from_callback(lambda index: jnp.ones(2, jnp.bfloat16), BFloat16[Array, "[b/dp]"], mesh, b=8).dtype
+        == jnp.bfloat16
+    )
+
+
+def test_arrays_are_made_on_the_ambient_mesh(mesh: Mesh) -> None:
+    with jax.set_mesh(mesh):
+        assert from_callback(lambda index: x[index], X, batch=8, d=4).sharding == NamedSharding(mesh, P("dp", None))
+
+
+WRONG = [
+    (lambda index: x, ShapeError, "has shape (8, 4), but (2, 4) is its part of the global shape (8, 4)"),
+    (lambda index: x[index][0], ShapeError, "has shape (4,), but (2, 4) is its part of the global shape (8, 4)"),
+    (lambda index: x[index].astype(int), DtypeError, "has dtype int32, but its annotation says Float"),
+    (lambda index: None, StructureError, "is None, but its annotation says Array"),
+    (lambda index: [1.0], StructureError, "is a list, but its annotation says Array"),
+]
+
+
+@pytest.mark.parametrize(("callback", "error", "problem"), WRONG)
+def test_what_is_no_shard_is_refused(callback: Any, error: Any, problem: str, mesh: Mesh) -> None:
+    with fails(error, f"from_callback: the shard at [0:2, :] {problem}"):
+        from_callback(callback, X, mesh, batch=8, d=4)
+
+
+def test_all_shards_of_an_array_have_one_dtype(mesh: Mesh) -> None:
+    says = "has dtype float16, but its annotation says Float, and the shards before have float32"
+    with fails(DtypeError, f"from_callback: the shard at [2:4, :] {says}"):
+        from_callback(lambda i: x[i].astype(np.float16 if i[0].start else np.float32), X, mesh, batch=8, d=4)
+
+
+def test_a_wrong_shard_of_a_tree_is_told_in_full(mesh: Mesh) -> None:
+    with pytest.raises(ShapeError) as error:
+        from_callback(lambda path, index: x, tuple[Layer, Layer], mesh, d=4, ff=6)
+    assert str(error.value) == (
+        "from_callback: the shard of [0].up at [:, 0:3] has shape (8, 4), "
+        "but (4, 3) is its part of the global shape (4, 6)\n"
+        "\n"
+        '    the shard of [0].up at [:, 0:3]: Float[Array, "d [ff/tp]"]\n'
+        "    got f32[8,4]\n"
+        "\n"
+        "Mesh: dp=4, tp=2"
+    )
+
+
+def test_an_exception_of_the_callback_passes_through(mesh: Mesh) -> None:
+    with pytest.raises(KeyError, match=r"\.embed"):
+        from_callback(lambda path, index: {}[path], NamedTuple("M", [("embed", X)]), mesh, batch=8, d=4)
+
+
+def test_sizes_and_meshes_are_checked_as_for_structs(mesh: Mesh) -> None:
+    with fails(ShapeError, "from_callback: no size is given for 'd'"):
+        from_callback(lambda index: x[index], X, mesh, batch=8)
+    with fails(ShapeError, "from_callback: hint value has batch=6, which does not divide over 'dp' (4 shards)"):
+        from_callback(lambda index: x[index], X, mesh, batch=6, d=4)
+    with fails(MeshAxisError, "from_callback: no mesh is known"):
+        from_callback(lambda index: x[index], X, batch=8, d=4)
+    abstract = AbstractMesh((4, 2), ("dp", "tp"))
+    with fails(MeshAxisError, "from_callback: the mesh is an AbstractMesh, which has no devices to place arrays on"):
+        from_callback(lambda index: x[index], X, abstract, batch=8, d=4)

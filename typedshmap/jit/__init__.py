@@ -1,0 +1,133 @@
+"""``typed_jit``: ``jax.jit`` whose ``in_shardings`` and ``out_shardings`` are the hints, checked on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from ..hints.axes import Axes, AxisRules, Pairs, read_naming
+from ..hints.postponed import caller
+from ..hints.signatures import Hinted
+from ..meshes import read_mesh
+from ..shard_map import name_like
+from .call import Jitted
+from .options import read_options
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R", covariant=True)
+T = TypeVar("T")
+
+
+class TypedJit(Protocol[P, R]):
+    """What ``typed_jit`` returns, as static checkers see it: the function with its signature, and more methods."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered: ...
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced: ...
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any: ...
+    def clear_cache(self) -> None: ...
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> TypedJit[P, R]: ...
+    @overload
+    def __get__(self: TypedJit[Concatenate[Any, Q], T], instance: object, owner: Any) -> TypedJit[Q, T]: ...
+
+
+@overload
+def typed_jit(
+    f: Callable[P, T],
+    /,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    axes: Mapping[str, Axes] | None = None,
+    rules: Pairs | AxisRules | None = None,
+    **jit_options: Any,
+) -> TypedJit[P, T]: ...
+@overload
+def typed_jit(
+    f: None = None,
+    /,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    axes: Mapping[str, Axes] | None = None,
+    rules: Pairs | AxisRules | None = None,
+    **jit_options: Any,
+) -> Callable[[Callable[P, T]], TypedJit[P, T]]: ...
+def typed_jit(
+    f: Any = None,
+    /,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    axes: Mapping[str, Axes] | None = None,
+    rules: Pairs | AxisRules | None = None,
+    **jit_options: Any,
+) -> Any:
+    """Compile a function of global arrays, with ``in_shardings`` and ``out_shardings`` taken from its hints.
+
+    `jax.jit` on global arrays: arguments are checked before the call, the result when the function is
+    traced. Arguments that are not placed yet (NumPy, Python scalars, uncommitted arrays) are placed
+    as their hints say; placed ones must lie so. Arguments may be passed by keyword.
+
+    ```python
+    @typed_jit(mesh=mesh, donate_argnames="w")  # dp=4, tp=2
+    def step(
+        w: Float[Array, "model [ff/tp]"],  # global f32[16,32], f32[16,16] on each device
+        x: Float[Array, "[batch/dp] model"],  # global f32[8,16], f32[2,16] on each device
+        rate: float = 0.1,  # static
+    ) -> Float[Array, "model [ff/tp]"]:  # placed as its hint says
+        return w - rate * jax.grad(loss)(w, x)
+    ```
+
+    A parameter whose hint holds no array is static: its value takes part in the program, and is
+    compared by type and ``==``. One hinted ``Any`` is traced, and its sharding left to JAX; so are the
+    arrays of ``self``, which otherwise is static. Traces are kept as `jax.jit` keeps them: what the
+    function closes over is read when it is traced. Another mesh, other rules or aliases trace anew.
+    A result whose hint leaves rank, length or structure open has its structure found by a trace of
+    its own, which JAX then uses again.
+
+    Args:
+      f: the function. Every parameter but ``self`` and ``cls`` has a hint, and so has the result.
+      mesh: the mesh; by default the ambient one, else that of the arguments, looked up at every call.
+      axes: names in the hints that stand for mesh axes: one, several (major to minor), or None.
+      rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
+      **jit_options: as for `jax.jit`: ``donate_argnums``, ``donate_argnames``, ``static_argnums``,
+        ``static_argnames`` (of the function's own parameters), ``keep_unused``, ``inline``,
+        ``compiler_options``.
+
+    Returns:
+      The compiled function, with `jax.jit`'s methods ``lower``, ``trace``, ``eval_shape`` and
+      ``clear_cache``, which take the arguments of a call or `jax.ShapeDtypeStruct`. What is compiled
+      from ``lower`` takes the traced arguments, in order, by position.
+
+    Raises:
+      AnnotationSyntaxError: when decorating, for a hint that is missing or cannot be read.
+      StructureError: when decorating, for an option that names no parameter, or that the hints say.
+      MeshAxisError: for no mesh, an axis that the mesh does not have, or a call inside a manual region.
+      ShapeError, DtypeError, ShardingError, StructureError: for arguments or a result that are not
+        what their hints say; ``error.failures`` holds all of them.
+    """
+    found, naming = read_mesh(mesh), read_naming(axes, rules)
+
+    def wrap(function: Callable[..., Any], hinted: Hinted) -> Any:
+        return _named(function, Jitted(hinted, found, naming, read_options(function, jit_options)))
+
+    if f is None:
+        return lambda function: wrap(function, Hinted(function, caller(1)))
+    return wrap(f, Hinted(f, caller(1)))
+
+
+def _named(function: Callable[..., Any], jitted: Jitted) -> Callable[..., Any]:
+    """A plain function, so that it binds as a method, with the methods of what ``jax.jit`` returns."""
+
+    @name_like(function)
+    def typed_jit_call(*args: Any, **kwargs: Any) -> Any:
+        return jitted.run(args, kwargs)
+
+    methods = {"lower": jitted.lower, "trace": jitted.trace, "eval_shape": jitted.eval_shape}
+    for name, method in {**methods, "clear_cache": jitted.clear_cache}.items():
+        setattr(typed_jit_call, name, method)
+    return typed_jit_call
