@@ -25,9 +25,7 @@ def typed(f: F, /, *, axes: Mapping[str, Axes] | None = None, rules: Pairs | Axi
 def typed(
     f: None = None, /, *, axes: Mapping[str, Axes] | None = None, rules: Pairs | AxisRules | None = None
 ) -> Callable[[F], F]: ...
-def typed(
-    f: Any = None, /, *, axes: Mapping[str, Axes] | None = None, rules: Pairs | AxisRules | None = None
-) -> Any:
+def typed(f: Any = None, /, *, axes: Mapping[str, Axes] | None = None, rules: Pairs | AxisRules | None = None) -> Any:
     """Check a function's arguments and result against its hints, at every call.
 
     In a manual region the values are shards, elsewhere global arrays. Every call has sizes of its

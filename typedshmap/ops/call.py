@@ -258,7 +258,9 @@ def sides_of(pattern: Pattern) -> tuple[tuple[Side, ArrayHint], ...]:
     """The sides of a pattern, the result last, each with what it says as a hint."""
     sides = pattern.operands if pattern.result is None else (*pattern.operands, pattern.result)
     text = HintText('"', pattern.source, '"')
-    return tuple((side, ArrayHint(None, "Shaped", Any, side.spec(pattern.source), text, takes_rules=False)) for side in sides)
+    return tuple(
+        (side, ArrayHint(None, "Shaped", Any, side.spec(pattern.source), text, takes_rules=False)) for side in sides
+    )
 
 
 def call_here(verb: str, pattern: Pattern) -> Call:

@@ -7,17 +7,21 @@ from typing import Any, TypeVar
 from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
+from ..errors import StructureError
 from ..errors.failures import Failure, NotAnArray, Told
 from ..hints.array import ArrayHint
+from ..hints.binding import EMPTY
+from ..hints.boxes import holds_boxes
 from ..hints.leaf import describe
 from ..hints.trees import node_of
 from ..hints.walk import Found
+from .boxed import read_boxed
 from .places import Place, devices_of, place_on_devices, place_on_mesh
 
 T = TypeVar("T")
 
 
-def shard(x: T, hint: Any, mesh: Mesh | AbstractMesh | None = None) -> T:
+def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> T:
     """Place a value as its hint says, every leaf checked.
 
     An array that lies elsewhere, or otherwise, is moved, as by ``jax.device_put``. Where several
@@ -29,7 +33,8 @@ def shard(x: T, hint: Any, mesh: Mesh | AbstractMesh | None = None) -> T:
 
     Args:
       x: an array, or a pytree of arrays, of NumPy or JAX; of global shape.
-      hint: its hint, or the class whose hints it has.
+      hint: its hint, or the class whose hints it has. A tree that Flax has boxed
+        (``nn.LogicallyPartitioned``, ``nn.Partitioned``, ``nnx``) needs none.
       mesh: the mesh; by default the ambient one. It may be abstract under ``jit``, where no devices are known.
 
     Returns:
@@ -44,9 +49,20 @@ def shard(x: T, hint: Any, mesh: Mesh | AbstractMesh | None = None) -> T:
     """
     # Under jit no devices are known, and none are needed.
     place = place_on_devices("shard", mesh) if _jax.is_outside_traces() else place_on_mesh("shard", mesh)
+    if holds_boxes(x):
+        return _shard_boxed(x, hint, place)
+    if hint is EMPTY:
+        told = "no hint is given, and the value holds no boxes of Flax, which would say how it lies"
+        raise StructureError(f"shard: {told}")
     walk = place.checked(node_of(hint), x, "given")
     _refuse(place, walk.leaves)
     return _jax.like(x, [_placed(leaf, place) for leaf in walk.leaves])
+
+
+def _shard_boxed(x: T, hint: Any, place: Place) -> T:
+    boxed = read_boxed(place, x, None if hint is EMPTY else node_of(hint))
+    _refuse(place, [each.leaf for each in boxed.leaves])
+    return boxed.with_boxes(lambda each: _placed(each.leaf, each.place))
 
 
 def _refuse(place: Place, leaves: list[Found]) -> None:

@@ -11,10 +11,12 @@ from jax.sharding import AbstractMesh, Mesh
 from .. import _jax
 from ..errors.failures import Failure
 from ..hints.array import ArrayHint
+from ..hints.boxes import holds_boxes
 from ..hints.leaf import check_leaf
 from ..hints.scope import current_region, same
 from ..hints.trees import node_of
 from ..notation.sizes import NO_SIZES, Subject
+from .boxed import BoxedTree, read_boxed
 from .loose import loose_hint
 from .places import WHOLE, Place, place_on_mesh, whole_specs
 from .structs import default_dtype
@@ -47,6 +49,8 @@ def partition_specs(T: Any, like: Any = None) -> Any:
     place = Place(
         "partition_specs", None, same(replace(here, held=(), watched=frozenset(), typed=False, role="placement"))
     )
+    if (boxed := _boxed(place, T, like)) is not None:
+        return boxed.with_specs(lambda leaf: leaf.spec)
     if like is not None:
         leaves = place.checked(node_of(T), like, "given").leaves
         return _jax.like(like, [_spec(place, leaf.hint, leaf.value) for leaf in leaves])
@@ -58,6 +62,13 @@ def partition_specs(T: Any, like: Any = None) -> Any:
 
     maker = Maker("partition_specs", spec, whole_specs, WHOLE, _CURE)
     return make(node_of(T), maker)
+
+
+def _boxed(place: Place, T: Any, like: Any) -> BoxedTree | None:
+    """A tree that Flax has boxed: the first argument itself, or ``like`` beside a hint."""
+    if like is None and holds_boxes(T):
+        return read_boxed(place, T, None)
+    return read_boxed(place, like, node_of(T)) if holds_boxes(like) else None
 
 
 def _spec(place: Place, hint: ArrayHint | None, value: Any) -> Any:
@@ -98,6 +109,8 @@ def shardings(T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None)
       ShardingError: for a mark ``~``, and for ``+`` or ``-`` over Auto axes.
     """
     place = _uncrossed(place_on_mesh("shardings", mesh))
+    if (boxed := _boxed(place, T, like)) is not None:
+        return boxed.with_specs(lambda leaf: leaf.sharding)
     if like is not None:
         leaves = place.checked(node_of(T), like, "given").leaves
         return _jax.like(like, [place.sharding(leaf.hint, _rank(leaf.value)) for leaf in leaves])

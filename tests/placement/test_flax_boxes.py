@@ -1,0 +1,317 @@
+"""Trees that Flax has boxed with names: their specs against Flax's own, and placing them."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    AnnotationSyntaxError,
+    Array,
+    Float,
+    MeshAxisError,
+    PyTree,
+    ShapeError,
+    ShardingError,
+    StructureError,
+    axis_rules,
+    partition_specs,
+    shard,
+    shardings,
+)
+
+RULES = (("embed", "dp"), ("mlp", "tp"), ("heads", "tp"), ("batch", "dp"))
+
+
+def logical(init: Any, *names: Any, rules: Any = None) -> Any:
+    return nn.with_logical_partitioning(init, names, rules=rules)
+
+
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        init, zeros = nn.initializers.lecun_normal(), nn.initializers.zeros
+        x = nn.Dense(8, kernel_init=logical(init, "embed", "mlp"), bias_init=logical(zeros, "mlp"))(x)
+        x = nn.BatchNorm(use_running_average=True)(x)
+        return nn.Dense(4, kernel_init=logical(init, "mlp", "embed"))(x)
+
+
+class Scanned(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        layers = nn.scan(
+            Layer,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            length=3,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )
+        return layers()(x, None)[0]
+
+
+class Layer(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any, _: Any) -> Any:
+        kernel = logical(nn.initializers.lecun_normal(), "embed", "mlp")
+        return nn.Dense(4, kernel_init=kernel, use_bias=False)(x), None
+
+
+def initialised(model: nn.Module) -> Any:
+    return model.init(jax.random.key(0), jnp.ones((2, 4)))
+
+
+def flax_specs(boxed: Any, rules: Any = RULES) -> Any:
+    return nn.logical_to_mesh(nn.get_partition_spec(boxed), rules)
+
+
+def equivalent(got: Any, specs: Any, mesh: Mesh) -> None:
+    """Expect arrays to lie as specs say."""
+
+    def compare(x: Any, spec: P) -> None:
+        assert x.sharding.is_equivalent_to(NamedSharding(mesh, spec), x.ndim)
+
+    jax.tree.map(compare, got, specs)
+
+
+def full(spec: P, rank: int) -> P:
+    return P(*spec, *(None,) * (rank - len(spec)))
+
+
+# Linen
+
+
+@pytest.mark.parametrize("model", [Model(), Scanned()], ids=["batch norm", "scan"])
+@pytest.mark.parametrize("rules", [RULES, (("layers", "dp"), *RULES), (("mlp", ("tp", "dp")),), ()], ids=str)
+def test_the_specs_are_those_of_flax(model: nn.Module, rules: Any) -> None:
+    boxed = initialised(model)
+    with axis_rules(rules):
+        got = partition_specs(boxed)
+    expected = jax.tree.map(lambda spec, x: full(spec, x.ndim), flax_specs(boxed, rules), nn.unbox(boxed))
+    assert got == expected
+
+
+def test_shapes_have_specs_as_values_have() -> None:
+    shapes = jax.eval_shape(lambda: initialised(Model()))
+    with axis_rules(RULES):
+        assert partition_specs(shapes) == partition_specs(initialised(Model()))
+
+
+def test_shardings_place_what_an_initialiser_makes(mesh: Mesh) -> None:
+    with axis_rules(RULES):
+        placed = shardings(jax.eval_shape(lambda: initialised(Model())), mesh)
+    made = jax.block_until_ready(jax.jit(lambda: initialised(Model()), out_shardings=placed)())
+    equivalent(nn.unbox(made), flax_specs(made), mesh)
+
+
+def test_a_boxed_tree_is_placed_and_stays_boxed(mesh: Mesh) -> None:
+    boxed = initialised(Model())
+    with axis_rules(RULES):
+        placed = shard(boxed, mesh=mesh)
+    assert jax.tree.structure(placed) == jax.tree.structure(boxed)
+    equivalent(nn.unbox(placed), flax_specs(boxed), mesh)
+    jax.tree.map(np.testing.assert_array_equal, placed, boxed)
+
+
+@pytest.mark.parametrize("hint", [PyTree, Any, PyTree[Array]], ids=str)
+def test_a_hint_that_says_nothing_leaves_all_to_the_boxes(mesh: Mesh, hint: Any) -> None:
+    boxed = initialised(Model())
+    with axis_rules(RULES):
+        equivalent(nn.unbox(shard(boxed, hint, mesh)), flax_specs(boxed), mesh)
+
+
+def test_a_box_of_mesh_axes_needs_no_rules(mesh: Mesh) -> None:
+    boxed = {"a": nn.Partitioned(jnp.ones((8, 4)), names=("dp", None)), "b": jnp.ones(3)}
+    assert partition_specs(boxed) == {"a": P("dp", None), "b": P(None)}
+    assert partition_specs(boxed)["a"] == nn.get_partition_spec(boxed)["a"]
+    equivalent(nn.unbox(shard(boxed, mesh=mesh)), {"a": P("dp"), "b": P()}, mesh)
+
+
+def test_rules_of_a_box_replace_those_in_force() -> None:
+    boxed = nn.LogicallyPartitioned(jnp.ones((8, 4)), names=("embed", "mlp"), rules=(("mlp", "dp"),))
+    with axis_rules(RULES):
+        assert partition_specs(boxed) == P(None, "dp")
+    assert partition_specs(boxed) == P(None, "dp")
+
+
+def test_a_name_says_nothing_of_a_size() -> None:
+    boxed = [nn.LogicallyPartitioned(jnp.ones(size), names=("embed",)) for size in (8, 16)]
+    with axis_rules(RULES):
+        assert partition_specs(boxed) == [P("dp"), P("dp")]
+
+
+# A hint beside the boxes
+
+KERNEL = {"params": {"Dense_0": {"kernel": Float[Array, "embed [mlp/tp]"]}}}
+
+
+class Dense(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        kernel = logical(nn.initializers.lecun_normal(), "embed", "mlp")
+        return nn.Dense(8, kernel_init=kernel, use_bias=False)(x)
+
+
+def of_kernel(hint: Any) -> Any:
+    return dict[str, dict[str, dict[str, hint]]]
+
+
+def test_a_hint_that_agrees_is_checked_and_taken(mesh: Mesh) -> None:
+    boxed = initialised(Dense())
+    with axis_rules(RULES):
+        placed = shard(boxed, of_kernel(Float[Array, "[e/dp] [m/tp]"]), mesh)
+        assert partition_specs(of_kernel(Float[Array, "embed mlp"]), like=boxed) == partition_specs(boxed)
+    assert jax.tree.structure(placed) == jax.tree.structure(boxed)
+
+
+def test_a_hint_that_does_not_fit_the_array_is_told_by_its_path(mesh: Mesh) -> None:
+    with axis_rules(RULES), pytest.raises(ShapeError) as caught:
+        shard(initialised(Dense()), of_kernel(Float[Array, "embed mlp depth"]), mesh)
+    first = "shard: given['params']['Dense_0']['kernel'] has 2 dims, but its annotation has 3"
+    assert str(caught.value).splitlines()[0] == first
+
+
+MESSAGES = {
+    "a hint that contradicts the names": (
+        lambda mesh: shard(initialised(Dense()), of_kernel(Float[Array, "[e/tp] m"]), mesh),
+        ShardingError,
+        """shard: given['params']['Dense_0']['kernel'] is boxed as LogicallyPartitioned names=('embed',\
+ 'mlp'), which means P('dp', 'tp'), but its annotation says P('tp', None)
+
+    given['params']['Dense_0']['kernel']: Float[Array, "[e/tp] m"]
+    got f32[4,8]
+
+Mesh: dp=4, tp=2""",
+    ),
+    "an axis that the mesh does not have": (
+        lambda mesh: shard({"a": nn.Partitioned(jnp.ones((8, 4)), names=(None, "model"))}, mesh=mesh),
+        MeshAxisError,
+        """shard: given['a'] names mesh axis 'model', which is not among the mesh's axes 'dp', 'tp'
+
+    given['a']: Partitioned names=(None, 'model')
+                                         ^^^^^^^
+    got f32[8,4]
+
+Mesh: dp=4, tp=2
+Hint: axes={'model': ...} maps a name to mesh axes""",
+    ),
+    "a dim that does not divide": (
+        lambda mesh: shard({"a": nn.LogicallyPartitioned(jnp.ones((6, 4)), names=("embed", None))}, mesh=mesh),
+        ShapeError,
+        """shard: given['a'] has embed=6, which does not divide over 'dp' (4 shards)
+
+    given['a']: LogicallyPartitioned names=('embed', None)
+                                            ^^^^^^^
+    got f32[6,4]
+
+Mesh: dp=4, tp=2; rules: embed=dp
+Hint: make embed a multiple of 4, or pad it""",
+    ),
+    "another number of names than dims": (
+        lambda mesh: shard({"a": nn.LogicallyPartitioned(jnp.ones((8, 4)), names=("embed",))}, mesh=mesh),
+        ShapeError,
+        """shard: given['a'] has 2 dims, but its annotation has 1
+
+    given['a']: LogicallyPartitioned names=('embed')
+    got f32[8,4]
+
+Mesh: dp=4, tp=2; rules: embed=dp""",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "message"), MESSAGES.values(), ids=MESSAGES)
+def test_a_box_that_cannot_be_placed_is_told_in_full(mesh: Mesh, call: Any, error: Any, message: str) -> None:
+    with axis_rules(RULES), pytest.raises(error) as caught:
+        call(mesh)
+    assert str(caught.value) == message
+
+
+def test_logical_names_without_any_rules_are_an_error(mesh: Mesh) -> None:
+    with pytest.raises(MeshAxisError) as caught:
+        shard({"a": nn.LogicallyPartitioned(jnp.ones((8, 4)), names=("embed", None))}, mesh=mesh)
+    assert str(caught.value) == (
+        """shard: given['a'] has dim 'embed' in its annotation, which no rule names
+
+    given['a']: LogicallyPartitioned names=('embed', None)
+                                            ^^^^^^^
+    got f32[8,4]
+
+Mesh: dp=4, tp=2
+Hint: add ('embed', None) to the rules, or write [embed/]"""
+    )
+
+
+def test_names_that_are_none_are_refused(mesh: Mesh) -> None:
+    with axis_rules(RULES), pytest.raises(AnnotationSyntaxError) as caught:
+        shard(nn.LogicallyPartitioned(jnp.ones(4), names=(3,)), mesh=mesh)
+    assert str(caught.value) == "LogicallyPartitioned: 3 among its names is no name"
+
+
+def test_without_a_hint_there_must_be_boxes(mesh: Mesh) -> None:
+    with pytest.raises(StructureError) as caught:
+        shard({"a": jnp.ones(8)}, mesh=mesh)
+    assert str(caught.value) == (
+        "shard: no hint is given, and the value holds no boxes of Flax, which would say how it lies"
+    )
+
+
+# nnx
+
+
+@pytest.fixture
+def module() -> nnx.Module:
+    with nnx.use_eager_sharding(False):
+        kernel = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("embed", "mlp"))
+        return nnx.Linear(4, 8, kernel_init=kernel, rngs=nnx.Rngs(0))
+
+
+def test_the_specs_of_nnx_state_are_those_of_flax(module: nnx.Module) -> None:
+    state = nnx.state(module)
+    with axis_rules(RULES), nn.logical_axis_rules(RULES):
+        got, expected = partition_specs(state), nnx.get_partition_spec(state)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    assert jax.tree.leaves(got) == [P(None), P("dp", "tp")]
+    assert jax.tree.leaves(expected) == [P(), P("dp", "tp")]
+
+
+def test_nnx_state_is_placed_and_stays_what_it_is(module: nnx.Module, mesh: Mesh) -> None:
+    state = nnx.state(module)
+    with axis_rules(RULES):
+        placed = shard(state, mesh=mesh)
+    assert jax.tree.structure(placed) == jax.tree.structure(state)
+    equivalent(jax.tree.leaves(placed), [P(None), P("dp", "tp")], mesh)
+
+
+def test_a_whole_nnx_module_is_placed(module: nnx.Module, mesh: Mesh) -> None:
+    with axis_rules(RULES):
+        placed = shard(module, mesh=mesh)
+    equivalent(jax.tree.leaves(nnx.state(placed)), [P(None), P("dp", "tp")], mesh)
+
+
+def test_names_of_nnx_are_mesh_axes_where_no_rule_names_them(mesh: Mesh) -> None:
+    with nnx.use_eager_sharding(False):
+        state = nnx.State({"a": nnx.Param(jnp.ones((8, 4)), out_sharding=("dp", "mlp"))})
+    with axis_rules(RULES), jax.set_mesh(mesh):
+        assert jax.tree.leaves(partition_specs(state)) == [P("dp", "tp")]
+
+
+def test_rules_of_an_nnx_variable_are_its_own(mesh: Mesh) -> None:
+    with nnx.use_eager_sharding(False):
+        variable = nnx.Param(jnp.ones((8, 4)), out_sharding=("embed", "mlp"), sharding_rules=(("embed", "tp"),))
+    with axis_rules(RULES), jax.set_mesh(mesh):
+        assert jax.tree.leaves(partition_specs(nnx.State({"a": variable}))) == [P("tp", None)]
+
+
+def test_a_name_of_nnx_that_is_neither_is_an_error(mesh: Mesh) -> None:
+    with nnx.use_eager_sharding(False):
+        state = nnx.State({"a": nnx.Param(jnp.ones((8, 4)), out_sharding=("embed", "mlp"))})
+    with pytest.raises(MeshAxisError) as caught:
+        shard(state, mesh=mesh)
+    first = "shard: given['a'] names mesh axis 'embed' (by the rule for 'embed'), which is not among the mesh's axes"
+    assert str(caught.value).startswith(first)
