@@ -215,7 +215,7 @@ Hint: make embed a multiple of 4, or pad it""",
     "another number of names than dims": (
         lambda mesh: shard({"a": nn.LogicallyPartitioned(jnp.ones((8, 4)), names=("embed",))}, mesh=mesh),
         ShapeError,
-        """shard: given['a'] has 2 dims, but its annotation has 1
+        """shard: given['a'] has 2 dims, but its box has 1
 
     given['a']: LogicallyPartitioned names=('embed')
     got f32[8,4]
@@ -236,14 +236,14 @@ def test_logical_names_without_any_rules_are_an_error(mesh: Mesh) -> None:
     with pytest.raises(MeshAxisError) as caught:
         shard({"a": nn.LogicallyPartitioned(jnp.ones((8, 4)), names=("embed", None))}, mesh=mesh)
     assert str(caught.value) == (
-        """shard: given['a'] has dim 'embed' in its annotation, which no rule names
+        """shard: given['a'] has dim 'embed' among its names, which no rule names
 
     given['a']: LogicallyPartitioned names=('embed', None)
                                             ^^^^^^^
     got f32[8,4]
 
 Mesh: dp=4, tp=2
-Hint: add ('embed', None) to the rules, or write [embed/]"""
+Hint: add ('embed', None) to the rules"""
     )
 
 

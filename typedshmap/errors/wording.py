@@ -165,12 +165,21 @@ def _count(number: int, noun: str) -> str:
 def word(failure: Failure) -> Sentence:
     """What is said of a failure."""
     sentence = _word(failure)
+    if failure.subject.kind == "boxed":
+        return _word_of_box(sentence)
     if failure.subject.kind not in ("operand", "pattern"):
         return sentence
     problem = sentence.problem.replace(" in its annotation", "").replace("its annotation", "the pattern")
     if isinstance(failure.what, Varies):
         return replace(sentence, problem=problem, cure=_cure_of_operand(failure.what.axes))
     return replace(sentence, problem=problem, sizes=True)
+
+
+def _word_of_box(sentence: Sentence) -> Sentence:
+    """What is said of an array that Flax has boxed with names, where no hint can be written otherwise."""
+    problem = sentence.problem.replace("in its annotation", "among its names").replace("its annotation", "its box")
+    cure = (sentence.cure or "").partition(", or write [")[0]
+    return replace(sentence, problem=problem, cure=None if cure.startswith("write [") else cure or None)
 
 
 def _cure_of_operand(axes: tuple[str, ...]) -> str:

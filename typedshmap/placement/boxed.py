@@ -77,7 +77,7 @@ def read_boxed(place: Place, value: Any, node: Node | None) -> BoxedTree:
       TypedShmapError: for what is wrong, all of it.
     """
     found, structure = _jax.paths(value, is_box)
-    leaves = tuple(_read(place, part, Subject("placed", "given", path)) for path, part in found)
+    leaves = tuple(_read(place, part, Subject("boxed", "given", path)) for path, part in found)
     failures = [(each, wrong) for each in leaves if (wrong := _wrong(each)) is not None]
     if not failures and node is not None:
         bare_tree = structure.unflatten([each.leaf.value for each in leaves])
