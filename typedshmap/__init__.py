@@ -25,27 +25,6 @@ from .errors import (
     VaryingError,
 )
 from .hints.axes import axis_aliases, axis_rules
-from .jit import typed_jit
-from .ops import (
-    all_gather,
-    all_to_all,
-    einsum,
-    logsumexp,
-    plan_reshard,
-    pmax,
-    pmean,
-    pmin,
-    ppermute,
-    psum,
-    psum_scatter,
-    rearrange,
-    reduce,
-    repeat,
-    reshard,
-    softmax,
-    take,
-)
-from .placement import from_callback, from_process_local, partition_specs, shape_structs, shard, shardings
 from .shard_map import typed_shard_map
 from .typed import typed
 
@@ -93,6 +72,28 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeAliasType, TypeVar
 
+    from .jit import typed_jit
+    from .ops import (
+        all_gather,
+        all_to_all,
+        einsum,
+        logsumexp,
+        plan_reshard,
+        pmax,
+        pmean,
+        pmin,
+        ppermute,
+        psum,
+        psum_scatter,
+        rearrange,
+        reduce,
+        repeat,
+        reshard,
+        softmax,
+        take,
+    )
+    from .placement import from_callback, from_process_local, partition_specs, shape_structs, shard, shardings
+
     _T = TypeVar("_T", default=Any)
     _S = TypeVar("_S", default=Any)
     PRNGKeyArray = Array
@@ -101,10 +102,31 @@ if TYPE_CHECKING:
     PyTree = TypeAliasType("PyTree", Any, type_params=(_T, _S))
     Stacked = TypeAliasType("Stacked", _T, type_params=(_S, _T))
 else:
+    from importlib import import_module
+
     from .hints.classes import DTYPES, PRNGKeyArray, PyTree, Scalar, ScalarLike, Stacked
 
     globals().update(DTYPES)
     del DTYPES
+
+    # Half of what the import costs waits until it is asked for.
+    _LATE = {
+        "jit": "typed_jit",
+        "ops": "all_gather all_to_all einsum logsumexp plan_reshard pmax pmean pmin ppermute "
+        "psum psum_scatter rearrange reduce repeat reshard softmax take",
+        "placement": "from_callback from_process_local partition_specs shape_structs shard shardings",
+    }
+    _ROOMS = {name: room for room, names in _LATE.items() for name in names.split()}
+
+    def __getattr__(name):
+        if name not in _ROOMS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(f".{_ROOMS[name]}", __name__), name)
+        return found
+
+    def __dir__():
+        return __all__
+
 
 __version__ = "0.1.0"
 

@@ -260,7 +260,7 @@ class Endless(NamedTuple):
         (lambda: partition_specs(Stacked["layers", Any]), "Stacked['layers', Any]: Any holds no arrays"),
         (lambda: partition_specs(Stacked["a, b", W]), 'Stacked["a, b", Float[Array, "m [f/tp]"]]: '),
         (lambda: partition_specs(Stacked["...", Float[Array, "... d"]]), 'Float[Array, "... ... d"]: '),
-        (lambda: partition_specs(Stacked["[a/tp]", W]), "Float[Array, \"[a/tp] m [f/tp]\"]: mesh axis 'tp' is used twice"),
+        (lambda: partition_specs(Stacked["[a/tp]", W]), "mesh axis 'tp' is used twice"),
         (lambda: partition_specs(Stacked), "wants leading dims and a hint"),
         (lambda: partition_specs(Endless), "Stacked['n', Endless] stands inside of Endless itself"),
     ],

@@ -1,0 +1,29 @@
+"""The public names: all are there, and what is costly to import waits until it is asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+import typedshmap
+
+
+@pytest.mark.parametrize("name", typedshmap.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(typedshmap, name) is not None
+    assert name in dir(typedshmap)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'typedshmap' has no attribute 'all_gathers'"):
+        typedshmap.all_gathers  # noqa: B018 (asked for, to see the error)
+
+
+@pytest.mark.parametrize(("name", "room"), [("einsum", "ops"), ("shard", "placement"), ("typed_jit", "jit")])
+def test_a_room_is_imported_when_one_of_its_names_is_asked_for(name: str, room: str) -> None:
+    program = f"""
+import sys, typedshmap
+assert "typedshmap.{room}" not in sys.modules
+assert typedshmap.{name} is sys.modules["typedshmap.{room}"].{name}
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
