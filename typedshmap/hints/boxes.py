@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
@@ -58,11 +59,16 @@ def is_box(value: Any) -> bool:
 
 
 def _is_linen(value: Any) -> bool:
-    return hasattr(type(value), "replace_boxed") and hasattr(value, "names")
+    return _has_all(type(value), ("replace_boxed",)) and hasattr(value, "names")
 
 
 def _is_variable(value: Any) -> bool:
-    return hasattr(type(value), "get_metadata") and hasattr(type(value), "raw_value")
+    return _has_all(type(value), ("get_metadata", "raw_value"))
+
+
+@lru_cache(maxsize=1024)
+def _has_all(cls: type, names: tuple[str, ...]) -> bool:
+    return all(hasattr(cls, name) for name in names)
 
 
 def stands_for_its_value(box: Any) -> bool:
