@@ -172,7 +172,9 @@ def launch(command, processes=PROCESSES, seconds=SECONDS):
         for process in range(processes):
             arguments = [*command, address, str(process)]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-            children.append(subprocess.Popen(arguments, env=environment, text=True, **pipes))
+            # In a session of its own, so that Ctrl-C is for this process only.
+            child = subprocess.Popen(arguments, env=environment, text=True, start_new_session=True, **pipes)
+            children.append(child)
         relays = [threading.Thread(target=relay, args=pair, daemon=True) for pair in enumerate(children)]
         for thread in relays:
             thread.start()
@@ -219,7 +221,9 @@ def die_with_parent():
 
 def main():
     if len(sys.argv) == 1:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the other processes are ended, too
+        for ending in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(ending, lambda *_: sys.exit(1))  # so that the other processes are ended, too
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # an end without words when nobody reads the output
         return launch([sys.executable, __file__])
     die_with_parent()
     return work(sys.argv[1], int(sys.argv[2]))

@@ -123,6 +123,15 @@ def explicit_spec(x: Any) -> NamedSharding | None:
     return sharding
 
 
+def load_extend() -> None:
+    """Import what is imported late now, where nothing is traced.
+
+    On jax 0.12 that import changes settings that are in jit's cache key: inside of a trace it would
+    make JAX trace and compile the whole program once more.
+    """
+    is_outside_traces()
+
+
 def is_outside_traces() -> bool:
     """Whether no transformation of JAX is running, so that a call computes at once."""
     return _trace_state() == _outside()
@@ -338,10 +347,11 @@ def like(value: Any, leaves: Iterable[Any]) -> Any:
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(value), leaves)
 
 
-def device_ids(sharding: jax.sharding.Sharding) -> list[int]:
-    """The ids of a sharding's devices, in the order of its mesh if it has one."""
+def device_ids(sharding: jax.sharding.Sharding, rank: int) -> list[int]:
+    """The ids of a sharding's devices, in its order, which a set of devices does not keep."""
     mesh = getattr(sharding, "mesh", None)
-    devices = sharding.device_set if mesh is None else mesh.devices.flat
+    size = len(sharding.device_set)
+    devices = sharding.devices_indices_map((size,) * rank) if mesh is None else mesh.devices.flat
     return [int(getattr(device, "id")) for device in devices]  # noqa: B009 (unknown to type checkers)
 
 
@@ -512,9 +522,14 @@ def _place_among_processes(x: Any, sharding: NamedSharding) -> Any:
 
     ``jax.device_put`` takes no array there that lies on devices of this process, and no keys.
     """
-    if not isinstance(x, jax.Array) or not x.is_fully_addressable:
+    if not isinstance(x, jax.Array):
         return jax.device_put(x, sharding)
-    if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
+    is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
+    if not x.is_fully_addressable:
+        # Under jax.set_mesh a key that every process makes lies on all of them.
+        moved = jax.device_put(jax.random.key_data(x) if is_key else x, sharding)
+        return jax.random.wrap_key_data(moved, impl=jax.random.key_impl(x)) if is_key else moved
+    if is_key:
         return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
     return jax.device_put(np.asarray(x), sharding)
 
@@ -542,9 +557,20 @@ def place(x: Any, sharding: NamedSharding) -> Any:
 
 def put(x: Any, sharding: NamedSharding | PartitionSpec) -> Any:
     """A value placed so, on the ambient mesh by a PartitionSpec; of a ShapeDtypeStruct, one that says so."""
-    if not isinstance(x, SHAPES):
-        return jax.device_put(x, sharding) if isinstance(sharding, NamedSharding) else jax.reshard(x, sharding)
-    return x if x.sharding is not None else jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+    if isinstance(x, SHAPES):
+        return x if x.sharding is not None else jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+    # device_put places what jax.vmap maps over as if it were one of its items; reshard wants the mesh to be ambient.
+    is_reshard = not isinstance(sharding, NamedSharding) or is_mapped(x)
+    return jax.reshard(x, sharding) if is_reshard else jax.device_put(x, sharding)
+
+
+def is_mapped(x: Any) -> bool:
+    """Whether ``jax.vmap`` maps over a value here, so that it has dims that its shape does not tell."""
+    while isinstance(x, jax.core.Tracer):
+        if hasattr(x, "batch_dim"):
+            return True
+        x = primal(x)
+    return False
 
 
 def has_64_bits() -> bool:

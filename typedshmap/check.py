@@ -14,6 +14,7 @@ from .hints.leaf import Fit, check_leaf
 from .hints.lying import region_of
 from .hints.memory import Declared, remember
 from .hints.nodes import Either, Leaf, Node, array_hints, holds_arrays, parts
+from .hints.postponed import caller, place_of
 from .hints.scope import Region, current_region, current_scope
 from .hints.trees import node_of
 from .hints.walk import Found, Walk
@@ -82,11 +83,12 @@ def region_of_failure(walk: Walk) -> Region:
 
 
 def _inspect(walk: Walk, node: Node, function: str) -> None:
-    """Have it compared how traced leaves lie, once XLA knows."""
+    """Have it compared how traced leaves lie, once XLA knows, when no traceback leads here."""
+    place = place_of(caller(2))
     for leaf in walk.leaves:
         if leaf.hint is not None and _jax.is_tracer(leaf.value):
             hints = _members(leaf, leaf.hint, node, walk)
-            inspect(leaf.value, hints, leaf.subject, walk.region, function, walk.sizes)
+            inspect(leaf.value, hints, leaf.subject, walk.region, function, walk.sizes, place)
 
 
 def _members(leaf: Found, hint: ArrayHint, node: Node, walk: Walk) -> tuple[ArrayHint, ...]:

@@ -46,9 +46,9 @@ def read_mesh(mesh: Any) -> _jax.AnyMesh | None:
     if mesh is None:
         return None
     if not isinstance(mesh, (Mesh, AbstractMesh)):
-        raise MeshAxisError(
-            f"mesh= wants a jax.sharding.Mesh or AbstractMesh, got {mesh!r} of type {type(mesh).__name__}"
-        )
+        text, kind = repr(mesh), f"of type {type(mesh).__name__}"
+        got = f"{text} {kind}" if len(text) < 80 and "\n" not in text else f"a value {kind}"
+        raise MeshAxisError(f"mesh= wants a jax.sharding.Mesh or AbstractMesh, got {got}")
     return None if mesh.empty else mesh
 
 
@@ -79,8 +79,10 @@ def find_crossing(
     """
     context = _jax.context_mesh()
     found = find_mesh(name, mesh, leaves)
-    if context.empty and _jax.is_outside_traces():
-        refuse_other_devices(name, found, leaves())
+    if _jax.is_outside_traces():
+        ambient = found if context.empty else _jax.ambient_devices()
+        if ambient is not None:
+            refuse_other_devices(name, ambient, leaves())
     unknown = sorted(axis_names - set(found.axis_names))
     if unknown:
         known = mesh_text(found.shape.items())
@@ -131,6 +133,10 @@ def _in_context(name: str, mesh: _jax.AnyMesh | None, context: AbstractMesh) -> 
     if not is_alike:
         here, given = _mesh_facts(context), _mesh_facts(mesh)
         raise MeshAxisError(f"{name}: its mesh ({given}) contradicts the ambient one ({here})")
+    ambient = _jax.ambient_devices()
+    if isinstance(mesh, Mesh) and isinstance(ambient, Mesh) and mesh != ambient and _ids(mesh) != _ids(ambient):
+        here, given = devices_text(_ids(ambient)), devices_text(_ids(mesh))
+        raise MeshAxisError(f"{name}: its mesh lies on {given}, but the ambient one on {here}")
     return mesh if _jax.abstract(mesh) == context else context
 
 
@@ -160,13 +166,19 @@ def refuse_other_devices(name: str, mesh: _jax.AnyMesh, leaves: Iterable[Found])
     if isinstance(mesh, AbstractMesh):
         _refuse_unplaced(name, mesh, placed, leaves)
         return
-    devices = [device.id for device in mesh.devices.flat]
+    devices = _ids(mesh)
     for leaf, where in placed:
-        ids = _jax.device_ids(where)
+        if getattr(where, "mesh", None) == mesh:
+            continue
+        ids = _jax.device_ids(where, len(leaf.value.shape))
         if ids != devices:
             problem = f"lies on {devices_text(ids)}, but the mesh on {devices_text(devices)}"
             cure = "place it by shard(x, hint, mesh), or pass the mesh that it lies on"
             raise _sharding_error(name, Failure(Told(problem, cure), leaf.subject, _text(leaf)), mesh)
+
+
+def _ids(mesh: Mesh) -> list[int]:
+    return [device.id for device in mesh.devices.flat]
 
 
 def devices_text(ids: list[int]) -> str:

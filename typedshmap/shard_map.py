@@ -116,6 +116,7 @@ def typed_shard_map(
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or results
         that are not what their hints say; ``error.failures`` holds all of them.
     """
+    _jax.load_extend()
     options = _Options(read_mesh(mesh), read_axis_names(axis_names), bool(check_vma), read_naming(axes, rules))
     if f is None:
         return lambda function: _wrap(function, options, Hinted(function, caller(1), in_types, out_types))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
+from . import _jax
 from .check import handed_on, region_of_failure
 from .errors import error_of
 from .hints.axes import Axes, AxisRules, Naming, Pairs, read_naming
@@ -49,6 +50,7 @@ def typed(f: Any = None, /, *, axes: Mapping[str, Axes] | None = None, rules: Pa
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or a result
         that are not what their hints say.
     """
+    _jax.load_extend()
     naming = read_naming(axes, rules)
     if f is None:
         return lambda function: _wrap(function, naming, Hinted(function, caller(1), strict=False))

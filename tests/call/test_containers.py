@@ -667,3 +667,29 @@ def test_of_many_failures_the_first_are_told_and_the_rest_counted(mesh: Mesh) ->
     assert len(caught.value.failures) == 20
     assert str(caught.value).count("Also: argument") == 8
     assert str(caught.value).endswith("Also: 11 more, in error.failures")
+
+
+class Activated(eqx.Module):
+    w: Float[Array, "d [f/tp]"]
+    activation: Callable[..., Any] = jnp.tanh
+
+
+def test_a_gradient_of_a_module_has_none_for_what_is_no_array(mesh: Mesh) -> None:
+    @jax.jit
+    @typed_shard_map(mesh=mesh)
+    def gradient(w: Float[Array, "d [f/tp]"], x: Float[Array, "[b/dp] d"]) -> Activated:
+        def loss(model: Activated) -> Any:
+            return jax.lax.psum(model.activation(x @ model.w).sum(), ("dp", "tp"))
+
+        return eqx.filter_grad(loss)(Activated(w))
+
+    w, x = numbers(4, 6), numbers(8, 4)
+    got = jax.block_until_ready(gradient(w, x))
+    assert got.activation is None
+    same(got.w, jax.grad(lambda w: jnp.tanh(x @ w).sum())(w))
+
+
+def test_none_is_no_array(mesh: Mesh) -> None:
+    f = typed_shard_map(lambda model: None, mesh=mesh, in_types=(Activated,), out_types=None)
+    with fails(StructureError, "<lambda>: argument 'model.w' is None, but its annotation says Array"):
+        f(eqx.tree_at(lambda model: model.w, Activated(numbers(4, 6)), None))

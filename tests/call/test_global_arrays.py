@@ -6,6 +6,7 @@ Every verdict on a sharding is held against JAX's own: the sharding of what a pr
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import subprocess
 import sys
@@ -63,6 +64,10 @@ def compiled(*hints: str) -> Callable[[Any], Any]:
         return y
 
     return jax.jit(program)
+
+
+_LINES, _FIRST = inspect.getsourcelines(compiled)
+CHECKED_AT = f"test_global_arrays.py:{_FIRST + [line.strip() for line in _LINES].index('check(y, hint)')} (program)"
 
 
 @contextlib.contextmanager
@@ -373,13 +378,14 @@ def test_a_compiled_program_compares_as_jax_does(spec: P, hint: str, fits: bool)
         )
 
 
-WRONG = """\
+WRONG = f"""\
 check: checked value is sharded P('dp', None), but its annotation says P(None, 'dp')
 
     checked: "b [d/dp]"
     got f32[8,16]
 
 Mesh: dp=4, tp=2
+At: {CHECKED_AT}
 Hint: constrain it by jax.lax.with_sharding_constraint(x, P(None, 'dp'))"""
 
 
@@ -500,12 +506,13 @@ def test_a_dim_that_is_split_over_a_part_of_an_axis_is_told(mesh: Mesh) -> None:
         assert told(lambda: jax.jit(lambda x: program(x))(put(P("dp")))) == line
 
 
-NO_MESH = """\
+NO_MESH = f"""\
 check: checked value names mesh axes 'dp', 'tp' in its annotation, but no mesh is known
 
     checked: "[b/dp] [d/tp]"
     got f32[8,16]
 
+At: {CHECKED_AT}
 Hint: call it under jax.set_mesh(mesh), or with arguments placed by shard(x, hint, mesh)"""
 
 

@@ -558,6 +558,42 @@ def test_an_abstract_mesh_takes_its_devices_from_the_arguments() -> None:
     same(got, x @ w)
 
 
+def whole_on_no_mesh(array: Any, mesh: Mesh) -> jax.Array:
+    """An array that is whole on the devices of a mesh, in their order, by a sharding that knows no mesh."""
+    found: list[Any] = []
+
+    def ask(array: jax.Array) -> None:
+        jax.debug.inspect_array_sharding(array, callback=found.append)
+
+    with jax.set_mesh(mesh):
+        jax.jit(ask).lower(array).compile()
+    assert not isinstance(found[0], NamedSharding)
+    return jax.device_put(array, found[0])
+
+
+@pytest.mark.parametrize("mesh", [MESH, mesh_of(4, 2, devices=jax.devices()[::-1])], ids=["in order", "reversed"])
+@pytest.mark.parametrize("verb", [typed_jit, typed_shard_map])
+def test_an_array_that_is_whole_on_the_devices_needs_no_mesh_of_its_own(verb: Any, mesh: Mesh) -> None:
+    @verb(mesh=mesh)
+    def double(w: Float[Array, "m f"]) -> Float[Array, "m f"]:
+        return 2 * w
+
+    same(double(whole_on_no_mesh(w, mesh)), 2 * w)
+
+
+def test_an_array_that_is_whole_on_devices_in_another_order_is_told_so() -> None:
+    @typed_shard_map(mesh=MESH)
+    def double(w: Float[Array, "m f"]) -> Float[Array, "m f"]:
+        return 2 * w
+
+    line = (
+        "double: argument 'w' lies on 8 devices (7, 6, 5, 4, 3, 2, 1, 0), "
+        "but the mesh on 8 devices (0, 1, 2, 3, 4, 5, 6, 7)"
+    )
+    with fails(ShardingError, line):
+        double(whole_on_no_mesh(w, mesh_of(4, 2, devices=jax.devices()[::-1])))
+
+
 def test_a_one_device_mesh_will_do() -> None:
     one = mesh_of(1, 1)
     got = typed_jit(multiply, mesh=one)(x, w)
@@ -575,6 +611,32 @@ def test_a_mesh_that_contradicts_the_ambient_one_is_an_error() -> None:
     line = "count: its mesh (dp=4, tp=2; Auto) contradicts the ambient one (dp=2, tp=4; Auto)"
     with jax.set_mesh(mesh_of(2, 4)), fails(MeshAxisError, line):
         Counted().jitted()(x, w)
+
+
+def test_an_array_in_the_place_of_a_mesh_is_not_printed() -> None:
+    with fails(MeshAxisError, "mesh= wants a jax.sharding.Mesh or AbstractMesh, got a value of type ndarray"):
+        typed_jit(multiply, mesh=x)
+
+
+@pytest.mark.parametrize("verb", [typed_jit, typed_shard_map])
+def test_a_mesh_on_other_devices_than_the_ambient_one_is_an_error(verb: Any) -> None:
+    line = (
+        "scanned: its mesh lies on 8 devices (7, 6, 5, 4, 3, 2, 1, 0), "
+        "but the ambient one on 8 devices (0, 1, 2, 3, 4, 5, 6, 7)"
+    )
+    other = mesh_of(4, 2, devices=jax.devices()[::-1])
+    with jax.set_mesh(MESH), fails(MeshAxisError, line):
+        verb(scanned, mesh=other)(x)
+
+
+def test_an_array_on_other_devices_than_the_ambient_mesh_is_refused_at_a_boundary() -> None:
+    line = (
+        "scanned: argument 'x' lies on 8 devices (7, 6, 5, 4, 3, 2, 1, 0), "
+        "but the mesh on 8 devices (0, 1, 2, 3, 4, 5, 6, 7)"
+    )
+    other = mesh_of(4, 2, devices=jax.devices()[::-1])
+    with jax.set_mesh(MESH), fails(ShardingError, line):
+        typed_shard_map(scanned)(placed(x, "dp", mesh=other))
 
 
 def test_a_mesh_without_devices_needs_a_placed_argument() -> None:
@@ -855,6 +917,7 @@ def test_a_check_that_fails_when_xla_compiles_is_an_error_of_ours() -> None:
         "    got f32[8,16]\n"
         "\n"
         "Mesh: dp=4, tp=2\n"
+        f"At: test_typed_jit.py:{f.__wrapped__.__code__.co_firstlineno + 2} (f)\n"
         "Hint: constrain it by jax.lax.with_sharding_constraint(x, P(None, 'tp'))"
     )
 
@@ -925,6 +988,27 @@ def test_it_is_traced_as_often_as_jax_jit() -> None:
     assert counted.runs == len(runs)
 
 
+def test_a_static_dict_has_its_keys_in_order_as_dicts_of_arrays_have() -> None:
+    @typed_jit(mesh=MESH)
+    def fold(x: X, digits: dict[str, int]) -> X:
+        return x * int("".join(map(str, digits.values())))
+
+    for digits in ({"b": 2, "a": 1}, {"a": 1, "b": 2}):
+        same(fold(x, digits), x * 12)
+
+
+def test_a_static_list_is_the_programs_own() -> None:
+    @typed_jit(mesh=MESH)
+    def count(x: X, seen: list[int]) -> X:
+        seen.append(1)
+        return x * len(seen)
+
+    mine = [1]
+    for _ in range(2):
+        same(count(x, mine), x * 2)
+    assert mine == [1]
+
+
 def test_a_call_like_one_before_takes_its_own_arguments() -> None:
     @typed_jit(mesh=MESH)
     def subtract(a: X, b: X, *rest: X, c: X) -> X:
@@ -944,6 +1028,22 @@ def test_wrong_arguments_are_refused_after_right_ones(x: Any, w: Any, error: Any
         jitted(placed(numbers(8, 16), "dp"), placed(numbers(16, 32), None, "tp"))
     with fails(error, line):
         jitted(x, w)
+
+
+def test_a_size_that_an_argument_tells_is_read_at_every_call() -> None:
+    class Model:
+        width = 16
+
+        @typed_jit(mesh=MESH)
+        def double(self, x: Float[Array, "[b/dp] {self.width}"]) -> X:
+            return 2 * x
+
+    model = Model()
+    model.double(x), model.double(x)
+    model.width = 8
+    line = "Model.double: argument 'x' has size 16 in dim 1, '{self.width}', but its annotation says 8"
+    with fails(ShapeError, line):
+        model.double(x)
 
 
 def test_a_call_like_one_before_knows_another_ambient_mesh() -> None:
@@ -1221,6 +1321,15 @@ def test_on_an_explicit_mesh_it_is_differentiated() -> None:
         got = jax.grad(lambda x: typed_jit(multiply)(x, w).sum())(x)
     assert str(jax.typeof(got)) == "float32[8@dp,16]"
     same(got, np.broadcast_to(w.sum(1), x.shape))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("give", [np.asarray, jnp.asarray, lambda many: placed(many, None, "dp", mesh=EXPLICIT)])
+def test_on_an_explicit_mesh_it_is_mapped_over_what_is_not_placed_yet(count: int, give: Any) -> None:
+    many = numbers(count, 8, 16)
+    got = jax.vmap(typed_jit(scanned, mesh=EXPLICIT))(give(many))
+    assert got.sharding.is_equivalent_to(NamedSharding(EXPLICIT, P(None, "dp", None)), 3)
+    same(got, jax.vmap(scanned)(many))
 
 
 def test_on_an_explicit_mesh_reduced_values_enter() -> None:

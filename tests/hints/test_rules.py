@@ -1,6 +1,8 @@
 """Rules that shard dims by their names: against Flax, in force and out of it, and what is no rule."""
 
+import pickle
 import threading
+from collections.abc import Generator
 from typing import Any
 
 import jax
@@ -172,6 +174,36 @@ def test_a_context_manager_may_be_entered_again_inside_of_itself() -> None:
     with rules, axis_rules({}), rules:
         assert meaning() == P("dp", None)
     assert meaning() == P(None, None)
+
+
+def test_aliases_may_be_entered_again_inside_of_themselves() -> None:
+    aliases = axis_aliases(rows="dp")
+    with axis_rules({"batch": "rows"}), aliases, axis_aliases(rows="tp"), aliases:
+        assert meaning() == P("dp", None)
+
+
+def test_contexts_that_are_left_in_turns_leave_nothing_behind() -> None:
+    def steps(rules: Any) -> Generator[None]:
+        with axis_rules(rules):
+            yield
+
+    first, second = steps({"batch": "dp"}), steps({"batch": "tp"})
+    next(first)
+    next(second)
+    first.close()
+    second.close()
+    assert meaning() == P(None, None)
+
+
+def test_rules_are_left_in_the_thread_that_entered_them() -> None:
+    with pytest.raises(RuntimeError, match=r"^axis_rules and axis_aliases are left in the thread in which they were"):
+        axis_rules({"batch": "dp"}).__exit__(None, None, None)
+
+
+def test_rules_are_equal_by_what_they_say_and_can_be_pickled() -> None:
+    rules = axis_rules({"batch": "dp"}, fallback="error")
+    assert pickle.loads(pickle.dumps(rules)) == rules == axis_rules([("batch", ("dp",))], fallback="error")
+    assert rules != axis_rules({"batch": "dp"})
 
 
 def test_rules_decorate_a_function() -> None:

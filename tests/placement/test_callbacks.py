@@ -108,6 +108,11 @@ WRONG = [
     (lambda index: x[index].astype(int), DtypeError, "has dtype int32, but its annotation says Float"),
     (lambda index: None, StructureError, "is None, but its annotation says Array"),
     (lambda index: [1.0], StructureError, "is a list, but its annotation says Array"),
+    (
+        lambda index: jax.ShapeDtypeStruct((2, 4), np.float32),
+        StructureError,
+        "is a ShapeDtypeStruct, but its annotation says Array",
+    ),
 ]
 
 
@@ -115,6 +120,15 @@ WRONG = [
 def test_what_is_no_shard_is_refused(callback: Any, error: Any, problem: str, mesh: Mesh) -> None:
     with fails(error, f"from_callback: the shard at [0:2, :] {problem}"):
         from_callback(callback, X, mesh, batch=8, d=4)
+
+
+def test_a_shard_under_a_transformation_is_refused(mesh: Mesh) -> None:
+    with fails(
+        StructureError, "from_callback: the shard at [0:2, :] is a value under jax.jit or another transformation"
+    ):
+        jax.jit(lambda y: from_callback(lambda index: y[index], X, mesh, batch=8, d=4))(x)
+    with jax.set_mesh(mesh), fails(MeshAxisError, "from_callback: under jax.jit no devices are known"):
+        jax.jit(lambda y: from_callback(lambda index: y[index], X, batch=8, d=4))(x)
 
 
 def test_all_shards_of_an_array_have_one_dtype(mesh: Mesh) -> None:

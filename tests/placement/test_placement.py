@@ -30,6 +30,7 @@ from typedshmap import (
     axis_rules,
     check,
     partition_specs,
+    shape_structs,
     shard,
     shardings,
     typed,
@@ -478,8 +479,9 @@ def test_a_value_is_placed_under_a_transformation(transformed: Any, types: Any) 
 
 def test_a_shard_is_not_placed(mesh: Mesh) -> None:
     line = "inside a manual region a value is one shard, which is where it is"
-    with fails(MeshAxisError, f"shard: {line}"):
-        typed_shard_map(lambda x: shard(x, X), mesh=mesh, in_types=(X,), out_types=X)(x)
+    for verb, call in (("shard", lambda x: shard(x, X)), ("shape_structs", lambda x: shape_structs(X, b=8, d=4))):
+        with fails(MeshAxisError, f"{verb}: {line}"):
+            typed_shard_map(call, mesh=mesh, in_types=(X,), out_types=X)(x)
 
 
 def test_a_value_is_placed_by_rules(mesh: Mesh) -> None:

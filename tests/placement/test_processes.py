@@ -152,7 +152,7 @@ def test_a_process_that_dies_ends_the_others(which: int) -> None:
 
 
 @needs_proc
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_parent_that_is_ended_leaves_no_process_behind(how: signal.Signals) -> None:
     with started() as (parent, ids):
         parent.send_signal(how)
@@ -193,6 +193,8 @@ def test_one_process_is_told_of_its_data_as_of_a_global_value(mesh: Mesh) -> Non
 def test_shapes_and_unknown_sizes_are_refused(mesh: Mesh) -> None:
     with pytest.raises(StructureError, match="data value is a ShapeDtypeStruct, which holds no values"):
         from_process_local(jax.ShapeDtypeStruct((8, 4), np.float32), X, mesh)
+    with pytest.raises(StructureError, match=r"data value is a value under jax\.jit or another transformation"):
+        jax.vmap(lambda x: from_process_local(x, X, mesh))(x[None])
     with pytest.raises(ShapeError, match="no hint names 'bach' \\(did you mean 'batch'\\?\\)"):
         from_process_local(x, X, mesh, bach=8)
 

@@ -103,6 +103,12 @@ def test_sizes_make_a_shape(dims: str, sizes: Any, shape: tuple[int, ...]) -> No
     assert shape_structs(Float[Array, dims], **sizes) == jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
+def test_sizes_may_be_numbers_of_numpy() -> None:
+    shape = shape_structs(Float[Array, "b *rest"], b=np.int64(8), rest=(np.int32(2), 3)).shape
+    assert shape == (8, 2, 3)
+    assert set(map(type, shape)) == {int}
+
+
 DTYPES = [
     (Float, jnp.float32, jnp.float64),
     (Inexact, jnp.float32, jnp.float64),

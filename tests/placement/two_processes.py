@@ -178,6 +178,11 @@ def check_shard(own: int) -> None:
             with raises("shard: given value lies on devices of several processes"):
                 shard(placed, X, Mesh(other, ("dp", "tp")))
         holds(shard(placed, Float[Array, "b [d/tp]"], mesh), x, NamedSharding(mesh, P(None, "tp")))
+        with jax.set_mesh(mesh):  # where each key lies on the devices of both processes
+            everywhere = shard(jax.random.split(jax.random.key(0), 8), Key[Array, "[b/dp]"])
+        assert everywhere.sharding == NamedSharding(mesh, P("dp"))
+        data = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), 8)))
+        holds(jax.random.key_data(everywhere), data, NamedSharding(mesh, P("dp")))
 
 
 def check_callback(own: int) -> None:
@@ -189,6 +194,8 @@ def check_callback(own: int) -> None:
     assert {index[0].start for index in asked} == ({0, 2} if own == 0 else {4, 6})
     other = Mesh(mesh.devices[2:], ("dp", "tp"))  # on the second process only
     assert from_callback(lambda index: x[index], hint, other, b=8, d=8).shape == (8, 8)
+    with jax.set_mesh(mesh), raises("from_callback: the shard at [:, :] lies on devices of several processes"):
+        from_callback(lambda index: jax.numpy.ones((8, 8)), Float[Array, "b d"], b=8, d=8)
 
 
 # What both processes must raise alike: by process the data, the hint, the order of the devices, the sizes.

@@ -265,6 +265,7 @@ class Report:
       aliases: names of mesh axes that are not their own.
       sizes: what was bound.
       rules: mesh axes for dims without brackets, by their names.
+      place: where in the user's program, if no traceback tells it.
     """
 
     function: str
@@ -275,3 +276,4 @@ class Report:
     aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
     sizes: Sizes = NO_SIZES
     rules: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    place: str = ""

@@ -72,6 +72,8 @@ def render(report: Report) -> str:
     sentence = word(first)
     blocks = [f"{report.function}: {_line(first, sentence)}", _value_block(first, sentence, report.per_shard)]
     facts = [_mesh_line(report), _sizes_line(report.sizes) if sentence.sizes else ""]
+    if report.place:
+        facts.append(f"At: {report.place}")
     if sentence.cure:
         facts.append(f"Hint: {sentence.cure}")
     facts.extend(f"Also: {_line(other, word(other))}" for other in others[:_MOST_OTHERS])
@@ -264,7 +266,9 @@ def _word_names(what: UnknownAxis | AxisTwice | NoRule | RuledTwice) -> Sentence
         case AxisTwice(axis, span):
             return Sentence(f"uses mesh axis '{axis}' twice in its annotation", span, sizes=False)
         case NoRule(name, taken, span):
-            why = f"whose rules give {_quoted(taken)}, which is taken" if taken else "which no rule names"
+            axes = tuple(dict.fromkeys(taken))
+            given = f"whose rules give {_quoted(axes)}, which {'is' if len(axes) == 1 else 'are'} taken"
+            why = given if taken else "which no rule names"
             cure = f"add ('{name}', None) to the rules, or write [{name}/]"
             return Sentence(f"has dim '{name}' in its annotation, {why}", span, cure, sizes=False)
         case RuledTwice(name, span):

@@ -7,8 +7,8 @@ key: a function traced under one alias or rule is never reused under another.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager, ContextDecorator, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ContextDecorator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -69,8 +69,7 @@ def _inner(naming: Naming) -> AbstractContextManager[None]:
     return _context(_Context(current_depth() + 1, naming, outer))
 
 
-@contextmanager
-def axis_aliases(aliases: Mapping[str, Axes] | None = None, /, **more: Axes) -> Generator[None]:
+def axis_aliases(aliases: Mapping[str, Axes] | None = None, /, **more: Axes) -> AxisNames:
     """Let names in hints stand for mesh axes inside the ``with``.
 
     Inner aliases replace outer ones of the same name; ``axes=`` on a decorator replaces both.
@@ -84,11 +83,13 @@ def axis_aliases(aliases: Mapping[str, Axes] | None = None, /, **more: Axes) -> 
       aliases: names and the mesh axis, the mesh axes (major to minor), or None for unsharded.
       **more: the same, for names that are identifiers.
 
+    Returns:
+      A context manager, which may be used many times.
+
     Raises:
       MeshAxisError: for an alias that is not a mesh axis, several of them, or None.
     """
-    with _inner(Naming(read_aliases({**(aliases or {}), **more}))):
-        yield
+    return AxisNames(Naming(read_aliases({**(aliases or {}), **more})))
 
 
 def axis_rules(rules: Pairs, fallback: Literal["unsharded", "error"] = "unsharded") -> AxisRules:
@@ -122,31 +123,50 @@ def axis_rules(rules: Pairs, fallback: Literal["unsharded", "error"] = "unsharde
     found = read_rules(rules)
     if found is None:
         raise MeshAxisError("axis_rules: wants pairs of a dim's name and mesh axes, or a dict; got None")
-    return AxisRules(Rules(found.pairs, fallback == "error"))
+    return AxisRules(Naming(rules=Rules(found.pairs, fallback == "error")))
 
 
-class AxisRules(ContextDecorator):
+@dataclass(frozen=True)
+class AxisNames(ContextDecorator):
+    """What names mean inside a ``with``; made by `axis_aliases`.
+
+    It holds in its thread, as JAX's own contexts do: tasks of ``asyncio`` that wait inside of it share it.
+    """
+
+    naming: Naming
+
+    def __enter__(self) -> None:
+        entered = _inner(self.naming)
+        entered.__enter__()
+        _entered_here().append(entered)
+
+    def __exit__(self, *error: Any) -> None:
+        if not (stack := _entered_here()):
+            raise RuntimeError("axis_rules and axis_aliases are left in the thread in which they were entered")
+        stack.pop().__exit__(*error)
+
+
+@dataclass(frozen=True, repr=False)
+class AxisRules(AxisNames):
     """Rules that hold inside a ``with``; made by `axis_rules`."""
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self._threads = threading.local()
+    @property
+    def rules(self) -> Rules:
+        assert self.naming.rules is not None
+        return self.naming.rules
 
     def __repr__(self) -> str:
         pairs = [(name, axes[0] if len(axes) == 1 else axes or None) for name, axes in self.rules.pairs]
         return f"axis_rules({pairs}, fallback={'error' if self.rules.must_match else 'unsharded'!r})"
 
-    def __enter__(self) -> None:
-        entered = _inner(Naming(rules=self.rules))
-        entered.__enter__()
-        self._stack().append(entered)
 
-    def __exit__(self, *error: Any) -> None:
-        self._stack().pop().__exit__(*error)
+_threads = threading.local()
 
-    def _stack(self) -> list[AbstractContextManager[None]]:
-        stack: list[AbstractContextManager[None]] = self._threads.__dict__.setdefault("stack", [])
-        return stack
+
+def _entered_here() -> list[AbstractContextManager[None]]:
+    """What this thread has entered. The last is left first, also where tasks of one thread enter and leave in turns."""
+    stack: list[AbstractContextManager[None]] = _threads.__dict__.setdefault("stack", [])
+    return stack
 
 
 def read_naming(axes: Any, rules: Any) -> Naming:

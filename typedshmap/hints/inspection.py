@@ -8,7 +8,7 @@ own, with our text in it; `told_by` finds ours.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -52,7 +52,7 @@ def told_by(error: BaseException) -> TypedShmapError | None:
 
 
 def inspect(
-    value: Any, hints: tuple[ArrayHint, ...], subject: Subject, region: Region, function: str, sizes: Sizes
+    value: Any, hints: tuple[ArrayHint, ...], subject: Subject, region: Region, function: str, sizes: Sizes, place: str
 ) -> None:
     """Compare how a traced value lies with its hint when the program is compiled, if only that can tell.
 
@@ -63,10 +63,11 @@ def inspect(
       region: where it is checked.
       function: the function that an error names.
       sizes: what is bound.
+      place: where the user's program checks it.
     """
     region, inner = region_of(value, region), _jax.innermost(value).value
     if not region.is_manual and _jax.is_tracer(inner) and not _is_settled(inner, hints, region):
-        ask(value, _Expected(hints, subject, region, function, sizes, _jax.type_text(value)))
+        ask(value, _Expected(hints, subject, region, function, sizes, _jax.type_text(value), place))
 
 
 def _is_settled(value: Any, hints: tuple[ArrayHint, ...], region: Region) -> bool:
@@ -91,6 +92,7 @@ class _Expected:
 
     Attributes:
       got: the value's type.
+      place: where the user's program checks it, which the traceback of a compilation does not show.
     """
 
     hints: tuple[ArrayHint, ...]
@@ -99,6 +101,7 @@ class _Expected:
     function: str
     sizes: Sizes
     got: str
+    place: str
 
     def __call__(self, sharding: Any, dims: tuple[int, ...], rank: int, mesh: Any) -> None:
         """Compare; see `asking.Answer`."""
@@ -109,7 +112,7 @@ class _Expected:
         if len(wrong) < len(self.hints):
             return
         failure = wrong[0] if len(wrong) == 1 else Failure(NoMember(tuple(wrong)), self.subject, None, self.got)
-        report = region.report(self.function, (failure,), self.sizes)
+        report = replace(region.report(self.function, (failure,), self.sizes), place=self.place)
         kind = MeshAxisError if isinstance(wrong[0].what, Told) else type(error_of(report))
         _told.append((kind, report))
         raise kind(report)

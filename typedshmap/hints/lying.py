@@ -121,7 +121,7 @@ def _wrong_elsewhere(placed: Sharding, spec: Any, region: Region) -> WrongShardi
     """An array that was placed on no mesh, on one device as a rule, is whole."""
     if shards_of(spec, region) == 1 or not placed.is_fully_replicated:
         return None
-    got = f"on {', '.join(f'device {number}' for number in _jax.device_ids(placed))}, not on the mesh"
+    got = f"on {', '.join(f'device {number}' for number in _jax.device_ids(placed, len(spec)))}, not on the mesh"
     return WrongSharding(_jax.spec_text(spec), got, "place it by shard(x, hint)")
 
 

@@ -38,9 +38,10 @@ class Anything:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Items:
-    """A tuple of so many items."""
+    """A tuple of so many items, or a list where hints stand in one."""
 
     items: tuple[Node, ...]
+    kind: type = tuple
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -140,8 +141,8 @@ def node_name(node: Node) -> str:
             return str(hint.text)
         case Static(hint):
             return hint_name(hint)
-        case Items(items):
-            return f"tuple of {len(items)}"
+        case Items(items, kind):
+            return f"{kind.__name__} of {len(items)}"
         case Repeated(kind, _) | Keyed(kind, _):
             return kind.__name__ if isinstance(kind, type) else " or ".join(k.__name__ for k in kind)
         case Record():
@@ -168,8 +169,8 @@ def stacked(node: Node, dims: str, seen: dict[int, Record] | None = None) -> Nod
     match node:
         case Leaf(hint):
             return Leaf(prefixed(hint, dims))
-        case Items(items):
-            return Items(tuple(map(inside, items)))
+        case Items(items, kind):
+            return Items(tuple(map(inside, items)), kind)
         case Repeated(kind, item):
             return Repeated(kind, inside(item))
         case Keyed(kind, value):

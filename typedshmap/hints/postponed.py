@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import os
 import sys
 import types
 import typing
@@ -169,6 +170,13 @@ def _strings_of(hint: Any) -> list[str]:
     if isinstance(hint, typing.ForwardRef):
         return [hint.__forward_arg__]
     return [text for arg in typing.get_args(hint) for text in _strings_of(arg)]
+
+
+def place_of(frame: types.FrameType | None) -> str:
+    """Where a frame stands, as JAX's own programs tell it: ``train.py:12 (step)``."""
+    if frame is None:
+        return ""
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})"
 
 
 def caller(depth: int) -> types.FrameType | None:

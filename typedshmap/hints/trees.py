@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from .. import _jax
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
 from .array import bare, make, read
@@ -41,8 +42,19 @@ from .nodes import (
 
 
 def node_of(hint: Any) -> Node:
-    """The tree of a hint, which may be just its dims as a string."""
-    return _dims_node(hint) if isinstance(hint, str) else build(hint)
+    """The tree of a hint, which may be just its dims as a string, or a tuple, list or dict of hints.
+
+    Raises:
+      AnnotationSyntaxError: for something that is no hint.
+    """
+    if isinstance(hint, str):
+        return _dims_node(hint)
+    if type(hint) in (tuple, list):
+        return Items(tuple(map(node_of, hint)), type(hint))
+    if type(hint) is dict and all(isinstance(name, str) for name in hint):
+        fields = {name: node_of(inner) for name, inner in hint.items()}
+        return Record(dict, "TypedDict", fields, is_open=False)
+    return build(hint)
 
 
 @lru_cache(maxsize=1024)
@@ -78,6 +90,8 @@ def build(hint: Any, names: Names = Names()) -> Node:
     """
     if hint is None or hint is type(None):
         return NONE
+    if isinstance(hint, (jax.Array, np.ndarray)):
+        raise AnnotationSyntaxError(f"{_jax.type_text(hint)} is no hint")
     if hint is Any or hint is object:
         return Anything()
     if isinstance(hint, TypeVar):
@@ -168,7 +182,8 @@ def _build_generic(hint: Any, names: Names) -> Node:
     if origin is None and isinstance(hint, type):
         return _build_class(hint, names, hint)
     if origin is None and type(hint).__module__ not in ("typing", "typing_extensions"):
-        raise AnnotationSyntaxError(f"{hint!r} is no hint")
+        text = repr(hint)
+        raise AnnotationSyntaxError(f"{text if len(text) < 80 else f'a {type(hint).__name__}'} is no hint")
     return Static(hint)
 
 

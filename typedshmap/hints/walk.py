@@ -209,7 +209,9 @@ class Walk:
         if isinstance(node, Record):
             parts = self._named(node, value, parts, subject)
         for (key, part), inner in zip(parts, self._nodes_of(node, parts), strict=True):
-            self.visit(inner, part, subject.at(str(key)), leaf)
+            # A module whose leaves are filtered, and its gradient, has None for what is no array.
+            if part is not None or not isinstance(inner, Static):
+                self.visit(inner, part, subject.at(str(key)), leaf)
 
     def _refuse_tree(self, bad: _jax.BadTree, value: Any, subject: Subject) -> None:
         self.failures.append(Failure(Told(f"is {describe(value)} that JAX cannot take apart: {bad}"), subject))
@@ -278,8 +280,8 @@ def _keyed_by_place(node: Record, value: Any, parts: list[tuple[Any, Any]]) -> l
 
 def _wrong_container(node: Node, value: Any) -> WrongType | WrongLength | WrongKeys | None:
     match node:
-        case Items(items):
-            if not isinstance(value, tuple):
+        case Items(items, kind):
+            if not isinstance(value, kind):
                 return WrongType(node_name(node), describe(value))
             return None if len(value) == len(items) else WrongLength(len(items), len(value))
         case Repeated(kind, _) | Keyed(kind, _):
@@ -307,8 +309,8 @@ def is_near(node: Node, value: Any) -> bool:
             return any(is_near(option, value) for option in options)
         case Anything() | Tree():
             return True
-        case Items(items):
-            return isinstance(value, tuple) and len(value) == len(items)
+        case Items(items, kind):
+            return isinstance(value, kind) and len(value) == len(items)
         case _:
             return _wrong_container(node, value) is None
 

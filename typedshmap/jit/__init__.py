@@ -8,6 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from .. import _jax
 from ..hints.axes import Axes, AxisRules, Pairs, read_naming
 from ..hints.postponed import caller
 from ..hints.signatures import Hinted
@@ -86,8 +87,7 @@ def typed_jit(
     compared by type and ``==``. One hinted ``Any`` is traced, and its sharding left to JAX; so are the
     arrays of ``self``, which otherwise is static. Traces are kept as `jax.jit` keeps them: what the
     function closes over is read when it is traced. Another mesh, other rules or aliases trace anew.
-    A result whose hint leaves rank, length or structure open has its structure found by a trace of
-    its own, which JAX then uses again.
+    Each trace is made before its compilation, which then knows the shardings of the result.
 
     Args:
       f: the function. Every parameter but ``self`` and ``cls`` has a hint, and so has the result.
@@ -110,6 +110,7 @@ def typed_jit(
       ShapeError, DtypeError, ShardingError, StructureError: for arguments or a result that are not
         what their hints say; ``error.failures`` holds all of them.
     """
+    _jax.load_extend()
     found, naming = read_mesh(mesh), read_naming(axes, rules)
 
     def wrap(function: Callable[..., Any], hinted: Hinted) -> Any:

@@ -1,7 +1,7 @@
 """A call of a ``typed_jit``: check the arguments, take them apart, and run the program that fits them.
 
-A program is one function that ``jax.jit`` compiled: for a place, a structure of the arguments, their
-static values, and what names mean around. ``jax.jit`` tells shapes and dtypes apart.
+A program is one function that ``jax.jit`` compiled: for a place, the types and the structure of the
+arguments, their static values, and what names mean around.
 
 Invariant: what a program's function reads when it is traced is in its key, or among JAX's own; all
 else of a call (its arrays among it) is not kept.
@@ -15,7 +15,6 @@ import keyword
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax
@@ -27,20 +26,20 @@ from ..hints.axes import Naming
 from ..hints.binding import Typed
 from ..hints.inspection import told_by
 from ..hints.leaf import describe
-from ..hints.nodes import Anything, Node, Static, holds_arrays
+from ..hints.nodes import Anything, Node, Static, array_hints, holds_arrays
 from ..hints.scope import Scope, entered, naming_around
 from ..hints.signatures import Hinted
 from ..hints.walk import Found, Walk
 from ..meshes import inside_of
-from ..notation.sizes import RETURN, Subject
+from ..notation.layout import Layout
+from ..notation.sizes import RETURN, Sizes, Subject
 from .options import Chosen, Options
-from .outputs import expected
-from .parts import Fixed, Key, Part, Slot, put_in_place, slot_of, take_apart
-from .place import Place, disagreement, find_place
-from .ready import Ready, ready_key, sources_of
+from .parts import Fixed, Key, Part, put_in_place, slot_of, take_apart
+from .place import disagreement, find_place
+from .ready import Ready, reads_values, ready_key, sources_of
 
 T = TypeVar("T")
-_MOST = 256
+_MOST = 4096
 
 
 class Jitted:
@@ -49,6 +48,7 @@ class Jitted:
     def __init__(self, hinted: Hinted, mesh: _jax.AnyMesh | None, naming: Naming, options: Options) -> None:
         self.hinted, self.mesh, self.naming, self.options = hinted, mesh, naming, options
         self._typed: Typed | None = None
+        self._reads_values = False
         self._programs: dict[Any, Any] = {}
         self._ready: dict[Any, Ready] = {}
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class Jitted:
         typed = self.hinted.read(args)
         if typed is not self._typed:
             _refuse_contradictions(typed, self.options)
-            self._typed = typed
+            self._typed, self._reads_values = typed, reads_values(typed)
         return typed
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -78,7 +78,8 @@ class Jitted:
         call = Call(self, args, kwargs)
         program = self.program(call)
         result = call.within(program)
-        sources = sources_of(call.typed, call.parts, args, kwargs) if key is not None else None
+        is_like_next = key is not None and not self._reads_values
+        sources = sources_of(call.typed, call.parts, args, kwargs) if is_like_next else None
         if sources is not None:
             self._keep(self._ready, key, Ready(program, sources))
         return result
@@ -136,18 +137,6 @@ Span = tuple[int, int]
 _STATIC = Static(Any)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a function returned, without the values."""
-
-    structure: Any
-    slots: tuple[Slot, ...]
-
-    def shardings(self, place: Place) -> Any:
-        """The shardings in the structure of the result."""
-        return jax.tree_util.tree_unflatten(self.structure, [slot.sharding(place) for slot in self.slots])
-
-
 class Call:
     """One call, from its arguments on."""
 
@@ -167,13 +156,11 @@ class Call:
         walk, spans = self._walked(arguments) if is_running else self._walked_as_traced(arguments)
         self.sizes = walk.sizes
         self.parts = self._take_apart(arguments, walk, spans)
-        assert typed.result is not None
-        self.expected = expected(typed.result, self.place)
-        self._raise(walk, [*walk.failures, *self._wrong_values(walk, spans, arguments), *self.expected.unknown])
+        self._raise(walk.sizes, [*walk.failures, *self._wrong_values(walk, spans, arguments), *self._wrong_result()])
         if self.place.region.explicit:
             self.parts = [put_in_place(part, self.place) for part in self.parts]
         self.values = [part.value for part in self.parts if part.key.is_traced]
-        self.result: Result | None = None
+        self.outputs: Any = None
 
     def _is_more(self, parameter: str) -> bool:
         """Whether a parameter is ``**kwargs``, the last one."""
@@ -246,17 +233,25 @@ class Call:
             if self._is_any(name, node):
                 yield from (_no_array(leaf) for leaf in walk.leaves[first:last] if _is_refused(leaf.value))
 
-    def _raise(self, walk: Walk, failures: Sequence[Failure]) -> None:
+    def _wrong_result(self) -> Iterator[Failure]:
+        """What is wrong with the result's hint before there is a result: mesh axes that there are not."""
+        assert self.typed.result is not None
+        for hint in array_hints(self.typed.result):
+            layout = self.place.region.layout(hint)
+            if not isinstance(layout, Layout):
+                yield Failure(layout, RETURN, hint.text)
+
+    def _raise(self, sizes: Sizes, failures: Sequence[Failure]) -> None:
         if failures:
-            raise error_of(self.place.region.report(self.typed.name, tuple(failures), walk.sizes))
+            raise error_of(self.place.region.report(self.typed.name, tuple(failures), sizes))
 
     def key(self) -> Any:
-        """All that a trace depends on, but for what ``jax.jit`` tells apart.
+        """All that a trace depends on.
 
         Raises:
           StructureError: for a static value that has no hash.
         """
-        types = None if self.expected.known else tuple(map(_jax.type_key, jax.tree_util.tree_leaves(self.values)))
+        types = tuple(map(_jax.type_key, jax.tree_util.tree_leaves(self.values)))
         key = (self.place, naming_around(self.naming), tuple(part.key for part in self.parts), types)
         try:
             hash(key)
@@ -271,13 +266,10 @@ class Call:
             for leaf in part.key.leaves:
                 if isinstance(leaf, Fixed) and not _has_hash(leaf):
                     told = Told(f"is static, and {describe(leaf.value)} has no hash", "pass a value that can be hashed")
-                    self._refuse(Failure(told, part.key.subject))
-
-    def _refuse(self, failure: Failure) -> None:
-        raise error_of(self.place.region.report(self.typed.name, (failure,), self.sizes))
+                    self._raise(self.sizes, [Failure(told, part.key.subject)])
 
     def build(self) -> Any:
-        """Make the program that fits this call."""
+        """Make the program that fits this call; the trace that tells the result's shardings is used again by JAX."""
         keys = [part.key for part in self.parts if part.key.is_traced]
         donated = [
             at for at, key in enumerate(keys) if self._is_chosen(self.options.donated, key.parameter, key.subject)
@@ -285,11 +277,8 @@ class Call:
         options: dict[str, Any] = {"donate_argnums": tuple(donated)} if donated else {}
         options |= {"in_shardings": tuple(key.shardings(self.place) for key in keys), **self.options.others}
         function = _traced(_plain_name(self.typed.function), keys)
-        if self.expected.known is not None:
-            return jax.jit(function, out_shardings=self.expected.known.shardings, **options)
         self.within(jax.jit(function, **options).eval_shape)
-        assert self.result is not None
-        return jax.jit(function, out_shardings=self.result.shardings(self.place), **options)
+        return jax.jit(function, out_shardings=self.outputs, **options)
 
     def within(self, program: Callable[..., Any]) -> Any:
         """Call a program; where it is traced, that is for this call."""
@@ -297,8 +286,8 @@ class Call:
 
     def trace(self, values: Iterable[Any]) -> Any:
         """Call the function with what ``jax.jit`` traces, and check what it returns."""
-        traced, keys = iter(values), [part.key for part in self.parts if part.key.is_traced]
-        args, kwargs = self.bound.replaced((key.parameter, key.subject, key.put_together(next(traced))) for key in keys)
+        traced, keys = iter(values), [part.key for part in self.parts if part.key.is_replaced]
+        args, kwargs = self.bound.replaced((key.parameter, key.subject, key.put_together(traced)) for key in keys)
         seen = self.typed.signature.bind(*args, **kwargs)
         seen.apply_defaults()
         scope = Scope(self.typed.name, seen.arguments, self.sizes, naming_around(self.naming))
@@ -307,18 +296,19 @@ class Call:
         return self._checked(result, scope)
 
     def _checked(self, result: Any, scope: Scope) -> Any:
-        """Check what the function returned; note its structure and hints."""
+        """Check what the function returned; note its shardings."""
         assert self.typed.result is not None
         walk = Walk(self.place.region, scope.arguments, scope.sizes)
         walk.visit(self.typed.result, result, RETURN)
         walk.settle()
-        self._raise(walk, walk.failures)
+        self._raise(walk.sizes, walk.failures)
         # A constant lies where it was made, and is placed like all results.
         traced = [leaf for leaf in walk.leaves if _jax.is_tracer(leaf.value)]
-        self._raise(walk, [wrong for leaf in traced if (wrong := disagreement(leaf, self.place))])
+        self._raise(walk.sizes, [wrong for leaf in traced if (wrong := disagreement(leaf, self.place))])
         stuck = [leaf for leaf in walk.leaves if _is_refused(leaf.value)]
-        self._raise(walk, [_no_result(leaf) for leaf in stuck])
-        self.result = Result(jax.tree_util.tree_structure(result), tuple(map(slot_of, walk.leaves)))
+        self._raise(walk.sizes, [_no_result(leaf) for leaf in stuck])
+        found = [slot_of(leaf).sharding(self.place) for leaf in walk.leaves]
+        self.outputs = jax.tree_util.tree_structure(result).unflatten(found)
         return result
 
 

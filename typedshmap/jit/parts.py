@@ -1,12 +1,12 @@
 """An argument taken apart: what is traced, with its hints, and what is static, with its value.
 
-Invariant: the key of a part has all of an argument that a trace depends on, but for what ``jax.jit``
-tells apart itself: the shapes and dtypes of what is traced.
+Invariant: the key of a part has all of an argument that a trace depends on, but for the types of
+what is traced, which stand in the key of the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from ..hints.array import ArrayHint
 from ..hints.walk import Found
 from ..notation.sizes import Subject
 from .place import Place
+
+_LEAF = jax.tree_util.tree_structure(0)
 
 
 class Fixed:
@@ -70,12 +72,21 @@ class Key:
         """Whether some leaves are traced and others static; then only the traced ones are given to ``jax.jit``."""
         return len({type(leaf) for leaf in self.leaves}) > 1
 
-    def put_together(self, value: Any) -> Any:
-        """The argument from what was traced of it, and its static leaves."""
-        if not self.is_mixed:
-            return value
-        traced = iter(value)
-        leaves = [next(traced) if isinstance(leaf, Slot) else leaf.value for leaf in self.leaves]
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the function is given another value than the call: all but a static leaf.
+
+        A static tree is made anew, as ``jax.jit`` does with traced ones: what its structure does not
+        tell, such as the order of a dict's keys, is not in this key.
+        """
+        return self.is_traced or (self.structure is not None and self.structure != _LEAF)
+
+    def put_together(self, traced: Iterator[Any]) -> Any:
+        """The argument, from what was traced of it, if anything was, and its static leaves."""
+        if self.is_traced and not self.is_mixed:
+            return next(traced)
+        slots = iter(next(traced) if self.is_traced else ())
+        leaves = [next(slots) if isinstance(leaf, Slot) else leaf.value for leaf in self.leaves]
         return jax.tree_util.tree_unflatten(self.structure, leaves)
 
     def shardings(self, place: Place) -> Any:
@@ -131,7 +142,8 @@ def put_in_place(part: Part, place: Place) -> Part:
         return part
     leaves, structure = jax.tree_util.tree_flatten(part.value)
     put = [_put(leaf, slot.sharding(place)) for leaf, slot in zip(leaves, slots, strict=True)]
-    return Part(part.key, structure.unflatten(put))
+    is_in_place = all(new is leaf for new, leaf in zip(put, leaves, strict=True))
+    return part if is_in_place else Part(part.key, structure.unflatten(put))
 
 
 def _put(value: Any, sharding: Any) -> Any:

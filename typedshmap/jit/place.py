@@ -171,7 +171,7 @@ def _lies_elsewhere(placed: Any, want: PartitionSpec, place: Place) -> WrongShar
     own, mesh = getattr(placed, "mesh", None), place.mesh
     if isinstance(mesh, AbstractMesh) or (own is not None and own.devices.tolist() == mesh.devices.tolist()):
         return None
-    devices, others = [device.id for device in mesh.devices.flat], _jax.device_ids(placed)
+    devices, others = [device.id for device in mesh.devices.flat], _jax.device_ids(placed, len(want))
     have, spec = f"sharded {_jax.spec_text(placed.spec) if own is not None else placed}", _jax.spec_text(want)
     if own is not None and others == devices:
         here, there = f"over {mesh_text(mesh.shape_tuple)}", f"over {mesh_text(own.shape_tuple)}"

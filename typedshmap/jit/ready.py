@@ -16,6 +16,7 @@ import jax
 from .. import _jax
 from ..hints.axes import Naming
 from ..hints.binding import POSITIONAL, Typed
+from ..hints.nodes import array_hints
 from ..hints.scope import naming_around, naming_here
 from ..meshes import mesh_around
 from .parts import Fixed, Part
@@ -55,7 +56,7 @@ def _surroundings() -> tuple[Any, ...]:
 def _leaf_key(leaf: Any) -> Any:
     kind = _kind_of(type(leaf))
     if kind == "jax":
-        return (leaf.shape, leaf.dtype, leaf.sharding if leaf.committed else None)
+        return (*_jax.type_key(leaf), leaf.sharding if leaf.committed else None)
     if kind == "numpy":
         return (type(leaf), leaf.shape, leaf.dtype)
     if kind == "traced":
@@ -70,6 +71,11 @@ def _kind_of(cls: type) -> Literal["jax", "numpy", "traced", "other"]:
     if issubclass(cls, jax.Array):
         return "jax"
     return "numpy" if issubclass(cls, _jax.ARRAYS) else "other"
+
+
+def reads_values(typed: Typed) -> bool:
+    """Whether a parameter's hint has a size like ``{self.heads}``, which may change though no key tells."""
+    return any("{" in str(hint.spec) for node in typed.parameters.values() for hint in array_hints(node))
 
 
 def sources_of(

@@ -9,7 +9,8 @@ import jax
 from jax.sharding import Mesh
 
 from .. import _jax
-from ..errors.failures import Failure, NotAnArray, WrongDtype, WrongSize
+from ..errors.failures import Failure, NotAnArray, Told, WrongDtype, WrongSize
+from ..hints.array import ArrayHint
 from ..hints.dtypes import takes
 from ..hints.leaf import describe
 from ..hints.nodes import Leaf
@@ -84,8 +85,8 @@ def _refuse_shard(value: Any, index: Index, leaf: Found, place: Place, dtypes: l
     assert hint is not None
     of = leaf.subject.path and f" of {leaf.subject.path}"
     subject = Subject("placed", f"the shard{of}", f" at {index_text(index)}")
-    if _jax.refusal(value) is not None:
-        what: object = NotAnArray(hint.type_text, describe(value))
+    what: object = _without_values(value, hint)
+    if what is not None:
         raise place.error((Failure(what, subject, hint.text),))
     shape, expected = getattr(value, "shape", ()), leaf.value.sharding.shard_shape(leaf.value.shape)
     dtype = _jax.canonical_dtype(value)
@@ -99,6 +100,18 @@ def _refuse_shard(value: Any, index: Index, leaf: Found, place: Place, dtypes: l
     else:
         return
     raise place.error((Failure(what, subject, hint.text, _jax.type_text(value)),))
+
+
+def _without_values(value: Any, hint: ArrayHint) -> NotAnArray | Told | None:
+    """Why a value is no array whose values this process has."""
+    if _jax.refusal(value) is not None or isinstance(value, _jax.SHAPES):
+        return NotAnArray(hint.type_text, describe(value))
+    if _jax.is_tracer(value):
+        return Told("is a value under jax.jit or another transformation", "call from_callback outside of them")
+    if isinstance(value, jax.Array) and not value.is_fully_addressable:
+        # Under jax.set_mesh that is what jax.numpy makes in a program of several processes.
+        return Told("lies on devices of several processes", "make it with NumPy, or outside of jax.set_mesh")
+    return None
 
 
 def index_text(index: Index) -> str:

@@ -24,8 +24,8 @@ def _loosened(node: Node, known: dict[int, ArrayHint], records: dict[int, Record
             loose = loose_hint(hint)
             known[id(loose)] = hint
             return Leaf(loose)
-        case Items(items):
-            return Items(tuple(_loosened(item, known, records) for item in items))
+        case Items(items, kind):
+            return Items(tuple(_loosened(item, known, records) for item in items), kind)
         case Repeated(kind, item):
             return Repeated(kind, _loosened(item, known, records))
         case Keyed(kind, value):

@@ -181,7 +181,11 @@ def _local(found: Found, place: Place, world: World) -> Local | Failure:
 def _refused(value: Any) -> Told | None:
     if isinstance(value, _jax.SHAPES):
         return Told("is a ShapeDtypeStruct, which holds no values")
-    if isinstance(value, jax.Array) and not _jax.is_tracer(value) and not value.is_fully_addressable:
+    if _jax.is_tracer(value):
+        return Told(
+            "is a value under jax.jit or another transformation, which no process has", "call it outside of them"
+        )
+    if isinstance(value, jax.Array) and not value.is_fully_addressable:
         return Told("is a global array already, not this process's part", "place it by shard(x, hint)")
     return None
 

@@ -86,8 +86,10 @@ def place_of(verb: str, mesh: Any) -> Place:
     """Where arrays are placed, over the mesh that is given or the ambient one, if there is one.
 
     Raises:
-      MeshAxisError: for something that is no mesh.
+      MeshAxisError: for something that is no mesh, and in a manual region.
     """
+    if _jax.context_mesh().manual_axes:
+        raise MeshAxisError(f"{verb}: inside a manual region a value is one shard, which is where it is")
     found = read_mesh(mesh) or _jax.ambient_devices()
     naming = naming_here()
     if found is None:
@@ -103,8 +105,6 @@ def place_on_mesh(verb: str, mesh: Any) -> Place:
     Raises:
       MeshAxisError: for no mesh, and in a manual region.
     """
-    if _jax.context_mesh().manual_axes:
-        raise MeshAxisError(f"{verb}: inside a manual region a value is one shard, which is where it is")
     place = place_of(verb, mesh)
     if place.mesh is None:
         raise MeshAxisError(f"{verb}: no mesh is known\n\nHint: pass mesh=, or call it under jax.set_mesh(mesh)")
@@ -118,6 +118,8 @@ def place_on_devices(verb: str, mesh: Any) -> Place:
       MeshAxisError: for no mesh, or one without devices.
     """
     place = place_on_mesh(verb, mesh)
+    if isinstance(place.mesh, AbstractMesh) and mesh is None and not _jax.is_outside_traces():
+        raise MeshAxisError(f"{verb}: under jax.jit no devices are known\n\nHint: call it outside, or pass mesh=")
     if isinstance(place.mesh, AbstractMesh):
         raise MeshAxisError(
             f"{verb}: the mesh is an AbstractMesh, which has no devices to place arrays on\n\n"

@@ -40,8 +40,9 @@ def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: 
 
     The processes compare their shapes and dtypes (two small all-gathers over all processes), so that
     all of them raise the same error and none of them hangs. Where ``sizes`` fix every dim of every
-    hint nothing is communicated: a process that is wrong is the only one that raises, and the lengths of
-    lists are not compared.
+    hint nothing is communicated: a process that is wrong is the only one that raises, and neither dtypes
+    nor the lengths of lists are compared. A process that fails before it comes here leaves the others
+    waiting, as with every collective, until ``jax.distributed`` gives up.
 
     Args:
       data: this process's part: a pytree of arrays of NumPy, or of JAX on its own devices.

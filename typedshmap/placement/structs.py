@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
@@ -69,7 +70,8 @@ def shape_structs(T: Any, /, mesh: Mesh | AbstractMesh | None = None, **sizes: i
       ShapeError: for a size that is missing, unknown or none, and a dim that has none (``_``,
         ``...``, ``{argument}``) or does not divide over its mesh axes.
       StructureError: for a hint that leaves open how many arrays it holds.
-      MeshAxisError: for an axis that the mesh does not have.
+      MeshAxisError: for an axis that the mesh does not have, and in a manual region.
+      ShardingError: for a mark ``+`` or ``~``, and for ``-`` over Auto axes.
     """
     made, _ = structs_of(node_of(T), place_of("shape_structs", mesh), sizes)
     return made
@@ -93,7 +95,7 @@ def structs_of(node: Node, place: Place, sizes: Mapping[str, Any]) -> tuple[Any,
     Raises:
       TypedShmapError: for sizes that are wrong, and for arrays that cannot be made, all of them.
     """
-    cure = "the hint says of everything how much there is, and a field that holds no array has a default"
+    cure = "write tuples instead of lists, and classes instead of dicts; give fields without arrays a default"
     tree = make(node, Maker(place.verb, _Slot, lambda default: default, None, cure))
     leaves = jax.tree_util.tree_leaves(tree)
     slots = [leaf for leaf in leaves if isinstance(leaf, _Slot)]
@@ -126,8 +128,13 @@ def _placed(found: Found, place: Place) -> Found:
 
 def bound_sizes(sizes: Mapping[str, Any]) -> Sizes:
     """Given sizes as those that are known before anything is matched."""
-    bound = {f"*{name}" if isinstance(size, tuple) else name: Bound(size, GIVEN, 0) for name, size in sizes.items()}
-    return Sizes(bound)
+    return Sizes(dict(_bound(name, size) for name, size in sizes.items()))
+
+
+def _bound(name: str, size: Any) -> tuple[str, Bound]:
+    if isinstance(size, tuple):
+        return f"*{name}", Bound(tuple(map(int, size)), GIVEN, 0)
+    return name, Bound(int(size), GIVEN, 0)
 
 
 def refuse_wrong_sizes(verb: str, hints: Iterable[ArrayHint], sizes: Mapping[str, Any], must_all: bool) -> None:
@@ -163,7 +170,7 @@ def _no_size(name: str, size: Any, is_rest: bool) -> str | None:
 
 
 def _is_size(size: Any) -> bool:
-    return isinstance(size, int) and not isinstance(size, bool) and size >= 0
+    return isinstance(size, (int, np.integer)) and not isinstance(size, bool) and bool(size >= 0)
 
 
 def names_of(hints: Iterable[ArrayHint]) -> dict[str, bool]:

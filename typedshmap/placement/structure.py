@@ -73,8 +73,8 @@ def make(node: Node, maker: Maker, path: str = "", inside: frozenset[int] = froz
             return None
         case Static(hint) if hint in _SCALARS and maker.scalar is not None:
             return maker.scalar
-        case Items(items):
-            return tuple(make(item, maker, f"{path}[{i}]", inside) for i, item in enumerate(items))
+        case Items(items, kind):
+            return kind(make(item, maker, f"{path}[{i}]", inside) for i, item in enumerate(items))
         case Record() if id(node) not in inside:
             return _RECORDS[node.kind](node, maker, path, inside | {id(node)})
         case Either(options, _) if (key := _typed_key(options)) is not None:

@@ -1,0 +1,59 @@
+"""A program is traced once, also the first one of a process, where parts of JAX are imported that were not yet."""
+
+import subprocess
+import sys
+
+import pytest
+
+BEGIN = """
+import os
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from typedshmap import Array, Float, check, typed, typed_shard_map
+mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
+x, traces = np.ones((8, 4), np.float32), []
+X = Float[Array, "[b/dp] d"]
+"""
+
+PROGRAMS = {
+    "typed_shard_map": """
+@jax.jit
+@typed_shard_map(mesh=mesh)
+def f(x: X) -> X:
+    traces.append(1)
+    return 2 * x
+""",
+    "typed": """
+@jax.jit
+@typed
+def f(x: X) -> X:
+    traces.append(1)
+    return 2 * x
+""",
+    "typed_jit": """
+from typedshmap import typed_jit
+
+@typed_jit(mesh=mesh)
+def f(x: X) -> X:
+    traces.append(1)
+    return check(2 * x, "[b/dp] d")
+""",
+    "shard": """
+from typedshmap import shard
+
+@jax.jit
+def f(x):
+    traces.append(1)
+    return shard(2 * x, X, mesh)
+""",
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_the_first_program_of_a_process_is_traced_once(program: str) -> None:
+    calls = "x = jax.device_put(x)\nfor _ in range(3):\n    jax.block_until_ready(f(x))\nassert traces == [1], traces"
+    done = subprocess.run([sys.executable, "-c", BEGIN + program + calls], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
