@@ -71,6 +71,11 @@ class Hinted:
         except Undefined:
             self._kept = named_in_strings(source, local)
 
+    @property
+    def known(self) -> Typed | None:
+        """The function with its hints read, if they could be read when it was decorated."""
+        return self._typed
+
     def read(self, args: tuple[Any, ...]) -> Typed:
         """The function with its hints read, for a call with these arguments.
 

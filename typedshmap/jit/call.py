@@ -52,6 +52,8 @@ class Jitted:
         self._programs: dict[Any, Any] = {}
         self._ready: dict[Any, Ready] = {}
         self._lock = threading.Lock()
+        if hinted.known is not None:
+            self.read(())
 
     def read(self, args: tuple[Any, ...]) -> Typed:
         """The function with its hints read.
