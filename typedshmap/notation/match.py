@@ -107,7 +107,7 @@ class View:
     arguments: Mapping[str, Any]
 
 
-class _Unknown(Exception):
+class NoValue(Exception):
     """An expression without a value; carries the names that it lacks, or the reason."""
 
 
@@ -213,13 +213,18 @@ def _match_size(
         case expression:
             try:
                 expected = evaluate(expression, sizes, view.arguments)
-            except _Unknown as unknown:
-                if isinstance(unknown.args[0], str):
-                    return BadExpression(dim, index, unknown.args[0], span)
-                return UnboundNames(dim, index, unknown.args[0], span)
+            except NoValue as unknown:
+                return mismatch_of(unknown, dim, index, span)
             if expected != whole:
                 return SizeMismatch(dim, index, whole, None, (), expected, None, span)
             return sizes
+
+
+def mismatch_of(unknown: NoValue, dim: Dim, index: int, span: Span) -> UnboundNames | BadExpression:
+    """An expression without a value as a mismatch."""
+    if isinstance(unknown.args[0], str):
+        return BadExpression(dim, index, unknown.args[0], span)
+    return UnboundNames(dim, index, unknown.args[0], span)
 
 
 def _match_rest(
@@ -275,7 +280,7 @@ def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any])
     """The value of an expression.
 
     Raises:
-      _Unknown: with the names that are not bound, or with the reason why there is no value.
+      NoValue: with the names that are not bound, or with the reason why there is no value.
     """
     match expression:
         case Number(value):
@@ -287,7 +292,7 @@ def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any])
         case Name(name):
             bound = sizes.get(name)
             if bound is None:
-                raise _Unknown((name,))
+                raise NoValue((name,))
             assert isinstance(bound.size, int)
             return bound.size
         case Argument():
@@ -297,26 +302,26 @@ def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any])
         case Binary(left, sign, right):
             a, b = evaluate(left, sizes, arguments), evaluate(right, sizes, arguments)
             if sign in ("//", "%") and b == 0:
-                raise _Unknown(f"'{expression}' divides by zero, since {right}=0")
+                raise NoValue(f"'{expression}' divides by zero, since {right}=0")
             if sign == "**" and not 0 <= b <= _LARGEST_POWER:
-                raise _Unknown(f"'{expression}' has exponent {b}; 0 to {_LARGEST_POWER} are allowed")
+                raise NoValue(f"'{expression}' has exponent {b}; 0 to {_LARGEST_POWER} are allowed")
             return _OPERATIONS[sign](a, b)
         case Anything():
-            raise _Unknown((str(expression),))
+            raise NoValue((str(expression),))
 
 
 def _read(argument: Argument, arguments: Mapping[str, Any]) -> int:
     """The integer that ``{argument.path}`` leads to."""
     if argument.root not in arguments:
         known = ", ".join(arguments) or "none"
-        raise _Unknown(f"'{argument}' names no argument of this call (arguments: {known})")
+        raise NoValue(f"'{argument}' names no argument of this call (arguments: {known})")
     value = arguments[argument.root]
     for step in argument.steps:
         try:
             value = getattr(value, step) if isinstance(step, str) else value[step]
         except Exception as error:
-            raise _Unknown(f"'{argument}' cannot be read: {type(error).__name__}: {error}") from None
+            raise NoValue(f"'{argument}' cannot be read: {type(error).__name__}: {error}") from None
     try:
         return int(value.__index__())
     except Exception:
-        raise _Unknown(f"'{argument}' is {type(value).__name__}, not an integer") from None
+        raise NoValue(f"'{argument}' is {type(value).__name__}, not an integer") from None

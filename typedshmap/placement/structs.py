@@ -18,8 +18,7 @@ from ..hints.array import ArrayHint
 from ..hints.nodes import Node
 from ..hints.trees import node_of
 from ..hints.walk import Found
-from ..notation.layout import Layout
-from ..notation.match import Mismatch, SizeMismatch, View, match
+from ..notation.match import Mismatch, NoValue, evaluate, mismatch_of
 from ..notation.nodes import (
     Anything,
     Argument,
@@ -32,7 +31,6 @@ from ..notation.nodes import (
     Negative,
     Number,
     Rest,
-    Spec,
 )
 from ..notation.sizes import Bound, Sizes, Subject
 from .places import Place, only, place_of
@@ -237,17 +235,13 @@ def _open_size(has: str, dim: Dim | Rest) -> WrongSize:
 
 
 def _evaluated(expression: Expression, dim: Dim, index: int, sizes: Sizes) -> tuple[int, ...] | WrongSize | Mismatch:
-    """The value of an expression, told by what a shape that no array has would have to be."""
     if isinstance(expression, Name) and sizes.get(expression.name) is None:
         return WrongSize(f"has dim '{expression}', but '*{expression}' stands for several dims", dim.span)
-    plain = Spec((Dim(expression, span=dim.span, size_span=dim.size_span),))
-    found = match((-1,), plain, Layout(((),)), View({}, {}, {}), sizes, GIVEN)
-    if isinstance(found, SizeMismatch) and isinstance(found.expected, int) and found.expected >= 0:
-        return (found.expected,)
-    if isinstance(found, SizeMismatch) or not hasattr(found, "dim"):
-        size = found.expected if isinstance(found, SizeMismatch) else -1
-        return WrongSize(f"has dim '{expression}' of size {size}", dim.span)
-    return found  # type: ignore[return-value]
+    try:
+        size = evaluate(expression, sizes, {})
+    except NoValue as unknown:
+        return mismatch_of(unknown, dim, index, dim.span)
+    return (size,) if size >= 0 else WrongSize(f"has dim '{expression}' of size {size}", dim.span)
 
 
 _PREFERRED = (float, int, "uint64", complex, bool)
