@@ -30,7 +30,7 @@ LAYERS = {
 }
 # What is costly to import waits until it is needed; the reason stands beside each import.
 LATE = {
-    ("typedshmap._jax", "jax.extend.core"),
+    ("typedshmap._jax.traces", "jax.extend.core"),
     ("typedshmap.hints.asking", "jax.extend.core"),
     ("typedshmap.ops.resharding.primitive", "jax.extend.core"),
     ("typedshmap.ops.resharding.primitive", "jax.interpreters"),

@@ -1,0 +1,49 @@
+"""Whether JAX is tracing, and its settings."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import jax
+
+
+def load_extend() -> None:
+    """Import what is imported late now, where nothing is traced.
+
+    On jax 0.12 that import changes settings that are in jit's cache key: inside of a trace it would
+    make JAX trace and compile the whole program once more.
+    """
+    is_outside_traces()
+
+
+def is_outside_traces() -> bool:
+    """Whether no transformation of JAX is running, so that a call computes at once."""
+    return _trace_state() == _outside()
+
+
+def _trace_state() -> object:
+    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
+    from jax.extend.core import get_opaque_trace_state
+
+    return get_opaque_trace_state()
+
+
+@cache
+def _outside() -> object:
+    """The trace state outside of all transformations, which is one and the same for all threads.
+
+    Asked for in a new thread, since this one may be in the middle of a trace.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_trace_state).result()
+
+
+def is_jit_disabled() -> bool:
+    """Whether the user runs everything op by op (``jax.disable_jit``)."""
+    return bool(getattr(jax.config, "jax_disable_jit"))  # noqa: B009 (unknown to type checkers)
+
+
+def has_64_bits() -> bool:
+    """Whether dtypes of 64 bits stay as they are."""
+    return bool(getattr(jax.config, "jax_enable_x64"))  # noqa: B009 (unknown to type checkers)
