@@ -30,7 +30,7 @@ from .hints.postponed import caller
 from .hints.scope import Axes as RegionAxes
 from .hints.scope import Region, Scope, current_region, entered, naming_around, naming_here, same
 from .hints.signatures import Hinted, name_of
-from .hints.walk import Found, Walk
+from .hints.walk import Found, Walk, unresolved
 from .meshes import find_crossing, read_axis_names, read_mesh
 from .notation.layout import Layout
 from .notation.sizes import RETURN, Subject
@@ -209,18 +209,13 @@ class _Call:
             walk.visit(node, value, subject)
             spans.append((first, len(walk.leaves)))
         walk.settle()
-        self._raise(region, walk, (*walk.failures, *self._unknown_in_result(region)))
+        assert self.typed.result is not None
+        self._raise(region, walk, (*walk.failures, *unresolved(self.typed.result, region, RETURN)))
         for (name, subject, node, value), (first, last) in zip(arguments, spans, strict=True):
             if holds_arrays(node):
                 structure = jax.tree_util.tree_structure(value)
                 self.parts.append(_Argument(name, subject, structure, first, last))
         return walk
-
-    def _unknown_in_result(self, region: Region) -> list[Failure]:
-        """Mesh axes in the result's hints that there are not; said before the body runs."""
-        assert self.typed.result is not None
-        wrong = ((hint, region.layout(hint)) for hint in array_hints(self.typed.result))
-        return [Failure(what, RETURN, hint.text) for hint, what in wrong if not isinstance(what, Layout)]
 
     def _raise(self, region: Region, walk: Walk, failures: tuple[Failure, ...]) -> None:
         if failures:

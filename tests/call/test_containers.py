@@ -18,7 +18,18 @@ from expecting import fails, numbers, same, traced
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, DtypeError, Float, Int, PyTree, ShapeError, StructureError, typed, typed_shard_map
+from typedshmap import (
+    Array,
+    DtypeError,
+    Float,
+    Int,
+    MeshAxisError,
+    PyTree,
+    ShapeError,
+    StructureError,
+    typed,
+    typed_shard_map,
+)
 
 X = Float[Array, "[b/dp] d"]
 W = Float[Array, "d [f/tp]"]
@@ -693,3 +704,17 @@ def test_none_is_no_array(mesh: Mesh) -> None:
     f = typed_shard_map(lambda model: None, mesh=mesh, in_types=(Activated,), out_types=None)
     with fails(StructureError, "<lambda>: argument 'model.w' is None, but its annotation says Array"):
         f(eqx.tree_at(lambda model: model.w, Activated(numbers(4, 6)), None))
+
+
+def test_an_unknown_axis_in_a_result_is_told_by_its_path(mesh: Mesh) -> None:
+    @jax.tree_util.register_dataclass
+    @dataclass
+    class State:
+        weights: tuple[W, Float[Array, "[f/pd] d"]]
+        losses: dict[str, Float[Array, "[b/dq]"]]
+
+    f = typed_shard_map(lambda: None, mesh=mesh, in_types=(), out_types=State)
+    with pytest.raises(MeshAxisError) as caught:
+        f()
+    assert [failure.subject.phrase for failure in caught.value.failures] == ["return.weights[1]", "return.losses[...]"]
+    assert str(caught.value).startswith("<lambda>: return.weights[1] names mesh axis 'pd', which is not among")

@@ -106,6 +106,27 @@ def array_hints(node: Node) -> Iterator[ArrayHint]:
     return (part.hint for part in parts(node) if isinstance(part, Leaf))
 
 
+def hints_by_path(node: Node, path: str = "", inside: frozenset[int] = frozenset()) -> Iterator[tuple[str, ArrayHint]]:
+    """The hints of all arrays that a node declares, each with its path; a class inside of itself is left out."""
+    match node:
+        case Leaf(hint):
+            yield path, hint
+        case Items(items):
+            for at, item in enumerate(items):
+                yield from hints_by_path(item, f"{path}[{at}]", inside)
+        case Either(options, _):
+            for option in options:
+                yield from hints_by_path(option, path, inside)
+        case Repeated(_, item) | Keyed(_, item) | Tree(item, _):
+            yield from hints_by_path(item, f"{path}[...]", inside)
+        case Record() if id(node) not in inside:
+            for name, inner in node.fields.items():
+                step = f"[{name!r}]" if node.kind == "TypedDict" else f".{name}"
+                yield from hints_by_path(inner, path + step, inside | {id(node)})
+        case _:
+            pass
+
+
 def parts(node: Node) -> Iterator[Node]:
     """A node and all nodes in it, each once."""
     seen: set[int] = set()

@@ -24,10 +24,24 @@ from ..errors.failures import (
     WrongLength,
     WrongType,
 )
+from ..notation.layout import Layout
 from ..notation.sizes import NO_SIZES, Sizes, Subject
 from .array import ArrayHint
 from .leaf import check_leaf, describe
-from .nodes import Anything, Either, Items, Keyed, Leaf, Node, Record, Repeated, Static, Tree, node_name
+from .nodes import (
+    Anything,
+    Either,
+    Items,
+    Keyed,
+    Leaf,
+    Node,
+    Record,
+    Repeated,
+    Static,
+    Tree,
+    hints_by_path,
+    node_name,
+)
 from .plain import plain_of
 from .scope import Region
 from .statics import fits
@@ -250,6 +264,14 @@ class Walk:
             self.failures.append(Failure(HiddenField(node.cls.__name__, name), subject))
         else:
             self.failures += branch.failures
+
+
+def unresolved(node: Node, region: Region, subject: Subject) -> list[Failure]:
+    """Hints that name mesh axes that there are not, told before there is a value."""
+    found = ((path, hint, region.layout(hint)) for path, hint in hints_by_path(node))
+    return [
+        Failure(layout, subject.at(path), hint.text) for path, hint, layout in found if not isinstance(layout, Layout)
+    ]
 
 
 _ANYTHING = Anything()

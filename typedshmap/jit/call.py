@@ -26,12 +26,11 @@ from ..hints.axes import Naming
 from ..hints.binding import Typed
 from ..hints.inspection import told_by
 from ..hints.leaf import describe
-from ..hints.nodes import Anything, Node, Static, array_hints, holds_arrays
+from ..hints.nodes import Anything, Node, Static, holds_arrays
 from ..hints.scope import Scope, entered, naming_around
 from ..hints.signatures import Hinted
-from ..hints.walk import Found, Walk
+from ..hints.walk import Found, Walk, unresolved
 from ..meshes import inside_of
-from ..notation.layout import Layout
 from ..notation.sizes import RETURN, Sizes, Subject
 from .options import Chosen, Options
 from .parts import Fixed, Key, Part, put_in_place, slot_of, take_apart
@@ -158,7 +157,9 @@ class Call:
         walk, spans = self._walked(arguments) if is_running else self._walked_as_traced(arguments)
         self.sizes = walk.sizes
         self.parts = self._take_apart(arguments, walk, spans)
-        self._raise(walk.sizes, [*walk.failures, *self._wrong_values(walk, spans, arguments), *self._wrong_result()])
+        assert typed.result is not None
+        wrong_result = unresolved(typed.result, self.place.region, RETURN)
+        self._raise(walk.sizes, [*walk.failures, *self._wrong_values(walk, spans, arguments), *wrong_result])
         if self.place.region.explicit:
             self.parts = [put_in_place(part, self.place) for part in self.parts]
         self.values = [part.value for part in self.parts if part.key.is_traced]
@@ -234,14 +235,6 @@ class Call:
         for (name, _, node, _), (first, last) in zip(arguments, spans, strict=True):
             if self._is_any(name, node):
                 yield from (_no_array(leaf) for leaf in walk.leaves[first:last] if _is_refused(leaf.value))
-
-    def _wrong_result(self) -> Iterator[Failure]:
-        """What is wrong with the result's hint before there is a result: mesh axes that there are not."""
-        assert self.typed.result is not None
-        for hint in array_hints(self.typed.result):
-            layout = self.place.region.layout(hint)
-            if not isinstance(layout, Layout):
-                yield Failure(layout, RETURN, hint.text)
 
     def _raise(self, sizes: Sizes, failures: Sequence[Failure]) -> None:
         if failures:
