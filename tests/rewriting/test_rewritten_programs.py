@@ -1,0 +1,166 @@
+"""Programs that are rewritten: their new text, whole, and what they compute before and after."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from programs import Case, cases
+
+from typedshmap.rewriting import rewrite
+
+CASES = {case.name: case for case in cases()}
+
+
+@pytest.fixture(params=list(CASES))
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+def integers(*shape: int) -> np.ndarray:
+    return np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+
+
+def arguments(case: Case) -> list[Any]:
+    return list(eval(f"[{case.options['args']}]", {"f": floats, "i": integers, "u": np.uint32}))
+
+
+def program_of(text: str, mesh: Mesh) -> Any:
+    """What a text defines as ``program``; the old place of shard_map warns that it is old."""
+    namespace: dict[str, Any] = {"mesh": mesh, "__name__": "program"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        exec(compile(text, "program", "exec", dont_inherit=True), namespace)
+    return namespace["program"]
+
+
+@contextlib.contextmanager
+def around(case: Case, mesh: Mesh) -> Generator[None]:
+    """The old place of shard_map may be imported by the call; some programs want an ambient mesh."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", DeprecationWarning)
+        if "ambient" in case.options:
+            stack.enter_context(jax.set_mesh(mesh))
+        yield
+
+
+def lowered(text: str, case: Case, mesh: Mesh) -> Any:
+    program, args = program_of(text, mesh), arguments(case)
+    static = {int(index) for index in case.options.get("static", "").split()}
+    traced = [arg for index, arg in enumerate(args) if index not in static]
+
+    def call(*arrays: Any) -> Any:
+        rest = iter(arrays)
+        return program(*(arg if index in static else next(rest) for index, arg in enumerate(args)))
+
+    with around(case, mesh):
+        found = jax.jit(call).lower(*traced)
+        return found.as_text(), jax.block_until_ready(found.compile()(*traced))
+
+
+def test_the_text_is_what_the_table_says(case: Case) -> None:
+    found = rewrite(case.before)
+    assert found.text == case.after
+    assert [f"{left.line}: {left.reason}" for left in found.left] == case.left.splitlines()
+
+
+def test_the_program_is_the_same_and_computes_the_same(case: Case, mesh: Mesh) -> None:
+    before, expected = lowered(case.before, case, mesh)
+    after, got = lowered(case.after, case, mesh)
+    assert after == before
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
+def test_a_second_time_changes_nothing(case: Case) -> None:
+    again = rewrite(case.after)
+    assert again.text == case.after
+    assert again.done == 0
+
+
+ODD = """
+# what stands   around
+def  odd( a,b = 1 ) :   # é
+    return {'a' : a ,
+      "b":b}
+"""
+
+
+def test_what_stands_around_stays_as_it_is(case: Case) -> None:
+    found = rewrite(f"# -*- é -*-\n\n{case.before}{ODD}")
+    assert found.text.startswith("# -*- é -*-\n\n")
+    assert found.text.endswith(ODD)
+
+
+def test_the_ends_of_lines_stay_as_they_are(case: Case) -> None:
+    found = rewrite(case.before.replace("\n", "\r\n"))
+    assert found.text == case.after.replace("\n", "\r\n")
+
+
+IDENTITY = """
+import jax
+from jax.sharding import PartitionSpec as P
+
+program = jax.shard_map(lambda x: x, mesh=mesh, in_specs=(P(),), out_specs=P())
+"""
+ODD_VALUES = {
+    "nothing": None,
+    "an empty tuple": (),
+    "a number": 2,
+    "a truth": True,
+    "a scalar of numpy": np.float32(2),
+    "a key": jax.random.key(0),
+    "a tree": {"a": [np.ones(3), (None, 2.5)]},
+    "an empty array": np.ones((0, 3), np.float32),
+}
+
+
+@pytest.mark.parametrize("value", ODD_VALUES.values(), ids=list(ODD_VALUES))
+def test_whatever_was_taken_is_taken(value: Any, mesh: Mesh) -> None:
+    before = jax.block_until_ready(program_of(IDENTITY, mesh)(value))
+    after = jax.block_until_ready(program_of(rewrite(IDENTITY).text, mesh)(value))
+    assert jax.tree.structure(after) == jax.tree.structure(before)
+    assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, before)
+
+
+def test_a_number_is_still_taken_for_an_array(mesh: Mesh) -> None:
+    text = rewrite(IDENTITY.replace("lambda x: x", "lambda x: x - 1")).text
+    assert 'in_types=(Shaped[Array, "..."],)' in text
+    assert float(jax.block_until_ready(program_of(text, mesh)(3))) == 2
+
+
+def test_an_import_that_the_hints_use_stays() -> None:
+    text = """\
+import jax
+from jax import P
+from names import DATA
+
+program = jax.shard_map(lambda x: x, in_specs=P(DATA), out_specs=P(DATA))
+"""
+    after = """\
+from names import DATA
+from typedshmap import Array, PyTree, Shaped, typed_shard_map
+
+program = typed_shard_map(
+    lambda x: x,
+    axes={"DATA": DATA},
+    in_types=(PyTree[Shaped[Array, "[_/DATA] ..."]],),
+    out_types=PyTree[Shaped[Array, "[_/DATA] ..."]],
+)
+"""
+    assert rewrite(text).text == after

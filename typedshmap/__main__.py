@@ -1,0 +1,46 @@
+"""``python -m typedshmap VERB``: the tools of the command line, each in a room of its own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line and hand it to its verb; the exit code."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    return given.verb(given)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m typedshmap", description="Tools for typed shard_map programs.")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    rewrite = verbs.add_parser(
+        "rewrite",
+        help="turn calls of jax.shard_map with literal specs into hints",
+        description="Print a diff that turns calls of jax.shard_map with literal specs into hints, and on stderr "
+        "what is left and why.",
+        epilog="The exit code is 0 where nothing is left, 1 where something is, 2 where a file cannot be read.",
+    )
+    rewrite.add_argument("files", nargs="+", metavar="FILE")
+    rewrite.add_argument("--write", action="store_true", help="change the files, too")
+    rewrite.set_defaults(verb=_rewrite)
+    return parser
+
+
+def _rewrite(given: argparse.Namespace) -> int:
+    try:
+        # libcst is an optional extra, which only this verb needs.
+        from .rewriting.command import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "libcst":
+            raise
+        print("rewrite needs libcst: pip install 'typedshmap[rewrite]'", file=sys.stderr)
+        return 2
+    return run(given.files, given.write)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
