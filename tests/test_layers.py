@@ -14,6 +14,7 @@ import typedshmap
 PACKAGE = "typedshmap"
 ROOT = Path(typedshmap.__file__).parent
 LAYERS = {
+    "inference": 2,
     "notation": 0,
     "errors": 0,
     "_jax": 1,
@@ -21,21 +22,29 @@ LAYERS = {
     "meshes": 3,
     "notes": 3,
     "check": 3,
+    "assume": 3,
+    "tracing": 3,
     "shard_map": 3,
     "typed": 3,
     "jit": 3,
     "placement": 3,
     "ops": 3,
+    "rewriting": 4,
+    "__main__": 4,
     "": 4,
 }
 # What is costly to import waits until it is needed; the reason stands beside each import.
 LATE = {
     ("typedshmap._jax.traces", "jax.extend.core"),
+    ("typedshmap._jax.programs", "jax.extend.core"),
     ("typedshmap.hints.asking", "jax.extend.core"),
+    ("typedshmap.inference.claims", "jax.extend.core"),
     ("typedshmap.ops.resharding.primitive", "jax.extend.core"),
     ("typedshmap.ops.resharding.primitive", "jax.interpreters"),
+    ("typedshmap.__main__", "typedshmap.rewriting.command"),
     ("typedshmap.hints.statics", "beartype"),
     ("typedshmap.hints.statics", "beartype.door"),
+    ("typedshmap.hints.statics", "beartype.roar"),
 }
 
 

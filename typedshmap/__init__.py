@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from jax import Array as Array
 from jax.typing import ArrayLike as ArrayLike
 
+from .assume import assume
 from .check import check, shard_size, size, sizes
 from .errors import (
     AnnotationSyntaxError,
@@ -187,6 +188,7 @@ __all__ = [
     "VaryingError",
     "all_gather",
     "all_to_all",
+    "assume",
     "axis_aliases",
     "axis_rules",
     "check",

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from . import _jax
 from .errors import ShapeError, TypedShmapError, error_of
+from .errors.wording import shown
 from .hints.array import ArrayHint
 from .hints.inspection import inspect
 from .hints.leaf import Fit, check_leaf
@@ -15,7 +16,7 @@ from .hints.lying import region_of
 from .hints.memory import Declared, remember
 from .hints.nodes import Either, Leaf, Node, array_hints, holds_arrays, parts
 from .hints.postponed import caller, place_of
-from .hints.scope import Region, current_region, current_scope
+from .hints.scope import Region, Stated, current_reading, current_region, current_scope
 from .hints.trees import node_of
 from .hints.walk import Found, Walk
 from .notation.layout import Layout
@@ -60,19 +61,30 @@ def check(x: T, hint: Any) -> T:
       MeshAxisError: for an axis that the mesh does not have, or that is compared under ``jax.jit``
         where no mesh is known.
     """
-    scope, region, node = current_scope(), current_region(), node_of(hint)
-    name = scope.function if scope else "check"
+    region, node = current_region(), node_of(hint)
+    name, walk = examine(x, node, region, _CHECKED, "check")
+    if not region.is_manual:
+        _inspect(walk, node, name)
+    return handed_on(x, walk.leaves, region, name, walk.sizes)
+
+
+def examine(x: Any, node: Node, region: Region, subject: Subject, verb: str) -> tuple[str, Walk]:
+    """Check a value in the scope that the program is in, which then knows the sizes that it binds.
+
+    Returns:
+      The function that the scope belongs to, the verb if there is none, and what was found.
+    """
+    scope = current_scope()
+    name = scope.function if scope else verb
     walk = Walk(region, scope.arguments if scope else {}, scope.sizes if scope else Sizes())
-    walk.visit(node, x, _CHECKED)
+    walk.visit(node, x, subject)
     walk.settle()
     if walk.failures:
         at = region_of_failure(walk)
         raise error_of(at.report(name, tuple(walk.failures), walk.sizes))
     if scope is not None:
         scope.sizes = walk.sizes
-    if not region.is_manual:
-        _inspect(walk, node, name)
-    return handed_on(x, walk.leaves, region, name)
+    return name, walk
 
 
 def region_of_failure(walk: Walk) -> Region:
@@ -105,26 +117,56 @@ def _fits(leaf: Found, hint: ArrayHint, walk: Walk) -> bool:
     return isinstance(check_leaf(leaf.value, hint, walk.region, walk.sizes, leaf.subject, walk.arguments), Fit)
 
 
-def handed_on(value: Any, leaves: list[Found], region: Region, function: str) -> Any:
-    """A value at the types of its hints: leaves marked ``+axis`` become unreduced; how they lie is remembered."""
-    if region.held:
-        remember_leaves(leaves, region, function)
-    if not region.typed:
+def handed_on(
+    value: Any, leaves: list[Found], region: Region, function: str, sizes: Sizes, is_assumed: bool = False
+) -> Any:
+    """A value at the types of its hints: what is marked ``+axis`` becomes unreduced, and it is stated how all lies."""
+    if not region.held:
         return value
     # Most hints bear no mark, and are not asked what they mean here.
-    marked = [leaf for leaf in leaves if leaf.hint is not None and leaf.hint.spec.marks]
-    if not any(_owed(leaf, region) for leaf in marked):
+    marked = region.typed and any(leaf.hint is not None and leaf.hint.spec.marks for leaf in leaves)
+    handed = [_unreduced(leaf, region) for leaf in leaves] if marked else leaves
+    handed = state_leaves(handed, region, function, sizes, is_assumed)
+    if all(new.value is old.value for new, old in zip(handed, leaves, strict=True)):
         return value
-    typed = [Found(_jax.leave_unreduced(leaf.value, _owed(leaf, region)), leaf.hint, leaf.subject) for leaf in leaves]
-    remember_leaves(typed, region, function)
-    return _jax.like(value, (leaf.value for leaf in typed))
+    if len(leaves) == 1 and leaves[0].value is value:
+        return handed[0].value
+    return _jax.like(value, (leaf.value for leaf in handed))
+
+
+def _unreduced(leaf: Found, region: Region) -> Found:
+    owed = _owed(leaf, region)
+    return leaf._replace(value=_jax.leave_unreduced(leaf.value, owed)) if owed else leaf
+
+
+def state_leaves(
+    leaves: list[Found], region: Region, function: str, sizes: Sizes, is_assumed: bool = False
+) -> list[Found]:
+    """Shards of which the program now states what their hints say; that is remembered for the patterns that read them."""
+    reading = current_reading()
+    handed = leaves
+    if reading is not None:
+        handed = [
+            leaf if stated is None else leaf._replace(value=reading.state(leaf.value, stated))
+            for leaf in leaves
+            for stated in (stated_of(leaf, region, function, sizes, is_assumed),)
+        ]
+    remember_leaves(handed, region, function)
+    return handed
+
+
+def stated_of(leaf: Found, region: Region, function: str, sizes: Sizes, is_assumed: bool = False) -> Stated | None:
+    """What is stated of a leaf; nothing of one that is no array of the hints."""
+    if leaf.hint is None:
+        return None
+    return Stated(leaf.hint, region, leaf.subject, function, sizes, leaf.alike, is_assumed)
 
 
 def remember_leaves(leaves: Iterable[Found], region: Region, function: str) -> None:
     """Remember what hints declared of shards, for the patterns that read them."""
     for leaf in leaves:
         if leaf.hint is not None:
-            remember(leaf.value, Declared(leaf.hint, region, leaf.subject, function))
+            remember(leaf.value, Declared(leaf.hint, region, leaf.subject, function, leaf.alike))
 
 
 def _owed(leaf: Found, region: Region) -> frozenset[str]:
@@ -156,7 +198,7 @@ def shard_size(name: str) -> int:
     Raises:
       ShapeError: for a name that is not bound here, or one that hints shard in different ways.
     """
-    if name.startswith("["):
+    if isinstance(name, str) and name.startswith("["):
         return _bracketed_size(name)
     bound, whole = _bound("shard_size", name)
     held = current_region().sizes
@@ -185,10 +227,12 @@ def sizes() -> dict[str, int]:
     """The global sizes of all dims that are bound here, by name."""
     scope = current_scope()
     bound = scope.sizes if scope else Sizes()
-    return {name: found.size for name, found in bound if isinstance(found.size, int) and name.isidentifier()}
+    return {name: found.size for name, found in bound if not isinstance(found.size, tuple) and name.isidentifier()}
 
 
 def _bound(verb: str, name: str) -> tuple[Bound, int]:
+    if not isinstance(name, str):
+        raise ShapeError(f"{verb}: {shown(name)} is no name of a dim")
     scope = current_scope()
     bound = scope.sizes.get(name) if scope else None
     if scope is None:
@@ -196,6 +240,6 @@ def _bound(verb: str, name: str) -> tuple[Bound, int]:
     if bound is None:
         known = ", ".join(f"{n}={s}" for n, s in sizes().items()) or "none"
         raise ShapeError(f"{verb}: nothing binds '{name}' in {scope.function} (bound: {known})")
-    if not isinstance(bound.size, int):
+    if isinstance(bound.size, tuple):
         raise ShapeError(f"{verb}: '{name}' stands for several dims, of sizes {bound.size}")
     return bound, bound.size

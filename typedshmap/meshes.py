@@ -83,7 +83,7 @@ def find_crossing(
         ambient = found if context.empty else _jax.ambient_devices()
         if ambient is not None:
             refuse_other_devices(name, ambient, leaves())
-    unknown = sorted(axis_names - set(found.axis_names))
+    unknown = sorted(axis_names - set(found.axis_names), key=str)
     if unknown:
         known = mesh_text(found.shape.items())
         raise MeshAxisError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable
 
 from . import _jax
@@ -30,10 +31,28 @@ def _cure(message: str) -> str | None:
     return None
 
 
-def add_note(error: Exception, scope: Scope, region: Region, leaves: Iterable[Found]) -> None:
+def _is_unknown_axis(error: Exception) -> bool:
+    """Whether this is how JAX ends a collective over an axis that the mesh does not have: it asserts, and says nothing."""
+    if type(error) is not AssertionError or error.args:
+        return False
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == "jax"
+
+
+def _cure_of_assertion(region: Region) -> str:
+    axes = ", ".join(f"'{name}'" for name, _ in region.mesh or ())
+    return f"JAX asserts so where a collective names an axis that the mesh does not have; its axes are {axes}"
+
+
+def add_note(
+    error: Exception, scope: Scope, region: Region, leaves: Iterable[Found], waiting: Iterable[str] = ()
+) -> None:
     """Tell an exception's reader the shards' hints and types, the sizes and the mesh.
 
     The exception stays as it is. Only the innermost region speaks.
+
+    Args:
+      waiting: what would have been found out once the whole body was traced, and may be the cause.
     """
     if any(note.startswith(_MARK) for note in getattr(error, "__notes__", ())):
         return
@@ -44,6 +63,7 @@ def add_note(error: Exception, scope: Scope, region: Region, leaves: Iterable[Fo
         lines.append(f"    and {len(arrays) - _MOST} more")
     sizes = sizes_text(scope.sizes)
     lines += [f"Mesh: {mesh_text(region.mesh or ())}"] + ([f"Sizes: {sizes}"] if sizes else [])
-    cure = _cure(str(error))
+    lines += [f"Not found out: whether {text}" for text in waiting]
+    cure = _cure_of_assertion(region) if _is_unknown_axis(error) else _cure(str(error))
     lines += [f"Hint: {cure}"] if cure else []
     error.add_note("\n".join(lines))

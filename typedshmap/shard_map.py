@@ -19,22 +19,34 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from . import _jax
-from .check import remember_leaves
+from .check import remember_leaves, state_leaves, stated_of
 from .errors import TypedShmapError, error_of
-from .errors.failures import Failure, NoArray
+from .errors.failures import Failure, NoArray, Varies
 from .hints.axes import Axes, AxisRules, Naming, Pairs, read_naming
 from .hints.binding import EMPTY, Typed
-from .hints.leaf import describe, layout_axes
+from .hints.leaf import describe
 from .hints.nodes import Anything, array_hints, holds_arrays
 from .hints.postponed import caller
 from .hints.scope import Axes as RegionAxes
-from .hints.scope import Region, Scope, current_region, entered, naming_around, naming_here, same
+from .hints.scope import (
+    Region,
+    Scope,
+    Stated,
+    current_reading,
+    current_region,
+    entered,
+    naming_around,
+    naming_here,
+    same,
+)
 from .hints.signatures import Hinted, name_of
 from .hints.walk import Found, Walk, unresolved
+from .inference.reading import Reading, read
 from .meshes import find_crossing, read_axis_names, read_mesh
 from .notation.layout import Layout
 from .notation.sizes import RETURN, Subject
 from .notes import add_note
+from .tracing import evaluate
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -181,6 +193,9 @@ class _Call:
         self.parts: list[_Argument] = []
         self.walk = self._check_arguments()
         self.structure: Any = None
+        self.reading = Reading(self.manual) if self.crossing.new else None
+        self.results: list[Stated | None] = []
+        self.later: TypedShmapError | None = None
         self.out_specs: list[PartitionSpec] = []
 
     def _check_arguments(self) -> Walk:
@@ -257,10 +272,19 @@ class _Call:
             axis_names=self.manual,
             check_vma=self.options.check_vma,
         )
-        if _jax.is_outside_traces() and not _jax.is_jit_disabled():
-            # A jit of its own for every call: nothing that the function closes over can be stale.
-            mapped = jax.jit(mapped)
-        return self.structure_of(mapped(*(leaf.value for leaf in dynamic)))
+        args = [leaf.value for leaf in dynamic]
+        return self.structure_of(evaluate(mapped, args, self._read, self._leaves_no_trace()))
+
+    def _leaves_no_trace(self) -> bool:
+        """Whether a call may be put in the program: within a region, and on Explicit axes, it brings constraints."""
+        return not self.crossing.held and not _jax.explicit_axes(self.crossing.mesh)
+
+    def _read(self, program: Any) -> None:
+        """Compare what the body states, and what its hints state of its results, with what it does."""
+        assert self.reading is not None
+        read(self.reading, program, self.results, self.typed.name, self.inner)
+        if self.later is not None:
+            raise self.later
 
     def structure_of(self, leaves: Sequence[Any]) -> Any:
         return jax.tree_util.tree_unflatten(self.structure, leaves)
@@ -281,8 +305,14 @@ class _Call:
         crossing, typed = self.crossing, self.typed
         watched = self.manual or self._mentioned()
         region = self._region(crossing.held + crossing.new, watched=watched)
+        self.inner = region
+        if self.reading is not None:
+            self.reading.begin()
         leaves = self._shard_leaves(shards)
-        remember_leaves(leaves, region, typed.name)
+        if self.crossing.new:
+            remember_leaves(leaves, region, typed.name)
+        else:
+            leaves = state_leaves(leaves, region, typed.name, self.walk.sizes)
         args, kwargs = self._arguments(leaves)
         scope = Scope(
             typed.name,
@@ -292,6 +322,7 @@ class _Call:
             manual=frozenset(region.sizes),
             watched=region.watched,
             typed=self.is_typed,
+            reading=self.reading or current_reading(),
         )
         with entered(scope):
             try:
@@ -299,7 +330,7 @@ class _Call:
             except TypedShmapError:
                 raise
             except Exception as error:
-                add_note(error, scope, region, leaves)
+                add_note(error, scope, region, leaves, self.reading.unproven if self.reading else ())
                 raise
         return self._check_result(result, region, scope)
 
@@ -310,7 +341,7 @@ class _Call:
         """
         region, nodes = self.walk.region, (*self.typed.parameters.values(), *self.typed.positional, self.typed.result)
         layouts = (region.layout(hint) for node in nodes if node is not None for hint in array_hints(node))
-        axes = {axis for layout in layouts if isinstance(layout, Layout) for axis in layout_axes(layout)}
+        axes = {axis for layout in layouts if isinstance(layout, Layout) for axis in layout.axes}
         return frozenset(axes) & (self.options.axis_names or axes)
 
     def _shard_leaves(self, shards: tuple[Any, ...]) -> list[Found]:
@@ -330,12 +361,25 @@ class _Call:
         assert self.typed.result is not None
         walk.visit(self.typed.result, result, RETURN)
         walk.settle()
+        if walk.failures and self._is_told_later(walk.failures):
+            self.later = error_of(region.report(self.typed.name, tuple(walk.failures), walk.sizes))
+            self.out_specs[:] = []
+            return []
         self._raise(region, walk, tuple(walk.failures))
         stuck = [leaf for leaf in walk.leaves if _jax.refusal(leaf.value) is not None]
         self._raise(region, walk, tuple(Failure(NoArray(describe(leaf.value)), leaf.subject) for leaf in stuck))
         self.structure = jax.tree_util.tree_structure(result)
         self.out_specs[:] = [self._spec(region, leaf) if leaf.hint else PartitionSpec() for leaf in walk.leaves]
-        return [self._handed_on(leaf, region) for leaf in walk.leaves]
+        self.results = [stated_of(leaf, region, self.typed.name, walk.sizes) for leaf in walk.leaves]
+        leaves = walk.leaves
+        if not self.crossing.new:
+            leaves = state_leaves(leaves, region, self.typed.name, walk.sizes)
+        return [self._handed_on(leaf, region) for leaf in leaves]
+
+    def _is_told_later(self, failures: Sequence[Failure]) -> bool:
+        """Whether a result that varies may come of something that the reading finds, which is told instead."""
+        waits = self.reading is not None and bool(self.reading.unproven)
+        return waits and all(isinstance(failure.what, Varies) for failure in failures)
 
     def _handed_on(self, leaf: Found, region: Region) -> Any:
         """A result at the type of its hint: ``+axis`` becomes unreduced, ``-axis`` reduced."""

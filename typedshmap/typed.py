@@ -8,10 +8,11 @@ from typing import Any, TypeVar, overload
 from . import _jax
 from .check import handed_on, region_of_failure
 from .errors import error_of
+from .errors.failures import Failure, Varies
 from .hints.axes import Axes, AxisRules, Naming, Pairs, read_naming
 from .hints.binding import Bound, Typed
 from .hints.postponed import caller
-from .hints.scope import Region, Scope, current_region, entered, naming_around
+from .hints.scope import Region, Scope, current_reading, current_region, entered, naming_around
 from .hints.signatures import Hinted
 from .hints.walk import Walk
 from .notation.sizes import RETURN, Sizes, Subject
@@ -79,6 +80,7 @@ def _call(typed: Typed, naming: Naming, args: tuple[Any, ...], kwargs: dict[str,
         manual=manual,
         watched=region.watched,
         typed=region.typed,
+        reading=current_reading(),
     )
     with entered(scope):
         result = typed.function(*args, **kwargs)
@@ -87,8 +89,24 @@ def _call(typed: Typed, naming: Naming, args: tuple[Any, ...], kwargs: dict[str,
     walk = Walk(region, bound.arguments, scope.sizes)
     walk.visit(typed.result, result, RETURN)
     walk.settle()
+    walk.failures += _traps(walk)
     _raise(typed, walk)
-    return handed_on(result, walk.leaves, region, typed.name)
+    return handed_on(result, walk.leaves, region, typed.name, walk.sizes)
+
+
+def _traps(walk: Walk) -> list[Failure]:
+    """Losses that are equal on all shards and that JAX types as varying: their gradients would be too large."""
+    found: list[Failure] = []
+    for leaf in walk.leaves:
+        if (
+            leaf.hint is not None
+            and leaf.alike
+            and not _jax.facts(leaf.value).shape
+            and _jax.is_inexact(leaf.value.dtype)
+        ):
+            axes = tuple(axis for axis in walk.region.sizes if axis in leaf.alike)
+            found.append(Failure(Varies(axes, False), leaf.subject, leaf.hint.text, _jax.type_text(leaf.value)))
+    return found
 
 
 def _check_arguments(typed: Typed, bound: Bound, region: Region) -> tuple[Sizes, list[tuple[str, Subject, Any]]]:
@@ -98,7 +116,7 @@ def _check_arguments(typed: Typed, bound: Bound, region: Region) -> tuple[Sizes,
     for name, subject, node, value in typed.arguments(bound):
         first = len(walk.leaves)
         walk.visit(node, value, subject)
-        same = value if walk.failures else handed_on(value, walk.leaves[first:], region, typed.name)
+        same = value if walk.failures else handed_on(value, walk.leaves[first:], region, typed.name, walk.sizes)
         if same is not value:
             changed.append((name, subject, same))
     walk.settle()

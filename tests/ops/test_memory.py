@@ -359,7 +359,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "a dim merged and split": lambda w: rearrange(
         rearrange(w, "[(m k)/dp,tp] f -> [m/dp,tp] (k f)", k=1), "[m/dp,tp] (k f) -> [(m k)/dp,tp] f", k=2
     ),
-    "transposed by jnp": lambda w: rearrange(w.T, "f [m/tp,dp] -> [m/tp,dp] f"),
+    "transposed by jnp": lambda w: rearrange(w.T, "f [m/dp,tp] -> [m/dp,tp] f"),
     "reshaped by jnp": lambda w: rearrange(jnp.reshape(w, (8, 1)), "f [m/dp,tp] -> [m/dp,tp] f"),
     "sliced": lambda w: rearrange(w[:, :2], "[m/dp,tp] f -> f [m/dp,tp]"),
     "vmap": lambda w: jax.vmap(lambda row: rearrange(row, "f ~dp ~tp -> f 1 ~dp ~tp"))(w),

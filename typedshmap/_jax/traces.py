@@ -19,10 +19,11 @@ def load_extend() -> None:
 
 def is_outside_traces() -> bool:
     """Whether no transformation of JAX is running, so that a call computes at once."""
-    return _trace_state() == _outside()
+    return trace_state() == _outside()
 
 
-def _trace_state() -> object:
+def trace_state() -> object:
+    """What tells the trace that is running from others."""
     # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
     from jax.extend.core import get_opaque_trace_state
 
@@ -36,7 +37,7 @@ def _outside() -> object:
     Asked for in a new thread, since this one may be in the middle of a trace.
     """
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_trace_state).result()
+        return thread.submit(trace_state).result()
 
 
 def is_jit_disabled() -> bool:

@@ -11,12 +11,15 @@ from ..notation.layout import AxisTwice, NoRule, RuledTwice, UnknownAxis
 from ..notation.match import BadExpression, Indivisible, OutsideTree, RankMismatch, SizeMismatch, UnboundNames
 from ..notation.tokens import RepeatedAxis, SyntaxFault
 from .failures import (
+    AtOdds,
     BoundaryMark,
     Failure,
     HintText,
+    LiesElse,
     NoMember,
     NotIntegers,
     NotManual,
+    NotNumbers,
     OtherLayout,
     Owes,
     OwesNothing,
@@ -102,8 +105,8 @@ _CLASSES: tuple[tuple[tuple[type, ...], type[TypedShmapError]], ...] = (
     ((RankMismatch, SizeMismatch, Indivisible, UnboundNames, BadExpression, OutsideTree, WrongSize), ShapeError),
     ((UnknownAxis, AxisTwice, NoRule, RuledTwice, NotManual), MeshAxisError),
     ((PatternFault,), PatternError),
-    ((WrongDtype, NotIntegers), DtypeError),
-    ((WrongSharding, BoundaryMark, OtherLayout), ShardingError),
+    ((WrongDtype, NotIntegers, NotNumbers), DtypeError),
+    ((WrongSharding, BoundaryMark, OtherLayout, LiesElse, AtOdds), ShardingError),
     ((Varies, VariesAlike, Owes, OwesNothing, StaysReduced, SummedTwice), VaryingError),
 )
 

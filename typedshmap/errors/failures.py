@@ -32,11 +32,26 @@ class NotIntegers:
 
 
 @dataclass(frozen=True, slots=True)
+class NotNumbers:
+    """Keys where an operation computes."""
+
+    got: str
+    verb: str
+
+
+@dataclass(frozen=True, slots=True)
 class Varies:
-    """A value that varies over mesh axes its hint does not mention; ``~`` may be written unless it leaves."""
+    """A value that varies over mesh axes its hint does not mention.
+
+    Attributes:
+      axes: the mesh axes.
+      leaves_region: whether it leaves, so that ``~`` may not be written.
+      may_owe: whether ``+`` may be; over an Auto axis no addend leaves.
+    """
 
     axes: tuple[str, ...]
     leaves_region: bool
+    may_owe: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +236,41 @@ class OtherLayout:
     known: str
     place: str
     span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiesElse:
+    """A shard that is known to lie otherwise than a hint or a pattern says.
+
+    Attributes:
+      dim: the first dim that differs.
+      claimed: the mesh axes that it is said to be split over, major to minor.
+      known: those that it is split over.
+      gathered: the axes, in this order, over which it was gathered though it is split in another order.
+    """
+
+    dim: int
+    claimed: tuple[str, ...]
+    known: tuple[str, ...]
+    gathered: tuple[str, ...] = ()
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AtOdds:
+    """An operation that takes two dims for the same which are split in different ways.
+
+    Attributes:
+      operation: JAX's name of it.
+      where: which dims.
+      first: the mesh axes of the first operand's.
+      second: those of the other's.
+    """
+
+    operation: str
+    where: str
+    first: tuple[str, ...]
+    second: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ Invariant: the first line alone names the function, the value, what is wrong and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from types import MappingProxyType
 
 from ..notation.layout import AxisTwice, NoRule, RuledTwice, UnknownAxis
 from ..notation.match import (
@@ -22,16 +23,19 @@ from ..notation.match import (
 from ..notation.nodes import Anything, Dim, Name, Number, Rest, Span
 from ..notation.sizes import Bound, Sizes, Subject
 from .failures import (
+    AtOdds,
     BoundaryMark,
     Failure,
     HiddenField,
     HintText,
+    LiesElse,
     NoArray,
     NoMember,
     NotAnArray,
     NotAPytree,
     NotIntegers,
     NotManual,
+    NotNumbers,
     OtherLayout,
     OtherStructure,
     Owes,
@@ -54,6 +58,19 @@ from .failures import (
 
 _DTYPE = -1
 _MOST_OTHERS = 8
+_LONGEST = 80
+
+
+def shown(value: object) -> str:
+    """A value in a message: as Python shows it, where it can and that is short; else ``a dict``."""
+    try:
+        text = repr(value)
+    except Exception:  # a deleted array, a huge integer, a nesting too deep, or whatever a class of the user's raises
+        text = ""
+    if 0 < len(text) < _LONGEST and "\n" not in text:
+        return text
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +86,34 @@ class Sentence:
 def render(report: Report) -> str:
     """The whole message: first line, hint and value, mesh, sizes, cure, the other failures."""
     first, *others = report.failures
-    sentence = word(first)
+    sentence = word(first, _names(first, report))
     blocks = [f"{report.function}: {_line(first, sentence)}", _value_block(first, sentence, report.per_shard)]
     facts = [_mesh_line(report), _sizes_line(report.sizes) if sentence.sizes else ""]
     if report.place:
         facts.append(f"At: {report.place}")
     if sentence.cure:
         facts.append(f"Hint: {sentence.cure}")
-    facts.extend(f"Also: {_line(other, word(other))}" for other in others[:_MOST_OTHERS])
+    facts.extend(f"Also: {_line(other, word(other, _names(other, report)))}" for other in others[:_MOST_OTHERS])
     if len(others) > _MOST_OTHERS:
         facts.append(f"Also: {len(others) - _MOST_OTHERS} more, in error.failures")
     blocks.append("\n".join(fact for fact in facts if fact))
     return "\n\n".join(block for block in blocks if block)
 
 
+def _names(failure: Failure, report: Report) -> dict[str, str]:
+    """What marks call a mesh axis: an alias that stands for it alone, unless the hint has the axis itself."""
+    words = set(re.findall(r"\w+", failure.hint.dims)) if failure.hint is not None else set[str]()
+    # Of several, one that the hint has.
+    aliases = sorted(report.aliases, key=lambda alias: alias[0] in words)
+    return {axes[0]: name for name, axes in aliases if len(axes) == 1 and axes[0] not in words}
+
+
+def _marks(sign: str, axes: Iterable[str], names: Mapping[str, str]) -> str:
+    return " ".join(f"{sign}{names.get(axis, axis)}" for axis in axes)
+
+
 def _line(failure: Failure, sentence: Sentence) -> str:
-    is_whole = isinstance(failure.what, PatternFault | NotManual)
+    is_whole = isinstance(failure.what, PatternFault | NotManual | AtOdds)
     return sentence.problem if is_whole else f"{failure.subject.phrase} {sentence.problem}"
 
 
@@ -164,16 +193,16 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def word(failure: Failure) -> Sentence:
-    """What is said of a failure."""
-    sentence = _word(failure)
+def word(failure: Failure, names: Mapping[str, str] = MappingProxyType({})) -> Sentence:
+    """What is said of a failure; names are what marks call mesh axes that have another name there."""
+    sentence = _word(failure, names)
     if failure.subject.kind == "boxed":
         return _word_of_box(sentence)
     if failure.subject.kind not in ("operand", "pattern"):
         return sentence
     problem = sentence.problem.replace(" in its annotation", "").replace("its annotation", "the pattern")
     if isinstance(failure.what, Varies):
-        return replace(sentence, problem=problem, cure=_cure_of_operand(failure.what.axes))
+        return replace(sentence, problem=problem, cure=_cure_of_operand(failure.what.axes, names))
     return replace(sentence, problem=problem, sizes=True)
 
 
@@ -184,15 +213,15 @@ def _word_of_box(sentence: Sentence) -> Sentence:
     return replace(sentence, problem=problem, cure=None if cure.startswith("write [") else cure or None)
 
 
-def _cure_of_operand(axes: tuple[str, ...]) -> str:
-    brackets, owed, varying = (" ".join(f"{sign}{axis}" for axis in axes) for sign in ("/", "+", "~"))
+def _cure_of_operand(axes: tuple[str, ...], names: Mapping[str, str]) -> str:
+    brackets, owed, varying = (_marks(sign, axes, names) for sign in "/+~")
     return (
         f"write [dim{brackets.split()[0]}] for a dim that is split, '{owed}' if a sum is owed, "
         f"or '{varying}' if the shards may differ"
     )
 
 
-def _word(failure: Failure) -> Sentence:
+def _word(failure: Failure, names: Mapping[str, str]) -> Sentence:
     match failure.what:
         case RankMismatch(expected, at_least, got):
             least = "at least " if at_least else ""
@@ -203,9 +232,9 @@ def _word(failure: Failure) -> Sentence:
             over = f"{_quoted(axes)} ({_count(shards, 'shard')})"
             cure = f"make {_dim_name(dim, index)} a multiple of {shards}, or pad it"
             return Sentence(f"has {_sized(dim, index, size)}, which does not divide over {over}", span, cure)
-        case UnboundNames(dim, _, names, span):
-            cure = f"name {_quoted(names)} as a dim of an argument, or write {{{names[0]}}} for an argument's value"
-            return Sentence(f"has dim '{dim.size}' in its annotation, but nothing binds {_quoted(names)}", span, cure)
+        case UnboundNames(dim, _, unbound, span):
+            cure = f"name {_quoted(unbound)} as a dim of an argument, or write {{{unbound[0]}}} for an argument's value"
+            return Sentence(f"has dim '{dim.size}' in its annotation, but nothing binds {_quoted(unbound)}", span, cure)
         case BadExpression(_, _, reason, span):
             return Sentence(f"has an annotation without a value: {reason}", span)
         case OutsideTree(dim, span):
@@ -216,11 +245,23 @@ def _word(failure: Failure) -> Sentence:
         case WrongDtype(expected, got):
             return Sentence(f"has dtype {got}, but its annotation says {expected}", (_DTYPE, 0), sizes=False)
         case Varies() | Owes() | OwesNothing() | StaysReduced() | BoundaryMark() | WrongSharding():
-            return _word_sharding(failure.what)
-        case PatternFault() | WrongSize() | NotManual() | VariesAlike() | SummedTwice() | OtherLayout() | NotIntegers():
-            return _word_operation(failure.what)
+            return _word_sharding(failure.what, names)
+        case PatternFault() | WrongSize() | NotManual() | VariesAlike() | SummedTwice() | OtherLayout():
+            return _word_operation(failure.what, names)
+        case NotIntegers(got):
+            return Sentence(f"has dtype {got}, but ids are integers", sizes=False)
+        case NotNumbers(got, verb):
+            return Sentence(f"has dtype {got}, but {verb} takes numbers", sizes=False)
+        case LiesElse():
+            return _word_lying(failure.what)
+        case AtOdds(operation, where, first, second):
+            ways = f"{_split(first)} and {_split(second)}"
+            cure = "gather or reshard one of them; what JAX types cannot tell, assume(x, hint) states"
+            return Sentence(f"{operation} takes {where} for the same, but they are {ways}", None, cure, False)
         case NoMember(reasons):
-            told = "; ".join(f"{reason.hint}: {word(reason).problem}" for reason in reasons)
+            labels = (f"{reason.hint}: " if reason.hint is not None else "" for reason in reasons)
+            problems = (word(reason, names).problem for reason in reasons)
+            told = "; ".join(f"{label}{problem}" for label, problem in zip(labels, problems, strict=True))
             return Sentence(f"fits no member of its annotation ({told})")
         case Told(problem, cure):
             return Sentence(problem, cure=cure, sizes=False)
@@ -277,7 +318,9 @@ def _word_names(what: UnknownAxis | AxisTwice | NoRule | RuledTwice) -> Sentence
 
 
 def _word_unknown_axis(what: UnknownAxis) -> Sentence:
-    axis, known = what.axis, (*what.mesh, *what.aliases)
+    # An alias of an alias is none, and a mesh may call an axis by a number.
+    aliases = what.aliases if what.written == what.axis else ()
+    axis, known = str(what.axis), tuple(map(str, (*what.mesh, *aliases)))
     # "data" is far from "dp" in letters, and yet what is meant; so a first letter will do.
     alike = [name for name in known if name[:1] == axis[:1]]
     close = get_close_matches(axis, known, n=1) or (alike if len(alike) == 1 else [])
@@ -291,36 +334,46 @@ def _word_unknown_axis(what: UnknownAxis) -> Sentence:
     return Sentence(problem, what.span, f"{meant}axes={{'{what.written}': ...}} maps a name to mesh axes", sizes=False)
 
 
-def _word_sharding(what: Varies | Owes | OwesNothing | StaysReduced | BoundaryMark | WrongSharding) -> Sentence:
+def _word_sharding(
+    what: Varies | Owes | OwesNothing | StaysReduced | BoundaryMark | WrongSharding, names: Mapping[str, str]
+) -> Sentence:
     match what:
-        case Varies(axes, leaves_region):
-            owed, varying = (" ".join(f"{sign}{axis}" for axis in axes) for sign in "+~")
-            last = "" if leaves_region else f", or '{varying}' if the shards may differ (JAX types an all_gather so)"
-            comma = ", or" if leaves_region else ","
-            cure = f"sum it over {_quoted(axes)} (psum){comma} write '{owed}' if the sum is still owed{last}"
-            return Sentence(f"varies over {_quoted(axes)}, which its annotation does not mention", None, cure, False)
+        case Varies(axes):
+            problem = f"varies over {_quoted(axes)}, which its annotation does not mention"
+            return Sentence(problem, None, _cure_of_varying(what, names), False)
         case Owes(axes):
-            owed = " ".join(f"+{axis}" for axis in axes)
+            owed = _marks("+", axes, names)
             cure = f"take the sum (psum over {_quoted(axes)}), or write '{owed}'"
             problem = f"is unreduced over {_quoted(axes)}, which its annotation does not mention"
             return Sentence(problem, None, cure, False)
         case StaysReduced(axes):
-            kept = " ".join(f"-{axis}" for axis in axes)
+            kept = _marks("-", axes, names)
             cure = f"write '{kept}' on an Explicit mesh, or gather it by all_gather(..., to='invarying')"
             problem = f"is reduced over {_quoted(axes)} in JAX's type, which its annotation does not mention"
             return Sentence(problem, None, cure, False)
         case OwesNothing(axis, shards):
-            problem = f"is the same on every shard of '{axis}', but its annotation says '+{axis}'"
-            cure = f"drop '+{axis}': the sum was taken already, and a second one would count it {shards} times"
+            mark = _marks("+", (axis,), names)
+            problem = f"is the same on every shard of '{axis}', but its annotation says '{mark}'"
+            cure = f"drop '{mark}': the sum was taken already, and a second one would count it {shards} times"
             return Sentence(problem, None, cure, False)
         case BoundaryMark(sign, axis, reason, cure):
-            return Sentence(f"is marked '{sign}{axis}' in its annotation, but {reason}", None, cure, False)
+            mark = _marks(sign, (axis,), names)
+            return Sentence(f"is marked '{mark}' in its annotation, but {reason}", None, cure, False)
         case WrongSharding(expected, got, cure):
             return Sentence(f"is {got}, but its annotation says {expected}", None, cure, False)
 
 
+def _cure_of_varying(what: Varies, names: Mapping[str, str]) -> str:
+    owed, varying = (_marks(sign, what.axes, names) for sign in "+~")
+    cure = f"sum it over {_quoted(what.axes)} (psum)"
+    if what.leaves_region:
+        return f"{cure}, or write '{owed}' if the sum is still owed" if what.may_owe else cure
+    last = f"or '{varying}' if the shards may differ (JAX types an all_gather so)"
+    return f"{cure}, write '{owed}' if the sum is still owed, {last}"
+
+
 def _word_operation(
-    what: PatternFault | WrongSize | NotManual | VariesAlike | SummedTwice | OtherLayout | NotIntegers,
+    what: PatternFault | WrongSize | NotManual | VariesAlike | SummedTwice | OtherLayout, names: Mapping[str, str]
 ) -> Sentence:
     match what:
         case PatternFault(problem, span, cure) | WrongSize(problem, span, cure):
@@ -329,7 +382,7 @@ def _word_operation(
             cure = "call it inside of typed_shard_map or jax.shard_map, over this axis"
             return Sentence(f"mesh axis '{axis}' is not manual here, so that nothing moves over it", span, cure)
         case VariesAlike(axes):
-            marks = " ".join(f"~{axis}" for axis in axes)
+            marks = _marks("~", axes, names)
             cure = f"write '{marks}', and take its mean where it is differentiated: pmean(x, '{marks} ->')"
             problem = (
                 f"is equal on all shards, but typed as varying over {_quoted(axes)}: its gradient would be too large"
@@ -339,8 +392,6 @@ def _word_operation(
             return _word_summed_twice(what)
         case OtherLayout():
             return _word_layout(what)
-        case NotIntegers(got):
-            return Sentence(f"has dtype {got}, but ids are integers", sizes=False)
 
 
 def _word_summed_twice(what: SummedTwice) -> Sentence:
@@ -352,6 +403,18 @@ def _word_summed_twice(what: SummedTwice) -> Sentence:
     return Sentence(problem, None, cure, False)
 
 
+def _word_lying(what: LiesElse) -> Sentence:
+    if what.gathered:
+        problem = f"was gathered over {_quoted(what.gathered)} in dim {what.dim}, which is not the order of its shards"
+        return Sentence(problem, what.span, "gather it over the axes in the order in which they split it", False)
+    problem = f"is {_split(what.known)} in dim {what.dim}, but its annotation says {_split(what.claimed)}"
+    return Sentence(problem, what.span, "write what the value is; reshard(x, ...) changes it", False)
+
+
+def _split(axes: tuple[str, ...]) -> str:
+    return f"split over {_quoted(axes)}" if axes else "whole"
+
+
 def _word_layout(what: OtherLayout) -> Sentence:
     where = "" if what.dim is None else f" in dim {what.dim}"
     problem = f"is read as {what.claimed}{where}, but {what.place} says {what.known}"
@@ -360,10 +423,11 @@ def _word_layout(what: OtherLayout) -> Sentence:
 
 def _word_structure(what: object, subject: Subject) -> Sentence:
     match what:
-        case NotAnArray(expected, got):
-            return Sentence(f"is {got}, but its annotation says {expected}", sizes=False)
-        case WrongType(expected, got):
-            return Sentence(f"is {got}, but its annotation says {expected}", sizes=False)
+        case NotAnArray(expected, got) | WrongType(expected, got):
+            # "bias: Array = None" is a common way to say that it may be absent.
+            cure = "write '| None' after its hint if it may be absent" if got == "None" else None
+            is_given = subject.kind == "argument"
+            return Sentence(f"is {got}, but its annotation says {expected}", None, cure if is_given else None, False)
         case WrongLength(expected, got):
             return Sentence(f"has {_count(got, 'item')}, but its annotation has {expected}", sizes=False)
         case WrongKeys(missing, extra):

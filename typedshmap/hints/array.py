@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 from .. import _jax
 from ..errors import AnnotationSyntaxError, syntax_error
 from ..errors.failures import HintText
+from ..errors.wording import shown
 from ..notation.nodes import Axes, Dim, Mark, Spec
 from ..notation.parser import parse
 from ..notation.tokens import SyntaxFault
@@ -44,13 +45,29 @@ class ArrayHint:
     def takes_type(self, value: Any) -> bool:
         """Whether a value is an array of the hint's type."""
         if self.array_type is Any:
-            return hasattr(value, "shape") and hasattr(value, "dtype")
+            return hasattr(value, "dtype") and _is_shape(getattr(value, "shape", None))
         return isinstance(value, self.array_type)
 
     @property
     def type_text(self) -> str:
         """The array type as a message names it."""
         return type_name(self.array_type)
+
+
+def _is_shape(shape: Any) -> bool:
+    """Whether a value's ``shape`` is one: modules and classes have an attribute of that name, too."""
+    return isinstance(shape, tuple) and all(map(_is_size, shape))
+
+
+def _is_size(size: Any) -> bool:
+    """Whether this may be a dim's size; a symbol of ``jax.export`` is no ``int``, and has no ``__index__``."""
+    return size >= 0 if isinstance(size, int) else hasattr(size, "__floordiv__") and not isinstance(size, float)
+
+
+def rank_of(value: Any) -> int:
+    """How many dims a value has; none where it only looks like an array."""
+    shape = getattr(value, "shape", ())
+    return len(shape) if isinstance(shape, tuple) else 0
 
 
 def type_name(array_type: Any) -> str:
@@ -62,13 +79,17 @@ def type_name(array_type: Any) -> str:
 
 def _written_type(array_type: Any) -> str:
     """An array type as the user wrote it."""
-    if array_type in (ArrayLike, _ARRAY_LIKE):
-        return "ArrayLike"
     if isinstance(array_type, tuple) or typing.get_origin(array_type) in (typing.Union, types.UnionType):
+        if array_type in (ArrayLike, _ARRAY_LIKE):
+            return "ArrayLike"
         members = array_type if isinstance(array_type, tuple) else typing.get_args(array_type)
         return " | ".join(map(_written_type, members))
-    named: dict[Any, str] = {jax.Array: "Array", np.ndarray: "np.ndarray", Any: "Any"}
-    return named.get(array_type) or str(getattr(array_type, "__name__", array_type))
+    # What is no type may be anything, also an array, which is compared by no "==".
+    for known, name in ((jax.Array, "Array"), (np.ndarray, "np.ndarray"), (Any, "Any")):
+        if array_type is known:
+            return name
+    name = array_type if isinstance(array_type, str) else getattr(array_type, "__name__", None)
+    return name if isinstance(name, str) else shown(array_type)
 
 
 def make(dtype_name: str, dtypes: tuple[str, ...] | None, item: Any, text: HintText | None = None) -> ArrayHint:
@@ -98,7 +119,7 @@ def split_item(dtype_name: str, item: Any) -> tuple[Any, str, PartitionSpec | No
     """Array type, dims and PartitionSpec, from what stands in a hint's brackets."""
     items: tuple[Any, ...] = item if isinstance(item, tuple) else (item,)
     if len(items) not in (2, 3) or not isinstance(items[1], str):
-        got = ", ".join(_written_type(item) if isinstance(item, type) else repr(item) for item in items)
+        got = ", ".join(_written_type(item) if isinstance(item, type) else shown(item) for item in items)
         raise AnnotationSyntaxError(
             f'{dtype_name}[{got}]: wants an array type and dims, as in {dtype_name}[Array, "b d"]'
         )
@@ -108,7 +129,9 @@ def split_item(dtype_name: str, item: Any) -> tuple[Any, str, PartitionSpec | No
         name = type(items[2]).__name__
         raise AnnotationSyntaxError(f"{dtype_name}[...]: the third item is of type {name}; it may be a PartitionSpec")
     if odd := _jax.odd_entries(items[2]):
-        raise AnnotationSyntaxError(f"{dtype_name}[...]: P(...) holds {odd[0]!r}; write mesh axes by name, or None")
+        raise AnnotationSyntaxError(
+            f"{dtype_name}[...]: P(...) holds {shown(odd[0])}; write mesh axes by name, or None"
+        )
     return items[0], items[1], items[2]
 
 
@@ -218,7 +241,8 @@ def _array_classes(array_type: Any, written: HintText) -> Any:
         return array_type
     if typing.get_origin(array_type) in (typing.Union, types.UnionType):
         return _union_classes(typing.get_args(array_type), written)
-    raise AnnotationSyntaxError(f"{written}: {array_type!r} is no array type, as Array, np.ndarray and ArrayLike are")
+    told = shown(array_type)
+    raise AnnotationSyntaxError(f"{written}: {told} is no array type, as Array, np.ndarray and ArrayLike are")
 
 
 def _union_classes(members: tuple[Any, ...], written: HintText) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import jax
 
 from ..errors import MeshAxisError
+from ..errors.wording import shown
 from ..notation.layout import Rules
 
 Axes = str | tuple[str, ...] | list[str] | None
@@ -89,7 +90,8 @@ def axis_aliases(aliases: Mapping[str, Axes] | None = None, /, **more: Axes) -> 
     Raises:
       MeshAxisError: for an alias that is not a mesh axis, several of them, or None.
     """
-    return AxisNames(Naming(read_aliases({**(aliases or {}), **more})))
+    found = dict(read_aliases(aliases, "axis_aliases:")) | dict(read_aliases(more))
+    return AxisNames(Naming(tuple(found.items())))
 
 
 def axis_rules(rules: Pairs, fallback: Literal["unsharded", "error"] = "unsharded") -> AxisRules:
@@ -119,7 +121,7 @@ def axis_rules(rules: Pairs, fallback: Literal["unsharded", "error"] = "unsharde
       MeshAxisError: for what is no rule.
     """
     if fallback not in ("unsharded", "error"):
-        raise MeshAxisError(f"axis_rules: fallback={fallback!r} is neither 'unsharded' nor 'error'")
+        raise MeshAxisError(f"axis_rules: fallback={shown(fallback)} is neither 'unsharded' nor 'error'")
     found = read_rules(rules)
     if found is None:
         raise MeshAxisError("axis_rules: wants pairs of a dim's name and mesh axes, or a dict; got None")
@@ -179,14 +181,14 @@ def read_naming(axes: Any, rules: Any) -> Naming:
     return Naming(aliases, found) if aliases or found is not None else NOTHING
 
 
-def read_aliases(aliases: Any) -> Aliases:
+def read_aliases(aliases: Any, told_by: str = "axes=") -> Aliases:
     """Aliases as tuples of mesh axes; None means that there are none.
 
     Raises:
       MeshAxisError: for what is no dict of names and mesh axes.
     """
     if aliases is not None and not isinstance(aliases, Mapping):
-        raise MeshAxisError(f"axes= wants a dict of names and mesh axes, got {type(aliases).__name__}")
+        raise MeshAxisError(f"{told_by} wants a dict of names and mesh axes, got {type(aliases).__name__}")
     return tuple((name, _axes("alias", name, axes)) for name, axes in (aliases or {}).items())
 
 
@@ -206,18 +208,23 @@ def read_rules(rules: Any) -> Rules | None:
 
 def _pair(pair: Any) -> tuple[str, tuple[str, ...]]:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise MeshAxisError(f"the rule {pair!r} is no pair of a dim's name and its mesh axes, as in ('batch', 'data')")
+        raise MeshAxisError(
+            f"the rule {shown(pair)} is no pair of a dim's name and its mesh axes, as in ('batch', 'data')"
+        )
     name, axes = pair
     found = _axes("rule for", name, axes)
     if len(set(found)) < len(found):
-        raise MeshAxisError(f"the rule for '{name}' has a mesh axis twice: {axes!r}")
+        raise MeshAxisError(f"the rule for '{name}' has a mesh axis twice: {shown(axes)}")
     return name, found
 
 
 def _axes(kind: str, name: Any, axes: Any) -> tuple[str, ...]:
     found: tuple[Any, ...] = () if axes is None else (axes,) if isinstance(axes, str) else _sequence(axes)
     if not isinstance(name, str) or not all(isinstance(axis, str) for axis in found):
-        raise MeshAxisError(f"the {kind} '{name}' stands for {axes!r}; write a mesh axis, a tuple of them, or None")
+        told = name if isinstance(name, str) else shown(name)
+        raise MeshAxisError(
+            f"the {kind} '{told}' stands for {shown(axes)}; write a mesh axis, a tuple of them, or None"
+        )
     return found
 
 

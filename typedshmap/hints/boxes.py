@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from .. import _jax
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
+from ..errors.wording import shown
 from ..notation.layout import Rules
 from ..notation.nodes import Anything, Axes, Dim, Rest, Spec
 from .array import ArrayHint
@@ -117,7 +118,9 @@ def _hint(cls: str, written: Any, is_logical: bool) -> tuple[ArrayHint, tuple[st
     if isinstance(written, PartitionSpec):
         written = tuple(axes[0] if len(axes) == 1 else axes or None for axes in _jax.spec_parts(written).parts)
     if not isinstance(written, (tuple, list)):
-        raise AnnotationSyntaxError(f"{cls}: its names are {written!r}; they are a tuple with a name or None per dim")
+        raise AnnotationSyntaxError(
+            f"{cls}: its names are {shown(written)}; they are a tuple with a name or None per dim"
+        )
     dims: list[Dim] = []
     start = 0
     for entry in written:
@@ -134,7 +137,7 @@ def _dim(cls: str, entry: Any, is_logical: bool, span: tuple[int, int]) -> Dim:
         return Dim(Anything(), None, label=entry, span=span, size_span=span)
     axes: Iterable[Any] = () if entry is None else (entry,) if isinstance(entry, str) else entry
     if not isinstance(axes, (tuple, list)) or not all(isinstance(axis, str) for axis in axes):
-        raise AnnotationSyntaxError(f"{cls}: {entry!r} among its names is no name")
+        raise AnnotationSyntaxError(f"{cls}: {shown(entry)} among its names is no name")
     return Dim(Anything(), Axes(tuple(axes), span=span), span=span, size_span=span)
 
 

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import Failure
-from ..errors.wording import word
+from ..errors.wording import shown, word
 from ..notation.sizes import Sizes, Subject
 from .array import ArrayHint, make
 from .dtypes import NAMES
@@ -31,7 +31,8 @@ _CHECKED = Subject("checked", "checked")
 def _examine(node: Node, value: Any) -> Walk:
     """Check a value where the program is, binding nothing."""
     scope = current_scope()
-    walk = Walk(current_region(), scope.arguments if scope else {}, scope.sizes if scope else Sizes())
+    # Of a value that is only looked at nothing can be stated, to be found out later.
+    walk = Walk(current_region(is_stated=False), scope.arguments if scope else {}, scope.sizes if scope else Sizes())
     walk.visit(node, value, _CHECKED)
     walk.settle()
     return walk
@@ -167,19 +168,28 @@ class _TreeMeta(CheckedMeta):
                 raise
             return _tree_class.__wrapped__(leaf, structure)
 
+    @property
+    def __node__(cls) -> Node:  # type: ignore[override]
+        return _node_of_class(cls)
+
 
 @lru_cache(maxsize=1024)
 def _tree_class(leaf: Any, structure: str | None) -> Any:
-    name = f"PyTree[{node_name(build(leaf))}{f', {structure!r}' if structure else ''}]"
+    name = f"PyTree[{_leaf_name(leaf)}{f', {structure!r}' if structure else ''}]"
     members = {
         "__module__": "typedshmap",
         "leaftype": leaf,
         "structure": structure,
         "__made_of__": ("PyTree", leaf if structure is None else (leaf, structure)),
     }
-    made = _TreeMeta(name, (), members)
-    made.__node__ = build(made)
-    return made
+    return _TreeMeta(name, (), members)
+
+
+def _leaf_name(leaf: Any) -> str:
+    try:
+        return node_name(build(leaf))
+    except NameError:  # a class that names what is defined later; it is read when it is asked for
+        return hint_name(leaf)
 
 
 class _StackedMeta(CheckedMeta):
@@ -193,17 +203,19 @@ class _StackedMeta(CheckedMeta):
             raise AnnotationSyntaxError(
                 f'Stacked[{hint_name(dims)}, ...]: the leading dims are a string, as in Stacked["layers", Layer]'
             )
+        if isinstance(hint, str) and not hint.isprintable():  # nor could a class bear it in its name
+            raise AnnotationSyntaxError(f"Stacked[{dims!r}, {shown(hint)}]: {shown(hint)} is no hint")
         members = {"__module__": "typedshmap", "__stacked__": (dims, hint), "__made_of__": ("Stacked", (dims, hint))}
         return _StackedMeta(f"Stacked[{dims!r}, {hint_name(hint)}]", (), members)
 
     @property
     def __node__(cls) -> Node:  # type: ignore[override]
         """Built when it is asked for, since a class may stack itself, in a string, while it is being read."""
-        return _stacked_node(cls)
+        return _node_of_class(cls)
 
 
 @lru_cache(maxsize=1024)
-def _stacked_node(cls: Any) -> Node:
+def _node_of_class(cls: Any) -> Node:
     return build(cls)
 
 
@@ -223,9 +235,6 @@ class PyTree(metaclass=_TreeMeta):
     leaftype: Any = Any
     structure: str | None = None
     __made_of__ = ("PyTree", Any)
-
-
-PyTree.__node__ = build(PyTree)
 
 
 class Stacked(metaclass=_StackedMeta):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from .. import _jax
 from ..errors.failures import (
     BoundaryMark,
@@ -23,15 +25,24 @@ from ..notation.sizes import Sizes, Subject
 from .array import ArrayHint
 from .dtypes import takes
 from .lying import region_of, wrong_lying
+from .memory import recall
 from .scope import Region
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """An array that fits its hint: the sizes known now, and a dim that waits for others."""
+    """An array that fits its hint.
+
+    Attributes:
+      sizes: the sizes known now.
+      unbound: a dim that waits for others.
+      alike: mesh axes over which JAX types it as varying and its hint says that it is equal, which is
+        found out once the body is read.
+    """
 
     sizes: Sizes
     unbound: UnboundNames | None
+    alike: frozenset[str] = frozenset()
 
 
 def check_leaf(
@@ -61,7 +72,8 @@ def check_leaf(
     if what is not None:
         return Failure(what, subject, hint.text, _jax.type_text(value))
     assert isinstance(found, Match)
-    return Fit(found.sizes, found.unbound)
+    alike = _extra(value, layout, region) if region.read and region.typed else frozenset[str]()
+    return Fit(found.sizes, found.unbound, alike)
 
 
 def _wrong_type(value: Any, hint: ArrayHint, region: Region) -> NotAnArray | None:
@@ -69,7 +81,8 @@ def _wrong_type(value: Any, hint: ArrayHint, region: Region) -> NotAnArray | Non
         return None
     if region.role != "value" and isinstance(value, (*_jax.ARRAYS, *_jax.SCALARS)):
         reason = _jax.refusal(value)
-        if reason is not None and hint.dtypes is not None and not takes(hint.dtypes, _jax.own_dtype(value)):
+        has_dtype = hasattr(value, "dtype") and hint.dtypes is not None
+        if reason is not None and has_dtype and not takes(hint.dtypes, _jax.own_dtype(value)):
             return None  # a dtype that JAX does not have is none of the hint's, which says more
         return None if reason is None else NotAnArray(hint.type_text, f"{describe(value)} that JAX refuses ({reason})")
     if hint.takes_type(value):
@@ -81,13 +94,21 @@ def describe(value: Any) -> str:
     """What a value is, in a sentence: ``None``, ``a list``, ``'text' (str)``."""
     if value is None:
         return "None"
+    if isinstance(value, np.generic):
+        return f"a NumPy {type(value).__name__.rstrip('_')}"
     if isinstance(value, (str, int, float, complex, bool)):
-        text = repr(value)
-        return f"{text if len(text) < 40 else text[:36] + '...'} ({type(value).__name__})"
+        return f"{_cut(value)} ({type(value).__name__})"
     if isinstance(value, _jax.ARRAYS):
         return f"{'a NumPy' if not _jax.is_jax_array(value) else 'an'} array"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _cut(value: Any) -> str:
+    """A Python scalar or a string, cut short; an integer may have more digits than Python writes."""
+    is_huge = isinstance(value, int) and value.bit_length() > 4096
+    text = hex(value) if is_huge else repr(value)
+    return text if len(text) < 40 else text[:36] + "..."
 
 
 def _wrong_dtype(value: Any, hint: ArrayHint, region: Region) -> WrongDtype | None:
@@ -122,21 +143,41 @@ def _wrong_over_mesh(value: Any, layout: Layout, hint: ArrayHint, region: Region
 
 def _wrong_varying(value: Any, layout: Layout, region: Region) -> Varies | Owes | OwesNothing | StaysReduced | None:
     """V is in S, P or W; U is in P; each axis of P is in V or U: the rule of the notation's page."""
-    kind, watched = _jax.manual_type(value), region.watched
-    order = tuple(axis for axis in region.sizes if axis in watched)
-    mentioned = layout.sharded | layout.unreduced | layout.varying
-    if extra := kind.varying & watched - mentioned:
-        return Varies(tuple(axis for axis in order if axis in extra), region.role == "boundary")
-    if owed := kind.unreduced & watched - layout.unreduced:
+    order = tuple(axis for axis in region.sizes if axis in region.watched)
+    extra = _extra(value, layout, region)
+    wrong = _wrong_marks_of(_jax.manual_type(value), layout, region, order)
+    # What may turn out to be equal once the body is read is told only beside something else.
+    if extra - region.read or (extra and wrong is not None):
+        return varies(tuple(axis for axis in order if axis in extra), region)
+    return wrong
+
+
+def varies(axes: tuple[str, ...], region: Region) -> Varies:
+    """What is wrong with a value that varies over these axes of a region, and what may be written for them there."""
+    return Varies(axes, region.role == "boundary", region.crossed & frozenset(axes) <= region.explicit)
+
+
+def _wrong_marks_of(
+    kind: Any, layout: Layout, region: Region, order: tuple[str, ...]
+) -> Owes | OwesNothing | StaysReduced | None:
+    """What a value's manual type says of the axes of its hint's marks."""
+    if owed := kind.unreduced & region.watched - layout.unreduced:
         return Owes(tuple(axis for axis in order if axis in owed))
     for axis in order:
         if axis in layout.unreduced and axis not in kind.varying | kind.unreduced:
             return OwesNothing(axis, region.sizes[axis])
-    if region.role == "boundary" and (kept := kind.reduced & watched - layout.reduced):
+    if region.role == "boundary" and (kept := kind.reduced & region.watched - layout.reduced):
         return StaysReduced(tuple(axis for axis in order if axis in kept))
     return None
 
 
-def layout_axes(layout: Layout) -> frozenset[str]:
-    """Every mesh axis that a layout mentions."""
-    return layout.sharded | layout.unreduced | layout.reduced | layout.varying
+def _extra(value: Any, layout: Layout, region: Region) -> frozenset[str]:
+    """The axes over which JAX types a value as varying, its hint does not mention, and it is not known to be equal."""
+    extra = extra_by_type(value, layout, region)
+    known = recall(value) if extra and region.role == "value" else None
+    return extra if known is None else extra - known.equal
+
+
+def extra_by_type(value: Any, layout: Layout, region: Region) -> frozenset[str]:
+    """The axes over which JAX types a value as varying, and its hint does not mention."""
+    return _jax.manual_type(value).varying & region.watched - layout.sharded - layout.unreduced - layout.varying

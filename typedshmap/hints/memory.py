@@ -16,7 +16,6 @@ from ..notation.layout import Layout
 from ..notation.nodes import Dim
 from ..notation.sizes import Subject
 from .array import ArrayHint
-from .leaf import layout_axes
 from .scope import Region
 
 _NONE: frozenset[str] = frozenset()
@@ -69,7 +68,7 @@ def remember(value: Any, what: Remembered | Declared) -> None:
         key = id(value)
         ref, before = _known.get(key, (None, None))
         if before is not None and before.equal and isinstance(what, Declared) and ref is not None and ref() is value:
-            what = replace(what, equal=before.equal)
+            what = replace(what, equal=what.equal | before.equal)
         _known[key] = (weakref.ref(value, lambda _: _known.pop(key, None)), what)
 
 
@@ -95,6 +94,6 @@ def _read(declared: Declared, rank: int) -> Remembered | None:
         parts += [kept] if isinstance(dim, Dim) else [()] * (rank - len(layout.parts) + 1)
     place = f"{declared.function}'s hint of {declared.subject.phrase}"
     text = f"{declared.subject}: {hint.text}"
-    spoken = region.watched | (layout_axes(layout) & held)
+    spoken = region.watched | (layout.axes & held)
     equal = declared.equal - layout.sharded - layout.unreduced
     return Remembered(tuple(parts), layout.unreduced & held, layout.varying & held, equal, spoken, text, place)

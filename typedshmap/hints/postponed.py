@@ -7,16 +7,21 @@ and only while one of their names is not defined yet.
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import inspect
 import os
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..errors import AnnotationSyntaxError
+from ..errors import AnnotationSyntaxError, TypedShmapError
+
+_UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What Python's parser raises, the last two for what is nested too deep."""
+_LONGEST = 80
 
 
 class Undefined(AnnotationSyntaxError):
@@ -54,28 +59,56 @@ def annotated(function: Any) -> Any:
             return function
 
 
-def resolved_hints(function: Any, local: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A function's annotations, its strings evaluated."""
-    annotations = getattr(function, "__annotations__", None)
-    if not annotations:
-        return {}
-    if not any(has_string(hint) for hint in annotations.values()):
-        return dict(annotations)
+def resolved_hints(
+    function: Any, local: Mapping[str, Any], name: str, covered: Collection[str] = ()
+) -> dict[str, Any]:
+    """A function's annotations, its strings evaluated.
+
+    Args:
+      function: what carries them.
+      local: names beside the function's globals.
+      name: what messages call it.
+      covered: the parameters whose annotations are not asked, and may name what is not defined.
+    """
+    annotations = getattr(function, "__annotations__", None) or {}
+    return {
+        parameter: _resolved(function, parameter, hint, local, name) if has_string(hint) else hint
+        for parameter, hint in annotations.items()
+        if parameter not in covered
+    }
+
+
+def _resolved(function: Any, parameter: str, hint: Any, local: Mapping[str, Any], name: str) -> Any:
+    """One hint, its strings evaluated where the function stands."""
+    what = "the result" if parameter == "return" else f"parameter '{parameter}'"
+    # By itself, so that it is known which one cannot be read.
+    alone = types.SimpleNamespace(
+        __annotations__={parameter: hint}, __type_params__=getattr(function, "__type_params__", ())
+    )
     try:
-        return typing.get_type_hints(function, localns=dict(local), include_extras=True)
+        return typing.get_type_hints(alone, _globals_of(function), dict(local), include_extras=True)[parameter]
+    except TypedShmapError:
+        raise
     except NameError as error:
-        raise undefined(name, _where(annotations, str(error.name)), error) from None
-    except SyntaxError:
-        strings = [text for hint in annotations.values() for text in _strings_of(hint)]
-        text = next((text for text in strings if not _is_expression(text)), strings[0])
-        raise AnnotationSyntaxError(f"{name}: a hint is a string that is no Python expression: {text}") from None
+        raise undefined(name, what, error) from None
+    except Exception as error:  # whatever the expression raises
+        bad = [text for text in _strings_of(hint) if _parsed(text) is None]
+        if bad:
+            problem = f"a hint is a string that is no Python expression: {_cut(bad[0])}"
+            raise AnnotationSyntaxError(f"{name}: {problem}") from None
+        problem = f"the hint of {what} cannot be read: {error or type(error).__name__}"
+        raise AnnotationSyntaxError(f"{name}: {problem}") from error
 
 
-def _where(annotations: Mapping[str, Any], missing: str) -> str:
-    for parameter, hint in annotations.items():
-        if isinstance(hint, str) and missing in _names_in(hint):
-            return "the result" if parameter == "return" else f"parameter '{parameter}'"
-    return "a parameter"
+def _globals_of(function: Any) -> dict[str, Any]:
+    """The names of the module that a function, or a class, stands in."""
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    found: dict[str, Any] = getattr(function, "__globals__", None) or vars(module or builtins)
+    return found
+
+
+def _cut(text: str) -> str:
+    return text if len(text) < _LONGEST else text[: _LONGEST - 4] + "..."
 
 
 def has_string(hint: Any) -> bool:
@@ -86,18 +119,16 @@ def has_string(hint: Any) -> bool:
 
 
 def _names_in(text: str) -> set[str]:
-    try:
-        return {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
-    except SyntaxError:
-        return set()
+    tree = _parsed(text)
+    return set() if tree is None else {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-def _is_expression(text: str) -> bool:
+def _parsed(text: str) -> ast.Expression | None:
+    """A string as an expression of Python; None for what is none."""
     try:
-        ast.parse(text, mode="eval")
-    except SyntaxError:
-        return False
-    return True
+        return ast.parse(text, mode="eval")
+    except _UNPARSED:
+        return None
 
 
 def closure(function: Any) -> dict[str, Any]:

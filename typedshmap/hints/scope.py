@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from .. import _jax
 from ..errors.failures import Failure, Report
 from ..notation.layout import Layout, Rules, Unresolved, resolve
 from ..notation.match import View
 from ..notation.nodes import Dim, Spec
-from ..notation.sizes import NO_SIZES, Sizes
+from ..notation.sizes import NO_SIZES, Sizes, Subject
 from .array import ArrayHint
 from .axes import NOTHING, Aliases, Naming, current_depth, current_naming
 
@@ -44,6 +44,8 @@ class Region:
         the last two NumPy arrays and Python scalars count as the JAX arrays that they become.
       explicit: the mesh axes of type Explicit.
       rules: mesh axes for dims of hints without brackets.
+      read: the axes over which the body is read as a whole once it is traced, so that what JAX types as
+        varying there may turn out to be equal.
     """
 
     mesh: Axes | None
@@ -56,6 +58,7 @@ class Region:
     role: Literal["value", "boundary", "placement"] = "value"
     explicit: frozenset[str] = frozenset()
     rules: Rules | None = None
+    read: frozenset[str] = frozenset()
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
@@ -82,12 +85,12 @@ class Region:
     def is_manual(self) -> bool:
         return bool(self.held)
 
-    def report(self, function: str, failures: tuple[Failure, ...], sizes: Sizes) -> Report:
+    def report(self, function: str, failures: tuple[Failure, ...], sizes: Sizes, place: str = "") -> Report:
         """The facts of an error here."""
         used = tuple((name, axes) for name, axes in self.aliases if axes != (name,))
         manual = tuple(self.sizes) if self.held else None
         rules = self.rules.pairs if self.rules is not None else ()
-        return Report(function, failures, self.mesh or (), manual, self.is_manual, used, sizes, rules)
+        return Report(function, failures, self.mesh or (), manual, self.is_manual, used, sizes, rules, place)
 
 
 @lru_cache(maxsize=256)
@@ -150,6 +153,41 @@ def spec_of(spec: Spec, layout: Layout, rank: int, axes: frozenset[str] | None) 
     return _jax.partition_spec(parts, keep(layout.unreduced), keep(layout.reduced))
 
 
+class Reading(Protocol):
+    """Takes what is stated of the values of a body that is read as a whole once it is traced."""
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """The mesh axes over which it is read."""
+        ...
+
+    def state(self, value: Any, stated: Stated) -> Any:
+        """The value, of which that is stated now."""
+        ...
+
+
+class Stated(NamedTuple):
+    """What is stated of one value.
+
+    Attributes:
+      hint: what it is said to be.
+      region: where.
+      subject: what it is called.
+      function: in which function.
+      sizes: what names stand for.
+      alike: the mesh axes over which JAX types it as varying, and it is said to be equal.
+      is_assumed: whether that is believed.
+    """
+
+    hint: ArrayHint
+    region: Region
+    subject: Subject
+    function: str
+    sizes: Sizes = NO_SIZES
+    alike: frozenset[str] = frozenset()
+    is_assumed: bool = False
+
+
 @dataclass
 class Scope:
     """What is bound in one call.
@@ -163,6 +201,7 @@ class Scope:
       manual: the manual axes of the region that the scope belongs to.
       watched: those of them that the innermost typed region made manual.
       typed: whether JAX types values as varying in that region.
+      reading: what reads the region's body as a whole, and takes what is stated of its values.
     """
 
     function: str
@@ -173,6 +212,7 @@ class Scope:
     manual: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
     typed: bool = False
+    reading: Reading | None = None
 
 
 _scope: ContextVar[Scope | None] = ContextVar("typedshmap_scope", default=None)
@@ -193,13 +233,21 @@ def entered(scope: Scope) -> Generator[Scope]:
         _scope.reset(token)
 
 
-def current_region(own: Naming = NOTHING) -> Region:
-    """The region that the program is in, as JAX knows it, with what the innermost scope adds."""
+def current_region(own: Naming = NOTHING, is_stated: bool = True) -> Region:
+    """The region that the program is in, as JAX knows it, with what the innermost scope adds.
+
+    Args:
+      own: what the decorator that asks says of names.
+      is_stated: whether what is found to fit is stated of the value, so that it may be found out later.
+    """
     mesh = _jax.context_mesh()
     held = _jax.manual_axes(mesh)
-    watched, typed = _watched(_scope.get(), held)
+    scope = _scope.get()
+    watched, typed = _watched(scope, held)
     known = None if mesh.empty else mesh.shape_tuple
-    return _region_of_values(known, held, watched, typed, naming_here(own), _jax.explicit_axes(mesh))
+    reading = scope.reading if scope is not None and is_stated else None
+    read = reading.axes & watched if reading is not None else frozenset[str]()
+    return _region_of_values(known, held, watched, typed, naming_here(own), _jax.explicit_axes(mesh), read)
 
 
 @lru_cache(maxsize=256)
@@ -210,10 +258,24 @@ def _region_of_values(
     typed: bool,
     naming: Naming,
     explicit: frozenset[str],
+    read: frozenset[str],
 ) -> Region:
     return Region(
-        mesh, held, watched=watched, typed=typed, aliases=naming.aliases, explicit=explicit, rules=naming.rules
+        mesh,
+        held,
+        watched=watched,
+        typed=typed,
+        aliases=naming.aliases,
+        explicit=explicit,
+        rules=naming.rules,
+        read=read,
     )
+
+
+def current_reading() -> Reading | None:
+    """What reads the body that the program is in."""
+    scope = _scope.get()
+    return scope.reading if scope is not None else None
 
 
 def naming_here(own: Naming = NOTHING) -> Naming:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import AnnotationSyntaxError, StructureError
+from ..errors.wording import shown
 from .binding import EMPTY, POSITIONAL, Typed
 from .nodes import Anything, Node, parts
 from .postponed import Undefined, annotated, closure, enclosing, has_string, named_in_strings, resolved_hints, undefined
-from .trees import Names, build
+from .trees import Names, build, build_given
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -49,7 +50,7 @@ class Hinted:
           AnnotationSyntaxError: for a hint that is missing or cannot be read.
         """
         if not callable(function):
-            raise StructureError(f"a function is wanted, got {function!r} of type {type(function).__name__}")
+            raise StructureError(f"a function is wanted, got {shown(function)} of type {type(function).__name__}")
         self._given = (function, in_types, out_types, strict)
         self._kept: Mapping[str, Any] = {}
         self._typed: Typed | None = None
@@ -106,9 +107,10 @@ def _read(
     function, given = _unbound(function)
     signature = _signature(function)
     names = Names({**local, **closure(source)})
-    hints = resolved_hints(source, names.local, name)
     _refuse_bad_in_types(in_types, signature, name, len(given))
     covered = _covered(signature, in_types, len(given))
+    replaced = covered if out_types is EMPTY else {*covered, "return"}
+    hints = resolved_hints(source, names.local, name, replaced)
     first = [p.name for p in signature.parameters.values()][: len(given)]
     parameters: dict[str, Node] = {}
     for parameter in signature.parameters.values():
@@ -119,7 +121,7 @@ def _read(
         elif strict and parameter.name not in first and not _may_be_bare(parameter, function):
             raise _missing(name, f"parameter '{parameter.name}'", f'{parameter.name}: Float[Array, "..."]')
     result = _result(hints, out_types, names, name, strict)
-    positional = tuple(_node(hint, names, name, f"in_types[{i}]") for i, hint in enumerate(in_types or ()))
+    positional = tuple(_node(hint, names, name, f"in_types[{i}]", build_given) for i, hint in enumerate(in_types or ()))
     if positional:
         positional = (*(parameters.get(each, Anything()) for each in first), *positional)
     return Typed(function, name, signature, parameters, positional, result, given)
@@ -136,7 +138,7 @@ def _refuse_bad_in_types(in_types: Any, signature: inspect.Signature, name: str,
     if in_types is None:
         return
     if not isinstance(in_types, tuple):
-        got = type(in_types).__name__
+        got = in_types.__name__ if isinstance(in_types, type) else type(in_types).__name__
         raise AnnotationSyntaxError(f"{name}: in_types= wants a tuple of hints, one per argument; got {got}")
     kinds = [p.kind for p in signature.parameters.values()]
     most = sum(kind in POSITIONAL for kind in kinds) - given
@@ -160,12 +162,12 @@ def _may_be_bare(parameter: inspect.Parameter, function: Callable[..., Any]) -> 
 
 
 def _result(hints: Mapping[str, Any], out_types: Any, names: Names, name: str, strict: bool) -> Node | None:
-    hint = hints.get("return", EMPTY) if out_types is EMPTY else out_types
+    hint, reader = (hints.get("return", EMPTY), build) if out_types is EMPTY else (out_types, build_given)
     if hint is EMPTY:
         if strict:
             raise _missing(name, "the result", '-> Float[Array, "..."]')
         return None
-    node = _node(hint, names, name, "the result")
+    node = _node(hint, names, name, "the result", reader)
     if strict and any(isinstance(part, Anything) for part in parts(node)):
         raise _missing(name, "the result, or a part of it, annotated as Any,", '-> Float[Array, "..."]')
     return node
@@ -175,9 +177,9 @@ def _missing(name: str, what: str, example: str) -> AnnotationSyntaxError:
     return AnnotationSyntaxError(f"{name}: {what} has no hint\n\nHint: annotate it, as in {example}")
 
 
-def _node(hint: Any, names: Names, name: str, what: str) -> Node:
+def _node(hint: Any, names: Names, name: str, what: str, reader: Callable[[Any, Names], Node] = build) -> Node:
     try:
-        return build(hint, names)
+        return reader(hint, names)
     except AnnotationSyntaxError as error:
         raise AnnotationSyntaxError(f"{name}: {what}: {error}") from None
     except NameError as error:

@@ -10,7 +10,7 @@ import collections.abc
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ import numpy as np
 from .. import _jax
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
+from ..errors.wording import shown
 from .array import bare, make, read
 from .dtypes import NAMES
 from .nodes import (
@@ -49,12 +50,32 @@ def node_of(hint: Any) -> Node:
     """
     if isinstance(hint, str):
         return _dims_node(hint)
+    found = _contained(hint, node_of)
+    if found is not None:
+        return found
+    try:
+        return build(hint)
+    except NameError as error:
+        raise AnnotationSyntaxError(f"{hint_name(hint)} names '{error.name}', which is not defined") from None
+
+
+def build_given(hint: Any, names: Names) -> Node:
+    """The tree of a hint of ``in_types`` or ``out_types``, which may be a tuple, list or dict of hints.
+
+    Raises:
+      AnnotationSyntaxError: for something that is no hint.
+    """
+    return _contained(hint, lambda inner: build_given(inner, names)) or build(hint, names)
+
+
+def _contained(hint: Any, read_inner: Callable[[Any], Node]) -> Node | None:
+    """The tree of a tuple, list or dict of hints."""
     if type(hint) in (tuple, list):
-        return Items(tuple(map(node_of, hint)), type(hint))
+        return Items(tuple(map(read_inner, hint)), type(hint))
     if type(hint) is dict and all(isinstance(name, str) for name in hint):
-        fields = {name: node_of(inner) for name, inner in hint.items()}
+        fields = {name: read_inner(inner) for name, inner in hint.items()}
         return Record(dict, "TypedDict", fields, is_open=False)
-    return build(hint)
+    return None
 
 
 @lru_cache(maxsize=1024)
@@ -163,6 +184,8 @@ def _build_generic(hint: Any, names: Names) -> Node:
         raise AnnotationSyntaxError(f"{hint_name(hint)}: a hint that unpacks another one is not read")
     if type(origin).__name__ == "TypeAliasType":
         return build(origin.__value__, names.bound(origin.__type_params__, args))
+    if origin is not None and getattr(typing, str(hint).removeprefix("typing."), None) is hint:
+        return Static(origin)  # List, Dict or Callable of anything
     if origin is typing.Annotated:
         return build(args[0], names)
     if origin in (typing.Union, types.UnionType):
@@ -182,8 +205,7 @@ def _build_generic(hint: Any, names: Names) -> Node:
     if origin is None and isinstance(hint, type):
         return _build_class(hint, names, hint)
     if origin is None and type(hint).__module__ not in ("typing", "typing_extensions"):
-        text = repr(hint)
-        raise AnnotationSyntaxError(f"{text if len(text) < 80 else f'a {type(hint).__name__}'} is no hint")
+        raise AnnotationSyntaxError(f"{shown(hint)} is no hint")
     return Static(hint)
 
 

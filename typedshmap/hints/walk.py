@@ -24,6 +24,7 @@ from ..errors.failures import (
     WrongLength,
     WrongType,
 )
+from ..errors.wording import shown
 from ..notation.layout import Layout
 from ..notation.sizes import NO_SIZES, Sizes, Subject
 from .array import ArrayHint
@@ -44,15 +45,20 @@ from .nodes import (
 )
 from .plain import plain_of
 from .scope import Region
-from .statics import fits
+from .statics import fits, misfit
 
 
 class Found(NamedTuple):
-    """One leaf of a value: the array and its hint, or a static leaf without one."""
+    """One leaf of a value: the array and its hint, or a static leaf without one.
+
+    Attributes:
+      alike: mesh axes over which JAX types it as varying, and its hint says that it is equal.
+    """
 
     value: Any
     hint: ArrayHint | None
     subject: Subject
+    alike: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +128,19 @@ class Walk:
             self.leaves.append(Found(value, node.hint, subject))
             return
         fit = check_leaf(value, node.hint, self.region, self.sizes, subject, self.arguments, leaf)
+        alike = frozenset[str]()
         if isinstance(fit, Failure):
             self.failures.append(fit)
         elif fit.unbound is not None and self.is_late and self.region.role != "placement":
             # What is placed by itself may have a dim like seq+1 whose seq belongs to another array.
             self.failures.append(Failure(fit.unbound, subject, node.hint.text, _jax.type_text(value)))
         else:
-            self.sizes = fit.sizes
-            if plain is not None:
+            self.sizes, alike = fit.sizes, fit.alike
+            if plain is not None and not alike:
                 plain.learn(value)
             if fit.unbound is not None:
                 self.waiting.append(Late(node, value, subject, leaf, len(self.leaves)))
-        self.leaves.append(Found(value, node.hint, subject))
+        self.leaves.append(Found(value, node.hint, subject, alike))
 
     def _visit_static(self, hint: Any, value: Any, subject: Subject) -> None:
         if _holds_array(value):
@@ -141,7 +148,7 @@ class Walk:
             self.failures.append(Failure(StaticArray(name), subject, HintText(name), _text(value)))
         elif not fits(value, hint):
             name = node_name(Static(hint))
-            self.failures.append(Failure(WrongType(name, describe(value)), subject, HintText(name)))
+            self.failures.append(Failure(WrongType(name, _describe_static(value, hint)), subject, HintText(name)))
         self._close_over(value, subject)
 
     def _visit_anything(self, value: Any, subject: Subject) -> None:
@@ -165,19 +172,14 @@ class Walk:
             self.waiting.append(Late(node, value, subject, leaf, len(self.leaves)))
             self._close_over(value, subject)
             return
-        for branch in branches:
+        fitting = [branch for branch in branches if not branch.failures]
+        # A member whose mark says how the value varies comes before one for which it would have to be equal.
+        for branch in sorted(fitting, key=lambda branch: any(leaf.alike for leaf in branch.leaves)):
             if not branch.failures:
                 self.sizes = branch.sizes
                 self.leaves += branch.leaves
                 return
-        near = [
-            branch.failures for option, branch in zip(node.options, branches, strict=True) if is_near(option, value)
-        ]
-        if len(near) == 1:
-            self.failures += near[0]
-        else:
-            told = tuple(branch.failures[0] for branch in branches)
-            self.failures.append(Failure(NoMember(told), subject, None, _text(value)))
+        self.failures += _why_none(node, branches, value, subject)
         self._close_over(value, subject)
 
     def _branch(self, option: Node, value: Any, subject: Subject, leaf: str | None) -> Walk:
@@ -266,6 +268,22 @@ class Walk:
             self.failures += branch.failures
 
 
+def _why_none(node: Either, branches: list[Walk], value: Any, subject: Subject) -> list[Failure]:
+    """What is wrong with a value that no member of a union takes; that it is not None, goes without saying."""
+    options = zip(node.options, branches, strict=True)
+    meant = [pair for pair in options if not _is_none(pair[0]) or value is None]
+    near = [branch for option, branch in meant if is_near(option, value)]
+    told = near if len(near) == 1 else [branch for _, branch in meant]
+    if len(told) == 1:
+        return told[0].failures
+    reasons = tuple(branch.failures[0] for branch in told)
+    return [Failure(NoMember(reasons), subject, None, _text(value))]
+
+
+def _is_none(node: Node) -> bool:
+    return isinstance(node, Static) and node.hint is type(None)
+
+
 def unresolved(node: Node, region: Region, subject: Subject) -> list[Failure]:
     """Hints that name mesh axes that there are not, told before there is a value."""
     found = ((path, hint, region.layout(hint)) for path, hint in hints_by_path(node))
@@ -344,6 +362,14 @@ def _holds_array(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_holds_array, value.values()))
     return isinstance(value, _jax.ARRAYS)
+
+
+def _describe_static(value: Any, hint: Any) -> str:
+    """What a value is, with the item for which it does not fit; a container without such a one as Python shows it."""
+    if wrong := misfit(value, hint):
+        return f"{describe(value)} with {describe(wrong[0])} in it"
+    is_plain = isinstance(value, (tuple, list, dict, set, frozenset)) and shown(value) != describe(value)
+    return f"{shown(value)} ({type(value).__name__})" if is_plain else describe(value)
 
 
 def _text(value: Any) -> str | None:

@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 
+from .. import _jax
 from ..errors import StructureError
+from ..errors.wording import shown
 from ..hints.binding import POSITIONAL
 from ..hints.signatures import name_of
 
@@ -112,7 +114,9 @@ def _read_chosen(function: Callable[..., Any], kind: str, numbers: Any, names: A
         return Chosen(frozenset(found_names), found_numbers, positional, _skipped(function))
     for number in found_numbers:
         if not -len(positional) <= number < len(positional):
-            raise StructureError(f"{owner}: {given}= has {number}, but {owner} takes {len(positional)} by position")
+            raise StructureError(
+                f"{owner}: {given}= has {shown(number)}, but {owner} takes {len(positional)} by position"
+            )
     return Chosen(frozenset(found_names) | {positional[number] for number in found_numbers})
 
 
@@ -139,13 +143,16 @@ def _numbers(owner: str, option: str, numbers: Any) -> tuple[int, ...]:
     try:
         return tuple(map(operator.index, items))
     except TypeError:
-        raise StructureError(f"{owner}: {option}= wants a number, or several; got {numbers!r}") from None
+        raise StructureError(f"{owner}: {option}= wants a number, or several; got {shown(numbers)}") from None
 
 
 def _names(owner: str, option: str, names: Any) -> tuple[str, ...]:
     if names is None:
         return ()
-    found: tuple[Any, ...] = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    try:
+        found: tuple[Any, ...] = (names,) if isinstance(names, (str, *_jax.ARRAYS)) else tuple(names)
+    except TypeError:
+        found = (names,)
     if not all(isinstance(name, str) for name in found):
-        raise StructureError(f"{owner}: {option}= wants a parameter's name, or several; got {names!r}")
+        raise StructureError(f"{owner}: {option}= wants a parameter's name, or several; got {shown(names)}")
     return found

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from .. import _jax
-from ..hints.array import ArrayHint
+from ..hints.array import ArrayHint, rank_of
 from ..hints.walk import Found
 from ..notation.sizes import Subject
 from .place import Place
@@ -51,7 +51,7 @@ class Slot:
 
 def slot_of(leaf: Found) -> Slot:
     """A leaf without its value."""
-    return Slot() if leaf.hint is None else Slot(leaf.hint, len(getattr(leaf.value, "shape", ())))
+    return Slot() if leaf.hint is None else Slot(leaf.hint, rank_of(leaf.value))
 
 
 @dataclass(frozen=True, slots=True)

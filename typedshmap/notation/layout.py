@@ -36,6 +36,11 @@ class Layout:
     def sharded(self) -> frozenset[str]:
         return frozenset(axis for axes in self.parts for axis in axes)
 
+    @property
+    def axes(self) -> frozenset[str]:
+        """Every mesh axis that it mentions."""
+        return self.sharded | self.unreduced | self.reduced | self.varying
+
 
 @dataclass(frozen=True, slots=True)
 class UnknownAxis:

@@ -25,10 +25,9 @@ from .nodes import (
     Rest,
     Spec,
 )
-from .tokens import Cursor, RepeatedAxis, SyntaxFault, Token, words
+from .tokens import MOST_DIGITS, Cursor, RepeatedAxis, SyntaxFault, Token, words
 
 FUNCTIONS = ("min", "max")
-_MOST_DIGITS = 100
 
 
 @lru_cache(maxsize=4096)
@@ -248,7 +247,7 @@ class _Parser(Cursor):
     def atom(self) -> Expression:
         """atom := NUMBER | NAME | call | group | argument"""
         if self.kind() == "number":
-            if len(self.peek()) > _MOST_DIGITS:
+            if len(self.peek()) > MOST_DIGITS:
                 raise self.fault(f"a size of {len(self.peek())} digits")
             return Number(int(self.take().text))
         if self.kind() == "name":
@@ -297,7 +296,7 @@ class _Parser(Cursor):
         root, steps = self.take().text, list[str | int]()
         while self.peek() in (".", "[") and self.peek():
             wanted = "name" if self.take().text == "." else "number"
-            if self.kind() != wanted:
+            if self.kind() != wanted or (wanted == "number" and len(self.peek()) > MOST_DIGITS):
                 raise self.fault(f"unexpected '{self.peek()}' in braces", cure=cure)
             step = self.take().text
             steps.append(step if wanted == "name" else int(step))

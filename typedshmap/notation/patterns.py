@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from .nodes import NOWHERE, Anything, Axes, Dim, Mark, Rest, Span, Spec
-from .tokens import Cursor, RepeatedAxis, SyntaxFault, Token, operands
+from .tokens import MOST_DIGITS, Cursor, RepeatedAxis, SyntaxFault, Token, operands
 
 _ARROW = "->"
 _AXES = re.compile(r"(,\w+)+")
@@ -313,6 +313,8 @@ class _Parser(Cursor):
         if token.kind == "number" and self.kind() == "name" and self.here()[0] == token.span[1]:
             name = self.take().text
             raise self.fault(f"the pattern has '{token.text}{name}', which is no name", self.since(self.at - 2))
+        if token.kind == "number" and len(token.text) > MOST_DIGITS:
+            raise self.fault(f"a size of {len(token.text)} digits", token.span)
         if token.text != "_" and (token.text.startswith("_") or token.text.endswith("_")):
             raise self.fault(
                 f"the pattern has '{token.text}'; a name neither starts nor ends with an underscore", token.span

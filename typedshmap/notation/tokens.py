@@ -34,6 +34,9 @@ class Token:
     span: Span
 
 
+MOST_DIGITS = 100
+"""Python reads no number of more than a few thousand, and no array has a size of that many."""
+
 _TOKEN = re.compile(
     r"(?P<space>\s+)|(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|//|\*\*|[][(){}/,+\-*%=#?~.])"
 )

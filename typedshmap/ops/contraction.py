@@ -15,7 +15,15 @@ from jax.sharding import NamedSharding
 from .. import _jax
 from ..notation.patterns import Dots, Side
 from .call import Call, begin, sides_of
-from .operands import Operand, idle_over, key_of_operands, read_operands, remember_result
+from .operands import (
+    Operand,
+    idle_over,
+    key_of_operands,
+    read_operands,
+    refuse_keys,
+    refuse_unknown,
+    remember_result,
+)
 from .products import Product, plan_product
 from .sums import run_sums
 
@@ -103,6 +111,9 @@ def _contract(
     if not options and not any(_jax.is_jax_array(value) for value in values):
         arguments: list[Any] = [*values, _without_sharding(call)]
         return einops.einsum(*arguments)
+    for operand in operands:
+        refuse_unknown(call, operand.value, operand.subject)
+        refuse_keys(call, operand)
     if call.region.typed:
         values = [_operand_of_product(call, operand) for operand in operands]
     return jnp.einsum(plan.letters, *values, **options)

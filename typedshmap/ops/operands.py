@@ -11,11 +11,13 @@ from math import prod
 from typing import Any
 
 from .. import _jax
-from ..errors.failures import Failure, NotAnArray, OtherLayout, Varies, VariesAlike, WrongSize
+from ..errors.failures import Failure, NotAnArray, NotNumbers, OtherLayout, VariesAlike, WrongSize
 from ..hints.array import ArrayHint
+from ..hints.dtypes import KEYS, takes
 from ..hints.leaf import check_leaf, describe
 from ..hints.memory import Remembered, recall, remember
 from ..hints.plain import plain_of
+from ..hints.scope import Stated, current_reading
 from ..notation.match import SizeMismatch
 from ..notation.nodes import Dim, Name
 from ..notation.patterns import PatternDim
@@ -61,31 +63,68 @@ def _read(call: Call, index: int, value: Any) -> Operand:
     subject = Subject("operand", "operand" if len(call.pattern.operands) == 1 else f"operand {index + 1}")
     known = recall(value) if call.region.held else None
     equal = known.equal if known is not None else frozenset[str]()
-    _check(call, index, value, subject, equal)
+    alike = _check(call, index, value, subject)
+    equal |= alike
     laid = call.lay(index, len(_jax.facts(value).shape))
     if known is not None:
         _compare(call, laid, known, subject, value)
+    value = _stated(call, index, value, subject, alike)
     reduced = _jax.manual_type(value).reduced if call.region.typed else frozenset[str]()
     return Operand(value, subject, laid, (equal | reduced) - laid.sharded - laid.varying - laid.unreduced)
 
 
-def _check(call: Call, index: int, value: Any, subject: Subject, equal: frozenset[str]) -> None:
-    """Rank, varying and unreduced axes, and for a global array its sharding, as a hint's check does."""
+def _check(call: Call, index: int, value: Any, subject: Subject) -> frozenset[str]:
+    """Rank, varying and unreduced axes, and for a global array its sharding, as a hint's check does.
+
+    Returns:
+      The axes over which JAX types it as varying, and that it is equal over is found out once the body is read.
+    """
     hint = sides_of(call.pattern)[index][1]
     if call.is_plain:
         _check_rank(call, index, value, subject, hint)
-        return
+        return frozenset()
     plain = plain_of(hint, call.region)
     if plain is not None and plain.match(value, NO_SIZES, subject) is not None:
-        return
+        return frozenset()
+    if call.region.held:
+        refuse_unknown(call, value, subject)
     fit = check_leaf(value, hint, call.region, NO_SIZES, subject, {})
-    if not isinstance(fit, Failure):
-        if plain is not None:
-            plain.learn(value)
-        return
-    if isinstance(fit.what, Varies) and equal.issuperset(fit.what.axes):
-        return
-    raise call.error(fit)
+    if isinstance(fit, Failure):
+        raise call.error(fit)
+    if plain is not None and not fit.alike:
+        plain.learn(value)
+    return fit.alike
+
+
+def refuse_unknown(call: Call, value: Any, subject: Subject) -> None:
+    """Refuse an array of NumPy that JAX does not take, such as one of strings."""
+    reason = _jax.refusal(value) if isinstance(value, _jax.ARRAYS) else None
+    if reason is not None:
+        what = NotAnArray("an array", f"{describe(value)} that JAX refuses ({reason})")
+        raise call.wrong(what, subject, value)
+
+
+def refuse_keys(call: Call, operand: Operand) -> None:
+    """Refuse keys of ``jax.random``, which are no numbers."""
+    if is_key(operand.value):
+        what = NotNumbers(_jax.own_dtype(operand.value), call.verb)
+        raise call.wrong(what, operand.subject, operand.value)
+
+
+def is_key(value: Any) -> bool:
+    """Whether an array holds keys of ``jax.random``."""
+    return takes(KEYS, _jax.own_dtype(value))
+
+
+def _stated(
+    call: Call, index: int, value: Any, subject: Subject, alike: frozenset[str] = frozenset(), is_made: bool = False
+) -> Any:
+    """A value, of which the program now states what the pattern says; of a result the operation knows it."""
+    reading = current_reading()
+    if reading is None or not call.region.held:
+        return value
+    hint = sides_of(call.pattern)[index][1]
+    return reading.state(value, Stated(hint, call.region, subject, call.where, NO_SIZES, alike, is_made))
 
 
 def _check_rank(call: Call, index: int, value: Any, subject: Subject, hint: ArrayHint) -> None:
@@ -136,6 +175,7 @@ def remember_result(
         if not laid.places:
             _refuse_trap(call, value, laid)
         equal = (equal - laid.sharded - laid.varying - laid.unreduced) | made
+        value = _stated(call, -1, value, RESULT, is_made=True)
         text, place = f'"{call.pattern.source}"', call.where
         spoken = call.region.watched | laid.sharded | laid.unreduced | laid.varying
         remember(value, Remembered(laid.parts, laid.unreduced, laid.varying, equal, spoken, text, place))
@@ -192,7 +232,13 @@ def solve(call: Call, operands: list[Operand], lengths: Mapping[str, int]) -> di
         for index, place in enumerate(operand.laid.places):
             if len(place.dim.factors) != 1:
                 _bind_group(call, operand, index, place, found)
-    return {name: int(bound.size) for name, bound in found.items()}  # type: ignore[arg-type]
+    return {name: _size_of(bound) for name, bound in found.items()}
+
+
+def _size_of(bound: Bound) -> int:
+    """The size of one dim; under ``jax.export`` it may be a symbol, which is no ``int``."""
+    assert not isinstance(bound.size, tuple)
+    return bound.size
 
 
 def key_of(place: Place, at: int) -> str:
@@ -214,7 +260,7 @@ def _bind(call: Call, operand: Operand, index: int, place: Place, found: dict[st
         found[key] = known if whole == 1 else Bound(whole, operand.subject, index)
         return
     if known.size != whole and not key.startswith("…"):
-        raise _other_size(call, operand, index, place, int(known.size), known)  # type: ignore[arg-type]
+        raise _other_size(call, operand, index, place, _size_of(known), known)
 
 
 def _broadcasts(call: Call) -> bool:
@@ -265,7 +311,7 @@ def _bind_group(call: Call, operand: Operand, index: int, place: Place, found: d
         if number is not None:
             found[key] = Bound(number, operand.subject, index)
         if key in found:
-            product *= int(found[key].size)  # type: ignore[arg-type]
+            product *= _size_of(found[key])
         else:
             unknown.append(key)
     text = str(PatternDim(place.dim.factors, None, True))

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import index
 from typing import Any, TypeVar
 
 import einops
 
 from .. import _jax
 from ..errors import TypedShmapError
+from ..errors.failures import NotAnArray
+from ..errors.wording import shown
 from ..notation.patterns import Dots, PatternDim, Side
+from ..notation.sizes import Subject
 from .call import Call, Laid, begin, says
 from .operands import (
     Operand,
@@ -131,6 +135,7 @@ class Reshaping:
 def _einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction: Reduction | None = None) -> Any:
     call = begin(verb, pattern, 1)
     if isinstance(x, list):
+        _refuse_empty(call, x)
         x = einops.rearrange(x, "... -> ...")  # stacks them
     _check_names(call, lengths, reduction)
     operands = read_operands(call, (x,))
@@ -143,6 +148,12 @@ def _einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction:
     else:
         value = run_sums(call, value, plan.sums)
     return remember_result(call, value, plan.result, plan.equal, idle_over(operands, plan.result))
+
+
+def _refuse_empty(call: Call, arrays: list[Any]) -> None:
+    """Nothing can be stacked of nothing; where no sharding is written, einops says so."""
+    if not arrays and not call.is_plain:
+        raise call.wrong(NotAnArray("an array", "an empty list"), Subject("operand", "operand"), None)
 
 
 def _plan(call: Call, operands: list[Operand], lengths: Mapping[str, int], reduction: Reduction | None) -> Reshaping:
@@ -186,13 +197,22 @@ def _check_names(call: Call, lengths: Mapping[str, int], reduction: Reduction | 
     for name, length in lengths.items():
         if name not in (*left.names, *right.names):
             raise call.fault(f"'{name}' is passed as a size, but the pattern does not name it")
-        if not hasattr(length, "__index__") or isinstance(length, bool):
-            raise call.fault(f"the size of '{name}' is {length!r}, and no integer", call.span_of(-1, name))
-        if length < 0:
-            raise call.fault(f"the size of '{name}' is {length}, which is negative", call.span_of(-1, name))
+        size = _integer(length)
+        if size is None:
+            raise call.fault(f"the size of '{name}' is {shown(length)}, and no integer", call.span_of(-1, name))
+        if size < 0:
+            raise call.fault(f"the size of '{name}' is {shown(length)}, which is negative", call.span_of(-1, name))
     is_known = call.verb != "reduce" or callable(reduction) or reduction in REDUCTIONS
     if not is_known:
         raise call.fault(f"the reduction {reduction!r} is not known", None, f"known are {', '.join(REDUCTIONS)}")
+
+
+def _integer(length: Any) -> int | None:
+    """A size that was passed; None for what is no integer, such as an array with dims, a tracer, a symbol."""
+    try:
+        return None if isinstance(length, bool) else index(length)
+    except Exception:  # of NumPy, of JAX, or of whatever class it is
+        return None
 
 
 def _repeated(names: Sequence[str]) -> list[str]:

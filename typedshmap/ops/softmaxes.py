@@ -10,7 +10,16 @@ import jax.numpy as jnp
 
 from .. import _jax
 from .call import Call, Laid, begin
-from .operands import Operand, equal_over, idle_over, read_operands, remember_result, solve
+from .operands import (
+    Operand,
+    equal_over,
+    idle_over,
+    read_operands,
+    refuse_keys,
+    refuse_unknown,
+    remember_result,
+    solve,
+)
 from .shapes import refuse_lost_varying
 from .splits import splits_of
 from .sums import plan_sums, psum
@@ -68,8 +77,7 @@ def softmax(x: T, pattern: str, dims: str) -> T:
     call = begin("softmax", pattern, 1, has_result=False)
     names = _names_of(call, dims)
     _check_names(call, call.pattern.operands[0].names)
-    (operand,) = read_operands(call, (x,))
-    _refuse_sums(call, operand)
+    operand = _read_operand(call, x)
     places = operand.laid.places
     chosen = tuple(at for at, place in enumerate(places) if place.names[0] in names)
     axes = tuple(axis for at in chosen for axis in places[at].axes)
@@ -101,9 +109,8 @@ def _check_names(call: Call, known: tuple[str, ...]) -> None:
 
 def _read(call: Call, x: Any) -> tuple[Operand, tuple[int, ...], tuple[str, ...], Laid]:
     """The operand, the dims that the result lacks, their mesh axes, and the result."""
-    operands = read_operands(call, (x,))
-    (operand,) = operands
-    _refuse_sums(call, operand)
+    operand = _read_operand(call, x)
+    operands = [operand]
     extents = solve(call, operands, {})
     left = operand.laid
     right = call.lay(-1, dots=left.dots)
@@ -117,6 +124,14 @@ def _read(call: Call, x: Any) -> tuple[Operand, tuple[int, ...], tuple[str, ...]
     plan_sums(call, right, [splits.get(name, ()) for name in kept], {}, [0] * len(kept))
     refuse_lost_varying(call, operands, right)
     return operand, dims, axes, right
+
+
+def _read_operand(call: Call, x: Any) -> Operand:
+    (operand,) = read_operands(call, (x,))
+    refuse_unknown(call, operand.value, operand.subject)
+    refuse_keys(call, operand)
+    _refuse_sums(call, operand)
+    return operand
 
 
 def _refuse_sums(call: Call, operand: Operand) -> None:

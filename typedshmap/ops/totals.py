@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import jax
 
 from .. import _jax
-from ..errors.failures import Failure, SummedTwice, Told
+from ..errors.failures import Failure, NotNumbers, SummedTwice, Told
 from ..hints.leaf import describe
 from ..hints.memory import Remembered, recall
 from ..notation.patterns import Pattern
 from ..notation.sizes import Subject
 from .call import Call, Laid, begin, call_here, says
 from .collectives import read_move
-from .operands import Operand, remember_result
+from .operands import Operand, is_key, refuse_keys, remember_result
 from .reductions import with_refusal
 from .sums import plan_sums, scatter
 from .sums import psum as sum_over
@@ -131,6 +131,7 @@ def _take(verb: str, x: Any, pattern: Any) -> Any:
 
 def _run(call: Call, x: Any) -> Any:
     operand, right = read_move(call, x)
+    refuse_keys(call, operand)
     left = operand.laid
     owed = {axis: f"+{axis}" for axis in call.region.sizes if axis in left.unreduced | left.varying}
     call.require_manual(set(call.written_axes()) if not owed and not call.region.held else owed)
@@ -245,6 +246,10 @@ def _wrong_leaf(call: Call, path: str, leaf: Any, axes: tuple[str, ...]) -> list
     subject = Subject("argument", "tree", path)
     if not isinstance(leaf, (*_jax.ARRAYS, *_jax.SCALARS)):
         return [Failure(Told(f"is {describe(leaf)}, and no array"), subject)]
+    if (reason := _jax.refusal(leaf)) is not None:
+        return [Failure(Told(f"is {describe(leaf)} that JAX refuses ({reason})"), subject)]
+    if is_key(leaf):
+        return [Failure(NotNumbers(_jax.own_dtype(leaf), call.verb), subject, None, _jax.type_text(leaf))]
     known = recall(leaf) if _jax.is_tracer(leaf) else None
     kind = _jax.manual_type(leaf)
     for axis in axes:

@@ -157,7 +157,7 @@ def _paired(node: Node, data: Any, place: Place) -> list[Found]:
 
 def _local(found: Found, place: Place, world: World) -> Local | Failure:
     """A leaf with the global shape that it means."""
-    value, hint, subject = found
+    value, hint, subject = found.value, found.hint, found.subject
     if hint is None:
         return Local(None, value, subject)
     refused = _refused(value)

@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
 from ..errors.failures import Failure
-from ..hints.array import ArrayHint
+from ..hints.array import ArrayHint, rank_of
 from ..hints.boxes import holds_boxes
 from ..hints.leaf import check_leaf
 from ..hints.scope import current_region, same
@@ -72,11 +72,7 @@ def _boxed(place: Place, T: Any, like: Any) -> BoxedTree | None:
 
 
 def _spec(place: Place, hint: ArrayHint | None, value: Any) -> Any:
-    return WHOLE if hint is None else place.region.spec(hint, _rank(value))
-
-
-def _rank(value: Any) -> int:
-    return len(getattr(value, "shape", ()))
+    return WHOLE if hint is None else place.region.spec(hint, rank_of(value))
 
 
 def _fixed_rank(hint: ArrayHint, path: str, maker: Maker) -> int:
@@ -113,7 +109,7 @@ def shardings(T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None)
         return boxed.with_specs(lambda leaf: leaf.sharding)
     if like is not None:
         leaves = place.checked(node_of(T), like, "given").leaves
-        return _jax.like(like, [place.sharding(leaf.hint, _rank(leaf.value)) for leaf in leaves])
+        return _jax.like(like, [place.sharding(leaf.hint, rank_of(leaf.value)) for leaf in leaves])
 
     def sharding(hint: ArrayHint, path: str) -> Any:
         rank = _fixed_rank(hint, path, maker)

@@ -14,6 +14,7 @@ from jax.sharding import AbstractMesh, Mesh
 from .. import _jax
 from ..errors import ShapeError
 from ..errors.failures import Failure, WrongSize
+from ..errors.wording import shown
 from ..hints.array import ArrayHint
 from ..hints.nodes import Node
 from ..hints.trees import node_of
@@ -163,8 +164,8 @@ def _unknown(name: str, named: Mapping[str, bool]) -> str:
 def _no_size(name: str, size: Any, is_rest: bool) -> str | None:
     if is_rest:
         is_right = isinstance(size, tuple) and all(map(_is_size, size))
-        return None if is_right else f"{name}={size!r} is no tuple of sizes, which '*{name}' wants"
-    return None if _is_size(size) else f"{name}={size!r} is no size"
+        return None if is_right else f"{name}={shown(size)} is no tuple of sizes, which '*{name}' wants"
+    return None if _is_size(size) else f"{name}={shown(size)} is no size"
 
 
 def _is_size(size: Any) -> bool:

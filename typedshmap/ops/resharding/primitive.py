@@ -61,7 +61,7 @@ def _primitive() -> Any:
     from jax.extend.core import Primitive
     from jax.interpreters import ad, batching, mlir
 
-    primitive = Primitive("reshard")
+    primitive = Primitive("reshard_shards")  # jax.reshard is called "reshard"
     primitive.def_abstract_eval(_type)
     mlir.register_lowering(primitive, mlir.lower_fun(_steps, multiple_results=False))
     ad.deflinear2(primitive, _transpose)

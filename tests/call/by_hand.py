@@ -1,0 +1,31 @@
+"""A program written twice, by `typed_shard_map` and by `jax.shard_map`: one text, one result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def text_of(f: Callable[..., Any], *args: Any) -> str:
+    """The StableHLO of a program under a name that is the same for every function."""
+
+    def program(*args: Any) -> Any:
+        return f(*args)
+
+    return jax.jit(program).lower(*args).as_text()
+
+
+def expect_same_program(typed: Callable[..., Any], by_hand: Callable[..., Any], *args: Any) -> None:
+    """Expect one text of both, and so one program; it is run once, to see that it runs."""
+    assert text_of(typed, *args) == text_of(by_hand, *args)
+    jax.block_until_ready(jax.jit(typed)(*args))
+
+
+def expect_same(got: Any, expected: Any) -> None:
+    """Expect two pytrees of one structure, and all but equal numbers."""
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), jax.block_until_ready(got), expected
+    )

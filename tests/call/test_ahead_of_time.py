@@ -1,0 +1,241 @@
+"""Programs that are lowered, compiled, exported or kept before they run; and buffers that are given away."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from by_hand import text_of
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import Array, Float, ShapeError, check, shape_structs, size, typed_jit, typed_shard_map
+
+X, Y = Float[Array, "[b/dp] d"], Float[Array, "[b/dp]"]
+x = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
+
+
+def halve(x: X) -> X:
+    return check(x * 0.5, "[b/dp] d") + size("b")
+
+
+def rows(x: X) -> Y:
+    return x.sum(1)
+
+
+def plain(x: Any) -> Any:
+    return x * 0.5 + 8
+
+
+def by_hand(mesh: Mesh) -> Callable[..., Any]:
+    return jax.shard_map(plain, mesh=mesh, in_specs=P("dp", None), out_specs=P("dp", None))
+
+
+def placed(mesh: Mesh) -> jax.Array:
+    return jax.block_until_ready(jax.device_put(x, NamedSharding(mesh, P("dp", None))))
+
+
+def close(got: Any, expected: Any) -> None:
+    np.testing.assert_allclose(jax.block_until_ready(got), expected, rtol=1e-6)
+
+
+# Buffers that are given away
+
+
+def test_a_buffer_given_to_a_mapped_function_is_used_again(mesh: Mesh) -> None:
+    given = placed(mesh)
+    close(jax.jit(typed_shard_map(halve, mesh=mesh), donate_argnums=0)(given), plain(x))
+    assert given.is_deleted()
+
+
+def test_a_buffer_is_given_as_by_hand(mesh: Mesh) -> None:
+    texts = []
+    for f in (typed_shard_map(halve, mesh=mesh), by_hand(mesh)):
+
+        def program(x: Any, f: Any = f) -> Any:
+            return f(x)
+
+        texts.append(jax.jit(program, donate_argnums=0).lower(placed(mesh)).as_text())
+    assert texts[0] == texts[1]
+    assert "tf.aliasing_output" in texts[0] or "jax.buffer_donor" in texts[0]
+
+
+@pytest.mark.parametrize("options", [{"donate_argnums": 0}, {"donate_argnames": "x"}])
+def test_a_buffer_given_to_a_typed_jit_is_used_again(options: dict[str, Any], mesh: Mesh) -> None:
+    given = placed(mesh)
+    close(typed_jit(typed_shard_map(halve, mesh=mesh), mesh=mesh, **options)(given), plain(x))
+    assert given.is_deleted()
+
+
+def test_a_buffer_of_a_call_that_is_refused_is_kept(mesh: Mesh) -> None:
+    given = jax.device_put(x[:6], jax.devices()[0])
+    with pytest.raises(ShapeError, match="does not divide over 'dp'"):
+        jax.jit(typed_shard_map(halve, mesh=mesh), donate_argnums=0)(given)
+    close(given, x[:6])
+
+
+def test_a_loop_gives_its_buffer_away_at_every_step(mesh: Mesh) -> None:
+    step, value = typed_jit(typed_shard_map(halve, mesh=mesh), mesh=mesh, donate_argnums=0), placed(mesh)
+    for _ in range(3):
+        value = jax.block_until_ready(step(value))
+    close(value, plain(plain(plain(x))))
+
+
+# Lowered and compiled
+
+
+def mapping(jaxpr: Any) -> Any:
+    """The one equation of a program, which a jit may stand around."""
+    (equation,) = jaxpr.eqns
+    return mapping(equation.params["jaxpr"]) if equation.primitive.name in ("jit", "pjit") else equation
+
+
+def test_a_compiled_program_runs_and_keeps_its_types(mesh: Mesh) -> None:
+    compiled = jax.jit(typed_shard_map(halve, mesh=mesh)).lower(placed(mesh)).compile()
+    close(compiled(placed(mesh)), plain(x))
+    assert compiled.output_shardings.is_equivalent_to(NamedSharding(mesh, P("dp", None)), 2)
+    with pytest.raises(TypeError, match="compiled"):
+        compiled(placed(mesh)[:4])
+
+
+def test_a_traced_program_shows_its_jaxpr_and_lowers(mesh: Mesh) -> None:
+    traced = jax.jit(typed_shard_map(halve, mesh=mesh)).trace(x)
+    assert mapping(traced.jaxpr).primitive.name == "shard_map"
+    assert (traced.out_info.shape, traced.out_info.dtype) == ((8, 16), np.float32)
+    close(traced.lower().compile()(x), plain(x))
+
+
+def test_structs_made_of_hints_are_lowered_like_arrays(mesh: Mesh) -> None:
+    f = typed_shard_map(halve, mesh=mesh)
+    assert text_of(f, shape_structs(X, mesh, b=8, d=16)) == text_of(f, placed(mesh))
+
+
+@pytest.mark.parametrize("look", [jax.eval_shape, lambda f, x: jax.make_jaxpr(f)(x).out_avals[0]])
+@pytest.mark.parametrize(("body", "shape"), [(halve, (8, 16)), (rows, (8,))])
+def test_a_program_is_looked_at_without_running(look: Any, body: Any, shape: tuple[int, ...], mesh: Mesh) -> None:
+    got = look(typed_shard_map(body, mesh=mesh.abstract_mesh), jax.ShapeDtypeStruct((8, 16), np.float32))
+    assert (got.shape, got.dtype) == (shape, np.float32)
+
+
+def test_a_jaxpr_is_that_of_hand_written_shard_map(mesh: Mesh) -> None:
+    of = [mapping(jax.make_jaxpr(f)(x)) for f in (typed_shard_map(halve, mesh=mesh), by_hand(mesh))]
+    assert [e.params["in_specs"] for e in of] == [(P("dp", None),)] * 2
+    assert of[0].params["out_specs"] == of[1].params["out_specs"]
+    assert of[0].outvars[0].aval == of[1].outvars[0].aval
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda f: jax.eval_shape(f, x[:6]),
+        lambda f: jax.make_jaxpr(f)(x[:6]),
+        lambda f: jax.jit(f).trace(x[:6]),
+        lambda f: jax.jit(f).lower(x[:6]),
+        lambda f: jax.export.export(jax.jit(f))(x[:6]),
+    ],
+)
+def test_a_wrong_shape_is_told_ahead_of_time(look: Any, mesh: Mesh) -> None:
+    with pytest.raises(ShapeError, match=r"halve: argument 'x' has b=6, which does not divide over 'dp' \(4 shards\)"):
+        look(typed_shard_map(halve, mesh=mesh))
+
+
+# Exported
+
+
+def test_an_exported_function_is_called(mesh: Mesh) -> None:
+    exported = jax.export.export(jax.jit(typed_shard_map(halve, mesh=mesh)))(placed(mesh))
+    assert exported.nr_devices == 8
+    close(jax.jit(exported.call)(placed(mesh)), plain(x))
+
+
+def test_an_exported_function_is_that_written_by_hand(mesh: Mesh) -> None:
+    def module(f: Callable[..., Any]) -> str:
+        def program(x: Any) -> Any:
+            return f(x)
+
+        text = jax.export.export(jax.jit(program), platforms=("cpu", "tpu"))(placed(mesh)).mlir_module()
+        return re.sub(r"(?m)^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", "", text)
+
+    def typed_halve(x: X) -> X:
+        return x * 0.5 + size("b")
+
+    assert module(typed_shard_map(typed_halve, mesh=mesh)) == module(by_hand(mesh))
+
+
+def test_an_exported_function_is_differentiated(mesh: Mesh) -> None:
+    exported = jax.export.export(jax.jit(typed_shard_map(halve, mesh=mesh)))(placed(mesh))
+    assert exported.has_vjp()
+    close(jax.jit(lambda x: exported.vjp().call(x, jnp.ones_like(x))[0])(placed(mesh)), np.full_like(x, 0.5))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flatbuffers") is None, reason="jax.export writes by flatbuffers")
+def test_an_exported_function_is_written_and_read(mesh: Mesh) -> None:
+    exported = jax.export.export(jax.jit(typed_shard_map(rows, mesh=mesh)))(placed(mesh))
+    close(jax.jit(jax.export.deserialize(exported.serialize()).call)(placed(mesh)), x.sum(1))
+
+
+def test_dims_that_are_symbols_are_checked_as_sizes_are(mesh: Mesh) -> None:
+    def export(text: str) -> Any:
+        struct = jax.ShapeDtypeStruct(jax.export.symbolic_shape(text), np.float32)
+        return jax.export.export(jax.jit(typed_shard_map(rows, mesh=mesh)))(struct)
+
+    assert str(export("8*n, 16").in_avals[0]) == "float32[8*n,16]"
+    with pytest.raises(ShapeError, match="rows: argument 'x' has b=n, which does not divide over 'dp'"):
+        export("n, 16")
+
+
+# Kept from one process to the next
+
+PROGRAM = """
+import json, jax, numpy as np
+from jax.sharding import Mesh
+from typedshmap import Array, Float, check, typed_jit, typed_shard_map
+
+counts = {}
+def count(event, **_):
+    counts[event.rsplit("/", 1)[-1]] = counts.get(event.rsplit("/", 1)[-1], 0) + 1
+jax.monitoring.register_event_listener(count)
+
+mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
+x = jax.device_put(np.arange(16, dtype=np.float32).reshape(8, 2))
+counts.clear()
+
+def body(x: Float[Array, "[b/dp] d"]) -> Float[Array, "[b/dp]"]:
+    return check(x * 3, "[b/dp] d").sum(1)
+
+call = typed_shard_map(body, mesh=mesh)
+results = [jax.block_until_ready(f(x)) for f in (call, jax.jit(call), typed_jit(call, mesh=mesh))]
+assert all(np.array_equal(result, np.arange(16).reshape(8, 2).sum(1) * 3) for result in results)
+print(json.dumps(counts))
+"""
+
+
+def run_with_cache(folder: Path) -> dict[str, int]:
+    settings = {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(
+        command, env={**os.environ, **settings}, capture_output=True, text=True, check=True, timeout=120
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_second_process_takes_its_programs_from_the_persistent_cache(tmp_path: Path) -> None:
+    first, second = run_with_cache(tmp_path), run_with_cache(tmp_path)
+    assert first["cache_misses"] > 0
+    assert second["cache_hits"] >= 3
+    assert "cache_misses" not in second

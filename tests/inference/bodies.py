@@ -1,0 +1,75 @@
+"""What is known of the values of a body, written in few letters.
+
+``dp _ tp,dp ? | dp tp +pp``: dim 0 is split over dp, dim 1 is whole, dim 2 is split over tp and dp in
+this order, of dim 3 nothing is known; the shards may differ over dp and tp, and over pp a sum is owed.
+``8/dp 6`` is an argument: a global array of 8 by 6, of which dim 0 is split over dp.
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+
+from typedshmap.inference.facts import Dim, Fact
+from typedshmap.inference.reader import CLAIM, Reader
+from typedshmap.inference.rules import RULES
+from typedshmap.inference.rules.calls import entering
+from typedshmap.inference.verdicts import claim
+
+MESH = AbstractMesh((4, 2), ("dp", "tp"), (AxisType.Auto,) * 2)
+SIZES = {"dp": 4, "tp": 2}
+
+
+def argument(text: str) -> tuple[P, tuple[int, ...]]:
+    """The spec and the global shape of an argument."""
+    dims = [(token.partition("/")) for token in text.split()]
+    spec = P(*(tuple(axes.split(",")) if axes else None for _, _, axes in dims))
+    return spec, tuple(int(size) for size, _, _ in dims)
+
+
+def numbers(text: str, dtype: Any = np.float32) -> np.ndarray:
+    """An argument's numbers, which are all different."""
+    _, shape = argument(text)
+    return np.arange(prod(shape), dtype=dtype).reshape(shape)
+
+
+def dim_text(dim: Dim) -> str:
+    return "?" if dim.axes is None else ",".join(dim.axes) or "_"
+
+
+def text(fact: Fact) -> str:
+    """What is known, over dp and tp."""
+    marks = [axis for axis in SIZES if axis in fact.varying] + [f"+{axis}" for axis in SIZES if axis in fact.owed]
+    return " ".join([*map(dim_text, fact.dims), "|", *marks])
+
+
+def read(
+    body: Callable[..., Any], arguments: Sequence[str], *, check_vma: bool, dtypes: Sequence[Any] = ()
+) -> tuple[list[Fact], Reader]:
+    """The facts of all results of a body, and the reader that found them."""
+    specs, shapes = zip(*map(argument, arguments), strict=True)
+    reader = Reader(SIZES, check_vma, {**RULES, CLAIM: claim})
+    found: list[Fact] = []
+
+    def traced(*shards: Any) -> tuple[()]:
+        program = jax.make_jaxpr(body)(*shards).jaxpr
+        at = {axis: size for axis, size in SIZES.items()}
+        facts = [entering(spec, len(shape), frozenset(at)) for spec, shape in zip(specs, shapes, strict=True)]
+        found.extend(reader.read(program, facts))
+        return ()
+
+    kinds = [*dtypes, *[np.float32] * (len(shapes) - len(dtypes))]
+    structs = [jax.ShapeDtypeStruct(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
+    jax.eval_shape(
+        jax.shard_map(traced, mesh=MESH, in_specs=tuple(specs), out_specs=(), check_vma=check_vma), *structs
+    )
+    return found, reader
+
+
+def known(body: Callable[..., Any], *arguments: str, check_vma: bool, dtypes: Sequence[Any] = ()) -> str:
+    """What is known of the results of a body."""
+    return "; ".join(map(text, read(body, arguments, check_vma=check_vma, dtypes=dtypes)[0]))

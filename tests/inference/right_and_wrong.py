@@ -1,0 +1,454 @@
+"""Right and wrong programs, each with what is wrong with it, whatever ``check_vma`` says.
+
+A right one gives the same result on one device as on eight, which a test holds: so the table cannot
+call a wrong program right.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from typedshmap import Array, Float, Int, all_gather, check, einsum, psum, reduce, size, take, typed
+
+F = Float[Array, "[b/dp] d"]
+X = Float[Array, "[b/dp] [k/tp]"]
+W = Float[Array, "[k/tp] n"]
+WHOLE = Float[Array, "k n"]
+B, K, N = 8, 16, 12
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+class Program(NamedTuple):
+    """One program.
+
+    Attributes:
+      hints: of its arguments.
+      result: the hint of its result.
+      body: what it does with the shards.
+      args: global arrays.
+      problem: what the first line of its error says; None for a right one.
+    """
+
+    hints: tuple[Any, ...]
+    result: Any
+    body: Callable[..., Any]
+    args: tuple[Any, ...]
+    problem: str | None = None
+
+
+XW = (numbers(B, K), numbers(K, N))
+TP = "return value varies over 'tp', which its annotation does not mention"
+DP = "return value varies over 'dp', which its annotation does not mention"
+OUT = Float[Array, "[b/dp] n"]
+
+
+def summed(x: Any, *axes: str) -> Any:
+    return lax.psum(x, axes or ("dp", "tp"))
+
+
+@jax.custom_vjp
+def doubled(x: Any) -> Any:
+    return x * 2
+
+
+doubled.defvjp(lambda x: (x * 2, None), lambda _, g: (g * 2,))
+
+
+@jax.custom_jvp
+def tripled(x: Any) -> Any:
+    return x * 3
+
+
+tripled.defjvp(lambda primals, tangents: (primals[0] * 3, tangents[0] * 3))
+
+
+def product(x: Any, w: Any) -> Any:
+    return x @ w
+
+
+def kernel(x: Any) -> Any:
+    return jax.pure_callback(lambda x: np.asarray(x) * 2, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+@typed
+def helper(x: Float[Array, "[b/dp] k"], w: Float[Array, "k n"]) -> Float[Array, "[b/dp] n"]:
+    return x @ w
+
+
+@typed
+def partial_product(x: X, w: W) -> Float[Array, "[b/dp] n +tp"]:
+    return x @ w
+
+
+def gathered(w: Any, axis: str = "tp", dim: int = 0) -> Any:
+    return lax.all_gather(w, axis, axis=dim, tiled=True)
+
+
+def repeated(times: int, step: Callable[[Any], Any], x: Any) -> Any:
+    return lax.fori_loop(0, times, lambda _, c: step(c), x)
+
+
+RIGHT: dict[str, Program] = {
+    "a product and its sum": Program((X, W), OUT, lambda x, w: summed(x @ w, "tp"), XW),
+    "the sum under jit": Program((X, W), OUT, lambda x, w: summed(jax.jit(product)(x, w), "tp"), XW),
+    "the sum inside a jit": Program((X, W), OUT, jax.jit(lambda x, w: summed(x @ w, "tp")), XW),
+    "the sum under a checkpoint": Program((X, W), OUT, jax.checkpoint(lambda x, w: summed(x @ w, "tp")), XW),
+    "a maximum": Program((X,), Float[Array, "[b/dp]"], lambda x: lax.pmax(x.max(1), "tp"), XW[:1]),
+    "a mean of all": Program((X,), Float[Array, ""], lambda x: lax.pmean(x.mean(), ("dp", "tp")), XW[:1]),
+    "one sum after the other": Program((X,), Float[Array, ""], lambda x: summed(summed(x.sum(), "tp"), "dp"), XW[:1]),
+    "a sum scattered": Program(
+        (X, W),
+        Float[Array, "[b/dp] [n/tp]"],
+        lambda x, w: lax.psum_scatter(x @ w, "tp", scatter_dimension=1, tiled=True),
+        XW,
+    ),
+    "elementwise": Program((X,), X, lambda x: jax.nn.gelu(x) * 2 + 1, XW[:1]),
+    "transposed": Program((X,), Float[Array, "[k/tp] [b/dp]"], lambda x: x.T, XW[:1]),
+    "transposed twice": Program((X,), X, lambda x: x.T.T, XW[:1]),
+    "a sum over whole dims": Program((F,), Float[Array, "[b/dp]"], lambda x: x.sum(1), XW[:1]),
+    "a dim cut that is whole": Program((F,), Float[Array, "[b/dp] 3"], lambda x: x[:, 2:5], XW[:1]),
+    "dims merged, the major split": Program((F,), Float[Array, "[bd/dp]"], lambda x: x.reshape(-1), XW[:1]),
+    "a dim split, the major stays": Program(
+        (F,), Float[Array, "[_/dp] 2 d"], lambda x: x.reshape(-1, 2, x.shape[1]), (numbers(16, 4),)
+    ),
+    "a dim more of size 1": Program((F,), Float[Array, "1 [b/dp] d"], lambda x: x[None], XW[:1]),
+    "heads split off": Program((X,), Float[Array, "[b/dp] [h/tp] 4"], lambda x: x.reshape(x.shape[0], -1, 4), XW[:1]),
+    "concatenated along a whole dim": Program(
+        (F,), Float[Array, "[b/dp] 2*d"], lambda x: jnp.concatenate([x, x], 1), XW[:1]
+    ),
+    "a constant as a sharded result": Program((F,), F, lambda x: jnp.ones_like(x), XW[:1]),
+    "zeros as a result without sharding": Program((F,), Float[Array, "3"], lambda x: jnp.zeros(3), XW[:1]),
+    "a sum as a sharded result": Program(
+        (Float[Array, "[b/dp]"],), Float[Array, "[s/dp]"], lambda x: summed(x * 0, "dp"), (numbers(8),)
+    ),
+    "a shard's own index": Program((F,), F, lambda x: x + lax.axis_index("dp") * 0.0, XW[:1]),
+    "a stack of the shards' sums": Program((F,), Float[Array, "d"], lambda x: summed(x.sum(0), "dp"), XW[:1]),
+    "a scan over the rows": Program((F,), F, lambda x: lax.scan(lambda c, row: (c, row * 2), 0.0, x)[1], XW[:1]),
+    "a scan with a sum in each turn": Program(
+        (X,),
+        Float[Array, "[b/dp]"],
+        lambda x: lax.scan(lambda c, row: (c, summed(row.sum(), "tp")), 0.0, x)[1],
+        XW[:1],
+    ),
+    "a loop": Program((F,), F, lambda x: repeated(3, jnp.sin, x), XW[:1]),
+    "a loop until a global test": Program(
+        (F,),
+        F,
+        lambda x: lax.while_loop(lambda c: lax.pmax(jnp.abs(c).max(), "dp") > 0.1, lambda c: c / 2, x),
+        XW[:1],
+    ),
+    "a loop that counts until a global test": Program(
+        (F,),
+        Int[Array, ""],
+        lambda x: lax.while_loop(
+            lambda c: lax.pmax(jnp.abs(c[1]).max(), "dp") > 0.1, lambda c: (c[0] + 1, c[1] / 2), (0, x)
+        )[0],
+        XW[:1],
+    ),
+    "a branch by a global test": Program(
+        (X,),
+        X,
+        lambda x: lax.cond(lax.pmax(x.max(), ("dp", "tp")) > 0, lambda: x, lambda: -x),
+        XW[:1],
+    ),
+    "branches that sum": Program(
+        (X, W),
+        OUT,
+        lambda x, w: lax.cond(
+            lax.pmax(x.max(), ("dp", "tp")) > 100, lambda: summed(x @ w, "tp"), lambda: summed(2 * x @ w, "tp")
+        ),
+        XW,
+    ),
+    "a function with a gradient of its own": Program((F,), F, lambda x: doubled(x), XW[:1]),
+    "a function with a tangent of its own": Program((F,), F, lambda x: tripled(x), XW[:1]),
+    "mapped over rows": Program((F,), F, lambda x: jax.vmap(lambda row: row / row.sum())(x), XW[:1]),
+    "a softmax over a whole dim": Program((F,), F, lambda x: jax.nn.softmax(x), XW[:1]),
+    "a softmax over a sharded dim": Program(
+        (X,),
+        X,
+        lambda x: jnp.exp(x) / summed(jnp.exp(x).sum(1, keepdims=True), "tp"),
+        XW[:1],
+    ),
+    "rows taken by global ids": Program(
+        (WHOLE, Int[Array, "[b/dp]"]),
+        OUT,
+        lambda table, ids: table[ids],
+        (numbers(K, N), np.arange(8) % K),
+    ),
+    "an update in place": Program((F,), F, lambda x: x.at[:, 0].set(1.0), XW[:1]),
+    "a cumulative sum along a whole dim": Program((F,), F, lambda x: jnp.cumsum(x, 1), XW[:1]),
+    "sorted along a whole dim": Program((F,), F, lambda x: jnp.sort(x, 1), XW[:1]),
+    "shards sent around": Program(
+        (Float[Array, "[s/dp] d"],),
+        Float[Array, "d"],
+        lambda x: summed(
+            lax.ppermute(x, "dp", [(i, (i + 1) % lax.axis_size("dp")) for i in range(lax.axis_size("dp"))]).sum(0), "dp"
+        ),
+        XW[:1],
+    ),
+    "dims exchanged": Program(
+        (Float[Array, "[s/tp] h d"],),
+        Float[Array, "s [h/tp] d"],
+        lambda x: lax.all_to_all(x, "tp", 1, 0, tiled=True),
+        (numbers(4, 6, 2),),
+    ),
+    "dims exchanged and back": Program(
+        (Float[Array, "[s/tp] h d"],),
+        Float[Array, "[s/tp] h d"],
+        lambda x: lax.all_to_all(lax.all_to_all(x, "tp", 1, 0, tiled=True), "tp", 0, 1, tiled=True),
+        (numbers(4, 6, 2),),
+    ),
+    "random numbers of one key": Program(
+        (F,), Float[Array, "3"], lambda x: jax.random.normal(jax.random.key(0), (3,)), XW[:1]
+    ),
+    "a gathered weight in a helper": Program(
+        (F, Float[Array, "[d/dp] n"]), OUT, lambda x, w: helper(x, gathered(w, "dp")), XW
+    ),
+    "a gathered weight that was worked on": Program(
+        (F, Float[Array, "[d/dp] n"]), OUT, lambda x, w: helper(x, jnp.tanh(gathered(w, "dp") * 2)), XW
+    ),
+    "a gathered weight, checked": Program(
+        (F, Float[Array, "[d/dp] n"]), OUT, lambda x, w: x @ check(gathered(w, "dp"), "d n"), XW
+    ),
+    "a gathered weight in a scan": Program(
+        (F, Float[Array, "layers [d/dp] e"]),
+        F,
+        lambda x, w: lax.scan(lambda x, w: (helper(x, gathered(w, "dp")), None), x, w)[0],
+        (numbers(8, 8), numbers(2, 8, 8)),
+    ),
+    "a sum that is owed, and taken": Program((X, W), OUT, lambda x, w: lax.psum(partial_product(x, w), "tp"), XW),
+    "two sums that are owed, and taken as one": Program(
+        (X, W), OUT, lambda x, w: lax.psum(partial_product(x, w) + partial_product(2 * x, w), "tp"), XW
+    ),
+    "an einsum that sums": Program((X, W), OUT, lambda x, w: einsum(x, w, "[b/dp] [k/tp], [k/tp] n -> [b/dp] n"), XW),
+    "an operation that gathers": Program(
+        (F, Float[Array, "[d/dp] n"]),
+        OUT,
+        lambda x, w: einsum(x, all_gather(w, "[d/dp] n -> d n ~dp"), "[b/dp] d, d n -> [b/dp] n"),
+        XW,
+    ),
+    "an embedding": Program(
+        (Float[Array, "[v/tp] m"], Int[Array, "[b/dp]"]),
+        Float[Array, "[b/dp] m"],
+        lambda table, ids: take(table, ids, "[v/tp] m, [b/dp] -> [b/dp] m"),
+        (numbers(K, N), np.arange(8) % K),
+    ),
+    "a global mean by its size": Program((F,), Float[Array, "d"], lambda x: summed(x.sum(0), "dp") / size("b"), XW[:1]),
+    "a kernel, shard by shard": Program((F,), F, kernel, XW[:1]),
+    "a kernel on what is equal": Program((F,), Float[Array, "d"], lambda x: kernel(summed(x.sum(0), "dp")), XW[:1]),
+    "a gradient of what is local": Program((F,), F, jax.grad(lambda x: (x**2).sum()), XW[:1]),
+    "two axes on a dim, gathered in order": Program(
+        (Float[Array, "[b/dp,tp] d"],),
+        Float[Array, "d"],
+        lambda x: lax.pmean(check(gathered(gathered(x, "tp"), "dp"), "b d").sum(0), ("dp", "tp")),
+        XW[:1],
+    ),
+    "tokens flattened on the shard and back": Program(
+        (Float[Array, "[b/dp] [s/tp] d"],),
+        Float[Array, "[b/dp] [s/tp] d"],
+        lambda x: jnp.tanh(check(x.reshape(-1, x.shape[2]), "[_/dp,tp] d")).reshape(x.shape),
+        (numbers(8, 4, 2),),
+    ),
+    "an associative scan along a whole dim": Program(
+        (F,), F, lambda x: lax.associative_scan(jnp.add, x, axis=1), XW[:1]
+    ),
+}
+
+WRONG: dict[str, Program] = {
+    "a product without its sum": Program((X, W), OUT, lambda x, w: x @ w, XW, TP),
+    "the same under jit": Program((X, W), OUT, jax.jit(product), XW, TP),
+    "the same under a checkpoint": Program((X, W), OUT, jax.checkpoint(product), XW, TP),
+    "a sum over the wrong axis": Program((X, W), OUT, lambda x, w: summed(x @ w, "dp"), XW, TP),
+    "a local mean": Program((X,), Float[Array, "[b/dp]"], lambda x: x.mean(1), XW[:1], TP),
+    "a local maximum": Program((X,), Float[Array, ""], lambda x: lax.pmax(x.max(), "tp"), XW[:1], DP),
+    "a shard's own index": Program((F,), Int[Array, ""], lambda x: lax.axis_index("dp"), XW[:1], DP),
+    "a part of a whole dim by the index": Program(
+        (WHOLE,),
+        WHOLE,
+        lambda w: jnp.roll(w, lax.axis_index("tp"), 0),
+        XW[1:],
+        TP,
+    ),
+    "a scan that forgets the sum": Program(
+        (X,),
+        Float[Array, "[b/dp]"],
+        lambda x: lax.scan(lambda c, row: (c, row.sum()), 0.0, x)[1],
+        XW[:1],
+        TP,
+    ),
+    "a loop whose end differs": Program(
+        (F,),
+        Int[Array, ""],
+        lambda x: lax.while_loop(
+            lambda c: jnp.abs(c[1]).max() > 0.1,
+            lambda c: (c[0] + 1, c[1] / 2),
+            (lax.pcast(0, "dp", to="varying"), x),
+        )[0],
+        XW[:1],
+        DP,
+    ),
+    "a branch that differs": Program(
+        (F,),
+        Float[Array, "2"],
+        lambda x: lax.cond(
+            x.max() > 0,
+            lambda: lax.pcast(jnp.ones(2), "dp", to="varying"),
+            lambda: lax.pcast(jnp.zeros(2), "dp", to="varying"),
+        ),
+        XW[:1],
+        DP,
+    ),
+    "a branch that forgets the sum": Program(
+        (X, W),
+        OUT,
+        lambda x, w: lax.cond(
+            lax.pmax(x.max(), ("dp", "tp")) > 0,
+            lambda: x @ w,
+            lambda: lax.pcast(summed(x @ w, "tp"), "tp", to="varying"),
+        ),
+        XW,
+        TP,
+    ),
+    "a custom gradient around it": Program((X, W), OUT, lambda x, w: doubled(x @ w), XW, TP),
+    "a custom tangent around it": Program((X, W), OUT, lambda x, w: tripled(x @ w), XW, TP),
+    "a sum scattered and left": Program(
+        (X, W),
+        Float[Array, "[b/dp] _"],
+        lambda x, w: lax.psum_scatter(x @ w, "tp", scatter_dimension=1, tiled=True),
+        XW,
+        TP,
+    ),
+    "a shard sent on": Program(
+        (W,), Float[Array, "_ n"], lambda w: lax.ppermute(w, "tp", [(0, 1), (1, 0)]), XW[1:], TP
+    ),
+    "a kernel on a partial sum": Program((X, W), OUT, lambda x, w: kernel(x @ w), XW, TP),
+    "random numbers of a key per shard": Program(
+        (F,),
+        Float[Array, "3"],
+        lambda x: jax.random.normal(jax.random.fold_in(jax.random.key(0), lax.axis_index("dp")), (3,)),
+        XW[:1],
+        DP,
+    ),
+    "a helper given a partial sum": Program(
+        (X, W, Float[Array, "n m"]),
+        Float[Array, "[b/dp] m"],
+        lambda x, w, v: helper(x @ w, v),
+        (numbers(B, K), numbers(K, 8), numbers(8, N)),
+        "argument 'x' varies over 'tp', which its annotation does not mention",
+    ),
+    "a check of a partial sum": Program(
+        (X, W),
+        OUT,
+        lambda x, w: summed(check(x @ w, "[b/dp] n"), "tp"),
+        XW,
+        "checked value varies over 'tp', which its annotation does not mention",
+    ),
+    "a weight that is sliced, not gathered": Program(
+        (F, Float[Array, "[e/dp] n"]),
+        OUT,
+        lambda x, w: helper(x, jnp.tile(w, (x.shape[1] // w.shape[0], 1))),
+        XW,
+        "argument 'w' varies over 'dp', which its annotation does not mention",
+    ),
+    "a pattern given a partial sum": Program(
+        (X, W),
+        Float[Array, "[b/dp]"],
+        lambda x, w: reduce(x @ w, "[b/dp] n -> [b/dp]", "sum"),
+        XW,
+        "the operand varies over 'tp', which the pattern does not mention",
+    ),
+    "a sum owed that was taken": Program(
+        (X, W),
+        OUT,
+        lambda x, w: summed(check(summed(x @ w, "tp"), "[b/dp] n +tp"), "tp"),
+        XW,
+        "checked value is the same on every shard of 'tp', but its annotation says '+tp'",
+    ),
+    "a sum owed of a constant": Program(
+        (F,),
+        Float[Array, "2"],
+        lambda x: summed(check(jnp.ones(2), "2 +dp"), "dp"),
+        XW[:1],
+        "checked value is the same on every shard of 'dp', but its annotation says '+dp'",
+    ),
+    "axes in another order": Program(
+        (Float[Array, "[b/dp,tp] d"],),
+        Float[Array, "[_/tp,dp] d"],
+        lambda x: x * 2,
+        (numbers(16, 4),),
+        "return value is split over 'dp', 'tp' in dim 0, but its annotation says split over 'tp', 'dp'",
+    ),
+    "the same of one row per shard": Program(
+        (Float[Array, "[b/dp,tp] d"],),
+        Float[Array, "[_/tp,dp] d"],
+        lambda x: x,
+        (numbers(8, 4),),
+        "return value is split over 'dp', 'tp' in dim 0, but its annotation says split over 'tp', 'dp'",
+    ),
+    "axes in another order in a check": Program(
+        (Float[Array, "[b/dp,tp] d"],),
+        Float[Array, "[b/dp,tp] d"],
+        lambda x: check(jnp.tanh(x), "[_/tp,dp] d"),
+        (numbers(16, 4),),
+        "checked value is split over 'dp', 'tp' in dim 0, but its annotation says split over 'tp', 'dp'",
+    ),
+    "gathered in another order": Program(
+        (Float[Array, "[b/dp,tp] d"],),
+        Float[Array, "d"],
+        lambda x: check(lax.all_gather(x, ("tp", "dp"), tiled=True), "_ d")[0],
+        (numbers(16, 4),),
+        "checked value was gathered over 'tp', 'dp' in dim 0, which is not the order of its shards",
+    ),
+    "a dim taken for another": Program(
+        (Float[Array, "[b/dp] [s/tp]"],),
+        Float[Array, "[_/tp] [_/dp]"],
+        lambda x: x,
+        (numbers(8, 8),),
+        "return value is split over 'dp' in dim 0, but its annotation says split over 'tp'",
+    ),
+    "rows taken for columns": Program(
+        (F,),
+        Float[Array, "_ [_/dp]"],
+        lambda x: x + 1,
+        (numbers(8, 4),),
+        "return value is split over 'dp' in dim 0, but its annotation says whole",
+    ),
+    "a product over two dims split differently": Program(
+        (Float[Array, "[b/dp] k"], Float[Array, "[c/tp] n"]),
+        Float[Array, "k n"],
+        lambda x, w: summed(x.T @ w),
+        (numbers(8, 6), numbers(4, 5)),
+        "dot_general takes contracted dim",
+    ),
+    "a product over axes in two orders": Program(
+        (Float[Array, "[b/dp,tp] k"], Float[Array, "[b/tp,dp] n"]),
+        Float[Array, "k n"],
+        lambda x, w: summed(x.T @ w),
+        (numbers(16, 6), numbers(16, 5)),
+        "dot_general takes contracted dim",
+    ),
+    "added to what it should be transposed for": Program(
+        (Float[Array, "[b/dp] [s/tp]"], Float[Array, "[s/tp] [b/dp]"]),
+        Float[Array, "[b/dp] [s/tp]"],
+        lambda x, y: x + y,
+        (numbers(8, 4), numbers(4, 8)),
+        "add takes dim 0 for the same, but they are split over 'dp' and split over 'tp'",
+    ),
+    "a loss summed over half the mesh": Program(
+        (X,), Float[Array, ""], lambda x: summed((x**2).sum(), "tp"), XW[:1], DP
+    ),
+    "a psum pattern over what does not vary": Program(
+        (F,),
+        Float[Array, "d"],
+        lambda x: psum(summed(x.sum(0), "dp"), "d +dp -> d"),
+        XW[:1],
+        "the operand is the same on every shard of 'dp'",
+    ),
+}

@@ -1,0 +1,145 @@
+"""Claims: what hints, checks and patterns state of a value, as an operation of the traced program.
+
+The operation is the identity: it keeps the value's type, and nothing of it is left when the program is
+lowered. Differentiation states it of the value and leaves the tangent alone; under ``jax.vmap`` the
+mapped dim is any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from jax.interpreters import ad, batching, mlir
+
+from .. import _jax
+from ..errors.failures import HintText
+from ..hints.scope import Region, Stated
+from ..notation.layout import Layout
+from ..notation.nodes import Dim as SpecDim
+from ..notation.nodes import Span
+from ..notation.sizes import Sizes, Subject
+from .facts import Names
+from .reader import CLAIM
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claim:
+    """What is stated of one value, and all that an error needs to tell.
+
+    Attributes:
+      parts: per dim its mesh axes, major to minor; None for a dim of which nothing is said.
+      spans: per dim where it stands in the text.
+      unreduced: mesh axes over which a sum is owed.
+      varying: those over which it may differ, with no more said.
+      spoken: those of which all this speaks.
+      stated: what was written, where, of what.
+    """
+
+    parts: tuple[tuple[str, ...] | None, ...]
+    spans: tuple[Span | None, ...]
+    unreduced: Names
+    varying: Names
+    spoken: Names
+    stated: Stated
+
+    @property
+    def alike(self) -> Names:
+        """The axes over which JAX types the value as varying, so that it has to be proven equal there."""
+        return self.stated.alike
+
+    @property
+    def is_assumed(self) -> bool:
+        return self.stated.is_assumed
+
+    @property
+    def region(self) -> Region:
+        return self.stated.region
+
+    @property
+    def function(self) -> str:
+        return self.stated.function
+
+    @property
+    def subject(self) -> Subject:
+        return self.stated.subject
+
+    @property
+    def text(self) -> HintText:
+        return self.stated.hint.text
+
+    @property
+    def sizes(self) -> Sizes:
+        return self.stated.sizes
+
+    @property
+    def sharded(self) -> Names:
+        return frozenset(axis for axes in self.parts if axes for axis in axes)
+
+    @property
+    def key(self) -> tuple[str, str, str, Names]:
+        """What is the same when the program is traced once more."""
+        return (self.function, str(self.subject), str(self.text), self.alike)
+
+
+def claim_of(stated: Stated, rank: int) -> Claim | None:
+    """What a hint claims of a value of that rank; None for one that names axes that there are not."""
+    hint, region = stated.hint, stated.region
+    layout = region.layout(hint)
+    if not isinstance(layout, Layout):
+        return None
+    held = frozenset(region.sizes)
+    parts: list[tuple[str, ...] | None] = []
+    spans: list[Span | None] = []
+    for dim, axes in zip(hint.spec.dims, layout.parts, strict=True):
+        if isinstance(dim, SpecDim):
+            parts.append(tuple(axis for axis in axes if axis in held))
+            spans.append(dim.span)
+        else:
+            count = rank - len(layout.parts) + 1
+            parts += [()] * count
+            spans += [dim.span] * count
+    spoken = region.watched | (layout.axes & held)
+    unreduced, varying = layout.unreduced & held, layout.varying & held
+    return Claim(tuple(parts), tuple(spans), unreduced, varying, spoken, stated)
+
+
+def state(x: Any, claim: Claim, is_kept: bool) -> Any:
+    """``x``, of which the program now says so.
+
+    Of a value that is being differentiated it is said of the value below: JAX takes long for an
+    operation without a rule of linearization, and the tangent has nothing to do with it.
+
+    Args:
+      is_kept: whether an operation stays in the program though nothing uses its result, as it does in
+        the body itself. In a loop or a call, of which a transformation keeps what is used, the value
+        goes through it; elsewhere it would be one value more to be saved for a gradient.
+    """
+    below = x
+    while (inner := _jax.primal(below)) is not None:
+        below = inner
+    if not _jax.is_tracer(below):
+        return x
+    stated = _primitive().bind(below, claim=claim, own=tuple(range(len(claim.parts))))
+    return x if is_kept or below is not x else stated
+
+
+@cache
+def _primitive() -> Any:
+    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
+    from jax.extend.core import Primitive
+
+    primitive = Primitive(CLAIM)
+    primitive.def_impl(lambda x, **_: x)
+    primitive.def_abstract_eval(lambda x, **_: x)
+    mlir.register_lowering(primitive, lambda _, x, **__: [x])
+    ad.primitive_jvps[primitive] = lambda primals, tangents, **what: (primitive.bind(*primals, **what), tangents[0])
+    ad.primitive_transposes[primitive] = lambda cotangent, x, **_: [cotangent]
+    batching.primitive_batchers[primitive] = _batch
+    return primitive
+
+
+def _batch(args: Any, at: Any, *, claim: Claim, own: tuple[int, ...]) -> Any:
+    own = tuple(dim + (dim >= at[0]) for dim in own)
+    return _primitive().bind(*args, claim=claim, own=own), at[0]

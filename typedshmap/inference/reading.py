@@ -1,0 +1,168 @@
+"""One region's reading: which claims wait for it, and the error for what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .. import _jax
+from ..errors import TypedShmapError, error_of
+from ..errors.failures import AtOdds, Failure, Varies
+from ..hints.memory import recall
+from ..hints.scope import Region, Stated
+from ..notation.sizes import NO_SIZES, Subject
+from .claims import Claim, claim_of, state
+from .facts import Fact, Names
+from .reader import CLAIM, Reader
+from .rules import RULES
+from .rules.calls import entering
+from .rules.odds import Odds
+from .verdicts import Judged, claim, contradiction
+
+_RULES = {**RULES, CLAIM: claim}
+_ALL = Subject("whole", "body")
+
+
+class Reading:
+    """What a region's body states, until the body is read.
+
+    A body that is traced a second time, under differentiation for instance, states nothing any more:
+    what JAX's types do not confirm must be among what was proven in the first.
+    """
+
+    def __init__(self, axes: Names) -> None:
+        self.axes = axes
+        self.waiting: list[Claim] = []
+        self.proven: set[tuple[Any, ...]] = set()
+        self.is_done = False
+        self.trace_state: object = None
+
+    def begin(self) -> None:
+        """Note the trace of the body, in which everything that is stated stays."""
+        self.trace_state = _jax.trace_state()
+
+    def state(self, value: Any, stated: Stated) -> Any:
+        """The value, of which that is stated now, unless it is known already."""
+        made = claim_of(stated, len(_jax.facts(value).shape))
+        if made is None or not _jax.is_tracer(value):
+            return value
+        if self.is_done:
+            self._require_proven(made)
+            return value
+        if _is_known(value, made):
+            return value
+        if made.alike:
+            self.waiting.append(made)
+        return state(value, made, _jax.trace_state() == self.trace_state)
+
+    @property
+    def unproven(self) -> list[str]:
+        """What waits to be found out, in words."""
+        axes = [", ".join(f"'{axis}'" for axis in made.region.sizes if axis in made.alike) for made in self.waiting]
+        return [
+            f"{made.subject.phrase} of {made.function} is equal over {over}, as {made.text} says"
+            for made, over in zip(self.waiting, axes, strict=True)
+        ]
+
+    def _require_proven(self, made: Claim) -> None:
+        if made.alike and made.key not in self.proven:
+            raise _unproven(made)
+
+
+def _is_known(value: Any, made: Claim) -> bool:
+    """Whether the same was stated of a value before, or an operation made it so."""
+    known = recall(value)
+    if known is None or made.is_assumed or not made.alike <= known.equal or not made.spoken <= known.spoken:
+        return False
+    return (known.parts, known.unreduced, known.varying) == (made.parts, made.unreduced, made.varying)
+
+
+def _unproven(made: Claim, place: str = "") -> TypedShmapError:
+    axes = tuple(axis for axis in made.region.sizes if axis in made.alike)
+    failure = Failure(Varies(axes, False), made.subject, made.text)
+    return _placed(made.region, made.function, failure, made.sizes, place)
+
+
+def read(reading: Reading, program: Any, results: Sequence[Stated | None], name: str, region: Region) -> None:
+    """Read a traced region, and raise the first thing that is wrong with it.
+
+    Args:
+      reading: what waits for it.
+      program: the program in which it stands.
+      results: what is claimed of its results.
+      name: the function that is its body.
+      region: the region.
+
+    Raises:
+      VaryingError, ShardingError: for a claim that contradicts what is known, with its place.
+    """
+    eqn = next((eqn for eqn in reversed(_jax.equations(program)) if eqn.primitive.name == "shard_map"), None)
+    if eqn is None:
+        return
+    params = eqn.params
+    axes = {axis: size for axis, size in region.held if axis in region.watched}
+    reader = Reader(axes, bool(params["check_vma"]), _RULES)
+    body, names = params["jaxpr"], frozenset(axes)
+    pairs = zip(params["in_specs"], body.invars, strict=True)
+    out = reader.read(body, [entering(spec, len(var.aval.shape), names) for spec, var in pairs])
+    _raise_first(reader.findings, reader, name, region)
+    _refuse_unproven(reading, reader, body)
+    for stated, var, fact in zip(results, body.outvars, out, strict=True):
+        made = claim_of(stated, len(var.aval.shape)) if stated is not None else None
+        if made is not None:
+            _judge_result(made, var, fact, body, reader)
+    reading.is_done = True
+
+
+def _raise_first(findings: Iterable[Any], reader: Reader, name: str, region: Region) -> None:
+    for found in findings:
+        if isinstance(found, Odds):
+            what = AtOdds(found.eqn.primitive.name, found.where, found.first, found.second)
+            failure = Failure(what, _ALL)
+            raise _placed(region, name, failure, NO_SIZES, _jax.place_of_equation(found.eqn))
+        if found.what is not None:
+            raise _error(found.claim, found.what, found.fact, found.eqn.invars[0].aval, found.eqn, reader)
+
+
+def _refuse_unproven(reading: Reading, reader: Reader, program: Any) -> None:
+    """Refuse what stands where the reading did not come, and note what it has proven.
+
+    What is no longer in the program, since nothing used it in a loop that is differentiated, is nothing any more.
+    """
+    seen = {id(found.claim) for found in reader.findings if isinstance(found, Judged)}
+    if any(id(stated) not in seen for stated in reading.waiting):
+        stands = {id(eqn.params["claim"]) for eqn in _jax.all_equations(program) if eqn.primitive.name == CLAIM}
+        for stated in reading.waiting:
+            if id(stated) in stands - seen:
+                raise _unproven(stated)
+    reading.proven.update(stated.key for stated in reading.waiting)
+
+
+def _judge_result(stated: Claim, var: Any, fact: Fact, body: Any, reader: Reader) -> None:
+    what = contradiction(stated, fact, var.aval.shape, reader)
+    if what is not None:
+        made = next((eqn for eqn in reversed(body.eqns) if any(out is var for out in eqn.outvars)), None)
+        raise _error(stated, what, fact, var.aval, made, reader)
+
+
+def _error(stated: Claim, what: object, fact: Fact, aval: Any, eqn: Any, reader: Reader) -> TypedShmapError:
+    failure = Failure(what, stated.subject, stated.text, _type_text(aval, fact, reader))
+    place = _jax.place_of_equation(eqn) if eqn is not None else ""
+    return _placed(stated.region, stated.function, failure, stated.sizes, place)
+
+
+def _placed(region: Region, function: str, failure: Failure, sizes: Any, place: str) -> TypedShmapError:
+    return error_of(region.report(function, (failure,), sizes, place))
+
+
+def _type_text(aval: Any, fact: Fact, reader: Reader) -> str:
+    """A value's type in JAX's notation; under ``check_vma=False`` with what was inferred."""
+    text = _jax.aval_text(aval)
+    if reader.is_typed:
+        return text
+    marks = [
+        f"{letter}:{axes[0] if len(axes) == 1 else '(' + ','.join(axes) + ')'}"
+        for letter, names in (("V", fact.varying), ("U", fact.owed))
+        if (axes := [axis for axis in reader.sizes if axis in names])
+    ]
+    return f"{text}{{{', '.join(marks)}}}" if marks else text

@@ -1,0 +1,177 @@
+"""Collectives: what they make equal, and which dims they gather, scatter and exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from ..facts import NONE, UNKNOWN, WHOLE, Dim, Fact, Names
+from ..reader import Reader
+
+
+def _axes(eqn: Any, reader: Reader) -> tuple[str, ...]:
+    """The mesh axes of a collective that this region made manual, in the order in which it names them."""
+    names = eqn.params.get("axis_name", eqn.params.get("axes", ()))
+    names = names if isinstance(names, (tuple, list)) else (names,)
+    return tuple(name for name in names if isinstance(name, str) and name in reader.axes)
+
+
+def _is_grouped(eqn: Any) -> bool:
+    return eqn.params.get("axis_index_groups") is not None
+
+
+def _mixed(fact: Fact, axes: tuple[str, ...]) -> Names:
+    """Where shards may differ that were picked out of all along some axes, as one: over all of these if over any."""
+    varying = fact.varying | fact.owed
+    return varying if varying.isdisjoint(axes) else varying.union(axes)
+
+
+def _without(dim: Dim, axes: Names) -> Dim:
+    """A dim after its shards over some axes were added, or after one of them was chosen."""
+    if not dim.axes or axes.isdisjoint(dim.axes):
+        return dim
+    return WHOLE if axes.issuperset(dim.axes) else UNKNOWN
+
+
+def total(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """A sum, maximum or minimum over all shards: equal on all of them."""
+    axes = frozenset(_axes(eqn, reader))
+    if _is_grouped(eqn):
+        return [Fact(_mixed(fact, _axes(eqn, reader)), NONE, fact.dims) for fact in facts]
+    kept = [_after(eqn.primitive.name, fact) for fact in facts]
+    return [
+        Fact(fact.varying - axes, fact.owed - axes, tuple(_without(dim, axes) for dim in fact.dims)) for fact in kept
+    ]
+
+
+def _after(name: str, fact: Fact) -> Fact:
+    """A fact of which a maximum over some axes makes that over the others nothing is owed any more."""
+    return fact if "sum" in name or not fact.owed else Fact(fact.varying | fact.owed, NONE, fact.dims)
+
+
+def gather(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """Shards put side by side: equal on all of them."""
+    fact, axes = facts[0], _axes(eqn, reader)
+    at = eqn.params["all_gather_dimension"]
+    dims = [_without(dim, frozenset(axes)) for dim in fact.dims]
+    if eqn.params["tiled"]:
+        dims[at] = gathered(fact.dims[at], axes) if not _is_grouped(eqn) else UNKNOWN
+    else:
+        dims.insert(at, WHOLE)
+    varying = _mixed(fact, axes) if _is_grouped(eqn) else (fact.varying | fact.owed) - frozenset(axes)
+    return [Fact(varying, NONE, tuple(dims))]
+
+
+def gathered(dim: Dim, axes: tuple[str, ...]) -> Dim:
+    """A dim after a gather along it."""
+    if dim.axes is None or not axes:
+        return dim
+    count = len(axes)
+    if dim.axes[-count:] == axes:
+        return dim.over(dim.axes[:-count])
+    if sorted(dim.axes[-count:]) == sorted(axes):
+        return Dim(None, gathered=axes)
+    return WHOLE if not dim.axes else UNKNOWN
+
+
+def scatter(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """A sum over all shards, of which each keeps a part."""
+    fact, axes = facts[0], _axes(eqn, reader)
+    at, summed = eqn.params["scatter_dimension"], frozenset(axes)
+    before = fact.dims[at]
+    dims = [_without(dim, summed) for dim in fact.dims]
+    is_plain = eqn.params["tiled"] and not _is_grouped(eqn) and before.axes is not None
+    if not eqn.params["tiled"]:
+        del dims[at]
+    elif is_plain and summed.isdisjoint(before.axes or ()):
+        dims[at] = before.over((*(before.axes or ()), *axes))
+    else:
+        dims[at] = UNKNOWN
+    return [Fact(fact.varying | fact.owed | summed, NONE, tuple(dims))]
+
+
+def exchange(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """One dim is put together, another is split."""
+    fact, axes, params = facts[0], _axes(eqn, reader), eqn.params
+    to, at = params["split_axis"], params["concat_axis"]
+    rank = len(eqn.outvars[0].aval.shape)
+    varying = fact.varying | fact.owed | frozenset(axes)
+    if not params["tiled"] or to == at or _is_grouped(eqn) or len(fact.dims) != rank:
+        return [Fact(varying, NONE, (UNKNOWN,) * rank)]
+    dims = [_without(dim, frozenset(axes)) for dim in fact.dims]
+    before, after = fact.dims[at], fact.dims[to]
+    is_known = before.axes is not None and after.axes is not None and before.axes[-len(axes) :] == axes
+    dims[at] = before.over((before.axes or ())[: -len(axes)]) if is_known else UNKNOWN
+    dims[to] = after.over((*(after.axes or ()), *axes)) if is_known else UNKNOWN
+    return [Fact(varying, NONE, tuple(dims))]
+
+
+def permute(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """Shards sent on: what is equal on all of them stays so where every one receives.
+
+    Along several axes at once a dim may come to be split over them in another order.
+    """
+    fact, axes = facts[0], _axes(eqn, reader)
+    varying = fact.varying | fact.owed
+    if not varying.issuperset(axes):
+        varying |= _parted(eqn.params["perm"], {axis: reader.sizes[axis] for axis in axes}, varying)
+    dims = fact.dims
+    if len(axes) > 1:
+        dims = tuple(dim if dim.axes is None or set(axes).isdisjoint(dim.axes) else UNKNOWN for dim in dims)
+    return [Fact(varying, NONE, dims)]
+
+
+def _parted(perm: Any, sizes: Mapping[str, int], varying: Names) -> Names:
+    """The axes along which what is sent on comes from shards that differ, or to some and not to others."""
+    sources: dict[int, object] = {to: _class_of(at, sizes, varying) for at, to in perm}
+    count, stride, found = prod(sizes.values()), prod(sizes.values()), set[str]()
+    for axis, size in sizes.items():
+        stride //= size
+        if any(sources.get(at) != sources.get(at - at // stride % size * stride) for at in range(count)):
+            found.add(axis)
+    return frozenset(found)
+
+
+def _class_of(place: int, sizes: Mapping[str, int], varying: Names) -> tuple[int, ...]:
+    """Where a shard stands along the axes over which it differs."""
+    found: list[int] = []
+    for axis, size in reversed(sizes.items()):
+        if axis in varying:
+            found.append(place % size)
+        place //= size
+    return tuple(found)
+
+
+def resharded(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """This library's own ``reshard``, whose plan says where the value came from and where it went."""
+    source, target, fact = eqn.params["source"], eqn.params["target"], facts[0]
+    gone = (source.sharded | source.owed) - target.sharded - target.owed
+    varying = ((fact.varying | fact.owed) - gone) | (target.sharded & reader.axes)
+    owed = target.owed & varying
+    lead = fact.dims[: len(fact.dims) - len(target.parts)]
+    dims = (Dim(tuple(axis for axis in axes if axis in reader.axes)) for axes in target.parts)
+    return [Fact(varying - owed, owed, (*lead, *dims))]
+
+
+def index(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """A shard's own place."""
+    return [Fact(frozenset(_axes(eqn, reader)), NONE, ())]
+
+
+def owe(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """What varies, typed as an addend."""
+    axes = frozenset(_axes(eqn, reader))
+    return [Fact(fact.varying - axes, fact.owed | (fact.varying & axes), fact.dims) for fact in facts]
+
+
+RULES = {
+    **dict.fromkeys(("psum", "psum2", "psum_invariant", "unreduced_psum", "pmax", "pmin"), total),
+    **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), gather),
+    **dict.fromkeys(("reduce_scatter", "unreduced_reduce_scatter"), scatter),
+    "all_to_all": exchange,
+    "ppermute": permute,
+    "axis_index": index,
+    "reshard_shards": resharded,
+    **dict.fromkeys(("vary_unreduced_cast", "vary_unreduced_cast_p"), owe),
+}

@@ -1,0 +1,92 @@
+"""Operations that go element by element, and how sums that are owed pass through operations that are linear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..facts import NONE, UNKNOWN, WHOLE, Dim, Fact, Names, are_at_odds, meet, settled, varying_of
+from ..reader import Reader
+from .odds import Odds
+
+
+def words(text: str) -> list[str]:
+    """A table of names, to be read."""
+    return text.split()
+
+
+UNARY = words(
+    "abs acos acosh asin asinh atan atanh bessel_i0e bessel_i1e cbrt ceil clz conj cos cosh digamma erf "
+    "erf_inv erfc exp exp2 expm1 floor imag integer_pow is_finite lgamma log log1p log2 logistic name not "
+    "one_minus_square population_count real reduce_precision round rsqrt sign sin sinh sqrt square "
+    "stop_gradient tan tanh copy copy_p convert_element_type neg bitcast_convert_type pvary preduced "
+    "reduced_vary_cast cumsum cumprod cummax cummin cumlogsumexp polynomial optimization_barrier "
+    "device_put sharding_constraint layout_constraint"
+)
+NARY = words(
+    "add add_any and atan2 clamp complex div eq eq_to ge gt igamma igamma_grad_a igammac le le_to lt "
+    "lt_to max min mul ne nextafter or polygamma pow regularized_incomplete_beta rem select_n shift_left "
+    "shift_right_arithmetic shift_right_logical sub xor zeta threefry2x32 mul_add"
+)
+_LINEAR = frozenset(["add", "add_any", "sub"])
+_PRODUCTS = frozenset(["mul", "dot_general", "conv_general_dilated"])
+_PASSING = frozenset(
+    words(
+        "neg copy copy_p convert_element_type real imag conj broadcast_in_dim reshape transpose squeeze slice "
+        "rev reduce_sum cumsum name pvary ppermute all_to_all all_gather optimization_barrier split"
+    )
+)
+
+
+def owed_after(name: str, facts: Sequence[Fact]) -> tuple[Names, Names]:
+    """Where a result varies, and where its sum is owed, by what the operation does to sums."""
+    varying = varying_of(facts)
+    at = next((at for at, fact in enumerate(facts) if fact.owed), None)
+    if at is None:
+        return varying, NONE
+    owed = facts[at].owed
+    if name in _PASSING or (name in _LINEAR and all(fact.owed == owed for fact in facts)):
+        return varying - owed, owed
+    if name in _PRODUCTS or (name == "div" and at == 0):
+        kept = owed - varying_of([*facts[:at], *facts[at + 1 :]])
+        return varying - kept, kept
+    return varying, NONE
+
+
+def unary(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """One result per operand, of the same shape."""
+    if facts and facts[0].owed and not reader.is_typed:
+        varying, owed = owed_after(eqn.primitive.name, facts[:1])
+        facts = [Fact(varying, owed, facts[0].dims), *facts[1:]]
+    found = facts[: len(eqn.outvars)]
+    same = all(len(var.aval.shape) == len(fact.dims) for var, fact in zip(eqn.outvars, found, strict=True))
+    return found if same else [_loosened(fact, var) for fact, var in zip(found, eqn.outvars, strict=True)]
+
+
+def _loosened(fact: Fact, var: Any) -> Fact:
+    return fact.lying([UNKNOWN] * len(var.aval.shape))
+
+
+def nary(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """Operands of one shape, or scalars; a dim of size 1 goes with any other."""
+    varying, owed = owed_after(eqn.primitive.name, facts)
+    shape = eqn.outvars[0].aval.shape
+    first = facts[0]
+    if len(first.dims) == len(shape) and all(fact.dims == first.dims for fact in facts[1:]):
+        dims = first.dims
+    else:
+        shapes = [atom.aval.shape for atom in eqn.invars]
+        dims = settled([_along(reader, eqn, at, size, shapes, facts) for at, size in enumerate(shape)])
+    return [Fact(varying, owed, dims)] * len(eqn.outvars)
+
+
+def _along(reader: Reader, eqn: Any, at: int, size: int, shapes: list[Any], facts: list[Fact]) -> Dim:
+    rank, dim = len(eqn.outvars[0].aval.shape), WHOLE
+    for index, fact in enumerate(facts):
+        if len(shapes[index]) != rank or shapes[index][at] != size:
+            continue
+        other = fact.dims[at]
+        if size > 1 and are_at_odds(dim, other):
+            reader.findings.append(Odds(eqn, f"dim {at}", dim.axes or (), other.axes or ()))
+        dim = meet(dim, other)
+    return dim

@@ -1,0 +1,231 @@
+"""Operations that move, cut or put together dims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ..facts import UNKNOWN, WHOLE, Dim, Fact, meet, settled, varying_of
+from ..reader import Reader
+from .pointwise import owed_after
+
+
+def _moved(reader: Reader, eqn: Any, facts: list[Fact], dims: Sequence[Dim]) -> list[Fact]:
+    """One result that lies so; its shards differ as the operands do."""
+    if len(facts) == 1 and not facts[0].owed:
+        return [Fact(facts[0].varying, facts[0].owed, tuple(dims))]
+    varying, owed = owed_after(eqn.primitive.name, facts)
+    return [Fact(varying, owed, settled(dims))]
+
+
+def _cut(dim: Dim) -> Dim:
+    """A dim of which a part is taken: of a whole one any shard has the same part, of another not known which."""
+    return WHOLE if dim == WHOLE else UNKNOWN
+
+
+def broadcast_in_dim(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """New dims are whole; one that grows from size 1 is the same all along."""
+    shape, sizes = eqn.params["shape"], eqn.invars[0].aval.shape
+    dims = [WHOLE] * len(shape)
+    for at, to in enumerate(eqn.params["broadcast_dimensions"]):
+        dims[to] = facts[0].dims[at] if sizes[at] == shape[to] else WHOLE
+    return _moved(reader, eqn, facts[:1], dims)
+
+
+def transpose(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """The same dims in another order."""
+    return _moved(reader, eqn, facts, [facts[0].dims[at] for at in eqn.params["permutation"]])
+
+
+def squeeze(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """Dims of size 1 that go."""
+    rank = len(facts[0].dims)
+    gone = {at % rank for at in eqn.params["dimensions"]}
+    return _moved(reader, eqn, facts, [dim for at, dim in enumerate(facts[0].dims) if at not in gone])
+
+
+def reshape(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """Groups of dims, each by itself."""
+    before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    if eqn.params.get("dimensions") is not None:
+        return _moved(reader, eqn, facts[:1], [UNKNOWN] * len(after))
+    return _moved(reader, eqn, facts[:1], reshaped(facts[0].dims, before, after))
+
+
+def reshaped(dims: Sequence[Dim], before: Sequence[int], after: Sequence[int]) -> list[Dim]:
+    """The dims after a reshape: each group of dims that becomes another group, by itself.
+
+    Where one dim becomes several its axes stay on the most major, loosely.
+    """
+    if prod(before) == 0:
+        return [UNKNOWN] * len(after)
+    found: list[Dim] = []
+    start = end = 0
+    at = 0
+    while at < len(after) or start < len(before):
+        end, to = _group(before, after, start, at)
+        if end == start and found and found[-1].is_split:
+            found[-1] = found[-1]._replace(is_loose=True)
+        found += _regrouped(dims[start:end], before[start:end], after[at:to])
+        start, at = end, to
+    return found
+
+
+def _group(before: Sequence[int], after: Sequence[int], start: int, at: int) -> tuple[int, int]:
+    """The ends of the smallest groups of dims, from two places on, that hold as many elements."""
+    if start < len(before) and at < len(after) and before[start] == after[at]:
+        return start + 1, at + 1
+    end, to, held, made = start, at, 1, 1
+    while end < len(before) and before[end] == 1:
+        end += 1
+    while to < len(after) and after[to] == 1:
+        to += 1
+    if end > start or to > at:
+        return _group_of_ones(start, end, at, to)
+    while held != made or end == start:
+        if held <= made and end < len(before):
+            held, end = held * before[end], end + 1
+        else:
+            made, to = made * after[to], to + 1
+    return end, to
+
+
+def _group_of_ones(start: int, end: int, at: int, to: int) -> tuple[int, int]:
+    """Dims of size 1 that go or come, by themselves."""
+    return (end, at) if end > start else (start, to)
+
+
+def _regrouped(dims: Sequence[Dim], before: Sequence[int], after: Sequence[int]) -> list[Dim]:
+    """One group: an axis stays on its most major dim, if it was there; what is only claimed is not followed."""
+    if len(dims) == len(after) == 1:
+        return list(dims)
+    if not after or all(dim == WHOLE for dim in dims):
+        return [WHOLE] * len(after)
+    major = dims[0]
+    if major.is_taught or not major.is_split or before[0] == 1 or after[0] == 1 or any(d != WHOLE for d in dims[1:]):
+        return [UNKNOWN] * len(after)
+    return [major._replace(is_loose=major.is_loose or len(after) > 1), *[WHOLE] * (len(after) - 1)]
+
+
+def rev(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """A split dim that is turned is turned on each shard."""
+    turned = eqn.params["dimensions"]
+    return _moved(reader, eqn, facts, [_cut(dim) if at in turned else dim for at, dim in enumerate(facts[0].dims)])
+
+
+def resized(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """Slices and pads: a dim that keeps its size is the same; of one that does not, a part is taken."""
+    before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    sizes = zip(facts[0].dims, before, after, strict=True)
+    return _moved(reader, eqn, facts, [dim if a == b else _cut(dim) for dim, a, b in sizes])
+
+
+def dynamic_slice(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """As a slice, but where the start may differ a part of a whole dim may be any part."""
+    before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    is_same = not varying_of(facts[1:])
+    dims = [
+        dim if a == b else _cut(dim) if is_same else UNKNOWN
+        for dim, a, b in zip(facts[0].dims, before, after, strict=True)
+    ]
+    return _moved(reader, eqn, facts, dims)
+
+
+def written_into(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """Scatters and updates in place: the result lies as what is written into."""
+    return [Fact(varying_of(facts), frozenset(), facts[0].dims)]
+
+
+def concatenate(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """Along a split dim, the parts of the shards stand between each other."""
+    along, dims = eqn.params["dimension"], list(facts[0].dims)
+    for fact in facts[1:]:
+        dims = [meet(a, b) for a, b in zip(dims, fact.dims, strict=True)]
+    if len(facts) > 1:
+        dims[along] = WHOLE if all(fact.dims[along] == WHOLE for fact in facts) else UNKNOWN
+    varying, _ = owed_after("concatenate", facts)
+    return [Fact(varying, frozenset(), settled(dims))]
+
+
+def stack(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """A dim more, which is whole."""
+    dims = list(facts[0].dims)
+    for fact in facts[1:]:
+        dims = [meet(a, b) for a, b in zip(dims, fact.dims, strict=True)]
+    dims.insert(eqn.params["axis"], WHOLE)
+    return [Fact(varying_of(facts), frozenset(), settled(dims))]
+
+
+def split(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """A split dim is cut on each shard."""
+    along = eqn.params["axis"]
+    dims = [_cut(dim) if at == along else dim for at, dim in enumerate(facts[0].dims)]
+    return _moved(reader, eqn, facts, dims) * len(eqn.outvars)
+
+
+def reduction(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """The dims that are left."""
+    gone, count = eqn.params["axes"], len(eqn.outvars)
+    dims = [dim for at, dim in enumerate(facts[0].dims) if at not in gone]
+    return _moved(reader, eqn, facts[:count] if count > 1 else facts, dims) * count
+
+
+def sort(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """A split dim is sorted on each shard."""
+    along, varying = eqn.params["dimension"], varying_of(facts)
+    dims = facts[0].dims
+    for fact in facts[1:]:
+        dims = tuple(meet(a, b) for a, b in zip(dims, fact.dims, strict=True))
+    lying = settled([_cut(dim) if at == along else dim for at, dim in enumerate(dims)])
+    return [Fact(varying, frozenset(), lying)] * len(eqn.outvars)
+
+
+def top_k(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """Of a split dim, the largest on each shard."""
+    along = eqn.params.get("axis", len(facts[0].dims) - 1) % len(facts[0].dims)
+    dims = [_cut(dim) if at == along else dim for at, dim in enumerate(facts[0].dims)]
+    return [Fact(varying_of(facts), frozenset(), tuple(dims))] * len(eqn.outvars)
+
+
+def gather(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """A dim that is taken whole lies as it did, one that the indices bring as theirs."""
+    numbers, operand, indices = eqn.params["dimension_numbers"], facts[0], facts[1]
+    sizes, shape = eqn.params["slice_sizes"], eqn.invars[0].aval.shape
+    gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    kept = [at for at in range(len(shape)) if at not in gone]
+    taken = iter(operand.dims[at] if sizes[at] == shape[at] else UNKNOWN for at in kept)
+    brought = iter(indices.dims[:-1])
+    rank = len(eqn.outvars[0].aval.shape)
+    dims = [next(taken) if at in numbers.offset_dims else next(brought) for at in range(rank)]
+    return [Fact(varying_of(facts), frozenset(), settled(dims))]
+
+
+def iota(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """The same numbers on every shard."""
+    varying = varying_of(facts)
+    return [Fact(varying, frozenset(), (WHOLE,) * len(eqn.outvars[0].aval.shape))]
+
+
+RULES = {
+    "broadcast_in_dim": broadcast_in_dim,
+    "transpose": transpose,
+    "squeeze": squeeze,
+    "reshape": reshape,
+    "rev": rev,
+    "slice": resized,
+    "pad": resized,
+    "dynamic_slice": dynamic_slice,
+    "dynamic_update_slice": written_into,
+    "concatenate": concatenate,
+    "stack": stack,
+    "split": split,
+    "sort": sort,
+    "top_k": top_k,
+    "gather": gather,
+    "iota": iota,
+    **dict.fromkeys(("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max", "scatter_add",
+                     "scatter_sub", "scatter-sub"), written_into),
+    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor",
+                     "argmax", "argmin"), reduction),
+}  # fmt: skip
