@@ -1,0 +1,609 @@
+"""Where the fuzz tests draw from: values, hints, patterns, meshes and options, most of them wrong.
+
+Each pool is made once; a draw is a name for the report of a failure, and the thing.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import decimal
+import fractions
+import functools
+import random
+import typing
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import typedshmap
+from typedshmap import Array, Bool, Float, Float32, Int, Key, PyTree, Shaped, Stacked
+
+Named = dict[str, Any]
+
+
+# Strings
+
+TOKENS = """
+4 -1 0 00 1 99999999999999999999 b s _ _x ... *r *r *_ #b #4 #... n=4 =4 n= n=b d+1 2*d n//2 n/2 n%0 n//0 2**k
+2**99999 9**9**9**9 -d --d +d (d) ((d)) min(a,b) min() max(a) abs(d) {x} {self.a} {x[0]} {x.shape[0]} {x['a']} {
+} {} {x {x.} {x[} {__import__('os')} ?n ?4 ?... [b/dp] [b/dp,tp] [b/tp] [s/tp] [b/] [/dp] [/] [] [b] [[b/dp]/tp]
+[_/tp] [4/tp] [.../dp] [*r/dp] [#b/dp] [b/zz] [b/(dp,tp)] [b/dp,dp] [b/dp [b/ dp] b/dp] b/dp b!dp +dp -tp ~dp
++tp ~tp + - ~ +zz ++dp ~dp~tp -> => (a b) ( ) (( )) [(a b)/tp] [(a b)/dp,tp] (b (a s)) 1 , . : ; ' " \\ % %s {0}
+lambda None True \xe9 \u65e5\u672c \U0001d51f \xb2 \x00 \ufeff a.b a-b b, b,s b:dp @ $ ! ? # * / // ** & | ^ `
+dp tp
+""".split()  # noqa: SIM905 (a hundred items would be a hundred lines)
+SPECS = [
+    "", "b", "b s", "[b/dp] s", "[b/dp] [s/tp]", "[b/dp,tp] s", "b s +tp", "[b/dp] s ~tp", "... [s/tp]", "*r s",
+    "8 16", "b b", "b 2*b", "b+1 s-1", "[2*k/dp] _", "#b s", "n=8 m=16", "{x} s", "?n s", "[8/dp] {self.n}",
+    "b//2 s", "min(b,s) s", "[b-1/dp] s", "b/dp s",
+]  # fmt: skip
+PATTERNS = [
+    "b s -> s b", "[b/dp] s -> s [b/dp]", "[b/dp] s -> b s", "b s -> b", "b s -> (b s)", "b (h d) -> b h d",
+    "[b/dp] [s/tp] -> [b/dp] s", "[b/dp] s +tp -> [b/dp] s", "b s, s f -> b f", "[b/dp] [m/tp], [m/tp] f -> [b/dp] f",
+    "... s -> ...", "b s -> b s 1", "b s -> r b s", "[s/tp] h -> s [h/tp]", "dp", "tp", "[b/dp] s", "s ~dp -> s",
+    "[v/tp] m, [b/dp] s -> [b/dp] s m", "v m, b -> b m", "b ... -> ... b", "[(b s)/dp] -> [b/dp] s", "", "->",
+]  # fmt: skip
+HARD_STRINGS = [
+    "(" * 3000 + "b" + ")" * 3000, "-" * 5000 + "b", "[" * 2000, "b+" * 3000 + "b", "b " * 3000, "min(" * 2000 + "b",
+    "{" + "x[" * 2000, "{x[" + "9" * 5000 + "]}", "2**" * 2000 + "2", "9" * 5000, "b" * 100_000,
+    "_" * 500, "\n\t ", "\ud800", "b\u200bs",
+]  # fmt: skip
+
+
+def spoiled(draw: random.Random, pool: Sequence[str]) -> str:
+    """A string of a pool, with characters or tokens taken away, doubled, swapped or put in."""
+    text = draw.choice(pool)
+    for _ in range(draw.randint(0, 3)):
+        at = draw.randint(0, len(text))
+        edit = draw.randrange(4)
+        if edit == 0:
+            text = text[:at] + text[at + 1 :]
+        elif edit == 1:
+            text = text[:at] + draw.choice("[](){}/,+-~*#?=_.> 0bsdtp") + text[at:]
+        elif edit == 2:
+            text = f"{text[:at]} {draw.choice(TOKENS)} {text[at:]}"
+        else:
+            text = text[at:] + text[:at]
+    return text
+
+
+def string(draw: random.Random, pool: Sequence[str] = SPECS) -> str:
+    """A pattern or the dims of a hint: right, spoiled, or made of tokens."""
+    kind = draw.randrange(20)
+    if kind < 3:
+        return draw.choice(pool)
+    if kind < 12:
+        return spoiled(draw, pool)
+    if kind == 12:
+        return draw.choice(HARD_STRINGS)
+    return " ".join(draw.choice(TOKENS) for _ in range(draw.randint(1, 5)))
+
+
+# Values
+
+
+class Own(Exception):
+    """What a body, a callback, or a hostile object of a user raises."""
+
+
+class NoShape:
+    """Something that says that it is an array, and is none."""
+
+    dtype = "float32"
+    shape = None
+
+
+class OddShape:
+    dtype = np.dtype(np.float32)
+    shape = ("a", -1)
+    ndim = 2
+    sharding = "nowhere"
+
+
+class Raises:
+    """Whatever is asked of it, it raises."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Own(name)
+
+    def __eq__(self, other: object) -> bool:
+        raise Own("==")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        raise Own("bool")
+
+    def __len__(self) -> int:
+        raise Own("len")
+
+    def __iter__(self) -> Any:
+        raise Own("iter")
+
+
+class Dim(typing.NamedTuple):
+    a: Any
+    n: Any = 3
+
+
+@dataclasses.dataclass
+class NoTree:
+    a: Any
+    n: int = 3
+
+
+def values(mesh: Mesh) -> Named:
+    """Values to check, place and compute with, few of which are right anywhere."""
+    x = np.arange(128, dtype=np.float32).reshape(8, 16)
+    few = Mesh(np.array(jax.devices()[4:8]).reshape(2, 2), ("dp", "tp"))
+    explicit = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * 2)
+    deleted = jnp.asarray(x) + 1
+    deleted.delete()
+    found = {
+        "f32[8,16]": x,
+        "f32[8,16] of JAX": jnp.asarray(x),
+        "f32[6,16]": x[:6],
+        "f32[16,32]": np.ones((16, 32), np.float32),
+        "f32[8]": x[:, 0],
+        "f32[]": np.float32(1),
+        "f32[0,16]": x[:0],
+        "f32[1,1,1,1,1,1,1,1]": np.ones((1,) * 8, np.float32),
+        "NaN": np.full((8, 16), np.nan, np.float32),
+        "inf": float("inf"),
+        "f64": x.astype(float),
+        "f16": x.astype(np.float16),
+        "bf16": jnp.asarray(x, jnp.bfloat16),
+        "f8": jnp.ones((8, 16), jnp.float8_e4m3fn),
+        "i4": jnp.ones((8, 16), jnp.int4),
+        "i32": x.astype(np.int32),
+        "i64": x.astype(np.int64),
+        "u8": x.astype(np.uint8),
+        "bool": x > 3,
+        "c64": x.astype(np.complex64),
+        "objects": np.array([[None, "a"], [1, object()]], dtype=object),
+        "strings": np.array(["a", "bc"]),
+        "bytes": np.array([b"a", b"bc"]),
+        "dates": np.array(["2020-01-01"], dtype="datetime64[D]"),
+        "records": np.zeros(8, dtype=[("a", "f4"), ("b", "i4")]),
+        "masked": np.ma.masked_array(x, mask=x > 5),
+        "recarray": np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f4")]),
+        "swapped": x.astype(">f4"),
+        "strided": x[::2, ::-3],
+        "broadcast": np.broadcast_to(np.float32(1), (8, 16)),
+        "read only": np.frombuffer(b"\0" * 512, np.float32).reshape(8, 16),
+        "key": jax.random.key(0),
+        "keys": jax.random.split(jax.random.key(0), 8),
+        "raw key": jax.random.PRNGKey(0),
+        "on device 3": jax.device_put(x, jax.devices()[3]),
+        "on the mesh": jax.device_put(x, NamedSharding(mesh, P("dp", None))),
+        "on the mesh otherwise": jax.device_put(x, NamedSharding(mesh, P("tp", "dp"))),
+        "on a smaller mesh": jax.device_put(x, NamedSharding(few, P("dp"))),
+        "on Explicit axes": jax.device_put(x, NamedSharding(explicit, P("dp", "tp"))),
+        "deleted": deleted,
+        "struct": jax.ShapeDtypeStruct((8, 16), np.float32),
+        "struct on the mesh": jax.ShapeDtypeStruct((8, 16), np.float32, sharding=NamedSharding(mesh, P("dp"))),
+        "None": None,
+        "3": 3,
+        "2**70": 2**70,
+        "-2**70": -(2**70),
+        "10**5000": 10**5000,
+        "True": True,
+        "1.5": 1.5,
+        "1j": 1j,
+        "text": "text",
+        "long text": "text " * 1000,
+        "lone surrogate": "\ud800",
+        "b''": b"",
+        "()": (),
+        "[]": [],
+        "{}": {},
+        "list of arrays": [x, x],
+        "list of lists": [[1.0, 2.0], [3.0]],
+        "tuple": (x, 3, None),
+        "dict": {"a": x, "b": x[:6]},
+        "dict of mixed keys": {"a": x, 1: x, None: x},
+        "nested": {"a": [x, (x, {"b": None})]},
+        # No list that holds itself: where JAX flattens one, it spoils the interpreter's count of recursions.
+        "deep": functools.reduce(lambda inner, _: [inner], range(200), x),
+        "set": {1, 2},
+        "range": range(3),
+        "deque": collections.deque([x]),
+        "OrderedDict": collections.OrderedDict(a=x),
+        "defaultdict": collections.defaultdict(list, a=x),
+        "Counter": collections.Counter("aab"),
+        "Decimal": decimal.Decimal("1.5"),
+        "Fraction": fractions.Fraction(1, 3),
+        "object()": object(),
+        "a class": NoShape,
+        "no shape": NoShape(),
+        "odd shape": OddShape(),
+        "raises": Raises(),
+        "NamedTuple": Dim(x),
+        "dataclass": NoTree(x),
+        "function": len,
+        "lambda": lambda *args: args,
+        "partial": functools.partial(len, x),
+        "module": np,
+        "memoryview": memoryview(x[0]),
+        "dtype": np.dtype("f4"),
+        "np.float32": np.float32,
+        "void": np.void(b"abc"),
+        "np.str_": np.str_("a"),
+        "Mesh": mesh,
+        "PartitionSpec": P("dp"),
+        "device": jax.devices()[0],
+        "Ellipsis": ...,
+        "NotImplemented": NotImplemented,
+        "slice": slice(3),
+        "a hint": Float[Array, "b"],
+        "exception": ValueError("no"),
+    }
+    return found
+
+
+# Hints
+
+
+T = TypeVar("T")
+Bounded = TypeVar("Bounded", bound=Float[Array, "b"])
+Either = TypeVar("Either", Float[Array, "b"], Int[Array, "b"])
+
+
+class Layer(NamedTuple):
+    w: Float[Array, "m [f/tp]"]
+    n: int = 3
+
+
+class Batch(TypedDict, total=False):
+    x: Float[Array, "[b/dp] s"]
+    y: Int[Array, "b"]
+
+
+@dataclasses.dataclass
+class Unregistered:
+    w: Float[Array, "m f"]
+
+
+class Chain(NamedTuple):
+    w: Float[Array, "b"]
+    rest: Chain | None
+
+
+class Missing(NamedTuple):
+    w: Undefined  # type: ignore[name-defined]
+
+
+class Broken(NamedTuple):
+    w: Float[Array, "[b"]
+
+
+class Meta(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise Own(name)
+
+
+class Hostile(metaclass=Meta):
+    pass
+
+
+HINTS: Named = {
+    "Float b s": Float[Array, "b s"],
+    "Float [b/dp] s": Float[Array, "[b/dp] s"],
+    "Float [b/dp] [s/tp]": Float32[Array, "[b/dp] [s/tp]"],
+    "Float zz": Float[Array, "[b/zz] s"],
+    "Float +tp": Float[Array, "[b/dp] s +tp"],
+    "Float -tp": Float[Array, "[b/dp] s -tp"],
+    "Float ~dp": Float[Array, "b s ~dp"],
+    "Float P": Float[Array, "b s", P("dp", "tp")],
+    "Float *r": Float[Array, "*r s"],
+    "Float expression": Float[Array, "b//0 s-20"],
+    "Float power": Float[Array, "2**99999 9**9**9**9"],
+    "Float argument": Float[Array, "{x} {self.a[3]}"],
+    "Float unbound": Float[Array, "q+1 q-1"],
+    "Float ?n": Float[Array, "?n"],
+    "Int b": Int[Array, "b"],
+    "Bool": Bool[Array, "..."],
+    "Key": Key[Array, ""],
+    "Any array": Shaped[Any, "..."],
+    "ndarray": Float[np.ndarray, "b s"],
+    "ArrayLike": Float[typedshmap.ArrayLike, "..."],
+    "bare Array": Array,
+    "bare ndarray": np.ndarray,
+    "bare ArrayLike": typedshmap.ArrayLike,
+    "bare Float": Float,
+    "bare PyTree": PyTree,
+    "bare Stacked": Stacked,
+    "PyTree": PyTree[Float[Array, "..."]],
+    "PyTree S": PyTree[Float[Array, "?n ..."], "S"],
+    "PyTree of int": PyTree[int],
+    "Stacked": Stacked["layers", Layer],
+    "Stacked sharded": Stacked["[n/tp]", Float[Array, "b"]],
+    "tuple": tuple[Float[Array, "b s"], int],
+    "tuple[()]": tuple[()],
+    "tuple ...": tuple[Float[Array, "b s"], ...],
+    "list": list[Float[Array, "b s"]],
+    "dict": dict[str, Float[Array, "b s"]],
+    "dict of ints": dict[str, int],
+    "union": Float[Array, "b s"] | Int[Array, "b"] | None,
+    "union of containers": list[Float[Array, "b"]] | dict[str, Float[Array, "b"]] | Layer,
+    "NamedTuple": Layer,
+    "TypedDict": Batch,
+    "dataclass": Unregistered,
+    "recursive": Chain,
+    "undefined name": Missing,
+    "broken field": Broken,
+    "hostile class": Hostile,
+    "Annotated": Annotated[Float[Array, "b s"], "note"],
+    "TypeVar": T,
+    "TypeVar bound": Bounded,
+    "TypeVar constraints": Either,
+    "Literal": Literal["a", 3],
+    "Callable": Callable[[int], int],
+    "Callable ...": typing.Callable,
+    "type[int]": type[int],
+    "NoReturn": typing.NoReturn,
+    "Never": typing.Never,
+    "Self": typing.Self,
+    "ClassVar": typing.ClassVar[int],
+    "ClassVar bare": typing.ClassVar,
+    "Final": typing.Final,
+    "Optional bare": typing.Optional,
+    "Union bare": typing.Union,
+    "Tuple bare": typing.Tuple,  # noqa: UP006
+    "List bare": typing.List,  # noqa: UP006
+    "Dict bare": typing.Dict,  # noqa: UP006
+    "list bare": list,
+    "dict bare": dict,
+    "tuple bare": tuple,
+    "Generic": typing.Generic,
+    "Protocol": typing.Protocol,
+    "NamedTuple itself": NamedTuple,
+    "TypedDict itself": TypedDict,
+    "Unpack": typing.Unpack[tuple[int, ...]],
+    "ParamSpec": typing.ParamSpec("Q"),
+    "TypeVarTuple": typing.TypeVarTuple("Ts"),
+    "NewType": typing.NewType("N", int),
+    "Mapping": collections.abc.Mapping[str, Float[Array, "b"]],
+    "Sequence": collections.abc.Sequence[Float[Array, "b"]],
+    "Iterable bare": collections.abc.Iterable,
+    "defaultdict": collections.defaultdict[str, Float[Array, "b"]],
+    "deque": collections.deque[Float[Array, "b"]],
+    "set": set[Float[Array, "b"]],
+    "ForwardRef": typing.ForwardRef("Undefined"),
+    "ForwardRef wrong": list["Undefined"],  # type: ignore[name-defined]
+    "Optional of a name": typing.Optional["Undefined"],  # type: ignore[name-defined]
+    "int": int,
+    "str": str,
+    "float": float,
+    "None": None,
+    "NoneType": type(None),
+    "Any": Any,
+    "object": object,
+    "3": 3,
+    "1.5": 1.5,
+    "True": True,
+    "b'b'": b"b",
+    "()": (),
+    "[]": [],
+    "{}": {},
+    "tuple of hints": (Float[Array, "b s"], "b s"),
+    "list of hints": [Float[Array, "b s"]],
+    "dict of hints": {"a": Float[Array, "b s"]},
+    "dict of mixed keys": {1: int, "a": "b"},
+    "set of hints": {int},
+    "lambda": lambda x: x,
+    "len": len,
+    "module": np,
+    "Ellipsis": ...,
+    "array": np.ones(3),
+    "PartitionSpec": P("dp"),
+    "dtype": np.dtype("f4"),
+    "np.float32": np.float32,
+    "raises": Raises(),
+    "exception": ValueError,
+    "property": property(),
+}
+ARRAY_TYPES: Named = {
+    "Array": Array,
+    "ndarray": np.ndarray,
+    "Any": Any,
+    "ArrayLike": typedshmap.ArrayLike,
+    "union": Array | np.ndarray,
+    "union with None": Array | None,
+    "hint": Float[Array, "[b/dp] s"],
+    "union of hints": Float[Array, "b"] | Int[Array, "s"],
+    "NDArray": np.typing.NDArray[np.float32],
+    "int": int,
+    "str": str,
+    "None": None,
+    "text": "Array",
+    "3": 3,
+    "list": list[Array],
+    "TypeVar": T,
+    "TypeVar of hints": Bounded,
+    "PyTree": PyTree[Float[Array, "b"]],
+    "Literal": Literal["a"],
+    "raises": Raises(),
+    "lambda": len,
+    "()": (),
+    "array": np.ones(2),
+    "[]": [],
+    "{}": {},
+}
+PSPECS: Named = {
+    "P()": P(),
+    "P(dp)": P("dp"),
+    "P(dp, tp)": P("dp", "tp"),
+    "P((dp, tp))": P(("dp", "tp")),
+    "P(None)": P(None, None, None),
+    "P(dp, dp)": P("dp", "dp"),
+    "P(unreduced)": P("dp", unreduced={"tp"}),
+    "P(reduced)": P(reduced={"tp"}),
+    "P(both)": P("tp", unreduced={"dp"}, reduced={"zz"}),
+    "P(UNCONSTRAINED)": P(P.UNCONSTRAINED),
+    "P(3)": P(3),
+    "P('a b')": P("a b"),
+    "P('')": P(""),
+    "a string": "dp",
+    "None": None,
+    "3": 3,
+    "tuple": ("dp",),
+    "raises": Raises(),
+}
+
+
+def hint(draw: random.Random) -> tuple[str, Any]:
+    """Any hint, or a string, or a hint in a container."""
+    name = draw.choice(list(HINTS))
+    found = HINTS[name]
+    kind = draw.randrange(12)
+    if kind == 0:
+        text = string(draw)
+        return repr(text)[:80], text
+    if kind == 1:
+        other = draw.choice(list(HINTS))
+        return f"({name}, {other})", (found, HINTS[other])
+    if kind == 2:
+        return f"{{'a': {name}}}", {"a": found}
+    return name, found
+
+
+def item(draw: random.Random) -> tuple[str, Any]:
+    """What stands in the brackets of a dtype: ``Float[item]``."""
+    kind, text = draw.randrange(10), string(draw)
+    array_name = draw.choice(list(ARRAY_TYPES)) if kind > 4 else "Array"
+    array_type = ARRAY_TYPES[array_name]
+    if kind == 0:
+        name = draw.choice(list(HINTS))
+        return name, HINTS[name]
+    if kind == 1:
+        name = draw.choice(list(HINTS))
+        return f"{array_name}, {name}", (array_type, HINTS[name])
+    if kind in (2, 3, 8):
+        name = draw.choice(list(PSPECS))
+        dims = draw.choice(SPECS) if draw.random() < 0.6 else text
+        return f"{array_name}, {dims!r:.80}, {name}", (array_type, dims, PSPECS[name])
+    if kind == 9:
+        return f"{array_name}, {text!r:.80}, None, 3", (array_type, text, None, 3)
+    return f"{array_name}, {text!r:.80}", (array_type, text)
+
+
+# Meshes and options
+
+
+def meshes(mesh: Mesh) -> Named:
+    """Meshes, some of which fit nothing, and what is none."""
+    devices = np.array(jax.devices())
+    auto, explicit = AxisType.Auto, AxisType.Explicit
+    return {
+        "dp=4, tp=2": mesh,
+        "None": None,
+        "Explicit": Mesh(mesh.devices, ("dp", "tp"), axis_types=(explicit,) * 2),
+        "both kinds": Mesh(mesh.devices, ("dp", "tp"), axis_types=(auto, explicit)),
+        "dp=8": Mesh(devices, ("dp",)),
+        "dp=3": Mesh(devices[:3], ("dp",)),
+        "one device": Mesh(devices[:1].reshape(1, 1), ("dp", "tp")),
+        "other axes": Mesh(mesh.devices, ("x", "y")),
+        "odd names": Mesh(mesh.devices, ("a b", "[/]")),
+        "numbers for names": Mesh(mesh.devices, (0, 1)),
+        "a tuple for a name": Mesh(mesh.devices, (("dp", "tp"), "x")),
+        "no dims": Mesh(devices[0], ()),
+        "empty": Mesh(np.empty((), dtype=object), ()),
+        "abstract": AbstractMesh((4, 2), ("dp", "tp"), axis_types=(auto,) * 2),
+        "abstract Explicit": AbstractMesh((4, 2), ("dp", "tp"), axis_types=(explicit,) * 2),
+        "abstract of its own": mesh.abstract_mesh,
+        "abstract empty": AbstractMesh((), ()),
+        "abstract of 0": AbstractMesh((0, 2), ("dp", "tp"), axis_types=(auto,) * 2),
+        "abstract huge": AbstractMesh((2**20, 2), ("dp", "tp"), axis_types=(auto,) * 2),
+        "text": "dp",
+        "8": 8,
+        "dict": {"dp": 4},
+        "devices": jax.devices(),
+        "class": Mesh,
+        "sharding": NamedSharding(mesh, P()),
+        "raises": Raises(),
+        "array": mesh.devices,
+    }
+
+
+NAMINGS: Named = {
+    "None": None,
+    "{}": {},
+    "dp": {"dp": "tp"},
+    "to itself": {"dp": "dp", "tp": "tp"},
+    "swapped": {"dp": "tp", "tp": "dp"},
+    "both": {"dp": ("dp", "tp"), "tp": None},
+    "unknown": {"dp": "zz"},
+    "twice": {"dp": ("dp", "dp")},
+    "()": {"dp": ()},
+    "list": {"dp": ["dp", "tp"]},
+    "number": {"dp": 3},
+    "key is number": {3: "dp"},
+    "key is None": {None: None},
+    "nested": {"dp": (("dp",), "tp")},
+    "names": {"b": "dp", "s": "tp"},
+    "pairs": [("b", "dp"), ("s", ("tp",)), ("b", None)],
+    "tuple of pairs": (("b", "dp"),),
+    "triple": [("b", "dp", "tp")],
+    "string": "dp",
+    "strings": ["b", "dp"],
+    "set": {("b", "dp")},
+    "3": 3,
+    "generator": (pair for pair in [("b", "dp")]),
+    "raises": Raises(),
+    "value raises": {"b": Raises()},
+    "unhashable": {"b": [["dp"]]},
+    "set of axes": {"b": {"dp"}},
+    "empty names": {"": ""},
+    "PartitionSpec": {"b": P("dp")},
+    "rules": typedshmap.axis_rules([("b", "dp")], fallback="error"),
+    "aliases": typedshmap.axis_aliases(b="dp"),
+    "bytes": {"b": b"dp"},
+}
+AXIS_NAMES: Named = {
+    "set()": set(),
+    "{dp}": {"dp"},
+    "frozenset": frozenset({"tp"}),
+    "unknown": {"zz"},
+    "number": {3},
+    "mixed": {"dp", 3},
+    "None in it": {None},
+    "list": ["dp"],
+    "text": "dp",
+    "None": None,
+    "dict": {"dp": 4},
+    "raises": Raises(),
+    "tuple in it": {("dp", "tp")},
+}
+SIZES: Named = {
+    "8": 8,
+    "0": 0,
+    "-1": -1,
+    "6": 6,
+    "2**70": 2**70,
+    "True": True,
+    "1.5": 1.5,
+    "NaN": float("nan"),
+    "None": None,
+    "text": "8",
+    "tuple": (2, 4),
+    "tuple of text": ("a",),
+    "list": [8],
+    "np": np.int64(8),
+    "array": np.ones(3, int),
+    "0-d array": np.array(8),
+    "raises": Raises(),
+    "object": object(),
+}
+
+
+def named(draw: random.Random, pool: Named, likely: str | None = None) -> tuple[str, Any]:
+    """One of a pool; often the one that is likely to be right."""
+    name = likely if likely is not None and draw.random() < 0.5 else draw.choice(list(pool))
+    return name, pool[name]

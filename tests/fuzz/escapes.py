@@ -1,0 +1,80 @@
+"""Run many calls, and tell what came out of them that should not."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from draws import Own
+
+import typedshmap
+from typedshmap import TypedShmapError
+
+Case = tuple[str, Callable[[], Any]]
+"""What a call is, and the call."""
+
+ROOT = str(Path(typedshmap.__file__).parent)
+
+
+@dataclass
+class Tally:
+    """What became of many calls.
+
+    Attributes:
+      returned: how many gave a result.
+      refused: how many were refused by an error of this library.
+      users: how many were ended by an exception of the user's.
+      escaped: what else came out: by kind and place the first case of each.
+    """
+
+    returned: int = 0
+    refused: int = 0
+    users: int = 0
+    escaped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cases(self) -> int:
+        return self.returned + self.refused + self.users + len(self.escaped)
+
+    def run(self, case: Case) -> None:
+        """Make one call."""
+        text, call = case
+        try:
+            call()
+            self.returned += 1
+        except TypedShmapError as error:
+            self._refuse(text, error)
+        except Own:
+            self.users += 1
+        except Exception as error:
+            if _is_of_einops(error):
+                self.users += 1
+            else:
+                self._escape(text, error)
+
+    def _refuse(self, text: str, error: TypedShmapError) -> None:
+        """An error of ours must be readable: its text can be made, and its first line says something."""
+        try:
+            first = str(error).partition("\n")[0]
+        except Exception as unreadable:
+            self._escape(f"{text}: the text of {type(error).__name__}", unreadable)
+            return
+        if first.strip():
+            self.refused += 1
+        else:
+            self._escape(f"{text}: an error without a first line", error)
+
+    def _escape(self, text: str, error: Exception) -> None:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.filename.startswith(ROOT)]
+        at = own[-1] if own else frames[-1]
+        place = f"{type(error).__name__} at {Path(at.filename).name}:{at.lineno} ({at.name})"
+        self.escaped.setdefault(place, f"{text}: {str(error)[:200]}")
+
+
+def _is_of_einops(error: Exception) -> bool:
+    """Whether it is einops that speaks, as it does of a list of no arrays without this library, too."""
+    return "einops" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts

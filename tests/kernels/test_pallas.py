@@ -1,0 +1,197 @@
+"""Pallas kernels in typed bodies are those of hand-written ``jax.shard_map``.
+
+On CPU a kernel is interpreted, which JAX does under ``check_vma=False`` only; with ``check_vma`` on a
+program with a kernel is lowered for TPU, and not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from texts import expect_same_program, lowered
+
+from typedshmap import (
+    Array,
+    DtypeError,
+    Float,
+    ShapeError,
+    StructureError,
+    VaryingError,
+    check,
+    psum,
+    rearrange,
+    reduce,
+    typed,
+    typed_shard_map,
+)
+
+X = Float[Array, "[b/dp] [s/tp]"]
+SPEC = P("dp", "tp")
+x = np.random.default_rng(0).normal(size=(32, 256)).astype(np.float32)
+
+
+def like(x: Any, dtype: Any = None) -> Any:
+    """What a kernel gives that works on each shard alone; JAX wants to be told under check_vma."""
+    return jax.ShapeDtypeStruct(x.shape, dtype or x.dtype, manual_axis_type=jax.typeof(x).manual_axis_type)
+
+
+def double_kernel(x_ref: Any, out_ref: Any) -> None:
+    out_ref[...] = x_ref[...] * 2
+
+
+def double(x: Any, interpret: bool = True) -> Any:
+    return pl.pallas_call(double_kernel, out_shape=like(x), interpret=interpret)(x)
+
+
+def in_blocks(x: Any, interpret: bool = True) -> Any:
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    call = pl.pallas_call(
+        double_kernel,
+        out_shape=like(x),
+        grid=(x.shape[0] // 8,),
+        in_specs=[block],
+        out_specs=block,
+        interpret=interpret,
+    )
+    return call(x)
+
+
+def two_results(x: Any, interpret: bool = True) -> Any:
+    def kernel(x_ref: Any, square_ref: Any, sign_ref: Any) -> None:
+        square_ref[...] = x_ref[...] * x_ref[...]
+        sign_ref[...] = (x_ref[...] > 0).astype(jnp.int32)
+
+    square, sign = pl.pallas_call(kernel, out_shape=(like(x), like(x, jnp.int32)), interpret=interpret)(x)
+    return square * sign
+
+
+def in_a_scan(x: Any, interpret: bool = True) -> Any:
+    return jax.lax.scan(lambda x, _: (double(x, interpret), None), x, length=2)[0]
+
+
+KERNELS = [double, in_blocks, two_results, in_a_scan]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_is_the_program_written_by_hand(kernel: Callable[..., Any], mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh, check_vma=False)
+    def mapped(x: X) -> X:
+        return check(kernel(check(x, "[b/dp] [s/tp]")), "[b/dp] [s/tp]")
+
+    by_hand = jax.shard_map(kernel, mesh=mesh, in_specs=SPEC, out_specs=SPEC, check_vma=False)
+    got = expect_same_program(mapped, by_hand, x)
+    np.testing.assert_array_equal(got, {two_results: x**2 * (x > 0), in_a_scan: 4 * x}.get(kernel, 2 * x))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_is_lowered_for_tpu_as_by_hand(kernel: Callable[..., Any], check_vma: bool, mesh: Mesh) -> None:
+    options = {"mesh": mesh.abstract_mesh, "check_vma": check_vma}
+
+    @typed_shard_map(**options)
+    def mapped(x: X) -> X:
+        return check(kernel(x, interpret=False), "[b/dp] [s/tp]")
+
+    by_hand = jax.shard_map(lambda x: kernel(x, interpret=False), in_specs=SPEC, out_specs=SPEC, **options)
+    text = lowered(mapped, x, platform="tpu")
+    assert "tpu_custom_call" in text
+    assert text == lowered(by_hand, x, platform="tpu")
+
+
+def test_operations_go_around_a_kernel(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh, check_vma=False)
+    def mapped(x: X) -> Float[Array, "[b/dp]"]:
+        x = rearrange(in_blocks(x), "[b/dp] [(s t)/tp] -> [b/dp] [s/tp] t", t=4)
+        return psum(reduce(x, "[b/dp] [s/tp] t -> [b/dp] ~tp", "sum"), "[b/dp] ~tp -> [b/dp]")
+
+    np.testing.assert_allclose(jax.block_until_ready(jax.jit(mapped)(x)), 2 * x.sum(1), rtol=1e-4, atol=1e-4)
+
+
+def test_a_kernel_is_mapped_as_it_is_by_in_types(mesh: Mesh) -> None:
+    mapped = typed_shard_map(double, mesh=mesh, check_vma=False, in_types=(X,), out_types=X)
+    np.testing.assert_array_equal(jax.block_until_ready(mapped(x)), 2 * x)
+
+
+def test_a_kernel_with_typed_forward_and_backward_is_differentiated(mesh: Mesh) -> None:
+    @jax.custom_vjp
+    @typed
+    def square(x: X) -> X:
+        return two_results(x)
+
+    @typed
+    def forward(x: X) -> tuple[X, X]:
+        return two_results(x), x
+
+    @typed
+    def backward(x: X, ct: X) -> tuple[X]:
+        return (double(x) * (x > 0) * ct,)
+
+    square.defvjp(forward, backward)
+    mapped = typed_shard_map(square, mesh=mesh, check_vma=False, in_types=(X,), out_types=X)
+    got = jax.block_until_ready(jax.jit(jax.grad(lambda x: mapped(x).sum()))(x))
+    np.testing.assert_array_equal(got, 2 * x * (x > 0))
+
+
+def traced(body: Callable[[Any], Any], mesh: Mesh, out: Any = X, check_vma: bool = True) -> Any:
+    return jax.eval_shape(
+        typed_shard_map(body, mesh=mesh, in_types=(X,), out_types=out, check_vma=check_vma), jnp.asarray(x)
+    )
+
+
+def kernel_of(shape: tuple[int, ...], dtype: Any = np.float32, **kind: Any) -> Callable[[Any], Any]:
+    """A body that gives what a kernel says that it gives."""
+    out = lambda x: jax.ShapeDtypeStruct(shape, dtype, **{k: make(x) for k, make in kind.items()})  # noqa: E731
+
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = jnp.zeros(shape, dtype)
+
+    return lambda x: pl.pallas_call(kernel, out_shape=out(x))(x)
+
+
+def own_type(x: Any) -> Any:
+    return jax.typeof(x).manual_axis_type
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "line"),
+    [
+        (
+            kernel_of((8, 64), manual_axis_type=own_type),
+            ShapeError,
+            "<lambda>: return value has s=128 (64 per shard over 'tp'), but argument 'x' has s=256",
+        ),
+        (
+            kernel_of((8, 128), np.int32, manual_axis_type=own_type),
+            DtypeError,
+            "<lambda>: return value has dtype int32, but its annotation says Float",
+        ),
+        (
+            lambda x: [kernel_of((8, 128), manual_axis_type=own_type)(x)],
+            StructureError,
+            "<lambda>: return value is a list, but its annotation says Array",
+        ),
+    ],
+)
+def test_what_a_kernel_gives_is_checked(body: Any, error: type[Exception], line: str, mesh: Mesh) -> None:
+    with pytest.raises(error) as caught:
+        traced(body, mesh)
+    assert str(caught.value).splitlines()[0] == line
+
+
+def test_a_kernel_whose_result_varies_is_no_global_array(mesh: Mesh) -> None:
+    with pytest.raises(VaryingError, match="return value varies over 'tp', which its annotation does not mention"):
+        traced(kernel_of((8, 128), manual_axis_type=own_type), mesh, Float[Array, "[b/dp] t"])
+
+
+def test_what_jax_wants_of_a_kernel_is_told_by_jax_with_a_note(mesh: Mesh) -> None:
+    with pytest.raises(ValueError, match=r"`manual_axis_type` on `jax.ShapeDtypeStruct` must not be `None`") as caught:
+        traced(kernel_of((8, 128)), mesh)
+    assert any("is f32[8,128]{V:(dp,tp)}" in note for note in caught.value.__notes__)

@@ -1,0 +1,306 @@
+"""Sites of attention: a backward kernel (8), heads split between two dims (12), a context over several shards (24)."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from pairs import close, mesh_of, message, numbers, one_program, text, whole_numbers
+
+from typedshmap import Array, Float, Int, Int32, typed_shard_map
+
+HEADS = mesh_of(dp=2, tp=2)
+
+
+# 8. A kernel and its backward, called from a custom_vjp.
+
+Q, KV = Float[Array, "[b/dp] [h/tp] s d"], Float[Array, "[b/dp] [g/tp] s d"]
+L = Float[Array, "[b/dp] [h/tp] s"]
+
+
+def repeat_heads(k: Any, q: Any) -> Any:
+    return jnp.repeat(k, q.shape[1] // k.shape[1], axis=1)
+
+
+def forward_kernel(q: Any, k: Any, v: Any) -> Any:
+    k, v = repeat_heads(k, q), repeat_heads(v, q)
+    scores = jnp.einsum("bhsd,bhtd->bhst", q, k)
+    lse = jax.nn.logsumexp(scores, axis=-1)
+    return jnp.einsum("bhst,bhtd->bhsd", jnp.exp(scores - lse[..., None]), v), lse
+
+
+def backward_kernel(residuals: Any, cotangents: Any) -> Any:
+    (lse, q, k, v, o), (g, g_lse) = residuals, cotangents
+    groups, (k, v) = k.shape[1], (repeat_heads(k, q), repeat_heads(v, q))
+    p = jnp.exp(jnp.einsum("bhsd,bhtd->bhst", q, k) - lse[..., None])
+    d_scores = p * (jnp.einsum("bhsd,bhtd->bhst", g, v) + (g_lse - (g * o).sum(-1))[..., None])
+    dq, dk = jnp.einsum("bhst,bhtd->bhsd", d_scores, k), jnp.einsum("bhst,bhsd->bhtd", d_scores, q)
+    dv = jnp.einsum("bhst,bhsd->bhtd", p, g)
+    shape = (dk.shape[0], groups, -1, *dk.shape[2:])
+    return dq, dk.reshape(shape).sum(2), dv.reshape(shape).sum(2)
+
+
+def attention_of(forward: Any, backward: Any) -> Any:
+    @jax.custom_vjp
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return forward(q, k, v)
+
+    def saved(q: Any, k: Any, v: Any) -> Any:
+        o, lse = forward(q, k, v)
+        return (o, lse), (lse, q, k, v, o)
+
+    attention.defvjp(saved, backward)
+    return attention
+
+
+forward = typed_shard_map(forward_kernel, mesh=HEADS, in_types=(Q, KV, KV), out_types=tuple[Q, L], check_vma=False)
+backward = typed_shard_map(
+    backward_kernel,
+    mesh=HEADS,
+    in_types=(tuple[L, Q, KV, KV, Q], tuple[Q, L]),
+    out_types=tuple[Q, KV, KV],
+    check_vma=False,
+)
+q, k, v, lse = numbers(2, 4, 6, 3), numbers(2, 2, 6, 3), 2 * numbers(2, 2, 6, 3), numbers(2, 4, 6)
+RESIDUALS, COTANGENTS = (lse, q, k, v, 2 * q), (3 * q, 2 * lse)
+
+
+def test_a_backward_kernel_is_that_by_hand() -> None:
+    spec = P("dp", "tp")
+    specs = {"in_specs": ((spec,) * 5, (spec,) * 2), "out_specs": (spec,) * 3}
+    by_hand = jax.shard_map(backward_kernel, mesh=HEADS, check_vma=False, **specs)
+    one_program(by_hand, backward, RESIDUALS, COTANGENTS)
+
+
+def test_a_gradient_by_way_of_two_kernels_is_that_of_plain_attention() -> None:
+    def loss(attention: Any) -> Any:
+        return lambda *args: sum((part**2).sum() for part in attention(*args))
+
+    got, expected = (
+        jax.block_until_ready(jax.jit(jax.grad(loss(attention), (0, 1, 2)))(q, k, v))
+        for attention in (attention_of(forward, backward), forward_kernel)
+    )
+    close(got, expected)
+
+
+def test_swapped_tuples_are_told_as_a_wrong_number_of_items() -> None:
+    assert message(backward, COTANGENTS, RESIDUALS) == text("""
+        StructureError: backward_kernel: argument 'residuals' has 2 items, but its annotation has 5
+
+        Mesh: dp=2, tp=2
+        Also: argument 'cotangents' has 5 items, but its annotation has 2
+    """)
+
+
+def test_two_items_of_a_tuple_that_are_swapped_are_told_by_their_dims() -> None:
+    assert message(backward, (q, lse, k, v, q), COTANGENTS) == text("""
+        ShapeError: backward_kernel: argument 'residuals[0]' has 4 dims, but its annotation has 3
+
+            residuals[0]: Float[Array, "[b/dp] [h/tp] s"]
+            got f32[2,4,6,3]
+
+        Mesh: dp=2, tp=2
+        Sizes: b=2 (residuals[2] dim 0), g=2 (residuals[2] dim 1), s=6 (residuals[2] dim 2), d=3 (residuals[2] dim 3), h=4 (residuals[4] dim 1)
+        Also: argument 'residuals[1]' has 3 dims, but its annotation has 4
+    """)  # noqa: E501
+
+
+def test_a_kernel_that_forgets_a_gradient_is_told_so() -> None:
+    def forgetful(residuals: Any, cotangents: Any) -> Any:
+        return backward_kernel(residuals, cotangents)[:2]
+
+    types = {"in_types": (tuple[L, Q, KV, KV, Q], tuple[Q, L]), "out_types": tuple[Q, KV, KV]}
+    typed = typed_shard_map(forgetful, mesh=HEADS, check_vma=False, **types)
+    first = message(typed, RESIDUALS, COTANGENTS).splitlines()[0]
+    assert first == "StructureError: forgetful: return value has 2 items, but its annotation has 3"
+
+
+# 12. Query heads as two dims; the axes of the heads go to either, or to none.
+
+SPLIT = mesh_of(data=2, x=2, y=2)
+ARGS = (
+    numbers(4, 2, 4, 3, 5),
+    numbers(4, 2, 6, 5),
+    numbers(4, 2, 6, 5),
+    whole_numbers(4, 3, below=2),
+    whole_numbers(4, below=3),
+)
+SCALE = np.abs(numbers(4, 2, 6))
+
+
+def attend_heads(
+    q: Float[Array, "[b/batch] [g/kv] [r/rep] s d"],
+    k: Float[Array, "[b/batch] [g/kv] t d"],
+    v: Float[Array, "[b/batch] [g/kv] t d"],
+    q_seg: Int[Array, "[b/batch] s"],
+    starts: Int[Array, "[b/batch]"],
+    k_scale: Float[Array, "[b/batch] [g/kv] t"] | None = None,
+) -> Float[Array, "[b/batch] [g/kv] [r/rep] s d"]:
+    scores = jnp.einsum("bgrsd,bgtd->bgrst", q, k)
+    scores = scores if k_scale is None else scores * k_scale[:, :, None, None]
+    seen = jnp.arange(k.shape[2]) >= starts[:, None]
+    seen = seen[:, None, None, None] & (q_seg > 0)[:, None, None, :, None]
+    return jnp.einsum("bgrst,bgtd->bgrsd", jax.nn.softmax(jnp.where(seen, scores, -1e30)), v)
+
+
+def heads_by_hand(batch: Any, kv: Any, rep: Any, scaled: bool) -> Any:
+    keys = P(batch, kv, None, None)
+    specs = (P(batch, kv, rep), keys, keys, P(batch, None), P(batch))
+    specs = (*specs, P(batch, kv, None)) if scaled else specs
+    return jax.shard_map(attend_heads, mesh=SPLIT, in_specs=specs, out_specs=P(batch, kv, rep), check_vma=False)
+
+
+def heads_typed(batch: Any, kv: Any, rep: Any) -> Any:
+    axes = {"batch": batch, "kv": kv, "rep": rep}
+    return typed_shard_map(mesh=SPLIT, axes=axes, check_vma=False)(attend_heads)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize(
+    ("batch", "kv", "rep"),
+    [("data", "x", "y"), ("data", None, ("x", "y")), (None, "x", None), (("data", "x"), "y", None)],
+)
+def test_heads_split_between_two_dims_are_those_by_hand(batch: Any, kv: Any, rep: Any, scaled: bool) -> None:
+    args = (*ARGS, SCALE) if scaled else ARGS
+    got = one_program(heads_by_hand(batch, kv, rep, scaled), heads_typed(batch, kv, rep), *args)
+    close(got, attend_heads(*map(jnp.asarray, args)))
+
+
+def test_an_optional_scale_may_be_given_as_none() -> None:
+    typed = heads_typed("data", "x", "y")
+    np.testing.assert_array_equal(typed(*ARGS, None), typed(*ARGS))
+
+
+def test_two_aliases_of_one_mesh_axis_are_told_where_they_meet() -> None:
+    assert message(heads_typed("data", "x", ("y", "x")), *ARGS) == text("""
+        MeshAxisError: attend_heads: argument 'q' uses mesh axis 'x' twice in its annotation
+
+            q: Float[Array, "[b/batch] [g/kv] [r/rep] s d"]
+                                                 ^^^
+            got f32[4,2,4,3,5]
+
+        Mesh: data=2, x=2, y=2; axes: batch=data, kv=x, rep=(y, x)
+        Also: return value uses mesh axis 'x' twice in its annotation
+    """)
+
+
+def test_a_scale_of_another_length_is_named() -> None:
+    assert message(heads_typed("data", "x", "y"), *ARGS, k_scale=SCALE[:, :, :5]) == text("""
+        ShapeError: attend_heads: argument 'k_scale' has t=5, but argument 'k' has t=6
+
+            k_scale: Float[Array, "[b/batch] [g/kv] t"]
+                                                    ^
+            got f32[4,2,5]
+
+        Mesh: data=2, x=2, y=2; axes: batch=data, kv=x, rep=y
+        Sizes: b=4 (q dim 0), g=2 (q dim 1), r=4 (q dim 2), s=3 (q dim 3), d=5 (q dim 4), t=6 (k dim 2)
+    """)
+
+
+def test_segments_as_floats_are_named() -> None:
+    first = message(heads_typed("data", "x", "y"), *ARGS[:3], ARGS[3].astype(np.float32), ARGS[4]).splitlines()[0]
+    assert first == "DtypeError: attend_heads: argument 'q_seg' has dtype float32, but its annotation says Int"
+
+
+# 24. A context over several shards; a vector with one entry per shard tells each its rank.
+
+CONTEXT = mesh_of(context=4, model=2)
+TOKENS = 8
+
+
+def attend_context(
+    q: Float[Array, "[t/cp] [h/model] d"],
+    k: Float[Array, "[t/cp] [h/model] d"],
+    v: Float[Array, "[t/cp] [h/model] d"],
+    rank: Int32[Array, "[ranks/cp]"],
+    lens: Int32[Array, "seqs"],
+    table: Float[Array, "t d"],
+    sinks: Float[Array, "[h/model]"] | None,
+    scale: float,
+    *,
+    cp: str | None,
+    mask_value: float = -1e30,
+) -> Float[Array, "[t/cp] [h/model] d"]:
+    rows = jax.lax.dynamic_slice_in_dim(table, rank[0] * q.shape[0], q.shape[0])[:, None]
+    if cp is not None:  # tokens come together, heads go apart
+        swap = partial(jax.lax.all_to_all, axis_name=cp, tiled=True)
+        q, k, v = (swap(x, split_axis=1, concat_axis=0) for x in (q + rows, k + rows, v))
+        here = q.shape[1] * rank[0]
+        sinks = sinks if sinks is None else jax.lax.dynamic_slice_in_dim(sinks, here, q.shape[1])
+    else:
+        q, k = q + rows, k + rows
+    at = jnp.arange(q.shape[0])
+    sequence = (at[:, None] >= jnp.cumsum(lens)).sum(1)
+    seen = (sequence[:, None] == sequence) & (at[:, None] >= at)
+    scores = jnp.where(seen, jnp.einsum("thd,uhd->htu", q, k) * scale, mask_value)
+    scores = scores if sinks is None else scores + sinks[:, None, None]
+    o = jnp.einsum("htu,uhd->thd", jax.nn.softmax(scores), v)
+    return o if cp is None else swap(o, split_axis=0, concat_axis=1)
+
+
+def context_args(tokens: int, ranks: int, seqs: tuple[int, ...]) -> tuple[Any, ...]:
+    x = numbers(tokens, 8, 3)
+    return x, 2 * x, x + 1, np.arange(ranks, dtype=np.int32), np.array(seqs, np.int32), numbers(tokens, 3)
+
+
+def context_typed(cp: str | None) -> Any:
+    axes = {"cp": cp}
+    return partial(typed_shard_map(mesh=CONTEXT, axes=axes, check_vma=False)(attend_context), scale=0.5, cp=cp)
+
+
+def context_by_hand(cp: str | None, sinks: Any) -> Any:
+    x = P(cp, "model", None)
+    specs = (x, x, x, P(cp), P(None), P(None, None), None if sinks is None else P("model"))
+    body = partial(attend_context, scale=0.5, cp=cp)
+    return jax.shard_map(body, mesh=CONTEXT, in_specs=specs, out_specs=x, check_vma=False)
+
+
+@pytest.mark.parametrize("sinks", [None, numbers(8)])
+@pytest.mark.parametrize(("cp", "ranks"), [("context", 4), (None, 1)])
+def test_attention_over_a_split_context_is_that_by_hand(cp: str | None, ranks: int, sinks: Any) -> None:
+    args = (*context_args(TOKENS, ranks, (3, 5)), sinks)
+    got = one_program(context_by_hand(cp, sinks), context_typed(cp), *args)
+    plain = (*context_args(TOKENS, 1, (3, 5)), sinks)
+    close(got, attend_context(*jax.tree.map(jnp.asarray, plain), scale=0.5, cp=None))
+
+
+def test_ranks_that_do_not_divide_over_the_context_are_named() -> None:
+    assert message(context_typed("context"), *context_args(TOKENS, 6, (8,)), None) == text("""
+        ShapeError: attend_context: argument 'rank' has ranks=6, which does not divide over 'context' (4 shards)
+
+            rank: Int32[Array, "[ranks/cp]"]
+                                ^^^^^^^^^^
+            got i32[6]
+
+        Mesh: context=4, model=2; axes: cp=context
+        Sizes: t=8 (q dim 0), h=8 (q dim 1), d=3 (q dim 2), seqs=1 (lens dim 0)
+        Hint: make ranks a multiple of 4, or pad it
+    """)
+
+
+def test_ranks_of_which_there_are_too_many_are_named_where_the_hint_says_how_many() -> None:
+    @typed_shard_map(mesh=CONTEXT, check_vma=False)
+    def ranked(
+        x: Float[Array, "[t/context]"], rank: Int32[Array, f"[ranks={CONTEXT.shape['context']}/context]"]
+    ) -> Float[Array, "[t/context]"]:
+        return x + rank[0]
+
+    assert message(ranked, numbers(8), np.arange(8, dtype=np.int32)) == text("""
+        ShapeError: ranked: argument 'rank' has ranks=8, but its annotation says 4
+
+            rank: Int32[Array, "[ranks=4/context]"]
+                                       ^
+            got i32[8]
+
+        Mesh: context=4, model=2
+        Sizes: t=8 (x dim 0)
+    """)
+
+
+def test_a_rank_that_is_no_vector_is_named() -> None:
+    q, k, v, _, lens, table = context_args(TOKENS, 4, (8,))
+    first = message(context_typed("context"), q, k, v, np.int32(0), lens, table, None).splitlines()[0]
+    assert first == "ShapeError: attend_context: argument 'rank' has 0 dims, but its annotation has 1"

@@ -1,0 +1,257 @@
+"""Sites of caches: pages (18, 22), a pool of states (26), and an update annotated by hand (38)."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from pairs import mesh_of, message, numbers, one_program, text, whole_numbers
+
+import typedshmap
+from typedshmap import Array, Float, Int, Int32, typed_shard_map
+
+# 18. A paged cache: new tokens go where a table of pages says. The mesh comes from a getter.
+
+CACHE = mesh_of(data=2, model=4)
+Pool = Float[Array, "[g/model] pages page d"]
+
+
+def write_pages(
+    pool: Pool, new: Float[Array, "[g/model] b s d"], tables: Int[Array, "b n"], lengths: Int[Array, "b"]
+) -> Pool:
+    page = pool.shape[2]
+    at = lengths[:, None] + jnp.arange(new.shape[2])
+    pages = jnp.take_along_axis(tables, at // page, axis=1)
+    return pool.at[:, pages, at % page].set(new)
+
+
+pool, new = numbers(4, 6, 2, 3), numbers(4, 2, 3, 3)
+tables, lengths = np.array([[0, 2, 4], [5, 1, 3]], np.int32), np.array([1, 3], np.int32)
+
+
+def written_by_hand() -> Any:
+    heads = P("model", None, None, None)
+    specs = (heads, heads, P(None, None), P(None))
+    return jax.shard_map(write_pages, mesh=CACHE, in_specs=specs, out_specs=heads, check_vma=False)
+
+
+def test_a_write_to_pages_is_that_by_hand() -> None:
+    with jax.set_mesh(CACHE):
+        typed = typed_shard_map(mesh=jax.sharding.get_abstract_mesh(), check_vma=False)(write_pages)
+        got = one_program(written_by_hand(), typed, pool, new, tables, lengths)
+    np.testing.assert_array_equal(got, write_pages(jnp.asarray(pool), new, tables, lengths))
+
+
+def test_a_getter_asked_before_there_is_a_mesh_means_the_mesh_of_the_call() -> None:
+    typed = typed_shard_map(mesh=jax.sharding.get_abstract_mesh(), check_vma=False)(write_pages)
+    with jax.set_mesh(CACHE):
+        one_program(written_by_hand(), typed, pool, new, tables, lengths)
+
+
+def test_two_pools_in_a_loop_of_layers_are_those_by_hand() -> None:
+    def layers(write: Any) -> Any:
+        def layer(_: None, pools: tuple[Any, Any]) -> tuple[None, tuple[Any, ...]]:
+            return None, tuple(write(pool, new, tables, lengths) for pool in pools)
+
+        return jax.jit(lambda *pools: jax.lax.scan(layer, None, pools)[1])
+
+    typed = typed_shard_map(mesh=CACHE, check_vma=False)(write_pages)
+    one_program(layers(written_by_hand()), layers(typed), numbers(2, *pool.shape), numbers(2, *pool.shape))
+
+
+def test_tables_of_floats_are_named() -> None:
+    typed = typed_shard_map(mesh=CACHE, check_vma=False)(write_pages)
+    assert message(typed, pool, new, tables.astype(np.float32), lengths) == text("""
+        DtypeError: write_pages: argument 'tables' has dtype float32, but its annotation says Int
+
+            tables: Int[Array, "b n"]
+                    ^^^
+            got f32[2,3]
+
+        Mesh: data=2, model=4
+    """)
+
+
+def test_a_pool_for_another_number_of_heads_is_named() -> None:
+    typed = typed_shard_map(mesh=CACHE, check_vma=False)(write_pages)
+    assert message(typed, numbers(8, 6, 2, 3), new, tables, lengths) == text("""
+        ShapeError: write_pages: argument 'new' has g=4, but argument 'pool' has g=8
+
+            new: Float[Array, "[g/model] b s d"]
+                                ^
+            got f32[4,2,3,3]
+
+        Mesh: data=2, model=4
+        Sizes: g=8 (pool dim 0), pages=6 (pool dim 1), page=2 (pool dim 2), d=3 (pool dim 3), b=2 (tables dim 0), n=3 (tables dim 1)
+    """)  # noqa: E501
+
+
+# 22. Pages go from one pool to another; offsets, sizes and a count say which.
+
+PAGES = mesh_of(x=4)
+Pages = Float[Array, "[pages/x] page d"]
+At = Int32[Array, "[n/x]"]
+
+
+def copy_pages(
+    src_at: At,
+    dst_at: At,
+    sizes: At,
+    count: Int32[Array, ""],
+    src: Pages,
+    last: Pages | None,
+    dst: Pages,
+    *,
+    flat: bool = False,
+) -> tuple[Pages, tuple[Pages, Int32[Array, ""]]]:
+    def one(i: Any, dst: Any) -> Any:
+        page = jax.lax.dynamic_index_in_dim(src, src_at[i], keepdims=False)
+        page = page if last is None else page + jax.lax.dynamic_index_in_dim(last, src_at[i], keepdims=False)
+        kept = jax.lax.dynamic_index_in_dim(dst, dst_at[i], keepdims=False)
+        seen = jnp.arange(page.shape[0])[:, None] < sizes[i]
+        return jax.lax.dynamic_update_index_in_dim(dst, jnp.where(seen, page, kept), dst_at[i], 0)
+
+    dst = jax.lax.fori_loop(0, src_at.shape[0], lambda i, dst: jnp.where(i < count, one(i, dst), dst), dst)
+    done = jnp.int32(count > 0)
+    return (src, dst, done) if flat else (src, (dst, done))  # type: ignore[return-value]
+
+
+COPY = (
+    np.array([0, 1] * 4, np.int32),
+    np.array([1, 0] * 4, np.int32),
+    np.array([2, 1] * 4, np.int32),
+    np.int32(2),
+    numbers(8, 2, 3),
+)
+last, dst = numbers(8, 2, 3), 2 * numbers(8, 2, 3)
+
+
+@pytest.mark.parametrize("last", [None, last], ids=["all", "with_last"])
+def test_a_transfer_of_pages_is_that_by_hand(last: Any) -> None:
+    pages, at = P("x", None, None), P("x")
+    specs = (at, at, at, P(), pages, None if last is None else pages, pages)
+    by_hand = jax.shard_map(copy_pages, mesh=PAGES, in_specs=specs, out_specs=(pages, (pages, P())), check_vma=False)
+    typed = typed_shard_map(mesh=PAGES, check_vma=False)(copy_pages)
+    src, (_, flag) = one_program(by_hand, typed, *COPY, last, dst)
+    np.testing.assert_array_equal(src, COPY[4])
+    assert flag == 1
+
+
+def test_buffers_that_are_given_away_are_used_again() -> None:
+    typed = jax.jit(typed_shard_map(mesh=PAGES, check_vma=False)(copy_pages), donate_argnames=("src", "dst"))
+    text = typed.lower(*COPY, None, dst).as_text()
+    assert text.count("tf.aliasing_output") + text.count("jax.buffer_donor") == 2
+
+
+def test_a_flat_result_in_the_place_of_a_nested_one_is_told() -> None:
+    typed = typed_shard_map(mesh=PAGES, check_vma=False)(partial(copy_pages, flat=True))
+    assert message(typed, *COPY, None, dst) == text("""
+        StructureError: copy_pages: return value has 3 items, but its annotation has 2
+
+        Mesh: x=4
+    """)
+
+
+def test_a_last_pool_of_other_pages_is_named() -> None:
+    typed = typed_shard_map(mesh=PAGES, check_vma=False)(copy_pages)
+    first = message(typed, *COPY, last[:4], dst).splitlines()[0]
+    assert first == "ShapeError: copy_pages: argument 'last' has pages=4, but argument 'src' has pages=8"
+
+
+# 26. A pool of states, from which every shard gathers by indices that count within its own slots.
+
+STATES = mesh_of(data=4, tensor=2)
+
+
+def gather_states(
+    buf: Float[Array, "[slots/data] [h/tensor] d n"], idx: Int32[Array, "[seqs/data]"]
+) -> Float[Array, "[seqs/data] [h/tensor] d n"]:
+    return jnp.take(buf, idx, axis=0)
+
+
+buf, idx = numbers(12, 4, 2, 3), whole_numbers(8, below=3)
+
+
+def test_states_gathered_by_local_indices_are_those_by_hand() -> None:
+    slots = P("data", "tensor", None, None)
+    by_hand = jax.shard_map(gather_states, mesh=STATES, in_specs=(slots, P("data")), out_specs=slots)
+    got = one_program(by_hand, typed_shard_map(mesh=STATES)(gather_states), buf, idx)
+    np.testing.assert_array_equal(got, buf[idx + np.arange(8) // 2 * 3])
+
+
+def test_indices_that_are_on_every_shard_fit_no_result_by_shards() -> None:
+    def everywhere(
+        buf: Float[Array, "[slots/data] [h/tensor] d n"], idx: Int32[Array, "seqs"]
+    ) -> Float[Array, "[seqs/data] [h/tensor] d n"]:
+        return gather_states(buf, idx)
+
+    assert message(typed_shard_map(mesh=STATES)(everywhere), buf, idx) == text("""
+        ShapeError: everywhere: return value has seqs=32 (8 per shard over 'data'), but argument 'idx' has seqs=8
+
+            return: Float[Array, "[seqs/data] [h/tensor] d n"]
+                                   ^^^^
+            got f32[8,2,2,3]{V:(data,tensor)} per shard
+
+        Mesh: data=4, tensor=2
+        Sizes: slots=12 (buf dim 0), h=4 (buf dim 1), d=2 (buf dim 2), n=3 (buf dim 3), seqs=8 (idx dim 0)
+    """)
+
+
+# 38. An update of a cache whose hints jaxtyping made.
+
+EASY = mesh_of(dp=2, tp=2, sp=2)
+
+
+def slots_of(module: Any, page_axis: Any) -> Any:
+    """The body, with hints of this library or of jaxtyping."""
+    dtype, index = module.Float, module.Int32
+
+    def write(
+        tokens: dtype[jax.Array, "t [g/tp] d"],
+        slots: index[jax.Array, "t"],
+        pool: dtype[jax.Array, "[pages/page] page [g/tp] d"],
+    ) -> dtype[jax.Array, "[pages/page] page [g/tp] d"]:
+        rows = pool.reshape(-1, *pool.shape[2:])
+        first = 0 if page_axis is None else jax.lax.axis_index(page_axis) * len(rows)
+        here = (slots >= first) & (slots < first + len(rows))
+        return rows.at[jnp.where(here, slots - first, len(rows))].set(tokens, mode="drop").reshape(pool.shape)
+
+    return write
+
+
+fresh, slots, paged = numbers(5, 4, 3), np.array([0, 9, 7, 15, 2], np.int32), numbers(8, 2, 4, 3)
+
+
+@pytest.mark.parametrize("module", [typedshmap, jaxtyping], ids=["typedshmap", "jaxtyping"])
+@pytest.mark.parametrize(
+    ("page_axis", "kv_axis"), [("sp", "tp"), (None, "tp"), (("dp", "sp"), None), (("sp", "dp"), ("tp",))]
+)
+def test_a_write_to_slots_is_that_by_hand(module: Any, page_axis: Any, kv_axis: Any) -> None:
+    body = slots_of(module, page_axis)
+    pages = P(page_axis, None, kv_axis, None)
+    specs = (P(None, kv_axis, None), P(None), pages)
+    by_hand = jax.shard_map(body, mesh=EASY, in_specs=specs, out_specs=pages, check_vma=False)
+    typed = typed_shard_map(mesh=EASY, axes={"page": page_axis, "tp": kv_axis}, check_vma=False)(body)
+    got = one_program(by_hand, typed, fresh, slots, paged)
+    expected = paged.reshape(16, 4, 3).copy()
+    expected[slots] = fresh
+    np.testing.assert_array_equal(got, expected.reshape(paged.shape))
+
+
+@pytest.mark.parametrize("module", [typedshmap, jaxtyping], ids=["typedshmap", "jaxtyping"])
+def test_tokens_of_another_number_of_heads_are_told_with_global_sizes(module: Any) -> None:
+    typed = typed_shard_map(mesh=EASY, axes={"page": "sp"}, check_vma=False)(slots_of(module, "sp"))
+    assert message(typed, fresh[:, :2], slots, paged) == text("""
+        ShapeError: write: argument 'pool' has g=4, but argument 'tokens' has g=2
+
+            pool: Float[Array, "[pages/page] page [g/tp] d"]
+                                                   ^
+            got f32[8,2,4,3]
+
+        Mesh: dp=2, tp=2, sp=2; axes: page=sp
+        Sizes: t=5 (tokens dim 0), g=2 (tokens dim 1), d=3 (tokens dim 2)
+    """)

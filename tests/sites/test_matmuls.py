@@ -1,0 +1,193 @@
+"""Sites of matmuls: a sum that may be deferred (20), and groups of rows (34)."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from pairs import close, mesh_of, message, numbers, one_program, text
+
+from typedshmap import Array, Float, Int32, VaryingError, typed, typed_shard_map
+
+MESH = mesh_of(data=2, model=4)
+EXPLICIT = mesh_of(AxisType.Explicit, data=2, model=4)
+
+# 20. The sum over the contracted dim is taken here, or left to the caller, as a flag says.
+
+X, W = Float[Array, "[b/data] ... [k/in_]"], Float[Array, "[k/in_] [n/out]"]
+SUMMED, OWED = Float[Array, "[b/data] ... [n/out]"], Float[Array, "[b/data] ... [n/out] +in_"]
+AXES = {"in_": "model", "out": None}
+
+
+def matmul(x: X, w: W, *, over: str | None) -> Any:
+    y = jnp.einsum("...k,kn->...n", x, w)
+    return y if over is None else jax.lax.psum(y, over)
+
+
+def matmul_typed(over: str | None, result: Any, **options: Any) -> Any:
+    options = {"mesh": MESH, "axes": AXES, **options}
+    return typed_shard_map(partial(matmul, over=over), out_types=result, **options)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("shape", [(4, 8), (4, 3, 8), (4, 3, 1, 8)])
+def test_a_matmul_that_is_summed_is_that_by_hand(shape: tuple[int, ...], check_vma: bool) -> None:
+    leading = ("data", *(None,) * (len(shape) - 2))
+    specs = {"in_specs": (P(*leading, "model"), P("model", None)), "out_specs": P(*leading, None)}
+    by_hand = jax.shard_map(partial(matmul, over="model"), mesh=MESH, check_vma=check_vma, **specs)
+    x, w = numbers(*shape), numbers(8, 6)
+    got = one_program(by_hand, matmul_typed("model", SUMMED, check_vma=check_vma), x, w)
+    close(got, x @ w)
+
+
+def test_a_matmul_whose_contracted_dim_is_whole_needs_no_sum() -> None:
+    specs = {"in_specs": (P("data", None), P(None, "model")), "out_specs": P("data", "model")}
+    by_hand = jax.shard_map(partial(matmul, over=None), mesh=MESH, **specs)
+    axes = {"in_": None, "out": "model"}
+    one_program(by_hand, matmul_typed(None, SUMMED, axes=axes), numbers(4, 8), numbers(8, 12))
+
+
+def placed(x: np.ndarray, spec: P) -> Any:
+    return jax.device_put(x, NamedSharding(EXPLICIT, spec))
+
+
+def unreduced(x: Any, w: Any) -> Any:
+    return jax.lax.pcast(matmul(x, w, over=None), "model", to="unreduced")
+
+
+def test_a_sum_that_is_deferred_on_an_explicit_mesh_is_that_by_hand() -> None:
+    specs = {"in_specs": (P("data", "model"), P("model", None)), "out_specs": P("data", None, unreduced={"model"})}
+    by_hand = jax.shard_map(unreduced, mesh=EXPLICIT, **specs)
+    args = placed(numbers(4, 8), P("data", "model")), placed(numbers(8, 6), P("model", None))
+    typed = matmul_typed(None, OWED, mesh=EXPLICIT)
+
+    def summed(product: Any) -> Any:
+        return lambda x, w: jax.reshard(product(x, w), NamedSharding(EXPLICIT, P("data", None)))
+
+    with jax.set_mesh(EXPLICIT):
+        got = one_program(jax.jit(summed(by_hand)), jax.jit(summed(typed)), *args)
+    close(got, numbers(4, 8) @ numbers(8, 6))
+
+
+def test_a_sum_that_is_deferred_to_the_caller_in_the_region_is_that_by_hand() -> None:
+    @typed
+    def owed(
+        x: Float[Array, "[b/data] ... [k/model]"], w: Float[Array, "[k/model] n"]
+    ) -> Float[Array, "[b/data] ... n +model"]:
+        return matmul(x, w, over=None)
+
+    def two(x: Any, w: Any) -> Any:
+        return jax.lax.psum(owed(x, w) + owed(2 * x, w), "model")
+
+    specs = {"in_specs": (P("data", "model"), P("model", None)), "out_specs": P("data", None)}
+    types = {"in_types": (Float[Array, "[b/data] [k/model]"], Float[Array, "[k/model] n"])}
+    by_hand = jax.shard_map(
+        lambda x, w: jax.lax.psum(unreduced(x, w) + unreduced(2 * x, w), "model"), mesh=MESH, **specs
+    )
+    typed_two = typed_shard_map(two, mesh=MESH, out_types=Float[Array, "[b/data] n"], **types)
+    close(one_program(by_hand, typed_two, numbers(4, 8), numbers(8, 6)), 3 * numbers(4, 8) @ numbers(8, 6))
+
+
+def test_a_sum_that_was_deferred_and_is_not_declared_is_told_how_to_be() -> None:
+    assert message(matmul_typed(None, SUMMED), numbers(4, 8), numbers(8, 6)) == text("""
+        VaryingError: matmul: return value varies over 'model', which its annotation does not mention
+
+            return: Float[Array, "[b/data] ... [n/out]"]
+            got f32[2,6]{V:(data,model)} per shard
+
+        Mesh: data=2, model=4; axes: in_=model, out=None
+        Hint: sum it over 'model' (psum), or write '+in_' if the sum is still owed
+    """)
+
+
+def test_a_sum_that_is_declared_as_owed_but_was_taken_is_told() -> None:
+    first = message(matmul_typed("model", OWED, mesh=EXPLICIT.abstract_mesh), *matmul_shapes()).splitlines()[0]
+    assert first == (
+        "VaryingError: matmul: return value is the same on every shard of 'model', but its annotation says '+in_'"
+    )
+
+
+def matmul_shapes() -> tuple[Any, Any]:
+    return placed(numbers(4, 8), P("data", "model")), placed(numbers(8, 6), P("model", None))
+
+
+def test_a_sum_that_is_owed_may_not_leave_on_auto_axes() -> None:
+    assert message(matmul_typed(None, OWED), numbers(4, 8), numbers(8, 6)) == text("""
+        ShardingError: matmul: return value is marked '+in_' in its annotation, but mesh axis 'model' is of type Auto, over which JAX lets no such value in or out
+
+            return: Float[Array, "[b/data] ... [n/out] +in_"]
+            got f32[2,6]{V:(data,model)} per shard
+
+        Mesh: data=2, model=4; axes: in_=model, out=None
+        Hint: make 'model' an Explicit axis of the mesh, or take the sum inside (psum)
+    """)  # noqa: E501
+
+
+def test_contracted_dims_that_differ_are_named() -> None:
+    first = message(matmul_typed("model", SUMMED), numbers(4, 8), numbers(12, 6)).splitlines()[0]
+    assert first == "ShapeError: matmul: argument 'w' has k=12, but argument 'x' has k=8"
+
+
+# 34. Rows in groups, each with a matrix of its own.
+
+GROUPS = mesh_of(data=1, model=4)
+GMM = (numbers(10, 8), numbers(3, 8, 5), np.array([4, 0, 6], np.int32))
+
+
+def gmm(
+    lhs: Float[Array, "[t/data] [k/model]"],
+    rhs: Float[Array, "g [k/model] n"],
+    group_sizes: Int32[Array, "g"],
+    *,
+    reduce: bool,
+) -> Float[Array, "[t/data] n"]:
+    y = jax.lax.ragged_dot(lhs, rhs, group_sizes)
+    return jax.lax.psum(y, "model") if reduce else y
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_grouped_matmul_is_that_by_hand(check_vma: bool) -> None:
+    specs = {"in_specs": (P("data", "model"), P(None, "model", None), P(None)), "out_specs": P("data", None)}
+    options = {"mesh": GROUPS, "check_vma": check_vma}
+    by_hand = jax.shard_map(partial(gmm, reduce=True), **specs, **options)
+    got = one_program(by_hand, typed_shard_map(partial(gmm, reduce=True), **options), *GMM)
+    lhs, rhs, _ = GMM
+    close(got, np.concatenate([lhs[:4] @ rhs[0], lhs[4:] @ rhs[2]]))
+
+
+def test_the_flag_of_a_grouped_matmul_may_be_given_at_the_call() -> None:
+    typed = typed_shard_map(gmm, mesh=GROUPS)
+    np.testing.assert_array_equal(
+        jax.block_until_ready(typed(*GMM, reduce=True)),
+        jax.block_until_ready(typed_shard_map(partial(gmm, reduce=True), mesh=GROUPS)(*GMM)),
+    )
+
+
+def test_a_grouped_matmul_that_is_not_summed_is_told() -> None:
+    assert message(typed_shard_map(partial(gmm, reduce=False), mesh=GROUPS), *GMM) == text("""
+        VaryingError: gmm: return value varies over 'model', which its annotation does not mention
+
+            return: Float[Array, "[t/data] n"]
+            got f32[10,5]{V:(data,model)} per shard
+
+        Mesh: data=1, model=4
+        Hint: sum it over 'model' (psum), or write '+model' if the sum is still owed
+    """)
+
+
+def test_groups_of_another_number_are_named() -> None:
+    first = message(typed_shard_map(partial(gmm, reduce=True), mesh=GROUPS), *GMM[:2], GMM[2][:2]).splitlines()[0]
+    assert first == "ShapeError: gmm: argument 'group_sizes' has g=2, but argument 'rhs' has g=3"
+
+
+def test_a_flag_that_is_an_array_is_refused() -> None:
+    with pytest.raises(TypeError) as caught:
+        jax.jit(typed_shard_map(gmm, mesh=GROUPS))(*GMM, reduce=True)
+    assert not isinstance(caught.value, VaryingError)
+    assert str(caught.value).splitlines()[0] == (
+        "gmm: argument 'reduce' is an array, but its annotation bool holds none, so the argument is static"
+    )

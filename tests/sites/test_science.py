@@ -1,0 +1,239 @@
+"""Sites of numerical programs: running sums (28), a stack of operators (30), rows of a Jacobian (32)."""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from pairs import close, lowered, mesh_of, message, numbers, one_program, text
+
+from typedshmap import Array, Float, PyTree, typed_shard_map
+
+# 28. A running sum and a product over levels, whose mesh axis is read from a sharding, or is none.
+
+LEVELS = mesh_of(z=4, x=2)
+
+
+def cumsum(x: Any, axis: str | None) -> Any:
+    total = jnp.cumsum(x, axis=0)
+    if axis is None:
+        return total
+    sums = jax.lax.all_gather(total[-1], axis)
+    earlier = jnp.arange(len(sums)) < jax.lax.axis_index(axis)
+    return total + jnp.einsum("k,k...->...", earlier.astype(x.dtype), sums)
+
+
+def contract(weights: Any, x: Any, axis: str | None) -> Any:
+    y = jnp.einsum("ml,l...->m...", weights, x)
+    return y if axis is None else jax.lax.psum_scatter(y, axis, scatter_dimension=0, tiled=True)
+
+
+def axis_of(x: Any) -> Any:
+    return (*x.sharding.spec, None)[0]
+
+
+Field = Float[Array, "[n/lev] ..."]
+
+
+def build(axis: str | None) -> Any:
+    body = jax.jit(partial(cumsum, axis=axis))
+    options = {"mesh": LEVELS, "axes": {"lev": axis}, "check_vma": False}
+    return typed_shard_map(body, in_types=(Field,), out_types=Field, **options)
+
+
+@pytest.mark.parametrize("spec", [P("z"), P(None, "x")])
+@pytest.mark.parametrize("shape", [(8,), (8, 2, 3)])
+def test_a_running_sum_over_levels_is_that_by_hand(spec: P, shape: tuple[int, ...]) -> None:
+    x = jax.device_put(numbers(*shape, 2), NamedSharding(LEVELS, spec))
+    axis = axis_of(x)
+    body = jax.jit(partial(cumsum, axis=axis))
+    by_hand = jax.shard_map(body, mesh=LEVELS, in_specs=P(axis), out_specs=P(axis), check_vma=False)
+    close(one_program(by_hand, build(axis), x), np.cumsum(x, axis=0))
+
+
+@pytest.mark.parametrize("axis", ["z", None])
+def test_a_product_over_levels_is_that_by_hand(axis: str | None) -> None:
+    body = partial(contract, axis=axis)
+    options = {"mesh": LEVELS, "check_vma": False}
+    by_hand = jax.shard_map(body, in_specs=(P(None, axis), P(axis)), out_specs=P(axis), **options)
+    types = {
+        "in_types": (Float[Array, "m [l/lev]"], Float[Array, "[l/lev] ..."]),
+        "out_types": Float[Array, "[m/lev] ..."],
+    }
+    typed = typed_shard_map(body, axes={"lev": axis}, **types, **options)
+    weights, x = numbers(8, 12), numbers(12, 3)
+    close(one_program(by_hand, typed, weights, x), weights @ x)
+
+
+def test_levels_that_do_not_divide_are_named() -> None:
+    assert message(build("z"), numbers(6, 2)) == text("""
+        ShapeError: cumsum: argument 'x' has n=6, which does not divide over 'z' (4 shards)
+
+            x: Float[Array, "[n/lev] ..."]
+                             ^^^^^^^
+            got f32[6,2]
+
+        Mesh: z=4, x=2; axes: lev=z
+        Hint: make n a multiple of 4, or pad it
+    """)
+
+
+def test_an_axis_that_the_mesh_lacks_is_told_as_it_is_written() -> None:
+    first = message(build("levels"), numbers(8, 2)).splitlines()[0]
+    assert first == (
+        "MeshAxisError: cumsum: argument 'x' names mesh axis 'levels' (as 'lev'), "
+        "which is not among the mesh's axes 'z', 'x'"
+    )
+
+
+# 30. Blocks of an operator go by in a scan: its arrays, what is static of it, and a tree of vectors.
+
+BLOCKS = mesh_of(axis=4)
+
+
+class Dense(eqx.Module):
+    matrix: Any
+    scale: Any
+    function: Any = eqx.field(static=True)
+    name: str = "dense"
+
+    def __call__(self, x: Any) -> Any:
+        return self.function(self.scale * (self.matrix @ x))
+
+
+def apply(
+    dyn: PyTree[Float[Array, "[blocks/axis] ..."]], static: Any, x: PyTree[Float[Array, "..."]]
+) -> PyTree[Float[Array, "..."]]:
+    def add(total: Any, block: Any) -> Any:
+        operator = eqx.combine(block, static)
+        return jax.tree.map(lambda t, part: t + operator(part), total, x), None
+
+    zero = jax.tree.map(lambda part: jax.lax.pcast(jnp.zeros_like(part), "axis", to="varying"), x)
+    total, _ = jax.lax.scan(add, zero, dyn)
+    return jax.tree.map(lambda part: jax.lax.psum(part, "axis"), total)
+
+
+def spread(
+    dyn: PyTree[Float[Array, "[blocks/axis] ..."]], static: Any, x: PyTree[Float[Array, "..."]]
+) -> PyTree[Float[Array, "[blocks/axis] ..."]]:
+    return jax.tree.map(lambda part: jax.lax.map(lambda block: eqx.combine(block, static)(part), dyn), x)
+
+
+OPERATOR = Dense(numbers(8, 3, 3), numbers(8), jnp.tanh)
+VECTORS = {"map": numbers(3), "mask": [numbers(3) + 1]}
+
+
+@pytest.mark.parametrize("body", [apply, spread])
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_stack_of_operators_is_that_by_hand(body: Any, check_vma: bool) -> None:
+    dyn, static = eqx.partition(OPERATOR, eqx.is_array)
+
+    def by_hand(dyn: Any, x: Any) -> Any:
+        specs = (jax.tree.map(lambda _: P("axis"), dyn), P())
+        out = P() if body is apply else P("axis")
+        mapped = jax.shard_map(
+            lambda dyn, x: body(dyn, static, x), mesh=BLOCKS, in_specs=specs, out_specs=out, check_vma=check_vma
+        )
+        return mapped(dyn, x)
+
+    typed = typed_shard_map(mesh=BLOCKS, check_vma=check_vma)(body)
+    got = one_program(by_hand, lambda dyn, x: typed(dyn, static, x), dyn, VECTORS)
+    rows = jax.tree.map(lambda x: np.tanh(OPERATOR.scale[:, None] * (OPERATOR.matrix @ x)), VECTORS)
+    close(got, jax.tree.map(lambda x: x.sum(0), rows) if body is apply else rows)
+
+
+def test_the_transpose_of_a_stack_of_operators_is_that_by_hand() -> None:
+    dyn, static = eqx.partition(Dense(numbers(8, 3, 3), numbers(8), lambda x: x), eqx.is_array)
+    typed = typed_shard_map(mesh=BLOCKS, check_vma=False)(apply)
+    specs = {"in_specs": (P("axis"), P()), "out_specs": P()}
+    by_hand = jax.shard_map(lambda dyn, x: apply(dyn, static, x), mesh=BLOCKS, check_vma=False, **specs)
+
+    def transposed(f: Any) -> Any:
+        return lambda dyn, y: jax.linear_transpose(partial(f, dyn), y)(y)[0]
+
+    by_ours = transposed(lambda dyn, x: typed(dyn, static, x))
+    args = jax.tree.map(jnp.asarray, (dyn, numbers(3)))
+    assert lowered(by_ours, args).as_text() == lowered(transposed(by_hand), args).as_text()
+    got = jax.block_until_ready(jax.jit(by_ours)(*args))
+    close(got, np.einsum("k,kij,i->j", numbers(8), numbers(8, 3, 3), numbers(3)))
+
+
+def test_the_mesh_of_the_operators_is_taken_where_none_is_given() -> None:
+    dyn, static = eqx.partition(OPERATOR, eqx.is_array)
+    dyn = jax.device_put(dyn, NamedSharding(BLOCKS, P("axis")))
+    got = jax.block_until_ready(typed_shard_map(check_vma=False)(apply)(dyn, static, VECTORS))
+    close(got, jax.block_until_ready(typed_shard_map(mesh=BLOCKS, check_vma=False)(apply)(dyn, static, VECTORS)))
+
+
+def test_an_operator_with_another_number_of_blocks_is_named_by_its_path() -> None:
+    dyn, static = eqx.partition(Dense(numbers(8, 3, 3), numbers(4), jnp.tanh), eqx.is_array)
+    assert message(typed_shard_map(mesh=BLOCKS, check_vma=False)(apply), dyn, static, VECTORS) == text("""
+        ShapeError: apply: argument 'dyn.scale' has blocks=4, but argument 'dyn.matrix' has blocks=8
+
+            dyn.scale: Float[Array, "[blocks/axis] ..."]
+                                      ^^^^^^
+            got f32[4]
+
+        Mesh: axis=4
+        Sizes: blocks=8 (dyn.matrix dim 0)
+    """)
+
+
+# 32. Rows of a neural tangent kernel: the samples once by shards, once whole.
+
+SAMPLES = mesh_of(S=4)
+
+
+def log_psi(params: Any, state: Any, sigma: Any) -> Any:
+    return jnp.log(jnp.cosh(params["w"] @ (sigma - state["mean"]) + params["b"])).sum()
+
+
+def rows(
+    mine: Float[Array, "[n/S] sites"], all_: Float[Array, "n sites"], params: PyTree[Array], state: PyTree[Array]
+) -> Float[Array, "[n/S] n"]:
+    # A gradient by what is the same on every shard is summed over the shards by itself: here it is by one's own.
+    own = jax.tree.map(lambda x: jax.lax.pcast(x, "S", to="varying"), params)
+
+    def jacobian(params: Any, samples: Any) -> Any:
+        by_sample = jax.vmap(jax.grad(log_psi), (None, None, 0))(params, state, samples)
+        return jnp.concatenate([leaf.reshape(len(samples), -1) for leaf in jax.tree.leaves(by_sample)], axis=1)
+
+    return jnp.einsum("np,mp->mn", jacobian(own, all_), jacobian(own, mine))
+
+
+PARAMS, STATE = {"w": numbers(3, 5), "b": numbers(3)}, {"mean": numbers(5)}
+
+
+def test_rows_of_a_jacobian_are_those_by_hand() -> None:
+    specs = (P("S", None), P(None, None), P(), P())
+    by_hand = jax.shard_map(rows, mesh=SAMPLES, in_specs=specs, out_specs=P("S", None))
+    samples = numbers(8, 5)
+    got = one_program(by_hand, typed_shard_map(mesh=SAMPLES)(rows), samples, samples, PARAMS, STATE)
+    grads = jax.vmap(jax.grad(log_psi), (None, None, 0))(PARAMS, STATE, samples)
+    jacobian = np.concatenate([np.asarray(leaf).reshape(8, -1) for leaf in jax.tree.leaves(grads)], axis=1)
+    close(got, jacobian @ jacobian.T)
+
+
+def test_whole_samples_that_are_a_shard_of_them_are_named() -> None:
+    samples = numbers(8, 5)
+    assert message(typed_shard_map(mesh=SAMPLES)(rows), samples, samples[:2], PARAMS, STATE) == text("""
+        ShapeError: rows: argument 'all_' has n=2, but argument 'mine' has n=8
+
+            all_: Float[Array, "n sites"]
+                                ^
+            got f32[2,5]
+
+        Mesh: S=4
+        Sizes: n=8 (mine dim 0), sites=5 (mine dim 1)
+    """)
+
+
+def test_parameters_that_hold_no_arrays_are_named_by_their_path() -> None:
+    params = {"w": PARAMS["w"], "b": "zeros"}
+    first = message(typed_shard_map(mesh=SAMPLES)(rows), numbers(8, 5), numbers(8, 5), params, STATE).splitlines()[0]
+    assert first == "StructureError: rows: argument 'params['b']' is 'zeros' (str), but its annotation says Array"

@@ -1,0 +1,475 @@
+"""How call sites write the call: at once, as a decorator, on closures, methods and partials, with many arguments."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from pairs import mesh_of, message, numbers, one_program, text, whole_numbers
+
+from typedshmap import AnnotationSyntaxError, Array, Float, Int32, Key, typed_shard_map
+
+MESH = mesh_of(dp=4, tp=2)
+X, Y, W = Float[Array, "[b/dp] d"], Float[Array, "[b/dp] [f/tp]"], Float[Array, "d [f/tp]"]
+x, w = numbers(8, 4), numbers(4, 6)
+ROWS, COLUMNS, BOTH = P("dp", None), P(None, "tp"), P("dp", "tp")
+
+
+class Pair(NamedTuple):
+    """One program twice, and the arguments of both."""
+
+    by_hand: Callable[..., Any]
+    typed: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+PAIRS: dict[str, Callable[[], Pair]] = {}
+
+
+def pair(make: Callable[[], Pair]) -> Callable[[], Pair]:
+    """Enter a pair in the table under its function's name."""
+    PAIRS[make.__name__] = make
+    return make
+
+
+def by_hand(body: Callable[..., Any], in_specs: Any, out_specs: Any, **options: Any) -> Any:
+    return jax.shard_map(body, mesh=MESH, in_specs=in_specs, out_specs=out_specs, **options)
+
+
+def matmul(x: X, w: W) -> Y:
+    return x @ w
+
+
+@pair
+def called_at_once() -> Pair:
+    return Pair(
+        lambda x, w: by_hand(matmul, (ROWS, COLUMNS), BOTH)(x, w),
+        lambda x, w: typed_shard_map(matmul, mesh=MESH)(x, w),
+        (x, w),
+    )
+
+
+@pair
+def a_decorator() -> Pair:
+    @typed_shard_map(mesh=MESH)
+    def product(x: X, w: W) -> Y:
+        return x @ w
+
+    return Pair(by_hand(matmul, (ROWS, COLUMNS), BOTH), product, (x, w))
+
+
+@pair
+def a_nested_function_that_closes_over_a_config_and_an_array() -> Pair:
+    @dataclass(frozen=True)
+    class Config:
+        scale: float
+        axis: str
+
+    config, bias = Config(0.5, "dp"), jnp.asarray(numbers(4))
+
+    def body(x: X) -> X:
+        return config.scale * x + bias + jax.lax.axis_index(config.axis)
+
+    return Pair(by_hand(body, ROWS, ROWS), typed_shard_map(mesh=MESH)(body), (x,))
+
+
+@pair
+def a_nested_function_that_closes_over_a_traced_array() -> Pair:
+    def outer(mapped: Callable[[Any], Any]) -> Callable[..., Any]:
+        def program(x: Any, scale: Any) -> Any:
+            scale = jnp.sin(scale)
+
+            def body(x: X) -> X:
+                return x * scale
+
+            return mapped(body)(x)
+
+        return program
+
+    return Pair(outer(lambda body: by_hand(body, ROWS, ROWS)), outer(typed_shard_map(mesh=MESH)), (x, numbers(4)))
+
+
+@pair
+def a_method() -> Pair:
+    class Model:
+        def __init__(self, w: Any) -> None:
+            self.w, self.features = w, w.shape[1]
+
+        @typed_shard_map(mesh=MESH)
+        def __call__(self, x: X) -> Float[Array, "[b/dp] {self.features}"]:
+            return jnp.tanh(x @ self.w)
+
+    model = Model(w)
+    return Pair(by_hand(lambda x: jnp.tanh(x @ model.w), ROWS, ROWS), model, (x,))
+
+
+@pair
+def a_bound_method_mapped_where_it_is_called() -> Pair:
+    class Model:
+        scale = 3
+
+        def body(self, x: X, w: W) -> Y:
+            return self.scale * (x @ w)
+
+    model = Model()
+    return Pair(
+        by_hand(model.body, (ROWS, COLUMNS), BOTH),
+        lambda x, w: typed_shard_map(model.body, mesh=MESH)(x, w=w),
+        (x, w),
+    )
+
+
+def scaled(x: X, w: W, *, power: int, name: str = "relu") -> Y:
+    return getattr(jax.nn, name)(x @ w) ** power
+
+
+@pair
+def a_partial_with_static_keywords() -> Pair:
+    body = partial(scaled, power=2, name="silu")
+    return Pair(by_hand(body, (ROWS, COLUMNS), BOTH), typed_shard_map(body, mesh=MESH), (x, w))
+
+
+@pair
+def a_partial_with_an_array_by_position() -> Pair:
+    return Pair(
+        by_hand(partial(scaled, power=2), (ROWS, COLUMNS), BOTH),
+        lambda x, w: typed_shard_map(partial(scaled, x, power=2), mesh=MESH)(w),
+        (x, w),
+    )
+
+
+@pair
+def a_lambda() -> Pair:
+    def body(x: Any, w: Any) -> Any:
+        return x @ w
+
+    typed = typed_shard_map(lambda x, w: x @ w, mesh=MESH, in_types=(X, W), out_types=Y)
+    return Pair(by_hand(body, (ROWS, COLUMNS), BOTH), typed, (x, w))
+
+
+@pair
+def any_number_of_arguments() -> Pair:
+    def total(*parts: X) -> X:
+        return sum(parts[1:], parts[0])
+
+    return Pair(by_hand(total, (ROWS,) * 3, ROWS), typed_shard_map(mesh=MESH)(total), (x, 2 * x, x * x))
+
+
+@pair
+def any_number_of_arguments_with_hints_by_position() -> Pair:
+    def body(*args: Any) -> Any:
+        return args[0] @ args[1]
+
+    typed = typed_shard_map(body, mesh=MESH, in_types=(X, W), out_types=Y)
+    return Pair(by_hand(body, (ROWS, COLUMNS), BOTH), typed, (x, w))
+
+
+F, I = Float[Array, "[b/dp] d"], Int32[Array, "[b/dp]"]  # noqa: E741
+
+
+def kernel(
+    q: F, k: F, v: F, w: W, bias: Float[Array, "[f/tp]"], table: Int32[Array, "rows d"], lens: I, ids: I, slots: I,
+    q_scale: F, k_scale: F, v_scale: F, sinks: Float[Array, "d"], cos: F, sin: F, key: Key[Array, ""],
+    temperature: Float[Array, ""], count: Int32[Array, ""], window: int, causal: bool, name: str,
+    mask: Int32[Array, "[b/dp] d"] | None,
+) -> tuple[Y, I, F, Int32[Array, ""]]:  # fmt: skip
+    x = (q * q_scale + k * k_scale * cos + v * v_scale * sin + sinks) / temperature + window
+    x = x if mask is None else x * mask
+    x = jnp.cumsum(x, axis=1) if causal else x
+    noise = jax.random.normal(key, x.shape[1:])
+    return getattr(jax.nn, name)(x @ w + bias) + lens[:, None], table[ids + slots, 0], x + noise, count + window
+
+
+@pair
+def twenty_two_arguments() -> Pair:
+    ids = whole_numbers(8, below=2)
+    arrays = (
+        x,
+        2 * x,
+        3 * x,
+        w,
+        numbers(6),
+        whole_numbers(5, 4, below=9),
+        ids,
+        ids,
+        1 - ids,
+        x,
+        x,
+        x,
+        numbers(4),
+        x,
+        x,
+    )
+    scalars = (jax.random.key(1), np.float32(0.5), np.int32(7))
+    at = P("dp")
+    specs = [ROWS] * 3 + [COLUMNS, P("tp"), P(None, None)] + [at] * 3 + [ROWS] * 3 + [P(None)] + [ROWS] * 2 + [P()] * 3
+
+    def closed(*args: Any) -> Any:
+        return kernel(*args, 3, True, "relu", None)
+
+    return Pair(
+        by_hand(closed, tuple(specs), (BOTH, at, ROWS, P())),
+        lambda *args: typed_shard_map(kernel, mesh=MESH)(*args, 3, causal=True, name="relu", mask=None),
+        (*arrays, *scalars),
+    )
+
+
+class Cache(NamedTuple):
+    keys: F
+    at: I
+
+
+@pair
+def nested_structures() -> Pair:
+    def body(tree: dict[str, list[tuple[F, W]]], cache: Cache | None, *, rest: tuple[()] = ()) -> tuple[Cache, list[Y]]:
+        products = [x @ w for x, w in tree["layers"]]
+        return cache._replace(keys=2 * cache.keys), products
+
+    cache = Cache(x, whole_numbers(8, below=5))
+    in_specs = ({"layers": [(ROWS, COLUMNS)] * 2}, Cache(ROWS, P("dp")))
+    hand = by_hand(body, in_specs, (Cache(ROWS, P("dp")), [BOTH] * 2))
+    return Pair(hand, typed_shard_map(mesh=MESH)(body), ({"layers": [(x, w), (2 * x, 2 * w)]}, cache))
+
+
+@pair
+def hints_nested_as_specs_are() -> Pair:
+    def body(tree: Any, scales: Any) -> Any:
+        products = [a @ w for a, w in tree["layers"]]
+        return products, {"total": sum(products), "scales": (scales[0], None)}
+
+    rows, columns = (ROWS, COLUMNS), (X, W)
+    typed = typed_shard_map(
+        body,
+        mesh=MESH,
+        in_types=({"layers": [columns] * 2}, [Float[Array, ""], int]),
+        out_types=([Y, Y], {"total": Y, "scales": (Float[Array, ""], None)}),
+    )
+    hand = by_hand(body, ({"layers": [rows] * 2}, [P(), None]), ([BOTH] * 2, {"total": BOTH, "scales": (P(), None)}))
+    tree = {"layers": [(x, w), (2 * x, 2 * w)]}
+    return Pair(
+        lambda tree, scale: hand(tree, [scale, 3]), lambda tree, scale: typed(tree, [scale, 3]), (tree, np.float32(2))
+    )
+
+
+@pair
+def replicated_inputs_and_outputs() -> Pair:
+    def body(
+        scale: Float[Array, ""], table: Int32[Array, "rows"], key: Key[Array, ""], x: X
+    ) -> tuple[Float[Array, ""], Float[Array, "d"], Int32[Array, "rows"]]:
+        draws = jax.random.uniform(key, x.shape[1:])
+        return jax.lax.pmean((scale * x).mean(), "dp"), jax.lax.psum(x.sum(0), "dp") * draws, table
+
+    in_specs = (P(), P(None), P(), ROWS)
+    args = (np.float32(2), whole_numbers(5, below=9), jax.random.key(0), x)
+    return Pair(by_hand(body, in_specs, (P(), P(None), P(None))), typed_shard_map(body, mesh=MESH), args)
+
+
+def with_bias(x: X, w: W, bias: Float[Array, "[f/tp]"] | None = None, scale: float = 1.0) -> Y:
+    y = scale * (x @ w)
+    return y if bias is None else y + bias
+
+
+@pair
+def an_optional_argument_that_is_absent() -> Pair:
+    return Pair(by_hand(with_bias, (ROWS, COLUMNS), BOTH), typed_shard_map(with_bias, mesh=MESH), (x, w))
+
+
+@pair
+def an_optional_argument_that_is_none() -> Pair:
+    hand = by_hand(with_bias, (ROWS, COLUMNS, None), BOTH)
+    return Pair(hand, typed_shard_map(with_bias, mesh=MESH), (x, w, None))
+
+
+@pair
+def an_optional_argument_by_keyword() -> Pair:
+    typed = typed_shard_map(with_bias, mesh=MESH)
+    hand = by_hand(with_bias, (ROWS, COLUMNS, P("tp")), BOTH)
+    return Pair(hand, lambda x, w, bias: typed(x, bias=bias, w=w, scale=1.0), (x, w, numbers(6)))
+
+
+def late(rows: Any, columns: Any) -> Pair:
+    def body(x: Float[Array, "[b/rows] [d/columns]"], w: Float[Array, "d"]) -> Float[Array, "[b/rows] [d/columns]"]:
+        return 2 * x + w.sum()
+
+    spec = P(rows, columns)
+    typed = typed_shard_map(mesh=MESH, axes={"rows": rows, "columns": columns})(body)
+    return Pair(by_hand(body, (spec, P(None)), spec), typed, (x, numbers(4)))
+
+
+@pair
+def axes_that_are_bound_late() -> Pair:
+    return late("tp", None)
+
+
+@pair
+def axes_that_are_bound_to_several() -> Pair:
+    return late(("tp", "dp"), None)
+
+
+@pair
+def axes_that_are_bound_to_none() -> Pair:
+    return late(None, ())
+
+
+@pair
+def the_check_turned_off() -> Pair:
+    options = {"check_vma": False}
+    hand = by_hand(matmul, (ROWS, COLUMNS), BOTH, **options)
+    return Pair(hand, typed_shard_map(matmul, mesh=MESH, **options), (x, w))
+
+
+@pair
+def collectives_of_every_kind() -> Pair:
+    def body(x: X, w: W) -> tuple[Y, X, Float[Array, "b d"]]:
+        shifted = jax.lax.ppermute(x, "dp", [(i, (i + 1) % 4) for i in range(4)])
+        swapped = jax.lax.all_to_all(x.repeat(2, axis=0), "dp", split_axis=0, concat_axis=0, tiled=True)
+        scattered = jax.lax.psum_scatter(swapped.repeat(2, axis=0), "dp", scatter_dimension=0, tiled=True)
+        whole = jax.lax.all_gather(x, "dp", axis=0, tiled=True, to="invarying")
+        return (shifted + scattered) @ w, jax.lax.pmax(x, "tp") + jax.lax.axis_index("dp"), whole
+
+    return Pair(by_hand(body, (ROWS, COLUMNS), (BOTH, ROWS, P(None, None))), typed_shard_map(mesh=MESH)(body), (x, w))
+
+
+@pair
+def scan_vmap_cond_and_grad_inside() -> Pair:
+    def body(x: X, ws: Float[Array, "layers d d"]) -> tuple[X, Float[Array, "layers d d"]]:
+        def loss(ws: Any) -> Any:
+            y, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)
+            return jax.lax.psum((y**2).sum(), "dp")
+
+        rows = jax.vmap(lambda row: jnp.where(row.sum() > 0, row, -row))(x)
+        return jax.lax.cond(True, jnp.sin, jnp.cos, rows), jax.grad(loss)(ws)
+
+    specs = (ROWS, P(None, None, None))
+    return Pair(by_hand(body, specs, specs), typed_shard_map(mesh=MESH)(body), (x, numbers(3, 4, 4)))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_way_to_write_the_call_is_that_by_hand(name: str) -> None:
+    made = PAIRS[name]()
+    one_program(made.by_hand, made.typed, *made.args)
+
+
+def test_a_decorator_without_arguments_takes_the_ambient_mesh() -> None:
+    @typed_shard_map
+    def product(x: X, w: W) -> Y:
+        return x @ w
+
+    with jax.set_mesh(MESH):
+        one_program(jax.shard_map(matmul, in_specs=(ROWS, COLUMNS), out_specs=BOTH), product, x, w)
+
+
+# What is wrong is named however the call is written.
+
+
+@pytest.mark.parametrize(
+    ("typed", "args", "first"),
+    [
+        (
+            typed_shard_map(partial(scaled, power=2), mesh=MESH),
+            (x, w[:2]),
+            "ShapeError: scaled: argument 'w' has d=2, but argument 'x' has d=4",
+        ),
+        (
+            typed_shard_map(partial(scaled, x, power=2), mesh=MESH),
+            (w[:2],),
+            "ShapeError: scaled: argument 'w' has d=2, but argument 'x' has d=4",
+        ),
+        (
+            typed_shard_map(lambda x, w: x @ w, mesh=MESH, in_types=(X, W), out_types=Y),
+            (x, w[:2]),
+            "ShapeError: <lambda>: argument 'w' has d=2, but argument 'x' has d=4",
+        ),
+        (
+            typed_shard_map(lambda *args: args[0], mesh=MESH, in_types=(X, W), out_types=X),
+            (x, w[:2]),
+            "ShapeError: <lambda>: argument 'args[1]' has d=2, but argument 'args[0]' has d=4",
+        ),
+        (
+            typed_shard_map(with_bias, mesh=MESH),
+            (x, w, numbers(8)),
+            "ShapeError: with_bias: argument 'bias' has f=8, but argument 'w' has f=6",
+        ),
+        (
+            typed_shard_map(scaled, mesh=MESH),
+            (x, w),
+            "StructureError: scaled: argument 'power' is missing",
+        ),
+        (
+            typed_shard_map(lambda a: a["x"][1], mesh=MESH, in_types=({"x": (X, [X])},), out_types=[X]),
+            ({"x": (x, [x[:4]])},),
+            "ShapeError: <lambda>: argument 'a['x'][1][0]' has b=4, but argument 'a['x'][0]' has b=8",
+        ),
+        (
+            typed_shard_map(lambda a: (a, a), mesh=MESH, in_types=(X,), out_types=(X, {"x": X})),
+            (x,),
+            "StructureError: <lambda>: return[1] is an array, but its annotation says dict",
+        ),
+        (
+            typed_shard_map(partial(scaled, power="2"), mesh=MESH),
+            (x, w),
+            "StructureError: scaled: argument 'power' is '2' (str), but its annotation says int",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_named_however_the_call_is_written(typed: Any, args: Any, first: str) -> None:
+    assert message(typed, *args).splitlines()[0] == first
+
+
+def test_one_hint_in_the_place_of_a_tuple_of_them_is_told() -> None:
+    with pytest.raises(AnnotationSyntaxError) as caught:
+        typed_shard_map(lambda x: x, mesh=MESH, in_types=X, out_types=X)  # type: ignore[arg-type]
+    wants = "<lambda>: in_types= wants a tuple of hints, one per argument; got "
+    assert str(caught.value) == wants + 'Float[Array, "[b/dp] d"]'
+
+
+def test_an_alias_of_an_alias_is_told() -> None:
+    aliased = Float[Array, "[b/batch] d"]
+    axes = {"batch": "rows", "rows": "dp"}
+    typed = typed_shard_map(lambda x: x, mesh=MESH, in_types=(aliased,), out_types=aliased, axes=axes)
+    assert message(typed, x) == text("""
+        MeshAxisError: <lambda>: argument 'x' names mesh axis 'rows' (as 'batch'), which is not among the mesh's axes 'dp', 'tp'
+
+            x: Float[Array, "[b/batch] d"]
+                                ^^^^^
+            got f32[8,4]
+
+        Mesh: dp=4, tp=2; axes: batch=rows, rows=dp
+        Hint: axes={'batch': ...} maps a name to mesh axes
+        Also: return value names mesh axis 'rows' (as 'batch'), which is not among the mesh's axes 'dp', 'tp'
+    """)  # noqa: E501
+
+
+def test_an_argument_whose_default_is_none_is_told_to_say_so() -> None:
+    @typed_shard_map(mesh=MESH)
+    def plus(x: X, bias: Float[Array, "d"] = None) -> X:  # type: ignore[assignment]
+        return x if bias is None else x + bias
+
+    assert message(plus, x) == text("""
+        StructureError: plus: argument 'bias' is None, but its annotation says Array
+
+            bias: Float[Array, "d"]
+
+        Mesh: dp=4, tp=2
+        Hint: write '| None' after its hint if it may be absent
+    """)
+
+
+def test_one_wrong_argument_of_twenty_two_is_named() -> None:
+    made = PAIRS["twenty_two_arguments"]()
+    args = [*made.args]
+    args[8] = numbers(8)
+    assert message(made.typed, *args) == text("""
+        DtypeError: kernel: argument 'slots' has dtype float32, but its annotation says Int32
+
+            slots: Int32[Array, "[b/dp]"]
+                   ^^^^^
+            got f32[8]
+
+        Mesh: dp=4, tp=2
+    """)

@@ -1,0 +1,117 @@
+"""A site that gathers weights leaf by leaf (4): which leaves, a static argument says."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec as P
+from pairs import close, mesh_of, message, numbers, one_program, text
+
+from typedshmap import Array, Float, typed_shard_map
+
+MESH = mesh_of(fsdp=4, tp=2)
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Mlp:
+    wi: Float[Array, "[m/fsdp] f"]
+    wo: Float[Array, "f [m/fsdp]"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Block:
+    mlp: Mlp
+    query: Float[Array, "[m/fsdp] d"]
+    norm: Float[Array, "m"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class FullMlp:
+    wi: Float[Array, "m f"]
+    wo: Float[Array, "f m"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class FullBlock:
+    mlp: FullMlp
+    query: Float[Array, "m d"]
+    norm: Float[Array, "m"]
+
+
+Path = tuple[str, ...]
+ALL: tuple[Path, ...] = (("mlp", "wi"), ("mlp", "wo"), ("query",))
+BLOCK = Block(Mlp(numbers(8, 6), numbers(6, 8)), numbers(8, 2), numbers(8))
+
+
+def whole(x: Any, path: Path, indices: tuple[Path, ...]) -> Any:
+    axis = 1 if path[-1] == "wo" else 0
+    return jax.lax.all_gather(x, "fsdp", axis=axis, tiled=True) if path in indices else x
+
+
+def gather(weights: Block, indices: tuple[tuple[str, ...], ...]) -> FullBlock:
+    mlp = FullMlp(whole(weights.mlp.wi, ("mlp", "wi"), indices), whole(weights.mlp.wo, ("mlp", "wo"), indices))
+    return FullBlock(mlp, whole(weights.query, ("query",), indices), whole(weights.norm, ("norm",), indices))
+
+
+typed = typed_shard_map(mesh=MESH, check_vma=False)(gather)
+
+
+def by_hand(weights: Block) -> FullBlock:
+    specs = Block(Mlp(P("fsdp", None), P(None, "fsdp")), P("fsdp", None), P(None))
+    body = partial(gather, indices=ALL)
+    return jax.shard_map(body, mesh=MESH, in_specs=(specs,), out_specs=P(), check_vma=False)(weights)
+
+
+def test_weights_gathered_leaf_by_leaf_are_those_by_hand() -> None:
+    got = one_program(by_hand, lambda weights: typed(weights, ALL), BLOCK)
+    close(got, FullBlock(FullMlp(BLOCK.mlp.wi, BLOCK.mlp.wo), BLOCK.query, BLOCK.norm))
+
+
+def test_the_static_paths_may_come_by_keyword() -> None:
+    close(typed(indices=ALL, weights=BLOCK).query, BLOCK.query)
+
+
+def test_a_leaf_that_was_not_gathered_is_named_by_its_path() -> None:
+    assert message(typed, BLOCK, ALL[1:]) == text("""
+        ShapeError: gather: return.mlp.wi has m=2, but argument 'weights.mlp.wi' has m=8
+
+            return.mlp.wi: Float[Array, "m f"]
+                                         ^
+            got f32[2,6] per shard
+
+        Mesh: fsdp=4, tp=2
+        Sizes: m=8 (weights.mlp.wi dim 0), f=6 (weights.mlp.wi dim 1), d=2 (weights.query dim 1)
+    """)
+
+
+@pytest.mark.parametrize(
+    ("weights", "first"),
+    [
+        (
+            replace(BLOCK, query=numbers(12, 2)),
+            "ShapeError: gather: argument 'weights.query' has m=12, but argument 'weights.mlp.wi' has m=8",
+        ),
+        (
+            replace(BLOCK, mlp=FullMlp(BLOCK.mlp.wi, BLOCK.mlp.wo)),
+            "StructureError: gather: argument 'weights.mlp' is a FullMlp, but its annotation says Mlp",
+        ),
+    ],
+)
+def test_a_wrong_leaf_is_named_by_its_path(weights: Block, first: str) -> None:
+    assert message(typed, weights, ALL).splitlines()[0] == first
+
+
+def test_paths_that_are_no_strings_are_told() -> None:
+    assert message(typed, BLOCK, ((0, 1),)) == text("""
+        StructureError: gather: argument 'indices' is a tuple, but its annotation says tuple[tuple[str, ...], ...]
+
+            indices: tuple[tuple[str, ...], ...]
+
+        Mesh: fsdp=4, tp=2
+    """)
