@@ -137,6 +137,10 @@ def lower(f: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     return jax.jit(lambda *args: f(*args)).lower(*args)
 
 
+def trace(f: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    return jax.jit(lambda *args: f(*args)).trace(*args)
+
+
 def tracing(mesh: Mesh) -> Iterator[Row]:
     quickstart = programs.quickstart(mesh)
     training = programs.training(mesh, LAYERS)
@@ -148,6 +152,16 @@ def tracing(mesh: Mesh) -> Iterator[Row]:
     ):
         times = take_turns(partial(lower, pair.typed, pair.args), partial(lower, pair.by_hand, pair.args), 15)
         yield ratio_row(name, times.by(min), limit)
+    gradient = programs.PAIRS["gradient"](mesh)
+    for name, pair in (
+        ("quickstart's step with its patterns, trace", quickstart),
+        (f"step of {LAYERS} layers, trace", training),
+        (f"forward pass of {LAYERS} layers, trace", inference),
+        # Here the body is traced twice: once to be read, once to be differentiated.
+        ("small gradient around a region, trace", gradient),
+    ):
+        times = take_turns(partial(trace, pair.typed, pair.args), partial(trace, pair.by_hand, pair.args), 15)
+        yield ratio_row(name, times.by(min), 1.3)
     again = take_turns(*[partial(lower, quickstart.by_hand, quickstart.args)] * 2, 15)
     yield ratio_row("the noise: jax.shard_map for both, quickstart", again.by(min), 1.05)
 

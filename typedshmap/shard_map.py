@@ -111,12 +111,13 @@ def typed_shard_map(
         up at every call.
       axis_names: the mesh axes to make manual; by default all. Axes in hints that are not manual
         are left out of the specs.
-      check_vma: as for `jax.shard_map`. Without it JAX does not know which values vary, and only
-        shapes, dtypes and structure are checked.
+      check_vma: as for `jax.shard_map`. Without it JAX does not know which values vary; the library
+        infers it from the traced body all the same.
       axes: names in the hints that stand for mesh axes: one, several (major to minor), or None.
       rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
-      in_types: one hint per positional argument, for functions that carry none.
-      out_types: the hint of the result; ``tuple[A, B]`` for several.
+      in_types: one hint per positional argument, for functions that carry none; a tuple, list or dict
+        of hints for an argument that is one.
+      out_types: the hint of the result; ``tuple[A, B]`` or ``(A, B)`` for several.
 
     Returns:
       A function that takes global arrays, positional or by keyword, and returns global arrays. On
@@ -126,7 +127,8 @@ def typed_shard_map(
       AnnotationSyntaxError: when decorating, for a hint that is missing or cannot be read.
       MeshAxisError: for no mesh, or an axis that the mesh does not have.
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or results
-        that are not what their hints say; ``error.failures`` holds all of them.
+        that are not what their hints say; ``error.failures`` holds all of them. The last to be raised
+        are those of the traced body as a whole, with the place in the source ("At: file:line").
     """
     _jax.load_extend()
     options = _Options(read_mesh(mesh), read_axis_names(axis_names), bool(check_vma), read_naming(axes, rules))
