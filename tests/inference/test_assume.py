@@ -1,0 +1,108 @@
+"""``assume``: what a kernel knows and the program does not tell."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import Array, Float, ShapeError, ShardingError, VaryingError, assume, check, einsum, typed_shard_map
+
+X, W, Y = Float[Array, "[b/dp] [k/tp]"], Float[Array, "[k/tp] n"], Float[Array, "[b/dp] n"]
+x, w = np.ones((8, 16), np.float32), np.full((16, 12), 0.5, np.float32)
+ARGS = (x, w)
+
+
+def ring_sum(y: Any) -> Any:
+    return y + lax.ppermute(y, "tp", [(0, 1), (1, 0)])
+
+
+def form(body: Any, mesh: Mesh, check_vma: bool = False, out: Any = Y) -> Any:
+    return typed_shard_map(body, mesh=mesh, check_vma=check_vma, in_types=(X, W), out_types=out)
+
+
+def test_what_is_not_assumed_is_refused(mesh: Mesh) -> None:
+    with pytest.raises(VaryingError, match="return value varies over 'tp'"):
+        jax.eval_shape(form(lambda x, w: ring_sum(x @ w), mesh), *ARGS)
+
+
+def test_shards_that_are_assumed_to_agree_leave(mesh: Mesh) -> None:
+    f = form(lambda x, w: assume(ring_sum(x @ w), "[b/dp] n") * 2, mesh)
+    np.testing.assert_allclose(jax.block_until_ready(f(*ARGS)), 2 * x @ w)
+
+
+def test_under_check_vma_they_fit_hints_and_patterns_of_the_body(mesh: Mesh) -> None:
+    def body(x: Any, w: Any) -> Any:
+        y = check(jnp.tanh(assume(ring_sum(x @ w), "[b/dp] n")), "[b/dp] n")
+        y = einsum(y, jnp.ones((12, 12)), "[b/dp] n, n m -> [b/dp] m")
+        return lax.pmean(y, "tp")
+
+    f = form(body, mesh, check_vma=True)
+    np.testing.assert_allclose(jax.block_until_ready(f(*ARGS)), np.tanh(x @ w) @ np.ones((12, 12)), rtol=1e-6)
+
+
+def test_under_check_vma_what_leaves_has_to_satisfy_jax(mesh: Mesh) -> None:
+    with pytest.raises(VaryingError, match="return value varies over 'tp'"):
+        jax.eval_shape(form(lambda x, w: assume(ring_sum(x @ w), "[b/dp] n"), mesh, check_vma=True), *ARGS)
+
+
+def test_it_adds_nothing_to_the_program(mesh: Mesh) -> None:
+    def text(f: Any) -> str:
+        def program(x: Any, w: Any) -> Any:
+            return f(x, w)
+
+        return jax.jit(program).lower(*ARGS).as_text()
+
+    by_hand = jax.shard_map(
+        lambda x, w: ring_sum(x @ w),
+        mesh=mesh,
+        in_specs=(P("dp", "tp"), P("tp", None)),
+        out_specs=P("dp", None),
+        check_vma=False,
+    )
+    assert text(form(lambda x, w: assume(ring_sum(x @ w), "[b/dp] n"), mesh)) == text(by_hand)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_the_shape_is_checked(check_vma: bool, mesh: Mesh) -> None:
+    f = form(lambda x, w: assume(ring_sum(x @ w), "[b/dp] k"), mesh, check_vma)
+    with pytest.raises(ShapeError, match="assumed value has k=12, but argument 'x' has k=16"):
+        jax.eval_shape(f, *ARGS)
+
+
+def test_a_layout_that_is_assumed_is_what_later_claims_are_compared_with(mesh: Mesh) -> None:
+    def body(x: Any, w: Any) -> Any:
+        moved = assume(lax.sort(x, dimension=0), "[b/tp] [k/dp]")
+        return check(jnp.tanh(moved), "[b/dp] [k/tp]")
+
+    with pytest.raises((ShapeError, ShardingError)):
+        jax.eval_shape(form(body, mesh, out=X), *ARGS)
+
+    def turned(x: Any, w: Any) -> Any:
+        return check(jnp.tanh(assume(x, "[_/tp] [_/dp]")), "[_/dp] [_/tp]")
+
+    with pytest.raises(ShardingError, match="is split over 'tp' in dim 0, but its annotation says split over 'dp'"):
+        jax.eval_shape(form(turned, mesh, out=Float[Array, "[_/dp] [_/tp]"]), *ARGS)
+
+
+def test_a_sum_that_is_assumed_to_be_owed_may_be_taken(mesh: Mesh) -> None:
+    f = form(lambda x, w: lax.psum(assume(x @ w, "[b/dp] n +tp"), "tp"), mesh, check_vma=True)
+    np.testing.assert_allclose(jax.block_until_ready(jax.jit(f)(*ARGS)), x @ w)
+
+
+def test_a_tree_is_assumed_leaf_by_leaf(mesh: Mesh) -> None:
+    def body(x: Any, w: Any) -> Any:
+        y = ring_sum(x @ w)
+        return assume({"a": y, "b": 2 * y}, dict[str, Float[Array, "[b/dp] n"]])["b"]
+
+    np.testing.assert_allclose(jax.block_until_ready(form(body, mesh)(*ARGS)), 2 * x @ w)
+
+
+def test_of_a_global_array_the_shape_is_checked() -> None:
+    assert assume(x, "b k") is x
+    with pytest.raises(ShapeError, match="assume: assumed value has 2 dims, but its annotation has 1"):
+        assume(x, "b")
