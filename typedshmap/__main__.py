@@ -11,12 +11,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and hand it to its verb; the exit code."""
     parser = _parser()
     given = parser.parse_args(arguments)
+    if given.verb is None:
+        parser.print_help(sys.stderr)
+        return 2
     return given.verb(given)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m typedshmap", description="Tools for typed shard_map programs.")
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    parser.set_defaults(verb=None)
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB")
     rewrite = verbs.add_parser(
         "rewrite",
         help="turn calls of jax.shard_map with literal specs into hints",

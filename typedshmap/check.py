@@ -142,7 +142,7 @@ def _unreduced(leaf: Found, region: Region) -> Found:
 def state_leaves(
     leaves: list[Found], region: Region, function: str, sizes: Sizes, is_assumed: bool = False
 ) -> list[Found]:
-    """Shards of which the program now states what their hints say; that is remembered for the patterns that read them."""
+    """Shards of which the program now states what their hints say, which is remembered for patterns that read them."""
     reading = current_reading()
     handed = leaves
     if reading is not None:
@@ -186,7 +186,7 @@ def size(name: str) -> int:
     Raises:
       ShapeError: for a name that is not bound here.
     """
-    return _bound("size", name)[1]
+    return _bound("size", _named("size", name))[1]
 
 
 def shard_size(name: str) -> int:
@@ -198,7 +198,7 @@ def shard_size(name: str) -> int:
     Raises:
       ShapeError: for a name that is not bound here, or one that hints shard in different ways.
     """
-    if isinstance(name, str) and name.startswith("["):
+    if _named("shard_size", name).startswith("["):
         return _bracketed_size(name)
     bound, whole = _bound("shard_size", name)
     held = current_region().sizes
@@ -230,9 +230,13 @@ def sizes() -> dict[str, int]:
     return {name: found.size for name, found in bound if not isinstance(found.size, tuple) and name.isidentifier()}
 
 
-def _bound(verb: str, name: str) -> tuple[Bound, int]:
+def _named(verb: str, name: Any) -> str:
     if not isinstance(name, str):
         raise ShapeError(f"{verb}: {shown(name)} is no name of a dim")
+    return name
+
+
+def _bound(verb: str, name: str) -> tuple[Bound, int]:
     scope = current_scope()
     bound = scope.sizes.get(name) if scope else None
     if scope is None:

@@ -32,16 +32,16 @@ def _cure(message: str) -> str | None:
 
 
 def _is_unknown_axis(error: Exception) -> bool:
-    """Whether this is how JAX ends a collective over an axis that the mesh does not have: it asserts, and says nothing."""
+    """Whether JAX asserted something without a word, as it does for an axis that the mesh does not have."""
     if type(error) is not AssertionError or error.args:
         return False
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return bool(frames) and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == "jax"
 
 
-def _cure_of_assertion(region: Region) -> str:
+def _cure_of_unknown_axis(region: Region) -> str:
     axes = ", ".join(f"'{name}'" for name, _ in region.mesh or ())
-    return f"JAX asserts so where a collective names an axis that the mesh does not have; its axes are {axes}"
+    return f"a collective over an axis that the mesh does not have ends so; the mesh's axes are {axes}"
 
 
 def add_note(
@@ -64,6 +64,6 @@ def add_note(
     sizes = sizes_text(scope.sizes)
     lines += [f"Mesh: {mesh_text(region.mesh or ())}"] + ([f"Sizes: {sizes}"] if sizes else [])
     lines += [f"Not found out: whether {text}" for text in waiting]
-    cure = _cure_of_assertion(region) if _is_unknown_axis(error) else _cure(str(error))
+    cure = _cure_of_unknown_axis(region) if _is_unknown_axis(error) else _cure(str(error))
     lines += [f"Hint: {cure}"] if cure else []
     error.add_note("\n".join(lines))

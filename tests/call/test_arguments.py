@@ -29,6 +29,7 @@ from typedshmap import (
     PRNGKeyArray,
     ShapeError,
     StructureError,
+    TypedShmapError,
     UInt8,
     size,
     sizes,
@@ -276,23 +277,36 @@ def test_a_static_value_reaches_the_body_as_it_is(verb: Any, hint: Any, value: A
     assert seen[0] is value
 
 
+def endless() -> list[Any]:
+    """A list that holds itself."""
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
 WRONG_STATIC = [
     (int, 0.5, "0.5 (float)", "int"),
     (int, "3", "'3' (str)", "int"),
     (int, None, "None", "int"),
-    (int, np.int64(3), "an int64", "int"),
+    (int, np.int64(3), "a NumPy int64", "int"),
+    (int, [0] * 100, "a list", "int"),
+    (int, endless(), "[[...]] (list)", "int"),
     (float, "0.5", "'0.5' (str)", "float"),
     (float, 1j, "1j (complex)", "float"),
     (bool, 1, "1 (int)", "bool"),
+    (bool, np.bool_(True), "a NumPy bool", "bool"),
     (str, 3, "3 (int)", "str"),
     (type(None), 3, "3 (int)", "None"),
     (Callable[[Any], Any], 3, "3 (int)", "collections.abc.Callable[[Any], Any]"),
     (Config, 3, "3 (int)", "Config"),
     (Mode, 1, "1 (int)", "Mode"),
     (Literal["fast", "slow"], "quick", "'quick' (str)", "Literal['fast', 'slow']"),
-    (tuple[int, str], ("relu", 3), "a tuple", "tuple[int, str]"),
-    (list[int], ["relu"], "a list", "list[int]"),
-    (dict[str, int], [3], "a list", "dict[str, int]"),
+    (tuple[int, str], (3,), "(3,) (tuple)", "tuple[int, str]"),
+    (tuple[int, str], ("relu", 3), "a tuple with 'relu' (str) in it", "tuple[int, str]"),
+    (list[int], [3, "relu"], "a list with 'relu' (str) in it", "list[int]"),
+    (list[tuple[int, ...]], [(1,), (2, None)], "a list with None in it", "list[tuple[int, ...]]"),
+    (dict[str, int], [3], "[3] (list)", "dict[str, int]"),
+    (dict[str, int] | None, {"a": "b"}, "a dict with 'b' (str) in it", "dict[str, int] | None"),
     (int | str, 0.5, "0.5 (float)", "int | str"),
     (Bag, Config(), "a Config", "Bag"),
 ]
@@ -549,9 +563,41 @@ def test_a_static_member_of_a_union_is_told_by_its_type(mesh: Mesh) -> None:
         return x
 
     reasons = 'Float[Array, ""]: is a list, but its annotation says Array; '
-    reasons += "int: is a list, but its annotation says int; str: is a list, but its annotation says str"
+    reasons += "int: is [1] (list), but its annotation says int; str: is [1] (list), but its annotation says str"
     with fails(StructureError, f"apply: argument 'y' fits no member of its annotation ({reasons})"):
         typed_shard_map(apply, mesh=mesh)(x, [1])
+
+
+class Scales(TypedDict):
+    """What an optional argument may be."""
+
+    rows: Float[Array, "[b/dp]"]
+    by: tuple[int, ...]
+
+
+OPTIONAL = [
+    (Scales, {"rows": x[:, 0]}, "lacks 'by'"),
+    (Scales, 3, "is 3 (int), but its annotation says Scales"),
+    (Scales, x, "is a NumPy array, but its annotation says Scales"),
+    (X, "text", "is 'text' (str), but its annotation says Array"),
+    (X, x[0], "has 1 dim, but its annotation has 2"),
+    (
+        Union[X, Scales],
+        "text",
+        "fits no member of its annotation (Float[Array, \"[b/dp] d\"]: is 'text' (str), but its annotation says Array; "
+        "is 'text' (str), but its annotation says Scales)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "problem"), OPTIONAL)
+def test_what_may_be_absent_and_is_wrong_is_told_as_if_it_were_asked_for(
+    hint: Any, value: Any, problem: str, mesh: Mesh
+) -> None:
+    apply = typed_shard_map(lambda x, y: x, mesh=mesh, in_types=(X, Optional[hint]), out_types=X)
+    with pytest.raises(TypedShmapError) as caught:
+        apply(x, value)
+    assert str(caught.value).splitlines()[0] == f"<lambda>: argument 'y' {problem}"
 
 
 def test_names_bound_by_a_failed_member_are_rolled_back(mesh: Mesh) -> None:

@@ -328,6 +328,18 @@ def test_in_types_and_out_types_win_over_annotations(mesh: Mesh) -> None:
     same(typed_shard_map(double, mesh=mesh, in_types=(X,), out_types=X)(x), x * 2)
 
 
+def test_annotations_that_in_types_and_out_types_cover_are_not_looked_up(mesh: Mesh) -> None:
+    def project(x: "OnlyForCheckers", w: "list[OnlyForCheckers]", gain: "int" = 1) -> "OnlyForCheckers":
+        return x @ w * gain
+
+    same(typed_shard_map(project, mesh=mesh, in_types=(X, W), out_types=Y)(x, w, gain=2), x @ w * 2)
+    with fails(AnnotationSyntaxError, "project: the hint of the result names 'OnlyForCheckers', which is not defined"):
+        typed_shard_map(project, mesh=mesh, in_types=(X, W))(x, w)
+    line = "project: the hint of parameter 'w' names 'OnlyForCheckers', which is not defined"
+    with fails(AnnotationSyntaxError, line):
+        typed_shard_map(project, mesh=mesh, in_types=(X,), out_types=Y)(x, w)
+
+
 def test_annotations_fill_what_in_types_leaves_open(mesh: Mesh) -> None:
     def affine(x, w: W, *, gain: int = 1) -> Y:
         return x @ w * gain
@@ -373,8 +385,18 @@ def test_out_types_none_means_that_nothing_is_returned(mesh: Mesh) -> None:
         typed_shard_map(lambda x: x, mesh=mesh, in_types=(X,), out_types=None)(x)
 
 
+class Shy:
+    """What is no function, and does not show itself."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not for you")
+
+
 @pytest.mark.parametrize("verb", [typed_shard_map, typed])
-@pytest.mark.parametrize(("value", "got"), [(3, "3 of type int"), ("f", "'f' of type str")])
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [(3, "3 of type int"), ("f", "'f' of type str"), pytest.param(Shy(), "a Shy of type Shy", id="shy")],
+)
 def test_what_cannot_be_called_is_refused(verb: Any, value: Any, got: str) -> None:
     with fails(StructureError, f"a function is wanted, got {got}"):
         verb(value)

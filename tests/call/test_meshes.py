@@ -297,6 +297,32 @@ def test_an_explicit_mesh_refuses_arrays_that_lie_otherwise(spec: P, got: str, e
         jax.jit(double)(placed)
 
 
+@pytest.fixture(scope="module")
+def mixed() -> Mesh:
+    """dp=4 of type Auto, tp=2 of type Explicit."""
+    return Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Auto, AxisType.Explicit))
+
+
+@pytest.mark.parametrize("spec", [P("dp", "tp"), P(None, "tp")], ids=str)
+def test_beside_auto_axes_an_array_must_lie_right_over_the_explicit_ones(spec: P, mixed: Mesh) -> None:
+    double = typed_shard_map(lambda x: x * 2, mesh=mixed, in_types=(XY,), out_types=XY)
+    placed = jax.device_put(x, NamedSharding(mixed, spec))
+    same(double(placed), 2 * x)
+    same(jax.jit(double)(placed), 2 * x)
+
+
+@pytest.mark.parametrize(("spec", "got"), [(P("dp", None), "P(None, None)"), (P("tp", "dp"), "P('tp', None)")])
+def test_beside_auto_axes_an_array_that_lies_otherwise_over_the_explicit_ones_is_refused(
+    spec: P, got: str, mixed: Mesh
+) -> None:
+    double = typed_shard_map(lambda x: x * 2, mesh=mixed, in_types=(XY,), out_types=XY)
+    with pytest.raises(ShardingError) as caught:
+        double(jax.device_put(x, NamedSharding(mixed, spec)))
+    first, *_, last = str(caught.value).splitlines()
+    assert first == f"<lambda>: argument 'x' is sharded {got}, but its annotation says P('dp', 'tp')"
+    assert last == "Hint: place it by shard(x, hint), or under jit by jax.reshard(x, P(None, 'tp'))"
+
+
 def test_an_explicit_mesh_refuses_arrays_that_are_not_placed(explicit: Mesh) -> None:
     double = typed_shard_map(lambda x: x * 2, mesh=explicit, in_types=(XY,), out_types=XY)
     line = "<lambda>: argument 'x' is not placed on the mesh, whose axes are Explicit, "

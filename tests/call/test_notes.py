@@ -86,6 +86,21 @@ def test_an_exception_of_jax_passes_with_a_note(mesh: Mesh) -> None:
     assert notes(caught.value) == [NOTE]
 
 
+ENDS_SO = "Hint: a collective over an axis that the mesh does not have ends so; the mesh's axes are 'dp', 'tp'"
+
+
+def test_an_axis_that_jax_does_not_know_is_told_in_the_note(mesh: Mesh) -> None:
+    def fail(x: X, w: W) -> X:
+        return jax.lax.psum(x, "model")
+
+    assert notes_of(lambda: traced(typed_shard_map(fail, mesh=mesh), x, w), AssertionError) == [f"{NOTE}\n{ENDS_SO}"]
+
+
+@pytest.mark.parametrize("error", [AssertionError(), AssertionError("x"), ValueError()], ids=repr)
+def test_an_assertion_of_the_users_tells_of_no_axis(error: Exception, mesh: Mesh) -> None:
+    assert notes_of(lambda: traced(typed_shard_map(failing(error), mesh=mesh), x, w), type(error)) == [NOTE]
+
+
 def test_notes_of_the_users_stay_and_ours_comes_last(mesh: Mesh) -> None:
     error = Mistake()
     error.add_note("mine")

@@ -91,11 +91,25 @@ def test_a_quoted_name_may_be_local(mesh: Mesh) -> None:
     same(double(x, [x]), x * 3)
 
 
-def test_a_string_that_is_no_expression_is_told(mesh: Mesh) -> None:
-    def double(x: "Float[Array,", y: int) -> X:
+NO_EXPRESSION = "a hint is a string that is no Python expression: "
+UNREADABLE = [
+    ("Float[Array,", f"{NO_EXPRESSION}Float[Array,"),
+    ("", NO_EXPRESSION),
+    (list["]"], f"{NO_EXPRESSION}]"),
+    pytest.param("(" * 3000, f"{NO_EXPRESSION}{'(' * 76}...", id="nested too deep"),
+    ("np.Never", "the hint of parameter 'x' cannot be read: module 'numpy' has no attribute 'Never'"),
+    ("1 / 0", "the hint of parameter 'x' cannot be read: division by zero"),
+    (list["{}[0]"], "the hint of parameter 'x' cannot be read: 0"),
+]
+
+
+@pytest.mark.parametrize(("hint", "problem"), UNREADABLE)
+def test_a_string_that_cannot_be_read_is_told(hint: Any, problem: str, mesh: Mesh) -> None:
+    def double(x: X, y: int) -> X:
         return x
 
-    with fails(AnnotationSyntaxError, "double: a hint is a string that is no Python expression: Float[Array,"):
+    double.__annotations__["x"] = hint
+    with fails(AnnotationSyntaxError, f"double: {problem}"):
         typed_shard_map(double, mesh=mesh)
 
 
@@ -112,5 +126,5 @@ def test_an_undefined_quoted_name_is_told_at_the_call(mesh: Mesh) -> None:
     def double(x: list["Nowhere"]) -> X:
         return x[0]
 
-    with fails(AnnotationSyntaxError, "double: the hint of a parameter names 'Nowhere', which is not defined"):
+    with fails(AnnotationSyntaxError, "double: the hint of parameter 'x' names 'Nowhere', which is not defined"):
         double([np.ones((8, 4))])

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.export
 import numpy as np
 import pytest
 from expecting import fails, numbers, traced
@@ -77,6 +78,9 @@ WRONG_QUESTIONS = [
         "shard_size: \"[b]\": '[b]' names no mesh axis",
     ),
     (lambda: size("[b/dp]"), "size: nothing binds '[b/dp]' in body (bound: b=8, d=4, f=12)"),
+    (lambda: size(3), "size: 3 is no name of a dim"),  # type: ignore[arg-type]
+    (lambda: size(["b"]), "size: ['b'] is no name of a dim"),  # type: ignore[arg-type]
+    (lambda: shard_size(np.ones(2)), "shard_size: array([1., 1.]) is no name of a dim"),  # type: ignore[arg-type]
 ]
 
 
@@ -122,6 +126,20 @@ def test_axes_that_are_not_manual_do_not_divide_a_shard(mesh: Mesh) -> None:
 
 def test_aliases_are_read_in_brackets(mesh: Mesh) -> None:
     assert asked(lambda: shard_size("[b/rows]"), mesh, axes={"rows": ("dp", "tp")}) == 1
+
+
+def test_a_program_for_export_has_sizes_that_are_symbols(mesh: Mesh) -> None:
+    told: list[Any] = []
+
+    @typed_shard_map(mesh=mesh)
+    def body(x: X) -> Float[Array, "[b/dp]"]:
+        told.append((size("b"), shard_size("b"), shard_size("[b/]"), sizes()))
+        return x.sum(1)
+
+    (rows,) = jax.export.symbolic_shape("8*n")
+    exported = jax.export.export(jax.jit(body))(jax.ShapeDtypeStruct((rows, 4), "float32"))
+    assert str(told) == "[(8*n, 2*n, 8*n, {'b': 8*n, 'd': 4})]"
+    assert str(exported.out_avals[0].shape) == "(8*n,)"
 
 
 def test_a_global_array_has_its_whole_size() -> None:

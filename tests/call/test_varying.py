@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from expecting import fails, numbers, same, traced
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float, ShapeError, VaryingError, check, typed, typed_shard_map
@@ -199,6 +199,29 @@ def test_every_leaf_that_varies_is_told(mesh: Mesh) -> None:
         traced(body, x)
     assert [str(failure.subject) for failure in caught.value.failures] == ["return[0]", "return[1]"]
     assert f"Also: return[1] {TP}" in str(caught.value)
+
+
+CURES = [
+    (AxisType.Auto, "Hint: sum it over 'dp', 'tp' (psum)"),
+    (AxisType.Explicit, "Hint: sum it over 'dp', 'tp' (psum), or write '+dp +tp' if the sum is still owed"),
+]
+
+
+@pytest.mark.parametrize(("kind", "cure"), CURES)
+def test_a_sum_may_stay_owed_at_the_boundary_over_explicit_axes_only(kind: AxisType, cure: str) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(kind, kind))
+    body = typed_shard_map(lambda x: x.sum(), mesh=mesh, in_types=(XY,), out_types=Float[Array, ""])
+    with jax.set_mesh(mesh), pytest.raises(VaryingError) as caught:
+        traced(body, jax.device_put(x, NamedSharding(mesh, P("dp", "tp"))))
+    assert str(caught.value).splitlines()[-1] == cure
+
+
+def test_within_a_region_a_sum_may_stay_owed_over_any_axis(mesh: Mesh) -> None:
+    with pytest.raises(VaryingError) as caught:
+        in_body(lambda x: [check(x.sum(), "~dp"), None][1], mesh)
+    assert str(caught.value).splitlines()[-1] == (
+        "Hint: sum it over 'tp' (psum), write '+tp' if the sum is still owed, or '~tp' if the shards may differ"
+    )
 
 
 def test_axes_of_size_one_count(mesh: Mesh) -> None:

@@ -29,7 +29,10 @@ from typedshmap import (
     Scalar,
     ScalarLike,
     Shaped,
+    StructureError,
     UInt8,
+    check,
+    shard,
 )
 
 Free = TypeVar("Free")
@@ -76,6 +79,44 @@ VALUES = {
 def test_a_hint_takes_the_arrays_of_its_type(array_type, taken):
     hint = Float[array_type, "2"]
     assert {name for name, value in VALUES.items() if isinstance(value, hint)} == taken
+
+
+@pytest.mark.parametrize("shape", [None, "round", ("2",), (-2,), (2.0,), (None,), [2]], ids=str)
+def test_what_has_no_shape_of_sizes_is_no_array(shape):
+    looks = type("Looks", (), {"shape": shape, "dtype": np.dtype("float32")})
+    assert not isinstance(looks(), Shaped[Any, "..."])
+    with pytest.raises(StructureError, match="checked value is a Looks, but its annotation says an array"):
+        check(looks(), "2")
+
+
+HUGE = "0x31e20801036510f3c591fde5361dc61998... (int)"
+NUMBERS = [
+    (lambda mesh: check(10**5000, "b"), f"check: checked value is {HUGE}, but its annotation says an array"),
+    (
+        lambda mesh: shard(2**70, Bool[Array, ""], mesh),
+        "shard: given value is 1180591620717411303424 (int) that JAX refuses "
+        "(Python int 1180591620717411303424 too large to convert to int32), but its annotation says Array",
+    ),
+    (
+        lambda mesh: shard(10**5000, Bool[Array, ""], mesh),
+        f"shard: given value is {HUGE} that JAX refuses (Exceeds the limit (4300 digits) "
+        "for integer string conversion; use sys.set_int_max_str_digits() to increase the limit), "
+        "but its annotation says Array",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "line"), NUMBERS, ids=["huge", "large", "huge and placed"])
+def test_an_integer_that_fits_no_dtype_is_told(call, line, mesh):
+    with pytest.raises(StructureError) as caught:
+        call(mesh)
+    assert str(caught.value).splitlines()[0] == line
+
+
+@pytest.mark.parametrize(("value", "name"), [(np, "module"), (np.ndarray, "type")], ids=str)
+def test_a_module_or_a_class_is_no_array(value, name):
+    with pytest.raises(StructureError, match=f"checked value is a {name}, but its annotation says an array"):
+        check(value, "b s")
 
 
 @pytest.mark.parametrize(

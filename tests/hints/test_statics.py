@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import pytest
 
-from typedshmap.hints.statics import fits
+from typedshmap.hints.statics import fits, misfit
 
 T = TypeVar("T")
 
@@ -77,3 +77,20 @@ def test_a_value_of_its_type_fits(value: Any, hint: Any) -> None:
 )
 def test_one_item_of_another_type_does_not_fit(value: Any, hint: Any) -> None:
     assert not fits(value, hint)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "found"),
+    [
+        ((*MANY, "a"), tuple[int, ...], ["a"]),
+        ([[*MANY, "a"]], list[list[int]], ["a"]),
+        ({"a": 1, "b": None}, dict[str, int] | None, [None]),
+        ({1: 1}, dict[str, int], [1]),
+        ((1,), tuple[int, int], []),
+        (3, tuple[int, ...], []),
+        ([1], Literal["a"], []),
+        ((1, 2), tuple[int, ...], []),
+    ],
+)
+def test_the_item_that_does_not_fit_is_found(value: Any, hint: Any, found: list[Any]) -> None:
+    assert misfit(value, hint) == found

@@ -47,29 +47,30 @@ def text(fact: Fact) -> str:
     return " ".join([*map(dim_text, fact.dims), "|", *marks])
 
 
-def read(
-    body: Callable[..., Any], arguments: Sequence[str], *, check_vma: bool, dtypes: Sequence[Any] = ()
-) -> tuple[list[Fact], Reader]:
-    """The facts of all results of a body, and the reader that found them."""
+def known(
+    body: Callable[..., Any],
+    *arguments: str,
+    check_vma: bool,
+    dtypes: Sequence[Any] = (),
+    facts: Sequence[Fact] | None = None,
+) -> str:
+    """What is known of the results of a body.
+
+    Args:
+      facts: what is known of the arguments, where it is not what their specs say.
+    """
     specs, shapes = zip(*map(argument, arguments), strict=True)
-    reader = Reader(SIZES, check_vma, {**RULES, CLAIM: claim})
     found: list[Fact] = []
 
     def traced(*shards: Any) -> tuple[()]:
         program = jax.make_jaxpr(body)(*shards).jaxpr
-        at = {axis: size for axis, size in SIZES.items()}
-        facts = [entering(spec, len(shape), frozenset(at)) for spec, shape in zip(specs, shapes, strict=True)]
-        found.extend(reader.read(program, facts))
+        entered = [entering(spec, len(shape), frozenset(SIZES)) for spec, shape in zip(specs, shapes, strict=True)]
+        reader = Reader(SIZES, check_vma, {**RULES, CLAIM: claim})
+        found.extend(reader.read(program, entered if facts is None else facts))
         return ()
 
     kinds = [*dtypes, *[np.float32] * (len(shapes) - len(dtypes))]
     structs = [jax.ShapeDtypeStruct(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
-    jax.eval_shape(
-        jax.shard_map(traced, mesh=MESH, in_specs=tuple(specs), out_specs=(), check_vma=check_vma), *structs
-    )
-    return found, reader
-
-
-def known(body: Callable[..., Any], *arguments: str, check_vma: bool, dtypes: Sequence[Any] = ()) -> str:
-    """What is known of the results of a body."""
-    return "; ".join(map(text, read(body, arguments, check_vma=check_vma, dtypes=dtypes)[0]))
+    mapped = jax.shard_map(traced, mesh=MESH, in_specs=tuple(specs), out_specs=(), check_vma=check_vma)
+    jax.eval_shape(mapped, *structs)
+    return "; ".join(map(text, found))

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental import io_callback
 
-from typedshmap import Array, Float, Int, all_gather, check, einsum, psum, reduce, size, take, typed
+from typedshmap import Array, Float, Int, all_gather, all_to_all, check, einsum, psum, reduce, size, take, typed
 
 F = Float[Array, "[b/dp] d"]
 X = Float[Array, "[b/dp] [k/tp]"]
@@ -93,6 +94,96 @@ def gathered(w: Any, axis: str = "tp", dim: int = 0) -> Any:
 
 def repeated(times: int, step: Callable[[Any], Any], x: Any) -> Any:
     return lax.fori_loop(0, times, lambda _, c: step(c), x)
+
+
+def ring(axis: str, by: int = 1) -> list[tuple[int, int]]:
+    count = lax.axis_size(axis)
+    return [(at, (at + by) % count) for at in range(count)]
+
+
+def varied(x: Any, axes: Any = "dp") -> Any:
+    return lax.pcast(x, axes, to="varying")
+
+
+def major_to_minor(major: int, minor: int) -> list[tuple[int, int]]:
+    """Where each shard goes, for the axes of a dim to change places."""
+    return [(at, at % major * minor + at // major) for at in range(major * minor)]
+
+
+def transposed_by_hand(x: Any) -> Any:
+    parts = x.reshape(x.shape[0], lax.axis_size("dp"), -1, x.shape[2])
+    parts = lax.all_to_all(parts, "dp", 1, 0)
+    return check(parts.reshape(-1, *parts.shape[2:]).transpose(1, 0, 2), "[b/dp] s d")
+
+
+def ring_attention(q: Any, k: Any, v: Any) -> Any:
+    def turn(_: int, carry: Any) -> Any:
+        k, v, largest, total, out = carry
+        scores = q @ k.T
+        now = jnp.maximum(largest, scores.max(1))
+        weights, scale = jnp.exp(scores - now[:, None]), jnp.exp(largest - now)
+        out = check(out * scale[:, None] + weights @ v, "[s/dp] d")
+        k, v = (lax.ppermute(x, "dp", ring("dp")) for x in (k, v))
+        return k, v, now, total * scale + weights.sum(1), out
+
+    rows = q.shape[:1]
+    start = (k, v, varied(jnp.full(rows, -jnp.inf)), varied(jnp.zeros(rows)), varied(jnp.zeros(q.shape)))
+    *_, total, out = lax.fori_loop(0, lax.axis_size("dp"), turn, start)
+    return out / total[:, None]
+
+
+def with_neighbours(x: Any, axis: str, dim: int) -> Any:
+    first, last = lax.slice_in_dim(x, 0, 1, axis=dim), lax.slice_in_dim(x, -1, None, axis=dim)
+    before, after = lax.ppermute(last, axis, ring(axis)), lax.ppermute(first, axis, ring(axis, -1))
+    return jnp.concatenate([before, x, after], dim)
+
+
+def stencil(x: Any) -> Any:
+    x = with_neighbours(with_neighbours(x, "dp", 0), "tp", 1)
+    return check((x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:]) / 4, "[h/dp] [w/tp]")
+
+
+def accumulated(x: Any, w: Any) -> Any:
+    def step(total: Any, rows: Any) -> Any:
+        return total + jax.grad(lambda w: ((rows @ w) ** 2).mean())(varied(w)), None
+
+    rows = check(x.reshape(2, -1, x.shape[1]), "m [_/dp] k")
+    return lax.pmean(lax.scan(step, varied(jnp.zeros_like(w)), rows)[0], "dp")
+
+
+def sent_to_experts(x: Any, router: Any, experts: Any) -> Any:
+    tokens = check(x.reshape(-1, x.shape[2]), "[t/dp] d")
+    expert = jnp.argmax(tokens @ router, 1)
+    order = jnp.argsort(expert)
+    mine = expert[order]
+    place = jnp.arange(len(mine)) - jnp.searchsorted(mine, mine)
+    sent = jnp.zeros((router.shape[1], *tokens.shape)).at[mine, place].set(tokens[order])
+    sent = all_to_all(check(sent, "e [c/dp] d"), "e [c/dp] d -> [e/dp] c d")
+    back = all_to_all(jnp.einsum("ecd,edf->ecf", sent, experts), "[e/dp] c d -> e [c/dp] d")
+    return jnp.zeros_like(tokens).at[order].set(back[mine, place]).reshape(x.shape)
+
+
+def vocabulary_loss(logits: Any, labels: Any) -> Any:
+    largest = lax.pmax(logits.max(1), "tp")
+    total = jnp.log(summed(jnp.exp(logits - largest[:, None]).sum(1), "tp")) + largest
+    here = labels - lax.axis_index("tp") * logits.shape[1]
+    is_here = (here >= 0) & (here < logits.shape[1])
+    taken = jnp.take_along_axis(logits, jnp.clip(here, 0, logits.shape[1] - 1)[:, None], 1)[:, 0]
+    return lax.pmean((total - summed(jnp.where(is_here, taken, 0), "tp")).mean(), "dp")
+
+
+def conjugate_gradients(a: Any, b: Any) -> Any:
+    def dot(x: Any, y: Any) -> Any:
+        return summed(x @ y, "dp")
+
+    def turn(state: Any) -> Any:
+        x, rest, way, before = state
+        pushed = a @ lax.all_gather(way, "dp", tiled=True)
+        step = before / dot(way, pushed)
+        rest, now = rest - step * pushed, dot(rest - step * pushed, rest - step * pushed)
+        return x + step * way, rest, rest + now / before * way, now
+
+    return lax.while_loop(lambda state: state[3] > 1e-9, turn, (jnp.zeros_like(b), b, b, dot(b, b)))[0]
 
 
 RIGHT: dict[str, Program] = {
@@ -258,6 +349,60 @@ RIGHT: dict[str, Program] = {
     ),
     "an associative scan along a whole dim": Program(
         (F,), F, lambda x: lax.associative_scan(jnp.add, x, axis=1), XW[:1]
+    ),
+    "rows in microbatches, of which each is split": Program(
+        (F,),
+        Float[Array, "d"],
+        lambda x: summed(jnp.sin(check(x.reshape(2, -1, x.shape[1]), "m [_/dp] d")).sum((0, 1)), "dp"),
+        (numbers(32, 4),),
+    ),
+    "tokens of one row per shard flattened and back": Program(
+        (Float[Array, "[b/dp] s d"],),
+        Float[Array, "[b/dp] s d"],
+        lambda x: jnp.tanh(check(x.reshape(-1, x.shape[2]), "[_/dp] d")).reshape(x.shape),
+        (numbers(4, 6, 2),),
+    ),
+    "shards put in another order": Program(
+        (Float[Array, "[b/dp,tp] d"],),
+        Float[Array, "[b/tp,dp] d"],
+        lambda x: lax.ppermute(x, ("dp", "tp"), major_to_minor(lax.axis_size("dp"), lax.axis_size("tp"))),
+        (numbers(16, 4),),
+    ),
+    "rows for columns, exchanged by hand": Program(
+        (Float[Array, "[s/dp] b d"],),
+        Float[Array, "[b/dp] s d"],
+        transposed_by_hand,
+        (numbers(8, 8, 2),),
+    ),
+    "attention around a ring": Program(
+        (Float[Array, "[s/dp] d"],) * 3, Float[Array, "[s/dp] d"], ring_attention, (numbers(8, 4),) * 3
+    ),
+    "a stencil with its neighbours' rows": Program(
+        (Float[Array, "[h/dp] [w/tp]"],),
+        Float[Array, "[h/dp] [w/tp]"],
+        lambda x: repeated(3, stencil, check(x, "[h/dp] [w/tp]")),
+        (numbers(8, 8),),
+    ),
+    "a gradient summed over microbatches": Program(
+        (F, WHOLE), Float[Array, "k n"], accumulated, (numbers(32, K), XW[1])
+    ),
+    "tokens sent to experts and back": Program(
+        (Float[Array, "[b/dp] s d"], Float[Array, "d e"], Float[Array, "[e/dp] d d"]),
+        Float[Array, "[b/dp] s d"],
+        sent_to_experts,
+        (numbers(4, 8, 6), numbers(6, 4), numbers(4, 6, 6)),
+    ),
+    "a loss over a vocabulary that is split": Program(
+        (Float[Array, "[b/dp] [v/tp]"], Int[Array, "[b/dp]"]),
+        Float[Array, ""],
+        vocabulary_loss,
+        (numbers(8, 8), np.arange(8, dtype=np.int32)),
+    ),
+    "a solver by conjugate gradients": Program(
+        (Float[Array, "[n/dp] n"], Float[Array, "[n/dp]"]),
+        Float[Array, "[n/dp]"],
+        conjugate_gradients,
+        (np.eye(8, dtype=np.float32) * 3 + 0.2, numbers(8)),
     ),
 }
 
@@ -439,7 +584,7 @@ WRONG: dict[str, Program] = {
         Float[Array, "[b/dp] [s/tp]"],
         lambda x, y: x + y,
         (numbers(8, 4), numbers(4, 8)),
-        "add takes dim 0 for the same, but they are split over 'dp' and split over 'tp'",
+        "add takes dim 0 for the same, but one is split over 'dp', the other over 'tp'",
     ),
     "a loss summed over half the mesh": Program(
         (X,), Float[Array, ""], lambda x: summed((x**2).sum(), "tp"), XW[:1], DP
@@ -450,5 +595,26 @@ WRONG: dict[str, Program] = {
         lambda x: psum(summed(x.sum(0), "dp"), "d +dp -> d"),
         XW[:1],
         "the operand is the same on every shard of 'dp'",
+    ),
+    "shards sent along both axes": Program(
+        (F,),
+        F,
+        lambda x: lax.ppermute(x, ("dp", "tp"), [(at, (at + 1) % 8) for at in range(8)]),
+        XW[:1],
+        TP,
+    ),
+    "a step of each shard's own gradient": Program(
+        (F, Float[Array, "d"]),
+        Float[Array, "d"],
+        lambda x, w: w - jax.grad(lambda w: ((x @ w) ** 2).sum())(lax.pcast(w, "dp", to="varying")),
+        (numbers(8, 4), numbers(4)),
+        DP,
+    ),
+    "what the host says": Program(
+        (F,),
+        Float[Array, ""],
+        lambda x: io_callback(lambda: np.float32(0), jax.ShapeDtypeStruct((), np.float32)),
+        XW[:1],
+        "return value varies over 'dp', 'tp', which its annotation does not mention",
     ),
 }

@@ -26,6 +26,8 @@ from typedshmap import (
     einsum,
     logsumexp,
     plan_reshard,
+    pmax,
+    pmin,
     ppermute,
     psum,
     rearrange,
@@ -38,6 +40,18 @@ from typedshmap import (
 )
 
 X = np.arange(8 * 16, dtype=np.float32).reshape(8, 16)
+KEYS = jax.random.split(jax.random.key(0), 3)
+
+
+def own_key() -> jax.Array:
+    """In a region a key of each shard."""
+    return jax.random.fold_in(jax.random.key(0), jax.lax.axis_index("dp"))
+
+
+def refused(dtype: str) -> str:
+    """What is said of an array of that dtype, with the words of JAX."""
+    reason = f"Dtype {dtype} is not a valid JAX array type. Only arrays of numeric types are supported by JAX."
+    return f"a NumPy array that JAX refuses ({reason})"
 
 
 def inside(mesh: Mesh, body: Callable[..., Any], hints: tuple[Any, ...], out: Any, *arrays: Any) -> np.ndarray:
@@ -59,6 +73,56 @@ def inside(mesh: Mesh, body: Callable[..., Any], hints: tuple[Any, ...], out: An
             lambda mesh: rearrange(None, "a b -> b a"),
             StructureError,
             "rearrange: the operand is None, but the pattern says an array",
+        ),
+        (
+            lambda mesh: reduce([], "[b/dp] s +tp -> [b/dp] s", np.sum),
+            StructureError,
+            "reduce: the operand is an empty list, but the pattern says an array",
+        ),
+        (
+            lambda mesh: repeat(X, "a b -> a b n", n=np.ones(3, int)),  # type: ignore[arg-type]
+            PatternError,
+            "repeat: the size of 'n' is array([1, 1, 1]), and no integer",
+        ),
+        (
+            lambda mesh: repeat(X, "a b -> a b n", n=True),
+            PatternError,
+            "repeat: the size of 'n' is True, and no integer",
+        ),
+        (
+            lambda mesh: repeat(X, "a b -> a b n", n=-(10**5000)),
+            PatternError,
+            "repeat: the size of 'n' is an int, which is negative",
+        ),
+        (
+            lambda mesh: logsumexp(np.array([[None]]), "... s -> ..."),
+            StructureError,
+            f"logsumexp: the operand is {refused('object')}, but the pattern says an array",
+        ),
+        (
+            lambda mesh: softmax(np.array(["a"]), "s", "s"),
+            StructureError,
+            f"softmax: the operand is {refused('<U1')}, but the pattern says an array",
+        ),
+        (
+            lambda mesh: einsum(np.array([None]), jnp.ones(1), "a, a -> a"),
+            StructureError,
+            f"einsum: operand 1 is {refused('object')}, but the pattern says an array",
+        ),
+        (
+            lambda mesh: logsumexp(KEYS, "a -> "),
+            DtypeError,
+            "logsumexp: the operand has dtype key<fry>, but logsumexp takes numbers",
+        ),
+        (
+            lambda mesh: softmax(KEYS, "a", "a"),
+            DtypeError,
+            "softmax: the operand has dtype key<fry>, but softmax takes numbers",
+        ),
+        (
+            lambda mesh: einsum(KEYS, "a -> "),
+            DtypeError,
+            "einsum: the operand has dtype key<fry>, but einsum takes numbers",
         ),
         (lambda mesh: reduce(X, "a b -> a", 3), PatternError, "reduce: the reduction 3 is not known"),  # type: ignore[arg-type]
         (lambda mesh: softmax(X, "a b", "c"), PatternError, "softmax: 'c' is no dim of the pattern"),
@@ -123,6 +187,26 @@ def test_what_is_given_wrongly_is_told(
             StructureError,
             "psum in f: argument 'tree' is no pytree: "
             "Comparator raised exception while sorting pytree dictionary keys.",
+        ),
+        (
+            lambda x: pmin(np.zeros(8, [("a", "f4")]), "dp"),
+            StructureError,
+            "pmin in f: argument 'tree' is " + refused("[('a', '<f4')]"),
+        ),
+        (
+            lambda x: all_gather(np.array(["a"]), "[a/dp] -> a"),
+            StructureError,
+            f"all_gather in f: the operand is {refused('<U1')}, but the pattern says an array",
+        ),
+        (
+            lambda x: psum({"a": x, "key": own_key()}, "dp")["a"],
+            DtypeError,
+            "psum in f: argument 'tree['key']' has dtype key<fry>, but psum takes numbers",
+        ),
+        (
+            lambda x: pmax(own_key(), "~dp -> "),
+            DtypeError,
+            "pmax in f: the operand has dtype key<fry>, but pmax takes numbers",
         ),
         (lambda x: psum(x, ("dp", "dp")), PatternError, "psum in f: mesh axis 'dp' is named twice"),
         (lambda x: psum(x, ()), PatternError, "psum in f: no mesh axis is named"),

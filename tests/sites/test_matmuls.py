@@ -92,7 +92,7 @@ def test_a_sum_that_is_deferred_to_the_caller_in_the_region_is_that_by_hand() ->
     close(one_program(by_hand, typed_two, numbers(4, 8), numbers(8, 6)), 3 * numbers(4, 8) @ numbers(8, 6))
 
 
-def test_a_sum_that_was_deferred_and_is_not_declared_is_told_how_to_be() -> None:
+def test_a_sum_that_was_deferred_and_is_not_declared_is_told() -> None:
     assert message(matmul_typed(None, SUMMED), numbers(4, 8), numbers(8, 6)) == text("""
         VaryingError: matmul: return value varies over 'model', which its annotation does not mention
 
@@ -100,7 +100,7 @@ def test_a_sum_that_was_deferred_and_is_not_declared_is_told_how_to_be() -> None
             got f32[2,6]{V:(data,model)} per shard
 
         Mesh: data=2, model=4; axes: in_=model, out=None
-        Hint: sum it over 'model' (psum), or write '+in_' if the sum is still owed
+        Hint: sum it over 'model' (psum)
     """)
 
 
@@ -175,7 +175,7 @@ def test_a_grouped_matmul_that_is_not_summed_is_told() -> None:
             got f32[10,5]{V:(data,model)} per shard
 
         Mesh: data=1, model=4
-        Hint: sum it over 'model' (psum), or write '+model' if the sum is still owed
+        Hint: sum it over 'model' (psum)
     """)
 
 

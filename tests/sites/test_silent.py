@@ -144,7 +144,7 @@ def test_a_gathered_value_names_the_function_and_is_not_told_to_turn_the_check_o
             got f32[8,8]{V:d} per shard
 
         Mesh: d=4, t=2
-        Hint: sum it over 'd' (psum), or write '+d' if the sum is still owed
+        Hint: sum it over 'd' (psum)
     """)
 
 

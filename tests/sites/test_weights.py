@@ -109,9 +109,9 @@ def test_a_wrong_leaf_is_named_by_its_path(weights: Block, first: str) -> None:
 
 def test_paths_that_are_no_strings_are_told() -> None:
     assert message(typed, BLOCK, ((0, 1),)) == text("""
-        StructureError: gather: argument 'indices' is a tuple, but its annotation says tuple[tuple[str, ...], ...]
+        StructureError: gather: argument 'indices' is a tuple with 0 (int) in it, but its annotation says tuple[tuple[str, ...], ...]
 
             indices: tuple[tuple[str, ...], ...]
 
         Mesh: fsdp=4, tp=2
-    """)
+    """)  # noqa: E501

@@ -22,6 +22,10 @@ _LIBRARIES = (
 )
 
 
+# On jax 0.12 True stands for "when lowered", and leaves a call in the program.
+_EARLY: Any = getattr(jax, "Inline").JAX_EARLY if hasattr(jax, "Inline") else True  # noqa: B009 (not known to 0.10)
+
+
 def equations(program: Any) -> Sequence[Any]:
     """The equations of a program, closed or not."""
     return open_program(program).eqns
@@ -82,7 +86,7 @@ def trace(f: Callable[..., Any], args: Sequence[Any]) -> tuple[Callable[..., Any
       A function that puts what was traced where it is called, without tracing again or leaving a call
       in the program; and the program.
     """
-    inlined = jax.jit(f, inline=True)
+    inlined = jax.jit(f, inline=_EARLY)
     return inlined, inlined.trace(*args).jaxpr
 
 

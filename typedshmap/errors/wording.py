@@ -255,9 +255,9 @@ def _word(failure: Failure, names: Mapping[str, str]) -> Sentence:
         case LiesElse():
             return _word_lying(failure.what)
         case AtOdds(operation, where, first, second):
-            ways = f"{_split(first)} and {_split(second)}"
-            cure = "gather or reshard one of them; what JAX types cannot tell, assume(x, hint) states"
-            return Sentence(f"{operation} takes {where} for the same, but they are {ways}", None, cure, False)
+            cure = "gather or reshard one of them; where a value is not what it seems to be, assume(x, hint) says so"
+            ways = f"one is split over {_quoted(first)}, the other over {_quoted(second)}"
+            return Sentence(f"{operation} takes {where} for the same, but {ways}", None, cure, False)
         case NoMember(reasons):
             labels = (f"{reason.hint}: " if reason.hint is not None else "" for reason in reasons)
             problems = (word(reason, names).problem for reason in reasons)
@@ -368,7 +368,7 @@ def _cure_of_varying(what: Varies, names: Mapping[str, str]) -> str:
     cure = f"sum it over {_quoted(what.axes)} (psum)"
     if what.leaves_region:
         return f"{cure}, or write '{owed}' if the sum is still owed" if what.may_owe else cure
-    last = f"or '{varying}' if the shards may differ (JAX types an all_gather so)"
+    last = f"or '{varying}' if the shards may differ"
     return f"{cure}, write '{owed}' if the sum is still owed, {last}"
 
 

@@ -147,7 +147,7 @@ def _wrong_varying(value: Any, layout: Layout, region: Region) -> Varies | Owes 
     extra = _extra(value, layout, region)
     wrong = _wrong_marks_of(_jax.manual_type(value), layout, region, order)
     # What may turn out to be equal once the body is read is told only beside something else.
-    if extra - region.read or (extra and wrong is not None):
+    if extra - region.read or (extra and (wrong is not None or _is_split(value, extra))):
         return varies(tuple(axis for axis in order if axis in extra), region)
     return wrong
 
@@ -176,6 +176,12 @@ def _extra(value: Any, layout: Layout, region: Region) -> frozenset[str]:
     extra = extra_by_type(value, layout, region)
     known = recall(value) if extra and region.role == "value" else None
     return extra if known is None else extra - known.equal
+
+
+def _is_split(value: Any, axes: frozenset[str]) -> bool:
+    """Whether a value is known to be split over one of the axes, so that it cannot be equal there."""
+    known = recall(value)
+    return known is not None and any(not axes.isdisjoint(part) for part in known.parts)
 
 
 def extra_by_type(value: Any, layout: Layout, region: Region) -> frozenset[str]:

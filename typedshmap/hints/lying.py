@@ -126,20 +126,27 @@ def _wrong_elsewhere(placed: Sharding, spec: Any, region: Region) -> WrongShardi
 
 
 def _wrong_at_boundary(typed: NamedSharding | None, want: Any, region: Region) -> WrongSharding | None:
-    """On Explicit axes JAX wants the argument's spec to be the boundary's, axes of size 1 included."""
-    expected = _jax.spec_text(want)
-    cure = f"place it by shard(x, hint), or under jit by jax.reshard(x, {expected})"
-    wanted = _jax.spec_parts(want)
+    """On Explicit axes JAX wants the argument's spec to be the boundary's, axes of size 1 included.
+
+    Beside Auto axes it reshards over all; yet a mismatch that the type tells is refused there, too.
+    """
+    expected, wanted = _jax.spec_text(want), _jax.spec_parts(want)
+    told = region.crossed & (region.explicit if typed is None else _jax.explicit_axes(typed.mesh))
+    explicit = _over(told, wanted)
+    cure = f"place it by shard(x, hint), or under jit by jax.reshard(x, {_jax.spec_text(explicit)})"
     if typed is None:
         is_whole = not any(wanted.parts) and not wanted.unreduced and not wanted.reduced
         return None if is_whole else WrongSharding(expected, "not placed on the mesh, whose axes are Explicit", cure)
     have = _jax.spec_parts(typed.spec)
-    crossed = region.crossed
-    parts = tuple(tuple(axis for axis in axes if axis in crossed) for axes in have.parts)
-    parts += ((),) * (len(wanted.parts) - len(parts))
-    if (parts, have.unreduced & crossed, have.reduced & crossed) == tuple(wanted):
-        return None
-    return _differs(want, typed.spec, cure)
+    missing = ((),) * (len(wanted.parts) - len(have.parts))
+    same_rank = have._replace(parts=(*have.parts, *missing))
+    return None if _over(told, same_rank) == explicit else _differs(want, typed.spec, cure)
+
+
+def _over(axes: frozenset[str], spec: _jax.SpecParts) -> Any:
+    """The PartitionSpec with these axes only."""
+    parts = [tuple(axis for axis in part if axis in axes) for part in spec.parts]
+    return _jax.partition_spec(parts, spec.unreduced & axes, spec.reduced & axes)
 
 
 def _wrong_typed(typed: NamedSharding, want: Any) -> WrongSharding | None:

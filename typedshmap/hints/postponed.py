@@ -59,9 +59,7 @@ def annotated(function: Any) -> Any:
             return function
 
 
-def resolved_hints(
-    function: Any, local: Mapping[str, Any], name: str, covered: Collection[str] = ()
-) -> dict[str, Any]:
+def resolved_hints(function: Any, local: Mapping[str, Any], name: str, covered: Collection[str] = ()) -> dict[str, Any]:
     """A function's annotations, its strings evaluated.
 
     Args:

@@ -357,11 +357,15 @@ def is_near(node: Node, value: Any) -> bool:
 
 def _holds_array(value: Any) -> bool:
     """Whether a value is an array or a plain container with one; objects may close over theirs."""
-    if isinstance(value, (tuple, list)):
-        return any(map(_holds_array, value))
-    if isinstance(value, dict):
-        return any(map(_holds_array, value.values()))
-    return isinstance(value, _jax.ARRAYS)
+    waiting, seen = [value], set[int]()
+    while waiting:  # a container may be nested deep, and may hold itself
+        part = waiting.pop()
+        if isinstance(part, _jax.ARRAYS):
+            return True
+        if isinstance(part, (tuple, list, dict)) and id(part) not in seen:
+            seen.add(id(part))
+            waiting.extend(part.values() if isinstance(part, dict) else part)
+    return False
 
 
 def _describe_static(value: Any, hint: Any) -> str:

@@ -108,7 +108,9 @@ _OF_THE_OUTSIDE = frozenset(["io_callback", "new_ref", "empty_ref", "ref"])
 def _axes_within(eqn: Any, axes: Names) -> Names:
     """The mesh axes along which an operation communicates, or one in the programs that it runs."""
     found = _named_axes(eqn.params, axes)
-    for value in eqn.params.values():
+    # An operation that is written in Python, as jax 0.12 has them, keeps its programs among parameters of its own.
+    own = getattr(eqn.params.get("_prim"), "params", {})
+    for value in (*eqn.params.values(), *own.values()):
         for program in value if isinstance(value, tuple) else (value,):
             if hasattr(_jax.open_program(program), "eqns"):
                 found = found.union(*(_named_axes(inner.params, axes) for inner in _jax.all_equations(program)))

@@ -49,7 +49,8 @@ def contradiction(claim: Claim, fact: Fact, shape: tuple[int, ...], reader: Read
 def _over_mesh(claim: Claim, fact: Fact, watched: Names, reader: Reader) -> object | None:
     extra = fact.varying & watched - claim.sharded - claim.unreduced - claim.varying
     if extra:
-        return Varies(_ordered(extra, reader), claim.region.role == "boundary")
+        may_owe = claim.region.crossed & extra <= claim.region.explicit
+        return Varies(_ordered(extra, reader), claim.region.role == "boundary", may_owe)
     if reader.is_typed:
         return None  # JAX's types were asked of what is owed
     if owed := fact.owed & watched - claim.unreduced:

@@ -53,7 +53,7 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
     product = plan.product
     value = run_sums(call, _run(call, operands, plan), product.sums)
     made = idle_over(operands, product.result)
-    return remember_result(call, value, product.result, product.equal, made)
+    return remember_result(call, value, product.result, product.equal, made, is_stated=True)
 
 
 def _check_names(call: Call) -> str:

@@ -163,19 +163,25 @@ def _owed(axes: frozenset[str]) -> str:
 
 
 def remember_result(
-    call: Call, value: Any, laid: Laid, equal: frozenset[str] = frozenset(), made: frozenset[str] = frozenset()
+    call: Call,
+    value: Any,
+    laid: Laid,
+    equal: frozenset[str] = frozenset(),
+    made: frozenset[str] = frozenset(),
+    is_stated: bool = False,
 ) -> Any:
     """Remember how a result lies; hand it on.
 
     Args:
       equal: axes over which all that went in was equal.
       made: axes over which the operation itself made all shards equal.
+      is_stated: whether the program states it as well, where its equations do not tell how it lies.
     """
     if call.region.held:
         if not laid.places:
             _refuse_trap(call, value, laid)
         equal = (equal - laid.sharded - laid.varying - laid.unreduced) | made
-        value = _stated(call, -1, value, RESULT, is_made=True)
+        value = _stated(call, -1, value, RESULT, is_made=True) if is_stated else value
         text, place = f'"{call.pattern.source}"', call.where
         spoken = call.region.watched | laid.sharded | laid.unreduced | laid.varying
         remember(value, Remembered(laid.parts, laid.unreduced, laid.varying, equal, spoken, text, place))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from operator import index
 from typing import Any, TypeVar
 
 import einops
@@ -147,7 +147,8 @@ def _einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction:
         value = combine(call, value, plan.sums, reduction, operands[0], plan.owed)
     else:
         value = run_sums(call, value, plan.sums)
-    return remember_result(call, value, plan.result, plan.equal, idle_over(operands, plan.result))
+    idle = idle_over(operands, plan.result)
+    return remember_result(call, value, plan.result, plan.equal, idle, is_stated=True)
 
 
 def _refuse_empty(call: Call, arrays: list[Any]) -> None:
@@ -210,7 +211,7 @@ def _check_names(call: Call, lengths: Mapping[str, int], reduction: Reduction | 
 def _integer(length: Any) -> int | None:
     """A size that was passed; None for what is no integer, such as an array with dims, a tracer, a symbol."""
     try:
-        return None if isinstance(length, bool) else index(length)
+        return None if isinstance(length, bool) else operator.index(length)
     except Exception:  # of NumPy, of JAX, or of whatever class it is
         return None
 

@@ -10,7 +10,7 @@ before. Whatever that cannot be said of is left.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -19,10 +19,12 @@ from .definitions import Definition
 from .functions import paired
 from .hints import Vocabulary, Writer, aliases
 from .imports import import_edits, vocabulary
-from .source import Edit, Source, Unclear, arguments_of, comments, edited, one_a_line, place_of, without
+from .source import Edit, Source, Unclear, arguments_of, comments, edited, odd_line, one_a_line, place_of, without
 from .specs import Several, axes_of, read_specs
 
 __all__ = ["Left", "Rewritten", "rewrite"]
+
+_MARK = "\ufeff"  # the byte order mark, with which editors on Windows begin a file
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,17 @@ def rewrite(text: str) -> Rewritten:
     Raises:
       libcst.ParserSyntaxError: for a text that is no Python.
     """
+    if text.startswith(_MARK):
+        found = rewrite(text.removeprefix(_MARK))
+        return replace(found, text=_MARK + found.text)
     module = cst.parse_module(text)
     if "shard_map" not in text:  # what libcst finds out of a long file takes seconds
         return Rewritten(text, 0, ())
-    source = Source(module)
+    odd = odd_line(text, module)
+    return _rewritten(Source(module)) if odd is None else Rewritten(text, 0, (Left(*odd),))
+
+
+def _rewritten(source: Source) -> Rewritten:
     sites, left = find_sites(source)
     words = vocabulary(source)
     edits: list[Edit] = []
@@ -59,8 +68,9 @@ def rewrite(text: str) -> Rewritten:
             edits += found
             done += 1
     if edits:
-        edits += import_edits(source, words, edits)
-    return Rewritten(edited(text, edits), done, tuple(sorted(left, key=lambda each: each.line)))
+        # First, so that an import stands above a comment that is put at its place.
+        edits = [*import_edits(source, words, edits), *edits]
+    return Rewritten(edited(source.text, edits), done, tuple(sorted(left, key=lambda each: each.line)))
 
 
 def _rewrite_or_leave(source: Source, site: Site, words: Vocabulary) -> list[Edit] | Left:
@@ -96,7 +106,7 @@ class _Rewrite:
         definition = Definition(self.source, mapped, pairs, out_specs, not isinstance(in_specs, Several))
         writer = Writer(self.words, axes)
         are_here = definition.takes_hints()
-        definition.refuse_bad_annotations(are_here)
+        definition.refuse_bad_annotations()
         named = ", ".join(f'"{name}": {code}' for code, name in axes.items())
         options = [f"axes={{{named}}}"] if axes else []
         loose = list(definition.loose(writer))

@@ -62,7 +62,7 @@ def tuple_items(node: cst.BaseExpression) -> list[cst.BaseExpression]:
 
 
 def refuse_undefined(source: Source, node: cst.CSTNode) -> None:
-    """Refuse an annotation that stays, and cannot be read when the program runs.
+    """Refuse an annotation that is read when the program runs, and cannot be.
 
     Raises:
       Unclear: for a quoted one, and for names that are defined for checkers of types only.

@@ -77,8 +77,10 @@ class Arrays:
 
 def arrays_in(source: Source, function: cst.FunctionDef | cst.Lambda, arrays: frozenset[str]) -> Arrays:
     """Read the body of a function, some of whose parameters are known to be arrays."""
-    names = frozenset(name.value for name in _parameter_names(function.params)) - _asked(function)
-    reader = _Reader(source, unbound=set(names), known=set(arrays), shown=set(arrays))
+    names = frozenset(name.value for name in _parameter_names(function.params))
+    doubted = frozenset(_rebound_inside(function))
+    names -= _asked(function) | doubted
+    reader = _Reader(source, unbound=set(names), known=set(arrays - doubted), shown=set(arrays), doubted=doubted)
     if isinstance(function, cst.Lambda):
         reader.result(function.body)
     else:
@@ -94,6 +96,7 @@ class _Reader:
       unbound: parameters that still mean what was passed.
       known: names that hold one array now.
       shown: parameters that have shown to be arrays.
+      doubted: names that a function inside of the body may bind anew, or an expression.
       is_certain: whether every call gets to this statement.
     """
 
@@ -101,6 +104,7 @@ class _Reader:
     unbound: set[str]
     known: set[str]
     shown: set[str]
+    doubted: frozenset[str]
     results: list[bool | tuple[bool, ...]] = field(default_factory=list)
     is_certain: bool = True
 
@@ -180,7 +184,7 @@ class _Reader:
 
     def _bind(self, name: str, is_array: bool) -> None:
         self._forget({name})
-        if is_array:
+        if is_array and name not in self.doubted:
             self.known.add(name)
 
     def _forget(self, names: set[str]) -> None:
@@ -320,6 +324,16 @@ def _stored(node: cst.CSTNode) -> set[str]:
 
 def _names(node: cst.CSTNode) -> set[str]:
     return {part.value for part in _inside(node) if isinstance(part, cst.Name)}
+
+
+def _rebound_inside(node: cst.CSTNode) -> Iterator[str]:
+    """The names that a function inside of a body may bind anew, or an expression."""
+    if isinstance(node, cst.Nonlocal):
+        yield from (item.name.value for item in node.names)
+    if isinstance(node, cst.NamedExpr):
+        yield from _names(node.target)
+    for child in node.children:
+        yield from _rebound_inside(child)
 
 
 def _asked(function: cst.CSTNode) -> set[str]:

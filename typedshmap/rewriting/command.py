@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,9 +41,8 @@ def _run_one(path: Path, write: bool) -> int:
 
 
 def _diff(path: Path, before: str, after: str) -> str:
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), str(path), str(path)
-    )
+    # Not splitlines, for which a form feed ends a line as well.
+    lines = difflib.unified_diff(list(io.StringIO(before)), list(io.StringIO(after)), str(path), str(path))
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 

@@ -170,11 +170,8 @@ class Definition:
                     raise Unclear(f"parameter '{param.name.value}' needs a hint of its own: write Any")
                 yield self._annotate(param, writer.hint(Static()))
 
-    def refuse_bad_annotations(self, are_here: bool) -> None:
-        """Refuse annotations that stay, and with which the program would not be the same.
-
-        Args:
-          are_here: whether the hints come on the definition.
+    def refuse_bad_annotations(self) -> None:
+        """Refuse annotations that stay and are read, and with which the program would not be the same.
 
         Raises:
           Unclear: for a parameter without a spec that would be mapped, and for names not defined.
@@ -185,7 +182,5 @@ class Definition:
             name, kind = param.name.value, kind_of(self.source, param.annotation)
             if name not in paired and kind in ("array", "optional", "dims"):
                 raise Unclear(f"parameter '{name}' has no spec, but is annotated as an array")
-            if param.annotation is not None and not (are_here and name in paired):
+            if param.annotation is not None and name not in paired:
                 refuse_undefined(self.source, param.annotation.annotation)
-        if self.returns is not None and not are_here:
-            refuse_undefined(self.source, self.returns.annotation)

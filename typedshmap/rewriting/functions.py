@@ -81,7 +81,7 @@ def mapped_by_call(source: Source, node: cst.BaseExpression) -> Mapped:
         case cst.Call(args=[first, *_]) if source.imported(node.func) & TRANSPARENT:
             inner = mapped_by_call(source, first.value)
             return Mapped(inner.function, inner.given, inner.bound)
-        case cst.Attribute(value=cst.Name(value="self" | "cls"), attr=attr):
+        case cst.Attribute(value=cst.Name(value="self"), attr=attr):
             return Mapped(_method(source, node, attr.value), given=1)
         case _:
             raise Unclear(f"the parameters of '{source.short(node)}' are not known here")

@@ -9,7 +9,7 @@ import libcst as cst
 from libcst.metadata import BaseAssignment, ImportAssignment
 
 from .hints import Vocabulary
-from .source import Edit, Source, place_of, without
+from .source import Edit, Source, comments, place_of, without
 
 _SAME = {
     "Any": {"typing.Any"},
@@ -132,7 +132,26 @@ def _went_away(source: Source, binding: BaseAssignment, edits: Sequence[Edit]) -
     name = re.compile(rf"\b{re.escape(binding.name)}\b")
     places = [source.span(access.node) for access in binding.references]
     gone = [any(edit.start <= start and end <= edit.end for edit in edits) for start, end in places]
-    return bool(gone) and all(gone) and not any(name.search(edit.text) for edit in edits)
+    is_gone = bool(gone) and all(gone) and not any(name.search(edit.text) for edit in edits)
+    return is_gone and not _is_exported(source, binding)
+
+
+def _is_exported(source: Source, binding: BaseAssignment) -> bool:
+    """Whether other files may import a name from here: it is in ``__all__``, or imported ``as`` itself."""
+    node = binding.node if isinstance(binding, ImportAssignment) else None
+    names = node.names if isinstance(node, (cst.Import, cst.ImportFrom)) else ()
+    aliases = names if not isinstance(names, cst.ImportStar) else ()
+    as_itself = any(alias.evaluated_alias == alias.evaluated_name == binding.name for alias in aliases)
+    name = re.compile(rf"\b{re.escape(binding.name)}\b")
+    return as_itself or any(name.search(exports) for exports in _exports(source))
+
+
+def _exports(source: Source) -> Iterator[str]:
+    """Every statement of the file that speaks of ``__all__``, as it was written."""
+    for statement in source.module.body:
+        for part in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
+            if (code := source.code(part)).startswith("__all__"):
+                yield code
 
 
 def _without_names(
@@ -145,7 +164,10 @@ def _without_names(
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         return
     if len(gone) < len(aliases):
-        yield from (Edit(*span, "") for span in without([source.span(alias) for alias in aliases], gone))
+        cut = without([source.span(alias) for alias in aliases], gone)
+        # A comment among the names may speak of one that stays.
+        if not any(comments(source.text[start:end]) for start, end in cut):
+            yield from (Edit(*span, "") for span in cut)
     elif isinstance(block, cst.Module) or _is_one_of_several(source, block):
         yield Edit(*_whole_lines(source, statement, added), "")
 

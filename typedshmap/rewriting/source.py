@@ -58,6 +58,17 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
     return "".join([*pieces, text[done:]])
 
 
+def odd_line(text: str, module: cst.Module) -> tuple[int, str] | None:
+    """The first line of a file that libcst does not place as it stands, and why; None where there is none."""
+    if lone := re.search(r"\r(?!\n)", text):
+        return text.count("\n", 0, lone.start()) + 1, "a line ends in a carriage return alone"
+    if module.code == text:
+        return None
+    pairs = zip(io.StringIO(text), io.StringIO(module.code), strict=False)
+    same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    return same + 1, "libcst loses a part of this line (a form feed?)"
+
+
 class Source:
     """A file's text, its tree, and what libcst knows of both."""
 
@@ -202,7 +213,7 @@ class Arguments:
 
 def parameters_at(text: str, start: int) -> Arguments:
     """The parameters that begin with the first parenthesis after a place."""
-    lines = text[start:].splitlines(keepends=True)
+    lines = list(io.StringIO(text[start:]))
     starts = list(itertools.accumulate(map(len, lines), initial=start))
     depth, opening = 0, -1
     commas: list[int] = []
@@ -251,12 +262,6 @@ def _width(source: Source, first: int, last: int, edits: Sequence[Edit]) -> int:
 
 
 def comments(text: str) -> list[str]:
-    """The comments in a piece of code that need not be whole."""
-    found: list[str] = []
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.COMMENT:
-                found.append(token.string)
-    except tokenize.TokenError:
-        pass  # a bracket that is open at the end of the piece
-    return found
+    """The comments in a piece of a bracket, where lines may begin anywhere."""
+    tokens = tokenize.generate_tokens(io.StringIO(f"({text}\n)").readline)
+    return [token.string for token in tokens if token.type == tokenize.COMMENT]

@@ -15,6 +15,7 @@ import libcst as cst
 from .source import Source, Unclear
 
 PARTITION_SPEC = {"jax.sharding.PartitionSpec", "jax.P", "jax.sharding.P", "jax.experimental.PartitionSpec"}
+_LOOKS_LIKE_ONE = {"P", "PS", "PartitionSpec"}
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ class _Reader:
                 return self._alike([self.specs(self._item(element)) for element in node.elements], node)
             case cst.Call() if self.source.meaning(node.func) & PARTITION_SPEC:
                 return Sharded(tuple(self._dim(self._argument(arg)) for arg in node.args))
+            case cst.Call() if (name := self.source.short(node.func)).split(".")[-1] in _LOOKS_LIKE_ONE:
+                raise Unclear(f"'{name}' is not seen to be JAX's PartitionSpec")
             case _:
                 raise Unclear(f"the spec '{self.source.short(node)}' is no literal")
 

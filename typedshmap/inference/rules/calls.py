@@ -10,7 +10,7 @@ from ... import _jax
 from ..facts import NONE, UNKNOWN, WHOLE, Dim, Fact, Names, differing, either, meet, unknown
 from ..reader import Reader, anything
 
-_PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
 _MOST_TURNS = 12
 
 
@@ -87,7 +87,7 @@ def region(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
 
 
 def linear_solve(reader: Reader, eqn: Any, facts: list[Fact]) -> Sequence[Fact]:
-    """A solver that brings its own gradient: the first program of its four that run forwards is that of the solution."""
+    """A solver that brings its own gradient: of its programs one makes the solution."""
     lengths, programs = eqn.params["const_lengths"], eqn.params["jaxprs"]
     first, last = lengths.matvec + lengths.vecmat, sum(lengths)
     return reader.read(programs.solve, [*facts[first : first + lengths.solve], *facts[last:]])
@@ -120,6 +120,9 @@ RULES = {
             "custom_vjp_call",
             "custom_vjp_call_jaxpr",
             "custom_lin",
+            "custom_vmap_call",
+            "composite",
+            "xla_metadata_call",
         ),
         call,
     ),

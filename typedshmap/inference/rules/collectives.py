@@ -35,14 +35,21 @@ def _without(dim: Dim, axes: Names) -> Dim:
 
 
 def total(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
-    """A sum, maximum or minimum over all shards: equal on all of them."""
+    """A sum, maximum or minimum over all shards, or one of them: equal on all of them."""
     axes = frozenset(_axes(eqn, reader))
+    facts = [_over_dims(eqn.params.get("axes", ()), fact) for fact in facts]
     if _is_grouped(eqn):
         return [Fact(_mixed(fact, _axes(eqn, reader)), NONE, fact.dims) for fact in facts]
     kept = [_after(eqn.primitive.name, fact) for fact in facts]
     return [
         Fact(fact.varying - axes, fact.owed - axes, tuple(_without(dim, axes) for dim in fact.dims)) for fact in kept
     ]
+
+
+def _over_dims(axes: Any, fact: Fact) -> Fact:
+    """A fact of a sum that goes over dims, too, as one does over an axis that ``jax.vmap`` named."""
+    gone = {axis % len(fact.dims) for axis in axes if isinstance(axis, int)}
+    return fact.lying(dim for at, dim in enumerate(fact.dims) if at not in gone) if gone else fact
 
 
 def _after(name: str, fact: Fact) -> Fact:
@@ -114,8 +121,9 @@ def permute(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """
     fact, axes = facts[0], _axes(eqn, reader)
     varying = fact.varying | fact.owed
+    sizes = {axis: size for axis, size in reader.sizes.items() if axis in axes}  # places count in the mesh's order
     if not varying.issuperset(axes):
-        varying |= _parted(eqn.params["perm"], {axis: reader.sizes[axis] for axis in axes}, varying)
+        varying |= _parted(eqn.params["perm"], sizes, varying)
     dims = fact.dims
     if len(axes) > 1:
         dims = tuple(dim if dim.axes is None or set(axes).isdisjoint(dim.axes) else UNKNOWN for dim in dims)
@@ -136,7 +144,7 @@ def _parted(perm: Any, sizes: Mapping[str, int], varying: Names) -> Names:
 def _class_of(place: int, sizes: Mapping[str, int], varying: Names) -> tuple[int, ...]:
     """Where a shard stands along the axes over which it differs."""
     found: list[int] = []
-    for axis, size in reversed(sizes.items()):
+    for axis, size in reversed(tuple(sizes.items())):
         if axis in varying:
             found.append(place % size)
         place //= size
@@ -166,7 +174,8 @@ def owe(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
 
 
 RULES = {
-    **dict.fromkeys(("psum", "psum2", "psum_invariant", "unreduced_psum", "pmax", "pmin"), total),
+    **dict.fromkeys(("psum", "psum2", "psum_invariant", "unreduced_psum"), total),
+    **dict.fromkeys(("pmax", "pmin", "unreduced_pmax", "unreduced_pmin", "pbroadcast"), total),
     **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), gather),
     **dict.fromkeys(("reduce_scatter", "unreduced_reduce_scatter"), scatter),
     "all_to_all": exchange,

@@ -65,11 +65,19 @@ def reshaped(dims: Sequence[Dim], before: Sequence[int], after: Sequence[int]) -
     at = 0
     while at < len(after) or start < len(before):
         end, to = _group(before, after, start, at)
-        if end == start and found and found[-1].is_split:
-            found[-1] = found[-1]._replace(is_loose=True)
         found += _regrouped(dims[start:end], before[start:end], after[at:to])
         start, at = end, to
-    return found
+    if len(after) == len(before):
+        return found
+    # Beside a dim of size 1 that came or went, the dim that an axis was on may be either.
+    return [
+        dim._replace(is_loose=True) if dim.is_split and _has_one_beside(after, at) else dim
+        for at, dim in enumerate(found)
+    ]
+
+
+def _has_one_beside(shape: Sequence[int], at: int) -> bool:
+    return 1 in shape[max(at - 1, 0) : at] or 1 in shape[at + 1 : at + 2]
 
 
 def _group(before: Sequence[int], after: Sequence[int], start: int, at: int) -> tuple[int, int]:
@@ -121,6 +129,29 @@ def resized(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     return _moved(reader, eqn, facts, [dim if a == b else _cut(dim) for dim, a, b in sizes])
 
 
+def tile(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """Dims that are repeated."""
+    repeats = eqn.params["reps"]
+    return _moved(
+        reader, eqn, facts, [d if times == 1 else _cut(d) for d, times in zip(facts[0].dims, repeats, strict=True)]
+    )
+
+
+def fourier(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """A Fourier transform of the last dims."""
+    first = len(facts[0].dims) - len(eqn.params["fft_lengths"])
+    dims = [dim if at < first else _cut(dim) for at, dim in enumerate(facts[0].dims)]
+    return [Fact(varying_of(facts), frozenset(), tuple(dims))]
+
+
+def windowed(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """What is computed of windows; a dim along which these hold one element each is the same."""
+    before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    ways = zip(facts[0].dims, before, after, eqn.params["window_dimensions"], strict=True)
+    dims = tuple(dim if a == b and size == 1 else _cut(dim) for dim, a, b, size in ways)
+    return [Fact(varying_of(facts), frozenset(), dims)]
+
+
 def dynamic_slice(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """As a slice, but where the start may differ a part of a whole dim may be any part."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
@@ -162,6 +193,13 @@ def split(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     along = eqn.params["axis"]
     dims = [_cut(dim) if at == along else dim for at, dim in enumerate(facts[0].dims)]
     return _moved(reader, eqn, facts, dims) * len(eqn.outvars)
+
+
+def unstack(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """A value per place along a dim."""
+    along = eqn.params["axis"] % len(facts[0].dims)
+    dims = [dim for at, dim in enumerate(facts[0].dims) if at != along]
+    return [Fact(varying_of(facts), frozenset(), tuple(dims))] * len(eqn.outvars)
 
 
 def reduction(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
@@ -215,11 +253,15 @@ RULES = {
     "rev": rev,
     "slice": resized,
     "pad": resized,
+    "tile": tile,
+    "fft": fourier,
+    **dict.fromkeys(("reduce_window_sum", "reduce_window_max", "reduce_window_min"), windowed),
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": written_into,
     "concatenate": concatenate,
     "stack": stack,
     "split": split,
+    "unstack": unstack,
     "sort": sort,
     "top_k": top_k,
     "gather": gather,

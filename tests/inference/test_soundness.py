@@ -1,0 +1,148 @@
+"""Whatever the inference says of a value is so: of random bodies, on eight devices, value by value."""
+
+from random import Random
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from bodies import MESH, SIZES, argument, numbers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from random_bodies import Body, Step
+
+from typedshmap.inference.facts import NONE, WHOLE, Dim, Fact, equal
+from typedshmap.inference.reader import CLAIM, Reader
+from typedshmap.inference.rules import RULES
+from typedshmap.inference.rules.calls import entering
+from typedshmap.inference.verdicts import claim
+
+ARGUMENTS = ("8/dp 8/tp", "16/dp,tp 4", "8/tp 4/dp 2", "2 8/tp", "16/tp,dp 2", "4 4", "4 4/dp 2")
+SPECS = tuple(argument(text)[0] for text in ARGUMENTS)
+SHARED = P(("dp", "tp"))
+LENGTH = 36
+
+
+def has_groups(seed: int) -> bool:
+    return seed % 3 == 0
+
+
+def written(seed: int, is_typed: bool, shards: Any) -> Body:
+    body = Body(Random(seed), is_typed, has_groups(seed), list(shards))
+    body.write(LENGTH)
+    return body
+
+
+def facts_of(seed: int, is_typed: bool) -> list[Fact]:
+    """What is read of every value of a body."""
+    found: list[Fact] = []
+
+    def traced(*shards: Any) -> tuple[()]:
+        program = jax.make_jaxpr(lambda *shards: written(seed, is_typed, shards).values)(*shards).jaxpr
+        reader = Reader(SIZES, is_typed, {**RULES, CLAIM: claim})
+        ranks = [len(shard.shape) for shard in shards]
+        found.extend(
+            reader.read(program, [entering(*pair, frozenset(SIZES)) for pair in zip(SPECS, ranks, strict=True)])
+        )
+        return ()
+
+    structs = [jax.ShapeDtypeStruct(argument(text)[1], np.int32) for text in ARGUMENTS]
+    jax.eval_shape(jax.shard_map(traced, mesh=MESH, in_specs=SPECS, out_specs=(), check_vma=is_typed), *structs)
+    return found
+
+
+def run(seed: int, mesh: Mesh) -> tuple[list[np.ndarray], list[Step | None]]:
+    """Every shard of every value of a body, by its place in the mesh, and how the values were made."""
+    steps: list[Step | None] = []
+
+    def body(*shards: Any) -> list[Any]:
+        made = written(seed, False, shards)
+        steps.extend(made.steps)
+        return [value[None] for value in made.values]
+
+    mapped = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=SHARED, check_vma=False))
+    values = jax.block_until_ready(mapped(*(numbers(text, np.int32) for text in ARGUMENTS)))
+    return [np.asarray(value).reshape(4, 2, *value.shape[1:]) for value in values], steps
+
+
+def assert_equal_where_said(value: np.ndarray, fact: Fact, what: object) -> None:
+    for at, axis in enumerate(SIZES):
+        if axis not in fact.varying | fact.owed:
+            assert (value == value.take([0], axis=at)).all(), (what, fact, axis)
+
+
+def is_known(fact: Fact) -> bool:
+    """Whether a fact says all that the global array is made of."""
+    split = {axis for dim in fact.dims for axis in dim.axes or ()}
+    return all(dim.axes is not None for dim in fact.dims) and fact.varying <= split and not fact.owed
+
+
+def assembled(value: np.ndarray, fact: Fact) -> np.ndarray:
+    """The global array that shards make, as a fact says that they lie."""
+    split = {axis: (dim, place) for dim, known in enumerate(fact.dims) for place, axis in enumerate(known.axes or ())}
+    for at, axis in enumerate(SIZES):
+        if axis not in split:
+            value = value.take([0], axis=at)
+    names = list(SIZES)
+    order = []
+    for dim, known in enumerate(fact.dims):
+        order += [*(names.index(axis) for axis in known.axes or ()), dim + 2]
+    order += [at for at, axis in enumerate(names) if axis not in split]
+    shape = [
+        value.shape[dim + 2] * int(np.prod([SIZES[axis] for axis in known.axes or ()]))
+        for dim, known in enumerate(fact.dims)
+    ]
+    return value.transpose(order).reshape(shape)
+
+
+def assert_lies_as_said(number: int, step: Step, values: list[np.ndarray], facts: list[Fact]) -> bool:
+    """Hold that a step makes of the global arrays of its operands that of its result; whether it could be compared."""
+    first = facts[step.operands[0]]
+    if step.globally is None or not all(is_known(facts[at]) for at in (*step.operands, number)):
+        return False
+    if any(facts[at].dims[dim].axes for at in step.operands for dim in step.along):
+        return False
+    if len(step.operands) > 1 and any(facts[at].dims != first.dims for at in step.operands):
+        return False  # a whole dim goes with one that is split, which for global arrays it does not
+    made = assembled(values[number], facts[number])
+    globally = step.globally(*(jnp.asarray(assembled(values[at], facts[at])) for at in step.operands), made.shape)
+    if globally is None:
+        return False
+    np.testing.assert_array_equal(made, globally, err_msg=f"{step}, {first} to {facts[number]}")
+    return True
+
+
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(0, 2**20))
+def test_what_is_said_of_random_values_is_so(seed: int, mesh: Mesh) -> None:
+    values, steps = run(seed, mesh)
+    compared = 0
+    for is_typed in (False,) if has_groups(seed) else (False, True):
+        facts = facts_of(seed, is_typed)
+        for number, (value, fact, step) in enumerate(zip(values, facts, steps, strict=True)):
+            assert_equal_where_said(value, fact, (number, step))
+            if step is not None:
+                compared += assert_lies_as_said(number, step, values, facts)
+    assert compared, "no layout of a whole body was known"
+
+
+COLUMNS = Fact(frozenset({"dp"}), NONE, (WHOLE, Dim(("dp",))))
+ROWS = Fact(frozenset({"dp"}), NONE, (Dim(("dp",)), WHOLE))
+SHARDS = np.repeat(np.arange(16).reshape(4, 1, 2, 2), 2, axis=1)
+
+
+def test_a_value_that_differs_is_found() -> None:
+    assert_equal_where_said(SHARDS, ROWS, "rows")
+    with pytest.raises(AssertionError):
+        assert_equal_where_said(SHARDS, equal(2), "rows")
+
+
+def test_a_dim_that_lies_elsewhere_is_found() -> None:
+    step = Step("transposed", (0,), (), lambda x, _: x.T)
+    values = [SHARDS, SHARDS.swapaxes(2, 3)]
+    assert assert_lies_as_said(1, step, values, [ROWS, COLUMNS])
+    with pytest.raises(AssertionError):
+        assert_lies_as_said(1, step, values, [ROWS, ROWS])
