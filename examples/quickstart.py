@@ -283,7 +283,7 @@ def show_mistakes(state: State, text: np.ndarray, odd_text: np.ndarray) -> None:
 
     x = shard(np.zeros((BATCH, SEQ, MODEL), np.float32), Stream)
     layer = jax.tree_util.tree_map(lambda stacked: stacked[0], state.weights.layers)
-    show_mistake("Mistake 1: an mlp without its psum, where check_vma=False keeps JAX silent", ts.VaryingError, lambda: hasty(x, layer))
+    show_mistake("Mistake 1: an mlp without its psum, under check_vma=False", ts.VaryingError, lambda: hasty(x, layer))
     show_mistake("Mistake 2: a batch of 30 over dp=4", ts.ShapeError, lambda: train_step(state, odd_text))
     show_mistake("Mistake 3: an axis that the mesh does not have", ts.MeshAxisError, lambda: shift(text))
 

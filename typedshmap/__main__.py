@@ -41,7 +41,7 @@ def _rewrite(given: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "libcst":
             raise
-        print("rewrite needs libcst: pip install 'typedshmap[rewrite]'", file=sys.stderr)
+        print("rewrite needs libcst, the extra 'rewrite': pip install libcst", file=sys.stderr)
         return 2
     return run(given.files, given.write)
 

@@ -53,10 +53,12 @@ def check(x: T, hint: Any) -> T:
       hint: any hint, or just its dims as a string.
 
     Returns:
-      ``x``; an array with a ``+axis`` mark at that type, unreduced over the axis.
+      ``x``, in a manual region an equal value, not the same object; an array with a ``+axis`` mark at
+      that type, unreduced over the axis.
 
     Raises:
-      ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for what does not fit.
+      ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for what does not fit. What
+        only the traced body as a whole tells is raised when that is read, with this call's place.
       AnnotationSyntaxError: for a hint that cannot be read.
       MeshAxisError: for an axis that the mesh does not have, or that is compared under ``jax.jit``
         where no mesh is known.

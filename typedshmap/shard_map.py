@@ -275,16 +275,12 @@ class _Call:
             check_vma=self.options.check_vma,
         )
         args = [leaf.value for leaf in dynamic]
-        return self.structure_of(evaluate(mapped, args, self._read, self._leaves_no_trace()))
-
-    def _leaves_no_trace(self) -> bool:
-        """Whether a call may be put in the program: within a region, and on Explicit axes, it brings constraints."""
-        return not self.crossing.held and not _jax.explicit_axes(self.crossing.mesh)
+        return self.structure_of(evaluate(mapped, args, self._read))
 
     def _read(self, program: Any) -> None:
         """Compare what the body states, and what its hints state of its results, with what it does."""
         assert self.reading is not None
-        read(self.reading, program, self.results, self.typed.name, self.inner)
+        read(self.reading, program, self.results)
         if self.later is not None:
             raise self.later
 
@@ -307,9 +303,8 @@ class _Call:
         crossing, typed = self.crossing, self.typed
         watched = self.manual or self._mentioned()
         region = self._region(crossing.held + crossing.new, watched=watched)
-        self.inner = region
         if self.reading is not None:
-            self.reading.begin()
+            self.reading.begin(typed.name, region)
         leaves = self._shard_leaves(shards)
         if self.crossing.new:
             remember_leaves(leaves, region, typed.name)

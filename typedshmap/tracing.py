@@ -10,7 +10,7 @@ import jax
 from . import _jax
 
 
-def evaluate(f: Callable[..., Any], args: Sequence[Any], read: Callable[[Any], None], is_bare: bool) -> Sequence[Any]:
+def evaluate(f: Callable[..., Any], args: Sequence[Any], read: Callable[[Any], None]) -> Sequence[Any]:
     """Call a mapped function, after its traced program has been read.
 
     It is traced once, but where it is differentiated or mapped over as it is traced: there JAX would
@@ -20,7 +20,6 @@ def evaluate(f: Callable[..., Any], args: Sequence[Any], read: Callable[[Any], N
       f: the function, which returns a list of arrays.
       args: its arguments.
       read: is called with the program, and may raise.
-      is_bare: whether a call of a traced function leaves nothing of its own in the program here.
     """
     if _jax.is_jit_disabled():
         read(jax.make_jaxpr(f)(*args))
@@ -34,4 +33,4 @@ def evaluate(f: Callable[..., Any], args: Sequence[Any], read: Callable[[Any], N
     read(program)
     if _jax.is_transformed((*args, *program.consts)):
         return f(*args)
-    return traced(*args) if is_bare else _jax.run_program(program, args)
+    return traced(*args)

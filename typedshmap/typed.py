@@ -30,8 +30,10 @@ def typed(
 def typed(f: Any = None, /, *, axes: Mapping[str, Axes] | None = None, rules: Pairs | AxisRules | None = None) -> Any:
     """Check a function's arguments and result against its hints, at every call.
 
-    In a manual region the values are shards, elsewhere global arrays. Every call has sizes of its
-    own. Parameters without arrays are checked by beartype, those without a hint not at all.
+    In a manual region the values are shards, elsewhere global arrays. A value that is equal on all
+    shards, though JAX types it as varying, needs no mark, except for a float result of rank 0, whose
+    gradient inside of the region would be too large. Every call has sizes of its own. Parameters
+    without arrays are checked by beartype, those without a hint not at all.
 
     ```python
     @typed
@@ -105,7 +107,9 @@ def _traps(walk: Walk) -> list[Failure]:
             and _jax.is_inexact(leaf.value.dtype)
         ):
             axes = tuple(axis for axis in walk.region.sizes if axis in leaf.alike)
-            found.append(Failure(Varies(axes, False), leaf.subject, leaf.hint.text, _jax.type_text(leaf.value)))
+            found.append(
+                Failure(Varies(axes, False, may_agree=True), leaf.subject, leaf.hint.text, _jax.type_text(leaf.value))
+            )
     return found
 
 

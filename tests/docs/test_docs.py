@@ -21,6 +21,15 @@ def test_the_blocks_of_a_page_run_and_give_what_the_page_says(page: Path) -> Non
             assert output == block.expected, f"{page.name}, line {block.line}: {block.heading}"
 
 
+def test_every_room_of_the_package_is_in_the_table_of_the_layout() -> None:
+    modules = [
+        path for path in (ROOT / "typedshmap").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    ]
+    rooms = {path.stem for path in modules} - {"__init__"}
+    table = (ROOT / "docs/index.md").read_text().partition("How the code is laid out")[2]
+    assert {room for room in rooms if f"`{room}`" not in table and f"`{room}/`" not in table} == set()
+
+
 def test_a_block_that_says_something_else_is_noticed() -> None:
     block = Block("", 1, "print(1)", "2", None)
     assert run(block, {}, "page") == "1" != block.expected

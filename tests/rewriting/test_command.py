@@ -121,7 +121,6 @@ def test_one_file_that_cannot_be_read_does_not_stop_the_others(capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ([], "python -m typedshmap: error: the following arguments are required: VERB"),
         (["rewrite"], "python -m typedshmap rewrite: error: the following arguments are required: FILE"),
         (["rewrote"], "python -m typedshmap: error: argument VERB: invalid choice: 'rewrote' (choose from "),
     ],
@@ -137,6 +136,19 @@ def test_a_wrong_command_line_prints_the_usage(
     assert err.splitlines()[-1].startswith(line)
 
 
+def test_without_a_verb_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "    rewrite   turn calls of jax.shard_map with literal specs into hints\n" in err
+
+
+def test_a_form_feed_ends_no_line_of_the_diff(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "program.py").write_text(BEFORE.replace("return", "return \x0c"))
+    main(["rewrite", "program.py"])
+    assert capsys.readouterr().out == DIFF.replace("return", "return \x0c")
+
+
 def test_without_libcst_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,7 +156,7 @@ def test_without_libcst_it_says_what_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "libcst", None)
     assert main(["rewrite", "program.py"]) == 2
-    assert capsys.readouterr().err == "rewrite needs libcst: pip install 'typedshmap[rewrite]'\n"
+    assert capsys.readouterr().err == "rewrite needs libcst, the extra 'rewrite': pip install libcst\n"
 
 
 def test_it_runs_as_a_module(folder: Path) -> None:

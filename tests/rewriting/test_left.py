@@ -52,6 +52,11 @@ LEFT = {
         "spec = [P()]\ng = jax.shard_map(lambda x: x, mesh=mesh, in_specs=(spec,), out_specs=P())",
         "the spec 'spec' is bound to a list, which may change",
     ),
+    "specs of whose name nothing is known": (
+        "from layers import PartitionSpec\n"
+        "g = jax.shard_map(lambda x: x, mesh=mesh, in_specs=PartitionSpec(), out_specs=P())",
+        "'PartitionSpec' is not seen to be JAX's PartitionSpec",
+    ),
     "starred specs": (
         "g = jax.shard_map(lambda x: x, mesh=mesh, in_specs=(P(), *specs), out_specs=P())",
         "'*specs' stands for any number of specs or dims",
@@ -143,6 +148,11 @@ LEFT = {
         "    def g(self): return jax.shard_map(self.f, mesh=mesh, in_specs=P(), out_specs=P())",
         "the method 'f' is decorated",
     ),
+    "a method of a class, which is its function": (
+        "class A:\n    def f(x): return x\n    @classmethod\n"
+        "    def g(cls): return jax.shard_map(cls.f, mesh=mesh, in_specs=P(), out_specs=P())",
+        "the parameters of 'cls.f' are not known here",
+    ),
     "a method of another class": (
         "class A:\n    def g(self): return jax.shard_map(self.f, mesh=mesh, in_specs=P(), out_specs=P())",
         "the method 'f' is not defined once in the class around",
@@ -172,13 +182,13 @@ LEFT = {
         "g = jax.shard_map(functools.partial(f, w=1), mesh=mesh, in_specs=P(), out_specs=P())",
         "parameter 'w' has no spec, but is annotated as an array",
     ),
-    "an annotation that is quoted": (
-        "@jax.shard_map(mesh=mesh, in_specs=P(), out_specs=P())\ndef f(x: 'Params'): return x",
+    "an annotation that is quoted, of a parameter without a spec": (
+        "@jax.shard_map(mesh=mesh, in_specs=P(), out_specs=P())\ndef f(x, *, n: 'Params' = None): return x",
         "the quoted annotation 'Params' would be read when the program runs",
     ),
-    "an annotation for checkers only": (
+    "an annotation for checkers only, of a parameter without a spec": (
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from types import Params\n"
-        "@jax.shard_map(mesh=mesh, in_specs=P(), out_specs=P())\ndef f(x: Params): return x",
+        "@jax.shard_map(mesh=mesh, in_specs=P(), out_specs=P())\ndef f(x, *, n: Params = None): return x",
         "the annotation 'Params' is not defined when the program runs",
     ),
     "a hint whose name is sharded once and whole once": (
@@ -207,6 +217,14 @@ LEFT = {
         "from somewhere.compat import shard_map\nshard_map(lambda x: x, mesh=mesh, in_specs=P(), out_specs=P())",
         "it is 'somewhere.compat.shard_map', not JAX's shard_map",
     ),
+    "a form feed, which libcst drops": (
+        "if a:\n    pass\n\fg = jax.shard_map(lambda x: x, mesh=mesh, in_specs=P(), out_specs=P())",
+        "libcst loses a part of this line (a form feed?)",
+    ),
+    "lines that end in a carriage return": (
+        "a = 1\rg = jax.shard_map(lambda x: x, mesh=mesh, in_specs=P(), out_specs=P())",
+        "a line ends in a carriage return alone",
+    ),
     "a decorated class": (
         "@jax.shard_map(mesh=mesh, in_specs=P(), out_specs=P())\nclass A: ...",
         "it decorates a class",
@@ -224,3 +242,8 @@ def test_it_is_left_with_a_reason(text: str, reason: str) -> None:
 def test_it_is_left_at_the_line_of_the_call() -> None:
     found = rewrite("import jax\n\n\ng = jax.jit(\n    jax.shard_map(f, in_specs=None, out_specs=None)\n)\n")
     assert [left.line for left in found.left] == [5]
+
+
+def test_a_file_that_libcst_does_not_keep_is_left_at_the_line_of_it() -> None:
+    found = rewrite("import jax\n\n\fg = jax.shard_map\n")
+    assert [left.line for left in found.left] == [3]

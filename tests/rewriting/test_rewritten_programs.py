@@ -112,6 +112,20 @@ def test_the_ends_of_lines_stay_as_they_are(case: Case) -> None:
     assert found.text == case.after.replace("\n", "\r\n")
 
 
+@pytest.mark.parametrize(
+    "mark", ["\ufeff", "# \u2028 \x0b \x0c \x1c é\n\n"], ids=["byte order mark", "other ends of lines"]
+)
+def test_odd_characters_stay_as_they_are(case: Case, mark: str) -> None:
+    assert rewrite(mark + case.before).text == mark + case.after
+
+
+def test_parameters_that_hold_the_ends_of_other_lines_are_found() -> None:
+    text = (
+        'import jax\ndef f(x, n="\u2028\x0c"): return x\ng = jax.shard_map(f, in_specs=(jax.P(),), out_specs=jax.P())\n'
+    )
+    assert 'n: Any = "\u2028\x0c") -> PyTree[Shaped[Array, "..."]]: return x' in rewrite(text).text
+
+
 IDENTITY = """
 import jax
 from jax.sharding import PartitionSpec as P

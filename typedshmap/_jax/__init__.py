@@ -27,7 +27,6 @@ from .programs import (
     is_transformed,
     open_program,
     place_of_equation,
-    run_program,
     scan_counts,
     trace,
 )
@@ -137,7 +136,6 @@ __all__ = [
     "put",
     "put_together",
     "refusal",
-    "run_program",
     "scan_counts",
     "spec_parts",
     "spec_text",

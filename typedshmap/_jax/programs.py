@@ -59,13 +59,6 @@ def is_literal(atom: Any) -> bool:
     return isinstance(atom, _literal())
 
 
-def run_program(closed: Any, args: Sequence[Any]) -> list[Any]:
-    """Evaluate a program, equation by equation, where it is called."""
-    from jax.extend.core import jaxpr_as_fun
-
-    return jaxpr_as_fun(closed)(*args)
-
-
 def scan_counts(params: Any) -> tuple[int, int]:
     """How many operands of a scan are constants, and how many are carried."""
     if "num_consts" in params:

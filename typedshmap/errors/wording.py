@@ -366,6 +366,14 @@ def _word_sharding(
 def _cure_of_varying(what: Varies, names: Mapping[str, str]) -> str:
     owed, varying = (_marks(sign, what.axes, names) for sign in "+~")
     cure = f"sum it over {_quoted(what.axes)} (psum)"
+    if what.leaves_region and what.may_agree:
+        return (
+            f"its shards agree, and JAX types them as varying: gather it without '{varying}', or take the mean (pmean)"
+        )
+    if what.may_agree:
+        return (
+            f"{cure}; if its shards agree, write '{varying}', and pmean(x, '{varying} ->') where it is differentiated"
+        )
     if what.leaves_region:
         return f"{cure}, or write '{owed}' if the sum is still owed" if what.may_owe else cure
     last = f"or '{varying}' if the shards may differ"

@@ -148,13 +148,15 @@ def _wrong_varying(value: Any, layout: Layout, region: Region) -> Varies | Owes 
     wrong = _wrong_marks_of(_jax.manual_type(value), layout, region, order)
     # What may turn out to be equal once the body is read is told only beside something else.
     if extra - region.read or (extra and (wrong is not None or _is_split(value, extra))):
-        return varies(tuple(axis for axis in order if axis in extra), region)
+        known = recall(value)
+        agrees = region.role == "boundary" and known is not None and extra <= known.equal
+        return varies(tuple(axis for axis in order if axis in extra), region, agrees)
     return wrong
 
 
-def varies(axes: tuple[str, ...], region: Region) -> Varies:
+def varies(axes: tuple[str, ...], region: Region, agrees: bool = False) -> Varies:
     """What is wrong with a value that varies over these axes of a region, and what may be written for them there."""
-    return Varies(axes, region.role == "boundary", region.crossed & frozenset(axes) <= region.explicit)
+    return Varies(axes, region.role == "boundary", region.crossed & frozenset(axes) <= region.explicit, agrees)
 
 
 def _wrong_marks_of(

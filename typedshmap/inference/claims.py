@@ -7,7 +7,7 @@ mapped dim is any.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -15,18 +15,29 @@ from jax.interpreters import ad, batching, mlir
 
 from .. import _jax
 from ..errors.failures import HintText
-from ..hints.scope import Region, Stated
+from ..hints.scope import Region, Stated, same
 from ..notation.layout import Layout
 from ..notation.nodes import Dim as SpecDim
 from ..notation.nodes import Span
-from ..notation.sizes import Sizes, Subject
+from ..notation.sizes import NO_SIZES, Sizes, Subject
 from .facts import Names
 from .reader import CLAIM
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """One tracing of a region's body, in which claims are made: its function, and the region."""
+
+    function: str
+    region: Region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Claim:
     """What is stated of one value, and all that an error needs to tell.
+
+    Any two are equal: JAX keeps the parameters of operations in the cache of the types of their results,
+    which are the same whatever is claimed, so that it would hold the claims of all calls.
 
     Attributes:
       parts: per dim its mesh axes, major to minor; None for a dim of which nothing is said.
@@ -35,6 +46,7 @@ class Claim:
       varying: those over which it may differ, with no more said.
       spoken: those of which all this speaks.
       stated: what was written, where, of what.
+      origin: the body in which it was made.
     """
 
     parts: tuple[tuple[str, ...] | None, ...]
@@ -43,6 +55,13 @@ class Claim:
     varying: Names
     spoken: Names
     stated: Stated
+    origin: Origin
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Claim)
+
+    def __hash__(self) -> int:
+        return hash(Claim)
 
     @property
     def alike(self) -> Names:
@@ -83,7 +102,7 @@ class Claim:
         return (self.function, str(self.subject), str(self.text), self.alike)
 
 
-def claim_of(stated: Stated, rank: int) -> Claim | None:
+def claim_of(stated: Stated, rank: int, origin: Origin) -> Claim | None:
     """What a hint claims of a value of that rank; None for one that names axes that there are not."""
     hint, region = stated.hint, stated.region
     layout = region.layout(hint)
@@ -102,7 +121,26 @@ def claim_of(stated: Stated, rank: int) -> Claim | None:
             spans += [dim.span] * count
     spoken = region.watched | (layout.axes & held)
     unreduced, varying = layout.unreduced & held, layout.varying & held
-    return Claim(tuple(parts), tuple(spans), unreduced, varying, spoken, stated)
+    return Claim(tuple(parts), tuple(spans), unreduced, varying, spoken, stated, origin)
+
+
+def made_anew(claim: Claim, origin: Origin) -> Claim | None:
+    """A claim as it would be made in another body; None for one that names axes that there are not.
+
+    A function under ``jax.jit`` is traced for the first region that calls it, and what it states is
+    stated again in the next one, where names may mean other axes.
+    """
+    stated, was, now = claim.stated, claim.origin.region, origin.region
+    region = stated.region
+    if frozenset(region.sizes) != frozenset(now.sizes):
+        # In a region within this one, which has judged by itself what varies there.
+        return replace(claim, stated=stated._replace(region=same(replace(region, watched=frozenset()))))
+    own = {name for name in ("watched", "aliases", "rules") if getattr(region, name) != getattr(was, name)}
+    changes = {name: getattr(now, name) for name in ("watched", "aliases", "rules") if name not in own}
+    stated = stated._replace(region=same(replace(region, **changes)))
+    if stated.function == claim.origin.function:
+        stated = stated._replace(function=origin.function, sizes=NO_SIZES)
+    return claim_of(stated, len(claim.parts), origin)
 
 
 def state(x: Any, claim: Claim, is_kept: bool) -> Any:

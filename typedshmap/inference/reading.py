@@ -9,17 +9,16 @@ from .. import _jax
 from ..errors import TypedShmapError, error_of
 from ..errors.failures import AtOdds, Failure, Varies
 from ..hints.memory import recall
-from ..hints.scope import Region, Stated
+from ..hints.scope import Region, Stated, current_reading
 from ..notation.sizes import NO_SIZES, Subject
-from .claims import Claim, claim_of, state
+from .claims import Claim, Origin, claim_of, made_anew, state
 from .facts import Fact, Names
-from .reader import CLAIM, Reader
+from .reader import CLAIM, Reader, Rule
 from .rules import RULES
 from .rules.calls import entering
 from .rules.odds import Odds
-from .verdicts import Judged, claim, contradiction
+from .verdicts import Judged, claim, contradiction, judged
 
-_RULES = {**RULES, CLAIM: claim}
 _ALL = Subject("whole", "body")
 
 
@@ -36,14 +35,21 @@ class Reading:
         self.proven: set[tuple[Any, ...]] = set()
         self.is_done = False
         self.trace_state: object = None
+        self.within: list[Reading] = []
 
-    def begin(self) -> None:
-        """Note the trace of the body, in which everything that is stated stays."""
+    def begin(self, function: str, region: Region) -> None:
+        """Note the body, and its trace, in which all that is stated stays; the region around notes what is within."""
         self.trace_state = _jax.trace_state()
+        if self.is_done:
+            return
+        self.origin = Origin(function, region)
+        around = current_reading()
+        if isinstance(around, Reading):
+            around.within.append(self)
 
     def state(self, value: Any, stated: Stated) -> Any:
         """The value, of which that is stated now, unless it is known already."""
-        made = claim_of(stated, len(_jax.facts(value).shape))
+        made = claim_of(stated, len(_jax.facts(value).shape), self.origin)
         if made is None or not _jax.is_tracer(value):
             return value
         if self.is_done:
@@ -64,6 +70,11 @@ class Reading:
             for made, over in zip(self.waiting, axes, strict=True)
         ]
 
+    @property
+    def origins(self) -> set[Origin]:
+        """The bodies of this region and of those within it, as they are traced now."""
+        return {self.origin}.union(*(reading.origins for reading in self.within))
+
     def _require_proven(self, made: Claim) -> None:
         if made.alike and made.key not in self.proven:
             raise _unproven(made)
@@ -83,15 +94,13 @@ def _unproven(made: Claim, place: str = "") -> TypedShmapError:
     return _placed(made.region, made.function, failure, made.sizes, place)
 
 
-def read(reading: Reading, program: Any, results: Sequence[Stated | None], name: str, region: Region) -> None:
+def read(reading: Reading, program: Any, results: Sequence[Stated | None]) -> None:
     """Read a traced region, and raise the first thing that is wrong with it.
 
     Args:
       reading: what waits for it.
       program: the program in which it stands.
       results: what is claimed of its results.
-      name: the function that is its body.
-      region: the region.
 
     Raises:
       VaryingError, ShardingError: for a claim that contradicts what is known, with its place.
@@ -99,27 +108,41 @@ def read(reading: Reading, program: Any, results: Sequence[Stated | None], name:
     eqn = next((eqn for eqn in reversed(_jax.equations(program)) if eqn.primitive.name == "shard_map"), None)
     if eqn is None:
         return
-    params = eqn.params
+    params, region = eqn.params, reading.origin.region
     axes = {axis: size for axis, size in region.held if axis in region.watched}
-    reader = Reader(axes, bool(params["check_vma"]), _RULES)
+    reader = Reader(axes, bool(params["check_vma"]), {**RULES, CLAIM: _rule(reading)})
     body, names = params["jaxpr"], frozenset(axes)
     pairs = zip(params["in_specs"], body.invars, strict=True)
     out = reader.read(body, [entering(spec, len(var.aval.shape), names) for spec, var in pairs])
-    _raise_first(reader.findings, reader, name, region)
+    _raise_first(reader.findings, reader, reading.origin)
     _refuse_unproven(reading, reader, body)
     for stated, var, fact in zip(results, body.outvars, out, strict=True):
-        made = claim_of(stated, len(var.aval.shape)) if stated is not None else None
+        made = claim_of(stated, len(var.aval.shape), reading.origin) if stated is not None else None
         if made is not None:
             _judge_result(made, var, fact, body, reader)
     reading.is_done = True
 
 
-def _raise_first(findings: Iterable[Any], reader: Reader, name: str, region: Region) -> None:
+def _rule(reading: Reading) -> Rule:
+    """The rule of claims, of which those that stand in a program from before are made anew."""
+    origins = reading.origins
+
+    def rule(reader: Reader, eqn: Any, facts: list[Fact]) -> Sequence[Fact]:
+        stated: Claim = eqn.params["claim"]
+        if stated.origin in origins:
+            return claim(reader, eqn, facts)
+        anew = made_anew(stated, reading.origin)
+        return facts if anew is None else judged(reader, eqn, anew, facts)
+
+    return rule
+
+
+def _raise_first(findings: Iterable[Any], reader: Reader, origin: Origin) -> None:
     for found in findings:
         if isinstance(found, Odds):
             what = AtOdds(found.eqn.primitive.name, found.where, found.first, found.second)
             failure = Failure(what, _ALL)
-            raise _placed(region, name, failure, NO_SIZES, _jax.place_of_equation(found.eqn))
+            raise _placed(origin.region, origin.function, failure, NO_SIZES, _jax.place_of_equation(found.eqn))
         if found.what is not None:
             raise _error(found.claim, found.what, found.fact, found.eqn.invars[0].aval, found.eqn, reader)
 
@@ -129,13 +152,15 @@ def _refuse_unproven(reading: Reading, reader: Reader, program: Any) -> None:
 
     What is no longer in the program, since nothing used it in a loop that is differentiated, is nothing any more.
     """
-    seen = {id(found.claim) for found in reader.findings if isinstance(found, Judged)}
+    judged_ones = [found for found in reader.findings if isinstance(found, Judged)]
+    seen = {id(found.eqn.params["claim"]) for found in judged_ones}
     if any(id(stated) not in seen for stated in reading.waiting):
         stands = {id(eqn.params["claim"]) for eqn in _jax.all_equations(program) if eqn.primitive.name == CLAIM}
         for stated in reading.waiting:
             if id(stated) in stands - seen:
                 raise _unproven(stated)
     reading.proven.update(stated.key for stated in reading.waiting)
+    reading.proven.update(found.claim.key for found in judged_ones if found.claim.alike)
 
 
 def _judge_result(stated: Claim, var: Any, fact: Fact, body: Any, reader: Reader) -> None:

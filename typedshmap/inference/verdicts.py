@@ -30,7 +30,12 @@ class Judged:
 
 def claim(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """The rule of the primitive: judge, then go on with what the claim says."""
-    fact, stated = facts[0], eqn.params["claim"]
+    return judged(reader, eqn, eqn.params["claim"], facts)
+
+
+def judged(reader: Reader, eqn: Any, stated: Claim, facts: list[Fact]) -> list[Fact]:
+    """Judge a claim, which may be made anew, where an equation states it."""
+    fact = facts[0]
     own: tuple[int, ...] = eqn.params["own"]
     shape = eqn.invars[0].aval.shape
     seen = fact.lying(fact.dims[at] for at in own)
@@ -68,10 +73,12 @@ def _ordered(axes: Names, reader: Reader) -> tuple[str, ...]:
 def lies_else(claim: Claim, fact: Fact, shape: tuple[int, ...], axes: Names) -> LiesElse | None:
     """The first dim that is known to be split in another way, or over axes that the claim has elsewhere.
 
-    A dim of one element per shard may be taken for any other, since a reshape would not move it; the
-    order of its shards stays what it is. So it is with the axes of a loose dim.
+    A dim of one element per shard may be taken for any other, since no operation is needed to move it: what
+    splits another dim may be its own. The order of its shards stays what it is. So it is with a loose dim.
     """
     compared = claim.spoken & axes - claim.varying
+    ones = [part for part, size in zip(claim.parts, shape, strict=True) if part and size <= 1]
+    movable = frozenset(axis for part in ones for axis in part)
     stated = [tuple(axis for axis in part or () if axis in compared) for part in claim.parts]
     everywhere = {axis for part in stated for axis in part}
     for at, (dim, part) in enumerate(zip(fact.dims, stated, strict=True)):
@@ -82,8 +89,9 @@ def lies_else(claim: Claim, fact: Fact, shape: tuple[int, ...], axes: Names) -> 
         known = tuple(axis for axis in dim.axes or () if axis in compared)
         if shape[at] <= 1 and set(part) != set(known):
             continue
-        if (part and known and not is_within(known, part)) or (
-            not part and not dim.is_loose and everywhere.intersection(known)
+        fixed = tuple(axis for axis in known if axis in part or axis not in movable)
+        if (part and fixed and not is_within(fixed, part)) or (
+            not part and not dim.is_loose and everywhere.intersection(fixed)
         ):
             return LiesElse(at, part, known, (), claim.spans[at])
     return None

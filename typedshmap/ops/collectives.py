@@ -27,8 +27,8 @@ def all_gather(x: T, pattern: str) -> T:
     """Put the shards of dims together, over the minor mesh axes that the result no longer has.
 
     The mark on the result says how JAX types it, and so what the gradient is: none (invarying: an
-    all-reduce and a slice), ``~dp`` (varying: one reduce-scatter), ``-dp`` (reduced: one
-    reduce-scatter, and JAX's type still knows that all shards are equal).
+    all-reduce and a slice), ``~dp`` (varying: one reduce-scatter; that all shards are equal is
+    inferred), ``-dp`` (reduced: one reduce-scatter, and JAX's type knows that all shards are equal).
 
     ```python
     w = all_gather(w, "[m/dp] [f/tp] -> m [f/tp] ~dp")  # f32[4,32] -> f32[16,32] per shard

@@ -1,0 +1,394 @@
+"""The reading of a body where it meets the rest of JAX: caches, transformations, effects, closures, lifetimes."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import Array, Float, VaryingError, check, typed_shard_map
+from typedshmap.inference.claims import Claim
+
+X, R, ALL = Float[Array, "[b/dp] d"], Float[Array, "[r/dp] d"], Float[Array, "r d"]
+ROWS = jax.ShapeDtypeStruct((8, 4), jnp.float32)
+numbers = np.arange(32, dtype=np.float32).reshape(8, 4) / 32
+Body = Callable[..., Any]
+
+
+def traced(f: Body, *args: Any) -> Any:
+    """Shapes of results, without what JAX may remember of the function."""
+    return jax.eval_shape(lambda *args: f(*args), *args)
+
+
+def over(mesh: Mesh, body: Body, hint: Any = X, out: Any = None, **options: Any) -> Body:
+    return typed_shard_map(body, mesh=mesh, in_types=(hint,), out_types=hint if out is None else out, **options)
+
+
+# What JAX traces for the first region that calls it, and keeps for the next.
+
+
+def scanned(f: Body) -> Body:
+    def turn(carry: Any, _: None) -> tuple[Any, None]:
+        return f(carry), None
+
+    return lambda y: lax.scan(turn, y, None, length=2)[0]
+
+
+KEPT: dict[str, Callable[[Body], Body]] = {
+    "jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+    "scan": scanned,
+    "jit of a checkpoint": lambda f: jax.jit(jax.checkpoint(f)),
+}
+
+
+def helper(y: Any) -> Any:
+    return check(y * 2, "r d")
+
+
+def regions(keep: Callable[[Body], Body], mesh: Mesh, check_vma: bool) -> tuple[Body, Body]:
+    """Two regions with one helper, of which the first gives it what is equal on all shards, the other does not."""
+    kept = keep(helper)
+
+    def gathers(w: Any) -> Any:
+        return lax.psum(kept(lax.all_gather(w, "dp", tiled=True)), "dp")
+
+    def repeats(w: Any) -> Any:
+        return lax.psum(kept(jnp.concatenate([w] * 4)), "dp")
+
+    first, second = (over(mesh, body, R, ALL, check_vma=check_vma) for body in (gathers, repeats))
+    return first, second
+
+
+@pytest.mark.parametrize("check_vma", [True, False], ids=["typed", "untyped"])
+@pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
+def test_what_is_traced_for_one_region_is_judged_in_another(
+    keep: Callable[[Body], Body], check_vma: bool, mesh: Mesh
+) -> None:
+    right, wrong = regions(keep, mesh, check_vma)
+    traced(right, ROWS)
+    with pytest.raises(VaryingError, match="repeats: checked value varies over 'dp'"):
+        traced(wrong, ROWS)
+    traced(right, ROWS)
+
+
+@pytest.mark.parametrize("check_vma", [True, False], ids=["typed", "untyped"])
+@pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
+def test_what_was_refused_in_one_region_is_taken_in_another(
+    keep: Callable[[Body], Body], check_vma: bool, mesh: Mesh
+) -> None:
+    right, wrong = regions(keep, mesh, check_vma)
+    with pytest.raises(VaryingError, match="repeats: checked value varies over 'dp'"):
+        traced(wrong, ROWS)
+    traced(right, ROWS)
+    traced(jax.grad(lambda w: right(w).sum()), ROWS)
+
+
+def test_what_is_traced_for_another_region_is_told_as_of_this_one(mesh: Mesh) -> None:
+    right, wrong = regions(jax.jit, mesh, False)
+    traced(right, ROWS)
+    with pytest.raises(VaryingError) as raised:
+        traced(wrong, ROWS)
+    message = str(raised.value)
+    line = helper.__code__.co_firstlineno + 1
+    expected = f"""\
+repeats: checked value varies over 'dp', which its annotation does not mention
+
+    checked: "r d"
+    got f32[8,4]{{V:dp}} per shard
+
+Mesh: dp=4, tp=2
+At: test_integration.py:{line} (helper)
+Hint: sum it over 'dp' (psum), write '+dp' if the sum is still owed, or '~dp' if the shards may differ"""
+    assert message == expected
+
+
+def test_a_helper_of_a_region_over_all_axes_serves_one_within_a_region(mesh: Mesh) -> None:
+    columns, kept = Float[Array, "r [d/tp]"], jax.jit(lambda y: check(y * 2, "r [d/tp]"))
+
+    def around(x: Any) -> Any:
+        within = typed_shard_map(kept, in_types=(columns,), out_types=columns, axis_names={"tp"}, check_vma=False)
+        return within(x)
+
+    traced(over(mesh, kept, columns, check_vma=False), jax.ShapeDtypeStruct((2, 4), jnp.float32))
+    traced(over(mesh, around, axis_names={"dp"}, check_vma=False), ROWS)
+
+
+def test_a_helper_of_a_region_within_is_judged_over_all_axes_of_one_that_has_them(mesh: Mesh) -> None:
+    columns, kept = Float[Array, "r [d/tp]"], jax.jit(lambda y: check(y * 2, "r [d/tp]"))
+
+    def around(x: Any) -> Any:
+        within = typed_shard_map(kept, in_types=(columns,), out_types=columns, axis_names={"tp"}, check_vma=False)
+        return within(x)
+
+    def varies(x: Any) -> Any:
+        return lax.psum(kept(x), "dp")
+
+    traced(over(mesh, around, axis_names={"dp"}, check_vma=False), ROWS)
+    with pytest.raises(VaryingError, match="varies: checked value varies over 'dp'"):
+        traced(over(mesh, varies, Float[Array, "[b/dp] [d/tp]"], columns, check_vma=False), ROWS)
+
+
+def test_a_helpers_names_mean_what_the_region_that_calls_it_says(mesh: Mesh) -> None:
+    hint, kept = Float[Array, "[b/i] d"], jax.jit(lambda y: check(y * 2, "[b/i] d"))
+    traced(over(mesh, kept, hint, axes={"i": "dp"}, check_vma=False), ROWS)
+    halved = jax.ShapeDtypeStruct((4, 4), jnp.float32)  # the same shards over tp
+    traced(over(mesh, kept, hint, axes={"i": "tp"}, check_vma=False), halved)
+
+
+# Wrong wherever it stands, though nothing uses it.
+
+
+def wrong(y: Any) -> Any:
+    check(jnp.concatenate([y] * 4), "b d")
+    return y
+
+
+UNUSED: dict[str, Body] = {
+    "in the body": wrong,
+    "in a scan": scanned(wrong),
+    "under jit": lambda x: jax.jit(wrong)(x),
+    "under a checkpoint": lambda x: jax.checkpoint(wrong)(x),
+    "in a branch": lambda x: lax.cond(lax.axis_index("dp") > 0, wrong, lambda y: y, x),
+}
+AROUND: dict[str, Callable[[Body], Any]] = {
+    "traced": lambda f: traced(f, ROWS),
+    "differentiated": lambda f: traced(jax.grad(lambda x: f(x).sum()), ROWS),
+    "mapped": lambda f: traced(jax.vmap(f), jax.ShapeDtypeStruct((2, 8, 4), jnp.float32)),
+    "in a scan": lambda f: traced(scanned(f), ROWS),
+    "in a checkpoint": lambda f: traced(jax.grad(lambda x: jax.checkpoint(f)(x).sum()), ROWS),
+}
+
+
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+@pytest.mark.parametrize("body", UNUSED.values(), ids=UNUSED)
+def test_a_wrong_check_that_nothing_uses_is_refused(body: Body, around: Callable[[Body], Any], mesh: Mesh) -> None:
+    with pytest.raises(VaryingError, match="checked value varies over 'dp'"):
+        around(over(mesh, body, check_vma=False))
+
+
+@pytest.mark.parametrize("check_vma", [True, False], ids=["typed", "untyped"])
+@pytest.mark.parametrize("around", ["traced", "differentiated", "mapped"])
+def test_a_body_without_results_is_read(around: str, check_vma: bool, mesh: Mesh) -> None:
+    def nothing(x: Float[Array, "[b/dp] d"]) -> None:
+        wrong(x)
+
+    mapped = typed_shard_map(nothing, mesh=mesh, check_vma=check_vma)
+    with pytest.raises(VaryingError, match="nothing: checked value varies over 'dp'"):
+        AROUND[around](lambda x: (mapped(x), x)[1])
+
+
+# The program is that of hand-written shard_map.
+
+
+def mean_of_rows(x: Any, w: Any, say: Callable[[Any, str], Any]) -> Any:
+    whole = say(lax.all_gather(w, "tp", axis=1, tiled=True), "d f")
+    h = say(jnp.tanh(x @ whole), "[b/dp] f")
+    return lax.psum(h.sum(1) * w.sum(), "tp")
+
+
+def loss(f: Body) -> Body:
+    return lambda x, w: f(x, w).sum()
+
+
+def with_own_root(f: Body) -> Body:
+    def solve(residual: Body, start: Any) -> Any:
+        return lax.fori_loop(0, 2, lambda _, v: v - residual(v), start)
+
+    return lambda x, w: lax.custom_root(lambda v: v - f(x, w), jnp.zeros(8), solve, lambda _, y: y)
+
+
+def in_a_backward_rule(f: Body) -> Body:
+    @jax.custom_vjp
+    def g(x: Any, w: Any) -> Any:
+        return jnp.tanh(x)
+
+    g.defvjp(lambda x, w: (jnp.tanh(x), (x, w)), lambda kept, c: (f(c, kept[1])[:, None] * kept[0], 0 * kept[1]))
+    return jax.grad(loss(g), argnums=(0, 1))
+
+
+def in_a_forward_rule(f: Body) -> Body:
+    g = jax.custom_jvp(f)
+    g.defjvp(lambda primals, tangents: jax.jvp(f, primals, tangents))
+    return jax.grad(loss(g), argnums=(0, 1))
+
+
+TRANSFORMED: dict[str, Callable[[Body], Body]] = {
+    "a hessian": lambda f: lambda x, w: jax.hessian(lambda s: f(x * s, w).sum())(1.0),
+    "jacfwd": lambda f: lambda x, w: jax.jacfwd(lambda s: f(x * s, w))(1.0),
+    "jacrev": lambda f: lambda x, w: jax.jacrev(lambda s: f(x * s, w))(1.0),
+    "linearize": lambda f: lambda x, w: jax.linearize(f, x, w)[1](x, w),
+    "a gradient of vmap": lambda f: (
+        lambda x, w: jax.grad(lambda x: jax.vmap(f, (None, 0))(x, jnp.stack([w, w])).sum())(x)
+    ),
+    "vmap of a gradient": lambda f: lambda x, w: jax.vmap(jax.grad(loss(f)), (0, None))(jnp.stack([x, x]), w),
+    "a gradient in a scan": lambda f: (
+        lambda x, w: lax.scan(lambda c, _: (jax.grad(loss(f))(c, w), None), x, None, length=2)[0]
+    ),
+    "a gradient of a scan": lambda f: jax.grad(
+        lambda x, w: lax.scan(lambda c, _: (c + f(c[:, None] * jnp.ones((8, 4)), w), None), x[:, 0], None, length=2)[
+            0
+        ].sum()
+    ),
+    "map": lambda f: lambda x, w: lax.map(lambda s: f(x * s, w), jnp.arange(2.0)),
+    "a while loop": lambda f: lambda x, w: lax.while_loop(lambda c: c.sum() < 3, lambda c: c + 1 + f(x, w), x[:, 0]),
+    "a gradient of jit": lambda f: jax.grad(loss(jax.jit(f))),
+    "a checkpoint of jit": lambda f: jax.grad(loss(jax.checkpoint(jax.jit(f)))),
+    "called twice": lambda f: jax.grad(lambda x, w: f(f(x, w)[:, None] * jnp.ones((8, 4)), w).sum()),
+    "a root": with_own_root,
+    "a backward rule": in_a_backward_rule,
+    "a forward rule": in_a_forward_rule,
+}
+
+
+@pytest.mark.parametrize("check_vma", [True, False], ids=["typed", "untyped"])
+@pytest.mark.parametrize("transform", TRANSFORMED.values(), ids=TRANSFORMED)
+def test_a_transformed_program_is_that_of_hand_written_shard_map(
+    transform: Callable[[Body], Body], check_vma: bool, mesh: Mesh
+) -> None:
+    hints, out = (X, Float[Array, "d [f/tp]"]), Float[Array, "[b/dp]"]
+    body = functools.partial(mean_of_rows, say=check)
+    typed = typed_shard_map(body, mesh=mesh, in_types=hints, out_types=out, check_vma=check_vma)
+    by_hand = jax.shard_map(
+        functools.partial(mean_of_rows, say=lambda x, _: x),
+        mesh=mesh,
+        in_specs=(P("dp", None), P(None, "tp")),
+        out_specs=P("dp"),
+        check_vma=check_vma,
+    )
+    args = ROWS, jax.ShapeDtypeStruct((4, 6), jnp.float32)
+    typed_text, text = (jax.jit(named(transform(f))).lower(*args).as_text() for f in (typed, by_hand))
+    assert typed_text == text
+
+
+def named(f: Body) -> Body:
+    """The function under a name that is the same for all."""
+
+    def program(*args: Any) -> Any:
+        return f(*args)
+
+    return program
+
+
+key = jax.random.key(0)
+
+
+def scoped(x: Any) -> Any:
+    with jax.named_scope("scope_of_mine"):
+        return x * 2
+
+
+def printed(x: Any) -> Any:
+    jax.debug.print("{}", x.sum())
+    return x
+
+
+BODIES: dict[str, Body] = {
+    "its argument": lambda x: x,
+    "a closed-over array": lambda x: x * jnp.arange(4.0),
+    "a closed-over NumPy array": lambda x: x * numbers[0],
+    "a closed-over key": lambda x: x + jax.random.normal(key, x.shape),
+    "a print": printed,
+    "a pure callback": lambda x: jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct(x.shape, x.dtype), x),
+    "a named scope": scoped,
+}
+SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "as it is": nullcontext,
+    "with checks for leaks": jax.checking_leaks,
+    "with 64 bits": lambda: jax.enable_x64(True),
+    "with checks for NaN": lambda: jax.debug_nans(True),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_a_body_is_lowered_as_by_hand_in_every_setting(
+    body: Body, setting: Callable[[], AbstractContextManager[Any]], mesh: Mesh
+) -> None:
+    rows = P("dp", None)
+    with setting():
+        typed = over(mesh, lambda x: check(body(check(x, X)), X))
+        by_hand = jax.shard_map(body, mesh=mesh, in_specs=rows, out_specs=rows)
+        typed_text, text = (jax.jit(named(f)).lower(numbers).as_text() for f in (typed, by_hand))
+    assert without_addresses(typed_text) == without_addresses(text)
+
+
+def without_addresses(text: str) -> list[str]:
+    """A program without what tells one callback of Python from another."""
+    return [line for line in text.splitlines() if "callback" not in line]
+
+
+def test_scopes_of_the_user_are_in_the_text(mesh: Mesh) -> None:
+    assert "scope_of_mine" in jax.jit(over(mesh, scoped)).lower(numbers).as_text(debug_info=True)
+
+
+def test_a_closed_over_tracer_is_differentiated_as_by_hand(mesh: Mesh) -> None:
+    rows = P("dp", None)
+
+    def typed(s: Any, x: Any) -> Any:
+        return over(mesh, lambda x: check(x * s, X))(x).sum()
+
+    def by_hand(s: Any, x: Any) -> Any:
+        return jax.shard_map(lambda x: x * s, mesh=mesh, in_specs=rows, out_specs=rows)(x).sum()
+
+    typed_text, text = (jax.jit(named(jax.grad(f))).lower(jnp.arange(4.0), numbers).as_text() for f in (typed, by_hand))
+    assert typed_text == text
+
+
+# How often a body runs.
+
+TIMES: dict[str, tuple[int, Callable[[Body], Any]]] = {
+    "called": (1, lambda f: f(numbers)),
+    "jit": (1, lambda f: jax.jit(f)(numbers)),
+    "make_jaxpr": (1, lambda f: jax.make_jaxpr(f)(numbers)),
+    "a checkpoint": (1, lambda f: traced(jax.grad(lambda x: jax.checkpoint(f)(x).sum()), ROWS)),
+    "a gradient of a scan": (1, lambda f: traced(jax.grad(lambda x: scanned(f)(x).sum()), ROWS)),
+    "a gradient of jit": (1, lambda f: traced(jax.grad(lambda x: jax.jit(f)(x).sum()), ROWS)),
+    "a gradient": (2, lambda f: traced(jax.grad(lambda x: f(x).sum()), ROWS)),
+    "vmap": (2, lambda f: traced(jax.vmap(f), jax.ShapeDtypeStruct((2, 8, 4), jnp.float32))),
+}
+
+
+@pytest.mark.parametrize(("times", "call"), TIMES.values(), ids=TIMES)
+def test_a_body_runs_once_but_where_it_is_transformed_as_it_is_traced(
+    times: int, call: Callable[[Body], Any], mesh: Mesh
+) -> None:
+    runs: list[int] = []
+
+    def body(x: Any) -> Any:
+        runs.append(1)
+        return x * 2
+
+    jax.block_until_ready(call(over(mesh, body)))
+    assert len(runs) == times
+
+
+# What outlives a call.
+
+
+def claims() -> int:
+    gc.collect()
+    return sum(type(thing) is Claim for thing in gc.get_objects())
+
+
+def state_in_what_jax_keeps(mesh: Mesh, keep: Callable[[Body], Body]) -> None:
+    traced(over(mesh, lambda x: keep(lambda y: check(y * 2, X))(check(x, X))), ROWS)
+
+
+@pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
+def test_what_is_stated_does_not_outlive_the_calls(keep: Callable[[Body], Body], mesh: Mesh) -> None:
+    state_in_what_jax_keeps(mesh, keep)
+    before = claims()
+    for _ in range(20):
+        state_in_what_jax_keeps(mesh, keep)
+    assert claims() <= before
