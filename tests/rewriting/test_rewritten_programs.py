@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from programs import Case, cases
+from rewritten import Case, cases
 
 from typedshmap.rewriting import rewrite
 

@@ -1,6 +1,6 @@
 """Programs before and after they are rewritten, one a file in ``cases/``.
 
-``python tests/rewriting/programs.py`` writes what comes after, and what is left, anew; the difference
+``python tests/rewriting/rewritten.py`` writes what comes after, and what is left, anew; the difference
 is then reviewed.
 """
 
