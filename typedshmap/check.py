@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from . import _jax
 from .errors import ShapeError, TypedShmapError, error_of
-from .errors.wording import shown
+from .errors.phrases import shown
 from .hints.array import ArrayHint
 from .hints.inspection import inspect
 from .hints.leaf import Fit, check_leaf

@@ -17,7 +17,7 @@ from jax.sharding import AbstractMesh, Mesh
 from . import _jax
 from .errors import MeshAxisError, ShardingError, StructureError, TypedShmapError
 from .errors.failures import Failure, Report, Told
-from .errors.wording import mesh_text
+from .errors.phrases import mesh_text
 from .hints.scope import Axes
 from .hints.walk import Found
 

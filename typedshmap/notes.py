@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterable
 
 from . import _jax
-from .errors.wording import mesh_text, sizes_text
+from .errors.phrases import mesh_text, sizes_text
 from .hints.scope import Region, Scope
 from .hints.walk import Found
 

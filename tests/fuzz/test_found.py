@@ -30,7 +30,7 @@ from typedshmap import (
     typed_jit,
     typed_shard_map,
 )
-from typedshmap.errors.wording import shown
+from typedshmap.errors.phrases import shown
 
 X = Float[Array, "[b/dp] d"]
 x = np.ones((8, 16), np.float32)

@@ -1,4 +1,4 @@
-"""The exceptions. They carry a `Report`; their text is worded in `wording`.
+"""The exceptions. They carry a `Report`; their text is worded in `wording` and put together in `rendering`.
 
 An error about a call is raised by the verbs with every failure of the call in ``error.failures``.
 """
@@ -33,7 +33,7 @@ from .failures import (
     WrongSharding,
     WrongSize,
 )
-from .wording import carets, render
+from .rendering import carets, render
 
 
 class TypedShmapError(Exception):

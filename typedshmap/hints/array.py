@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from .. import _jax
 from ..errors import AnnotationSyntaxError, syntax_error
 from ..errors.failures import HintText
-from ..errors.wording import shown
+from ..errors.phrases import shown
 from ..notation.nodes import Axes, Dim, Mark, Spec
 from ..notation.parser import parse
 from ..notation.tokens import SyntaxFault

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import jax
 
 from ..errors import MeshAxisError
-from ..errors.wording import shown
+from ..errors.phrases import shown
 from ..notation.layout import Rules
 
 Axes = str | tuple[str, ...] | list[str] | None

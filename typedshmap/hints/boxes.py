@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from .. import _jax
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
-from ..errors.wording import shown
+from ..errors.phrases import shown
 from ..notation.layout import Rules
 from ..notation.nodes import Anything, Axes, Dim, Rest, Spec
 from .array import ArrayHint

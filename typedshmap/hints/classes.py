@@ -16,7 +16,8 @@ from jax.typing import ArrayLike
 
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import Failure
-from ..errors.wording import shown, word
+from ..errors.phrases import shown
+from ..errors.wording import word
 from ..notation.sizes import Sizes, Subject
 from .array import ArrayHint, make
 from .dtypes import NAMES

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from .. import _jax
 from ..errors import MeshAxisError, TypedShmapError, error_of
 from ..errors.failures import Failure, NoMember, Report, Told, WrongSharding
-from ..errors.wording import render
+from ..errors.rendering import render
 from ..notation.layout import Layout
 from ..notation.sizes import Sizes, Subject
 from .array import ArrayHint

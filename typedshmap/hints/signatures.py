@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import AnnotationSyntaxError, StructureError
-from ..errors.wording import shown
+from ..errors.phrases import shown
 from .binding import EMPTY, POSITIONAL, Typed
 from .nodes import Anything, Node, parts
 from .postponed import Undefined, annotated, closure, enclosing, has_string, named_in_strings, resolved_hints, undefined

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ..errors import AnnotationSyntaxError
-from ..errors.wording import shown
+from ..errors.phrases import shown
 
 _PLAIN = (bool, int, str, bytes, list, tuple, dict, set, frozenset, type(None))
 _CONTAINERS = ("builtins", "collections", "collections.abc")

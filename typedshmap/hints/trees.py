@@ -21,7 +21,7 @@ import numpy as np
 from .. import _jax
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
-from ..errors.wording import shown
+from ..errors.phrases import shown
 from .array import bare, make, read
 from .dtypes import NAMES
 from .nodes import (

@@ -24,7 +24,7 @@ from ..errors.failures import (
     WrongLength,
     WrongType,
 )
-from ..errors.wording import shown
+from ..errors.phrases import shown
 from ..notation.layout import Layout
 from ..notation.sizes import NO_SIZES, Sizes, Subject
 from .array import ArrayHint

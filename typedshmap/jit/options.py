@@ -13,7 +13,7 @@ import jax
 
 from .. import _jax
 from ..errors import StructureError
-from ..errors.wording import shown
+from ..errors.phrases import shown
 from ..hints.binding import POSITIONAL
 from ..hints.signatures import name_of
 

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from .. import _jax
 from ..errors import MeshAxisError
 from ..errors.failures import BoundaryMark, Failure, WrongSharding
-from ..errors.wording import mesh_text
+from ..errors.phrases import mesh_text
 from ..hints.array import ArrayHint
 from ..hints.axes import Naming
 from ..hints.lying import region_of, wrong_lying, wrong_placement

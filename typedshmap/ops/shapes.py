@@ -13,7 +13,7 @@ import einops
 from .. import _jax
 from ..errors import TypedShmapError
 from ..errors.failures import NotAnArray
-from ..errors.wording import shown
+from ..errors.phrases import shown
 from ..notation.patterns import Dots, PatternDim, Side
 from ..notation.sizes import Subject
 from .call import Call, Laid, begin, says

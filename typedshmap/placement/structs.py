@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, Mesh
 from .. import _jax
 from ..errors import ShapeError
 from ..errors.failures import Failure, WrongSize
-from ..errors.wording import shown
+from ..errors.phrases import shown
 from ..hints.array import ArrayHint
 from ..hints.nodes import Node
 from ..hints.trees import node_of

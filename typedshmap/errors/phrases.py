@@ -1,0 +1,67 @@
+"""Parts of sentences: how messages call values, meshes, axes and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..notation.sizes import Bound, Sizes
+
+_LONGEST = 80
+
+
+def shown(value: object) -> str:
+    """A value in a message: as Python shows it, where it can and that is short; else ``a dict``."""
+    try:
+        text = repr(value)
+    except Exception:  # a deleted array, a huge integer, a nesting too deep, or whatever a class of the user's raises
+        text = ""
+    if 0 < len(text) < _LONGEST and "\n" not in text:
+        return text
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def mesh_text(mesh: Iterable[tuple[str, int]]) -> str:
+    """``dp=4, tp=2``"""
+    return ", ".join(f"{name}={size}" for name, size in mesh)
+
+
+def alias_text(axes: tuple[str, ...]) -> str:
+    """What a name stands for: a mesh axis, several, or None."""
+    return "None" if not axes else axes[0] if len(axes) == 1 else f"({', '.join(axes)})"
+
+
+def sizes_text(sizes: Sizes) -> str:
+    """``batch=8 (q dim 0), d=64 (q dim 3)``"""
+    return ", ".join(f"{equation(name, bound.size)} ({_origin(bound)})" for name, bound in sizes if " at " not in name)
+
+
+def equation(name: str, size: int | tuple[int, ...]) -> str:
+    """``batch=8``"""
+    return f"{name}={size}".replace(" ", "") if isinstance(size, tuple) else f"{name}={size}"
+
+
+def _origin(bound: Bound) -> str:
+    if isinstance(bound.size, tuple):
+        return f"{bound.subject} from dim {bound.dim}"
+    return f"{bound.subject} dim {bound.dim}"
+
+
+def quoted(axes: Iterable[str]) -> str:
+    """``'dp', 'tp'``"""
+    return ", ".join(f"'{axis}'" for axis in axes)
+
+
+def count(number: int, noun: str) -> str:
+    """``1 dim``, ``2 dims``"""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def marks(sign: str, axes: Iterable[str], names: Mapping[str, str]) -> str:
+    """Axes with a mark before each, by the names that they have there."""
+    return " ".join(f"{sign}{names.get(axis, axis)}" for axis in axes)
+
+
+def split_text(axes: tuple[str, ...]) -> str:
+    """How a dim is split."""
+    return f"split over {quoted(axes)}" if axes else "whole"
