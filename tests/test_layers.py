@@ -20,6 +20,7 @@ LAYERS = {
     "_jax": 1,
     "hints": 2,
     "meshes": 3,
+    "decorated": 3,
     "notes": 3,
     "check": 3,
     "assume": 3,

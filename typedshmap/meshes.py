@@ -7,11 +7,12 @@ first ambient mesh that it meets.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from . import _jax
@@ -101,10 +102,27 @@ def find_mesh(name: str, mesh: _jax.AnyMesh | None, leaves: Callable[[], list[Fo
     Raises:
       MeshAxisError: for no mesh, or meshes that contradict each other.
     """
-    context = _jax.context_mesh()
+    context, instead = _jax.context_mesh(), mesh_instead()
+    if mesh is not None and instead is not None:
+        mesh = instead
     if not context.empty:
         return _in_context(name, mesh, context)
-    return mesh or _around.get() or _of_arguments(name, leaves())
+    return mesh or _around.get() or instead or _of_arguments(name, leaves())
+
+
+# Among JAX's own contexts, so that nothing that was traced for one mesh is used again for another.
+_instead = jax.make_user_context(default_value=None)
+
+
+def mesh_instead() -> _jax.AnyMesh | None:
+    """The mesh that stands for every function's own."""
+    found: _jax.AnyMesh | None = _instead.value
+    return found
+
+
+def instead_of_own(mesh: _jax.AnyMesh) -> AbstractContextManager[None]:
+    """Let a mesh stand for every decorator's ``mesh=``, so that a program may be tried on others than its own."""
+    return _instead(mesh)
 
 
 _around: ContextVar[_jax.AnyMesh | None] = ContextVar("typedshmap_mesh_around", default=None)

@@ -20,6 +20,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from . import _jax
 from .check import remember_leaves, state_leaves, stated_of
+from .decorated import Decorated, noted
 from .errors import TypedShmapError, error_of
 from .errors.failures import Failure, NoArray, Varies
 from .hints.axes import Axes, AxisRules, Naming, Pairs, read_naming
@@ -150,7 +151,8 @@ def _wrap(function: Callable[..., Any], options: _Options, hinted: Hinted) -> Ca
     def typed_call(*args: Any, **kwargs: Any) -> Any:
         return _Call(hinted.read(args), options, args, kwargs).run()
 
-    return typed_call
+    made_of = Decorated("typed_shard_map", hinted, options.mesh, options.naming, options.axis_names)
+    return noted(typed_call, made_of)
 
 
 def name_like(function: Callable[..., Any]) -> Callable[[F], F]:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, overload
 
 from . import _jax
 from .check import handed_on, region_of_failure
+from .decorated import Decorated, noted
 from .errors import error_of
 from .errors.failures import Failure, Varies
 from .hints.axes import Axes, AxisRules, Naming, Pairs, read_naming
@@ -65,7 +66,7 @@ def _wrap(function: Callable[..., Any], naming: Naming, hinted: Hinted) -> Calla
     def typed_helper(*args: Any, **kwargs: Any) -> Any:
         return _call(hinted.read(args), naming, args, kwargs)
 
-    return typed_helper
+    return noted(typed_helper, Decorated("typed", hinted, None, naming))
 
 
 def _call(typed: Typed, naming: Naming, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

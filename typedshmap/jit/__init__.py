@@ -9,6 +9,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
+from ..decorated import Decorated, noted
 from ..hints.axes import Axes, AxisRules, Pairs, read_naming
 from ..hints.postponed import caller
 from ..hints.signatures import Hinted
@@ -114,7 +115,8 @@ def typed_jit(
     found, naming = read_mesh(mesh), read_naming(axes, rules)
 
     def wrap(function: Callable[..., Any], hinted: Hinted) -> Any:
-        return _named(function, Jitted(hinted, found, naming, read_options(function, jit_options)))
+        jitted = _named(function, Jitted(hinted, found, naming, read_options(function, jit_options)))
+        return noted(jitted, Decorated("typed_jit", hinted, found, naming))
 
     if f is None:
         return lambda function: wrap(function, Hinted(function, caller(1)))

@@ -18,7 +18,7 @@ from ..hints.axes import Naming
 from ..hints.binding import POSITIONAL, Typed
 from ..hints.nodes import array_hints
 from ..hints.scope import naming_around, naming_here
-from ..meshes import mesh_around
+from ..meshes import mesh_around, mesh_instead
 from .parts import Fixed, Part
 
 
@@ -50,7 +50,8 @@ def ready_key(args: tuple[Any, ...], kwargs: dict[str, Any], naming: Naming) -> 
 def _surroundings() -> tuple[Any, ...]:
     """The meshes that are known, and whether 64 bits are."""
     context = _jax.context_mesh()
-    return (context, None if context.empty else _jax.ambient_devices(), mesh_around(), _jax.has_64_bits())
+    ambient = None if context.empty else _jax.ambient_devices()
+    return (context, ambient, mesh_around(), mesh_instead(), _jax.has_64_bits())
 
 
 def _leaf_key(leaf: Any) -> Any:
