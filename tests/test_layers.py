@@ -31,6 +31,7 @@ LAYERS = {
     "placement": 3,
     "ops": 3,
     "rewriting": 4,
+    "explaining": 4,
     "__main__": 4,
     "": 4,
 }
