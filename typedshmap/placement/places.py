@@ -13,6 +13,7 @@ from .. import _jax
 from ..errors import MeshAxisError, TypedShmapError, error_of
 from ..errors.failures import Failure
 from ..hints.array import ArrayHint
+from ..hints.axes import Naming
 from ..hints.nodes import Node
 from ..hints.scope import Region, naming_here, same
 from ..hints.walk import Walk
@@ -90,13 +91,16 @@ def place_of(verb: str, mesh: Any) -> Place:
     """
     if _jax.context_mesh().manual_axes:
         raise MeshAxisError(f"{verb}: inside a manual region a value is one shard, which is where it is")
-    found = read_mesh(mesh) or _jax.ambient_devices()
-    naming = naming_here()
-    if found is None:
+    return place_over(verb, read_mesh(mesh) or _jax.ambient_devices(), naming_here())
+
+
+def place_over(verb: str, mesh: _jax.AnyMesh | None, naming: Naming) -> Place:
+    """Where arrays are placed, over a mesh or none, with what names mean there."""
+    if mesh is None:
         return Place(verb, None, same(Region(None, (), aliases=naming.aliases, role="placement", rules=naming.rules)))
-    axes, explicit = found.shape_tuple, _jax.explicit_axes(found)
+    axes, explicit = mesh.shape_tuple, _jax.explicit_axes(mesh)
     region = Region(axes, (), axes, aliases=naming.aliases, role="placement", explicit=explicit, rules=naming.rules)
-    return Place(verb, found, same(region))
+    return Place(verb, mesh, same(region))
 
 
 def place_on_mesh(verb: str, mesh: Any) -> Place:

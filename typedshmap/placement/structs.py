@@ -180,22 +180,23 @@ def names_of(hints: Iterable[ArrayHint]) -> dict[str, bool]:
             if isinstance(dim, Rest):
                 found.update({dim.name: True} if dim.name is not None else {})
             else:
-                found.update({name: False for name in _names_in(dim.size) if name not in found})
+                found.update({name: False for name in names_in(dim.size) if name not in found})
     return found
 
 
-def _names_in(expression: Expression) -> Iterator[str]:
+def names_in(expression: Expression) -> Iterator[str]:
+    """The names of dims in an expression."""
     match expression:
         case Name(name):
             yield name
         case Group(inner) | Negative(inner):
-            yield from _names_in(inner)
+            yield from names_in(inner)
         case Binary(left, _, right):
-            yield from _names_in(left)
-            yield from _names_in(right)
+            yield from names_in(left)
+            yield from names_in(right)
         case Call(_, arguments):
             for argument in arguments:
-                yield from _names_in(argument)
+                yield from names_in(argument)
         case Number() | Anything() | Argument():
             pass
 

@@ -77,7 +77,7 @@ def make(node: Node, maker: Maker, path: str = "", inside: frozenset[int] = froz
             return kind(make(item, maker, f"{path}[{i}]", inside) for i, item in enumerate(items))
         case Record() if id(node) not in inside:
             return _RECORDS[node.kind](node, maker, path, inside | {id(node)})
-        case Either(options, _) if (key := _typed_key(options)) is not None:
+        case Either(options, _) if (key := typed_key(options)) is not None:
             return make(key, maker, path, inside)
         case Either():
             raise maker.open(f"{path or node_name(node)} is a union")
@@ -85,7 +85,7 @@ def make(node: Node, maker: Maker, path: str = "", inside: frozenset[int] = froz
             raise maker.open(f"{path or node_name(node)} does not say how many arrays it holds")
 
 
-def _typed_key(options: tuple[Node, ...]) -> Leaf | None:
+def typed_key(options: tuple[Node, ...]) -> Leaf | None:
     """The key of ``jax.random.key`` in a ``PRNGKeyArray``, which takes the older kind as well."""
     leaves = [option for option in options if isinstance(option, Leaf)]
     keys = [leaf for leaf in leaves if leaf.hint.dtypes == KEYS]

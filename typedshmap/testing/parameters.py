@@ -1,0 +1,177 @@
+"""The parameters of a function as arguments: what is drawn for each, what was given, what is left to its default."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import jax
+
+from ..errors import StructureError
+from ..hints.array import ArrayHint
+from ..hints.binding import EMPTY, POSITIONAL, Typed
+from ..hints.nodes import Anything, Leaf, Node, Static, holds_arrays, node_name
+from ..notation.sizes import Subject
+from ..placement.structure import Maker, make
+from .definite import definite
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Empty:
+    """The place of one array that is still to be made.
+
+    Attributes:
+      hint: what it is.
+      make: makes it of a key and the global shape; None where it is drawn.
+    """
+
+    hint: ArrayHint
+    make: Callable[[Any, tuple[int, ...]], Any] | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Argument:
+    """One argument of a call.
+
+    Attributes:
+      subject: what messages call it.
+      node: what its hint says.
+      value: its value, with an `Empty` in the place of each array that is still to be made.
+      is_keyword: whether it is passed by keyword.
+    """
+
+    subject: Subject
+    node: Node
+    value: Any
+    is_keyword: bool = False
+
+    @property
+    def empties(self) -> list[Empty]:
+        """The arrays that are still to be made."""
+        return [leaf for leaf in jax.tree_util.tree_leaves(self.value) if isinstance(leaf, Empty)]
+
+
+@dataclass
+class Given:
+    """What the user passes of the arguments.
+
+    Attributes:
+      verb: the function that messages name.
+      values: arguments by name, and parts of them by path.
+      used: the names that were asked for.
+      problems: what is wrong.
+    """
+
+    verb: str
+    values: Mapping[str, Any]
+    used: set[str] = field(default_factory=set[str])
+    problems: list[str] = field(default_factory=list[str])
+
+    def has(self, name: str) -> bool:
+        """Whether a value was given."""
+        self.used.add(name)
+        return name in self.values
+
+
+def arguments_of(typed: Typed, owner: tuple[Any, ...], given: Given) -> list[Argument]:
+    """The arguments of a call, but for those that are left to their defaults.
+
+    Args:
+      typed: the function.
+      owner: the instance, or the class, of a method.
+      given: what the user passes.
+
+    Raises:
+      StructureError: for all that no hint can make and was not given.
+    """
+    parameters = list(typed.signature.parameters.values())[len(typed.given) + len(owner) :]
+    first = len(typed.given) + len(owner)
+    found = [each for at, p in enumerate(parameters) for each in _arguments(p, typed, first + at, given)]
+    known = [name for name in given.used if name.isidentifier()]
+    given.problems += [_unknown(name, known) for name in given.values if name not in given.used]
+    if given.problems:
+        raise StructureError(f"{given.verb}: {typed.name}: {'; '.join(given.problems)}")
+    return found
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    close = get_close_matches(name, known, n=1)
+    did = f" (did you mean '{close[0]}'?)" if close else ""
+    return f"neither a dim of its hints nor an argument is called '{name}'{did}"
+
+
+def _arguments(parameter: inspect.Parameter, typed: Typed, at: int, given: Given) -> Iterator[Argument]:
+    name, kind = parameter.name, parameter.kind
+    node = typed.parameters.get(name, Anything())
+    if kind is kind.VAR_KEYWORD:
+        return
+    if kind is kind.VAR_POSITIONAL:
+        yield from _variadic(parameter, typed.positional[at:] or (node, node), given)
+        return
+    node = typed.positional[at] if at < len(typed.positional) else node
+    if given.has(name) or holds_arrays(node):
+        yield Argument(Subject("argument", name), node, _value(name, node, given), kind not in POSITIONAL)
+    elif parameter.default is EMPTY:
+        if isinstance(node, Static) and node.hint is type(None):
+            yield Argument(Subject("argument", name), node, None, kind not in POSITIONAL)
+        else:
+            given.problems.append(_missing(name, node))
+
+
+def _missing(name: str, node: Node) -> str:
+    return f"argument '{name}' ({node_name(node)}) holds no arrays and has no default; pass {name}=..."
+
+
+def _variadic(parameter: inspect.Parameter, nodes: tuple[Node, ...], given: Given) -> Iterator[Argument]:
+    name = parameter.name
+    values = given.values[name] if given.has(name) else None
+    if values is None and not all(map(holds_arrays, nodes)):
+        return
+    nodes = nodes if values is None or len(nodes) == len(values) else (nodes[0],) * len(values)
+    for at, node in enumerate(nodes):
+        subject = Subject("argument", name, f"[{at}]")
+        value = _value(str(subject), node, given) if values is None else values[at]
+        yield Argument(subject, node, value)
+
+
+def _value(name: str, node: Node, given: Given) -> Any:
+    """An argument's value: what was given, or one made of its hint."""
+    sure = definite(node)
+    if given.has(name):
+        value = given.values[name]
+        is_maker = callable(value) and holds_arrays(node)
+        if not is_maker or isinstance(sure, Leaf):
+            return Empty(sure.hint, value) if is_maker and isinstance(sure, Leaf) else value
+        given.problems.append(
+            f"argument '{name}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
+            f"makes it; pass arguments={{'{name}.field': ...}}"
+        )
+        return None
+    return make(sure, Maker(given.verb, lambda hint, path: _part(name + path, hint, given), _same, None, _cure(name)))
+
+
+def _part(path: str, hint: ArrayHint, given: Given) -> Any:
+    if not given.has(path):
+        return Empty(hint)
+    value = given.values[path]
+    return Empty(hint, value) if callable(value) else value
+
+
+def _same(default: Any) -> Any:
+    return default
+
+
+def _cure(name: str) -> str:
+    return f"pass the argument: {name}=..."
+
+
+def statics(arguments: list[Argument], typed: Typed, owner: tuple[Any, ...]) -> dict[str, Any]:
+    """The values that ``{argument.path}`` in a hint may speak of."""
+    names = list(typed.signature.parameters)
+    found = {p.name: p.default for p in typed.signature.parameters.values() if p.default is not EMPTY}
+    found.update(zip(names, (*typed.given, *owner), strict=False))
+    found.update((each.subject.name, each.value) for each in arguments if not each.subject.path)
+    return found
