@@ -32,6 +32,7 @@ LAYERS = {
     "ops": 3,
     "rewriting": 4,
     "testing": 4,
+    "commandline": 4,
     "explaining": 4,
     "__main__": 4,
     "": 4,

@@ -66,3 +66,9 @@ def decorated(f: Any, verb: str) -> Decorated:
             f"got {shown(f)}"
         )
     return found
+
+
+def owner_of(f: Any) -> tuple[Any, ...]:
+    """The instance, or the class, that a method is bound to, also by Equinox; nothing for a function."""
+    owner = getattr(f, "__self__", None)
+    return () if owner is None else (owner,)

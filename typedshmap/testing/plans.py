@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import _jax
-from ..decorated import decorated
+from ..decorated import decorated, owner_of
 from ..errors import StructureError
 from ..hints.array import ArrayHint
 from ..hints.axes import Naming
@@ -106,7 +105,7 @@ def plan(
       MeshAxisError: for an axis that a mesh does not have.
     """
     made_of = decorated(f, verb)
-    owner = (f.__self__,) if inspect.ismethod(f) else ()
+    owner = owner_of(f)
     typed = made_of.hinted.read(owner)
     naming = naming_here(made_of.naming)
     sizes, values = _parted(given, typed)
@@ -158,3 +157,10 @@ def _sizes_of_given(found: Sequence[Argument], place: Place, known: Mapping[str,
     if walk.failures:
         raise place.error(walk.failures, walk.sizes)
     return {name.removeprefix("*"): bound.size for name, bound in walk.sizes if " at " not in name}
+
+
+def names_taken(f: Callable[..., Any]) -> set[str]:
+    """The names of the dims in a function's hints, and of its parameters."""
+    typed = decorated(f, "inputs").hinted.read(owner_of(f))
+    nodes = [*typed.parameters.values(), *typed.positional, *([typed.result] if typed.result is not None else [])]
+    return {*names_of(hint for node in nodes for hint in array_hints(node)), *typed.signature.parameters}

@@ -1,0 +1,131 @@
+"""``python -m typedshmap check``: trace every typed function of a module on meshes that nobody has."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import indent
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh
+
+from ..errors.phrases import count, mesh_text
+from ..testing.plans import names_taken, plan
+from ..testing.traced import trace_on
+from .common import add_common
+from .devices import MOST, virtual_devices
+from .failing import told
+from .functions import Function, find_functions
+from .written import WrongUse, mesh_like, read_arguments, read_meshes, read_sizes
+
+DONE, FAILED, WRONG = 0, 1, 2
+
+
+def add_check(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    add_common(parser)
+    parser.add_argument("--seed", type=int, default=0, help="what sizes are drawn from")
+    parser.add_argument(
+        "--numerics", action="store_true", help="also run each function, on virtual CPU devices, and on one: all alike"
+    )
+    parser.set_defaults(verb=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Check the functions, a line per function and mesh.
+
+    Returns:
+      0 where all are right; 1 where one is not; 2 where the command line cannot be read.
+    """
+    try:
+        return _run(given)
+    except WrongUse as error:
+        print(f"check: {error}", file=sys.stderr)
+        return WRONG
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One function on one mesh."""
+
+    function: Function
+    mesh: AbstractMesh
+    values: Mapping[str, Any]
+    seed: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.function.name}  {mesh_text(self.mesh.shape_tuple)}"
+
+
+def _run(given: argparse.Namespace) -> int:
+    meshes = read_meshes(given.mesh, given.explicit)
+    virtual_devices(
+        given.devices or (max(mesh.size for mesh in meshes) if given.numerics else min(meshes[0].size, MOST))
+    )
+    functions, left = find_functions(given.target)
+    for reason in left:
+        print(f"left   {reason}", file=sys.stderr)
+    values = {**read_sizes(given.size), **read_arguments(given.arg)}
+    _refuse_unknown(values, functions)
+    cases = [
+        _Case(each, mesh_like(mesh, each.made_of.mesh), values, given.seed) for each in functions for mesh in meshes
+    ]
+    failed = [_check(case) for case in cases].count(False)
+    if given.numerics:
+        failed += [_compare(each, meshes, values) for each in functions].count(False)
+    print(f"{count(len(functions), 'function')} on {_meshes(meshes)}: {f'{failed} failed' if failed else 'all right'}")
+    return FAILED if failed else DONE
+
+
+def _meshes(meshes: Sequence[AbstractMesh]) -> str:
+    return "1 mesh" if len(meshes) == 1 else f"{len(meshes)} meshes"
+
+
+def _refuse_unknown(values: Iterable[str], functions: Sequence[Function]) -> None:
+    known = {name for each in functions for name in names_taken(each.function)}
+    unknown = [name for name in values if name.partition(".")[0] not in known]
+    if unknown:
+        raise WrongUse(f"no function has a dim or an argument '{unknown[0]}'; there are {', '.join(sorted(known))}")
+
+
+def _values_for(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
+    known = names_taken(function.function)
+    return {name: value for name, value in values.items() if name.partition(".")[0] in known}
+
+
+def _check(case: _Case) -> bool:
+    """Trace a function; print a line, and what is wrong."""
+    f = case.function.function
+    try:
+        drawn = plan(f, (case.mesh,), _values_for(case.function, case.values), None, "check").drawn(case.seed)
+        trace_on(f, drawn.structs(case.mesh), case.mesh)
+    except Exception as error:  # whatever the function's own code raises is told, and the next is checked
+        print(f"FAIL   {case.label}\n{indent(told(error), '       ')}")
+        return False
+    sizes = ", ".join(f"{name}={size}" for name, size in drawn.sizes.items())
+    print(f"ok     {case.label}  ({sizes})" if sizes else f"ok     {case.label}")
+    return True
+
+
+def _compare(function: Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]) -> bool:
+    """Run a function on the meshes and on one device; print a line, and what differs."""
+    from ..testing import assert_mesh_invariant
+
+    devices = np.array(jax.devices())
+    there = [
+        Mesh(devices[: mesh.size].reshape(mesh.axis_sizes), mesh.axis_names, axis_types=like.axis_types)
+        for mesh in meshes
+        for like in [mesh_like(mesh, function.made_of.mesh)]
+    ]
+    try:
+        assert_mesh_invariant(function.function, there, **_values_for(function, values))
+    except Exception as error:  # as above
+        print(f"DIFFER {function.name}\n{indent(told(error), '       ')}")
+        return False
+    print(f"same   {function.name}  on one device and on {'; '.join(mesh_text(mesh.shape_tuple) for mesh in meshes)}")
+    return True
