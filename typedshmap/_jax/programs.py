@@ -95,3 +95,22 @@ def place_of_equation(eqn: Any) -> str:
         if not frame.file_name.startswith(_LIBRARIES):
             return f"{os.path.basename(frame.file_name)}:{frame.line_num} ({frame.function_name})"
     return ""
+
+
+def without_dead(program: Any) -> Any:
+    """A program without the equations that none of its results needs, with the same operands."""
+    jaxpr = open_program(program)
+    live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)
+    return live
+
+
+def programs_within(eqn: Any) -> list[Any]:
+    """The programs that an equation runs."""
+    from jax.extend.core import jaxprs_in_params
+
+    return list(jaxprs_in_params(eqn.params))
+
+
+def is_transposed(eqn: Any) -> bool:
+    """Whether an equation was made by transposing another, as the backward part of a gradient is."""
+    return "transpose(" in str(eqn.source_info.name_stack)

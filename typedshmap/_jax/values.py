@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -59,6 +60,22 @@ def refusal(x: Any) -> str | None:
 def is_inexact(dtype: Any) -> bool:
     """Whether a dtype has gradients."""
     return bool(jax.numpy.issubdtype(dtype, jax.numpy.inexact))
+
+
+@lru_cache(maxsize=256)
+def short_dtype(dtype: Any) -> str:
+    """JAX's short name of a dtype, ``f32``."""
+    return jax.core.ShapedArray((), dtype).str_short(short_dtypes=True).partition("[")[0]
+
+
+def size_in_bytes(shape: tuple[int, ...], dtype: Any) -> int:
+    """What an array takes on a device, where dtypes of less than a byte are packed."""
+    if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
+        return prod(shape) * int(dtype.itemsize)
+    is_int = jax.numpy.issubdtype(dtype, jax.numpy.integer)
+    is_float = jax.numpy.issubdtype(dtype, jax.numpy.floating)
+    bits = jax.numpy.iinfo(dtype).bits if is_int else jax.numpy.finfo(dtype).bits if is_float else 8 * dtype.itemsize
+    return -(-prod(shape) * int(bits) // 8)
 
 
 def is_tracer(x: Any) -> bool:

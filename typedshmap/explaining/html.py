@@ -1,0 +1,63 @@
+"""The tables as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from .model import Explained, Failed
+from .tables import (
+    COLLECTIVE_COLUMNS,
+    VALUE_COLUMNS,
+    Row,
+    collective_rows,
+    comparison_columns,
+    comparison_row,
+    heading,
+    memory_line,
+    total_columns,
+    total_rows,
+    value_rows,
+)
+
+
+def explained_html(found: Explained) -> str:
+    """All tables of one function on one mesh."""
+    parts = [
+        f"<h3>{escape(heading(found))}</h3>",
+        html_table(VALUE_COLUMNS, value_rows(found)),
+        f"<p>{escape(memory_line(found))}</p>",
+        html_table(COLLECTIVE_COLUMNS, collective_rows(found)) if found.collectives else "<p>no collectives</p>",
+        html_table(total_columns(found), total_rows(found)) if found.collectives else "",
+        notes_html(found.notes),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def compared_html(rows: Sequence[Explained | Failed]) -> str:
+    """One row per mesh."""
+    found = [row for row in rows if isinstance(row, Explained)]
+    columns = comparison_columns(found)
+    errors = [f"<pre>{escape(str(row.error))}</pre>" for row in rows if isinstance(row, Failed)]
+    notes = notes_html(dict.fromkeys(note for row in found for note in row.notes))
+    return "\n".join([html_table(columns, [comparison_row(row, columns) for row in rows]), *errors, notes])
+
+
+def html_table(columns: Row, rows: Iterable[Row]) -> str:
+    """A table with its headings."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in columns)
+    body = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+
+
+def notes_html(notes: Iterable[str]) -> str:
+    """A list of notes; nothing where there are none."""
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def document(title: str, body: str) -> str:
+    """A whole page."""
+    style = "body{font-family:sans-serif}td,th{padding:.2em .7em;text-align:left;white-space:nowrap}"
+    head = f"<meta charset='utf-8'><title>{escape(title)}</title><style>{style}</style>"
+    return f"<!doctype html><html><head>{head}</head><body>\n{body}\n</body></html>\n"

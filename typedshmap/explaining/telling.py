@@ -1,0 +1,149 @@
+"""Put together what is told of one call: its values, its collectives, its gradient's, and what is not counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+
+from ..errors import StructureError, TypedShmapError
+from .calls import Call, has_gradient
+from .explanation import Explanation
+from .model import Collective, Value
+from .reading import Found, Sources, read_program
+from .values import donated_operands, memory_of, value_of
+
+
+def explanation(call: Call, grad: bool | None, bandwidth: Mapping[str, float]) -> Explanation:
+    """All that is told of one call."""
+    traced = call.trace()
+    found, ends = read_program(traced.program, len(call.traced))
+    arguments = [
+        value_of(at, "argument", call.leaves[leaf], call.structs[leaf], call.place)
+        for at, leaf in enumerate(call.traced)
+    ]
+    numbers = [one.ident for one in (*found.values, *found.collectives)]
+    results = _results(call, traced.results, ends, max(numbers, default=len(arguments) - 1) + 1)
+    gradient = _gradient(call, traced.results, found, results, grad)
+    return Explanation(
+        call.typed.name,
+        call.mesh.shape_tuple,
+        {name: bound.size for name, bound in call.sizes if name.lstrip("*").isidentifier()},
+        (*arguments, *found.values, *results),
+        (*found.collectives, *gradient.collectives),
+        memory_of(arguments, results, donated_operands(traced.program)),
+        tuple(dict.fromkeys((*_notes(call, found), *gradient.notes))),
+        bandwidth,
+    )
+
+
+def _results(call: Call, results: Any, ends: Sequence[Sources], first: int) -> list[Value]:
+    if call.typed.result is None:
+        return []
+    leaves = call.result_leaves(results)
+    return [
+        value_of(first + at, "result", leaf, leaf.value, call.place, sorted(end))
+        for at, (leaf, end) in enumerate(zip(leaves, ends, strict=True))
+    ]
+
+
+def _notes(call: Call, found: Found) -> list[str]:
+    notes: list[str] = []
+    if call.made_of.verb == "typed":
+        axes = ", ".join(name for name, _ in call.mesh.shape_tuple)
+        notes.append(f"{call.typed.name} is explained as mapped over {axes}, as it is called in a manual region")
+    unhinted = [str(leaf.subject) for leaf in (call.leaves[at] for at in call.traced) if leaf.hint is None]
+    if unhinted:
+        notes.append(f"no hint says how {', '.join(unhinted)} lies; it counts as whole on every device")
+    if found.outside and any(size > 1 for _, size in call.mesh.shape_tuple):
+        notes.append(
+            f"outside of manual regions XLA partitions operations on global arrays ({_some(list(found.outside))}), and "
+            "what they communicate is not counted: it is not in the traced program"
+        )
+    return [*notes, *found.notes, *_open(found.collectives)]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+
+
+def _open(collectives: Sequence[Collective]) -> list[str]:
+    is_open = any(one.is_open for one in collectives)
+    return ["how often a while loop turns is not known: what is in it is counted for one turn"] if is_open else []
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    """What the gradient adds."""
+
+    collectives: Sequence[Collective] = ()
+    notes: Sequence[str] = field(default=())
+
+
+def _gradient(call: Call, results: Any, found: Found, ends: Sequence[Value], grad: bool | None) -> _Gradient:
+    if grad is False:
+        return _Gradient()
+    reason = _no_gradient(call, results) or (_own_gradient(found) if grad is None else None)
+    if reason is None:
+        try:
+            program = call.trace_gradient(results)
+        except TypedShmapError:
+            raise
+        except (TypeError, ValueError, NotImplementedError) as error:  # JAX's own, of what has no transpose
+            reason = f"JAX cannot differentiate it: {str(error).splitlines()[0]}"
+        else:
+            return _added(program, call, results, found, ends)
+    if grad:
+        raise StructureError(f"explain: {call.typed.name}: grad=True, but {reason}")
+    return _Gradient((), (f"no gradient is told of: {reason}",))
+
+
+def _no_gradient(call: Call, results: Any) -> str | None:
+    if not call.differentiable():
+        return "no argument is of an inexact dtype"
+    if not any(map(has_gradient, jax.tree_util.tree_leaves(results))):
+        return "no result is of an inexact dtype"
+    return None
+
+
+def _own_gradient(found: Found) -> str | None:
+    is_own = found.is_transposed
+    return "the function takes a gradient itself (grad=True tells of the gradient of that)" if is_own else None
+
+
+def _added(program: Any, call: Call, results: Any, found: Found, ends: Sequence[Value]) -> _Gradient:
+    """What the program with the gradient communicates beyond what the function does alone.
+
+    Transposed equations belong to the gradient; so does what its forward part has more of than the function
+    alone, as that of a ``jax.custom_vjp`` may.
+    """
+    count = len(call.traced)
+    inexact = [has_gradient(leaf) for leaf in jax.tree_util.tree_leaves(results)]
+    both, _ = read_program(program, count + sum(inexact))
+    ended = [one.ident for one, has in zip(ends, inexact, strict=False) if has]
+    numbers = {**{at: at for at in range(count)}, **{count + at: ident for at, ident in enumerate(ended)}}
+    first = max([*(one.ident for one in (*found.values, *found.collectives, *ends)), count - 1]) + 1
+    alone, added = _by_likeness(found.collectives), list[Collective]()
+    for one in both.collectives:
+        same = alone.get(_likeness(one), []) if one.part == "forward" else []
+        if same:
+            numbers[one.ident] = same.pop(0)
+            continue
+        numbers[one.ident] = first + len(added)
+        after = tuple(sorted(numbers[source] for source in one.after if source in numbers))
+        added.append(replace(one, ident=numbers[one.ident], part="gradient", after=after))
+    return _Gradient(added, (*both.notes, *_open(both.collectives)))
+
+
+def _by_likeness(collectives: Sequence[Collective]) -> dict[Collective, list[int]]:
+    found: dict[Collective, list[int]] = {}
+    for one in collectives:
+        found.setdefault(_likeness(one), []).append(one.ident)
+    return found
+
+
+def _likeness(one: Collective) -> Collective:
+    """What tells a collective from others, wherever a transformation has moved it: out of a loop, for instance."""
+    return replace(one, ident=0, after=(), times=1, loops=())
