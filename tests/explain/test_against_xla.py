@@ -1,0 +1,194 @@
+"""What ``explain`` counts is what XLA compiles: operations, groups, bytes and how often, loops included."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from compiled import Sent, sent_by
+from jax import lax
+
+from typedshmap import Array, Float32, all_gather, einsum, psum, reshard, typed_jit, typed_shard_map
+from typedshmap.explaining import Explanation, explain
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+import quickstart
+
+SMALL = {"vocab": 16, "model": 8, "seq": 4, "heads": 2, "head": 4, "ff": 24, "layers": 3, "batch": 12}
+
+
+def told(found: Explanation) -> Counter[Sent]:
+    """What was told, as what is read out of XLA's text."""
+    counted: Counter[Sent] = Counter()
+    for one in found.collectives:
+        group = 0 if one.operation == "collective-permute" else one.group
+        counted[Sent(one.operation, group, one.bytes_in, one.bytes_out)] += one.times
+    return counted
+
+
+def compiled(f, mesh, args) -> Counter[Sent]:
+    with jax.set_mesh(mesh):
+        return sent_by(f.lower(*args).compile().as_text(), mesh.size)
+
+
+def agree(f, mesh, *shapes, **options) -> Counter[Sent]:
+    """Compare a mapped function's collectives; what both say."""
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    found = explain(f, *args, mesh=mesh, grad=False, **options)
+    xla = compiled(jax.jit(f), mesh, args)
+    assert told(found) == xla
+    return xla
+
+
+def on_all(body):
+    """A function of one array that is sharded over dp and tp, of whose body's result each device returns one number."""
+
+    @typed_shard_map(check_vma=False)
+    def f(x: Float32[Array, "[a/dp] [b/tp]"]) -> Float32[Array, "[n/dp,tp]"]:
+        return jnp.sum(jnp.sin(body(x)))[None]
+
+    return f
+
+
+COLLECTIVES = {
+    "psum": lambda x: lax.psum(x, "dp"),
+    "psum over both": lambda x: lax.psum(x, ("dp", "tp")),
+    "psum of two": lambda x: sum(jnp.sum(y) for y in lax.psum((x, x[:1] + 1), "tp")),
+    "pmean": lambda x: lax.pmean(x, "tp"),
+    "pmax": lambda x: lax.pmax(x, "dp"),
+    "pmin": lambda x: lax.pmin(x, "dp"),
+    "all_gather": lambda x: lax.all_gather(x, "dp"),
+    "all_gather tiled": lambda x: lax.all_gather(x, "tp", axis=1, tiled=True),
+    "all_gather over both": lambda x: lax.all_gather(x, ("dp", "tp"), axis=0, tiled=True),
+    "psum_scatter": lambda x: lax.psum_scatter(x, "dp", scatter_dimension=0, tiled=True),
+    "psum_scatter untiled": lambda x: lax.psum_scatter(x[:, :2], "tp", scatter_dimension=1),
+    "all_to_all": lambda x: lax.all_to_all(x, "dp", 0, 1, tiled=True),
+    "all_to_all untiled": lambda x: lax.all_to_all(x[:4], "dp", 0, 1),
+    "ppermute": lambda x: lax.ppermute(x, "dp", [(i, (i + 1) % 4) for i in range(4)]),
+    "ppermute to some": lambda x: lax.ppermute(x, "dp", [(0, 1)]),
+}
+
+
+@pytest.mark.parametrize("body", COLLECTIVES.values(), ids=COLLECTIVES)
+def test_each_collective_is_counted_as_xla_compiles_it(mesh, body):
+    assert agree(on_all(body), mesh, (32, 32))
+
+
+def test_a_dead_collective_is_not_counted(mesh):
+    def body(x):
+        lax.psum(x, "dp")
+        return lax.psum(2 * x, "tp")
+
+    assert agree(on_all(body), mesh, (32, 32)).total() == 1
+
+
+def test_a_scan_runs_its_body_as_often_as_it_is_long(mesh):
+    def body(x):
+        return lax.scan(lambda c, _: (lax.psum(jnp.sin(c), "dp"), None), x, None, length=5)[0]
+
+    assert agree(on_all(body), mesh, (32, 32)).total() == 5
+
+
+def test_nested_scans_multiply(mesh):
+    def turn(c, _):
+        return lax.scan(lambda c, _: (lax.psum(jnp.sin(c), "tp"), None), lax.pmax(c, "dp"), None, length=3)[0], None
+
+    xla = agree(on_all(lambda x: lax.scan(turn, x, None, length=4)[0]), mesh, (32, 32))
+    assert sorted(xla.values()) == [4, 12]
+
+
+def test_a_fori_loop_of_known_length_is_a_scan(mesh):
+    assert agree(on_all(lambda x: lax.fori_loop(0, 6, lambda i, c: lax.psum(jnp.cos(c), "dp"), x)), mesh, (8, 8))
+
+
+def test_inner_functions_and_regions_are_read(mesh):
+    inner = jax.jit(lambda x: lax.psum(x, "tp"))
+    assert agree(on_all(lambda x: jax.checkpoint(inner)(jnp.sin(x))), mesh, (32, 32)).total() == 1
+
+
+@typed_shard_map
+def mlp(
+    x: Float32[Array, "[batch/dp] model"],
+    up: Float32[Array, "layers [model/dp] [ff/tp]"],
+    down: Float32[Array, "layers [ff/tp] [model/dp]"],
+) -> Float32[Array, "[batch/dp] model"]:
+    def layer(x, weights):
+        up, down = weights
+        up = all_gather(up, "[m/dp] [f/tp] -> m [f/tp] ~dp")
+        down = all_gather(down, "[f/tp] [m/dp] -> [f/tp] m ~dp")
+        h = jnp.tanh(einsum(x, up, "[b/dp] m, m [f/tp] -> [b/dp] [f/tp]"))
+        return x + einsum(h, down, "[b/dp] [f/tp], [f/tp] m -> [b/dp] m"), None
+
+    return lax.scan(layer, x, (up, down))[0]
+
+
+MLP = {"x": (8, 16), "up": (3, 16, 24), "down": (3, 24, 16)}
+
+
+def test_a_gradient_with_its_forward_part_is_counted_as_xla_compiles_it(mesh):
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in MLP.values()]
+    found = explain(mlp, *args, mesh=mesh, grad=True)
+
+    def both(x, up, down, cotangent):
+        out, pull = jax.vjp(mlp, x, up, down)
+        return out, pull(cotangent)
+
+    assert told(found) == compiled(jax.jit(both), mesh, [*args, args[0]])
+    assert {total.part for total in found.totals} == {"forward", "gradient"}
+
+
+def test_resharding_is_counted_by_the_steps_that_xla_compiles(mesh):
+    @typed_shard_map
+    def f(x: Float32[Array, "[a/dp] [b/tp]"]) -> Float32[Array, "[a/tp] [b/dp]"]:
+        return reshard(x, "[a/dp] [b/tp] -> [a/tp] [b/dp]")
+
+    assert agree(f, mesh, (32, 32))
+
+
+def test_a_sum_over_pytrees_counts_every_leaf(mesh):
+    @typed_shard_map
+    def f(x: Float32[Array, "[a/dp] b"]) -> tuple[Float32[Array, "c b"], Float32[Array, "b"]]:
+        return psum((2 * x, jnp.sum(jnp.sin(x), 0)), "dp")
+
+    assert agree(f, mesh, (32, 32)).total() == 2
+
+
+@pytest.mark.parametrize("name", ["loss_and_gradients", "train_step"])
+def test_the_quickstart_is_counted_as_xla_compiles_it(mesh, name):
+    f = getattr(quickstart, name)
+    found = explain(f, mesh=mesh, **SMALL)
+    with jax.set_mesh(mesh):
+        args = _structs(f, mesh)
+        xla = sent_by(f.lower(*args).compile().as_text(), mesh.size)
+    assert told(found) == xla
+    assert {operation for operation, *_ in xla} == {"all-gather", "all-reduce", "reduce-scatter"}
+
+
+def _structs(f, mesh):
+    from typedshmap.testing import inputs
+
+    made = inputs(f, mesh=mesh.abstract_mesh, **SMALL)
+    return [jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype), each) for each in made.args]
+
+
+@typed_jit
+def step(x: Float32[Array, "[batch/dp] model"], w: Float32[Array, "model model"]) -> Float32[Array, "batch"]:
+    return jnp.sum(jnp.sin(x @ w), axis=1)
+
+
+def test_what_xla_adds_to_global_operations_is_said_not_to_be_counted(mesh):
+    found = explain(step, mesh=mesh, batch=8, model=16, grad=False)
+    args = [jax.ShapeDtypeStruct((8, 16), jnp.float32), jax.ShapeDtypeStruct((16, 16), jnp.float32)]
+    assert found.collectives == ()
+    assert compiled(step, mesh, args).total() == 1
+    (note,) = found.notes
+    assert note.startswith("outside of manual regions XLA partitions operations on global arrays (dot_general, sin, ")
+
+
+def test_a_text_without_an_entry_is_refused():
+    with pytest.raises(AssertionError, match="no ENTRY"):
+        sent_by("HloModule m", 8)
