@@ -47,6 +47,7 @@ LATE = {
     ("typedshmap.ops.resharding.primitive", "jax.interpreters"),
     ("typedshmap.__main__", "typedshmap.rewriting.command"),
     ("typedshmap.testing.strategies", "hypothesis"),
+    ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.marking"),
     ("typedshmap.hints.statics", "beartype"),
     ("typedshmap.hints.statics", "beartype.door"),
     ("typedshmap.hints.statics", "beartype.roar"),

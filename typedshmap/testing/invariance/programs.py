@@ -158,8 +158,7 @@ class Call:
 
 def _label(path: Any, labels: Sequence[str]) -> str:
     kind, first = path[0].idx, path[1]
-    name = str(first.key) if kind else labels[first.idx]
-    return name + jax.tree_util.keystr(path[2:])
+    return f"{first.key if kind else labels[first.idx]}{jax.tree_util.keystr(path[2:])}"
 
 
 @dataclass(frozen=True)

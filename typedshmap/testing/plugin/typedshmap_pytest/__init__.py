@@ -1,0 +1,99 @@
+"""``pytest --typedshmap-verify``: every function marked by ``mesh_invariant`` is a test.
+
+A package of its own, since pytest imports its plugins before any ``conftest.py``, many of which set ``XLA_FLAGS`` or
+``JAX_PLATFORMS``: what stands under ``typedshmap`` brings JAX along, and is imported only once tests are collected.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_FLAG, _INI = "--typedshmap-verify", "typedshmap_verify"
+_MARKING = "typedshmap.testing.marking"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the flag, and the option that names modules."""
+    group = parser.getgroup("typedshmap")
+    group.addoption(_FLAG, action="store_true", help="run every function marked by mesh_invariant on several meshes")
+    parser.addini(_INI, "modules to look for functions marked by mesh_invariant", type="args", default=[])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Add an item for every marked function, before others deselect."""
+    if not config.getoption(_FLAG):
+        return
+    for name in config.getini(_INI):
+        _import(name)
+    found = list(_functions(session))
+    if not found:
+        raise pytest.UsageError(
+            f"{_FLAG}: no function is marked by mesh_invariant, neither in a module that the collected tests import, "
+            f"nor in one that the ini option {_INI} names"
+        )
+    items.extend(found)
+
+
+def _import(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise pytest.UsageError(f"{_INI}: cannot import {name!r}: {error}") from error
+
+
+def _functions(session: pytest.Session) -> Iterator[MarkedFunction]:
+    """The marked functions of all modules; none where no one has imported what marks them."""
+    if _MARKING not in sys.modules:
+        return
+    from typedshmap.testing.marking import marked_in
+
+    parents: dict[str, MarkedModule] = {}
+    for module, name, function in marked_in(list(sys.modules.values())):
+        path = Path(module.__file__ or module.__name__)
+        parent = parents.setdefault(module.__name__, MarkedModule.from_parent(session, path=path))
+        yield MarkedFunction.of(parent, name, function)
+
+
+class MarkedModule(pytest.File):
+    """A module that has marked functions."""
+
+    def collect(self) -> list[pytest.Item]:
+        return []
+
+
+class MarkedFunction(pytest.Item):
+    """A marked function, as a test."""
+
+    function: Any
+
+    @classmethod
+    def of(cls, parent: MarkedModule, name: str, function: Any) -> MarkedFunction:
+        """The test of a function."""
+        made = cls.from_parent(parent, name=f"{name}[mesh-invariant]")
+        made.function = function
+        return made
+
+    def runtest(self) -> None:
+        from typedshmap.testing.marking import find_mark
+
+        mark = find_mark(self.function)
+        assert mark is not None
+        mark.verify(self.function)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """What is wrong with the function, which its message tells; of anything else, where it was raised."""
+        error = excinfo.value
+        is_told = isinstance(error, AssertionError) or type(error).__module__ == "typedshmap"
+        if not is_told:
+            return super().repr_failure(excinfo, style)
+        return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, None, self.name
