@@ -73,6 +73,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeAliasType, TypeVar
 
+    from . import testing as testing
+    from .explaining import explain
     from .jit import typed_jit
     from .ops import (
         all_gather,
@@ -112,6 +114,7 @@ else:
 
     # Half of what the import costs waits until it is asked for.
     _LATE = {
+        "explaining": "explain",
         "jit": "typed_jit",
         "ops": "all_gather all_to_all einsum logsumexp plan_reshard pmax pmean pmin ppermute "
         "psum psum_scatter rearrange reduce repeat reshard softmax take",
@@ -120,6 +123,8 @@ else:
     _ROOMS = {name: room for room, names in _LATE.items() for name in names.split()}
 
     def __getattr__(name):
+        if name == "testing":
+            return import_module(".testing", __name__)
         if name not in _ROOMS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = globals()[name] = getattr(import_module(f".{_ROOMS[name]}", __name__), name)
@@ -193,6 +198,7 @@ __all__ = [
     "axis_rules",
     "check",
     "einsum",
+    "explain",
     "from_callback",
     "from_process_local",
     "logsumexp",

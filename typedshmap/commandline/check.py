@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from ..errors.phrases import count, mesh_text
+from ..testing import assert_mesh_invariant
 from ..testing.plans import names_taken, plan
 from ..testing.traced import trace_on
 from .common import add_common
@@ -114,7 +115,6 @@ def _check(case: _Case) -> bool:
 
 def _compare(function: Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]) -> bool:
     """Run a function on the meshes and on one device; print a line, and what differs."""
-    from ..testing import assert_mesh_invariant
 
     devices = np.array(jax.devices())
     there = [

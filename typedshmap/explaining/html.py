@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from .model import Explained, Failed
+from .picture import figure
 from .tables import (
     COLLECTIVE_COLUMNS,
     VALUE_COLUMNS,
@@ -25,6 +26,7 @@ def explained_html(found: Explained) -> str:
     """All tables of one function on one mesh."""
     parts = [
         f"<h3>{escape(heading(found))}</h3>",
+        figure(found),
         html_table(VALUE_COLUMNS, value_rows(found)),
         f"<p>{escape(memory_line(found))}</p>",
         html_table(COLLECTIVE_COLUMNS, collective_rows(found)) if found.collectives else "<p>no collectives</p>",

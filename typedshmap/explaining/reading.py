@@ -100,6 +100,9 @@ class Reader:
         for eqn in jaxpr.eqns:
             results = self._equation(eqn, [look(atom) for atom in eqn.invars], at.at(eqn))
             known.update(zip(eqn.outvars, results, strict=True))
+            if eqn.primitive.name == CLAIM and not _jax.is_literal(eqn.invars[0]):
+                # What is computed of a checked value takes the value itself, not what the check returns.
+                known[eqn.invars[0]] = results[0]
         return [look(atom) for atom in jaxpr.outvars]
 
     def _equation(self, eqn: Any, sources: list[Sources], at: _Where) -> Sequence[Sources]:

@@ -1,0 +1,247 @@
+"""``python -m typedshmap check``: what it prints, its exit codes, and what it does without devices."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from typedshmap.__main__ import main
+
+PROGRAM = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from typedshmap import Array, Float, Int, psum, typed, typed_jit, typed_shard_map
+
+mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
+
+@typed_shard_map(mesh=mesh)
+def good(
+    x: Float[Array, "[b/dp] m"], w: Float[Array, "m [f/tp]"], v: Float[Array, "[f/tp] m"]
+) -> Float[Array, "[b/dp] m"]:
+    return psum(x @ w @ v, "tp")
+
+@typed_jit
+@typed_shard_map(check_vma=False)
+def owed(x: Float[Array, "[b/dp] m"], w: Float[Array, "[m/tp] m"]) -> Float[Array, "[b/dp] m"]:
+    return x[:, : w.shape[0]] @ w
+
+@typed
+def helper(x: Float[Array, "b"]) -> Float[Array, "b"]:
+    return x
+
+def plain(x):
+    return x
+"""
+LOCAL_MEAN = """
+import jax
+from typedshmap import Array, Float, typed_shard_map
+
+@typed_shard_map
+def centred(x: Float[Array, "[n/dp]"]) -> Float[Array, "[n/dp]"]:
+    return x - x.mean()
+
+@typed_shard_map
+def doubled(x: Float[Array, "[n/dp]"]) -> Float[Array, "[n/dp]"]:
+    return 2 * x
+"""
+ODD = """
+from typedshmap import Array, Float, typed_shard_map
+
+class Model:
+    @typed_shard_map
+    def apply(self, x: Float[Array, "[b/dp]"]) -> Float[Array, "[b/dp]"]:
+        return x
+
+model = Model()
+
+@typed_shard_map
+def scaled(x: Float[Array, "[b/dp] d"], scale: float) -> Float[Array, "[b/dp] d"]:
+    return x * scale
+
+@typed_shard_map
+def wrong(x: Float[Array, "[b/dp] d"]) -> Float[Array, "[b/dp] d"]:
+    return x @ x
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def write(name: str, text: str) -> str:
+        sys.modules.pop(name, None)
+        (tmp_path / f"{name}.py").write_text(dedent(text))
+        return name
+
+    return write
+
+
+def run(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str, str]:
+    code = main(["check", *arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_a_line_per_function_and_mesh_and_the_errors_whole(module, capsys):
+    code, out, err = run(capsys, module("program_a", PROGRAM), "--mesh", "dp=4,tp=2", "--mesh", "dp=1024,tp=3")
+    assert (code, err) == (1, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("ok     good  dp=4, tp=2  (b=") and lines[1].startswith(
+        "ok     good  dp=1024, tp=3  (b="
+    )
+    first = "\n".join(lines[2:12])
+    m = int(lines[6].split(",")[1].split("]")[0])
+    b = int(lines[6].split("[")[1].split(",")[0])
+    assert first == (
+        "FAIL   owed  dp=4, tp=2\n"
+        "       VaryingError: owed: return value varies over 'tp', which its annotation does not mention\n"
+        "\n"
+        '           return: Float[Array, "[b/dp] m"]\n'
+        f"           got f32[{b},{m}]{{V:(dp,tp)}} per shard\n"
+        "\n"
+        "       Mesh: dp=4, tp=2\n"
+        "       At: program_a.py:19 (owed)\n"
+        "       Hint: sum it over 'tp' (psum)\n"
+        "FAIL   owed  dp=1024, tp=3"
+    )
+    assert lines[-1] == "2 functions on 2 meshes: 2 failed"
+
+
+def test_one_function_with_its_sizes(module, capsys):
+    target = module("program_b", PROGRAM) + ":good"
+    code, out, err = run(capsys, target, "--mesh", "dp=256,tp=16", "--size", "b=512", "--size", "m=8 f=64")
+    assert (code, out, err) == (
+        0,
+        "ok     good  dp=256, tp=16  (b=512, m=8, f=64)\n1 function on 1 mesh: all right\n",
+        "",
+    )
+
+
+def test_a_file_and_a_typed_helper_by_name(module, capsys):
+    name = module("program_c", PROGRAM)
+    code, out, _ = run(capsys, f"{name}.py:helper", "--mesh", "dp=8", "--size", "b=3")
+    assert (code, out) == (0, "ok     helper  dp=8  (b=3)\n1 function on 1 mesh: all right\n")
+
+
+def test_a_size_that_does_not_divide_is_our_error(module, capsys):
+    code, out, _ = run(capsys, module("program_d", PROGRAM) + ":good", "--mesh", "dp=4,tp=2", "--size", "b=6 m=4 f=4")
+    assert code == 1
+    assert out == (
+        "FAIL   good  dp=4, tp=2\n"
+        "       ShapeError: check: good: argument 'x' has b=6, which does not divide over 'dp' (4 shards)\n"
+        "\n"
+        '           x: Float[Array, "[b/dp] m"]\n'
+        "                            ^^^^^^\n"
+        "           got f32[6,4]\n"
+        "\n"
+        "       Mesh: dp=4, tp=2\n"
+        "       Sizes: m=4 (w dim 0), f=4 (w dim 1)\n"
+        "       Hint: make b a multiple of 4, or pad it\n"
+        "1 function on 1 mesh: 1 failed\n"
+    )
+
+
+def test_methods_are_named_and_what_no_hint_makes_is_passed(module, capsys):
+    name = module("program_e", ODD)
+    code, out, err = run(capsys, name, "--mesh", "dp=4", "--size", "b=8 d=8")
+    assert code == 1
+    assert err == "left   Model.apply: a method needs an instance; name that, as in MODULE:instance.apply\n"
+    assert out == (
+        "FAIL   scaled  dp=4\n"
+        "       StructureError: check: scaled: argument 'scale' (float) holds no arrays and has no default; "
+        "pass scale=...\n"
+        "FAIL   wrong  dp=4\n"
+        "       TypeError: dot_general requires contracting dimensions to have the same shape, got (8,) and (2,).\n"
+        "       typedshmap: in wrong, where the values are shards:\n"
+        '           x: Float[Array, "[b/dp] d"]  is f32[2,8]{V:dp}\n'
+        "       Mesh: dp=4\n"
+        "       Sizes: b=8 (x dim 0), d=8 (x dim 1)\n"
+        f"       At: {Path('program_e.py').resolve()}:17 (wrong)\n"
+        "2 functions on 1 mesh: 2 failed\n"
+    )
+    assert run(capsys, f"{name}:scaled", "--mesh", "dp=4", "--arg", "scale=0.5", "--size", "b=8 d=8")[0] == 0
+    assert run(capsys, f"{name}:model.apply", "--mesh", "dp=4", "--size", "b=8")[:2] == (
+        0,
+        "ok     model.apply  dp=4  (b=8)\n1 function on 1 mesh: all right\n",
+    )
+
+
+def test_numerics_find_what_types_cannot(module, capsys):
+    code, out, _ = run(capsys, module("program_f", LOCAL_MEAN), "--mesh", "dp=4", "--numerics", "--size", "n=16")
+    lines = out.splitlines()
+    assert code == 1 and lines[:2] == ["ok     centred  dp=4  (n=16)", "ok     doubled  dp=4  (n=16)"]
+    assert lines[2] == "DIFFER centred" and lines[3].startswith("       AssertionError: centred: ")
+    assert lines[-2:] == ["same   doubled  on one device and on dp=4", "2 functions on 1 mesh: 1 failed"]
+
+
+WRONG_USE = [
+    (["nothing_here", "--mesh", "dp=4"], "nothing_here: there is no such module (a file is named with its .py)"),
+    (["nothing.py", "--mesh", "dp=4"], "nothing.py: there is no such file"),
+    (["program_g", "--mesh", "dp"], "--mesh dp: 'dp' is no name and value, as in dp=4,tp=2"),
+    (["program_g", "--mesh", ""], "--mesh '': no mesh axes; write them as in dp=4,tp=2"),
+    (["program_g", "--mesh", "dp=0"], "--mesh dp=0: mesh axis 'dp' has size '0'; write a number from 1 on"),
+    (["program_g", "--mesh", "dp=2,dp=2"], "--mesh dp=2,dp=2: mesh axis 'dp' stands there twice"),
+    (
+        ["program_g", "--mesh", "dp=4", "--size", "b=x"],
+        "--size b=x: 'x' is no size; write a number, or several with commas for *b",
+    ),
+    (
+        ["program_g", "--mesh", "dp=4", "--size", "q=4"],
+        "no function has a dim or an argument 'q'; there are b, f, m, v, w, x",
+    ),
+    (["program_g:goood", "--mesh", "dp=4"], "program_g: has no 'goood' (did you mean 'good'?)"),
+    (
+        ["program_g:plain", "--mesh", "dp=4"],
+        "program_g: 'plain' was made by none of typed_shard_map, typed_jit and typed",
+    ),
+    (["os", "--mesh", "dp=4"], "os: no function here was made by typed_shard_map or typed_jit"),
+    (
+        ["program_g", "--mesh", "dp=4", "--devices", "100000"],
+        "100000 virtual CPU devices are asked for; 1 to 512 can be made",
+    ),
+    (["program_g", "--mesh", "dp=1024", "--numerics"], "1024 virtual CPU devices are asked for; 1 to 512 can be made"),
+    (
+        ["program_h", "--mesh", "dp=4"],
+        "program_h: cannot be imported (it found 8 devices; --devices gives another number of virtual ones)\n"
+        "    ZeroDivisionError: division by zero\n    At: {folder}/program_h.py:1 (<module>)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG_USE)
+def test_what_cannot_be_read_is_said(arguments, message, module, capsys, tmp_path):
+    module("program_g", PROGRAM)
+    module("program_h", "1 / 0")
+    code, out, err = run(capsys, *arguments)
+    assert (code, out, err) == (2, "", f"check: {message.replace('{folder}', str(tmp_path))}\n")
+
+
+def command(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    call = [sys.executable, "-m", "typedshmap", "check", *arguments]
+    return subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+
+
+def test_a_machine_without_devices_has_virtual_ones_as_many_as_the_first_mesh(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = command(
+        tmp_path, "program:good", "--mesh", "dp=4,tp=2", "--mesh", "dp=4096,tp=16", "--size", "b=8192 m=4 f=32"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "ok     good  dp=4, tp=2  (b=8192, m=4, f=32)\n"
+        "ok     good  dp=4096, tp=16  (b=8192, m=4, f=32)\n"
+        "1 function on 2 meshes: all right\n",
+        "",
+    )
+    fewer = command(tmp_path, "program:good", "--mesh", "dp=4", "--numerics")
+    assert fewer.returncode == 2 and "it found 4 devices; --devices gives another number" in fewer.stderr
+    ran = command(tmp_path, "program:good", "--mesh", "dp=4,tp=2", "--numerics")
+    assert ran.returncode == 0 and "same   good  on one device and on dp=4, tp=2" in ran.stdout
