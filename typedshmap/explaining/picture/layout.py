@@ -37,7 +37,7 @@ class Group:
 
     @property
     def has_title(self) -> bool:
-        return len(self.values) > 1 or self.values[0].name != self.title
+        return [value.name for value in self.values] != [self.title]
 
 
 @dataclass(frozen=True, slots=True)
