@@ -161,7 +161,7 @@ def tracing(mesh: Mesh) -> Iterator[Row]:
         ("small gradient around a region, trace", gradient),
     ):
         times = take_turns(partial(trace, pair.typed, pair.args), partial(trace, pair.by_hand, pair.args), 15)
-        yield ratio_row(name, times.by(min), 1.3)
+        yield ratio_row(name, times.by(min), 1.4)
     again = take_turns(*[partial(lower, quickstart.by_hand, quickstart.args)] * 2, 15)
     yield ratio_row("the noise: jax.shard_map for both, quickstart", again.by(min), 1.05)
 
@@ -207,7 +207,7 @@ def specs(small: AbstractMesh, large: AbstractMesh) -> Iterator[Row]:
     many, few = read_specs(small, LAYERS_OF_1000_LEAVES), read_specs(small, LAYERS_OF_1000_LEAVES // 10)
     what, plain = "partition_specs of 1,000 leaves", partial(leaf_specs, transformer.shapes(LAYERS_OF_1000_LEAVES))
     ours, other, ratio = take_turns(many, plain, 25).by(min)
-    yield Row(what, text(ours), text(other), f"{ratio:.1f}", "a P per leaf by tree.map", "ours over 5 ms", ours > 5e-3)
+    yield ratio_row(what, (ours, other, ratio), 6, "a P per leaf by tree.map")
     on_large = read_specs(large, LAYERS_OF_1000_LEAVES)
     yield ratio_row(f"{what}, {devices(large)}", take_turns(on_large, many, 25).by(min), 1.1, devices(small))
     yield ratio_row(what, take_turns(many, few, 25).by(min), 12, "100 leaves")
@@ -260,9 +260,9 @@ def imports(what: str, limit: float, use: str = "") -> Row:
         outputs = [subprocess.check_output(command, env=env, text=True) for _ in range(10)][1:]
     columns = zip(*(map(float, output.split()) for output in outputs), strict=True)
     other, added = map(statistics.median, columns)
-    ratio = f"{(other + added) / other:.3f}"
-    bad = f"ours over {text(limit)}"
-    return Row(what, f"+{text(added)}", text(other), ratio, "import jax alone", bad, added > limit)
+    ratio = (other + added) / other
+    bad = f"ratio over {limit}"
+    return Row(what, f"+{text(added)}", text(other), f"{ratio:.3f}", "import jax alone", bad, ratio > limit)
 
 
 def rows(quick: bool) -> Iterator[Row]:
@@ -279,8 +279,8 @@ def rows(quick: bool) -> Iterator[Row]:
         yield unjitted(mesh)
     yield from specs(small, large)
     yield from boundary(small, large)
-    yield imports("import", 0.06)
-    yield imports("import, and use of every room", 0.1, "typedshmap.einsum, typedshmap.shard, typedshmap.typed_jit")
+    yield imports("import", 1.25)
+    yield imports("import, and use of every room", 1.45, "typedshmap.einsum, typedshmap.shard, typedshmap.typed_jit")
 
 
 def main() -> None:
