@@ -14,13 +14,12 @@ from jax.sharding import AbstractMesh, NamedSharding
 from .. import _jax
 from ..decorated import Decorated, decorated
 from ..errors import error_of
-from ..hints.axes import AxisRules
+from ..hints.axes import AxisRules, Naming
 from ..hints.binding import Bound, Typed
 from ..hints.nodes import Anything, Node, holds_arrays
-from ..hints.scope import naming_here
+from ..hints.scope import Region, naming_here, same
 from ..hints.walk import Found, Walk
 from ..notation.sizes import RETURN, Subject
-from ..placement.places import Place, place_over
 from ..shard_map import typed_shard_map
 from .meshes import standing_for_all
 
@@ -50,7 +49,7 @@ class Call:
     Attributes:
       f: the function, which for a ``typed`` one is mapped over the mesh.
       typed: its hints.
-      place: the mesh, and what hints mean there.
+      region: what hints mean on the mesh.
       leaves: the leaves of all arguments, each with its hint.
       sizes: what the names in the hints stand for.
       structs: what the function is traced with: of each array its shape, dtype and sharding.
@@ -63,7 +62,7 @@ class Call:
         self.f = mapped(f, self.made_of) if self.made_of.verb == "typed" else f
         self.owner: tuple[Any, ...] = (f.__self__,) if inspect.ismethod(f) else ()
         self.typed: Typed = self.made_of.hinted.read((*self.owner, *args))
-        self.place: Place = place_over("explain", mesh, naming_here(self.made_of.naming))
+        self.region = _region(mesh, naming_here(self.made_of.naming))
         self.bound: Bound = self.typed.bind((*self.owner, *args), kwargs)
         self.arguments: list[Argument] = []
         walk = self._walk()
@@ -71,17 +70,27 @@ class Call:
         self.structs = [self._struct(leaf) for leaf in self.leaves]
 
     def _walk(self) -> Walk:
-        walk = Walk(self.place.region, self.bound.arguments)
-        for name, subject, node, value in self.typed.arguments(self.bound):
-            first = len(walk.leaves)
-            walk.visit(node, value, subject)
-            if _is_traced(node, value):
-                self.arguments.append(Argument(name, subject, value, first, len(walk.leaves)))
-            else:
-                del walk.leaves[first:]
-        walk.settle()
+        """Check all arguments, and note where the leaves of those with arrays stand."""
+        given = self.typed.arguments(self.bound)
+
+        def look(values: Any) -> Walk:
+            self.arguments.clear()
+            walk = Walk(self.region, self.bound.arguments)
+            for (name, subject, node, value), shown in zip(given, values, strict=True):
+                first = len(walk.leaves)
+                walk.visit(node, shown, subject)
+                if _is_traced(node, value):
+                    self.arguments.append(Argument(name, subject, value, first, len(walk.leaves)))
+                else:
+                    del walk.leaves[first:]
+            walk.settle()
+            return walk
+
+        return self._without_failures(as_traced(look, [value for *_, value in given]))
+
+    def _without_failures(self, walk: Walk) -> Walk:
         if walk.failures:
-            raise error_of(self.place.region.report(self.typed.name, tuple(walk.failures), walk.sizes))
+            raise error_of(self.region.report(self.typed.name, tuple(walk.failures), walk.sizes))
         return walk
 
     def _struct(self, leaf: Found) -> Any:
@@ -95,7 +104,7 @@ class Call:
         """Part of a value's type over Explicit axes; on others it says nothing to a program that is traced."""
         if leaf.hint is None or not _jax.explicit_axes(self.mesh):
             return None
-        spec = _jax.spec_parts(self.place.region.spec(leaf.hint, len(leaf.value.shape)))
+        spec = _jax.spec_parts(self.region.spec(leaf.hint, len(leaf.value.shape)))
         explicit = _jax.explicit_axes(self.mesh)
         parts = [tuple(axis for axis in axes if axis in explicit) for axes in spec.parts]
         return NamedSharding(self.mesh, _jax.partition_spec(parts, spec.unreduced, spec.reduced))
@@ -124,12 +133,16 @@ class Call:
 
     def result_leaves(self, results: Any) -> list[Found]:
         """The leaves of the results, each with its hint."""
-        assert self.typed.result is not None
-        walk = Walk(self.place.region, self.bound.arguments, self.sizes)
-        walk.visit(self.typed.result, results, RETURN)
-        walk.settle()
-        if walk.failures:
-            raise error_of(self.place.region.report(self.typed.name, tuple(walk.failures), walk.sizes))
+        node = self.typed.result
+        assert node is not None
+
+        def look(value: Any) -> Walk:
+            walk = Walk(self.region, self.bound.arguments, self.sizes)
+            walk.visit(node, value, RETURN)
+            walk.settle()
+            return walk
+
+        walk = self._without_failures(as_traced(look, results))
         self.sizes = walk.sizes
         return walk.leaves
 
@@ -157,6 +170,35 @@ class Call:
 
         with standing_for_all(self.mesh, self.made_of.mesh):
             return jax.make_jaxpr(both)(structs, cotangents)
+
+
+def as_traced(look: Callable[[Any], Walk], value: Any) -> Walk:
+    """Check a value in which ShapeDtypeStructs stand for arrays: each as what it is traced as.
+
+    Args:
+      look: checks a value; its walk is given back with the structs in their places.
+      value: what is checked.
+    """
+    leaves, structure = jax.tree_util.tree_flatten(value)
+    shapes = {at: leaf for at, leaf in enumerate(leaves) if isinstance(leaf, _jax.SHAPES)}
+    found: list[Walk] = []
+
+    def trace(*tracers: Any) -> None:
+        traced = dict(zip(shapes, tracers, strict=True))
+        structs = {id(tracer): shapes[at] for at, tracer in traced.items()}
+        walk = look(structure.unflatten([traced.get(at, leaf) for at, leaf in enumerate(leaves)]))
+        walk.leaves = [leaf._replace(value=structs.get(id(leaf.value), leaf.value)) for leaf in walk.leaves]
+        found.append(walk)
+
+    # Without shardings, which are those of the hints: what is given need not be placed yet.
+    jax.eval_shape(trace, *(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in shapes.values()))
+    return found[0]
+
+
+def _region(mesh: AbstractMesh, naming: Naming) -> Region:
+    """Where global arrays are; no boundary is crossed here, since the function itself says what it refuses."""
+    axes, explicit = mesh.shape_tuple, _jax.explicit_axes(mesh)
+    return same(Region(axes, (), axes, aliases=naming.aliases, role="boundary", explicit=explicit, rules=naming.rules))
 
 
 def mapped(f: Callable[..., Any], made_of: Decorated) -> Callable[..., Any]:

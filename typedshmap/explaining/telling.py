@@ -21,7 +21,7 @@ def explanation(call: Call, grad: bool | None, bandwidth: Mapping[str, float]) -
     traced = call.trace()
     found, ends = read_program(traced.program, len(call.traced))
     arguments = [
-        value_of(at, "argument", call.leaves[leaf], call.structs[leaf], call.place)
+        value_of(at, "argument", call.leaves[leaf], call.structs[leaf], call.region)
         for at, leaf in enumerate(call.traced)
     ]
     numbers = [one.ident for one in (*found.values, *found.collectives)]
@@ -44,7 +44,7 @@ def _results(call: Call, results: Any, ends: Sequence[Sources], first: int) -> l
         return []
     leaves = call.result_leaves(results)
     return [
-        value_of(first + at, "result", leaf, leaf.value, call.place, sorted(end))
+        value_of(first + at, "result", leaf, leaf.value, call.region, sorted(end))
         for at, (leaf, end) in enumerate(zip(leaves, ends, strict=True))
     ]
 

@@ -10,13 +10,13 @@ from typing import Any
 import jax
 
 from .. import _jax
+from ..hints.scope import Region
 from ..hints.walk import Found
-from ..placement.places import Place
 from .model import Kind, Memory, Value
 
 
 def value_of(
-    ident: int, kind: Kind, leaf: Found, struct: Any, place: Place, after: Sequence[int] = (), text: str = ""
+    ident: int, kind: Kind, leaf: Found, struct: Any, region: Region, after: Sequence[int] = (), text: str = ""
 ) -> Value:
     """An argument or a result, as its hint has it lie.
 
@@ -25,14 +25,14 @@ def value_of(
       kind: which of the two it is.
       leaf: its hint, and its path.
       struct: its shape and dtype.
-      place: the mesh, and what the hint means there.
+      region: what the hint means on the mesh.
       after: the numbers of what it comes from.
       text: what it is written as, where it has no hint.
     """
     aval = struct if isinstance(struct, _jax.SHAPES) else jax.typeof(struct)
     shape = aval.shape
-    spec = place.region.spec(leaf.hint, len(shape)) if leaf.hint is not None else _jax.partition_spec([()] * len(shape))
-    sizes = dict(place.region.mesh or ())
+    spec = region.spec(leaf.hint, len(shape)) if leaf.hint is not None else _jax.partition_spec([()] * len(shape))
+    sizes = dict(region.mesh or ())
     parts = _jax.spec_parts(spec).parts
     shard = tuple(size // prod(sizes[axis] for axis in axes) for size, axes in zip(shape, parts, strict=True))
     return Value(
