@@ -1,0 +1,36 @@
+"""All mutants in the order of the table, and the first lines of what is said of them."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+from wrong import Mutant
+from wrong_attention import CROSS_ENTROPY, MIXTURE, RING
+from wrong_quickstart import QUICK
+from wrong_science import STAGES, STENCIL, TRANSFORM
+from wrong_training import DATA_PARALLEL, TENSOR_PARALLEL
+
+MUTANTS: tuple[Mutant, ...] = (
+    *DATA_PARALLEL, *TENSOR_PARALLEL, *RING, *MIXTURE, *CROSS_ENTROPY, *STAGES, *STENCIL, *TRANSFORM, *QUICK,
+)  # fmt: skip
+FIRST_LINES = Path(__file__).with_name("first_lines.txt")
+
+
+def label(mutant: Mutant, check_vma: bool) -> str:
+    """``T1``; ``T1 without types``"""
+    return mutant.id if check_vma else f"{mutant.id} without types"
+
+
+@cache
+def first_lines() -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in FIRST_LINES.read_text().splitlines())
+
+
+def said(mutant: Mutant, check_vma: bool) -> str:
+    """The first line of what is said of a mutant."""
+    return first_lines()[label(mutant, check_vma)]
+
+
+def told(line: str) -> str:
+    """A first line without the numbers that were computed, and the place of the largest: they may differ in rounding."""
+    return re.sub(r"(?<= )-?[\d.]+(e-?\d+)?([+-][\d.]+(e-?\d+)?j)?(?= on )|(?<= at )\[[\d,]+\]", "…", line)

@@ -1,0 +1,49 @@
+"""Print the table of mutants for the documentation; with ``--first-lines``, try them all and write down what is said.
+
+    python tests/mutants/table.py
+"""
+
+import os
+import sys
+from itertools import groupby
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+from catalogue import FIRST_LINES, MUTANTS, label, said, told
+from trying import first_line, found_wrong
+from wrong import Mutant
+
+
+def row(mutant: Mutant) -> str:
+    message = said(mutant, mutant.check_vma[0]).replace("|", "\\|")
+    return f"| {mutant.id} | {mutant.kind} | {mutant.wrong} | {mutant.found_by} | `{message}` |"
+
+
+def table() -> str:
+    """All mutants, program after program."""
+    parts = ["| | kind | what is wrong | found by | first line |", "|---|---|---|---|---|"]
+    for program, mutants in groupby(MUTANTS, lambda mutant: mutant.program.name):
+        parts += [f"| | | **{program}** | | |", *map(row, mutants)]
+    return "\n".join(parts)
+
+
+def written_down() -> list[str]:
+    """What is said of every mutant now.
+
+    Raises:
+      SystemExit: for one that nothing is said of.
+    """
+    lines = []
+    for mutant, check_vma in [(m, v) for m in MUTANTS for v in m.check_vma]:
+        error = found_wrong(mutant, check_vma)
+        if error is None:
+            sys.exit(f"{label(mutant, check_vma)} is not found")
+        lines.append(f"{label(mutant, check_vma)}: {told(first_line(error))}")
+    return lines
+
+
+if __name__ == "__main__":
+    if "--first-lines" in sys.argv:
+        FIRST_LINES.write_text("\n".join(written_down()) + "\n")
+    print(table())

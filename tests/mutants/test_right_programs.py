@@ -1,0 +1,59 @@
+"""The right programs: their numbers, and that neither types nor meshes find fault with them."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from classics import CLASSICS, QUICKSTART, TRAINING
+from mutation import Program, function_of, module_of
+from oracles import ORACLES
+from trying import called
+
+from typedshmap.testing import assert_mesh_invariant
+
+UNCHECKED = tuple(program for program in CLASSICS if program.unchecked)
+
+
+def name_of(program: Program) -> str:
+    return program.name.replace(" ", "-").replace(",", "")
+
+
+def close(got: Any, expected: Any) -> None:
+    """Expect the same structure, dtypes, and numbers up to rounding, measured by the largest entry."""
+
+    def compare(a: Any, b: Any) -> None:
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * np.abs(b).max())
+
+    jax.tree.map(compare, got, expected)
+
+
+@pytest.mark.parametrize("program", CLASSICS[:-2], ids=name_of)
+def test_a_right_program_computes_what_its_oracle_does(program: Program) -> None:
+    got, args = called(program, function_of(program))
+    close(got, ORACLES[program.function](*args))
+
+
+@pytest.mark.parametrize("program", [QUICKSTART, TRAINING], ids=name_of)
+def test_the_quickstart_computes_what_its_plain_jax_does(program: Program) -> None:
+    module = module_of(program)
+    got, args = called(program, getattr(module, program.function))
+    weights = args[0] if program is QUICKSTART else args[0].weights
+    value, gradients = module.plain_loss_and_gradients(weights, args[1])
+    close(got, (value, gradients) if program is QUICKSTART else (jax.jit(module.adam)(args[0], gradients), value))
+
+
+@pytest.mark.parametrize("program", CLASSICS, ids=name_of)
+def test_a_right_program_is_the_same_on_every_mesh(program: Program) -> None:
+    found = assert_mesh_invariant(
+        function_of(program), list(program.meshes), grad=program.grad, trials=1, **program.given
+    )
+    assert len(found.meshes) == 1 + len(program.meshes)
+
+
+@pytest.mark.parametrize("program", UNCHECKED, ids=name_of)
+def test_a_right_program_is_the_same_on_every_mesh_without_types(program: Program) -> None:
+    function = function_of(program, check_vma=False)
+    assert_mesh_invariant(function, list(program.meshes), grad=program.grad, trials=1, seed=1, **program.given)
