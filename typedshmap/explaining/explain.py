@@ -9,7 +9,7 @@ from typing import Any
 from jax.sharding import AbstractMesh
 
 from ..decorated import Decorated, decorated
-from ..errors import StructureError, TypedShmapError
+from ..errors import StructureError
 from ..hints.binding import POSITIONAL, Typed
 from ..hints.nodes import holds_arrays
 from ..testing.call import Inputs
@@ -70,12 +70,26 @@ def explain(
       ShapeError and all that a call raises: for arguments that are not what their hints say, and for a body
         that is wrong. In a comparison that is told in the mesh's row.
     """
+    return explained(f, args, sizes, mesh=mesh, grad=grad, bandwidth=bandwidth, arguments=arguments)
+
+
+def explained(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    given: Mapping[str, Any],
+    *,
+    mesh: Any,
+    grad: bool | None,
+    bandwidth: Mapping[str, float | str] | None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Explanation | Comparison:
+    """`explain`, with the sizes and arguments that are given by name as a dict."""
     made_of = decorated(f, "explain")
-    meshes = meshes_of("explain", mesh, made_of.mesh, (*args, *sizes.values()))
-    task = _Task(f, made_of, args, sizes, arguments, grad, bandwidth)
-    if not isinstance(mesh, (list, tuple)):
-        return task.on(meshes[0], task.inputs(meshes))
-    return task.compare(meshes)
+    meshes = meshes_of("explain", mesh, made_of.mesh, (*args, *given.values()))
+    task = _Task(f, made_of, args, given, arguments, grad, bandwidth)
+    if isinstance(mesh, (list, tuple)):
+        return task.compare(meshes)
+    return task.on(meshes[0], task.inputs(meshes))
 
 
 class _Task:
@@ -137,7 +151,7 @@ class _Task:
         for mesh in meshes:
             try:
                 self.inputs([mesh])(mesh)
-            except TypedShmapError as error:
+            except Exception as error:  # as below
                 failed[mesh] = Failed(mesh.shape_tuple, error)
         fit = [mesh for mesh in meshes if mesh not in failed]
         inputs = self.inputs(fit) if fit else None
@@ -147,5 +161,5 @@ class _Task:
     def _tried(self, mesh: AbstractMesh, inputs: Callable[[AbstractMesh], Inputs]) -> Explanation | Failed:
         try:
             return self.on(mesh, inputs)
-        except TypedShmapError as error:
+        except Exception as error:  # the user's own code may fail on one mesh alone, and JAX with it
             return Failed(mesh.shape_tuple, error)

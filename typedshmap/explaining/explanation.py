@@ -21,12 +21,17 @@ class Explanation(Explained):
     def __str__(self) -> str:
         return explained_text(self)
 
-    def _repr_html_(self) -> str:
+    @property
+    def html(self) -> str:
+        """The same as a part of a page: a picture, and tables."""
         return explained_html(self)
+
+    def _repr_html_(self) -> str:
+        return self.html
 
     def to_html(self, path: str | Path) -> None:
         """Write one self-contained page."""
-        Path(path).write_text(document(self.function, explained_html(self)), encoding="utf-8")
+        Path(path).write_text(document(self.function, self.html), encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,15 @@ class Comparison:
     def __str__(self) -> str:
         return compared_text(self.rows)
 
-    def _repr_html_(self) -> str:
+    @property
+    def html(self) -> str:
+        """The same as a part of a page: a table."""
         return compared_html(self.rows)
+
+    def _repr_html_(self) -> str:
+        return self.html
 
     def to_html(self, path: str | Path) -> None:
         """Write one self-contained page."""
         name = self.explanations[0].function if self.explanations else "comparison"
-        Path(path).write_text(document(name, compared_html(self.rows)), encoding="utf-8")
+        Path(path).write_text(document(name, self.html), encoding="utf-8")

@@ -13,7 +13,6 @@ from typing import Literal
 from jax.sharding import PartitionSpec
 
 from .. import _jax
-from ..errors import TypedShmapError
 
 Kind = Literal["argument", "result", "check"]
 Part = Literal["forward", "gradient"]
@@ -225,7 +224,7 @@ class Failed:
     """
 
     mesh: tuple[tuple[str, int], ...]
-    error: TypedShmapError
+    error: Exception
 
 
 def ring_bytes(operation: str, group: int, bytes_in: int, bytes_out: int) -> int:
