@@ -113,19 +113,15 @@ def differences(reference: Outcome, other: Outcome, tolerance: Tolerance) -> Ite
             yield OtherForm(name, other.mesh, _form(here), _form(there))
             continue
         allowed = tolerance.allowed(name, there, other.mesh.size)
-        wrong = _wrong(here, there, allowed, tolerance.rounding.loose[name])
+        wrong = ~are_alike(here, there, allowed)
+        if allowed is None:
+            wrong &= ~tolerance.rounding.loose[name]
         if wrong.any():
             yield Apart(name, other.mesh, here, there, allowed, wrong, other.specs.get(name, ()))
 
 
 def _form(values: Values | None) -> str:
     return "" if values is None else _jax.type_text(values)
-
-
-def _wrong(here: Values, there: Values, allowed: float | None, loose: Values) -> Values:
-    """Which entries are further off than they may be; ``loose`` are those that rounding alone has changed."""
-    wrong = ~are_alike(here, there, allowed)
-    return wrong & ~loose if allowed is None else wrong
 
 
 def are_alike(here: Values, there: Values, allowed: float | None) -> Values:

@@ -194,7 +194,8 @@ class Outcome:
       specs: of each result, per dim, the mesh axes that it lies over.
       traced: the programs that computed them.
       call: the arguments.
-      again: computes the same of other arrays.
+      gradients: which of the values are.
+      again: computes the same of other arrays, and of cotangents times a number.
     """
 
     mesh: Mesh
@@ -202,7 +203,8 @@ class Outcome:
     specs: Mapping[str, tuple[tuple[str, ...], ...]]
     traced: tuple[Any, ...]
     call: Call
-    again: Callable[[Sequence[jax.Array]], Arrays]
+    gradients: frozenset[str]
+    again: Callable[[Sequence[jax.Array], float], Arrays]
 
 
 def run(
@@ -227,17 +229,20 @@ def run(
         if grad:
             pulled = [name for name in names if _jax.is_inexact(results[name].dtype) and not is_excluded(name)]
             cotangents = [_cotangent(results[name], (seed, _OF_COTANGENTS, names.index(name))) for name in pulled]
-            gradients = [f"grad({call.names[at]})" for at in call.inexact]
+            labels = [f"grad({call.names[at]})" for at in call.inexact]
             pullback = _pullback(forward, call, [names.index(name) for name in pulled])
-            programs.append((_compiled(pullback, gradients, call.arrays, cotangents), (cotangents,)))
+            programs.append((_compiled(pullback, labels, call.arrays, cotangents), (cotangents,)))
 
-    def again(arrays: Sequence[jax.Array]) -> Arrays:
+    def again(arrays: Sequence[jax.Array], factor: float) -> Arrays:
         with subject.on(mesh):
-            found = [each(list(arrays), *more) for each, more in programs]
+            found = [each(list(arrays), *_times(factor, more)) for each, more in programs]
         return {name: _host(array) for part in found for name, array in part.items()}
 
+    gradients = frozenset(name for each, _ in programs[1:] for name in each.names)
     specs = {name: _parts(array) for name, array in results.items()}
-    return Outcome(mesh, again(call.arrays), specs, tuple(each.traced for each, _ in programs), call, again)
+    return Outcome(
+        mesh, again(call.arrays, 1.0), specs, tuple(each.traced for each, _ in programs), call, gradients, again
+    )
 
 
 _OF_COTANGENTS = 2**31 + 1
@@ -289,6 +294,10 @@ def _cotangent(result: jax.Array, seed: Sequence[int]) -> jax.Array:
     drawn = rng.standard_normal(result.shape) + 1j * rng.standard_normal(result.shape)
     is_complex = jax.numpy.issubdtype(result.dtype, jax.numpy.complexfloating)
     return jax.device_put((drawn if is_complex else drawn.real).astype(result.dtype), result.sharding)
+
+
+def _times(factor: float, cotangents: Any) -> Any:
+    return jax.tree.map(lambda each: jax.device_put((each * factor).astype(each.dtype), each.sharding), cotangents)
 
 
 def _host(array: jax.Array) -> np.ndarray[Any, Any]:

@@ -75,7 +75,7 @@ def assert_mesh_invariant(
     ```
 
     Each trial draws sizes and arguments by the hints, as `inputs` does, and runs the function on one device and on
-    every mesh. Numbers may differ by what another order of sums explains, ``4 g (u scale + moved)``: u is the unit
+    every mesh. Numbers may differ by what another order of sums explains, ``2 g (u scale + moved)``: u is the unit
     roundoff of the coarsest dtype that the program computes in; ``scale`` the largest entry of the result on one
     device; ``moved`` the most that the result changes there when every inexact argument is off by one unit in the last
     place of that dtype; and ``g = sqrt(n) v / u + sqrt(p)``, for sums of n terms kept in a dtype of unit roundoff v
