@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from .commandline.check import add_check
+from .explaining.command import add_arguments as add_explain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +42,14 @@ def _parser() -> argparse.ArgumentParser:
         epilog="The exit code is 0 where all are right, 1 where one is not, 2 where the command line cannot be read.",
     )
     add_check(check)
+    explain = verbs.add_parser(
+        "explain",
+        help="tell what typed functions hold and send on meshes that nobody has",
+        description="Print tables of the values and collectives of typed_shard_map and typed_jit functions, on abstract "
+        "meshes, with inputs made from the hints; several meshes are compared. No devices are needed.",
+        epilog="The exit code is 0 where all can be traced, 1 where one cannot, 2 where the command line cannot be read.",
+    )
+    add_explain(explain)
     return parser
 
 
