@@ -17,6 +17,7 @@ from .meshes import (
     is_same_mesh,
     manual_axes,
     value_mesh,
+    without_ambient,
 )
 from .moves import all_gather, gather_bytes, leave_unreduced, make_reduced, owe, place, put, vary, without_reduced
 from .programs import (
@@ -154,6 +155,7 @@ __all__ = [
     "type_text",
     "value_mesh",
     "vary",
+    "without_ambient",
     "without_dead",
     "without_reduced",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -62,6 +63,11 @@ def are_values_typed(axis: str) -> bool:
     """
     known = jax.eval_shape(lambda: jax.lax.axis_index(axis))
     return bool(getattr(known, "manual_axis_type", None))
+
+
+def without_ambient() -> AbstractContextManager[None]:
+    """Let no mesh be ambient, so that one of another size may be, as JAX else refuses."""
+    return jax.sharding.use_abstract_mesh(AbstractMesh((), (), axis_types=()))
 
 
 def ambient_devices() -> AnyMesh | None:

@@ -14,6 +14,8 @@ import jax
 import jax.core
 from jax.interpreters import partial_eval
 
+from .meshes import without_ambient
+
 # Frames of these are passed over in looking for the user's own.
 _SITE = os.path.dirname(os.path.dirname(os.path.abspath(jax.__file__ or "")))
 _LIBRARIES = (
@@ -100,7 +102,8 @@ def place_of_equation(eqn: Any) -> str:
 def without_dead(program: Any) -> Any:
     """A program without the equations that none of its results needs, with the same operands."""
     jaxpr = open_program(program)
-    live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)
+    with without_ambient():  # the program may be for another mesh
+        live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)
     return live
 
 

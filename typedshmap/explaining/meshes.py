@@ -14,8 +14,6 @@ from ..errors import MeshAxisError
 from ..errors.phrases import shown
 from ..meshes import instead_of_own, read_mesh
 
-_NO_MESH = AbstractMesh((), (), axis_types=())
-
 
 def meshes_of(verb: str, given: Any, own: _jax.AnyMesh | None, values: Iterable[Any]) -> tuple[AbstractMesh, ...]:
     """One mesh or several, without their devices.
@@ -81,13 +79,10 @@ def _sizes(verb: str, given: Any) -> dict[str, int]:
 
 @contextmanager
 def standing_for_all(mesh: AbstractMesh, own: _jax.AnyMesh | None) -> Generator[None]:
-    """Let a mesh stand for a function's own, and for the ambient one where a function looks for that.
-
-    A mesh of another size becomes ambient only where none is.
-    """
+    """Let a mesh stand for a function's own, and for the ambient one where a function looks for that."""
     with ExitStack() as stack:
         if own is None or not _jax.context_mesh().empty:
-            stack.enter_context(jax.sharding.use_abstract_mesh(_NO_MESH))
+            stack.enter_context(_jax.without_ambient())
             stack.enter_context(jax.sharding.use_abstract_mesh(mesh))
         stack.enter_context(instead_of_own(mesh))
         yield

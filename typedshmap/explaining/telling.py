@@ -125,11 +125,10 @@ def _added(program: Any, call: Call, results: Any, found: Found, ends: Sequence[
     ended = [one.ident for one, has in zip(ends, inexact, strict=False) if has]
     numbers = {**{at: at for at in range(count)}, **{count + at: ident for at, ident in enumerate(ended)}}
     first = max([*(one.ident for one in (*found.values, *found.collectives, *ends)), count - 1]) + 1
-    alone, added = _by_likeness(found.collectives), list[Collective]()
+    same, added = _pairs(both.collectives, found.collectives), list[Collective]()
     for one in both.collectives:
-        same = alone.get(_likeness(one), []) if one.part == "forward" else []
-        if same:
-            numbers[one.ident] = same.pop(0)
+        if one.ident in same:
+            numbers[one.ident] = same[one.ident]
             continue
         numbers[one.ident] = first + len(added)
         after = tuple(sorted(numbers[source] for source in one.after if source in numbers))
@@ -137,13 +136,30 @@ def _added(program: Any, call: Call, results: Any, found: Found, ends: Sequence[
     return _Gradient(added, (*both.notes, *_open(both.collectives)))
 
 
-def _by_likeness(collectives: Sequence[Collective]) -> dict[Collective, list[int]]:
+def _pairs(both: Sequence[Collective], alone: Sequence[Collective]) -> dict[int, int]:
+    """Which of the collectives in the forward part of a gradient's program are those of the function alone.
+
+    The forward part of a ``jax.custom_vjp`` is written in another place than the function itself.
+    """
+    pairs: dict[int, int] = {}
+    for is_same_place in (True, False):
+        left = [one for one in alone if one.ident not in pairs.values()]
+        known = _by_likeness(left, is_same_place)
+        for one in both:
+            same = known.get(_likeness(one, is_same_place), [])
+            if one.part == "forward" and one.ident not in pairs and same:
+                pairs[one.ident] = same.pop(0)
+    return pairs
+
+
+def _by_likeness(collectives: Sequence[Collective], is_same_place: bool) -> dict[Collective, list[int]]:
     found: dict[Collective, list[int]] = {}
     for one in collectives:
-        found.setdefault(_likeness(one), []).append(one.ident)
+        found.setdefault(_likeness(one, is_same_place), []).append(one.ident)
     return found
 
 
-def _likeness(one: Collective) -> Collective:
+def _likeness(one: Collective, is_same_place: bool) -> Collective:
     """What tells a collective from others, wherever a transformation has moved it: out of a loop, for instance."""
-    return replace(one, ident=0, after=(), times=1, loops=())
+    place = one.place if is_same_place else ""
+    return replace(one, ident=0, after=(), times=1, loops=(), place=place)

@@ -1,0 +1,460 @@
+"""What ``explain`` tells of one function on one mesh: values, collectives, memory, notes, and the text of it all."""
+
+from __future__ import annotations
+
+import dataclasses
+from textwrap import dedent
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    Array,
+    Float,
+    Float32,
+    Int,
+    Key,
+    MeshAxisError,
+    ShapeError,
+    StructureError,
+    check,
+    einsum,
+    explain,
+    psum,
+    typed,
+    typed_jit,
+    typed_shard_map,
+)
+
+SIZES = {"batch": 512, "model": 1024, "ff": 4096}
+
+
+@typed_shard_map
+def mlp(
+    x: Float32[Array, "[batch/dp] model"], up: Float32[Array, "model [ff/tp]"], down: Float32[Array, "[ff/tp] model"]
+) -> Float32[Array, "[batch/dp] model"]:
+    h = check(jnp.tanh(einsum(x, up, "[b/dp] m, m [f/tp] -> [b/dp] [f/tp]")), "[batch/dp] [ff/tp]")
+    return einsum(h, down, "[b/dp] [f/tp], [f/tp] m -> [b/dp] m")
+
+
+def shapes(*sizes, dtype=jnp.float32):
+    return [jax.ShapeDtypeStruct(size, dtype) for size in sizes]
+
+
+def wire(found) -> dict[tuple[str, ...], int]:
+    return {(total.part, *total.axes): total.wire for total in found.totals}
+
+
+def test_all_is_told_in_aligned_tables():
+    found = explain(mlp, mesh="dp=16,tp=4", bandwidth={"tp": "400GB/s", "dp": 25e9}, **SIZES)
+    line = mlp.__wrapped__.__code__.co_firstlineno + 4
+    assert str(found) == dedent(f"""\
+        mlp on dp=16, tp=4 (64 devices): batch=512, model=1024, ff=4096
+
+        value                                          global shape    spec           shard shape     bytes per device  hint
+        x                                              f32[512,1024]   P('dp', None)  f32[32,1024]             128 KiB  Float32[Array, "[batch/dp] model"]
+        up                                             f32[1024,4096]  P(None, 'tp')  f32[1024,1024]             4 MiB  Float32[Array, "model [ff/tp]"]
+        down                                           f32[4096,1024]  P('tp', None)  f32[1024,1024]             4 MiB  Float32[Array, "[ff/tp] model"]
+        check in mlp at test_explanations.py:{line} (mlp)  f32[512,4096]   P('dp', 'tp')  f32[32,1024]             128 KiB  "[batch/dp] [ff/tp]"
+        return                                         f32[512,1024]   P('dp', None)  f32[32,1024]             128 KiB  Float32[Array, "[batch/dp] model"]
+        per device: arguments 8.12 MiB + results 128 KiB = 8.25 MiB
+
+        part      collective  over  devices       in      out  on the wire  times  where
+        forward   all-reduce  tp          4  128 KiB  128 KiB      192 KiB      1  test_explanations.py:{line + 1} (mlp)
+        gradient  all-reduce  dp         16    4 MiB    4 MiB     7.50 MiB      1  test_explanations.py:{line + 1} (mlp)
+        gradient  all-reduce  dp         16    4 MiB    4 MiB     7.50 MiB      1  test_explanations.py:{line} (mlp)
+        gradient  all-reduce  tp          4  128 KiB  128 KiB      192 KiB      1  test_explanations.py:{line} (mlp)
+
+        total     over  collectives       in      out  on the wire  seconds
+        forward   tp              1  128 KiB  128 KiB      192 KiB   492 ns
+        gradient  dp              2    8 MiB    8 MiB       15 MiB   629 us
+        gradient  tp              1  128 KiB  128 KiB      192 KiB   492 ns""")  # noqa: E501
+
+
+def test_bytes_are_exact_integers():
+    found = explain(mlp, mesh="dp=16,tp=4", grad=False, **SIZES)
+    (one,) = found.collectives
+    assert (one.operation, one.axes, one.group, one.times, one.part) == ("all-reduce", ("tp",), 4, 1, "forward")
+    assert (one.operand, one.bytes_in, one.bytes_out) == ("f32[32,1024]", 32 * 1024 * 4, 32 * 1024 * 4)
+    assert one.wire == 2 * 3 * 32 * 1024 * 4 // 4
+    assert found.devices == 64 and found.sizes == SIZES
+
+
+def test_thousands_of_devices_are_as_good_as_eight():
+    found = explain(mlp, mesh={"dp": 1024, "tp": 64}, batch=4096, model=64, ff=4096, grad=False)
+    assert found.devices == 65536
+    assert [one.shard for one in found.values if one.kind == "argument"] == [(4, 64), (64, 64), (64, 64)]
+
+
+def test_an_axis_of_size_1_communicates_nothing():
+    assert wire(explain(mlp, mesh="dp=4,tp=1", **SIZES)) == {("gradient", "dp"): 2 * (2 * 3 * 1024 * 4096)}
+
+
+def test_values_know_what_they_are_computed_from():
+    found = explain(mlp, mesh="dp=16,tp=4", grad=False, **SIZES)
+    names = {one.ident: one.name for one in found.values} | {one.ident: one.operation for one in found.collectives}
+    sources = {names[one.ident]: {names[at] for at in one.after} for one in (*found.values, *found.collectives)}
+    assert sources == {
+        "x": set(),
+        "up": set(),
+        "down": set(),
+        "mlp": {"x", "up"},
+        "all-reduce": {"mlp", "down"},
+        "return": {"all-reduce"},
+    }
+
+
+def test_numbers_of_values_and_collectives_are_all_different():
+    found = explain(mlp, mesh="dp=16,tp=4", **SIZES)
+    idents = [one.ident for one in (*found.values, *found.collectives)]
+    assert len(set(idents)) == len(idents)
+    known = set(idents)
+    assert all(set(one.after) <= known for one in (*found.values, *found.collectives))
+
+
+def test_the_gradients_collectives_come_from_the_results():
+    found = explain(mlp, mesh="dp=16,tp=4", **SIZES)
+    (result,) = [one for one in found.values if one.kind == "result"]
+    assert all(result.ident in one.after for one in found.collectives if one.part == "gradient")
+
+
+# Arguments
+
+
+def test_arguments_may_be_given_as_arrays_which_are_not_touched(mesh):
+    x, up, down = (jnp.ones(shape) for shape in ((8, 4), (4, 6), (6, 4)))
+    found = explain(mlp, jax.device_put(x, NamedSharding(mesh, P("dp"))), up, down)
+    assert found.mesh == (("dp", 4), ("tp", 2))
+    assert [one.shape for one in found.values if one.kind == "argument"] == [(8, 4), (4, 6), (6, 4)]
+
+
+def test_some_arguments_may_be_given_and_the_others_made():
+    found = explain(mlp, *shapes((64, 8)), mesh="dp=4,tp=2", ff=12)
+    assert found.sizes == {"batch": 64, "model": 8, "ff": 12}
+
+
+def test_arguments_may_be_given_by_name():
+    x, up, down = shapes((64, 8), (8, 12), (12, 8))
+    assert explain(mlp, x, down=down, up=up, mesh="dp=4,tp=2").sizes == {"batch": 64, "model": 8, "ff": 12}
+
+
+def test_a_dtype_is_that_of_the_argument():
+    @typed_shard_map
+    def f(x: Float[Array, "[a/dp] b"]) -> Float[Array, "b"]:
+        return psum(x.sum(0), "dp")
+
+    found = explain(f, *shapes((8, 4), dtype=jnp.bfloat16), mesh="dp=4", grad=False)
+    assert [(one.dtype, one.bytes) for one in found.values] == [("bf16", 16), ("bf16", 8)]
+    assert found.collectives[0].operand == "bf16[4]"
+
+
+def test_static_arguments_are_no_values():
+    @typed_shard_map
+    def f(x: Float32[Array, "[a/dp] b"], power: int, *, is_mean: bool = True) -> Float32[Array, "b"]:
+        total = psum((x**power).sum(0), "dp")
+        return total / 8 if is_mean else total
+
+    found = explain(f, mesh="dp=4", a=8, b=2, power=3, is_mean=False)
+    assert [one.name for one in found.values] == ["x", "return"]
+
+
+def test_paths_name_the_arrays_in_containers():
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Layer:
+        w: Float32[Array, "[a/tp] b"]
+        gain: Float32[Array, "b"]
+
+    @typed_shard_map
+    def f(layers: tuple[Layer, Layer]) -> dict[str, Float32[Array, "[a/tp] b"]]:
+        return {"w": layers[0].w * layers[1].gain}
+
+    found = explain(f, mesh="tp=2", a=4, b=3)
+    assert [(one.kind, one.name) for one in found.values] == [
+        ("argument", "layers[0].w"),
+        ("argument", "layers[0].gain"),
+        ("argument", "layers[1].w"),
+        ("argument", "layers[1].gain"),
+        ("result", "return['w']"),
+    ]
+
+
+def test_methods_are_explained_with_what_their_instance_holds():
+    class Model:
+        width = 3
+
+        @typed_shard_map
+        def total(self, x: Float32[Array, "[a/dp] {self.width}"]) -> Float32[Array, "{self.width}"]:
+            return psum(x.sum(0), "dp")
+
+    assert [one.shape for one in explain(Model().total, mesh="dp=4", a=8).values] == [(8, 3), (3,)]
+
+
+def test_keys_have_the_bytes_of_their_numbers():
+    @typed_shard_map
+    def f(keys: Key[Array, "[n/dp]"]) -> Float32[Array, "[n/dp]"]:
+        return jax.vmap(jax.random.normal)(keys)
+
+    found = explain(f, mesh="dp=4", n=8)
+    assert [(one.dtype, one.bytes) for one in found.values] == [("key<fry>", 16), ("f32", 8)]
+
+
+def test_an_argument_hinted_any_counts_as_whole():
+    @typed_jit
+    def f(x: Float32[Array, "[a/dp]"], rest: Any) -> Float32[Array, "[a/dp]"]:
+        return x * rest["scale"]
+
+    found = explain(f, *shapes((8,)), {"scale": jnp.ones(8)}, mesh="dp=4", grad=False)
+    assert [(one.name, one.bytes) for one in found.values] == [("x", 8), ("rest['scale']", 32), ("return", 8)]
+    assert found.notes[0] == "no hint says how rest['scale'] lies; it counts as whole on every device"
+
+
+# Meshes
+
+
+@typed_shard_map
+def total(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "b"]:
+    return psum(x.sum(0), "dp")
+
+
+def test_an_ambient_mesh_of_another_size_may_be_replaced(mesh):
+    with jax.set_mesh(mesh):
+        assert explain(total, a=8, b=2).mesh == (("dp", 4), ("tp", 2))
+        assert explain(total, mesh="dp=64", a=64, b=2).collectives[0].group == 64
+        assert jax.sharding.get_mesh() == mesh
+
+
+def test_a_functions_own_mesh_is_replaced(mesh):
+    own = typed_shard_map(mesh=mesh)(total.__wrapped__)
+    assert explain(own, a=8, b=2).devices == 8
+    assert explain(own, mesh="dp=64", a=64, b=2).collectives[0].group == 64
+
+
+def test_a_mesh_that_is_written_down_has_the_axis_types_of_the_functions_own():
+    explicit = AbstractMesh((4,), ("dp",), axis_types=(AxisType.Explicit,))
+
+    @typed_shard_map(mesh=explicit)
+    def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "b +dp"]:
+        return x.sum(0)
+
+    found = explain(f, mesh="dp=16", a=16, b=2)
+    assert str(found.values[-1].spec) in ("P(None, unreduced={'dp'})", "P(None, unreduced={'dp'}, unreduced_kind=sum)")
+    assert found.collectives == ()
+
+
+def test_jitted_functions_are_explained(mesh):
+    assert wire(explain(jax.jit(total), mesh=mesh, a=8, b=2, grad=False)) == {("forward", "dp"): 12}
+
+
+def test_a_function_for_manual_regions_is_mapped_and_that_is_said():
+    @typed
+    def helper(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "b"]:
+        return psum(x.sum(0), "dp")
+
+    found = explain(helper, mesh="dp=4,tp=2", a=8, b=2, grad=False)
+    assert wire(found) == {("forward", "dp"): 12}
+    assert found.notes == ("helper is explained as mapped over dp, tp, as it is called in a manual region",)
+
+
+def test_names_in_the_hints_of_a_mapped_function_keep_their_meaning():
+    @typed(axes={"data": "dp"}, rules={"b": "tp"})
+    def helper(x: Float32[Array, "[a/data] b"]) -> Float32[Array, "b"]:
+        return psum(x.sum(0), "dp")
+
+    assert explain(helper, mesh="dp=4,tp=2", a=8, b=4).values[0].spec == P("dp", "tp")
+
+
+# Loops, branches, and what cannot be seen
+
+
+def test_a_while_loop_is_counted_for_one_turn_and_that_is_said():
+    @typed_shard_map
+    def f(x: Float32[Array, "b"], n: Int[Array, ""]) -> Float32[Array, "b"]:
+        def turn(carry):
+            return carry[0] + 1, lax.psum(lax.pcast(carry[1], "dp", to="varying"), "dp")
+
+        return lax.while_loop(lambda carry: carry[0] < n, turn, (jnp.zeros_like(n), x))[1]
+
+    found = explain(f, mesh="dp=4", b=2)
+    (one,) = found.collectives
+    assert one.is_open and one.loops == ("while",)
+    assert found.notes[0] == "how often a while loop turns is not known: what is in it is counted for one turn"
+    assert found.notes[1].startswith("no gradient is told of: JAX cannot differentiate it: Reverse-mode")
+    assert " 12 B per turn" in str(found) and " 1 x turns " in str(found)
+
+
+def test_of_branches_the_one_that_sends_most_is_counted():
+    @typed_shard_map
+    def f(x: Float32[Array, "[a/dp] b"], n: Int[Array, ""]) -> Float32[Array, "b"]:
+        both = lambda x: psum(psum(x, "dp") * lax.pcast(jnp.ones(2), "tp", to="varying"), "tp")  # noqa: E731
+        return lax.cond(n > 0, lambda x: psum(x, "dp"), both, x.sum(0))
+
+    found = explain(f, mesh="dp=4,tp=2", a=8, b=2, grad=False)
+    assert wire(found) == {("forward", "dp"): 12, ("forward", "tp"): 8}
+    assert found.notes == ("of a cond's branches the one that sends most is counted",)
+
+
+def test_equal_collectives_at_one_place_are_one_row():
+    @typed_shard_map
+    def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "b"]:
+        for _ in range(5):
+            x = jnp.sin(x) * psum(x.sum(0), "dp")
+        return psum(x.sum(0), "dp")
+
+    found = explain(f, mesh="dp=4", a=8, b=2, grad=False)
+    assert len(found.collectives) == 6
+    rows = [line.split() for line in str(found).splitlines() if line.startswith("forward") and "all-reduce" in line]
+    assert [row[-3] for row in rows] == ["5", "1"]
+
+
+def test_axes_that_stay_automatic_are_told():
+    @typed_shard_map(axis_names={"dp"})
+    def f(x: Float32[Array, "[a/dp] [b/tp]"]) -> Float32[Array, "[b/tp]"]:
+        return psum(x.sum(0), "dp")
+
+    found = explain(f, mesh="dp=4,tp=2", a=8, b=4, grad=False)
+    assert found.values[0].shard == (2, 2)
+    assert found.collectives[0].operand == "f32[4]"
+    assert found.notes == (
+        "tp not manual in a region: there XLA splits arrays further, and what it sends is not counted",
+    )
+
+
+def test_a_kernel_that_may_communicate_is_told():
+    pallas = pytest.importorskip("jax.experimental.pallas")
+
+    @typed_shard_map(check_vma=False)
+    def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
+        def kernel(x_ref, out_ref):
+            out_ref[...] = x_ref[...] * 2
+
+        return pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+    (note, *_) = explain(f, mesh="dp=4", a=8, b=2, grad=False).notes
+    assert note.startswith("communication inside of a Pallas kernel (test_explanations.py:")
+    assert note.endswith(" cannot be seen")
+
+
+def test_global_operations_on_one_device_need_no_note():
+    @typed_jit
+    def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "b"]:
+        return x.sum(0)
+
+    assert explain(f, mesh="dp=1", a=8, b=2, grad=False).notes == ()
+    assert explain(f, mesh="dp=2", a=8, b=2, grad=False).notes != ()
+
+
+# Gradients
+
+
+def test_a_function_that_takes_a_gradient_itself_is_not_differentiated_again_unless_asked():
+    @typed_shard_map
+    def f(w: Float32[Array, "b"], x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "b"]:
+        return jax.grad(lambda w: psum(jnp.sum(jnp.sin(x * w)), "dp"))(w)
+
+    found = explain(f, mesh="dp=4", a=8, b=2)
+    assert wire(found) == {("gradient", "dp"): 12}
+    assert found.notes == (
+        "no gradient is told of: the function takes a gradient itself (grad=True tells of the gradient of that)",
+    )
+    assert len(explain(f, mesh="dp=4", a=8, b=2, grad=True).collectives) > len(found.collectives)
+
+
+def test_why_there_is_no_gradient_is_told():
+    @typed_shard_map
+    def f(x: Int[Array, "[a/dp] b"]) -> Int[Array, "b"]:
+        return psum(x.sum(0), "dp")
+
+    assert explain(f, mesh="dp=4", a=8, b=2).notes == ("no gradient is told of: no argument is of an inexact dtype",)
+    with pytest.raises(StructureError) as caught:
+        explain(f, mesh="dp=4", a=8, b=2, grad=True)
+    assert str(caught.value) == "explain: f: grad=True, but no argument is of an inexact dtype"
+
+
+def test_integers_among_arguments_and_results_are_left_out_of_the_gradient():
+    @typed_shard_map
+    def f(x: Float32[Array, "[a/dp] b"], n: Int[Array, ""]) -> tuple[Float32[Array, "b"], Int[Array, ""]]:
+        return psum(x.sum(0), "dp") * n, n + 1
+
+    assert wire(explain(f, mesh="dp=4", a=8, b=2, grad=True)) == {("forward", "dp"): 12}
+
+
+# Memory
+
+
+def test_a_donated_argument_that_a_result_is_like_is_counted_once():
+    @typed_jit(donate_argnames=("state", "other"))
+    def step(
+        state: Float32[Array, "[a/dp] b"], other: Float32[Array, "b"], x: Float32[Array, "[c/dp] b"]
+    ) -> tuple[Float32[Array, "[a/dp] b"], Float32[Array, ""]]:
+        return state + other, jnp.sum(x)
+
+    memory = explain(step, mesh="dp=4", a=8, b=2, c=12, grad=False).memory
+    assert (memory.arguments, memory.results, memory.reused) == (16 + 8 + 24, 16 + 4, 16)
+    assert memory.peak == 48 + 20 - 16
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    "mesh, text",
+    [
+        ("dp", "'dp'"),
+        ("dp=x", "'dp=x'"),
+        ("", "''"),
+        ({}, "{}"),
+        ({"dp": 0}, "{'dp': 0}"),
+        (3, "3"),
+    ],
+)
+def test_what_is_no_mesh_is_refused(mesh, text):
+    with pytest.raises(MeshAxisError) as caught:
+        explain(total, mesh=mesh, a=8, b=2)
+    assert str(caught.value) == (
+        f"explain: mesh= is {text}\n\n"
+        'Hint: a mesh is a jax.sharding.Mesh or AbstractMesh, a dict of sizes, or a text as in "dp=4,tp=2"'
+    )
+
+
+def test_without_any_mesh_it_is_said_how_to_give_one():
+    with pytest.raises(MeshAxisError) as caught:
+        explain(total, a=8, b=2)
+    assert str(caught.value).splitlines()[-1] == (
+        'Hint: pass mesh=, as in mesh={"dp": 4, "tp": 2}; it needs no devices'
+    )
+
+
+def test_an_empty_mesh_or_list_is_refused():
+    with pytest.raises(MeshAxisError, match=r"^explain: the mesh has no axes$"):
+        explain(total, mesh=Mesh(np.empty((), object), ()), a=8, b=2)
+    with pytest.raises(MeshAxisError, match=r"^explain: mesh= is empty$"):
+        explain(total, mesh=[], a=8, b=2)
+
+
+def test_a_size_that_does_not_divide_is_refused():
+    with pytest.raises(ShapeError) as caught:
+        explain(total, *shapes((6, 2)), mesh="dp=4")
+    assert (
+        str(caught.value).splitlines()[0] == "total: argument 'x' has a=6, which does not divide over 'dp' (4 shards)"
+    )
+
+
+def test_a_plain_function_is_refused():
+    with pytest.raises(StructureError, match=r"^explain: wants a function made by typed_shard_map, typed_jit or typed"):
+        explain(lambda x: x, mesh="dp=4")
+
+
+def test_an_error_of_the_body_is_the_functions_own():
+    @typed_shard_map
+    def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "b"]:
+        return x
+
+    with pytest.raises(ShapeError, match=r"^f: return value "):
+        explain(f, mesh="dp=4", a=8, b=2)
