@@ -132,7 +132,7 @@ def compared_text(rows: Sequence[Explained | Failed]) -> str:
         lines += table(columns, [comparison_row(row, columns) for row in rows], set(range(1, len(columns))))
     lines += _failures(rows)
     notes = dict.fromkeys(note for row in found for note in row.notes)
-    return "\n".join([*lines, *([""] if notes else []), *(f"note: {note}" for note in notes)])
+    return "\n".join([*lines, *([""] if notes else []), *(f"note: {note}" for note in notes)]).lstrip("\n")
 
 
 def _sizes(found: Explained) -> str:

@@ -51,7 +51,7 @@ def read_bandwidth(verb: str, given: Any, mesh: tuple[tuple[str, int], ...]) -> 
     if unknown:
         known = mesh_text(mesh)
         raise MeshAxisError(
-            f"{verb}: bandwidth= names mesh axis '{unknown[0]}', which the mesh ({known}) does not have"
+            f"{verb}: a bandwidth is given for mesh axis '{unknown[0]}', which the mesh ({known}) does not have"
         )
     return {str(axis): _read(verb, axis, value) for axis, value in given.items()}
 

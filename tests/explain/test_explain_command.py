@@ -1,0 +1,117 @@
+"""``python -m typedshmap explain``."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from typedshmap.__main__ import main
+
+MODULE = """
+from typedshmap import Array, Float32, psum, typed, typed_shard_map
+
+
+@typed_shard_map
+def total(x: Float32[Array, "[batch/dp] model"]) -> Float32[Array, "model"]:
+    return psum(x.sum(0), "dp")
+
+
+@typed_shard_map
+def scaled(x: Float32[Array, "[batch/dp] model"], factor: float) -> Float32[Array, "[batch/dp] model"]:
+    return x * factor
+
+
+@typed
+def helper(x: Float32[Array, "[batch/dp] model"]) -> Float32[Array, "model"]:
+    return psum(x.sum(0), "dp")
+"""
+
+
+@pytest.fixture
+def module(tmp_path):
+    path = tmp_path / "explained_program.py"
+    path.write_text(MODULE)
+    return path
+
+
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    code = main(["explain", *map(str, arguments)])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_one_function_on_one_mesh(capsys, module):
+    code, out, err = run(capsys, f"{module}:total", "--mesh", "dp=64", "--size", "batch=64 model=256", "--no-grad")
+    assert (code, err) == (0, "")
+    assert out == dedent("""\
+        total on dp=64 (64 devices): batch=64, model=256
+
+        value   global shape  spec           shard shape  bytes per device  hint
+        x       f32[64,256]   P('dp', None)  f32[1,256]              1 KiB  Float32[Array, "[batch/dp] model"]
+        return  f32[256]      P(None)        f32[256]                1 KiB  Float32[Array, "model"]
+        per device: arguments 1 KiB + results 1 KiB = 2 KiB
+
+        part     collective  over  devices     in    out  on the wire  times  where
+        forward  all-reduce  dp         64  1 KiB  1 KiB     1.97 KiB      1  explained_program.py:7 (total)
+
+        total    over  collectives     in    out  on the wire
+        forward  dp              1  1 KiB  1 KiB     1.97 KiB
+
+        """)
+
+
+def test_several_meshes_are_compared_and_one_that_fails_is_told(capsys, module):
+    code, out, _ = run(capsys, f"{module}:total", "--mesh", "dp=4", "--mesh", "dp=3", "--size", "batch=64 model=4")
+    assert code == 1
+    assert out.splitlines()[2:5] == [
+        "mesh  devices  arguments + results  forward dp  on the wire",
+        "dp=4        4                272 B        24 B         24 B",
+        "dp=3                    ShapeError",
+    ]
+
+
+def test_a_bandwidth_gives_seconds(capsys, module):
+    code, out, _ = run(
+        capsys, f"{module}:total", "--mesh", "dp=4", "--size", "batch=64 model=256", "--bandwidth", "dp=1GB/s"
+    )
+    assert code == 0 and out.rstrip().splitlines()[-1].endswith("1.54 us")
+
+
+def test_all_functions_of_a_module_are_explained_and_one_that_cannot_be_stops_no_other(capsys, module):
+    code, out, _ = run(capsys, module, "--mesh", "dp=4")
+    assert code == 1
+    assert "total on dp=4" in out and "helper" not in out
+    assert "FAIL   scaled  dp=4\n       StructureError: explain: scaled: argument 'factor' (float)" in out
+    assert run(capsys, module, "--mesh", "dp=4", "--arg", "factor=0.5")[0] == 0
+
+
+def test_a_page_is_written(capsys, module, tmp_path):
+    page = tmp_path / "page.html"
+    code, *_ = run(capsys, module, "--mesh", "dp=4", "--arg", "factor=0.5", "--html", page)
+    text = page.read_text(encoding="utf-8")
+    assert code == 0 and text.startswith("<!doctype html>")
+    assert "total on dp=4" in text and "scaled on dp=4" in text
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--mesh", "dp"], "explain: --mesh dp: 'dp' is no name and value, as in dp=4,tp=2\n"),
+        (["--mesh", "dp=4", "--size", "bach=3"], "explain: no function has a dim or an argument 'bach'; there are "),
+        (
+            ["--mesh", "dp=4", "--bandwidth", "tp=1GB/s"],
+            "explain: --bandwidth: a bandwidth is given for mesh axis 'tp', which the mesh (dp=4) does not have\n",
+        ),
+        (["--mesh", "dp=4", "--bandwidth", "dp"], "explain: --bandwidth: the bandwidth of mesh axis 'dp' is ''\n"),
+        (["--mesh", "dp=4", "--html", "/nowhere/page.html"], "explain: --html /nowhere/page.html: no such file"),
+    ],
+)
+def test_what_cannot_be_read_is_told(capsys, module, arguments, message):
+    code, _, err = run(capsys, f"{module}:total", *arguments)
+    assert code == 2 and err.startswith(message)
+
+
+def test_a_function_that_is_not_there_is_told(capsys, module):
+    code, _, err = run(capsys, f"{module}:totals", "--mesh", "dp=4")
+    assert (code, err) == (2, f"explain: {module}: has no 'totals' (did you mean 'total'?)\n")
