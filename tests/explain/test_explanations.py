@@ -285,7 +285,7 @@ def test_a_while_loop_is_counted_for_one_turn_and_that_is_said():
     (one,) = found.collectives
     assert one.is_open and one.loops == ("while",)
     assert found.notes[0] == "how often a while loop turns is not known: what is in it is counted for one turn"
-    assert found.notes[1].startswith("no gradient is told of: JAX cannot differentiate it: Reverse-mode")
+    assert found.notes[1].startswith("no gradient is told of: it cannot be differentiated: ValueError: Reverse-mode")
     assert " 12 B per turn" in str(found) and " 1 x turns " in str(found)
 
 
@@ -360,9 +360,7 @@ def test_a_function_that_takes_a_gradient_itself_is_not_differentiated_again_unl
 
     found = explain(f, mesh="dp=4", a=8, b=2)
     assert wire(found) == {("gradient", "dp"): 12}
-    assert found.notes == (
-        "no gradient is told of: the function takes a gradient itself (grad=True tells of the gradient of that)",
-    )
+    assert found.notes == ("f takes a gradient itself, and is not differentiated again (grad=True does)",)
     assert len(explain(f, mesh="dp=4", a=8, b=2, grad=True).collectives) > len(found.collectives)
 
 
@@ -375,6 +373,15 @@ def test_why_there_is_no_gradient_is_told():
     with pytest.raises(StructureError) as caught:
         explain(f, mesh="dp=4", a=8, b=2, grad=True)
     assert str(caught.value) == "explain: f: grad=True, but no argument is of an inexact dtype"
+
+
+def test_what_has_no_gradient_is_refused_where_one_is_asked_for():
+    @typed_shard_map
+    def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "b"]:
+        return lax.while_loop(lambda total: jnp.max(total) < 9, lambda total: 2 * total, psum(x.sum(0), "dp"))
+
+    with pytest.raises(StructureError, match=r"^explain: f: grad=True, but it cannot be differentiated: ValueError: "):
+        explain(f, mesh="dp=4", a=8, b=2, grad=True)
 
 
 def test_integers_among_arguments_and_results_are_left_out_of_the_gradient():

@@ -85,19 +85,15 @@ class _Gradient:
 def _gradient(call: Call, results: Any, found: Found, ends: Sequence[Value], grad: bool | None) -> _Gradient:
     if grad is False:
         return _Gradient()
-    reason = _no_gradient(call, results) or (_own_gradient(found) if grad is None else None)
-    if reason is None:
-        try:
-            program = call.trace_gradient(results)
-        except TypedShmapError:
-            raise
-        except (TypeError, ValueError, NotImplementedError) as error:  # JAX's own, of what has no transpose
-            reason = f"JAX cannot differentiate it: {str(error).splitlines()[0]}"
-        else:
-            return _added(program, call, results, found, ends)
+    if grad is None and found.is_transposed:
+        note = f"{call.typed.name} takes a gradient itself, and is not differentiated again (grad=True does)"
+        return _Gradient((), (note,))
+    program = _no_gradient(call, results) or _traced_gradient(call, results, grad)
+    if not isinstance(program, str):
+        return _added(program, call, results, found, ends)
     if grad:
-        raise StructureError(f"explain: {call.typed.name}: grad=True, but {reason}")
-    return _Gradient((), (f"no gradient is told of: {reason}",))
+        raise StructureError(f"explain: {call.typed.name}: grad=True, but {program}")
+    return _Gradient((), (f"no gradient is told of: {program}",))
 
 
 def _no_gradient(call: Call, results: Any) -> str | None:
@@ -108,9 +104,14 @@ def _no_gradient(call: Call, results: Any) -> str | None:
     return None
 
 
-def _own_gradient(found: Found) -> str | None:
-    is_own = found.is_transposed
-    return "the function takes a gradient itself (grad=True tells of the gradient of that)" if is_own else None
+def _traced_gradient(call: Call, results: Any, grad: bool | None) -> Any:
+    """The program with the gradient, or why there is none: of many kinds, as loops and kernels have no transpose."""
+    try:
+        return call.trace_gradient(results)
+    except Exception as error:
+        if grad and isinstance(error, TypedShmapError):
+            raise
+        return f"it cannot be differentiated: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _added(program: Any, call: Call, results: Any, found: Found, ends: Sequence[Value]) -> _Gradient:
