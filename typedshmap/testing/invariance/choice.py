@@ -26,6 +26,9 @@ _CURE = (
 )
 
 
+_EXAMPLE = '{"dp": 4, "tp": 2}'
+
+
 @dataclass(frozen=True)
 class Axes:
     """The mesh axes that a function knows.
@@ -58,20 +61,11 @@ class Axes:
 
 
 def axes_of(function: Decorated, typed: Typed, mesh: _jax.AnyMesh | None) -> Axes:
-    """The axes of a function's mesh; those in its hints, where no mesh is known.
-
-    Raises:
-      MeshAxisError: where neither knows any.
-    """
+    """The axes of a function's mesh; those in its hints, where no mesh is known."""
     if mesh is not None:
         types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
         return Axes(dict(mesh.shape), types, _devices(mesh))
     names = _named(function, typed)
-    if not names:
-        raise MeshAxisError(
-            f"assert_mesh_invariant: {typed.name}: no mesh axis is known, by a mesh or by its hints\n\n"
-            "Hint: pass meshes=, or call it under jax.set_mesh(mesh)"
-        )
     return Axes(dict.fromkeys(names, 1), dict.fromkeys(names, AxisType.Auto), jax.local_devices())
 
 
@@ -98,18 +92,27 @@ def _in_order(layout: Layout) -> list[str]:
     return [*split, *sorted(layout.axes - set(split))]
 
 
-def default_meshes(axes: Axes) -> list[Mesh]:
+def default_meshes(axes: Axes, name: str) -> list[Mesh]:
     """One device, every axis alone, all axes together, and their sizes permuted.
 
     An axis of the function's own mesh has its own size, where there are devices for it. If that leaves an axis that
     is never longer than 2, it is tried at 4, too: on 2 shards, left is right.
 
+    Args:
+      axes: the axes.
+      name: the function's name.
+
     Raises:
-      MeshAxisError: where there is one device only.
+      MeshAxisError: where there are no axes, or one device only.
     """
+    if not axes.sizes:
+        raise MeshAxisError(
+            f"assert_mesh_invariant: {name}: no mesh axis is known, neither by a mesh nor by its hints\n\n"
+            "Hint: pass meshes=, or call it under jax.set_mesh(mesh)"
+        )
     if len(axes.devices) < 2:
         raise MeshAxisError(
-            f"assert_mesh_invariant: there is one device, and meshes are compared\n\nHint: {_CURE}; or pass meshes="
+            f"assert_mesh_invariant: {name}: there is one device only, and meshes are compared\n\nHint: {_CURE}"
         )
     together = _together(axes)
     alone = {name: _alone(name, axes, together) for name in axes.sizes}
@@ -162,44 +165,45 @@ def distinct(meshes: Iterable[Mesh]) -> list[Mesh]:
     return list(dict.fromkeys(meshes))
 
 
-def given_meshes(meshes: Sequence[Any], axes: Axes | None) -> list[Mesh]:
+def given_meshes(meshes: Sequence[Any], axes: Axes) -> list[Mesh]:
     """The meshes that a user gives, and before them one device.
 
     Args:
       meshes: each a Mesh, a dict of sizes, or a text like ``"dp=4,tp=2"``; axes that are not named have size 1.
-      axes: the axes that the function knows, if any.
+      axes: the axes that the function knows.
 
     Raises:
       MeshAxisError: for what is no mesh of devices.
     """
+    if isinstance(meshes, str | Mapping | Mesh) or not meshes:
+        got = shown(meshes)
+        raise MeshAxisError(f"assert_mesh_invariant: meshes= wants a list of meshes, as in [{_EXAMPLE}]; got {got}")
     sizes = [None if isinstance(mesh, Mesh) else _read(mesh) for mesh in meshes]
-    names = dict.fromkeys(name for each in sizes if each is not None for name in each)
-    known = _joined(axes, names)
+    known = _with_more(axes, [name for each in sizes if each is not None for name in each])
     made = [mesh if each is None else known.mesh(each) for mesh, each in zip(meshes, sizes, strict=True)]
-    if not made:
-        raise MeshAxisError("assert_mesh_invariant: meshes= is empty")
     return distinct([alone_on(made[0], None), *made])
 
 
-def _joined(axes: Axes | None, names: Iterable[str]) -> Axes:
-    known = axes or Axes({}, {}, jax.local_devices())
-    more = [name for name in names if name not in known.sizes]
+def _with_more(axes: Axes, names: Iterable[str]) -> Axes:
+    more = [name for name in dict.fromkeys(names) if name not in axes.sizes]
     sizes, types = dict.fromkeys(more, 1), dict.fromkeys(more, AxisType.Auto)
-    return Axes({**known.sizes, **sizes}, {**known.types, **types}, known.devices)
+    return Axes({**axes.sizes, **sizes}, {**axes.types, **types}, axes.devices)
 
 
 def _read(mesh: Any) -> dict[str, int]:
-    if isinstance(mesh, str):
-        pairs = [part.partition("=") for part in mesh.replace(" ", "").split(",") if part]
-        mesh = {name: int(size) if size.isdecimal() else size for name, _, size in pairs}
     if isinstance(mesh, AbstractMesh):
         raise MeshAxisError("assert_mesh_invariant: an AbstractMesh has no devices to run on; pass its sizes as a dict")
-    if not isinstance(mesh, Mapping) or not mesh or not all(isinstance(n, int) and n > 0 for n in mesh.values()):
-        raise MeshAxisError(
-            f"assert_mesh_invariant: meshes= holds {shown(mesh)}\n\n"
-            'Hint: a mesh is a jax.sharding.Mesh, a dict of sizes, or a text as in "dp=4,tp=2"'
-        )
-    return {str(name): size for name, size in mesh.items()}
+    pairs = _pairs(mesh) if isinstance(mesh, str) else dict(mesh) if isinstance(mesh, Mapping) else {}
+    if not pairs or not all(isinstance(size, int) and size > 0 for size in pairs.values()):
+        told = f"assert_mesh_invariant: meshes= holds {shown(mesh)}, which is no mesh"
+        raise MeshAxisError(f'{told}\n\nHint: write a jax.sharding.Mesh, {_EXAMPLE}, or a text like "dp=4,tp=2"')
+    return {str(name): size for name, size in pairs.items()}
+
+
+def _pairs(text: str) -> dict[str, int]:
+    """The sizes in ``dp=4,tp=2``; 0 for what is no size."""
+    parts = (part.partition("=") for part in text.replace(" ", "").split(",") if part)
+    return {name: int(size) if size.isdecimal() else 0 for name, _, size in parts}
 
 
 def alone_on(mesh: Mesh, axis: str | None) -> Mesh:

@@ -134,10 +134,10 @@ def _how_far(trial: Trial, first: Apart) -> str:
     entries = f"{int(first.wrong.sum())} of {first.wrong.size} entries differ" if first.wrong.size > 1 else "it differs"
     if first.allowed is None:
         return f"{entries}, and has to be equal: {_jax.dtype_name(first.there.dtype)}"
-    return f"{entries}, by up to {first.by:.3g}; {_why(trial.tolerance)} {first.allowed:.2g}"
+    return f"{entries}, by up to {first.by:.3g}; {_why(trial.tolerance, first.allowed)}"
 
 
-def _why(tolerance: Tolerance) -> str:
+def _why(tolerance: Tolerance, allowed: float) -> str:
     if tolerance.is_given:
-        return "what is allowed is"
-    return f"rounding in {_jax.dtype_name(tolerance.rounding.dtype)} explains"
+        return f"{allowed:.3g} is allowed"
+    return f"rounding in {_jax.dtype_name(tolerance.rounding.dtype)} explains {allowed:.0e}"

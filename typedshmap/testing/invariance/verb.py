@@ -169,9 +169,10 @@ def _meshes(
     asked: _Asked,
 ) -> tuple[list[Mesh], list[Mesh]]:
     """The meshes to try, one device first; and those of the default ones that the sizes do not fit."""
+    axes = axes_of(made_of, typed, own)
     if meshes is not None:
-        return given_meshes(meshes, axes_of(made_of, typed, own) if own is not None else None), []
-    one, *others = default_meshes(axes_of(made_of, typed, own))
+        return given_meshes(meshes, axes), []
+    one, *others = default_meshes(axes, typed.name)
     reasons = {mesh: _misfit(f, one, mesh, asked) for mesh in others}
     fitting = [mesh for mesh, reason in reasons.items() if reason is None]
     unfit = [reason for reason in reasons.values() if reason is not None]
