@@ -321,3 +321,23 @@ def test_sizes_that_no_draw_fits_are_told() -> None:
 
     with pytest.raises(ts.ShapeError, match=r"(?s)inputs: f: no sizes were found that fit: '2\*n\+1' is \d+, which is"):
         inputs(f, mesh=MESH)
+
+
+def test_a_size_that_no_argument_tells_is_said_and_one_below_zero() -> None:
+    @typed_shard_map
+    def f(x: Float[Array, "b"], y: Float[Array, "{x} b"]) -> Float[Array, "b"]: ...
+
+    @typed_shard_map
+    def g(k: int, y: Float[Array, "{k}-9 b"]) -> Float[Array, "b"]: ...
+
+    with pytest.raises(ts.ShapeError, match=r"'\{x\}' is Undrawn, not an integer \(Float\[Array, \"\{x\} b\"\]\)"):
+        inputs(f)
+    with pytest.raises(ts.ShapeError, match=r"'\{k\}-9' is -6, which is no size \(Float\[Array, \"\{k\}-9 b\"\]\)"):
+        inputs(g, k=3)
+    assert inputs(g, k=12)["y"].shape[0] == 3
+
+
+def test_arguments_are_a_dict_by_name() -> None:
+    for wrong in (3, {3: 4}):
+        with pytest.raises(ts.StructureError, match="inputs: arguments= wants a dict of arguments by name or path"):
+            inputs(step, mesh=MESH, arguments=wrong)  # type: ignore[arg-type]

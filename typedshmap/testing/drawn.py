@@ -22,7 +22,7 @@ from ..hints.walk import Found, Walk
 from ..placement.places import Place, place_over
 from ..placement.structs import default_dtype
 from .call import Inputs
-from .parameters import Argument, Empty
+from .parameters import Argument, Undrawn
 from .sizes import Chosen, shape_of
 from .values import Slot, bound_of, draw_value, key_of
 
@@ -35,7 +35,7 @@ class Drawn:
       verb: the function that messages name.
       function: the name of the function that they are for.
       naming: what names in its hints mean.
-      arguments: what it takes, with empty places for what is drawn.
+      arguments: what it takes, with places for what is drawn.
       statics: what ``{argument}`` in a hint may speak of.
       sizes: the size of each name.
       seed: what it was drawn from.
@@ -73,26 +73,26 @@ class Drawn:
     def _shapes(self) -> list[Any]:
         return self._filled(self._struct)
 
-    def _filled(self, array: Callable[[Empty, int], Any]) -> list[Any]:
-        """The arguments with arrays in their empty places, which are counted."""
+    def _filled(self, array: Callable[[Undrawn, int], Any]) -> list[Any]:
+        """The arguments with arrays in the places for them, which are counted."""
         at = count()
 
         def fill(leaf: Any) -> Any:
-            return array(leaf, next(at)) if isinstance(leaf, Empty) else leaf
+            return array(leaf, next(at)) if isinstance(leaf, Undrawn) else leaf
 
-        return [jax.tree_util.tree_map(fill, each.value) if each.empties else each.value for each in self.arguments]
+        return [jax.tree_util.tree_map(fill, each.value) if each.undrawn else each.value for each in self.arguments]
 
-    def _value(self, empty: Empty, at: int) -> Any:
-        shape, seed = shape_of(empty.hint, self.sizes, self.statics), (self.seed, at)
-        if empty.make is not None:
-            return empty.make(key_of(seed), shape)
-        hints = [other.hint for each in self.arguments for other in each.empties]
-        return draw_value(Slot(shape, default_dtype(empty.hint), bound_of(empty.hint, hints, self.sizes)), seed)
+    def _value(self, place: Undrawn, at: int) -> Any:
+        shape, seed = shape_of(place.hint, self.sizes, self.statics), (self.seed, at)
+        if place.make is not None:
+            return place.make(key_of(seed), shape)
+        hints = [other.hint for each in self.arguments for other in each.undrawn]
+        return draw_value(Slot(shape, default_dtype(place.hint), bound_of(place.hint, hints, self.sizes)), seed)
 
-    def _struct(self, empty: Empty, at: int) -> Any:
-        shape, make = shape_of(empty.hint, self.sizes, self.statics), empty.make
+    def _struct(self, place: Undrawn, at: int) -> Any:
+        shape, make = shape_of(place.hint, self.sizes, self.statics), place.make
         if make is None:
-            return jax.ShapeDtypeStruct(shape, default_dtype(empty.hint))
+            return jax.ShapeDtypeStruct(shape, default_dtype(place.hint))
         return jax.eval_shape(lambda key: make(key, shape), key_of((self.seed, at)))
 
     def _made(self, mesh: _jax.AnyMesh | None, values: list[Any], put: Callable[[Any, Any], Any]) -> Inputs:

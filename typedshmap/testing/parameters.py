@@ -20,7 +20,7 @@ from .definite import definite
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Empty:
+class Undrawn:
     """The place of one array that is still to be made.
 
     Attributes:
@@ -39,7 +39,7 @@ class Argument:
     Attributes:
       subject: what messages call it.
       node: what its hint says.
-      value: its value, with an `Empty` in the place of each array that is still to be made.
+      value: its value, with an `Undrawn` in the place of each array that is still to be made.
       is_keyword: whether it is passed by keyword.
     """
 
@@ -49,9 +49,9 @@ class Argument:
     is_keyword: bool = False
 
     @property
-    def empties(self) -> list[Empty]:
+    def undrawn(self) -> list[Undrawn]:
         """The arrays that are still to be made."""
-        return [leaf for leaf in jax.tree_util.tree_leaves(self.value) if isinstance(leaf, Empty)]
+        return [leaf for leaf in jax.tree_util.tree_leaves(self.value) if isinstance(leaf, Undrawn)]
 
 
 @dataclass
@@ -144,7 +144,7 @@ def _value(name: str, node: Node, given: Given) -> Any:
         value = given.values[name]
         is_maker = callable(value) and holds_arrays(node)
         if not is_maker or isinstance(sure, Leaf):
-            return Empty(sure.hint, value) if is_maker and isinstance(sure, Leaf) else value
+            return Undrawn(sure.hint, value) if is_maker and isinstance(sure, Leaf) else value
         given.problems.append(
             f"argument '{name}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
             f"makes it; pass arguments={{'{name}.field': ...}}"
@@ -155,9 +155,9 @@ def _value(name: str, node: Node, given: Given) -> Any:
 
 def _part(path: str, hint: ArrayHint, given: Given) -> Any:
     if not given.has(path):
-        return Empty(hint)
+        return Undrawn(hint)
     value = given.values[path]
-    return Empty(hint, value) if callable(value) else value
+    return Undrawn(hint, value) if callable(value) else value
 
 
 def _same(default: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from .. import _jax
 from ..decorated import decorated, owner_of
 from ..errors import StructureError
+from ..errors.phrases import shown
 from ..hints.array import ArrayHint
 from ..hints.axes import Naming
 from ..hints.binding import Typed
@@ -38,7 +39,7 @@ class Plan:
       typed: the function, with its hints.
       naming: what names in its hints mean.
       places: the meshes over which its sizes must divide.
-      arguments: its arguments, with empty places for the arrays.
+      arguments: its arguments, with places for the arrays.
       statics: what ``{argument}`` in a hint may speak of.
       given: the sizes that are fixed.
     """
@@ -54,12 +55,12 @@ class Plan:
     @cached_property
     def hints(self) -> list[ArrayHint]:
         """The hints of the arrays that are drawn."""
-        return [empty.hint for each in self.arguments for empty in each.empties]
+        return [place.hint for each in self.arguments for place in each.undrawn]
 
     @cached_property
     def wants(self) -> list[Wanted]:
         """What the dims of arguments and result want of the sizes."""
-        found = [(each.subject, empty.hint) for each in self.arguments for empty in each.empties]
+        found = [(each.subject, place.hint) for each in self.arguments for place in each.undrawn]
         result = array_hints(self.typed.result) if self.typed.result is not None else ()
         return wanted([*found, *((RETURN, hint) for hint in result)], self.places)
 
@@ -105,6 +106,8 @@ def plan(
       MeshAxisError: for an axis that a mesh does not have.
     """
     made_of = decorated(f, verb)
+    if not isinstance(arguments, Mapping | None) or not all(isinstance(name, str) for name in arguments or ()):
+        raise StructureError(f"{verb}: arguments= wants a dict of arguments by name or path, got {shown(arguments)}")
     owner = owner_of(f)
     typed = made_of.hinted.read(owner)
     naming = naming_here(made_of.naming)
@@ -151,7 +154,7 @@ def _sizes_of_given(found: Sequence[Argument], place: Place, known: Mapping[str,
     """The sizes that arrays bind which were given whole."""
     walk = Walk(place.region, known)
     for each in found:
-        if not each.empties:
+        if not each.undrawn:
             walk.visit(each.node, each.value, each.subject)
     walk.settle()
     if walk.failures:

@@ -79,8 +79,8 @@ def draw_sizes(
       ShapeError: where no sizes were found that fit.
     """
     rests, factors = _rests(hints), factors_of(hints, wants)
-    # Of sizes that are given the check of the arguments tells, by argument and mesh.
-    wants = [want for want in wants if any(name not in given for name in names_in(want.expression))]
+    # Of given sizes that do not divide the check of the arguments tells, by argument and mesh.
+    wants = [want for want in wants if _is_open(want, given, arguments)]
     misfits: list[str] = []
     for attempt in range(_TRIES):
         chosen = {**_drawn(factors, rests, given, rng, spread=4 + attempt // 50), **given}
@@ -89,6 +89,14 @@ def draw_sizes(
             return chosen
     problem = misfits[0] if misfits else "no two sizes are different"
     raise ShapeError(f"{verb}: no sizes were found that fit: {problem}\n\nHint: pass sizes, as in {_example(factors)}")
+
+
+def _is_open(want: Wanted, given: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
+    """Whether a dim's size depends on what is drawn, or has no value at all."""
+    if any(name not in given for name in names_in(want.expression)):
+        return True
+    misfit = _misfit(Wanted(want.expression, 1, want.text), dict(given), arguments)
+    return misfit is not None and not isinstance(want.expression, Number | Anything)
 
 
 def _rests(hints: Iterable[ArrayHint]) -> list[str]:
@@ -132,7 +140,9 @@ def _misfit(want: Wanted, chosen: Chosen, arguments: Mapping[str, Any]) -> str |
     except NoValue as unknown:
         (reason,) = unknown.args
         return f"{reason} ({want.text})" if isinstance(reason, str) else None
-    if size < 0 or size % want.factor:
+    if size < 0:
+        return f"'{want.expression}' is {size}, which is no size ({want.text})"
+    if size % want.factor:
         return f"'{want.expression}' is {size}, which is no multiple of {want.factor} ({want.text})"
     return None
 
