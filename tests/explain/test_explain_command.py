@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from typedshmap.__main__ import main
+
+ROOT = Path(__file__).parents[2]
 
 MODULE = """
 from typedshmap import Array, Float32, psum, typed, typed_shard_map
@@ -115,3 +120,25 @@ def test_what_cannot_be_read_is_told(capsys, module, arguments, message):
 def test_a_function_that_is_not_there_is_told(capsys, module):
     code, _, err = run(capsys, f"{module}:totals", "--mesh", "dp=4")
     assert (code, err) == (2, f"explain: {module}: has no 'totals' (did you mean 'total'?)\n")
+
+
+def commands_of_the_page() -> list[str]:
+    """The command lines in docs/explain.md."""
+    text = (ROOT / "docs" / "explain.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+
+
+@pytest.mark.parametrize("command", commands_of_the_page())
+def test_the_command_lines_of_the_documentation_work(capsys, monkeypatch, tmp_path, command):
+    monkeypatch.chdir(ROOT)
+    program, given = shlex.split(command)[:4], shlex.split(command)[4:]
+    assert program == ["python", "-m", "typedshmap", "explain"]
+    code, out, err = run(capsys, *[tmp_path / word if word.endswith(".html") else word for word in given])
+    assert (code, err) == (0, "")
+    assert "train_step" in out
+    assert [path.name for path in tmp_path.iterdir()] == (["quickstart.html"] if "--html" in given else [])
+
+
+def test_the_documentation_has_command_lines():
+    assert len(commands_of_the_page()) == 3

@@ -341,6 +341,14 @@ def test_a_kernel_that_may_communicate_is_told():
     assert note.endswith(" cannot be seen")
 
 
+def test_what_asks_how_a_global_array_lies_is_no_operation_on_it(mesh):
+    @typed_jit
+    def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
+        return check(x, "[a/dp] b")
+
+    assert explain(f, mesh=mesh, a=8, b=2, grad=False).notes == ()
+
+
 def test_global_operations_on_one_device_need_no_note():
     @typed_jit
     def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "b"]:
@@ -405,6 +413,15 @@ def test_a_donated_argument_that_a_result_is_like_is_counted_once():
     memory = explain(step, mesh="dp=4", a=8, b=2, c=12, grad=False).memory
     assert (memory.arguments, memory.results, memory.reused) == (16 + 8 + 24, 16 + 4, 16)
     assert memory.peak == 48 + 20 - 16
+
+
+def test_donation_is_seen_beside_other_operations():
+    @typed_jit(donate_argnums=0)
+    def step(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
+        return 2 * x
+
+    explicit = AbstractMesh((4,), ("dp",), axis_types=(AxisType.Explicit,))
+    assert explain(step, mesh=explicit, a=8, b=2, grad=False).memory.reused == 16
 
 
 # What is wrong

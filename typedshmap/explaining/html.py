@@ -12,6 +12,7 @@ from .tables import (
     VALUE_COLUMNS,
     Row,
     collective_rows,
+    compared_heading,
     comparison_columns,
     comparison_row,
     heading,
@@ -42,14 +43,39 @@ def compared_html(rows: Sequence[Explained | Failed]) -> str:
     columns = comparison_columns(found)
     errors = [f"<pre>{escape(str(row.error))}</pre>" for row in rows if isinstance(row, Failed)]
     notes = notes_html(dict.fromkeys(note for row in found for note in row.notes))
-    return "\n".join([html_table(columns, [comparison_row(row, columns) for row in rows]), *errors, notes])
+    head = f"<h3>{escape(compared_heading(found[0]))}</h3>" if found else ""
+    return "\n".join([head, html_table(columns, [comparison_row(row, columns) for row in rows]), *errors, notes])
+
+
+_NUMBERS = frozenset(
+    [
+        "bytes per device",
+        "devices",
+        "in",
+        "out",
+        "on the wire",
+        "times",
+        "collectives",
+        "seconds",
+        "arguments + results",
+    ]
+)
 
 
 def html_table(columns: Row, rows: Iterable[Row]) -> str:
-    """A table with its headings."""
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in columns)
-    body = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+    """A table with its headings; numbers stand to the right."""
+    styles = [' style="text-align:right"' if _is_number(column) else "" for column in columns]
+
+    def line(row: Row, tag: str) -> str:
+        cells = (f"<{tag}{style}>{escape(cell)}</{tag}>" for cell, style in zip(row, styles, strict=True))
+        return f"<tr>{''.join(cells)}</tr>"
+
+    body = "\n".join(line(row, "td") for row in rows)
+    return f"<table><thead>{line(columns, 'th')}</thead><tbody>\n{body}\n</tbody></table>"
+
+
+def _is_number(column: str) -> bool:
+    return column in _NUMBERS or column.startswith(("forward ", "gradient "))
 
 
 def notes_html(notes: Iterable[str]) -> str:

@@ -28,7 +28,17 @@ _OPAQUE = {
 }
 # They make arrays of the same everywhere, or only say something of one.
 _FREE = frozenset(
-    ["broadcast_in_dim", "iota", "convert_element_type", "reshape", "squeeze", "copy", "copy_p", "mesh_cast", CLAIM]
+    [
+        "broadcast_in_dim",
+        "iota",
+        "convert_element_type",
+        "reshape",
+        "squeeze",
+        "copy",
+        "mesh_cast",
+        "ask_sharding",
+        CLAIM,
+    ]
 )
 
 

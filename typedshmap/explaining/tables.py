@@ -30,9 +30,8 @@ def explained_text(found: Explained) -> str:
 
 def heading(found: Explained) -> str:
     """``train_step on dp=4, tp=2 (8 devices): batch=32, seq=64``"""
-    sizes = ", ".join(f"{name}={size}" for name, size in found.sizes.items())
     devices = f"{found.devices:,} device{'s' if found.devices != 1 else ''}"
-    return f"{found.function} on {mesh_text(found.mesh)} ({devices})" + (f": {sizes}" if sizes else "")
+    return f"{found.function} on {mesh_text(found.mesh)} ({devices})" + (f": {_sizes(found)}" if found.sizes else "")
 
 
 VALUE_COLUMNS = ("value", "global shape", "spec", "shard shape", "bytes per device", "hint")
@@ -128,11 +127,16 @@ def compared_text(rows: Sequence[Explained | Failed]) -> str:
     lines: list[str] = []
     if found:
         columns = comparison_columns(found)
-        lines += [f"{found[0].function}: {_sizes(found[0])}", ""]
+        lines += [compared_heading(found[0]), ""]
         lines += table(columns, [comparison_row(row, columns) for row in rows], set(range(1, len(columns))))
     lines += _failures(rows)
     notes = dict.fromkeys(note for row in found for note in row.notes)
     return "\n".join([*lines, *([""] if notes else []), *(f"note: {note}" for note in notes)]).lstrip("\n")
+
+
+def compared_heading(found: Explained) -> str:
+    """``train_step: batch=32, seq=64``"""
+    return f"{found.function}: {_sizes(found)}" if found.sizes else found.function
 
 
 def _sizes(found: Explained) -> str:

@@ -68,11 +68,9 @@ def _likeness(one: Value) -> tuple[str, tuple[int, ...], int]:
 
 
 def donated_operands(program: Any) -> list[int]:
-    """Which operands of a program are donated to the call that it is."""
+    """Which operands of a program are donated to a call in it."""
     jaxpr = _jax.open_program(program)
-    if len(jaxpr.eqns) != 1:
-        return []
-    (eqn,) = jaxpr.eqns
-    flags = eqn.params.get("donated_invars", ())
     at = {var: place for place, var in enumerate(jaxpr.invars)}
-    return [at[var] for var, flag in zip(eqn.invars, flags, strict=False) if flag and not _jax.is_literal(var)]
+    calls = [zip(eqn.invars, eqn.params.get("donated_invars", ()), strict=False) for eqn in jaxpr.eqns]
+    given = [var for call in calls for var, is_donated in call if is_donated and not _jax.is_literal(var)]
+    return [at[var] for var in given if var in at]
