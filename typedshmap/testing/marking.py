@@ -124,10 +124,8 @@ def _marked(module: ModuleType) -> Iterator[Place]:
 
 def _may_be_marked(value: Any) -> bool:
     """Whether a value is a function, or wraps one; of other objects nothing is asked, which may do anything."""
-    if isinstance(value, FunctionType):
-        return True
     try:
-        return "__wrapped__" in vars(value)
+        return isinstance(value, FunctionType) or "__wrapped__" in vars(value)
     except Exception:  # no attributes of its own, or a stand-in for something that is not there yet
         return False
 
