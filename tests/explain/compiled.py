@@ -14,6 +14,8 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from typedshmap.explaining import Explanation
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 from collectives import GROUPS, group_size
@@ -27,7 +29,20 @@ OPERATIONS = (
     "collective-broadcast",
     "ragged-all-to-all",
 )
-_BYTES = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s32": 4, "u32": 4, "f32": 4, "f64": 8}
+_BYTES = {
+    "pred": 1,
+    "s8": 1,
+    "u8": 1,
+    "s16": 2,
+    "u16": 2,
+    "f16": 2,
+    "bf16": 2,
+    "s32": 4,
+    "u32": 4,
+    "f32": 4,
+    "f64": 8,
+    "c64": 8,
+}
 _HEAD = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(
     r"^\s+(?:ROOT )?%(?P<name>[\w.\-]+) = (?P<type>\(.*?\)|\S+) (?P<operation>[a-z][\w\-]*)\((?P<rest>.*)$"
@@ -80,6 +95,15 @@ def sent_by(text: str, devices: int) -> Counter[Sent]:
     found: Counter[Sent] = Counter()
     _count(entry, 1, computations, devices, found)
     return found
+
+
+def told(found: Explanation) -> Counter[Sent]:
+    """What ``explain`` told, as what is read out of XLA's text."""
+    counted: Counter[Sent] = Counter()
+    for one in found.collectives:
+        group = 0 if one.operation == "collective-permute" else one.group
+        counted[Sent(one.operation, group, one.bytes_in, one.bytes_out)] += one.times
+    return counted
 
 
 def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from compiled import Sent, sent_by
+from compiled import Sent, sent_by, told
 from jax import lax
 
 from typedshmap import Array, Float32, all_gather, einsum, psum, reshard, typed_jit, typed_shard_map
@@ -19,15 +19,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import quickstart
 
 SMALL = {"vocab": 16, "model": 8, "seq": 4, "heads": 2, "head": 4, "ff": 24, "layers": 3, "batch": 12}
-
-
-def told(found: Explanation) -> Counter[Sent]:
-    """What was told, as what is read out of XLA's text."""
-    counted: Counter[Sent] = Counter()
-    for one in found.collectives:
-        group = 0 if one.operation == "collective-permute" else one.group
-        counted[Sent(one.operation, group, one.bytes_in, one.bytes_out)] += one.times
-    return counted
 
 
 def compiled(f, mesh, args) -> Counter[Sent]:
