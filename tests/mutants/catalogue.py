@@ -31,6 +31,11 @@ def said(mutant: Mutant, check_vma: bool) -> str:
     return first_lines()[label(mutant, check_vma)]
 
 
+def without_numbers(message: str) -> str:
+    """A whole message without numbers that were computed."""
+    return re.sub(r"-?\d+\.\d+|\d+e-\d+|(?<= at )\[[\d,]+\]", "…", message)
+
+
 def told(line: str) -> str:
-    """A first line without the numbers that were computed, and the place of the largest: they may differ in rounding."""
+    """A first line without computed numbers and the place of the largest, which may differ in rounding."""
     return re.sub(r"(?<= )-?[\d.]+(e-?\d+)?([+-][\d.]+(e-?\d+)?j)?(?= on )|(?<= at )\[[\d,]+\]", "…", line)

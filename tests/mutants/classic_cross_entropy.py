@@ -9,6 +9,7 @@ Logits = Float32[Array, "[batch/dp] [vocab/tp]"]
 Labels = Int32[Array, "[batch/dp]"]
 Rows = Float32[Array, "[batch/dp]"]
 Number = Float32[Array, ""]
+Owed = Float32[Array, "[batch/dp] +tp"]
 
 
 def first_id(logits: Array) -> Array:
@@ -23,7 +24,7 @@ def normaliser(logits: Logits) -> Rows:
 
 
 @typed
-def taken(logits: Logits, labels: Labels) -> Float32[Array, "[batch/dp] +tp"]:
+def taken(logits: Logits, labels: Labels) -> Owed:
     """The label's logit on the shard that has it, zero on the others."""
     here = labels - first_id(logits)
     is_here = (here >= 0) & (here < logits.shape[-1])

@@ -1,4 +1,4 @@
-"""Mixture of experts: tokens go to the shard of their expert and come back, within a capacity for all shards together."""
+"""Mixture of experts: tokens go to their expert's shard and back, within one capacity for all shards together."""
 
 import jax
 import jax.numpy as jnp

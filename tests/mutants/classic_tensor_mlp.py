@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 
-from typedshmap import Array, Float32, all_gather, einsum, reduce, size, typed, typed_shard_map
+from typedshmap import Array, Float32, all_gather, einsum, psum, reduce, size, typed, typed_shard_map
 
 
 @jax.tree_util.register_dataclass
@@ -67,4 +67,4 @@ def by_hand(w: Mlp, x: Stream, y: Stream) -> tuple[Loss, Mlp]:
     value, gradients = jax.value_and_grad(share)(w)
     gradients = jax.lax.psum(gradients, "dp")
     gradients = replace(gradients, down_bias=jax.lax.psum(gradients.down_bias, "tp"))
-    return jax.lax.psum(value, ("dp", "tp")), gradients
+    return psum(value, ("dp", "tp")), gradients

@@ -1,6 +1,6 @@
 """Print the table of mutants for the documentation; with ``--first-lines``, try them all and write down what is said.
 
-    python tests/mutants/table.py
+PYTHONPATH=. python tests/mutants/table.py
 """
 
 import os
@@ -10,6 +10,7 @@ from itertools import groupby
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
+import jax
 from catalogue import FIRST_LINES, MUTANTS, label, said, told
 from trying import first_line, found_wrong
 from wrong import Mutant
@@ -45,5 +46,6 @@ def written_down() -> list[str]:
 
 if __name__ == "__main__":
     if "--first-lines" in sys.argv:
+        jax.config.update("jax_disable_most_optimizations", True)  # as in the tests
         FIRST_LINES.write_text("\n".join(written_down()) + "\n")
     print(table())

@@ -2,13 +2,65 @@
 
 import re
 from itertools import groupby
+from textwrap import dedent
 
 import pytest
-from catalogue import MUTANTS, said, told
-from trying import found_wrong, first_line
+from catalogue import MUTANTS, said, told, without_numbers
+from trying import first_line, found_wrong
 from wrong import Mutant
 
 from typedshmap import TypedShmapError
+
+# Some whole ones, of a mutant and its setting of check_vma.
+MESSAGES = {
+    ("T1", False): """
+        mlp: return value varies over 'tp', which its annotation does not mention
+
+            return: Float32[Array, "[batch/dp] model"]
+            got f32[4,12]{V:(dp,tp)} per shard
+
+        Mesh: dp=2, tp=2
+        At: classic_tensor_mlp.py:40 (forward)
+        Hint: sum it over 'tp' (psum), write '+tp' if the sum is still owed, or '~tp' if the shards may differ
+    """,
+    ("F5", True): """
+        spectrum: return[2] is split over 'p', 'q' in dim 0, but its annotation says split over 'q', 'p'
+
+            return[2]: Float32[Array, "[rows*columns/q,p]"]
+                                       ^^^^^^^^^^^^^^^^^^
+            got f32[96]{V:(p,q)} per shard
+
+        Mesh: p=2, q=2
+        At: classic_fourier.py:42 (spectrum)
+        Hint: write what the value is; reshard(x, ...) changes it
+    """,
+    ("T17", True): """
+        by_hand: return[0] depends on the mesh: it is … on tp=2, but … on one device
+
+            it differs, by up to …; rounding in float32 explains …
+            it is 2 times what it is on one device, and the size of 'tp' is 2
+            'tp' alone makes the difference
+            differs on tp=2; tp=2, dp=2
+            agrees on dp=2
+            wrong, too: return[1].up, return[1].up_bias, return[1].down, return[1].down_bias
+
+        Sizes: model=8, ff=12, batch=6
+        Again: seed=0
+        Hint: is a sum over 'tp' taken once too often, or does every shard count what all of them hold?
+    """,
+    ("A1", True): """
+        attention: return value depends on the mesh: at … it is … on sp=3, but … on one device
+
+            240 of 720 entries differ, by up to …; rounding in float32 explains …
+            along 'sp' only shard 1 of 3 is wrong
+            'sp' alone makes the difference
+            differs on sp=3; dp=2, sp=3
+            agrees on dp=2
+
+        Sizes: batch=8, seq=15, head=6
+        Again: seed=0
+    """,
+}
 
 CASES = [pytest.param(m, v, id=f"{m.id}-{'checked' if v else 'unchecked'}") for m in MUTANTS for v in m.check_vma]
 FOUND_BY = {"types": TypedShmapError, "mesh": AssertionError, "JAX": Exception}
@@ -19,6 +71,8 @@ def test_a_mutant_is_found_and_told(mutant: Mutant, check_vma: bool) -> None:
     error = found_wrong(mutant, check_vma)
     assert isinstance(error, FOUND_BY[mutant.found_by]), f"not found: {mutant}" if error is None else error
     assert told(first_line(error)) == said(mutant, check_vma)
+    if (whole := MESSAGES.get((mutant.id, check_vma))) is not None:
+        assert without_numbers(str(error)) == dedent(whole).strip()
     if mutant.found_by == "JAX":
         assert any(note.startswith("typedshmap: in ") for note in error.__notes__)
 

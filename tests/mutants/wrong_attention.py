@@ -16,7 +16,8 @@ RING = (
     ),
     Mutant(
         "A3", "wrong axis", "keys go round the batch's axis", ATTENTION,
-        'k = ppermute(k, "[b/dp] [s/sp] d", shift=1, axis="sp")', 'k = ppermute(k, "[b/dp] [s/sp] d", shift=1, axis="dp")',
+        'k = ppermute(k, "[b/dp] [s/sp] d", shift=1, axis="sp")',
+        'k = ppermute(k, "[b/dp] [s/sp] d", shift=1, axis="dp")',
         "mesh",
     ),
     Mutant(
@@ -61,7 +62,8 @@ MIXTURE = (
     ),
     Mutant(
         "E2", "running total", "a shard's own tokens counted among the earlier ones", EXPERTS,
-        'jnp.arange(len(counts)) < jax.lax.axis_index("ep")', 'jnp.arange(len(counts)) <= jax.lax.axis_index("ep")', "mesh",
+        'jnp.arange(len(counts)) < jax.lax.axis_index("ep")', 'jnp.arange(len(counts)) <= jax.lax.axis_index("ep")',
+        "mesh",
     ),
     Mutant(
         "E3", "local size", "the capacity from the shard's tokens", EXPERTS,
@@ -69,7 +71,8 @@ MIXTURE = (
     ),
     Mutant(
         "E4", "mean of products", "the balance of every shard, averaged", EXPERTS,
-        'share, gate = jax.lax.pmean((chosen.mean(0), gates.mean(0)), "ep")\n    return size("experts") * jnp.sum(share * gate)',
+        'share, gate = jax.lax.pmean((chosen.mean(0), gates.mean(0)), "ep")\n'
+        '    return size("experts") * jnp.sum(share * gate)',
         'return size("experts") * jax.lax.pmean(jnp.sum(chosen.mean(0) * gates.mean(0)), "ep")', "mesh",
     ),
     Mutant(
@@ -84,12 +87,14 @@ MIXTURE = (
     Mutant(
         "E7", "wrong shard", "tokens come back from another expert's shard", EXPERTS,
         'back = all_to_all(done, "[e/ep] c m -> e [c/ep] m")',
-        'import typedshmap\n    back = all_to_all(typedshmap.ppermute(done, "[e/ep] c m", shift=1), "[e/ep] c m -> e [c/ep] m")',
+        "from typedshmap import ppermute\n"
+        '    back = all_to_all(ppermute(done, "[e/ep] c m", shift=1), "[e/ep] c m -> e [c/ep] m")',
         "mesh",
     ),
     Mutant(
         "E8", "wrong way", "tokens come back as they went, experts split again", EXPERTS,
-        'back = all_to_all(done, "[e/ep] c m -> e [c/ep] m")', 'back = all_to_all(done, "e [c/ep] m -> [e/ep] c m")', "types", BOTH,
+        'back = all_to_all(done, "[e/ep] c m -> e [c/ep] m")', 'back = all_to_all(done, "e [c/ep] m -> [e/ep] c m")',
+        "types", BOTH,
     ),
     Mutant(
         "E9", "wrong way", "tokens not sent back", EXPERTS,
@@ -115,7 +120,8 @@ CROSS_ENTROPY = (
     ),
     Mutant(
         "X2", "local maximum", "the shards subtract maxima of their own", LOSS,
-        'jax.lax.pmax(jax.lax.stop_gradient(logits).max(-1), "tp")', "jax.lax.stop_gradient(logits).max(-1)", "types", BOTH,
+        'jax.lax.pmax(jax.lax.stop_gradient(logits).max(-1), "tp")', "jax.lax.stop_gradient(logits).max(-1)", "types",
+        BOTH,
     ),
     Mutant(
         "X3", "missing offset", "labels looked up as if every shard began with id 0", LOSS,
@@ -127,7 +133,8 @@ CROSS_ENTROPY = (
     ),
     Mutant(
         "X5", "local argmax", "the best of the shard's columns, numbered from the shard's start", LOSS,
-        "at = logits.max(-1), jnp.argmax(logits, -1) + first_id(logits)", "at = logits.max(-1), jnp.argmax(logits, -1)", "mesh",
+        "at = logits.max(-1), jnp.argmax(logits, -1) + first_id(logits)", "at = logits.max(-1), jnp.argmax(logits, -1)",
+        "mesh",
     ),
     Mutant(
         "X6", "local argmax", "the best id of every shard competes, whatever its logit", LOSS,
@@ -151,7 +158,8 @@ CROSS_ENTROPY = (
     ),
     Mutant(
         "X11", "local size", "smoothed by the shard's vocabulary", LOSS,
-        'jax.lax.psum(logits.sum(-1), "tp") / size("vocab")', 'jax.lax.psum(logits.sum(-1), "tp") / logits.shape[-1]', "mesh",
+        'jax.lax.psum(logits.sum(-1), "tp") / size("vocab")', 'jax.lax.psum(logits.sum(-1), "tp") / logits.shape[-1]',
+        "mesh",
     ),
     Mutant(
         "X12", "mean of ratios", "the shards' weighted means, averaged", LOSS,
@@ -160,7 +168,8 @@ CROSS_ENTROPY = (
     ),
     Mutant(
         "X13", "K27", "a loss that is the same on every shard of tp summed over tp", LOSS,
-        'jax.lax.psum((loss * weights).sum(), "dp") /', 'jax.lax.psum(jax.lax.psum((loss * weights).sum(), "dp"), "tp") /', "mesh", BOTH,
+        'jax.lax.psum((loss * weights).sum(), "dp") /',
+        'jax.lax.psum(jax.lax.psum((loss * weights).sum(), "dp"), "tp") /', "mesh", BOTH,
     ),
     Mutant(
         "X14", "sum for mean", "an accuracy of several times the truth", LOSS,
@@ -168,14 +177,17 @@ CROSS_ENTROPY = (
     ),
     Mutant(
         "X15", "missing offset", "a gradient written by hand that counts ids from the shard's start", TOKEN_LOSSES,
-        "ids = first_id(logits) + jnp.arange(logits.shape[-1])", "ids = jnp.arange(logits.shape[-1])", "mesh", grad=True,
+        "ids = first_id(logits) + jnp.arange(logits.shape[-1])", "ids = jnp.arange(logits.shape[-1])", "mesh",
+        grad=True,
     ),
     Mutant(
         "X16", "local normaliser", "a gradient written by hand with the shard's softmax", TOKEN_LOSSES,
-        "chances = jnp.exp(logits - normaliser(logits)[:, None])", "chances = jax.nn.softmax(logits)", "mesh", grad=True,
+        "chances = jnp.exp(logits - normaliser(logits)[:, None])", "chances = jax.nn.softmax(logits)", "mesh",
+        grad=True,
     ),
     Mutant(
-        "X17", "unchecked", "a gradient written by hand under check_vma=False, which JAX divides by the size of tp", TOKEN_LOSSES,
+        "X17", "unchecked", "a gradient written by hand under check_vma=False, which JAX divides by the size of tp",
+        TOKEN_LOSSES,
         "@typed_shard_map\ndef token_losses", "@typed_shard_map(check_vma=False)\ndef token_losses", "mesh", grad=True,
     ),
 )  # fmt: skip

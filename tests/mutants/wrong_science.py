@@ -59,7 +59,8 @@ STENCIL = (
     ),
     Mutant(
         "H3", "boundary", "the last shard is handled like the others", HEAT,
-        "is_end = mine == (0 if by == 1 else count - 1)", "is_end = mine == (0 if by == 1 or count == 1 else count)", "mesh",
+        "is_end = mine == (0 if by == 1 else count - 1)", "is_end = mine == (0 if by == 1 or count == 1 else count)",
+        "mesh",
     ),
     Mutant(
         "H4", "boundary", "every shard is handled like one at the end of the plate", HEAT,
@@ -103,7 +104,8 @@ STENCIL = (
 TRANSFORM = (
     Mutant(
         "F1", "missing offset", "twiddles by the shard's own column", FOURIER,
-        'column = jax.lax.axis_index(("p", "q")) * columns + jnp.arange(columns)', "column = jnp.arange(columns)", "mesh",
+        'column = jax.lax.axis_index(("p", "q")) * columns + jnp.arange(columns)', "column = jnp.arange(columns)",
+        "mesh",
     ),
     Mutant(
         "F2", "K17", "the shard's number with the axes in the other order", FOURIER,
@@ -115,7 +117,8 @@ TRANSFORM = (
     ),
     Mutant(
         "F4", "K17", "transposed with the axes in the other order, by jax.lax", FOURIER,
-        'all_to_all(short, "k [c/p,q] -> [k/p,q] c")', 'jax.lax.all_to_all(short, ("q", "p"), 0, 1, tiled=True)', "mesh", BOTH,
+        'all_to_all(short, "k [c/p,q] -> [k/p,q] c")', 'jax.lax.all_to_all(short, ("q", "p"), 0, 1, tiled=True)',
+        "mesh", BOTH,
     ),
     Mutant(
         "F5", "K17", "the result is said to lie in the other order", FOURIER,
@@ -127,7 +130,8 @@ TRANSFORM = (
     ),
     Mutant(
         "F7", "local transform", "transformed along the sharded dim before the transpose", FOURIER,
-        "short = jnp.fft.fft(x, axis=0)", "short = jnp.fft.fft(jnp.fft.ifft(jnp.fft.fft(x, axis=1).real, axis=1), axis=0)", "mesh",
+        "short = jnp.fft.fft(x, axis=0)",
+        "short = jnp.fft.fft(jnp.fft.ifft(jnp.fft.fft(x, axis=1).real, axis=1), axis=0)", "mesh",
     ),
     Mutant(
         "F8", "local size", "twiddles by the length of the shard", FOURIER,

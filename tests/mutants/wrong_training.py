@@ -39,7 +39,8 @@ DATA_PARALLEL = (
     Mutant(
         "D8", "K7", "gradients that JAX has summed are summed again", STEP,
         "value, gradients = jax.value_and_grad(loss)(weights)\n    return",
-        'value, gradients = jax.value_and_grad(loss)(weights)\n    gradients = jax.lax.psum(gradients, "dp")\n    return',
+        "value, gradients = jax.value_and_grad(loss)(weights)\n"
+        '    gradients = jax.lax.psum(gradients, "dp")\n    return',
         "mesh",
     ),
     Mutant(
@@ -90,7 +91,7 @@ TENSOR_PARALLEL = (
     ),
     Mutant(
         "T5", "K7", "psum of a sum by the operation", FORWARD,
-        "return x + y\n", 'import typedshmap\n    return x + typedshmap.psum(y, "tp")\n', "types",
+        "return x + y\n", 'return x + psum(y, "tp")\n', "types",
     ),
     Mutant(
         "T6", "inside the sum", "a bias added on every shard before the psum", FORWARD,
@@ -121,7 +122,8 @@ TENSOR_PARALLEL = (
     ),
     Mutant(
         "T12", "gathered wrongly", "gathered along the wrong dim", AT_REST,
-        'jax.lax.all_gather(down, "dp", tiled=True)', 'jax.lax.all_gather(down, "dp", axis=1, tiled=True)', "types", BOTH,
+        'jax.lax.all_gather(down, "dp", tiled=True)', 'jax.lax.all_gather(down, "dp", axis=1, tiled=True)', "types",
+        BOTH,
     ),
     Mutant(
         "T13", "K17", "gathered over the major axis first", AT_REST,
@@ -138,7 +140,8 @@ TENSOR_PARALLEL = (
     Mutant(
         "T16", "K7", "gradients of sharded weights summed over the axis that shards them", GRADIENTS,
         "return jax.value_and_grad(loss)(w)\n",
-        'value, gradients = jax.value_and_grad(loss)(w)\n    return value, replace(gradients, up=jax.lax.psum(gradients.up, "tp"))\n',
+        "value, gradients = jax.value_and_grad(loss)(w)\n"
+        '    return value, replace(gradients, up=jax.lax.psum(gradients.up, "tp"))\n',
         "mesh",
     ),
     Mutant(
@@ -159,7 +162,8 @@ TENSOR_PARALLEL = (
     ),
     Mutant(
         "T21", "K27", "a psum of the loss inside jax.grad", BY_HAND,
-        "return jnp.sum((mlp(x, w) - y) ** 2) / (size", 'return jax.lax.psum(jnp.sum((mlp(x, w) - y) ** 2), "tp") / (size',
+        "return jnp.sum((mlp(x, w) - y) ** 2) / (size",
+        'return jax.lax.psum(jnp.sum((mlp(x, w) - y) ** 2), "tp") / (size',
         "mesh",
     ),
 )  # fmt: skip
