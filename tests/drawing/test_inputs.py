@@ -341,3 +341,17 @@ def test_arguments_are_a_dict_by_name() -> None:
     for wrong in (3, {3: 4}):
         with pytest.raises(ts.StructureError, match="inputs: arguments= wants a dict of arguments by name or path"):
             inputs(step, mesh=MESH, arguments=wrong)  # type: ignore[arg-type]
+
+
+def test_a_default_before_an_argument_by_position_is_passed() -> None:
+    @typed_shard_map
+    def f(
+        x: Float[Array, "[b/dp]"], scale: float = 2.0, y: Float[Array, "[b/dp]"] | None = None, last: int = 3
+    ) -> Float[Array, "[b/dp]"]:
+        return x * scale if y is None else x * scale + y
+
+    made = inputs(f, mesh=MESH)
+    assert [type(each).__name__ for each in made] == ["ArrayImpl", "float", "ArrayImpl"]
+    with jax.set_mesh(MESH):
+        result = jax.block_until_ready(f(*made))
+    np.testing.assert_allclose(result, 2 * np.asarray(made["x"]) + np.asarray(made["y"]), rtol=1e-6)

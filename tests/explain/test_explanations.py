@@ -482,3 +482,42 @@ def test_an_error_of_the_body_is_the_functions_own():
 
     with pytest.raises(ShapeError, match=r"^f: return value "):
         explain(f, mesh="dp=4", a=8, b=2)
+
+
+def test_a_check_of_what_an_operation_told_already_is_a_row_too():
+    @typed_shard_map
+    def f(x: Float32[Array, "[b/dp] m"], w: Float32[Array, "m [f/tp]"]) -> Float32[Array, "[b/dp] [f/tp]"]:
+        h = einsum(x, w, "[b/dp] m, m [f/tp] -> [b/dp] [f/tp]")
+        h = check(h, "[b/dp] [f/tp]")
+        return check(h, "[b/dp] [f/tp]") * 2
+
+    found = explain(f, mesh="dp=2,tp=2", b=4, m=6, f=8, grad=False)
+    assert [(one.kind, one.shape, one.shard) for one in found.values if one.kind == "check"] == [
+        ("check", (4, 8), (2, 4)),
+        ("check", (4, 8), (2, 4)),
+    ]
+    ours = jax.make_jaxpr(lambda *a: f(*a))  # what is stated for the table is in no other program
+    with jax.sharding.use_abstract_mesh(AbstractMesh((2, 2), ("dp", "tp"))):
+        assert str(ours(jnp.ones((4, 6)), jnp.ones((6, 8)))).count("typedshmap_claim") == 0
+
+
+def test_a_helper_that_owes_a_sum_is_explained_on_a_mesh_of_any_type():
+    @typed
+    def owed(x: Float32[Array, "[b/dp]"]) -> Float32[Array, "+dp"]:
+        return jnp.sum(x)
+
+    (result,) = (one for one in explain(owed, mesh="dp=2", b=4).values if one.kind == "result")
+    assert result.spec == P(unreduced={"dp"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"grad": 1}, "explain: grad=1 is neither True, False nor None"),
+        ({"arguments": 3}, "explain: arguments= wants a dict of arguments by name or path, got 3"),
+    ],
+)
+def test_options_that_are_none_are_refused(options, message):
+    with pytest.raises(StructureError) as caught:
+        explain(mlp, mesh="dp=2,tp=2", **options)
+    assert str(caught.value) == message

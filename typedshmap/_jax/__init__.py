@@ -17,6 +17,7 @@ from .meshes import (
     is_same_mesh,
     manual_axes,
     value_mesh,
+    with_axis_type,
     without_ambient,
 )
 from .moves import all_gather, gather_bytes, leave_unreduced, make_reduced, owe, place, put, vary, without_reduced
@@ -155,6 +156,7 @@ __all__ = [
     "type_text",
     "value_mesh",
     "vary",
+    "with_axis_type",
     "without_ambient",
     "without_dead",
     "without_reduced",

@@ -82,6 +82,14 @@ def auto_axes(mesh: AnyMesh) -> tuple[tuple[str, int], ...]:
     return tuple((name, size) for (name, size), kind in kinds if kind is AxisType.Auto and size > 1)
 
 
+def with_axis_type(mesh: Any, kind: AxisType) -> Any:
+    """A mesh, with devices or without, all of whose axes are of one type."""
+    kinds = (kind,) * len(mesh.axis_names)
+    if isinstance(mesh, Mesh):
+        return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=kinds)
+
+
 def has_devices(mesh: AnyMesh) -> bool:
     """Whether a mesh comes from devices; an AbstractMesh made by hand knows of none."""
     return isinstance(mesh, Mesh) or mesh.abstract_device is not None

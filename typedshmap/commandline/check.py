@@ -11,10 +11,15 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
+from .. import _jax
+from ..decorated import owner_of
+from ..errors import MeshAxisError
 from ..errors.phrases import count, mesh_text
 from ..testing import assert_mesh_invariant
+from ..testing.drawn import Drawn
+from ..testing.mapping import has_marks, is_of_regions, mapped
 from ..testing.plans import names_taken, plan
 from ..testing.traced import trace_on
 from .common import add_common
@@ -104,13 +109,30 @@ def _check(case: _Case) -> bool:
     f = case.function.function
     try:
         drawn = plan(f, (case.mesh,), _values_for(case.function, case.values), None, "check").drawn(case.seed)
-        trace_on(f, drawn.structs(case.mesh), case.mesh)
+        _trace(case.function, drawn, case.mesh)
     except Exception as error:  # whatever the function's own code raises is told, and the next is checked
         print(f"FAIL   {case.label}\n{indent(told(error), '       ')}")
         return False
     sizes = ", ".join(f"{name}={size}" for name, size in drawn.sizes.items())
     print(f"ok     {case.label}  ({sizes})" if sizes else f"ok     {case.label}")
     return True
+
+
+def _trace(function: Function, drawn: Drawn, mesh: AbstractMesh) -> None:
+    """Trace a function; a helper for manual regions, as its marks or its collectives tell, mapped over the mesh."""
+    f, made_of = function.function, function.made_of
+    if made_of.verb != "typed":
+        trace_on(f, drawn.structs(mesh), mesh)
+        return
+    try:
+        if not has_marks(made_of.hinted.read(owner_of(f))):
+            trace_on(f, drawn.structs(mesh), mesh)
+            return
+    except (NameError, MeshAxisError) as error:
+        if not is_of_regions(error):
+            raise
+    explicit = _jax.with_axis_type(mesh, AxisType.Explicit)  # over which a sum that is owed may leave
+    trace_on(mapped(f, made_of), drawn.structs(explicit), explicit)
 
 
 def _compare(function: Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]) -> bool:

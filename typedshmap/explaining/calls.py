@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 from .. import _jax
-from ..decorated import Decorated, decorated
+from ..decorated import decorated, owner_of
 from ..errors import error_of
-from ..hints.axes import AxisRules, Naming
+from ..hints.axes import Naming
 from ..hints.binding import Bound, Typed
 from ..hints.nodes import Anything, Node, holds_arrays
 from ..hints.scope import Region, naming_here, same
 from ..hints.walk import Found, Walk
 from ..notation.sizes import RETURN, Subject
-from ..shard_map import typed_shard_map
+from ..testing.mapping import mapped
 from .meshes import standing_for_all
 
 
@@ -58,11 +57,13 @@ class Call:
     def __init__(
         self, f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], mesh: AbstractMesh
     ) -> None:
-        self.made_of, self.mesh = decorated(f, "explain"), mesh
-        self.f = mapped(f, self.made_of) if self.made_of.verb == "typed" else f
-        self.owner: tuple[Any, ...] = (f.__self__,) if inspect.ismethod(f) else ()
+        self.made_of, self.f, self.mesh = decorated(f, "explain"), f, mesh
+        if self.made_of.verb == "typed":
+            # Over Explicit axes, so that a sum that it owes may leave.
+            self.f, self.mesh = mapped(f, self.made_of), _jax.with_axis_type(mesh, AxisType.Explicit)
+        self.owner = owner_of(f)
         self.typed: Typed = self.made_of.hinted.read((*self.owner, *args))
-        self.region = _region(mesh, naming_here(self.made_of.naming))
+        self.region = _region(self.mesh, naming_here(self.made_of.naming))
         self.bound: Bound = self.typed.bind((*self.owner, *args), kwargs)
         self.arguments: list[Argument] = []
         walk = self._walk()
@@ -199,13 +200,6 @@ def _region(mesh: AbstractMesh, naming: Naming) -> Region:
     """Where global arrays are; no boundary is crossed here, since the function itself says what it refuses."""
     axes, explicit = mesh.shape_tuple, _jax.explicit_axes(mesh)
     return same(Region(axes, (), axes, aliases=naming.aliases, role="boundary", explicit=explicit, rules=naming.rules))
-
-
-def mapped(f: Callable[..., Any], made_of: Decorated) -> Callable[..., Any]:
-    """A ``typed`` function as one over all axes of a mesh, where its operations communicate."""
-    naming = made_of.naming
-    axes = {name: names or None for name, names in naming.aliases}
-    return typed_shard_map(f, axes=axes or None, rules=AxisRules(naming) if naming.rules is not None else None)
 
 
 def _is_traced(node: Node, value: Any) -> bool:

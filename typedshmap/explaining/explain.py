@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax.sharding import AbstractMesh
 
-from ..decorated import Decorated, decorated
+from ..decorated import Decorated, decorated, owner_of
 from ..errors import StructureError
+from ..errors.phrases import shown
 from ..hints.binding import POSITIONAL, Typed
 from ..hints.nodes import holds_arrays
 from ..testing.call import Inputs
-from ..testing.plans import plan
+from ..testing.plans import plan, refuse_no_dict
 from .calls import Call
 from .explanation import Comparison, Explanation
 from .meshes import meshes_of
@@ -85,6 +85,9 @@ def explained(
 ) -> Explanation | Comparison:
     """`explain`, with the sizes and arguments that are given by name as a dict."""
     made_of = decorated(f, "explain")
+    refuse_no_dict(arguments, "explain")
+    if grad is not None and not isinstance(grad, bool):
+        raise StructureError(f"explain: grad={shown(grad)} is neither True, False nor None")
     meshes = meshes_of("explain", mesh, made_of.mesh, (*args, *given.values()))
     task = _Task(f, made_of, args, given, arguments, grad, bandwidth)
     if isinstance(mesh, (list, tuple)):
@@ -107,7 +110,7 @@ class _Task:
     ) -> None:
         self.f, self.given, self.arguments = f, given, arguments
         self.grad, self.bandwidth = grad, bandwidth
-        self.owner: tuple[Any, ...] = (f.__self__,) if inspect.ismethod(f) else ()
+        self.owner = owner_of(f)
         self.typed: Typed = made_of.hinted.read((*self.owner, *args))
         self.args = args
 

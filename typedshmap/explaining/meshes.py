@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from .. import _jax
 from ..errors import MeshAxisError
 from ..errors.phrases import shown
+from ..inference.reading import stating_all_checks
 from ..meshes import instead_of_own, read_mesh
 
 
@@ -85,4 +86,5 @@ def standing_for_all(mesh: AbstractMesh, own: _jax.AnyMesh | None) -> Generator[
             stack.enter_context(_jax.without_ambient())
             stack.enter_context(jax.sharding.use_abstract_mesh(mesh))
         stack.enter_context(instead_of_own(mesh))
+        stack.enter_context(stating_all_checks())
         yield

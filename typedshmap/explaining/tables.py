@@ -66,7 +66,7 @@ COLLECTIVE_COLUMNS = ("part", "collective", "over", "devices", "in", "out", "on 
 
 def _collectives(found: Explained) -> list[str]:
     if not found.collectives:
-        return ["no collectives"]
+        return ["no collectives in manual regions"]
     return table(COLLECTIVE_COLUMNS, collective_rows(found), {3, 4, 5, 6, 7})
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
+
+import jax
 
 from .. import _jax
 from ..errors import TypedShmapError, error_of
@@ -56,7 +60,9 @@ class Reading:
             self._require_proven(made)
             return value
         if _is_known(value, made):
-            return value
+            if stated.subject.kind != "checked" or not _is_all_stated():
+                return value
+            made = replace(made, stated=stated._replace(alike=frozenset()))
         if made.alike:
             self.waiting.append(made)
         return state(value, made, _jax.trace_state() == self.trace_state)
@@ -78,6 +84,20 @@ class Reading:
     def _require_proven(self, made: Claim) -> None:
         if made.alike and made.key not in self.proven:
             raise _unproven(made)
+
+
+# Among JAX's own contexts, so that what was traced with all claims is never used where they add to a program.
+_all_stated = jax.make_user_context(default_value=False)
+
+
+def stating_all_checks() -> AbstractContextManager[None]:
+    """Let each ``check`` leave a claim, also of what is known already: for tools that tell what a body checks."""
+    return _all_stated(True)
+
+
+def _is_all_stated() -> bool:
+    found: bool = _all_stated.value
+    return found
 
 
 def _is_known(value: Any, made: Claim) -> bool:

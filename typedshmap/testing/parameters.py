@@ -89,12 +89,25 @@ def arguments_of(typed: Typed, owner: tuple[Any, ...], given: Given) -> list[Arg
     """
     parameters = list(typed.signature.parameters.values())[len(typed.given) + len(owner) :]
     first = len(typed.given) + len(owner)
-    found = [each for at, p in enumerate(parameters) for each in _arguments(p, typed, first + at, given)]
+    made = [list(_arguments(p, typed, first + at, given)) for at, p in enumerate(parameters)]
+    last = max((at for at, each in enumerate(made) if each and not each[0].is_keyword), default=-1)
+    found = [
+        each
+        for at, (parameter, own) in enumerate(zip(parameters, made, strict=True))
+        for each in (own or (_defaults(parameter) if at < last else []))
+    ]
     known = [name for name in given.used if name.isidentifier()]
     given.problems += [_unknown(name, known) for name in given.values if name not in given.used]
     if given.problems:
         raise StructureError(f"{given.verb}: {typed.name}: {'; '.join(given.problems)}")
     return found
+
+
+def _defaults(parameter: inspect.Parameter) -> list[Argument]:
+    """A default that stands before an argument which is passed by position."""
+    if parameter.kind not in POSITIONAL or parameter.default is EMPTY:
+        return []
+    return [Argument(Subject("argument", parameter.name), Anything(), parameter.default)]
 
 
 def _unknown(name: str, known: list[str]) -> str:

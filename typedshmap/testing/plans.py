@@ -106,8 +106,7 @@ def plan(
       MeshAxisError: for an axis that a mesh does not have.
     """
     made_of = decorated(f, verb)
-    if not isinstance(arguments, Mapping | None) or not all(isinstance(name, str) for name in arguments or ()):
-        raise StructureError(f"{verb}: arguments= wants a dict of arguments by name or path, got {shown(arguments)}")
+    refuse_no_dict(arguments, verb)
     owner = owner_of(f)
     typed = made_of.hinted.read(owner)
     naming = naming_here(made_of.naming)
@@ -118,6 +117,16 @@ def plan(
     known = statics(found, typed, owner)
     _refuse_wrong_sizes(verb, found, typed, sizes)
     return Plan(verb, typed, naming, places, tuple(found), known, {**_sizes_of_given(found, places[0], known), **sizes})
+
+
+def refuse_no_dict(arguments: Any, verb: str) -> None:
+    """Refuse what is no dict of arguments by name.
+
+    Raises:
+      StructureError: for anything else but None.
+    """
+    if not isinstance(arguments, Mapping | None) or not all(isinstance(name, str) for name in arguments or ()):
+        raise StructureError(f"{verb}: arguments= wants a dict of arguments by name or path, got {shown(arguments)}")
 
 
 def _parted(given: Mapping[str, Any], typed: Typed) -> tuple[Chosen, dict[str, Any]]:
