@@ -640,6 +640,18 @@ def test_an_error_of_one_in_a_thousand_is_found_in_float32():
     assert first_line(made(1e-3), **sizes).startswith("loss: return value depends on the mesh: ")
 
 
+def test_numbers_are_told_long_enough_to_differ():
+    @typed_shard_map
+    def near(x: X) -> X:
+        return x * jnp.where(jax.lax.axis_size("tp") > 1, 1 + 1e-6, 1)
+
+    told = failure(near, ["dp=2,tp=2"], rtol=1e-9)
+    numbers = told.splitlines()[0].partition(" it is ")[2].removesuffix(" on one device")
+    here, there = numbers.split(" on tp=2, but ")
+    assert here != there
+    assert "\n    every entry is 1+" in told
+
+
 def test_given_tolerances_replace_the_justified_one():
     @typed_shard_map
     def near(x: X) -> X:

@@ -112,7 +112,10 @@ def test_meshes_that_given_sizes_do_not_fit_are_left_out_and_told():
     assert "    left out, since the sizes do not fit: dp=2, tp=4" in lines
 
     found = assert_mesh_invariant(local, n=1, m=4, trials=1)
-    assert list(map(name_of_mesh, found.left_out)) == ["dp=4", "dp=4, tp=2", "dp=2, tp=4"]
+    assert str(found) == (
+        "local: the same on one device; tp=2 "
+        "(1 trial; left out, since the sizes do not fit: dp=4; dp=4, tp=2; dp=2, tp=4)"
+    )
 
 
 def test_sizes_that_fit_no_mesh_are_refused():
@@ -131,3 +134,15 @@ def test_names_in_hints_may_be_aliases_and_rules():
 
     with pytest.raises(AssertionError, match="'tp' alone makes the difference"):
         assert_mesh_invariant(local, trials=1)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_meshes_for_which_xla_cannot_compile_a_partly_manual_region_are_left_out_and_told():
+    @typed_shard_map(mesh=Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp")), axis_names={"tp"})
+    def total(x: Float[Array, "[n/dp] [m/tp]"]) -> Float[Array, "[n/dp]"]:
+        return jax.lax.psum(x.sum(-1), "tp")
+
+    assert str(assert_mesh_invariant(jax.jit(total), trials=2)) == (
+        "total: the same on one device; tp=2; dp=4, tp=2; dp=2, tp=4 "
+        "(2 trials; left out, since XLA cannot compile it there: dp=4)"
+    )

@@ -59,7 +59,8 @@ def _by_a_factor(apart: Apart, sizes: Mapping[str, int]) -> Iterator[Clue]:
             cure = f"is a sum over {over} missing, or a mean taken of what is to be summed?"
             yield Clue(f"it is 1/{size} of what it is on one device, and {_size_of(axes)} is {size}", cure)
     if apart.here.size > 1:
-        yield Clue(f"every entry is {factor:.4g} times what it is on one device", "")
+        text = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1{factor - 1:+.2g}"
+        yield Clue(f"every entry is {text} times what it is on one device", "")
 
 
 def _groups(sizes: Mapping[str, int]) -> list[tuple[str, ...]]:

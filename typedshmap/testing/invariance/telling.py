@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ class Trial:
       tolerance: what counts as the same.
       found: per mesh what is not as on one device, the smallest mesh first.
       agreeing: the meshes on which all is.
-      left_out: meshes that the sizes do not fit.
+      left_out: meshes that were not tried, each with the reason.
       programs: what was traced on the smallest mesh that differs.
     """
 
@@ -37,7 +37,7 @@ class Trial:
     tolerance: Tolerance
     found: Mapping[Mesh, Sequence[Difference]]
     agreeing: Sequence[Mesh]
-    left_out: Sequence[Mesh]
+    left_out: Mapping[Mesh, str]
     programs: Sequence[Any]
 
     @property
@@ -72,7 +72,7 @@ def differs_by_itself(subject: Subject, found: Difference, sizes: Mapping[str, A
     """The message where the same call on one device gives something else when it is made again."""
     told = f"{phrase(found.name)} depends on something else than the arguments"
     if isinstance(found, Apart):
-        here, there = number(found.here[found.at]), number(found.there[found.at])
+        here, there = numbers(found.here[found.at], found.there[found.at])
         told += f":{place(found.at)} it is {there} on one device, and {here} when called there again"
     return "\n".join([f"{subject.name}: {told}", "", *context(subject, sizes, seed)])
 
@@ -82,9 +82,12 @@ def phrase(name: str) -> str:
     return "return value" if name == "return" else name
 
 
-def number(value: Any) -> str:
-    """A number, short."""
-    return f"{value.item():.6g}" if _jax.is_inexact(value.dtype) else str(value)
+def numbers(a: Any, b: Any) -> tuple[str, str]:
+    """Two numbers, short, but long enough to see that they differ."""
+    if not _jax.is_inexact(a.dtype):
+        return str(a), str(b)
+    texts = ((f"{a.item():.{digits}g}", f"{b.item():.{digits}g}") for digits in (6, 9, 17))
+    return next((pair for pair in texts if pair[0] != pair[1]), (str(a), str(b)))
 
 
 def place(at: tuple[int, ...]) -> str:
@@ -93,12 +96,12 @@ def place(at: tuple[int, ...]) -> str:
 
 
 def _headline(found: Difference) -> str:
-    mesh, name = name_of_mesh(found.mesh), phrase(found.name)
+    mesh = name_of_mesh(found.mesh)
+    told = f"{phrase(found.name)} depends on the mesh:"
     if isinstance(found, OtherForm):
-        here, there = found.here or "missing", found.there or "missing"
-        return f"{name} depends on the mesh: it is {here} on {mesh}, but {there} on one device"
-    here, there = number(found.here[found.at]), number(found.there[found.at])
-    return f"{name} depends on the mesh:{place(found.at)} it is {here} on {mesh}, but {there} on one device"
+        return f"{told} it is {found.here or 'missing'} on {mesh}, but {found.there or 'missing'} on one device"
+    here, there = numbers(found.here[found.at], found.there[found.at])
+    return f"{told}{place(found.at)} it is {here} on {mesh}, but {there} on one device"
 
 
 def _facts(trial: Trial, first: Difference, found: Sequence[Clue]) -> Iterator[str]:
@@ -106,18 +109,24 @@ def _facts(trial: Trial, first: Difference, found: Sequence[Clue]) -> Iterator[s
         yield _how_far(trial, first)
     yield from (clue.fact for clue in found)
     yield _made_by(trial, first)
-    yield f"differs on {_listed(trial.found)}"
+    yield f"differs on {listed(trial.found)}"
     if trial.agreeing:
-        yield f"agrees on {_listed(trial.agreeing)}"
-    if trial.left_out:
-        yield f"left out, since the sizes do not fit: {_listed(trial.left_out)}"
+        yield f"agrees on {listed(trial.agreeing)}"
+    yield from omissions(trial.left_out)
     names = dict.fromkeys(phrase(each.name) for differences in trial.found.values() for each in differences)
     if others := [name for name in names if name != phrase(first.name)]:
         yield f"wrong, too: {', '.join(others[:6])}" + (f" and {len(others) - 6} more" if len(others) > 6 else "")
 
 
-def _listed(meshes: Mapping[Mesh, Any] | Sequence[Mesh]) -> str:
+def listed(meshes: Iterable[Mesh]) -> str:
+    """``dp=4; dp=4, tp=2``"""
     return "; ".join(map(name_of_mesh, meshes))
+
+
+def omissions(left_out: Mapping[Mesh, str]) -> list[str]:
+    """What was not tried, by the reasons."""
+    by_reason = {why: [mesh for mesh, each in left_out.items() if each == why] for why in left_out.values()}
+    return [f"left out, since {why}: {listed(meshes)}" for why, meshes in by_reason.items()]
 
 
 def _made_by(trial: Trial, first: Difference) -> str:

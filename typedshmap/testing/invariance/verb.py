@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -19,11 +20,11 @@ from ...errors.phrases import mesh_text, quoted, shown
 from ...hints.binding import Typed
 from ..drawn import Drawn
 from ..inputs import draw, mesh_of
-from .choice import alone_on, axes_of, default_meshes, given_meshes, longer_axes, name_of_mesh
+from .choice import alone_on, axes_of, default_meshes, given_meshes, longer_axes
 from .differences import Difference, Tolerance, differences
 from .programs import Arrays, Outcome, Subject, communicates, run, subject_of
 from .rounding import measure
-from .telling import Trial, context, differs_by_itself, phrase, told
+from .telling import Trial, context, differs_by_itself, listed, omissions, phrase, told
 
 _VERB = "assert_mesh_invariant"
 
@@ -35,19 +36,19 @@ class Verified:
     Attributes:
       function: its name.
       meshes: the meshes, the first of them one device.
-      left_out: meshes that would have been tried, were the sizes not given, or the hints, such that they do not fit.
+      left_out: meshes that were to be tried, too, each with the reason why it was not.
       seeds: the trials.
     """
 
     function: str
     meshes: tuple[Mesh, ...]
-    left_out: tuple[Mesh, ...]
+    left_out: Mapping[Mesh, str]
     seeds: tuple[int, ...]
 
     def __str__(self) -> str:
-        meshes = "; ".join(map(name_of_mesh, self.meshes))
         trials = f"{len(self.seeds)} trial{'s' if len(self.seeds) != 1 else ''}"
-        return f"{self.function}: the same on {meshes} ({trials})"
+        told = "; ".join([trials, *omissions(self.left_out)])
+        return f"{self.function}: the same on {listed(self.meshes)} ({told})"
 
 
 def assert_mesh_invariant(
@@ -121,8 +122,14 @@ def assert_mesh_invariant(
     chosen, left_out = _meshes(f, meshes, own, made_of, typed, asked)
     seeds = tuple(range(first, first + _whole_number("trials", trials, 1)))
     for each in seeds:
-        subject = _try(subject, chosen, left_out, each, asked, manual)
-    return Verified(typed.name, tuple(chosen), tuple(left_out), seeds)
+        subject, failed = _try(subject, chosen, left_out, each, asked, manual, may_fail=meshes is None)
+        left_out.update(dict.fromkeys(failed, _UNCOMPILED))
+        chosen = [mesh for mesh in chosen if mesh not in failed]
+    return Verified(typed.name, tuple(chosen), left_out, seeds)
+
+
+_UNFIT = "the sizes do not fit"
+_UNCOMPILED = "XLA cannot compile it there"
 
 
 def _whole_number(name: str, value: Any, least: int) -> int:
@@ -167,18 +174,18 @@ def _meshes(
     made_of: Decorated,
     typed: Typed,
     asked: _Asked,
-) -> tuple[list[Mesh], list[Mesh]]:
-    """The meshes to try, one device first; and those of the default ones that the sizes do not fit."""
+) -> tuple[list[Mesh], dict[Mesh, str]]:
+    """The meshes to try, one device first; and those of the default ones that are not, with the reason."""
     axes = axes_of(made_of, typed, own)
     if meshes is not None:
-        return given_meshes(meshes, axes), []
+        return given_meshes(meshes, axes), {}
     one, *others = default_meshes(axes, typed.name)
     reasons = {mesh: _misfit(f, one, mesh, asked) for mesh in others}
     fitting = [mesh for mesh, reason in reasons.items() if reason is None]
     unfit = [reason for reason in reasons.values() if reason is not None]
     if not fitting:
         raise unfit[0]
-    return [one, *fitting], [mesh for mesh in others if mesh not in fitting]
+    return [one, *fitting], dict.fromkeys((mesh for mesh in others if mesh not in fitting), _UNFIT)
 
 
 def _misfit(f: Callable[..., Any], one: Mesh, mesh: Mesh, asked: _Asked) -> ShapeError | None:
@@ -192,12 +199,21 @@ def _misfit(f: Callable[..., Any], one: Mesh, mesh: Mesh, asked: _Asked) -> Shap
 
 
 def _try(
-    subject: Subject, meshes: Sequence[Mesh], left_out: Sequence[Mesh], seed: int, asked: _Asked, manual: bool | None
-) -> Subject:
+    subject: Subject,
+    meshes: Sequence[Mesh],
+    left_out: Mapping[Mesh, str],
+    seed: int,
+    asked: _Asked,
+    manual: bool | None,
+    may_fail: bool,
+) -> tuple[Subject, list[Mesh]]:
     """One trial.
 
+    Args:
+      may_fail: whether a mesh may be left out that XLA cannot compile for.
+
     Returns:
-      The function, now that it is known how it is called.
+      The function, now that it is known how it is called; and the meshes that XLA cannot compile for.
 
     Raises:
       AssertionError: for a result that depends on the mesh.
@@ -211,10 +227,22 @@ def _try(
     runner.refuse_unknown_names(reference.values)
     _warn_of_nothing(subject, reference.values)
     tolerance = Tolerance(measure(reference, seed), asked.rtol, asked.atol)
-    tried = [runner.compared(reference, mesh, tolerance) for mesh in others]
+    tried, failed = list[_Tried](), list[Mesh]()
+    for mesh in others:
+        try:
+            tried.append(runner.compared(reference, mesh, tolerance))
+        except jax.errors.JaxRuntimeError as error:
+            if not may_fail or _PARTIAL not in str(error):
+                raise
+            failed.append(mesh)
     if any(each.differences for each in tried):
-        raise AssertionError(_told(runner, reference, tolerance, tried, left_out))
-    return subject
+        omitted = {**left_out, **dict.fromkeys(failed, _UNCOMPILED)}
+        raise AssertionError(_told(runner, reference, tolerance, tried, omitted))
+    return subject, failed
+
+
+# What XLA says of a sum over an axis of size 1 that is manual beside longer ones that are not.
+_PARTIAL = "must be in (partial) manual partitioning mode"
 
 
 @dataclass(frozen=True)
@@ -282,7 +310,7 @@ def _warn_of_nothing(subject: Subject, values: Arrays) -> None:
 
 
 def _told(
-    runner: _Runner, reference: Outcome, tolerance: Tolerance, tried: Sequence[_Tried], left_out: Sequence[Mesh]
+    runner: _Runner, reference: Outcome, tolerance: Tolerance, tried: Sequence[_Tried], left_out: Mapping[Mesh, str]
 ) -> str:
     """The message of a failure, once it is known that it is the mesh that makes it."""
     subject, drawn = runner.subject, runner.drawn
