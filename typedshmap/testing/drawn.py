@@ -15,6 +15,8 @@ import jax
 import numpy as np
 
 from .. import _jax
+from ..errors import StructureError
+from ..errors.phrases import shown
 from ..hints.array import ArrayHint
 from ..hints.axes import Naming
 from ..hints.nodes import holds_arrays
@@ -85,15 +87,29 @@ class Drawn:
     def _value(self, place: Undrawn, at: int) -> Any:
         shape, seed = shape_of(place.hint, self.sizes, self.statics), (self.seed, at)
         if place.make is not None:
-            return place.make(key_of(seed), shape)
+            return self._maker(place)(key_of(seed), shape)
         hints = [other.hint for each in self.arguments for other in each.undrawn]
         return draw_value(Slot(shape, default_dtype(place.hint), bound_of(place.hint, hints, self.sizes)), seed)
 
     def _struct(self, place: Undrawn, at: int) -> Any:
-        shape, make = shape_of(place.hint, self.sizes, self.statics), place.make
-        if make is None:
+        shape = shape_of(place.hint, self.sizes, self.statics)
+        if place.make is None:
             return jax.ShapeDtypeStruct(shape, default_dtype(place.hint))
-        return jax.eval_shape(lambda key: make(key, shape), key_of((self.seed, at)))
+        return jax.eval_shape(lambda key: self._maker(place)(key, shape), key_of((self.seed, at)))
+
+    def _maker(self, place: Undrawn) -> Callable[[Any, tuple[int, ...]], Any]:
+        """The user's function that makes an array, and nothing else."""
+        make = place.make
+        assert make is not None
+
+        def made(key: Any, shape: tuple[int, ...]) -> Any:
+            value = make(key, shape)
+            if not isinstance(value, (*_jax.ARRAYS, *_jax.SCALARS)):
+                told = f"the function that makes {place.hint.text} returned {shown(value)}, which is no array"
+                raise StructureError(f"{self.verb}: {self.function}: {told}")
+            return value
+
+        return made
 
     def _made(self, mesh: _jax.AnyMesh | None, values: list[Any], put: Callable[[Any, Any], Any]) -> Inputs:
         place = place_over(f"{self.verb}: {self.function}", mesh, self.naming)

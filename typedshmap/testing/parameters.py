@@ -51,7 +51,11 @@ class Argument:
     @property
     def undrawn(self) -> list[Undrawn]:
         """The arrays that are still to be made."""
-        return [leaf for leaf in jax.tree_util.tree_leaves(self.value) if isinstance(leaf, Undrawn)]
+        try:
+            leaves = jax.tree_util.tree_leaves(self.value)
+        except Exception:  # of what JAX cannot take apart nothing is drawn; the check of the arguments tells
+            return []
+        return [leaf for leaf in leaves if isinstance(leaf, Undrawn)]
 
 
 @dataclass
