@@ -1,6 +1,8 @@
 """``python -m typedshmap check``: what it prints, its exit codes, and what it does without devices."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -245,3 +247,45 @@ def test_a_machine_without_devices_has_virtual_ones_as_many_as_the_first_mesh(tm
     assert fewer.returncode == 2 and "it found 4 devices; --devices gives another number" in fewer.stderr
     ran = command(tmp_path, "program:good", "--mesh", "dp=4,tp=2", "--numerics")
     assert ran.returncode == 0 and "same   good  on one device and on dp=4, tp=2" in ran.stdout
+
+
+def test_the_command_of_the_documentation_checks_the_quickstart(monkeypatch, capsys):
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    commands = re.findall(r"^python -m typedshmap check (.*)$", (root / "docs" / "verify.md").read_text(), re.MULTILINE)
+    assert commands
+    for words in commands:
+        code, out, err = run(capsys, *shlex.split(words))
+        assert (code, err) == (0, "") and out.endswith("1 function on 2 meshes: all right\n")
+
+
+def test_a_helper_of_manual_regions_is_mapped_over_the_mesh(module, capsys):
+    name = module(
+        "program_i",
+        """
+        import jax
+        import jax.numpy as jnp
+        from typedshmap import Array, Float, typed
+
+        @typed
+        def owed(x: Float[Array, "[b/dp] d"]) -> Float[Array, "+dp"]:
+            return jnp.sum(x)
+
+        @typed
+        def mean(x: Float[Array, "[b/dp] d"]) -> Float[Array, ""]:
+            return jax.lax.pmean(jnp.mean(x), "dp")
+
+        @typed
+        def of_global_arrays(x: Float[Array, "[b/dp] d"]) -> Float[Array, ""]:
+            return jnp.mean(x)
+
+        @typed
+        def local(x: Float[Array, "[b/dp] d"]) -> Float[Array, ""]:
+            return jnp.mean(x) + 0 * jax.lax.psum(1, "dp")
+        """,
+    )
+    for function in ("owed", "mean", "of_global_arrays"):
+        code, out, _ = run(capsys, f"{name}:{function}", "--mesh", "dp=4", "--size", "b=8 d=4", "--numerics")
+        assert code == 0 and out.splitlines()[0] == f"ok     {function}  dp=4  (b=8, d=4)"
+    code, out, _ = run(capsys, f"{name}:local", "--mesh", "dp=4", "--size", "b=8 d=4")
+    assert code == 1 and "VaryingError: local: return value varies over 'dp'" in out
