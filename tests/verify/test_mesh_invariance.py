@@ -645,7 +645,7 @@ def test_numbers_are_told_long_enough_to_differ():
     def near(x: X) -> X:
         return x * jnp.where(jax.lax.axis_size("tp") > 1, 1 + 1e-6, 1)
 
-    told = failure(near, ["dp=2,tp=2"], rtol=1e-9)
+    told = failure(near, ["dp=2,tp=2"], rtol=2e-7)
     numbers = told.splitlines()[0].partition(" it is ")[2].removesuffix(" on one device")
     here, there = numbers.split(" on tp=2, but ")
     assert here != there
