@@ -11,7 +11,7 @@ from unittest import mock
 HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
     """A function of a source file, and how it is tried.
 

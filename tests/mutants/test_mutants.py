@@ -1,12 +1,16 @@
 """Every mutant is found, by whom the table says, and told in a first line that is worth reading."""
 
 import re
+from functools import cache
 from itertools import groupby
 from textwrap import dedent
+from typing import Any
 
+import jax
 import pytest
 from catalogue import MUTANTS, said, told, without_numbers
-from trying import first_line, found_wrong
+from mutation import Program, function_of
+from trying import called, close, first_line, found_wrong, on_one_device
 from wrong import Mutant
 
 from typedshmap import TypedShmapError
@@ -63,6 +67,8 @@ MESSAGES = {
 }
 
 CASES = [pytest.param(m, v, id=f"{m.id}-{'checked' if v else 'unchecked'}") for m in MUTANTS for v in m.check_vma]
+# But for the quickstart's, which take long to compile.
+ON_MESHES = [m for m in MUTANTS if m.found_by == "mesh" and not m.id.startswith("Q")]
 FOUND_BY = {"types": TypedShmapError, "mesh": AssertionError, "JAX": Exception}
 
 
@@ -75,6 +81,19 @@ def test_a_mutant_is_found_and_told(mutant: Mutant, check_vma: bool) -> None:
         assert without_numbers(str(error)) == dedent(whole).strip()
     if mutant.found_by == "JAX":
         assert any(note.startswith("typedshmap: in ") for note in error.__notes__)
+
+
+@cache
+def right_on_one_device(program: Program) -> Any:
+    return called(program, function_of(program), on_one_device(program))[0]
+
+
+@pytest.mark.parametrize("mutant", ON_MESHES, ids=lambda mutant: mutant.id)
+def test_what_only_another_mesh_finds_is_right_on_one_device(mutant: Mutant) -> None:
+    function = function_of(mutant.program, (mutant.old, mutant.new))
+    got, _ = called(mutant.program, function, on_one_device(mutant.program))
+    # As leaves, since each module has classes of its own.
+    close(jax.tree.leaves(got), jax.tree.leaves(right_on_one_device(mutant.program)))
 
 
 def test_there_are_forty_mutants_and_more_of_nine_programs() -> None:

@@ -1,14 +1,10 @@
 """The right programs: their numbers, and that neither types nor meshes find fault with them."""
 
-from typing import Any
-
-import jax
-import numpy as np
 import pytest
 from classics import CLASSICS, QUICKSTART
 from mutation import Program, function_of, module_of
 from oracles import ORACLES
-from trying import called
+from trying import called, close
 
 from typedshmap.testing import assert_mesh_invariant
 
@@ -19,26 +15,15 @@ def name_of(program: Program) -> str:
     return program.name.replace(" ", "-").replace(",", "")
 
 
-def close(got: Any, expected: Any) -> None:
-    """Expect the same structure, dtypes, and numbers up to rounding, measured by the largest entry."""
-
-    def compare(a: Any, b: Any) -> None:
-        a, b = np.asarray(a), np.asarray(b)
-        assert a.shape == b.shape
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * np.abs(b).max())
-
-    jax.tree.map(compare, got, expected)
-
-
 @pytest.mark.parametrize("program", CLASSICS[:-2], ids=name_of)  # without the quickstart's
 def test_a_right_program_computes_what_its_oracle_does(program: Program) -> None:
-    got, args = called(program, function_of(program))
+    got, args = called(program, function_of(program), program.meshes[-1])
     close(got, ORACLES[program.function](*args))
 
 
 def test_the_quickstart_computes_what_its_plain_jax_does() -> None:
     module = module_of(QUICKSTART)
-    got, args = called(QUICKSTART, module.loss_and_gradients)
+    got, args = called(QUICKSTART, module.loss_and_gradients, QUICKSTART.meshes[-1])
     close(got, module.plain_loss_and_gradients(*args))
 
 

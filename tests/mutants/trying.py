@@ -17,9 +17,14 @@ def mesh_of(axes: dict[str, int]) -> Mesh:
     return Mesh(devices.reshape(tuple(axes.values())), tuple(axes))
 
 
-def called(program: Program, function: Any) -> tuple[Any, tuple[Any, ...]]:
-    """What a function gives on its largest mesh, and its arguments on the host."""
-    mesh = mesh_of(program.meshes[-1])
+def on_one_device(program: Program) -> dict[str, int]:
+    """The axes of the program's meshes, of which none divides anything."""
+    return dict.fromkeys(program.meshes[-1], 1)
+
+
+def called(program: Program, function: Any, axes: dict[str, int]) -> tuple[Any, tuple[Any, ...]]:
+    """What a function gives on a mesh, and its arguments on the host."""
+    mesh = mesh_of(axes)
     with jax.set_mesh(mesh):
         made = inputs(function, mesh=mesh, **program.given)
         args = on_host(tuple(made))
@@ -31,6 +36,17 @@ def on_host(tree: Any) -> Any:
         return x if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else np.asarray(x)
 
     return jax.tree.map(fetch, tree)
+
+
+def close(got: Any, expected: Any) -> None:
+    """Expect the same structure, dtypes, and numbers up to rounding, measured by the largest entry."""
+
+    def compare(a: Any, b: Any) -> None:
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * np.abs(b).max())
+
+    jax.tree.map(compare, got, expected)
 
 
 def found_wrong(mutant: Mutant, check_vma: bool) -> BaseException | None:

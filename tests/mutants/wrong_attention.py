@@ -61,8 +61,8 @@ MIXTURE = (
         "is_kept = place + earlier(chosen)[expert] < capacity", "is_kept = place < capacity", "mesh",
     ),
     Mutant(
-        "E2", "running total", "a shard's own tokens counted among the earlier ones", EXPERTS,
-        'jnp.arange(len(counts)) < jax.lax.axis_index("ep")', 'jnp.arange(len(counts)) <= jax.lax.axis_index("ep")',
+        "E2", "running total", "the tokens of later shards counted among the earlier ones", EXPERTS,
+        'jnp.arange(len(counts)) < jax.lax.axis_index("ep")', 'jnp.arange(len(counts)) != jax.lax.axis_index("ep")',
         "mesh",
     ),
     Mutant(

@@ -125,13 +125,13 @@ TRANSFORM = (
         'Float32[Array, "[rows*columns/p,q]"]]:', 'Float32[Array, "[rows*columns/q,p]"]]:', "types", BOTH,
     ),
     Mutant(
-        "F6", "K21", "flattened by frequency, which weaves the shards", FOURIER,
-        "low.reshape(-1)", "low.T.reshape(-1)", "mesh", BOTH,
+        "F6", "K21", "transposed back, and flattened: the shards are woven", FOURIER,
+        "low.reshape(-1)", 'all_to_all(low, "[k/p,q] c -> k [c/p,q]").reshape(-1)', "mesh", BOTH,
     ),
     Mutant(
-        "F7", "local transform", "transformed along the sharded dim before the transpose", FOURIER,
-        "short = jnp.fft.fft(x, axis=0)",
-        "short = jnp.fft.fft(jnp.fft.ifft(jnp.fft.fft(x, axis=1).real, axis=1), axis=0)", "mesh",
+        "F7", "local transform", "transformed along the sharded dim, before the transpose", FOURIER,
+        'whole = all_to_all(short, "k [c/p,q] -> [k/p,q] c")\n    return jnp.fft.fft(whole, axis=1)',
+        'return all_to_all(jnp.fft.fft(short, axis=1), "k [c/p,q] -> [k/p,q] c")', "mesh",
     ),
     Mutant(
         "F8", "local size", "twiddles by the length of the shard", FOURIER,
