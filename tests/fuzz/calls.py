@@ -26,6 +26,7 @@ from typedshmap import (
     axis_aliases,
     axis_rules,
     check,
+    explain,
     from_callback,
     from_process_local,
     partition_specs,
@@ -40,6 +41,7 @@ from typedshmap import (
     typed_jit,
     typed_shard_map,
 )
+from typedshmap.testing import assert_mesh_invariant, inputs, strategies
 
 PATTERN_VERBS = [
     "rearrange", "repeat", "reshard", "all_gather", "all_to_all", "logsumexp",
@@ -272,6 +274,58 @@ class Drawer:
             ),
         ]
         return self.draw.choice(makers)
+
+    # Tools
+
+    def tool(self) -> Case:
+        """Inputs, an explanation or a comparison of meshes, of a function whose hints, sizes and meshes are drawn."""
+        function_text, function = self.decorated_one()
+        mesh_text, mesh = named(self.draw, draws.WRITTEN_MESHES) if self.draw.random() < 0.5 else self.any_mesh()
+        sizes_text, given = self.some_sizes()
+        given.pop("hint", None)
+        if self.draw.random() < 0.4:
+            name = self.draw.choice(["x", "y", "x.a", "zz"])
+            value_text, value = self.value()
+            given["arguments"] = self.draw.choice([{name: value}, {name: lambda key, shape: value}, value])
+            sizes_text += f", arguments={name}: {value_text}"
+        told = f"{function_text}; {mesh_text}; {sizes_text}"
+        makers: list[tuple[str, Callable[[], Any]]] = [
+            (f"inputs({told})", lambda: inputs(function, mesh=mesh, **given)),
+            (f"strategies({told})", lambda: strategies(function, mesh=mesh, **given)),
+            (f"explain({told})", lambda: explain(function, mesh=mesh, **given)),
+            (f"explain({told}; several)", lambda: explain(function, mesh=[mesh, self.mesh], **given)),
+            self._explained_with_options(function_text, function),
+            self._compared(told, function, mesh, given),
+        ]
+        return self.draw.choice(makers)
+
+    def decorated_one(self) -> tuple[str, Any]:
+        """A function that a decorator takes, or something else."""
+        verb = self.draw.choice([typed, typed_shard_map, typed_jit])
+        text = self.draw.choice(RIGHT_HINTS)
+        function = annotated(x=HINTS[text], y=Float[Array, "s"], result=Float[Array, "[b/dp] s"])
+        options = {"mesh": self.mesh} if verb is not typed and self.draw.random() < 0.5 else {}
+        if self.draw.random() < 0.1:
+            return self.value()
+        return f"{verb.__name__}({text}, s)", verb(function, **options)
+
+    def _explained_with_options(self, text: str, function: Any) -> Case:
+        option = self.draw.choice(["bandwidth", "args", "grad"])
+        value_text, value = self.value()
+        if option == "args" and not callable(value):
+            return f"explain({text}, {value_text})", lambda: explain(function, value, mesh=self.mesh)
+        if option == "bandwidth":
+            value = self.draw.choice([value, {"dp": value}, {"tp": "400GB/s"}, {"zz": 1}, {3: 4}])
+        return f"explain({text}, {option}={value_text})", lambda: explain(function, mesh=self.mesh, **{option: value})
+
+    def _compared(self, told: str, function: Any, mesh: Any, given: draws.Named) -> Case:
+        value_text, value = self.value()
+        option = self.draw.choice(["meshes", "exclude", "seed", "trials", "rtol", "atol", "manual"])
+        options = {"meshes": [mesh], option: value}
+        return (
+            f"assert_mesh_invariant({told}; {option}={value_text})",
+            lambda: assert_mesh_invariant(function, **options, **given),
+        )
 
     # Operations
 

@@ -603,6 +603,22 @@ SIZES: Named = {
 }
 
 
+WRITTEN_MESHES: Named = {
+    "text": "dp=4,tp=2",
+    "other sizes": "dp=2,tp=2",
+    "one axis": "dp=2",
+    "an odd size": "dp=0,tp=2",
+    "no size": "dp,tp",
+    "no text": "",
+    "dict": {"dp": 4, "tp": 2},
+    "odd dict": {"dp": "4"},
+    "empty dict": {},
+    "list": [],
+    "list of texts": ["dp=2,tp=2", "dp=4"],
+    "number": 3,
+}
+
+
 def named(draw: random.Random, pool: Named, likely: str | None = None) -> tuple[str, Any]:
     """One of a pool; often the one that is likely to be right."""
     name = likely if likely is not None and draw.random() < 0.5 else draw.choice(list(pool))

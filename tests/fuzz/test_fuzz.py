@@ -27,6 +27,7 @@ CASES = {
     "placed": 2500,
     "plan": 800,
     "operation": 1500,
+    "tool": 1500,
 }
 REGIONS, IN_EACH = 30, 50
 

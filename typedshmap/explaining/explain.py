@@ -9,11 +9,11 @@ from jax.sharding import AbstractMesh
 
 from ..decorated import Decorated, decorated, owner_of
 from ..errors import StructureError
-from ..errors.phrases import shown
 from ..hints.binding import POSITIONAL, Typed
 from ..hints.nodes import holds_arrays
 from ..testing.call import Inputs
 from ..testing.plans import plan, refuse_no_dict
+from ..testing.written import refuse_no_answer
 from .calls import Call
 from .explanation import Comparison, Explanation
 from .meshes import meshes_of
@@ -86,8 +86,7 @@ def explained(
     """`explain`, with the sizes and arguments that are given by name as a dict."""
     made_of = decorated(f, "explain")
     refuse_no_dict(arguments, "explain")
-    if grad is not None and not isinstance(grad, bool):
-        raise StructureError(f"explain: grad={shown(grad)} is neither True, False nor None")
+    refuse_no_answer("explain", "grad", grad)
     meshes = meshes_of("explain", mesh, made_of.mesh, (*args, *given.values()))
     task = _Task(f, made_of, args, given, arguments, grad, bandwidth)
     if isinstance(mesh, (list, tuple)):

@@ -9,6 +9,7 @@ from .model import Explained, Failed
 from .picture import figure
 from .tables import (
     COLLECTIVE_COLUMNS,
+    NO_COLLECTIVES,
     VALUE_COLUMNS,
     Row,
     collective_rows,
@@ -30,7 +31,7 @@ def explained_html(found: Explained) -> str:
         figure(found),
         html_table(VALUE_COLUMNS, value_rows(found)),
         f"<p>{escape(memory_line(found))}</p>",
-        html_table(COLLECTIVE_COLUMNS, collective_rows(found)) if found.collectives else "<p>no collectives in manual regions</p>",
+        html_table(COLLECTIVE_COLUMNS, collective_rows(found)) if found.collectives else f"<p>{NO_COLLECTIVES}</p>",
         html_table(total_columns(found), total_rows(found)) if found.collectives else "",
         notes_html(found.notes),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..errors import MeshAxisError
 from ..errors.phrases import shown
 from ..inference.reading import stating_all_checks
 from ..meshes import instead_of_own, read_mesh
+from ..testing.written import mesh_sizes
 
 
 def meshes_of(verb: str, given: Any, own: _jax.AnyMesh | None, values: Iterable[Any]) -> tuple[AbstractMesh, ...]:
@@ -65,17 +66,13 @@ def _one(verb: str, given: Any, own: _jax.AnyMesh | None) -> AbstractMesh:
 
 
 def _sizes(verb: str, given: Any) -> dict[str, int]:
-    sizes: Any = given
-    if isinstance(given, str):
-        pairs = [part.partition("=") for part in given.replace(" ", "").split(",") if part]
-        sizes = {name: int(size) if size.isdecimal() else size for name, _, size in pairs}
-    is_read = isinstance(sizes, Mapping) and bool(sizes)
-    if not is_read or not all(type(n) is int and n > 0 for n in sizes.values()):
+    sizes = mesh_sizes(given)
+    if sizes is None:
         raise MeshAxisError(
             f"{verb}: mesh= is {shown(given)}\n\n"
             'Hint: a mesh is a jax.sharding.Mesh or AbstractMesh, a dict of sizes, or a text as in "dp=4,tp=2"'
         )
-    return {str(name): size for name, size in sizes.items()}
+    return sizes
 
 
 @contextmanager

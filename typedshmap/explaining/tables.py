@@ -61,12 +61,13 @@ def memory_line(found: Explained) -> str:
     return f"per device: {parts} = {bytes_text(memory.peak)}"
 
 
+NO_COLLECTIVES = "no collectives in manual regions"
 COLLECTIVE_COLUMNS = ("part", "collective", "over", "devices", "in", "out", "on the wire", "times", "where")
 
 
 def _collectives(found: Explained) -> list[str]:
     if not found.collectives:
-        return ["no collectives in manual regions"]
+        return [NO_COLLECTIVES]
     return table(COLLECTIVE_COLUMNS, collective_rows(found), {3, 4, 5, 6, 7})
 
 

@@ -19,6 +19,7 @@ from ...hints.binding import Typed
 from ...hints.nodes import array_hints
 from ...hints.scope import Region, naming_here
 from ...notation.layout import Layout
+from ..written import mesh_sizes
 
 _MOST_DEVICES = 8
 _CURE = (
@@ -175,7 +176,7 @@ def given_meshes(meshes: Sequence[Any], axes: Axes) -> list[Mesh]:
     Raises:
       MeshAxisError: for what is no mesh of devices.
     """
-    if isinstance(meshes, str | Mapping | Mesh) or not meshes:
+    if not isinstance(meshes, (list, tuple)) or not meshes:
         got = shown(meshes)
         raise MeshAxisError(f"assert_mesh_invariant: meshes= wants a list of meshes, as in [{_EXAMPLE}]; got {got}")
     sizes = [None if isinstance(mesh, Mesh) else _read(mesh) for mesh in meshes]
@@ -193,28 +194,17 @@ def _with_more(axes: Axes, names: Iterable[str]) -> Axes:
 def _read(mesh: Any) -> dict[str, int]:
     if isinstance(mesh, AbstractMesh):
         raise MeshAxisError("assert_mesh_invariant: an AbstractMesh has no devices to run on; pass its sizes as a dict")
-    pairs = _pairs(mesh) if isinstance(mesh, str) else dict(mesh) if isinstance(mesh, Mapping) else {}
-    if not pairs or not all(isinstance(size, int) and size > 0 for size in pairs.values()):
+    sizes = mesh_sizes(mesh)
+    if sizes is None:
         told = f"assert_mesh_invariant: meshes= holds {shown(mesh)}, which is no mesh"
         raise MeshAxisError(f'{told}\n\nHint: write a jax.sharding.Mesh, {_EXAMPLE}, or a text like "dp=4,tp=2"')
-    return {str(name): size for name, size in pairs.items()}
-
-
-def _pairs(text: str) -> dict[str, int]:
-    """The sizes in ``dp=4,tp=2``; 0 for what is no size."""
-    parts = (part.partition("=") for part in text.replace(" ", "").split(",") if part)
-    return {name: int(size) if size.isdecimal() else 0 for name, _, size in parts}
+    return sizes
 
 
 def alone_on(mesh: Mesh, axis: str | None) -> Mesh:
     """The part of a mesh along one axis, the others of size 1; without an axis, its first device."""
     part = tuple(slice(None) if name == axis else slice(1) for name in mesh.axis_names)
     return Mesh(mesh.devices[part], mesh.axis_names, axis_types=mesh.axis_types)
-
-
-def with_types(mesh: Mesh, kind: AxisType) -> Mesh:
-    """A mesh all of whose axes are of one type."""
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=(kind,) * len(mesh.axis_names))
 
 
 def twofold(mesh: Mesh) -> Mesh:

@@ -14,13 +14,13 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from ... import _jax
 from ...decorated import Decorated
 from ...errors import MeshAxisError, StructureError
-from ...hints.axes import AxisRules, Naming
 from ...hints.binding import Typed
 from ...hints.nodes import array_hints
 from ...meshes import instead_of_own
-from ...shard_map import typed_shard_map
 from ..call import Inputs
-from .choice import twofold, with_types
+from ..mapping import has_marks, is_of_regions, mapped
+from ..written import refuse_no_answer
+from .choice import twofold
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Kind = Literal["as it is", "global", "mapped"]
@@ -51,7 +51,7 @@ class Subject:
     def meant(self, mesh: Mesh) -> Mesh:
         """The mesh that it is tried on in the place of one: sums are owed on Explicit axes, and not by one device."""
         if self.kind == "mapped":
-            mesh = with_types(mesh, AxisType.Explicit)
+            mesh = _jax.with_axis_type(mesh, AxisType.Explicit)
         return twofold(mesh) if mesh.size == 1 and self._owes() else mesh
 
     def _owes(self) -> bool:
@@ -63,9 +63,7 @@ class Subject:
         """What is called on a mesh."""
         if self.kind != "mapped":
             return self.f
-        naming = self.made_of.naming
-        rules = None if naming.rules is None else AxisRules(Naming(rules=naming.rules))
-        return typed_shard_map(self.f, mesh=mesh, axes=dict(naming.aliases), rules=rules)
+        return mapped(self.f, self.made_of, mesh)
 
     @contextmanager
     def on(self, mesh: Mesh) -> Generator[None]:
@@ -89,6 +87,7 @@ def subject_of(f: Callable[..., Any], made_of: Decorated, typed: Typed, manual: 
     Raises:
       StructureError: for ``manual=`` of a function that is no helper.
     """
+    refuse_no_answer("assert_mesh_invariant", "manual", manual)
     if made_of.verb != "typed" and manual is not None:
         raise StructureError(
             f"assert_mesh_invariant: {typed.name}: manual= is for helpers made by typed; this one is made by "
@@ -97,13 +96,8 @@ def subject_of(f: Callable[..., Any], made_of: Decorated, typed: Typed, manual: 
     is_ambient = made_of.mesh is None or not _jax.context_mesh().empty
     if made_of.verb != "typed":
         return Subject(f, made_of, typed, "as it is", is_ambient)
-    is_mapped = _has_marks(typed) if manual is None else manual
+    is_mapped = has_marks(typed) if manual is None else manual
     return Subject(f, made_of, typed, "mapped" if is_mapped else "global", is_ambient)
-
-
-def _has_marks(typed: Typed) -> bool:
-    nodes = (*typed.parameters.values(), *((typed.result,) if typed.result is not None else ()))
-    return any(hint.spec.marks for node in nodes for hint in array_hints(node))
 
 
 def communicates(subject: Subject, made: Inputs, mesh: Mesh) -> bool:
@@ -113,7 +107,7 @@ def communicates(subject: Subject, made: Inputs, mesh: Mesh) -> bool:
         with subject.on(mesh):
             jax.eval_shape(lambda arrays: call.run(subject.f, arrays), call.arrays)
     except (NameError, MeshAxisError) as error:
-        if "unbound axis name" in str(error) or "is not manual here" in str(error):
+        if is_of_regions(error):
             return True
         raise
     return False

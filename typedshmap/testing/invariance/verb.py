@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,12 +13,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ... import _jax
-from ...decorated import Decorated, decorated
+from ...decorated import Decorated, decorated, owner_of
 from ...errors import ShapeError, StructureError
 from ...errors.phrases import mesh_text, quoted, shown
 from ...hints.binding import Typed
 from ..drawn import Drawn
 from ..inputs import draw, mesh_of
+from ..written import refuse_no_answer
 from .choice import alone_on, axes_of, default_meshes, given_meshes, longer_axes
 from .differences import Difference, Tolerance, differences
 from .programs import Arrays, Outcome, Subject, communicates, run, subject_of
@@ -114,8 +114,9 @@ def assert_mesh_invariant(
       TypedShmapError: what is wrong with the function on some mesh; a note says on which.
     """
     made_of = decorated(f, _VERB)
-    typed = made_of.hinted.read((f.__self__,) if inspect.ismethod(f) else ())
+    typed = made_of.hinted.read(owner_of(f))
     own = mesh_of(f, None, _VERB)
+    refuse_no_answer(_VERB, "grad", grad)
     subject = subject_of(f, made_of, typed, manual)
     asked = _Asked(grad, _names(exclude), rtol, atol, arguments, sizes)
     first = _whole_number("seed", 0 if seed is None else seed, 0)
@@ -157,7 +158,7 @@ class _Asked:
 
 
 def _names(exclude: Any) -> tuple[str, ...]:
-    names = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+    names = (exclude,) if isinstance(exclude, str) else tuple(exclude) if isinstance(exclude, Iterable) else (exclude,)
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise StructureError(f'{_VERB}: exclude= holds {shown(wrong[0])}; it takes names of results, as "return[0]"')
     return tuple(name if name.startswith(("return", "grad(")) else f"return{name}" for name in names)
