@@ -3,18 +3,12 @@
 import pytest
 from sound_programs import SOUND, Sound, counted, own_noise
 
-from typedshmap import ShardingError
 from typedshmap.testing import assert_mesh_invariant
 
 MESHES = [{"dp": 4, "tp": 2}]
 
 
-# On one device reshard moves nothing, and its result is then read as if it still lay as before.
-UNMOVED = pytest.mark.xfail(raises=ShardingError, strict=True, reason="refused where tp has size 1")
-CASES = [pytest.param(each, id=each.name, marks=UNMOVED if each.name == "handed_over" else ()) for each in SOUND]
-
-
-@pytest.mark.parametrize("sound", CASES)
+@pytest.mark.parametrize("sound", [pytest.param(each, id=each.name) for each in SOUND])
 def test_no_fault_is_found_with_a_right_program(sound: Sound) -> None:
     assert_mesh_invariant(sound.function, MESHES, grad=sound.grad, exclude=sound.exclude, trials=1, **sound.given)
 

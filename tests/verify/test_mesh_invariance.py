@@ -223,7 +223,7 @@ def test_a_scalar_has_no_place():
     assert failure(counted, ["dp=4"], n=8) == (
         "counted: return value depends on the mesh: it is 12 on dp=4, but 9 on one device\n"
         "\n"
-        "    it differs, and has to be equal: int32\n"
+        "    it differs; int32 has to be equal\n"
         "    nothing in the program communicates over 'dp'\n"
         "    'dp' alone makes the difference\n"
         "    differs on dp=4\n"
@@ -325,7 +325,7 @@ def test_integers_have_to_be_equal():
     def first(x: Int[Array, "[batch/dp] [model/tp]"]) -> Int[Array, "[batch/dp]"]:
         return jax.lax.pmax(jnp.argmax(x, -1), "tp")
 
-    assert "and has to be equal: int32" in failure(first)
+    assert "; int32 has to be equal" in failure(first)
 
 
 def test_integers_that_rounding_alone_changes_may_differ():

@@ -44,7 +44,8 @@ def _apply(
 ) -> Any:
     aboard = _jax.manual_type(x).varying - source.sharded - source.owed - target.sharded
     sizes = tuple((axis, size) for axis, size in sizes if axis not in aboard)
-    if not _planned(source, target, shape, sizes).steps:
+    # Over axes of size 1 nothing moves, but the value lies otherwise, which the reading of the body has to see.
+    if source == target and not _planned(source, target, shape, sizes).steps:
         return x
     return _primitive().bind(x, source=source, target=target, shape=shape, sizes=sizes, typed=typed, lead=0)
 

@@ -142,7 +142,7 @@ def _made_by(trial: Trial, first: Difference) -> str:
 def _how_far(trial: Trial, first: Apart) -> str:
     entries = f"{int(first.wrong.sum())} of {first.wrong.size} entries differ" if first.wrong.size > 1 else "it differs"
     if first.allowed is None:
-        return f"{entries}, and has to be equal: {_jax.dtype_name(first.there.dtype)}"
+        return f"{entries}; {_jax.dtype_name(first.there.dtype)} has to be equal"
     return f"{entries}, by up to {first.by:.3g}; {_why(trial.tolerance, first.allowed)}"
 
 
