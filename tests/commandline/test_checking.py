@@ -289,3 +289,26 @@ def test_a_helper_of_manual_regions_is_mapped_over_the_mesh(module, capsys):
         assert code == 0 and out.splitlines()[0] == f"ok     {function}  dp=4  (b=8, d=4)"
     code, out, _ = run(capsys, f"{name}:local", "--mesh", "dp=4", "--size", "b=8 d=4")
     assert code == 1 and "VaryingError: local: return value varies over 'dp'" in out
+
+
+def test_a_mark_gives_arguments_and_options(module, capsys):
+    name = module(
+        "program_j",
+        """
+        import jax
+        from typedshmap import Array, Float, Key, typed_shard_map
+        from typedshmap.testing import mesh_invariant
+
+        @mesh_invariant(config={"scale": 2.0}, exclude="[1]", b=4, trials=1)
+        @typed_shard_map
+        def noisy(x: Float[Array, "[b/dp]"], key: Key[Array, ""], config: dict) -> tuple[
+            Float[Array, "[b/dp]"], Float[Array, "[b/dp]"]
+        ]:
+            own = jax.random.fold_in(key, jax.lax.axis_index("dp"))
+            return x * config["scale"], jax.random.normal(own, x.shape)
+        """,
+    )
+    code, out, _ = run(capsys, name, "--mesh", "dp=4", "--numerics")
+    assert code == 0 and out.splitlines()[1] == "same   noisy  on one device and on dp=4"
+    assert run(capsys, name, "--mesh", "dp=8", "--numerics")[0] == 0, "its size is for its own meshes"
+    assert run(capsys, name, "--mesh", "dp=4", "--size", "b=6")[0] == 1

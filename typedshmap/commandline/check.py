@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
@@ -20,12 +20,13 @@ from ..errors.phrases import count, mesh_text
 from ..testing import assert_mesh_invariant
 from ..testing.drawn import Drawn
 from ..testing.mapping import has_marks, is_of_regions, mapped
-from ..testing.plans import names_taken, plan
+from ..testing.plans import plan
 from ..testing.traced import trace_on
 from .common import add_common
 from .devices import MOST, virtual_devices
 from .failing import told
 from .functions import Function, find_functions
+from .given import options_for, refuse_unknown, values_for
 from .written import WrongUse, mesh_like, read_arguments, read_meshes, read_sizes
 
 DONE, FAILED, WRONG = 0, 1, 2
@@ -77,7 +78,7 @@ def _run(given: argparse.Namespace) -> int:
     for reason in left:
         print(f"left   {reason}", file=sys.stderr)
     values = {**read_sizes(given.size), **read_arguments(given.arg)}
-    _refuse_unknown(values, functions)
+    refuse_unknown(values, functions)
     cases = [
         _Case(each, mesh_like(mesh, each.made_of.mesh), values, given.seed) for each in functions for mesh in meshes
     ]
@@ -92,23 +93,11 @@ def _meshes(meshes: Sequence[AbstractMesh]) -> str:
     return "1 mesh" if len(meshes) == 1 else f"{len(meshes)} meshes"
 
 
-def _refuse_unknown(values: Iterable[str], functions: Sequence[Function]) -> None:
-    known = {name for each in functions for name in names_taken(each.function)}
-    unknown = [name for name in values if name.partition(".")[0] not in known]
-    if unknown:
-        raise WrongUse(f"no function has a dim or an argument '{unknown[0]}'; there are {', '.join(sorted(known))}")
-
-
-def _values_for(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
-    known = names_taken(function.function)
-    return {name: value for name, value in values.items() if name.partition(".")[0] in known}
-
-
 def _check(case: _Case) -> bool:
     """Trace a function; print a line, and what is wrong."""
     f = case.function.function
     try:
-        drawn = plan(f, (case.mesh,), _values_for(case.function, case.values), None, "check").drawn(case.seed)
+        drawn = plan(f, (case.mesh,), values_for(case.function, case.values), None, "check").drawn(case.seed)
         _trace(case.function, drawn, case.mesh)
     except Exception as error:  # whatever the function's own code raises is told, and the next is checked
         print(f"FAIL   {case.label}\n{indent(told(error), '       ')}")
@@ -145,7 +134,7 @@ def _compare(function: Function, meshes: Sequence[AbstractMesh], values: Mapping
         for like in [mesh_like(mesh, function.made_of.mesh)]
     ]
     try:
-        assert_mesh_invariant(function.function, there, **_values_for(function, values))
+        assert_mesh_invariant(function.function, there, **options_for(function), **values_for(function, values))
     except Exception as error:  # as above
         print(f"DIFFER {function.name}\n{indent(told(error), '       ')}")
         return False

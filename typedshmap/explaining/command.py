@@ -24,9 +24,9 @@ from ..commandline import (
 )
 from ..commandline.devices import MOST
 from ..commandline.failing import told
+from ..commandline.given import refuse_unknown, values_for
 from ..errors import MeshAxisError, StructureError
 from ..errors.phrases import mesh_text
-from ..testing.plans import names_taken
 from .explain import explained
 from .explanation import Comparison, Explanation
 from .html import document
@@ -76,7 +76,7 @@ def _run(given: argparse.Namespace) -> int:
     for reason in left:
         print(f"left   {reason}", file=sys.stderr)
     values = {**read_sizes(given.size), **read_arguments(given.arg)}
-    _refuse_unknown(values, functions)
+    refuse_unknown(values, functions)
     found = [_explained(each, meshes, values, bandwidth, given.grad) for each in functions]
     if given.html is not None:
         _write(Path(given.html), given.target, found)
@@ -93,13 +93,6 @@ def _read_bandwidth(written: Sequence[str], meshes: Sequence[AbstractMesh]) -> d
     return dict(pairs)
 
 
-def _refuse_unknown(values: Mapping[str, Any], functions: Sequence[Function]) -> None:
-    known = {name for each in functions for name in names_taken(each.function)}
-    unknown = [name for name in values if name.partition(".")[0] not in known]
-    if unknown:
-        raise WrongUse(f"no function has a dim or an argument '{unknown[0]}'; there are {', '.join(sorted(known))}")
-
-
 def _explained(
     each: Function,
     meshes: Sequence[AbstractMesh],
@@ -108,12 +101,10 @@ def _explained(
     grad: bool | None,
 ) -> Explanation | Comparison | None:
     """Explain one function and print it; None, with the error printed, for one that cannot be."""
-    known = names_taken(each.function)
-    own = {name: value for name, value in values.items() if name.partition(".")[0] in known}
     there = [mesh_like(mesh, each.made_of.mesh) for mesh in meshes]
     mesh: Any = there[0] if len(there) == 1 else there
     try:
-        found = explained(each.function, (), own, mesh=mesh, grad=grad, bandwidth=bandwidth)
+        found = explained(each.function, (), values_for(each, values), mesh=mesh, grad=grad, bandwidth=bandwidth)
     except Exception as error:  # whatever the function's own code raises is told, and the next is explained
         print(f"FAIL   {each.name}  {'; '.join(mesh_text(one.shape_tuple) for one in there)}")
         print(f"{indent(told(error), '       ')}\n")
