@@ -242,3 +242,15 @@ def test_no_device_is_asked_for(monkeypatch):
     monkeypatch.setattr(jax, "devices", refuse)
     monkeypatch.setattr(jax, "device_put", refuse)
     assert explain(layer, mesh="dp=4,tp=2", **SIZES).devices == 8
+
+
+def test_a_page_of_several_meshes_has_a_picture_of_each(tmp_path):
+    found = explain(layer, mesh=["dp=4,tp=2", "dp=2,tp=4"], batch=16, model=8, ff=16)
+    found.to_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert [page.count(part) for part in ("<details>", "<svg", "dp=4, tp=2</summary>", "dp=2, tp=4</summary>")] == [
+        2,
+        2,
+        1,
+        1,
+    ]

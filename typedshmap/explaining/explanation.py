@@ -68,7 +68,7 @@ class Comparison:
 
     @property
     def html(self) -> str:
-        """The same as a part of a page: a table."""
+        """The same as a part of a page: a table, and folded below it what is told on each mesh."""
         return compared_html(self.rows)
 
     def _repr_html_(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from ..errors.phrases import mesh_text
 from .model import Explained, Failed
 from .picture import figure
 from .tables import (
@@ -39,13 +40,17 @@ def explained_html(found: Explained) -> str:
 
 
 def compared_html(rows: Sequence[Explained | Failed]) -> str:
-    """One row per mesh."""
+    """One row per mesh, and of each, folded, all that is told there."""
     found = [row for row in rows if isinstance(row, Explained)]
     columns = comparison_columns(found)
     errors = [f"<pre>{escape(str(row.error))}</pre>" for row in rows if isinstance(row, Failed)]
     notes = notes_html(dict.fromkeys(note for row in found for note in row.notes))
     head = f"<h3>{escape(compared_heading(found[0]))}</h3>" if found else ""
-    return "\n".join([head, html_table(columns, [comparison_row(row, columns) for row in rows]), *errors, notes])
+    table = html_table(columns, [comparison_row(row, columns) for row in rows])
+    each = [
+        f"<details><summary>{escape(mesh_text(row.mesh))}</summary>\n{explained_html(row)}\n</details>" for row in found
+    ]
+    return "\n".join([head, table, *errors, notes, *each])
 
 
 _NUMBERS = frozenset(
