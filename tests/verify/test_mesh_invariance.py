@@ -585,6 +585,9 @@ def test_bad_options_are_refused():
         ({"trials": 0}, "assert_mesh_invariant: trials=0 is no whole number from 1 on"),
         ({"seed": -1}, "assert_mesh_invariant: seed=-1 is no whole number from 0 on"),
         ({"seed": 1.5}, "assert_mesh_invariant: seed=1.5 is no whole number from 0 on"),
+        ({"rtol": -1.0}, "assert_mesh_invariant: rtol=-1.0 is no number from 0 on"),
+        ({"atol": "x"}, "assert_mesh_invariant: atol='x' is no number from 0 on"),
+        ({"grad": 1}, "assert_mesh_invariant: grad=1 is neither True, False nor None"),
         ({"exclude": [0]}, 'assert_mesh_invariant: exclude= holds 0; it takes names of results, as "return[0]"'),
     ]:
         with pytest.raises(StructureError) as caught:

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from ... import _jax
 from ...decorated import Decorated, decorated, owner_of
 from ...errors import ShapeError, StructureError
-from ...errors.phrases import mesh_text, quoted, shown
+from ...errors.phrases import shown
 from ...hints.binding import Typed
-from ..drawn import Drawn
-from ..inputs import draw, mesh_of
+from ..inputs import mesh_of
 from ..written import refuse_no_answer
-from .choice import alone_on, axes_of, default_meshes, given_meshes, longer_axes
-from .differences import Difference, Tolerance, differences
-from .programs import Arrays, Outcome, Subject, communicates, run, subject_of
-from .rounding import measure
-from .telling import Trial, context, differs_by_itself, listed, omissions, phrase, told
-
-_VERB = "assert_mesh_invariant"
+from .choice import axes_of, default_meshes, given_meshes
+from .programs import subject_of
+from .telling import listed, omissions
+from .trials import UNCOMPILED, VERB, Asked, try_out
 
 
 @dataclass(frozen=True)
@@ -113,59 +105,44 @@ def assert_mesh_invariant(
       StructureError: for arguments that no hint can make, and for an unknown name in ``exclude``.
       TypedShmapError: what is wrong with the function on some mesh; a note says on which.
     """
-    made_of = decorated(f, _VERB)
+    made_of = decorated(f, VERB)
     typed = made_of.hinted.read(owner_of(f))
-    own = mesh_of(f, None, _VERB)
-    refuse_no_answer(_VERB, "grad", grad)
+    own = mesh_of(f, None, VERB)
+    refuse_no_answer(VERB, "grad", grad)
     subject = subject_of(f, made_of, typed, manual)
-    asked = _Asked(grad, _names(exclude), rtol, atol, arguments, sizes)
+    asked = Asked(grad, _names(exclude), _share("rtol", rtol), _share("atol", atol), arguments, sizes)
     first = _whole_number("seed", 0 if seed is None else seed, 0)
     chosen, left_out = _meshes(f, meshes, own, made_of, typed, asked)
     seeds = tuple(range(first, first + _whole_number("trials", trials, 1)))
     for each in seeds:
-        subject, failed = _try(subject, chosen, left_out, each, asked, manual, may_fail=meshes is None)
-        left_out.update(dict.fromkeys(failed, _UNCOMPILED))
+        subject, failed = try_out(subject, chosen, left_out, each, asked, manual, may_fail=meshes is None)
+        left_out.update(dict.fromkeys(failed, UNCOMPILED))
         chosen = [mesh for mesh in chosen if mesh not in failed]
     return Verified(typed.name, tuple(chosen), left_out, seeds)
 
 
 _UNFIT = "the sizes do not fit"
-_UNCOMPILED = "XLA cannot compile it there"
 
 
 def _whole_number(name: str, value: Any, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise StructureError(f"{_VERB}: {name}={shown(value)} is no whole number from {least} on")
+        raise StructureError(f"{VERB}: {name}={shown(value)} is no whole number from {least} on")
     return value
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What the user asks of every trial."""
-
-    grad: bool
-    exclude: tuple[str, ...]
-    rtol: float | None
-    atol: float | None
-    arguments: Mapping[str, Any] | None
-    given: Mapping[str, Any]
-
-    def draw(self, f: Callable[..., Any], meshes: Sequence[Mesh], seed: int) -> Drawn:
-        return draw(f, meshes, seed=seed, given=self.given, arguments=self.arguments, verb=_VERB)
-
-    def is_excluded(self, name: str) -> bool:
-        return any(_is_within(name, outer) for outer in self.exclude)
+def _share(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
+        raise StructureError(f"{VERB}: {name}={shown(value)} is no number from 0 on")
+    return float(value)
 
 
 def _names(exclude: Any) -> tuple[str, ...]:
     names = (exclude,) if isinstance(exclude, str) else tuple(exclude) if isinstance(exclude, Iterable) else (exclude,)
     if wrong := [name for name in names if not isinstance(name, str)]:
-        raise StructureError(f'{_VERB}: exclude= holds {shown(wrong[0])}; it takes names of results, as "return[0]"')
+        raise StructureError(f'{VERB}: exclude= holds {shown(wrong[0])}; it takes names of results, as "return[0]"')
     return tuple(name if name.startswith(("return", "grad(")) else f"return{name}" for name in names)
-
-
-def _is_within(name: str, outer: str) -> bool:
-    return name == outer or (name.startswith(outer) and name[len(outer)] in ".[")
 
 
 def _meshes(
@@ -174,7 +151,7 @@ def _meshes(
     own: _jax.AnyMesh | None,
     made_of: Decorated,
     typed: Typed,
-    asked: _Asked,
+    asked: Asked,
 ) -> tuple[list[Mesh], dict[Mesh, str]]:
     """The meshes to try, one device first; and those of the default ones that are not, with the reason."""
     axes = axes_of(made_of, typed, own)
@@ -189,7 +166,7 @@ def _meshes(
     return [one, *fitting], dict.fromkeys((mesh for mesh in others if mesh not in fitting), _UNFIT)
 
 
-def _misfit(f: Callable[..., Any], one: Mesh, mesh: Mesh, asked: _Asked) -> ShapeError | None:
+def _misfit(f: Callable[..., Any], one: Mesh, mesh: Mesh, asked: Asked) -> ShapeError | None:
     """Why sizes, given or in the hints, do not fit a mesh, if they do not."""
     asked.draw(f, [one], 0)  # what is wrong with one device is wrong
     try:
@@ -197,149 +174,3 @@ def _misfit(f: Callable[..., Any], one: Mesh, mesh: Mesh, asked: _Asked) -> Shap
     except ShapeError as error:
         return error
     return None
-
-
-def _try(
-    subject: Subject,
-    meshes: Sequence[Mesh],
-    left_out: Mapping[Mesh, str],
-    seed: int,
-    asked: _Asked,
-    manual: bool | None,
-    may_fail: bool,
-) -> tuple[Subject, list[Mesh]]:
-    """One trial.
-
-    Args:
-      may_fail: whether a mesh may be left out that XLA cannot compile for.
-
-    Returns:
-      The function, now that it is known how it is called; and the meshes that XLA cannot compile for.
-
-    Raises:
-      AssertionError: for a result that depends on the mesh.
-    """
-    drawn = asked.draw(subject.f, meshes, seed)
-    one, *others = meshes
-    if subject.kind == "global" and manual is None and communicates(subject, drawn.on(one), one):
-        subject = replace(subject, kind="mapped")
-    runner = _Runner(subject, drawn, asked)
-    reference = runner.run(one)
-    runner.refuse_unknown_names(reference.values)
-    _warn_of_nothing(subject, reference.values)
-    tolerance = Tolerance(measure(reference, seed), asked.rtol, asked.atol)
-    tried, failed = list[_Tried](), list[Mesh]()
-    for mesh in others:
-        try:
-            tried.append(runner.compared(reference, mesh, tolerance))
-        except jax.errors.JaxRuntimeError as error:
-            if not may_fail or _PARTIAL not in str(error):
-                raise
-            failed.append(mesh)
-    if any(each.differences for each in tried):
-        omitted = {**left_out, **dict.fromkeys(failed, _UNCOMPILED)}
-        raise AssertionError(_told(runner, reference, tolerance, tried, omitted))
-    return subject, failed
-
-
-# What XLA says of a sum over an axis of size 1 that is manual beside longer ones that are not.
-_PARTIAL = "must be in (partial) manual partitioning mode"
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """What was found on one mesh."""
-
-    mesh: Mesh
-    differences: tuple[Difference, ...]
-    programs: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class _Runner:
-    """Runs one trial's call on one mesh after another."""
-
-    subject: Subject
-    drawn: Drawn
-    asked: _Asked
-
-    def run(self, mesh: Mesh) -> Outcome:
-        """What the call gives on a mesh."""
-        meant, asked, seed = self.subject.meant(mesh), self.asked, self.drawn.seed
-        with self._noted(mesh):
-            return run(self.subject, self.drawn.on(meant), meant, asked.grad, seed, asked.is_excluded)
-
-    def compared(self, reference: Outcome, mesh: Mesh, tolerance: Tolerance) -> _Tried:
-        """What is not the same on a mesh, but for what is excluded."""
-        outcome = self.run(mesh)
-        found = differences(reference, outcome, tolerance)
-        kept = tuple(each for each in found if not self.asked.is_excluded(each.name))
-        return _Tried(mesh, kept, outcome.traced)
-
-    @contextmanager
-    def _noted(self, mesh: Mesh) -> Generator[None]:
-        try:
-            yield
-        except Exception as error:
-            where = f"{_VERB}: {self.subject.name} on the mesh {mesh_text(mesh.shape.items())}"
-            error.add_note("\n".join([where, *context(self.subject, self.drawn.sizes, self.drawn.seed)]))
-            raise
-
-    def refuse_unknown_names(self, known: Arrays) -> None:
-        """Refuse names in ``exclude=`` that no result has, and a comparison of nothing.
-
-        Raises:
-          StructureError: with the names that there are.
-        """
-        told = f"{_VERB}: {self.subject.name}:"
-        for outer in self.asked.exclude:
-            if not any(_is_within(each, outer) for each in known):
-                are = f"Hint: they are {quoted(known)}"
-                raise StructureError(f"{told} exclude= names '{outer}', which is none of its results\n\n{are}")
-        if all(map(self.asked.is_excluded, known)):
-            raise StructureError(f"{told} nothing is left to compare; its results are {quoted(known) or 'none'}")
-        if self.asked.grad and not any(each.startswith("grad(") for each in known):
-            raise StructureError(f"{told} grad=True, but no argument is inexact, so that there is no gradient")
-
-
-def _warn_of_nothing(subject: Subject, values: Arrays) -> None:
-    """Warn of results that no mesh can change, since they are NaN."""
-    for name, array in values.items():
-        if _jax.is_inexact(array.dtype) and array.size and np.isnan(array).all():
-            told = f"{_VERB}: {subject.name}: {phrase(name)} is NaN on one device, which no mesh can change"
-            warnings.warn(f"{told}; pass arguments for which it is not", stacklevel=4)
-
-
-def _told(
-    runner: _Runner, reference: Outcome, tolerance: Tolerance, tried: Sequence[_Tried], left_out: Mapping[Mesh, str]
-) -> str:
-    """The message of a failure, once it is known that it is the mesh that makes it."""
-    subject, drawn = runner.subject, runner.drawn
-    again = runner.compared(reference, reference.mesh, tolerance)
-    if again.differences:
-        return differs_by_itself(subject, again.differences[0], drawn.sizes, drawn.seed)
-    tried = sorted([*tried, *_alone(runner, reference, tolerance, tried)], key=lambda each: each.mesh.size)
-    wrong = [each for each in tried if each.differences]
-    return told(
-        Trial(
-            subject=subject,
-            seed=drawn.seed,
-            sizes=drawn.sizes,
-            tolerance=tolerance,
-            found={each.mesh: each.differences for each in wrong},
-            agreeing=[each.mesh for each in tried if not each.differences],
-            left_out=left_out,
-            programs=wrong[0].programs,
-        )
-    )
-
-
-def _alone(runner: _Runner, reference: Outcome, tolerance: Tolerance, tried: Sequence[_Tried]) -> Generator[_Tried]:
-    """The axes of a mesh that differs, each alone, where that was not tried."""
-    known = {longer_axes(each.mesh) for each in tried}
-    mesh = next(each.mesh for each in tried if each.differences)
-    for axis in longer_axes(mesh):
-        if (axis,) not in known:
-            # A function may not run there at all; what is wrong with it is told without, then.
-            with suppress(Exception):
-                yield runner.compared(reference, alone_on(mesh, axis), tolerance)
