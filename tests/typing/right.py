@@ -23,6 +23,7 @@ from typedshmap import (
     axis_rules,
     check,
     einsum,
+    explain,
     partition_specs,
     rearrange,
     reduce,
@@ -34,6 +35,8 @@ from typedshmap import (
     typed_jit,
     typed_shard_map,
 )
+from typedshmap.explaining import Comparison, Explanation
+from typedshmap.testing import Inputs, assert_mesh_invariant, inputs, mesh_invariant
 
 P = PartitionSpec
 
@@ -135,3 +138,18 @@ def contracted(x: Float[Array, "[b/dp] m"], w: Float[Array, "m [f/tp]"]) -> Floa
     total: Array = reduce(x, "[b/dp] m -> m", "sum")
     del total
     return einsum(x, w, "[b/dp] m, m [f/tp] -> [b/dp] [f/tp]")
+
+
+@mesh_invariant(grad=True, b=8)
+@typed_shard_map
+def marked(x: Float[Array, "[b/dp] m"]) -> Float[Array, "[b/dp] m"]:
+    return x
+
+
+def tools(x: Array) -> str:
+    one: Explanation = explain(marked, mesh="dp=4", b=8, bandwidth={"dp": "400GB/s"})
+    many: Comparison = explain(marked, mesh=["dp=4", {"dp": 8}])
+    made: Inputs = inputs(marked, x=x)
+    assert_mesh_invariant(marked, [{"dp": 2}], exclude="[0]", m=4)
+    again: Array = marked(made["x"])
+    return f"{one.memory.peak} {len(many)} {again.shape}"

@@ -27,10 +27,10 @@ from ..commandline.failing import told
 from ..commandline.given import refuse_unknown, values_for
 from ..errors import MeshAxisError, StructureError
 from ..errors.phrases import mesh_text
-from .explain import explained
 from .explanation import Comparison, Explanation
 from .html import document
 from .units import read_bandwidth
+from .verb import explained
 
 DONE, FAILED, WRONG = 0, 1, 2
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias, overload
 
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, Mesh
 
 from ..decorated import Decorated, decorated, owner_of
 from ..errors import StructureError
@@ -22,8 +22,32 @@ from .telling import explanation
 from .units import read_bandwidth
 
 _SEED = 0
+Written: TypeAlias = Mesh | AbstractMesh | Mapping[str, int] | str
+"""One mesh, as users write it."""
 
 
+@overload
+def explain(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    mesh: Written | None = None,
+    grad: bool | None = None,
+    bandwidth: Mapping[str, float | str] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> Explanation: ...
+@overload
+def explain(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    mesh: list[Any] | tuple[Any, ...],
+    grad: bool | None = None,
+    bandwidth: Mapping[str, float | str] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> Comparison: ...
 def explain(
     f: Callable[..., Any],
     /,
@@ -33,7 +57,7 @@ def explain(
     bandwidth: Mapping[str, float | str] | None = None,
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
-) -> Any:
+) -> Explanation | Comparison:
     """Tell what a function holds on each device of a mesh, and what its devices send each other.
 
     The function is traced, never run or compiled, on a mesh without devices: one of thousands is as good as
