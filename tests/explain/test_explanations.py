@@ -497,8 +497,9 @@ def test_a_check_of_what_an_operation_told_already_is_a_row_too():
         ("check", (4, 8), (2, 4)),
     ]
     ours = jax.make_jaxpr(lambda *a: f(*a))  # what is stated for the table is in no other program
-    with jax.sharding.use_abstract_mesh(AbstractMesh((2, 2), ("dp", "tp"))):
-        assert str(ours(jnp.ones((4, 6)), jnp.ones((6, 8)))).count("typedshmap_claim") == 0
+    x, w = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 6), (6, 8)))
+    with jax.sharding.use_abstract_mesh(AbstractMesh((2, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)):
+        assert str(ours(x, w)).count("typedshmap_claim") == 0
 
 
 def test_a_helper_that_owes_a_sum_is_explained_on_a_mesh_of_any_type():
