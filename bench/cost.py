@@ -26,7 +26,7 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_p
 import jax
 import numpy as np
 import programs
-import transformer
+import unrolled
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -193,19 +193,19 @@ def stale(mesh: Mesh) -> Row:
 
 
 def read_specs(mesh: AbstractMesh, layers: int) -> Callable[[], Any]:
-    weights = transformer.shapes(layers)
+    weights = unrolled.shapes(layers)
 
     def read() -> Any:
         with jax.sharding.use_abstract_mesh(mesh):
-            return partition_specs(transformer.Weights, like=weights)
+            return partition_specs(unrolled.Weights, like=weights)
 
-    assert read() == transformer.specs(layers)
+    assert read() == unrolled.specs(layers)
     return read
 
 
 def specs(small: AbstractMesh, large: AbstractMesh) -> Iterator[Row]:
     many, few = read_specs(small, LAYERS_OF_1000_LEAVES), read_specs(small, LAYERS_OF_1000_LEAVES // 10)
-    what, plain = "partition_specs of 1,000 leaves", partial(leaf_specs, transformer.shapes(LAYERS_OF_1000_LEAVES))
+    what, plain = "partition_specs of 1,000 leaves", partial(leaf_specs, unrolled.shapes(LAYERS_OF_1000_LEAVES))
     ours, other, ratio = take_turns(many, plain, 25).by(min)
     yield ratio_row(what, (ours, other, ratio), 6, "a P per leaf by tree.map")
     on_large = read_specs(large, LAYERS_OF_1000_LEAVES)
@@ -219,9 +219,9 @@ def leaf_specs(weights: Any) -> Any:
 
 def boundary(small: AbstractMesh, large: AbstractMesh) -> Iterator[Row]:
     """A body that does next to nothing with 1,000 leaves: all that remains is taking them in."""
-    weights = transformer.shapes(LAYERS_OF_1000_LEAVES, m=4096, heads=64, ff=4096)
+    weights = unrolled.shapes(LAYERS_OF_1000_LEAVES, m=4096, heads=64, ff=4096)
 
-    def norm(weights: transformer.Weights) -> Float[Array, " m"]:
+    def norm(weights: unrolled.Weights) -> Float[Array, " m"]:
         return weights.before_head
 
     def call(f: Callable[..., Any]) -> Any:
@@ -230,7 +230,7 @@ def boundary(small: AbstractMesh, large: AbstractMesh) -> Iterator[Row]:
     def typed(mesh: AbstractMesh) -> Callable[[], Any]:
         return partial(call, typed_shard_map(norm, mesh=mesh))
 
-    in_specs = (transformer.specs(LAYERS_OF_1000_LEAVES),)
+    in_specs = (unrolled.specs(LAYERS_OF_1000_LEAVES),)
     by_hand = partial(call, jax.shard_map(norm, mesh=small, in_specs=in_specs, out_specs=P(None)))
     what = "call with 1,000 leaves, eval_shape"
     yield ratio_row(what, take_turns(typed(small), by_hand, 15).by(min), 2)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import quickstart_step
-import transformer
+import unrolled
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -286,21 +286,21 @@ def sent(f: Callable[..., Any], args: tuple[Any, ...]) -> Counter[tuple[str, str
 
 def training(mesh: Mesh, layers: int) -> Pair:
     """A training step of a transformer of so many layers."""
-    specs = transformer.specs(layers)
+    specs = unrolled.specs(layers)
     batch = P("dp", None)
     by_hand = jax.shard_map(
-        transformer.step, mesh=mesh, in_specs=(specs, batch, batch), out_specs=(P(), transformer.specs(layers))
+        unrolled.step, mesh=mesh, in_specs=(specs, batch, batch), out_specs=(P(), unrolled.specs(layers))
     )
-    return Pair(by_hand, typed_shard_map(transformer.step, mesh=mesh), transformer.arguments(layers))
+    return Pair(by_hand, typed_shard_map(unrolled.step, mesh=mesh), unrolled.arguments(layers))
 
 
 def inference(mesh: Mesh, layers: int) -> Pair:
     """A transformer's forward pass."""
     by_hand = jax.shard_map(
-        transformer.forward,
+        unrolled.forward,
         mesh=mesh,
-        in_specs=(transformer.specs(layers), P("dp", None)),
+        in_specs=(unrolled.specs(layers), P("dp", None)),
         out_specs=P("dp", None, None),
     )
-    weights, tokens, _ = transformer.arguments(layers)
-    return Pair(by_hand, typed_shard_map(transformer.forward, mesh=mesh), (weights, tokens))
+    weights, tokens, _ = unrolled.arguments(layers)
+    return Pair(by_hand, typed_shard_map(unrolled.forward, mesh=mesh), (weights, tokens))

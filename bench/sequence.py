@@ -3,7 +3,7 @@
 FSDP over ``dp``, tensor parallel over ``tp``, and between the blocks the sequence is split over
 ``tp``: weights are gathered per layer right before their use, activations before every block, and
 what a block makes is scattered along the sequence again. The layers' weights are those of
-`transformer`; the vocabulary is split over ``tp``.
+`unrolled`; the vocabulary is split over ``tp``.
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import transformer
+import unrolled
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from transformer import Layer
+from unrolled import Layer
 
 from typedshmap import Array, Float, Int, all_gather, einsum, logsumexp, reduce, take, typed, typed_shard_map
 
@@ -122,8 +122,8 @@ def by_hand(weights: Any, ids: Any, targets: Any) -> Any:
 
 def steps(mesh: Mesh, layers: int = 2) -> tuple[Any, Any, tuple[Any, Any, Any]]:
     """The step by hand, the step with operations, and the arguments of both."""
-    weights, ids, targets = transformer.arguments(layers)
-    parts = transformer.specs(layers)
+    weights, ids, targets = unrolled.arguments(layers)
+    parts = unrolled.specs(layers)
     specs = Weights(P("tp", "dp"), parts.layers, P(None), P("dp", "tp"))
     batch = P("dp", None)
     hand = jax.shard_map(by_hand, mesh=mesh, in_specs=(specs, batch, batch), out_specs=(P(), specs))
