@@ -90,7 +90,7 @@ def stage(x, layers):
 def pipeline(layers: Layers, x: Microbatches) -> tuple[Float32[Array, "micro [batch/dp] model ~pp"], Schedule]:
     """What the last stage makes of the microbatches; which of them each stage had at each tick (-1: none)."""
     stages, mine = jax.lax.axis_size("pp"), jax.lax.axis_index("pp")
-    # Here, not at each use: so the gradients are summed over dp once, and not at every tick.
+    # Here, not at each use: so the gradients are summed over dp once, and not at every tick (explain counts them).
     layers = jax.tree.map(lambda w: jax.lax.pcast(w, "dp", to="varying"), layers)
 
     def tick(arrived, t):

@@ -39,19 +39,17 @@ Field = Float32[Array, "[height/y] [width/x]"]
 Energy = Float32[Array, ""]
 
 
-def with_edges(field: Array, dim: int, axis: str, depth: int) -> Array:
+def with_edges(field: Array, dim: int, depth: int) -> Array:
     """A shard, between the edges of the two beside it."""
     first = jax.lax.slice_in_dim(field, 0, depth, axis=dim)
     last = jax.lax.slice_in_dim(field, field.shape[dim] - depth, None, axis=dim)
-    before = ppermute(last, "[h/y] [w/x]", shift=1, axis=axis)
-    after = ppermute(first, "[h/y] [w/x]", shift=-1, axis=axis)
+    before = ppermute(last, "[h/y] [w/x]", shift=1, axis="yx"[dim])
+    after = ppermute(first, "[h/y] [w/x]", shift=-1, axis="yx"[dim])
     return jnp.concatenate([before, field, after], dim)
 
 
 def with_halo(field: Array, depth: int) -> Array:
-    if depth == 0:
-        return field
-    return with_edges(with_edges(field, 1, "x", depth), 0, "y", depth)
+    return with_edges(with_edges(field, 1, depth), 0, depth) if depth else field
 
 
 def inner(field: Array) -> Array:
@@ -90,7 +88,7 @@ def energy(height: Field, speed: Field) -> Energy:
 
 @typed_jit
 @typed_shard_map
-def simulate(height: Field, speed: Field, steps: int, depth: int) -> tuple[Field, Field, Energy]:
+def simulate(height: Field, speed: Field, steps: int = STEPS, depth: int = 1) -> tuple[Field, Field, Energy]:
     def turn(state, _):
         return leaps(*state, depth), None
 
