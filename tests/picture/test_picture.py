@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,6 +9,7 @@ from xml.etree import ElementTree
 import jax
 import jax.numpy as jnp
 import pytest
+from browser import browse, is_drawn, needs_browser
 
 from typedshmap import Array, Float, all_gather, check, explain, psum, typed_shard_map
 from typedshmap.explaining.picture import figure
@@ -20,7 +19,6 @@ from typedshmap.explaining.picture.layout import Arrow, Picture, lay_out
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 import quickstart
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SIZES = {"vocab": 256, "model": 128, "seq": 64, "heads": 4, "head": 32, "ff": 512, "layers": 2, "batch": 32}
 MESH = "dp=4,tp=2"
 
@@ -136,18 +134,9 @@ const fonts = getComputedStyle(document.querySelector("svg text")).fontSize;
 document.body.innerHTML = "<pre id=found></pre>";
 document.getElementById("found").textContent = JSON.stringify({nodes: nodes.length, bad: bad, fonts: fonts});
 </script>"""
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --hide-scrollbars"
-)
 
 
-def browse(page: Path, folder: Path, *options: str) -> str:
-    command = [CHROMIUM, *FLAGS.split(), f"--user-data-dir={folder / 'profile'}", *options, page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+@needs_browser
 @PROGRAMS
 def test_a_browser_shows_the_page(name, explained, tmp_path):
     page = tmp_path / "page.html"
@@ -156,11 +145,11 @@ def test_a_browser_shows_the_page(name, explained, tmp_path):
     assert not re.search(r"https?://|src=|@import|url\(", text), "the page needs nothing else"
     measured = tmp_path / "measured.html"
     measured.write_text(text.replace("</body>", MEASURE + "</body>"))
-    found = re.search(r'<pre id="found">(.*?)</pre>', browse(measured, tmp_path, "--dump-dom"))
+    found = re.search(r'<pre id="found">(.*?)</pre>', browse(measured.as_uri(), tmp_path, "--dump-dom"))
     assert found is not None
     facts = json.loads(found[1].replace("&quot;", '"').replace("&gt;", ">").replace("&amp;", "&"))
     picture = laid_out(explained[name])
     assert facts == {"nodes": len(picture.nodes), "bad": [], "fonts": "12px"}
     shot = tmp_path / "page.png"
-    browse(page, tmp_path, f"--screenshot={shot}", "--window-size=1600,1200")
-    assert shot.read_bytes().startswith(b"\x89PNG") and shot.stat().st_size > 10_000
+    browse(page.as_uri(), tmp_path, f"--screenshot={shot}", "--window-size=1600,1200")
+    assert is_drawn(shot)
