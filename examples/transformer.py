@@ -67,7 +67,7 @@ from typedshmap import (
 )
 
 SIZES = {"vocab": 256, "model": 128, "kv_heads": 4, "group": 2, "head": 16, "ff": 256, "layers": 3}
-BATCH, SEQ, STEPS, EVERY = 16, 64, 40, 20
+BATCH, SEQ, STEPS, EVERY = 8, 64, 40, 20
 LEARNING_RATE, DECAY, LARGEST_NORM = 3e-3, 0.1, 1.0
 LLAMA_8B = {"vocab": 128256, "model": 4096, "kv_heads": 8, "group": 4, "head": 128, "ff": 14336, "layers": 32}
 
@@ -272,17 +272,17 @@ def plain_loss(w: Weights, tokens: Array, targets: Array, dtype: Any) -> Array:
         turned = turn * (x[..., :pairs].astype(jnp.float32) + 1j * x[..., pairs:].astype(jnp.float32))
         return jnp.concatenate([turned.real, turned.imag], axis=-1).astype(dtype)
 
-    w = jax.tree_util.tree_map(lambda each: each.astype(dtype), w)
-    x = w.embed[tokens]
-    for i in range(SIZES["layers"]):
-        layer = jax.tree_util.tree_map(lambda stacked: stacked[i], w.layers)  # noqa: B023
+    def block(x, layer):
         y = norm(x, layer.attention_norm)
         q = rotate(jnp.tensordot(y, layer.query, 1).reshape(*y.shape[:2], -1, SIZES["head"]))
         k, v = rotate(jnp.tensordot(y, layer.key, 1)), jnp.tensordot(y, layer.value, 1)
         mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(*x.shape[:2], *layer.out.shape[:3])
         x = x + jnp.tensordot(mixed, layer.out, 3)
         y = norm(x, layer.mlp_norm)
-        x = x + (jax.nn.silu(y @ layer.gate) * (y @ layer.up)) @ layer.down
+        return x + (jax.nn.silu(y @ layer.gate) * (y @ layer.up)) @ layer.down, None
+
+    w = jax.tree_util.tree_map(lambda each: each.astype(dtype), w)
+    x, _ = jax.lax.scan(block, w.embed[tokens], w.layers)
     log_probabilities = jax.nn.log_softmax((norm(x, w.final_norm) @ w.unembed).astype(jnp.float32))
     return -jnp.take_along_axis(log_probabilities, targets[..., None], axis=-1).mean()
 
@@ -368,11 +368,12 @@ def train(
     for step in range(len(losses) + 1, until + 1):
         state, metrics = jax.block_until_ready(train_step(state, *sample(source, step)))
         losses.append(float(metrics.loss))
-        line = f"step {step:4d}   loss {losses[-1]:.9f}   gradient norm {float(metrics.gradient_norm):.4f}"
-        if to and (step % every == 0 or step == until):
+        saves = to is not None and (step % every == 0 or step == until)
+        if to and saves:
             to.save(state, losses)
-            line += "   saved"
-        print(line, flush=True)
+        if step == 1 or step % 5 == 0 or saves:
+            norm = f"gradient norm {float(metrics.gradient_norm):.3f}"
+            print(f"step {step:4d}   loss {losses[-1]:.4f}   {norm}{'   saved' * saves}", flush=True)
     return state
 
 
@@ -415,17 +416,18 @@ def demonstrate(directory: str, has_orbax: bool) -> bool:
     """Train; compare the first step with plain JAX, and the last ones with those on another mesh."""
     source, losses = standard_library(), []
     checkpoints = Checkpoints(directory) if has_orbax else None
-    with jax.set_mesh(mesh_of("fsdp=4,tp=2")):
+    mesh, other = mesh_of("fsdp=4,tp=2"), mesh_of("fsdp=2,tp=4")
+    with jax.set_mesh(mesh):
         state = init(jax.random.key(0))
-        weights = jax.device_get(state.weights)
+        weights, batch = jax.device_get((state.weights, sample(source, 1)))
         print(f"{sum(w.size for w in jax.tree_util.tree_leaves(weights)):,} weights on fsdp=4, tp=2", flush=True)
         state = train(state, losses, 1, source, EVERY, None)
-        is_right = compare(weights, jax.device_get(sample(source, 1)), state, losses[0])
+    is_right = compare(weights, batch, state, losses[0])  # without a mesh: on one device
+    with jax.set_mesh(mesh):
         train(state, losses, STEPS, source, EVERY, checkpoints)
     if checkpoints is None:
         print(f"\nWithout orbax no checkpoint was saved and resumed ({INSTALL}).\n")
     else:
-        other = mesh_of("fsdp=2,tp=4")
         state, resumed = checkpoints.restore(other, EVERY)
         with jax.set_mesh(other):
             train(state, resumed, STEPS, source, EVERY, None)
