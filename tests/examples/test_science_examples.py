@@ -91,7 +91,7 @@ def test_the_transform_and_the_potential_are_the_same_on_every_mesh(example: Mod
 @pytest.mark.parametrize("example", ["stencil"], indirect=True)
 def test_the_waves_are_the_same_on_every_mesh(example: ModuleType) -> None:
     meshes = [{"y": 2, "x": 4}, {"y": 4, "x": 2}]
-    assert_mesh_invariant(example.simulate, meshes, trials=1, steps=4, depth=2, height=16, width=24)
+    assert_mesh_invariant(example.simulate, meshes, trials=1, turns=2, depth=2, height=16, width=24)
 
 
 @pytest.mark.parametrize("example", ["ring_attention"], indirect=True)
