@@ -3,9 +3,10 @@
 The mesh has two axes: dp splits the batch, cp (context parallel) splits the sequence of queries, keys
 and values alike. Queries stay where they are; keys and values go round a ring of `ppermute`s, one
 neighbour at a time, and every shard folds each block it meets into a running softmax. No device ever
-holds the context, nor a score matrix larger than one block. The gradient is a second trip around the
-ring, on which the gradients of keys and values travel with them: without it `jax.grad` would keep
-every block that came past, which is the whole context.
+holds the context, nor scores of more than one block, where a kernel could take the place of `attend`
+and hold less. The gradient is a second trip around the ring, on which the gradients of keys and values
+travel with them: without it `jax.grad` would keep every block that came past, which is the whole
+context.
 
 Where queries see the past only, half of all blocks are skipped. That saves time if every device skips
 as many as the others: each holds one chunk from the front of the sequence and one from its end

@@ -102,3 +102,8 @@ def test_in_zigzag_order_no_shard_waits_for_another(example: ModuleType) -> None
         each_turn = example.blocks(order, shards)
         assert np.ptp(each_turn, axis=0).max() == 0
         assert each_turn.sum() == example.blocks(np.arange(16 * shards), shards).sum()
+
+
+def test_every_program_is_on_the_page_of_examples() -> None:
+    page = (EXAMPLES.parent / "docs" / "examples.md").read_text()
+    assert {program.name for program in EXAMPLES.glob("*.py") if f"`examples/{program.name}`" not in page} == set()
