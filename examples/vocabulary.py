@@ -139,20 +139,18 @@ def compare(title: str, f: Callable[..., tuple[Array, Weights]], mesh: Mesh, sca
 
 def main() -> int:
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("dp", "tp"))
-    print(
-        f"{'off from plain JAX, on dp=2, tp=4':34}{'loss':>12}{'of it':>12}{'gradient embed':>16}{'gradient unembed':>18}"
-    )
+    print(f"{'off from plain JAX':34}{'loss':>12}{'of it':>12}{'gradient embed':>16}{'gradient unembed':>18}")
     worst = max(
         compare("vocabulary sharded", loss_and_gradients, mesh, scale=0.3),
         compare("logits gathered", gathered_loss_and_gradients, mesh, scale=0.3),
         compare("sharded, logits in the thousands", loss_and_gradients, mesh, scale=20.0),
     )
     sharded, gathered = (explain(f, mesh="dp=8,tp=8", **LLAMA) for f in (loss, gathered_loss))
-    print(f"\n{sharded}\n\nper device, forward, over tp:")
+    print(f"\n{sharded}\n\nper device, forward, by collectives over tp:")
     for title, found in (("vocabulary sharded", sharded), ("logits gathered", gathered)):
         sent = sum(total.wire for total in found.totals if (total.part, total.axes) == ("forward", ("tp",)))
         largest = max(collective.bytes_out for collective in found.collectives)
-        print(f"    {title:20}{sent / 2**30:6.2f} GiB sent, the largest array {largest / 2**30:6.2f} GiB")
+        print(f"    {title:20}{sent / 2**30:6.2f} GiB sent, the largest result {largest / 2**30:6.2f} GiB")
     if not worst < TOLERANCE:
         print(f"\nFAILED: loss or gradients differ from plain JAX by {worst:.1e}, over {TOLERANCE:.0e}")
         return 1
