@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import typedshmap
-from typedshmap import testing
+from typedshmap import explaining, testing
 from typedshmap.hints.dtypes import FAMILIES, NAMES
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -26,8 +26,8 @@ from links import dead_links, fetched_from_elsewhere, read_page, read_site
 from serving import ALONE, served, told_by
 
 HERE = Path(__file__).parent
-PUBLIC = [f"typedshmap.{name}" for name in typedshmap.__all__]
-PUBLIC += [f"typedshmap.testing.{name}" for name in testing.__all__]
+MODULES = (typedshmap, testing, explaining)
+PUBLIC = [f"{module.__name__}.{name}" for module in MODULES for name in module.__all__]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_every_public_name_has_an_entry(site: Path) -> None:
 
 def first_lines() -> dict[str, str]:
     """The first line of the docstring of every public function and class that is not a dtype's hint."""
-    public = [getattr(typedshmap, name) for name in typedshmap.__all__] + [getattr(testing, n) for n in testing.__all__]
+    public = [getattr(module, name) for module in MODULES for name in module.__all__]
     ours = [each for each in public if getattr(each, "__module__", "").startswith("typedshmap")]
     told = [each for each in ours if (inspect.isfunction(each) or inspect.isclass(each)) and each.__doc__]
     return {each.__name__: squeezed(each.__doc__.splitlines()[0]) for each in told}
