@@ -7,12 +7,14 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import quickstart_step
+import transformer_by_hand
 import unrolled
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -263,6 +265,12 @@ def training_step(mesh: Mesh) -> Pair:
 def quickstart(mesh: Mesh) -> Pair:
     """The quickstart's step, which has its collectives from patterns: another text than that by hand."""
     return Pair(*quickstart_step.steps(mesh))
+
+
+@cache
+def transformer(mesh: Mesh) -> Pair:
+    """The transformer of the examples, on a mesh with its axes: FSDP x tensor x sequence parallel."""
+    return Pair(*transformer_by_hand.steps(mesh))
 
 
 def sent(f: Callable[..., Any], args: tuple[Any, ...]) -> Counter[tuple[str, str, int, str]]:

@@ -23,9 +23,9 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "quickstart.py"
 VOCAB, HEAD, BATCH, SEQ, TP = 256, 32, 32, 64, 2
 
 
-def load(name: str) -> Any:
-    """The example as a module of that name."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLE)
+def load(name: str, example: Path = EXAMPLE) -> Any:
+    """An example as a module of that name."""
+    spec = importlib.util.spec_from_file_location(name, example)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

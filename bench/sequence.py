@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import unrolled
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 from unrolled import Layer
 
@@ -120,12 +120,23 @@ def by_hand(weights: Any, ids: Any, targets: Any) -> Any:
     return jax.value_and_grad(loss_by_hand)(weights, ids, targets)
 
 
-def steps(mesh: Mesh, layers: int = 2) -> tuple[Any, Any, tuple[Any, Any, Any]]:
-    """The step by hand, the step with operations, and the arguments of both."""
-    weights, ids, targets = unrolled.arguments(layers)
+def structs(layers: int, batch: int, length: int, **sizes: int) -> tuple[Weights, Any, Any]:
+    """The shapes of the arguments, for what is traced and not run."""
+    weights, ids = unrolled.shapes(layers, **sizes), jax.ShapeDtypeStruct((batch, length), jnp.int32)
+    return Weights(weights.embed, weights.layers, weights.before_head, weights.head), ids, ids
+
+
+def mapped(mesh: Mesh | AbstractMesh, layers: int) -> tuple[Any, Any]:
+    """The step by hand, and the step with operations."""
     parts = unrolled.specs(layers)
     specs = Weights(P("tp", "dp"), parts.layers, P(None), P("dp", "tp"))
     batch = P("dp", None)
     hand = jax.shard_map(by_hand, mesh=mesh, in_specs=(specs, batch, batch), out_specs=(P(), specs))
+    return hand, typed_shard_map(with_operations, mesh=mesh)
+
+
+def steps(mesh: Mesh, layers: int = 2) -> tuple[Any, Any, tuple[Any, Any, Any]]:
+    """The step by hand, the step with operations, and the arguments of both."""
+    weights, ids, targets = unrolled.arguments(layers)
     arguments = (Weights(weights.embed, weights.layers, weights.before_head, weights.head), ids, targets)
-    return hand, typed_shard_map(with_operations, mesh=mesh), arguments
+    return *mapped(mesh, layers), arguments

@@ -1,0 +1,156 @@
+"""A row: what is measured, against what, and which number would be bad; and the verdict on what came.
+
+A row is bad only where the whole interval of its number, widened by what the noise row of its group
+was off, is beyond the limit. Where the number is over and the interval is not, or the noise row is off
+and the interval is on both sides, it is too noisy to tell.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from .fitting import power
+from .timing import Effort, Estimate, Turns, exactly, median
+
+BY_HAND = "jax.shard_map"
+# A noise row that is further from 1 tells of a machine on which no ratio near its limit can be told.
+QUIET = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A number that would be bad."""
+
+    number: float
+    is_least: bool = False
+
+    def __str__(self) -> str:
+        return f"{'under' if self.is_least else 'over'} {self.number:g}"
+
+    def is_beyond(self, value: float) -> bool:
+        return value < self.number if self.is_least else value > self.number
+
+
+def over(number: float) -> Limit:
+    return Limit(number)
+
+
+def under(number: float) -> Limit:
+    return Limit(number, is_least=True)
+
+
+class Verdict(Enum):
+    """What a row's number says; its value is what the table says of it."""
+
+    GOOD = "ok"
+    BAD = "BAD"
+    UNCLEAR = "too noisy to tell"
+    NONE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was measured: both sides as text, and the number that is judged."""
+
+    ours: str
+    other: str
+    judged: Estimate
+    is_exponent: bool = False
+
+    @property
+    def number(self) -> str:
+        value = self.judged.value
+        if self.is_exponent:
+            return power(value)
+        return f"{value:.1e}" if 0 < value < 5e-4 else f"{value:.3f}"
+
+    @property
+    def interval(self) -> str:
+        places = 2 if self.is_exponent else 3
+        return "" if self.judged.is_exact else f"{self.judged.low:.{places}f} to {self.judged.high:.{places}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One row.
+
+    Attributes:
+      group: its room of the table.
+      name: what is measured.
+      other: what it is held against.
+      bad: which number would be bad; None where the row is told for comparison.
+      means: what the row means, for the page.
+      measure: measures it.
+      is_noise: whether both sides are the same, so that the number tells of the machine.
+      is_slow: whether ``--quick`` leaves it out.
+    """
+
+    group: str
+    name: str
+    other: str
+    bad: Limit | None
+    means: str
+    measure: Callable[[Effort], Result]
+    is_noise: bool = False
+    is_slow: bool = False
+
+
+def benchmark(
+    group: str, name: str, bad: Limit | None, other: str = BY_HAND, is_noise: bool = False, is_slow: bool = False
+) -> Callable[[Callable[[Effort], Result]], Benchmark]:
+    """Make a row of what measures it; the function's docstring says what the row means."""
+
+    def made(measure: Callable[[Effort], Result]) -> Benchmark:
+        means = " ".join((measure.__doc__ or "").split())
+        return Benchmark(group, name, other, bad, means, measure, is_noise, is_slow)
+
+    return made
+
+
+def verdict(row: Benchmark, judged: Estimate, noise: Estimate | None = None) -> Verdict:
+    """What the number of a row says.
+
+    Args:
+      row: the row.
+      judged: its number.
+      noise: what the noise row of its group gave, if there is one.
+    """
+    if row.bad is None:
+        return Verdict.NONE
+    if row.is_noise:
+        is_off = abs(judged.value - 1) > row.bad.number - 1
+        return Verdict.UNCLEAR if is_off else Verdict.GOOD
+    off = abs(noise.value - 1) if noise and not judged.is_exact else 0.0
+    ends = judged.low / (1 + off), judged.high * (1 + off)
+    beyond = [row.bad.is_beyond(end) for end in ends]
+    if all(beyond):
+        return Verdict.BAD
+    if row.bad.is_beyond(judged.value) or (any(beyond) and off > QUIET):
+        return Verdict.UNCLEAR
+    return Verdict.GOOD
+
+
+def _in_unit(number: float, *units: tuple[float, str]) -> str:
+    scale, unit = next((each for each in units if number >= each[0]), units[-1])
+    shown = number / scale
+    return f"{shown:,.0f} {unit}" if shown >= 100 else f"{shown:.3g} {unit}"
+
+
+def text(duration: float) -> str:
+    """Seconds in the unit that suits them."""
+    return _in_unit(duration, (1, "s"), (1e-3, "ms"), (1e-6, "us"))
+
+
+def bytes_text(size: float) -> str:
+    """Bytes in the unit that suits them."""
+    return _in_unit(size, (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+
+
+def of_times(turns: Turns) -> Result:
+    """The median time of both sides, and the median of their ratios."""
+    return Result(text(median(turns.ours).value), text(median(turns.other).value), turns.ratio)
+
+
+def of_counts(ours: float, other: float, shown: Callable[[float], str] = lambda count: f"{count:,}") -> Result:
+    """Two numbers that were counted, and their ratio."""
+    return Result(shown(ours), shown(other), exactly(float(ours / other)))

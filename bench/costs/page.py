@@ -1,0 +1,105 @@
+"""The page `docs/benchmarks.md`: written whole by the command, from what it measured."""
+
+import os
+import platform
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from .growth import curves
+from .plot import draw, matplotlib
+from .table import HEADER, Line, summary
+from .timing import Effort
+
+GENERATED = "<!-- Written by `python bench/run.py --write docs/benchmarks.md`: edits are lost. -->"
+TITLES = {
+    "same": "The same program",
+    "calls": "Calls",
+    "tracing": "Tracing and lowering",
+    "transformer": "A transformer's training step",
+    "checks": "Checks, ours and jaxtyping's",
+    "boundary": "A boundary of 1,000 leaves",
+    "growth": "Growth",
+    "reshard": "Resharding",
+    "memory": "Memory",
+    "tools": "The tools",
+    "import": "Import",
+}
+INTRODUCTION = """\
+What the library costs, as ratios: every number stands against a named alternative that was measured in the same run,
+and every row says which number would be bad. Nothing is left of the library in a compiled program, so most of it is
+about tracing.
+
+```sh
+python bench/run.py --write docs/benchmarks.md
+```
+
+measures all of it anew, in some twelve minutes, and writes this page. `--quick` takes fewer turns, `--only GROUP`
+some rows. The exit code is 1 if a row is bad.
+
+## How it is measured
+
+The two sides take turns, and which comes first alternates; garbage is collected before a long call; each side has run
+once before. Every turn gives one ratio of two times taken right after each other. Told is the median of these, with the
+interval in which it lies for 95 % of redrawn samples of the turns; `ours` and `other` are each side's median time. What
+Python does, tracing and lowering, is timed by the process's own time, which leaves out what other programs take of the
+machine; calls of compiled programs, and `assert_mesh_invariant`, by the clock on the wall.
+
+A row named *noise* has the same on both sides: what it is off 1 is the machine's doing. A row of its group is **BAD**
+only where its whole interval, widened by that, is beyond the limit. A ratio that is over it with an interval that is
+not, and one near it on a machine whose noise is off, is *too noisy to tell*.
+
+An exponent is the slope of the logarithms of time over size by least squares, `n^1` being linear. Curves that are to be
+flat are fitted as a whole; the others from a tenth of the largest size on, where what is constant no longer counts. The
+interval is that of redrawn times at every size.
+"""
+
+
+def write(path: Path, lines: list[Line], effort: Effort) -> None:
+    """Write the page, and its plot beside it.
+
+    Args:
+      path: the page; the plot has its name and ends in ``.svg``.
+      lines: all rows, measured.
+      effort: with which they were measured, so that the curves are those of the rows.
+
+    Raises:
+      SystemExit: where what draws the plot is not installed.
+    """
+    matplotlib()
+    picture = path.with_suffix(".svg")
+    draw(picture, curves(effort))
+    path.write_text(page(lines, picture.name, effort))
+
+
+def page(lines: list[Line], picture: str, effort: Effort) -> str:
+    """The page as Markdown."""
+    groups = {name: list(group) for name, group in groupby(lines, lambda line: line.row.group)}
+    sections = [_section(TITLES[name], group, picture if name == "growth" else None) for name, group in groups.items()]
+    return "\n".join(["# Benchmarks", "", GENERATED, "", INTRODUCTION, _told(lines, effort), "", *sections])
+
+
+def _told(lines: list[Line], effort: Effort) -> str:
+    system = f"{platform.system()} on {platform.machine()}, {os.cpu_count()} cores"
+    versions = f"Python {platform.python_version()}, jax {jax.__version__}, numpy {np.__version__}"
+    turns = f"at most some {effort.seconds:g} s of turns a row"
+    return f"This page: {system}; {versions}; 8 virtual CPU devices; {turns}. Its rows: {summary(lines)}."
+
+
+def _section(title: str, lines: list[Line], picture: str | None) -> str:
+    shown = [f"![Times over sizes, ours and by hand, as logarithms]({picture})", ""] if picture else []
+    means = [f"- **{line.row.name}**: {line.row.means}" for line in lines]
+    return "\n".join([f"## {title}", "", *shown, *_table(lines), "", *means, ""])
+
+
+def _table(lines: Iterable[Line]) -> list[str]:
+    rule = ["---", *["---:"] * 3, *["---"] * (len(HEADER) - 4)]
+    rows = [HEADER, rule, *(line.cells for line in lines)]
+    return [f"| {' | '.join(map(_shown, row))} |" for row in rows]
+
+
+def _shown(cell: str) -> str:
+    return f"**{cell}**" if cell == "BAD" else cell.replace("|", "\\|")

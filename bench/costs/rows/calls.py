@@ -1,0 +1,91 @@
+"""What a call costs that has nothing to trace; and one outside of `jit`."""
+
+import time
+from functools import cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+import programs
+from jax.sharding import NamedSharding
+
+from typedshmap import typed_jit, typed_shard_map
+
+from ..benchmark import Benchmark, Result, benchmark, of_times, over
+from ..meshes import make_mesh
+from ..timing import WALL, Effort, Turns, seconds, take_turns
+
+GROUP = "calls"
+LAYERS = 12
+
+
+@cache
+def _jitted(*shape: int) -> tuple[Any, Any, tuple[Any, ...]]:
+    pair = programs.PAIRS["abstract_mesh"](make_mesh(*shape))  # its arguments are placed already
+    return jax.jit(pair.typed), jax.jit(pair.by_hand), pair.args
+
+
+def _turns(ours: Any, other: Any, args: tuple[Any, ...], effort: Effort) -> Result:
+    return of_times(take_turns(partial(ours, *args), partial(other, *args), effort, WALL, is_long=False))
+
+
+@benchmark(GROUP, "noise: a jitted call against itself, 8 devices", over(1.05), is_noise=True)
+def noise(effort: Effort) -> Result:
+    """The same call on both sides; what it is off 1 is the machine's doing."""
+    _, by_hand, args = _jitted(4, 2)
+    return _turns(by_hand, by_hand, args, effort)
+
+
+@benchmark(GROUP, "call, jitted and compiled, 1 device", over(1.05))
+def one_device(effort: Effort) -> Result:
+    """A small mlp under `jax.jit`, its arguments placed: what remains of the library when a program is compiled."""
+    return _turns(*_jitted(1, 1), effort)
+
+
+@benchmark(GROUP, "call, jitted and compiled, 8 devices", over(1.05))
+def eight_devices(effort: Effort) -> Result:
+    """The same on eight."""
+    return _turns(*_jitted(4, 2), effort)
+
+
+def _typed_jit(shape: tuple[int, int], effort: Effort) -> Result:
+    mesh = make_mesh(*shape)
+    specs, args = programs.MLP_SPECS, _jitted(*shape)[2]
+    shardings = [NamedSharding(mesh, spec) for spec in (*specs["in_specs"], specs["out_specs"])]
+    mapped = jax.shard_map(programs.mlp, mesh=mesh, **specs)
+    by_hand = jax.jit(mapped, in_shardings=tuple(shardings[:-1]), out_shardings=shardings[-1])
+    return _turns(typed_jit(typed_shard_map(programs.mlp, mesh=mesh), mesh=mesh), by_hand, args, effort)
+
+
+@benchmark(GROUP, "call, typed_jit, 1 device", over(3), "jax.jit(in_shardings=)")
+def typed_jit_on_one(effort: Effort) -> Result:
+    """`typed_jit` checks its arguments at every call, which `jax.jit` leaves to its own cache."""
+    return _typed_jit((1, 1), effort)
+
+
+@benchmark(GROUP, "call, typed_jit, 8 devices", over(1.5), "jax.jit(in_shardings=)")
+def typed_jit_on_eight(effort: Effort) -> Result:
+    """The same on eight, where the call itself is longer."""
+    return _typed_jit((4, 2), effort)
+
+
+@benchmark(GROUP, f"call without jit, {LAYERS} layers", over(0.05), is_slow=True)
+def without_jit(effort: Effort) -> Result:
+    """A forward pass called as it is: `jax.shard_map` evaluates it operation by operation, we compile it each time."""
+    by_hand, typed, args = programs.inference(make_mesh(4, 2), LAYERS)
+    ours = tuple(seconds(partial(typed, *args), WALL) for _ in range(3))
+    start = time.perf_counter()
+    expected = jax.block_until_ready(by_hand(*args))
+    other = time.perf_counter() - start  # half a minute: once is enough, and its result is the other's test
+    np.testing.assert_allclose(jax.block_until_ready(typed(*args)), expected, rtol=1e-3, atol=1e-4)
+    return of_times(Turns(ours, (other,) * len(ours)))
+
+
+ROWS: tuple[Benchmark, ...] = (
+    noise,
+    one_device,
+    eight_devices,
+    typed_jit_on_one,
+    typed_jit_on_eight,
+    without_jit,
+)

@@ -1,0 +1,58 @@
+"""What checks cost, ours and those of jaxtyping with beartype, on the helper functions of one model."""
+
+from functools import cache
+from typing import Any
+
+import checked
+import unrolled
+
+from ..benchmark import Benchmark, Result, benchmark, of_times, over
+from ..meshes import make_mesh
+from ..timing import Effort
+from ..tracing import traced
+
+GROUP = "checks"
+LAYERS = 12
+UNCHECKED = "no checks, jax.shard_map"
+JAXTYPING = "jaxtyping + beartype"
+
+
+@cache
+def _arguments() -> tuple[Any, Any]:
+    weights, tokens, _ = unrolled.arguments(LAYERS)
+    return weights, tokens
+
+
+def _plain(check: checked.Check = lambda f: f) -> checked.Function:
+    return checked.with_specs(make_mesh(4, 2), LAYERS, check)
+
+
+def _ours() -> checked.Function:
+    return checked.with_hints(make_mesh(4, 2), checked.by_us)
+
+
+@benchmark(GROUP, "checks, noise: a trace against itself", over(1.03), is_noise=True)
+def noise(effort: Effort) -> Result:
+    """The model without checks on both sides; what it is off 1 is the machine's doing."""
+    return of_times(traced(_plain(), _plain(), _arguments(), effort))
+
+
+@benchmark(GROUP, "helpers checked by our hints, trace", over(1.1), UNCHECKED)
+def ours(effort: Effort) -> Result:
+    """`typed` helpers under `typed_shard_map`: shapes, dtypes, sharding, varying, layouts and sums owed."""
+    return of_times(traced(_ours(), _plain(), _arguments(), effort))
+
+
+@benchmark(GROUP, "helpers checked by jaxtyping + beartype, trace", None, UNCHECKED)
+def jaxtyping(effort: Effort) -> Result:
+    """The nearest alternative, `@jaxtyped(typechecker=beartype)` on the shapes of shards: shapes and dtypes."""
+    return of_times(traced(_plain(checked.by_jaxtyping), _plain(), _arguments(), effort))
+
+
+@benchmark(GROUP, "helpers checked by our hints, against jaxtyping's", over(1.05), JAXTYPING)
+def both(effort: Effort) -> Result:
+    """Both of the above against each other: what is also checked by us has to come at no price worth the name."""
+    return of_times(traced(_ours(), _plain(checked.by_jaxtyping), _arguments(), effort))
+
+
+ROWS: tuple[Benchmark, ...] = (noise, ours, jaxtyping, both)

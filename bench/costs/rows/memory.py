@@ -1,0 +1,65 @@
+"""Memory: what a compiled step holds on a device, and what tracing takes of the host."""
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+
+from typedshmap import typed_shard_map
+
+from ..benchmark import Benchmark, Result, benchmark, bytes_text, of_counts, over
+from ..meshes import make_abstract
+from ..timing import Effort
+from ..tracing import trace
+from . import boundary
+from .trained import compiled, steps
+
+GROUP = "memory"
+
+
+def _held(step: Any) -> int:
+    told = step.memory_analysis()
+    arguments, results = told.argument_size_in_bytes, told.output_size_in_bytes
+    return arguments + results + told.temp_size_in_bytes - told.alias_size_in_bytes
+
+
+@benchmark(GROUP, "transformer's step, peak of a device", over(1))
+def peak(effort: Effort) -> Result:
+    """Arguments, results and temporaries of the compiled program, as XLA counts them."""
+    return of_counts(*map(_held, compiled()), bytes_text)
+
+
+def allocated(run: Callable[[], Any]) -> int:
+    """The most that Python held at once while something ran, beyond what it held before; the second time it runs."""
+    run()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        run()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+@benchmark(GROUP, "call with 1,000 leaves, peak of the host", over(3))
+def call(effort: Effort) -> Result:
+    """What `jax.eval_shape` of a body with 1,000 leaves allocates in Python, by tracemalloc."""
+    mesh = make_abstract(*boundary.SMALL)
+    sides = (typed_shard_map(boundary.norm, mesh=mesh), boundary.by_hand(mesh))
+    # A function of its own each time: eval_shape caches by function.
+    runs = (lambda f=f: jax.eval_shape(lambda weights: f(weights), boundary.weights()) for f in sides)
+    return of_counts(*map(allocated, runs), bytes_text)
+
+
+@benchmark(GROUP, "transformer's step, trace, peak of the host", over(2))
+def traced(effort: Effort) -> Result:
+    """The same of a trace of the transformer's step."""
+    pair = steps()
+    return of_counts(*(allocated(partial(trace, step, pair.args)) for step in (pair.typed, pair.by_hand)), bytes_text)
+
+
+ROWS: tuple[Benchmark, ...] = (peak, call, traced)

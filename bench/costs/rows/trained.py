@@ -1,0 +1,108 @@
+"""The transformer of the examples, against the same step by hand: traced, compiled, run, compared."""
+
+import time
+from functools import cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+import programs
+from collectives import collectives, sent
+
+from ..benchmark import Benchmark, Result, benchmark, bytes_text, of_counts, of_times, over
+from ..meshes import make_mesh
+from ..timing import WALL, Effort, Turns, exactly, seconds, take_turns
+from ..tracing import lowered, traced
+
+GROUP = "transformer"
+TOLERANCE = 1e-3  # a quarter of bfloat16's last place
+
+
+def steps() -> programs.Pair:
+    return programs.transformer(make_mesh(4, 2, names=("fsdp", "tp")))
+
+
+@cache
+def compiled() -> tuple[Any, Any]:
+    """Our step compiled, and the one by hand."""
+    pair = steps()
+    return tuple(jax.jit(step).lower(*pair.args).compile() for step in (pair.typed, pair.by_hand))
+
+
+@benchmark(GROUP, "transformer's step, noise: a run against itself", over(1.05), is_noise=True)
+def noise(effort: Effort) -> Result:
+    """The step by hand on both sides; what it is off 1 is the machine's doing."""
+    _, by_hand = compiled()
+    return of_times(take_turns(*[partial(by_hand, *steps().args)] * 2, effort, WALL))
+
+
+@benchmark(GROUP, "transformer's step, trace", over(1.1))
+def trace(effort: Effort) -> Result:
+    """`examples/transformer.py`, FSDP x tensor x sequence parallel, written in hints and patterns, and by hand."""
+    pair = steps()
+    return of_times(traced(pair.typed, pair.by_hand, pair.args, effort))
+
+
+@benchmark(GROUP, "transformer's step, trace and lower", over(1.03))
+def lower(effort: Effort) -> Result:
+    """The same, with its lowering to StableHLO."""
+    pair = steps()
+    return of_times(lowered(pair.typed, pair.by_hand, pair.args, effort))
+
+
+@benchmark(GROUP, "transformer's step, run", over(1.05))
+def step_time(effort: Effort) -> Result:
+    """The compiled step on eight virtual CPU devices: XLA's time, of what should be the same program."""
+    ours, by_hand = (partial(step, *steps().args) for step in compiled())
+    return of_times(take_turns(ours, by_hand, effort, WALL))
+
+
+@benchmark(GROUP, "transformer's step, call without jit", over(1), is_slow=True)
+def unjitted(effort: Effort) -> Result:
+    """The step called as it is, once by hand: its scan is compiled there, and all around it is not."""
+    pair = steps()
+    ours = seconds(partial(pair.typed, *pair.args), WALL)
+    start = time.perf_counter()
+    jax.block_until_ready(pair.by_hand(*pair.args))
+    return of_times(Turns((ours,), (time.perf_counter() - start,)))
+
+
+@benchmark(GROUP, "transformer's step, collectives in StableHLO", over(1))
+def lowered_collectives(effort: Effort) -> Result:
+    """Collectives of the lowered program; those of a scan's body count once."""
+    pair = steps()
+    return of_counts(*(sum(programs.sent(step, pair.args).values()) for step in (pair.typed, pair.by_hand)))
+
+
+@benchmark(GROUP, "transformer's step, collectives compiled", over(1))
+def compiled_collectives(effort: Effort) -> Result:
+    """What XLA makes of them."""
+    return of_counts(*(len(collectives(step.as_text())) for step in compiled()))
+
+
+@benchmark(GROUP, "transformer's step, bytes that a device sends", over(1))
+def compiled_bytes(effort: Effort) -> Result:
+    """Of the compiled program's collectives, by ring formulas, for the busiest device."""
+    return of_counts(*(float(sent(step.as_text())) for step in compiled()), bytes_text)
+
+
+@benchmark(GROUP, "transformer's step, difference of loss and gradient norm", over(TOLERANCE))
+def difference(effort: Effort) -> Result:
+    """The larger of both, relative to the step's by hand: the same numbers, up to the order of sums in bfloat16."""
+    ours, other = (jax.device_get(jax.block_until_ready(step(*steps().args))[1]) for step in compiled())
+    leaves = zip(jax.tree_util.tree_leaves(ours), jax.tree_util.tree_leaves(other), strict=True)
+    largest = max(float(np.abs(a - b) / np.abs(b)) for a, b in leaves)
+    return Result(f"{ours.loss:.6f}", f"{other.loss:.6f}", exactly(largest))
+
+
+ROWS: tuple[Benchmark, ...] = (
+    noise,
+    trace,
+    lower,
+    step_time,
+    unjitted,
+    lowered_collectives,
+    compiled_collectives,
+    compiled_bytes,
+    difference,
+)

@@ -1,0 +1,28 @@
+"""One program on both sides, traced or lowered anew at every call."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+
+from .timing import Effort, Turns, take_turns
+
+Program = Callable[..., Any]
+
+
+def trace(f: Program, args: tuple[Any, ...]) -> Any:
+    # jit caches by function, so each time it is given a new one.
+    return jax.jit(lambda *args: f(*args)).trace(*args)
+
+
+def lower(f: Program, args: tuple[Any, ...]) -> Any:
+    return jax.jit(lambda *args: f(*args)).lower(*args)
+
+
+def traced(ours: Program, other: Program, args: tuple[Any, ...], effort: Effort) -> Turns:
+    return take_turns(partial(trace, ours, args), partial(trace, other, args), effort)
+
+
+def lowered(ours: Program, other: Program, args: tuple[Any, ...], effort: Effort) -> Turns:
+    return take_turns(partial(lower, ours, args), partial(lower, other, args), effort)
