@@ -347,8 +347,10 @@ class Checkpoints:
         """A state, placed on the mesh as its hints say, whatever mesh it was saved from."""
         structs = shape_structs(State, mesh, **SIZES)
         run = self.read(step, run=self.ocp.args.JsonRestore()).run
-        if run["sizes"] != RUN:
-            sys.exit(f"{self.directory}: checkpoint {step} is of {run['sizes']}, but this program has {RUN}")
+        saved = run["sizes"]
+        others = ", ".join(f"{name}={saved[name]}, here {RUN[name]}" for name in RUN if saved[name] != RUN[name])
+        if others:
+            sys.exit(f"{self.directory}: checkpoint {step} is of another model: {others}")
         return self.read(step, state=self.ocp.args.StandardRestore(structs)).state, run["losses"]
 
     def read(self, step: int, **items: Any) -> Any:

@@ -1,0 +1,225 @@
+"""The language models among the examples, run as their users run them."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from typedshmap.__main__ import main
+from typedshmap.testing import assert_mesh_invariant
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TRANSFORMER = EXAMPLES / "transformer.py"
+SECONDS = 300
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Where XLA's programs are kept between the runs of this module, so that each is compiled once."""
+    cache = str(tmp_path_factory.mktemp("compiled"))
+    return os.environ | {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
+
+
+def run(program: Path, *words: str, env: dict[str, str]) -> tuple[int, str]:
+    """The exit code, and all that was printed."""
+    command = [sys.executable, str(program), *words]
+    ended = subprocess.run(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS, check=False
+    )
+    return ended.returncode, ended.stdout
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("vocabulary", "Nothing differs from plain JAX by more than "),
+        ("mixture_of_experts", "The load spread; nothing differs from plain JAX by more than "),
+        ("decoding", "Every one of 144 tokens is the one that plain JAX chooses."),
+    ],
+)
+def test_an_example_agrees_with_plain_jax(name: str, line: str, environment: dict[str, str]) -> None:
+    code, out = run(EXAMPLES / f"{name}.py", env=environment)
+    assert code == 0, out
+    assert out.splitlines()[-1].startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        ("transformer", "fsdp=4,tp=2"),
+        ("vocabulary", "dp=16,tp=64"),
+        ("mixture_of_experts", "dp=16,ep=64"),
+        ("decoding", "dp=4,tp=8,cp=32"),
+    ],
+)
+def test_the_command_finds_an_example_well_typed(name: str, mesh: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(EXAMPLES / f"{name}.py"), "--mesh", mesh]) == 0, capsys.readouterr().out
+
+
+def test_a_loss_over_a_sharded_vocabulary_is_the_same_on_every_mesh() -> None:
+    assert_mesh_invariant(loaded("vocabulary").loss, ["dp=2,tp=2"], grad=True, batch=4, seq=4, vocab=16, model=8)
+
+
+def test_a_mixture_of_experts_drops_the_same_tokens_on_every_mesh() -> None:
+    sizes = {"batch": 4, "seq": 8, "experts": 4, "model": 8, "ff": 8}
+    assert_mesh_invariant(loaded("mixture_of_experts").apply, ["dp=2,ep=2"], **sizes)
+
+
+class Training:
+    """Runs of the transformer with checkpoints, every fourth step, up to step 16."""
+
+    def __init__(self, directory: Path, env: dict[str, str]) -> None:
+        self.directory, self.env = directory, env
+
+    def words(self, *more: str) -> tuple[str, ...]:
+        return ("--checkpoints", str(self.directory), "--steps", "16", "--every", "4", *more)
+
+    def finish(self, *more: str, program: Path = TRANSFORMER) -> tuple[int, str]:
+        return run(program, *self.words(*more), env=self.env)
+
+    def start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, str(TRANSFORMER), *self.words()]
+        return subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, text=True)
+
+    def losses(self, step: int = 16) -> list[float]:
+        """Those that the checkpoint of a step tells."""
+        return json.loads((self.directory / str(step) / "run" / "metadata").read_text())["losses"]
+
+    def steps(self) -> list[int]:
+        return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdigit())
+
+
+def copied(training: Training, directory: Path, up_to: int) -> Training:
+    """The same checkpoints but for those after a step."""
+    shutil.copytree(training.directory, directory)
+    copy = Training(directory, training.env)
+    for step in copy.steps():
+        if step > up_to:
+            shutil.rmtree(directory / str(step))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Training:
+    pytest.importorskip("orbax.checkpoint", reason="checkpoints are orbax's")
+    training = Training(tmp_path_factory.mktemp("uninterrupted"), environment)
+    code, out = training.finish()
+    assert code == 0, out
+    assert out.splitlines()[0] == "from the start to step 16"
+    assert training.steps() == [8, 12, 16] and len(training.losses()) == 16
+    return training
+
+
+def await_step(process: subprocess.Popen[str], step: int) -> None:
+    """Until the process has said that it saved that step."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(f"step {step:4d} ") and line.rstrip().endswith("saved"):
+            return
+    raise AssertionError(f"it ended before it saved step {step}")
+
+
+def await_half_a_checkpoint(training: Training, process: subprocess.Popen[str]) -> None:
+    """Until a checkpoint is being written."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if any("tmp" in path.name for path in training.directory.iterdir()):
+            return
+    raise AssertionError("no checkpoint was seen while it was written")
+
+
+@pytest.mark.parametrize("moment", ["between two checkpoints", "within a checkpoint"])
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
+    moment: str, uninterrupted: Training, tmp_path: Path
+) -> None:
+    training = Training(tmp_path, uninterrupted.env)
+    process = training.start()
+    try:
+        await_step(process, 4)
+        if moment == "within a checkpoint":
+            await_half_a_checkpoint(training, process)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL and max(training.steps()) < 16
+    code, out = training.finish()
+    assert code == 0, out
+    assert out.startswith("from the checkpoint of step ")
+    assert training.losses() == uninterrupted.losses()
+
+
+def test_a_run_goes_on_on_another_mesh(uninterrupted: Training, tmp_path: Path) -> None:
+    training = copied(uninterrupted, tmp_path / "copy", up_to=8)
+    code, out = training.finish("--mesh", "fsdp=2,tp=2")
+    assert code == 0, out
+    assert out.splitlines()[0] == "from the checkpoint of step 8 to step 16"
+    before, after = training.losses(), uninterrupted.losses()
+    assert before[:8] == after[:8]
+    assert before[8:] == pytest.approx(after[8:], rel=loaded("transformer").SAME_LOSS)
+    assert before[8:] != after[8:]  # or the mesh was not another one
+
+
+def damage(checkpoint: Path) -> None:
+    """Cut off half of the largest file."""
+    largest = max((path for path in checkpoint.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
+
+
+def test_a_damaged_checkpoint_is_named(uninterrupted: Training, tmp_path: Path) -> None:
+    training = copied(uninterrupted, tmp_path / "copy", up_to=12)
+    damage(training.directory / "12")
+    code, out = training.finish()
+    assert code == 1
+    assert f"{training.directory}: checkpoint 12 cannot be restored: " in out
+    assert out.splitlines()[-1] == f"Remove {training.directory / '12'} to go on from the one before it."
+
+
+def test_a_checkpoint_of_another_model_is_named(uninterrupted: Training, tmp_path: Path) -> None:
+    program = tmp_path / "transformer.py"
+    source = TRANSFORMER.read_text()
+    program.write_text(source.replace('"layers": 3', '"layers": 2'))
+    assert program.read_text() != source
+    code, out = uninterrupted.finish(program=program)
+    assert code == 1
+    assert "checkpoint 16 is of another model: layers=3, here 2" in out
+
+
+def without_orbax(directory: Path, environment: dict[str, str]) -> dict[str, str]:
+    """An environment in which it cannot be imported."""
+    (directory / "sitecustomize.py").write_text("import sys\nsys.modules['orbax'] = None\n")
+    path = os.pathsep.join(filter(None, [str(directory), environment.get("PYTHONPATH")]))
+    return environment | {"PYTHONPATH": path}
+
+
+def test_checkpoints_without_orbax_say_what_to_install(tmp_path: Path, environment: dict[str, str]) -> None:
+    code, out = run(TRANSFORMER, "--checkpoints", str(tmp_path), env=without_orbax(tmp_path, environment))
+    assert (code, out) == (1, "--checkpoints needs orbax: pip install 'typedshmap[checkpoint]'\n")
+
+
+def test_the_transformer_trains_without_orbax(tmp_path: Path, environment: dict[str, str]) -> None:
+    code, out = run(TRANSFORMER, env=without_orbax(tmp_path, environment))
+    assert code == 0, out
+    assert "Without orbax no checkpoint was saved" in out and out.endswith("\nAll is as it should be.\n")
+
+
+def test_the_transformer_goes_on_on_another_mesh_by_itself(environment: dict[str, str]) -> None:
+    pytest.importorskip("orbax.checkpoint", reason="checkpoints are orbax's")
+    code, out = run(TRANSFORMER, env=environment)
+    assert code == 0, out
+    assert "resumed on another mesh, the losses are within " in out and out.endswith("\nAll is as it should be.\n")
