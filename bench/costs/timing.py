@@ -12,7 +12,6 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import jax
@@ -107,15 +106,18 @@ def take_turns(ours: Call, other: Call, effort: Effort, clock: Clock = CPU, is_l
       is_long: whether the garbage of those before is collected before each, and the turns end when they are precise.
     """
     jax.block_until_ready((ours(), other()))
-    start, times = time.perf_counter(), ([], [])
-    for turn in count(1):
-        for side in (0, 1) if turn % 2 else (1, 0):
+    start, sides, times = time.perf_counter(), (ours, other), ([], [])
+    while not _is_enough(times, effort, time.perf_counter() - start, is_long):
+        for side in (1, 0) if len(times[0]) % 2 else (0, 1):
             if is_long:
                 gc.collect()
-            times[side].append(seconds((ours, other)[side], clock))
-        turns = Turns(*map(tuple, times)) if is_long or turn >= effort.most else None
-        is_late = time.perf_counter() - start > effort.seconds
-        is_fine = turns is not None and (turn >= effort.most or turns.ratio.spread < effort.precision)
-        if turn >= effort.least and (is_late or is_fine):
-            return Turns(*map(tuple, times))
-    raise AssertionError("turns never end by themselves")
+            times[side].append(seconds(sides[side], clock))
+    return Turns(*map(tuple, times))
+
+
+def _is_enough(times: tuple[list[float], list[float]], effort: Effort, spent: float, is_long: bool) -> bool:
+    turns = len(times[0])
+    if turns < effort.least:
+        return False
+    is_fine = is_long and Turns(*map(tuple, times)).ratio.spread < effort.precision
+    return is_fine or turns >= effort.most or spent > effort.seconds
