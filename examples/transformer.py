@@ -348,9 +348,9 @@ class Checkpoints:
         structs = shape_structs(State, mesh, **SIZES)
         run = self.read(step, run=self.ocp.args.JsonRestore()).run
         saved = run["sizes"]
-        others = ", ".join(f"{name}={saved[name]}, here {RUN[name]}" for name in RUN if saved[name] != RUN[name])
+        others = [f"{name}={saved.get(name)}, here {RUN[name]}" for name in RUN if saved.get(name) != RUN[name]]
         if others:
-            sys.exit(f"{self.directory}: checkpoint {step} is of another model: {others}")
+            sys.exit(f"{self.directory}: checkpoint {step} is of another model: {'; '.join(others)}")
         return self.read(step, state=self.ocp.args.StandardRestore(structs)).state, run["losses"]
 
     def read(self, step: int, **items: Any) -> Any:
@@ -374,22 +374,17 @@ def train(
         if to and saves:
             to.save(state, losses)
         if step == 1 or step % 5 == 0 or saves:
-            norm = f"gradient norm {float(metrics.gradient_norm):.3f}"
-            print(f"step {step:4d}   loss {losses[-1]:.4f}   {norm}{'   saved' * saves}", flush=True)
+            line = f"step {step:4d}   loss {losses[-1]:.4f}   gradient norm {float(metrics.gradient_norm):.3f}"
+            print(line + "   saved" * saves, flush=True)
     return state
-
-
-def start(mesh: Mesh) -> State:
-    with jax.set_mesh(mesh):
-        return jax.block_until_ready(init(jax.random.key(0)))
 
 
 def mesh_of(text: str) -> Mesh:
     """The mesh that "fsdp=4,tp=2" names."""
-    sizes = dict(pair.split("=") for pair in text.split(","))
-    fsdp, tp = int(sizes.pop("fsdp")), int(sizes.pop("tp"))
-    if sizes or fsdp * tp > len(jax.devices()):
-        raise ValueError(text)
+    names, sizes = zip(*(pair.split("=") for pair in text.split(",")), strict=True)
+    fsdp, tp = map(int, sizes)
+    if names != ("fsdp", "tp") or fsdp * tp > len(jax.devices()):
+        raise argparse.ArgumentTypeError(f"wants fsdp=..,tp=.. of {len(jax.devices())} devices, got {text}")
     return Mesh(np.array(jax.devices()[: fsdp * tp]).reshape(fsdp, tp), ("fsdp", "tp"))
 
 
@@ -397,18 +392,17 @@ def resume(directory: str, until: int, every: int, mesh: Mesh) -> None:
     """Train from the last checkpoint, or from the start, up to a step."""
     checkpoints = Checkpoints(directory)
     latest = checkpoints.manager.latest_step()
-    state, losses = (start(mesh), []) if latest is None else checkpoints.restore(mesh, latest)
     print(f"from {'the start' if latest is None else f'the checkpoint of step {latest}'} to step {until}", flush=True)
     with jax.set_mesh(mesh):
+        state, losses = (init(jax.random.key(0)), []) if latest is None else checkpoints.restore(mesh, latest)
         train(state, losses, until, standard_library(), every, checkpoints)
 
 
 def agree(losses: list[float], resumed: list[float]) -> bool:
     """Print the losses that follow a checkpoint on two meshes; return whether they are alike."""
     print(f"\n{'':10}{'fsdp=4, tp=2':>14}{'fsdp=2, tp=4':>14}")
-    for step in range(EVERY + 1, STEPS + 1):
-        if step == EVERY + 1 or step % 5 == 0:
-            print(f"step {step:4d} {losses[step - 1]:14.4f}{resumed[step - 1]:14.4f}")
+    for step in range(EVERY + 5, STEPS + 1, 5):
+        print(f"step {step:4d} {losses[step - 1]:14.4f}{resumed[step - 1]:14.4f}")
     apart = max(abs(a / b - 1) for a, b in zip(losses, resumed, strict=True))
     print(f"resumed on another mesh, the losses are within {apart:.1e} (allowed: {SAME_LOSS})\n")
     return apart < SAME_LOSS
@@ -460,6 +454,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         is_right = demonstrate(directory, has_orbax)
     meshes = ["fsdp=2048,tp=1", "fsdp=512,tp=4", "fsdp=256,tp=8"]
+    print("one step of 8 billion weights, for each of 2,048 devices:\n")
     print(explain(train_step, mesh=meshes, batch=2048, seq=8192, **LLAMA_8B))
     print("\nAll is as it should be." if is_right else "\nFAILED: see above")
     return 0 if is_right else 1

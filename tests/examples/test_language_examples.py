@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from types import ModuleType
 
+import jax
+import numpy as np
 import pytest
 
 from typedshmap.__main__ import main
@@ -79,6 +81,27 @@ def test_a_loss_over_a_sharded_vocabulary_is_the_same_on_every_mesh() -> None:
 def test_a_mixture_of_experts_drops_the_same_tokens_on_every_mesh() -> None:
     sizes = {"batch": 4, "seq": 8, "experts": 4, "model": 8, "ff": 8}
     assert_mesh_invariant(loaded("mixture_of_experts").apply, ["dp=2,ep=2"], **sizes)
+
+
+def test_adamw_moves_as_its_paper_says() -> None:
+    transformer, rng = loaded("transformer"), np.random.default_rng(0)
+    drawn = lambda: jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32), structs)  # noqa: E731
+    structs = transformer.shape_structs(transformer.Weights, **transformer.SIZES)
+    weights, zeros = drawn(), jax.tree.map(lambda s: np.zeros(s.shape, np.float32), structs)
+    state = transformer.State(weights, zeros, zeros, np.int32(0))
+    m = v = 0.0
+    theta = weights.unembed.astype(np.float64)
+    for t in (1, 2, 3):
+        gradients = drawn()
+        state = transformer.adamw(state, gradients, np.float32(0.5))
+        g = 0.5 * gradients.unembed.astype(np.float64)
+        m, v, rate = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g**2, transformer.LEARNING_RATE * t / 20
+        step = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.99**t)) + 1e-8)
+        theta = theta - rate * step - rate * transformer.DECAY * theta
+    moved = state.weights.unembed - weights.unembed
+    # Three float32 roundings of weights of up to 5; each step moves them by some 1e-4.
+    np.testing.assert_allclose(moved, theta - weights.unembed, atol=3 * 2.4e-7)
+    assert np.abs(moved).mean() > 1e-4
 
 
 class Training:
