@@ -98,7 +98,9 @@ def test_the_source_distribution_holds_what_its_tests_need(built: Path) -> None:
     files += (".mkdocs.yml", ".pre-commit-config.yaml", ".gitignore")
     folders = ("typedshmap", "tests", "docs", "examples", "bench")
     assert set(files).union(*map(sources, folders)) - held == set()
-    assert [name for name in held if "__pycache__" in name or name.startswith(".venv")] == []
+    assert [name for name in held if "__pycache__" in name] == []
+    known = {name.partition("/")[0] for name in files} | set(folders) | {"PKG-INFO"}
+    assert {name.partition("/")[0] for name in held} == known, "what else lies in the tree stays there"
 
 
 def test_the_version_stands_in_one_place_and_heads_the_changelog() -> None:
