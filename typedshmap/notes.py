@@ -58,12 +58,12 @@ def add_note(
         return
     arrays = [(leaf, leaf.hint.text) for leaf in leaves if leaf.hint is not None]
     lines = [f"{_MARK}{scope.function}, where the values are shards:"]
+    lines += [f"Not found out: whether {text}" for text in waiting]
     lines += [f"    {leaf.subject}: {text}  is {_jax.type_text(leaf.value)}" for leaf, text in arrays[:_MOST]]
     if len(arrays) > _MOST:
         lines.append(f"    and {len(arrays) - _MOST} more")
     sizes = sizes_text(scope.sizes)
     lines += [f"Mesh: {mesh_text(region.mesh or ())}"] + ([f"Sizes: {sizes}"] if sizes else [])
-    lines += [f"Not found out: whether {text}" for text in waiting]
     cure = _cure_of_unknown_axis(region) if _is_unknown_axis(error) else _cure(str(error))
     lines += [f"Hint: {cure}"] if cure else []
     error.add_note("\n".join(lines))

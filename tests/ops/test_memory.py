@@ -291,6 +291,48 @@ def test_the_shards_of_a_gathered_value_are_not_added_up(mesh: Mesh) -> None:
         trace(use, mesh, W)
 
 
+LEFT: dict[str, Callable[[Any], Any]] = {
+    "a contraction": lambda x: einsum(x, jnp.ones((3, 4)), "[b/dp] [d/tp], c [d/tp] -> [b/dp] c ~tp"),
+    "a sum": lambda x: reduce(x, "[b/dp] [d/tp] -> [b/dp] 1 ~tp", "sum"),
+    "a lookup": lambda x: take(x.T, jnp.arange(4), "[d/tp] [b/dp], c -> [b/dp] c ~tp"),
+}
+
+
+@pytest.mark.parametrize("make", LEFT.values(), ids=LEFT)
+def test_an_addend_is_not_read_as_a_sum_though_jax_would_refuse_a_loop_first(make: Any, mesh: Mesh) -> None:
+    def step(carry: Any, _: Any) -> Any:
+        return rearrange(make(carry), "[b/dp] c -> c [b/dp]"), None  # varies over another axis than the carry
+
+    with pytest.raises(VaryingError) as caught:
+        trace(lambda x: jax.lax.scan(step, x, None, length=2), mesh)
+    line = "rearrange in body: the operand varies over 'tp', which the pattern does not mention"
+    assert str(caught.value).splitlines()[0] == line
+
+
+def test_a_sum_of_equal_shards_that_is_left_is_found_out_to_be_equal(mesh: Mesh) -> None:
+    def use(_: Any) -> None:
+        rearrange(reduce(jnp.ones((4, 3)), "[d/tp] f -> f ~tp", "sum"), "f -> f 1")
+
+    trace(use, mesh)
+
+
+SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "a mean": ("reduce in body: the operand", lambda x: reduce(jax.nn.logsumexp(x, 1), "[b/dp] ->", "mean")),
+    "a contraction": ("einsum in body: operand 2", lambda x: einsum(jnp.ones(2), x[:, 0], "[b/dp], [b/dp] ->")),
+    "a sum that is owed": ("psum in body: the operand", lambda x: psum(x.sum(), "~dp ->")),
+}
+
+
+@pytest.mark.parametrize(("who", "use"), SCALARS.values(), ids=SCALARS)
+def test_of_a_scalar_that_is_typed_as_varying_nobody_says_that_its_shards_agree(who: str, use: Any, mesh: Mesh) -> None:
+    with pytest.raises(VaryingError) as caught:
+        trace(use, mesh)
+    line, *_, hint = str(caught.value).splitlines()
+    assert line == f"{who} is typed as varying over 'tp', which the pattern does not mention"
+    agree = "if its shards agree, write '~tp', and pmean(x, '~tp ->') where it is differentiated"
+    assert hint == f"Hint: sum it over 'tp' (psum); {agree}"
+
+
 # Where a value is differentiated, closed over, or put through a helper
 
 

@@ -28,7 +28,6 @@ from .failures import (
     StaysReduced,
     SummedTwice,
     Varies,
-    VariesAlike,
     WrongDtype,
     WrongSharding,
     WrongSize,
@@ -107,7 +106,7 @@ _CLASSES: tuple[tuple[tuple[type, ...], type[TypedShmapError]], ...] = (
     ((PatternFault,), PatternError),
     ((WrongDtype, NotIntegers, NotNumbers), DtypeError),
     ((WrongSharding, BoundaryMark, OtherLayout, LiesElse, AtOdds), ShardingError),
-    ((Varies, VariesAlike, Owes, OwesNothing, StaysReduced, SummedTwice), VaryingError),
+    ((Varies, Owes, OwesNothing, StaysReduced, SummedTwice), VaryingError),
 )
 
 

@@ -47,21 +47,14 @@ class Varies:
       axes: the mesh axes.
       leaves_region: whether it leaves, so that ``~`` may not be written.
       may_owe: whether ``+`` may be; over an Auto axis no addend leaves.
-      may_agree: whether its shards may be equal all the same, so that a sum would count it several times;
-        of a value that leaves, whether they are.
+      may_agree: whether its shards may be equal all the same, so that a sum would count it several times, which
+        nobody knows while the body is traced; of a value that leaves, whether they are.
     """
 
     axes: tuple[str, ...]
     leaves_region: bool
     may_owe: bool = True
     may_agree: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class VariesAlike:
-    """A scalar that is equal on all shards of an axis over which JAX types it as varying."""
-
-    axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

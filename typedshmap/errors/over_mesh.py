@@ -15,7 +15,6 @@ from .failures import (
     StaysReduced,
     SummedTwice,
     Varies,
-    VariesAlike,
     WrongSharding,
 )
 from .phrases import marks, quoted, split_text
@@ -25,14 +24,15 @@ _RESHARD = "write what the value is; reshard(x, ...) changes it"
 Lies: TypeAlias = WrongSharding | OtherLayout | LiesElse | AtOdds
 
 
-OverMesh: TypeAlias = Varies | VariesAlike | Owes | OwesNothing | StaysReduced | SummedTwice | BoundaryMark | Lies
+OverMesh: TypeAlias = Varies | Owes | OwesNothing | StaysReduced | SummedTwice | BoundaryMark | Lies
 
 
 def word_over_mesh(what: OverMesh, names: Mapping[str, str]) -> Sentence:
     """What is said of a value over the mesh; names are what marks call mesh axes that have another name there."""
     match what:
         case Varies(axes):
-            problem = f"varies over {quoted(axes)}, which its annotation does not mention"
+            varies = "is typed as varying" if what.may_agree and not what.leaves_region else "varies"
+            problem = f"{varies} over {quoted(axes)}, which its annotation does not mention"
             return Sentence(problem, None, _cure_of_varying(what, names), False)
         case Owes(axes):
             owed = marks("+", axes, names)
@@ -52,11 +52,6 @@ def word_over_mesh(what: OverMesh, names: Mapping[str, str]) -> Sentence:
         case BoundaryMark(sign, axis, reason, cure):
             mark = marks(sign, (axis,), names)
             return Sentence(f"is marked '{mark}' in its annotation, but {reason}", None, cure, False)
-        case VariesAlike(axes):
-            alike = marks("~", axes, names)
-            cure = f"write '{alike}', and take its mean where it is differentiated: pmean(x, '{alike} ->')"
-            typed = f"typed as varying over {quoted(axes)}"
-            return Sentence(f"is equal on all shards, but {typed}: its gradient would be too large", None, cure)
         case SummedTwice():
             return _word_summed_twice(what)
         case _:

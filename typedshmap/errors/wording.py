@@ -41,7 +41,6 @@ from .failures import (
     SummedTwice,
     Told,
     Varies,
-    VariesAlike,
     WrongDtype,
     WrongKeys,
     WrongLength,
@@ -62,7 +61,7 @@ def word(failure: Failure, names: Mapping[str, str] = MappingProxyType({})) -> S
     if failure.subject.kind not in ("operand", "pattern"):
         return sentence
     problem = sentence.problem.replace(" in its annotation", "").replace("its annotation", "the pattern")
-    if isinstance(failure.what, Varies):
+    if isinstance(failure.what, Varies) and not failure.what.may_agree:
         return replace(sentence, problem=problem, cure=cure_of_operand(failure.what.axes, names))
     return replace(sentence, problem=problem, sizes=True)
 
@@ -97,7 +96,7 @@ def _word(failure: Failure, names: Mapping[str, str]) -> Sentence:
             return _word_names(failure.what)
         case WrongDtype(expected, got):
             return Sentence(f"has dtype {got}, but its annotation says {expected}", (DTYPE, 0), sizes=False)
-        case Varies() | VariesAlike() | Owes() | OwesNothing() | StaysReduced() | SummedTwice() | BoundaryMark():
+        case Varies() | Owes() | OwesNothing() | StaysReduced() | SummedTwice() | BoundaryMark():
             return word_over_mesh(failure.what, names)
         case WrongSharding() | OtherLayout() | LiesElse() | AtOdds():
             return word_over_mesh(failure.what, names)

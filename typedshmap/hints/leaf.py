@@ -147,7 +147,7 @@ def _wrong_varying(value: Any, layout: Layout, region: Region) -> Varies | Owes 
     extra = _extra(value, layout, region)
     wrong = _wrong_marks_of(_jax.manual_type(value), layout, region, order)
     # What may turn out to be equal once the body is read is told only beside something else.
-    if extra - region.read or (extra and (wrong is not None or _is_split(value, extra))):
+    if extra - region.read or (extra and (wrong is not None or _differs(value, extra))):
         known = recall(value)
         agrees = region.role == "boundary" and known is not None and extra <= known.equal
         return varies(tuple(axis for axis in order if axis in extra), region, agrees)
@@ -180,10 +180,10 @@ def _extra(value: Any, layout: Layout, region: Region) -> frozenset[str]:
     return extra if known is None else extra - known.equal
 
 
-def _is_split(value: Any, axes: frozenset[str]) -> bool:
-    """Whether a value is known to be split over one of the axes, so that it cannot be equal there."""
+def _differs(value: Any, axes: frozenset[str]) -> bool:
+    """Whether a value is known to be split over one of the axes, or an addend there, so that shards do not agree."""
     known = recall(value)
-    return known is not None and any(not axes.isdisjoint(part) for part in known.parts)
+    return known is not None and any(not axes.isdisjoint(part) for part in (*known.parts, known.left))
 
 
 def extra_by_type(value: Any, layout: Layout, region: Region) -> frozenset[str]:

@@ -33,6 +33,7 @@ class Remembered:
       spoken: the axes of which all this speaks; of those of the regions around nothing is known.
       text: what was written.
       place: who wrote it, as a message names it.
+      left: those over which each shard holds its own addend, since an operation left its sum.
     """
 
     parts: tuple[tuple[str, ...], ...]
@@ -42,6 +43,7 @@ class Remembered:
     spoken: frozenset[str]
     text: str
     place: str
+    left: frozenset[str] = _NONE
 
 
 @dataclass(frozen=True, slots=True)

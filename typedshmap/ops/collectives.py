@@ -53,7 +53,7 @@ def all_gather(x: T, pattern: str) -> T:
     for gather in gathers:
         value = _jax.all_gather(value, gather.axes, gather.dim, _TYPES[gather.mark], call.region.typed)
     axes = frozenset(axis for gather in gathers for axis in gather.axes)
-    return remember_result(call, value, right, operand.equal, made=axes)
+    return remember_result(call, value, (operand,), right, made=axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ def all_to_all(x: T, pattern: str) -> T:
         _refuse_indivisible(call, operand, right, move)
         value = _jax.vary(value, move.axes) if call.region.typed else value
         value = jax.lax.all_to_all(value, move.axes, move.to, move.dim, tiled=True)
-    return remember_result(call, value, right, operand.equal)
+    return remember_result(call, value, (operand,), right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,7 @@ def ppermute(x: T, pattern: str, *, shift: int, axis: str | None = None) -> T:
     if axes:
         value = _jax.vary(value, axes) if call.region.typed else value
         value = jax.lax.ppermute(value, *_ring(call, axes, int(shift)))
-    return remember_result(call, value, operand.laid, operand.equal)
+    return remember_result(call, value, (operand,), operand.laid)
 
 
 def _axes_to_shift(call: Call, operand: Operand, axis: str | None) -> tuple[str, ...]:

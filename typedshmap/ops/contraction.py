@@ -25,7 +25,7 @@ from .operands import (
     remember_result,
 )
 from .products import Product, plan_product
-from .sums import run_sums
+from .sums import left_over, run_sums
 
 _NUMBERS = (bool, int, float, complex)
 
@@ -63,10 +63,9 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
     call = begin("einsum", pattern, len(values), allows_underscore=True)
     operands = read_operands(call, tuple(values))
     plan = call.plan(key_of_operands(operands), lambda: _plan(call, operands))
-    value = _contract(call, operands, plan, precision, preferred_element_type)
-    product = plan.product
-    made = idle_over(operands, product.result)
-    return remember_result(call, run_sums(call, value, product.sums), product.result, product.equal, made)
+    local, product = _contract(call, operands, plan, precision, preferred_element_type), plan.product
+    value, left = run_sums(call, local, product.sums), left_over(local, product.sums)
+    return remember_result(call, value, operands, product.result, idle_over(operands, product.result), left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from ..errors.failures import NotIntegers
 from .call import Call, Laid, begin
 from .operands import Operand, idle_over, key_of_operands, read_operands, remember_result
 from .products import Product, plan_product
-from .sums import run_sums
+from .sums import left_over, run_sums
 
 
 def take(table: Any, ids: Any, pattern: str) -> Any:
@@ -51,9 +51,10 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
         raise call.wrong(NotIntegers(_jax.own_dtype(ids)), operands[1].subject, ids)
     plan = call.plan(key_of_operands(operands), lambda: _plan(call, operands, looked_up))
     product = plan.product
-    value = run_sums(call, _run(call, operands, plan), product.sums)
+    found = _run(call, operands, plan)
+    value, left = run_sums(call, found, product.sums), left_over(found, product.sums)
     made = idle_over(operands, product.result)
-    return remember_result(call, value, product.result, product.equal, made, is_stated=True)
+    return remember_result(call, value, operands, product.result, made, left, is_stated=True)
 
 
 def _check_names(call: Call) -> str:

@@ -5,13 +5,13 @@ A pattern speaks of global sizes: shard size times the sizes of the dim's manual
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from .. import _jax
-from ..errors.failures import Failure, NotAnArray, NotNumbers, OtherLayout, VariesAlike, WrongSize
+from ..errors.failures import Failure, NotAnArray, NotNumbers, OtherLayout, Varies, WrongSize
 from ..hints.array import ArrayHint
 from ..hints.dtypes import KEYS, takes
 from ..hints.leaf import check_leaf, describe
@@ -165,38 +165,44 @@ def _owed(axes: frozenset[str]) -> str:
 def remember_result(
     call: Call,
     value: Any,
+    operands: Sequence[Operand],
     laid: Laid,
-    equal: frozenset[str] = frozenset(),
     made: frozenset[str] = frozenset(),
+    left: frozenset[str] = frozenset(),
     is_stated: bool = False,
 ) -> Any:
     """Remember how a result lies; hand it on.
 
     Args:
-      equal: axes over which all that went in was equal.
       made: axes over which the operation itself made all shards equal.
+      left: axes over which it left every shard its own addend.
       is_stated: whether the program states it as well, where its equations do not tell how it lies.
     """
     if call.region.held:
         if not laid.places:
-            _refuse_trap(call, value, laid)
-        equal = (equal - laid.sharded - laid.varying - laid.unreduced) | made
+            _refuse_trap(call, value, operands, laid)
+        equal = (equal_over(operands) - laid.sharded - laid.varying - laid.unreduced) | made
         value = _stated(call, -1, value, RESULT, is_made=True) if is_stated else value
         text, place = f'"{call.pattern.source}"', call.where
         spoken = call.region.watched | laid.sharded | laid.unreduced | laid.varying
-        remember(value, Remembered(laid.parts, laid.unreduced, laid.varying, equal, spoken, text, place))
+        remember(value, Remembered(laid.parts, laid.unreduced, laid.varying, equal, spoken, text, place, left))
     return value
 
 
-def _refuse_trap(call: Call, value: Any, laid: Laid) -> None:
-    """A scalar that is equal on all shards and typed as varying: its gradient would be too large by their number."""
+def _refuse_trap(call: Call, value: Any, operands: Sequence[Operand], laid: Laid) -> None:
+    """A scalar that is typed as varying over an axis that the pattern does not mention.
+
+    Either a sum was forgotten, or its shards agree and its gradient would be too large by their number.
+    """
     facts = _jax.facts(value)
     if not call.region.typed or not _jax.is_inexact(facts.dtype):
         return
     mentioned = laid.varying | laid.unreduced
-    axes = [axis for axis in call.region.sizes if axis in _jax.manual_type_in(facts).varying - mentioned]
-    if any(axis in call.region.watched for axis in axes):
-        raise call.wrong(VariesAlike(tuple(axes)), RESULT, value)
+    axes = tuple(axis for axis in call.region.sizes if axis in _jax.manual_type_in(facts).varying - mentioned)
+    if not call.region.watched.isdisjoint(axes):
+        found = ((operand.subject, operand.value) for operand in operands)
+        varying = (one for one in found if not _jax.manual_type(one[1]).varying.isdisjoint(axes))
+        raise call.wrong(Varies(axes, False, may_agree=True), *next(varying, (RESULT, value)))
 
 
 def key_of_operands(operands: list[Operand]) -> tuple[Any, ...]:
@@ -211,7 +217,7 @@ def idle_over(operands: list[Operand], result: Laid) -> frozenset[str]:
     return result.varying - mentioned
 
 
-def equal_over(operands: list[Operand]) -> frozenset[str]:
+def equal_over(operands: Sequence[Operand]) -> frozenset[str]:
     """The axes over which whatever is computed of these operands is equal on all shards."""
     axes = frozenset(axis for operand in operands for axis in operand.equal)
     return frozenset(axis for axis in axes if all(_is_equal(operand, axis) for operand in operands))

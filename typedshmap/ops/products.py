@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .call import Call, Laid
-from .operands import Operand, equal_over, local, solve
+from .operands import Operand, local, solve
 from .shapes import refuse_lost_varying
 from .splits import Splits, refuse_addends_of_shards, splits_of
 from .sums import Sums, plan_sums
@@ -19,13 +19,11 @@ class Product:
       splits: per name its mesh axes.
       sums: the sums over mesh axes.
       result: how the result lies.
-      equal: the axes over which the result is known to be equal.
     """
 
     splits: Splits
     sums: Sums
     result: Laid
-    equal: frozenset[str]
 
 
 def plan_product(call: Call, operands: list[Operand]) -> Product:
@@ -46,4 +44,4 @@ def plan_product(call: Call, operands: list[Operand]) -> Product:
     shapes = [local(extents[p.names[0]], s, call.region.sizes) for p, s in zip(right.places, inherited, strict=True)]
     sums = plan_sums(call, right, inherited, owed, shapes)
     refuse_lost_varying(call, operands, right)
-    return Product(splits, sums, right, equal_over(operands))
+    return Product(splits, sums, right)

@@ -57,7 +57,7 @@ def reshard(x: T, pattern: str) -> T:
     value = run(operand.value, planned, call.region.typed)
     if call.region.typed and right.unreduced:
         value = _jax.leave_unreduced(value, right.unreduced)
-    return remember_result(call, value, right, operand.equal)
+    return remember_result(call, value, (operand,), right)
 
 
 def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, *, dtype: Any = np.float32) -> Plan:

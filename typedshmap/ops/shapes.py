@@ -19,7 +19,6 @@ from ..notation.sizes import Subject
 from .call import Call, Laid, begin, says
 from .operands import (
     Operand,
-    equal_over,
     idle_over,
     key_of,
     key_of_operands,
@@ -31,7 +30,7 @@ from .operands import (
 )
 from .reductions import REDUCTIONS, combine, refuse_marks
 from .splits import Interleaved, Splits, axes_of_merged, refuse_addends_of_shards, split_merged, splits_of
-from .sums import Sums, plan_sums, run_sums
+from .sums import Sums, left_over, plan_sums, run_sums
 
 T = TypeVar("T")
 Reduction = str | Callable[[Any, tuple[int, ...]], Any]
@@ -121,7 +120,6 @@ class Reshaping:
       sums: the sums over mesh axes.
       owed: per axis that is summed over what is summed there.
       result: how the result lies.
-      equal: the axes over which the result is known to be equal.
     """
 
     local: str
@@ -129,7 +127,6 @@ class Reshaping:
     sums: Sums
     owed: Mapping[str, str]
     result: Laid
-    equal: frozenset[str]
 
 
 def _einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction: Reduction | None = None) -> Any:
@@ -143,12 +140,13 @@ def _einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction:
     key = (key_of_operands(operands), tuple(lengths.items()), reduction if isinstance(reduction, str) else "function")
     plan = call.plan(key, lambda: _plan(call, operands, lengths, reduction))
     value = _run(call, operands[0], plan, reduction)
+    left = left_over(value, plan.sums)
     if verb == "reduce":
         value = combine(call, value, plan.sums, reduction, operands[0], plan.owed)
     else:
         value = run_sums(call, value, plan.sums)
     idle = idle_over(operands, plan.result)
-    return remember_result(call, value, plan.result, plan.equal, idle, is_stated=True)
+    return remember_result(call, value, operands, plan.result, idle, left, is_stated=True)
 
 
 def _refuse_empty(call: Call, arrays: list[Any]) -> None:
@@ -175,7 +173,7 @@ def _plan(call: Call, operands: list[Operand], lengths: Mapping[str, int], reduc
     sums = plan_sums(call, right, inherited, owed, shapes)
     refuse_lost_varying(call, operands, right)
     local_lengths = _local_lengths(call, left, right, splits, extents, lengths)
-    return Reshaping(_local_pattern(call, splits, extents), local_lengths, sums, owed, right, equal_over(operands))
+    return Reshaping(_local_pattern(call, splits, extents), local_lengths, sums, owed, right)
 
 
 def _has_open_dots(side: Side) -> bool:

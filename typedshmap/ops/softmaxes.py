@@ -12,7 +12,6 @@ from .. import _jax
 from .call import Call, Laid, begin
 from .operands import (
     Operand,
-    equal_over,
     idle_over,
     read_operands,
     refuse_keys,
@@ -53,7 +52,7 @@ def logsumexp(x: T, pattern: str) -> T:
     finite = jnp.where(jnp.isfinite(top), top, 0)
     total = _total(call, jnp.exp(value - finite), dims, axes)
     kept = (jnp.log(total) + finite).squeeze(dims).transpose(_order(operand, right, dims))
-    return remember_result(call, kept, right, equal_over([operand]), idle_over([operand], right))
+    return remember_result(call, kept, (operand,), right, idle_over([operand], right))
 
 
 def softmax(x: T, pattern: str, dims: str) -> T:
@@ -83,7 +82,7 @@ def softmax(x: T, pattern: str, dims: str) -> T:
     axes = tuple(axis for at in chosen for axis in places[at].axes)
     value = _value(call, operand)
     parts = jnp.exp(value - _top(call, value, chosen, axes))
-    return remember_result(call, parts / _total(call, parts, chosen, axes), operand.laid, equal_over([operand]))
+    return remember_result(call, parts / _total(call, parts, chosen, axes), (operand,), operand.laid)
 
 
 def _names_of(call: Call, dims: Any) -> list[str]:

@@ -121,6 +121,11 @@ def run_sums(
     return _jax.vary(value, sums.varying) if typed else value
 
 
+def left_over(value: Any, sums: Sums) -> frozenset[str]:
+    """The axes over which a plan leaves each shard of a local result its own addend, as JAX types it."""
+    return _jax.manual_type(value).varying.intersection(sums.varying) if sums.varying else frozenset()
+
+
 def psum(value: Any, axes: tuple[str, ...], typed: bool) -> Any:
     """The sum over mesh axes, the same on every shard."""
     return jax.lax.psum(_jax.owe(value, axes, typed), axes)

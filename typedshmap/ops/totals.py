@@ -149,7 +149,7 @@ def _run(call: Call, x: Any) -> Any:
         value = scatter(value, axes, dim, call.region.typed)
     if sums.summed:
         value = _collective(call)(value, sums.summed)
-    return remember_result(call, value, right, operand.equal)
+    return remember_result(call, value, (operand,), right)
 
 
 def _collective(call: Call) -> Callable[[Any, tuple[str, ...]], Any]:
