@@ -277,12 +277,13 @@ class _Call:
             check_vma=self.options.check_vma,
         )
         args = [leaf.value for leaf in dynamic]
-        return self.structure_of(evaluate(mapped, args, self._read))
+        assert self.typed.result is not None
+        return self.structure_of(evaluate(mapped, args, self._read, holds_arrays(self.typed.result)))
 
-    def _read(self, program: Any) -> None:
+    def _read(self, eqn: Any) -> None:
         """Compare what the body states, and what its hints state of its results, with what it does."""
         assert self.reading is not None
-        read(self.reading, program, self.results)
+        read(self.reading, eqn, self.results)
         if self.later is not None:
             raise self.later
 

@@ -393,3 +393,23 @@ def test_integers_pass_through_a_gradient(mesh: Mesh) -> None:
 
     at = np.arange(8) % 4
     same(jax.jit(jax.grad(picked))(x, at), np.eye(4)[at])
+
+
+@pytest.mark.parametrize("result", [None, dict[str, X]], ids=str)
+def test_a_body_without_results_is_in_a_program_once(result: Any, mesh: Mesh) -> None:
+    def body(x: Any) -> Any:
+        jax.debug.print("{}", jax.lax.psum(x.sum(), "dp"))
+        return None if result is None else {}
+
+    program = jax.make_jaxpr(typed_shard_map(body, mesh=mesh, in_types=(X,), out_types=result))(x)
+    assert str(program).count("psum") == 1
+
+
+def test_a_result_that_a_gradient_passes_by_is_that_by_hand(mesh: Mesh) -> None:
+    """A call whose arguments are of the program around, where something else is differentiated."""
+    f = typed_shard_map(mlp, mesh=mesh)
+
+    def loss(by: Any, x: Any) -> Any:
+        return (by * f(x, up, down)).sum()
+
+    same(jax.jit(jax.grad(loss))(2.0, x), plain_mlp(x, up, down).sum())

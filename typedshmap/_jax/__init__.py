@@ -24,6 +24,7 @@ from .moves import all_gather, gather_bytes, leave_unreduced, make_reduced, owe,
 from .programs import (
     all_equations,
     aval_text,
+    equation_of,
     equations,
     is_literal,
     is_transformed,
@@ -47,7 +48,7 @@ from .shardings import (
     spec_parts,
     spec_text,
 )
-from .traces import has_64_bits, is_jit_disabled, is_outside_traces, load_extend, trace_state
+from .traces import has_64_bits, is_jit_disabled, is_outside_traces, is_staging, load_extend, trace_state
 from .trees import BadTree, children, field_key, leaves, like, paths, put_together
 from .values import (
     ARRAYS,
@@ -100,6 +101,7 @@ __all__ = [
     "default_dtype",
     "device_ids",
     "dtype_name",
+    "equation_of",
     "equations",
     "explicit_axes",
     "explicit_spec",
@@ -117,6 +119,7 @@ __all__ = [
     "is_one_device",
     "is_outside_traces",
     "is_same_mesh",
+    "is_staging",
     "is_tracer",
     "is_transformed",
     "is_transposed",

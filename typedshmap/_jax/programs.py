@@ -85,6 +85,20 @@ def trace(f: Callable[..., Any], args: Sequence[Any]) -> tuple[Callable[..., Any
     return inlined, inlined.trace(*args).jaxpr
 
 
+def equation_of(results: Iterable[Any], name: str) -> Any:
+    """The equation of a program that is being traced whose results these are; None where they are of no such one.
+
+    Args:
+      results: all that the equation gives.
+      name: its primitive's name.
+    """
+    made: list[Any] = [getattr(x, "parent", None) for x in results]
+    eqn = made[0] if made else None
+    if eqn is None or eqn.primitive.name != name or len(eqn.outvars) != len(made):
+        return None
+    return eqn if all(each is eqn for each in made) else None
+
+
 def aval_text(aval: Any) -> str:
     """A type in JAX's notation, ``f32[2,4]{V:dp}``."""
     return aval.str_short(short_dtypes=True)

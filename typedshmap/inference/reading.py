@@ -114,18 +114,17 @@ def _unproven(made: Claim, place: str = "") -> TypedShmapError:
     return _placed(made.region, made.function, failure, made.sizes, place)
 
 
-def read(reading: Reading, program: Any, results: Sequence[Stated | None]) -> None:
+def read(reading: Reading, eqn: Any, results: Sequence[Stated | None]) -> None:
     """Read a traced region, and raise the first thing that is wrong with it.
 
     Args:
       reading: what waits for it.
-      program: the program in which it stands.
+      eqn: the region as it stands in a program; None where nothing of it does.
       results: what is claimed of its results.
 
     Raises:
       VaryingError, ShardingError: for a claim that contradicts what is known, with its place.
     """
-    eqn = next((eqn for eqn in reversed(_jax.equations(program)) if eqn.primitive.name == "shard_map"), None)
     if eqn is None:
         return
     params, region = eqn.params, reading.origin.region
