@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -97,6 +98,7 @@ def _full(parts: Sequence[tuple[str, ...]], rank: int) -> list[tuple[str, ...]]:
     return [*parts, *[()] * (rank - len(parts))]
 
 
+@lru_cache(maxsize=1024)
 def entering(spec: Any, rank: int, axes: Names) -> Fact:
     """What a spec says of an argument where it enters the region."""
     parts = _jax.spec_parts(spec)
