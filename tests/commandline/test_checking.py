@@ -156,8 +156,8 @@ def test_methods_are_named_and_what_no_hint_makes_is_passed(module, capsys):
     assert err == "left   Model.apply: a method needs an instance; name that, as in MODULE:instance.apply\n"
     assert out == (
         "FAIL   scaled  dp=4\n"
-        "       StructureError: check: scaled: argument 'scale' (float) holds no arrays and has no default; "
-        "pass scale=...\n"
+        "       StructureError: scaled: argument 'scale' (float) holds no arrays and has no default; "
+        "pass --arg scale=...\n"
         "FAIL   wrong  dp=4\n"
         "       TypeError: dot_general requires contracting dimensions to have the same shape, got (8,) and (2,).\n"
         "       typedshmap: in wrong, where the values are shards:\n"
@@ -172,6 +172,40 @@ def test_methods_are_named_and_what_no_hint_makes_is_passed(module, capsys):
         0,
         "ok     model.apply  dp=4  (b=8)\n1 function on 1 mesh: all right\n",
     )
+
+
+def test_a_size_that_was_drawn_is_told_where_a_body_cannot_take_it(module, capsys):
+    name = module(
+        "program_k",
+        """
+        from typedshmap import Array, Float, psum_scatter, reduce, typed_shard_map
+
+        @typed_shard_map
+        def scattered(x: Float[Array, "[b/dp] seq"]) -> Float[Array, "seq"]:
+            return reduce(reduce(x, "[b/dp] s -> [s/dp]", "sum"), "[s/dp] -> s", "sum")
+
+        @typed_shard_map
+        def varying(x: Float[Array, "[b/dp] seq"]) -> Float[Array, "seq"]:
+            return x[0]
+
+        @typed_shard_map
+        def cut(x: Float[Array, "[b/dp] seq"]) -> Float[Array, "[b/dp] seq"]:
+            return x.reshape(-1, 1009, 2).reshape(x.shape)
+        """,
+    )
+    code, out, _ = run(capsys, f"{name}:scattered", "--mesh", "dp=509", "--size", "b=509")
+    assert code == 1
+    lines = out.splitlines()
+    size = int(lines[1].partition("has s=")[2].partition(" ")[0])
+    assert lines[1] == (
+        f"       ShapeError: reduce in scattered: the result has s={size} on each shard, "
+        "which cannot be scattered over 'dp' (509 shards)"
+    )
+    assert lines[-2] == f"       Drawn: seq={size}; --size gives others"
+    assert run(capsys, f"{name}:scattered", "--mesh", "dp=509", "--size", "b=509 seq=7")[1].count("Drawn") == 0
+    assert run(capsys, f"{name}:varying", "--mesh", "dp=4", "--size", "b=8")[1].count("Drawn") == 0, "no size helps"
+    _, out, _ = run(capsys, f"{name}:cut", "--mesh", "dp=4", "--size", "b=8")
+    assert re.search(r"^ {7}Drawn: seq=\d+; --size gives others$", out, re.MULTILINE), out
 
 
 def test_numerics_find_what_types_cannot(module, capsys):
@@ -288,7 +322,39 @@ def test_a_helper_of_manual_regions_is_mapped_over_the_mesh(module, capsys):
         code, out, _ = run(capsys, f"{name}:{function}", "--mesh", "dp=4", "--size", "b=8 d=4", "--numerics")
         assert code == 0 and out.splitlines()[0] == f"ok     {function}  dp=4  (b=8, d=4)"
     code, out, _ = run(capsys, f"{name}:local", "--mesh", "dp=4", "--size", "b=8 d=4")
-    assert code == 1 and "VaryingError: local: return value varies over 'dp'" in out
+    assert code == 1 and "VaryingError: local: return value is typed as varying over 'dp'" in out
+
+
+def test_what_the_command_line_cannot_write_is_given_by_a_mark(module, capsys):
+    name = module(
+        "program_l",
+        """
+        from collections.abc import Callable
+        from typedshmap import Array, Float, typed_shard_map
+        from typedshmap.testing import mesh_invariant
+
+        @typed_shard_map
+        def applied(f: Callable, x: Float[Array, "[b/dp]"]) -> Float[Array, "[b/dp]"]:
+            return f(x)
+
+        @mesh_invariant(steps=3, arguments={"f": abs}, b=4)
+        @typed_shard_map
+        def repeated(f: Callable, steps: int, x: Float[Array, "[b/dp]"]) -> Float[Array, "[b/dp]"]:
+            return f(x) ** steps
+        """,
+    )
+    code, out, _ = run(capsys, name, "--mesh", "dp=4", "--numerics", "--size", "b=8")
+    assert code == 1
+    told = "StructureError: applied: argument 'f' (Callable) holds no arrays and has no default; "
+    assert out.splitlines() == [
+        "FAIL   applied  dp=4",
+        f"       {told}give it by @mesh_invariant(f=...)",
+        "ok     repeated  dp=4  (b=8)",
+        "DIFFER applied",
+        f"       {told}give it by @mesh_invariant(f=...)",
+        "same   repeated  on one device and on dp=4",
+        "2 functions on 1 mesh: 2 failed",
+    ]
 
 
 def test_a_mark_gives_arguments_and_options(module, capsys):

@@ -87,7 +87,8 @@ def test_all_functions_of_a_module_are_explained_and_one_that_cannot_be_stops_no
     code, out, _ = run(capsys, module, "--mesh", "dp=4")
     assert code == 1
     assert "total on dp=4" in out and "helper" not in out
-    assert "FAIL   scaled  dp=4\n       StructureError: explain: scaled: argument 'factor' (float)" in out
+    assert "FAIL   scaled  dp=4\n       StructureError: scaled: argument 'factor' (float)" in out
+    assert "; pass --arg factor=...\n" in out
     assert run(capsys, module, "--mesh", "dp=4", "--arg", "factor=0.5")[0] == 0
 
 

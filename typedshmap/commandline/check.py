@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .. import _jax
 from ..decorated import owner_of
-from ..errors import MeshAxisError
+from ..errors import MeshAxisError, ShapeError, TypedShmapError
 from ..errors.phrases import count, mesh_text
 from ..testing import assert_mesh_invariant
 from ..testing.drawn import Drawn
@@ -95,16 +95,29 @@ def _meshes(meshes: Sequence[AbstractMesh]) -> str:
 
 def _check(case: _Case) -> bool:
     """Trace a function; print a line, and what is wrong."""
-    f = case.function.function
+    own: Mapping[str, Any] = {}
     try:
-        drawn = plan(f, (case.mesh,), values_for(case.function, case.values), None, "check").drawn(case.seed)
+        planned = plan(case.function.function, (case.mesh,), values_for(case.function, case.values), None, "check")
+        drawn = planned.drawn(case.seed)
+        own = {name: size for name, size in drawn.sizes.items() if name not in planned.given}
         _trace(case.function, drawn, case.mesh)
     except Exception as error:  # whatever the function's own code raises is told, and the next is checked
-        print(f"FAIL   {case.label}\n{indent(told(error), '       ')}")
+        text = "\n".join([told(error), *_doubt(error, own)])
+        print(f"FAIL   {case.label}\n{indent(text, '       ')}")
         return False
-    sizes = ", ".join(f"{name}={size}" for name, size in drawn.sizes.items())
-    print(f"ok     {case.label}  ({sizes})" if sizes else f"ok     {case.label}")
+    print(f"ok     {case.label}  ({_told_sizes(drawn.sizes)})" if drawn.sizes else f"ok     {case.label}")
     return True
+
+
+def _doubt(error: Exception, drawn: Mapping[str, Any]) -> list[str]:
+    """The sizes that were drawn, where another size may help: a body may divide a dim that the hints leave whole."""
+    if not drawn or (isinstance(error, TypedShmapError) and not isinstance(error, ShapeError)):
+        return []
+    return [f"Drawn: {_told_sizes(drawn)}; --size gives others"]
+
+
+def _told_sizes(sizes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def _trace(function: Function, drawn: Drawn, mesh: AbstractMesh) -> None:

@@ -91,13 +91,12 @@ def arguments_of(typed: Typed, owner: tuple[Any, ...], given: Given) -> list[Arg
     Raises:
       StructureError: for all that no hint can make and was not given.
     """
-    parameters = list(typed.signature.parameters.values())[len(typed.given) + len(owner) :]
-    first = len(typed.given) + len(owner)
-    made = [list(_arguments(p, typed, first + at, given)) for at, p in enumerate(parameters)]
+    parameters = _parameters(typed, owner)
+    made = [list(_arguments(parameter, typed, at, given)) for at, parameter in parameters]
     last = max((at for at, each in enumerate(made) if each and not each[0].is_keyword), default=-1)
     found = [
         each
-        for at, (parameter, own) in enumerate(zip(parameters, made, strict=True))
+        for at, ((_, parameter), own) in enumerate(zip(parameters, made, strict=True))
         for each in (own or (_defaults(parameter) if at < last else []))
     ]
     known = [name for name in given.used if name.isidentifier()]
@@ -105,6 +104,17 @@ def arguments_of(typed: Typed, owner: tuple[Any, ...], given: Given) -> list[Arg
     if given.problems:
         raise StructureError(f"{given.verb}: {typed.name}: {'; '.join(given.problems)}")
     return found
+
+
+def _parameters(typed: Typed, owner: tuple[Any, ...]) -> list[tuple[int, inspect.Parameter]]:
+    """The parameters that a call fills, each with its number."""
+    return list(enumerate(typed.signature.parameters.values()))[len(typed.given) + len(owner) :]
+
+
+def needed_of(typed: Typed, owner: tuple[Any, ...]) -> dict[str, Node]:
+    """The arguments that must be given, each with what its hint says: no hint makes them, and they have no default."""
+    found = ((parameter, _node(parameter, typed, at)) for at, parameter in _parameters(typed, owner))
+    return {parameter.name: node for parameter, node in found if _is_needed(parameter, node)}
 
 
 def _defaults(parameter: inspect.Parameter) -> list[Argument]:
@@ -122,24 +132,34 @@ def _unknown(name: str, known: list[str]) -> str:
 
 def _arguments(parameter: inspect.Parameter, typed: Typed, at: int, given: Given) -> Iterator[Argument]:
     name, kind = parameter.name, parameter.kind
-    node = typed.parameters.get(name, Anything())
     if kind is kind.VAR_KEYWORD:
         return
     if kind is kind.VAR_POSITIONAL:
-        yield from _variadic(parameter, typed.positional[at:] or (node, node), given)
+        yield from _variadic(parameter, typed.positional[at:] or (typed.parameters.get(name, Anything()),) * 2, given)
         return
-    node = typed.positional[at] if at < len(typed.positional) else node
+    node = _node(parameter, typed, at)
     if given.has(name) or holds_arrays(node):
         yield Argument(Subject("argument", name), node, _value(name, node, given), kind not in POSITIONAL)
+    elif _is_needed(parameter, node):
+        given.problems.append(f"{needed_text(name, node)}; pass {name}=...")
     elif parameter.default is EMPTY:
-        if isinstance(node, Static) and node.hint is type(None):
-            yield Argument(Subject("argument", name), node, None, kind not in POSITIONAL)
-        else:
-            given.problems.append(_missing(name, node))
+        yield Argument(Subject("argument", name), node, None, kind not in POSITIONAL)
 
 
-def _missing(name: str, node: Node) -> str:
-    return f"argument '{name}' ({node_name(node)}) holds no arrays and has no default; pass {name}=..."
+def _node(parameter: inspect.Parameter, typed: Typed, at: int) -> Node:
+    known = typed.parameters.get(parameter.name, Anything())
+    return typed.positional[at] if at < len(typed.positional) else known
+
+
+def _is_needed(parameter: inspect.Parameter, node: Node) -> bool:
+    is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    is_none = isinstance(node, Static) and node.hint is type(None)
+    return not is_variadic and not is_none and parameter.default is EMPTY and not holds_arrays(node)
+
+
+def needed_text(name: str, node: Node) -> str:
+    """What a message says of an argument that must be given."""
+    return f"argument '{name}' ({node_name(node)}) holds no arrays and has no default"
 
 
 def _variadic(parameter: inspect.Parameter, nodes: tuple[Node, ...], given: Given) -> Iterator[Argument]:

@@ -17,14 +17,14 @@ from ..errors.phrases import shown
 from ..hints.array import ArrayHint
 from ..hints.axes import Naming
 from ..hints.binding import Typed
-from ..hints.nodes import array_hints, holds_arrays
+from ..hints.nodes import Node, array_hints, holds_arrays
 from ..hints.scope import naming_here
 from ..hints.walk import Walk
 from ..notation.sizes import RETURN
 from ..placement.places import Place, place_over
 from ..placement.structs import names_of, refuse_wrong_sizes
 from .drawn import Drawn
-from .parameters import Argument, Given, arguments_of, statics
+from .parameters import Argument, Given, arguments_of, needed_of, statics
 from .sizes import Chosen, Wanted, draw_sizes, factors_of, wanted
 
 _OF_SIZES = 2**31
@@ -176,3 +176,14 @@ def names_taken(f: Callable[..., Any]) -> set[str]:
     typed = decorated(f, "inputs").hinted.read(owner_of(f))
     nodes = [*typed.parameters.values(), *typed.positional, *([typed.result] if typed.result is not None else [])]
     return {*names_of(hint for node in nodes for hint in array_hints(node)), *typed.signature.parameters}
+
+
+def arguments_needed(f: Callable[..., Any]) -> dict[str, Node]:
+    """The arguments of a function that no hint makes and that have no default, each with what its hint says."""
+    owner = owner_of(f)
+    return needed_of(decorated(f, "inputs").hinted.read(owner), owner)
+
+
+def sizes_among(f: Callable[..., Any], given: Mapping[str, Any]) -> Chosen:
+    """What of the sizes and arguments that are given to a function by name are sizes."""
+    return _parted(given, decorated(f, "inputs").hinted.read(owner_of(f)))[0]
