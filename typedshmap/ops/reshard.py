@@ -78,7 +78,7 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, 
       dtype: the array's dtype.
 
     Returns:
-      The plan: ``steps``, ``bytes``, ``peak``, ``lower_bound`` (in elements); printed as a table.
+      The plan, with ``steps``, ``bytes``, ``peak`` and ``lower_bound`` (in elements); printed as a table.
 
     Raises:
       PatternError, ShapeError, MeshAxisError: as `reshard` does.

@@ -38,7 +38,7 @@ def partition_specs(T: Any, like: Any = None) -> Any:
       like: a value of that type, which fixes ranks and lengths where the hint leaves them open.
 
     Returns:
-      The specs, in the structure of ``like``, else in that of the hint: static fields have their
+      The specs, in the structure of ``like``, else in that of the hint; static fields have their
       defaults, and a leaf that is no array has ``P()``.
 
     Raises:
@@ -52,8 +52,10 @@ def partition_specs(T: Any, like: Any = None) -> Any:
     if (boxed := _boxed(place, T, like)) is not None:
         return boxed.with_specs(lambda leaf: leaf.spec)
     if like is not None:
-        leaves = place.checked(node_of(T), like, "given").leaves
-        return _jax.like(like, [_spec(place, leaf.hint, leaf.value) for leaf in leaves])
+        leaves, spec_of = place.checked(node_of(T), like, "given").leaves, place.region.known.spec
+        return _jax.like(
+            like, [WHOLE if leaf.hint is None else spec_of(leaf.hint, rank_of(leaf.value)) for leaf in leaves]
+        )
 
     def spec(hint: ArrayHint, path: str) -> Any:
         rank = _fixed_rank(hint, path, maker)
@@ -69,10 +71,6 @@ def _boxed(place: Place, T: Any, like: Any) -> BoxedTree | None:
     if like is None and holds_boxes(T):
         return read_boxed(place, T, None)
     return read_boxed(place, like, node_of(T)) if holds_boxes(like) else None
-
-
-def _spec(place: Place, hint: ArrayHint | None, value: Any) -> Any:
-    return WHOLE if hint is None else place.region.spec(hint, rank_of(value))
 
 
 def _fixed_rank(hint: ArrayHint, path: str, maker: Maker) -> int:
