@@ -1,12 +1,12 @@
-"""Generate text with a key-value cache that is split three ways: by batch, by heads, by place.
+"""Generate text with a key-value cache that is split three ways: by batch, by heads, by position.
 
-A decoder that writes one token at a time spends its time reading the cache. So the cache is what is
-split: over `dp` by batch, over `tp` by key-value heads, and, for contexts that are longer than one
-device can hold or read in time, over `cp` by place.
+A decoder that writes one token at a time spends its time reading memory: the weights and, the longer
+the context, the cache. So the cache is what is split: over `dp` by batch, over `tp` by key-value heads,
+and, for contexts that are longer than one device can hold or read in time, over `cp` by position.
 
-    [batch/dp] [places/cp] [kv_heads/tp] head
+    [batch/dp] [positions/cp] [kv_heads/tp] head
 
-A new key is written by the one shard whose place it is. Every shard attends to the places that it
+A new key is written by the one shard whose position it is. Every shard attends to the positions that it
 has, and `softmax` and `einsum` over the split dim combine them: a pmax and two psums of what one token
 needs, however long the context. Prompt and single tokens go through the same function, `extend`; its
 cache is donated, so that the next one takes its memory.
@@ -84,44 +84,44 @@ class Weights:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cache:
-    keys: Float32[Array, "[batch/dp] [places/cp] [kv_heads/tp] head"]
-    values: Float32[Array, "[batch/dp] [places/cp] [kv_heads/tp] head"]
+    keys: Float32[Array, "[batch/dp] [positions/cp] [kv_heads/tp] head"]
+    values: Float32[Array, "[batch/dp] [positions/cp] [kv_heads/tp] head"]
 
 
 Caches = Stacked["layers", Cache]
 Stream = Float32[Array, "[batch/dp] new model"]
 Tokens = Int32[Array, "[batch/dp] new"]
 Logits = Float32[Array, "[batch/dp] vocab"]
-Place = Int32[Array, ""]
+Length = Int32[Array, ""]
 
 
 def normed(x: Array) -> Array:
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
 
 
-def rotated(x: Array, places: Array) -> Array:
+def rotated(x: Array, positions: Array) -> Array:
     """Rotary positions; x has the dims batch, new, any, head."""
     pairs = x.shape[-1] // 2
-    angle = places[:, None] * 10_000.0 ** (-jnp.arange(pairs) / pairs)
+    angle = positions[:, None] * 10_000.0 ** (-jnp.arange(pairs) / pairs)
     angle = angle.reshape(-1, *[1] * (x.ndim - 3), pairs)
     a, b = jnp.split(x, 2, axis=-1)
     return jnp.concatenate([a * jnp.cos(angle) - b * jnp.sin(angle), b * jnp.cos(angle) + a * jnp.sin(angle)], axis=-1)
 
 
-def own_places() -> Array:
-    """Which places of the cache this shard has, a slice of all of them: nothing is sent."""
-    return reshard(jnp.arange(size("places")), "t -> [t/cp]")
+def own_positions() -> Array:
+    """Which positions of the cache this shard has, a slice of all of them: nothing is sent."""
+    return reshard(jnp.arange(size("positions")), "t -> [t/cp]")
 
 
 @typed
 def written(
-    cache: Float32[Array, "[batch/dp] [places/cp] [kv_heads/tp] head"],
+    cache: Float32[Array, "[batch/dp] [positions/cp] [kv_heads/tp] head"],
     new: Float32[Array, "[batch/dp] new [kv_heads/tp] head"],
     at: Int32[Array, "new"],
-) -> Float32[Array, "[batch/dp] [places/cp] [kv_heads/tp] head"]:
-    """Each shard writes what falls into its places, and drops the rest."""
-    here = at - own_places()[0]
-    return cache.at[:, jnp.where(here < 0, shard_size("places"), here)].set(new, mode="drop")
+) -> Float32[Array, "[batch/dp] [positions/cp] [kv_heads/tp] head"]:
+    """Each shard writes what falls into its positions, and drops the rest."""
+    here = at - own_positions()[0]
+    return cache.at[:, jnp.where(here < 0, shard_size("positions"), here)].set(new, mode="drop")
 
 
 @typed
@@ -131,10 +131,10 @@ def attention(x: Stream, layer: Layer, cache: Cache, at: Int32[Array, "new"]) ->
     v = einsum(x, layer.value, "[b/dp] s m, m [k/tp] d -> [b/dp] s [k/tp] d")
     cache = Cache(written(cache.keys, k, at), written(cache.values, v, at))
     scores = einsum(q, cache.keys, "[b/dp] s [k/tp] g d, [b/dp] [t/cp] [k/tp] d -> [b/dp] [k/tp] g s [t/cp]")
-    seen = own_places() <= at[:, None]
+    seen = own_positions() <= at[:, None]
     scores = jnp.where(seen, scores / size("head") ** 0.5, -jnp.inf)
-    chances = softmax(scores, "[b/dp] [k/tp] g s [t/cp]", "t")
-    mixed = einsum(chances, cache.values, "[b/dp] [k/tp] g s [t/cp], [b/dp] [t/cp] [k/tp] d -> [b/dp] s [k/tp] g d")
+    probs = softmax(scores, "[b/dp] [k/tp] g s [t/cp]", "t")
+    mixed = einsum(probs, cache.values, "[b/dp] [k/tp] g s [t/cp], [b/dp] [t/cp] [k/tp] d -> [b/dp] s [k/tp] g d")
     return einsum(mixed, layer.out, "[b/dp] s [k/tp] g d, [k/tp] g d m -> [b/dp] s m"), cache
 
 
@@ -146,7 +146,7 @@ def mlp(x: Stream, layer: Layer) -> Stream:
 
 @typed_jit(donate_argnames="cache")
 @typed_shard_map
-def extend(weights: Weights, cache: Caches, tokens: Tokens, length: Place) -> tuple[Logits, Caches]:
+def extend(weights: Weights, cache: Caches, tokens: Tokens, length: Length) -> tuple[Logits, Caches]:
     """The logits of what comes after tokens that follow `length` earlier ones, which are in the cache."""
     at = length + jnp.arange(size("new"))
 
@@ -176,11 +176,11 @@ def generate(weights: Weights, cache: Cache, prompt: np.ndarray) -> tuple[np.nda
 
 @jax.jit
 def plain_logits(w: Weights, text: Array) -> Array:
-    """Logits at every place, in plain JAX for one device and without a cache."""
+    """Logits at every position, in plain JAX for one device and without a cache."""
 
     def block(x, layer):
-        y, places = normed(x), jnp.arange(text.shape[1])
-        q, k = (rotated(jnp.tensordot(y, each, 1), places) for each in (layer.query, layer.key))
+        y, positions = normed(x), jnp.arange(text.shape[1])
+        q, k = (rotated(jnp.tensordot(y, each, 1), positions) for each in (layer.query, layer.key))
         v = jnp.tensordot(y, layer.value, 1)
         mixed = jax.nn.dot_product_attention(q.reshape(*q.shape[:2], -1, q.shape[-1]), k, v, is_causal=True)
         x = x + jnp.tensordot(mixed.reshape(q.shape), layer.out, 3)
@@ -200,7 +200,7 @@ def plain_generate(weights: Weights, prompt: np.ndarray) -> tuple[np.ndarray, np
 def draw() -> tuple[Weights, Cache, np.ndarray]:
     """Random weights, an empty cache, and prompts."""
     rng = np.random.default_rng(0)
-    structs, cache = shape_structs(tuple[Weights, Caches], batch=BATCH, places=PROMPT + NEW, **SIZES)
+    structs, cache = shape_structs(tuple[Weights, Caches], batch=BATCH, positions=PROMPT + NEW, **SIZES)
     scale = SIZES["model"] ** -0.5
     weights = jax.tree_util.tree_map(lambda s: scale * rng.standard_normal(s.shape, np.float32), structs)
     empty = jax.tree_util.tree_map(lambda s: np.zeros(s.shape, s.dtype), cache)
@@ -229,7 +229,7 @@ def main() -> int:
 
     meshes = ["dp=2,tp=8,cp=1", "dp=2,tp=8,cp=4", "dp=2,tp=8,cp=16"]
     print("\none more token for each of 2 texts of a million, with 8 billion weights:\n")
-    print(explain(extend, mesh=meshes, batch=2, places=2**20, new=1, grad=False, **LARGE))
+    print(explain(extend, mesh=meshes, batch=2, positions=2**20, new=1, grad=False, **LARGE))
     if not ((text == plain_text).all() and off < TOLERANCE):
         print("\nFAILED: it differs from plain JAX")
         return 1

@@ -9,8 +9,8 @@ transpose more. Every shard sends what it holds once for each transpose, and nev
     python examples/fft.py
 
 It prints the pencils, compares forward and inverse transform with NumPy, solves Poisson's equation
-for some charges, and shows what is sent for a field of
-4096 x 4096 x 4096 on three meshes. The exit code is 1 if anything differs.
+for some charges, and shows what is sent for a field of 4096 x 4096 x 4096 on three meshes. The exit
+code is 1 if anything differs.
 """
 
 import os
@@ -73,7 +73,7 @@ def wave_numbers(n: int) -> Array:
 
 @typed
 def without_laplacian(spectrum: Spectrum) -> Spectrum:
-    """What the negative Laplacian, on a torus of length 1, makes this of; its mean, which is lost, is zero."""
+    """Divide by the eigenvalues of the negative Laplacian on a unit torus; the mean, where that is 0, becomes 0."""
     a = reshard(wave_numbers(size("a")), "a -> [a/y]")  # each shard takes its part of what all know
     b = reshard(wave_numbers(size("b")), "b -> [b/x]")
     c = wave_numbers(size("c"))

@@ -50,7 +50,7 @@ from typedshmap import (
 
 SIZES = {"model": 32, "experts": 8, "ff": 64}
 BATCH, SEQ, STEPS, RATE = 16, 32, 200, 1.0
-CHOICES, ROOM = 2, 1.25  # experts of a token; capacity over what an even load would need
+CHOICES, CAPACITY_FACTOR = 2, 1.25  # experts of a token; capacity over what an even load would need
 BALANCE = 0.1
 LARGE = {"batch": 512, "seq": 4096, "model": 4096, "experts": 64, "ff": 14336}
 
@@ -95,7 +95,7 @@ def route(gates: Gates, capacity: int) -> Slots:
 
 @typed
 def balance(gates: Gates) -> Float32[Array, ""]:
-    """Least, 1, where every expert is the first choice of as many tokens as any other."""
+    """The load-balancing loss of the Switch Transformer: 1 where all experts are first choices equally often."""
     first = jax.nn.one_hot(jnp.argmax(gates, -1), size("experts"))
     share, gate = (reduce(each, "[b/dp,ep] s e -> e", "mean") for each in (first, gates))
     return size("experts") * jnp.sum(share * gate)
@@ -112,7 +112,7 @@ def experts(x: Texts, slots: Slots, weights: Weights) -> Texts:
 
 
 def capacity_of(seq: int, number: int) -> int:
-    return int(ROOM * CHOICES * seq / number)
+    return int(CAPACITY_FACTOR * CHOICES * seq / number)
 
 
 @typed

@@ -30,7 +30,7 @@ from jax.sharding import Mesh
 from typedshmap import Array, Float32, explain, ppermute, reduce, typed, typed_jit, typed_shard_map
 
 HEIGHT, WIDTH, STEPS, DEPTHS = 64, 128, 96, (1, 4, 8)
-SPEED = 0.4  # points per step: stable below 1 / sqrt(2)
+SPEED = 0.4  # points per step, the Courant number: stable below 1 / sqrt(2)
 
 # XLA and NumPy sum the neighbours in another order: each step rounds values near 1 by 6e-8, and 96 steps by up to 6e-6.
 TOLERANCE = 1e-5

@@ -5,9 +5,10 @@ AdamW with the global norm of the gradients clipped; a scan over rematerialised 
 
 - `fsdp` splits the batch, and every weight at rest. A weight is gathered in bfloat16 right before
   its use, again in the backward pass, and its gradient is reduce-scattered.
-- `tp` splits heads, ff and vocabulary inside of a block, and the sequence between blocks. So a block
-  begins with an all_gather of the sequence and ends with a psum_scatter, norms and the residual
-  stream are never computed twice, and what the scan keeps for the backward pass is 1/tp of it.
+- `tp` splits heads, ff and vocabulary inside of a block, and the sequence between blocks:
+  Megatron-LM's sequence parallelism. So a block begins with an all_gather of the sequence and ends
+  with a psum_scatter, norms and the residual stream are never computed twice, and what the scan keeps
+  for the backward pass is 1/tp of it.
 
 Every weight is split over both axes, so no number of `State` is held twice. The whole step is one
 `typed_shard_map`; `State` also says how a checkpoint is restored, on whatever mesh.
@@ -145,7 +146,7 @@ def normed(x: Stream, gain: Float32[Array, "[model/fsdp,tp]"]) -> Whole:
 
 @typed
 def rotated(x: Heads) -> Heads:
-    """Rotary positions: pair (i, i + head/2) turns by an angle that grows with the place in the text."""
+    """Rotary positions: pair (i, i + head/2) turns by an angle that grows with the position in the text."""
     pairs = size("head") // 2
     angle = jnp.outer(jnp.arange(size("seq")), 10_000.0 ** (-jnp.arange(pairs) / pairs))
     cos, sin = jnp.cos(angle), jnp.sin(angle)
@@ -168,8 +169,8 @@ def attention(x: Whole, layer: Layer) -> Stream:
     k = rotated(einsum(x, key, "[b/fsdp] s m, m [k/tp] d -> [b/fsdp] [k/tp] s d"))
     v = einsum(x, value, "[b/fsdp] s m, m [k/tp] d -> [b/fsdp] [k/tp] s d")
     scores = einsum(q, k, "[b/fsdp] [k/tp] g q d, [b/fsdp] [k/tp] s d -> [b/fsdp] [k/tp] g q s").astype(jnp.float32)
-    chances = jax.nn.softmax(jnp.where(causal(size("seq")), scores / size("head") ** 0.5, -jnp.inf)).astype(x.dtype)
-    mixed = einsum(chances, v, "[b/fsdp] [k/tp] g q s, [b/fsdp] [k/tp] s d -> [b/fsdp] [k/tp] g q d")
+    probs = jax.nn.softmax(jnp.where(causal(size("seq")), scores / size("head") ** 0.5, -jnp.inf)).astype(x.dtype)
+    mixed = einsum(probs, v, "[b/fsdp] [k/tp] g q s, [b/fsdp] [k/tp] s d -> [b/fsdp] [k/tp] g q d")
     return einsum(mixed, out, "[b/fsdp] [k/tp] g s d, [k/tp] g d m -> [b/fsdp] [s/tp] m")
 
 
@@ -200,9 +201,8 @@ def cross_entropy(logits: Float32[Array, "[batch/fsdp] seq [vocab/tp]"], targets
 def loss(weights: Weights, tokens: Tokens, targets: Tokens) -> Loss:
     table = all_gather(half(weights.embed), "[v/tp] [m/fsdp] -> [v/tp] m ~fsdp")
     x = take(table, tokens, "[v/tp] m, [b/fsdp] s -> [b/fsdp] [s/tp] m")
-    turn = jax.checkpoint(
-        lambda x, layer: (block(x, layer), None), prevent_cse=False
-    )  # scan keeps what CSE would merge
+    # Under scan, CSE cannot undo the rematerialisation, and nothing has to prevent it.
+    turn = jax.checkpoint(lambda x, layer: (block(x, layer), None), prevent_cse=False)
     x, _ = jax.lax.scan(turn, x, weights.layers)
     unembed = all_gather(half(weights.unembed), "[m/fsdp] [v/tp] -> m [v/tp] ~fsdp")
     logits = einsum(normed(x, weights.final_norm), unembed, "[b/fsdp] s m, m [v/tp] -> [b/fsdp] s [v/tp]")
