@@ -25,6 +25,8 @@ from browser import browse, is_drawn, needs_browser
 from links import dead_links, fetched_from_elsewhere, read_page, read_site
 from serving import ALONE, served, told_by
 
+pytestmark = pytest.mark.once
+
 HERE = Path(__file__).parent
 MODULES = (typedshmap, testing, explaining)
 PUBLIC = [f"{module.__name__}.{name}" for module in MODULES for name in module.__all__]

@@ -67,7 +67,7 @@ MEANINGS = st.one_of(
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=10 * settings.default.max_examples, deadline=None)
 @given(
     st.lists(st.sampled_from(NAMES), max_size=5, unique=True),
     st.lists(st.tuples(st.sampled_from(NAMES), MEANINGS), max_size=8).map(tuple),

@@ -372,7 +372,7 @@ def shard_of(shape, spec, mesh):
     return tuple(size // count for size, count in zip(shape, shards, strict=True))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(sharded_shapes())
 def test_a_global_shape_and_its_shard_bind_the_same_sizes(drawn):
     mesh, spec, shape = drawn
@@ -382,7 +382,7 @@ def test_a_global_shape_and_its_shard_bind_the_same_sizes(drawn):
     assert shard == whole
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(sharded_shapes(), st.sampled_from(("dp", "tp", "sp")))
 def test_in_a_partly_manual_region_the_same_sizes_are_bound(drawn, axis):
     mesh, spec, shape = drawn
@@ -391,7 +391,7 @@ def test_in_a_partly_manual_region_the_same_sizes_are_bound(drawn, axis):
     assert shard == matched(spec, shape)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(sharded_shapes(), st.integers(1, 3))
 def test_a_failed_match_binds_nothing(drawn, wrong):
     mesh, spec, shape = drawn
@@ -414,7 +414,7 @@ def over_names(inner):
 arithmetic = st.recursive(over_names(st.builds(Name, names)), over_names, max_leaves=4)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=5 * settings.default.max_examples, deadline=None)
 @given(arithmetic, st.integers(0, 9), st.integers(0, 9))
 def test_an_expression_has_the_value_that_python_gives_its_text(expression, a, b):
     result = matched(Spec((Dim(expression),)), (10**400,), known(a=a, b=b))

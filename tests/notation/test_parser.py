@@ -313,13 +313,13 @@ def test_of_two_faulty_places_the_first_is_told():
     assert fault_of(source).span == (0, 1)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=10 * settings.default.max_examples, deadline=None)
 @given(specs())
 def test_what_a_spec_prints_parses_to_the_same_spec(spec):
     assert parse(str(spec)) == spec
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(specs())
 def test_what_a_spec_prints_can_be_cut_out_by_its_spans(spec):
     source = str(spec)
@@ -344,7 +344,7 @@ def parsed(source):
         return None
 
 
-@settings(max_examples=4000, deadline=None)
+@settings(max_examples=40 * settings.default.max_examples, deadline=None)
 @given(noise)
 def test_any_text_parses_or_is_a_syntax_fault_with_a_place(source):
     spec = parsed(source)

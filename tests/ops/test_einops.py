@@ -577,13 +577,13 @@ def as_einops_does(call: Any) -> None:
     agree(theirs, ours, pattern)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples, deadline=None)
 @given(calls())
 def test_whatever_einops_accepts_is_accepted_with_the_same_result(call: Any) -> None:
     as_einops_does(call)
 
 
-@settings(max_examples=800, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8 * settings.default.max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(broken())
 def test_whatever_einops_refuses_is_refused(call: Any) -> None:
     as_einops_does(call)
@@ -615,7 +615,7 @@ def products(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[str]]:
     return shapes, words
 
 
-@settings(max_examples=800, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8 * settings.default.max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(products())
 def test_einsum_does_what_that_of_einops_does(call: Any) -> None:
     shapes, words = call

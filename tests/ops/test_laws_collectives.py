@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations
 from math import prod
 from typing import Any
 
@@ -57,7 +57,7 @@ def gathered(draw: st.DrawFn, sizes: Sizes, marks: Sequence[str] = ("", "-", "~"
     gone = [axis for dim, after in zip(dims, kept, strict=True) for axis in dim.axes[len(after.axes) :]]
     signs = {axis: draw(st.sampled_from(marks)) for axis in gone}
     for dim in dims:
-        for major, minor in pairwise(axis for axis in dim.axes if axis in signs):
+        for major, minor in combinations((axis for axis in dim.axes if axis in signs), 2):
             if signs[major] == "" and signs[minor] == "-":  # JAX has no gradient of that
                 signs[minor] = ""
     result = Result(tuple(kept), {axis: sign for axis, sign in signs.items() if sign})

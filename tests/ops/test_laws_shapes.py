@@ -308,7 +308,7 @@ def test_the_largest_over_whole_dims_has_the_gradient_of_the_global_array(batch:
 
 
 @forall(meshes().flatmap(lambda sizes: st.tuples(st.just(sizes), extreme_of_shards(sizes))), MODES)
-@settings(EXAMPLES, max_examples=50)
+@settings(EXAMPLES, max_examples=settings.default.max_examples // 2)
 def test_the_largest_over_sharded_dims_is_not_differentiated(drawn: Any, mode: str) -> None:
     sizes, case = drawn
     with pytest.raises(PatternError, match="has no derivative"):

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from tree import ROOT, needs_source
 
+pytestmark = pytest.mark.once
+
 CONFIGURATION = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
 HOOKS: dict[str, Any] = {hook["id"]: hook for repository in CONFIGURATION["repos"] for hook in repository["hooks"]}
 

@@ -136,6 +136,7 @@ document.getElementById("found").textContent = JSON.stringify({nodes: nodes.leng
 </script>"""
 
 
+@pytest.mark.once
 @needs_browser
 @PROGRAMS
 def test_a_browser_shows_the_page(name, explained, tmp_path):
