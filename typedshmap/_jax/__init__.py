@@ -49,7 +49,7 @@ from .shardings import (
     spec_text,
 )
 from .traces import has_64_bits, is_jit_disabled, is_outside_traces, is_staging, load_extend, trace_state
-from .trees import BadTree, children, field_key, leaves, like, paths, put_together
+from .trees import BadTree, children, field_key, flat, leaves, like, paths, put_together
 from .values import (
     ARRAYS,
     SCALARS,
@@ -107,6 +107,7 @@ __all__ = [
     "explicit_spec",
     "facts",
     "field_key",
+    "flat",
     "gather_bytes",
     "has_64_bits",
     "has_devices",

@@ -41,12 +41,26 @@ class BadTree(Exception):
     """A value that JAX cannot take apart: a dict whose keys have no order, a class that is registered wrongly."""
 
 
-def leaves(value: Any) -> list[Any]:
+def leaves(value: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
     """The leaves of a pytree; none of a value that JAX cannot take apart."""
     try:
-        return jax.tree_util.tree_leaves(value)
+        return jax.tree_util.tree_leaves(value, is_leaf)
     except Exception:
         return []
+
+
+def flat(value: Any) -> tuple[list[Any], Any]:
+    """The leaves of a pytree, and its structure, which can be looked up.
+
+    Raises:
+      BadTree: for a value that JAX cannot take apart, or whose structure has no hash.
+    """
+    try:
+        found, structure = jax.tree_util.tree_flatten(value)
+        hash(structure)
+    except Exception as error:
+        raise BadTree(str(error)) from None
+    return found, structure
 
 
 def paths(value: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[tuple[str, Any]], Any]:

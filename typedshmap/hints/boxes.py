@@ -56,7 +56,12 @@ class Box:
 
 def is_box(value: Any) -> bool:
     """Whether a value is a box of Flax."""
-    return _is_linen(value) or _is_variable(value)
+    return _may_be_box(type(value)) and (_is_linen(value) or _is_variable(value))
+
+
+@lru_cache(maxsize=1024)
+def _may_be_box(cls: type) -> bool:
+    return hasattr(cls, "replace_boxed") or hasattr(cls, "raw_value")
 
 
 def _is_linen(value: Any) -> bool:
@@ -79,11 +84,15 @@ def stands_for_its_value(box: Any) -> bool:
 
 def holds_boxes(value: Any) -> bool:
     """Whether any part of a value is a box."""
-    try:
-        found, _ = _jax.paths(value, is_box)
-    except _jax.BadTree:
+    found: list[Any] = []
+
+    def note(part: Any) -> bool:
+        if is_box(part):
+            found.append(part)
+            return True
         return False
-    return any(is_box(part) for _, part in found)
+
+    return bool(_jax.leaves(value, note) and found)
 
 
 def read_box(box: Any) -> Box:

@@ -36,7 +36,7 @@ class Anything:
     """Whatever comes, arrays included (``Any``)."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Items:
     """A tuple of so many items, or a list where hints stand in one."""
 
@@ -44,7 +44,7 @@ class Items:
     kind: type = tuple
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Repeated:
     """A list or a tuple of any length, all items alike."""
 
@@ -52,7 +52,7 @@ class Repeated:
     item: Node
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Keyed:
     """A dict with any keys, all values alike."""
 
@@ -60,7 +60,7 @@ class Keyed:
     value: Node
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Record:
     """Named fields: a NamedTuple, a TypedDict or a dataclass.
 

@@ -32,6 +32,15 @@ class PlainDim(NamedTuple):
     split: int
 
 
+class Fitted(NamedTuple):
+    """A value that fitted: the sizes that were known then, its shape and class, and the type of a tracer."""
+
+    sizes: Sizes | None
+    shape: tuple[int, ...]
+    cls: type
+    type: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Plain:
     """What a hint plainly asks for in a region.
@@ -42,7 +51,7 @@ class Plain:
       forbidden: those of them over which a value may not vary.
       owed: those of them over which it must, since its sum is owed.
       is_entering: whether values are whole, so that what lies on Explicit axes goes the long way.
-      last: the sizes and the shape that fitted last, which are often the next ones, too.
+      last: what fitted last, which often comes next, too.
       seen: kinds of arrays, by class, class of type, and dtype, that were found to fit.
     """
 
@@ -51,23 +60,24 @@ class Plain:
     forbidden: frozenset[str]
     owed: frozenset[str]
     is_entering: bool
-    last: list[tuple[Sizes | None, tuple[int, ...]]] = field(default_factory=lambda: [(None, ())])
+    last: list[Fitted] = field(default_factory=lambda: [Fitted(None, (), object, None)])
     seen: set[tuple[type, type, Any]] = field(default_factory=set)
 
     def match(self, value: Any, sizes: Sizes, subject: Subject) -> Sizes | None:
         """The sizes with what a value binds, if it plainly fits; else None."""
         facts = _jax.facts(value)
+        known, fitted, cls, seen = self.last[0]
+        # JAX has one object for all types that are equal: the same one is of the same dtype, shape and sharding.
+        if facts is seen and known is sizes and type(value) is cls:
+            return sizes
         if _kind(value, facts) not in self.seen or not self.lies_right(value, facts):
             return None
         shape = facts.shape
-        last = self.last[0]
-        if last[0] is not sizes or last[1] != shape:
-            found = self.match_shape(shape, sizes, subject)
-            if found is None:
-                return None
-            sizes = found
-            self.last[0] = (sizes, shape)
-        return sizes
+        found = sizes if known is sizes and fitted == shape else self.match_shape(shape, sizes, subject)
+        if found is not None:
+            # An array is no type, and is not kept.
+            self.last[0] = Fitted(found, shape, type(value), None if facts is value else facts)
+        return found
 
     def match_shape(self, shape: tuple[int, ...], sizes: Sizes, subject: Subject) -> Sizes | None:
         """The sizes with what a shape binds, if it fits."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any, NamedTuple
 
 from .. import _jax
@@ -28,6 +29,7 @@ from ..errors.phrases import shown
 from ..notation.layout import Layout
 from ..notation.sizes import NO_SIZES, Sizes, Subject
 from .array import ArrayHint
+from .flat import Container, Flats, Taken, flats_of
 from .leaf import check_leaf, describe
 from .nodes import (
     Anything,
@@ -97,8 +99,8 @@ class Walk:
     def visit(self, node: Node, value: Any, subject: Subject, leaf: str | None = None) -> None:
         """Check a value against a node."""
         match node:
-            case Leaf():
-                self._visit_array(node, value, subject, leaf)
+            case Leaf(hint):
+                self._visit_array(hint, value, subject, leaf)
             case Static(hint):
                 self._visit_static(hint, value, subject)
             case Anything():
@@ -120,27 +122,27 @@ class Walk:
             self.sizes = branch.sizes
             self.leaves[late.at : late.at + len(branch.leaves)] = branch.leaves
 
-    def _visit_array(self, node: Leaf, value: Any, subject: Subject, leaf: str | None) -> None:
-        plain = plain_of(node.hint, self.region)
+    def _visit_array(self, hint: ArrayHint, value: Any, subject: Subject, leaf: str | None = None) -> None:
+        plain = plain_of(hint, self.region)
         sizes = plain.match(value, self.sizes, subject) if plain is not None else None
         if sizes is not None:
             self.sizes = sizes
-            self.leaves.append(Found(value, node.hint, subject))
+            self.leaves.append(Found(value, hint, subject))
             return
-        fit = check_leaf(value, node.hint, self.region, self.sizes, subject, self.arguments, leaf)
+        fit = check_leaf(value, hint, self.region, self.sizes, subject, self.arguments, leaf)
         alike = frozenset[str]()
         if isinstance(fit, Failure):
             self.failures.append(fit)
         elif fit.unbound is not None and self.is_late and self.region.role != "placement":
             # What is placed by itself may have a dim like seq+1 whose seq belongs to another array.
-            self.failures.append(Failure(fit.unbound, subject, node.hint.text, _jax.type_text(value)))
+            self.failures.append(Failure(fit.unbound, subject, hint.text, _jax.type_text(value)))
         else:
             self.sizes, alike = fit.sizes, fit.alike
             if plain is not None and not alike:
                 plain.learn(value)
             if fit.unbound is not None:
-                self.waiting.append(Late(node, value, subject, leaf, len(self.leaves)))
-        self.leaves.append(Found(value, node.hint, subject, alike))
+                self.waiting.append(Late(Leaf(hint), value, subject, leaf, len(self.leaves)))
+        self.leaves.append(Found(value, hint, subject, alike))
 
     def _visit_static(self, hint: Any, value: Any, subject: Subject) -> None:
         if _holds_array(value):
@@ -207,7 +209,29 @@ class Walk:
             what = OtherStructure(name, str(known[0]), str(structure), known[1])
             self.failures.append(Failure(what, subject))
 
-    def _visit_container(self, node: Node, value: Any, subject: Subject, leaf: str | None) -> None:
+    def _visit_container(self, node: Container, value: Any, subject: Subject, leaf: str | None) -> None:
+        flats = flats_of(node)
+        taken = flats.take_apart(value) if leaf is None else None
+        if taken is None:
+            self._visit_parts(node, value, subject, leaf)
+        elif (flat := flats.known.get(taken.structure)) is not None:
+            for part, hint, at in zip(taken.leaves, flat.hints, flat.subjects(subject), strict=True):
+                self._visit_array(hint, part, at)
+        else:
+            self._visit_anew(flats, taken, node, value, subject)
+
+    def _visit_anew(self, flats: Flats, taken: Taken, node: Container, value: Any, subject: Subject) -> None:
+        """Check a value of a structure that was not met before, and remember its leaves if all is as it should be."""
+        first, failed = len(self.leaves), len(self.failures)
+        self._visit_parts(node, value, subject, None)
+        found = self.leaves[first:]
+        # What JAX takes apart may be one array to a hint.
+        is_alike = len(found) == len(taken.leaves) and all(map(is_, (leaf.value for leaf in found), taken.leaves))
+        if is_alike and len(self.failures) == failed:
+            start = len(subject.path)
+            flats.learn(taken.structure, [(leaf.hint, leaf.subject.path[start:]) for leaf in found if leaf.hint])
+
+    def _visit_parts(self, node: Node, value: Any, subject: Subject, leaf: str | None) -> None:
         wrong = _wrong_container(node, value)
         if wrong is not None:
             self.failures.append(Failure(wrong, subject))
