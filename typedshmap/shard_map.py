@@ -277,15 +277,17 @@ class _Call:
             check_vma=self.options.check_vma,
         )
         args = [leaf.value for leaf in dynamic]
-        assert self.typed.result is not None
-        return self.structure_of(evaluate(mapped, args, self._read, holds_arrays(self.typed.result)))
+        result = self.typed.result
+        results = evaluate(mapped, args, self._read, result is not None and holds_arrays(result))
+        return self.structure_of(results)
 
-    def _read(self, eqn: Any) -> None:
+    def _read(self, traced: _jax.TracedRegion | None) -> bool:
         """Compare what the body states, and what its hints state of its results, with what it does."""
         assert self.reading is not None
-        read(self.reading, eqn, self.results)
+        is_all = read(self.reading, traced, self.results)
         if self.later is not None:
             raise self.later
+        return is_all
 
     def structure_of(self, leaves: Sequence[Any]) -> Any:
         return jax.tree_util.tree_unflatten(self.structure, leaves)

@@ -1,4 +1,4 @@
-"""Trace a program once, have it read, and put it where the call stands."""
+"""Call a mapped function, and have its traced body read."""
 
 from __future__ import annotations
 
@@ -9,48 +9,37 @@ import jax
 
 from . import _jax
 
-_NAME = "shard_map"
-
 
 def evaluate(
-    f: Callable[..., Any], args: Sequence[Any], read: Callable[[Any], None], has_results: bool = True
+    f: Callable[..., Any], args: Sequence[Any], read: Callable[[Any], bool], has_results: bool = True
 ) -> Sequence[Any]:
-    """Call a mapped function, whose traced program is read.
+    """Call a mapped function, whose traced body is read.
 
-    It is traced once, but where it is differentiated or mapped over as it is traced: there JAX would
-    make another program of one that is traced already than of the function, so that it is called as well.
+    Where a program is being traced, also one that is differentiated as it is traced, the call is JAX's own, and
+    what it traced is read afterwards. Where something is computed at once, it is read before. Where no program
+    holds all of the body, as under ``jax.vmap``, it is traced a second time to be read.
 
     Args:
-      f: what ``jax.shard_map`` returned, for a function that returns a list of arrays.
+      f: the function, which returns a list of arrays.
       args: its arguments.
-      read: is called with the equation that it is in a program, None where it left none, and may raise.
-      has_results: whether it returns any, as far as its hints tell.
+      read: is called with the traced region, and may raise; it tells whether all that the body states stands in it.
+      has_results: whether the list may hold any, by which what was traced is found in the program around.
     """
-    if _jax.is_jit_disabled():
-        read(_mapped(jax.make_jaxpr(f)(*args)))
-        return f(*args)
+    if _jax.is_jit_disabled() or not _jax.are_staged(args):
+        return _read_first(f, args, read)
     if _jax.is_outside_traces():
         # A jit of its own for every call: nothing that the function closes over can be stale.
-        compiled = jax.jit(f)
-        read(_mapped(compiled.trace(*args).jaxpr))
-        return compiled(*args)
-    if has_results and _jax.is_staging():
-        return _staged(f, args, read)
-    traced, program = _jax.trace(f, args)
-    read(_mapped(program))
-    if _jax.is_transformed((*args, *program.consts)):
-        return f(*args)
-    return traced(*args)
-
-
-def _staged(f: Callable[..., Any], args: Sequence[Any], read: Callable[[Any], None]) -> Sequence[Any]:
-    """Call a mapped function where it goes straight into a program; its results lead to its equation."""
+        return _read_first(jax.jit(f), args, read)
+    if not has_results:
+        return _read_first(_jax.inlined(f), args, read)
     results = f(*args)
-    eqn = _jax.equation_of(results, _NAME)
-    read(_mapped(_jax.trace(f, args)[1]) if eqn is None else eqn)
+    traced = _jax.region_of(results)
+    if traced is None or not read(traced):
+        read(_jax.region_in(jax.make_jaxpr(f)(*args)))
     return results
 
 
-def _mapped(program: Any) -> Any:
-    """The equation of a mapped function that is all of a program."""
-    return next((eqn for eqn in reversed(_jax.equations(program)) if eqn.primitive.name == _NAME), None)
+def _read_first(f: Callable[..., Any], args: Sequence[Any], read: Callable[[Any], bool]) -> Sequence[Any]:
+    """Read a function, of which one under ``jax.jit`` is not traced again when it is called."""
+    read(_jax.region_in(_jax.program_of(f, args)))
+    return f(*args)

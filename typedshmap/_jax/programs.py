@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from operator import is_not
 from typing import Any
 
 import jax
-import jax.core
 from jax.interpreters import partial_eval
 
 from .meshes import without_ambient
+from .values import is_tracer, primal
 
 # Frames of these are passed over in looking for the user's own.
 _SITE = os.path.dirname(os.path.dirname(os.path.abspath(jax.__file__ or "")))
@@ -26,6 +28,8 @@ _LIBRARIES = (
 
 # On jax 0.12 True stands for "when lowered", and leaves a call in the program.
 _EARLY: Any = getattr(jax, "Inline").JAX_EARLY if hasattr(jax, "Inline") else True  # noqa: B009 (not known to 0.10)
+
+_REGION = "shard_map"
 
 
 def equations(program: Any) -> Sequence[Any]:
@@ -69,34 +73,58 @@ def scan_counts(params: Any) -> tuple[int, int]:
     return len(tuple(consts)), len(tuple(carry))
 
 
-def is_transformed(values: Iterable[Any]) -> bool:
-    """Whether one of the values is traced for anything but a program, as for a gradient or by ``jax.vmap``."""
-    return any(isinstance(x, jax.core.Tracer) and not isinstance(x, partial_eval.DynamicJaxprTracer) for x in values)
+@dataclass(frozen=True, slots=True)
+class TracedRegion:
+    """A manual region in a traced program.
 
-
-def trace(f: Callable[..., Any], args: Sequence[Any]) -> tuple[Callable[..., Any], Any]:
-    """Trace a function once.
-
-    Returns:
-      A function that puts what was traced where it is called, without tracing again or leaving a call
-      in the program; and the program.
+    Attributes:
+      eqn: its equation.
+      results: where the results of the call stand among the equation's.
+      is_differentiated: whether it was differentiated as it was traced, and has results for the gradient beside.
     """
-    inlined = jax.jit(f, inline=_EARLY)
-    return inlined, inlined.trace(*args).jaxpr
+
+    eqn: Any
+    results: tuple[int, ...]
+    is_differentiated: bool = False
 
 
-def equation_of(results: Iterable[Any], name: str) -> Any:
-    """The equation of a program that is being traced whose results these are; None where they are of no such one.
+def region_in(program: Any) -> TracedRegion | None:
+    """The last manual region that a program runs, whose results are the call's."""
+    eqn = next((eqn for eqn in reversed(equations(program)) if eqn.primitive.name == _REGION), None)
+    return None if eqn is None else TracedRegion(eqn, tuple(range(len(eqn.outvars))))
 
-    Args:
-      results: all that the equation gives.
-      name: its primitive's name.
-    """
-    made: list[Any] = [getattr(x, "parent", None) for x in results]
-    eqn = made[0] if made else None
-    if eqn is None or eqn.primitive.name != name or len(eqn.outvars) != len(made):
+
+def region_of(results: Sequence[Any]) -> TracedRegion | None:
+    """The manual region that returned traced values; None where no program that is being traced tells."""
+    traced = [_staged(value) for value in results]
+    eqn = getattr(traced[0], "parent", None) if traced else None
+    if eqn is None or eqn.primitive.name != _REGION:
         return None
-    return eqn if all(each is eqn for each in made) else None
+    places = {id(var): at for at, var in enumerate(eqn.outvars)}
+    found = tuple(places.get(id(getattr(value, "val", None)), -1) for value in traced)
+    return None if -1 in found else TracedRegion(eqn, found, any(map(is_not, traced, results)))
+
+
+def inlined(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function under a jit of its own, which leaves no call in the program around."""
+    return jax.jit(f, inline=_EARLY)
+
+
+def program_of(f: Any, args: Sequence[Any]) -> Any:
+    """A function's traced program; one under ``jax.jit`` remembers it."""
+    return f.trace(*args).jaxpr if hasattr(f, "trace") else jax.make_jaxpr(f)(*args)
+
+
+def are_staged(values: Iterable[Any]) -> bool:
+    """Whether all traced values are ones of a program that is being traced, if it is only differentiated, too."""
+    return all(isinstance(_staged(x), partial_eval.DynamicJaxprTracer) for x in values if is_tracer(x))
+
+
+def _staged(x: Any) -> Any:
+    """The value for which a tracer of a differentiation stands."""
+    while (inner := primal(x)) is not None:
+        x = inner
+    return x
 
 
 def aval_text(aval: Any) -> str:

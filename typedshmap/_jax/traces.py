@@ -30,26 +30,6 @@ def trace_state() -> object:
     return get_opaque_trace_state()
 
 
-def is_staging() -> bool:
-    """Whether what is called goes straight into a program, with no gradient or ``jax.vmap`` in between."""
-    return _kind_of_trace() is _staging()
-
-
-def _kind_of_trace() -> type:
-    from jax.extend.core import take_current_trace
-
-    with take_current_trace() as trace:
-        return type(trace)
-
-
-@cache
-def _staging() -> type:
-    """The class of what traces a program, which has no public name."""
-    found: list[type] = []
-    jax.make_jaxpr(lambda: found.append(_kind_of_trace()))()
-    return found[0]
-
-
 @cache
 def _outside() -> object:
     """The trace state outside of all transformations, which is one and the same for all threads.

@@ -139,17 +139,20 @@ class Inner(NamedTuple):
     Attributes:
       value: the value, which is itself a tracer only of a program that is being compiled.
       dims: which of its dims are the tracer's own; the others are mapped over.
+      is_differentiated: whether one of the tracers is for a gradient.
     """
 
     value: Any
     dims: tuple[int, ...]
+    is_differentiated: bool
 
 
 def innermost(x: Any) -> Inner:
     """The value under all transformations that compute at once."""
-    dims = tuple(range(len(facts(x).shape)))
+    dims, is_differentiated = tuple(range(len(facts(x).shape))), False
     while isinstance(x, jax.core.Tracer):
         inner = primal(x)
+        is_differentiated |= inner is not None
         if inner is None and hasattr(x, "batch_dim"):
             inner, at = getattr(x, "val", None), getattr(x, "batch_dim", None)
             if at is not None and not isinstance(at, int):
@@ -158,7 +161,7 @@ def innermost(x: Any) -> Inner:
         if inner is None:
             break
         x = inner
-    return Inner(x, dims)
+    return Inner(x, dims, is_differentiated)
 
 
 def type_key(x: Any) -> tuple[Any, ...]:

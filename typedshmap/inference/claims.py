@@ -154,13 +154,12 @@ def state(x: Any, claim: Claim, is_kept: bool) -> Any:
         the body itself. In a loop or a call, of which a transformation keeps what is used, the value
         goes through it; elsewhere it would be one value more to be saved for a gradient.
     """
-    below = x
-    while (inner := _jax.primal(below)) is not None:
-        below = inner
+    inner = _jax.innermost(x)
+    below, own = (inner.value, inner.dims) if inner.is_differentiated else (x, tuple(range(len(claim.parts))))
     if not _jax.is_tracer(below):
         return x
-    stated = _primitive().bind(below, claim=claim, own=tuple(range(len(claim.parts))))
-    return x if is_kept or below is not x else stated
+    stated = _primitive().bind(below, claim=claim, own=own)
+    return x if is_kept or inner.is_differentiated else stated
 
 
 @cache

@@ -35,6 +35,7 @@ class Reading:
 
     def __init__(self, axes: Names) -> None:
         self.axes = axes
+        self.stated: list[Claim] = []
         self.waiting: list[Claim] = []
         self.proven: set[tuple[Any, ...]] = set()
         self.is_done = False
@@ -46,6 +47,7 @@ class Reading:
         self.trace_state = _jax.trace_state()
         if self.is_done:
             return
+        self.stated, self.waiting, self.within = [], [], []
         self.origin = Origin(function, region)
         around = current_reading()
         if isinstance(around, Reading):
@@ -63,6 +65,7 @@ class Reading:
             if stated.subject.kind != "checked" or not _is_all_stated():
                 return value
             made = replace(made, stated=stated._replace(alike=frozenset()))
+        self.stated.append(made)
         if made.alike:
             self.waiting.append(made)
         return state(value, made, _jax.trace_state() == self.trace_state)
@@ -114,32 +117,45 @@ def _unproven(made: Claim, place: str = "") -> TypedShmapError:
     return _placed(made.region, made.function, failure, made.sizes, place)
 
 
-def read(reading: Reading, eqn: Any, results: Sequence[Stated | None]) -> None:
+def read(reading: Reading, traced: _jax.TracedRegion | None, results: Sequence[Stated | None]) -> bool:
     """Read a traced region, and raise the first thing that is wrong with it.
 
     Args:
       reading: what waits for it.
-      eqn: the region as it stands in a program; None where nothing of it does.
+      traced: the region; None for one that is not in the program, since nothing comes of it.
       results: what is claimed of its results.
+
+    Returns:
+      Whether all that the body states stands in the region: not if it was differentiated as it was traced, and
+      something stated in a loop of a value that nothing uses; then the body by itself is to be read.
 
     Raises:
       VaryingError, ShardingError: for a claim that contradicts what is known, with its place.
     """
-    if eqn is None:
-        return
-    params, region = eqn.params, reading.origin.region
+    if traced is None:
+        return True
+    params, region = traced.eqn.params, reading.origin.region
     axes = {axis: size for axis, size in region.held if axis in region.watched}
     reader = Reader(axes, bool(params["check_vma"]), {**RULES, CLAIM: _rule(reading)})
     body, names = params["jaxpr"], frozenset(axes)
     pairs = zip(params["in_specs"], body.invars, strict=True)
     out = reader.read(body, [entering(spec, len(var.aval.shape), names) for spec, var in pairs])
+    if traced.is_differentiated and not _is_all_read(reading, reader):
+        return False
     _raise_first(reader.findings, reader, reading.origin)
     _refuse_unproven(reading, reader, body)
-    for stated, var, fact in zip(results, body.outvars, out, strict=True):
+    for stated, at in zip(results, traced.results, strict=True):
+        var, fact = body.outvars[at], out[at]
         made = claim_of(stated, len(var.aval.shape), reading.origin) if stated is not None else None
         if made is not None:
             _judge_result(made, var, fact, body, reader)
     reading.is_done = True
+    return True
+
+
+def _is_all_read(reading: Reading, reader: Reader) -> bool:
+    read_ones = {id(found.claim) for found in reader.findings if isinstance(found, Judged)}
+    return all(id(stated) in read_ones for stated in reading.stated)
 
 
 def _rule(reading: Reading) -> Rule:
