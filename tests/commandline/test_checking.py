@@ -322,7 +322,7 @@ def test_a_helper_of_manual_regions_is_mapped_over_the_mesh(module, capsys):
         code, out, _ = run(capsys, f"{name}:{function}", "--mesh", "dp=4", "--size", "b=8 d=4", "--numerics")
         assert code == 0 and out.splitlines()[0] == f"ok     {function}  dp=4  (b=8, d=4)"
     code, out, _ = run(capsys, f"{name}:local", "--mesh", "dp=4", "--size", "b=8 d=4")
-    assert code == 1 and "VaryingError: local: return value is typed as varying over 'dp'" in out
+    assert code == 1 and "VaryingError: local: return value varies over 'dp'" in out
 
 
 def test_what_the_command_line_cannot_write_is_given_by_a_mark(module, capsys):

@@ -147,7 +147,7 @@ def test_a_loss_that_is_typed_as_varying_is_refused(hint: str, is_refused: bool,
     if not is_refused:
         trace(form(body, mesh))
         return
-    with pytest.raises(VaryingError, match="loss: return value is typed as varying over 'dp'"):
+    with pytest.raises(VaryingError, match="loss: return value varies over 'dp'"):
         trace(form(body, mesh))
 
 

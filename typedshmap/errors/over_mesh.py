@@ -31,8 +31,7 @@ def word_over_mesh(what: OverMesh, names: Mapping[str, str]) -> Sentence:
     """What is said of a value over the mesh; names are what marks call mesh axes that have another name there."""
     match what:
         case Varies(axes):
-            varies = "is typed as varying" if what.may_agree and not what.leaves_region else "varies"
-            problem = f"{varies} over {quoted(axes)}, which its annotation does not mention"
+            problem = f"varies over {quoted(axes)}, which its annotation does not mention"
             return Sentence(problem, None, _cure_of_varying(what, names), False)
         case Owes(axes):
             owed = marks("+", axes, names)

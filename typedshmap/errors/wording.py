@@ -61,9 +61,16 @@ def word(failure: Failure, names: Mapping[str, str] = MappingProxyType({})) -> S
     if failure.subject.kind not in ("operand", "pattern"):
         return sentence
     problem = sentence.problem.replace(" in its annotation", "").replace("its annotation", "the pattern")
-    if isinstance(failure.what, Varies) and not failure.what.may_agree:
-        return replace(sentence, problem=problem, cure=cure_of_operand(failure.what.axes, names))
+    if isinstance(failure.what, Varies):
+        return _word_of_operand(failure.what, replace(sentence, problem=problem), names)
     return replace(sentence, problem=problem, sizes=True)
+
+
+def _word_of_operand(what: Varies, sentence: Sentence, names: Mapping[str, str]) -> Sentence:
+    """What is said of an operand that varies; of one whose shards may agree no more than JAX's type says."""
+    if what.may_agree:
+        return replace(sentence, problem=sentence.problem.replace("varies", "is typed as varying"))
+    return replace(sentence, cure=cure_of_operand(what.axes, names))
 
 
 def _word_of_box(sentence: Sentence) -> Sentence:
