@@ -6,14 +6,12 @@
 import os
 from importlib.metadata import version
 
+os.environ["JAX_PLATFORMS"] = "cpu"
 # Compiling is most of what the tests do, and what is compiled here runs once: XLA is told to do it in haste. Up to
 # jaxlib 0.10 it has a second way to emit kernels, which takes a quarter of the time; later ones refuse the flag.
-HASTE = ["--xla_backend_optimization_level=0"]
-if version("jaxlib").startswith("0.10."):
-    HASTE.append("--xla_cpu_use_fusion_emitters=false")
-
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = " ".join(["--xla_force_host_platform_device_count=8", *HASTE])
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0" + (
+    " --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""
+)
 
 import jax
 import numpy as np
