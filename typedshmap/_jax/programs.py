@@ -117,7 +117,9 @@ def program_of(f: Any, args: Sequence[Any]) -> Any:
 
 def are_staged(values: Iterable[Any]) -> bool:
     """Whether all traced values are ones of a program that is being traced, if it is only differentiated, too."""
-    return all(isinstance(_staged(x), partial_eval.DynamicJaxprTracer) for x in values if is_tracer(x))
+    staged = partial_eval.DynamicJaxprTracer
+    others = [x for x in values if type(x) is not staged and is_tracer(x)]  # mostly none
+    return all(isinstance(_staged(x), staged) for x in others)
 
 
 def _staged(x: Any) -> Any:

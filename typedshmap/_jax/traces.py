@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -24,10 +25,15 @@ def is_outside_traces() -> bool:
 
 def trace_state() -> object:
     """What tells the trace that is running from others."""
+    return _trace_state()()
+
+
+@cache
+def _trace_state() -> Callable[[], object]:
     # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
     from jax.extend.core import get_opaque_trace_state
 
-    return get_opaque_trace_state()
+    return get_opaque_trace_state
 
 
 @cache

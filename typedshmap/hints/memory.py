@@ -8,8 +8,8 @@ the tracer lives.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from .. import _jax
 from ..notation.layout import Layout
@@ -46,8 +46,7 @@ class Remembered:
     left: frozenset[str] = _NONE
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(NamedTuple):
     """A hint that a value was found to fit, and where; read when it is asked for.
 
     What was known of its shards being equal stays true, whatever a hint says.
@@ -70,7 +69,7 @@ def remember(value: Any, what: Remembered | Declared) -> None:
         key = id(value)
         ref, before = _known.get(key, (None, None))
         if before is not None and before.equal and isinstance(what, Declared) and ref is not None and ref() is value:
-            what = replace(what, equal=what.equal | before.equal)
+            what = what._replace(equal=what.equal | before.equal)
         _known[key] = (weakref.ref(value, lambda _: _known.pop(key, None)), what)
 
 

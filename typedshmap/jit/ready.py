@@ -57,7 +57,8 @@ def _surroundings() -> tuple[Any, ...]:
 def _leaf_key(leaf: Any) -> Any:
     kind = _kind_of(type(leaf))
     if kind == "jax":
-        return (*_jax.type_key(leaf), leaf.sharding if leaf.committed else None)
+        # Its type tells its shape and dtype, and JAX has one object for all types that are equal.
+        return (jax.typeof(leaf), leaf.sharding if leaf.committed else None)
     if kind == "numpy":
         return (type(leaf), leaf.shape, leaf.dtype)
     if kind == "traced":
