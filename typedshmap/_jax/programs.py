@@ -53,7 +53,8 @@ def open_program(program: Any) -> Any:
 
 
 @cache
-def _literal() -> type:
+def literal() -> type:
+    """The class of an equation's operand that is a constant and stands in the program's text."""
     # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
     from jax.extend.core import Literal
 
@@ -62,7 +63,7 @@ def _literal() -> type:
 
 def is_literal(atom: Any) -> bool:
     """Whether an equation's operand is a constant that stands in the program's text."""
-    return isinstance(atom, _literal())
+    return isinstance(atom, literal())
 
 
 def scan_counts(params: Any) -> tuple[int, int]:

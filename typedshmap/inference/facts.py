@@ -10,7 +10,7 @@ and from claims by rules that hold for every program.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -100,11 +100,23 @@ def meet(a: Dim, b: Dim) -> Dim:
     return UNKNOWN
 
 
+@lru_cache(maxsize=4096)
+def met(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """All dims of such a value."""
+    return a if a == b else settled(tuple(meet(one, other) for one, other in zip(a, b, strict=True)))
+
+
 def are_at_odds(a: Dim, b: Dim) -> bool:
     """Whether two dims that are taken for the same are split in ways of which neither refines the other."""
     if not a.axes or not b.axes or a.is_loose or b.is_loose:
         return False
     return not is_within(a.axes, b.axes) and not is_within(b.axes, a.axes)
+
+
+@lru_cache(maxsize=4096)
+def at_odds(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[int, ...]:
+    """The dims of two values that are so."""
+    return tuple(at for at, (one, other) in enumerate(zip(a, b, strict=True)) if are_at_odds(one, other))
 
 
 def is_within(axes: tuple[str, ...], others: tuple[str, ...]) -> bool:
@@ -113,11 +125,12 @@ def is_within(axes: tuple[str, ...], others: tuple[str, ...]) -> bool:
     return all(axis in remaining for axis in axes)
 
 
-def settled(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+@lru_cache(maxsize=4096)
+def settled(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """Dims of which an axis splits at most one: where it stands twice, as in a diagonal block, neither is known."""
     names = [axis for dim in dims for axis in dim.axes or ()]
     if len(names) == len(set(names)):
-        return tuple(dims)
+        return dims
     twice = {axis for axis in names if names.count(axis) > 1}
     return tuple(UNKNOWN if twice.intersection(dim.axes or ()) else dim for dim in dims)
 
@@ -128,7 +141,7 @@ def either(a: Fact, b: Fact) -> Fact:
         return a
     owed = a.owed & b.owed
     varying = a.varying | b.varying | ((a.owed | b.owed) - owed)
-    return Fact(varying, owed - varying, settled([meet(x, y) for x, y in zip(a.dims, b.dims, strict=True)]))
+    return Fact(varying, owed - varying, met(a.dims, b.dims))
 
 
 def differing(fact: Fact, axes: Names) -> Fact:

@@ -52,27 +52,27 @@ class Reader:
         known: dict[Any, Fact] = dict(zip(jaxpr.invars, facts, strict=True))
         for var in jaxpr.constvars:
             known[var] = equal(len(var.aval.shape))
-        rules, is_literal = self.rules, _jax.is_literal
-
-        def look(atom: Any) -> Fact:
-            return equal(len(atom.aval.shape)) if is_literal(atom) else known[atom]
-
+        # Every equation comes by here: what can be asked once is not asked for each.
+        rule_of, literal, typed = self.rules.get, _jax.literal(), self._typed if self.is_typed else None
         for eqn in jaxpr.eqns:
-            rule = rules.get(eqn.primitive.name, anything)
-            operands = [look(atom) for atom in eqn.invars]
-            results = rule(self, eqn, operands)
+            name = eqn.primitive.name
+            operands = [
+                equal(len(atom.aval.shape)) if isinstance(atom, literal) else known[atom] for atom in eqn.invars
+            ]
+            results = rule_of(name, anything)(self, eqn, operands)
             for var, fact in zip(eqn.outvars, results, strict=True):
-                known[var] = self._typed(var.aval, fact) if self.is_typed else fact
-            if eqn.primitive.name == CLAIM and not is_literal(eqn.invars[0]):
+                known[var] = typed(var.aval, fact) if typed and (fact.varying or fact.owed) else fact
+            if name == CLAIM and not isinstance(eqn.invars[0], literal):
                 known[eqn.invars[0]] = results[0]
-        return [look(atom) for atom in jaxpr.outvars]
+        return [equal(len(atom.aval.shape)) if isinstance(atom, literal) else known[atom] for atom in jaxpr.outvars]
 
     def _typed(self, aval: Any, fact: Fact) -> Fact:
         """A fact with the sums that JAX's type says are owed, of which it knows all."""
-        if not fact.varying and not fact.owed:
-            return fact
-        owed = _jax.manual_type_in(aval).unreduced & self.axes
-        return fact if owed == fact.owed else Fact((fact.varying | fact.owed) - owed, owed, fact.dims)
+        owed = _jax.manual_type_in(aval).unreduced
+        if owed or fact.owed:
+            owed = owed & self.axes
+            return fact if owed == fact.owed else Fact((fact.varying | fact.owed) - owed, owed, fact.dims)
+        return fact
 
     def quietly(self, program: Any, facts: Sequence[Fact]) -> list[Fact]:
         """Read a program whose findings do not count."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +77,8 @@ def lies_else(claim: Claim, fact: Fact, shape: tuple[int, ...], axes: Names) -> 
     A dim of one element per shard may be taken for any other, since no operation is needed to move it: what
     splits another dim may be its own. The order of its shards stays what it is. So it is with a loose dim.
     """
+    if _lies_as_stated(claim, fact.dims):
+        return None
     compared = claim.spoken & axes - claim.varying
     ones = [part for part, size in zip(claim.parts, shape, strict=True) if part and size <= 1]
     movable = frozenset(axis for part in ones for axis in part)
@@ -97,8 +100,15 @@ def lies_else(claim: Claim, fact: Fact, shape: tuple[int, ...], axes: Names) -> 
     return None
 
 
+def _lies_as_stated(claim: Claim, dims: Iterable[Dim]) -> bool:
+    """Whether dims are known to lie just so: there is nothing to compare, and nothing to learn."""
+    return all(dim.axes == part and not dim.is_loose for dim, part in zip(dims, claim.parts, strict=True))
+
+
 def _learnt(claim: Claim, fact: Fact, own: tuple[int, ...], axes: Names) -> Fact:
     """A fact with what a claim teaches: how dims lie; that a sum is owed; that shards agree only if it is assumed."""
+    if not claim.is_assumed and not claim.unreduced and _lies_as_stated(claim, (fact.dims[at] for at in own)):
+        return fact
     spoken = claim.spoken & axes
     dims = list(fact.dims)
     for at, part in zip(own, claim.parts, strict=True):
@@ -109,7 +119,7 @@ def _learnt(claim: Claim, fact: Fact, own: tuple[int, ...], axes: Names) -> Fact
         varying -= spoken - claim.sharded - claim.unreduced - claim.varying
         owed -= spoken - claim.unreduced
     newly = claim.unreduced & varying & axes
-    return Fact(varying - newly, owed | newly, settled(dims))
+    return Fact(varying - newly, owed | newly, settled(tuple(dims)))
 
 
 def _taught(dim: Dim, part: tuple[str, ...], spoken: Names, claim: Claim) -> Dim:

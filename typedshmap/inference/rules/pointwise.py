@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..facts import NONE, UNKNOWN, WHOLE, Dim, Fact, Names, are_at_odds, meet, settled, varying_of
+from ..facts import NONE, UNKNOWN, WHOLE, Dim, Fact, Names, are_at_odds, at_odds, equal, meet, met, settled, varying_of
 from ..reader import Reader
 from .odds import Odds
 
@@ -29,6 +29,7 @@ NARY = words(
     "lt_to max min mul ne nextafter or polygamma pow regularized_incomplete_beta rem select_n shift_left "
     "shift_right_arithmetic shift_right_logical sub xor zeta threefry2x32 mul_add mulhi"
 )
+_SCALAR = equal(0)
 _LINEAR = frozenset(["add", "add_any", "sub"])
 _PRODUCTS = frozenset(["mul", "dot_general", "conv_general_dilated"])
 _PASSING = frozenset(
@@ -42,9 +43,13 @@ _PASSING = frozenset(
 def owed_after(name: str, facts: Sequence[Fact]) -> tuple[Names, Names]:
     """Where a result varies, and where its sum is owed, by what the operation does to sums."""
     varying = varying_of(facts)
-    at = next((at for at, fact in enumerate(facts) if fact.owed), None)
-    if at is None:
-        return varying, NONE
+    for at, fact in enumerate(facts):
+        if fact.owed:
+            return _of_addends(name, at, varying, facts)
+    return varying, NONE
+
+
+def _of_addends(name: str, at: int, varying: Names, facts: Sequence[Fact]) -> tuple[Names, Names]:
     owed = facts[at].owed
     if name in _PASSING or (name in _LINEAR and all(fact.owed == owed for fact in facts)):
         return varying - owed, owed
@@ -59,6 +64,8 @@ def unary(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     if facts and facts[0].owed and not reader.is_typed:
         varying, owed = owed_after(eqn.primitive.name, facts[:1])
         facts = [Fact(varying, owed, facts[0].dims), *facts[1:]]
+    if len(facts) == len(eqn.outvars) == 1 and len(eqn.outvars[0].aval.shape) == len(facts[0].dims):
+        return facts
     found = facts[: len(eqn.outvars)]
     same = all(len(var.aval.shape) == len(fact.dims) for var, fact in zip(eqn.outvars, found, strict=True))
     return found if same else [_loosened(fact, var) for fact, var in zip(found, eqn.outvars, strict=True)]
@@ -70,15 +77,30 @@ def _loosened(fact: Fact, var: Any) -> Fact:
 
 def nary(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """Operands of one shape, or scalars; a dim of size 1 goes with any other."""
-    varying, owed = owed_after(eqn.primitive.name, facts)
     shape = eqn.outvars[0].aval.shape
-    first = facts[0]
-    if len(first.dims) == len(shape) and all(fact.dims == first.dims for fact in facts[1:]):
-        dims = first.dims
+    told = [fact for fact in facts if fact is not _SCALAR]
+    first = told[0] if told else _SCALAR
+    if not first.owed and len(first.dims) == len(shape) and told.count(first) == len(told):
+        return [first] * len(eqn.outvars)
+    varying, owed = owed_after(eqn.primitive.name, facts)
+    shapes = [atom.aval.shape for atom in eqn.invars]
+    if any(len(each) == len(shape) and each != shape for each in shapes):
+        dims = settled(tuple(_along(reader, eqn, at, size, shapes, facts) for at, size in enumerate(shape)))
     else:
-        shapes = [atom.aval.shape for atom in eqn.invars]
-        dims = settled([_along(reader, eqn, at, size, shapes, facts) for at, size in enumerate(shape)])
+        dims = _together(reader, eqn, [fact.dims for fact, each in zip(facts, shapes, strict=True) if each == shape])
     return [Fact(varying, owed, dims)] * len(eqn.outvars)
+
+
+def _together(reader: Reader, eqn: Any, lying: list[tuple[Dim, ...]]) -> tuple[Dim, ...]:
+    """How operands of one shape lie, as all of them."""
+    shape = eqn.outvars[0].aval.shape
+    dims = lying[0] if lying else (WHOLE,) * len(shape)
+    for other in lying[1:]:
+        for at in at_odds(dims, other):
+            if shape[at] > 1:
+                reader.findings.append(Odds(eqn, f"dim {at}", dims[at].axes or (), other[at].axes or ()))
+        dims = met(dims, other)
+    return dims
 
 
 def _along(reader: Reader, eqn: Any, at: int, size: int, shapes: list[Any], facts: list[Fact]) -> Dim:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
-from ..facts import UNKNOWN, Fact, are_at_odds, meet, settled
+from ..facts import UNKNOWN, Dim, Fact, are_at_odds, meet, settled
 from ..reader import Reader
 from .odds import Odds
 from .pointwise import owed_after
@@ -12,20 +13,33 @@ from .pointwise import owed_after
 
 def dot_general(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """Batch dims, then what is left of the first operand, then what is left of the second."""
-    (contracted, batched) = eqn.params["dimension_numbers"]
-    left, right = facts[0].dims, facts[1].dims
-    shape = eqn.invars[0].aval.shape
-    for kind, pairs in (("contracted", contracted), ("batch", batched)):
-        for a, b in zip(*pairs, strict=True):
-            if shape[a] > 1 and are_at_odds(left[a], right[b]):
-                where = f"{kind} dim {a} of the first operand and dim {b} of the second"
-                reader.findings.append(Odds(eqn, where, left[a].axes or (), right[b].axes or ()))
+    numbers, left, right = eqn.params["dimension_numbers"], facts[0].dims, facts[1].dims
+    dims, odds = _contracted(numbers, left, right)
+    for kind, a, b in odds:
+        if eqn.invars[0].aval.shape[a] > 1:
+            where = f"{kind} dim {a} of the first operand and dim {b} of the second"
+            reader.findings.append(Odds(eqn, where, left[a].axes or (), right[b].axes or ()))
+    varying, owed = owed_after("dot_general", facts)
+    return [Fact(varying, owed, dims)]
+
+
+@lru_cache(maxsize=4096)
+def _contracted(
+    numbers: Any, left: tuple[Dim, ...], right: tuple[Dim, ...]
+) -> tuple[tuple[Dim, ...], list[tuple[str, int, int]]]:
+    """The dims of a product, and those of its operands that do not go together."""
+    contracted, batched = numbers
+    pairs = [
+        (kind, *pair)
+        for kind, both in (("contracted", contracted), ("batch", batched))
+        for pair in zip(*both, strict=True)
+    ]
+    odds = [(kind, a, b) for kind, a, b in pairs if are_at_odds(left[a], right[b])]
     dims = [meet(left[a], right[b]) for a, b in zip(*batched, strict=True)]
     for side, lying in enumerate((left, right)):
         used = {*contracted[side], *batched[side]}
         dims += [dim for at, dim in enumerate(lying) if at not in used]
-    varying, owed = owed_after("dot_general", facts)
-    return [Fact(varying, owed, settled(dims))]
+    return settled(tuple(dims)), odds
 
 
 def convolution(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
@@ -37,7 +51,7 @@ def convolution(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     if params["feature_group_count"] == 1 and params["batch_group_count"] == 1:
         dims[numbers.out_spec[1]] = facts[1].dims[numbers.rhs_spec[0]]
     varying, owed = owed_after("conv_general_dilated", facts)
-    return [Fact(varying, owed, settled(dims))]
+    return [Fact(varying, owed, settled(tuple(dims)))]
 
 
 RULES = {"dot_general": dot_general, "conv_general_dilated": convolution}

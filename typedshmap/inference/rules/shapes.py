@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -16,7 +17,7 @@ def _moved(reader: Reader, eqn: Any, facts: list[Fact], dims: Sequence[Dim]) -> 
     if len(facts) == 1 and not facts[0].owed:
         return [Fact(facts[0].varying, facts[0].owed, tuple(dims))]
     varying, owed = owed_after(eqn.primitive.name, facts)
-    return [Fact(varying, owed, settled(dims))]
+    return [Fact(varying, owed, settled(tuple(dims)))]
 
 
 def _cut(dim: Dim) -> Dim:
@@ -27,10 +28,15 @@ def _cut(dim: Dim) -> Dim:
 def broadcast_in_dim(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """New dims are whole; one that grows from size 1 is the same all along."""
     shape, sizes = eqn.params["shape"], eqn.invars[0].aval.shape
-    dims = [WHOLE] * len(shape)
-    for at, to in enumerate(eqn.params["broadcast_dimensions"]):
-        dims[to] = facts[0].dims[at] if sizes[at] == shape[to] else WHOLE
-    return _moved(reader, eqn, facts[:1], dims)
+    return _moved(reader, eqn, facts[:1], _broadcast(facts[0].dims, sizes, shape, eqn.params["broadcast_dimensions"]))
+
+
+@lru_cache(maxsize=4096)
+def _broadcast(dims: tuple[Dim, ...], before: Any, after: Any, places: Any) -> tuple[Dim, ...]:
+    found = [WHOLE] * len(after)
+    for at, to in enumerate(places):
+        found[to] = dims[at] if before[at] == after[to] else WHOLE
+    return tuple(found)
 
 
 def transpose(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
@@ -53,13 +59,14 @@ def reshape(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     return _moved(reader, eqn, facts[:1], reshaped(facts[0].dims, before, after))
 
 
-def reshaped(dims: Sequence[Dim], before: Sequence[int], after: Sequence[int]) -> list[Dim]:
+@lru_cache(maxsize=4096)
+def reshaped(dims: tuple[Dim, ...], before: Sequence[int], after: Sequence[int]) -> tuple[Dim, ...]:
     """The dims after a reshape: each group of dims that becomes another group, by itself.
 
     Where one dim becomes several its axes stay on the most major, loosely.
     """
     if prod(before) == 0:
-        return [UNKNOWN] * len(after)
+        return (UNKNOWN,) * len(after)
     found: list[Dim] = []
     start = end = 0
     at = 0
@@ -68,12 +75,12 @@ def reshaped(dims: Sequence[Dim], before: Sequence[int], after: Sequence[int]) -
         found += _regrouped(dims[start:end], before[start:end], after[at:to])
         start, at = end, to
     if len(after) == len(before):
-        return found
+        return tuple(found)
     # Beside a dim of size 1 that came or went, the dim that an axis was on may be either.
-    return [
+    return tuple(
         dim._replace(is_loose=True) if dim.is_split and _has_one_beside(after, at) else dim
         for at, dim in enumerate(found)
-    ]
+    )
 
 
 def _has_one_beside(shape: Sequence[int], at: int) -> bool:
@@ -176,7 +183,7 @@ def concatenate(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     if len(facts) > 1:
         dims[along] = WHOLE if all(fact.dims[along] == WHOLE for fact in facts) else UNKNOWN
     varying, _ = owed_after("concatenate", facts)
-    return [Fact(varying, frozenset(), settled(dims))]
+    return [Fact(varying, frozenset(), settled(tuple(dims)))]
 
 
 def stack(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
@@ -185,7 +192,7 @@ def stack(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     for fact in facts[1:]:
         dims = [meet(a, b) for a, b in zip(dims, fact.dims, strict=True)]
     dims.insert(eqn.params["axis"], WHOLE)
-    return [Fact(varying_of(facts), frozenset(), settled(dims))]
+    return [Fact(varying_of(facts), frozenset(), settled(tuple(dims)))]
 
 
 def split(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
@@ -215,7 +222,7 @@ def sort(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     dims = facts[0].dims
     for fact in facts[1:]:
         dims = tuple(meet(a, b) for a, b in zip(dims, fact.dims, strict=True))
-    lying = settled([_cut(dim) if at == along else dim for at, dim in enumerate(dims)])
+    lying = settled(tuple(_cut(dim) if at == along else dim for at, dim in enumerate(dims)))
     return [Fact(varying, frozenset(), lying)] * len(eqn.outvars)
 
 
@@ -236,7 +243,7 @@ def gather(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     brought = iter(indices.dims[:-1])
     rank = len(eqn.outvars[0].aval.shape)
     dims = [next(taken) if at in numbers.offset_dims else next(brought) for at in range(rank)]
-    return [Fact(varying_of(facts), frozenset(), settled(dims))]
+    return [Fact(varying_of(facts), frozenset(), settled(tuple(dims)))]
 
 
 def iota(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
