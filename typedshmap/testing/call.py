@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -68,6 +69,38 @@ class Inputs(tuple[Any, ...]):
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={_short(value)}" for name, value in self.by_name.items())
         return f"Inputs({shown}; seed={self.seed})"
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The arguments of a call, its arrays apart from all that is static.
+
+    Attributes:
+      kind: the classes of what counts as an array.
+      leaves: all leaves, each with its path among the positional arguments (0) or those by keyword (1).
+      structure: what they are the leaves of.
+    """
+
+    kind: tuple[type, ...]
+    leaves: list[tuple[Any, Any]]
+    structure: Any
+
+    @classmethod
+    def of(cls, made: Inputs, *kind: type) -> Apart:
+        """Take the arguments of a call apart."""
+        return cls(kind, *jax.tree_util.tree_flatten_with_path((list(made.args), dict(made.kwargs))))
+
+    @property
+    def arrays(self) -> list[tuple[Any, Any]]:
+        """The arrays among the leaves, each with its path."""
+        return [(path, leaf) for path, leaf in self.leaves if isinstance(leaf, self.kind)]
+
+    def run(self, f: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+        """Call a function with other arrays in the places of these."""
+        rest = iter(arrays)
+        leaves = [next(rest) if isinstance(leaf, self.kind) else leaf for _, leaf in self.leaves]
+        args, kwargs = self.structure.unflatten(leaves)
+        return f(*args, **kwargs)
 
 
 def _short(value: Any) -> str:

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh
 from .. import _jax
 from ..decorated import find_decorated
 from ..meshes import instead_of_own
-from .call import Inputs
+from .call import Apart, Inputs
 
 
 @contextmanager
@@ -37,13 +37,6 @@ def trace_on(f: Callable[..., Any], made: Inputs, mesh: AbstractMesh) -> Any:
     Raises:
       TypedShmapError: what the function raises when it is traced.
     """
-    leaves, structure = jax.tree_util.tree_flatten((made.args, made.kwargs))
-    arrays = [leaf for leaf in leaves if isinstance(leaf, _jax.SHAPES)]
-
-    def call(*traced: Any) -> Any:
-        rest = iter(traced)
-        args, kwargs = structure.unflatten([next(rest) if isinstance(leaf, _jax.SHAPES) else leaf for leaf in leaves])
-        return f(*args, **kwargs)
-
+    call = Apart.of(made, *_jax.SHAPES)
     with on_abstract(f, mesh):
-        return jax.make_jaxpr(call)(*arrays)
+        return jax.make_jaxpr(lambda *arrays: call.run(f, arrays))(*(array for _, array in call.arrays))

@@ -17,7 +17,7 @@ from ...errors import MeshAxisError, StructureError
 from ...hints.binding import Typed
 from ...hints.nodes import array_hints
 from ...meshes import instead_of_own
-from ..call import Inputs
+from ..call import Apart, Inputs
 from ..mapping import has_marks, is_of_regions, mapped
 from ..written import refuse_no_answer
 from .choice import twofold
@@ -115,34 +115,28 @@ def communicates(subject: Subject, made: Inputs, mesh: Mesh) -> bool:
 
 @dataclass(frozen=True)
 class Call:
-    """One call, its arrays apart from all that is static.
+    """One call.
 
     Attributes:
       arrays: the arrays of JAX among the arguments' leaves.
       names: the name of each, ``state.w`` or ``xs[0]``.
-      leaves: all leaves.
-      structure: what they are the leaves of.
+      apart: the arguments.
     """
 
     arrays: list[jax.Array]
     names: list[str]
-    leaves: list[Any]
-    structure: Any
+    apart: Apart
 
     @staticmethod
     def of(made: Inputs) -> Call:
         """Take the arguments of a call apart."""
         labels = [f"{name}[{at}]" if made.names.count(name) > 1 else name for at, name in enumerate(made.names)]
-        found, structure = jax.tree_util.tree_flatten_with_path((list(made.args), dict(made.kwargs)))
-        arrays = [(_label(path, labels), leaf) for path, leaf in found if isinstance(leaf, jax.Array)]
-        return Call([leaf for _, leaf in arrays], [name for name, _ in arrays], [leaf for _, leaf in found], structure)
+        apart = Apart.of(made, jax.Array)
+        return Call([leaf for _, leaf in apart.arrays], [_label(path, labels) for path, _ in apart.arrays], apart)
 
     def run(self, f: Callable[..., Any], arrays: Sequence[Any]) -> Any:
         """Call a function with other arrays in the places of these."""
-        rest = iter(arrays)
-        leaves = [next(rest) if isinstance(leaf, jax.Array) else leaf for leaf in self.leaves]
-        args, kwargs = self.structure.unflatten(leaves)
-        return f(*args, **kwargs)
+        return self.apart.run(f, arrays)
 
     @property
     def inexact(self) -> list[int]:
