@@ -16,7 +16,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, Float, VaryingError, check, typed_shard_map
+from typedshmap import Array, Float, VaryingError, check, typed, typed_shard_map
 from typedshmap.inference.claims import Claim
 
 X, R, ALL = Float[Array, "[b/dp] d"], Float[Array, "[r/dp] d"], Float[Array, "r d"]
@@ -345,6 +345,29 @@ def test_a_closed_over_tracer_is_differentiated_as_by_hand(mesh: Mesh) -> None:
         return jax.shard_map(lambda x: x * s, mesh=mesh, in_specs=rows, out_specs=rows)(x).sum()
 
     typed_text, text = (jax.jit(named(jax.grad(f))).lower(jnp.arange(4.0), numbers).as_text() for f in (typed, by_hand))
+    assert typed_text == text
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.checkpoint], ids=["plain", "checkpoint"])
+def test_what_is_stated_beside_a_value_keeps_nothing_alive(around: Callable[[Body], Body], mesh: Mesh) -> None:
+    """Both arguments of a helper are stated; the gradient needs one of them."""
+
+    def plain(a: Any, b: Any) -> Any:
+        return jnp.tanh(a)
+
+    @typed
+    def helper(a: X, b: X) -> X:
+        return plain(a, b)
+
+    rows = P("dp", None)
+
+    def body(of: Callable[..., Any]) -> Body:
+        return scanned(around(lambda c: of(jnp.sin(c) * c, jnp.exp(c) * c)))
+
+    typed_text, text = (
+        jax.jit(named(jax.grad(lambda x, f=f: f(x).sum()))).lower(numbers).as_text()
+        for f in (over(mesh, body(helper)), jax.shard_map(body(plain), mesh=mesh, in_specs=rows, out_specs=rows))
+    )
     assert typed_text == text
 
 
