@@ -108,7 +108,9 @@ def _is_known(value: Any, made: Claim) -> bool:
     known = recall(value)
     if known is None or made.is_assumed or not made.alike <= known.equal or not made.spoken <= known.spoken:
         return False
-    return (known.parts, known.unreduced, known.varying) == (made.parts, made.unreduced, made.varying)
+    if (known.parts, known.unreduced) != (made.parts, made.unreduced):
+        return False
+    return known.varying - known.equal == made.varying - known.equal
 
 
 def _unproven(made: Claim, place: str = "") -> TypedShmapError:
