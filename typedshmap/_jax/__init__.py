@@ -52,7 +52,7 @@ from .shardings import (
     spec_parts,
     spec_text,
 )
-from .traces import has_64_bits, is_jit_disabled, is_outside_traces, load_extend, trace_state
+from .traces import has_64_bits, is_jit_disabled, is_outside_traces, load_extend, running_traces
 from .trees import BadTree, children, field_key, flat, leaves, like, paths, put_together
 from .values import (
     ARRAYS,
@@ -157,12 +157,12 @@ __all__ = [
     "refusal",
     "region_in",
     "region_of",
+    "running_traces",
     "scan_counts",
     "short_dtype",
     "size_in_bytes",
     "spec_parts",
     "spec_text",
-    "trace_state",
     "type_key",
     "type_text",
     "value_mesh",

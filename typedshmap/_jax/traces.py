@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 import jax
 
@@ -34,6 +35,23 @@ def _trace_state() -> Callable[[], object]:
     from jax.extend.core import get_opaque_trace_state
 
     return get_opaque_trace_state
+
+
+def running_traces() -> list[int]:
+    """What tells the trace that is running from others, and after it those that it hands on to."""
+    found: list[int] = []
+    with _take_trace()() as trace:
+        while trace is not None:
+            found.append(id(trace))
+            trace = getattr(trace, "parent_trace", None)
+    return found
+
+
+@cache
+def _take_trace() -> Any:
+    from jax.extend.core import take_current_trace
+
+    return take_current_trace
 
 
 @cache

@@ -39,12 +39,15 @@ class Reading:
         self.waiting: list[Claim] = []
         self.proven: set[tuple[Any, ...]] = set()
         self.is_done = False
-        self.trace_state: object = None
+        self.traces: frozenset[int] = frozenset()
         self.within: list[Reading] = []
 
     def begin(self, function: str, region: Region) -> None:
-        """Note the body, and its trace, in which all that is stated stays; the region around notes what is within."""
-        self.trace_state = _jax.trace_state()
+        """Note the body, and its traces, in which all that is stated stays; the region around notes what is within.
+
+        A body that is differentiated as it is traced has several: one differentiates what it hands on to the next.
+        """
+        self.traces = frozenset(_jax.running_traces())
         if self.is_done:
             return
         self.stated, self.waiting, self.within = [], [], []
@@ -68,7 +71,7 @@ class Reading:
         self.stated.append(made)
         if made.alike:
             self.waiting.append(made)
-        return state(value, made, _jax.trace_state() == self.trace_state)
+        return state(value, made, _jax.running_traces()[0] in self.traces)
 
     @property
     def unproven(self) -> list[str]:
