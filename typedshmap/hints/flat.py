@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from .. import _jax
 from ..notation.sizes import Subject
 from .array import ArrayHint
-from .nodes import Items, Keyed, Leaf, Record, Repeated, parts
-
-Container: TypeAlias = Items | Repeated | Keyed | Record
+from .nodes import Container, Items, Keyed, Leaf, Record, Repeated, parts
 
 _MOST_STRUCTURES = 16
 

@@ -91,7 +91,8 @@ class Tree:
     structure: str | None
 
 
-Node: TypeAlias = Leaf | Static | Anything | Items | Repeated | Keyed | Record | Either | Tree
+Container: TypeAlias = Items | Repeated | Keyed | Record
+Node: TypeAlias = Leaf | Static | Anything | Container | Either | Tree
 
 NONE = Static(type(None))
 

@@ -12,8 +12,10 @@ import typing
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from .. import _jax
 from ..errors import AnnotationSyntaxError
 from ..errors.phrases import shown
+from .leaf import describe
 
 _PLAIN = (bool, int, str, bytes, list, tuple, dict, set, frozenset, type(None))
 _CONTAINERS = ("builtins", "collections", "collections.abc")
@@ -72,3 +74,24 @@ def _is_bearable(value: Any, hint: Any) -> bool:
         return is_bearable(value, hint, conf=BeartypeConf(is_pep484_tower=True))
     except BeartypeException as error:  # typing.Self, a name that is not defined
         raise AnnotationSyntaxError(f"{shown(hint)} is no hint that beartype checks: {error}") from None
+
+
+def holds_array(value: Any) -> bool:
+    """Whether a value is an array or a plain container with one; objects may close over theirs."""
+    waiting, seen = [value], set[int]()
+    while waiting:  # a container may be nested deep, and may hold itself
+        part = waiting.pop()
+        if isinstance(part, _jax.ARRAYS):
+            return True
+        if isinstance(part, (tuple, list, dict)) and id(part) not in seen:
+            seen.add(id(part))
+            waiting.extend(part.values() if isinstance(part, dict) else part)
+    return False
+
+
+def describe_static(value: Any, hint: Any) -> str:
+    """What a value is, with the item for which it does not fit; a container without such a one as Python shows it."""
+    if wrong := misfit(value, hint):
+        return f"{describe(value)} with {describe(wrong[0])} in it"
+    is_plain = isinstance(value, (tuple, list, dict, set, frozenset)) and shown(value) != describe(value)
+    return f"{shown(value)} ({type(value).__name__})" if is_plain else describe(value)

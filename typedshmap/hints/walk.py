@@ -21,18 +21,17 @@ from ..errors.failures import (
     OtherStructure,
     StaticArray,
     Told,
-    WrongKeys,
-    WrongLength,
     WrongType,
 )
-from ..errors.phrases import shown
 from ..notation.layout import Layout
 from ..notation.sizes import NO_SIZES, Sizes, Subject
 from .array import ArrayHint
-from .flat import Container, Flats, Taken, flats_of
+from .containers import is_near, keyed_by_place, name_in, nodes_of, wrong_container
+from .flat import Flats, Taken, flats_of
 from .leaf import check_leaf, describe
 from .nodes import (
     Anything,
+    Container,
     Either,
     Items,
     Keyed,
@@ -47,7 +46,7 @@ from .nodes import (
 )
 from .plain import plain_of
 from .scope import Region
-from .statics import fits, misfit
+from .statics import describe_static, fits, holds_array
 
 
 class Found(NamedTuple):
@@ -109,7 +108,7 @@ class Walk:
                 self._visit_union(node, value, subject, leaf)
             case Tree():
                 self._visit_tree(node, value, subject)
-            case _:
+            case Items() | Repeated() | Keyed() | Record():
                 self._visit_container(node, value, subject, leaf)
 
     def settle(self) -> None:
@@ -145,12 +144,12 @@ class Walk:
         self.leaves.append(Found(value, hint, subject, alike))
 
     def _visit_static(self, hint: Any, value: Any, subject: Subject) -> None:
-        if _holds_array(value):
+        if holds_array(value):
             name = node_name(Static(hint))
             self.failures.append(Failure(StaticArray(name), subject, HintText(name), _text(value)))
         elif not fits(value, hint):
             name = node_name(Static(hint))
-            self.failures.append(Failure(WrongType(name, _describe_static(value, hint)), subject, HintText(name)))
+            self.failures.append(Failure(WrongType(name, describe_static(value, hint)), subject, HintText(name)))
         self._close_over(value, subject)
 
     def _visit_anything(self, value: Any, subject: Subject) -> None:
@@ -231,8 +230,8 @@ class Walk:
             start = len(subject.path)
             flats.learn(taken.structure, [(leaf.hint, leaf.subject.path[start:]) for leaf in found if leaf.hint])
 
-    def _visit_parts(self, node: Node, value: Any, subject: Subject, leaf: str | None) -> None:
-        wrong = _wrong_container(node, value)
+    def _visit_parts(self, node: Container, value: Any, subject: Subject, leaf: str | None) -> None:
+        wrong = wrong_container(node, value)
         if wrong is not None:
             self.failures.append(Failure(wrong, subject))
             self._close_over(value, subject)
@@ -248,7 +247,7 @@ class Walk:
             return
         if isinstance(node, Record):
             parts = self._named(node, value, parts, subject)
-        for (key, part), inner in zip(parts, self._nodes_of(node, parts), strict=True):
+        for (key, part), inner in zip(parts, nodes_of(node, parts), strict=True):
             # A module whose leaves are filtered, and its gradient, has None for what is no array.
             if part is not None or not isinstance(inner, Static):
                 self.visit(inner, part, subject.at(str(key)), leaf)
@@ -256,27 +255,14 @@ class Walk:
     def _refuse_tree(self, bad: _jax.BadTree, value: Any, subject: Subject) -> None:
         self.failures.append(Failure(Told(f"is {describe(value)} that JAX cannot take apart: {bad}"), subject))
 
-    def _nodes_of(self, node: Node, parts: list[tuple[Any, Any]]) -> list[Node]:
-        match node:
-            case Items(items):
-                return list(items)
-            case Repeated(_, item):
-                return [item] * len(parts)
-            case Keyed(_, item):
-                return [item] * len(parts)
-            case Record():
-                return [node.fields.get(_name_in(key), _ANYTHING) for key, _ in parts]
-            case _:
-                raise TypeError(f"{node!r} is no container")
-
     def _named(self, node: Record, value: Any, parts: list[tuple[Any, Any]], subject: Subject) -> list[tuple[Any, Any]]:
         """A record's children by the names of its fields; what is no child must be static."""
-        names = {_name_in(key) for key, _ in parts}
+        names = {name_in(key) for key, _ in parts}
         if names == node.fields.keys():
             return parts
         if node.kind == "dataclass" and not names <= node.fields.keys():
-            parts = _keyed_by_place(node, value, parts)
-            names = {_name_in(key) for key, _ in parts}
+            parts = keyed_by_place(node, value, parts)
+            names = {name_in(key) for key, _ in parts}
         for name, inner in node.fields.items():
             if name not in names and node.kind == "dataclass":
                 self._check_hidden(node, name, inner, getattr(value, name, None), subject.at(f".{name}"))
@@ -314,90 +300,6 @@ def unresolved(node: Node, region: Region, subject: Subject) -> list[Failure]:
     return [
         Failure(layout, subject.at(path), hint.text) for path, hint, layout in found if not isinstance(layout, Layout)
     ]
-
-
-_ANYTHING = Anything()
-
-
-def _name_in(key: Any) -> str:
-    """The field that a child's key names."""
-    return getattr(key, "name", None) or str(getattr(key, "key", ""))
-
-
-def _keyed_by_place(node: Record, value: Any, parts: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """The children of a class that was registered without keys, by the fields that they are.
-
-    The value is put together again from children that can be told apart, as JAX itself does, and
-    each is looked for in the fields.
-    """
-    marks = [object() for _ in parts]
-    try:
-        marked = _jax.put_together(value, list(marks))
-    except Exception:
-        return parts
-    found = {id(getattr(marked, name, None)): name for name in node.fields}
-    return [
-        (_jax.field_key(found[id(mark)]) if id(mark) in found else key, part)
-        for mark, (key, part) in zip(marks, parts, strict=True)
-    ]
-
-
-def _wrong_container(node: Node, value: Any) -> WrongType | WrongLength | WrongKeys | None:
-    match node:
-        case Items(items, kind):
-            if not isinstance(value, kind):
-                return WrongType(node_name(node), describe(value))
-            return None if len(value) == len(items) else WrongLength(len(items), len(value))
-        case Repeated(kind, _) | Keyed(kind, _):
-            return None if isinstance(value, kind) else WrongType(node_name(node), describe(value))
-        case Record(cls=cls, kind="TypedDict", fields=fields, optional=optional):
-            if not isinstance(value, dict):
-                return WrongType(cls.__name__, describe(value))
-            missing = tuple(name for name in fields if name not in value and name not in optional)
-            extra = tuple(str(name) for name in value if name not in fields)
-            return WrongKeys(missing, extra) if missing or extra else None
-        case Record(cls=cls):
-            return None if isinstance(value, cls) else WrongType(cls.__name__, describe(value))
-        case _:
-            raise TypeError(f"{node!r} is no container")
-
-
-def is_near(node: Node, value: Any) -> bool:
-    """Whether a value is of the kind that a node wants, whatever it holds."""
-    match node:
-        case Leaf():
-            return isinstance(value, (*_jax.ARRAYS, *_jax.SCALARS))
-        case Static(hint):
-            return not _holds_array(value) and fits(value, hint)
-        case Either(options, _):
-            return any(is_near(option, value) for option in options)
-        case Anything() | Tree():
-            return True
-        case Items(items, kind):
-            return isinstance(value, kind) and len(value) == len(items)
-        case _:
-            return _wrong_container(node, value) is None
-
-
-def _holds_array(value: Any) -> bool:
-    """Whether a value is an array or a plain container with one; objects may close over theirs."""
-    waiting, seen = [value], set[int]()
-    while waiting:  # a container may be nested deep, and may hold itself
-        part = waiting.pop()
-        if isinstance(part, _jax.ARRAYS):
-            return True
-        if isinstance(part, (tuple, list, dict)) and id(part) not in seen:
-            seen.add(id(part))
-            waiting.extend(part.values() if isinstance(part, dict) else part)
-    return False
-
-
-def _describe_static(value: Any, hint: Any) -> str:
-    """What a value is, with the item for which it does not fit; a container without such a one as Python shows it."""
-    if wrong := misfit(value, hint):
-        return f"{describe(value)} with {describe(wrong[0])} in it"
-    is_plain = isinstance(value, (tuple, list, dict, set, frozenset)) and shown(value) != describe(value)
-    return f"{shown(value)} ({type(value).__name__})" if is_plain else describe(value)
 
 
 def _text(value: Any) -> str | None:
