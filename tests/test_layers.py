@@ -40,7 +40,9 @@ LAYERS = {
 # What is costly to import waits until it is needed; the reason stands beside each import.
 LATE = {
     ("typedshmap._jax.traces", "jax.extend.core"),
+    ("typedshmap._jax.traces", "jax.extend.source_info_util"),
     ("typedshmap._jax.programs", "jax.extend.core"),
+    ("typedshmap._jax.programs", "jax.extend.source_info_util"),
     ("typedshmap.hints.asking", "jax.extend.core"),
     ("typedshmap.inference.claims", "jax.extend.core"),
     ("typedshmap.ops.resharding.primitive", "jax.extend.core"),

@@ -126,10 +126,10 @@ def handed_on(
     if not region.held:
         return value
     # Most hints bear no mark, and are not asked what they mean here.
-    marked = region.typed and any(leaf.hint is not None and leaf.hint.spec.marks for leaf in leaves)
-    handed = [_unreduced(leaf, region) for leaf in leaves] if marked else leaves
+    marked = [leaf for leaf in leaves if leaf.hint is not None and leaf.hint.spec.marks]
+    handed = [_unreduced(leaf, region) for leaf in leaves] if marked and region.typed else leaves
     handed = state_leaves(handed, region, function, sizes, is_assumed)
-    if all(new.value is old.value for new, old in zip(handed, leaves, strict=True)):
+    if handed is leaves or all(new.value is old.value for new, old in zip(handed, leaves, strict=True)):
         return value
     if len(leaves) == 1 and leaves[0].value is value:
         return handed[0].value
@@ -147,12 +147,12 @@ def state_leaves(
     """Shards of which the program now states what their hints say, which is remembered for patterns that read them."""
     reading = current_reading()
     handed = leaves
-    if reading is not None:
-        handed = [
-            leaf if stated is None else leaf._replace(value=reading.state(leaf.value, stated))
-            for leaf in leaves
-            for stated in (stated_of(leaf, region, function, sizes, is_assumed),)
-        ]
+    for at, leaf in enumerate(leaves if reading is not None else ()):
+        stated = stated_of(leaf, region, function, sizes, is_assumed)
+        value = reading.state(leaf.value, stated) if reading is not None and stated is not None else leaf.value
+        if value is not leaf.value:
+            handed = handed if handed is not leaves else [*leaves]
+            handed[at] = leaf._replace(value=value)
     remember_leaves(handed, region, function)
     return handed
 

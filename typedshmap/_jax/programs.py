@@ -6,7 +6,7 @@ Everything is read by the public names of ``jax.extend.core`` and by attributes 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import is_not
@@ -118,9 +118,9 @@ def program_of(f: Any, args: Sequence[Any]) -> Any:
 
 def are_staged(values: Iterable[Any]) -> bool:
     """Whether all traced values are ones of a program that is being traced, if it is only differentiated, too."""
-    staged = partial_eval.DynamicJaxprTracer
-    others = [x for x in values if type(x) is not staged and is_tracer(x)]  # mostly none
-    return all(isinstance(_staged(x), staged) for x in others)
+    kind = partial_eval.DynamicJaxprTracer
+    others = [x for x in values if type(x) is not kind and is_tracer(x)]  # mostly none
+    return all(isinstance(_staged(x), kind) for x in others)
 
 
 def _staged(x: Any) -> Any:
@@ -128,6 +128,45 @@ def _staged(x: Any) -> Any:
     while (inner := primal(x)) is not None:
         x = inner
     return x
+
+
+def variable_of(value: Any, traces: Container[int]) -> Any:
+    """The variable that an equation of one of these traces made of a value, under differentiation of the value below.
+
+    None for an operand or a constant of the program, for what is mapped over, and for a value of another trace.
+    """
+    below = _staged(value)
+    if type(below) is not partial_eval.DynamicJaxprTracer or below.parent is None:
+        return None
+    return below.val if id(getattr(below, "_trace", None)) in traces else None
+
+
+def source_here() -> Any:
+    """Where the program is, as an equation that is made here knows it."""
+    return _source()()
+
+
+@cache
+def _source() -> Callable[[], Any]:
+    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
+    from jax.extend.source_info_util import current
+
+    return current
+
+
+def equation_of(value: Any) -> Any:
+    """The equation that made a value of a program that is being traced; None for an operand, and any other value."""
+    return value.parent if type(value) is partial_eval.DynamicJaxprTracer else None
+
+
+def place_among_results(value: Any, eqn: Any) -> int:
+    """Which result of the equation that made it a value is."""
+    return next(at for at, var in enumerate(eqn.outvars) if var is value.val) if len(eqn.outvars) > 1 else 0
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is a constant that stands in the text of the program that is being traced."""
+    return isinstance(getattr(value, "val", None), literal())
 
 
 def aval_text(aval: Any) -> str:

@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.core
 import numpy as np
+from jax.interpreters import partial_eval
+
+# Most values by far: the tracers of a program that is being traced. To ask one for what it does not have is slow.
+_STAGED = partial_eval.DynamicJaxprTracer
 
 
 class ManualType(NamedTuple):
@@ -24,7 +28,7 @@ _UNTYPED = ManualType(frozenset(), frozenset(), frozenset())
 
 def manual_type(x: Any) -> Any:
     """The manual type of a value; empty outside manual regions and under ``check_vma=False``."""
-    return manual_type_in(jax.typeof(x))
+    return manual_type_in(x.aval if type(x) is _STAGED else jax.typeof(x))
 
 
 def manual_type_in(facts: Any) -> Any:
@@ -34,6 +38,8 @@ def manual_type_in(facts: Any) -> Any:
 
 def facts(x: Any) -> Any:
     """What has a value's shape and dtype: a tracer's type, whose attributes are slow to reach through it."""
+    if type(x) is _STAGED:
+        return x.aval
     return jax.typeof(x) if isinstance(x, jax.core.Tracer) else x
 
 
@@ -80,12 +86,14 @@ def size_in_bytes(shape: tuple[int, ...], dtype: Any) -> int:
 
 def is_tracer(x: Any) -> bool:
     """Whether a value is being traced."""
-    return isinstance(x, jax.core.Tracer)
+    return type(x) is _STAGED or isinstance(x, jax.core.Tracer)
 
 
 def primal(x: Any) -> Any:
     """The value that a tracer of a differentiation stands for; None for any other."""
-    return getattr(x, "primal", None) if isinstance(x, jax.core.Tracer) else None
+    if type(x) is _STAGED or not isinstance(x, jax.core.Tracer):
+        return None
+    return getattr(x, "primal", None)
 
 
 @lru_cache(maxsize=256)

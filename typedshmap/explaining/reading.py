@@ -248,7 +248,7 @@ def _is_work(eqn: Any) -> bool:
 
 def _checked(ident: int, eqn: Any, stated: Claim, sources: Sources, at: _Where) -> Value:
     aval, sizes = eqn.invars[0].aval, dict(stated.region.held)
-    parts = dict(zip(eqn.params["own"], stated.parts, strict=True))
+    parts = dict(zip(eqn.params["own"], stated.lying.parts, strict=True))
     axes = [parts.get(dim) or () for dim in range(len(aval.shape))]
     shape = tuple(_whole(size, names, sizes) for size, names in zip(aval.shape, axes, strict=True))
     return Value(
@@ -257,7 +257,7 @@ def _checked(ident: int, eqn: Any, stated: Claim, sources: Sources, at: _Where) 
         f"{stated.function}{stated.subject.path}",
         shape,
         _jax.short_dtype(aval.dtype),
-        _jax.partition_spec(axes, stated.unreduced),
+        _jax.partition_spec(axes, stated.lying.unreduced),
         aval.shape,
         _jax.size_in_bytes(aval.shape, aval.dtype),
         str(stated.text),

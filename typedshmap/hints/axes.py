@@ -232,6 +232,11 @@ def _sequence(axes: Any) -> tuple[Any, ...]:
     return tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
 
 
+def current_context() -> object:
+    """What tells the context managers around, which say what names mean, from others."""
+    return _context.value
+
+
 def current_depth() -> int:
     """How many context managers are around that say what names mean."""
     context: _Context | None = _context.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..errors import StructureError
@@ -18,10 +19,12 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A call's arguments by name, defaults included, and which of them were given."""
+    """A call's arguments by name, defaults included; which of them were given, and how."""
 
     all: inspect.BoundArguments
     given: frozenset[str]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -35,6 +38,8 @@ class Bound:
           parts: of each its parameter, its subject, and its new value.
         """
         changed: dict[str, Any] = {}
+        if not (parts := list(parts)):
+            return self.args, self.kwargs
         for name, subject, value in parts:
             kind = self.all.signature.parameters[name].kind
             whole = changed.get(name, self.arguments[name])
@@ -79,16 +84,41 @@ class Typed:
           StructureError: for a missing or an extra argument.
         """
         args = (*self.given, *args)
+        if (named := self._named(args, kwargs)) is not None:
+            return Bound(inspect.BoundArguments(self.signature, named), frozenset(named), args, kwargs)  # type: ignore[arg-type]
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise self._wrong_call(args, kwargs, str(error)) from None
-        is_variadic = any(p.kind is p.VAR_POSITIONAL for p in self.signature.parameters.values())
-        if self.positional and is_variadic and len(self.positional) != len(args):
+        if self.positional and self._is_variadic and len(self.positional) != len(args):
             raise self._wrong_call(args, kwargs, "")
         given = frozenset(bound.arguments)
         bound.apply_defaults()
-        return Bound(bound, given)
+        return Bound(bound, given, args, kwargs)
+
+    @cached_property
+    def _is_variadic(self) -> bool:
+        return any(p.kind is p.VAR_POSITIONAL for p in self.signature.parameters.values())
+
+    @cached_property
+    def _plain(self) -> dict[str, tuple[Subject, Node]] | None:
+        """What each parameter is called, and its node, if each takes one argument by position or name."""
+        parameters = self.signature.parameters.values()
+        if self.positional or any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in parameters):
+            return None
+        return {p.name: (Subject("argument", p.name), self.parameters.get(p.name, Anything())) for p in parameters}
+
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """The arguments of a call that is as plain as can be, which ``inspect`` takes long for; else None."""
+        plain = self._plain
+        if plain is None or len(args) + len(kwargs) != len(plain):
+            return None
+        named = dict(zip(plain, args, strict=False))
+        for name in list(plain)[len(args) :]:
+            if name not in kwargs:
+                return None
+            named[name] = kwargs[name]
+        return named
 
     def _wrong_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> StructureError:
         """Say which argument is missing or too much; Python's own reason otherwise."""
@@ -104,6 +134,8 @@ class Typed:
 
     def arguments(self, bound: Bound) -> list[tuple[str, Subject, Node, Any]]:
         """Each argument that holds a hint: its parameter, its subject, its node, its value."""
+        if (plain := self._plain) is not None:
+            return [(name, *plain[name], value) for name, value in bound.arguments.items()]
         found: list[tuple[str, Subject, Node, Any]] = []
         for at, (name, value) in enumerate(bound.arguments.items()):
             kind = self.signature.parameters[name].kind

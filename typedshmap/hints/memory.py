@@ -8,12 +8,10 @@ the tracer lives.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from .. import _jax
-from ..notation.layout import Layout
-from ..notation.nodes import Dim
 from ..notation.sizes import Subject
 from .array import ArrayHint
 from .scope import Region
@@ -21,8 +19,7 @@ from .scope import Region
 _NONE: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(NamedTuple):
     """How a shard lies, over the manual axes.
 
     Attributes:
@@ -70,7 +67,11 @@ def remember(value: Any, what: Remembered | Declared) -> None:
         ref, before = _known.get(key, (None, None))
         if before is not None and before.equal and isinstance(what, Declared) and ref is not None and ref() is value:
             what = what._replace(equal=what.equal | before.equal)
-        _known[key] = (weakref.ref(value, lambda _: _known.pop(key, None)), what)
+        _known[key] = (weakref.ref(value, partial(_forget, key)), what)
+
+
+def _forget(key: int, _: object) -> None:
+    _known.pop(key, None)
 
 
 def recall(value: Any) -> Remembered | None:
@@ -78,23 +79,21 @@ def recall(value: Any) -> Remembered | None:
     while value is not None:
         ref, what = _known.get(id(value), (None, None))
         if ref is not None and ref() is value:
-            return _read(what, len(value.shape)) if isinstance(what, Declared) else what
+            return _read(what, len(_jax.facts(value).shape)) if isinstance(what, Declared) else what
         value = _jax.primal(value)
     return None
 
 
 def _read(declared: Declared, rank: int) -> Remembered | None:
-    region, hint = declared.region, declared.hint
-    layout = region.layout(hint)
-    if not isinstance(layout, Layout):
+    hint, region, subject, function, equal = declared
+    return region.known.plan((hint, subject, function, equal, rank), lambda: _meant(declared, rank))
+
+
+def _meant(declared: Declared, rank: int) -> Remembered | None:
+    lying = declared.region.lying(declared.hint, rank)
+    if lying is None:
         return None
-    held = frozenset(region.sizes)
-    parts: list[tuple[str, ...]] = []
-    for dim, axes in zip(hint.spec.dims, layout.parts, strict=True):
-        kept = tuple(axis for axis in axes if axis in held)
-        parts += [kept] if isinstance(dim, Dim) else [()] * (rank - len(layout.parts) + 1)
     place = f"{declared.function}'s hint of {declared.subject.phrase}"
-    text = f"{declared.subject}: {hint.text}"
-    spoken = region.watched | (layout.axes & held)
-    equal = declared.equal - layout.sharded - layout.unreduced
-    return Remembered(tuple(parts), layout.unreduced & held, layout.varying & held, equal, spoken, text, place)
+    text = f"{declared.subject}: {declared.hint.text}"
+    equal = declared.equal - lying.sharded - lying.unreduced
+    return Remembered(lying.parts, lying.unreduced, lying.varying, equal, lying.spoken, text, place)

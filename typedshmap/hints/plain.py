@@ -16,6 +16,7 @@ from ..notation.layout import Layout
 from ..notation.nodes import Anything, Dim, Name, Number, Rest
 from ..notation.sizes import Bound, Sizes, Subject
 from .array import ArrayHint
+from .memory import recall
 from .scope import Region
 
 _MOST_KINDS = 64
@@ -33,12 +34,21 @@ class PlainDim(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A value that fitted: the sizes that were known then, its shape and class, and the type of a tracer."""
+    """A traced value that fitted.
 
-    sizes: Sizes | None
-    shape: tuple[int, ...]
+    Attributes:
+      before: the sizes that were known.
+      sizes: those with what it bound.
+      cls: its class.
+      type: its type.
+      extra: mesh axes over which it varies by its type, and its hint does not mention.
+    """
+
+    before: Sizes
+    sizes: Sizes
     cls: type
     type: Any
+    extra: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +58,12 @@ class Plain:
     Attributes:
       dims: its dims.
       watched: mesh axes over which JAX's manual type is compared; None where JAX does not say.
-      forbidden: those of them over which a value may not vary.
+      forbidden: those of them over which a value may not vary, unless it is known to be equal.
       owed: those of them over which it must, since its sum is owed.
+      read: mesh axes over which the reading of the body finds out whether it is equal; None at a boundary.
       is_entering: whether values are whole, so that what lies on Explicit axes goes the long way.
-      last: what fitted last, which often comes next, too.
+      last: what fitted last, which often comes next, too: under None what bound nothing new, so that it does not
+        matter what it was called; else by what it was called. Bounded.
       seen: kinds of arrays, by class, class of type, and dtype, that were found to fit.
     """
 
@@ -59,25 +71,55 @@ class Plain:
     watched: frozenset[str] | None
     forbidden: frozenset[str]
     owed: frozenset[str]
+    read: frozenset[str] | None
     is_entering: bool
-    last: list[Fitted] = field(default_factory=lambda: [Fitted(None, (), object, None)])
+    last: dict[Subject | None, Fitted] = field(default_factory=dict)
     seen: set[tuple[type, type, Any]] = field(default_factory=set)
 
-    def match(self, value: Any, sizes: Sizes, subject: Subject) -> Sizes | None:
-        """The sizes with what a value binds, if it plainly fits; else None."""
+    def match(self, value: Any, sizes: Sizes, subject: Subject) -> tuple[Sizes, frozenset[str]] | None:
+        """The sizes with what a value binds, and the axes over which it remains to be read whether it is equal.
+
+        None if it does not plainly fit.
+        """
         facts = _jax.facts(value)
-        known, fitted, cls, seen = self.last[0]
         # JAX has one object for all types that are equal: the same one is of the same dtype, shape and sharding.
-        if facts is seen and known is sizes and type(value) is cls:
-            return sizes
+        for key in (None, subject):
+            fitted = self.last.get(key)
+            if fitted and fitted.type is facts and fitted.before is sizes and fitted.cls is type(value):
+                break
+        else:
+            fitted = self._fitted(value, facts, sizes, subject)
+        if fitted is None:
+            return None
+        if not fitted.extra:
+            return fitted.sizes, fitted.extra
+        alike = self._alike(value, fitted.extra)
+        return None if alike is None else (fitted.sizes, alike)
+
+    def _fitted(self, value: Any, facts: Any, sizes: Sizes, subject: Subject) -> Fitted | None:
         if _kind(value, facts) not in self.seen or not self.lies_right(value, facts):
             return None
-        shape = facts.shape
-        found = sizes if known is sizes and fitted == shape else self.match_shape(shape, sizes, subject)
-        if found is not None:
-            # An array is no type, and is not kept.
-            self.last[0] = Fitted(found, shape, type(value), None if facts is value else facts)
-        return found
+        found = self.match_shape(facts.shape, sizes, subject)
+        if found is None:
+            return None
+        extra = _jax.manual_type_in(facts).varying & self.forbidden if self.forbidden else self.forbidden
+        fitted = Fitted(sizes, found, type(value), facts, extra)
+        if facts is not value:  # an array is no type, and is not kept
+            if len(self.last) >= _MOST_KINDS:
+                self.last.clear()
+            self.last[subject if found is not sizes else None] = fitted
+        return fitted
+
+    def _alike(self, value: Any, extra: frozenset[str]) -> frozenset[str] | None:
+        """The axes of these over which it is not known to be equal; None if it cannot be, or is not read."""
+        if self.read is None:
+            return None
+        known = recall(value)
+        if known is not None:
+            extra = extra - known.equal
+            if any(not extra.isdisjoint(part) for part in (*known.parts, known.left)):
+                return None
+        return extra if extra <= self.read else None
 
     def match_shape(self, shape: tuple[int, ...], sizes: Sizes, subject: Subject) -> Sizes | None:
         """The sizes with what a shape binds, if it fits."""
@@ -105,7 +147,7 @@ class Plain:
         if self.watched is None:
             return True
         kind = _jax.manual_type_in(facts)
-        if kind.reduced or not kind.varying.isdisjoint(self.forbidden):
+        if kind.reduced:
             return False
         return not (kind.unreduced or self.owed) or self.owed == (kind.unreduced & self.watched) | (
             self.owed & kind.varying
@@ -151,8 +193,9 @@ def _plain_of(hint: ArrayHint, region: Region) -> Plain | None:
         dims.append(PlainDim(name, exactly, axes, frozenset({axes}), whole, parts))
     watched = region.watched if region.typed and region.held else None
     forbidden = (watched or frozenset()) - layout.sharded - layout.varying - layout.unreduced
+    read = region.read if region.role == "value" else None
     is_entering = not region.held and region.role == "boundary"
-    return Plain(tuple(dims), watched, forbidden, layout.unreduced & (watched or frozenset()), is_entering)
+    return Plain(tuple(dims), watched, forbidden, layout.unreduced & (watched or frozenset()), read, is_entering)
 
 
 def _plain_size(dim: Dim | Rest) -> tuple[str | None, int | None]:

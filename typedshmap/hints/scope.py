@@ -17,14 +17,35 @@ from .. import _jax
 from ..errors.failures import Failure, Report
 from ..notation.layout import Layout, Rules, Unresolved, resolve
 from ..notation.match import View
-from ..notation.nodes import Dim, Spec
+from ..notation.nodes import Dim, Span, Spec
 from ..notation.sizes import NO_SIZES, Sizes, Subject
 from .array import ArrayHint
-from .axes import NOTHING, Aliases, Naming, current_depth, current_naming
+from .axes import NOTHING, Aliases, Naming, current_context, current_depth, current_naming
 
 T = TypeVar("T")
+Names = frozenset[str]
 Axes = tuple[tuple[str, int], ...]
 """Mesh axes with their sizes."""
+
+
+class Lying(NamedTuple):
+    """How a hint says that a shard of one rank lies, over the manual axes.
+
+    Attributes:
+      parts: per dim its mesh axes, major to minor.
+      spans: per dim where it stands in the hint's text.
+      sharded: all axes of the parts.
+      unreduced: mesh axes over which a sum is owed.
+      varying: those over which it may differ, with no more said.
+      spoken: those of which all this speaks.
+    """
+
+    parts: tuple[tuple[str, ...], ...]
+    spans: tuple[Span | None, ...]
+    sharded: Names
+    unreduced: Names
+    varying: Names
+    spoken: Names
 
 
 @dataclass(frozen=True)
@@ -77,6 +98,10 @@ class Region:
     def spec(self, hint: ArrayHint, rank: int) -> Any:
         """The PartitionSpec of full rank that a hint means here, over the axes that are crossed, if any are."""
         return self.known.spec(hint, rank)
+
+    def lying(self, hint: ArrayHint, rank: int) -> Lying | None:
+        """How a shard of that rank lies by a hint; None for one that names axes that there are not."""
+        return self.known.plan((hint, rank), lambda: _lying(hint.spec, self.layout(hint), rank, self))
 
     def view(self, arguments: Mapping[str, Any]) -> View:
         return View(self.sizes, dict(self.split), arguments)
@@ -143,6 +168,25 @@ class Known:
         return found
 
 
+def _lying(spec: Spec, layout: Layout | Unresolved, rank: int, region: Region) -> Lying | None:
+    if not isinstance(layout, Layout):
+        return None
+    held = frozenset(region.sizes)
+    parts: list[tuple[str, ...]] = []
+    spans: list[Span | None] = []
+    for dim, axes in zip(spec.dims, layout.parts, strict=True):
+        if isinstance(dim, Dim):
+            parts.append(tuple(axis for axis in axes if axis in held))
+            spans.append(dim.span)
+        else:
+            count = rank - len(layout.parts) + 1
+            parts += [()] * count
+            spans += [dim.span] * count
+    sharded = frozenset(axis for part in parts for axis in part)
+    spoken = region.watched | (layout.axes & held)
+    return Lying(tuple(parts), tuple(spans), sharded, layout.unreduced & held, layout.varying & held, spoken)
+
+
 def spec_of(spec: Spec, layout: Layout, rank: int, axes: frozenset[str] | None) -> Any:
     """A PartitionSpec of full rank, with only the given mesh axes if any are given."""
     parts: list[tuple[str, ...]] = []
@@ -188,6 +232,21 @@ class Stated(NamedTuple):
     is_assumed: bool = False
 
 
+class Here(NamedTuple):
+    """A region, and all that it was told by within a scope."""
+
+    mesh: object
+    context: object
+    own: Naming
+    is_stated: bool
+    region: Region
+
+    def is_of(self, mesh: object, context: object, own: Naming, is_stated: bool) -> bool:
+        """Whether it would be told again."""
+        is_same = self.mesh is mesh and self.context is context and self.own is own
+        return is_same and self.is_stated == is_stated
+
+
 @dataclass
 class Scope:
     """What is bound in one call.
@@ -202,6 +261,7 @@ class Scope:
       watched: those of them that the innermost typed region made manual.
       typed: whether JAX types values as varying in that region.
       reading: what reads the region's body as a whole, and takes what is stated of its values.
+      here: the region that was asked for last.
     """
 
     function: str
@@ -213,6 +273,7 @@ class Scope:
     watched: frozenset[str] = frozenset()
     typed: bool = False
     reading: Reading | None = None
+    here: Here | None = None
 
 
 _scope: ContextVar[Scope | None] = ContextVar("typedshmap_scope", default=None)
@@ -240,14 +301,19 @@ def current_region(own: Naming = NOTHING, is_stated: bool = True) -> Region:
       own: what the decorator that asks says of names.
       is_stated: whether what is found to fit is stated of the value, so that it may be found out later.
     """
-    mesh = _jax.context_mesh()
+    mesh, context, scope = _jax.context_mesh(), current_context(), _scope.get()
+    if scope is not None and scope.here is not None and scope.here.is_of(mesh, context, own, is_stated):
+        return scope.here.region
     held = _jax.manual_axes(mesh)
-    scope = _scope.get()
     watched, typed = _watched(scope, held)
     known = None if mesh.empty else mesh.shape_tuple
     reading = scope.reading if scope is not None and is_stated else None
     read = reading.axes & watched if reading is not None else frozenset[str]()
-    return _region_of_values(known, held, watched, typed, naming_here(own), _jax.explicit_axes(mesh), read)
+    region = _region_of_values(known, held, watched, typed, naming_here(own), _jax.explicit_axes(mesh), read)
+    # Of a region within the scope's own it is not the mesh alone that tells.
+    if scope is not None and scope.manual == frozenset(region.sizes):
+        scope.here = Here(mesh, context, own, is_stated, region)
+    return region
 
 
 @lru_cache(maxsize=256)

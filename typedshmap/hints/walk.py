@@ -123,10 +123,10 @@ class Walk:
 
     def _visit_array(self, hint: ArrayHint, value: Any, subject: Subject, leaf: str | None = None) -> None:
         plain = plain_of(hint, self.region)
-        sizes = plain.match(value, self.sizes, subject) if plain is not None else None
-        if sizes is not None:
-            self.sizes = sizes
-            self.leaves.append(Found(value, hint, subject))
+        matched = plain.match(value, self.sizes, subject) if plain is not None else None
+        if matched is not None:
+            self.sizes, alike = matched
+            self.leaves.append(Found(value, hint, subject, alike))
             return
         fit = check_leaf(value, hint, self.region, self.sizes, subject, self.arguments, leaf)
         alike = frozenset[str]()
@@ -137,7 +137,7 @@ class Walk:
             self.failures.append(Failure(fit.unbound, subject, hint.text, _jax.type_text(value)))
         else:
             self.sizes, alike = fit.sizes, fit.alike
-            if plain is not None and not alike:
+            if plain is not None:
                 plain.learn(value)
             if fit.unbound is not None:
                 self.waiting.append(Late(Leaf(hint), value, subject, leaf, len(self.leaves)))

@@ -7,18 +7,16 @@ mapped dim is any.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.interpreters import ad, batching, mlir
 
 from .. import _jax
 from ..errors.failures import HintText
-from ..hints.scope import Region, Stated, same
-from ..notation.layout import Layout
-from ..notation.nodes import Dim as SpecDim
-from ..notation.nodes import Span
+from ..hints.scope import Lying, Region, Stated, same
 from ..notation.sizes import NO_SIZES, Sizes, Subject
 from .facts import Names
 from .reader import CLAIM
@@ -40,20 +38,12 @@ class Claim:
     which are the same whatever is claimed, so that it would hold the claims of all calls.
 
     Attributes:
-      parts: per dim its mesh axes, major to minor; None for a dim of which nothing is said.
-      spans: per dim where it stands in the text.
-      unreduced: mesh axes over which a sum is owed.
-      varying: those over which it may differ, with no more said.
-      spoken: those of which all this speaks.
+      lying: how the value lies.
       stated: what was written, where, of what.
       origin: the body in which it was made.
     """
 
-    parts: tuple[tuple[str, ...] | None, ...]
-    spans: tuple[Span | None, ...]
-    unreduced: Names
-    varying: Names
-    spoken: Names
+    lying: Lying
     stated: Stated
     origin: Origin
 
@@ -93,10 +83,6 @@ class Claim:
         return self.stated.sizes
 
     @property
-    def sharded(self) -> Names:
-        return frozenset(axis for axes in self.parts if axes for axis in axes)
-
-    @property
     def key(self) -> tuple[str, str, str, Names]:
         """What is the same when the program is traced once more."""
         return (self.function, str(self.subject), str(self.text), self.alike)
@@ -104,24 +90,8 @@ class Claim:
 
 def claim_of(stated: Stated, rank: int, origin: Origin) -> Claim | None:
     """What a hint claims of a value of that rank; None for one that names axes that there are not."""
-    hint, region = stated.hint, stated.region
-    layout = region.layout(hint)
-    if not isinstance(layout, Layout):
-        return None
-    held = frozenset(region.sizes)
-    parts: list[tuple[str, ...] | None] = []
-    spans: list[Span | None] = []
-    for dim, axes in zip(hint.spec.dims, layout.parts, strict=True):
-        if isinstance(dim, SpecDim):
-            parts.append(tuple(axis for axis in axes if axis in held))
-            spans.append(dim.span)
-        else:
-            count = rank - len(layout.parts) + 1
-            parts += [()] * count
-            spans += [dim.span] * count
-    spoken = region.watched | (layout.axes & held)
-    unreduced, varying = layout.unreduced & held, layout.varying & held
-    return Claim(tuple(parts), tuple(spans), unreduced, varying, spoken, stated, origin)
+    lying = stated.region.lying(stated.hint, rank)
+    return None if lying is None else Claim(lying, stated, origin)
 
 
 def made_anew(claim: Claim, origin: Origin) -> Claim | None:
@@ -140,7 +110,21 @@ def made_anew(claim: Claim, origin: Origin) -> Claim | None:
     stated = stated._replace(region=same(replace(region, **changes)))
     if stated.function == claim.origin.function:
         stated = stated._replace(function=origin.function, sizes=NO_SIZES)
-    return claim_of(stated, len(claim.parts), origin)
+    return claim_of(stated, len(claim.lying.parts), origin)
+
+
+class Noted(NamedTuple):
+    """A claim that is kept beside the program, as the equation that it would be there."""
+
+    params: Mapping[str, Any]
+    invars: tuple[Any]
+    source_info: Any
+
+
+def noted(var: Any, claim: Claim) -> Noted:
+    """A claim of a variable of a program, made here."""
+    own = tuple(range(len(claim.lying.parts)))
+    return Noted({"claim": claim, "own": own}, (var,), _jax.source_here())
 
 
 def state(x: Any, claim: Claim, is_kept: bool) -> Any:
@@ -155,7 +139,7 @@ def state(x: Any, claim: Claim, is_kept: bool) -> Any:
         goes through it; elsewhere it would be one value more to be saved for a gradient.
     """
     inner = _jax.innermost(x)
-    below, own = (inner.value, inner.dims) if inner.is_differentiated else (x, tuple(range(len(claim.parts))))
+    below, own = (inner.value, inner.dims) if inner.is_differentiated else (x, tuple(range(len(claim.lying.parts))))
     if not _jax.is_tracer(below):
         return x
     stated = _primitive().bind(below, claim=claim, own=own)

@@ -28,8 +28,14 @@ class Reader:
       findings: what was found of claims and of operations that make no sense, in the program's order.
     """
 
-    def __init__(self, sizes: Mapping[str, int], is_typed: bool, rules: Mapping[str, Rule]) -> None:
-        self.sizes, self.is_typed, self.rules = sizes, is_typed, rules
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        is_typed: bool,
+        rules: Mapping[str, Rule],
+        noted: Mapping[Any, Sequence[Any]] | None = None,
+    ) -> None:
+        self.sizes, self.is_typed, self.rules, self.noted = sizes, is_typed, rules, noted or {}
         self.axes: Names = frozenset(sizes)
         self.findings: list[Any] = []
         self._read: dict[tuple[int, tuple[Fact, ...]], tuple[list[Fact], list[Any]]] = {}
@@ -53,22 +59,38 @@ class Reader:
         for var in jaxpr.constvars:
             known[var] = equal(len(var.aval.shape))
         # Every equation comes by here: what can be asked once is not asked for each.
-        rule_of, literal, typed = self.rules.get, _jax.literal(), self._typed if self.is_typed else None
+        rules, literal, noted, is_typed = self.rules, _jax.literal(), self.noted, self.is_typed
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
             operands = [
-                equal(len(atom.aval.shape)) if isinstance(atom, literal) else known[atom] for atom in eqn.invars
+                equal(len(atom.aval.shape)) if atom.__class__ is literal else known[atom] for atom in eqn.invars
             ]
-            results = rule_of(name, anything)(self, eqn, operands)
+            results = rules.get(name, anything)(self, eqn, operands)
             for var, fact in zip(eqn.outvars, results, strict=True):
-                known[var] = typed(var.aval, fact) if typed and (fact.varying or fact.owed) else fact
-            if name == CLAIM and not isinstance(eqn.invars[0], literal):
+                known[var] = self._typed(var.aval, fact) if is_typed and (fact.varying or fact.owed) else fact
+                if var in noted:
+                    known[var] = self._claimed(var, known[var])
+            if name == CLAIM and eqn.invars[0].__class__ is not literal:
                 known[eqn.invars[0]] = results[0]
-        return [equal(len(atom.aval.shape)) if isinstance(atom, literal) else known[atom] for atom in jaxpr.outvars]
+        return [equal(len(atom.aval.shape)) if atom.__class__ is literal else known[atom] for atom in jaxpr.outvars]
+
+    def _claimed(self, var: Any, fact: Fact) -> Fact:
+        """What is known of a value after the claims that were noted of it."""
+        for claim in self.noted[var]:
+            (fact,) = self.rules[CLAIM](self, claim, [fact])
+        return fact
+
+    def results_of(self, eqn: Any, facts: list[Fact]) -> list[Fact]:
+        """What is known of the results of one equation."""
+        results = self.rules.get(eqn.primitive.name, anything)(self, eqn, facts)
+        if not self.is_typed:
+            return list(results)
+        return [self._typed(var.aval, fact) for var, fact in zip(eqn.outvars, results, strict=True)]
 
     def _typed(self, aval: Any, fact: Fact) -> Fact:
         """A fact with the sums that JAX's type says are owed, of which it knows all."""
-        owed = _jax.manual_type_in(aval).unreduced
+        kind = getattr(aval, "manual_axis_type", None)
+        owed = kind.unreduced if kind is not None else NONE
         if owed or fact.owed:
             owed = owed & self.axes
             return fact if owed == fact.owed else Fact((fact.varying | fact.owed) - owed, owed, fact.dims)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,10 +12,11 @@ from .. import _jax
 from ..errors import TypedShmapError, error_of
 from ..errors.failures import AtOdds, Failure, Varies
 from ..hints.memory import recall
-from ..hints.scope import Region, Stated, current_reading
+from ..hints.scope import Lying, Region, Stated, current_reading
 from ..notation.sizes import NO_SIZES, Subject
-from .claims import Claim, Origin, claim_of, made_anew, state
-from .facts import Fact, Names
+from .ahead import follows
+from .claims import Claim, Noted, Origin, claim_of, made_anew, noted, state
+from .facts import NONE, Fact, Names
 from .reader import CLAIM, Reader, Rule
 from .rules import RULES
 from .rules.calls import entering
@@ -40,6 +40,7 @@ class Reading:
         self.proven: set[tuple[Any, ...]] = set()
         self.is_done = False
         self.traces: frozenset[int] = frozenset()
+        self.noted: dict[Any, list[Noted]] = {}
         self.within: list[Reading] = []
 
     def begin(self, function: str, region: Region) -> None:
@@ -51,27 +52,41 @@ class Reading:
         if self.is_done:
             return
         self.stated, self.waiting, self.within = [], [], []
+        self.noted = {}
         self.origin = Origin(function, region)
+        self.ahead = Reader(self.sizes, region.typed, {**RULES, CLAIM: _rule(self)})
         around = current_reading()
+        self.is_within = isinstance(around, Reading)
         if isinstance(around, Reading):
             around.within.append(self)
 
     def state(self, value: Any, stated: Stated) -> Any:
         """The value, of which that is stated now, unless it is known already."""
-        made = claim_of(stated, len(_jax.facts(value).shape), self.origin)
-        if made is None or not _jax.is_tracer(value):
+        if not _jax.is_tracer(value):
+            return value
+        lying = stated.region.lying(stated.hint, len(_jax.facts(value).shape))
+        if lying is None:
             return value
         if self.is_done:
-            self._require_proven(made)
+            self._require_proven(Claim(lying, stated, self.origin))
             return value
-        if _is_known(value, made):
-            if stated.subject.kind != "checked" or not _is_all_stated():
-                return value
-            made = replace(made, stated=stated._replace(alike=frozenset()))
+        is_told = stated.subject.kind == "checked" and _is_all_stated()
+        is_known = _is_known(value, stated, lying)
+        if is_known and not is_told:
+            return value
+        made = Claim(lying, stated._replace(alike=NONE) if is_known else stated, self.origin)
+        var = _jax.variable_of(value, self.traces)
+        # A tool wants to be told of each check.
+        if var is None and not is_told and follows(value, made, self.ahead):
+            return value
         self.stated.append(made)
         if made.alike:
             self.waiting.append(made)
-        return state(value, made, _jax.running_traces()[0] in self.traces)
+        # Tools read the program; and one that was traced before is read without what was noted beside it.
+        if var is None or self.is_within or _is_all_stated():
+            return state(value, made, _jax.running_traces()[0] in self.traces)
+        self.noted.setdefault(var, []).append(noted(var, made))
+        return value
 
     @property
     def unproven(self) -> list[str]:
@@ -81,6 +96,12 @@ class Reading:
             f"{made.subject.phrase} of {made.function} is equal over {over}, as {made.text} says"
             for made, over in zip(self.waiting, axes, strict=True)
         ]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The mesh axes over which the body is read, with their sizes."""
+        region = self.origin.region
+        return {axis: size for axis, size in region.held if axis in region.watched}
 
     @property
     def origins(self) -> set[Origin]:
@@ -106,14 +127,14 @@ def _is_all_stated() -> bool:
     return found
 
 
-def _is_known(value: Any, made: Claim) -> bool:
+def _is_known(value: Any, stated: Stated, lying: Lying) -> bool:
     """Whether the same was stated of a value before, or an operation made it so."""
     known = recall(value)
-    if known is None or made.is_assumed or not made.alike <= known.equal or not made.spoken <= known.spoken:
+    if known is None or stated.is_assumed or not stated.alike <= known.equal or not lying.spoken <= known.spoken:
         return False
-    if (known.parts, known.unreduced) != (made.parts, made.unreduced):
+    if (known.parts, known.unreduced) != (lying.parts, lying.unreduced):
         return False
-    return known.varying - known.equal == made.varying - known.equal
+    return known.varying - known.equal == lying.varying - known.equal
 
 
 def _unproven(made: Claim, place: str = "") -> TypedShmapError:
@@ -139,9 +160,8 @@ def read(reading: Reading, traced: _jax.TracedRegion | None, results: Sequence[S
     """
     if traced is None:
         return True
-    params, region = traced.eqn.params, reading.origin.region
-    axes = {axis: size for axis, size in region.held if axis in region.watched}
-    reader = Reader(axes, bool(params["check_vma"]), {**RULES, CLAIM: _rule(reading)})
+    params, axes = traced.eqn.params, reading.sizes
+    reader = Reader(axes, bool(params["check_vma"]), {**RULES, CLAIM: _rule(reading)}, reading.noted)
     body, names = params["jaxpr"], frozenset(axes)
     pairs = zip(params["in_specs"], body.invars, strict=True)
     out = reader.read(body, [entering(spec, len(var.aval.shape), names) for spec, var in pairs])

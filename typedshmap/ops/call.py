@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import Any, TypeVar
 
 from .. import _jax
@@ -41,7 +41,7 @@ class Place:
         return tuple(map(str, self.dim.factors))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Laid:
     """One side of a pattern over the mesh: only manual axes are left.
 
@@ -58,11 +58,11 @@ class Laid:
     reduced: frozenset[str]
     varying: frozenset[str]
 
-    @property
+    @cached_property
     def parts(self) -> tuple[tuple[str, ...], ...]:
         return tuple(place.axes for place in self.places)
 
-    @property
+    @cached_property
     def sharded(self) -> frozenset[str]:
         return frozenset(axis for axes in self.parts for axis in axes)
 
@@ -253,9 +253,22 @@ def _without_dots(dim: PatternDim, count: int) -> PatternDim:
     return PatternDim(tuple(factors), dim.axes, True, dim.span)
 
 
-@lru_cache(maxsize=4096)
+# By identity: patterns that are equal may be written in different ways.
+_sides: dict[int, tuple[Pattern, tuple[tuple[Side, ArrayHint], ...]]] = {}
+_MOST_PATTERNS = 4096
+
+
 def sides_of(pattern: Pattern) -> tuple[tuple[Side, ArrayHint], ...]:
     """The sides of a pattern, the result last, each with what it says as a hint."""
+    known = _sides.get(id(pattern))
+    if known is None or known[0] is not pattern:
+        if len(_sides) >= _MOST_PATTERNS:
+            _sides.clear()
+        known = _sides[id(pattern)] = (pattern, _hints_of(pattern))
+    return known[1]
+
+
+def _hints_of(pattern: Pattern) -> tuple[tuple[Side, ArrayHint], ...]:
     sides = pattern.operands if pattern.result is None else (*pattern.operands, pattern.result)
     text = HintText('"', pattern.source, '"')
     return tuple(
@@ -292,15 +305,16 @@ def begin(verb: str, pattern: Any, operands: int, has_result: bool = True, allow
         raise syntax_fault(call_here(verb, Pattern((), None, pattern)), fault) from None
     refuse_other_sides(call, operands, has_result)
     if not allows_underscore:
-        _refuse_underscore(call)
+        call.plan(("underscore",), lambda: _refuse_underscore(call))
     return call
 
 
-def _refuse_underscore(call: Call) -> None:
+def _refuse_underscore(call: Call) -> bool:
     for side, _ in sides_of(call.pattern):
         for factor in side.factors:
             if factor.name == "_":
                 raise call.fault("the pattern has '_'; a name neither starts nor ends with an underscore", factor.span)
+    return True
 
 
 def syntax_fault(call: Call, fault: SyntaxFault) -> TypedShmapError:

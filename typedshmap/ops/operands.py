@@ -84,14 +84,15 @@ def _check(call: Call, index: int, value: Any, subject: Subject) -> frozenset[st
         _check_rank(call, index, value, subject, hint)
         return frozenset()
     plain = plain_of(hint, call.region)
-    if plain is not None and plain.match(value, NO_SIZES, subject) is not None:
-        return frozenset()
+    matched = plain.match(value, NO_SIZES, subject) if plain is not None else None
+    if matched is not None:
+        return matched[1]
     if call.region.held:
         refuse_unknown(call, value, subject)
     fit = check_leaf(value, hint, call.region, NO_SIZES, subject, {})
     if isinstance(fit, Failure):
         raise call.error(fit)
-    if plain is not None and not fit.alike:
+    if plain is not None:
         plain.learn(value)
     return fit.alike
 

@@ -8,6 +8,7 @@ from ..reader import Rule
 from . import calls, collectives, pointwise, products, shapes
 
 RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(pointwise.ALIKE, pointwise.alike),
     **dict.fromkeys(pointwise.UNARY, pointwise.unary),
     **dict.fromkeys(pointwise.NARY, pointwise.nary),
     **shapes.RULES,

@@ -15,15 +15,14 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
-UNARY = words(
+ALIKE = words(
     "abs acos acosh asin asinh atan atanh bessel_i0e bessel_i1e cbrt ceil clz conj cos cosh digamma erf "
     "erf_inv erfc exp exp2 expm1 floor imag integer_pow is_finite lgamma log log1p log2 logistic name not "
     "one_minus_square population_count real reduce_precision round rsqrt sign sin sinh sqrt square "
-    "stop_gradient tan tanh copy copy_p convert_element_type neg bitcast_convert_type pvary preduced "
-    "reduced_vary_cast reduced_vary_cast_p reciprocal reshard "
-    "cumsum cumprod cummax cummin cumlogsumexp polynomial optimization_barrier "
-    "device_put sharding_constraint layout_constraint"
+    "stop_gradient tan tanh copy copy_p convert_element_type neg pvary preduced "
+    "reduced_vary_cast reduced_vary_cast_p reciprocal cumsum cumprod cummax cummin cumlogsumexp polynomial"
 )
+UNARY = words("bitcast_convert_type reshard optimization_barrier device_put sharding_constraint layout_constraint")
 NARY = words(
     "add add_any and atan2 clamp complex div eq eq_to ge gt igamma igamma_grad_a igammac le le_to lt "
     "lt_to max min mul ne nextafter or polygamma pow regularized_incomplete_beta rem select_n shift_left "
@@ -59,6 +58,14 @@ def _of_addends(name: str, at: int, varying: Names, facts: Sequence[Fact]) -> tu
     return varying, NONE
 
 
+def alike(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """One result of one operand, or of its first, of the same shape: it lies as that."""
+    if facts[0].owed and not reader.is_typed:
+        varying, owed = owed_after(eqn.primitive.name, facts[:1])
+        return [Fact(varying, owed, facts[0].dims)]
+    return facts if len(facts) == 1 else facts[:1]
+
+
 def unary(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """One result per operand, of the same shape."""
     if facts and facts[0].owed and not reader.is_typed:
@@ -77,11 +84,15 @@ def _loosened(fact: Fact, var: Any) -> Fact:
 
 def nary(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """Operands of one shape, or scalars; a dim of size 1 goes with any other."""
-    shape = eqn.outvars[0].aval.shape
-    told = [fact for fact in facts if fact is not _SCALAR]
-    first = told[0] if told else _SCALAR
-    if not first.owed and len(first.dims) == len(shape) and told.count(first) == len(told):
-        return [first] * len(eqn.outvars)
+    shape, told = eqn.outvars[0].aval.shape, _SCALAR
+    for fact in facts:
+        if fact is not told and fact is not _SCALAR and fact != told:
+            if told is not _SCALAR:
+                break
+            told = fact
+    else:
+        if not told.owed and len(told.dims) == len(shape):
+            return [told] * len(eqn.outvars)
     varying, owed = owed_after(eqn.primitive.name, facts)
     shapes = [atom.aval.shape for atom in eqn.invars]
     if any(len(each) == len(shape) and each != shape for each in shapes):

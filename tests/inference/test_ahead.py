@@ -1,0 +1,119 @@
+"""What stands in a program of what is claimed: nothing in the body itself, in a loop what does not follow anyway."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh
+
+from typedshmap import Array, Float, ShardingError, check, typed, typed_shard_map
+from typedshmap._jax import all_equations
+from typedshmap.inference.ahead import _MOST_EQUATIONS
+from typedshmap.inference.reader import CLAIM
+
+X = Float[Array, "[b/dp] d"]
+Function = Callable[..., Any]
+numbers = np.arange(32, dtype=np.float32).reshape(8, 4) / 32
+
+
+@typed
+def gated(y: X, gain: Float[Array, "d"]) -> X:
+    return jax.nn.silu(y) * gain
+
+
+def long(y: Any) -> Any:
+    for _ in range(_MOST_EQUATIONS + 1):
+        y = y + 1
+    return y
+
+
+FOLLOWS: dict[str, Function] = {
+    "cast": lambda y: y.astype(jnp.float16),
+    "scaled": lambda y: y * 2 + 1,
+    "of two": lambda y: y + jnp.tanh(y),
+    "softmax": jax.nn.softmax,
+    "chosen": lambda y: jnp.where(y > 0, y, 0),
+    "normed": lambda y: y * lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True)),
+    "turned twice": lambda y: (y.T * 3).T,
+    "put together": lambda y: jnp.concatenate([y[:, 2:], y[:, :2]], axis=1),
+}
+DOES_NOT: dict[str, Function] = {
+    "sorted": lambda y: jnp.sort(y, axis=0),
+    "looked up": lambda y: y[jnp.arange(2)],
+    "of a loop": lambda y: lax.fori_loop(0, 2, lambda _, z: z * 2, y),
+    "long": long,
+}
+
+
+def claims(f: Function, *args: Any) -> int:
+    """How many claims stand in the traced program."""
+    program = jax.make_jaxpr(lambda *args: f(*args))(*args)
+    return sum(eqn.primitive.name == CLAIM for eqn in all_equations(program))
+
+
+def over(mesh: Mesh, body: Function, **options: Any) -> Function:
+    return typed_shard_map(body, mesh=mesh, in_types=(X,), out_types=X, **options)
+
+
+def scanned(turn: Function) -> Function:
+    """A body that checks what it carries, and then what is made of that."""
+
+    def body(x: Any) -> Any:
+        return lax.scan(lambda y, _: (turn(check(y, "[b/dp] d")), None), x, None, length=2)[0]
+
+    return body
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("made", FOLLOWS)
+def test_what_follows_in_a_loop_is_no_claim(mesh: Mesh, made: str, check_vma: bool):
+    def turn(y: Any) -> Any:
+        return check(FOLLOWS[made](y), "[b/dp] d").astype(y.dtype)
+
+    assert claims(over(mesh, scanned(turn), check_vma=check_vma), numbers) == 1
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("made", DOES_NOT)
+def test_what_does_not_follow_stands_in_the_loop(mesh: Mesh, made: str, check_vma: bool):
+    def turn(y: Any) -> Any:
+        return check(DOES_NOT[made](y), "[b/dp] d")
+
+    assert claims(over(mesh, scanned(turn), check_vma=check_vma), numbers) == 2
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("made", FOLLOWS)
+def test_what_contradicts_what_follows_is_refused(mesh: Mesh, made: str, check_vma: bool):
+    def turn(y: Any) -> Any:
+        check(FOLLOWS[made](y).T, "[_/dp] _")
+        return y
+
+    with pytest.raises(ShardingError, match="is split over 'dp' in dim 1"):
+        jax.eval_shape(over(mesh, scanned(turn), check_vma=check_vma), numbers)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_no_claim_stands_in_a_body(mesh: Mesh, check_vma: bool):
+    def body(x: Any) -> Any:
+        y = gated(jnp.sort(x, axis=0), jnp.ones(4))
+        return check(jax.grad(lambda z: check(z[jnp.arange(2)], "[b/dp] d").sum())(y), "[b/dp] d")
+
+    assert claims(over(mesh, body, check_vma=check_vma), numbers) == 0
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("around", [lambda f: f, jax.checkpoint, lambda f: jax.grad(lambda x: f(x).sum())])
+def test_what_stands_beside_a_body_is_judged_where_it_was_written(mesh: Mesh, around: Function, check_vma: bool):
+    def body(x: Any) -> Any:
+        y = jnp.tanh(x)
+        check(y.T, "[_/dp] _")
+        return y
+
+    with pytest.raises(ShardingError) as raised:
+        jax.eval_shape(lambda x: around(over(mesh, body, check_vma=check_vma))(x), numbers)
+    assert f"At: test_ahead.py:{body.__code__.co_firstlineno + 2} (" in str(raised.value)
