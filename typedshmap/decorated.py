@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -10,7 +12,7 @@ from . import _jax
 from .errors import StructureError
 from .errors.phrases import shown
 from .hints.axes import NOTHING, Naming
-from .hints.signatures import Hinted
+from .hints.signatures import Hinted, name_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ATTRIBUTE = "__typedshmap__"
@@ -33,6 +35,24 @@ class Decorated:
     mesh: _jax.AnyMesh | None = None
     naming: Naming = NOTHING
     axis_names: frozenset[str] = frozenset()
+
+
+def name_like(function: Callable[..., Any]) -> Callable[[F], F]:
+    """`functools.wraps`, also for partials and callable objects; kept from beartype's import hook.
+
+    Under ``beartype.claw`` every decorated function is checked again from outside, where its
+    arguments are global and already checked.
+    """
+
+    def name(wrapper: F) -> F:
+        updated = ("__dict__",) if inspect.isfunction(function) else ()
+        functools.update_wrapper(wrapper, function, updated=updated)
+        if not hasattr(function, "__name__"):
+            wrapper.__name__ = wrapper.__qualname__ = name_of(function)
+        wrapper.__no_type_check__ = True  # type: ignore[attr-defined]
+        return wrapper
+
+    return name
 
 
 def noted(wrapper: F, made_of: Decorated) -> F:

@@ -9,8 +9,6 @@ Invariant: under a transformation the program is that of a hand-written ``jax.sh
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
@@ -20,7 +18,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from . import _jax
 from .check import remember_leaves, state_leaves, stated_of
-from .decorated import Decorated, noted
+from .decorated import Decorated, name_like, noted
 from .errors import TypedShmapError, error_of
 from .errors.failures import Failure, NoArray, Varies
 from .hints.axes import Axes, AxisRules, Naming, Pairs, read_naming
@@ -40,14 +38,14 @@ from .hints.scope import (
     naming_here,
     same,
 )
-from .hints.signatures import Hinted, name_of
+from .hints.signatures import Hinted
 from .hints.walk import Found, Walk, unresolved
 from .inference.reading import Reading, read
 from .meshes import find_crossing, read_axis_names, read_mesh
 from .notation.layout import Layout
 from .notation.sizes import RETURN, Subject
 from .notes import add_note
-from .tracing import evaluate
+from .tracing import Program, program_of, read_later
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -149,28 +147,13 @@ class _Options:
 def _wrap(function: Callable[..., Any], options: _Options, hinted: Hinted) -> Callable[..., Any]:
     @name_like(function)
     def typed_call(*args: Any, **kwargs: Any) -> Any:
-        return _Call(hinted.read(args), options, args, kwargs).run()
+        call = _Call(hinted.read(args), options, args, kwargs)
+        program = call.program()
+        results = program.call(*call.dynamic)  # from this frame, as the module `tracing` says why
+        return call.finished(program, results)
 
     made_of = Decorated("typed_shard_map", hinted, options.mesh, options.naming, options.axis_names)
     return noted(typed_call, made_of)
-
-
-def name_like(function: Callable[..., Any]) -> Callable[[F], F]:
-    """`functools.wraps`, also for partials and callable objects; kept from beartype's import hook.
-
-    Under ``beartype.claw`` every decorated function is checked again from outside, where its
-    arguments are global and already checked.
-    """
-
-    def name(wrapper: F) -> F:
-        updated = ("__dict__",) if inspect.isfunction(function) else ()
-        functools.update_wrapper(wrapper, function, updated=updated)
-        if not hasattr(function, "__name__"):
-            wrapper.__name__ = wrapper.__qualname__ = name_of(function)
-        wrapper.__no_type_check__ = True  # type: ignore[attr-defined]
-        return wrapper
-
-    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +184,7 @@ class _Call:
         self.results: list[Stated | None] = []
         self.later: TypedShmapError | None = None
         self.out_specs: list[PartitionSpec] = []
+        self.dynamic = [leaf.value for leaf in self.walk.leaves if leaf.hint is not None]
 
     def _check_arguments(self) -> Walk:
         """Check every argument, find the mesh, and list the leaves."""
@@ -256,30 +240,30 @@ class _Call:
         )
         return same(region)
 
-    def run(self) -> Any:
-        """Map the body over the shards, and put the result together."""
+    def program(self) -> Program:
+        """What maps the body over the shards; the body itself where all axes are manual already."""
+        body = self._body()
         if not self.crossing.new:
-            return self._run_inline()
-        dynamic = [leaf for leaf in self.walk.leaves if leaf.hint is not None]
-
-        def body(*shards: Any) -> list[Any]:
-            return self._body(*shards)
-
-        body.__name__ = body.__qualname__ = self.typed.name  # what JAX's own messages call it
-        mapped = jax.shard_map(
+            return Program(body, False)
+        leaves = [leaf for leaf in self.walk.leaves if leaf.hint is not None]
+        self.mapped = jax.shard_map(
             body,
             mesh=self.crossing.mesh,
-            in_specs=tuple(self._spec(self.walk.region, leaf) for leaf in dynamic),
+            in_specs=tuple(self._spec(self.walk.region, leaf) for leaf in leaves),
             # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
             # when the result is, and JAX reads them after it has called the body.
             out_specs=self.out_specs,
             axis_names=self.manual,
             check_vma=self.options.check_vma,
         )
-        args = [leaf.value for leaf in dynamic]
         result = self.typed.result
-        results = evaluate(mapped, args, self._read, result is not None and holds_arrays(result))
-        return self.structure_of(results)
+        return program_of(self.mapped, self.dynamic, self._read, result is not None and holds_arrays(result))
+
+    def finished(self, program: Program, results: Sequence[Any]) -> Any:
+        """The result put together, its body read."""
+        if program.is_read_later:
+            read_later(self.mapped, self.dynamic, results, self._read)
+        return jax.tree_util.tree_unflatten(self.structure, results)
 
     def _read(self, traced: _jax.TracedRegion | None) -> bool:
         """Compare what the body states, and what its hints state of its results, with what it does."""
@@ -289,35 +273,48 @@ class _Call:
             raise self.later
         return is_all
 
-    def structure_of(self, leaves: Sequence[Any]) -> Any:
-        return jax.tree_util.tree_unflatten(self.structure, leaves)
-
-    def _run_inline(self) -> Any:
-        """All axes are manual already: the values are shards as they are."""
-        leaves = self._body(*(leaf.value for leaf in self.walk.leaves if leaf.hint is not None))
-        return self.structure_of(leaves)
-
     def _spec(self, region: Region, leaf: Found) -> PartitionSpec:
         assert leaf.hint is not None
         rank = len(getattr(leaf.value, "shape", ()))
         # All axes are manual already where none is crossed, and no spec is asked for.
         return region.spec(leaf.hint, rank) if self.manual else PartitionSpec()
 
-    def _body(self, *shards: Any) -> list[Any]:
+    def _body(self) -> Callable[..., list[Any]]:
         """What ``jax.shard_map`` maps: leaves in, leaves out."""
-        crossing, typed = self.crossing, self.typed
+        function = self.typed.function
+
+        def body(*shards: Any) -> list[Any]:
+            region, leaves = self._entered(shards)
+            args, kwargs = self._arguments(leaves)
+            scope = self._scope(region)
+            with entered(scope):
+                try:
+                    result = function(*args, **kwargs)
+                except TypedShmapError:
+                    raise
+                except Exception as error:
+                    add_note(error, scope, region, leaves, self.reading.unproven if self.reading else ())
+                    raise
+            return self._check_result(result, region, scope)
+
+        body.__name__ = body.__qualname__ = self.typed.name  # what JAX's own messages call it
+        return body
+
+    def _entered(self, shards: tuple[Any, ...]) -> tuple[Region, list[Found]]:
+        """The region of the body, and its leaves there, of which is known what the hints say."""
         watched = self.manual or self._mentioned()
-        region = self._region(crossing.held + crossing.new, watched=watched)
+        region = self._region(self.crossing.held + self.crossing.new, watched=watched)
         if self.reading is not None:
-            self.reading.begin(typed.name, region)
+            self.reading.begin(self.typed.name, region)
         leaves = self._shard_leaves(shards)
-        if self.crossing.new:
-            remember_leaves(leaves, region, typed.name)
-        else:
-            leaves = state_leaves(leaves, region, typed.name, self.walk.sizes)
-        args, kwargs = self._arguments(leaves)
-        scope = Scope(
-            typed.name,
+        if not self.crossing.new:
+            return region, state_leaves(leaves, region, self.typed.name, self.walk.sizes)
+        remember_leaves(leaves, region, self.typed.name)
+        return region, leaves
+
+    def _scope(self, region: Region) -> Scope:
+        return Scope(
+            self.typed.name,
             self.bound.arguments,
             self.walk.sizes,
             naming_around(self.options.naming),
@@ -326,15 +323,6 @@ class _Call:
             typed=self.is_typed,
             reading=self.reading or current_reading(),
         )
-        with entered(scope):
-            try:
-                result = typed.function(*args, **kwargs)
-            except TypedShmapError:
-                raise
-            except Exception as error:
-                add_note(error, scope, region, leaves, self.reading.unproven if self.reading else ())
-                raise
-        return self._check_result(result, region, scope)
 
     def _mentioned(self) -> frozenset[str]:
         """The axes to watch where all are manual already: those that the function's hints speak of.

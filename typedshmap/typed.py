@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 from . import _jax
 from .check import handed_on, region_of_failure
-from .decorated import Decorated, noted
+from .decorated import Decorated, name_like, noted
 from .errors import error_of
 from .errors.failures import Failure, Varies
 from .hints.axes import Axes, AxisRules, Naming, Pairs, read_naming
@@ -17,7 +17,6 @@ from .hints.scope import Region, Scope, current_reading, current_region, entered
 from .hints.signatures import Hinted
 from .hints.walk import Walk
 from .notation.sizes import RETURN, Sizes, Subject
-from .shard_map import name_like
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,37 +63,44 @@ def typed(f: Any = None, /, *, axes: Mapping[str, Axes] | None = None, rules: Pa
 def _wrap(function: Callable[..., Any], naming: Naming, hinted: Hinted) -> Callable[..., Any]:
     @name_like(function)
     def typed_helper(*args: Any, **kwargs: Any) -> Any:
-        return _call(hinted.read(args), naming, args, kwargs)
+        call = _Call(hinted.read(args), naming, args, kwargs)
+        with entered(call.scope):
+            result = call.function(*call.args, **call.kwargs)  # from this frame, as the module `tracing` says why
+        return call.checked(result)
 
     return noted(typed_helper, Decorated("typed", hinted, None, naming))
 
 
-def _call(typed: Typed, naming: Naming, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    region = current_region(naming)
-    bound = typed.bind(args, kwargs)
-    sizes, changed = _check_arguments(typed, bound, region)
-    args, kwargs = bound.replaced(changed)
-    manual = frozenset(region.sizes)
-    scope = Scope(
-        typed.name,
-        bound.arguments,
-        sizes,
-        naming_around(naming),
-        manual=manual,
-        watched=region.watched,
-        typed=region.typed,
-        reading=current_reading(),
-    )
-    with entered(scope):
-        result = typed.function(*args, **kwargs)
-    if typed.result is None:
-        return result
-    walk = Walk(region, bound.arguments, scope.sizes)
-    walk.visit(typed.result, result, RETURN)
-    walk.settle()
-    walk.failures += _traps(walk)
-    _raise(typed, walk)
-    return handed_on(result, walk.leaves, region, typed.name, walk.sizes)
+class _Call:
+    """One call: its arguments checked, and what is to be checked of its result."""
+
+    def __init__(self, typed: Typed, naming: Naming, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.typed, self.function = typed, typed.function
+        self.region = region = current_region(naming)
+        bound = typed.bind(args, kwargs)
+        sizes, changed = _check_arguments(typed, bound, region)
+        self.args, self.kwargs = bound.replaced(changed)
+        self.scope = Scope(
+            typed.name,
+            bound.arguments,
+            sizes,
+            naming_around(naming),
+            manual=frozenset(region.sizes),
+            watched=region.watched,
+            typed=region.typed,
+            reading=current_reading(),
+        )
+
+    def checked(self, result: Any) -> Any:
+        """The result, which fits its hint."""
+        if self.typed.result is None:
+            return result
+        walk = Walk(self.region, self.scope.arguments, self.scope.sizes)
+        walk.visit(self.typed.result, result, RETURN)
+        walk.settle()
+        walk.failures += _traps(walk)
+        _raise(self.typed, walk)
+        return handed_on(result, walk.leaves, self.region, self.typed.name, walk.sizes)
 
 
 def _traps(walk: Walk) -> list[Failure]:

@@ -9,12 +9,11 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
-from ..decorated import Decorated, noted
+from ..decorated import Decorated, name_like, noted
 from ..hints.axes import Axes, AxisRules, Pairs, read_naming
 from ..hints.postponed import caller
 from ..hints.signatures import Hinted
 from ..meshes import read_mesh
-from ..shard_map import name_like
 from .call import Jitted
 from .options import read_options
 

@@ -70,7 +70,7 @@ class Jitted:
         """Call the function, compiled."""
         if _jax.is_jit_disabled():
             call = Call(self, args, kwargs)
-            return call.trace(call.values)
+            return call.within(call.traced())
         key = ready_key(args, kwargs, self.naming)
         ready = self._ready.get(key) if key is not None else None
         if ready is not None:
@@ -112,9 +112,18 @@ class Jitted:
         key = call.key()
         found = self._programs.get(key)
         if found is None:
-            found = call.build()
-            found = self._keep(self._programs, key, found)
+            found = self._keep(self._programs, key, self._build(call))
         return found
+
+    def _build(self, call: Call) -> Any:
+        """Make the program that fits a call; the trace that tells the result's shardings is used again by JAX."""
+        function, options = call.traced(), call.options_of_jit()
+        token = _running.set(lambda: call)
+        try:
+            jax.jit(function, **options).eval_shape(*call.values)  # from this frame, as the module `tracing` says why
+        finally:
+            _running.reset(token)
+        return jax.jit(function, out_shardings=call.outputs, **options)
 
     def _keep(self, kept: dict[Any, T], key: Any, value: T) -> T:
         """Keep a value, unless another thread was faster; the oldest one goes."""
@@ -263,34 +272,36 @@ class Call:
                     told = Told(f"is static, and {describe(leaf.value)} has no hash", "pass a value that can be hashed")
                     self._raise(self.sizes, [Failure(told, part.key.subject)])
 
-    def build(self) -> Any:
-        """Make the program that fits this call; the trace that tells the result's shardings is used again by JAX."""
-        keys = [part.key for part in self.parts if part.key.is_traced]
+    def _traced_keys(self) -> list[Key]:
+        return [part.key for part in self.parts if part.key.is_traced]
+
+    def traced(self) -> Callable[..., Any]:
+        """What ``jax.jit`` traces."""
+        return _traced(_plain_name(self.typed.function), self._traced_keys())
+
+    def options_of_jit(self) -> dict[str, Any]:
+        """The options of ``jax.jit`` but ``out_shardings``, which the trace tells."""
+        keys = self._traced_keys()
         donated = [
             at for at, key in enumerate(keys) if self._is_chosen(self.options.donated, key.parameter, key.subject)
         ]
         options: dict[str, Any] = {"donate_argnums": tuple(donated)} if donated else {}
-        options |= {"in_shardings": tuple(key.shardings(self.place) for key in keys), **self.options.others}
-        function = _traced(_plain_name(self.typed.function), keys)
-        self.within(jax.jit(function, **options).eval_shape)
-        return jax.jit(function, out_shardings=self.outputs, **options)
+        return options | {"in_shardings": tuple(key.shardings(self.place) for key in keys), **self.options.others}
 
     def within(self, program: Callable[..., Any]) -> Any:
         """Call a program; where it is traced, that is for this call."""
         return _run(program, self.values, lambda: self)
 
-    def trace(self, values: Iterable[Any]) -> Any:
-        """Call the function with what ``jax.jit`` traces, and check what it returns."""
+    def arguments(self, values: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any], Scope]:
+        """What the function is called with where ``jax.jit`` traces these values, and in which scope."""
         traced, keys = iter(values), [part.key for part in self.parts if part.key.is_replaced]
         args, kwargs = self.bound.replaced((key.parameter, key.subject, key.put_together(traced)) for key in keys)
         seen = self.typed.signature.bind(*args, **kwargs)
         seen.apply_defaults()
         scope = Scope(self.typed.name, seen.arguments, self.sizes, naming_around(self.naming))
-        with inside_of(self.place.mesh), entered(scope):
-            result = self.typed.function(*args, **kwargs)
-        return self._checked(result, scope)
+        return args, kwargs, scope
 
-    def _checked(self, result: Any, scope: Scope) -> Any:
+    def checked(self, result: Any, scope: Scope) -> Any:
         """Check what the function returned; note its shardings."""
         assert self.typed.result is not None
         walk = Walk(self.place.region, scope.arguments, scope.sizes)
@@ -330,7 +341,11 @@ def _traced(name: str, keys: Sequence[Key]) -> Callable[..., Any]:
     """What ``jax.jit`` traces, by the function's own names, which JAX's messages and profiles tell."""
 
     def traced(*values: Any) -> Any:
-        return _running.get()().trace(values)
+        call = _running.get()()
+        args, kwargs, scope = call.arguments(values)
+        with inside_of(call.place.mesh), entered(scope):
+            result = call.typed.function(*args, **kwargs)
+        return call.checked(result, scope)
 
     traced.__name__ = traced.__qualname__ = name
     names = [key.subject.name if not key.subject.path else f"arg{at}" for at, key in enumerate(keys)]
