@@ -53,8 +53,8 @@ def check(x: T, hint: Any) -> T:
       hint: any hint, or just its dims as a string.
 
     Returns:
-      ``x``, in a manual region an equal value, not the same object; an array with a ``+axis`` mark at
-      that type, unreduced over the axis.
+      ``x``, in a loop, a branch or a call within a manual region an equal value that may be another
+      object; an array with a ``+axis`` mark at that type, unreduced over the axis.
 
     Raises:
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for what does not fit. What
@@ -146,15 +146,14 @@ def state_leaves(
 ) -> list[Found]:
     """Shards of which the program now states what their hints say, which is remembered for patterns that read them."""
     reading = current_reading()
-    handed = leaves
-    for at, leaf in enumerate(leaves if reading is not None else ()):
-        stated = stated_of(leaf, region, function, sizes, is_assumed)
-        value = reading.state(leaf.value, stated) if reading is not None and stated is not None else leaf.value
-        if value is not leaf.value:
-            handed = handed if handed is not leaves else [*leaves]
-            handed[at] = leaf._replace(value=value)
-    remember_leaves(handed, region, function)
-    return handed
+    if reading is not None:
+        stated = [stated_of(leaf, region, function, sizes, is_assumed) for leaf in leaves]
+        values = [leaf.value if one is None else reading.state(leaf.value, one)
+                  for leaf, one in zip(leaves, stated, strict=True)]  # fmt: skip
+        if any(value is not leaf.value for value, leaf in zip(values, leaves, strict=True)):
+            leaves = [leaf._replace(value=value) for leaf, value in zip(leaves, values, strict=True)]
+    remember_leaves(leaves, region, function)
+    return leaves
 
 
 def stated_of(leaf: Found, region: Region, function: str, sizes: Sizes, is_assumed: bool = False) -> Stated | None:

@@ -23,7 +23,6 @@ from .array import ArrayHint
 from .axes import NOTHING, Aliases, Naming, current_context, current_depth, current_naming
 
 T = TypeVar("T")
-Names = frozenset[str]
 Axes = tuple[tuple[str, int], ...]
 """Mesh axes with their sizes."""
 
@@ -42,10 +41,10 @@ class Lying(NamedTuple):
 
     parts: tuple[tuple[str, ...], ...]
     spans: tuple[Span | None, ...]
-    sharded: Names
-    unreduced: Names
-    varying: Names
-    spoken: Names
+    sharded: frozenset[str]
+    unreduced: frozenset[str]
+    varying: frozenset[str]
+    spoken: frozenset[str]
 
 
 @dataclass(frozen=True)
