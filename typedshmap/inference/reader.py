@@ -35,7 +35,7 @@ class Reader:
         rules: Mapping[str, Rule],
         noted: Mapping[Any, Sequence[Any]] | None = None,
     ) -> None:
-        self.sizes, self.is_typed, self.rules, self.noted = sizes, is_typed, rules, noted or {}
+        self.sizes, self.is_typed, self.rules, self.noted = sizes, is_typed, _Rules(rules), noted or {}
         self.axes: Names = frozenset(sizes)
         self.findings: list[Any] = []
         self._read: dict[tuple[int, tuple[Fact, ...]], tuple[list[Fact], list[Any]]] = {}
@@ -61,18 +61,15 @@ class Reader:
         # Every equation comes by here: what can be asked once is not asked for each.
         rules, literal, noted, is_typed = self.rules, _jax.literal(), self.noted, self.is_typed
         for eqn in jaxpr.eqns:
-            name = eqn.primitive.name
-            operands = [
-                equal(len(atom.aval.shape)) if atom.__class__ is literal else known[atom] for atom in eqn.invars
-            ]
-            results = rules.get(name, anything)(self, eqn, operands)
+            operands = [_constant(atom) if atom.__class__ is literal else known[atom] for atom in eqn.invars]
+            results = rules[eqn.primitive.name](self, eqn, operands)
             for var, fact in zip(eqn.outvars, results, strict=True):
-                known[var] = self._typed(var.aval, fact) if is_typed and (fact.varying or fact.owed) else fact
-                if var in noted:
-                    known[var] = self._claimed(var, known[var])
-            if name == CLAIM and eqn.invars[0].__class__ is not literal:
+                if is_typed and (fact.owed or (fact.varying and _jax.manual_type_in(var.aval).unreduced)):
+                    fact = self._typed(var.aval, fact)
+                known[var] = self._claimed(var, fact) if var in noted else fact
+            if eqn.primitive.name == CLAIM and eqn.invars[0].__class__ is not literal:
                 known[eqn.invars[0]] = results[0]
-        return [equal(len(atom.aval.shape)) if atom.__class__ is literal else known[atom] for atom in jaxpr.outvars]
+        return [_constant(atom) if atom.__class__ is literal else known[atom] for atom in jaxpr.outvars]
 
     def _claimed(self, var: Any, fact: Fact) -> Fact:
         """What is known of a value after the claims that were noted of it."""
@@ -82,19 +79,15 @@ class Reader:
 
     def results_of(self, eqn: Any, facts: list[Fact]) -> list[Fact]:
         """What is known of the results of one equation."""
-        results = self.rules.get(eqn.primitive.name, anything)(self, eqn, facts)
+        results = self.rules[eqn.primitive.name](self, eqn, facts)
         if not self.is_typed:
             return list(results)
         return [self._typed(var.aval, fact) for var, fact in zip(eqn.outvars, results, strict=True)]
 
     def _typed(self, aval: Any, fact: Fact) -> Fact:
         """A fact with the sums that JAX's type says are owed, of which it knows all."""
-        kind = getattr(aval, "manual_axis_type", None)
-        owed = kind.unreduced if kind is not None else NONE
-        if owed or fact.owed:
-            owed = owed & self.axes
-            return fact if owed == fact.owed else Fact((fact.varying | fact.owed) - owed, owed, fact.dims)
-        return fact
+        owed = _jax.manual_type_in(aval).unreduced & self.axes
+        return fact if owed == fact.owed else Fact((fact.varying | fact.owed) - owed, owed, fact.dims)
 
     def quietly(self, program: Any, facts: Sequence[Fact]) -> list[Fact]:
         """Read a program whose findings do not count."""
@@ -102,6 +95,18 @@ class Reader:
         results = self.read(program, facts)
         self.findings = before
         return results
+
+
+class _Rules(dict[str, Rule]):
+    """A rule for every primitive."""
+
+    def __missing__(self, name: str) -> Rule:
+        return anything
+
+
+def _constant(literal: Any) -> Fact:
+    """What is known of a constant in the program's text, most often a scalar."""
+    return equal(len(literal.aval.shape))
 
 
 def anything(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:

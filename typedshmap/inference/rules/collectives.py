@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -13,8 +14,12 @@ from ..reader import Reader
 def _axes(eqn: Any, reader: Reader) -> tuple[str, ...]:
     """The mesh axes of a collective that this region made manual, in the order in which it names them."""
     names = eqn.params.get("axis_name", eqn.params.get("axes", ()))
-    names = names if isinstance(names, (tuple, list)) else (names,)
-    return tuple(name for name in names if isinstance(name, str) and name in reader.axes)
+    return _manual(tuple(names) if isinstance(names, (tuple, list)) else (names,), reader.axes)
+
+
+@lru_cache(maxsize=1024)
+def _manual(names: tuple[Any, ...], axes: Names) -> tuple[str, ...]:
+    return tuple(name for name in names if isinstance(name, str) and name in axes)
 
 
 def _is_grouped(eqn: Any) -> bool:
@@ -36,14 +41,18 @@ def _without(dim: Dim, axes: Names) -> Dim:
 
 def total(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """A sum, maximum or minimum over all shards, or one of them: equal on all of them."""
-    axes = frozenset(_axes(eqn, reader))
-    facts = [_over_dims(eqn.params.get("axes", ()), fact) for fact in facts]
-    if _is_grouped(eqn):
-        return [Fact(_mixed(fact, _axes(eqn, reader)), NONE, fact.dims) for fact in facts]
-    kept = [_after(eqn.primitive.name, fact) for fact in facts]
-    return [
-        Fact(fact.varying - axes, fact.owed - axes, tuple(_without(dim, axes) for dim in fact.dims)) for fact in kept
-    ]
+    axes, named, is_sum = _axes(eqn, reader), tuple(eqn.params.get("axes", ())), "sum" in eqn.primitive.name
+    return [_total(fact, axes, named, is_sum, _is_grouped(eqn)) for fact in facts]
+
+
+@lru_cache(maxsize=4096)
+def _total(fact: Fact, axes: tuple[str, ...], named: tuple[Any, ...], is_sum: bool, is_grouped: bool) -> Fact:
+    fact, over = _over_dims(named, fact), frozenset(axes)
+    if is_grouped:
+        return Fact(_mixed(fact, axes), NONE, fact.dims)
+    if not is_sum and fact.owed:  # a maximum over some axes makes that over the others nothing is owed any more
+        fact = Fact(fact.varying | fact.owed, NONE, fact.dims)
+    return Fact(fact.varying - over, fact.owed - over, tuple(_without(dim, over) for dim in fact.dims))
 
 
 def _over_dims(axes: Any, fact: Fact) -> Fact:
@@ -52,22 +61,21 @@ def _over_dims(axes: Any, fact: Fact) -> Fact:
     return fact.lying(dim for at, dim in enumerate(fact.dims) if at not in gone) if gone else fact
 
 
-def _after(name: str, fact: Fact) -> Fact:
-    """A fact of which a maximum over some axes makes that over the others nothing is owed any more."""
-    return fact if "sum" in name or not fact.owed else Fact(fact.varying | fact.owed, NONE, fact.dims)
-
-
 def gather(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """Shards put side by side: equal on all of them."""
-    fact, axes = facts[0], _axes(eqn, reader)
-    at = eqn.params["all_gather_dimension"]
+    at, is_tiled = eqn.params["all_gather_dimension"], eqn.params["tiled"]
+    return [_gather(facts[0], _axes(eqn, reader), at, is_tiled, _is_grouped(eqn))]
+
+
+@lru_cache(maxsize=4096)
+def _gather(fact: Fact, axes: tuple[str, ...], at: int, is_tiled: bool, is_grouped: bool) -> Fact:
     dims = [_without(dim, frozenset(axes)) for dim in fact.dims]
-    if eqn.params["tiled"]:
-        dims[at] = gathered(fact.dims[at], axes) if not _is_grouped(eqn) else UNKNOWN
+    if is_tiled:
+        dims[at] = gathered(fact.dims[at], axes) if not is_grouped else UNKNOWN
     else:
         dims.insert(at, WHOLE)
-    varying = _mixed(fact, axes) if _is_grouped(eqn) else (fact.varying | fact.owed) - frozenset(axes)
-    return [Fact(varying, NONE, tuple(dims))]
+    varying = _mixed(fact, axes) if is_grouped else (fact.varying | fact.owed) - frozenset(axes)
+    return Fact(varying, NONE, tuple(dims))
 
 
 def gathered(dim: Dim, axes: tuple[str, ...]) -> Dim:
@@ -84,18 +92,22 @@ def gathered(dim: Dim, axes: tuple[str, ...]) -> Dim:
 
 def scatter(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """A sum over all shards, of which each keeps a part."""
-    fact, axes = facts[0], _axes(eqn, reader)
-    at, summed = eqn.params["scatter_dimension"], frozenset(axes)
-    before = fact.dims[at]
+    at, is_tiled = eqn.params["scatter_dimension"], eqn.params["tiled"]
+    return [_scatter(facts[0], _axes(eqn, reader), at, is_tiled, _is_grouped(eqn))]
+
+
+@lru_cache(maxsize=4096)
+def _scatter(fact: Fact, axes: tuple[str, ...], at: int, is_tiled: bool, is_grouped: bool) -> Fact:
+    summed, before = frozenset(axes), fact.dims[at]
     dims = [_without(dim, summed) for dim in fact.dims]
-    is_plain = eqn.params["tiled"] and not _is_grouped(eqn) and before.axes is not None
-    if not eqn.params["tiled"]:
+    is_plain = is_tiled and not is_grouped and before.axes is not None
+    if not is_tiled:
         del dims[at]
     elif is_plain and summed.isdisjoint(before.axes or ()):
         dims[at] = before.over((*(before.axes or ()), *axes))
     else:
         dims[at] = UNKNOWN
-    return [Fact(fact.varying | fact.owed | summed, NONE, tuple(dims))]
+    return Fact(fact.varying | fact.owed | summed, NONE, tuple(dims))
 
 
 def exchange(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from ..facts import NONE, UNKNOWN, WHOLE, Dim, Fact, Names, are_at_odds, at_odds, equal, meet, met, settled, varying_of
@@ -93,34 +94,47 @@ def nary(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     else:
         if not told.owed and len(told.dims) == len(shape):
             return [told] * len(eqn.outvars)
-    varying, owed = owed_after(eqn.primitive.name, facts)
-    shapes = [atom.aval.shape for atom in eqn.invars]
+    shapes = tuple(atom.aval.shape for atom in eqn.invars)
+    found, odds = _combined(eqn.primitive.name, tuple(facts), shapes, shape)
+    for at, first, second in odds:
+        reader.findings.append(Odds(eqn, f"dim {at}", first, second))
+    return [found] * len(eqn.outvars)
+
+
+_Found = list[tuple[int, tuple[str, ...], tuple[str, ...]]]
+
+
+@lru_cache(maxsize=4096)
+def _combined(name: str, facts: tuple[Fact, ...], shapes: tuple[Any, ...], shape: Any) -> tuple[Fact, _Found]:
+    """What is known of the result, and the dims at which operands are split in ways that do not go together."""
+    odds: _Found = []
     if any(len(each) == len(shape) and each != shape for each in shapes):
-        dims = settled(tuple(_along(reader, eqn, at, size, shapes, facts) for at, size in enumerate(shape)))
+        dims = settled(tuple(_along(at, size, shapes, facts, odds) for at, size in enumerate(shape)))
     else:
-        dims = _together(reader, eqn, [fact.dims for fact, each in zip(facts, shapes, strict=True) if each == shape])
-    return [Fact(varying, owed, dims)] * len(eqn.outvars)
+        lying = [fact.dims for fact, each in zip(facts, shapes, strict=True) if each == shape]
+        dims = _together(lying or [(WHOLE,) * len(shape)], shape, odds)
+    return Fact(*owed_after(name, facts), dims), odds
 
 
-def _together(reader: Reader, eqn: Any, lying: list[tuple[Dim, ...]]) -> tuple[Dim, ...]:
+def _together(lying: list[tuple[Dim, ...]], shape: Any, odds: _Found) -> tuple[Dim, ...]:
     """How operands of one shape lie, as all of them."""
-    shape = eqn.outvars[0].aval.shape
-    dims = lying[0] if lying else (WHOLE,) * len(shape)
+    dims = lying[0]
     for other in lying[1:]:
         for at in at_odds(dims, other):
             if shape[at] > 1:
-                reader.findings.append(Odds(eqn, f"dim {at}", dims[at].axes or (), other[at].axes or ()))
+                odds.append((at, dims[at].axes or (), other[at].axes or ()))
         dims = met(dims, other)
     return dims
 
 
-def _along(reader: Reader, eqn: Any, at: int, size: int, shapes: list[Any], facts: list[Fact]) -> Dim:
-    rank, dim = len(eqn.outvars[0].aval.shape), WHOLE
-    for index, fact in enumerate(facts):
-        if len(shapes[index]) != rank or shapes[index][at] != size:
+def _along(at: int, size: int, shapes: tuple[Any, ...], facts: tuple[Fact, ...], odds: _Found) -> Dim:
+    """How one dim lies, of operands of which some have a single place there."""
+    rank, dim = max(map(len, shapes)), WHOLE
+    for fact, each in zip(facts, shapes, strict=True):
+        if len(each) != rank or each[at] != size:
             continue
         other = fact.dims[at]
         if size > 1 and are_at_odds(dim, other):
-            reader.findings.append(Odds(eqn, f"dim {at}", dim.axes or (), other.axes or ()))
+            odds.append((at, dim.axes or (), other.axes or ()))
         dim = meet(dim, other)
     return dim

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from ..facts import UNKNOWN, Dim, Fact, are_at_odds, meet, settled
+from ..facts import UNKNOWN, Fact, are_at_odds, meet, settled
 from ..reader import Reader
 from .odds import Odds
 from .pointwise import owed_after
@@ -13,22 +13,19 @@ from .pointwise import owed_after
 
 def dot_general(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """Batch dims, then what is left of the first operand, then what is left of the second."""
-    numbers, left, right = eqn.params["dimension_numbers"], facts[0].dims, facts[1].dims
-    dims, odds = _contracted(numbers, left, right)
+    left, right = facts
+    product, odds = _product(eqn.params["dimension_numbers"], left, right)
     for kind, a, b in odds:
         if eqn.invars[0].aval.shape[a] > 1:
             where = f"{kind} dim {a} of the first operand and dim {b} of the second"
-            reader.findings.append(Odds(eqn, where, left[a].axes or (), right[b].axes or ()))
-    varying, owed = owed_after("dot_general", facts)
-    return [Fact(varying, owed, dims)]
+            reader.findings.append(Odds(eqn, where, left.dims[a].axes or (), right.dims[b].axes or ()))
+    return [product]
 
 
 @lru_cache(maxsize=4096)
-def _contracted(
-    numbers: Any, left: tuple[Dim, ...], right: tuple[Dim, ...]
-) -> tuple[tuple[Dim, ...], list[tuple[str, int, int]]]:
-    """The dims of a product, and those of its operands that do not go together."""
-    contracted, batched = numbers
+def _product(numbers: Any, one: Fact, other: Fact) -> tuple[Fact, list[tuple[str, int, int]]]:
+    """What is known of a product, and the dims of its operands that do not go together."""
+    (contracted, batched), left, right = numbers, one.dims, other.dims
     pairs = [
         (kind, *pair)
         for kind, both in (("contracted", contracted), ("batch", batched))
@@ -39,7 +36,8 @@ def _contracted(
     for side, lying in enumerate((left, right)):
         used = {*contracted[side], *batched[side]}
         dims += [dim for at, dim in enumerate(lying) if at not in used]
-    return settled(tuple(dims)), odds
+    varying, owed = owed_after("dot_general", [one, other])
+    return Fact(varying, owed, settled(tuple(dims))), odds
 
 
 def convolution(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:

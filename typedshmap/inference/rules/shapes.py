@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -11,13 +11,21 @@ from ..facts import UNKNOWN, WHOLE, Dim, Fact, meet, settled, varying_of
 from ..reader import Reader
 from .pointwise import owed_after
 
+Lying = tuple[Dim, ...]
 
-def _moved(reader: Reader, eqn: Any, facts: list[Fact], dims: Sequence[Dim]) -> list[Fact]:
-    """One result that lies so; its shards differ as the operands do."""
+
+def _moved(eqn: Any, facts: list[Fact], how: Callable[..., Sequence[Dim]], *what: Any) -> list[Fact]:
+    """One result, whose dims are made of the first operand's; its shards differ as the operands do."""
     if len(facts) == 1 and not facts[0].owed:
-        return [Fact(facts[0].varying, facts[0].owed, tuple(dims))]
+        return [_lying(facts[0], how, *what)]
     varying, owed = owed_after(eqn.primitive.name, facts)
-    return [Fact(varying, owed, settled(tuple(dims)))]
+    return [Fact(varying, owed, settled(tuple(how(facts[0].dims, *what))))]
+
+
+@lru_cache(maxsize=4096)
+def _lying(fact: Fact, how: Callable[..., Sequence[Dim]], *what: Any) -> Fact:
+    """The same over the mesh, with its dims made anew."""
+    return fact.lying(how(fact.dims, *what))
 
 
 def _cut(dim: Dim) -> Dim:
@@ -28,11 +36,10 @@ def _cut(dim: Dim) -> Dim:
 def broadcast_in_dim(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """New dims are whole; one that grows from size 1 is the same all along."""
     shape, sizes = eqn.params["shape"], eqn.invars[0].aval.shape
-    return _moved(reader, eqn, facts[:1], _broadcast(facts[0].dims, sizes, shape, eqn.params["broadcast_dimensions"]))
+    return _moved(eqn, facts[:1], _broadcast, sizes, shape, eqn.params["broadcast_dimensions"])
 
 
-@lru_cache(maxsize=4096)
-def _broadcast(dims: tuple[Dim, ...], before: Any, after: Any, places: Any) -> tuple[Dim, ...]:
+def _broadcast(dims: Lying, before: Any, after: Any, places: Any) -> Lying:
     found = [WHOLE] * len(after)
     for at, to in enumerate(places):
         found[to] = dims[at] if before[at] == after[to] else WHOLE
@@ -41,26 +48,36 @@ def _broadcast(dims: tuple[Dim, ...], before: Any, after: Any, places: Any) -> t
 
 def transpose(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """The same dims in another order."""
-    return _moved(reader, eqn, facts, [facts[0].dims[at] for at in eqn.params["permutation"]])
+    return _moved(eqn, facts, _in_order, eqn.params["permutation"])
+
+
+def _in_order(dims: Lying, order: Any) -> Lying:
+    return tuple(dims[at] for at in order)
 
 
 def squeeze(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """Dims of size 1 that go."""
-    rank = len(facts[0].dims)
-    gone = {at % rank for at in eqn.params["dimensions"]}
-    return _moved(reader, eqn, facts, [dim for at, dim in enumerate(facts[0].dims) if at not in gone])
+    return _moved(eqn, facts, _without, eqn.params["dimensions"])
+
+
+def _without(dims: Lying, gone: Any) -> Lying:
+    places = {at % len(dims) for at in gone}
+    return tuple(dim for at, dim in enumerate(dims) if at not in places)
 
 
 def reshape(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """Groups of dims, each by itself."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     if eqn.params.get("dimensions") is not None:
-        return _moved(reader, eqn, facts[:1], [UNKNOWN] * len(after))
-    return _moved(reader, eqn, facts[:1], reshaped(facts[0].dims, before, after))
+        return _moved(eqn, facts[:1], _none_known, len(after))
+    return _moved(eqn, facts[:1], reshaped, before, after)
 
 
-@lru_cache(maxsize=4096)
-def reshaped(dims: tuple[Dim, ...], before: Sequence[int], after: Sequence[int]) -> tuple[Dim, ...]:
+def _none_known(dims: Lying, rank: int) -> Lying:
+    return (UNKNOWN,) * rank
+
+
+def reshaped(dims: Lying, before: Sequence[int], after: Sequence[int]) -> Lying:
     """The dims after a reshape: each group of dims that becomes another group, by itself.
 
     Where one dim becomes several its axes stay on the most major, loosely.
@@ -125,30 +142,32 @@ def _regrouped(dims: Sequence[Dim], before: Sequence[int], after: Sequence[int])
 
 def rev(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """A split dim that is turned is turned on each shard."""
-    turned = eqn.params["dimensions"]
-    return _moved(reader, eqn, facts, [_cut(dim) if at in turned else dim for at, dim in enumerate(facts[0].dims)])
+    return _moved(eqn, facts, _cut_at, *eqn.params["dimensions"])
+
+
+def _cut_at(dims: Lying, *places: int) -> Lying:
+    return tuple(_cut(dim) if at in places else dim for at, dim in enumerate(dims))
 
 
 def resized(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """Slices and pads: a dim that keeps its size is the same; of one that does not, a part is taken."""
-    before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
-    sizes = zip(facts[0].dims, before, after, strict=True)
-    return _moved(reader, eqn, facts, [dim if a == b else _cut(dim) for dim, a, b in sizes])
+    return _moved(eqn, facts, _cut_where_resized, eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape)
+
+
+def _cut_where_resized(dims: Lying, before: Any, after: Any) -> Lying:
+    return tuple(dim if a == b else _cut(dim) for dim, a, b in zip(dims, before, after, strict=True))
 
 
 def tile(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """Dims that are repeated."""
-    repeats = eqn.params["reps"]
-    return _moved(
-        reader, eqn, facts, [d if times == 1 else _cut(d) for d, times in zip(facts[0].dims, repeats, strict=True)]
-    )
+    return _moved(eqn, facts, _cut_at, *(at for at, times in enumerate(eqn.params["reps"]) if times != 1))
 
 
 def fourier(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """A Fourier transform of the last dims."""
-    first = len(facts[0].dims) - len(eqn.params["fft_lengths"])
-    dims = [dim if at < first else _cut(dim) for at, dim in enumerate(facts[0].dims)]
-    return [Fact(varying_of(facts), frozenset(), tuple(dims))]
+    rank = len(facts[0].dims)
+    dims = _cut_at(facts[0].dims, *range(rank - len(eqn.params["fft_lengths"]), rank))
+    return [Fact(varying_of(facts), frozenset(), dims)]
 
 
 def windowed(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
@@ -161,13 +180,12 @@ def windowed(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
 
 def dynamic_slice(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """As a slice, but where the start may differ a part of a whole dim may be any part."""
-    before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
-    is_same = not varying_of(facts[1:])
-    dims = [
-        dim if a == b else _cut(dim) if is_same else UNKNOWN
-        for dim, a, b in zip(facts[0].dims, before, after, strict=True)
-    ]
-    return _moved(reader, eqn, facts, dims)
+    how = _unknown_where_resized if varying_of(facts[1:]) else _cut_where_resized
+    return _moved(eqn, facts, how, eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape)
+
+
+def _unknown_where_resized(dims: Lying, before: Any, after: Any) -> Lying:
+    return tuple(dim if a == b else UNKNOWN for dim, a, b in zip(dims, before, after, strict=True))
 
 
 def written_into(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
@@ -197,23 +215,19 @@ def stack(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
 
 def split(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """A split dim is cut on each shard."""
-    along = eqn.params["axis"]
-    dims = [_cut(dim) if at == along else dim for at, dim in enumerate(facts[0].dims)]
-    return _moved(reader, eqn, facts, dims) * len(eqn.outvars)
+    return _moved(eqn, facts, _cut_at, eqn.params["axis"]) * len(eqn.outvars)
 
 
 def unstack(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """A value per place along a dim."""
-    along = eqn.params["axis"] % len(facts[0].dims)
-    dims = [dim for at, dim in enumerate(facts[0].dims) if at != along]
-    return [Fact(varying_of(facts), frozenset(), tuple(dims))] * len(eqn.outvars)
+    dims = _without(facts[0].dims, (eqn.params["axis"],))
+    return [Fact(varying_of(facts), frozenset(), dims)] * len(eqn.outvars)
 
 
 def reduction(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """The dims that are left."""
-    gone, count = eqn.params["axes"], len(eqn.outvars)
-    dims = [dim for at, dim in enumerate(facts[0].dims) if at not in gone]
-    return _moved(reader, eqn, facts[:count] if count > 1 else facts, dims) * count
+    count = len(eqn.outvars)
+    return _moved(eqn, facts[:count], _without, eqn.params["axes"]) * count
 
 
 def sort(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
@@ -222,15 +236,13 @@ def sort(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     dims = facts[0].dims
     for fact in facts[1:]:
         dims = tuple(meet(a, b) for a, b in zip(dims, fact.dims, strict=True))
-    lying = settled(tuple(_cut(dim) if at == along else dim for at, dim in enumerate(dims)))
-    return [Fact(varying, frozenset(), lying)] * len(eqn.outvars)
+    return [Fact(varying, frozenset(), settled(_cut_at(dims, along)))] * len(eqn.outvars)
 
 
 def top_k(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     """Of a split dim, the largest on each shard."""
     along = eqn.params.get("axis", len(facts[0].dims) - 1) % len(facts[0].dims)
-    dims = [_cut(dim) if at == along else dim for at, dim in enumerate(facts[0].dims)]
-    return [Fact(varying_of(facts), frozenset(), tuple(dims))] * len(eqn.outvars)
+    return [Fact(varying_of(facts), frozenset(), _cut_at(facts[0].dims, along))] * len(eqn.outvars)
 
 
 def gather(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
