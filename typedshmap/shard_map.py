@@ -293,6 +293,9 @@ class _Call:
                 except TypedShmapError:
                     raise
                 except Exception as error:
+                    behind = self.reading.behind(error) if self.reading else None
+                    if behind is not None:
+                        raise behind from error
                     add_note(error, scope, region, leaves, self.reading.unproven if self.reading else ())
                     raise
             return self._check_result(result, region, scope)

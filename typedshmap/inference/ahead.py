@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from .. import _jax
+from ..errors.failures import Varies
 from ..hints.memory import Remembered, recall
 from .claims import Claim
 from .facts import Dim, Fact, Names, equal
@@ -37,6 +38,17 @@ def follows(value: Any, made: Claim, reader: Reader) -> bool:
     return contradiction(made, fact, _jax.facts(value).shape, reader) is None
 
 
+def refuted(value: Any, made: Claim, reader: Reader) -> tuple[Varies, Fact] | None:
+    """What a claim of equality is known to come to: over which axes the value varies, and what is known of it.
+
+    It may be equal for all that, if one of those that it was computed of is: so this is no error by itself.
+    """
+    fact = _Following(reader).fact_of(value)
+    reader.findings.clear()
+    what = contradiction(made, fact, _jax.facts(value).shape, reader) if fact is not None else None
+    return (what, fact) if fact is not None and isinstance(what, Varies) else None
+
+
 class _Following:
     """The way back from one value."""
 
@@ -56,7 +68,7 @@ class _Following:
         known = recall(value)
         if known is not None:
             return _fact(known, self.reader.axes)
-        if _jax.is_constant(value):
+        if _jax.is_constant(value) or self._is_typed_equal(value):
             return equal(len(_jax.facts(value).shape))
         eqn = _jax.equation_of(value)
         if eqn is None or self.left == 0 or eqn.primitive.name in _NOT_FOLLOWED:
@@ -69,6 +81,13 @@ class _Following:
                 return None
             facts.append(fact)
         return self.reader.results_of(eqn, facts)[_jax.place_among_results(value, eqn)]
+
+    def _is_typed_equal(self, value: Any) -> bool:
+        """Whether JAX's type says that all shards hold the same, of which no dim can be split."""
+        if not self.reader.is_typed:
+            return False
+        kind = _jax.manual_type(value)
+        return self.reader.axes.isdisjoint(kind.varying) and self.reader.axes.isdisjoint(kind.unreduced)
 
 
 @lru_cache(maxsize=1024)

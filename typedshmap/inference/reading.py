@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -14,7 +15,7 @@ from ..errors.failures import AtOdds, Failure, Varies
 from ..hints.memory import recall
 from ..hints.scope import Lying, Region, Stated, current_reading
 from ..notation.sizes import NO_SIZES, Subject
-from .ahead import follows
+from .ahead import follows, refuted
 from .claims import Claim, Noted, Origin, claim_of, made_anew, noted, state
 from .facts import NONE, Fact, Names
 from .reader import CLAIM, Reader, Rule
@@ -41,6 +42,7 @@ class Reading:
         self.is_done = False
         self.traces: frozenset[int] = frozenset()
         self.noted: dict[Any, list[Noted]] = {}
+        self.doubted: _Doubted | None = None
         self.within: list[Reading] = []
 
     def begin(self, function: str, region: Region) -> None:
@@ -52,7 +54,7 @@ class Reading:
         if self.is_done:
             return
         self.stated, self.waiting, self.within = [], [], []
-        self.noted = {}
+        self.noted, self.doubted = {}, None
         self.origin = Origin(function, region)
         self.ahead = Reader(self.sizes, region.typed, {**RULES, CLAIM: _rule(self)})
         around = current_reading()
@@ -82,6 +84,8 @@ class Reading:
         self.stated.append(made)
         if made.alike:
             self.waiting.append(made)
+            if var is None:
+                self._doubt(value, made)
         # Tools read the program; and one that was traced before is read without what was noted beside it.
         if var is None or self.is_within or _is_all_stated():
             return state(value, made, _jax.running_traces()[0] in self.traces)
@@ -97,6 +101,24 @@ class Reading:
             for made, over in zip(self.waiting, axes, strict=True)
         ]
 
+    def _doubt(self, value: Any, made: Claim) -> None:
+        """Note a claim of equality in a loop or a call that what is known by now speaks against."""
+        found = refuted(value, made, self.ahead)
+        if found is not None:
+            self.doubted = _Doubted(made, *found, _jax.facts(value), _jax.equation_of(value))
+
+    def behind(self, error: Exception) -> TypedShmapError | None:
+        """The error that is behind JAX's: a loop's carry whose type is another after a turn, since a sum was forgotten.
+
+        JAX finds that before the body is read; what it advises makes the carry vary and hides the cause.
+        """
+        doubted = self.doubted
+        if doubted is None or not isinstance(error, TypeError):
+            return None
+        if not all(re.search(rf"\b{re.escape(axis)}\b", str(error)) for axis in doubted.what.axes):
+            return None
+        return _error(doubted.claim, doubted.what, doubted.fact, doubted.aval, doubted.eqn, self.ahead)
+
     @property
     def sizes(self) -> dict[str, int]:
         """The mesh axes over which the body is read, with their sizes."""
@@ -111,6 +133,16 @@ class Reading:
     def _require_proven(self, made: Claim) -> None:
         if made.alike and made.key not in self.proven:
             raise _unproven(made)
+
+
+class _Doubted(NamedTuple):
+    """A claim of equality of a value that is known to be computed of what varies, the type and equation of that."""
+
+    claim: Claim
+    what: Varies
+    fact: Fact
+    aval: Any
+    eqn: Any
 
 
 # Among JAX's own contexts, so that what was traced with all claims is never used where they add to a program.

@@ -1,0 +1,106 @@
+"""A sum forgotten in a loop: JAX refuses the carry before the body is read, and ours tells why."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh
+
+from typedshmap import Array, Float, Float32, VaryingError, typed, typed_shard_map
+
+Stream = Float32[Array, "[batch/dp] model"]
+Up, Down = Float32[Array, "model [ff/tp]"], Float32[Array, "[ff/tp] model"]
+Ups, Downs = Float32[Array, "layers model [ff/tp]"], Float32[Array, "layers [ff/tp] model"]
+x, ups, downs = np.ones((8, 4), np.float32), np.ones((3, 4, 16), np.float32), np.ones((3, 16, 4), np.float32)
+
+
+@typed
+def mlp(x: Stream, up: Up, down: Down) -> Stream:
+    return jax.nn.relu(x @ up) @ down
+
+
+@typed
+def block(x: Stream, up: Up, down: Down) -> Stream:
+    return x + mlp(x, up, down)
+
+
+def scanned(x: Any, ups: Any, downs: Any) -> Any:
+    return lax.scan(lambda x, w: (block(x, *w), None), x, (ups, downs))[0]
+
+
+def rematerialised(x: Any, ups: Any, downs: Any) -> Any:
+    return lax.scan(jax.checkpoint(lambda x, w: (block(x, *w), None)), x, (ups, downs))[0]
+
+
+def repeated(x: Any, ups: Any, downs: Any) -> Any:
+    return lax.fori_loop(0, 2, lambda _, x: block(x, ups[0], downs[0]), x)
+
+
+def until(x: Any, ups: Any, downs: Any) -> Any:
+    return lax.while_loop(lambda x: jnp.all(x < 9), lambda x: block(x, ups[0], downs[0]), x)
+
+
+def differentiated(x: Any, ups: Any, downs: Any) -> Any:
+    return jax.grad(lambda x: scanned(x, ups, downs).sum())(x)
+
+
+LOOPS: list[Callable[..., Any]] = [scanned, rematerialised, repeated, until, differentiated]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_helper_that_forgot_the_sum_is_named(mesh: Mesh, loop: Callable[..., Any]):
+    @typed_shard_map(mesh=mesh)
+    def f(x: Stream, ups: Ups, downs: Downs) -> Stream:
+        return loop(x, ups, downs)
+
+    with pytest.raises(VaryingError) as raised:
+        jax.eval_shape(f, x, ups, downs)
+    line = mlp.__wrapped__.__code__.co_firstlineno + 2
+    assert str(raised.value) == (
+        "mlp: return value varies over 'tp', which its annotation does not mention\n"
+        "\n"
+        '    return: Float32[Array, "[batch/dp] model"]\n'
+        "    got f32[2,4]{V:(dp,tp)} per shard\n"
+        "\n"
+        "Mesh: dp=4, tp=2\n"
+        f"At: test_behind.py:{line} (mlp)\n"
+        "Hint: sum it over 'tp' (psum), write '+tp' if the sum is still owed, or '~tp' if the shards may differ"
+    )
+    assert isinstance(raised.value.__cause__, TypeError)
+    assert "carry" in str(raised.value.__cause__)
+
+
+def test_another_refusal_of_jax_stays_as_it_is(mesh: Mesh):
+    @typed_shard_map(mesh=mesh)
+    def f(x: Stream, up: Up, down: Down) -> Stream:
+        def turn(x: Any, _: None) -> Any:
+            mlp(x, up, down)
+            return x.astype(jnp.float16), None
+
+        return lax.scan(turn, x, None, length=2)[0]
+
+    with pytest.raises(TypeError, match="carry"):
+        jax.eval_shape(f, x, ups[0], downs[0])
+
+
+def test_a_doubt_that_the_reading_dispels_is_no_error(mesh: Mesh):
+    """Shards that are equal may be called parts; what is computed of them is equal, though typed as varying."""
+
+    @typed
+    def product(x: Stream, up: Up, down: Down) -> Float[Array, "[batch/dp] model"]:
+        return lax.pcast(x, "tp", to="varying") @ up @ down
+
+    @typed_shard_map(mesh=mesh)
+    def f(x: Stream) -> Stream:
+        ones = lax.pcast(jnp.ones((4, 8)), "tp", to="varying")
+
+        def turn(total: Any, up: Any) -> Any:
+            return total + lax.pmax(product(x, up, up.T), "tp"), None
+
+        return lax.scan(turn, x, jnp.stack([ones, ones]))[0]
+
+    assert f(x).shape == (8, 4)
