@@ -426,3 +426,15 @@ def test_an_integer_argument_takes_no_part_in_a_gradient(mesh: Mesh) -> None:
     expected = np.zeros_like(table)
     np.add.at(expected, ids, ct)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_table_without_rows_gives_zeros(check_vma: bool, mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh, check_vma=check_vma)
+    def rows(t: Float[Array, "[v/tp] m"], i: Int[Array, "[b/dp] s"]) -> Float[Array, "[b/dp] s m"]:
+        return take(t, i, "[v/tp] m, [b/dp] s -> [b/dp] s m")
+
+    table = np.zeros((0, 8), np.float32)
+    found, back = jax.vjp(lambda t: rows(t, ids), table)
+    np.testing.assert_array_equal(found, np.zeros((8, 4, 8), np.float32))
+    assert jax.block_until_ready(back(found))[0].shape == (0, 8)

@@ -33,7 +33,10 @@ def manual_type(x: Any) -> Any:
 
 def manual_type_in(facts: Any) -> Any:
     """The manual type in a value's type."""
-    return getattr(facts, "manual_axis_type", None) or _UNTYPED
+    try:  # every value that is read comes by here
+        return facts.manual_axis_type or _UNTYPED
+    except AttributeError:
+        return _UNTYPED
 
 
 def facts(x: Any) -> Any:

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding
 from .. import _jax
 from ..notation.patterns import Dots, Side
 from .call import Call, begin, sides_of
+from .dots import Dot, can_dot, dot, dot_of
 from .operands import (
     Operand,
     idle_over,
@@ -74,16 +75,19 @@ class Contraction:
 
     Attributes:
       letters: the contraction on one shard, as `jax.numpy.einsum` reads it.
+      dot: the same as one product of two arrays, where it is that.
       product: the result, and its sums over mesh axes.
     """
 
     letters: str
+    dot: Dot | None
     product: Product
 
 
 def _plan(call: Call, operands: list[Operand]) -> Contraction:
     _check_names(call)
-    return Contraction(_letters(call), plan_product(call, operands))
+    letters = _letters(call)
+    return Contraction(letters, dot_of(letters), plan_product(call, operands))
 
 
 def _check_names(call: Call) -> None:
@@ -115,6 +119,8 @@ def _contract(
         refuse_keys(call, operand)
     if call.region.typed:
         values = [_operand_of_product(call, operand) for operand in operands]
+    if plan.dot is not None and options.keys() <= {"precision"} and can_dot(plan.dot, values):
+        return dot(plan.dot, values, precision)
     return jnp.einsum(plan.letters, *values, **options)
 
 

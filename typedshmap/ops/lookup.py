@@ -134,10 +134,9 @@ def _run(call: Call, operands: list[Operand], plan: Lookup) -> Any:
     if call.region.typed:
         _refuse_unreduced(call, operands[0])
         table, ids = _alike(_jax.without_reduced(table), _jax.without_reduced(ids))
-    table, ids = table.transpose(plan.table), ids.transpose(plan.ids)
-    count = table.shape[plan.shared]
-    found = lookup(table, _local_ids(call, ids, count, plan.axes), plan.shared)
-    return found.transpose(plan.order)
+    table, ids = in_order(table, plan.table), in_order(ids, plan.ids)
+    here = _local_ids(call, ids, table.shape[plan.shared], plan.axes)
+    return in_order(lookup(table, here, plan.shared), plan.order)
 
 
 def _refuse_unreduced(call: Call, table: Operand) -> None:
@@ -155,31 +154,41 @@ def _alike(table: Any, ids: Any) -> tuple[Any, Any]:
 
 
 def _local_ids(call: Call, ids: Any, count: int, axes: tuple[str, ...]) -> Any:
-    """Places on this shard, ``count`` for an id that is not here."""
+    """Places on this shard; outside of it, below or above, for an id that is not here."""
     limit = count * prod(call.region.sizes[axis] for axis in axes)
     if ids.dtype.itemsize > 4:
-        ids = jnp.where((ids >= 0) & (ids < limit), ids, limit)
+        ids = jnp.where((ids >= 0) & (ids < limit), ids, -1)
     # What wraps around in 32 bits, a negative id minus the first one here or an unsigned one, is not below count.
     here = ids.astype(jnp.int32)
-    if axes:
-        here = here - shard_index(axes, call.region.sizes) * count
-    return jnp.where((here >= 0) & (here < count), here, count)
+    return here - shard_index(axes, call.region.sizes) * count if axes else here
 
 
 def shard_index(axes: tuple[str, ...], sizes: Mapping[str, int]) -> Any:
     """Which shard of a dim this is, its axes major to minor."""
-    index: Any = 0
-    for axis in axes:
+    first, *minor = axes
+    index: Any = jax.lax.axis_index(first)
+    for axis in minor:
         index = index * sizes[axis] + jax.lax.axis_index(axis)
     return index
 
 
 def lookup(table: Any, ids: Any, shared: int) -> Any:
-    """Rows of ``table`` along the dim after the shared ones; zeros for ids that are too large."""
-    batch, rest = table.shape[:shared], table.shape[shared + 1 :]
-    own = ids.shape[shared:]
-    if not shared:
-        return table.at[ids].get(mode="fill", fill_value=0)
-    flat = table.reshape(prod(batch), table.shape[shared], *rest)
-    rows = jax.vmap(lambda t, i: t.at[i].get(mode="fill", fill_value=0))(flat, ids.reshape(prod(batch), prod(own)))
-    return rows.reshape(*batch, *own, *rest)
+    """Rows of ``table`` along the dim after the shared ones; zeros for ids that are negative or too large."""
+    shape, rank = table.shape, ids.ndim
+    if shape[shared] == 0:
+        return jnp.zeros((*ids.shape, *shape[shared + 1 :]), table.dtype)
+    together = tuple(range(shared))
+    numbers = jax.lax.GatherDimensionNumbers(
+        offset_dims=tuple(range(rank, rank + len(shape) - shared - 1)),
+        collapsed_slice_dims=(shared,),
+        start_index_map=(shared,),
+        operand_batching_dims=together,
+        start_indices_batching_dims=together,
+    )
+    row = (*(1 for _ in together), 1, *shape[shared + 1 :])
+    return jax.lax.gather(table, jnp.expand_dims(ids, rank), numbers, row, mode="fill", fill_value=0)
+
+
+def in_order(x: Any, order: tuple[int, ...]) -> Any:
+    """An array with its dims in an order."""
+    return x if order == tuple(range(len(order))) else jax.lax.transpose(x, order)

@@ -50,8 +50,8 @@ def logsumexp(x: T, pattern: str) -> T:
     value = _value(call, operand)
     top = _top(call, value, dims, axes)
     finite = jnp.where(jnp.isfinite(top), top, 0)
-    total = _total(call, jnp.exp(value - finite), dims, axes)
-    kept = (jnp.log(total) + finite).squeeze(dims).transpose(_order(operand, right, dims))
+    total = _total(call, jnp.exp(value - jnp.expand_dims(finite, dims)), dims, axes)
+    kept = (jnp.log(total) + finite).transpose(_order(operand, right, dims))
     return remember_result(call, kept, (operand,), right, idle_over([operand], right))
 
 
@@ -81,8 +81,9 @@ def softmax(x: T, pattern: str, dims: str) -> T:
     chosen = tuple(at for at, place in enumerate(places) if place.names[0] in names)
     axes = tuple(axis for at in chosen for axis in places[at].axes)
     value = _value(call, operand)
-    parts = jnp.exp(value - _top(call, value, chosen, axes))
-    return remember_result(call, parts / _total(call, parts, chosen, axes), (operand,), operand.laid)
+    parts = jnp.exp(value - _top(call, value, chosen, axes, keepdims=True))
+    shares = parts / _total(call, parts, chosen, axes, keepdims=True)
+    return remember_result(call, shares, (operand,), operand.laid)
 
 
 def _names_of(call: Call, dims: Any) -> list[str]:
@@ -145,14 +146,15 @@ def _value(call: Call, operand: Operand) -> Any:
     return _jax.without_reduced(value) if call.region.typed else value
 
 
-def _top(call: Call, value: Any, dims: tuple[int, ...], axes: tuple[str, ...]) -> Any:
+def _top(call: Call, value: Any, dims: tuple[int, ...], axes: tuple[str, ...], keepdims: bool = False) -> Any:
     """The largest over dims and mesh axes, which takes no part in the gradient."""
-    top = jnp.max(jax.lax.stop_gradient(value), axis=dims, keepdims=True, initial=-jnp.inf)
+    lowest = -jnp.inf if any(value.shape[at] == 0 for at in dims) else None
+    top = jnp.max(jax.lax.stop_gradient(value), axis=dims, keepdims=keepdims, initial=lowest)
     return _across(call, top, axes, jax.lax.pmax)
 
 
-def _total(call: Call, value: Any, dims: tuple[int, ...], axes: tuple[str, ...]) -> Any:
-    total = jnp.sum(value, axis=dims, keepdims=True)
+def _total(call: Call, value: Any, dims: tuple[int, ...], axes: tuple[str, ...], keepdims: bool = False) -> Any:
+    total = jnp.sum(value, axis=dims, keepdims=keepdims)
     return psum(total, axes, call.region.typed) if axes else total
 
 

@@ -1,0 +1,123 @@
+"""A product of two traced arrays is the operation that ``jax.numpy.einsum`` makes of it, and named as there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given as forall
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from typedshmap import einsum
+from typedshmap.ops.dots import dot_of
+
+SIZE = dict(zip("abcdef", range(2, 8), strict=True))
+
+
+def structs(letters: str, *dtypes: str) -> list[jax.ShapeDtypeStruct]:
+    sides = letters.partition("->")[0].split(",")
+    pairs = zip(sides, dtypes or ["float32"] * len(sides), strict=True)
+    return [jax.ShapeDtypeStruct([SIZE[name] for name in side], dtype) for side, dtype in pairs]
+
+
+def pattern(letters: str) -> str:
+    return " ".join(letters.replace(",", ", ").replace("->", " -> ")).replace(" ,", ",").replace("- >", "->")
+
+
+def program(f: Any, *args: Any) -> str:
+    """The program, as it is traced and as it is lowered."""
+    lowered = jax.jit(lambda *args: f(*args)).lower(*args)
+    return str(jax.make_jaxpr(lambda *args: f(*args))(*args)) + lowered.as_text()
+
+
+def in_order(letters: str) -> str:
+    """The same with its letters in alphabetical order: which are contracted first depends on that."""
+    seen = dict.fromkeys(name for name in letters if name.isalpha())
+    return letters.translate(str.maketrans("".join(seen), "abcdef"[: len(seen)]))
+
+
+def agree(letters: str, *dtypes: str, **options: Any) -> None:
+    args = structs(letters, *dtypes)
+    ours = program(lambda *args: einsum(*args, pattern(letters), **options), *args)
+    assert ours == program(lambda *args: jnp.einsum(in_order(letters), *args, **options), *args)
+
+
+ONE_PRODUCT = ["ab,bc->ac", "ab,bc->ca", "abc,cd->abd", "abc,cde->adbe", "abc,abd->acd", "abc,bad->cbad", "a,b->ab",
+               "a,b->ba", "ab,ab->ab", "ab,ba->", "ab,b->a", "abc,dbc->da", ",a->a"]  # fmt: skip
+OTHERS = ["ab,bc->a", "ab,bc->c", "aab,bc->ac", "abc->ca", "ab,bc,cd->ad", "ab->", "ab,cd->ad"]
+
+
+@pytest.mark.parametrize("letters", ONE_PRODUCT)
+def test_one_product_is_that_of_jax(letters: str):
+    assert dot_of(letters) is not None
+    agree(letters)
+
+
+@pytest.mark.parametrize("letters", OTHERS)
+def test_what_is_more_than_a_product_is_left_to_jax(letters: str):
+    assert dot_of(letters) is None
+    agree(letters)
+
+
+@st.composite
+def products(draw: st.DrawFn) -> str:
+    """Letters of two operands, of which those that stand in one stand in the result."""
+    names = st.lists(st.sampled_from("abcdef"), unique=True, max_size=4)
+    first, second = draw(names), draw(names)
+    apart = [name for name in (*first, *second) if (name in first) != (name in second)]
+    kept = draw(st.lists(st.sampled_from(sorted(set(first) & set(second)) or ["a"]), unique=True, max_size=2))
+    result = draw(st.permutations([*apart, *(name for name in kept if name in first and name in second)]))
+    return f"{''.join(first)},{''.join(second)}->{''.join(result)}"
+
+
+@settings(deadline=None)
+@forall(products())
+def test_every_product_is_that_of_jax(letters: str):
+    assert dot_of(letters) is not None
+    agree(letters)
+
+
+@pytest.mark.parametrize("dtypes", [("bfloat16", "bfloat16"), ("int8", "int8"), ("bool", "bool"), ("complex64",) * 2,
+                                    ("bfloat16", "float32"), ("int32", "float32")])  # fmt: skip
+def test_dtypes_are_promoted_as_by_jax(dtypes: tuple[str, str]):
+    agree("abc,cde->adbe", *dtypes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"precision": "highest"}, {"preferred_element_type": jnp.float32}, {"precision": jax.lax.Precision.HIGH}],
+)
+def test_options_are_those_of_jax(options: dict[str, Any]):
+    agree("abc,cde->adbe", "bfloat16", "bfloat16", **options)
+
+
+def test_a_dim_of_size_1_is_left_to_jax():
+    x, y = jax.ShapeDtypeStruct((2, 3), "float32"), jax.ShapeDtypeStruct((1, 3), "float32")
+    assert program(lambda x, y: einsum(x, y, "a b, a b -> a b"), x, y) == program(
+        lambda x, y: jnp.einsum("ab,ab->ab", x, y), x, y
+    )
+
+
+def test_a_number_promotes_weakly():
+    x = jax.ShapeDtypeStruct((), "bfloat16")
+    ours = program(lambda x: einsum(x, jnp.asarray(2.0), ", ->"), x)
+    assert ours == program(lambda x: jnp.einsum(",->", x, jnp.asarray(2.0)), x)
+
+
+def test_it_is_named_as_by_jax():
+    args = structs("abc,cde->adbe")
+    texts = [
+        jax.jit(lambda *args, f=f: f(*args)).lower(*args).as_text(debug_info=True)
+        for f in (lambda x, w: einsum(x, w, "a b c, c d e -> a d b e"), lambda x, w: jnp.einsum("abc,cde->adbe", x, w))
+    ]
+    assert all("abc,cde->adbe/dot_general" in text and "abc,cde->adbe/transpose" in text for text in texts)
+
+
+def test_arrays_that_are_not_traced_are_multiplied_at_once():
+    x, w = (np.random.default_rng(0).normal(size=struct.shape).astype("float32") for struct in structs("abc,cde->adbe"))
+    ours = einsum(jnp.asarray(x), jnp.asarray(w), "a b c, c d e -> a d b e")
+    np.testing.assert_allclose(ours, np.einsum("abc,cde->adbe", x, w), rtol=1e-5, atol=1e-5)
