@@ -20,6 +20,7 @@ from typedshmap.testing import assert_mesh_invariant
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TRANSFORMER = EXAMPLES / "transformer.py"
+RESUMING = EXAMPLES / "resuming.py"
 SECONDS = 300
 
 
@@ -105,7 +106,7 @@ def test_adamw_moves_as_its_paper_says() -> None:
 
 
 class Training:
-    """Runs of the transformer with checkpoints, every fourth step, up to step 16."""
+    """Runs of the transformer with checkpoints, by `resuming.py`, every fourth step, up to step 16."""
 
     def __init__(self, directory: Path, env: dict[str, str]) -> None:
         self.directory, self.env = directory, env
@@ -113,11 +114,11 @@ class Training:
     def words(self, *more: str) -> tuple[str, ...]:
         return ("--checkpoints", str(self.directory), "--steps", "16", "--every", "4", *more)
 
-    def finish(self, *more: str, program: Path = TRANSFORMER) -> tuple[int, str]:
+    def finish(self, *more: str, program: Path = RESUMING) -> tuple[int, str]:
         return run(program, *self.words(*more), env=self.env)
 
     def start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, str(TRANSFORMER), *self.words()]
+        command = [sys.executable, str(RESUMING), *self.words()]
         return subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, text=True)
 
     def losses(self, step: int = 16) -> list[float]:
@@ -187,14 +188,17 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
     assert training.losses() == uninterrupted.losses()
 
 
-def test_a_run_goes_on_on_another_mesh(uninterrupted: Training, tmp_path: Path) -> None:
+def test_a_run_goes_on_on_another_mesh(
+    uninterrupted: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     training = copied(uninterrupted, tmp_path / "copy", up_to=8)
     code, out = training.finish("--mesh", "fsdp=2,tp=2")
     assert code == 0, out
     assert out.splitlines()[0] == "from the checkpoint of step 8 to step 16"
     before, after = training.losses(), uninterrupted.losses()
     assert before[:8] == after[:8]
-    assert before[8:] == pytest.approx(after[8:], rel=loaded("transformer").SAME_LOSS)
+    assert before[8:] == pytest.approx(after[8:], rel=loaded("resuming").SAME_LOSS)
     assert before[8:] != after[8:]  # or the mesh was not another one
 
 
@@ -213,12 +217,18 @@ def test_a_damaged_checkpoint_is_named(uninterrupted: Training, tmp_path: Path) 
     assert out.splitlines()[-1] == f"Remove {training.directory / '12'} to go on from the one before it."
 
 
+def with_a_mistake(name: str, right: str, wrong: str, directory: Path) -> None:
+    """Write the transformer and the program that resumes it there, one of them with something in it replaced."""
+    for program in (TRANSFORMER, RESUMING):
+        shutil.copy(program, directory)
+    source = (EXAMPLES / f"{name}.py").read_text()
+    assert right in source
+    (directory / f"{name}.py").write_text(source.replace(right, wrong))
+
+
 def test_a_checkpoint_of_another_model_is_named(uninterrupted: Training, tmp_path: Path) -> None:
-    program = tmp_path / "transformer.py"
-    source = TRANSFORMER.read_text()
-    program.write_text(source.replace('"layers": 3', '"layers": 2'))
-    assert program.read_text() != source
-    code, out = uninterrupted.finish(program=program)
+    with_a_mistake("transformer", '"layers": 3', '"layers": 2', tmp_path)
+    code, out = uninterrupted.finish(program=tmp_path / "resuming.py")
     assert code == 1
     assert "checkpoint 16 is of another model: layers=3, here 2" in out
 
@@ -230,19 +240,44 @@ def without_orbax(directory: Path, environment: dict[str, str]) -> dict[str, str
     return environment | {"PYTHONPATH": path}
 
 
-def test_checkpoints_without_orbax_say_what_to_install(tmp_path: Path, environment: dict[str, str]) -> None:
-    code, out = run(TRANSFORMER, "--checkpoints", str(tmp_path), env=without_orbax(tmp_path, environment))
-    assert (code, out) == (1, "--checkpoints needs orbax: pip install 'typedshmap[checkpoint]'\n")
+@pytest.mark.parametrize("words", ["", "--checkpoints {}"])
+def test_checkpoints_without_orbax_say_what_to_install(words: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    code, out = run(RESUMING, *words.format(tmp_path).split(), env=without_orbax(tmp_path, environment))
+    assert (code, out) == (1, "checkpoints need orbax: pip install 'typedshmap[checkpoint]'\n")
 
 
 def test_the_transformer_trains_without_orbax(tmp_path: Path, environment: dict[str, str]) -> None:
     code, out = run(TRANSFORMER, env=without_orbax(tmp_path, environment))
     assert code == 0, out
-    assert "Without orbax no checkpoint was saved" in out and out.endswith("\nAll is as it should be.\n")
+    assert "the first step, compared with plain JAX in float32" in out and out.endswith("\nAll is as it should be.\n")
 
 
-def test_the_transformer_goes_on_on_another_mesh_by_itself(environment: dict[str, str]) -> None:
+def test_a_run_is_killed_and_resumed_by_itself(environment: dict[str, str]) -> None:
     pytest.importorskip("orbax.checkpoint", reason="checkpoints are orbax's")
-    code, out = run(TRANSFORMER, env=environment)
+    code, out = run(RESUMING, env=environment)
     assert code == 0, out
-    assert "resumed on another mesh, the losses are within " in out and out.endswith("\nAll is as it should be.\n")
+    assert "\nended with exit code -9\n" in out and out.endswith("\nAll is as it should be.\n")
+    # On the mesh of the killed run, and on another one.
+    assert out.count("from the start to step 40") == 2 and out.count("from the checkpoint of step ") == 2
+    assert "resumed on the same mesh, the losses are the same, bit for bit; on another mesh they are within " in out
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("transformer", 'scores / size("head") ** 0.5', 'scores / size("head")'),
+        ("transformer", "LARGEST_NORM / gradient_norm)", "1)"),
+        ("resuming", "sample(source, step)", "sample(source, step - (latest or 0))"),
+    ],
+    ids=["attention of another scale", "gradients that are not clipped", "data that begin anew"],
+)
+def test_a_mistake_ends_the_program_with_exit_code_1(
+    name: str, right: str, wrong: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    if name == "resuming":
+        pytest.importorskip("orbax.checkpoint", reason="checkpoints are orbax's")
+    with_a_mistake(name, right, wrong, tmp_path)
+    code, out = run(tmp_path / f"{name}.py", env=environment)
+    assert code == 1, out
+    assert out.splitlines()[-1] == "FAILED: see above", out
