@@ -46,7 +46,9 @@ The two sides take turns, and which comes first alternates; garbage is collected
 once before. Every turn gives one ratio of two times taken right after each other. Told is the median of these, with the
 interval in which it lies for 95 % of redrawn samples of the turns; `ours` and `other` are each side's median time. What
 Python does, tracing and lowering, is timed by the process's own time, which leaves out what other programs take of the
-machine; calls of compiled programs, and `assert_mesh_invariant`, by the clock on the wall.
+machine; calls of compiled programs, and `assert_mesh_invariant`, by the clock on the wall. Beside the times stand the
+calls that Python makes, counted. They are nearly the same in every run, so that they tell some percent where times
+scatter; how long a call takes they do not tell.
 
 A row named *noise* has the same on both sides: what it is off 1 is the machine's doing. A row of its group is **BAD**
 only where its whole interval, widened by that, is beyond the limit. A ratio that is over it with an interval that is

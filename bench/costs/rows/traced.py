@@ -4,10 +4,10 @@ from functools import cache
 
 import programs
 
-from ..benchmark import Benchmark, Result, benchmark, of_times, over
+from ..benchmark import Benchmark, Result, benchmark, of_counts, of_times, over
 from ..meshes import make_mesh
 from ..timing import Effort
-from ..tracing import lowered, traced
+from ..tracing import calls_lowered, calls_traced, lowered, traced
 
 GROUP = "tracing"
 LAYERS = 12
@@ -49,6 +49,12 @@ def forward_trace(effort: Effort) -> Result:
     return _trace(_forward(), effort)
 
 
+@benchmark(GROUP, f"forward pass of {LAYERS} layers, calls in a trace", over(1.1))
+def forward_calls(effort: Effort) -> Result:
+    """The calls that Python makes meanwhile: nearly the same in every run, though not each of the same time."""
+    return of_counts(*calls_traced(*_forward()))
+
+
 @benchmark(GROUP, f"forward pass of {LAYERS} layers, trace and lower", over(1.1))
 def forward_lower(effort: Effort) -> Result:
     """The same, with its lowering to StableHLO, which is JAX's alone."""
@@ -67,6 +73,12 @@ def step_lower(effort: Effort) -> Result:
     return _lower(_step(), effort)
 
 
+@benchmark(GROUP, f"gradient step of {LAYERS} layers, calls in trace and lowering", over(1.03))
+def step_calls(effort: Effort) -> Result:
+    """The same, in calls."""
+    return of_counts(*calls_lowered(*_step()))
+
+
 @benchmark(GROUP, "quickstart's step with its patterns, trace", over(1.1))
 def quickstart_trace(effort: Effort) -> Result:
     """`examples/quickstart.py`, whose every function has hints and every collective a pattern, and the same by hand."""
@@ -79,6 +91,18 @@ def quickstart_lower(effort: Effort) -> Result:
     return _lower(_quickstart(), effort)
 
 
+@benchmark(GROUP, "quickstart's step with its patterns, calls in a trace", over(1.1))
+def quickstart_trace_calls(effort: Effort) -> Result:
+    """Its trace in calls."""
+    return of_counts(*calls_traced(*_quickstart()))
+
+
+@benchmark(GROUP, "quickstart's step with its patterns, calls in trace and lowering", over(1.03))
+def quickstart_lower_calls(effort: Effort) -> Result:
+    """Both, in calls."""
+    return of_counts(*calls_lowered(*_quickstart()))
+
+
 @benchmark(GROUP, "small gradient around a region, trace", over(1.1))
 def gradient_trace(effort: Effort) -> Result:
     """`jax.grad` of a region: the body is differentiated as it is traced, and read as that left it."""
@@ -88,10 +112,14 @@ def gradient_trace(effort: Effort) -> Result:
 ROWS: tuple[Benchmark, ...] = (
     noise,
     forward_trace,
+    forward_calls,
     forward_lower,
     step_trace,
     step_lower,
+    step_calls,
     quickstart_trace,
+    quickstart_trace_calls,
     quickstart_lower,
+    quickstart_lower_calls,
     gradient_trace,
 )

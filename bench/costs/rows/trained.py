@@ -12,7 +12,7 @@ from collectives import collectives, sent
 from ..benchmark import Benchmark, Result, benchmark, bytes_text, of_counts, of_times, over
 from ..meshes import make_mesh
 from ..timing import WALL, Effort, Turns, exactly, seconds, take_turns
-from ..tracing import lowered, traced
+from ..tracing import calls_lowered, calls_traced, lowered, traced
 
 GROUP = "transformer"
 TOLERANCE = 1e-3  # a quarter of bfloat16's last place
@@ -48,6 +48,18 @@ def lower(effort: Effort) -> Result:
     """The same, with its lowering to StableHLO."""
     pair = steps()
     return of_times(lowered(pair.typed, pair.by_hand, pair.args, effort))
+
+
+@benchmark(GROUP, "transformer's step, calls in a trace", over(1.1))
+def trace_calls(effort: Effort) -> Result:
+    """The calls that Python makes while it is traced."""
+    return of_counts(*calls_traced(*steps()))
+
+
+@benchmark(GROUP, "transformer's step, calls in trace and lowering", over(1.03))
+def lower_calls(effort: Effort) -> Result:
+    """And until it is lowered."""
+    return of_counts(*calls_lowered(*steps()))
 
 
 @benchmark(GROUP, "transformer's step, run", over(1.05))
@@ -98,7 +110,9 @@ def difference(effort: Effort) -> Result:
 ROWS: tuple[Benchmark, ...] = (
     noise,
     trace,
+    trace_calls,
     lower,
+    lower_calls,
     step_time,
     unjitted,
     lowered_collectives,
