@@ -36,6 +36,14 @@ def _lower(pair: programs.Pair, effort: Effort) -> Result:
     return of_times(lowered(pair.typed, pair.by_hand, pair.args, effort))
 
 
+def _calls_traced(pair: programs.Pair) -> Result:
+    return of_counts(*calls_traced(pair.typed, pair.by_hand, pair.args))
+
+
+def _calls_lowered(pair: programs.Pair) -> Result:
+    return of_counts(*calls_lowered(pair.typed, pair.by_hand, pair.args))
+
+
 @benchmark(GROUP, "noise: a trace and lowering against itself", over(1.03), is_noise=True)
 def noise(effort: Effort) -> Result:
     """The quickstart's step by hand on both sides; what it is off 1 is the machine's doing."""
@@ -52,7 +60,7 @@ def forward_trace(effort: Effort) -> Result:
 @benchmark(GROUP, f"forward pass of {LAYERS} layers, calls in a trace", over(1.1))
 def forward_calls(effort: Effort) -> Result:
     """The calls that Python makes meanwhile: nearly the same in every run, though not each of the same time."""
-    return of_counts(*calls_traced(*_forward()))
+    return _calls_traced(_forward())
 
 
 @benchmark(GROUP, f"forward pass of {LAYERS} layers, trace and lower", over(1.1))
@@ -76,7 +84,7 @@ def step_lower(effort: Effort) -> Result:
 @benchmark(GROUP, f"gradient step of {LAYERS} layers, calls in trace and lowering", over(1.03))
 def step_calls(effort: Effort) -> Result:
     """The same, in calls."""
-    return of_counts(*calls_lowered(*_step()))
+    return _calls_lowered(_step())
 
 
 @benchmark(GROUP, "quickstart's step with its patterns, trace", over(1.1))
@@ -94,13 +102,13 @@ def quickstart_lower(effort: Effort) -> Result:
 @benchmark(GROUP, "quickstart's step with its patterns, calls in a trace", over(1.1))
 def quickstart_trace_calls(effort: Effort) -> Result:
     """Its trace in calls."""
-    return of_counts(*calls_traced(*_quickstart()))
+    return _calls_traced(_quickstart())
 
 
 @benchmark(GROUP, "quickstart's step with its patterns, calls in trace and lowering", over(1.03))
 def quickstart_lower_calls(effort: Effort) -> Result:
     """Both, in calls."""
-    return of_counts(*calls_lowered(*_quickstart()))
+    return _calls_lowered(_quickstart())
 
 
 @benchmark(GROUP, "small gradient around a region, trace", over(1.1))

@@ -53,13 +53,13 @@ def lower(effort: Effort) -> Result:
 @benchmark(GROUP, "transformer's step, calls in a trace", over(1.1))
 def trace_calls(effort: Effort) -> Result:
     """The calls that Python makes while it is traced."""
-    return of_counts(*calls_traced(*steps()))
+    return of_counts(*calls_traced(steps().typed, steps().by_hand, steps().args))
 
 
 @benchmark(GROUP, "transformer's step, calls in trace and lowering", over(1.03))
 def lower_calls(effort: Effort) -> Result:
     """And until it is lowered."""
-    return of_counts(*calls_lowered(*steps()))
+    return of_counts(*calls_lowered(steps().typed, steps().by_hand, steps().args))
 
 
 @benchmark(GROUP, "transformer's step, run", over(1.05))
