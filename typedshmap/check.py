@@ -13,7 +13,7 @@ from .hints.array import ArrayHint
 from .hints.inspection import inspect
 from .hints.leaf import Fit, check_leaf
 from .hints.lying import region_of
-from .hints.memory import Declared, remember
+from .hints.memory import remember
 from .hints.nodes import Either, Leaf, Node, array_hints, holds_arrays, parts
 from .hints.postponed import caller, place_of
 from .hints.scope import Region, Stated, current_reading, current_region, current_scope
@@ -125,15 +125,26 @@ def handed_on(
     """A value at the types of its hints: what is marked ``+axis`` becomes unreduced, and it is stated how all lies."""
     if not region.held:
         return value
+    return with_leaves(value, leaves, handed_leaves(leaves, region, function, sizes, is_assumed))
+
+
+def handed_leaves(
+    leaves: list[Found], region: Region, function: str, sizes: Sizes, is_assumed: bool = False
+) -> list[Found]:
+    """The leaves of values at the types of their hints; the same list if they are that already."""
     # Most hints bear no mark, and are not asked what they mean here.
-    marked = [leaf for leaf in leaves if leaf.hint is not None and leaf.hint.spec.marks]
-    handed = [_unreduced(leaf, region) for leaf in leaves] if marked and region.typed else leaves
-    handed = state_leaves(handed, region, function, sizes, is_assumed)
-    if handed is leaves or all(new.value is old.value for new, old in zip(handed, leaves, strict=True)):
+    if region.typed and any(leaf.hint is not None and leaf.hint.spec.marks for leaf in leaves):
+        leaves = [_unreduced(leaf, region) for leaf in leaves]
+    return state_leaves(leaves, region, function, sizes, is_assumed)
+
+
+def with_leaves(value: Any, before: list[Found], after: list[Found]) -> Any:
+    """A value whose leaves are others now; the same object if none is."""
+    if after is before or all(new.value is old.value for new, old in zip(after, before, strict=True)):
         return value
-    if len(leaves) == 1 and leaves[0].value is value:
-        return handed[0].value
-    return _jax.like(value, (leaf.value for leaf in handed))
+    if len(before) == 1 and before[0].value is value:
+        return after[0].value
+    return _jax.like(value, (leaf.value for leaf in after))
 
 
 def _unreduced(leaf: Found, region: Region) -> Found:
@@ -145,29 +156,33 @@ def state_leaves(
     leaves: list[Found], region: Region, function: str, sizes: Sizes, is_assumed: bool = False
 ) -> list[Found]:
     """Shards of which the program now states what their hints say, which is remembered for patterns that read them."""
-    reading = current_reading()
-    if reading is not None:
-        stated = [stated_of(leaf, region, function, sizes, is_assumed) for leaf in leaves]
-        values = [leaf.value if one is None else reading.state(leaf.value, one)
-                  for leaf, one in zip(leaves, stated, strict=True)]  # fmt: skip
-        if any(value is not leaf.value for value, leaf in zip(values, leaves, strict=True)):
-            leaves = [leaf._replace(value=value) for leaf, value in zip(leaves, values, strict=True)]
-    remember_leaves(leaves, region, function)
-    return leaves
+    reading, handed = current_reading(), leaves
+    for at, leaf in enumerate(leaves):
+        if leaf.hint is None:
+            continue
+        value = leaf.value
+        stated = Stated(leaf.hint, region, leaf.subject, function, sizes, leaf.alike, is_assumed)
+        if reading is not None:
+            value = reading.state(value, stated)
+        if value is not leaf.value:
+            handed = list(leaves) if handed is leaves else handed
+            handed[at] = leaf._replace(value=value)
+        remember(value, stated)
+    return handed
 
 
-def stated_of(leaf: Found, region: Region, function: str, sizes: Sizes, is_assumed: bool = False) -> Stated | None:
+def stated_of(leaf: Found, region: Region, function: str, sizes: Sizes) -> Stated | None:
     """What is stated of a leaf; nothing of one that is no array of the hints."""
     if leaf.hint is None:
         return None
-    return Stated(leaf.hint, region, leaf.subject, function, sizes, leaf.alike, is_assumed)
+    return Stated(leaf.hint, region, leaf.subject, function, sizes, leaf.alike)
 
 
 def remember_leaves(leaves: Iterable[Found], region: Region, function: str) -> None:
     """Remember what hints declared of shards, for the patterns that read them."""
     for leaf in leaves:
         if leaf.hint is not None:
-            remember(leaf.value, Declared(leaf.hint, region, leaf.subject, function, leaf.alike))
+            remember(leaf.value, Stated(leaf.hint, region, leaf.subject, function, alike=leaf.alike))
 
 
 def _owed(leaf: Found, region: Region) -> frozenset[str]:

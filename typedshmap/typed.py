@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from . import _jax
-from .check import handed_on, region_of_failure
+from .check import handed_leaves, handed_on, region_of_failure, with_leaves
 from .decorated import Decorated, name_like, noted
 from .errors import error_of
 from .errors.failures import Failure, Varies
@@ -122,14 +122,18 @@ def _traps(walk: Walk) -> list[Failure]:
 
 def _check_arguments(typed: Typed, bound: Bound, region: Region) -> tuple[Sizes, list[tuple[str, Subject, Any]]]:
     """Check the arguments; the sizes that they bind, and those marked ``+axis``, at that type."""
-    changed: list[tuple[str, Subject, Any]] = []
-    walk = Walk(region, bound.arguments)
+    walk, visited = Walk(region, bound.arguments), []
     for name, subject, node, value in typed.arguments(bound):
-        first = len(walk.leaves)
         walk.visit(node, value, subject)
-        same = value if walk.failures else handed_on(value, walk.leaves[first:], region, typed.name, walk.sizes)
+        visited.append((name, subject, value, len(walk.leaves)))
+    changed: list[tuple[str, Subject, Any]] = []
+    leaves, first = walk.leaves, 0
+    handed = handed_leaves(leaves, region, typed.name, walk.sizes) if region.held and not walk.failures else leaves
+    for name, subject, value, last in visited if handed is not leaves else ():
+        same = with_leaves(value, leaves[first:last], handed[first:last])
         if same is not value:
             changed.append((name, subject, same))
+        first = last
     walk.settle()
     _raise(typed, walk)
     return walk.sizes, changed

@@ -12,11 +12,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .. import _jax
-from ..notation.sizes import Subject
-from .array import ArrayHint
-from .scope import Region
+from .scope import Stated
 
 _NONE: frozenset[str] = frozenset()
+_NOTHING: tuple[None, None] = (None, None)
 
 
 class Remembered(NamedTuple):
@@ -43,31 +42,27 @@ class Remembered(NamedTuple):
     left: frozenset[str] = _NONE
 
 
-class Declared(NamedTuple):
-    """A hint that a value was found to fit, and where; read when it is asked for.
-
-    What was known of its shards being equal stays true, whatever a hint says.
-    """
-
-    hint: ArrayHint
-    region: Region
-    subject: Subject
-    function: str
-    equal: frozenset[str] = _NONE
-
-
 # Weak, and keyed by identity since a tracer compares by value: an entry goes with its tracer.
-_known: dict[int, tuple[weakref.ref[Any], Remembered | Declared]] = {}
+_known: dict[int, tuple[weakref.ref[Any], Remembered | Stated]] = {}
 
 
-def remember(value: Any, what: Remembered | Declared) -> None:
-    """Remember how a traced shard lies; of other values, which may be shared by programs, nothing."""
-    if _jax.is_tracer(value):
-        key = id(value)
-        ref, before = _known.get(key, (None, None))
-        if before is not None and before.equal and isinstance(what, Declared) and ref is not None and ref() is value:
-            what = what._replace(equal=what.equal | before.equal)
+def remember(value: Any, what: Remembered | Stated) -> None:
+    """Remember how a traced shard lies; of other values, which may be shared by programs, nothing.
+
+    What was stated of it is read when it is asked for. What was known of its shards being equal stays true, whatever a
+    hint says.
+    """
+    if not _jax.is_tracer(value):
+        return
+    key = id(value)
+    ref, before = _known.get(key, _NOTHING)
+    if ref is None or ref() is not value:
         _known[key] = (weakref.ref(value, partial(_forget, key)), what)
+        return
+    if isinstance(what, Stated):
+        equal = before.alike if isinstance(before, Stated) else before.equal
+        what = what._replace(alike=what.alike | equal) if equal else what
+    _known[key] = (ref, what)
 
 
 def _forget(key: int, _: object) -> None:
@@ -77,23 +72,23 @@ def _forget(key: int, _: object) -> None:
 def recall(value: Any) -> Remembered | None:
     """What is known of how a value lies; under differentiation, of the value that is differentiated."""
     while value is not None:
-        ref, what = _known.get(id(value), (None, None))
+        ref, what = _known.get(id(value), _NOTHING)
         if ref is not None and ref() is value:
-            return _read(what, len(_jax.facts(value).shape)) if isinstance(what, Declared) else what
+            return _read(what, len(_jax.facts(value).shape)) if isinstance(what, Stated) else what
         value = _jax.primal(value)
     return None
 
 
-def _read(declared: Declared, rank: int) -> Remembered | None:
-    hint, region, subject, function, equal = declared
-    return region.known.plan((hint, subject, function, equal, rank), lambda: _meant(declared, rank))
+def _read(stated: Stated, rank: int) -> Remembered | None:
+    hint, region, subject, function, _, equal, _ = stated
+    return region.known.plan((hint, subject, function, equal, rank), lambda: _meant(stated, rank))
 
 
-def _meant(declared: Declared, rank: int) -> Remembered | None:
-    lying = declared.region.lying(declared.hint, rank)
+def _meant(stated: Stated, rank: int) -> Remembered | None:
+    lying = stated.region.lying(stated.hint, rank)
     if lying is None:
         return None
-    place = f"{declared.function}'s hint of {declared.subject.phrase}"
-    text = f"{declared.subject}: {declared.hint.text}"
-    equal = declared.equal - lying.sharded - lying.unreduced
+    place = f"{stated.function}'s hint of {stated.subject.phrase}"
+    text = f"{stated.subject}: {stated.hint.text}"
+    equal = stated.alike - lying.sharded - lying.unreduced
     return Remembered(lying.parts, lying.unreduced, lying.varying, equal, lying.spoken, text, place)

@@ -6,10 +6,10 @@ from typing import Any
 import checked
 import unrolled
 
-from ..benchmark import Benchmark, Result, benchmark, of_times, over
+from ..benchmark import Benchmark, Result, benchmark, of_counts, of_times, over
 from ..meshes import make_mesh
 from ..timing import Effort
-from ..tracing import traced
+from ..tracing import calls_traced, traced
 
 GROUP = "checks"
 LAYERS = 12
@@ -55,4 +55,16 @@ def both(effort: Effort) -> Result:
     return of_times(traced(_ours(), _plain(checked.by_jaxtyping), _arguments(), effort))
 
 
-ROWS: tuple[Benchmark, ...] = (noise, ours, jaxtyping, both)
+@benchmark(GROUP, "helpers checked by our hints, calls in a trace", over(1.1), UNCHECKED)
+def ours_in_calls(effort: Effort) -> Result:
+    """The calls that Python makes while it is traced, against those without checks."""
+    return of_counts(*calls_traced(_ours(), _plain(), _arguments()))
+
+
+@benchmark(GROUP, "helpers checked by our hints, against jaxtyping's, calls", over(1.05), JAXTYPING)
+def both_in_calls(effort: Effort) -> Result:
+    """And against those with jaxtyping's."""
+    return of_counts(*calls_traced(_ours(), _plain(checked.by_jaxtyping), _arguments()))
+
+
+ROWS: tuple[Benchmark, ...] = (noise, ours, ours_in_calls, jaxtyping, both, both_in_calls)
