@@ -56,7 +56,7 @@ def remember(value: Any, what: Remembered | Stated) -> None:
         return
     key = id(value)
     ref, before = _known.get(key, _NOTHING)
-    if ref is None or ref() is not value:
+    if ref is None or before is None or ref() is not value:
         _known[key] = (weakref.ref(value, partial(_forget, key)), what)
         return
     if isinstance(what, Stated):

@@ -22,7 +22,7 @@ from .reader import CLAIM, Reader, Rule
 from .rules import RULES
 from .rules.calls import entering
 from .rules.odds import Odds
-from .verdicts import Judged, claim, contradiction, judged
+from .verdicts import Judged, contradiction, judged
 
 _ALL = Subject("whole", "body")
 
@@ -222,7 +222,7 @@ def _rule(reading: Reading) -> Rule:
     def rule(reader: Reader, eqn: Any, facts: list[Fact]) -> Sequence[Fact]:
         stated: Claim = eqn.params["claim"]
         if stated.origin in origins:
-            return claim(reader, eqn, facts)
+            return judged(reader, eqn, stated, facts)
         anew = made_anew(stated, reading.origin)
         return facts if anew is None else judged(reader, eqn, anew, facts)
 

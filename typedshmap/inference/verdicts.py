@@ -28,13 +28,8 @@ class Judged(NamedTuple):
     what: object | None
 
 
-def claim(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
-    """The rule of the primitive: judge, then go on with what the claim says."""
-    return judged(reader, eqn, eqn.params["claim"], facts)
-
-
 def judged(reader: Reader, eqn: Any, stated: Claim, facts: list[Fact]) -> list[Fact]:
-    """Judge a claim, which may be made anew, where an equation states it."""
+    """The rule of the primitive: judge the claim, which may be made anew; then go on with what it says."""
     fact = facts[0]
     own: tuple[int, ...] = eqn.params["own"]
     if _is_met(stated, fact, own):
