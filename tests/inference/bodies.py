@@ -18,7 +18,7 @@ from typedshmap.inference.facts import Dim, Fact
 from typedshmap.inference.reader import CLAIM, Reader
 from typedshmap.inference.rules import RULES
 from typedshmap.inference.rules.calls import entering
-from typedshmap.inference.verdicts import claim
+from typedshmap.inference.verdicts import judged
 
 MESH = AbstractMesh((4, 2), ("dp", "tp"), (AxisType.Auto,) * 2)
 SIZES = {"dp": 4, "tp": 2}
@@ -65,6 +65,10 @@ def known(
     def traced(*shards: Any) -> tuple[()]:
         program = jax.make_jaxpr(body)(*shards).jaxpr
         entered = [entering(spec, len(shape), frozenset(SIZES)) for spec, shape in zip(specs, shapes, strict=True)]
+
+        def claim(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+            return judged(reader, eqn, eqn.params["claim"], facts)
+
         reader = Reader(SIZES, check_vma, {**RULES, CLAIM: claim})
         found.extend(reader.read(program, entered if facts is None else facts))
         return ()
