@@ -11,7 +11,7 @@ from ..facts import UNKNOWN, WHOLE, Dim, Fact, meet, settled, varying_of
 from ..reader import Reader
 from .pointwise import owed_after
 
-Lying = tuple[Dim, ...]
+Dims = tuple[Dim, ...]
 
 
 def _moved(eqn: Any, facts: list[Fact], how: Callable[..., Sequence[Dim]], *what: Any) -> list[Fact]:
@@ -39,7 +39,7 @@ def broadcast_in_dim(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     return _moved(eqn, facts[:1], _broadcast, sizes, shape, eqn.params["broadcast_dimensions"])
 
 
-def _broadcast(dims: Lying, before: Any, after: Any, places: Any) -> Lying:
+def _broadcast(dims: Dims, before: Any, after: Any, places: Any) -> Dims:
     found = [WHOLE] * len(after)
     for at, to in enumerate(places):
         found[to] = dims[at] if before[at] == after[to] else WHOLE
@@ -51,7 +51,7 @@ def transpose(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     return _moved(eqn, facts, _in_order, eqn.params["permutation"])
 
 
-def _in_order(dims: Lying, order: Any) -> Lying:
+def _in_order(dims: Dims, order: Any) -> Dims:
     return tuple(dims[at] for at in order)
 
 
@@ -60,7 +60,7 @@ def squeeze(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     return _moved(eqn, facts, _without, eqn.params["dimensions"])
 
 
-def _without(dims: Lying, gone: Any) -> Lying:
+def _without(dims: Dims, gone: Any) -> Dims:
     places = {at % len(dims) for at in gone}
     return tuple(dim for at, dim in enumerate(dims) if at not in places)
 
@@ -73,11 +73,11 @@ def reshape(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     return _moved(eqn, facts[:1], reshaped, before, after)
 
 
-def _none_known(dims: Lying, rank: int) -> Lying:
+def _none_known(dims: Dims, rank: int) -> Dims:
     return (UNKNOWN,) * rank
 
 
-def reshaped(dims: Lying, before: Sequence[int], after: Sequence[int]) -> Lying:
+def reshaped(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dims:
     """The dims after a reshape: each group of dims that becomes another group, by itself.
 
     Where one dim becomes several its axes stay on the most major, loosely.
@@ -145,7 +145,7 @@ def rev(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     return _moved(eqn, facts, _cut_at, *eqn.params["dimensions"])
 
 
-def _cut_at(dims: Lying, *places: int) -> Lying:
+def _cut_at(dims: Dims, *places: int) -> Dims:
     return tuple(_cut(dim) if at in places else dim for at, dim in enumerate(dims))
 
 
@@ -154,7 +154,7 @@ def resized(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     return _moved(eqn, facts, _cut_where_resized, eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape)
 
 
-def _cut_where_resized(dims: Lying, before: Any, after: Any) -> Lying:
+def _cut_where_resized(dims: Dims, before: Any, after: Any) -> Dims:
     return tuple(dim if a == b else _cut(dim) for dim, a, b in zip(dims, before, after, strict=True))
 
 
@@ -184,7 +184,7 @@ def dynamic_slice(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
     return _moved(eqn, facts, how, eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape)
 
 
-def _unknown_where_resized(dims: Lying, before: Any, after: Any) -> Lying:
+def _unknown_where_resized(dims: Dims, before: Any, after: Any) -> Dims:
     return tuple(dim if a == b else UNKNOWN for dim, a, b in zip(dims, before, after, strict=True))
 
 
