@@ -11,10 +11,9 @@ from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float, partition_specs, typed_shard_map
 
-from ..benchmark import Benchmark, Result, benchmark, of_counts, of_times, over
+from ..benchmark import Benchmark, Result, benchmark, of_times, over
 from ..meshes import devices, make_abstract
 from ..timing import Effort, take_turns
-from ..tracing import calls
 
 GROUP = "boundary"
 LAYERS = 125  # 8 leaves each, and 3 beside them
@@ -55,13 +54,6 @@ def call(effort: Effort) -> Result:
     """A body that does next to nothing, by `jax.eval_shape`: all that remains is taking 1,000 leaves in."""
     mesh = make_abstract(*SMALL)
     return of_times(take_turns(_typed(mesh), partial(_call, by_hand(mesh)), effort))
-
-
-@benchmark(GROUP, "call with 1,000 leaves, calls in Python", over(1.15))
-def in_calls(effort: Effort) -> Result:
-    """The same, in the calls that Python makes."""
-    mesh = make_abstract(*SMALL)
-    return of_counts(calls(_typed(mesh)), calls(partial(_call, by_hand(mesh))))
 
 
 @benchmark(GROUP, f"call with 1,000 leaves, {ON_LARGE}", over(1.1), devices(make_abstract(*SMALL)))
@@ -105,4 +97,4 @@ def specs_of_many(effort: Effort) -> Result:
     return of_times(take_turns(ours, other, effort))
 
 
-ROWS: tuple[Benchmark, ...] = (noise, call, in_calls, call_on_large, specs, specs_on_large, specs_of_many)
+ROWS: tuple[Benchmark, ...] = (noise, call, call_on_large, specs, specs_on_large, specs_of_many)
