@@ -24,6 +24,11 @@ MESH = AbstractMesh((4, 2), ("dp", "tp"), (AxisType.Auto,) * 2)
 SIZES = {"dp": 4, "tp": 2}
 
 
+def claim(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+    """The rule of claims, of a program that was traced once."""
+    return judged(reader, eqn, eqn.params["claim"], facts)
+
+
 def argument(text: str) -> tuple[P, tuple[int, ...]]:
     """The spec and the global shape of an argument."""
     dims = [(token.partition("/")) for token in text.split()]
@@ -65,9 +70,6 @@ def known(
     def traced(*shards: Any) -> tuple[()]:
         program = jax.make_jaxpr(body)(*shards).jaxpr
         entered = [entering(spec, len(shape), frozenset(SIZES)) for spec, shape in zip(specs, shapes, strict=True)]
-
-        def claim(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
-            return judged(reader, eqn, eqn.params["claim"], facts)
 
         reader = Reader(SIZES, check_vma, {**RULES, CLAIM: claim})
         found.extend(reader.read(program, entered if facts is None else facts))

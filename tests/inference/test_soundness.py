@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bodies import MESH, SIZES, argument, numbers
+from bodies import MESH, SIZES, argument, claim, numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh
@@ -18,7 +18,6 @@ from typedshmap.inference.facts import NONE, WHOLE, Dim, Fact, equal
 from typedshmap.inference.reader import CLAIM, Reader
 from typedshmap.inference.rules import RULES
 from typedshmap.inference.rules.calls import entering
-from typedshmap.inference.verdicts import claim
 
 ARGUMENTS = ("8/dp 8/tp", "16/dp,tp 4", "8/tp 4/dp 2", "2 8/tp", "16/tp,dp 2", "4 4", "4 4/dp 2")
 SPECS = tuple(argument(text)[0] for text in ARGUMENTS)
