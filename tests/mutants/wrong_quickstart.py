@@ -11,7 +11,7 @@ DP, TP = ({"dp": 2, "tp": 1},), ({"dp": 1, "tp": 2},)
 QUICK = (
     Mutant(
         "Q1", "K6", "an MLP without its psum", QUICKSTART,
-        'return einsum(h, down, "[b/dp] s [f/tp], [f/tp] m -> [b/dp] s m")', "return h @ down", "JAX",
+        'return einsum(h, down, "[b/dp] s [f/tp], [f/tp] m -> [b/dp] s m")', "return h @ down", "types",
     ),
     Mutant(
         "Q2", "summed twice", "attention's psum taken again", replace(QUICKSTART, meshes=TP),
