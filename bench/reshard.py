@@ -32,7 +32,9 @@ from collectives import sent
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from typedshmap.ops.resharding import Partition, Plan, plan
+from typedshmap.notation.layout import Layout
+from typedshmap.ops.resharding.plan import Plan
+from typedshmap.ops.resharding.search import plan
 
 Parts = tuple[tuple[str, ...], ...]
 Pair = tuple[Parts, Parts]
@@ -85,7 +87,7 @@ def pairs(task: Task) -> list[Pair]:
 
 
 def ours(task: Task, source: Parts, target: Parts, owed: frozenset[str] = frozenset()) -> Plan:
-    found = plan(Partition(source, owed), Partition(target), task.shape, task.sizes)
+    found = plan(Layout(source, owed), Layout(target), task.shape, task.sizes)
     assert isinstance(found, Plan), found
     return found
 
@@ -106,7 +108,9 @@ def _child(task: Task, some: list[Pair]) -> list[Fraction]:
     """The bytes of as many pairs as a child process gets through before XLA aborts it."""
     command = [sys.executable, __file__, "--child"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, input=json.dumps([task, some]), text=True, capture_output=True, env=env, check=False)
+    done = subprocess.run(
+        command, input=json.dumps([task, some]), encoding="utf-8", capture_output=True, env=env, check=False
+    )
     if done.returncode > 0:
         raise RuntimeError(done.stderr)
     return [Fraction(line) for line in done.stdout.splitlines()]
@@ -214,7 +218,7 @@ def _row_of(task: Task, known: dict[Pair, Fraction | None], is_promised: bool, c
 def _owed(
     name: str, known: dict[Pair, Fraction | None], is_free: bool, is_promised: bool, cheaper: list[str]
 ) -> tuple[str, ...]:
-    """All pairs whose source owes a sum over one axis."""
+    """All pairs whose source is unreduced over one axis."""
     counts: list[Count] = []
     for pair, axis in product(known, AXES):
         if not any(axis in axes for axes in pair[0]):

@@ -20,10 +20,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from typedshmap import Array, BFloat16, Float32, psum, typed_shard_map
-from typedshmap.decorated import decorated
-from typedshmap.testing.inputs import draw
-from typedshmap.testing.invariance.programs import run, subject_of
-from typedshmap.testing.invariance.rounding import measure, scale_of, wide
+from typedshmap.introspection import require_decorated
+from typedshmap.sampling import draw
+from typedshmap.testing.compare import as_double, measure, scale_of
+from typedshmap.testing.run import classify_function, run
 
 SEEDS = range(4)
 SIZES = {"batch": 32, "model": 64, "ff": 128}
@@ -67,8 +67,8 @@ def used(f: Callable[..., Any]) -> Iterator[Used]:
     devices = np.array(jax.devices())
     shapes = [(1, 1), (4, 2), (2, 4), (8, 1)]
     one, *meshes = [Mesh(devices[: a * b].reshape(a, b), ("dp", "tp")) for a, b in shapes]
-    made_of = decorated(f, "bench")
-    subject = subject_of(f, made_of, made_of.hinted.read(()), None)
+    made_of = require_decorated(f, "bench")
+    subject = classify_function(f, made_of, made_of.signature.read(()), None)
     for seed in SEEDS:
         given = {name: size for name, size in SIZES.items() if name in draw(f, [one]).sizes}
         drawn = draw(f, meshes, seed=seed, given=given)
@@ -78,7 +78,7 @@ def used(f: Callable[..., Any]) -> Iterator[Used]:
             here = run(subject, drawn.on(mesh), mesh, True, seed, lambda name: False)
             for name, values in there.values.items():
                 allowed, scale = rounding.allowed(name, values, mesh.size), scale_of(values)
-                off = float(np.max(np.abs(wide(here.values[name]) - wide(values))))
+                off = float(np.max(np.abs(as_double(here.values[name]) - as_double(values))))
                 if allowed:
                     yield Used(allowed / scale if scale else 0.0, off / allowed)
 

@@ -10,7 +10,7 @@ of them, `from_callback` reads the weights shard by shard, and the training step
 
 It prints the loss of every step beside that of the same steps in NumPy, in one process, and what a
 process is answered whose rows do not fit those of the other. The exit code is 1 if a loss or a weight
-differs, or if a process dies; then the other one is ended, too.
+differs, or if a process dies; then the other one is ended, too. After Ctrl-C it is 130.
 """
 
 import os
@@ -167,40 +167,41 @@ def launch(command, processes=PROCESSES, seconds=SECONDS):
         address = f"127.0.0.1:{free.getsockname()[1]}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
     environment.pop("XLA_FLAGS", None)  # it may say another number of devices
-    children, deadline = [], time.monotonic() + seconds
+    children, relays, deadline = [], [], time.monotonic() + seconds
     try:
         for process in range(processes):
             arguments = [*command, address, str(process)]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            text = {"encoding": "utf-8", "errors": "replace"}
             # In a session of its own, so that Ctrl-C is for this process only.
-            child = subprocess.Popen(arguments, env=environment, text=True, start_new_session=True, **pipes)
+            child = subprocess.Popen(arguments, env=environment, start_new_session=True, **pipes, **text)
             children.append(child)
-        relays = [threading.Thread(target=relay, args=pair, daemon=True) for pair in enumerate(children)]
-        for thread in relays:
-            thread.start()
-        code = wait(children, deadline)
-        for thread in relays:
-            thread.join(timeout=1)
-        return code
+            relays.append(threading.Thread(target=relay, args=(process, child), daemon=True))
+            relays[-1].start()
+        problem = wait(children, deadline)
     finally:
         for child in children:
             child.kill()
             child.wait()
+        # What they have printed comes before the last words.
+        for thread in relays:
+            thread.join()
+    if problem:
+        print(problem, flush=True)
+    return 1 if problem else 0
 
 
 def wait(children, deadline):
-    """Until all have ended well, or one has not, or time is up."""
+    """Until all have ended well, or one has not, or time is up; what is wrong then."""
     while time.monotonic() < deadline:
         codes = [child.poll() for child in children]
         if all(code == 0 for code in codes):
-            return 0
+            return None
         for process, code in enumerate(codes):
             if code not in (None, 0):
-                print(f"process {process} ended with {code}; ending the others", flush=True)
-                return 1
+                return f"process {process} ended with {code}; the others were ended, too"
         time.sleep(0.05)
-    print("time is up; ending all processes", flush=True)
-    return 1
+    return "time is up; all processes were ended"
 
 
 def relay(process, child):
@@ -219,12 +220,23 @@ def die_with_parent():
     threading.Thread(target=wait_for_end, daemon=True).start()
 
 
+def leave(number, frame):
+    """End all processes at a signal, whatever signals follow."""
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main():
     if len(sys.argv) == 1:
         for ending in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(ending, lambda *_: sys.exit(1))  # so that the other processes are ended, too
+            signal.signal(ending, leave)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # an end without words when nobody reads the output
-        return launch([sys.executable, __file__])
+        try:
+            return launch([sys.executable, __file__])
+        except SystemExit:
+            print("interrupted; all processes were ended", flush=True)
+            raise
     die_with_parent()
     return work(sys.argv[1], int(sys.argv[2]))
 

@@ -12,7 +12,8 @@ moment: a checkpoint is written whole or not at all, what is trained on is a fun
 the losses so far are part of the checkpoint. Without options it shows that nothing is lost. It trains
 without a stop, kills another process that does the same, and goes on from what that one left, twice: on
 the same mesh the losses are those of the run that was never stopped, bit for bit; on another mesh they
-differ by rounding. The exit code is 1 if it is not so.
+differ by rounding. The exit code is 1 if it is not so. Ctrl-C lets a checkpoint be finished that is being
+written; the exit code is 130 then.
 
 Checkpoints need orbax: pip install 'typedshmap[checkpoint]'.
 """
@@ -24,12 +25,16 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
 import argparse
+import gc
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import jax
@@ -51,6 +56,10 @@ RUN = SIZES | {"batch": BATCH, "seq": SEQ}
 SAME_LOSS = 0.02
 
 
+class Unusable(Exception):
+    """A checkpoint from which the training cannot go on."""
+
+
 class Checkpoints:
     """A directory of whole states, each with the losses that led to it."""
 
@@ -62,9 +71,13 @@ class Checkpoints:
         )
         self.manager = ocp.CheckpointManager(self.directory, options=options)
 
+    def close(self) -> None:
+        self.manager.close()
+
     def save(self, state: State, losses: list[float]) -> None:
         run = ocp.args.JsonSave({"sizes": RUN, "losses": losses})
-        self.manager.save(len(losses), args=ocp.args.Composite(state=ocp.args.StandardSave(state), run=run))
+        with interrupted_later():
+            self.manager.save(len(losses), args=ocp.args.Composite(state=ocp.args.StandardSave(state), run=run))
 
     def restore(self, step: int, mesh: Mesh) -> tuple[State, list[float]]:
         """A state, placed on the mesh as its hints say, whatever mesh it was saved from."""
@@ -72,7 +85,7 @@ class Checkpoints:
         saved = run["sizes"]
         others = [f"{name}={saved.get(name)}, here {RUN[name]}" for name in RUN if saved.get(name) != RUN[name]]
         if others:
-            sys.exit(f"{self.directory}: checkpoint {step} is of another model: {'; '.join(others)}")
+            raise Unusable(f"{self.directory}: checkpoint {step} is of another model: {'; '.join(others)}")
         structs = shape_structs(State, mesh, **SIZES)
         return self.read(step, state=ocp.args.StandardRestore(structs)).state, run["losses"]
 
@@ -80,18 +93,50 @@ class Checkpoints:
         try:
             return self.manager.restore(step, args=ocp.args.Composite(**items))
         except Exception as error:  # of many kinds: of orbax, of tensorstore, of the file system
-            sys.exit(
-                f"{self.directory}: checkpoint {step} cannot be restored: {type(error).__name__}: {error}\n"
+            reason = shorten(f"{type(error).__name__}: {error}", 200, placeholder=" ...")
+            raise Unusable(
+                f"{self.directory}: checkpoint {step} cannot be restored: {reason}\n"
                 f"Remove {self.directory / str(step)} to go on from the one before it."
-            )
+            ) from None
+
+
+@contextmanager
+def interrupted_later() -> Iterator[None]:
+    """Put Ctrl-C off until the end of the block."""
+    pressed = []
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+def end_with(words: str, code: int) -> int:
+    """Print the last words of this program, and return its exit code.
+
+    What reads and writes a checkpoint in the background may print that it was given up, even while the interpreter
+    shuts down. Nobody wants to read that below the words.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.collect()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with os.fdopen(os.dup(2), "w", errors="backslashreplace") as last, open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+        print(words, file=last)
+    return code
 
 
 def train(directory: Path, mesh: Mesh, until: int, every: int) -> list[float]:
     """Train from the last checkpoint, or from the start, up to a step; return the losses of all steps."""
-    checkpoints, source = Checkpoints(directory), standard_library()
-    latest = checkpoints.manager.latest_step()
-    print(f"from {'the start' if latest is None else f'the checkpoint of step {latest}'} to step {until}", flush=True)
-    with jax.set_mesh(mesh):
+    source = standard_library()
+    with closing(Checkpoints(directory)) as checkpoints, jax.set_mesh(mesh):
+        latest = checkpoints.manager.latest_step()
+        start = "the start" if latest is None else f"the checkpoint of step {latest}"
+        print(f"from {start} to step {until}", flush=True)
         state, losses = (init(jax.random.key(0)), []) if latest is None else checkpoints.restore(latest, mesh)
         for step in range(len(losses) + 1, until + 1):
             state, metrics = jax.block_until_ready(train_step(state, *sample(source, step)))
@@ -105,11 +150,16 @@ def train(directory: Path, mesh: Mesh, until: int, every: int) -> list[float]:
 def run_and_kill(directory: Path) -> bool:
     """Start this program as another process, and kill it when it has saved; return whether that was its end."""
     command = [sys.executable, __file__, "--checkpoints", str(directory), "--every", str(EVERY)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            if line.endswith("saved\n"):
-                process.kill()
+    # In a session of its own, so that Ctrl-C is for this process only.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8", start_new_session=True) as process:
+        try:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                if line.endswith("saved\n"):
+                    process.kill()
+        except BaseException:
+            process.kill()
+            raise
     print(f"ended with exit code {process.returncode}")
     return process.returncode == -signal.SIGKILL
 
@@ -163,11 +213,16 @@ def main() -> int:
     # Most of the time here is compilation; jax reads this when it makes its devices.
     os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=1"
     given = arguments()
-    if given.checkpoints:
-        train(given.checkpoints, given.mesh, given.steps, given.every)
-        return 0
-    with tempfile.TemporaryDirectory() as directory:
-        is_right = demonstrate(Path(directory))
+    try:
+        if given.checkpoints:
+            train(given.checkpoints, given.mesh, given.steps, given.every)
+            return 0
+        with tempfile.TemporaryDirectory() as directory:
+            is_right = demonstrate(Path(directory))
+    except Unusable as error:
+        return end_with(str(error), 1)
+    except KeyboardInterrupt:
+        return end_with("Interrupted. With --checkpoints, the same command goes on from the last checkpoint.", 130)
     print("\nAll is as it should be." if is_right else "\nFAILED: see above")
     return 0 if is_right else 1
 

@@ -14,45 +14,46 @@ import typedshmap
 PACKAGE = "typedshmap"
 ROOT = Path(typedshmap.__file__).parent
 LAYERS = {
-    "inference": 2,
     "notation": 0,
     "errors": 0,
     "_jax": 1,
+    "axis_names": 1,
     "hints": 2,
+    "inference": 3,
     "meshes": 3,
-    "decorated": 3,
-    "notes": 3,
-    "check": 3,
-    "assume": 3,
-    "tracing": 3,
-    "shard_map": 3,
-    "typed": 3,
-    "jit": 3,
-    "placement": 3,
-    "ops": 3,
-    "rewriting": 4,
-    "testing": 4,
-    "commandline": 4,
-    "explaining": 4,
-    "__main__": 4,
-    "": 4,
+    "introspection": 3,
+    "check": 4,
+    "typed": 4,
+    "shard_map": 4,
+    "jit": 4,
+    "placement": 4,
+    "ops": 4,
+    "sampling": 5,
+    "testing": 6,
+    "explaining": 6,
+    "rewriting": 6,
+    "cli": 7,
+    "__main__": 8,
+    "": 8,
 }
 # What is costly to import waits until it is needed; the reason stands beside each import.
 LATE = {
-    ("typedshmap._jax.traces", "jax.extend.core"),
-    ("typedshmap._jax.traces", "jax.extend.source_info_util"),
-    ("typedshmap._jax.programs", "jax.extend.core"),
-    ("typedshmap._jax.programs", "jax.extend.source_info_util"),
-    ("typedshmap.hints.asking", "jax.extend.core"),
+    ("typedshmap._jax.trace", "jax.extend.core"),
+    ("typedshmap._jax.trace", "jax.extend.source_info_util"),
+    ("typedshmap._jax.jaxpr", "jax.extend.core"),
+    ("typedshmap._jax.jaxpr", "jax.extend.source_info_util"),
+    ("typedshmap._jax.versions", "jax.extend.core"),
+    ("typedshmap._jax.versions", "jax.interpreters"),
+    ("typedshmap.hints.global_sharding", "jax.extend.core"),
     ("typedshmap.inference.claims", "jax.extend.core"),
-    ("typedshmap.ops.resharding.primitive", "jax.extend.core"),
-    ("typedshmap.ops.resharding.primitive", "jax.interpreters"),
+    ("typedshmap.ops.resharding.run", "jax.extend.core"),
+    ("typedshmap.ops.resharding.run", "jax.interpreters"),
     ("typedshmap.__main__", "typedshmap.rewriting.command"),
-    ("typedshmap.testing.strategies", "hypothesis"),
-    ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.marking"),
-    ("typedshmap.hints.statics", "beartype"),
-    ("typedshmap.hints.statics", "beartype.door"),
-    ("typedshmap.hints.statics", "beartype.roar"),
+    ("typedshmap.sampling", "hypothesis"),
+    ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.marks"),
+    ("typedshmap.hints.check_tree", "beartype"),
+    ("typedshmap.hints.check_tree", "beartype.door"),
+    ("typedshmap.hints.check_tree", "beartype.roar"),
 }
 
 
@@ -77,7 +78,7 @@ def module_texts() -> dict[str, str]:
     found = {}
     for path in ROOT.rglob("*.py"):
         parts = path.relative_to(ROOT.parent).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text()
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(encoding="utf-8")
     return found
 
 
@@ -196,22 +197,22 @@ def test_the_imports_that_are_read_are_those_of_the_package():
     found = {str(found) for found in all_imports(module_texts())}
     assert {
         "typedshmap imports typedshmap.shard_map",
-        "typedshmap.hints.leaf imports typedshmap._jax",
+        "typedshmap.hints.check_array imports typedshmap._jax",
         "typedshmap.errors imports typedshmap.notation.tokens",
-        "typedshmap.hints.statics imports beartype.door",
-        "typedshmap.notation.parser imports typedshmap.notation.nodes",
+        "typedshmap.hints.check_tree imports beartype.door",
+        "typedshmap.notation.pattern imports typedshmap.notation.spec",
     } <= found
 
 
 HOUSE = {
     "typedshmap": "",
     "typedshmap.notation": "",
-    "typedshmap.notation.nodes": "",
+    "typedshmap.notation.spec": "",
     "typedshmap.errors": "",
-    "typedshmap.errors.wording": "",
+    "typedshmap.errors.messages": "",
     "typedshmap._jax": "",
     "typedshmap.hints": "",
-    "typedshmap.hints.leaf": "",
+    "typedshmap.hints.check_array": "",
     "typedshmap.check": "",
     "typedshmap.typed": "",
 }
@@ -220,16 +221,16 @@ HOUSE = {
 @pytest.mark.parametrize(
     ("module", "text", "target"),
     [
-        ("notation.nodes", "from ..hints.leaf import check_leaf", "hints.leaf"),
-        ("notation.nodes", "from ..hints import leaf", "hints.leaf"),
-        ("notation.nodes", "from .. import _jax", "_jax"),
+        ("notation.spec", "from ..hints.check_array import check_array", "hints.check_array"),
+        ("notation.spec", "from ..hints import check_array", "hints.check_array"),
+        ("notation.spec", "from .. import _jax", "_jax"),
         ("notation", "from .._jax import abstract", "_jax"),
-        ("_jax", "from .hints import leaf", "hints.leaf"),
+        ("_jax", "from .hints import check_array", "hints.check_array"),
         ("_jax", "import typedshmap.check", "check"),
-        ("hints.leaf", "from typedshmap import check", "check"),
-        ("hints.leaf", "from typedshmap.typed import typed as t", "typed"),
-        ("hints.leaf", "def f():\n    from ..check import size", "check"),
-        ("errors.wording", "if TYPE_CHECKING:\n    from ..typed import typed", "typed"),
+        ("hints.check_array", "from typedshmap import check", "check"),
+        ("hints.check_array", "from typedshmap.typed import typed as t", "typed"),
+        ("hints.check_array", "def f():\n    from ..check import size", "check"),
+        ("errors.messages", "if TYPE_CHECKING:\n    from ..typed import typed", "typed"),
     ],
 )
 def test_an_import_of_a_layer_above_is_found(module, text, target):
@@ -241,9 +242,9 @@ def test_an_import_of_a_layer_above_is_found(module, text, target):
     ("module", "text"),
     [
         ("check", "from .typed import typed"),
-        ("check", "from .hints.leaf import check_leaf"),
-        ("hints.leaf", "from .. import _jax"),
-        ("errors.wording", "from ..notation.nodes import Dim"),
+        ("check", "from .hints.check_array import check_array"),
+        ("hints.check_array", "from .. import _jax"),
+        ("errors.messages", "from ..notation.spec import Dim"),
     ],
 )
 def test_an_import_of_its_own_layer_or_one_below_is_allowed(module, text):
@@ -254,8 +255,8 @@ def test_an_import_of_its_own_layer_or_one_below_is_allowed(module, text):
     "text", ["import jax", "import numpy as np", "from jax.sharding import Mesh", "import beartype.door"]
 )
 def test_an_import_beyond_the_standard_library_is_found(text):
-    assert len(beyond_stdlib({**HOUSE, "typedshmap.errors.wording": text})) == 1
-    assert beyond_stdlib({**HOUSE, "typedshmap.hints.leaf": text}) == []
+    assert len(beyond_stdlib({**HOUSE, "typedshmap.errors.messages": text})) == 1
+    assert beyond_stdlib({**HOUSE, "typedshmap.hints.check_array": text}) == []
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from tiers import one_in
 
 import typedshmap
 from typedshmap import (
@@ -56,7 +57,7 @@ CALLS = {
     "jit of grad": lambda f, x: jax.jit(functools.partial(grad, f))(x),
     "vmap": lambda f, x: jax.vmap(f)(x[None]),
 }
-in_every_way = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+in_every_way = pytest.mark.parametrize("call", one_in(3, [pytest.param(call, id=way) for way, call in CALLS.items()]))
 
 
 @pytest.fixture
@@ -293,6 +294,7 @@ def trace_shapes(f: Any, first: int, count: int) -> None:
         jax.eval_shape(f, jax.ShapeDtypeStruct((4, size), jnp.float32))
 
 
+@pytest.mark.slow
 def test_calls_with_many_shapes_leave_no_objects_behind(doubled: Any) -> None:
     trace_shapes(doubled, 1, 3)
     before = live()
@@ -309,6 +311,7 @@ def test_a_jitted_function_that_saw_many_shapes_holds_no_objects(doubled: Any) -
     assert live() <= before
 
 
+@pytest.mark.slow
 def test_calls_without_jit_leave_no_objects_behind(doubled: Any) -> None:
     jax.block_until_ready(doubled(jnp.ones((4, 1))))
     before = live()
@@ -322,6 +325,7 @@ def use_fresh_function(mesh: Mesh) -> None:
     jax.eval_shape(fresh, jax.ShapeDtypeStruct((4, 2), jnp.float32))
 
 
+@pytest.mark.slow
 def test_many_fresh_functions_leave_no_objects_behind(mesh: Mesh) -> None:
     use_fresh_function(mesh)
     before = live()

@@ -58,6 +58,7 @@ def test_the_values_are_those_of_hand_written_shard_map(name: str, programs: Any
     jax.tree.map(np.testing.assert_array_equal, got, expected)
 
 
+@pytest.mark.slow
 def test_the_quickstart_sends_what_the_same_step_by_hand_sends(programs: Any, mesh: Mesh) -> None:
     by_hand, typed, args = programs.quickstart(mesh)
     expected = programs.sent(by_hand, args)

@@ -55,5 +55,7 @@ def f(x):
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_the_first_program_of_a_process_is_traced_once(program: str) -> None:
     calls = "x = jax.device_put(x)\nfor _ in range(3):\n    jax.block_until_ready(f(x))\nassert traces == [1], traces"
-    done = subprocess.run([sys.executable, "-c", BEGIN + program + calls], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + program + calls], capture_output=True, encoding="utf-8", timeout=120
+    )
     assert done.returncode == 0, done.stderr

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from jax import Array as Array
 from jax.typing import ArrayLike as ArrayLike
 
-from .assume import assume
-from .check import check, shard_size, size, sizes
+from .axis_names import axis_aliases, axis_rules
+from .check import assume, check, shard_size, size, sizes
 from .errors import (
     AnnotationSyntaxError,
     DtypeError,
@@ -25,7 +25,6 @@ from .errors import (
     TypedShmapError,
     VaryingError,
 )
-from .hints.axes import axis_aliases, axis_rules
 from .shard_map import typed_shard_map
 from .typed import typed
 
@@ -107,7 +106,7 @@ if TYPE_CHECKING:
 else:
     from importlib import import_module
 
-    from .hints.classes import DTYPES, PRNGKeyArray, PyTree, Scalar, ScalarLike, Stacked
+    from .hints.types import DTYPES, PRNGKeyArray, PyTree, Scalar, ScalarLike, Stacked
 
     globals().update(DTYPES)
     del DTYPES

@@ -6,8 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from .commandline.check import add_check
-from .explaining.command import add_arguments as add_explain
+from .cli import WRONG, UsageError
+from .cli.check import add_check
+from .cli.explain import add_arguments as add_explain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,14 +17,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.verb is None:
         parser.print_help(sys.stderr)
-        return 2
-    return given.verb(given)
+        return WRONG
+    try:
+        return given.verb(given)
+    except UsageError as error:
+        print(f"{given.name}: {error}", file=sys.stderr)
+        return WRONG
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m typedshmap", description="Tools for typed shard_map programs.")
     parser.set_defaults(verb=None)
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="name")
     rewrite = verbs.add_parser(
         "rewrite",
         help="turn calls of jax.shard_map with literal specs into hints",
@@ -61,7 +66,7 @@ def _rewrite(given: argparse.Namespace) -> int:
         if (error.name or "").split(".")[0] != "libcst":
             raise
         print("rewrite needs libcst, the extra 'rewrite': pip install libcst", file=sys.stderr)
-        return 2
+        return WRONG
     return run(given.files, given.write)
 
 

@@ -1,26 +1,32 @@
-"""``check`` and the sizes: what a body may ask of the region that it is in."""
+"""``check``, ``assume`` and the sizes: what a body may assert and ask where it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 from typing import Any, TypeVar
 
 from . import _jax
 from .errors import ShapeError, TypedShmapError, error_of
-from .errors.phrases import shown
-from .hints.array import ArrayHint
-from .hints.inspection import inspect
-from .hints.leaf import Fit, check_leaf
-from .hints.lying import region_of
-from .hints.memory import remember
-from .hints.nodes import Either, Leaf, Node, array_hints, holds_arrays, parts
-from .hints.postponed import caller, place_of
-from .hints.scope import Region, Stated, current_reading, current_region, current_scope
-from .hints.trees import node_of
-from .hints.walk import Found, Walk
+from .errors.phrases import value_text
+from .hints.array_hint import ArrayHint
+from .hints.check_array import ArrayMatch, check_array
+from .hints.check_call import check_value
+from .hints.check_tree import CheckedLeaf, TreeCheck
+from .hints.context import (
+    LayoutAssertion,
+    MeshContext,
+    current_mesh_context,
+    current_scope,
+    current_sink,
+    intern_context,
+    record_layout,
+)
+from .hints.forward_refs import caller_frame, frame_place
+from .hints.global_sharding import check_at_compile_time, with_value_mesh
+from .hints.structure import ArrayLeaf, Node, UnionOf, all_nodes, array_hints, holds_arrays, parse_hint_or_dims
 from .notation.layout import Layout
-from .notation.sizes import Bound, Sizes, Subject
+from .notation.match import Bound, Sizes, Subject
 
 T = TypeVar("T")
 _CHECKED = Subject("checked", "checked")
@@ -34,14 +40,14 @@ def check(x: T, hint: Any) -> T:
 
     ```python
     h = check(x @ w, "[batch/dp] [ff/tp]")  # in the body f32[2,16], global f32[8,32]
-    y = check(h @ v, "[batch/dp] model +tp")  # handed on as f32[2,16]{V:dp, U:tp}
+    y = check(h @ v, "[batch/dp] model +tp")  # returned as f32[2,16]{V:dp, U:tp}
     ```
 
-    A global array must lie as its hint says, and one without brackets must be whole. That is
-    compared at once for an array that is placed on a mesh, over that mesh, and for one with
-    Explicit axes in its type. Arrays of NumPy and uncommitted ones lie nowhere yet, and fit.
+    A global array must be sharded as its hint says, and dims without brackets must be unsharded. That
+    is compared at once for an array that is placed on a mesh, over that mesh, and for one with
+    Explicit axes in its type. Arrays of NumPy and uncommitted ones have no sharding yet, and fit.
 
-    Under ``jax.jit`` XLA chooses how an array lies over Auto axes, and only this function asks
+    Under ``jax.jit`` XLA chooses the sharding over Auto axes, and only this function asks for it
     (``typed``, ``isinstance`` and beartype look at the shape and dtype): what is wrong is raised
     when the program is compiled, and comes out of a plain ``jax.jit`` as a
     ``jax.errors.JaxRuntimeError`` with the whole message in it. It asks once for each compilation,
@@ -58,138 +64,129 @@ def check(x: T, hint: Any) -> T:
 
     Raises:
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for what does not fit. What
-        only the traced body as a whole tells is raised when that is read, with this call's place.
+        only the traced body as a whole shows is raised when that is analyzed, with this call's place.
       AnnotationSyntaxError: for a hint that cannot be read.
       MeshAxisError: for an axis that the mesh does not have, or that is compared under ``jax.jit``
         where no mesh is known.
     """
-    region, node = current_region(), node_of(hint)
-    name, walk = examine(x, node, region, _CHECKED, "check")
+    region, node = current_mesh_context(), parse_hint_or_dims(hint)
+    name, checked = _check_in_scope(x, node, region, _CHECKED, "check")
     if not region.is_manual:
-        _inspect(walk, node, name)
-    return handed_on(x, walk.leaves, region, name, walk.sizes)
+        place = frame_place(caller_frame(1))  # no traceback leads here once XLA has chosen the sharding
+        for leaf in checked.leaves:
+            if leaf.hint is not None and _jax.array.is_tracer(leaf.value):
+                hints = _candidate_hints(leaf, leaf.hint, node, checked)
+                check_at_compile_time(leaf.value, hints, leaf.subject, region, name, checked.sizes, place)
+    return cast_to_hint(x, checked.leaves, region, name, checked.sizes)
 
 
-def examine(x: Any, node: Node, region: Region, subject: Subject, verb: str) -> tuple[str, Walk]:
-    """Check a value in the scope that the program is in, which then knows the sizes that it binds.
-
-    Returns:
-      The function that the scope belongs to, the verb if there is none, and what was found.
-    """
+def _check_in_scope(x: Any, node: Node, region: MeshContext, subject: Subject, verb: str) -> tuple[str, TreeCheck]:
+    """Check a value in the current scope, which takes over the sizes that it binds; with the name for messages."""
     scope = current_scope()
     name = scope.function if scope else verb
-    walk = Walk(region, scope.arguments if scope else {}, scope.sizes if scope else Sizes())
-    walk.visit(node, x, subject)
-    walk.settle()
-    if walk.failures:
-        at = region_of_failure(walk)
-        raise error_of(at.report(name, tuple(walk.failures), walk.sizes))
+    checked = check_value(node, x, subject, region, scope.arguments if scope else {}, scope.sizes if scope else Sizes())
+    if checked.failures:
+        raise failure_error(checked, name)
     if scope is not None:
-        scope.sizes = walk.sizes
-    return name, walk
+        scope.sizes = checked.sizes
+    return name, checked
 
 
-def region_of_failure(walk: Walk) -> Region:
-    """The region with the mesh of the first value that does not fit, of which the message tells."""
-    subject = walk.failures[0].subject
-    values = (leaf.value for leaf in walk.leaves if leaf.subject == subject)
-    return region_of(next(values, None), walk.region)
+def failure_error(checked: TreeCheck, function: str) -> TypedShmapError:
+    """The error for what does not fit, with the mesh of the first value that does not."""
+    subject = checked.failures[0].subject
+    value = next((leaf.value for leaf in checked.leaves if leaf.subject == subject), None)
+    region = with_value_mesh(value, checked.region)
+    return error_of(region.report(function, tuple(checked.failures), checked.sizes))
 
 
-def _inspect(walk: Walk, node: Node, function: str) -> None:
-    """Have it compared how traced leaves lie, once XLA knows, when no traceback leads here."""
-    place = place_of(caller(2))
-    for leaf in walk.leaves:
-        if leaf.hint is not None and _jax.is_tracer(leaf.value):
-            hints = _members(leaf, leaf.hint, node, walk)
-            inspect(leaf.value, hints, leaf.subject, walk.region, function, walk.sizes, place)
+def _candidate_hints(leaf: CheckedLeaf, hint: ArrayHint, node: Node, checked: TreeCheck) -> tuple[ArrayHint, ...]:
+    """The hints that a leaf may fit: the one that matched, and of a union all that match but for the sharding."""
+    for part in all_nodes(node):
+        options = [option for option in part.options if holds_arrays(option)] if isinstance(part, UnionOf) else []
+        members = [found for option in options for found in array_hints(option)]
+        if len(options) > 1 and hint in members:
+            break
+    else:
+        return (hint,)
+    others = [other for other in members if other is not hint]
+    region, sizes, named = checked.region, checked.sizes, checked.arguments
+    matches = (check_array(leaf.value, other, region, sizes, leaf.subject, named) for other in others)
+    return (hint, *(other for other, match in zip(others, matches, strict=True) if isinstance(match, ArrayMatch)))
 
 
-def _members(leaf: Found, hint: ArrayHint, node: Node, walk: Walk) -> tuple[ArrayHint, ...]:
-    """The hints that a leaf may fit: where a union has several, the one that was found fits in all but sharding."""
-    unions = (part.options for part in parts(node) if isinstance(part, Either))
-    choices = (tuple(option for option in options if holds_arrays(option)) for options in unions)
-    hints = ([found for option in options for found in array_hints(option)] for options in choices if len(options) > 1)
-    others = next((found for found in hints if hint in found), [])
-    checked = ((other, _fits(leaf, other, walk)) for other in others if other is not hint)
-    return (hint, *(other for other, fits in checked if fits))
-
-
-def _fits(leaf: Found, hint: ArrayHint, walk: Walk) -> bool:
-    return isinstance(check_leaf(leaf.value, hint, walk.region, walk.sizes, leaf.subject, walk.arguments), Fit)
-
-
-def handed_on(
-    value: Any, leaves: list[Found], region: Region, function: str, sizes: Sizes, is_assumed: bool = False
+def cast_to_hint(
+    value: Any, leaves: list[CheckedLeaf], region: MeshContext, function: str, sizes: Sizes, is_assumed: bool = False
 ) -> Any:
-    """A value at the types of its hints: what is marked ``+axis`` becomes unreduced, and it is stated how all lies."""
-    if not region.held:
-        return value
-    return with_leaves(value, leaves, handed_leaves(leaves, region, function, sizes, is_assumed))
+    """A value with its leaves cast as `cast_leaves` does; outside of manual regions the value itself."""
+    return replace_leaves(value, leaves, cast_leaves(leaves, region, function, sizes, is_assumed))
 
 
-def handed_leaves(
-    leaves: list[Found], region: Region, function: str, sizes: Sizes, is_assumed: bool = False
-) -> list[Found]:
-    """The leaves of values at the types of their hints; the same list if they are that already."""
-    # Most hints bear no mark, and are not asked what they mean here.
-    if region.typed and any(leaf.hint is not None and leaf.hint.spec.marks for leaf in leaves):
-        leaves = [_unreduced(leaf, region) for leaf in leaves]
-    return state_leaves(leaves, region, function, sizes, is_assumed)
+def cast_leaves(
+    leaves: list[CheckedLeaf], region: MeshContext, function: str, sizes: Sizes, is_assumed: bool = False
+) -> list[CheckedLeaf]:
+    """Shards at the types of their hints, unreduced over the axes of ``+axis``, whose layouts are asserted.
+
+    Returns:
+      The leaves; the same list if none is another value now, as outside of manual regions.
+    """
+    if not region.manual:
+        return leaves
+    # Most hints bear no mark, and need no layout here.
+    if region.has_vma and any(leaf.hint is not None and leaf.hint.spec.marks for leaf in leaves):
+        leaves = [_cast_unreduced(leaf, region) for leaf in leaves]
+    return assert_layouts(leaves, region, function, sizes, is_assumed)
 
 
-def with_leaves(value: Any, before: list[Found], after: list[Found]) -> Any:
-    """A value whose leaves are others now; the same object if none is."""
+def _cast_unreduced(leaf: CheckedLeaf, region: MeshContext) -> CheckedLeaf:
+    layout = region.layout(leaf.hint) if leaf.hint is not None else None
+    axes = layout.unreduced & frozenset(region.sizes) if isinstance(layout, Layout) else None
+    return leaf._replace(value=_jax.casts.pcast_unreduced(leaf.value, axes)) if axes else leaf
+
+
+def replace_leaves(value: Any, before: list[CheckedLeaf], after: list[CheckedLeaf]) -> Any:
+    """A value with other leaves; the same object if all are the same."""
     if after is before or all(new.value is old.value for new, old in zip(after, before, strict=True)):
         return value
     if len(before) == 1 and before[0].value is value:
         return after[0].value
-    return _jax.like(value, (leaf.value for leaf in after))
+    return _jax.tree.unflatten_like(value, (leaf.value for leaf in after))
 
 
-def _unreduced(leaf: Found, region: Region) -> Found:
-    owed = _owed(leaf, region)
-    return leaf._replace(value=_jax.leave_unreduced(leaf.value, owed)) if owed else leaf
+def assert_layouts(
+    leaves: list[CheckedLeaf],
+    region: MeshContext,
+    function: str,
+    sizes: Sizes,
+    is_assumed: bool = False,
+    is_proven: bool = False,
+) -> list[CheckedLeaf]:
+    """Record for the operations that follow how shards are laid out, as their hints say, and have it analyzed.
 
+    Args:
+      leaves: the shards, and static leaves.
+      region: where they are.
+      function: the function whose hints they have.
+      sizes: the sizes of its dims.
+      is_assumed: whether the analysis believes the hints.
+      is_proven: whether it knows already, as at the boundary of a region.
 
-def state_leaves(
-    leaves: list[Found], region: Region, function: str, sizes: Sizes, is_assumed: bool = False
-) -> list[Found]:
-    """Shards of which the program now states what their hints say, which is remembered for patterns that read them."""
-    reading, handed = current_reading(), leaves
+    Returns:
+      The leaves, in a loop or a call within the region some with a claim in the program; the same list if none has.
+    """
+    analysis, claimed = None if is_proven else current_sink(), leaves
     for at, leaf in enumerate(leaves):
         if leaf.hint is None:
             continue
         value = leaf.value
-        stated = Stated(leaf.hint, region, leaf.subject, function, sizes, leaf.alike, is_assumed)
-        if reading is not None:
-            value = reading.state(value, stated)
+        stated = LayoutAssertion(leaf.hint, region, leaf.subject, function, sizes, leaf.must_be_invarying, is_assumed)
+        if analysis is not None:
+            value = analysis.assert_layout(value, stated)
         if value is not leaf.value:
-            handed = list(leaves) if handed is leaves else handed
-            handed[at] = leaf._replace(value=value)
-        remember(value, stated)
-    return handed
-
-
-def stated_of(leaf: Found, region: Region, function: str, sizes: Sizes) -> Stated | None:
-    """What is stated of a leaf; nothing of one that is no array of the hints."""
-    if leaf.hint is None:
-        return None
-    return Stated(leaf.hint, region, leaf.subject, function, sizes, leaf.alike)
-
-
-def remember_leaves(leaves: Iterable[Found], region: Region, function: str) -> None:
-    """Remember what hints declared of shards, for the patterns that read them."""
-    for leaf in leaves:
-        if leaf.hint is not None:
-            remember(leaf.value, Stated(leaf.hint, region, leaf.subject, function, alike=leaf.alike))
-
-
-def _owed(leaf: Found, region: Region) -> frozenset[str]:
-    if leaf.hint is None:
-        return frozenset()
-    layout = region.layout(leaf.hint)
-    return layout.unreduced & frozenset(region.sizes) if isinstance(layout, Layout) else frozenset()
+            claimed = list(leaves) if claimed is leaves else claimed
+            claimed[at] = leaf._replace(value=value)
+        record_layout(value, stated)
+    return claimed
 
 
 def size(name: str) -> int:
@@ -202,41 +199,41 @@ def size(name: str) -> int:
     Raises:
       ShapeError: for a name that is not bound here.
     """
-    return _bound("size", _named("size", name))[1]
+    return _find_bound("size", _checked_name("size", name))[1]
 
 
 def shard_size(name: str) -> int:
     """The size of a dim on one shard, by its name, or by its dim with brackets.
 
     Args:
-      name: ``"batch"``, where every hint shards ``batch`` alike; else ``"[batch/dp]"``.
+      name: ``"batch"``, where every hint shards ``batch`` in the same way; else ``"[batch/dp]"``.
 
     Raises:
       ShapeError: for a name that is not bound here, or one that hints shard in different ways.
     """
-    if _named("shard_size", name).startswith("["):
+    if _checked_name("shard_size", name).startswith("["):
         return _bracketed_size(name)
-    bound, whole = _bound("shard_size", name)
-    held = current_region().sizes
-    shards = {prod(held.get(axis, 1) for axis in axes) for axes in bound.layouts}
+    bound, global_size = _find_bound("shard_size", name)
+    sharded_axes = current_mesh_context().sizes
+    shards = {prod(sharded_axes.get(axis, 1) for axis in axes) for axes in bound.layouts}
     if len(shards) > 1:
         ways = " and ".join(sorted(f"[{name}/{','.join(axes)}]" for axes in bound.layouts))
         raise ShapeError(f"shard_size: '{name}' is sharded in several ways here: {ways}\n\nHint: write one of them")
-    return whole // shards.pop()
+    return global_size // shards.pop()
 
 
 def _bracketed_size(text: str) -> int:
     try:
-        node = node_of(text)
+        node = parse_hint_or_dims(text)
     except TypedShmapError as error:
         raise ShapeError(f"shard_size: {error}") from None
-    assert isinstance(node, Leaf)
-    dims, region = node.hint.spec.dims, current_region()
+    assert isinstance(node, ArrayLeaf)
+    dims, region = node.hint.spec.dims, current_mesh_context()
     layout = region.layout(node.hint)
     if len(dims) != 1 or not isinstance(layout, Layout):
         raise ShapeError(f"shard_size: '{text}' is not one dim over the axes of this mesh")
-    whole = size(str(dims[0].size))  # type: ignore[union-attr]
-    return whole // prod(region.sizes.get(axis, 1) for axis in layout.parts[0])
+    global_size = size(str(dims[0].size))  # type: ignore[union-attr]
+    return global_size // prod(region.sizes.get(axis, 1) for axis in layout.dim_axes[0])
 
 
 def sizes() -> dict[str, int]:
@@ -246,13 +243,13 @@ def sizes() -> dict[str, int]:
     return {name: found.size for name, found in bound if not isinstance(found.size, tuple) and name.isidentifier()}
 
 
-def _named(verb: str, name: Any) -> str:
+def _checked_name(verb: str, name: Any) -> str:
     if not isinstance(name, str):
-        raise ShapeError(f"{verb}: {shown(name)} is no name of a dim")
+        raise ShapeError(f"{verb}: {value_text(name)} is not the name of a dim")
     return name
 
 
-def _bound(verb: str, name: str) -> tuple[Bound, int]:
+def _find_bound(verb: str, name: str) -> tuple[Bound, int]:
     scope = current_scope()
     bound = scope.sizes.get(name) if scope else None
     if scope is None:
@@ -263,3 +260,41 @@ def _bound(verb: str, name: str) -> tuple[Bound, int]:
     if isinstance(bound.size, tuple):
         raise ShapeError(f"{verb}: '{name}' stands for several dims, of sizes {bound.size}")
     return bound, bound.size
+
+
+_ASSUMED = Subject("assumed", "assumed")
+
+
+def assume(x: T, hint: Any) -> T:
+    """Return ``x``, and believe the hint: over which axes it is the same on every shard, and how its dims are sharded.
+
+    The shape and the dtype are checked as `check` does. What the program does not show, since a
+    kernel or a chain of ``ppermute`` makes it so, is believed, and counts in all that follows in the
+    body. It adds nothing to the program.
+
+    ```python
+    y = all_reduce_kernel(x)  # f32[2,16] per shard; it sums over tp by itself
+    y = assume(y, "[b/dp] d")  # the same on every shard of tp, though x was not
+    ```
+
+    It does not change JAX's types: under ``check_vma=True`` what leaves the region has to satisfy JAX,
+    too, so that a kernel itself declares there over what its results vary (``out_shape``).
+
+    Args:
+      x: one shard, or a pytree of shards for a hint of one. For a global array nothing is assumed.
+      hint: any hint, or just its dims as a string.
+
+    Returns:
+      ``x``; an array with a ``+axis`` mark at that type, unreduced over the axis.
+
+    Raises:
+      ShapeError, DtypeError, StructureError: for what does not fit.
+      VaryingError: for a mark of a partial sum whose sum JAX knows to be taken, or the other way round.
+      AnnotationSyntaxError: for a hint that cannot be read.
+      MeshAxisError: for an axis that the mesh does not have.
+    """
+    region = current_mesh_context()
+    if region.is_manual:
+        region = intern_context(replace(region, inferred_axes=region.checked_axes))
+    name, checked = _check_in_scope(x, parse_hint_or_dims(hint), region, _ASSUMED, "assume")
+    return cast_to_hint(x, checked.leaves, region, name, checked.sizes, is_assumed=True)

@@ -1,15 +1,15 @@
 """``typed_shard_map``: ``jax.shard_map`` whose specs are the hints, checked on both sides.
 
-A call goes: bind the arguments, find the mesh, check every global array, take the arguments apart
-into leaves with a PartitionSpec each, and hand them to ``jax.shard_map``; inside, the body gets its
-arguments again, and its result is checked, taken apart, and put together outside.
-
-Invariant: under a transformation the program is that of a hand-written ``jax.shard_map``.
-"""
+A call binds the arguments, finds the mesh, checks every global array, and passes the leaves of the arguments to
+``jax.shard_map``, with a PartitionSpec each. Inside, the body gets its arguments back, and its result is checked before
+it is flattened again. What the hints assert of the body is analyzed before the call, or after it where a program is
+being traced. An exception of the user's code gets a note on its shards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -17,35 +17,33 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from . import _jax
-from .check import remember_leaves, state_leaves, stated_of
-from .decorated import Decorated, name_like, noted
+from .axis_names import AxesLike, AxisNaming, AxisRules, RulesLike, read_naming
+from .check import assert_layouts
 from .errors import TypedShmapError, error_of
-from .errors.failures import Failure, NoArray, Varies
-from .hints.axes import Axes, AxisRules, Naming, Pairs, read_naming
-from .hints.binding import EMPTY, Typed
-from .hints.leaf import describe
-from .hints.nodes import Anything, array_hints, holds_arrays
-from .hints.postponed import caller
-from .hints.scope import Axes as RegionAxes
-from .hints.scope import (
-    Region,
-    Scope,
-    Stated,
-    current_reading,
-    current_region,
-    entered,
-    naming_around,
-    naming_here,
-    same,
+from .errors.failures import Failure, NoArray, UnmentionedVarying
+from .errors.phrases import mesh_text, sizes_text
+from .hints.check_array import describe
+from .hints.check_call import array_leaves, check_arguments, check_value
+from .hints.check_tree import CheckedLeaf, unknown_axes
+from .hints.context import (
+    CallScope,
+    LayoutAssertion,
+    MeshContext,
+    SizedAxes,
+    current_axis_naming,
+    current_mesh_context,
+    current_sink,
+    decorator_axis_naming,
+    scope_entered,
 )
-from .hints.signatures import Hinted
-from .hints.walk import Found, Walk, unresolved
-from .inference.reading import Reading, read
-from .meshes import find_crossing, read_axis_names, read_mesh
+from .hints.forward_refs import caller_frame
+from .hints.signature import EMPTY, HintedSignature, LazySignature
+from .hints.structure import Untyped, array_hints, holds_arrays
+from .inference.analysis import RegionAnalysis, analyze_region
+from .introspection import DecoratedInfo, attach_info, wraps
+from .meshes import find_boundary, read_axis_names, read_mesh
 from .notation.layout import Layout
-from .notation.sizes import RETURN, Subject
-from .notes import add_note
-from .tracing import Program, program_of, read_later
+from .notation.match import RETURN, Sizes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,8 +56,8 @@ def typed_shard_map(
     mesh: Mesh | AbstractMesh | None = None,
     axis_names: set[str] | frozenset[str] = frozenset(),
     check_vma: bool = True,
-    axes: Mapping[str, Axes] | None = None,
-    rules: Pairs | AxisRules | None = None,
+    axes: Mapping[str, AxesLike] | None = None,
+    rules: RulesLike | AxisRules | None = None,
     in_types: tuple[Any, ...] | None = None,
     out_types: Any = EMPTY,
 ) -> F: ...
@@ -71,8 +69,8 @@ def typed_shard_map(
     mesh: Mesh | AbstractMesh | None = None,
     axis_names: set[str] | frozenset[str] = frozenset(),
     check_vma: bool = True,
-    axes: Mapping[str, Axes] | None = None,
-    rules: Pairs | AxisRules | None = None,
+    axes: Mapping[str, AxesLike] | None = None,
+    rules: RulesLike | AxisRules | None = None,
     in_types: tuple[Any, ...] | None = None,
     out_types: Any = EMPTY,
 ) -> Callable[[F], F]: ...
@@ -83,8 +81,8 @@ def typed_shard_map(
     mesh: Mesh | AbstractMesh | None = None,
     axis_names: set[str] | frozenset[str] = frozenset(),
     check_vma: bool = True,
-    axes: Mapping[str, Axes] | None = None,
-    rules: Pairs | AxisRules | None = None,
+    axes: Mapping[str, AxesLike] | None = None,
+    rules: RulesLike | AxisRules | None = None,
     in_types: tuple[Any, ...] | None = None,
     out_types: Any = EMPTY,
 ) -> Any:
@@ -106,8 +104,8 @@ def typed_shard_map(
     Args:
       f: the function. Every parameter but ``self`` and ``cls`` has a hint, and so has the result. A
         parameter whose hint holds no array is static; one hinted ``Any`` is closed over.
-      mesh: as for `jax.shard_map`; by default the ambient mesh, else that of the arguments, looked
-        up at every call.
+      mesh: as for `jax.shard_map`; by default the ambient mesh, else the arguments' own, looked up at
+        every call.
       axis_names: the mesh axes to make manual; by default all. Axes in hints that are not manual
         are left out of the specs.
       check_vma: as for `jax.shard_map`. Without it JAX does not know which values vary; the library
@@ -126,259 +124,276 @@ def typed_shard_map(
       AnnotationSyntaxError: when decorating, for a hint that is missing or cannot be read.
       MeshAxisError: for no mesh, or an axis that the mesh does not have.
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or results
-        that are not what their hints say; ``error.failures`` holds all of them. The last to be raised
-        are those of the traced body as a whole, with the place in the source ("At: file:line").
+        that are not what their hints say; ``error.failures`` holds all of them. What only the traced
+        body as a whole shows is raised last, with the place in the source ("At: file:line").
     """
-    _jax.load_extend()
-    options = _Options(read_mesh(mesh), read_axis_names(axis_names), bool(check_vma), read_naming(axes, rules))
+    _jax.trace.load_extend()
+    options = _ShardMapOptions(read_mesh(mesh), read_axis_names(axis_names), bool(check_vma), read_naming(axes, rules))
     if f is None:
-        return lambda function: _wrap(function, options, Hinted(function, caller(1), in_types, out_types))
-    return _wrap(f, options, Hinted(f, caller(1), in_types, out_types))
+        return lambda function: _wrap(function, options, LazySignature(function, caller_frame(1), in_types, out_types))
+    return _wrap(f, options, LazySignature(f, caller_frame(1), in_types, out_types))
 
 
 @dataclass(frozen=True)
-class _Options:
-    mesh: _jax.AnyMesh | None
+class _ShardMapOptions:
+    mesh: _jax.mesh.AnyMesh | None
     axis_names: frozenset[str]
     check_vma: bool
-    naming: Naming
+    naming: AxisNaming
 
 
-def _wrap(function: Callable[..., Any], options: _Options, hinted: Hinted) -> Callable[..., Any]:
-    @name_like(function)
+def _wrap(function: Callable[..., Any], options: _ShardMapOptions, hinted: LazySignature) -> Callable[..., Any]:
+    @wraps(function)
     def typed_call(*args: Any, **kwargs: Any) -> Any:
-        call = _Call(hinted.read(args), options, args, kwargs)
-        program = call.program()
-        results = program.call(*call.dynamic)  # from this frame, as the module `tracing` says why
-        return call.finished(program, results)
+        try:
+            call = _RegionCall(hinted.read(args), options, args, kwargs)
+            mapped = call.map_body()
+            # From this frame: JAX records the whole stack with every equation that it traces.
+            results = mapped(*call.arrays)
+            return call.finish(results)
+        except TypedShmapError:
+            raise
+        except Exception as error:
+            _jax.versions.note_untried(error)
+            raise
 
-    made_of = Decorated("typed_shard_map", hinted, options.mesh, options.naming, options.axis_names)
-    return noted(typed_call, made_of)
-
-
-@dataclass(frozen=True, slots=True)
-class _Argument:
-    """One argument taken apart: its structure, and where its leaves stand among all leaves."""
-
-    parameter: str
-    subject: Subject
-    structure: Any
-    first: int
-    last: int
-
-    def value_of(self, leaves: Sequence[Found]) -> Any:
-        """The argument put together again from its leaves."""
-        return self.structure.unflatten([leaf.value for leaf in leaves[self.first : self.last]])
+    info = DecoratedInfo("typed_shard_map", hinted, options.mesh, options.naming, options.axis_names)
+    return attach_info(typed_call, info)
 
 
-class _Call:
-    """One call: from bound arguments to global results."""
+class _RegionCall:
+    """One call: bind, find the mesh, check, map the body, enter it, check its result, finish."""
 
-    def __init__(self, typed: Typed, options: _Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.typed, self.options = typed, options
+    def __init__(
+        self, typed: HintedSignature, options: _ShardMapOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        assert typed.result is not None
+        self.typed, self.result_hint, self.options = typed, typed.result, options
         self.bound = typed.bind(args, kwargs)
-        self.parts: list[_Argument] = []
-        self.walk = self._check_arguments()
-        self.structure: Any = None
-        self.reading = Reading(self.manual) if self.crossing.new else None
-        self.results: list[Stated | None] = []
-        self.later: TypedShmapError | None = None
+        given = [argument for argument in typed.arguments(self.bound) if not isinstance(argument[2], Untyped)]
+
+        self.boundary = find_boundary(typed.name, options.mesh, options.axis_names, lambda: array_leaves(given))
+        self.naming = current_axis_naming(options.naming)
+        self.manual = frozenset(name for name, _ in self.boundary.entered)
+        # A function that makes no axis manual is in the region around it, whose check_vma counts.
+        self.has_vma = options.check_vma if self.manual else current_mesh_context().has_vma
+        self.outer_context = self._mesh_context(self.boundary.outer, entering=self.boundary.entered)
+
+        self.checked = check_arguments(given, self.bound.arguments, self.outer_context)
+        unknown = unknown_axes(self.result_hint, self.outer_context, RETURN)
+        self._raise(self.outer_context, (*self.checked.failures, *unknown), self.checked.sizes)
+
+        self.arrays = [leaf.value for leaf in self.checked.leaves if leaf.hint is not None]
+        self.analysis = RegionAnalysis(self.manual) if self.boundary.entered else None
+        self.analyzed_after: Callable[..., Any] | None = None
+        # What the body fills in when it is traced.
+        self.result_structure: Any = None
+        self.results: list[LayoutAssertion | None] = []
         self.out_specs: list[PartitionSpec] = []
-        self.dynamic = [leaf.value for leaf in self.walk.leaves if leaf.hint is not None]
+        self.deferred_error: TypedShmapError | None = None
 
-    def _check_arguments(self) -> Walk:
-        """Check every argument, find the mesh, and list the leaves."""
-        arguments = [
-            (name, subject, node, value)
-            for name, subject, node, value in self.typed.arguments(self.bound)
-            if not isinstance(node, Anything)
-        ]
-
-        def candidates() -> list[Found]:
-            arrays = ((subject, value) for _, subject, node, value in arguments if holds_arrays(node))
-            return [Found(leaf, None, subject) for subject, value in arrays for leaf in _jax.leaves(value)]
-
-        options = self.options
-        self.crossing = find_crossing(self.typed.name, options.mesh, options.axis_names, candidates)
-        self.naming = naming_here(options.naming)
-        self.manual = frozenset(name for name, _ in self.crossing.new)
-        # A function that makes no axis manual is in the region around it, and check_vma is that one's.
-        self.is_typed = options.check_vma if self.manual else current_region().typed
-        region = self._region(self.crossing.held, split=self.crossing.new)
-        walk = Walk(region, self.bound.arguments)
-        spans: list[tuple[int, int]] = []
-        for _, subject, node, value in arguments:
-            first = len(walk.leaves)
-            walk.visit(node, value, subject)
-            spans.append((first, len(walk.leaves)))
-        walk.settle()
-        assert self.typed.result is not None
-        self._raise(region, walk, (*walk.failures, *unresolved(self.typed.result, region, RETURN)))
-        for (name, subject, node, value), (first, last) in zip(arguments, spans, strict=True):
-            if holds_arrays(node):
-                structure = jax.tree_util.tree_structure(value)
-                self.parts.append(_Argument(name, subject, structure, first, last))
-        return walk
-
-    def _raise(self, region: Region, walk: Walk, failures: tuple[Failure, ...]) -> None:
+    def _raise(self, context: MeshContext, failures: Sequence[Failure], sizes: Sizes) -> None:
         if failures:
-            raise error_of(region.report(self.typed.name, failures, walk.sizes))
+            raise error_of(context.report(self.typed.name, tuple(failures), sizes))
 
-    def _region(self, held: RegionAxes, split: RegionAxes = (), watched: frozenset[str] = frozenset()) -> Region:
-        mesh = self.crossing.mesh
-        region = Region(
-            mesh.shape_tuple,
-            held,
-            split,
-            self.manual,
-            watched,
-            self.is_typed,
-            self.naming.aliases,
-            "boundary",
-            _jax.explicit_axes(mesh),
-            self.naming.rules,
+    def _mesh_context(
+        self, manual: SizedAxes, entering: SizedAxes = (), checked_axes: frozenset[str] = frozenset()
+    ) -> MeshContext:
+        return MeshContext.at_boundary(
+            self.boundary.mesh, self.naming, manual, entering, self.manual, checked_axes, self.has_vma
         )
-        return same(region)
 
-    def program(self) -> Program:
-        """What maps the body over the shards; the body itself where all axes are manual already."""
+    def map_body(self) -> Callable[..., Any]:
+        """What to call with the global arrays: the body mapped over the shards, and analyzed.
+
+        Where a program is being traced, also one that is differentiated as it is traced, the call is JAX's own, and
+        the analysis waits for what it has traced. Where something is computed at once, the analysis comes before.
+        """
         body = self._body()
-        if not self.crossing.new:
-            return Program(body, False)
-        leaves = [leaf for leaf in self.walk.leaves if leaf.hint is not None]
-        self.mapped = jax.shard_map(
+        if not self.boundary.entered:
+            return body
+        spec = self.outer_context.spec
+        mapped: Callable[..., Any] = jax.shard_map(
             body,
-            mesh=self.crossing.mesh,
-            in_specs=tuple(self._spec(self.walk.region, leaf) for leaf in leaves),
+            mesh=self.boundary.mesh,
+            in_specs=tuple(
+                spec(leaf.hint, len(getattr(leaf.value, "shape", ())))
+                for leaf in self.checked.leaves
+                if leaf.hint is not None
+            ),
             # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
             # when the result is, and JAX reads them after it has called the body.
             out_specs=self.out_specs,
             axis_names=self.manual,
             check_vma=self.options.check_vma,
         )
-        result = self.typed.result
-        return program_of(self.mapped, self.dynamic, self._read, result is not None and holds_arrays(result))
+        program = mapped
+        if not _jax.trace.is_jit_disabled() and _jax.jaxpr.are_staged(self.arrays):
+            if _jax.trace.is_outside_traces():
+                program = jax.jit(mapped)  # one for every call: nothing that the function closes over can be stale
+            elif holds_arrays(self.result_hint):
+                self.analyzed_after = mapped
+                return mapped
+            else:  # without results, by which the region would be found in the program around
+                program = _jax.jaxpr.inline_jit(mapped)
+        self._analyze(_jax.jaxpr.find_region(_jax.jaxpr.make_jaxpr(program, self.arrays)))
+        return program
 
-    def finished(self, program: Program, results: Sequence[Any]) -> Any:
-        """The result put together, its body read."""
-        if program.is_read_later:
-            read_later(self.mapped, self.dynamic, results, self._read)
-        return jax.tree_util.tree_unflatten(self.structure, results)
+    def _analyze(self, traced: _jax.jaxpr.TracedRegion | None) -> bool:
+        """Compare what the hints and checks of the body assert with what its jaxpr does; False if parts are missing."""
+        assert self.analysis is not None
+        is_complete = analyze_region(self.analysis, traced, self.results)
+        if self.deferred_error is not None:
+            raise self.deferred_error
+        return is_complete
 
-    def _read(self, traced: _jax.TracedRegion | None) -> bool:
-        """Compare what the body states, and what its hints state of its results, with what it does."""
-        assert self.reading is not None
-        is_all = read(self.reading, traced, self.results)
-        if self.later is not None:
-            raise self.later
-        return is_all
-
-    def _spec(self, region: Region, leaf: Found) -> PartitionSpec:
-        assert leaf.hint is not None
-        rank = len(getattr(leaf.value, "shape", ()))
-        # All axes are manual already where none is crossed, and no spec is asked for.
-        return region.spec(leaf.hint, rank) if self.manual else PartitionSpec()
+    def finish(self, results: Sequence[Any]) -> Any:
+        """The results in their structure, once the body is analyzed."""
+        if self.analyzed_after is not None:
+            traced = _jax.jaxpr.region_of_results(results)
+            if traced is None or not self._analyze(traced):
+                # No program holds all of the body, as under jax.vmap: it is traced a second time.
+                self._analyze(_jax.jaxpr.find_region(jax.make_jaxpr(self.analyzed_after)(*self.arrays)))
+        return jax.tree_util.tree_unflatten(self.result_structure, results)
 
     def _body(self) -> Callable[..., list[Any]]:
         """What ``jax.shard_map`` maps: leaves in, leaves out."""
-        function = self.typed.function
+        function, analysis = self.typed.function, self.analysis
 
         def body(*shards: Any) -> list[Any]:
-            region, leaves = self._entered(shards)
-            args, kwargs = self._arguments(leaves)
-            scope = self._scope(region)
-            with entered(scope):
+            region, leaves = self._enter_region(shards)
+            args, kwargs = self.bound.with_arguments(self.checked.with_leaves([leaf.value for leaf in leaves]))
+            scope = CallScope(
+                self.typed.name,
+                self.bound.arguments,
+                self.checked.sizes,
+                decorator_axis_naming(self.options.naming),
+                manual=frozenset(region.sizes),
+                checked_axes=region.checked_axes,
+                has_vma=self.has_vma,
+                sink=analysis or current_sink(),
+            )
+            with scope_entered(scope):
                 try:
                     result = function(*args, **kwargs)
                 except TypedShmapError:
                     raise
                 except Exception as error:
-                    behind = self.reading.behind(error) if self.reading else None
-                    if behind is not None:
-                        raise behind from error
-                    add_note(error, scope, region, leaves, self.reading.unproven if self.reading else ())
+                    cause = analysis.explain_loop_error(error) if analysis else None
+                    if cause is not None:
+                        raise cause from error
+                    add_note(error, scope, region, leaves, analysis.unproven if analysis else ())
                     raise
             return self._check_result(result, region, scope)
 
         body.__name__ = body.__qualname__ = self.typed.name  # what JAX's own messages call it
         return body
 
-    def _entered(self, shards: tuple[Any, ...]) -> tuple[Region, list[Found]]:
-        """The region of the body, and its leaves there, of which is known what the hints say."""
-        watched = self.manual or self._mentioned()
-        region = self._region(self.crossing.held + self.crossing.new, watched=watched)
-        if self.reading is not None:
-            self.reading.begin(self.typed.name, region)
-        leaves = self._shard_leaves(shards)
-        if not self.crossing.new:
-            return region, state_leaves(leaves, region, self.typed.name, self.walk.sizes)
-        remember_leaves(leaves, region, self.typed.name)
-        return region, leaves
-
-    def _scope(self, region: Region) -> Scope:
-        return Scope(
-            self.typed.name,
-            self.bound.arguments,
-            self.walk.sizes,
-            naming_around(self.options.naming),
-            manual=frozenset(region.sizes),
-            watched=region.watched,
-            typed=self.is_typed,
-            reading=self.reading or current_reading(),
-        )
-
-    def _mentioned(self) -> frozenset[str]:
-        """The axes to watch where all are manual already: those that the function's hints speak of.
-
-        Were they not manual, it would have made them so; of others around it, it need not know.
-        """
-        region, nodes = self.walk.region, (*self.typed.parameters.values(), *self.typed.positional, self.typed.result)
-        layouts = (region.layout(hint) for node in nodes if node is not None for hint in array_hints(node))
-        axes = {axis for layout in layouts if isinstance(layout, Layout) for axis in layout.axes}
-        return frozenset(axes) & (self.options.axis_names or axes)
-
-    def _shard_leaves(self, shards: tuple[Any, ...]) -> list[Found]:
-        """The leaves of all arguments, arrays replaced by their shards."""
+    def _enter_region(self, shards: tuple[Any, ...]) -> tuple[MeshContext, list[CheckedLeaf]]:
+        """The mesh context of the body, and all leaves with shards for arrays, their layouts known to operations."""
+        entered = self.boundary.entered
+        checked_axes = self.manual
+        if not entered:
+            # All are manual already: those in the hints, which it would have made manual.
+            nodes = (*self.typed.parameters.values(), *self.typed.positional, self.result_hint)
+            layouts = [self.outer_context.layout(hint) for node in nodes for hint in array_hints(node)]
+            axes = frozenset(axis for layout in layouts if isinstance(layout, Layout) for axis in layout.axes)
+            checked_axes = axes & (self.options.axis_names or axes)
+        region = self._mesh_context(self.boundary.outer + entered, checked_axes=checked_axes)
+        if self.analysis is not None:
+            self.analysis.begin(self.typed.name, region)
         remaining = iter(shards)
-        return [
-            leaf if leaf.hint is None else Found(next(remaining), leaf.hint, leaf.subject) for leaf in self.walk.leaves
+        leaves = [
+            leaf if leaf.hint is None else CheckedLeaf(next(remaining), leaf.hint, leaf.subject)
+            for leaf in self.checked.leaves
         ]
+        return region, assert_layouts(leaves, region, self.typed.name, self.checked.sizes, is_proven=bool(entered))
 
-    def _arguments(self, leaves: Sequence[Found]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call's arguments with shards in the place of global arrays."""
-        return self.bound.replaced((part.parameter, part.subject, part.value_of(leaves)) for part in self.parts)
-
-    def _check_result(self, result: Any, region: Region, scope: Scope) -> list[Any]:
-        """Check what the body returned; note its structure and specs."""
-        walk = Walk(region, self.bound.arguments, scope.sizes)
-        assert self.typed.result is not None
-        walk.visit(self.typed.result, result, RETURN)
-        walk.settle()
-        if walk.failures and self._is_told_later(walk.failures):
-            self.later = error_of(region.report(self.typed.name, tuple(walk.failures), walk.sizes))
+    def _check_result(self, result: Any, region: MeshContext, scope: CallScope) -> list[Any]:
+        """The leaves that the body returns, checked and at the types of their hints; note their structure and specs."""
+        checked = check_value(self.result_hint, result, RETURN, region, self.bound.arguments, scope.sizes)
+        leaves, sizes, name = checked.leaves, checked.sizes, self.typed.name
+        is_varying = all(isinstance(failure.what, UnmentionedVarying) for failure in checked.failures)
+        if checked.failures and is_varying and self.analysis is not None and self.analysis.unproven:
+            # The result may vary because of something that the analysis finds, which is reported instead.
+            self.deferred_error = error_of(region.report(name, tuple(checked.failures), sizes))
             self.out_specs[:] = []
             return []
-        self._raise(region, walk, tuple(walk.failures))
-        stuck = [leaf for leaf in walk.leaves if _jax.refusal(leaf.value) is not None]
-        self._raise(region, walk, tuple(Failure(NoArray(describe(leaf.value)), leaf.subject) for leaf in stuck))
-        self.structure = jax.tree_util.tree_structure(result)
-        self.out_specs[:] = [self._spec(region, leaf) if leaf.hint else PartitionSpec() for leaf in walk.leaves]
-        self.results = [stated_of(leaf, region, self.typed.name, walk.sizes) for leaf in walk.leaves]
-        leaves = walk.leaves
-        if not self.crossing.new:
-            leaves = state_leaves(leaves, region, self.typed.name, walk.sizes)
-        return [self._handed_on(leaf, region) for leaf in leaves]
+        self._raise(region, checked.failures, sizes)
+        stuck = [leaf for leaf in leaves if _jax.array.why_not_array(leaf.value) is not None]
+        self._raise(region, [Failure(NoArray(describe(leaf.value)), leaf.subject) for leaf in stuck], sizes)
+        self.result_structure = jax.tree_util.tree_structure(result)
+        if not self.boundary.entered:
+            leaves = assert_layouts(leaves, region, name, sizes)
+        values: list[Any] = []
+        self.results.clear()
+        self.out_specs.clear()
+        for value, hint, subject, must_be_invarying in leaves:
+            spec, stated = PartitionSpec(), None
+            if hint is not None:
+                layout = region.layout(hint)
+                assert isinstance(layout, Layout)
+                stated = LayoutAssertion(hint, region, subject, name, sizes, must_be_invarying)
+                if self.manual:
+                    spec = region.spec(hint, len(getattr(value, "shape", ())))
+                if layout.unreduced:
+                    value = _jax.casts.pcast_unreduced(value, layout.unreduced)
+                if layout.reduced and region.has_vma:
+                    value = _jax.casts.pcast_reduced(value, layout.reduced)
+            self.results.append(stated)
+            self.out_specs.append(spec)
+            values.append(value)
+        return values
 
-    def _is_told_later(self, failures: Sequence[Failure]) -> bool:
-        """Whether a result that varies may come of something that the reading finds, which is told instead."""
-        waits = self.reading is not None and bool(self.reading.unproven)
-        return waits and all(isinstance(failure.what, Varies) for failure in failures)
 
-    def _handed_on(self, leaf: Found, region: Region) -> Any:
-        """A result at the type of its hint: ``+axis`` becomes unreduced, ``-axis`` reduced."""
-        if leaf.hint is None:
-            return leaf.value
-        layout = region.layout(leaf.hint)
-        assert isinstance(layout, Layout)
-        value = _jax.leave_unreduced(leaf.value, layout.unreduced) if layout.unreduced else leaf.value
-        return _jax.make_reduced(value, layout.reduced) if layout.reduced and region.typed else value
+_NOTE_BEGINS = "typedshmap: in "
+_MOST_IN_NOTE = 24
+
+# What JAX says where a value's type refuses an operation: "reduced" in words, or in a type that it expected.
+_UNREDUCED = re.compile(r"\bunreduced\b")
+_REDUCED = re.compile(r"\breduced\b|\{[^{}]*\b[RU]:")
+
+
+def add_note(
+    error: Exception, scope: CallScope, region: MeshContext, leaves: Iterable[CheckedLeaf], unproven: Iterable[str] = ()
+) -> None:
+    """Add a note on the shards to an exception of the user's code: their hints and types, the sizes, the mesh.
+
+    The exception stays as it is, and has a note of the innermost region only.
+
+    Args:
+      unproven: claims that the analysis would have judged once the body was traced; one may be the cause.
+    """
+    _jax.versions.note_untried(error)
+    if any(note.startswith(_NOTE_BEGINS) for note in getattr(error, "__notes__", ())):
+        return
+    arrays = [(leaf, leaf.hint.text) for leaf in leaves if leaf.hint is not None]
+    lines = [f"{_NOTE_BEGINS}{scope.function}, where the values are shards:"]
+    lines += [f"Not found out: whether {text}" for text in unproven]
+    lines += [
+        f"    {leaf.subject}: {text}  is {_jax.array.type_text(leaf.value)}" for leaf, text in arrays[:_MOST_IN_NOTE]
+    ]
+    if len(arrays) > _MOST_IN_NOTE:
+        lines.append(f"    and {len(arrays) - _MOST_IN_NOTE} more")
+    lines.append(f"Mesh: {mesh_text(region.mesh or ())}")
+    if sizes := sizes_text(scope.sizes):
+        lines.append(f"Sizes: {sizes}")
+    if cure := _cure(error, region):
+        lines.append(f"Hint: {cure}")
+    error.add_note("\n".join(lines))
+
+
+def _cure(error: Exception, region: MeshContext) -> str | None:
+    """What to write instead where JAX's own message does not say what is wrong."""
+    if type(error) is AssertionError and not error.args:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if frames and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == "jax":
+            axes = ", ".join(f"'{name}'" for name, _ in region.mesh or ())
+            return f"a collective over an axis that the mesh does not have ends so; the mesh's axes are {axes}"
+    if _UNREDUCED.search(str(error)):
+        return "a value marked '+axis' takes no part in this: take the sum first, or mark it '~axis' where it is made"
+    if _REDUCED.search(str(error)):
+        return (
+            "a value gathered with '-axis' takes no part in this: gather it with '~axis', which has the same gradient"
+        )
+    return None

@@ -6,33 +6,39 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from . import _jax
-from .check import handed_leaves, handed_on, region_of_failure, with_leaves
-from .decorated import Decorated, name_like, noted
-from .errors import error_of
-from .errors.failures import Failure, Varies
-from .hints.axes import Axes, AxisRules, Naming, Pairs, read_naming
-from .hints.binding import Bound, Typed
-from .hints.postponed import caller
-from .hints.scope import Region, Scope, current_reading, current_region, entered, naming_around
-from .hints.signatures import Hinted
-from .hints.walk import Walk
-from .notation.sizes import RETURN, Sizes, Subject
+from .axis_names import AxesLike, AxisNaming, AxisRules, RulesLike, read_naming
+from .check import cast_leaves, cast_to_hint, failure_error, replace_leaves
+from .errors.failures import Failure, UnmentionedVarying
+from .hints.check_call import check_arguments, check_value
+from .hints.context import (
+    CallScope,
+    current_mesh_context,
+    current_sink,
+    decorator_axis_naming,
+    scope_entered,
+)
+from .hints.forward_refs import caller_frame
+from .hints.signature import HintedSignature, LazySignature
+from .introspection import DecoratedInfo, attach_info, wraps
+from .notation.match import RETURN, Subject
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @overload
-def typed(f: F, /, *, axes: Mapping[str, Axes] | None = None, rules: Pairs | AxisRules | None = None) -> F: ...
+def typed(f: F, /, *, axes: Mapping[str, AxesLike] | None = None, rules: RulesLike | AxisRules | None = None) -> F: ...
 @overload
 def typed(
-    f: None = None, /, *, axes: Mapping[str, Axes] | None = None, rules: Pairs | AxisRules | None = None
+    f: None = None, /, *, axes: Mapping[str, AxesLike] | None = None, rules: RulesLike | AxisRules | None = None
 ) -> Callable[[F], F]: ...
-def typed(f: Any = None, /, *, axes: Mapping[str, Axes] | None = None, rules: Pairs | AxisRules | None = None) -> Any:
+def typed(
+    f: Any = None, /, *, axes: Mapping[str, AxesLike] | None = None, rules: RulesLike | AxisRules | None = None
+) -> Any:
     """Check a function's arguments and result against its hints, at every call.
 
-    In a manual region the values are shards, elsewhere global arrays. A value that is equal on all
-    shards, though JAX types it as varying, needs no mark, except for a float result of rank 0, whose
-    gradient inside of the region would be too large. Every call has sizes of its own. Parameters
+    In a manual region the values are shards, elsewhere global arrays. A value that is the same on every
+    shard, though JAX types it as varying, needs no mark, except for a float result of rank 0, whose
+    gradient inside the region would be too large. Every call has sizes of its own. Parameters
     without arrays are checked by beartype, those without a hint not at all.
 
     ```python
@@ -47,98 +53,78 @@ def typed(f: Any = None, /, *, axes: Mapping[str, Axes] | None = None, rules: Pa
       rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
 
     Returns:
-      The function; values marked ``+axis`` are handed on as unreduced.
+      The function; it receives and returns values marked ``+axis`` as unreduced.
 
     Raises:
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or a result
         that are not what their hints say.
     """
-    _jax.load_extend()
+    _jax.trace.load_extend()
     naming = read_naming(axes, rules)
     if f is None:
-        return lambda function: _wrap(function, naming, Hinted(function, caller(1), strict=False))
-    return _wrap(f, naming, Hinted(f, caller(1), strict=False))
+        return lambda function: _wrap(function, naming, LazySignature(function, caller_frame(1), strict=False))
+    return _wrap(f, naming, LazySignature(f, caller_frame(1), strict=False))
 
 
-def _wrap(function: Callable[..., Any], naming: Naming, hinted: Hinted) -> Callable[..., Any]:
-    @name_like(function)
+def _wrap(function: Callable[..., Any], naming: AxisNaming, hinted: LazySignature) -> Callable[..., Any]:
+    @wraps(function)
     def typed_helper(*args: Any, **kwargs: Any) -> Any:
-        call = _Call(hinted.read(args), naming, args, kwargs)
-        with entered(call.scope):
-            result = call.function(*call.args, **call.kwargs)  # from this frame, as the module `tracing` says why
-        return call.checked(result)
+        call = _HelperCall(hinted.read(args), naming, args, kwargs)
+        with scope_entered(call.scope):
+            # From this frame: JAX records the whole stack with every equation that it traces.
+            result = call.typed.function(*call.args, **call.kwargs)
+        return call.check_result(result)
 
-    return noted(typed_helper, Decorated("typed", hinted, None, naming))
+    return attach_info(typed_helper, DecoratedInfo("typed", hinted, None, naming))
 
 
-class _Call:
-    """One call: its arguments checked, and what is to be checked of its result."""
+class _HelperCall:
+    """One call: bind and check its arguments, then its result."""
 
-    def __init__(self, typed: Typed, naming: Naming, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.typed, self.function = typed, typed.function
-        self.region = region = current_region(naming)
+    def __init__(
+        self, typed: HintedSignature, naming: AxisNaming, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.typed = typed
+        self.region = region = current_mesh_context(naming)
         bound = typed.bind(args, kwargs)
-        sizes, changed = _check_arguments(typed, bound, region)
-        self.args, self.kwargs = bound.replaced(changed)
-        self.scope = Scope(
+        checked = check_arguments(typed.arguments(bound), bound.arguments, region)
+        if checked.failures:
+            raise failure_error(checked, typed.name)
+        leaves = cast_leaves(checked.leaves, region, typed.name, checked.sizes)
+        cast: list[tuple[str, Subject, Any]] = []
+        if leaves is not checked.leaves:
+            for ((name, subject, _, value), before), (first, last) in zip(
+                checked.by_argument(), checked.spans, strict=True
+            ):
+                new = replace_leaves(value, before, leaves[first:last])
+                if new is not value:
+                    cast.append((name, subject, new))
+        self.args, self.kwargs = bound.with_arguments(cast)
+        self.scope = CallScope(
             typed.name,
             bound.arguments,
-            sizes,
-            naming_around(naming),
+            checked.sizes,
+            decorator_axis_naming(naming),
             manual=frozenset(region.sizes),
-            watched=region.watched,
-            typed=region.typed,
-            reading=current_reading(),
+            checked_axes=region.checked_axes,
+            has_vma=region.has_vma,
+            sink=current_sink(),
         )
 
-    def checked(self, result: Any) -> Any:
-        """The result, which fits its hint."""
-        if self.typed.result is None:
+    def check_result(self, result: Any) -> Any:
+        """The result, at the type of its hint."""
+        name, node = self.typed.name, self.typed.result
+        if node is None:
             return result
-        walk = Walk(self.region, self.scope.arguments, self.scope.sizes)
-        walk.visit(self.typed.result, result, RETURN)
-        walk.settle()
-        walk.failures += _traps(walk)
-        _raise(self.typed, walk)
-        return handed_on(result, walk.leaves, self.region, self.typed.name, walk.sizes)
-
-
-def _traps(walk: Walk) -> list[Failure]:
-    """Losses that are equal on all shards and that JAX types as varying: their gradients would be too large."""
-    found: list[Failure] = []
-    for leaf in walk.leaves:
-        if (
-            leaf.hint is not None
-            and leaf.alike
-            and not _jax.facts(leaf.value).shape
-            and _jax.is_inexact(leaf.value.dtype)
-        ):
-            axes = tuple(axis for axis in walk.region.sizes if axis in leaf.alike)
-            found.append(
-                Failure(Varies(axes, False, may_agree=True), leaf.subject, leaf.hint.text, _jax.type_text(leaf.value))
-            )
-    return found
-
-
-def _check_arguments(typed: Typed, bound: Bound, region: Region) -> tuple[Sizes, list[tuple[str, Subject, Any]]]:
-    """Check the arguments; the sizes that they bind, and those marked ``+axis``, at that type."""
-    walk, visited = Walk(region, bound.arguments), []
-    for name, subject, node, value in typed.arguments(bound):
-        walk.visit(node, value, subject)
-        visited.append((name, subject, value, len(walk.leaves)))
-    changed: list[tuple[str, Subject, Any]] = []
-    leaves, first = walk.leaves, 0
-    handed = handed_leaves(leaves, region, typed.name, walk.sizes) if region.held and not walk.failures else leaves
-    for name, subject, value, last in visited if handed is not leaves else ():
-        same = with_leaves(value, leaves[first:last], handed[first:last])
-        if same is not value:
-            changed.append((name, subject, same))
-        first = last
-    walk.settle()
-    _raise(typed, walk)
-    return walk.sizes, changed
-
-
-def _raise(typed: Typed, walk: Walk) -> None:
-    if walk.failures:
-        raise error_of(region_of_failure(walk).report(typed.name, tuple(walk.failures), walk.sizes))
+        checked = check_value(node, result, RETURN, self.region, self.scope.arguments, self.scope.sizes)
+        for value, hint, subject, must_be_invarying in checked.leaves:
+            if hint is None or not must_be_invarying:
+                continue
+            # The gradient of a loss that is the same on every shard, but that JAX types as varying, is too large.
+            if not _jax.array.aval_of(value).shape and _jax.array.is_inexact(value.dtype):
+                axes = tuple(axis for axis in self.region.sizes if axis in must_be_invarying)
+                wrong = UnmentionedVarying(axes, False, may_agree=True)
+                checked.failures.append(Failure(wrong, subject, hint.text, _jax.array.type_text(value)))
+        if checked.failures:
+            raise failure_error(checked, name)
+        return cast_to_hint(result, checked.leaves, self.region, name, checked.sizes)

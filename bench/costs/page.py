@@ -74,7 +74,7 @@ def write(path: Path, lines: list[Line], effort: Effort) -> None:
     matplotlib()
     picture = path.with_suffix(".svg")
     draw(picture, curves(effort))
-    path.write_text(page(lines, picture.name, effort))
+    path.write_text(page(lines, picture.name, effort), encoding="utf-8")
 
 
 def page(lines: list[Line], picture: str, effort: Effort) -> str:

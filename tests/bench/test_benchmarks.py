@@ -165,8 +165,8 @@ def test_growth_is_measured_on_both_sides_and_drawn(bench: Any, tmp_path: Path) 
     first, again = tmp_path / "first.svg", tmp_path / "again.svg"
     for path in (first, again):
         bench("costs.plot").draw(path, [(few, grown)])
-    assert first.read_text() == again.read_text()
-    assert {"leaves", "milliseconds"} <= set(re.findall(r">([a-z]+)</text>", first.read_text()))
+    assert first.read_text(encoding="utf-8") == again.read_text(encoding="utf-8")
+    assert {"leaves", "milliseconds"} <= set(re.findall(r">([a-z]+)</text>", first.read_text(encoding="utf-8")))
 
 
 def test_without_matplotlib_the_command_says_what_to_install(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_a_page_shows_what_is_bad_and_what_was_left_out(bench: Any) -> None:
 
 
 def test_the_page_is_written_of_all_rows_and_says_so(bench: Any) -> None:
-    text = PAGE.read_text()
+    text = PAGE.read_text(encoding="utf-8")
     assert bench("costs.page").GENERATED in text
     names = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     rows = bench("costs.table").ROWS
@@ -222,5 +222,5 @@ def test_the_page_is_written_of_all_rows_and_says_so(bench: Any) -> None:
 
 
 def test_the_plot_of_the_page_is_there() -> None:
-    pictures = re.findall(r"\]\((\w+\.svg)\)", PAGE.read_text())
+    pictures = re.findall(r"\]\((\w+\.svg)\)", PAGE.read_text(encoding="utf-8"))
     assert pictures and all((PAGE.parent / picture).exists() for picture in pictures)

@@ -229,7 +229,7 @@ def run_with_cache(folder: Path) -> dict[str, int]:
     }
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(
-        command, env={**os.environ, **settings}, capture_output=True, text=True, check=True, timeout=120
+        command, env={**os.environ, **settings}, capture_output=True, encoding="utf-8", check=True, timeout=120
     )
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -152,8 +152,8 @@ def test_a_positional_only_argument_by_keyword_is_refused(mesh: Mesh) -> None:
 
 
 MISFITS = [
-    pytest.param(scaled, (x, w), {}, "scaled: argument 'scale' has 2 dims, but its annotation has 1", id="position"),
-    pytest.param(scaled, (x,), {"shift": d}, "scaled: argument 'shift' has 1 dim, but its annotation has 0", id="name"),
+    pytest.param(scaled, (x, w), {}, "scaled: argument 'scale' has 2 dims, but its hint has 1", id="position"),
+    pytest.param(scaled, (x,), {"shift": d}, "scaled: argument 'shift' has 1 dim, but its hint has 0", id="name"),
     pytest.param(
         summed, (x, x[:4]), {}, "summed: argument 'xs[1]' has b=4, but argument 'xs[0]' has b=8", id="one of several"
     ),
@@ -182,14 +182,14 @@ def windows(x: Float[Array, "[b/dp] n+1"], y: Float[Array, "[b/dp] n"]) -> Float
 
 def test_an_expression_may_stand_before_the_names_in_it(mesh: Mesh) -> None:
     same(typed_shard_map(windows, mesh=mesh)(x, x[:, :3]), np.concatenate([x[:, 1:], x[:, :3]], axis=1))
-    with fails(ShapeError, "windows: argument 'x' has size 4 in dim 1, 'n+1', but its annotation says 3"):
+    with fails(ShapeError, "windows: argument 'x' has size 4 in dim 1, 'n+1', but its hint says 3"):
         typed_shard_map(windows, mesh=mesh)(x, x[:, :2])
 
 
 def test_an_expression_over_a_name_that_nothing_binds_is_refused(mesh: Mesh) -> None:
     def halve(x: Float[Array, "2*n"], by: int) -> None: ...
 
-    line = "halve: argument 'x' has dim '2*n' in its annotation, but nothing binds 'n'"
+    line = "halve: argument 'x' has dim '2*n' in its hint, but nothing binds 'n'"
     with fails(ShapeError, line):
         typed_shard_map(halve, mesh=mesh)(d, 2)
 
@@ -203,7 +203,7 @@ def test_an_expression_reads_the_arguments_of_the_call(mesh: Mesh) -> None:
     def wrong(x: X, times: int) -> Float[Array, "[b/dp] {times}*d"]:
         return x
 
-    line = "wrong: return value has size 4 in dim 1, '{times}*d', but its annotation says 12"
+    line = "wrong: return value has size 4 in dim 1, '{times}*d', but its hint says 12"
     with fails(ShapeError, line):
         typed_shard_map(wrong, mesh=mesh)(x, 3)
 
@@ -319,7 +319,7 @@ WRONG_STATIC = [
 def test_a_static_value_of_another_type_is_refused(
     verb: Any, hint: Any, value: Any, got: str, said: str, mesh: Mesh
 ) -> None:
-    with fails(StructureError, f"apply: argument 'option' is {got}, but its annotation says {said}"):
+    with fails(StructureError, f"apply: argument 'option' is {got}, but its hint says {said}"):
         verb(mesh)(with_static(hint, []))(jnp.asarray(x), value)
 
 
@@ -327,13 +327,13 @@ def test_a_static_value_of_another_type_is_refused(
 @pytest.mark.parametrize("hint", [int, float, str, list[int], Config, Mode, Callable, Bag, int | str], ids=str)
 def test_an_array_given_to_a_static_parameter_is_refused(hint: Any, array: Any, mesh: Mesh) -> None:
     name = hint.__name__ if isinstance(hint, type) and hint != list[int] else str(hint)
-    line = f"apply: argument 'option' is an array, but its annotation {name} holds none, so the argument is static"
+    line = f"apply: argument 'option' is an array, but its hint {name} holds none, so the argument is static"
     with fails(StructureError, line.replace("typing.", "")):
         typed_shard_map(with_static(hint, []), mesh=mesh)(x, array)
 
 
 def test_a_traced_number_given_to_a_static_parameter_is_refused(mesh: Mesh) -> None:
-    line = "apply: argument 'option' is an array, but its annotation int holds none, so the argument is static"
+    line = "apply: argument 'option' is an array, but its hint int holds none, so the argument is static"
     with fails(StructureError, line):
         jax.jit(typed_shard_map(with_static(int, []), mesh=mesh))(x, 3)
 
@@ -412,18 +412,18 @@ def test_numpy_arrays_and_python_scalars_enter_as_jax_makes_them(
 
 
 WRONG_SCALARS = [
-    (Int[Array, ""], 0.5, DtypeError, "has dtype float32, but its annotation says Int"),
-    (Float[Array, ""], 3, DtypeError, "has dtype int32, but its annotation says Float"),
-    (Int[Array, ""], True, DtypeError, "has dtype bool, but its annotation says Int"),
-    (Float64[Array, " n"], np.ones(3), DtypeError, "has dtype float32, but its annotation says Float64"),
-    (Float[Array, " n"], 0.5, ShapeError, "has 0 dims, but its annotation has 1"),
-    (Float[Array, ""], "0.5", StructureError, "is '0.5' (str), but its annotation says Array"),
-    (Float[Array, ""], None, StructureError, "is None, but its annotation says Array"),
+    (Int[Array, ""], 0.5, DtypeError, "has dtype float32, but its hint says Int"),
+    (Float[Array, ""], 3, DtypeError, "has dtype int32, but its hint says Float"),
+    (Int[Array, ""], True, DtypeError, "has dtype bool, but its hint says Int"),
+    (Float64[Array, " n"], np.ones(3), DtypeError, "has dtype float32, but its hint says Float64"),
+    (Float[Array, " n"], 0.5, ShapeError, "has 0 dims, but its hint has 1"),
+    (Float[Array, ""], "0.5", StructureError, "is '0.5' (str), but its hint says Array"),
+    (Float[Array, ""], None, StructureError, "is None, but its hint says Array"),
     (
         Float[Array, " n"],
         jax.ShapeDtypeStruct((3,), np.float32),
         StructureError,
-        "is a ShapeDtypeStruct, but its annotation says Array",
+        "is a ShapeDtypeStruct, but its hint says Array",
     ),
 ]
 
@@ -438,12 +438,12 @@ def test_a_scalar_that_does_not_fit_is_refused(hint: Any, value: Any, error: Any
 
 @pytest.mark.parametrize("array", [np.full((8, 4), "a"), np.full((8, 4), None)], ids=["text", "objects"])
 def test_an_array_of_a_dtype_that_jax_does_not_have_is_refused(array: np.ndarray, mesh: Mesh) -> None:
-    with fails(DtypeError, f"summed: argument 'xs[0]' has dtype {array.dtype}, but its annotation says Float"):
+    with fails(DtypeError, f"summed: argument 'xs[0]' has dtype {array.dtype}, but its hint says Float"):
         typed_shard_map(summed, mesh=mesh)(array)
 
 
 def test_typed_takes_only_the_array_type_of_the_hint() -> None:
-    with fails(StructureError, "summed: argument 'xs[0]' is a NumPy array, but its annotation says Array"):
+    with fails(StructureError, "summed: argument 'xs[0]' is a NumPy array, but its hint says Array"):
         typed(summed)(x)
 
 
@@ -483,7 +483,7 @@ def test_a_bare_array_type_takes_any_array_whole(hint: Any, mesh: Mesh) -> None:
     look = typed_shard_map(lambda value: value.sum(), mesh=mesh, in_types=(hint,), out_types=Float[Array, ""])
     same(look(x), x.sum())
     same(look(jnp.asarray(x)), x.sum())
-    with pytest.raises(StructureError, match=r"^<lambda>: argument 'value' is 'x' \(str\), but its annotation says "):
+    with pytest.raises(StructureError, match=r"^<lambda>: argument 'value' is 'x' \(str\), but its hint says "):
         look("x")
 
 
@@ -494,7 +494,7 @@ def test_a_bare_array_is_any_array(mesh: Mesh) -> None:
         return x, n, jax.random.key_data(key)
 
     same(echo(x, 3, jax.random.key(0)), (x, 3, np.zeros(2)))
-    with fails(StructureError, "echo: argument 'n' is 'n' (str), but its annotation says Array"):
+    with fails(StructureError, "echo: argument 'n' is 'n' (str), but its hint says Array"):
         echo(x, "n", jax.random.key(0))
 
 
@@ -518,8 +518,8 @@ def test_an_optional_argument_may_be_absent(args: Any, expected: Any, mesh: Mesh
 
 OPTIONAL_MISFITS = [
     (d[:3], ShapeError, "has d=3, but argument 'x' has d=4"),
-    (x, ShapeError, "has 2 dims, but its annotation has 1"),
-    (d.astype(int), DtypeError, "has dtype int32, but its annotation says Float"),
+    (x, ShapeError, "has 2 dims, but its hint has 1"),
+    (d.astype(int), DtypeError, "has dtype int32, but its hint says Float"),
 ]
 
 
@@ -549,12 +549,12 @@ def test_a_union_takes_each_of_its_members(value: Any, factor: int, mesh: Mesh) 
 
 
 def test_a_union_takes_no_other_value(mesh: Mesh) -> None:
-    reasons = 'Float[Array, "[b/dp] 3"]: has size 4 in dim 1, but its annotation says 3; '
-    reasons += 'Float[Array, "[b/dp]"]: has 2 dims, but its annotation has 1'
+    reasons = 'Float[Array, "[b/dp] 3"]: has size 4 in dim 1, but its hint says 3; '
+    reasons += 'Float[Array, "[b/dp]"]: has 2 dims, but its hint has 1'
     last = typed_shard_map(
         lambda x: None, mesh=mesh, in_types=(Float[Array, "[b/dp] 3"] | Float[Array, "[b/dp]"],), out_types=None
     )
-    with fails(ShapeError, f"<lambda>: argument 'x' fits no member of its annotation ({reasons})"):
+    with fails(ShapeError, f"<lambda>: argument 'x' fits no member of its hint ({reasons})"):
         last(x)
 
 
@@ -562,9 +562,9 @@ def test_a_static_member_of_a_union_is_told_by_its_type(mesh: Mesh) -> None:
     def apply(x: X, y: Union[Float[Array, ""], int, str]) -> X:
         return x
 
-    reasons = 'Float[Array, ""]: is a list, but its annotation says Array; '
-    reasons += "int: is [1] (list), but its annotation says int; str: is [1] (list), but its annotation says str"
-    with fails(StructureError, f"apply: argument 'y' fits no member of its annotation ({reasons})"):
+    reasons = 'Float[Array, ""]: is a list, but its hint says Array; '
+    reasons += "int: is [1] (list), but its hint says int; str: is [1] (list), but its hint says str"
+    with fails(StructureError, f"apply: argument 'y' fits no member of its hint ({reasons})"):
         typed_shard_map(apply, mesh=mesh)(x, [1])
 
 
@@ -577,15 +577,15 @@ class Scales(TypedDict):
 
 OPTIONAL = [
     (Scales, {"rows": x[:, 0]}, "lacks 'by'"),
-    (Scales, 3, "is 3 (int), but its annotation says Scales"),
-    (Scales, x, "is a NumPy array, but its annotation says Scales"),
-    (X, "text", "is 'text' (str), but its annotation says Array"),
-    (X, x[0], "has 1 dim, but its annotation has 2"),
+    (Scales, 3, "is 3 (int), but its hint says Scales"),
+    (Scales, x, "is a NumPy array, but its hint says Scales"),
+    (X, "text", "is 'text' (str), but its hint says Array"),
+    (X, x[0], "has 1 dim, but its hint has 2"),
     (
         Union[X, Scales],
         "text",
-        "fits no member of its annotation (Float[Array, \"[b/dp] d\"]: is 'text' (str), but its annotation says Array; "
-        "is 'text' (str), but its annotation says Scales)",
+        "fits no member of its hint (Float[Array, \"[b/dp] d\"]: is 'text' (str), but its hint says Array; "
+        "is 'text' (str), but its hint says Scales)",
     ),
 ]
 
@@ -635,15 +635,15 @@ def test_a_union_over_an_expression_does_not_depend_on_the_order_of_arguments(
     same(add(*(values[name] for name in order)), 3 * d)
 
 
-# What is no hint
+# What is not a hint
 
 
 @pytest.mark.parametrize(
     ("in_type", "out_type", "line"),
     [
-        (5, X, "<lambda>: in_types[0]: 5 is no hint"),
-        ("[b/dp] d", X, "<lambda>: in_types[0]: '[b/dp] d' is no hint"),
-        (X, "[b/dp] d", "<lambda>: the result: '[b/dp] d' is no hint"),
+        (5, X, "<lambda>: in_types[0]: 5 is not a hint"),
+        ("[b/dp] d", X, "<lambda>: in_types[0]: '[b/dp] d' is not a hint"),
+        (X, "[b/dp] d", "<lambda>: the result: '[b/dp] d' is not a hint"),
     ],
 )
 def test_what_is_no_hint_is_refused_at_decoration(in_type: Any, out_type: Any, line: str, mesh: Mesh) -> None:

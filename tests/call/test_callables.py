@@ -94,13 +94,13 @@ WRONG_METHODS = [
     pytest.param(
         lambda layer: layer(5.0).scaled(x[:, :3]),
         ShapeError,
-        "Layer.scaled: argument 'x' has size 3 in dim 1, '{self.features}', but its annotation says 4",
+        "Layer.scaled: argument 'x' has size 3 in dim 1, '{self.features}', but its hint says 4",
         id="a size from self",
     ),
     pytest.param(
         lambda layer: layer(5.0).scaled(x, "2"),
         StructureError,
-        "Layer.scaled: argument 'by' is '2' (str), but its annotation says float",
+        "Layer.scaled: argument 'by' is '2' (str), but its hint says float",
         id="a static argument",
     ),
     pytest.param(lambda layer: layer.times(), StructureError, "Layer.times: argument 'x' is missing", id="classmethod"),
@@ -113,7 +113,7 @@ WRONG_METHODS = [
     pytest.param(
         lambda layer: layer(5.0)(x[0]),
         ShapeError,
-        "Layer.__call__: argument 'x' has 1 dim, but its annotation has 2",
+        "Layer.__call__: argument 'x' has 1 dim, but its hint has 2",
         id="call",
     ),
 ]
@@ -145,7 +145,7 @@ def test_methods_may_be_helpers() -> None:
 
     layer, array = Layer(), jnp.asarray(x)
     same((layer.scaled(array), Layer.times(array), layer.doubled(array)), (3 * x, 3 * x, 2 * x))
-    line = "Layer.scaled: argument 'x' has size 3 in dim 1, '{self.gain}+1', but its annotation says 4"
+    line = "Layer.scaled: argument 'x' has size 3 in dim 1, '{self.gain}+1', but its hint says 4"
     with fails(ShapeError, line):
         layer.scaled(array[:, :3])
 
@@ -157,7 +157,7 @@ def test_a_helper_leaves_what_has_no_hint() -> None:
 
     array = jnp.asarray(x)
     assert helper("a", array, 1, [2], flag=3, more={}) == ("a", (1, [2]), 3, {"more": {}})
-    with fails(ShapeError, "helper: argument 'x' has 1 dim, but its annotation has 2"):
+    with fails(ShapeError, "helper: argument 'x' has 1 dim, but its hint has 2"):
         helper("a", array[0])
 
 
@@ -186,7 +186,7 @@ def test_a_callable_instance_has_the_hints_of_its_class(verb: str, mesh: Mesh) -
     scale = Scale(3.0)
     mapped = typed_shard_map(scale, mesh=mesh) if verb == "typed_shard_map" else typed(scale)
     same(mapped(jnp.asarray(x)), 3 * x)
-    with fails(ShapeError, "Scale: argument 'x' has 1 dim, but its annotation has 2"):
+    with fails(ShapeError, "Scale: argument 'x' has 1 dim, but its hint has 2"):
         mapped(jnp.asarray(x[0]))
 
 
@@ -381,7 +381,7 @@ def test_a_lambda_without_out_types_is_refused_at_decoration(mesh: Mesh) -> None
 
 def test_out_types_none_means_that_nothing_is_returned(mesh: Mesh) -> None:
     assert typed_shard_map(lambda x: None, mesh=mesh, in_types=(X,), out_types=None)(x) is None
-    with fails(StructureError, "<lambda>: return value is an array, but its annotation says None"):
+    with fails(StructureError, "<lambda>: return value is an array, but its hint says None"):
         typed_shard_map(lambda x: x, mesh=mesh, in_types=(X,), out_types=None)(x)
 
 

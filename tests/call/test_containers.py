@@ -232,24 +232,24 @@ def test_typed_takes_and_returns_containers(hint: Any, value: Any, shapes: Any) 
 
 
 WRONG = [
-    (tuple[X, W], (x,), StructureError, "'value' has 1 item, but its annotation has 2"),
-    (tuple[X, W], (x, w, w), StructureError, "'value' has 3 items, but its annotation has 2"),
-    (tuple[X, W], [x, w], StructureError, "'value' is a list, but its annotation says tuple of 2"),
-    (tuple[X, ...], [x], StructureError, "'value' is a list, but its annotation says tuple"),
-    (tuple[()], (x,), StructureError, "'value' has 1 item, but its annotation has 0"),
-    (tuple[X, tuple[W, B]], (x, (w, x)), ShapeError, "'value[1][1]' has 2 dims, but its annotation has 1"),
-    (tuple[X, ...], (x, x, x[0]), ShapeError, "'value[2]' has 1 dim, but its annotation has 2"),
-    (list[X], (x,), StructureError, "'value' is a tuple, but its annotation says list"),
-    (list[X], x, StructureError, "'value' is a NumPy array, but its annotation says list"),
-    (list[X], None, StructureError, "'value' is None, but its annotation says list"),
-    (list[X], [x, "x"], StructureError, "'value[1]' is 'x' (str), but its annotation says Array"),
+    (tuple[X, W], (x,), StructureError, "'value' has 1 item, but its hint has 2"),
+    (tuple[X, W], (x, w, w), StructureError, "'value' has 3 items, but its hint has 2"),
+    (tuple[X, W], [x, w], StructureError, "'value' is a list, but its hint says tuple of 2"),
+    (tuple[X, ...], [x], StructureError, "'value' is a list, but its hint says tuple"),
+    (tuple[()], (x,), StructureError, "'value' has 1 item, but its hint has 0"),
+    (tuple[X, tuple[W, B]], (x, (w, x)), ShapeError, "'value[1][1]' has 2 dims, but its hint has 1"),
+    (tuple[X, ...], (x, x, x[0]), ShapeError, "'value[2]' has 1 dim, but its hint has 2"),
+    (list[X], (x,), StructureError, "'value' is a tuple, but its hint says list"),
+    (list[X], x, StructureError, "'value' is a NumPy array, but its hint says list"),
+    (list[X], None, StructureError, "'value' is None, but its hint says list"),
+    (list[X], [x, "x"], StructureError, "'value[1]' is 'x' (str), but its hint says Array"),
     (list[list[B]], [[b], [b[:2]]], ShapeError, "'value[1][0]' has f=2, but argument 'value[0][0]' has f=6"),
-    (Sequence[X], {"u": x}, StructureError, "'value' is a dict, but its annotation says list or tuple"),
-    (dict[str, B], [b], StructureError, "'value' is a list, but its annotation says dict"),
-    (dict[str, B], {"u": b, "v": x}, ShapeError, "'value['v']' has 2 dims, but its annotation has 1"),
-    (dict[int, B], {1: b, 2: x}, ShapeError, "'value[2]' has 2 dims, but its annotation has 1"),
-    (OrderedDict[str, B], {"u": b}, StructureError, "'value' is a dict, but its annotation says OrderedDict"),
-    (Pair, (x, w), StructureError, "'value' is a tuple, but its annotation says Pair"),
+    (Sequence[X], {"u": x}, StructureError, "'value' is a dict, but its hint says list or tuple"),
+    (dict[str, B], [b], StructureError, "'value' is a list, but its hint says dict"),
+    (dict[str, B], {"u": b, "v": x}, ShapeError, "'value['v']' has 2 dims, but its hint has 1"),
+    (dict[int, B], {1: b, 2: x}, ShapeError, "'value[2]' has 2 dims, but its hint has 1"),
+    (OrderedDict[str, B], {"u": b}, StructureError, "'value' is a dict, but its hint says OrderedDict"),
+    (Pair, (x, w), StructureError, "'value' is a tuple, but its hint says Pair"),
     (Pair, Pair(x, w[:3]), ShapeError, "'value.w' has d=3, but argument 'value.x' has d=4"),
     (
         Nested,
@@ -258,63 +258,63 @@ WRONG = [
         "'value.rest[1]' has f=2, but argument 'value.pair.w' has f=6",
     ),
     (Named, {"w": w}, StructureError, "'value' lacks 'x'"),
-    (Named, {"x": x, "y": x}, StructureError, "'value' has 'y', which its annotation does not know"),
-    (Named, {"y": x}, StructureError, "'value' lacks 'x' and has 'y', which its annotation does not know"),
+    (Named, {"x": x, "y": x}, StructureError, "'value' has 'y', which its hint does not know"),
+    (Named, {"y": x}, StructureError, "'value' lacks 'x' and has 'y', which its hint does not know"),
     (Loose, {"w": w}, StructureError, "'value' lacks 'x'"),
-    (Named, [x], StructureError, "'value' is a list, but its annotation says Named"),
+    (Named, [x], StructureError, "'value' is a list, but its hint says Named"),
     (Named, {"x": x, "w": w[:3]}, ShapeError, "'value['x']' has d=4, but argument 'value['w']' has d=3"),
     (Dense, Dense(w, b[:2]), ShapeError, "'value.b' has f=2, but argument 'value.w' has f=6"),
-    (Dense, Dense(w, b, name=3), StructureError, "'value.name' is 3 (int), but its annotation says str"),
-    (Dense, {"w": w}, StructureError, "'value' is a dict, but its annotation says Dense"),
+    (Dense, Dense(w, b, name=3), StructureError, "'value.name' is 3 (int), but its hint says str"),
+    (Dense, {"w": w}, StructureError, "'value' is a dict, but its hint says Dense"),
     (
         Model,
         Model([Dense(w), Dense(w[:3])], {}, Pair(x, w)),
         ShapeError,
         "'value.layers[1].w' has d=3, but argument 'value.layers[0].w' has d=4",
     ),
-    (Model, Model([], {"in": b}, Pair(x, w)), ShapeError, "'value.scales['in']' has 1 dim, but its annotation has 0"),
+    (Model, Model([], {"in": b}, Pair(x, w)), ShapeError, "'value.scales['in']' has 1 dim, but its hint has 0"),
     (Model, Model([], {}, Pair(x, x)), ShapeError, "'value.pair.w' has d=8, but argument 'value.pair.x' has d=4"),
-    (Box[X], Box(x.astype(int), s), DtypeError, "'value.value' has dtype int32, but its annotation says Float"),
-    (Chain, Chain(Chain(None, x[0]), x), ShapeError, "'value.next.x' has 1 dim, but its annotation has 2"),
+    (Box[X], Box(x.astype(int), s), DtypeError, "'value.value' has dtype int32, but its hint says Float"),
+    (Chain, Chain(Chain(None, x[0]), x), ShapeError, "'value.next.x' has 1 dim, but its hint has 2"),
     (
         FlaxState,
         FlaxState(w, np.float32(3), jnp.tanh),
         DtypeError,
-        "'value.step' has dtype float32, but its annotation says Int",
+        "'value.step' has dtype float32, but its hint says Int",
     ),
     (
         FlaxState,
         FlaxState(w, np.int32(3), jnp.tanh, width="4"),
         StructureError,
-        "'value.width' is '4' (str), but its annotation says int",
+        "'value.width' is '4' (str), but its hint says int",
     ),
     (Linear, Linear(w, b[:2], jnp.tanh), ShapeError, "'value.b' has f=2, but argument 'value.w' has f=6"),
     (
         Linear,
         Linear(w, b, 3),
         StructureError,
-        "'value.activation' is 3 (int), but its annotation says collections.abc.Callable[..., Any]",
+        "'value.activation' is 3 (int), but its hint says collections.abc.Callable[..., Any]",
     ),
-    (Keyed, Keyed(x, w[0]), ShapeError, "'value.w' has 1 dim, but its annotation has 2"),
-    (PyTree[B], {"v": [b, x]}, ShapeError, "'value['v'][1]' has 2 dims, but its annotation has 1"),
-    (PyTree[B], {"v": "b"}, StructureError, "'value['v']' is 'b' (str), but its annotation says Array"),
+    (Keyed, Keyed(x, w[0]), ShapeError, "'value.w' has 1 dim, but its hint has 2"),
+    (PyTree[B], {"v": [b, x]}, ShapeError, "'value['v'][1]' has 2 dims, but its hint has 1"),
+    (PyTree[B], {"v": "b"}, StructureError, "'value['v']' is 'b' (str), but its hint says Array"),
     (PyTree[Dense], [Dense(w), Dense(w[:3])], ShapeError, "'value[1].w' has d=3, but argument 'value[0].w' has d=4"),
-    (PyTree[Dense], [w], StructureError, "'value[0]' is a NumPy array, but its annotation says Dense"),
+    (PyTree[Dense], [w], StructureError, "'value[0]' is a NumPy array, but its hint says Dense"),
     (
         PyTree[Float[Array, "?n"]],
         [b],
         ShapeError,
-        "'value[0]' has '?n' in its annotation, outside of a PyTree with a structure name",
+        "'value[0]' has '?n' in its hint, outside of a PyTree with a structure name",
     ),
-    (Optional[list[X]], [x[0]], ShapeError, "'value[0]' has 1 dim, but its annotation has 2"),
-    (tuple[X, X] | tuple[X], (x, x[0]), ShapeError, "'value[1]' has 1 dim, but its annotation has 2"),
+    (Optional[list[X]], [x[0]], ShapeError, "'value[0]' has 1 dim, but its hint has 2"),
+    (tuple[X, X] | tuple[X], (x, x[0]), ShapeError, "'value[1]' has 1 dim, but its hint has 2"),
     (
         Optional[PyTree[B]],
         {"u": [b, x]},
         ShapeError,
-        "'value['u'][1]' has 2 dims, but its annotation has 1",
+        "'value['u'][1]' has 2 dims, but its hint has 1",
     ),
-    (X | Pair | list[B], [x], ShapeError, "'value[0]' has 2 dims, but its annotation has 1"),
+    (X | Pair | list[B], [x], ShapeError, "'value[0]' has 2 dims, but its hint has 1"),
 ]
 
 
@@ -339,40 +339,40 @@ def test_every_wrong_leaf_is_told(mesh: Mesh) -> None:
         "model.scales['in']",
         "model.pair.x",
     ]
-    assert "Also: argument 'model.pair.x' has dtype int32, but its annotation says Float" in str(caught.value)
+    assert "Also: argument 'model.pair.x' has dtype int32, but its hint says Float" in str(caught.value)
 
 
 # Results
 
 
 WRONG_RESULTS = [
-    (tuple[X, X], lambda x: (x,), StructureError, "return value has 1 item, but its annotation has 2"),
-    (tuple[X, X], lambda x: [x, x], StructureError, "return value is a list, but its annotation says tuple of 2"),
+    (tuple[X, X], lambda x: (x,), StructureError, "return value has 1 item, but its hint has 2"),
+    (tuple[X, X], lambda x: [x, x], StructureError, "return value is a list, but its hint says tuple of 2"),
     (tuple[X, X], lambda x: (x, x[:, :2]), ShapeError, "return[1] has d=2, but argument 'x' has d=4"),
-    (list[X], lambda x: (x,), StructureError, "return value is a tuple, but its annotation says list"),
+    (list[X], lambda x: (x,), StructureError, "return value is a tuple, but its hint says list"),
     (
         list[X],
         lambda x: [x, x, x[:1]],
         ShapeError,
         "return[2] has b=4 (1 per shard over 'dp'), but argument 'x' has b=8",
     ),
-    (dict[str, X], lambda x: {"u": x[0]}, ShapeError, "return['u'] has 1 dim, but its annotation has 2"),
-    (Pair, lambda x: (x, x), StructureError, "return value is a tuple, but its annotation says Pair"),
-    (Pair, lambda x: Pair(x, x.sum()), ShapeError, "return.w has 0 dims, but its annotation has 2"),
+    (dict[str, X], lambda x: {"u": x[0]}, ShapeError, "return['u'] has 1 dim, but its hint has 2"),
+    (Pair, lambda x: (x, x), StructureError, "return value is a tuple, but its hint says Pair"),
+    (Pair, lambda x: Pair(x, x.sum()), ShapeError, "return.w has 0 dims, but its hint has 2"),
     (Named, lambda x: {"w": x}, StructureError, "return value lacks 'x'"),
-    (Chain, lambda x: Chain(Chain(None, x[0]), x), ShapeError, "return.next.x has 1 dim, but its annotation has 2"),
-    (Keyed, lambda x: Keyed(x, x[0]), ShapeError, "return.w has 1 dim, but its annotation has 2"),
-    (PyTree[X], lambda x: {"u": [x, x[0]]}, ShapeError, "return['u'][1] has 1 dim, but its annotation has 2"),
-    (X, lambda x: None, StructureError, "return value is None, but its annotation says Array"),
-    (None, lambda x: x, StructureError, "return value is an array, but its annotation says None"),
+    (Chain, lambda x: Chain(Chain(None, x[0]), x), ShapeError, "return.next.x has 1 dim, but its hint has 2"),
+    (Keyed, lambda x: Keyed(x, x[0]), ShapeError, "return.w has 1 dim, but its hint has 2"),
+    (PyTree[X], lambda x: {"u": [x, x[0]]}, ShapeError, "return['u'][1] has 1 dim, but its hint has 2"),
+    (X, lambda x: None, StructureError, "return value is None, but its hint says Array"),
+    (None, lambda x: x, StructureError, "return value is an array, but its hint says None"),
     (
         tuple[X, str],
         lambda x: (x, "x"),
         StructureError,
-        "return[1] is 'x' (str), which is no array and cannot leave the manual region",
+        "return[1] is 'x' (str), which is not an array and cannot leave the manual region",
     ),
-    (tuple[X, int], lambda x: (x, "x"), StructureError, "return[1] is 'x' (str), but its annotation says int"),
-    (tuple[X, int], lambda x: (x, x.sum()), StructureError, "return[1] is an array, but its annotation says int"),
+    (tuple[X, int], lambda x: (x, "x"), StructureError, "return[1] is 'x' (str), but its hint says int"),
+    (tuple[X, int], lambda x: (x, x.sum()), StructureError, "return[1] is an array, but its hint says int"),
 ]
 
 
@@ -554,7 +554,7 @@ def test_an_unregistered_class_without_arrays_is_static(mesh: Mesh) -> None:
     same(power(x, (Config(3),)), x**3)
     with fails(
         StructureError,
-        "power: argument 'configs' is a tuple with 3 (int) in it, but its annotation says "
+        "power: argument 'configs' is a tuple with 3 (int) in it, but its hint says "
         "tuple[test_containers.test_an_unregistered_class_without_arrays_is_static.<locals>.Config, ...]",
     ):
         power(x, (3,))
@@ -702,7 +702,7 @@ def test_a_gradient_of_a_module_has_none_for_what_is_no_array(mesh: Mesh) -> Non
 
 def test_none_is_no_array(mesh: Mesh) -> None:
     f = typed_shard_map(lambda model: None, mesh=mesh, in_types=(Activated,), out_types=None)
-    with fails(StructureError, "<lambda>: argument 'model.w' is None, but its annotation says Array"):
+    with fails(StructureError, "<lambda>: argument 'model.w' is None, but its hint says Array"):
         f(eqx.tree_at(lambda model: model.w, Activated(numbers(4, 6)), None))
 
 

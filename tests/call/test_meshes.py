@@ -180,8 +180,8 @@ def test_a_given_mesh_that_contradicts_the_ambient_one_is_refused(
 
 def test_arguments_on_different_meshes_are_refused(mesh: Mesh) -> None:
     add = typed_shard_map(lambda a, b: a + b, in_types=(X, X), out_types=X)
-    line = "<lambda>: its arguments lie on different meshes: "
-    line += "argument 'a' lies on dp=4, tp=2; Auto and argument 'b' on dp=2, tp=4; Auto"
+    line = "<lambda>: its arguments are on different meshes: "
+    line += "argument 'a' is on dp=4, tp=2; Auto and argument 'b' on dp=2, tp=4; Auto"
     arguments = shard(x, X, mesh), shard(x, X, mesh_of(2, 4))
     with fails(MeshAxisError, line):
         add(*arguments)
@@ -190,7 +190,7 @@ def test_arguments_on_different_meshes_are_refused(mesh: Mesh) -> None:
 
 
 def test_an_argument_on_other_devices_is_refused(mesh: Mesh) -> None:
-    line = "look: argument 'x' lies on 1 device (3), but the mesh on 8 devices (0, 1, 2, 3, 4, 5, 6, 7)"
+    line = "look: argument 'x' is on 1 device (3), but the mesh on 8 devices (0, 1, 2, 3, 4, 5, 6, 7)"
     with fails(ShardingError, line):
         looking([], mesh=mesh)(jax.device_put(x, jax.devices()[3]))
 
@@ -201,7 +201,7 @@ def test_an_argument_on_the_same_devices_under_other_names_is_taken(mesh: Mesh) 
 
 
 def test_an_argument_on_the_same_devices_in_another_order_is_refused(mesh: Mesh) -> None:
-    line = "look: argument 'x' lies on 8 devices (7, 6, 5, 4, 3, 2, 1, 0), "
+    line = "look: argument 'x' is on 8 devices (7, 6, 5, 4, 3, 2, 1, 0), "
     line += "but the mesh on 8 devices (0, 1, 2, 3, 4, 5, 6, 7)"
     reversed_mesh = Mesh(mesh.devices.ravel()[::-1].reshape(4, 2), mesh.axis_names)
     with fails(ShardingError, line):
@@ -228,7 +228,7 @@ def test_an_abstract_mesh_finds_a_missing_sum_without_devices() -> None:
     total = typed_shard_map(
         lambda x: x.sum(1), mesh=abstract_of(16, 2), in_types=(XY,), out_types=Float[Array, "[b/dp]"]
     )
-    with fails(VaryingError, "<lambda>: return value varies over 'tp', which its annotation does not mention"):
+    with fails(VaryingError, "<lambda>: return value varies over 'tp', which its hint does not mention"):
         jax.eval_shape(total, jax.ShapeDtypeStruct((32, 4), np.float32))
 
 
@@ -253,7 +253,7 @@ def test_an_abstract_mesh_refuses_an_array_that_is_not_placed(mesh: Mesh) -> Non
 
 
 def test_an_abstract_mesh_refuses_an_array_on_another_mesh(mesh: Mesh) -> None:
-    line = "look: argument 'x' lies on the mesh dp=2, tp=4, but mesh= is dp=4, tp=2"
+    line = "look: argument 'x' is on the mesh dp=2, tp=4, but mesh= is dp=4, tp=2"
     with fails(ShardingError, line):
         looking([], mesh=mesh.abstract_mesh)(shard(x, X, mesh_of(2, 4)))
 
@@ -290,7 +290,7 @@ def test_an_explicit_mesh_takes_arrays_that_lie_as_their_hints_say(explicit: Mes
 def test_an_explicit_mesh_refuses_arrays_that_lie_otherwise(spec: P, got: str, explicit: Mesh) -> None:
     double = typed_shard_map(lambda x: x * 2, mesh=explicit, in_types=(XY,), out_types=XY)
     placed = jax.device_put(x, NamedSharding(explicit, spec))
-    line = f"<lambda>: argument 'x' is sharded {got}, but its annotation says P('dp', 'tp')"
+    line = f"<lambda>: argument 'x' is sharded {got}, but its hint says P('dp', 'tp')"
     with fails(ShardingError, line):
         double(placed)
     with fails(ShardingError, line):
@@ -319,14 +319,14 @@ def test_beside_auto_axes_an_array_that_lies_otherwise_over_the_explicit_ones_is
     with pytest.raises(ShardingError) as caught:
         double(jax.device_put(x, NamedSharding(mixed, spec)))
     first, *_, last = str(caught.value).splitlines()
-    assert first == f"<lambda>: argument 'x' is sharded {got}, but its annotation says P('dp', 'tp')"
+    assert first == f"<lambda>: argument 'x' is sharded {got}, but its hint says P('dp', 'tp')"
     assert last == "Hint: place it by shard(x, hint), or under jit by jax.reshard(x, P(None, 'tp'))"
 
 
 def test_an_explicit_mesh_refuses_arrays_that_are_not_placed(explicit: Mesh) -> None:
     double = typed_shard_map(lambda x: x * 2, mesh=explicit, in_types=(XY,), out_types=XY)
     line = "<lambda>: argument 'x' is not placed on the mesh, whose axes are Explicit, "
-    line += "but its annotation says P('dp', 'tp')"
+    line += "but its hint says P('dp', 'tp')"
     for function in (double, jax.jit(double)):
         with fails(ShardingError, line):
             function(x)
@@ -340,7 +340,7 @@ def test_an_explicit_mesh_takes_any_array_whose_hint_shards_nothing(explicit: Me
 
 
 def test_an_array_of_an_explicit_mesh_on_an_auto_mesh_is_refused(explicit: Mesh, mesh: Mesh) -> None:
-    line = "look: argument 'x' is sharded P('dp', 'tp'), but its annotation says P('dp', None)"
+    line = "look: argument 'x' is sharded P('dp', 'tp'), but its hint says P('dp', None)"
     with fails(ShardingError, line):
         looking([], mesh=mesh)(shard(x, XY, explicit))
 
@@ -353,7 +353,7 @@ def test_a_resharded_array_is_taken(explicit: Mesh) -> None:
 def test_check_knows_the_sharding_of_an_explicit_mesh_under_jit(explicit: Mesh) -> None:
     placed = shard(x, XY, explicit)
     same(jax.jit(lambda x: check(x, "[b/dp] [d/tp]"))(placed), x)
-    with fails(ShardingError, "check: checked value is sharded P('dp', 'tp'), but its annotation says P('dp', None)"):
+    with fails(ShardingError, "check: checked value is sharded P('dp', 'tp'), but its hint says P('dp', None)"):
         jax.jit(lambda x: check(x, "[b/dp] d"))(placed)
 
 
@@ -383,7 +383,7 @@ def test_a_sum_that_is_owed_leaves_and_comes_back(explicit: Mesh) -> None:
 
 def test_a_sum_that_is_owed_is_refused_where_the_hint_does_not_say_so(explicit: Mesh) -> None:
     take = typed_shard_map(lambda y: y, in_types=(Float[Array, "[b/dp]"],), out_types=Float[Array, "[b/dp]"])
-    line = "<lambda>: argument 'y' is sharded P('dp', unreduced={'tp'}), but its annotation says P('dp')"
+    line = "<lambda>: argument 'y' is sharded P('dp', unreduced={'tp'}), but its hint says P('dp')"
     with jax.set_mesh(explicit):
         y = typed_shard_map(rows_owed)(shard(x, XY))
         with fails(ShardingError, line):
@@ -391,7 +391,7 @@ def test_a_sum_that_is_owed_is_refused_where_the_hint_does_not_say_so(explicit: 
 
 
 def test_a_sum_that_is_not_owed_is_refused_where_the_hint_says_so(explicit: Mesh) -> None:
-    line = "rows_summed: argument 'y' is sharded P('dp'), but its annotation says P('dp', unreduced={'tp'})"
+    line = "rows_summed: argument 'y' is sharded P('dp'), but its hint says P('dp', unreduced={'tp'})"
     with jax.set_mesh(explicit), fails(ShardingError, line):
         typed_shard_map(rows_summed)(shard(x[:, 0], Float[Array, "[b/dp]"]))
 
@@ -414,8 +414,8 @@ def test_a_reduced_value_enters_as_reduced(explicit: Mesh) -> None:
 @pytest.mark.parametrize(
     ("hint", "problem"),
     [
-        ("[b/dp] +tp", "marked '+tp' in its annotation, but mesh axis 'tp' is of type Auto"),
-        ("[b/dp] -tp", "marked '-tp' in its annotation, but mesh axis 'tp' is of type Auto"),
+        ("[b/dp] +tp", "marked '+tp' in its hint, but mesh axis 'tp' is of type Auto"),
+        ("[b/dp] -tp", "marked '-tp' in its hint, but mesh axis 'tp' is of type Auto"),
     ],
 )
 def test_marks_are_refused_on_auto_axes(hint: str, problem: str, mesh: Mesh) -> None:
@@ -449,14 +449,14 @@ def test_a_reduced_value_is_refused_where_the_hint_does_not_say_so(explicit: Mes
         in_types=(XY,),
         out_types=Float[Array, "[b/dp]"],
     )
-    line = "return value is reduced over 'tp' in JAX's type, which its annotation does not mention"
+    line = "return value is reduced over 'tp' in JAX's type, which its hint does not mention"
     with fails(VaryingError, f"<lambda>: {line}"):
         total(shard(x, XY, explicit))
 
 
 def test_a_varying_mark_is_refused_at_every_boundary(explicit: Mesh) -> None:
     into = typed_shard_map(lambda y: None, mesh=explicit, in_types=(Float[Array, "[b/dp] ~tp"],), out_types=None)
-    line = "is marked '~tp' in its annotation, but '~' has a meaning only inside a manual region"
+    line = "is marked '~tp' in its hint, but '~' has a meaning only inside a manual region"
     with fails(ShardingError, f"<lambda>: argument 'y' {line}"):
         into(shard(x[:, 0], Float[Array, "[b/dp]"], explicit))
 
@@ -560,7 +560,7 @@ def test_a_nested_region_checks_its_arguments_as_shards(mesh: Mesh) -> None:
 def test_a_nested_region_checks_its_result(mesh: Mesh) -> None:
     inner = typed_shard_map(lambda x: x.sum(1), axis_names={"tp"}, in_types=(XY,), out_types=Float[Array, "[b/dp]"])
     outer = typed_shard_map(inner, mesh=mesh, axis_names={"dp"}, in_types=(XY,), out_types=Float[Array, "[b/dp]"])
-    with fails(VaryingError, "<lambda>: return value varies over 'tp', which its annotation does not mention"):
+    with fails(VaryingError, "<lambda>: return value varies over 'tp', which its hint does not mention"):
         traced(outer, x)
 
 
@@ -678,7 +678,7 @@ def test_an_alias_for_an_axis_that_is_not_in_the_mesh_is_refused(mesh: Mesh) -> 
 
 
 def test_two_names_for_one_axis_in_one_hint_are_refused(mesh: Mesh) -> None:
-    with fails(MeshAxisError, "<lambda>: argument 'x' uses mesh axis 'dp' twice in its annotation"):
+    with fails(MeshAxisError, "<lambda>: argument 'x' uses mesh axis 'dp' twice in its hint"):
         shapes_of(x, mesh=mesh, axes={"rows": "dp", "columns": ("tp", "dp")})
 
 

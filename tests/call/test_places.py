@@ -43,7 +43,7 @@ def product(x: X, w: W) -> Float[Array, "[b/dp] f"]:
 def test_operations_come_from_the_users_lines(mesh: Mesh, around: Callable[..., Any]) -> None:
     step = around(typed_shard_map(product, mesh=mesh))
     text = jax.jit(lambda *args: step(*args)).lower(x, w).as_text(debug_info=True)
-    assert os.path.abspath(__file__) in text
+    assert f"/{os.path.basename(__file__)}" in text  # of the folder, all that is not ASCII is escaped
     assert OURS not in text
 
 
@@ -59,4 +59,4 @@ def test_few_frames_stand_between_a_function_and_its_compiled_call(mesh: Mesh) -
         return x * 2
 
     jax.block_until_ready(typed_jit(doubled, mesh=mesh)(x))
-    assert depths["what is compiled"] == 5
+    assert depths["what is compiled"] == 4

@@ -39,7 +39,7 @@ def test_a_global_name_is_found(mesh: Mesh) -> None:
         return x * 2
 
     same(double(x), x * 2)
-    with fails(ShapeError, "double: argument 'x' has 1 dim, but its annotation has 2"):
+    with fails(ShapeError, "double: argument 'x' has 1 dim, but its hint has 2"):
         double(x[0])
 
 
@@ -199,7 +199,7 @@ LateInt = int
 
 def test_a_global_name_may_be_defined_after_the_function() -> None:
     same(late(jax.numpy.asarray(x)), x * 2)
-    with fails(ShapeError, "late: argument 'x' has 1 dim, but its annotation has 2"):
+    with fails(ShapeError, "late: argument 'x' has 1 dim, but its hint has 2"):
         late(jax.numpy.asarray(x[0]))
 
 

@@ -49,7 +49,7 @@ def test_a_quoted_hint_is_resolved(function: Any, value: Any, expected: Any, mes
     ("function", "value", "name"), [(whole, x[0], "x"), (in_list, [x[0]], "x[0]"), (in_tuple, (x[0], 3), "x[0]")]
 )
 def test_a_quoted_hint_is_checked(function: Any, value: Any, name: str, mesh: Mesh) -> None:
-    with fails(ShapeError, f"{function.__name__}: argument '{name}' has 1 dim, but its annotation has 2"):
+    with fails(ShapeError, f"{function.__name__}: argument '{name}' has 1 dim, but its hint has 2"):
         typed_shard_map(function, mesh=mesh)(value)
 
 
@@ -91,7 +91,7 @@ def test_a_quoted_name_may_be_local(mesh: Mesh) -> None:
     same(double(x, [x]), x * 3)
 
 
-NO_EXPRESSION = "a hint is a string that is no Python expression: "
+NO_EXPRESSION = "a hint is a string that is not a Python expression: "
 UNREADABLE = [
     ("Float[Array,", f"{NO_EXPRESSION}Float[Array,"),
     ("", NO_EXPRESSION),

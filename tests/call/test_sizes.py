@@ -78,9 +78,9 @@ WRONG_QUESTIONS = [
         "shard_size: \"[b]\": '[b]' names no mesh axis",
     ),
     (lambda: size("[b/dp]"), "size: nothing binds '[b/dp]' in body (bound: b=8, d=4, f=12)"),
-    (lambda: size(3), "size: 3 is no name of a dim"),  # type: ignore[arg-type]
-    (lambda: size(["b"]), "size: ['b'] is no name of a dim"),  # type: ignore[arg-type]
-    (lambda: shard_size(np.ones(2)), "shard_size: array([1., 1.]) is no name of a dim"),  # type: ignore[arg-type]
+    (lambda: size(3), "size: 3 is not the name of a dim"),  # type: ignore[arg-type]
+    (lambda: size(["b"]), "size: ['b'] is not the name of a dim"),  # type: ignore[arg-type]
+    (lambda: shard_size(np.ones(2)), "shard_size: array([1., 1.]) is not the name of a dim"),  # type: ignore[arg-type]
 ]
 
 
@@ -206,7 +206,7 @@ def test_check_returns_what_fits(value: Any, hint: Any) -> None:
 
 
 MISFITS = [
-    pytest.param("3", int, StructureError, "checked value is '3' (str), but its annotation says int", id="int"),
+    pytest.param("3", int, StructureError, "checked value is '3' (str), but its hint says int", id="int"),
     pytest.param(
         [x, w], list[Float[np.ndarray, "b d"]], ShapeError, "checked[1] has b=4, but checked[0] has b=8", id="list"
     ),
@@ -214,17 +214,17 @@ MISFITS = [
         x,
         Float[Array, "b d"],
         StructureError,
-        "checked value is a NumPy array, but its annotation says Array",
+        "checked value is a NumPy array, but its hint says Array",
         id="array type",
     ),
     pytest.param(
         x,
         Int[np.ndarray, "b d"],
         DtypeError,
-        "checked value has dtype float32, but its annotation says Int",
+        "checked value has dtype float32, but its hint says Int",
         id="dtype",
     ),
-    pytest.param("x", "b d", StructureError, "checked value is 'x' (str), but its annotation says an array", id="dims"),
+    pytest.param("x", "b d", StructureError, "checked value is 'x' (str), but its hint says an array", id="dims"),
 ]
 
 
@@ -239,7 +239,7 @@ def test_check_refuses_what_does_not_fit(value: Any, hint: Any, error: Any, prob
     [
         ("b/dp", AnnotationSyntaxError, "\"b/dp\": 'b/dp' is sharded without brackets"),
         ("[b/dp] [d/dp]", MeshAxisError, "\"[b/dp] [d/dp]\": mesh axis 'dp' is used twice"),
-        (5, AnnotationSyntaxError, "5 is no hint"),
+        (5, AnnotationSyntaxError, "5 is not a hint"),
     ],
 )
 def test_check_refuses_what_is_no_hint(hint: Any, error: Any, line: str) -> None:

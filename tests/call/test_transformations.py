@@ -295,7 +295,7 @@ def test_transformations_inside_a_body_are_differentiated(body: Callable[..., An
 TWO, FOUR = "b=2, but argument 'x' has b=8", "b=4, but argument 'x' has b=8"
 WRONG_INSIDE = [
     pytest.param(
-        lambda x: jax.jit(lambda x: check(x, "[b/dp] 3"))(x), "size 4 in dim 1, but its annotation says 3", id="jit"
+        lambda x: jax.jit(lambda x: check(x, "[b/dp] 3"))(x), "size 4 in dim 1, but its hint says 3", id="jit"
     ),
     pytest.param(lambda x: jax.vmap(lambda row: check(row, "b ~dp"))(x), FOUR, id="vmap"),
     pytest.param(lambda x: jax.lax.scan(lambda c, row: (c, check(row, "b ~dp")), 0, x), FOUR, id="scan"),
@@ -313,7 +313,7 @@ def test_transformations_inside_a_body_are_checked(body: Callable[..., Any], pro
 
 def test_a_row_under_vmap_varies(mesh: Mesh) -> None:
     body = typed_shard_map(lambda x: jax.vmap(lambda row: check(row, "d"))(x), mesh=mesh, in_types=(X,), out_types=X)
-    with fails(VaryingError, "<lambda>: checked value varies over 'dp', which its annotation does not mention"):
+    with fails(VaryingError, "<lambda>: checked value varies over 'dp', which its hint does not mention"):
         traced(body, x)
 
 
@@ -373,7 +373,7 @@ def test_a_key_that_varies_without_a_mark_is_refused(mesh: Mesh) -> None:
     def noise(key: Key[Array, ""]) -> None:
         check(jax.random.fold_in(key, jax.lax.axis_index("dp")), Key[Array, ""])
 
-    with fails(VaryingError, "noise: checked value varies over 'dp', which its annotation does not mention"):
+    with fails(VaryingError, "noise: checked value varies over 'dp', which its hint does not mention"):
         traced(noise, jax.random.key(3))
 
 

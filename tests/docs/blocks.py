@@ -63,7 +63,7 @@ def run(block: Block, namespace: dict[str, object], name: str) -> str:
 
 def rewritten(path: Path) -> str:
     """A file with its text blocks made anew."""
-    source, namespace = path.read_text(), {"__name__": path.stem}
+    source, namespace = path.read_text(encoding="utf-8"), {"__name__": path.stem}
     pieces, done = [], 0
     for block in blocks(source):
         output = run(block, namespace, str(path))
@@ -75,4 +75,4 @@ def rewritten(path: Path) -> str:
 
 if __name__ == "__main__":
     for argument in sys.argv[1:] * 2:  # twice, since a block that grows moves the lines that later ones tell
-        Path(argument).write_text(rewritten(Path(argument)))
+        Path(argument).write_text(rewritten(Path(argument)), encoding="utf-8")

@@ -40,7 +40,10 @@ def read_page(text: str) -> Page:
 
 def read_site(folder: Path) -> dict[str, Page]:
     """Every page by its path under the folder."""
-    return {str(path.relative_to(folder)): read_page(path.read_text()) for path in sorted(folder.rglob("*.html"))}
+    return {
+        str(path.relative_to(folder)): read_page(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.rglob("*.html"))
+    }
 
 
 def is_external(link: str) -> bool:

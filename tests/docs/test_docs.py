@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_the_blocks_of_a_page_run_and_give_what_the_page_says(page: Path) -> None:
     namespace: dict[str, object] = {"__name__": page.stem}
-    for block in blocks(page.read_text()):
+    for block in blocks(page.read_text(encoding="utf-8")):
         output = run(block, namespace, str(page))
         if block.expected is not None:
             assert output == block.expected, f"{page.name}, line {block.line}: {block.heading}"
@@ -27,7 +27,7 @@ def test_every_room_of_the_package_is_in_the_table_of_the_layout() -> None:
     package = Path(typedshmap.__file__).parent
     modules = [path for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
     rooms = {path.stem for path in modules} - {"__init__"}
-    table = (ROOT / "docs/design.md").read_text().partition("How the code is laid out")[2]
+    table = (ROOT / "docs/design.md").read_text(encoding="utf-8").partition("How the code is laid out")[2]
     assert {room for room in rooms if f"`{room}`" not in table and f"`{room}/`" not in table} == set()
 
 

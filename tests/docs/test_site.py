@@ -15,7 +15,7 @@ import pytest
 
 import typedshmap
 from typedshmap import explaining, testing
-from typedshmap.hints.dtypes import FAMILIES, NAMES
+from typedshmap.hints.array_hint import FAMILIES, NAMES
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "picture"))
@@ -25,7 +25,7 @@ from browser import browse, is_drawn, needs_browser
 from links import dead_links, fetched_from_elsewhere, read_page, read_site
 from serving import ALONE, served, told_by
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 MODULES = (typedshmap, testing, explaining)
@@ -42,7 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", ROOT / ".mkdocs.yml", "-d", folder]
     # Material's own notice of what it thinks of the next mkdocs.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -59,7 +59,7 @@ def test_no_link_is_dead(site: Path) -> None:
 
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     assert fetched_from_elsewhere(read_site(site)) == []
-    sheets = [path.read_text() for path in site.rglob("*.css")]
+    sheets = [path.read_text(encoding="utf-8") for path in site.rglob("*.css")]
     assert sheets and not [found for sheet in sheets for found in re.findall(r"@import|url\(['\"]?https?:", sheet)]
 
 
@@ -101,14 +101,14 @@ def squeezed(text: str) -> str:
 
 
 def test_every_function_and_class_is_there_with_its_docstring(site: Path) -> None:
-    pages = "".join(path.read_text() for path in (site / "api").glob("*.html"))
+    pages = "".join(path.read_text(encoding="utf-8") for path in (site / "api").glob("*.html"))
     text, lines = squeezed(html.unescape(re.sub(r"<[^>]+>", "", pages))), first_lines()
     assert {"typed_shard_map", "einsum", "PyTree", "ShapeError", "Inputs"} <= set(lines)
     assert [name for name, line in lines.items() if line not in text] == []
 
 
 def test_the_table_of_dtypes_says_what_each_name_takes() -> None:
-    page = (ROOT / "docs/api/hints.md").read_text()
+    page = (ROOT / "docs/api/hints.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)`\{[^}]*\} \| (.*) \|$", page.partition("## Array types")[0], re.MULTILINE)
     table = {name: re.findall(r"`(\w+)`", cell) for name, cell in rows}
     assert set(table) == set(NAMES) and set(FAMILIES) < set(table)

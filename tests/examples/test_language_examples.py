@@ -14,6 +14,7 @@ from types import ModuleType
 import jax
 import numpy as np
 import pytest
+from tiers import slow
 
 from typedshmap.__main__ import main
 from typedshmap.testing import assert_mesh_invariant
@@ -25,17 +26,22 @@ SECONDS = 300
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Where XLA's programs are kept between the runs of this module, so that each is compiled once."""
-    cache = str(tmp_path_factory.mktemp("compiled"))
-    return os.environ | {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
+def environment() -> dict[str, str]:
+    """That of the tests, where what XLA compiles is kept for the next run."""
+    return dict(os.environ)
 
 
 def run(program: Path, *words: str, env: dict[str, str]) -> tuple[int, str]:
     """The exit code, and all that was printed."""
     command = [sys.executable, str(program), *words]
     ended = subprocess.run(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS, check=False
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        timeout=SECONDS,
+        check=False,
     )
     return ended.returncode, ended.stdout
 
@@ -48,12 +54,30 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
+def with_site(program: str, directory: Path, environment: dict[str, str]) -> dict[str, str]:
+    """An environment in which every Python runs a program first."""
+    (directory / "sitecustomize.py").write_text(program, encoding="utf-8")
+    path = os.pathsep.join(filter(None, [str(directory), environment.get("PYTHONPATH")]))
+    return environment | {"PYTHONPATH": path}
+
+
+def without_orbax(directory: Path, environment: dict[str, str]) -> dict[str, str]:
+    """An environment in which it cannot be imported."""
+    return with_site("import sys\nsys.modules['orbax'] = None\n", directory, environment)
+
+
+def noisy_at_the_end(directory: Path, environment: dict[str, str]) -> dict[str, str]:
+    """An environment in which a library prints an error while the interpreter shuts down."""
+    program = "import atexit, os\natexit.register(os.write, 2, b'RuntimeError: Event loop is closed\\n')\n"
+    return with_site(program, directory, environment)
+
+
 @pytest.mark.parametrize(
     ("name", "line"),
     [
         ("vocabulary", "Nothing differs from plain JAX by more than "),
-        ("mixture_of_experts", "The load spread; nothing differs from plain JAX by more than "),
-        ("decoding", "Every one of 144 tokens is the one that plain JAX chooses."),
+        slow(("mixture_of_experts", "The load spread; nothing differs from plain JAX by more than ")),
+        slow(("decoding", "Every one of 144 tokens is the one that plain JAX chooses.")),
     ],
 )
 def test_an_example_agrees_with_plain_jax(name: str, line: str, environment: dict[str, str]) -> None:
@@ -65,10 +89,10 @@ def test_an_example_agrees_with_plain_jax(name: str, line: str, environment: dic
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [
-        ("transformer", "fsdp=4,tp=2"),
         ("vocabulary", "dp=16,tp=64"),
         ("mixture_of_experts", "dp=16,ep=64"),
-        ("decoding", "dp=4,tp=8,cp=32"),
+        slow(("transformer", "fsdp=4,tp=2")),
+        slow(("decoding", "dp=4,tp=8,cp=32")),
     ],
 )
 def test_the_command_finds_an_example_well_typed(name: str, mesh: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,11 +143,17 @@ class Training:
 
     def start(self) -> subprocess.Popen[str]:
         command = [sys.executable, str(RESUMING), *self.words()]
-        return subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, text=True)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        # A job in the background of a script ignores Ctrl-C, and so would what it starts.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return subprocess.Popen(command, env=self.env, encoding="utf-8", **pipes)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def losses(self, step: int = 16) -> list[float]:
         """Those that the checkpoint of a step tells."""
-        return json.loads((self.directory / str(step) / "run" / "metadata").read_text())["losses"]
+        return json.loads((self.directory / str(step) / "run" / "metadata").read_text(encoding="utf-8"))["losses"]
 
     def steps(self) -> list[int]:
         return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdigit())
@@ -168,6 +198,7 @@ def await_half_a_checkpoint(training: Training, process: subprocess.Popen[str]) 
     raise AssertionError("no checkpoint was seen while it was written")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["between two checkpoints", "within a checkpoint"])
 def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
     moment: str, uninterrupted: Training, tmp_path: Path
@@ -188,6 +219,34 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
     assert training.losses() == uninterrupted.losses()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["between two checkpoints", "within a checkpoint"])
+def test_ctrl_c_ends_a_run_with_a_whole_checkpoint_and_one_sentence(
+    moment: str, uninterrupted: Training, tmp_path: Path
+) -> None:
+    training = Training(tmp_path / "run", noisy_at_the_end(tmp_path, uninterrupted.env))
+    process = training.start()
+    try:
+        await_step(process, 4)
+        if moment == "within a checkpoint":
+            await_half_a_checkpoint(training, process)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 130, out
+    assert out.splitlines()[-1] == (
+        "Interrupted. With --checkpoints, the same command goes on from the last checkpoint."
+    ), out
+    assert "Traceback" not in out
+    assert [path.name for path in training.directory.iterdir() if "tmp" in path.name] == []
+    code, out = Training(training.directory, uninterrupted.env).finish()
+    assert code == 0, out
+    assert out.startswith("from the checkpoint of step ")
+    assert training.losses() == uninterrupted.losses()
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_on_another_mesh(
     uninterrupted: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,9 +267,11 @@ def damage(checkpoint: Path) -> None:
     largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named(uninterrupted: Training, tmp_path: Path) -> None:
     training = copied(uninterrupted, tmp_path / "copy", up_to=12)
     damage(training.directory / "12")
+    training.env = noisy_at_the_end(tmp_path, training.env)
     code, out = training.finish()
     assert code == 1
     assert f"{training.directory}: checkpoint 12 cannot be restored: " in out
@@ -221,37 +282,34 @@ def with_a_mistake(name: str, right: str, wrong: str, directory: Path) -> None:
     """Write the transformer and the program that resumes it there, one of them with something in it replaced."""
     for program in (TRANSFORMER, RESUMING):
         shutil.copy(program, directory)
-    source = (EXAMPLES / f"{name}.py").read_text()
+    source = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
     assert right in source
-    (directory / f"{name}.py").write_text(source.replace(right, wrong))
+    (directory / f"{name}.py").write_text(source.replace(right, wrong), encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_model_is_named(uninterrupted: Training, tmp_path: Path) -> None:
     with_a_mistake("transformer", '"layers": 3', '"layers": 2', tmp_path)
     code, out = uninterrupted.finish(program=tmp_path / "resuming.py")
     assert code == 1
-    assert "checkpoint 16 is of another model: layers=3, here 2" in out
-
-
-def without_orbax(directory: Path, environment: dict[str, str]) -> dict[str, str]:
-    """An environment in which it cannot be imported."""
-    (directory / "sitecustomize.py").write_text("import sys\nsys.modules['orbax'] = None\n")
-    path = os.pathsep.join(filter(None, [str(directory), environment.get("PYTHONPATH")]))
-    return environment | {"PYTHONPATH": path}
+    assert out.splitlines()[-1].endswith("checkpoint 16 is of another model: layers=3, here 2")
 
 
 @pytest.mark.parametrize("words", ["", "--checkpoints {}"])
 def test_checkpoints_without_orbax_say_what_to_install(words: str, tmp_path: Path, environment: dict[str, str]) -> None:
     code, out = run(RESUMING, *words.format(tmp_path).split(), env=without_orbax(tmp_path, environment))
-    assert (code, out) == (1, "checkpoints need orbax: pip install 'typedshmap[checkpoint]'\n")
+    assert code == 1
+    assert out.splitlines()[-1] == "checkpoints need orbax: pip install 'typedshmap[checkpoint]'"
 
 
+@pytest.mark.slow
 def test_the_transformer_trains_without_orbax(tmp_path: Path, environment: dict[str, str]) -> None:
     code, out = run(TRANSFORMER, env=without_orbax(tmp_path, environment))
     assert code == 0, out
     assert "the first step, compared with plain JAX in float32" in out and out.endswith("\nAll is as it should be.\n")
 
 
+@pytest.mark.slow
 def test_a_run_is_killed_and_resumed_by_itself(environment: dict[str, str]) -> None:
     pytest.importorskip("orbax.checkpoint", reason="checkpoints are orbax's")
     code, out = run(RESUMING, env=environment)
@@ -262,7 +320,7 @@ def test_a_run_is_killed_and_resumed_by_itself(environment: dict[str, str]) -> N
     assert "resumed on the same mesh, the losses are the same, bit for bit; on another mesh they are within " in out
 
 
-@pytest.mark.once
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "right", "wrong"),
     [

@@ -10,8 +10,7 @@ import pytest
 from jax import lax
 
 from typedshmap import Array, Float32, MeshAxisError, ShapeError, StructureError, explain, psum, typed_shard_map
-from typedshmap.explaining.model import ring_bytes
-from typedshmap.explaining.units import bytes_text, read_bandwidth, seconds_text
+from typedshmap.explaining.model import bytes_text, read_bandwidth, ring_bytes, seconds_text
 
 
 @typed_shard_map
@@ -209,7 +208,7 @@ def test_bytes_that_do_not_divide_are_rounded_up():
 
 
 def test_an_unknown_operation_is_refused():
-    with pytest.raises(ValueError, match="'all-sorts' is no collective"):
+    with pytest.raises(ValueError, match="'all-sorts' is not a collective"):
         ring_bytes("all-sorts", 2, 1, 1)
 
 
@@ -247,7 +246,7 @@ def test_no_device_is_asked_for(monkeypatch):
 def test_a_page_of_several_meshes_has_a_picture_of_each(tmp_path):
     found = explain(layer, mesh=["dp=4,tp=2", "dp=2,tp=4"], batch=16, model=8, ff=16)
     found.to_html(tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert [page.count(part) for part in ("<details>", "<svg", "dp=4, tp=2</summary>", "dp=2, tp=4</summary>")] == [
         2,
         2,

@@ -36,7 +36,7 @@ def helper(x: Float32[Array, "[batch/dp] model"]) -> Float32[Array, "model"]:
 @pytest.fixture
 def module(tmp_path):
     path = tmp_path / "explained_program.py"
-    path.write_text(MODULE)
+    path.write_text(MODULE, encoding="utf-8")
     return path
 
 
@@ -103,7 +103,7 @@ def test_a_page_is_written(capsys, module, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--mesh", "dp"], "explain: --mesh dp: 'dp' is no name and value, as in dp=4,tp=2\n"),
+        (["--mesh", "dp"], "explain: --mesh dp: 'dp' is not a name and a value, as in dp=4,tp=2\n"),
         (["--mesh", "dp=4", "--size", "bach=3"], "explain: no function has a dim or an argument 'bach'; there are "),
         (
             ["--mesh", "dp=4", "--bandwidth", "tp=1GB/s"],
@@ -125,7 +125,7 @@ def test_a_function_that_is_not_there_is_told(capsys, module):
 
 def commands_of_the_page() -> list[str]:
     """The command lines in docs/explain.md."""
-    text = (ROOT / "docs" / "explain.md").read_text()
+    text = (ROOT / "docs" / "explain.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
 

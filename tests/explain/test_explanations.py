@@ -212,7 +212,7 @@ def test_an_argument_hinted_any_counts_as_whole():
 
     found = explain(f, *shapes((8,)), {"scale": jnp.ones(8)}, mesh="dp=4", grad=False)
     assert [(one.name, one.bytes) for one in found.values] == [("x", 8), ("rest['scale']", 32), ("return", 8)]
-    assert found.notes[0] == "no hint says how rest['scale'] lies; it counts as whole on every device"
+    assert found.notes[0] == "no hint says how rest['scale'] is sharded; it counts as unsharded"
 
 
 # Meshes
@@ -284,9 +284,9 @@ def test_a_while_loop_is_counted_for_one_turn_and_that_is_said():
     found = explain(f, mesh="dp=4", b=2)
     (one,) = found.collectives
     assert one.is_open and one.loops == ("while",)
-    assert found.notes[0] == "how often a while loop turns is not known: what is in it is counted for one turn"
-    assert found.notes[1].startswith("no gradient is told of: it cannot be differentiated: ValueError: Reverse-mode")
-    assert " 12 B per turn" in str(found) and " 1 x turns " in str(found)
+    assert found.notes[0] == "how often a while loop iterates is not known: what is in it is counted for one iteration"
+    assert found.notes[1].startswith("no gradient is reported: it cannot be differentiated: ValueError: Reverse-mode")
+    assert " 12 B per iteration" in str(found) and " 1 per iteration " in str(found)
 
 
 def test_of_branches_the_one_that_sends_most_is_counted():
@@ -377,7 +377,7 @@ def test_why_there_is_no_gradient_is_told():
     def f(x: Int[Array, "[a/dp] b"]) -> Int[Array, "b"]:
         return psum(x.sum(0), "dp")
 
-    assert explain(f, mesh="dp=4", a=8, b=2).notes == ("no gradient is told of: no argument is of an inexact dtype",)
+    assert explain(f, mesh="dp=4", a=8, b=2).notes == ("no gradient is reported: no argument is of an inexact dtype",)
     with pytest.raises(StructureError) as caught:
         explain(f, mesh="dp=4", a=8, b=2, grad=True)
     assert str(caught.value) == "explain: f: grad=True, but no argument is of an inexact dtype"

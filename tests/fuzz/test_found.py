@@ -30,7 +30,7 @@ from typedshmap import (
     typed_jit,
     typed_shard_map,
 )
-from typedshmap.errors.phrases import shown
+from typedshmap.errors.phrases import value_text
 
 X = Float[Array, "[b/dp] d"]
 x = np.ones((8, 16), np.float32)
@@ -48,7 +48,7 @@ FOUND: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
     (
         lambda mesh: Float[np.ones(2), "b"],
         AnnotationSyntaxError,
-        """Float[array([1., 1.]), "b"]: array([1., 1.]) is no array type, as Array, np.ndarray and ArrayLike are""",
+        """Float[array([1., 1.]), "b"]: array([1., 1.]) is not an array type, as Array, np.ndarray and ArrayLike are""",
     ),
     (
         lambda mesh: check(x, Unfinished),
@@ -60,8 +60,8 @@ FOUND: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
         AnnotationSyntaxError,
         "PyTree[Unfinished] names 'NeverDefined', which is not defined",
     ),
-    (lambda mesh: partition_specs(10**5000), AnnotationSyntaxError, "an int is no hint"),
-    (lambda mesh: Stacked["n", "\ud800"], AnnotationSyntaxError, "Stacked['n', '\\ud800']: '\\ud800' is no hint"),
+    (lambda mesh: partition_specs(10**5000), AnnotationSyntaxError, "an int is not a hint"),
+    (lambda mesh: Stacked["n", "\ud800"], AnnotationSyntaxError, "Stacked['n', '\\ud800']: '\\ud800' is not a hint"),
     (lambda mesh: axis_aliases(3), MeshAxisError, "axis_aliases: wants a dict of names and mesh axes, got int"),
     (
         lambda mesh: axis_rules({"b": 10**5000}),
@@ -96,7 +96,7 @@ FOUND: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
     (
         lambda mesh: check(NamedShape(), Shaped[Any, "..."]),
         StructureError,
-        "check: checked value is a NamedShape, but its annotation says an array",
+        "check: checked value is a NamedShape, but its hint says an array",
     ),
 ]
 
@@ -153,7 +153,7 @@ def test_a_bare_name_of_typing_is_what_it_names(hint: Any, right: Any) -> None:
 
 @pytest.mark.parametrize("hint", [typing.Self, typing.NoReturn, typing.Optional["Undefined"]])
 def test_a_static_hint_that_beartype_refuses_is_told(hint: Any) -> None:
-    with pytest.raises(AnnotationSyntaxError, match="is no hint that beartype checks"):
+    with pytest.raises(AnnotationSyntaxError, match="is not a hint that beartype checks"):
         check([], hint)
 
 
@@ -174,4 +174,4 @@ class Shy:
     ],
 )
 def test_a_value_in_a_message_is_shown_where_it_can_be(value: Any, text: str) -> None:
-    assert shown(value) == text
+    assert value_text(value) == text

@@ -61,47 +61,47 @@ VALUES = {
 @pytest.mark.parametrize(
     ("array_type", "taken"),
     [
-        (Array, {"jax"}),
-        (jax.Array, {"jax"}),
-        (np.ndarray, {"numpy"}),
-        (ArrayLike, {"jax", "numpy"}),
-        (Array | np.ndarray, {"jax", "numpy"}),
-        (Union[np.ndarray, Array], {"jax", "numpy"}),
-        (Array | Any, {"jax", "numpy", "struct", "duck"}),
-        (Any, {"jax", "numpy", "struct", "duck"}),
-        (jax.ShapeDtypeStruct, {"struct"}),
-        (Free, {"jax", "numpy", "struct", "duck"}),
-        (Bounded, {"jax"}),
-        (Constrained, {"jax", "numpy"}),
+        (Array, "jax"),
+        (jax.Array, "jax"),
+        (np.ndarray, "numpy"),
+        (ArrayLike, "jax numpy"),
+        (Array | np.ndarray, "jax numpy"),
+        (Union[np.ndarray, Array], "jax numpy"),
+        (Array | Any, "jax numpy struct duck"),
+        (Any, "jax numpy struct duck"),
+        (jax.ShapeDtypeStruct, "struct"),
+        (Free, "jax numpy struct duck"),
+        (Bounded, "jax"),
+        (Constrained, "jax numpy"),
     ],
     ids=str,
 )
 def test_a_hint_takes_the_arrays_of_its_type(array_type, taken):
     hint = Float[array_type, "2"]
-    assert {name for name, value in VALUES.items() if isinstance(value, hint)} == taken
+    assert {name for name, value in VALUES.items() if isinstance(value, hint)} == set(taken.split())
 
 
 @pytest.mark.parametrize("shape", [None, "round", ("2",), (-2,), (2.0,), (None,), [2]], ids=str)
 def test_what_has_no_shape_of_sizes_is_no_array(shape):
     looks = type("Looks", (), {"shape": shape, "dtype": np.dtype("float32")})
     assert not isinstance(looks(), Shaped[Any, "..."])
-    with pytest.raises(StructureError, match="checked value is a Looks, but its annotation says an array"):
+    with pytest.raises(StructureError, match="checked value is a Looks, but its hint says an array"):
         check(looks(), "2")
 
 
 HUGE = "0x31e20801036510f3c591fde5361dc61998... (int)"
 NUMBERS = [
-    (lambda mesh: check(10**5000, "b"), f"check: checked value is {HUGE}, but its annotation says an array"),
+    (lambda mesh: check(10**5000, "b"), f"check: checked value is {HUGE}, but its hint says an array"),
     (
         lambda mesh: shard(2**70, Bool[Array, ""], mesh),
         "shard: given value is 1180591620717411303424 (int) that JAX refuses "
-        "(Python int 1180591620717411303424 too large to convert to int32), but its annotation says Array",
+        "(Python int 1180591620717411303424 too large to convert to int32), but its hint says Array",
     ),
     (
         lambda mesh: shard(10**5000, Bool[Array, ""], mesh),
         f"shard: given value is {HUGE} that JAX refuses (Exceeds the limit (4300 digits) "
         "for integer string conversion; use sys.set_int_max_str_digits() to increase the limit), "
-        "but its annotation says Array",
+        "but its hint says Array",
     ),
 ]
 
@@ -115,25 +115,25 @@ def test_an_integer_that_fits_no_dtype_is_told(call, line, mesh):
 
 @pytest.mark.parametrize(("value", "name"), [(np, "module"), (np.ndarray, "type")], ids=str)
 def test_a_module_or_a_class_is_no_array(value, name):
-    with pytest.raises(StructureError, match=f"checked value is a {name}, but its annotation says an array"):
+    with pytest.raises(StructureError, match=f"checked value is a {name}, but its hint says an array"):
         check(value, "b s")
 
 
 @pytest.mark.parametrize(
     ("value", "taken"),
     [
-        (jnp.ones(()), {Array, np.ndarray | Array, ArrayLike, Any}),
-        (np.ones(()), {np.ndarray | Array, ArrayLike, Any}),
-        (np.float32(1), {ArrayLike, Any}),
-        (1.0, {ArrayLike}),
-        (1, set()),
-        (True, set()),
+        (jnp.ones(()), [Array, np.ndarray | Array, ArrayLike, Any]),
+        (np.ones(()), [np.ndarray | Array, ArrayLike, Any]),
+        (np.float32(1), [ArrayLike, Any]),
+        (1.0, [ArrayLike]),
+        (1, []),
+        (True, []),
     ],
     ids=repr,
 )
 def test_array_like_takes_scalars_of_the_dtype_that_jax_gives_them(value, taken):
     types = (Array, np.ndarray | Array, ArrayLike, Any)
-    assert {kind for kind in types if isinstance(value, Float[kind, ""])} == taken
+    assert [kind for kind in types if isinstance(value, Float[kind, ""])] == taken
 
 
 @pytest.mark.parametrize(

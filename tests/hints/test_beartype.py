@@ -29,11 +29,11 @@ def test_a_decorated_function_takes_and_returns_what_fits():
 @pytest.mark.parametrize(
     ("arguments", "clause"),
     [
-        ((jnp.ones((4, 3)),), "value has size 4 in dim 0, but its annotation says 2 (got f32[4,3])"),
-        ((jnp.ones(3),), "value has 1 dim, but its annotation has 2 (got f32[3])"),
-        ((jnp.ones((2, 3), int),), "value has dtype int32, but its annotation says Float (got i32[2,3])"),
-        ((np.ones((2, 3)),), "value is a NumPy array, but its annotation says Array"),
-        ((None,), "value is None, but its annotation says Array"),
+        ((jnp.ones((4, 3)),), "value has size 4 in dim 0, but its hint says 2 (got f32[4,3])"),
+        ((jnp.ones(3),), "value has 1 dim, but its hint has 2 (got f32[3])"),
+        ((jnp.ones((2, 3), int),), "value has dtype int32, but its hint says Float (got i32[2,3])"),
+        ((np.ones((2, 3)),), "value is a NumPy array, but its hint says Array"),
+        ((None,), "value is None, but its hint says Array"),
     ],
     ids=["size", "rank", "dtype", "array type", "no array"],
 )
@@ -44,7 +44,7 @@ def test_an_argument_that_does_not_fit_is_told_with_its_facts(arguments, clause)
 
 
 def test_a_result_that_does_not_fit_is_told_with_its_facts():
-    told = re.escape('as value has 2 dims, but its annotation has 1 (got f32[2,3]), under Float[Array, "2"].')
+    told = re.escape('as value has 2 dims, but its hint has 1 (got f32[2,3]), under Float[Array, "2"].')
     with pytest.raises(BeartypeCallHintViolation, match=told):
         total(jnp.ones((2, 3)), jnp.ones(()))
 
@@ -89,20 +89,20 @@ def test_a_door_that_raises_agrees_with_one_that_answers(value, right, wrong):
         (
             VALUE,
             Float[Array, "4 3"],
-            'value has size 2 in dim 0, but its annotation says 4 (got f32[2,3]), under Float[Array, "4 3"]',
+            'value has size 2 in dim 0, but its hint says 4 (got f32[2,3]), under Float[Array, "4 3"]',
         ),
         (
             VALUE,
             Float[Array, "a a"],
             'value has a=3 in dim 1, but a=2 in dim 0 (got f32[2,3]), under Float[Array, "a a"]',
         ),
-        ([VALUE], list[Float[Array, "4 3"]], "list index 0 item value has size 2 in dim 0, but its annotation says 4"),
+        ([VALUE], list[Float[Array, "4 3"]], "list index 0 item value has size 2 in dim 0, but its hint says 4"),
         (
             {"w": VALUE},
             dict[str, Float[Array, "_ 4"]],
-            "dict key str 'w' value value has size 3 in dim 1, but its annotation says 4",
+            "dict key str 'w' value value has size 3 in dim 1, but its hint says 4",
         ),
-        (3, Float[Array, "4"], 'value is 3 (int), but its annotation says Array, under Float[Array, "4"]'),
+        (3, Float[Array, "4"], 'value is 3 (int), but its hint says Array, under Float[Array, "4"]'),
     ],
     ids=["size", "disagreeing dims", "list", "dict", "no array"],
 )
@@ -182,9 +182,9 @@ def shut(hint):
     [
         (
             Float[Array, "[4/dp] 6"],
-            "value has size 8 in dim 0 (2 per shard over 'dp'), but its annotation says 4 (got f32[2,6]{V:dp})",
+            "value has size 8 in dim 0 (2 per shard over 'dp'), but its hint says 4 (got f32[2,6]{V:dp})",
         ),
-        (Float[Array, "_ 6"], "value varies over 'dp', which its annotation does not mention (got f32[2,6]{V:dp})"),
+        (Float[Array, "_ 6"], "value varies over 'dp', which its hint does not mention (got f32[2,6]{V:dp})"),
     ],
     ids=str,
 )
@@ -292,8 +292,8 @@ def clawed(tmp_path, monkeypatch):
     """A module of a package that beartype's import hook has decorated."""
     package = tmp_path / "clawed_package"
     package.mkdir()
-    (package / "__init__.py").write_text(CLAW)
-    (package / "module.py").write_text(CLAWED)
+    (package / "__init__.py").write_text(CLAW, encoding="utf-8")
+    (package / "module.py").write_text(CLAWED, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module("clawed_package.module")
     for name in [name for name in sys.modules if name.startswith("clawed_package")]:

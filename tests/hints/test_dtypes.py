@@ -8,7 +8,7 @@ import pytest
 
 import typedshmap
 from typedshmap import Array, Key, Shaped
-from typedshmap.hints.dtypes import FAMILIES, NAMES, class_name, intersect, takes
+from typedshmap.hints.array_hint import FAMILIES, NAMES, class_name, intersect, takes
 
 JAX_DTYPES = {jnp.dtype(t).name: jnp.dtype(t) for t in vars(jnp).values() if isinstance(t, type(jnp.float32))}
 # Floats that jaxtyping does not know in every version.

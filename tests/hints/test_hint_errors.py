@@ -271,7 +271,7 @@ SYNTAX = [
     (
         "[a/2]",
         """
-        Float[Array, "[a/2]"]: '2' is no mesh axis
+        Float[Array, "[a/2]"]: '2' is not a mesh axis
 
             Float[Array, "[a/2]"]
                              ^
@@ -460,9 +460,9 @@ def test_carets_stand_under_the_dims_of_any_hint(dtype, item, message):
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ((3, "b"), 'Float[3, "b"]: 3 is no array type, as Array, np.ndarray and ArrayLike are'),
-        (("Array", "b"), "Float[Array, \"b\"]: 'Array' is no array type, as Array, np.ndarray and ArrayLike are"),
-        ((list[int], "b"), 'Float[list, "b"]: list[int] is no array type, as Array, np.ndarray and ArrayLike are'),
+        ((3, "b"), 'Float[3, "b"]: 3 is not an array type, as Array, np.ndarray and ArrayLike are'),
+        (("Array", "b"), "Float[Array, \"b\"]: 'Array' is not an array type, as Array, np.ndarray and ArrayLike are"),
+        ((list[int], "b"), 'Float[list, "b"]: list[int] is not an array type, as Array, np.ndarray and ArrayLike are'),
         (
             (Int[Array, "c"], "b"),
             'Float[Int[Array, "c"], "b"]: no dtype is both Float and Int',

@@ -24,8 +24,7 @@ from typedshmap import (
     typed,
     typed_shard_map,
 )
-from typedshmap.hints.array import read
-from typedshmap.hints.dtypes import NAMES
+from typedshmap.hints.array_hint import NAMES, read_array_hint
 
 SHARED = [name for name in NAMES if hasattr(jaxtyping, name)]
 
@@ -55,24 +54,24 @@ SHARED = [name for name in NAMES if hasattr(jaxtyping, name)]
     ],
 )
 def test_dims_are_read_as_ours(dims):
-    assert read(jaxtyping.Float[Array, dims]).spec == read(Float[Array, dims]).spec
+    assert read_array_hint(jaxtyping.Float[Array, dims]).spec == read_array_hint(Float[Array, dims]).spec
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_the_dtypes_of_every_name_are_read(name):
     theirs = getattr(jaxtyping, name)
-    found = read(theirs[Array, "a"])
+    found = read_array_hint(theirs[Array, "a"])
     expected = None if name == "Shaped" else {"bool" if d == "bool_" else d for d in theirs.dtypes}
     assert (found.dtype_name, found.dtypes if found.dtypes is None else set(found.dtypes)) == (name, expected)
 
 
 @pytest.mark.parametrize("array_type", [Array, np.ndarray, Any, jax.ShapeDtypeStruct])
 def test_the_array_type_is_read(array_type):
-    assert read(jaxtyping.Float[array_type, "a"]).array_type is array_type
+    assert read_array_hint(jaxtyping.Float[array_type, "a"]).array_type is array_type
 
 
 def test_a_hint_reads_as_the_user_wrote_it():
-    assert str(read(jaxtyping.Float[np.ndarray, "[a/dp] b"]).text) == 'Float[np.ndarray, "[a/dp] b"]'
+    assert str(read_array_hint(jaxtyping.Float[np.ndarray, "[a/dp] b"]).text) == 'Float[np.ndarray, "[a/dp] b"]'
 
 
 @pytest.mark.parametrize(
@@ -86,14 +85,17 @@ def test_a_hint_reads_as_the_user_wrote_it():
     ids=["ours of theirs", "theirs of ours", "theirs of theirs", "theirs of shaped"],
 )
 def test_a_hint_inside_a_hint_may_be_of_jaxtyping(hint):
-    assert (str(read(hint).spec), read(hint).dtypes) == ("b c", read(jaxtyping.Float[Array, ""]).dtypes)
+    assert (str(read_array_hint(hint).spec), read_array_hint(hint).dtypes) == (
+        "b c",
+        read_array_hint(jaxtyping.Float[Array, ""]).dtypes,
+    )
 
 
 def test_dtypes_of_ones_own_are_read():
     class Weight(jaxtyping.AbstractDtype):
         dtypes = ("float32", "int8")
 
-    assert read(Weight[Array, "a"]).dtypes == ("float32", "int8")
+    assert read_array_hint(Weight[Array, "a"]).dtypes == ("float32", "int8")
 
 
 def test_dtypes_that_are_patterns_are_an_error():
@@ -101,12 +103,12 @@ def test_dtypes_that_are_patterns_are_an_error():
         dtypes = re.compile("float.*")
 
     with pytest.raises(AnnotationSyntaxError, match="its dtypes are not plain names"):
-        read(Anyfloat[Array, "a"])
+        read_array_hint(Anyfloat[Array, "a"])
 
 
 def test_dims_that_only_jaxtyping_reads_are_an_error_of_ours():
     with pytest.raises(AnnotationSyntaxError) as caught:
-        read(jaxtyping.Float[Array, "a/b"])
+        read_array_hint(jaxtyping.Float[Array, "a/b"])
     assert str(caught.value) == (
         "Float[Array, \"a/b\"]: 'a/b' is sharded without brackets\n\n"
         '    Float[Array, "a/b"]\n                  ^^^\n\nHint: write [a/b]'
@@ -129,7 +131,7 @@ def test_check_takes_and_refuses_dtypes_by_every_name(name):
     right, wrong = arrays_for(name)
     hint = getattr(jaxtyping, name)[Any, "2"]
     assert check(right, hint) is right
-    with pytest.raises(DtypeError, match=f"^check: checked value has dtype .*, but its annotation says {name}\n"):
+    with pytest.raises(DtypeError, match=f"^check: checked value has dtype .*, but its hint says {name}\n"):
         check(wrong, hint)
 
 
@@ -162,7 +164,7 @@ def test_jaxtyping_hints_check_dims_across_arguments(mesh):
 
 
 def test_jaxtyping_hints_check_dtypes(mesh):
-    with pytest.raises(DtypeError, match=r"^dense: argument 'x' has dtype int32, but its annotation says Float\n"):
+    with pytest.raises(DtypeError, match=r"^dense: argument 'x' has dtype int32, but its hint says Float\n"):
         traced(dense(mesh), (8, 4), (4, 2), dtype="int32")
 
 
@@ -183,7 +185,7 @@ def test_a_jaxtyping_hint_without_the_mark_refuses_a_varying_value(mesh):
     def total(x: jaxtyping.Float[Array, "m [f/tp]"]) -> jaxtyping.Float[Array, "m"]:
         return x.sum(1)
 
-    with pytest.raises(VaryingError, match="return value varies over 'tp', which its annotation does not mention"):
+    with pytest.raises(VaryingError, match="return value varies over 'tp', which its hint does not mention"):
         traced(total, (3, 8))
 
 

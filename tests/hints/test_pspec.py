@@ -39,7 +39,10 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("dims", "pspec", "brackets"), PAIRS, ids=str)
+# A PartitionSpec prints its unreduced axes in the order of a set.
+@pytest.mark.parametrize(
+    ("dims", "pspec", "brackets"), PAIRS, ids=[f"{dims}, {brackets}" for dims, _, brackets in PAIRS]
+)
 def test_a_partition_spec_says_what_brackets_say(dims, pspec, brackets):
     assert spec_of(Float[Array, dims, pspec]) == spec_of(Float[Array, brackets])
 

@@ -270,8 +270,8 @@ def test_equal_rules_are_one_program_to_jit() -> None:
     [
         ("batch", "rules= wants pairs of a dim's name and mesh axes, or a dict; got str"),
         (3, "rules= wants pairs of a dim's name and mesh axes, or a dict; got int"),
-        (["batch"], "the rule 'batch' is no pair of a dim's name and its mesh axes, as in ('batch', 'data')"),
-        ([("a",)], "the rule ('a',) is no pair of a dim's name and its mesh axes, as in ('batch', 'data')"),
+        (["batch"], "the rule 'batch' is not a pair of a dim's name and its mesh axes, as in ('batch', 'data')"),
+        ([("a",)], "the rule ('a',) is not a pair of a dim's name and its mesh axes, as in ('batch', 'data')"),
         ([(3, "dp")], "the rule for '3' stands for 'dp'; write a mesh axis, a tuple of them, or None"),
         ({"a": 3}, "the rule for 'a' stands for 3; write a mesh axis, a tuple of them, or None"),
         ({"a": ("x", None)}, "the rule for 'a' stands for ('x', None); write a mesh axis, a tuple of them, or None"),
@@ -314,7 +314,7 @@ Hint: did you mean 'dp'? change the rule, or write [batch/]""",
     "no rule": (
         axis_rules({"batch": "dp", "ff": "tp"}, fallback="error"),
         "batch model",
-        """f: argument 'x' has dim 'model' in its annotation, which no rule names
+        """f: argument 'x' has dim 'model' in its hint, which no rule names
 
     x: Float[Array, "batch model"]
                            ^^^^^
@@ -326,7 +326,7 @@ Hint: add ('model', None) to the rules, or write [model/]""",
     "a rule whose axis is taken": (
         axis_rules({"batch": "dp", "model": "dp"}, fallback="error"),
         "batch model",
-        """f: argument 'x' has dim 'model' in its annotation, whose rules give 'dp', which is taken
+        """f: argument 'x' has dim 'model' in its hint, whose rules give 'dp', which is taken
 
     x: Float[Array, "batch model"]
                            ^^^^^
@@ -338,7 +338,7 @@ Hint: add ('model', None) to the rules, or write [model/]""",
     "a name twice": (
         {"d": "dp"},
         "d d",
-        """f: argument 'x' has dim 'd' twice in its annotation, so that the rule for it could mean either
+        """f: argument 'x' has dim 'd' twice in its hint, so that the rule for it could mean either
 
     x: Float[Array, "d d"]
                        ^

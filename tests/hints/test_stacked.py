@@ -134,7 +134,7 @@ Sizes: layers=3 (layers.w dim 0), m=4 (layers.w dim 1), f=6 (layers.w dim 2)"""
 
 
 def test_a_value_that_is_not_stacked_is_told_by_its_path(mesh: Mesh) -> None:
-    with pytest.raises(ShapeError, match=r"shard: given\.w has 2 dims, but its annotation has 3"):
+    with pytest.raises(ShapeError, match=r"shard: given\.w has 2 dims, but its hint has 3"):
         shard(Layer(numbers(4, 6), numbers(3, 6, 4)), Stacked["layers", Layer], mesh)
 
 
@@ -145,7 +145,7 @@ def test_isinstance_and_beartype_take_it() -> None:
     f(jnp.ones((3, 4, 6)))
     assert isinstance(jnp.ones((3, 4, 6)), Stacked["layers", W])
     assert not isinstance(jnp.ones((4, 6)), Stacked["layers", W])
-    with pytest.raises(Exception, match="has 2 dims, but its annotation has 3"):
+    with pytest.raises(Exception, match="has 2 dims, but its hint has 3"):
         f(jnp.ones((4, 6)))
 
 
@@ -262,7 +262,7 @@ class Endless(NamedTuple):
         (lambda: partition_specs(Stacked["...", Float[Array, "... d"]]), 'Float[Array, "... ... d"]: '),
         (lambda: partition_specs(Stacked["[a/tp]", W]), "mesh axis 'tp' is used twice"),
         (lambda: partition_specs(Stacked), "wants leading dims and a hint"),
-        (lambda: partition_specs(Endless), "Stacked['n', Endless] stands inside of Endless itself"),
+        (lambda: partition_specs(Endless), "Stacked['n', Endless] is inside of Endless itself"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_stacked_is_refused(make: Any, message: str) -> None:
@@ -272,7 +272,7 @@ def test_what_cannot_be_stacked_is_refused(make: Any, message: str) -> None:
 
 
 def test_other_structure_is_told(mesh: Mesh) -> None:
-    with pytest.raises(StructureError, match=r"shard: given value is a tuple, but its annotation says Layer"):
+    with pytest.raises(StructureError, match=r"shard: given value is a tuple, but its hint says Layer"):
         shard((1, 2), Stacked["layers", Layer], mesh)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import pytest
 
-from typedshmap.hints.statics import fits, misfit
+from typedshmap.hints.check_tree import is_instance, offending_item
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ MANY = (1,) * 1000
     ],
 )
 def test_a_value_of_its_type_fits(value: Any, hint: Any) -> None:
-    assert fits(value, hint)
+    assert is_instance(value, hint)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_value_of_its_type_fits(value: Any, hint: Any) -> None:
     ],
 )
 def test_one_item_of_another_type_does_not_fit(value: Any, hint: Any) -> None:
-    assert not fits(value, hint)
+    assert not is_instance(value, hint)
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_one_item_of_another_type_does_not_fit(value: Any, hint: Any) -> None:
     ],
 )
 def test_the_item_that_does_not_fit_is_found(value: Any, hint: Any, found: list[Any]) -> None:
-    assert misfit(value, hint) == found
+    assert offending_item(value, hint) == found

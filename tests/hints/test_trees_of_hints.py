@@ -54,10 +54,10 @@ def test_it_places_values(mesh: Mesh, place: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "line"),
     [
-        ({**VALUE, "list": [w]}, "shard: given['list'] has 1 item, but its annotation has 2"),
-        ({**VALUE, "list": (w, w)}, "shard: given['list'] is a tuple, but its annotation says list of 2"),
+        ({**VALUE, "list": [w]}, "shard: given['list'] has 1 item, but its hint has 2"),
+        ({**VALUE, "list": (w, w)}, "shard: given['list'] is a tuple, but its hint says list of 2"),
         ({"x": x}, "shard: given value lacks 'list', 'tuple', 'layers'"),
-        ([x], "shard: given value is a list, but its annotation says dict"),
+        ([x], "shard: given value is a list, but its hint says dict"),
     ],
 )
 def test_another_structure_is_told_by_its_path(mesh: Mesh, value: Any, line: str) -> None:
@@ -69,12 +69,12 @@ def test_another_structure_is_told_by_its_path(mesh: Mesh, value: Any, line: str
 @pytest.mark.parametrize(
     ("hint", "message"),
     [
-        (x, "f32[8,4] is no hint"),
-        ({"x": x}, "f32[8,4] is no hint"),
-        (3, "3 is no hint"),
-        ({1: X}, "{1: <class 'typedshmap.Float[Array, \"[b/dp] d\"]'>} is no hint"),
-        (np.random.default_rng(0).normal(size=(3, 3)).astype(np.float64), "f32[3,3] is no hint"),
-        ({1: tuple(range(100))}, "a dict is no hint"),
+        (x, "f32[8,4] is not a hint"),
+        ({"x": x}, "f32[8,4] is not a hint"),
+        (3, "3 is not a hint"),
+        ({1: X}, "{1: <class 'typedshmap.Float[Array, \"[b/dp] d\"]'>} is not a hint"),
+        (np.random.default_rng(0).normal(size=(3, 3)).astype(np.float64), "f32[3,3] is not a hint"),
+        ({1: tuple(range(100))}, "a dict is not a hint"),
     ],
 )
 def test_what_is_no_hint_is_refused(hint: Any, message: str) -> None:

@@ -14,19 +14,19 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from typedshmap.inference.facts import Dim, Fact
-from typedshmap.inference.reader import CLAIM, Reader
-from typedshmap.inference.rules import RULES
-from typedshmap.inference.rules.calls import entering
-from typedshmap.inference.verdicts import judged
+from typedshmap.inference.analysis import RULES
+from typedshmap.inference.claims import judge_claim
+from typedshmap.inference.control_flow import fact_of_spec
+from typedshmap.inference.interpreter import CLAIM, Interpreter
+from typedshmap.inference.lattice import DimFact, ShardingFact
 
 MESH = AbstractMesh((4, 2), ("dp", "tp"), (AxisType.Auto,) * 2)
 SIZES = {"dp": 4, "tp": 2}
 
 
-def claim(reader: Reader, eqn: Any, facts: list[Fact]) -> list[Fact]:
+def claim(reader: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """The rule of claims, of a program that was traced once."""
-    return judged(reader, eqn, eqn.params["claim"], facts)
+    return judge_claim(reader, eqn, eqn.params["claim"], facts)
 
 
 def argument(text: str) -> tuple[P, tuple[int, ...]]:
@@ -42,13 +42,13 @@ def numbers(text: str, dtype: Any = np.float32) -> np.ndarray:
     return np.arange(prod(shape), dtype=dtype).reshape(shape)
 
 
-def dim_text(dim: Dim) -> str:
+def dim_text(dim: DimFact) -> str:
     return "?" if dim.axes is None else ",".join(dim.axes) or "_"
 
 
-def text(fact: Fact) -> str:
+def text(fact: ShardingFact) -> str:
     """What is known, over dp and tp."""
-    marks = [axis for axis in SIZES if axis in fact.varying] + [f"+{axis}" for axis in SIZES if axis in fact.owed]
+    marks = [axis for axis in SIZES if axis in fact.varying] + [f"+{axis}" for axis in SIZES if axis in fact.unreduced]
     return " ".join([*map(dim_text, fact.dims), "|", *marks])
 
 
@@ -57,7 +57,7 @@ def known(
     *arguments: str,
     check_vma: bool,
     dtypes: Sequence[Any] = (),
-    facts: Sequence[Fact] | None = None,
+    facts: Sequence[ShardingFact] | None = None,
 ) -> str:
     """What is known of the results of a body.
 
@@ -65,14 +65,14 @@ def known(
       facts: what is known of the arguments, where it is not what their specs say.
     """
     specs, shapes = zip(*map(argument, arguments), strict=True)
-    found: list[Fact] = []
+    found: list[ShardingFact] = []
 
     def traced(*shards: Any) -> tuple[()]:
-        program = jax.make_jaxpr(body)(*shards).jaxpr
-        entered = [entering(spec, len(shape), frozenset(SIZES)) for spec, shape in zip(specs, shapes, strict=True)]
+        jaxpr = jax.make_jaxpr(body)(*shards).jaxpr
+        entered = [fact_of_spec(spec, len(shape), frozenset(SIZES)) for spec, shape in zip(specs, shapes, strict=True)]
 
-        reader = Reader(SIZES, check_vma, {**RULES, CLAIM: claim})
-        found.extend(reader.read(program, entered if facts is None else facts))
+        interpreter = Interpreter(SIZES, check_vma, {**RULES, CLAIM: claim})
+        found.extend(interpreter.interpret(jaxpr, entered if facts is None else facts))
         return ()
 
     kinds = [*dtypes, *[np.float32] * (len(shapes) - len(dtypes))]

@@ -87,7 +87,7 @@ class Body:
 
     def vary(self, x: Any) -> Any:
         """The value, typed as varying over all: loops and branches want one type."""
-        return _jax.vary(x, frozenset(AXES)) if self.is_typed else x
+        return _jax.casts.pcast_varying(x, frozenset(AXES)) if self.is_typed else x
 
 
 Made = tuple[Any, tuple[int, ...], tuple[int, ...], Global | None]

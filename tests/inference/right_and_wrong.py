@@ -45,8 +45,8 @@ class Program(NamedTuple):
 
 
 XW = (numbers(B, K), numbers(K, N))
-TP = "return value varies over 'tp', which its annotation does not mention"
-DP = "return value varies over 'dp', which its annotation does not mention"
+TP = "return value varies over 'tp', which its hint does not mention"
+DP = "return value varies over 'dp', which its hint does not mention"
 OUT = Float[Array, "[b/dp] n"]
 
 
@@ -486,21 +486,21 @@ WRONG: dict[str, Program] = {
         Float[Array, "[b/dp] m"],
         lambda x, w, v: helper(x @ w, v),
         (numbers(B, K), numbers(K, 8), numbers(8, N)),
-        "argument 'x' varies over 'tp', which its annotation does not mention",
+        "argument 'x' varies over 'tp', which its hint does not mention",
     ),
     "a check of a partial sum": Program(
         (X, W),
         OUT,
         lambda x, w: summed(check(x @ w, "[b/dp] n"), "tp"),
         XW,
-        "checked value varies over 'tp', which its annotation does not mention",
+        "checked value varies over 'tp', which its hint does not mention",
     ),
     "a weight that is sliced, not gathered": Program(
         (F, Float[Array, "[e/dp] n"]),
         OUT,
         lambda x, w: helper(x, jnp.tile(w, (x.shape[1] // w.shape[0], 1))),
         XW,
-        "argument 'w' varies over 'dp', which its annotation does not mention",
+        "argument 'w' varies over 'dp', which its hint does not mention",
     ),
     "a pattern given a partial sum": Program(
         (X, W),
@@ -514,35 +514,35 @@ WRONG: dict[str, Program] = {
         OUT,
         lambda x, w: summed(check(summed(x @ w, "tp"), "[b/dp] n +tp"), "tp"),
         XW,
-        "checked value is the same on every shard of 'tp', but its annotation says '+tp'",
+        "checked value is the same on every shard of 'tp', but its hint says '+tp'",
     ),
     "a sum owed of a constant": Program(
         (F,),
         Float[Array, "2"],
         lambda x: summed(check(jnp.ones(2), "2 +dp"), "dp"),
         XW[:1],
-        "checked value is the same on every shard of 'dp', but its annotation says '+dp'",
+        "checked value is the same on every shard of 'dp', but its hint says '+dp'",
     ),
     "axes in another order": Program(
         (Float[Array, "[b/dp,tp] d"],),
         Float[Array, "[_/tp,dp] d"],
         lambda x: x * 2,
         (numbers(16, 4),),
-        "return value is split over 'dp', 'tp' in dim 0, but its annotation says split over 'tp', 'dp'",
+        "return value is sharded over 'dp', 'tp' in dim 0, but its hint says sharded over 'tp', 'dp'",
     ),
     "the same of one row per shard": Program(
         (Float[Array, "[b/dp,tp] d"],),
         Float[Array, "[_/tp,dp] d"],
         lambda x: x,
         (numbers(8, 4),),
-        "return value is split over 'dp', 'tp' in dim 0, but its annotation says split over 'tp', 'dp'",
+        "return value is sharded over 'dp', 'tp' in dim 0, but its hint says sharded over 'tp', 'dp'",
     ),
     "axes in another order in a check": Program(
         (Float[Array, "[b/dp,tp] d"],),
         Float[Array, "[b/dp,tp] d"],
         lambda x: check(jnp.tanh(x), "[_/tp,dp] d"),
         (numbers(16, 4),),
-        "checked value is split over 'dp', 'tp' in dim 0, but its annotation says split over 'tp', 'dp'",
+        "checked value is sharded over 'dp', 'tp' in dim 0, but its hint says sharded over 'tp', 'dp'",
     ),
     "gathered in another order": Program(
         (Float[Array, "[b/dp,tp] d"],),
@@ -556,35 +556,35 @@ WRONG: dict[str, Program] = {
         Float[Array, "[_/tp] [_/dp]"],
         lambda x: x,
         (numbers(8, 8),),
-        "return value is split over 'dp' in dim 0, but its annotation says split over 'tp'",
+        "return value is sharded over 'dp' in dim 0, but its hint says sharded over 'tp'",
     ),
     "rows taken for columns": Program(
         (F,),
         Float[Array, "_ [_/dp]"],
         lambda x: x + 1,
         (numbers(8, 4),),
-        "return value is split over 'dp' in dim 0, but its annotation says whole",
+        "return value is sharded over 'dp' in dim 0, but its hint says unsharded",
     ),
     "a product over two dims split differently": Program(
         (Float[Array, "[b/dp] k"], Float[Array, "[c/tp] n"]),
         Float[Array, "k n"],
         lambda x, w: summed(x.T @ w),
         (numbers(8, 6), numbers(4, 5)),
-        "dot_general takes contracted dim",
+        "dot_general combines contracted dim",
     ),
     "a product over axes in two orders": Program(
         (Float[Array, "[b/dp,tp] k"], Float[Array, "[b/tp,dp] n"]),
         Float[Array, "k n"],
         lambda x, w: summed(x.T @ w),
         (numbers(16, 6), numbers(16, 5)),
-        "dot_general takes contracted dim",
+        "dot_general combines contracted dim",
     ),
     "added to what it should be transposed for": Program(
         (Float[Array, "[b/dp] [s/tp]"], Float[Array, "[s/tp] [b/dp]"]),
         Float[Array, "[b/dp] [s/tp]"],
         lambda x, y: x + y,
         (numbers(8, 4), numbers(4, 8)),
-        "add takes dim 0 for the same, but one is split over 'dp', the other over 'tp'",
+        "add combines dim 0, but one is sharded over 'dp', the other over 'tp'",
     ),
     "a loss summed over half the mesh": Program(
         (X,), Float[Array, ""], lambda x: summed((x**2).sum(), "tp"), XW[:1], DP
@@ -615,6 +615,6 @@ WRONG: dict[str, Program] = {
         Float[Array, ""],
         lambda x: io_callback(lambda: np.float32(0), jax.ShapeDtypeStruct((), np.float32)),
         XW[:1],
-        "return value varies over 'dp', 'tp', which its annotation does not mention",
+        "return value varies over 'dp', 'tp', which its hint does not mention",
     ),
 }

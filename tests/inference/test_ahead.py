@@ -11,9 +11,10 @@ from jax import lax
 from jax.sharding import Mesh
 
 from typedshmap import Array, Float, ShardingError, check, typed, typed_shard_map
-from typedshmap._jax import all_equations
-from typedshmap.inference.ahead import _MOST_EQUATIONS
-from typedshmap.inference.reader import CLAIM
+from typedshmap._jax.jaxpr import all_equations
+from typedshmap._jax.versions import DROPS_UNUSED
+from typedshmap.inference.claims import _MOST_EQUATIONS
+from typedshmap.inference.interpreter import CLAIM
 
 X = Float[Array, "[b/dp] d"]
 Function = Callable[..., Any]
@@ -93,10 +94,11 @@ def test_what_contradicts_what_follows_is_refused(mesh: Mesh, made: str, check_v
         check(FOLLOWS[made](y).T, "[_/dp] _")
         return y
 
-    with pytest.raises(ShardingError, match="is split over 'dp' in dim 1"):
+    with pytest.raises(ShardingError, match="is sharded over 'dp' in dim 1"):
         jax.eval_shape(over(mesh, scanned(turn), check_vma=check_vma), numbers)
 
 
+@pytest.mark.skipif(DROPS_UNUSED, reason="before jax 0.10.2 each claim is an operation of the program")
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_no_claim_stands_in_a_body(mesh: Mesh, check_vma: bool):
     def body(x: Any) -> Any:

@@ -85,7 +85,7 @@ def test_a_layout_that_is_assumed_is_what_later_claims_are_compared_with(mesh: M
     def turned(x: Any, w: Any) -> Any:
         return check(jnp.tanh(assume(x, "[_/tp] [_/dp]")), "[_/dp] [_/tp]")
 
-    with pytest.raises(ShardingError, match="is split over 'tp' in dim 0, but its annotation says split over 'dp'"):
+    with pytest.raises(ShardingError, match="is sharded over 'tp' in dim 0, but its hint says sharded over 'dp'"):
         jax.eval_shape(form(turned, mesh, out=Float[Array, "[_/dp] [_/tp]"]), *ARGS)
 
 
@@ -104,5 +104,5 @@ def test_a_tree_is_assumed_leaf_by_leaf(mesh: Mesh) -> None:
 
 def test_of_a_global_array_the_shape_is_checked() -> None:
     assert assume(x, "b k") is x
-    with pytest.raises(ShapeError, match="assume: assumed value has 2 dims, but its annotation has 1"):
+    with pytest.raises(ShapeError, match="assume: assumed value has 2 dims, but its hint has 1"):
         assume(x, "b")

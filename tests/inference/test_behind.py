@@ -61,14 +61,14 @@ def test_the_helper_that_forgot_the_sum_is_named(mesh: Mesh, loop: Callable[...,
         jax.eval_shape(f, x, ups, downs)
     line = mlp.__wrapped__.__code__.co_firstlineno + 2
     assert str(raised.value) == (
-        "mlp: return value varies over 'tp', which its annotation does not mention\n"
+        "mlp: return value varies over 'tp', which its hint does not mention\n"
         "\n"
         '    return: Float32[Array, "[batch/dp] model"]\n'
         "    got f32[2,4]{V:(dp,tp)} per shard\n"
         "\n"
         "Mesh: dp=4, tp=2\n"
         f"At: test_behind.py:{line} (mlp)\n"
-        "Hint: sum it over 'tp' (psum), write '+tp' if the sum is still owed, or '~tp' if the shards may differ"
+        "Hint: sum it over 'tp' (psum), write '+tp' if the sum is still due, or '~tp' if the shards may differ"
     )
     assert isinstance(raised.value.__cause__, TypeError)
     assert "carry" in str(raised.value.__cause__)

@@ -8,63 +8,63 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from typedshmap.inference.facts import (
-    NONE,
+from typedshmap.inference.lattice import (
+    NO_AXES,
     UNKNOWN,
-    WHOLE,
-    Dim,
-    Fact,
-    are_at_odds,
-    differing,
-    either,
-    equal,
+    UNSHARDED,
+    DimFact,
+    ShardingFact,
+    add_varying,
+    drop_repeated_axes,
+    invarying,
+    is_conflict,
     is_within,
-    meet,
-    settled,
+    join,
+    join_dims,
     varying_of,
 )
-from typedshmap.inference.rules.shapes import reshaped
+from typedshmap.inference.reshape import reshape_dims
 
 AXES = {"a": 2, "b": 3, "c": 2}
-A, B, AB, BA = Dim(("a",)), Dim(("b",)), Dim(("a", "b")), Dim(("b", "a"))
-TAUGHT, LOOSE = Dim(("a",), is_taught=True), Dim(("a",), is_loose=True)
-GATHERED = Dim(None, gathered=("b", "a"))
+A, B, AB, BA = DimFact(("a",)), DimFact(("b",)), DimFact(("a", "b")), DimFact(("b", "a"))
+TAUGHT, LOOSE = DimFact(("a",), from_claim=True), DimFact(("a",), is_movable=True)
+GATHERED = DimFact(None, gathered=("b", "a"))
 
 
 @pytest.mark.parametrize(
     ("first", "second", "result"),
     [
-        (WHOLE, WHOLE, WHOLE),
-        (WHOLE, A, A),
+        (UNSHARDED, UNSHARDED, UNSHARDED),
+        (UNSHARDED, A, A),
         (A, A, A),
         (A, B, UNKNOWN),
         (AB, BA, UNKNOWN),
         (AB, A, UNKNOWN),
         (A, UNKNOWN, UNKNOWN),
-        (WHOLE, UNKNOWN, UNKNOWN),
+        (UNSHARDED, UNKNOWN, UNKNOWN),
         (A, TAUGHT, A),
         (A, LOOSE, A),
         (TAUGHT, LOOSE, A),
         (TAUGHT, TAUGHT, TAUGHT),
-        (WHOLE, GATHERED, GATHERED),
+        (UNSHARDED, GATHERED, GATHERED),
         (GATHERED, GATHERED, GATHERED),
         (GATHERED, A, UNKNOWN),
         (GATHERED, UNKNOWN, UNKNOWN),
     ],
     ids=str,
 )
-def test_two_dims_meet(first: Dim, second: Dim, result: Dim) -> None:
-    assert meet(first, second) == meet(second, first) == result
+def test_two_dims_meet(first: DimFact, second: DimFact, result: DimFact) -> None:
+    assert join_dims(first, second) == join_dims(second, first) == result
 
 
 @pytest.mark.parametrize(
     ("first", "second", "at_odds"),
-    [(A, B, True), (AB, BA, True), (AB, A, False), (AB, B, False), (A, WHOLE, False), (A, UNKNOWN, False),
+    [(A, B, True), (AB, BA, True), (AB, A, False), (AB, B, False), (A, UNSHARDED, False), (A, UNKNOWN, False),
      (B, LOOSE, False), (B, TAUGHT, True), (A, A, False)],
     ids=str,
 )  # fmt: skip
-def test_two_dims_are_at_odds(first: Dim, second: Dim, at_odds: bool) -> None:
-    assert are_at_odds(first, second) is are_at_odds(second, first) is at_odds
+def test_two_dims_are_at_odds(first: DimFact, second: DimFact, at_odds: bool) -> None:
+    assert is_conflict(first, second) is is_conflict(second, first) is at_odds
 
 
 @pytest.mark.parametrize(
@@ -77,109 +77,111 @@ def test_axes_stand_among_others_in_their_order(axes: str, others: str, within: 
 
 
 def test_an_axis_that_splits_two_dims_makes_both_unknown() -> None:
-    assert settled((A, WHOLE, AB, Dim(("c",)))) == (UNKNOWN, WHOLE, UNKNOWN, Dim(("c",)))
+    assert drop_repeated_axes((A, UNSHARDED, AB, DimFact(("c",)))) == (UNKNOWN, UNSHARDED, UNKNOWN, DimFact(("c",)))
 
 
 def test_axes_that_split_one_dim_each_stay() -> None:
-    assert settled((A, UNKNOWN, B)) == (A, UNKNOWN, B)
+    assert drop_repeated_axes((A, UNKNOWN, B)) == (A, UNKNOWN, B)
 
 
 def test_a_sum_owed_on_one_side_only_is_something_that_varies() -> None:
-    one, other = Fact(NONE, frozenset("a"), (WHOLE,)), equal(1)
-    assert either(one, other) == Fact(frozenset("a"), NONE, (WHOLE,))
+    one, other = ShardingFact(NO_AXES, frozenset("a"), (UNSHARDED,)), invarying(1)
+    assert join(one, other) == ShardingFact(frozenset("a"), NO_AXES, (UNSHARDED,))
 
 
 def test_a_sum_owed_on_both_sides_is_owed() -> None:
-    owing = Fact(frozenset("b"), frozenset("a"), (B,))
-    assert either(owing, Fact(NONE, frozenset("a"), (WHOLE,))) == owing
+    owing = ShardingFact(frozenset("b"), frozenset("a"), (B,))
+    assert join(owing, ShardingFact(NO_AXES, frozenset("a"), (UNSHARDED,))) == owing
 
 
 def test_what_a_condition_chooses_owes_nothing_where_that_differs() -> None:
-    owing = Fact(NONE, frozenset("a"), (WHOLE,))
-    assert differing(owing, frozenset("a")) == Fact(frozenset("a"), NONE, (WHOLE,))
+    owing = ShardingFact(NO_AXES, frozenset("a"), (UNSHARDED,))
+    assert add_varying(owing, frozenset("a")) == ShardingFact(frozenset("a"), NO_AXES, (UNSHARDED,))
 
 
 def test_a_dim_without_axes_is_whole_however_it_came_to_be() -> None:
-    assert TAUGHT.over(()) == LOOSE.over(()) == WHOLE
+    assert TAUGHT.with_axes(()) == LOOSE.with_axes(()) == UNSHARDED
 
 
 orders = st.permutations(list(AXES)).flatmap(
     lambda axes: st.integers(0, len(axes)).map(lambda count: tuple(axes[:count]))
 )
-split_dims = st.builds(Dim, orders.filter(len), st.booleans(), st.just(()), st.booleans())
-dims = st.one_of(st.just(WHOLE), st.just(UNKNOWN), split_dims, st.builds(Dim, st.none(), st.just(False), orders))
+split_dims = st.builds(DimFact, orders.filter(len), st.booleans(), st.just(()), st.booleans())
+dims = st.one_of(
+    st.just(UNSHARDED), st.just(UNKNOWN), split_dims, st.builds(DimFact, st.none(), st.just(False), orders)
+)
 names = st.frozensets(st.sampled_from(list(AXES)))
 facts = st.builds(
-    lambda varying, owed, known: Fact(varying, owed - varying, settled(known)),
+    lambda varying, owed, known: ShardingFact(varying, owed - varying, drop_repeated_axes(known)),
     names,
     names,
     st.tuples(dims, dims),
 )
 
 
-def known_of(dim: Dim) -> int:
+def known_of(dim: DimFact) -> int:
     """How much is excluded: the order whole, split, not known."""
-    return 0 if dim == WHOLE else 1 if dim.is_split or dim.gathered else 2
+    return 0 if dim == UNSHARDED else 1 if dim.is_sharded or dim.gathered else 2
 
 
 @given(dims, dims)
-def test_meeting_has_no_order(a: Dim, b: Dim) -> None:
-    assert meet(a, b) == meet(b, a)
+def test_meeting_has_no_order(a: DimFact, b: DimFact) -> None:
+    assert join_dims(a, b) == join_dims(b, a)
 
 
 @given(dims, dims, dims)
-def test_meeting_has_no_grouping(a: Dim, b: Dim, c: Dim) -> None:
-    assert meet(meet(a, b), c) == meet(a, meet(b, c))
+def test_meeting_has_no_grouping(a: DimFact, b: DimFact, c: DimFact) -> None:
+    assert join_dims(join_dims(a, b), c) == join_dims(a, join_dims(b, c))
 
 
 @given(dims, dims)
-def test_meeting_again_changes_nothing(a: Dim, b: Dim) -> None:
-    assert meet(meet(a, b), b) == meet(a, b)
+def test_meeting_again_changes_nothing(a: DimFact, b: DimFact) -> None:
+    assert join_dims(join_dims(a, b), b) == join_dims(a, b)
 
 
 @given(dims, dims)
-def test_meeting_goes_up(a: Dim, b: Dim) -> None:
-    assert known_of(meet(a, b)) >= max(known_of(a), known_of(b))
+def test_meeting_goes_up(a: DimFact, b: DimFact) -> None:
+    assert known_of(join_dims(a, b)) >= max(known_of(a), known_of(b))
 
 
 @given(facts, facts)
-def test_either_has_no_order(a: Fact, b: Fact) -> None:
-    assert either(a, b) == either(b, a)
+def test_either_has_no_order(a: ShardingFact, b: ShardingFact) -> None:
+    assert join(a, b) == join(b, a)
 
 
 @given(facts)
-def test_either_of_the_same_is_the_same(a: Fact) -> None:
-    assert either(a, Fact(*a)) == a
+def test_either_of_the_same_is_the_same(a: ShardingFact) -> None:
+    assert join(a, ShardingFact(*a)) == a
 
 
 @given(facts, facts, facts)
-def test_what_varies_has_no_grouping(a: Fact, b: Fact, c: Fact) -> None:
-    left, right = either(either(a, b), c), either(a, either(b, c))
-    assert (left.varying, left.owed) == (right.varying, right.owed)
+def test_what_varies_has_no_grouping(a: ShardingFact, b: ShardingFact, c: ShardingFact) -> None:
+    left, right = join(join(a, b), c), join(a, join(b, c))
+    assert (left.varying, left.unreduced) == (right.varying, right.unreduced)
 
 
 @given(facts, facts)
-def test_either_may_differ_wherever_one_does(a: Fact, b: Fact) -> None:
-    met = either(a, b)
+def test_either_may_differ_wherever_one_does(a: ShardingFact, b: ShardingFact) -> None:
+    met = join(a, b)
     assert met.varying >= a.varying | b.varying
-    assert met.varying | met.owed == varying_of([a, b])
-    assert not met.varying & met.owed
+    assert met.varying | met.unreduced == varying_of([a, b])
+    assert not met.varying & met.unreduced
 
 
 @given(facts, facts, names)
-def test_either_of_more_that_differs_differs_no_less(a: Fact, b: Fact, more: frozenset[str]) -> None:
-    assert either(differing(a, more), b).varying >= either(a, b).varying
+def test_either_of_more_that_differs_differs_no_less(a: ShardingFact, b: ShardingFact, more: frozenset[str]) -> None:
+    assert join(add_varying(a, more), b).varying >= join(a, b).varying
 
 
 @given(facts, facts)
-def test_an_axis_is_known_to_split_one_dim_at_most(a: Fact, b: Fact) -> None:
-    axes = [axis for dim in either(a, b).dims for axis in dim.axes or ()]
+def test_an_axis_is_known_to_split_one_dim_at_most(a: ShardingFact, b: ShardingFact) -> None:
+    axes = [axis for dim in join(a, b).dims for axis in dim.axes or ()]
     assert len(axes) == len(set(axes))
 
 
 @given(st.lists(dims, max_size=4).map(tuple))
-def test_settled_dims_are_settled(known: tuple[Dim, ...]) -> None:
-    assert settled(settled(known)) == settled(known)
+def test_settled_dims_are_settled(known: tuple[DimFact, ...]) -> None:
+    assert drop_repeated_axes(drop_repeated_axes(known)) == drop_repeated_axes(known)
 
 
 @given(orders, orders, orders)
@@ -190,7 +192,7 @@ def test_standing_among_others_is_an_order(a: tuple[str, ...], b: tuple[str, ...
 
 
 @st.composite
-def reshapes(draw: st.DrawFn) -> tuple[tuple[Dim, ...], tuple[int, ...], tuple[int, ...]]:
+def reshapes(draw: st.DrawFn) -> tuple[tuple[DimFact, ...], tuple[int, ...], tuple[int, ...]]:
     """Dims, the shape of a shard, and another of as many elements."""
     after = draw(st.lists(st.sampled_from([1, 2, 3, 4]), max_size=4))
     pieces = [size for size in after for size in ([2, 2] if size == 4 and draw(st.booleans()) else [size])]
@@ -204,16 +206,16 @@ def reshapes(draw: st.DrawFn) -> tuple[tuple[Dim, ...], tuple[int, ...], tuple[i
     counts = [draw(st.sampled_from([0, 0, 1, 2])) for _ in before]
     known = []
     for count in counts:
-        known.append(Dim(tuple(left[:count])))
+        known.append(DimFact(tuple(left[:count])))
         left = left[count:]
     return tuple(known), tuple(before), tuple(after)
 
 
-def whole_shape(shape: tuple[int, ...], known: tuple[Dim, ...]) -> list[int]:
+def whole_shape(shape: tuple[int, ...], known: tuple[DimFact, ...]) -> list[int]:
     return [size * prod(AXES[axis] for axis in dim.axes or ()) for size, dim in zip(shape, known, strict=True)]
 
 
-def shard(array: np.ndarray, known: tuple[Dim, ...], place: dict[str, int]) -> np.ndarray:
+def shard(array: np.ndarray, known: tuple[DimFact, ...], place: dict[str, int]) -> np.ndarray:
     """One shard of a global array."""
     for at, dim in enumerate(known):
         for axis in dim.axes or ():
@@ -223,10 +225,10 @@ def shard(array: np.ndarray, known: tuple[Dim, ...], place: dict[str, int]) -> n
 
 @given(reshapes())
 def test_a_reshape_of_shards_is_what_it_says_of_the_whole(
-    case: tuple[tuple[Dim, ...], tuple[int, ...], tuple[int, ...]],
+    case: tuple[tuple[DimFact, ...], tuple[int, ...], tuple[int, ...]],
 ) -> None:
     known, before, after = case
-    result = tuple(reshaped(known, before, after))
+    result = tuple(reshape_dims(known, before, after))
     assert len(result) == len(after)
     assume(all(dim.axes is not None for dim in result))
     sizes = whole_shape(after, result)
@@ -239,38 +241,43 @@ def test_a_reshape_of_shards_is_what_it_says_of_the_whole(
 
 @given(reshapes())
 def test_a_reshape_splits_no_dim_over_another_axis(
-    case: tuple[tuple[Dim, ...], tuple[int, ...], tuple[int, ...]],
+    case: tuple[tuple[DimFact, ...], tuple[int, ...], tuple[int, ...]],
 ) -> None:
     known, before, after = case
     orders = {dim.axes for dim in known}
-    assert {dim.axes for dim in reshaped(known, before, after) if dim.is_split} <= orders
+    assert {dim.axes for dim in reshape_dims(known, before, after) if dim.is_sharded} <= orders
 
 
-SPLIT = Dim(("a", "b"))
+SPLIT = DimFact(("a", "b"))
 
 
 @pytest.mark.parametrize(
     ("known", "before", "after", "result"),
     [
-        ((SPLIT, WHOLE), (4, 6), (24,), (SPLIT,)),
-        ((WHOLE, SPLIT), (4, 6), (24,), (UNKNOWN,)),
-        ((SPLIT, WHOLE), (24, 2), (4, 6, 2), (SPLIT._replace(is_loose=True), WHOLE, WHOLE)),
-        ((SPLIT, WHOLE), (4, 6), (4, 2, 3), (SPLIT, WHOLE, WHOLE)),
-        ((SPLIT, WHOLE), (4, 6), (1, 4, 6), (WHOLE, SPLIT._replace(is_loose=True), WHOLE)),
-        ((SPLIT, WHOLE), (4, 6), (4, 1, 6), (SPLIT._replace(is_loose=True), WHOLE, WHOLE)),
-        ((SPLIT, WHOLE), (4, 6), (4, 6, 1), (SPLIT, WHOLE, WHOLE)),
-        ((SPLIT, WHOLE), (1, 6), (6,), (WHOLE,)),
-        ((SPLIT, WHOLE), (6, 4), (4, 6), (SPLIT._replace(is_loose=True), WHOLE)),
-        ((SPLIT._replace(is_taught=True), WHOLE), (4, 6), (24,), (UNKNOWN,)),
-        ((SPLIT._replace(is_taught=True), WHOLE), (4, 6), (4, 2, 3), (SPLIT._replace(is_taught=True), WHOLE, WHOLE)),
-        ((UNKNOWN, WHOLE), (4, 6), (24,), (UNKNOWN,)),
-        ((SPLIT, WHOLE), (4, 0), (0,), (UNKNOWN,)),
-        ((), (), (1,), (WHOLE,)),
+        ((SPLIT, UNSHARDED), (4, 6), (24,), (SPLIT,)),
+        ((UNSHARDED, SPLIT), (4, 6), (24,), (UNKNOWN,)),
+        ((SPLIT, UNSHARDED), (24, 2), (4, 6, 2), (SPLIT._replace(is_movable=True), UNSHARDED, UNSHARDED)),
+        ((SPLIT, UNSHARDED), (4, 6), (4, 2, 3), (SPLIT, UNSHARDED, UNSHARDED)),
+        ((SPLIT, UNSHARDED), (4, 6), (1, 4, 6), (UNSHARDED, SPLIT._replace(is_movable=True), UNSHARDED)),
+        ((SPLIT, UNSHARDED), (4, 6), (4, 1, 6), (SPLIT._replace(is_movable=True), UNSHARDED, UNSHARDED)),
+        ((SPLIT, UNSHARDED), (4, 6), (4, 6, 1), (SPLIT, UNSHARDED, UNSHARDED)),
+        ((SPLIT, UNSHARDED), (1, 6), (6,), (UNSHARDED,)),
+        ((SPLIT, UNSHARDED), (6, 4), (4, 6), (SPLIT._replace(is_movable=True), UNSHARDED)),
+        ((SPLIT._replace(from_claim=True), UNSHARDED), (4, 6), (24,), (UNKNOWN,)),
+        (
+            (SPLIT._replace(from_claim=True), UNSHARDED),
+            (4, 6),
+            (4, 2, 3),
+            (SPLIT._replace(from_claim=True), UNSHARDED, UNSHARDED),
+        ),
+        ((UNKNOWN, UNSHARDED), (4, 6), (24,), (UNKNOWN,)),
+        ((SPLIT, UNSHARDED), (4, 0), (0,), (UNKNOWN,)),
+        ((), (), (1,), (UNSHARDED,)),
         ((SPLIT,), (1,), (), ()),
     ],
     ids=str,
 )  # fmt: skip
 def test_a_reshape_keeps_axes_on_the_most_major_dim(
-    known: tuple[Dim, ...], before: tuple[int, ...], after: tuple[int, ...], result: tuple[Dim, ...]
+    known: tuple[DimFact, ...], before: tuple[int, ...], after: tuple[int, ...], result: tuple[DimFact, ...]
 ) -> None:
-    assert tuple(reshaped(known, before, after)) == result
+    assert tuple(reshape_dims(known, before, after)) == result

@@ -102,14 +102,14 @@ def test_what_is_traced_for_another_region_is_told_as_of_this_one(mesh: Mesh) ->
     message = str(raised.value)
     line = helper.__code__.co_firstlineno + 1
     expected = f"""\
-repeats: checked value varies over 'dp', which its annotation does not mention
+repeats: checked value varies over 'dp', which its hint does not mention
 
     checked: "r d"
     got f32[8,4]{{V:dp}} per shard
 
 Mesh: dp=4, tp=2
 At: test_integration.py:{line} (helper)
-Hint: sum it over 'dp' (psum), write '+dp' if the sum is still owed, or '~dp' if the shards may differ"""
+Hint: sum it over 'dp' (psum), write '+dp' if the sum is still due, or '~dp' if the shards may differ"""
     assert message == expected
 
 

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float, _jax, typed_shard_map
-from typedshmap.inference.facts import WHOLE, Dim, Fact
+from typedshmap.inference.lattice import UNSHARDED, DimFact, ShardingFact
 
 
 class Row(NamedTuple):
@@ -32,7 +32,11 @@ SWAP = ((0, 1), (1, 0))
 
 def varied(x: Any) -> Any:
     """Typed as varying, where values are typed, as the carry of a loop has to be."""
-    return _jax.vary(x, frozenset({"dp", "tp"})) if "dp" in _jax.manual_type(lax.axis_index("dp")).varying else x
+    return (
+        _jax.casts.pcast_varying(x, frozenset({"dp", "tp"}))
+        if "dp" in _jax.array.manual_type(lax.axis_index("dp")).varying
+        else x
+    )
 
 
 SHAPES = {
@@ -352,5 +356,5 @@ def test_a_sum_that_is_owed(name: str) -> None:
 
 def known_of_owed(body: Callable[..., Any]) -> str:
     """What is known of a result of a value over which a sum is owed, in a region that JAX does not type."""
-    start = Fact(frozenset({"dp"}), frozenset({"tp"}), (Dim(("dp",)), WHOLE))
+    start = ShardingFact(frozenset({"dp"}), frozenset({"tp"}), (DimFact(("dp",)), UNSHARDED))
     return known(body, "8/dp 4", check_vma=False, facts=[start])

@@ -14,10 +14,10 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from random_bodies import Body, Step
 
-from typedshmap.inference.facts import NONE, WHOLE, Dim, Fact, equal
-from typedshmap.inference.reader import CLAIM, Reader
-from typedshmap.inference.rules import RULES
-from typedshmap.inference.rules.calls import entering
+from typedshmap.inference.analysis import RULES
+from typedshmap.inference.control_flow import fact_of_spec
+from typedshmap.inference.interpreter import CLAIM, Interpreter
+from typedshmap.inference.lattice import NO_AXES, UNSHARDED, DimFact, ShardingFact, invarying
 
 ARGUMENTS = ("8/dp 8/tp", "16/dp,tp 4", "8/tp 4/dp 2", "2 8/tp", "16/tp,dp 2", "4 4", "4 4/dp 2")
 SPECS = tuple(argument(text)[0] for text in ARGUMENTS)
@@ -35,17 +35,16 @@ def written(seed: int, is_typed: bool, shards: Any) -> Body:
     return body
 
 
-def facts_of(seed: int, is_typed: bool) -> list[Fact]:
-    """What is read of every value of a body."""
-    found: list[Fact] = []
+def facts_of(seed: int, is_typed: bool) -> list[ShardingFact]:
+    """What is known of every value of a body."""
+    found: list[ShardingFact] = []
 
     def traced(*shards: Any) -> tuple[()]:
-        program = jax.make_jaxpr(lambda *shards: written(seed, is_typed, shards).values)(*shards).jaxpr
-        reader = Reader(SIZES, is_typed, {**RULES, CLAIM: claim})
+        jaxpr = jax.make_jaxpr(lambda *shards: written(seed, is_typed, shards).values)(*shards).jaxpr
+        interpreter = Interpreter(SIZES, is_typed, {**RULES, CLAIM: claim})
         ranks = [len(shard.shape) for shard in shards]
-        found.extend(
-            reader.read(program, [entering(*pair, frozenset(SIZES)) for pair in zip(SPECS, ranks, strict=True)])
-        )
+        facts = [fact_of_spec(*pair, frozenset(SIZES)) for pair in zip(SPECS, ranks, strict=True)]
+        found.extend(interpreter.interpret(jaxpr, facts))
         return ()
 
     structs = [jax.ShapeDtypeStruct(argument(text)[1], np.int32) for text in ARGUMENTS]
@@ -67,19 +66,19 @@ def run(seed: int, mesh: Mesh) -> tuple[list[np.ndarray], list[Step | None]]:
     return [np.asarray(value).reshape(4, 2, *value.shape[1:]) for value in values], steps
 
 
-def assert_equal_where_said(value: np.ndarray, fact: Fact, what: object) -> None:
+def assert_equal_where_said(value: np.ndarray, fact: ShardingFact, what: object) -> None:
     for at, axis in enumerate(SIZES):
-        if axis not in fact.varying | fact.owed:
+        if axis not in fact.varying | fact.unreduced:
             assert (value == value.take([0], axis=at)).all(), (what, fact, axis)
 
 
-def is_known(fact: Fact) -> bool:
+def is_known(fact: ShardingFact) -> bool:
     """Whether a fact says all that the global array is made of."""
     split = {axis for dim in fact.dims for axis in dim.axes or ()}
-    return all(dim.axes is not None for dim in fact.dims) and fact.varying <= split and not fact.owed
+    return all(dim.axes is not None for dim in fact.dims) and fact.varying <= split and not fact.unreduced
 
 
-def assembled(value: np.ndarray, fact: Fact) -> np.ndarray:
+def assembled(value: np.ndarray, fact: ShardingFact) -> np.ndarray:
     """The global array that shards make, as a fact says that they lie."""
     split = {axis: (dim, place) for dim, known in enumerate(fact.dims) for place, axis in enumerate(known.axes or ())}
     for at, axis in enumerate(SIZES):
@@ -97,7 +96,7 @@ def assembled(value: np.ndarray, fact: Fact) -> np.ndarray:
     return value.transpose(order).reshape(shape)
 
 
-def assert_lies_as_said(number: int, step: Step, values: list[np.ndarray], facts: list[Fact]) -> bool:
+def assert_lies_as_said(number: int, step: Step, values: list[np.ndarray], facts: list[ShardingFact]) -> bool:
     """Hold that a step makes of the global arrays of its operands that of its result; whether it could be compared."""
     first = facts[step.operands[0]]
     if step.globally is None or not all(is_known(facts[at]) for at in (*step.operands, number)):
@@ -128,15 +127,15 @@ def test_what_is_said_of_random_values_is_so(seed: int, mesh: Mesh) -> None:
     assert compared, "no layout of a whole body was known"
 
 
-COLUMNS = Fact(frozenset({"dp"}), NONE, (WHOLE, Dim(("dp",))))
-ROWS = Fact(frozenset({"dp"}), NONE, (Dim(("dp",)), WHOLE))
+COLUMNS = ShardingFact(frozenset({"dp"}), NO_AXES, (UNSHARDED, DimFact(("dp",))))
+ROWS = ShardingFact(frozenset({"dp"}), NO_AXES, (DimFact(("dp",)), UNSHARDED))
 SHARDS = np.repeat(np.arange(16).reshape(4, 1, 2, 2), 2, axis=1)
 
 
 def test_a_value_that_differs_is_found() -> None:
     assert_equal_where_said(SHARDS, ROWS, "rows")
     with pytest.raises(AssertionError):
-        assert_equal_where_said(SHARDS, equal(2), "rows")
+        assert_equal_where_said(SHARDS, invarying(2), "rows")
 
 
 def test_a_dim_that_lies_elsewhere_is_found() -> None:

@@ -114,7 +114,7 @@ def test_a_backward_function_that_forgets_a_sum_is_told(mesh: Mesh) -> None:
     f = jax.custom_vjp(by_type(mesh)(make_product(), (X, W), Y))
     forgetful = by_type(mesh)(lambda kept, ct: (ct @ kept[1].T, kept[0].T @ ct), (tuple[X, W], Y), tuple[X, W])
     f.defvjp(by_type(mesh)(forward, (X, W), tuple[Y, tuple[X, W]]), forgetful)
-    with pytest.raises(VaryingError, match=r"return\[0\] varies over 'tp', which its annotation does not mention"):
+    with pytest.raises(VaryingError, match=r"return\[0\] varies over 'tp', which its hint does not mention"):
         jax.eval_shape(loss(f), x, w)
 
 

@@ -171,12 +171,12 @@ def own_type(x: Any) -> Any:
         (
             kernel_of((8, 128), np.int32, manual_axis_type=own_type),
             DtypeError,
-            "<lambda>: return value has dtype int32, but its annotation says Float",
+            "<lambda>: return value has dtype int32, but its hint says Float",
         ),
         (
             lambda x: [kernel_of((8, 128), manual_axis_type=own_type)(x)],
             StructureError,
-            "<lambda>: return value is a list, but its annotation says Array",
+            "<lambda>: return value is a list, but its hint says Array",
         ),
     ],
 )
@@ -187,7 +187,7 @@ def test_what_a_kernel_gives_is_checked(body: Any, error: type[Exception], line:
 
 
 def test_a_kernel_whose_result_varies_is_no_global_array(mesh: Mesh) -> None:
-    with pytest.raises(VaryingError, match="return value varies over 'tp', which its annotation does not mention"):
+    with pytest.raises(VaryingError, match="return value varies over 'tp', which its hint does not mention"):
         traced(kernel_of((8, 128), manual_axis_type=own_type), mesh, Float[Array, "[b/dp] t"])
 
 

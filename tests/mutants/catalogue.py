@@ -23,7 +23,7 @@ def label(mutant: Mutant, check_vma: bool) -> str:
 
 @cache
 def first_lines() -> dict[str, str]:
-    return dict(line.split(": ", 1) for line in FIRST_LINES.read_text().splitlines())
+    return dict(line.split(": ", 1) for line in FIRST_LINES.read_text(encoding="utf-8").splitlines())
 
 
 def said(mutant: Mutant, check_vma: bool) -> str:

@@ -54,7 +54,7 @@ def without_types(source: str, function: str) -> str:
 
 def module_of(program: Program, *edits: tuple[str, str], check_vma: bool = True) -> ModuleType:
     """The program's module, run with its settings and these edits."""
-    source = program.path.read_text()
+    source = program.path.read_text(encoding="utf-8")
     for old, new in (*program.settings, *edits):
         source = edited(source, old, new)
     if not check_vma:

@@ -47,5 +47,5 @@ def written_down() -> list[str]:
 if __name__ == "__main__":
     if "--first-lines" in sys.argv:
         jax.config.update("jax_disable_most_optimizations", True)  # as in the tests
-        FIRST_LINES.write_text("\n".join(written_down()) + "\n")
+        FIRST_LINES.write_text("\n".join(written_down()) + "\n", encoding="utf-8")
     print(table())

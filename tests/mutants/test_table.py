@@ -9,5 +9,5 @@ MARK = "<!-- mutants -->"
 
 
 def test_the_documentation_has_the_table() -> None:
-    _, between, _ = PAGE.read_text().split(MARK)
+    _, between, _ = PAGE.read_text(encoding="utf-8").split(MARK)
     assert between.strip() == table()

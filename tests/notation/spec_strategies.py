@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from typedshmap.notation.nodes import (
+from typedshmap.notation.spec import (
     Anything,
     Argument,
     Axes,

@@ -3,7 +3,7 @@
 import pytest
 
 from typedshmap.notation.layout import AxisTwice, Layout, NoRule, RuledTwice, Rules, UnknownAxis, resolve
-from typedshmap.notation.parser import parse
+from typedshmap.notation.spec import parse
 
 MESH = ("data", "fsdp", "tp")
 

@@ -12,18 +12,19 @@ from spec_strategies import chains
 from typedshmap.notation.layout import resolve
 from typedshmap.notation.match import (
     BadExpression,
+    Bound,
     Indivisible,
     Match,
     OutsideTree,
     RankMismatch,
     SizeMismatch,
+    Sizes,
+    Subject,
     UnboundNames,
     View,
     match,
 )
-from typedshmap.notation.nodes import Anything, Axes, Binary, Call, Dim, Group, Name, Negative, Number, Rest, Spec
-from typedshmap.notation.parser import parse
-from typedshmap.notation.sizes import Bound, Sizes, Subject
+from typedshmap.notation.spec import Anything, Axes, Binary, Call, Dim, Group, Name, Negative, Number, Rest, Spec, parse
 
 X, Y = Subject("argument", "x"), Subject("argument", "y")
 MESH = {"dp": 4, "tp": 2}

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_strategies import specs
 
-from typedshmap.notation.nodes import (
+from typedshmap.notation.spec import (
     Anything,
     Argument,
     Axes,
@@ -19,8 +19,9 @@ from typedshmap.notation.nodes import (
     Number,
     Rest,
     Spec,
+    names_in_expression,
+    parse,
 )
-from typedshmap.notation.parser import names_in, parse
 from typedshmap.notation.tokens import RepeatedAxis, SyntaxFault
 
 A, B, C, D = Name("a"), Name("b"), Name("c"), Name("d")
@@ -186,7 +187,7 @@ def test_a_spec_remembers_its_source():
     [("4", ()), ("_", ()), ("a", ("a",)), ("{a}", ()), ("(a-b)*-min(c,2)", ("a", "b", "c")), ("2**a", ("a",))],
 )
 def test_the_names_of_an_expression_are_those_whose_sizes_it_needs(source, names):
-    assert names_in(parse(source).dims[0].size) == names
+    assert names_in_expression(parse(source).dims[0].size) == names
 
 
 NO_MARK_AXIS = "an expression holds no spaces, as in d+1"
@@ -255,9 +256,9 @@ FAULTS = [
     ("[a/dp tp]", "unexpected 'tp' among mesh axes", "tp", "write [dim/a,b]"),
     ("[a/dp/tp]", "unexpected '/' among mesh axes", "/", "write [dim/a,b]"),
     ("[a/(dp tp)]", "unexpected 'tp' among mesh axes", "tp", "write [dim/a,b]"),
-    ("[a/2]", "'2' is no mesh axis", "2", AXES),
-    ("[a/()]", "')' is no mesh axis", ")", AXES),
-    ("[a/dp,]", "']' is no mesh axis", "]", AXES),
+    ("[a/2]", "'2' is not a mesh axis", "2", AXES),
+    ("[a/()]", "')' is not a mesh axis", ")", AXES),
+    ("[a/dp,]", "']' is not a mesh axis", "]", AXES),
     ("_+1", "'_' has no size to compute with", "_+1", "give it a name"),
     ("[min(_n,2)/dp]", "'_n' has no size to compute with", "min(_n,2)", "give it a name"),
     ("b a+", "'a+' ends too early", "a+", None),

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from typedshmap import einsum
-from typedshmap.ops.dots import dot_of
+from typedshmap.ops.contraction import plan_dot
 
 SIZE = dict(zip("abcdef", range(2, 8), strict=True))
 
@@ -53,13 +53,13 @@ OTHERS = ["ab,bc->a", "ab,bc->c", "aab,bc->ac", "abc->ca", "ab,bc,cd->ad", "ab->
 
 @pytest.mark.parametrize("letters", ONE_PRODUCT)
 def test_one_product_is_that_of_jax(letters: str):
-    assert dot_of(letters) is not None
+    assert plan_dot(letters) is not None
     agree(letters)
 
 
 @pytest.mark.parametrize("letters", OTHERS)
 def test_what_is_more_than_a_product_is_left_to_jax(letters: str):
-    assert dot_of(letters) is None
+    assert plan_dot(letters) is None
     agree(letters)
 
 
@@ -77,7 +77,7 @@ def products(draw: st.DrawFn) -> str:
 @settings(deadline=None)
 @forall(products())
 def test_every_product_is_that_of_jax(letters: str):
-    assert dot_of(letters) is not None
+    assert plan_dot(letters) is not None
     agree(letters)
 
 

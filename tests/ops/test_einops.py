@@ -314,8 +314,8 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str | None]] = [
     ("rearrange", ("a b_ c -> b_ c a",), {}, "the pattern has 'b_'; a name neither starts nor ends with an underscore",
      "b_"),
     ("rearrange", ("_ b c -> b c",), {}, "the pattern has '_'; a name neither starts nor ends with an underscore", "_"),
-    ("rearrange", ("2a b c -> b c 2a",), {}, "the pattern has '2a', which is no name", "2a"),
-    ("rearrange", ("² b c -> b c ²",), {}, "the pattern has '²', which is no name", "²"),
+    ("rearrange", ("2a b c -> b c 2a",), {}, "the pattern has '2a', which is not a name", "2a"),
+    ("rearrange", ("² b c -> b c ²",), {}, "the pattern has '²', which is not a name", "²"),
     ("rearrange", ("a b ...c -> a b c ...",), {}, "the pattern has '...' without a space beside it", "..."),
     ("rearrange", ("a b... -> a ... b",), {}, "the pattern has '...' without a space beside it", "..."),
     # Names and numbers that do not fit together.
@@ -356,8 +356,8 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str | None]] = [
     ("repeat", ("a b c -> a b c d",), {"d": 2, "e": 3}, "'e' is passed as a size, but the pattern does not name it",
      None),
     ("rearrange", ("a b c -> c b a",), {"a b": 3}, "'a b' is passed as a size, but the pattern does not name it", None),
-    ("rearrange", ("a b (c d) -> a b c d",), {"d": "2"}, "the size of 'd' is '2', and no integer", "d"),
-    ("repeat", ("a b c -> a b c d",), {"d": 2.5}, "the size of 'd' is 2.5, and no integer", "d"),
+    ("rearrange", ("a b (c d) -> a b c d",), {"d": "2"}, "the size of 'd' is '2', which is not an integer", "d"),
+    ("repeat", ("a b c -> a b c d",), {"d": 2.5}, "the size of 'd' is 2.5, which is not an integer", "d"),
     ("repeat", ("a b c -> a b c d",), {"d": -1}, "the size of 'd' is -1, which is negative", "d"),
     # Reductions.
     ("reduce", ("a b c -> a", "median"), {}, "the reduction 'median' is not known", None),

@@ -89,7 +89,7 @@ def used(draw: st.DrawFn, sizes: Sizes, dims: Sequence[Dim], step: Step, result:
 
 @st.composite
 def owing(draw: st.DrawFn, sizes: Sizes, signs: str = "+~") -> tuple[list[Dim], Addends]:
-    """Dims of an array that owes a sum over one axis at least."""
+    """Dims of an array that is unreduced over one axis at least."""
     dims = draw(named_dims(sizes, NAMES[: draw(st.integers(0, 3))], 4))
     must = draw(st.sampled_from(tuple(sizes)))
     dims = [replace(dim, axes=tuple(axis for axis in dim.axes if axis != must)) for dim in dims]

@@ -33,7 +33,7 @@ from typedshmap import (
     typed,
     typed_shard_map,
 )
-from typedshmap.hints import memory
+from typedshmap.hints import context
 
 W = Float[Array, "[m/dp,tp] f"]
 XY = Float[Array, "[b/dp] [d/tp]"]
@@ -98,34 +98,34 @@ def test_a_pattern_that_contradicts_a_hint_is_refused(use: Any, place: str, chec
     with pytest.raises(ShardingError) as caught:
         trace(use, mesh, W, check_vma=check_vma)
     line = str(caught.value).splitlines()[0]
-    assert f"is read as split over 'tp', 'dp' in dim 0, but {place} says split over 'dp', 'tp'" in line
+    assert f"is read as sharded over 'tp', 'dp' in dim 0, but {place} says sharded over 'dp', 'tp'" in line
 
 
 RETURNED: list[tuple[str, Callable[..., Any], str, str, str]] = [
     ("rearrange", rearrange, "[b/dp] [d/tp] -> [d/tp] [b/dp]", "[d/dp] [b/tp]",
-     "read as split over 'dp' in dim 0, but rearrange in body says split over 'tp'"),
+     "read as sharded over 'dp' in dim 0, but rearrange in body says sharded over 'tp'"),
     ("repeat", repeat, "[b/dp] [d/tp] -> 2 [b/dp] [d/tp]", "n [b/tp] [d/dp]",
-     "read as split over 'tp' in dim 1, but repeat in body says split over 'dp'"),
+     "read as sharded over 'tp' in dim 1, but repeat in body says sharded over 'dp'"),
     ("reduce", lambda x, p: reduce(x, p, "sum"), "[b/dp] [d/tp] -> [d/tp,dp]", "[d/dp,tp]",
-     "read as split over 'dp', 'tp' in dim 0, but reduce in body says split over 'tp', 'dp'"),
+     "read as sharded over 'dp', 'tp' in dim 0, but reduce in body says sharded over 'tp', 'dp'"),
     ("einsum", einsum, "[b/dp] [d/tp] -> [d/tp] [b/dp]", "[d/dp] [b/tp]",
-     "read as split over 'dp' in dim 0, but einsum in body says split over 'tp'"),
+     "read as sharded over 'dp' in dim 0, but einsum in body says sharded over 'tp'"),
     ("all_gather", all_gather, "[b/dp] [d/tp] -> b [d/tp]", "[b/tp] d",
-     "read as split over 'tp' in dim 0, but all_gather in body says whole"),
+     "read as sharded over 'tp' in dim 0, but all_gather in body says unsharded"),
     ("psum", psum, "b [d/tp] ~dp -> b [d/tp]", "[b/tp] d",
-     "read as split over 'tp' in dim 0, but psum in body says whole"),
+     "read as sharded over 'tp' in dim 0, but psum in body says unsharded"),
     ("psum_scatter", psum_scatter, "b [d/tp] ~dp -> b [d/tp,dp]", "b [d/dp,tp]",
-     "read as split over 'dp', 'tp' in dim 1, but psum_scatter in body says split over 'tp', 'dp'"),
+     "read as sharded over 'dp', 'tp' in dim 1, but psum_scatter in body says sharded over 'tp', 'dp'"),
     ("all_to_all", all_to_all, "[b/dp] [d/tp] -> b [d/tp,dp]", "b [d/dp,tp]",
-     "read as split over 'dp', 'tp' in dim 1, but all_to_all in body says split over 'tp', 'dp'"),
+     "read as sharded over 'dp', 'tp' in dim 1, but all_to_all in body says sharded over 'tp', 'dp'"),
     ("ppermute", lambda x, p: ppermute(x, p, shift=1, axis="dp"), "[b/dp] [d/tp]", "[b/tp] [d/dp]",
-     "read as split over 'tp' in dim 0, but ppermute in body says split over 'dp'"),
+     "read as sharded over 'tp' in dim 0, but ppermute in body says sharded over 'dp'"),
     ("softmax", lambda x, p: softmax(x, p, "d"), "[b/dp] [d/tp]", "[b/tp] [d/dp]",
-     "read as split over 'tp' in dim 0, but softmax in body says split over 'dp'"),
+     "read as sharded over 'tp' in dim 0, but softmax in body says sharded over 'dp'"),
     ("logsumexp", lambda x, p: logsumexp(x[:, None], p), "[b/dp] n [d/tp] -> [b/dp] n", "b [n/dp]",
-     "read as whole in dim 0, but logsumexp in body says split over 'dp'"),
+     "read as unsharded in dim 0, but logsumexp in body says sharded over 'dp'"),
     ("take", lambda x, p: take(x, np.array([1, 2]), p), "[b/dp] [d/tp], i -> i [d/tp]", "[i/tp] d",
-     "read as split over 'tp' in dim 0, but take in body says whole"),
+     "read as sharded over 'tp' in dim 0, but take in body says unsharded"),
 ]  # fmt: skip
 
 
@@ -147,22 +147,22 @@ def test_a_pattern_that_contradicts_what_an_operation_returned_is_refused(
 # What a later pattern may not say
 
 CLAIMS: list[tuple[str, str]] = [
-    ("[m/tp,dp] f", "split over 'tp', 'dp' in dim 0"),
-    ("m [f/dp,tp]", "whole in dim 0"),
-    ("[m/dp] [f/tp]", "split over 'dp' in dim 0"),
-    ("[m/tp] [f/dp]", "split over 'tp' in dim 0"),
-    ("[m/dp] f +tp", "split over 'dp' in dim 0"),
-    ("m f +dp +tp", "whole in dim 0"),
-    ("m [f/tp] ~dp", "whole in dim 0"),
-    ("[m/tp,dp] ...", "split over 'tp', 'dp' in dim 0"),
-    ("... [f/dp,tp]", "whole in dim 0"),
+    ("[m/tp,dp] f", "sharded over 'tp', 'dp' in dim 0"),
+    ("m [f/dp,tp]", "unsharded in dim 0"),
+    ("[m/dp] [f/tp]", "sharded over 'dp' in dim 0"),
+    ("[m/tp] [f/dp]", "sharded over 'tp' in dim 0"),
+    ("[m/dp] f +tp", "sharded over 'dp' in dim 0"),
+    ("m f +dp +tp", "unsharded in dim 0"),
+    ("m [f/tp] ~dp", "unsharded in dim 0"),
+    ("[m/tp,dp] ...", "sharded over 'tp', 'dp' in dim 0"),
+    ("... [f/dp,tp]", "unsharded in dim 0"),
 ]
 
 
 @in_both_modes
 @pytest.mark.parametrize(("claim", "words"), CLAIMS)
 def test_another_layout_of_a_remembered_value_is_refused(claim: str, words: str, check_vma: bool, mesh: Mesh) -> None:
-    hint = "body's hint of argument 'x' says split over 'dp', 'tp' (x: Float[Array, \"[m/dp,tp] f\"])"
+    hint = "body's hint of argument 'x' says sharded over 'dp', 'tp' (x: Float[Array, \"[m/dp,tp] f\"])"
     line = f"rearrange in body: the operand is read as {words}, but {hint}"
     contradicts(line, lambda w: rearrange(w, f"{claim} -> {claim}"), mesh, W, check_vma=check_vma)
 
@@ -182,8 +182,8 @@ def test_the_whole_message_shows_both_places(mesh: Mesh) -> None:
     assert (
         str(caught.value)
         == """\
-all_gather in body: the operand is read as split over 'tp', 'dp' in dim 0, but body's hint of argument 'x' says \
-split over 'dp', 'tp' (x: Float[Array, "[m/dp,tp] f"])
+all_gather in body: the operand is read as sharded over 'tp', 'dp' in dim 0, but body's hint of argument 'x' says \
+sharded over 'dp', 'tp' (x: Float[Array, "[m/dp,tp] f"])
 
     operand: "[m/tp,dp] f -> m f"
               ^^^^^^^^^
@@ -199,7 +199,9 @@ def test_the_operand_that_is_read_wrongly_is_named(mesh: Mesh) -> None:
         y = rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]")
         einsum(x * 2, y, "[b/dp] [d/tp], [c/dp] [d/tp] -> b c")
 
-    line = "einsum in body: operand 2 is read as split over 'dp' in dim 0, but rearrange in body says split over 'tp'"
+    line = (
+        "einsum in body: operand 2 is read as sharded over 'dp' in dim 0, but rearrange in body says sharded over 'tp'"
+    )
     contradicts(f'{line} ("[b/dp] [d/tp] -> [d/tp] [b/dp]")', use, mesh)
 
 
@@ -222,7 +224,7 @@ def test_a_sum_that_was_taken_is_not_taken_again_where_jax_has_no_types(mesh: Me
         y = psum(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] +tp -> [b/dp]")
         psum(y, "[b/dp] +tp -> [b/dp]")
 
-    line = "psum in body: the operand is read as unreduced over 'tp', but psum in body says owing no sum"
+    line = "psum in body: the operand is read as unreduced over 'tp', but psum in body says not unreduced"
     contradicts(f'{line} ("[b/dp] +tp -> [b/dp]")', use, mesh, check_vma=False)
 
 
@@ -241,7 +243,7 @@ def test_a_tree_of_what_is_known_to_be_equal_is_not_summed_where_jax_has_no_type
     who = "body's hint of checked value" if place == "a hint" else f"{place} in body"
     with pytest.raises(VaryingError) as caught:
         trace(lambda x: psum({"y": make(x)}, "tp"), mesh, check_vma=False)
-    line = f"psum in body: argument 'tree['y']' is the same on every shard of 'tp' by {who}, so that a psum over it"
+    line = f"psum in body: argument 'tree['y']' is the same on every shard of 'tp' by {who}, so a psum over it"
     assert str(caught.value).splitlines()[0] == f"{line} would count it 2 times"
 
 
@@ -279,8 +281,8 @@ def test_a_gathered_value_is_not_read_as_a_split_one(mesh: Mesh) -> None:
     def use(w: Any) -> None:
         rearrange(all_gather(w, "[m/dp,tp] f -> m f ~dp ~tp"), "[m/dp,tp] f -> f [m/dp,tp]")
 
-    line = "rearrange in body: the operand is read as split over 'dp', 'tp' in dim 0, but all_gather in body says whole"
-    contradicts(f'{line} ("[m/dp,tp] f -> m f ~dp ~tp")', use, mesh, W)
+    line = "rearrange in body: the operand is read as sharded over 'dp', 'tp' in dim 0, but all_gather in body says"
+    contradicts(f'{line} unsharded ("[m/dp,tp] f -> m f ~dp ~tp")', use, mesh, W)
 
 
 def test_the_shards_of_a_gathered_value_are_not_added_up(mesh: Mesh) -> None:
@@ -359,7 +361,7 @@ TRANSFORMED: dict[str, Callable[[Any], Any]] = {
 @in_both_modes
 @pytest.mark.parametrize("use", TRANSFORMED.values(), ids=TRANSFORMED)
 def test_a_layout_is_remembered_through(use: Any, check_vma: bool, mesh: Mesh) -> None:
-    with pytest.raises(ShardingError, match="is read as split over 'tp', 'dp' in dim 0, but body's hint of argument"):
+    with pytest.raises(ShardingError, match="is read as sharded over 'tp', 'dp' in dim 0, but body's hint of argument"):
         trace(use, mesh, W, check_vma=check_vma)
 
 
@@ -368,7 +370,7 @@ def test_a_result_is_remembered_within_a_gradient(mesh: Mesh) -> None:
         y = rearrange(w, "[m/dp,tp] f -> f [m/dp,tp]")
         return rearrange(y, "f [m/tp,dp] -> [m/tp,dp] f").sum()
 
-    with pytest.raises(ShardingError, match="but rearrange in body says split over 'dp', 'tp'"):
+    with pytest.raises(ShardingError, match="but rearrange in body says sharded over 'dp', 'tp'"):
         trace(jax.grad(loss), mesh, W)
 
 
@@ -376,7 +378,7 @@ def test_a_layout_is_remembered_without_jit(mesh: Mesh) -> None:
     def body(w: W) -> None:
         gathered(w)
 
-    with pytest.raises(ShardingError, match="is read as split over 'tp', 'dp' in dim 0"):
+    with pytest.raises(ShardingError, match="is read as sharded over 'tp', 'dp' in dim 0"):
         typed_shard_map(body, mesh=mesh)(x)
 
 
@@ -429,10 +431,10 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
 @in_both_modes
 @pytest.mark.parametrize("use", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_right_program_is_accepted_and_nothing_of_it_is_kept(use: Any, check_vma: bool, mesh: Mesh) -> None:
-    before = set(memory._known)
+    before = set(context._known)
     trace(use, mesh, W, check_vma=check_vma)
     gc.collect()
-    assert not set(memory._known) - before
+    assert not set(context._known) - before
 
 
 @pytest.mark.parametrize("is_jitted", [True, False], ids=["jit", "without jit"])
@@ -517,7 +519,7 @@ def test_a_layout_is_remembered_while_its_value_lives(mesh: Mesh) -> None:
 
     def use(x: Any) -> None:
         y = rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]")
-        known.extend([id(x) in memory._known, id(y) in memory._known])
+        known.extend([id(x) in context._known, id(y) in context._known])
 
     trace(use, mesh)
     assert known == [True, True]
@@ -528,7 +530,7 @@ def test_nothing_is_remembered_of_arrays_outside_of_a_manual_region() -> None:
 
     def use(x: Any) -> None:
         y = check(rearrange(x, "[b/dp] d -> d [b/dp]"), "d [b/dp]")
-        known.append(id(y) in memory._known)
+        known.append(id(y) in context._known)
 
     use(jnp.asarray(x))
     jax.eval_shape(use, x)
@@ -536,11 +538,11 @@ def test_nothing_is_remembered_of_arrays_outside_of_a_manual_region() -> None:
 
 
 def test_an_error_that_is_kept_keeps_nothing_known(mesh: Mesh) -> None:
-    before = set(memory._known)
+    before = set(context._known)
     with pytest.raises(ShardingError) as caught:
         trace(gathered, mesh, W)
     error = caught.value.with_traceback(None)
     del caught
     gc.collect()
     assert isinstance(error, ShardingError)
-    assert not set(memory._known) - before
+    assert not set(context._known) - before

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from typedshmap.notation.nodes import Axes, Mark
-from typedshmap.notation.patterns import Dots, Factor, Pattern, PatternDim, Side, parse_pattern
+from typedshmap.notation.pattern import Dots, Factor, Pattern, PatternDim, Side, parse_pattern
+from typedshmap.notation.spec import Axes, Mark
 from typedshmap.notation.tokens import RepeatedAxis, SyntaxFault
 
 DOTS = Dots()
@@ -150,8 +150,8 @@ MISTAKES: list[tuple[str, str, str | None]] = [
     ("a |-| ~tp", "the pattern has a '-' without a mesh axis", "write -axis, as in -tp"),
     ("a|-|1", "the pattern has a '-' without a mesh axis", "write -axis, as in -tp"),
     # Names, numbers and characters.
-    ("|2a| b", "the pattern has '2a', which is no name", None),
-    ("|²| b", "the pattern has '²', which is no name", None),
+    ("|2a| b", "the pattern has '2a', which is not a name", None),
+    ("|²| b", "the pattern has '²', which is not a name", None),
     ("|_a| b", "the pattern has '_a'; a name neither starts nor ends with an underscore", None),
     ("b |a_|", "the pattern has 'a_'; a name neither starts nor ends with an underscore", None),
     ("a |$| b", "unexpected character '$'", None),

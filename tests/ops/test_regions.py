@@ -177,7 +177,9 @@ def test_nothing_is_moved_outside_of_a_manual_region(verb: str, operation: Any, 
     with jax.set_mesh(mesh) if has_mesh else axis_aliases(), pytest.raises(MeshAxisError) as caught:
         operation(x)
     name = verb.split()[0]
-    assert first_line(caught.value) == f"{name}: mesh axis 'dp' is not manual here, so that nothing moves over it"
+    assert (
+        first_line(caught.value) == f"{name}: mesh axis 'dp' is not manual here: collectives need it inside shard_map"
+    )
 
 
 # A region that is manual over a part of the mesh
@@ -218,7 +220,7 @@ MOVED: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize(("verb", "operation"), MOVED.items(), ids=MOVED)
 def test_nothing_is_moved_over_an_axis_that_is_not_manual(verb: str, operation: Any, mesh: Mesh) -> None:
     name = verb.replace(",", " ").split()[0]
-    line = f"{name} in <lambda>: mesh axis 'tp' is not manual here, so that nothing moves over it"
+    line = f"{name} in <lambda>: mesh axis 'tp' is not manual here: collectives need it inside shard_map"
     refused(MeshAxisError, line, operation, mesh, axis_names={"dp"})
 
 
@@ -302,7 +304,9 @@ def test_an_alias_of_a_context_holds_in_a_plain_region(other_mesh: Mesh) -> None
 def test_an_error_tells_what_a_name_stands_for(other_mesh: Mesh) -> None:
     with pytest.raises(PatternError) as caught:
         traced(lambda x: rearrange(x, "[b/dp] d -> b d"), other_mesh, axes=ALIASES)
-    assert first_line(caught.value).endswith("'b' is split over 'data', 'fsdp' on the left, but whole on the right")
+    assert first_line(caught.value).endswith(
+        "'b' is sharded over 'data', 'fsdp' on the left, but unsharded on the right"
+    )
     assert "Mesh: data=4, fsdp=2; axes: dp=(data, fsdp), tp=None" in str(caught.value)
 
 
@@ -332,7 +336,9 @@ def test_results_are_remembered_in_a_plain_region(mesh: Mesh) -> None:
     def body(x: Any) -> Any:
         return rearrange(rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), "[b/dp] [d/tp] -> [d/tp] [b/dp]")
 
-    with pytest.raises(ShardingError, match="is read as split over 'dp' in dim 0, but rearrange says split over 'tp'"):
+    with pytest.raises(
+        ShardingError, match="is read as sharded over 'dp' in dim 0, but rearrange says sharded over 'tp'"
+    ):
         jax.eval_shape(plain(body, mesh, P("dp", "tp")), x)
 
 
@@ -353,7 +359,7 @@ def test_a_program_is_traced_over_a_mesh_without_devices() -> None:
 def test_an_error_is_found_over_a_mesh_without_devices() -> None:
     mesh = AbstractMesh((64, 16), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
     step = typed_shard_map(lambda x: reduce(x, "[b/tp] [d/dp] ->", "sum"), mesh=mesh, in_types=(XY,), out_types=None)
-    with pytest.raises(ShardingError, match=r"is read as split over 'tp' in dim 0, but .* says split over 'dp'"):
+    with pytest.raises(ShardingError, match=r"is read as sharded over 'tp' in dim 0, but .* says sharded over 'dp'"):
         jax.eval_shape(step, jax.ShapeDtypeStruct((128, 128), np.float32))
 
 
@@ -411,18 +417,18 @@ def test_the_mean_of_a_value_that_owes_a_sum_is_that_of_the_sum(check_vma: bool,
 
 
 NOT_LINEAR: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "max": (lambda y: reduce(y, "[b/dp] +tp -> +tp", "max"), "reduce in <lambda>: 'max' of a value that owes a sum over"
-            " 'tp'"),
-    "softmax": (lambda y: softmax(y, "[b/dp] +tp", "b"), "softmax in <lambda>: softmax of a value that owes a sum over "
-                "'tp'"),
-    "logsumexp": (lambda y: logsumexp(y, "[b/dp] +tp -> "), "logsumexp in <lambda>: logsumexp of a value that owes a "
-                  "sum over 'tp'"),
+    "max": (lambda y: reduce(y, "[b/dp] +tp -> +tp", "max"), "reduce in <lambda>: 'max' of a value that is "
+            "unreduced over 'tp'"),
+    "softmax": (lambda y: softmax(y, "[b/dp] +tp", "b"), "softmax in <lambda>: softmax of a value that is "
+                "unreduced over 'tp'"),
+    "logsumexp": (lambda y: logsumexp(y, "[b/dp] +tp -> "), "logsumexp in <lambda>: logsumexp of a value that is "
+                  "unreduced over 'tp'"),
     "pmax": (lambda y: pmax(y, "[b/dp] +tp -> [b/dp]"), "pmax in <lambda>: a pmax of addends over 'tp'"),
     "a product of two": (lambda y: einsum(y, y, "[b/dp] +tp, [b/dp] +tp -> [b/dp] +tp"), "einsum in <lambda>: operand 2"
-                         " owes a sum over 'tp', and so does another operand"),
-    "a mark that is lost": (lambda y: rearrange(y, "[b/dp] +tp -> 1 [b/dp]"), "rearrange in <lambda>: '+tp' stands on "
+                         " is unreduced over 'tp', and so is another operand"),
+    "a mark that is lost": (lambda y: rearrange(y, "[b/dp] +tp -> 1 [b/dp]"), "rearrange in <lambda>: '+tp' is on "
                             "one side only"),
-    "one that a gather loses": (lambda y: all_gather(y, "[b/dp] +tp -> b"), "all_gather in <lambda>: '+tp' stands on "
+    "one that a gather loses": (lambda y: all_gather(y, "[b/dp] +tp -> b"), "all_gather in <lambda>: '+tp' is on "
                                 "the left only"),
 }  # fmt: skip
 
@@ -511,7 +517,7 @@ def test_leaves_that_are_the_same_on_every_shard_are_named_by_their_paths(
         traced(lambda x: {"psum": psum, "pmean": pmean, "pmax": pmax}[verb](tree(x), "tp"), mesh)
     assert [str(failure.subject) for failure in caught.value.failures] == paths
     end = "would count it 2 times" if verb == "psum" else "changes nothing"
-    what = f"argument '{paths[0]}' is the same on every shard of 'tp', so that a {verb} over it {end}"
+    what = f"argument '{paths[0]}' is the same on every shard of 'tp', so a {verb} over it {end}"
     assert first_line(caught.value) == f"{verb} in <lambda>: {what}"
 
 
@@ -589,7 +595,7 @@ def test_a_gradient_that_is_scattered_is_not_summed_over_its_shards(mesh: Mesh) 
 
         return psum(check(jax.grad(loss)(w), "[m/dp] f"), "m f +dp -> m f")
 
-    with pytest.raises(ShardingError, match="is read as whole in dim 0, but"):
+    with pytest.raises(ShardingError, match="is read as unsharded in dim 0, but"):
         jax.eval_shape(typed_shard_map(body, mesh=mesh), x, x)
 
 

@@ -12,6 +12,8 @@ import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from typedshmap import _jax
+
 BENCH = Path(__file__).parents[2] / "bench"
 HEADER = "HloModule jit_f, is_scheduled=true, num_partitions=8\n"
 
@@ -97,7 +99,7 @@ def test_the_bytes_of_a_program_are_added_up(reader: Any) -> None:
     [
         (lambda x: jax.lax.psum(x, "dp"), P(None, None), Fraction(2 * 3, 4) * 256),
         (lambda x: jax.lax.psum_scatter(x, "dp", tiled=True), P("dp", None), Fraction(3, 4) * 256),
-        (lambda x: jax.lax.all_gather(x, "dp", tiled=True, to="invarying"), P(None, None), 3 * 256),
+        (lambda x: _jax.casts.all_gather(x, ("dp",), 0, "invarying", has_vma=True), P(None, None), 3 * 256),
         (lambda x: jax.lax.all_to_all(x, "dp", 1, 0, tiled=True), P(None, "dp"), Fraction(3, 4) * 256),
         (lambda x: jax.lax.ppermute(x, "dp", [(i, (i + 1) % 4) for i in range(4)]), P("dp", None), 256),
     ],

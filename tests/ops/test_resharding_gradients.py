@@ -13,7 +13,12 @@ import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from typedshmap.ops.resharding import Partition, Plan, plan, run
+from typedshmap import _jax
+from typedshmap._jax.versions import DROPS_UNUSED, HAS_MANUAL_TYPES
+from typedshmap.notation.layout import Layout
+from typedshmap.ops.resharding.plan import Plan
+from typedshmap.ops.resharding.run import run
+from typedshmap.ops.resharding.search import plan
 
 BENCH = Path(__file__).parents[2] / "bench"
 AXES = ("a", "b", "c")
@@ -39,8 +44,8 @@ def cube() -> Mesh:
     return Mesh(np.array(jax.devices()).reshape(2, 2, 2), AXES)
 
 
-def partition(spec: tuple[Any, ...], owed: frozenset[str] = frozenset()) -> Partition:
-    return Partition(tuple((e,) if isinstance(e, str) else tuple(e or ()) for e in spec), owed)
+def partition(spec: tuple[Any, ...], owed: frozenset[str] = frozenset()) -> Layout:
+    return Layout(tuple((e,) if isinstance(e, str) else tuple(e or ()) for e in spec), owed)
 
 
 def resharder(source: Any, target: Any, typed: bool = True) -> Callable[[Any], Any]:
@@ -149,8 +154,14 @@ def test_every_addend_of_a_sum_gets_the_whole_cotangent(
         return jax.lax.psum(y, "b") if kept else y
 
     f = jax.shard_map(body, mesh=cube, in_specs=P("b", "a"), out_specs=P(*target), check_vma=check_vma)
-    gradient = computed(jax.grad(lambda x: (f(x) * WEIGHT).sum()), np.stack([VALUE, VALUE]))
-    np.testing.assert_array_equal(gradient, np.stack([WEIGHT, WEIGHT]))
+    if kind == "unreduced" and not HAS_MANUAL_TYPES:
+        pytest.skip("jax 0.9 moves no unreduced value")
+    program = jax.grad(lambda x: (f(x) * WEIGHT).sum())
+    if DROPS_UNUSED and kept and kind == "unreduced" and target[0] == "c":  # what moves stays unreduced
+        with pytest.raises(ValueError, match="Expected cotangent type"):
+            jax.eval_shape(program, np.stack([VALUE, VALUE]))
+        return
+    np.testing.assert_array_equal(computed(program, np.stack([VALUE, VALUE])), np.stack([WEIGHT, WEIGHT]))
 
 
 def test_the_sum_may_go_where_its_axis_splits_a_dim(cube: Mesh) -> None:
@@ -170,7 +181,7 @@ def test_a_value_that_is_the_same_everywhere_but_typed_otherwise_has_the_right_g
 
     def body(x: jax.Array, w: jax.Array) -> jax.Array:
         y = there(jax.lax.pcast(x, "a", to=kind)) * w
-        return jax.lax.psum(y.sum(), tuple(jax.typeof(y).manual_axis_type.varying))
+        return jax.lax.psum(y.sum(), tuple(_jax.array.manual_type(y).varying))
 
     f = jax.shard_map(body, mesh=cube, in_specs=(P(None, "c"), P(*target)), out_specs=P())
     named = [axis for e in target for axis in (e or ())]
@@ -180,7 +191,7 @@ def test_a_value_that_is_the_same_everywhere_but_typed_otherwise_has_the_right_g
 
 
 def test_an_axis_over_which_a_value_is_typed_as_varying_is_not_used_for_others(cube: Mesh) -> None:
-    owed = Partition(((), ()), frozenset("ab"))
+    owed = Layout(((), ()), frozenset("ab"))
     found = plan(owed, partition((None, ("b", "a"))), SHAPE, SIZES)
     assert isinstance(found, Plan)
     assert "c" in found.steps[0].axes

@@ -8,27 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from typedshmap.ops.resharding import Partition, Plan, Unreachable, plan
-from typedshmap.ops.resharding.permutation import permutation
+from typedshmap.notation.layout import Layout
+from typedshmap.ops.resharding.plan import Plan, Unreachable
+from typedshmap.ops.resharding.run import permutation
+from typedshmap.ops.resharding.search import plan
 
 SIZES = {"a": 2, "b": 2, "c": 2}
 SHAPE = (16, 32)
 
 
-def cut(text: str) -> Partition:
-    """A partition: ``a,b|c +d`` has two dims, and owes a sum over d."""
+def cut(text: str) -> Layout:
+    """A partition: ``a,b|c +d`` has two dims, and is unreduced over d."""
     dims, _, owed = text.partition(" +")
     parts = tuple(tuple(dim.split(",")) if dim else () for dim in dims.split("|"))
-    return Partition(parts, frozenset(owed.split(",")) if owed else frozenset())
+    return Layout(parts, frozenset(owed.split(",")) if owed else frozenset())
 
 
-def layouts(axes: tuple[str, ...], dims: int) -> Iterator[Partition]:
+def layouts(axes: tuple[str, ...], dims: int) -> Iterator[Layout]:
     """All ways to split some dims over some of the axes."""
     for count in range(len(axes) + 1):
         for some in combinations(axes, count):
             for order, where in product(permutations(some), product(range(dims), repeat=count)):
                 if list(where) == sorted(where):
-                    yield Partition(
+                    yield Layout(
                         tuple(tuple(a for a, d in zip(order, where, strict=True) if d == i) for i in range(dims))
                     )
 
@@ -100,7 +102,7 @@ def test_the_reason_says_what_is_indivisible() -> None:
 def test_the_reason_says_which_sum_is_not_owed() -> None:
     found = plan(cut("|"), cut("| +a,b"), SHAPE, SIZES)
     assert isinstance(found, Unreachable)
-    assert found.reason == "no sum over 'a', 'b' is owed before, so that none can be left"
+    assert found.reason == "there is no partial sum over 'a', 'b' before, so none can be left"
 
 
 def test_no_plan_has_a_shard_larger_than_both_ends() -> None:
@@ -120,11 +122,11 @@ def test_the_plans_of_all_pairs_send_at_most_seven_tenths_of_what_xla_does() -> 
 
 
 def held(
-    partition: Partition, device: dict[str, int], sizes: dict[str, int], shape: tuple[int, ...]
+    partition: Layout, device: dict[str, int], sizes: dict[str, int], shape: tuple[int, ...]
 ) -> set[tuple[int, ...]]:
     """The elements that a device holds, one by one."""
     ranges: list[range] = []
-    for size, axes in zip(shape, partition.parts, strict=True):
+    for size, axes in zip(shape, partition.dim_axes, strict=True):
         block, blocks = 0, 1
         for axis in axes:
             block, blocks = block * sizes[axis] + device[axis], blocks * sizes[axis]
@@ -133,7 +135,7 @@ def held(
 
 
 @pytest.mark.parametrize("source, target", PAIRS[::37], ids=str)
-def test_the_lower_bound_is_what_some_device_lacks(source: Partition, target: Partition) -> None:
+def test_the_lower_bound_is_what_some_device_lacks(source: Layout, target: Layout) -> None:
     shape = (8, 8)
     devices = [dict(zip(SIZES, at, strict=True)) for at in product(*map(range, SIZES.values()))]
     lacking = [len(held(target, d, SIZES, shape) - held(source, d, SIZES, shape)) for d in devices]
@@ -157,26 +159,26 @@ MESHES = (
 
 
 @st.composite
-def tasks(draw: st.DrawFn) -> tuple[Partition, Partition, tuple[int, ...], dict[str, int]]:
+def tasks(draw: st.DrawFn) -> tuple[Layout, Layout, tuple[int, ...], dict[str, int]]:
     sizes = draw(st.sampled_from(MESHES))
     rank = draw(st.integers(1, 3))
     owed = draw(st.frozensets(st.sampled_from(sorted(sizes))))
     kept = draw(st.frozensets(st.sampled_from(sorted(owed)))) if owed else owed
     ends = [_end(draw, sorted(set(sizes) - marks), rank, marks) for marks in (owed, kept)]
-    least = [prod(sizes[a] for a in {*x, *y}) for x, y in zip(ends[0].parts, ends[1].parts, strict=True)]
+    least = [prod(sizes[a] for a in {*x, *y}) for x, y in zip(ends[0].dim_axes, ends[1].dim_axes, strict=True)]
     return ends[0], ends[1], tuple(n * draw(st.integers(1, 3)) for n in least), sizes
 
 
-def _end(draw: st.DrawFn, axes: list[str], rank: int, owed: frozenset[str]) -> Partition:
+def _end(draw: st.DrawFn, axes: list[str], rank: int, owed: frozenset[str]) -> Layout:
     order = draw(st.permutations(axes))
     places = draw(st.lists(st.integers(-1, rank - 1), min_size=len(order), max_size=len(order)))
     parts = tuple(tuple(a for a, place in zip(order, places, strict=True) if place == i) for i in range(rank))
-    return Partition(parts, owed)
+    return Layout(parts, owed)
 
 
 @given(tasks())
 def test_the_steps_lead_from_the_source_to_the_target(
-    task: tuple[Partition, Partition, tuple[int, ...], dict[str, int]],
+    task: tuple[Layout, Layout, tuple[int, ...], dict[str, int]],
 ) -> None:
     source, target, shape, sizes = task
     found = plan(source, target, shape, sizes)
@@ -191,18 +193,18 @@ def test_the_steps_lead_from_the_source_to_the_target(
     )
 
 
-def _without_units(partition: Partition, sizes: dict[str, int]) -> Partition:
-    parts = tuple(tuple(a for a in axes if sizes[a] > 1) for axes in partition.parts)
-    return Partition(parts, frozenset(a for a in partition.owed if sizes[a] > 1))
+def _without_units(partition: Layout, sizes: dict[str, int]) -> Layout:
+    parts = tuple(tuple(a for a in axes if sizes[a] > 1) for axes in partition.dim_axes)
+    return Layout(parts, frozenset(a for a in partition.unreduced if sizes[a] > 1))
 
 
 @given(tasks())
-def test_every_step_divides_its_dims(task: tuple[Partition, Partition, tuple[int, ...], dict[str, int]]) -> None:
+def test_every_step_divides_its_dims(task: tuple[Layout, Layout, tuple[int, ...], dict[str, int]]) -> None:
     source, target, shape, sizes = task
     found = plan(source, target, shape, sizes)
     assert isinstance(found, Plan)
     for step in found.steps:
-        blocks = [prod(sizes[a] for a in axes) for axes in step.after.parts]
+        blocks = [prod(sizes[a] for a in axes) for axes in step.after.dim_axes]
         assert tuple(n * k for n, k in zip(step.shard_after, blocks, strict=True)) == shape
 
 
@@ -231,7 +233,7 @@ def test_an_axis_of_size_1_that_the_target_does_not_name_is_gathered() -> None:
 def test_a_permutation_moves_no_block_that_is_in_its_place(
     before: str, after: str, pairs: list[tuple[int, int]]
 ) -> None:
-    assert permutation(cut(before).parts, cut(after).parts, ("a", "b"), SIZES) == pairs
+    assert permutation(cut(before).dim_axes, cut(after).dim_axes, ("a", "b"), SIZES) == pairs
 
 
 def test_a_mesh_of_131072_devices_is_planned_as_quickly() -> None:
@@ -260,7 +262,7 @@ def test_a_plan_prints_as_a_table() -> None:
 
 
 def test_a_plan_of_a_scalar_prints_too() -> None:
-    found = plan(Partition((), frozenset("a")), Partition(()), (), SIZES)
+    found = plan(Layout((), frozenset("a")), Layout(()), (), SIZES)
     assert str(found).splitlines()[2] == "  psum   a     scalar -> scalar      4"
 
 

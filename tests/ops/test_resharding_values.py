@@ -11,8 +11,13 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from tiers import one_in
 
-from typedshmap.ops.resharding import Partition, Plan, plan, run
+from typedshmap._jax.versions import HAS_MANUAL_TYPES
+from typedshmap.notation.layout import Layout
+from typedshmap.ops.resharding.plan import Plan
+from typedshmap.ops.resharding.run import run
+from typedshmap.ops.resharding.search import plan
 
 BENCH = Path(__file__).parents[2] / "bench"
 AXES = ("a", "b", "c")
@@ -42,26 +47,26 @@ def cube() -> Mesh:
     return Mesh(np.array(jax.devices()).reshape(2, 2, 2), AXES)
 
 
-def layouts(axes: tuple[str, ...]) -> list[Partition]:
+def layouts(axes: tuple[str, ...]) -> list[Layout]:
     """All ways to split two dims over some of the axes."""
     orders = [order for n in range(len(axes) + 1) for some in combinations(axes, n) for order in permutations(some)]
-    return [Partition((order[:at], order[at:])) for order in orders for at in range(len(order) + 1)]
+    return [Layout((order[:at], order[at:])) for order in orders for at in range(len(order) + 1)]
 
 
 LAYOUTS = layouts(AXES)
 
 
-def spec(partition: Partition) -> P:
-    return P(*(axes or None for axes in partition.parts))
+def spec(partition: Layout) -> P:
+    return P(*(axes or None for axes in partition.dim_axes))
 
 
-def planned(source: Partition, target: Partition, shape: tuple[int, ...] = SHAPE) -> Plan:
+def planned(source: Layout, target: Layout, shape: tuple[int, ...] = SHAPE) -> Plan:
     found = plan(source, target, shape, SIZES)
     assert isinstance(found, Plan)
     return found
 
 
-def all_targets(mesh: Mesh, source: Partition, dtype: Any, check_vma: bool = True) -> Any:
+def all_targets(mesh: Mesh, source: Layout, dtype: Any, check_vma: bool = True) -> Any:
     """One compiled program that takes an array per target, so that no two targets share a collective."""
 
     def body(xs: list[jax.Array]) -> list[jax.Array]:
@@ -72,7 +77,7 @@ def all_targets(mesh: Mesh, source: Partition, dtype: Any, check_vma: bool = Tru
     return jax.jit(f).lower([jax.ShapeDtypeStruct(SHAPE, dtype)] * len(LAYOUTS)).compile()
 
 
-def differing(outs: list[jax.Array], expected: np.ndarray[Any, Any]) -> list[Partition]:
+def differing(outs: list[jax.Array], expected: np.ndarray[Any, Any]) -> list[Layout]:
     """The targets of which some shard has other bits than the global array."""
 
     def is_equal(out: jax.Array) -> bool:
@@ -85,9 +90,9 @@ def test_there_are_49_layouts() -> None:
     assert len(set(LAYOUTS)) == 49
 
 
-@pytest.mark.parametrize("source", LAYOUTS, ids=str)
+@pytest.mark.parametrize("source", one_in(8, LAYOUTS), ids=str)
 def test_every_target_has_the_bits_of_the_global_array_and_the_planned_collectives(
-    source: Partition, cube: Mesh, collectives: Any
+    source: Layout, cube: Mesh, collectives: Any
 ) -> None:
     compiled = all_targets(cube, source, np.uint32)
     value = np.random.default_rng(0).integers(0, 2**32, SHAPE, np.uint32)
@@ -98,8 +103,8 @@ def test_every_target_has_the_bits_of_the_global_array_and_the_planned_collectiv
     assert found == Counter((NAMES[step.kind], step.sent * 4) for step in steps)
 
 
-@pytest.mark.parametrize("source", LAYOUTS[::7], ids=str)
-def test_every_target_has_the_bits_of_the_global_array_without_check_vma(source: Partition, cube: Mesh) -> None:
+@pytest.mark.parametrize("source", one_in(3, LAYOUTS[::7]), ids=str)
+def test_every_target_has_the_bits_of_the_global_array_without_check_vma(source: Layout, cube: Mesh) -> None:
     compiled = all_targets(cube, source, np.float32, check_vma=False)
     value = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
     placed = jax.device_put(value, NamedSharding(cube, spec(source)))
@@ -108,41 +113,46 @@ def test_every_target_has_the_bits_of_the_global_array_without_check_vma(source:
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, jax.numpy.bfloat16, np.complex64])
 def test_other_dtypes_are_moved_as_well(dtype: Any, cube: Mesh) -> None:
-    source, value = Partition((("a", "b"), ("c",))), (np.arange(512) % 5).reshape(SHAPE).astype(dtype)
+    source, value = Layout((("a", "b"), ("c",))), (np.arange(512) % 5).reshape(SHAPE).astype(dtype)
     placed = jax.device_put(value, NamedSharding(cube, spec(source)))
     compiled = all_targets(cube, source, dtype)
     assert differing(jax.block_until_ready(compiled([placed] * len(LAYOUTS))), value) == []
 
 
 def test_random_keys_are_moved_as_well(cube: Mesh) -> None:
-    found = planned(Partition((("a", "b"),)), Partition((("b",),)), (16,))
+    found = planned(Layout((("a", "b"),)), Layout((("b",),)), (16,))
     f = jax.jit(jax.shard_map(lambda k: run(k, found, True), mesh=cube, in_specs=P(("a", "b")), out_specs=P("b")))
     keys = jax.random.split(jax.random.key(0), 16)
     assert jax.numpy.array_equal(jax.random.key_data(jax.block_until_ready(f(keys))), jax.random.key_data(keys))
 
 
-def summed(mesh: Mesh, source: Partition, targets: list[Partition], kind: str) -> Any:
-    """A program that owes a sum over ``b``, one of the leading dim's addends on each shard."""
+NOT_MOVED = "jax 0.9 moves no unreduced value"
+
+
+def summed(mesh: Mesh, source: Layout, targets: list[Layout], kind: str) -> Any:
+    """A program that is unreduced over ``b``, one of the leading dim's addends on each shard."""
+    if kind == "unreduced" and not HAS_MANUAL_TYPES:
+        pytest.skip(NOT_MOVED)
 
     def body(xs: list[jax.Array]) -> list[jax.Array]:
         return [body_of(x[0], target) for x, target in zip(xs, targets, strict=True)]
 
-    def body_of(x: jax.Array, target: Partition) -> jax.Array:
+    def body_of(x: jax.Array, target: Layout) -> jax.Array:
         x = jax.lax.pcast(x, "b", to="unreduced") if kind == "unreduced" else x
         y = run(x, planned(source, target), True)
-        return jax.lax.psum(y, "b") if target.owed else y
+        return jax.lax.psum(y, "b") if target.unreduced else y
 
     in_specs = ([P("b", *spec(source))] * len(targets),)
     f = jax.shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=[spec(target) for target in targets])
     return jax.jit(f).lower([jax.ShapeDtypeStruct((2, *SHAPE), np.float32)] * len(targets)).compile()
 
 
-OWING = [Partition(source.parts, frozenset("b")) for source in layouts(("a", "c"))]
+OWING = [Layout(source.dim_axes, frozenset("b")) for source in layouts(("a", "c"))]
 
 
 @pytest.mark.parametrize("kind", ["varying", "unreduced"])
-@pytest.mark.parametrize("source", OWING, ids=str)
-def test_a_sum_that_is_owed_is_taken(source: Partition, kind: str, cube: Mesh, collectives: Any) -> None:
+@pytest.mark.parametrize("source", one_in(5, OWING), ids=str)
+def test_a_sum_that_is_owed_is_taken(source: Layout, kind: str, cube: Mesh, collectives: Any) -> None:
     compiled = summed(cube, source, LAYOUTS, kind)
     value = np.random.default_rng(0).integers(0, 99, (2, *SHAPE)).astype(np.float32)
     outs = jax.block_until_ready(compiled([_placed(value, cube, source)] * len(LAYOUTS)))
@@ -152,20 +162,33 @@ def test_a_sum_that_is_owed_is_taken(source: Partition, kind: str, cube: Mesh, c
 
 
 @pytest.mark.parametrize("kind", ["varying", "unreduced"])
-@pytest.mark.parametrize("source", OWING, ids=str)
-def test_a_sum_that_the_target_owes_as_well_is_left(source: Partition, kind: str, cube: Mesh) -> None:
+@pytest.mark.parametrize("source", one_in(5, OWING), ids=str)
+def test_a_sum_that_the_target_owes_as_well_is_left(source: Layout, kind: str, cube: Mesh) -> None:
     value = np.random.default_rng(0).integers(0, 99, (2, *SHAPE)).astype(np.float32)
     outs = jax.block_until_ready(summed(cube, source, OWING, kind)([_placed(value, cube, source)] * len(OWING)))
     shards = [shard for out in outs for shard in out.addressable_shards]
     assert [shard for shard in shards if not np.array_equal(shard.data, value.sum(0)[shard.index])] == []
 
 
-def _placed(value: np.ndarray[Any, Any], mesh: Mesh, source: Partition) -> jax.Array:
+def _placed(value: np.ndarray[Any, Any], mesh: Mesh, source: Layout) -> jax.Array:
     return jax.device_put(value, NamedSharding(mesh, P("b", *spec(source))))
 
 
+@pytest.mark.skipif(HAS_MANUAL_TYPES, reason="later ones move them")
+def test_jax_0_9_refuses_to_move_an_unreduced_value(cube: Mesh) -> None:
+    found = planned(Layout(((), ()), frozenset("b")), Layout((("b",), ())))
+
+    def body(x: jax.Array) -> jax.Array:
+        return run(jax.lax.pcast(x[0], "b", to="unreduced"), found, True)
+
+    f = jax.shard_map(body, mesh=cube, in_specs=P("b"), out_specs=P("b"))
+    with pytest.raises(NotImplementedError, match="moves no value that is typed unreduced over 'b'"):
+        jax.eval_shape(f, np.ones((2, *SHAPE), np.float32))
+
+
+@pytest.mark.skipif(not HAS_MANUAL_TYPES, reason=NOT_MOVED)
 def test_sums_of_which_one_is_typed_unreduced_and_one_varying_are_taken_together(cube: Mesh) -> None:
-    found = planned(Partition(((), ()), frozenset("bc")), Partition(((), ())))
+    found = planned(Layout(((), ()), frozenset("bc")), Layout(((), ())))
 
     def body(x: jax.Array) -> jax.Array:
         return run(jax.lax.pcast(x[0, 0], "b", to="unreduced"), found, True)
@@ -176,7 +199,7 @@ def test_sums_of_which_one_is_typed_unreduced_and_one_varying_are_taken_together
 
 
 def test_a_constant_shard_that_does_not_vary_is_resharded(cube: Mesh) -> None:
-    found = planned(Partition((("a",), ())), Partition(((), ("a",))))
+    found = planned(Layout((("a",), ())), Layout(((), ("a",))))
     f = jax.jit(
         jax.shard_map(lambda: run(jax.numpy.ones((8, 32)), found, True), mesh=cube, in_specs=(), out_specs=P(None, "a"))
     )
@@ -184,14 +207,14 @@ def test_a_constant_shard_that_does_not_vary_is_resharded(cube: Mesh) -> None:
 
 
 def test_a_plan_runs_without_jit(cube: Mesh) -> None:
-    found = planned(Partition((("a",), ())), Partition(((), ("a", "b"))))
+    found = planned(Layout((("a",), ())), Layout(((), ("a", "b"))))
     f = jax.shard_map(lambda x: run(x, found, True), mesh=cube, in_specs=P("a"), out_specs=P(None, ("a", "b")))
     value = np.arange(512, dtype=np.float32).reshape(SHAPE)
     assert np.array_equal(jax.block_until_ready(f(value)), value)
 
 
 def test_a_plan_runs_where_other_mesh_axes_are_not_manual(cube: Mesh) -> None:
-    found = plan(Partition((("a",), ())), Partition((("b",), ())), SHAPE, {"a": 2, "b": 2})
+    found = plan(Layout((("a",), ())), Layout((("b",), ())), SHAPE, {"a": 2, "b": 2})
     assert isinstance(found, Plan)
     f = jax.shard_map(
         lambda x: run(x, found, True), mesh=cube, in_specs=P("a"), out_specs=P("b"), axis_names=frozenset("ab")
@@ -201,7 +224,7 @@ def test_a_plan_runs_where_other_mesh_axes_are_not_manual(cube: Mesh) -> None:
 
 
 def test_devices_are_counted_in_the_order_of_the_mesh_whatever_that_of_the_sizes(cube: Mesh) -> None:
-    found = plan(Partition((("a", "b"),)), Partition((("b", "a"),)), (16,), {"c": 2, "b": 2, "a": 2})
+    found = plan(Layout((("a", "b"),)), Layout((("b", "a"),)), (16,), {"c": 2, "b": 2, "a": 2})
     assert isinstance(found, Plan)
     f = jax.shard_map(lambda x: run(x, found, True), mesh=cube, in_specs=P(("a", "b")), out_specs=P(("b", "a")))
     assert np.array_equal(jax.block_until_ready(jax.jit(f)(np.arange(16))), np.arange(16))
@@ -225,6 +248,7 @@ def test_other_meshes_have_the_bits_of_the_global_array(shape: tuple[int, ...]) 
     assert [shard for shard in shards if not np.array_equal(shard.data, value[shard.index])] == []
 
 
+@pytest.mark.slow
 def test_no_pair_of_a_sample_sends_more_than_xla_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
     reshard = importlib.import_module("reshard")

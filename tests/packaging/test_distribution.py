@@ -15,6 +15,8 @@ from tree import PACKAGE, ROOT, needs_source
 
 import typedshmap
 
+pytestmark = pytest.mark.slow
+
 PLUGIN = "testing/plugin/"
 
 
@@ -23,7 +25,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a source distribution, and a wheel that is built from it."""
     folder = tmp_path_factory.mktemp("built")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -67,7 +69,15 @@ def test_the_wheel_says_what_the_package_is(wheel: Path, metadata: email.message
     assert metadata["License-Expression"] == "MIT" and metadata["Requires-Python"] == ">=3.11"
     needed = [each for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each]
     assert {re.split(r"[<>=]", each)[0] for each in needed} == {"jax", "numpy", "beartype", "einops"}
-    assert set(metadata.get_all("Provides-Extra", [])) == {"rewrite", "checkpoint", "bench", "docs", "lint", "test"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "rewrite",
+        "checkpoint",
+        "bench",
+        "docs",
+        "lint",
+        "random",
+        "test",
+    }
     entry = zipfile.ZipFile(wheel).read(f"{information()}/entry_points.txt").decode()
     assert entry.split() == ["[pytest11]", "typedshmap", "=", "typedshmap_pytest"]
 
@@ -81,7 +91,7 @@ def test_the_wheel_is_imported_from_where_it_is_put(wheel: Path, tmp_path: Path)
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=120,
     )
     assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "installed/typedshmap/__init__.py")), (
@@ -104,6 +114,6 @@ def test_the_source_distribution_holds_what_its_tests_need(built: Path) -> None:
 
 
 def test_the_version_stands_in_one_place_and_heads_the_changelog() -> None:
-    heading = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    heading = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert heading is not None and heading[1] == typedshmap.__version__
-    assert typedshmap.__version__ not in (ROOT / "pyproject.toml").read_text()
+    assert typedshmap.__version__ not in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from tree import ROOT, needs_source
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.slow
 
-CONFIGURATION = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+CONFIGURATION = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
 HOOKS: dict[str, Any] = {hook["id"]: hook for repository in CONFIGURATION["repos"] for hook in repository["hooks"]}
 
 # A commit is formatted, the tree has to be; and pyright finds JAX where these tests do.
@@ -25,7 +25,7 @@ def run(name: str, *arguments: str, folder: Path = ROOT) -> subprocess.Completed
     python, *words = shlex.split(HOOKS[name]["entry"])
     assert python == "python"
     command = [sys.executable, *words, *HERE[name], *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    return subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", timeout=600)
 
 
 @needs_source
@@ -37,13 +37,13 @@ def test_a_hook_passes_on_the_whole_tree(name: str) -> None:
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_a_hook_refuses_a_bad_file(name: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text("import os\nx : int='1'\n")
+    (tmp_path / "bad.py").write_text("import os\nx : int='1'\n", encoding="utf-8")
     done = run(name, "bad.py", folder=tmp_path)
     assert done.returncode == 1 and "bad.py" in done.stdout
 
 
 def test_the_versions_of_all_tools_stand_in_pyproject() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     tools = {re.split(r"[<>=~]", requirement)[0] for requirement in extras["lint"]}
     assert {shlex.split(hook["entry"])[2] for hook in HOOKS.values()} <= tools
     assert {hook["language"] for hook in HOOKS.values()} == {"system"}

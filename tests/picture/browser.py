@@ -24,7 +24,7 @@ def command(url: str, folder: Path, *options: str) -> list[str]:
 def browse(url: str, folder: Path, *options: str) -> str:
     """Open a page, and return what the browser prints."""
     return subprocess.run(
-        command(url, folder, *options), capture_output=True, text=True, timeout=120, check=True
+        command(url, folder, *options), capture_output=True, encoding="utf-8", timeout=120, check=True
     ).stdout
 
 

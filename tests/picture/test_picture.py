@@ -12,9 +12,7 @@ import pytest
 from browser import browse, is_drawn, needs_browser
 
 from typedshmap import Array, Float, all_gather, check, explain, psum, typed_shard_map
-from typedshmap.explaining.picture import figure
-from typedshmap.explaining.picture.colours import WHOLE, Colours, ink
-from typedshmap.explaining.picture.layout import Arrow, Picture, lay_out
+from typedshmap.explaining.picture import UNSHARDED, Arrow, Colours, Picture, figure, ink, lay_out_picture
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 import quickstart
@@ -52,7 +50,7 @@ def explained():
 
 def laid_out(found) -> Picture:
     idents = [each.ident for each in (*found.values, *found.collectives)]
-    return lay_out(found, dict.fromkeys(idents, 100.0))
+    return lay_out_picture(found, dict.fromkeys(idents, 100.0))
 
 
 @PROGRAMS
@@ -96,7 +94,7 @@ def test_dims_have_the_colours_of_their_axes_and_arrows_tell_bytes(explained):
         title.text.split(":")[0]: group for group in drawing.iter("g") if (title := group.find("title")) is not None
     }
     fills = {name: [rect.get("fill") for rect in group.iter("rect")] for name, group in rows.items()}
-    assert fills["w"] == [colours.of("dp"), colours.of("tp")] and fills["x"] == [colours.of("dp"), WHOLE]
+    assert fills["w"] == [colours.of("dp"), colours.of("tp")] and fills["x"] == [colours.of("dp"), UNSHARDED]
     texts = {text.text for text in drawing.iter("text")}
     assert {"all-gather dp", "128 B → 512 B", "all-reduce tp", "16→4", "32→16"} <= texts
 
@@ -116,7 +114,7 @@ def test_names_of_the_user_are_escaped():
 def test_colours_can_be_read_and_are_enough_for_many_axes():
     colours = Colours([f"a{i}" for i in range(20)])
     assert len({colours.of(f"a{i}") for i in range(8)}) == 8 and colours.of("a8") == colours.of("a0")
-    assert ink("#0072b2") == "#ffffff" and ink(WHOLE) == "#1f2328"
+    assert ink("#0072b2") == "#ffffff" and ink(UNSHARDED) == "#1f2328"
 
 
 # What a browser finds: texts that do not fit into the shape of their node, and nodes that are drawn.
@@ -136,16 +134,16 @@ document.getElementById("found").textContent = JSON.stringify({nodes: nodes.leng
 </script>"""
 
 
-@pytest.mark.once
+@pytest.mark.slow
 @needs_browser
 @PROGRAMS
 def test_a_browser_shows_the_page(name, explained, tmp_path):
     page = tmp_path / "page.html"
     explained[name].to_html(page)
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     assert not re.search(r"https?://|src=|@import|url\(", text), "the page needs nothing else"
     measured = tmp_path / "measured.html"
-    measured.write_text(text.replace("</body>", MEASURE + "</body>"))
+    measured.write_text(text.replace("</body>", MEASURE + "</body>"), encoding="utf-8")
     found = re.search(r'<pre id="found">(.*?)</pre>', browse(measured.as_uri(), tmp_path, "--dump-dom"))
     assert found is not None
     facts = json.loads(found[1].replace("&quot;", '"').replace("&gt;", ">").replace("&amp;", "&"))

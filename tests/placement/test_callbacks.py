@@ -105,13 +105,13 @@ def test_arrays_are_made_on_the_ambient_mesh(mesh: Mesh) -> None:
 WRONG = [
     (lambda index: x, ShapeError, "has shape (8, 4), but (2, 4) is its part of the global shape (8, 4)"),
     (lambda index: x[index][0], ShapeError, "has shape (4,), but (2, 4) is its part of the global shape (8, 4)"),
-    (lambda index: x[index].astype(int), DtypeError, "has dtype int32, but its annotation says Float"),
-    (lambda index: None, StructureError, "is None, but its annotation says Array"),
-    (lambda index: [1.0], StructureError, "is a list, but its annotation says Array"),
+    (lambda index: x[index].astype(int), DtypeError, "has dtype int32, but its hint says Float"),
+    (lambda index: None, StructureError, "is None, but its hint says Array"),
+    (lambda index: [1.0], StructureError, "is a list, but its hint says Array"),
     (
         lambda index: jax.ShapeDtypeStruct((2, 4), np.float32),
         StructureError,
-        "is a ShapeDtypeStruct, but its annotation says Array",
+        "is a ShapeDtypeStruct, but its hint says Array",
     ),
 ]
 
@@ -132,7 +132,7 @@ def test_a_shard_under_a_transformation_is_refused(mesh: Mesh) -> None:
 
 
 def test_all_shards_of_an_array_have_one_dtype(mesh: Mesh) -> None:
-    says = "has dtype float16, but its annotation says Float, and the shards before have float32"
+    says = "has dtype float16, but its hint says Float, and the shards before have float32"
     with fails(DtypeError, f"from_callback: the shard at [2:4, :] {says}"):
         from_callback(lambda i: x[i].astype(np.float16 if i[0].start else np.float32), X, mesh, batch=8, d=4)
 

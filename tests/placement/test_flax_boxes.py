@@ -172,7 +172,7 @@ def test_a_hint_that_agrees_is_checked_and_taken(mesh: Mesh) -> None:
 def test_a_hint_that_does_not_fit_the_array_is_told_by_its_path(mesh: Mesh) -> None:
     with axis_rules(RULES), pytest.raises(ShapeError) as caught:
         shard(initialised(Dense()), of_kernel(Float[Array, "embed mlp depth"]), mesh)
-    first = "shard: given['params']['Dense_0']['kernel'] has 2 dims, but its annotation has 3"
+    first = "shard: given['params']['Dense_0']['kernel'] has 2 dims, but its hint has 3"
     assert str(caught.value).splitlines()[0] == first
 
 
@@ -181,7 +181,7 @@ MESSAGES = {
         lambda mesh: shard(initialised(Dense()), of_kernel(Float[Array, "[e/tp] m"]), mesh),
         ShardingError,
         """shard: given['params']['Dense_0']['kernel'] is boxed as LogicallyPartitioned names=('embed',\
- 'mlp'), which means P('dp', 'tp'), but its annotation says P('tp', None)
+ 'mlp'), which means P('dp', 'tp'), but its hint says P('tp', None)
 
     given['params']['Dense_0']['kernel']: Float[Array, "[e/tp] m"]
     got f32[4,8]
@@ -250,7 +250,7 @@ Hint: add ('embed', None) to the rules"""
 def test_names_that_are_none_are_refused(mesh: Mesh) -> None:
     with axis_rules(RULES), pytest.raises(AnnotationSyntaxError) as caught:
         shard(nn.LogicallyPartitioned(jnp.ones(4), names=(3,)), mesh=mesh)
-    assert str(caught.value) == "LogicallyPartitioned: 3 among its names is no name"
+    assert str(caught.value) == "LogicallyPartitioned: 3 among its names is not a name"
 
 
 def test_without_a_hint_there_must_be_boxes(mesh: Mesh) -> None:

@@ -1,4 +1,4 @@
-"""Which parts of a dim a process holds, and what processes tell each other: tables without a process."""
+"""Which parts of a dim a process holds, and how the reports of processes are compared: tables without a process."""
 
 from typing import Any
 
@@ -11,8 +11,16 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import DtypeError, ShapeError, StructureError
-from typedshmap.placement.agreement import Leaf, Word, disagreement, read_word, told_error, write_word
-from typedshmap.placement.parts import Parts, coordinates, parts_of
+from typedshmap.placement.process_local import (
+    HeldParts,
+    ProcessMesh,
+    ProcessReport,
+    ReportedLeaf,
+    decode_report,
+    encode_report,
+    first_disagreement,
+    first_error,
+)
 
 DP_TP = {"dp": 4, "tp": 2}
 # Of each mesh the process of every device.
@@ -23,30 +31,30 @@ DIAGONAL = [0, 1, 1, 0, 0, 1, 1, 0]
 UNEVEN = [0, 0, 0, 1, 1, 1, 1, 1]
 
 PARTS = [
-    (ROWS, 0, ("dp",), Parts(2, 4)),
-    (ROWS, 1, ("dp",), Parts(2, 4)),
-    (ROWS, 0, ("tp",), Parts(2, 2)),
-    (ROWS, 0, (), Parts(1, 1)),
-    (ROWS, 0, ("dp", "tp"), Parts(4, 8)),
-    (ROWS, 0, ("tp", "dp"), Parts(4, 8)),
-    (COLUMNS, 0, ("dp",), Parts(4, 4)),
-    (COLUMNS, 1, ("tp",), Parts(1, 2)),
-    (INTERLEAVED, 1, ("dp",), Parts(2, 4)),
-    (DIAGONAL, 0, ("dp",), Parts(4, 4)),
-    (DIAGONAL, 0, ("tp",), Parts(2, 2)),
-    (DIAGONAL, 0, ("dp", "tp"), Parts(4, 8)),
-    (UNEVEN, 0, ("dp",), Parts(2, 4)),
-    (UNEVEN, 1, ("dp",), Parts(3, 4)),
-    (UNEVEN, 0, ("dp", "tp"), Parts(3, 8)),
-    (UNEVEN, 1, ("dp", "tp"), Parts(5, 8)),
-    ([0] * 8, 0, ("dp", "tp"), Parts(8, 8)),
-    (list(range(8)), 5, ("dp",), Parts(1, 4)),
+    (ROWS, 0, ("dp",), HeldParts(2, 4)),
+    (ROWS, 1, ("dp",), HeldParts(2, 4)),
+    (ROWS, 0, ("tp",), HeldParts(2, 2)),
+    (ROWS, 0, (), HeldParts(1, 1)),
+    (ROWS, 0, ("dp", "tp"), HeldParts(4, 8)),
+    (ROWS, 0, ("tp", "dp"), HeldParts(4, 8)),
+    (COLUMNS, 0, ("dp",), HeldParts(4, 4)),
+    (COLUMNS, 1, ("tp",), HeldParts(1, 2)),
+    (INTERLEAVED, 1, ("dp",), HeldParts(2, 4)),
+    (DIAGONAL, 0, ("dp",), HeldParts(4, 4)),
+    (DIAGONAL, 0, ("tp",), HeldParts(2, 2)),
+    (DIAGONAL, 0, ("dp", "tp"), HeldParts(4, 8)),
+    (UNEVEN, 0, ("dp",), HeldParts(2, 4)),
+    (UNEVEN, 1, ("dp",), HeldParts(3, 4)),
+    (UNEVEN, 0, ("dp", "tp"), HeldParts(3, 8)),
+    (UNEVEN, 1, ("dp", "tp"), HeldParts(5, 8)),
+    ([0] * 8, 0, ("dp", "tp"), HeldParts(8, 8)),
+    (list(range(8)), 5, ("dp",), HeldParts(1, 4)),
 ]
 
 
 @pytest.mark.parametrize(("owners", "process", "axes", "parts"), PARTS)
-def test_a_process_holds_these_parts(owners: list[int], process: int, axes: tuple[str, ...], parts: Parts) -> None:
-    assert parts_of(axes, DP_TP, coordinates(DP_TP, owners, process)) == parts
+def test_a_process_holds_these_parts(owners: list[int], process: int, axes: tuple[str, ...], parts: HeldParts) -> None:
+    assert ProcessMesh.of(DP_TP, owners, process).held_parts(axes) == parts
 
 
 @given(
@@ -59,34 +67,36 @@ def test_the_parts_are_those_of_jaxs_indices(order: list[int], count: int, axes:
     starts = {device.id: part.start or 0 for device, (part,) in indices.items()}
     held = {start for device, start in starts.items() if device < count}
     owners = [0 if device.id < count else 1 for device in devices.flat]
-    assert parts_of(axes, DP_TP, coordinates(DP_TP, owners, 0)) == Parts(len(held), len(set(starts.values())))
+    assert ProcessMesh.of(DP_TP, owners, 0).held_parts(axes) == HeldParts(len(held), len(set(starts.values())))
 
 
-WHOLE = [
-    (Parts(2, 4), 6, 12),
-    (Parts(1, 1), 7, 7),
-    (Parts(4, 4), 7, 7),
-    (Parts(3, 4), 6, 8),
-    (Parts(2, 4), 5, None),
-    (Parts(2, 4), 0, 0),
-    (Parts(1, 8), 3, 24),
+GLOBAL_SIZES = [
+    (HeldParts(2, 4), 6, 12),
+    (HeldParts(1, 1), 7, 7),
+    (HeldParts(4, 4), 7, 7),
+    (HeldParts(3, 4), 6, 8),
+    (HeldParts(2, 4), 5, None),
+    (HeldParts(2, 4), 0, 0),
+    (HeldParts(1, 8), 3, 24),
 ]
 
 
-@pytest.mark.parametrize(("parts", "size", "whole"), WHOLE)
-def test_a_size_means_this_globally(parts: Parts, size: int, whole: int | None) -> None:
-    assert parts.whole(size) == whole
+@pytest.mark.parametrize(("parts", "size", "expected"), GLOBAL_SIZES)
+def test_a_size_means_this_globally(parts: HeldParts, size: int, expected: int | None) -> None:
+    assert parts.global_size(size) == expected
 
 
 HINT = ('Float[Array, "', "[batch/dp] 4", '"]')
 
 
-def leaf(path: str = ".x", rows: int = 8, dtype: str = "float32", parts: int = 2, name: str | None = "batch") -> Leaf:
-    return Leaf(path, (rows, 4), (parts * rows, 4), dtype, (name, None), HINT, ((0, 10), (11, 12)))
+def leaf(
+    path: str = ".x", rows: int = 8, dtype: str = "float32", parts: int = 2, name: str | None = "batch"
+) -> ReportedLeaf:
+    return ReportedLeaf(path, (parts * rows, 4), dtype, (rows, 4), (name, None), HINT, ((0, 10), (11, 12)))
 
 
-def told(error: type, path: str, problem: str, index: int | None = None) -> Any:
-    return error, path, problem, index
+def reported(error: type, path: str, problem: str, span: Any = None) -> Any:
+    return error, path, problem, span
 
 
 DISAGREE: list[Any] = [
@@ -96,64 +106,75 @@ DISAGREE: list[Any] = [
     (
         (leaf(),),
         (leaf(rows=6),),
-        told(
+        reported(
             ShapeError,
             ".x",
             "has batch=6 on process 1, which means batch=12 globally, but process 0 has batch=8, which means batch=16",
-            0,
+            (0, 10),
         ),
     ),
     (
         (leaf(name=None),),
         (leaf(rows=6, name=None),),
-        told(
+        reported(
             ShapeError,
             ".x",
             "has size 6 in dim 0 on process 1, which means 12 globally, "
             "but process 0 has size 8 in dim 0, which means 16",
-            0,
+            (0, 10),
         ),
     ),
     (
         (leaf(parts=1),),
         (leaf(rows=6, parts=1),),
-        told(ShapeError, ".x", "has batch=6 on process 1, but process 0 has batch=8", 0),
+        reported(ShapeError, ".x", "has batch=6 on process 1, but process 0 has batch=8", (0, 10)),
     ),
     (
         (leaf(),),
         (leaf(dtype="bfloat16"),),
-        told(DtypeError, ".x", "has dtype bfloat16 on process 1, but process 0 has float32"),
+        reported(DtypeError, ".x", "has dtype bfloat16 on process 1, but process 0 has float32"),
     ),
     (
         (leaf(),),
-        (Leaf(".x", (4,), (8,), "float32", ("batch",), HINT, ((0, 10),)),),
-        told(ShapeError, ".x", "has 1 dim on process 1, but process 0 has 2 dims"),
+        (ReportedLeaf(".x", (8,), "float32", (4,), ("batch",), HINT, ((0, 10),)),),
+        reported(ShapeError, ".x", "has 1 dim on process 1, but process 0 has 2 dims"),
     ),
-    ((leaf(), leaf(".y")), (leaf(),), told(StructureError, ".y", "is on process 0, but not on process 1")),
-    ((leaf(),), (leaf(), leaf(".y")), told(StructureError, ".y", "is on process 1, but not on process 0")),
+    ((leaf(), leaf(".y")), (leaf(),), reported(StructureError, ".y", "is on process 0, but not on process 1")),
+    ((leaf(),), (leaf(), leaf(".y")), reported(StructureError, ".y", "is on process 1, but not on process 0")),
     (
         (leaf(),),
         (leaf(".y"),),
-        told(StructureError, ".x", "is on process 0, but process 1 has data.y in its place"),
+        reported(StructureError, ".x", "is on process 0, but process 1 has data.y in its place"),
     ),
 ]
 
 
 @pytest.mark.parametrize(("first", "second", "expected"), DISAGREE)
 def test_processes_disagree_like_this(first: Any, second: Any, expected: Any) -> None:
-    words = [Word(0, first), Word(1, second)]
-    found = disagreement(words)
-    assert found == disagreement(words[::-1])
-    assert expected == (found and told(found.error, found.leaf.path, found.problem, found.index))
+    reports = [ProcessReport(0, first), ProcessReport(1, second)]
+    found = first_disagreement(reports)
+    assert found == first_disagreement(reports[::-1])
+    if found is None:
+        assert expected is None
+    else:
+        error, failure = found
+        assert (error, failure.subject.path, failure.what.problem, getattr(failure.what, "span", None)) == expected
 
 
-@pytest.mark.parametrize("word", [Word(0), Word(3, (leaf(), leaf(".y", name=None))), Word(1, (), ("ShapeError", "é"))])
-def test_a_word_comes_as_it_was_sent(word: Word) -> None:
-    assert read_word(write_word(word)) == word
+@pytest.mark.parametrize(
+    "report",
+    [ProcessReport(0), ProcessReport(3, (leaf(), leaf(".y", name=None))), ProcessReport(1, (), ("ShapeError", "é"))],
+)
+def test_a_report_arrives_as_it_was_sent(report: ProcessReport) -> None:
+    assert decode_report(encode_report(report)) == report
 
 
-def test_the_first_process_with_an_error_is_heard() -> None:
-    words = [Word(2, (), ("DtypeError", "two")), Word(0, (leaf(),)), Word(1, (), ("ShapeError", "one"))]
-    error = told_error(words)
+def test_the_error_of_the_first_process_is_reported() -> None:
+    reports = [
+        ProcessReport(2, (), ("DtypeError", "two")),
+        ProcessReport(0, (leaf(),)),
+        ProcessReport(1, (), ("ShapeError", "one")),
+    ]
+    error = first_error(reports)
     assert (type(error), str(error)) == (ShapeError, "one")
-    assert told_error(words[1:2]) is None
+    assert first_error(reports[1:2]) is None

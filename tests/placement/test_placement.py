@@ -174,10 +174,10 @@ def test_a_union_wants_a_value() -> None:
 
 
 WRONG_LIKE = [
-    (X, x[0], ShapeError, "given value has 1 dim, but its annotation has 2"),
-    (list[X], (x,), StructureError, "given value is a tuple, but its annotation says list"),
+    (X, x[0], ShapeError, "given value has 1 dim, but its hint has 2"),
+    (list[X], (x,), StructureError, "given value is a tuple, but its hint says list"),
     (Pair, Pair(x, w[:3]), ShapeError, "given.w has d=3, but given.x has d=4"),
-    (FlaxState, FlaxState(w, np.float32(3)), DtypeError, "given.step has dtype float32, but its annotation says Int"),
+    (FlaxState, FlaxState(w, np.float32(3)), DtypeError, "given.step has dtype float32, but its hint says Int"),
 ]
 
 
@@ -329,7 +329,7 @@ MARKS = [
 @pytest.mark.parametrize(("mark", "reason"), MARKS)
 def test_a_marked_hint_has_no_sharding_on_auto_axes(mark: str, reason: str, like: Any, mesh: Mesh) -> None:
     name = "hint" if like is None else "given"
-    with fails(ShardingError, f"shardings: {name} value is marked '{mark}' in its annotation, but {reason}"):
+    with fails(ShardingError, f"shardings: {name} value is marked '{mark}' in its hint, but {reason}"):
         shardings(Float[Array, f"[b/dp] d {mark}"], mesh, like=like)
 
 
@@ -514,7 +514,7 @@ def test_everything_that_does_not_fit_is_told_by_its_path(mesh: Mesh) -> None:
         "Sizes: d=4 (given.pair.w dim 0), f=6 (given.pair.w dim 1)\n"
         "Hint: make b a multiple of 4, or pad it\n"
         "Also: given.both[0].b has f=4, but given.pair.w has f=6\n"
-        "Also: given.both[1].w has dtype int32, but its annotation says Float"
+        "Also: given.both[1].w has dtype int32, but its hint says Float"
     )
 
 
@@ -532,14 +532,14 @@ def test_a_value_is_placed_by_aliases(mesh: Mesh) -> None:
 
 MISPLACED = [
     (X, x[:6], ShapeError, "given value has b=6, which does not divide over 'dp' (4 shards)"),
-    (X, x[0], ShapeError, "given value has 1 dim, but its annotation has 2"),
-    (X, x.astype(int), DtypeError, "given value has dtype int32, but its annotation says Float"),
-    (X, [x], StructureError, "given value is a list, but its annotation says Array"),
-    (X, None, StructureError, "given value is None, but its annotation says Array"),
+    (X, x[0], ShapeError, "given value has 1 dim, but its hint has 2"),
+    (X, x.astype(int), DtypeError, "given value has dtype int32, but its hint says Float"),
+    (X, [x], StructureError, "given value is a list, but its hint says Array"),
+    (X, None, StructureError, "given value is None, but its hint says Array"),
     (list[B], [b, b[:5]], ShapeError, "given[1] has f=5, but given[0] has f=6"),
     (list[B], [b[:5]], ShapeError, "given[0] has f=5, which does not divide over 'tp' (2 shards)"),
     (Pair, Pair(x, w[:3]), ShapeError, "given.w has d=3, but given.x has d=4"),
-    (Dense, Dense(w, b, 3), StructureError, "given.name is 3 (int), but its annotation says str"),
+    (Dense, Dense(w, b, 3), StructureError, "given.name is 3 (int), but its hint says str"),
     (Named, {"b": b}, StructureError, "given value lacks 'x'"),
     (
         Float[Array, "[b/pp]"],
@@ -569,12 +569,12 @@ def test_a_value_is_not_placed_on_what_is_no_mesh() -> None:
 
 
 MARKED = [
-    ("+tp", "'+tp' in its annotation, but no array is placed as addends"),
+    ("+tp", "'+tp' in its hint, but no array is placed as addends"),
     (
         "-tp",
-        "'-tp' in its annotation, but mesh axis 'tp' is of type Auto, over which JAX lets no such value in or out",
+        "'-tp' in its hint, but mesh axis 'tp' is of type Auto, over which JAX lets no such value in or out",
     ),
-    ("~tp", "'~tp' in its annotation, but '~' has a meaning only inside a manual region"),
+    ("~tp", "'~tp' in its hint, but '~' has a meaning only inside a manual region"),
 ]
 
 
@@ -593,10 +593,10 @@ LIES = [
     (P(("dp", "tp")), "[b/dp,tp] d", None),
     (P(), "b d", None),
     (P(), "_ ...", None),
-    (P("dp", None), "b d", "P('dp', None), but its annotation says P(None, None)"),
-    (P(None, "tp"), "[b/dp] d", "P(None, 'tp'), but its annotation says P('dp', None)"),
-    (P(("dp", "tp")), "[b/tp,dp] d", "P(('dp', 'tp')), but its annotation says P(('tp', 'dp'), None)"),
-    (P(), "[b/dp] d", "P(), but its annotation says P('dp', None)"),
+    (P("dp", None), "b d", "P('dp', None), but its hint says P(None, None)"),
+    (P(None, "tp"), "[b/dp] d", "P(None, 'tp'), but its hint says P('dp', None)"),
+    (P(("dp", "tp")), "[b/tp,dp] d", "P(('dp', 'tp')), but its hint says P(('tp', 'dp'), None)"),
+    (P(), "[b/dp] d", "P(), but its hint says P('dp', None)"),
 ]
 
 

@@ -210,12 +210,12 @@ WRONG_SIZES = [
     (Model, {"vocab": 8}, "no size is given for 'd', 'ff'"),
     (X, {"bach": 8, "d": 4}, "no size is given for 'batch'; no hint names 'bach' (did you mean 'batch'?)"),
     (X, {"batch": 8, "d": 4, "q": 1, "z": 2}, "no hint names 'q'; no hint names 'z'"),
-    (X, {"batch": -8, "d": 4}, "batch=-8 is no size"),
-    (X, {"batch": 8.0, "d": True}, "batch=8.0 is no size; d=True is no size"),
-    (X, {"batch": "8", "d": (4,)}, "batch='8' is no size; d=(4,) is no size"),
+    (X, {"batch": -8, "d": 4}, "batch=-8 is not a size"),
+    (X, {"batch": 8.0, "d": True}, "batch=8.0 is not a size; d=True is not a size"),
+    (X, {"batch": "8", "d": (4,)}, "batch='8' is not a size; d=(4,) is not a size"),
     (Float[Array, "*rest"], {}, "no size is given for '*rest'"),
-    (Float[Array, "*rest"], {"rest": 3}, "rest=3 is no tuple of sizes, which '*rest' wants"),
-    (Float[Array, "*rest"], {"rest": (3, -1)}, "rest=(3, -1) is no tuple of sizes, which '*rest' wants"),
+    (Float[Array, "*rest"], {"rest": 3}, "rest=3 is not a tuple of sizes, which '*rest' wants"),
+    (Float[Array, "*rest"], {"rest": (3, -1)}, "rest=(3, -1) is not a tuple of sizes, which '*rest' wants"),
     (Float[Array, "2*d"], {}, "no size is given for 'd'"),
 ]
 
@@ -242,9 +242,9 @@ NO_SIZE = [
     ("d {x.y}", "has dim '{x.y}', for which no size can be given"),
     ("d d-9", "has dim 'd-9' of size -5"),
     ("d d-5", "has dim 'd-5' of size -1"),
-    ("d d//0", "has an annotation without a value: 'd//0' divides by zero, since 0=0"),
+    ("d d//0", "has a hint that cannot be evaluated: 'd//0' divides by zero, since 0=0"),
     ("d *d", "has dim 'd', but '*d' stands for several dims"),
-    ("d ?e", "has '?e' in its annotation, outside of a PyTree with a structure name"),
+    ("d ?e", "has '?e' in its hint, outside of a PyTree with a structure name"),
 ]
 
 
@@ -293,9 +293,9 @@ def test_a_hint_that_leaves_its_structure_open_has_no_structs(hint: Any, problem
 AUTO = "Auto, over which JAX lets no such value in or out"
 WRONG = [
     (Float[Array, "[b/pp]"], MeshAxisError, "names mesh axis 'pp', which is not among the mesh's axes 'dp', 'tp'"),
-    (Float[Array, "b -tp"], ShardingError, f"is marked '-tp' in its annotation, but mesh axis 'tp' is of type {AUTO}"),
-    (Float[Array, "b +tp"], ShardingError, "is marked '+tp' in its annotation, but no array is placed as addends"),
-    (Float64[Array, "b"], DtypeError, "has dtype float32, but its annotation says Float64"),
+    (Float[Array, "b -tp"], ShardingError, f"is marked '-tp' in its hint, but mesh axis 'tp' is of type {AUTO}"),
+    (Float[Array, "b +tp"], ShardingError, "is marked '+tp' in its hint, but no array is placed as addends"),
+    (Float64[Array, "b"], DtypeError, "has dtype float32, but its hint says Float64"),
 ]
 
 

@@ -175,7 +175,7 @@ def check_shard(own: int) -> None:
         with raises("shard: given[1] is not the same in all processes"):
             shard([x, x + own], list[X], mesh)
         for other in (mesh.devices[1:3], mesh.devices[2 * own : 2 * own + 2]):
-            with raises("shard: given value lies on devices of several processes"):
+            with raises("shard: given value is on devices of several processes"):
                 shard(placed, X, Mesh(other, ("dp", "tp")))
         holds(shard(placed, Float[Array, "b [d/tp]"], mesh), x, NamedSharding(mesh, P(None, "tp")))
         with jax.set_mesh(mesh):  # where each key lies on the devices of both processes
@@ -194,7 +194,7 @@ def check_callback(own: int) -> None:
     assert {index[0].start for index in asked} == ({0, 2} if own == 0 else {4, 6})
     other = Mesh(mesh.devices[2:], ("dp", "tp"))  # on the second process only
     assert from_callback(lambda index: x[index], hint, other, b=8, d=8).shape == (8, 8)
-    with jax.set_mesh(mesh), raises("from_callback: the shard at [:, :] lies on devices of several processes"):
+    with jax.set_mesh(mesh), raises("from_callback: the shard at [:, :] is on devices of several processes"):
         from_callback(lambda index: jax.numpy.ones((8, 8)), Float[Array, "b d"], b=8, d=8)
 
 

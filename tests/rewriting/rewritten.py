@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from typedshmap.rewriting import Rewritten, rewrite
+from typedshmap.rewriting import RewriteResult, rewrite
 
 CASES = Path(__file__).parent / "cases"
 _PART = re.compile(r"^=== (?P<name>\w+)\n", re.MULTILINE)
@@ -37,7 +37,7 @@ class Case:
     def name(self) -> str:
         return self.path.stem
 
-    def text_with(self, found: Rewritten) -> str:
+    def text_with(self, found: RewriteResult) -> str:
         """The file, with what was found."""
         head = "".join(f"{name}: {value}".rstrip() + "\n" for name, value in self.options.items())
         left = "".join(f"{left.line}: {left.reason}\n" for left in found.left)
@@ -46,7 +46,7 @@ class Case:
 
 
 def read_case(path: Path) -> Case:
-    head, *parts = _PART.split(path.read_text())
+    head, *parts = _PART.split(path.read_text(encoding="utf-8"))
     options = {name: value.strip() for name, value in (line.split(":", 1) for line in head.splitlines())}
     texts = dict(zip(parts[::2], parts[1::2], strict=True))
     return Case(path, options, texts["before"], texts.get("after", ""), texts.get("left", ""))
@@ -60,4 +60,4 @@ if __name__ == "__main__":
     named = sys.argv[1:]
     for case in cases():
         if not named or case.name in named:
-            case.path.write_text(case.text_with(rewrite(case.before)))
+            case.path.write_text(case.text_with(rewrite(case.before)), encoding="utf-8")

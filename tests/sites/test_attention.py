@@ -88,23 +88,23 @@ def test_a_gradient_by_way_of_two_kernels_is_that_of_plain_attention() -> None:
 
 def test_swapped_tuples_are_told_as_a_wrong_number_of_items() -> None:
     assert message(backward, COTANGENTS, RESIDUALS) == text("""
-        StructureError: backward_kernel: argument 'residuals' has 2 items, but its annotation has 5
+        StructureError: backward_kernel: argument 'residuals' has 2 items, but its hint has 5
 
         Mesh: dp=2, tp=2
-        Also: argument 'cotangents' has 5 items, but its annotation has 2
+        Also: argument 'cotangents' has 5 items, but its hint has 2
     """)
 
 
 def test_two_items_of_a_tuple_that_are_swapped_are_told_by_their_dims() -> None:
     assert message(backward, (q, lse, k, v, q), COTANGENTS) == text("""
-        ShapeError: backward_kernel: argument 'residuals[0]' has 4 dims, but its annotation has 3
+        ShapeError: backward_kernel: argument 'residuals[0]' has 4 dims, but its hint has 3
 
             residuals[0]: Float[Array, "[b/dp] [h/tp] s"]
             got f32[2,4,6,3]
 
         Mesh: dp=2, tp=2
         Sizes: b=2 (residuals[2] dim 0), g=2 (residuals[2] dim 1), s=6 (residuals[2] dim 2), d=3 (residuals[2] dim 3), h=4 (residuals[4] dim 1)
-        Also: argument 'residuals[1]' has 3 dims, but its annotation has 4
+        Also: argument 'residuals[1]' has 3 dims, but its hint has 4
     """)  # noqa: E501
 
 
@@ -115,7 +115,7 @@ def test_a_kernel_that_forgets_a_gradient_is_told_so() -> None:
     types = {"in_types": (tuple[L, Q, KV, KV, Q], tuple[Q, L]), "out_types": tuple[Q, KV, KV]}
     typed = typed_shard_map(forgetful, mesh=HEADS, check_vma=False, **types)
     first = message(typed, RESIDUALS, COTANGENTS).splitlines()[0]
-    assert first == "StructureError: forgetful: return value has 2 items, but its annotation has 3"
+    assert first == "StructureError: forgetful: return value has 2 items, but its hint has 3"
 
 
 # 12. Query heads as two dims; the axes of the heads go to either, or to none.
@@ -176,14 +176,14 @@ def test_an_optional_scale_may_be_given_as_none() -> None:
 
 def test_two_aliases_of_one_mesh_axis_are_told_where_they_meet() -> None:
     assert message(heads_typed("data", "x", ("y", "x")), *ARGS) == text("""
-        MeshAxisError: attend_heads: argument 'q' uses mesh axis 'x' twice in its annotation
+        MeshAxisError: attend_heads: argument 'q' uses mesh axis 'x' twice in its hint
 
             q: Float[Array, "[b/batch] [g/kv] [r/rep] s d"]
                                                  ^^^
             got f32[4,2,4,3,5]
 
         Mesh: data=2, x=2, y=2; axes: batch=data, kv=x, rep=(y, x)
-        Also: return value uses mesh axis 'x' twice in its annotation
+        Also: return value uses mesh axis 'x' twice in its hint
     """)
 
 
@@ -202,7 +202,7 @@ def test_a_scale_of_another_length_is_named() -> None:
 
 def test_segments_as_floats_are_named() -> None:
     first = message(heads_typed("data", "x", "y"), *ARGS[:3], ARGS[3].astype(np.float32), ARGS[4]).splitlines()[0]
-    assert first == "DtypeError: attend_heads: argument 'q_seg' has dtype float32, but its annotation says Int"
+    assert first == "DtypeError: attend_heads: argument 'q_seg' has dtype float32, but its hint says Int"
 
 
 # 24. A context over several shards; a vector with one entry per shard tells each its rank.
@@ -289,7 +289,7 @@ def test_ranks_of_which_there_are_too_many_are_named_where_the_hint_says_how_man
         return x + rank[0]
 
     assert message(ranked, numbers(8), np.arange(8, dtype=np.int32)) == text("""
-        ShapeError: ranked: argument 'rank' has ranks=8, but its annotation says 4
+        ShapeError: ranked: argument 'rank' has ranks=8, but its hint says 4
 
             rank: Int32[Array, "[ranks=4/context]"]
                                        ^
@@ -303,4 +303,4 @@ def test_ranks_of_which_there_are_too_many_are_named_where_the_hint_says_how_man
 def test_a_rank_that_is_no_vector_is_named() -> None:
     q, k, v, _, lens, table = context_args(TOKENS, 4, (8,))
     first = message(context_typed("context"), q, k, v, np.int32(0), lens, table, None).splitlines()[0]
-    assert first == "ShapeError: attend_context: argument 'rank' has 0 dims, but its annotation has 1"
+    assert first == "ShapeError: attend_context: argument 'rank' has 0 dims, but its hint has 1"

@@ -66,7 +66,7 @@ def test_two_pools_in_a_loop_of_layers_are_those_by_hand() -> None:
 def test_tables_of_floats_are_named() -> None:
     typed = typed_shard_map(mesh=CACHE, check_vma=False)(write_pages)
     assert message(typed, pool, new, tables.astype(np.float32), lengths) == text("""
-        DtypeError: write_pages: argument 'tables' has dtype float32, but its annotation says Int
+        DtypeError: write_pages: argument 'tables' has dtype float32, but its hint says Int
 
             tables: Int[Array, "b n"]
                     ^^^
@@ -150,7 +150,7 @@ def test_buffers_that_are_given_away_are_used_again() -> None:
 def test_a_flat_result_in_the_place_of_a_nested_one_is_told() -> None:
     typed = typed_shard_map(mesh=PAGES, check_vma=False)(partial(copy_pages, flat=True))
     assert message(typed, *COPY, None, dst) == text("""
-        StructureError: copy_pages: return value has 3 items, but its annotation has 2
+        StructureError: copy_pages: return value has 3 items, but its hint has 2
 
         Mesh: x=4
     """)

@@ -113,7 +113,7 @@ def test_a_bias_for_another_number_of_experts_is_named() -> None:
 
 def test_a_loss_that_was_not_averaged_is_named() -> None:
     assert message(experts_typed(with_loss=True, averaged=False), *BARE) == text("""
-        VaryingError: experts: return[1] varies over 'data', 'seq', which its annotation does not mention
+        VaryingError: experts: return[1] varies over 'data', 'seq', which its hint does not mention
 
             return[1]: Float[Array, ""]
             got f32[]{V:(data,seq)} per shard
@@ -126,7 +126,7 @@ def test_a_loss_that_was_not_averaged_is_named() -> None:
 def test_a_raw_key_in_the_place_of_a_typed_one_is_named() -> None:
     raw = np.zeros(2, np.uint32)
     first = message(experts_typed(), *ALL[:9], raw, temperature).splitlines()[0]
-    assert first == "ShapeError: experts: argument 'key' has 1 dim, but its annotation has 0"
+    assert first == "ShapeError: experts: argument 'key' has 1 dim, but its hint has 0"
 
 
 def test_an_argument_that_is_missing_among_eleven_is_named() -> None:
@@ -139,7 +139,7 @@ def test_an_argument_that_is_missing_among_eleven_is_named() -> None:
 
 def test_results_of_another_number_are_told() -> None:
     first = message(typed_shard_map(three_of_two, mesh=MESH), x).splitlines()[0]
-    assert first == "StructureError: three_of_two: return value has 2 items, but its annotation has 3"
+    assert first == "StructureError: three_of_two: return value has 2 items, but its hint has 3"
 
 
 def three_of_two(x: X) -> tuple[X, Float[Array, ""] | None, Float[Array, ""] | None]:

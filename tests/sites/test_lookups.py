@@ -110,11 +110,11 @@ def test_a_key_whose_batch_does_not_divide_is_named() -> None:
         ),
         (
             ({**ids, "user": ids["user"] / 2}, tables, gains, None),
-            "DtypeError: lookup: argument 'inputs['user']' has dtype float32, but its annotation says Int32",
+            "DtypeError: lookup: argument 'inputs['user']' has dtype float32, but its hint says Int32",
         ),
         (
             (ids, tables, gains, "config"),
-            "StructureError: lookup: argument 'config' is 'config' (str), but its annotation says None",
+            "StructureError: lookup: argument 'config' is 'config' (str), but its hint says None",
         ),
         ((ids, tables, gains), "StructureError: lookup: argument 'config' is missing"),
     ],
@@ -128,4 +128,4 @@ def test_a_lookup_that_forgets_its_batch_is_named_by_its_key() -> None:
         return {name: jnp.take(tables[name], inputs[name], axis=0).mean(0) for name in inputs}
 
     first = message(typed_shard_map(averaged, mesh=MESH), ids, tables).splitlines()[0]
-    assert first == "ShapeError: averaged: return['user'] has 1 dim, but its annotation has 2"
+    assert first == "ShapeError: averaged: return['user'] has 1 dim, but its hint has 2"

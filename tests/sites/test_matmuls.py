@@ -94,7 +94,7 @@ def test_a_sum_that_is_deferred_to_the_caller_in_the_region_is_that_by_hand() ->
 
 def test_a_sum_that_was_deferred_and_is_not_declared_is_told() -> None:
     assert message(matmul_typed(None, SUMMED), numbers(4, 8), numbers(8, 6)) == text("""
-        VaryingError: matmul: return value varies over 'model', which its annotation does not mention
+        VaryingError: matmul: return value varies over 'model', which its hint does not mention
 
             return: Float[Array, "[b/data] ... [n/out]"]
             got f32[2,6]{V:(data,model)} per shard
@@ -107,7 +107,7 @@ def test_a_sum_that_was_deferred_and_is_not_declared_is_told() -> None:
 def test_a_sum_that_is_declared_as_owed_but_was_taken_is_told() -> None:
     first = message(matmul_typed("model", OWED, mesh=EXPLICIT.abstract_mesh), *matmul_shapes()).splitlines()[0]
     assert first == (
-        "VaryingError: matmul: return value is the same on every shard of 'model', but its annotation says '+in_'"
+        "VaryingError: matmul: return value is the same on every shard of 'model', but its hint says '+in_'"
     )
 
 
@@ -117,7 +117,7 @@ def matmul_shapes() -> tuple[Any, Any]:
 
 def test_a_sum_that_is_owed_may_not_leave_on_auto_axes() -> None:
     assert message(matmul_typed(None, OWED), numbers(4, 8), numbers(8, 6)) == text("""
-        ShardingError: matmul: return value is marked '+in_' in its annotation, but mesh axis 'model' is of type Auto, over which JAX lets no such value in or out
+        ShardingError: matmul: return value is marked '+in_' in its hint, but mesh axis 'model' is of type Auto, over which JAX lets no such value in or out
 
             return: Float[Array, "[b/data] ... [n/out] +in_"]
             got f32[2,6]{V:(data,model)} per shard
@@ -169,7 +169,7 @@ def test_the_flag_of_a_grouped_matmul_may_be_given_at_the_call() -> None:
 
 def test_a_grouped_matmul_that_is_not_summed_is_told() -> None:
     assert message(typed_shard_map(partial(gmm, reduce=False), mesh=GROUPS), *GMM) == text("""
-        VaryingError: gmm: return value varies over 'model', which its annotation does not mention
+        VaryingError: gmm: return value varies over 'model', which its hint does not mention
 
             return: Float[Array, "[t/data] n"]
             got f32[10,5]{V:(data,model)} per shard
@@ -189,5 +189,5 @@ def test_a_flag_that_is_an_array_is_refused() -> None:
         jax.jit(typed_shard_map(gmm, mesh=GROUPS))(*GMM, reduce=True)
     assert not isinstance(caught.value, VaryingError)
     assert str(caught.value).splitlines()[0] == (
-        "gmm: argument 'reduce' is an array, but its annotation bool holds none, so the argument is static"
+        "gmm: argument 'reduce' is an array, but its hint bool holds none, so the argument is static"
     )

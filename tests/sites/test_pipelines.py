@@ -49,7 +49,7 @@ def test_a_shift_of_stages_that_do_not_divide_names_them() -> None:
 
 def test_a_shift_without_the_dim_of_stages_names_the_argument() -> None:
     first = message(typed_shard_map(rotate, mesh=STAGES), np.float32(1)).splitlines()[0]
-    assert first == "ShapeError: rotate: argument 'x' has 0 dims, but its annotation has at least 1"
+    assert first == "ShapeError: rotate: argument 'x' has 0 dims, but its hint has at least 1"
 
 
 def test_a_sum_over_the_stages_of_one_shard_is_no_sum_over_all() -> None:
@@ -58,7 +58,7 @@ def test_a_sum_over_the_stages_of_one_shard_is_no_sum_over_all() -> None:
         return x.sum(0)
 
     assert message(total, numbers(8, 3)) == text("""
-        VaryingError: total: return value varies over 'stage', which its annotation does not mention
+        VaryingError: total: return value varies over 'stage', which its hint does not mention
 
             return: Float[Array, "..."]
             got f32[3]{V:stage} per shard
@@ -146,4 +146,4 @@ def test_an_element_of_the_list_that_differs_is_named() -> None:
 
 def test_a_tuple_in_the_place_of_the_list_is_told() -> None:
     first = message(join, (numbers(8, 3, 2),) * 2).splitlines()[0]
-    assert first == "StructureError: join_body: argument 'parts' is a tuple, but its annotation says list"
+    assert first == "StructureError: join_body: argument 'parts' is a tuple, but its hint says list"

@@ -236,4 +236,4 @@ def test_whole_samples_that_are_a_shard_of_them_are_named() -> None:
 def test_parameters_that_hold_no_arrays_are_named_by_their_path() -> None:
     params = {"w": PARAMS["w"], "b": "zeros"}
     first = message(typed_shard_map(mesh=SAMPLES)(rows), numbers(8, 5), numbers(8, 5), params, STATE).splitlines()[0]
-    assert first == "StructureError: rows: argument 'params['b']' is 'zeros' (str), but its annotation says Array"
+    assert first == "StructureError: rows: argument 'params['b']' is 'zeros' (str), but its hint says Array"

@@ -19,7 +19,7 @@ def test_a_contraction_without_a_sum_is_refused_where_values_are_typed() -> None
         return a @ w
 
     first = message(typed_shard_map(contract, mesh=MESH), x, x).splitlines()[0]
-    assert first == "VaryingError: contract: return value varies over 't', which its annotation does not mention"
+    assert first == "VaryingError: contract: return value varies over 't', which its hint does not mention"
 
 
 def test_a_sum_of_what_is_the_same_on_every_shard_is_refused() -> None:  # K7
@@ -28,7 +28,7 @@ def test_a_sum_of_what_is_the_same_on_every_shard_is_refused() -> None:  # K7
         return psum(a, "t")
 
     assert message(twice, x) == text("""
-        VaryingError: psum in twice: argument 'tree' is the same on every shard of 't', so that a psum over it would count it 2 times
+        VaryingError: psum in twice: argument 'tree' is the same on every shard of 't', so a psum over it would count it 2 times
 
             got f32[2,8]{V:d} per shard
 
@@ -64,7 +64,7 @@ def test_an_owed_sum_of_what_does_not_vary_is_refused() -> None:  # K14
         return jax.lax.psum(owed(a), "t")
 
     first = message(total, x).splitlines()[0]
-    assert first == "VaryingError: owed: return value is the same on every shard of 't', but its annotation says '+t'"
+    assert first == "VaryingError: owed: return value is the same on every shard of 't', but its hint says '+t'"
 
 
 def test_a_flattened_dim_whose_minor_part_is_split_is_refused() -> None:  # K21
@@ -73,7 +73,7 @@ def test_a_flattened_dim_whose_minor_part_is_split_is_refused() -> None:  # K21
         return rearrange(a, "b [s/t] -> [(b s)/t]")
 
     assert message(flat, x) == text("""
-        PatternError: rearrange in flat: '[(b s)/t]' would interleave the shards of 's', since 'b' stands before it
+        PatternError: rearrange in flat: '[(b s)/t]' would interleave the shards of 's', since 'b' is before it
 
             pattern: "b [s/t] -> [(b s)/t]"
                                  ^^^^^^^^^
@@ -98,8 +98,8 @@ def test_a_permuted_order_of_axes_is_refused_where_it_is_read_again() -> None:  
 
     first = message(reordered, x).splitlines()[0]
     assert first == (
-        "ShardingError: rearrange in reordered: the operand is read as split over 't', 'd' in dim 0, "
-        "but reordered's hint of argument 'a' says split over 'd', 't' (a: Float[Array, \"[n/d,t] k\"])"
+        "ShardingError: rearrange in reordered: the operand is read as sharded over 't', 'd' in dim 0, "
+        "but reordered's hint of argument 'a' says sharded over 'd', 't' (a: Float[Array, \"[n/d,t] k\"])"
     )
 
 
@@ -128,7 +128,7 @@ def test_a_missing_sum_names_the_function(call: Any) -> None:  # K5, K26
         return a.sum(0)
 
     assert message(lambda: call(total)).splitlines()[0] == (
-        "VaryingError: total: return value varies over 'd', which its annotation does not mention"
+        "VaryingError: total: return value varies over 'd', which its hint does not mention"
     )
 
 
@@ -138,7 +138,7 @@ def test_a_gathered_value_names_the_function_and_is_not_told_to_turn_the_check_o
         return jax.lax.all_gather(a, "d", axis=0, tiled=True)
 
     assert message(whole, x) == text("""
-        VaryingError: whole: return value varies over 'd', which its annotation does not mention
+        VaryingError: whole: return value varies over 'd', which its hint does not mention
 
             return: Float[Array, "b k"]
             got f32[8,8]{V:d} per shard

@@ -52,7 +52,7 @@ def test_an_argument_that_does_not_lie_as_its_hint_says_is_named() -> None:
     with jax.set_mesh(EXPLICIT), pytest.raises(ShardingError) as caught:
         typed_shard_map(recur)(jax.device_put(x, NamedSharding(EXPLICIT, P(None, None, "y"))), state)
     assert str(caught.value) == text("""
-        recur: argument 'x' is sharded P(None, None, 'y'), but its annotation says P('x', None, 'y')
+        recur: argument 'x' is sharded P(None, None, 'y'), but its hint says P('x', None, 'y')
 
             x: Float[Array, "[b/x] s [d/y]"]
             got f32[4,3,8@y]
@@ -219,14 +219,14 @@ def test_a_state_that_is_placed_by_its_hints_goes_through_steps_and_lies_as_befo
 def test_a_gradient_that_was_not_summed_over_the_batch_is_named_by_its_leaf() -> None:
     typed = typed_shard_map(mesh=MESH)(step_of(Hparams(0.1, 0.9, reduced=False)))
     assert message(typed, STATE, STEP, BATCH) == text("""
-        VaryingError: step: return[0].weights.layers.norm varies over 'd', which its annotation does not mention
+        VaryingError: step: return[0].weights.layers.norm varies over 'd', which its hint does not mention
 
             return[0].weights.layers.norm: Float[Array, "layers m"]
             got f32[3,8]{V:d} per shard
 
         Mesh: d=4, t=2
         Hint: sum it over 'd' (psum)
-        Also: return[0].momentum.layers.norm varies over 'd', which its annotation does not mention
+        Also: return[0].momentum.layers.norm varies over 'd', which its hint does not mention
     """)
 
 
@@ -242,10 +242,10 @@ def test_a_gradient_that_was_not_summed_over_the_batch_is_named_by_its_leaf() ->
             "ShapeError: step: argument 'state.momentum.embed' has vocab=2, "
             "but argument 'state.weights.embed' has vocab=10",
         ),
-        ((STATE, 1.0, BATCH), "DtypeError: step: argument 'step' has dtype float32, but its annotation says UInt32"),
+        ((STATE, 1.0, BATCH), "DtypeError: step: argument 'step' has dtype float32, but its hint says UInt32"),
         (
             (STATE, STEP, {"inputs": BATCH.inputs, "targets": BATCH.targets}),
-            "StructureError: step: argument 'batch' is a dict, but its annotation says Tokens",
+            "StructureError: step: argument 'batch' is a dict, but its hint says Tokens",
         ),
     ],
 )

@@ -408,12 +408,12 @@ def test_a_decorator_without_arguments_takes_the_ambient_mesh() -> None:
         (
             typed_shard_map(lambda a: (a, a), mesh=MESH, in_types=(X,), out_types=(X, {"x": X})),
             (x,),
-            "StructureError: <lambda>: return[1] is an array, but its annotation says dict",
+            "StructureError: <lambda>: return[1] is an array, but its hint says dict",
         ),
         (
             typed_shard_map(partial(scaled, power="2"), mesh=MESH),
             (x, w),
-            "StructureError: scaled: argument 'power' is '2' (str), but its annotation says int",
+            "StructureError: scaled: argument 'power' is '2' (str), but its hint says int",
         ),
     ],
 )
@@ -451,7 +451,7 @@ def test_an_argument_whose_default_is_none_is_told_to_say_so() -> None:
         return x if bias is None else x + bias
 
     assert message(plus, x) == text("""
-        StructureError: plus: argument 'bias' is None, but its annotation says Array
+        StructureError: plus: argument 'bias' is None, but its hint says Array
 
             bias: Float[Array, "d"]
 
@@ -465,7 +465,7 @@ def test_one_wrong_argument_of_twenty_two_is_named() -> None:
     args = [*made.args]
     args[8] = numbers(8)
     assert message(made.typed, *args) == text("""
-        DtypeError: kernel: argument 'slots' has dtype float32, but its annotation says Int32
+        DtypeError: kernel: argument 'slots' has dtype float32, but its hint says Int32
 
             slots: Int32[Array, "[b/dp]"]
                    ^^^^^

@@ -99,7 +99,7 @@ def test_a_leaf_that_was_not_gathered_is_named_by_its_path() -> None:
         ),
         (
             replace(BLOCK, mlp=FullMlp(BLOCK.mlp.wi, BLOCK.mlp.wo)),
-            "StructureError: gather: argument 'weights.mlp' is a FullMlp, but its annotation says Mlp",
+            "StructureError: gather: argument 'weights.mlp' is a FullMlp, but its hint says Mlp",
         ),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_wrong_leaf_is_named_by_its_path(weights: Block, first: str) -> None:
 
 def test_paths_that_are_no_strings_are_told() -> None:
     assert message(typed, BLOCK, ((0, 1),)) == text("""
-        StructureError: gather: argument 'indices' is a tuple with 0 (int) in it, but its annotation says tuple[tuple[str, ...], ...]
+        StructureError: gather: argument 'indices' is a tuple with 0 (int) in it, but its hint says tuple[tuple[str, ...], ...]
 
             indices: tuple[tuple[str, ...], ...]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
@@ -15,7 +17,7 @@ ROOT = HERE.parents[1]
 def pyright(*arguments: str) -> dict[str, set[int]]:
     """The lines of each file on which pyright finds errors."""
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=600)
     found: dict[str, set[int]] = {}
     for problem in json.loads(done.stdout)["generalDiagnostics"]:
         if problem["severity"] == "error":
@@ -26,7 +28,7 @@ def pyright(*arguments: str) -> dict[str, set[int]]:
 def mypy(*arguments: str) -> dict[str, set[int]]:
     """The lines of each file on which mypy finds errors."""
     command = [sys.executable, "-m", "mypy", "--no-error-summary", "--hide-error-context", "--no-pretty", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=600)
     assert done.returncode in (0, 1), done.stderr
     found: dict[str, set[int]] = {}
     for line in done.stdout.splitlines():
@@ -52,6 +54,6 @@ def test_right_programs_are_accepted(problems: dict[str, set[int]]) -> None:
 
 
 def test_each_wrong_line_is_refused_and_no_other(problems: dict[str, set[int]]) -> None:
-    lines = (HERE / "wrong.py").read_text().splitlines()
+    lines = (HERE / "wrong.py").read_text(encoding="utf-8").splitlines()
     wrong = {number for number, line in enumerate(lines, 1) if "# wrong:" in line}
     assert problems["wrong.py"] == wrong

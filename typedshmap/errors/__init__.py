@@ -1,7 +1,6 @@
-"""The exceptions. They carry a `Report`; their text is worded in `wording` and put together in `rendering`.
+"""The exceptions. They carry a `Report`, whose text is made in `messages`.
 
-An error about a call is raised by the verbs with every failure of the call in ``error.failures``.
-"""
+An error about a call is raised by the verbs with every failure of the call in ``error.failures``."""
 
 from __future__ import annotations
 
@@ -11,28 +10,28 @@ from ..notation.layout import AxisTwice, NoRule, RuledTwice, UnknownAxis
 from ..notation.match import BadExpression, Indivisible, OutsideTree, RankMismatch, SizeMismatch, UnboundNames
 from ..notation.tokens import RepeatedAxis, SyntaxFault
 from .failures import (
-    AtOdds,
     BoundaryMark,
     Failure,
     HintText,
-    LiesElse,
-    NoMember,
+    LayoutMismatch,
     NotIntegers,
     NotManual,
     NotNumbers,
-    OtherLayout,
-    Owes,
-    OwesNothing,
+    NotUnreduced,
+    NoUnionMember,
     PatternFault,
+    PatternLayoutMismatch,
+    RedundantPsum,
     Report,
-    StaysReduced,
-    SummedTwice,
-    Varies,
+    ShardingConflict,
+    UnmarkedReduced,
+    UnmarkedUnreduced,
+    UnmentionedVarying,
     WrongDtype,
     WrongSharding,
     WrongSize,
 )
-from .rendering import carets, render
+from .messages import carets, render
 
 
 class TypedShmapError(Exception):
@@ -105,14 +104,14 @@ _CLASSES: tuple[tuple[tuple[type, ...], type[TypedShmapError]], ...] = (
     ((UnknownAxis, AxisTwice, NoRule, RuledTwice, NotManual), MeshAxisError),
     ((PatternFault,), PatternError),
     ((WrongDtype, NotIntegers, NotNumbers), DtypeError),
-    ((WrongSharding, BoundaryMark, OtherLayout, LiesElse, AtOdds), ShardingError),
-    ((Varies, Owes, OwesNothing, StaysReduced, SummedTwice), VaryingError),
+    ((WrongSharding, BoundaryMark, PatternLayoutMismatch, LayoutMismatch, ShardingConflict), ShardingError),
+    ((UnmentionedVarying, UnmarkedUnreduced, NotUnreduced, UnmarkedReduced, RedundantPsum), VaryingError),
 )
 
 
 def class_of(failure: Failure) -> type[TypedShmapError]:
     """The exception that a failure is raised as."""
-    if isinstance(failure.what, NoMember):
+    if isinstance(failure.what, NoUnionMember):
         classes = {class_of(reason) for reason in failure.what.reasons}
         return classes.pop() if len(classes) == 1 else StructureError
     for kinds, error in _CLASSES:

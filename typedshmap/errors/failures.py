@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..notation.nodes import Span
-from ..notation.sizes import NO_SIZES, Sizes, Subject
+from ..notation.match import NO_SIZES, Sizes, Subject
+from ..notation.tokens import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +40,32 @@ class NotNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Varies:
+class UnmentionedVarying:
     """A value that varies over mesh axes its hint does not mention.
 
     Attributes:
       axes: the mesh axes.
       leaves_region: whether it leaves, so that ``~`` may not be written.
-      may_owe: whether ``+`` may be; over an Auto axis no addend leaves.
+      may_be_unreduced: whether ``+`` may be; over an Auto axis no addend leaves.
       may_agree: whether its shards may be equal all the same, so that a sum would count it several times, which
         nobody knows while the body is traced; of a value that leaves, whether they are.
     """
 
     axes: tuple[str, ...]
     leaves_region: bool
-    may_owe: bool = True
+    may_be_unreduced: bool = True
     may_agree: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Owes:
+class UnmarkedUnreduced:
     """A value that JAX types as unreduced over mesh axes its hint does not mark with ``+``."""
 
     axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class OwesNothing:
+class NotUnreduced:
     """A ``+axis`` on a value that is the same on every shard: its sum would count it several times."""
 
     axis: str
@@ -73,7 +73,7 @@ class OwesNothing:
 
 
 @dataclass(frozen=True, slots=True)
-class SummedTwice:
+class RedundantPsum:
     """A value that is the same on every shard of an axis over which it is to be summed.
 
     Attributes:
@@ -87,7 +87,7 @@ class SummedTwice:
 
 
 @dataclass(frozen=True, slots=True)
-class StaysReduced:
+class UnmarkedReduced:
     """A result that JAX types as reduced over mesh axes its hint does not mark with ``-``."""
 
     axes: tuple[str, ...]
@@ -144,7 +144,7 @@ class NotAPytree:
 
 
 @dataclass(frozen=True, slots=True)
-class HiddenField:
+class NonPytreeField:
     """A field that its class's hints declare as arrays and that JAX does not see among its children."""
 
     cls: str
@@ -152,7 +152,7 @@ class HiddenField:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherStructure:
+class StructureMismatch:
     """A pytree of another structure than the one that first bore the name."""
 
     name: str
@@ -176,14 +176,14 @@ class NoArray:
 
 
 @dataclass(frozen=True, slots=True)
-class NoMember:
+class NoUnionMember:
     """A value that no member of a union takes, and why each of them does not."""
 
     reasons: tuple[Failure, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PlainMessage:
     """A failure that is said in words where it is found, since it happens in one place only."""
 
     problem: str
@@ -217,7 +217,7 @@ class NotManual:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherLayout:
+class PatternLayoutMismatch:
     """A value that a pattern reads in another layout than it is known to have.
 
     Attributes:
@@ -235,7 +235,7 @@ class OtherLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class LiesElse:
+class LayoutMismatch:
     """A shard that is known to lie otherwise than a hint or a pattern says.
 
     Attributes:
@@ -253,7 +253,7 @@ class LiesElse:
 
 
 @dataclass(frozen=True, slots=True)
-class AtOdds:
+class ShardingConflict:
     """An operation that takes two dims for the same which are split in different ways.
 
     Attributes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
-from ..notation.sizes import Bound, Sizes
+from ..notation.match import Bound, Sizes
 
 _LONGEST = 80
 
 
-def shown(value: object) -> str:
+def value_text(value: object) -> str:
     """A value in a message: as Python shows it, where it can and that is short; else ``a dict``."""
     try:
         text = repr(value)
@@ -33,10 +34,10 @@ def alias_text(axes: tuple[str, ...]) -> str:
 
 def sizes_text(sizes: Sizes) -> str:
     """``batch=8 (q dim 0), d=64 (q dim 3)``"""
-    return ", ".join(f"{equation(name, bound.size)} ({_origin(bound)})" for name, bound in sizes if " at " not in name)
+    return ", ".join(f"{size_text(name, bound.size)} ({_origin(bound)})" for name, bound in sizes if " at " not in name)
 
 
-def equation(name: str, size: int | tuple[int, ...]) -> str:
+def size_text(name: str, size: int | tuple[int, ...]) -> str:
     """``batch=8``"""
     return f"{name}={size}".replace(" ", "") if isinstance(size, tuple) else f"{name}={size}"
 
@@ -47,21 +48,27 @@ def _origin(bound: Bound) -> str:
     return f"{bound.subject} dim {bound.dim}"
 
 
-def quoted(axes: Iterable[str]) -> str:
+def quoted_axes(axes: Iterable[str]) -> str:
     """``'dp', 'tp'``"""
     return ", ".join(f"'{axis}'" for axis in axes)
 
 
-def count(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """``1 dim``, ``2 dims``"""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def marks(sign: str, axes: Iterable[str], names: Mapping[str, str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'batch'?)``; nothing where no name is close."""
+    close = get_close_matches(name, list(known), n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def marks_text(sign: str, axes: Iterable[str], names: Mapping[str, str]) -> str:
     """Axes with a mark before each, by the names that they have there."""
     return " ".join(f"{sign}{names.get(axis, axis)}" for axis in axes)
 
 
-def split_text(axes: tuple[str, ...]) -> str:
+def sharding_text(axes: tuple[str, ...]) -> str:
     """How a dim is split."""
-    return f"split over {quoted(axes)}" if axes else "whole"
+    return f"sharded over {quoted_axes(axes)}" if axes else "unsharded"

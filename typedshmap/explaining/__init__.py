@@ -1,7 +1,174 @@
-"""``explain``: a function's values and collectives on a mesh, told from its hints and its traced program."""
+"""``explain``: the values and collectives of a function on a mesh, by its hints and its jaxpr."""
 
-from .explanation import Comparison, Explanation
-from .model import Collective, Explained, Failed, Memory, Total, Value
-from .verb import explain
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias, overload
+
+from jax.sharding import AbstractMesh, Mesh
+
+from ..errors import StructureError
+from ..hints.signature import POSITIONAL, HintedSignature
+from ..hints.structure import holds_arrays
+from ..introspection import bound_self, require_decorated
+from ..sampling import plan_inputs, require_dict
+from ..sampling.arguments import Inputs
+from ..sampling.meshes import require_bool_or_none
+from .build import explanation
+from .model import Collective, Explained, Failed, Memory, Total, Value, read_bandwidth
+from .tables import Comparison, Explanation
+from .trace import ExplainedCall, meshes_of
 
 __all__ = ["Collective", "Comparison", "Explained", "Explanation", "Failed", "Memory", "Total", "Value", "explain"]
+
+
+_SEED = 0
+MeshLike: TypeAlias = Mesh | AbstractMesh | Mapping[str, int] | str
+"""One mesh, as users write it."""
+
+
+@overload
+def explain(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    mesh: MeshLike | None = None,
+    grad: bool | None = None,
+    bandwidth: Mapping[str, float | str] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> Explanation: ...
+@overload
+def explain(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    mesh: list[Any] | tuple[Any, ...],
+    grad: bool | None = None,
+    bandwidth: Mapping[str, float | str] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> Comparison: ...
+def explain(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    mesh: Any = None,
+    grad: bool | None = None,
+    bandwidth: Mapping[str, float | str] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> Explanation | Comparison:
+    """Report what a function holds on each device of a mesh, and what its devices send each other.
+
+    The function is traced, never run or compiled, on a mesh without devices: one of thousands is as good as
+    one of eight. The report has the arrays that its hints describe, the collectives in its manual regions and in those
+    of its gradient, with loops counted, and their totals per mesh axis. What XLA adds to operations outside of
+    manual regions is not in the jaxpr; a note says so where there are such.
+
+    ```python
+    print(explain(train_step, mesh={"dp": 64, "tp": 8}, batch=512, seq=2048, bandwidth={"tp": "400GB/s"}))
+    print(explain(train_step, mesh=["dp=64,tp=8", "dp=128,tp=4"], batch=512, seq=2048))
+    ```
+
+    Args:
+      f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``. One of
+        ``typed`` is mapped over all axes of the mesh.
+      *args: arguments, arrays or ``jax.ShapeDtypeStruct``s; those that are not given are made from the hints.
+      mesh: a ``jax.sharding.Mesh`` or ``AbstractMesh``, a dict of sizes, or a text ``"dp=4,tp=2"``; by default the
+        function's own, else the ambient one, else the arguments'. A list of meshes is compared, with the same
+        sizes on all.
+      grad: whether to report the vector-Jacobian product, too; by default where there is one, and where the
+        function takes none itself.
+      bandwidth: bytes that one device sends per second, by mesh axis: a number, or a text like ``"400GB/s"``.
+        Seconds are bytes on the wire over it; latency is not modelled.
+      arguments: arguments by name, for names that are those of dims, too, and by path for fields.
+      **sizes: global sizes by the names of dims, and arguments by theirs; what is not given is drawn.
+
+    Returns:
+      An `Explanation`; of a list of meshes a `Comparison`.
+
+    Raises:
+      StructureError: for a function without hints, arguments that no hint can make, and under ``grad=True``
+        one without a gradient.
+      MeshAxisError: for no mesh, or an axis that the mesh does not have.
+      ShapeError and all that a call raises: for arguments that are not what their hints say, and for a body
+        that is wrong. In a comparison the error is in the mesh's row.
+    """
+    return explain_call(f, args, sizes, mesh=mesh, grad=grad, bandwidth=bandwidth, arguments=arguments)
+
+
+def explain_call(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    given: Mapping[str, Any],
+    *,
+    mesh: Any,
+    grad: bool | None,
+    bandwidth: Mapping[str, float | str] | None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Explanation | Comparison:
+    """`explain`, with the sizes and arguments that are given by name as a dict."""
+    made_of = require_decorated(f, "explain")
+    require_dict(arguments, "explain")
+    require_bool_or_none("explain", "grad", grad)
+    meshes = meshes_of("explain", mesh, made_of.mesh, (*args, *given.values()))
+    owner = bound_self(f)
+    typed: HintedSignature = made_of.signature.read((*owner, *args))
+    inputs_of = partial(_plan_inputs, f, typed, owner, args, given, arguments)
+
+    def explain_on(mesh: AbstractMesh, inputs: Callable[[AbstractMesh], Inputs]) -> Explanation:
+        rates = read_bandwidth("explain", bandwidth, mesh.shape_tuple)
+        made = inputs(mesh)
+        return explanation(ExplainedCall(f, made.args, made.kwargs, mesh), grad, rates)
+
+    if not isinstance(mesh, (list, tuple)):
+        return explain_on(meshes[0], inputs_of(meshes))
+    failed: dict[AbstractMesh, Failed] = {}
+    for each in meshes:
+        try:
+            inputs_of([each])(each)
+        except Exception as error:  # as below
+            failed[each] = Failed(each.shape_tuple, error)
+    # The sizes fit all meshes on which any fit.
+    fit = [each for each in meshes if each not in failed]
+    inputs, rows = inputs_of(fit) if fit else None, list[Explanation | Failed]()
+    for each in meshes:
+        if each in failed or inputs is None:
+            rows.append(failed[each])
+            continue
+        try:
+            rows.append(explain_on(each, inputs))
+        except Exception as error:  # the user's own code may fail on one mesh alone, and JAX with it
+            rows.append(Failed(each.shape_tuple, error))
+    return Comparison(tuple(rows))
+
+
+def _plan_inputs(
+    f: Callable[..., Any],
+    typed: HintedSignature,
+    owner: tuple[Any, ...],
+    args: tuple[Any, ...],
+    given: Mapping[str, Any],
+    arguments: Mapping[str, Any] | None,
+    meshes: Sequence[AbstractMesh],
+) -> Callable[[AbstractMesh], Inputs]:
+    """The arguments of the call on each mesh: as they are given, or made from the hints."""
+    if not arguments:
+        try:
+            bound = typed.bind((*owner, *args), dict(given))
+        except StructureError:
+            pass
+        else:
+            optional = [name for name, node in typed.parameters.items() if holds_arrays(node)]
+            if args or all(name in bound.given for name in optional):
+                made = Inputs.of(args, (), given, {}, _SEED)
+                return lambda mesh: made
+    parameters = list(typed.signature.parameters.values())[len(owner) + len(typed.given) :]
+    names = [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]
+    if len(args) > len(names):
+        typed.bind((*owner, *args), {})
+        raise StructureError(f"explain: {typed.name}: pass all arguments, or none, to a function of *args")
+    by_name = dict(zip(names, args, strict=False))
+    return plan_inputs(f, meshes, {**by_name, **given}, arguments, "explain").draw(_SEED).structs

@@ -1,22 +1,26 @@
-"""What is told of a function on a mesh, as data: values, collectives, totals, memory.
+"""What is explained, as data: values, collectives, totals, memory; and bytes, seconds and bandwidths as text.
 
-Invariant: all bytes are exact integers, of one device; text is made of them elsewhere.
-"""
+Invariant: all bytes are exact integers, for one device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
-from typing import Literal
+from fractions import Fraction
+from math import ceil, prod
+from typing import Any, Literal
 
 from jax.sharding import PartitionSpec
 
 from .. import _jax
+from ..errors import MeshAxisError, StructureError
+from ..errors.phrases import mesh_text, value_text
+from ..ops.resharding.plan import ring_cost
 
-Kind = Literal["argument", "result", "check"]
-Part = Literal["forward", "gradient"]
-Axes = tuple[str, ...]
+ValueKind = Literal["argument", "result", "check"]
+Pass = Literal["forward", "gradient"]
+MeshAxes = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +28,22 @@ class Value:
     """One array that hints speak of.
 
     Attributes:
-      ident: its number among the values and collectives, in the program's order.
+      ident: its number among the values and collectives, in the jaxpr's order.
       kind: what it is.
       name: its path, ``state.weights.w_in``; ``return[1]``; of a checked one the function and what it is called.
       shape: the global shape.
       dtype: JAX's short name, ``f32``.
-      spec: how it lies, of full rank.
+      spec: how it is sharded, of full rank.
       shard: the shape of one device's part.
       bytes: of that part.
       hint: what is written.
-      place: of a checked value, where that stands, ``train.py:12 (step)``.
+      place: of a checked value, the source of the check, ``train.py:12 (step)``.
       after: the numbers of the values and collectives that it is computed from, with none between.
       times: how often a checked value is computed, in loops of known length.
     """
 
     ident: int
-    kind: Kind
+    kind: ValueKind
     name: str
     shape: tuple[int, ...]
     dtype: str
@@ -52,17 +56,17 @@ class Value:
     times: int = 1
 
     @property
-    def axes(self) -> tuple[Axes, ...]:
-        """Per dim the mesh axes that it is split over."""
-        return _jax.spec_parts(self.spec).parts
+    def axes(self) -> tuple[MeshAxes, ...]:
+        """Per dim the mesh axes that it is sharded over."""
+        return _jax.array.spec_entries(self.spec).dim_axes
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One operation that communicates, as it stands in the traced program.
+    """One operation that communicates, as an equation of the jaxpr.
 
     Attributes:
-      ident: its number among the values and collectives, in the program's order.
+      ident: its number among the values and collectives, in the jaxpr's order.
       operation: ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``collective-permute``,
         ``collective-broadcast`` or ``ragged-all-to-all``.
       axes: the mesh axes, without those of size 1.
@@ -74,14 +78,14 @@ class Collective:
       wire: the bytes that one device sends by a ring, each time; rounded up.
       times: how often it runs, by the lengths of the scans that it is in.
       loops: what it is in, from the outside: ``scan of 12``, ``while``, ``cond``.
-      place: where it stands in the user's source, ``train.py:12 (step)``; empty where that is not known.
+      place: its place in the user's source, ``train.py:12 (step)``; empty where that is not known.
       part: whether it belongs to the function itself, or is there because of a gradient.
       after: the numbers of the values and collectives that it is computed from, with none between.
     """
 
     ident: int
     operation: str
-    axes: Axes
+    axes: MeshAxes
     group: int
     operand: str
     result: str
@@ -91,12 +95,12 @@ class Collective:
     times: int = 1
     loops: tuple[str, ...] = ()
     place: str = ""
-    part: Part = "forward"
+    part: Pass = "forward"
     after: tuple[int, ...] = ()
 
     @property
     def is_open(self) -> bool:
-        """Whether it is in a while loop, so that it runs ``times`` at every turn of a loop of unknown length."""
+        """Whether it is in a while loop, so that it runs ``times`` in each of unknown many iterations."""
         return "while" in self.loops
 
 
@@ -111,11 +115,11 @@ class Total:
       bytes_in: of all operands.
       bytes_out: of all results.
       wire: what one device sends.
-      is_open: whether some are in a while loop of unknown length, of which one turn is counted.
+      is_open: whether some are in a while loop of unknown length, where one iteration is counted.
     """
 
-    axes: Axes
-    part: Part
+    axes: MeshAxes
+    part: Pass
     count: int
     bytes_in: int
     bytes_out: int
@@ -151,14 +155,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """All that is told of one function on one mesh.
+    """The explanation of one function on one mesh.
 
     Attributes:
       function: its name.
       mesh: the mesh axes with their sizes.
-      sizes: what the names in its hints stand for.
+      sizes: the sizes of the names in its hints.
       values: its arguments and results, and what its body checks.
-      collectives: what communicates, in the program's order.
+      collectives: what communicates, in the jaxpr's order.
       memory: of its arguments and results.
       notes: what is not counted, and why.
       bandwidth: bytes that one device sends per second, by mesh axis, where that is given.
@@ -181,14 +185,26 @@ class Explained:
     @property
     def totals(self) -> tuple[Total, ...]:
         """Per mesh axes and part what the collectives come to; the function's own first."""
-        groups: dict[tuple[Part, Axes], list[Collective]] = {}
-        for found in sorted(self.collectives, key=self._order):
-            groups.setdefault((found.part, found.axes), []).append(found)
-        return tuple(_total(axes, part, group) for (part, axes), group in groups.items())
-
-    def _order(self, found: Collective) -> tuple[str, int, tuple[int, ...]]:
         names = [axis for axis, _ in self.mesh]
-        return found.part, len(found.axes), tuple(names.index(axis) for axis in found.axes)
+
+        def order(found: Collective) -> tuple[str, int, tuple[int, ...]]:
+            return found.part, len(found.axes), tuple(names.index(axis) for axis in found.axes)
+
+        groups: dict[tuple[Pass, MeshAxes], list[Collective]] = {}
+        for found in sorted(self.collectives, key=order):
+            groups.setdefault((found.part, found.axes), []).append(found)
+        return tuple(
+            Total(
+                axes,
+                part,
+                sum(one.times for one in group),
+                sum(one.times * one.bytes_in for one in group),
+                sum(one.times * one.bytes_out for one in group),
+                sum(one.times * one.wire for one in group),
+                any(one.is_open for one in group),
+            )
+            for (part, axes), group in groups.items()
+        )
 
     @property
     def seconds(self) -> float | None:
@@ -199,19 +215,6 @@ class Explained:
         times = [total.seconds(self.bandwidth) for total in self.totals]
         known = [time for time in times if time is not None]
         return sum(known) if len(known) == len(times) else None
-
-
-def _total(axes: Axes, part: Part, group: Iterable[Collective]) -> Total:
-    found = tuple(group)
-    return Total(
-        axes,
-        part,
-        sum(one.times for one in found),
-        sum(one.times * one.bytes_in for one in found),
-        sum(one.times * one.bytes_out for one in found),
-        sum(one.times * one.wire for one in found),
-        any(one.is_open for one in found),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,20 +231,68 @@ class Failed:
 
 
 def ring_bytes(operation: str, group: int, bytes_in: int, bytes_out: int) -> int:
-    """The bytes that one device of a ring sends, rounded up.
+    """The bytes that one device of a ring sends, rounded up."""
+    return ceil(Fraction(ring_cost(operation, group, bytes_in, bytes_out), group))
 
-    A ring of ``n`` devices passes on ``n - 1`` times an ``n``-th of what is gathered or scattered; an
-    all-reduce scatters, then gathers. (Thakur, Rabenseifner and Gropp, Optimization of collective
-    communication operations in MPICH, 2005; the same are the bus factors of NVIDIA's nccl-tests.)
+
+_PREFIXES = {
+    **{prefix: 1000**power for power, prefix in enumerate(["", "k", "M", "G", "T"])},
+    **{prefix: 1024**power for power, prefix in enumerate(["Ki", "Mi", "Gi", "Ti"], 1)},
+}
+_BANDWIDTH = re.compile(r"(?P<number>[0-9.]+(?:e[0-9]+)?) *(?P<prefix>[kMGT]i?|)B(?:/s)?")
+
+
+def bytes_text(count: int) -> str:
+    """``512 B``, ``1.5 KiB``, ``16 MiB``: three digits or four, exact where that is short."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    digits = 0 if size >= 100 or size.is_integer() else 1 if size >= 10 else 2
+    return f"{size:.{digits}f} {units[0]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """``12.3 us``, ``4.56 ms``, ``1.2 s``"""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def read_bandwidth(verb: str, given: Any, mesh: tuple[tuple[str, int], ...]) -> dict[str, float]:
+    """Bytes per second by mesh axis.
+
+    Args:
+      verb: the function that messages name.
+      given: by mesh axis a number of bytes per second, or a text: ``"400GB/s"`` is 400e9, ``"1GiB/s"`` 2**30.
+      mesh: the mesh axes with their sizes.
+
+    Raises:
+      MeshAxisError: for an axis that the mesh does not have.
+      StructureError: for what is not a bandwidth.
     """
-    match operation:
-        case "all-reduce":
-            return -(-2 * (group - 1) * bytes_in // group)
-        case "all-gather":
-            return -(-(group - 1) * bytes_out // group)
-        case "reduce-scatter" | "all-to-all" | "ragged-all-to-all":
-            return -(-(group - 1) * bytes_in // group)
-        case "collective-permute" | "collective-broadcast":
-            return bytes_in
-        case _:
-            raise ValueError(f"{operation!r} is no collective")
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise StructureError(f'{verb}: bandwidth= wants a dict as in {{"tp": "400GB/s"}}, got {value_text(given)}')
+    unknown = [axis for axis in given if axis not in dict(mesh)]
+    if unknown:
+        known = mesh_text(mesh)
+        raise MeshAxisError(
+            f"{verb}: a bandwidth is given for mesh axis '{unknown[0]}', which the mesh ({known}) does not have"
+        )
+    found: dict[str, float] = {}
+    for axis, value in given.items():
+        match = _BANDWIDTH.fullmatch(value.strip()) if isinstance(value, str) else None
+        bandwidth = 0.0
+        if match is not None and match["number"].count(".") <= 1:
+            bandwidth = float(match["number"]) * _PREFIXES[match["prefix"]]
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            bandwidth = float(value)
+        if not 0 < bandwidth < float("inf"):
+            raise StructureError(
+                f"{verb}: the bandwidth of mesh axis '{axis}' is {value_text(value)}\n\n"
+                'Hint: write bytes per second, as a number or as in "400GB/s" (400e9) and "100GiB/s"'
+            )
+        found[str(axis)] = bandwidth
+    return found

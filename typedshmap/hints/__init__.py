@@ -1,1 +1,1 @@
-"""Hints: what a Python type says of arrays and of the pytrees that hold them."""
+"""Hints: what a Python type declares of arrays and of the pytrees that hold them."""

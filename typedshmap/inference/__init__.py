@@ -1,1 +1,1 @@
-"""Inference: a traced body is read as a whole, and what it makes of its values is compared with what is claimed."""
+"""Inference: the jaxpr of a body is interpreted abstractly, and what is found is compared with what is claimed."""

@@ -1,25 +1,26 @@
-"""Claims: what hints, checks and patterns state of a value, as an operation of the traced program.
+"""Claims: what hints, checks and patterns state about a value, and whether the jaxpr bears it out.
 
-The operation is the identity: it keeps the value's type, and nothing of it is left when the program is
-lowered. Differentiation states it of the value and leaves the tangent alone; under ``jax.vmap`` the
-mapped dim is any.
-"""
+A claim is kept beside the jaxpr, or as an equation of it. The operation is the identity: it keeps
+the value's type, and nothing of it is left when the jaxpr is lowered. Differentiation keeps it on the value and
+leaves the tangent alone; under ``jax.vmap`` the mapped dim is unconstrained. A claim that already follows from the
+values that the value was computed from needs no operation, which would have to be differentiated and transposed with
+it: the same transfer rules are followed back to values whose layout a hint or a pattern gave."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from jax.interpreters import ad, batching, mlir
 
 from .. import _jax
-from ..errors.failures import HintText
-from ..hints.scope import Lying, Region, Stated, same
-from ..notation.sizes import NO_SIZES, Sizes, Subject
-from .facts import Names
-from .reader import CLAIM
+from ..errors.failures import HintText, LayoutMismatch, NotUnreduced, UnmarkedUnreduced, UnmentionedVarying
+from ..hints.context import KnownLayout, LayoutAssertion, ManualLayout, MeshContext, intern_context, lookup_layout
+from ..notation.match import NO_SIZES, Sizes, Subject
+from .interpreter import CLAIM, Interpreter
+from .lattice import UNKNOWN, AxisSet, DimFact, ShardingFact, drop_repeated_axes, invarying, is_within
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,24 +28,24 @@ class Origin:
     """One tracing of a region's body, in which claims are made: its function, and the region."""
 
     function: str
-    region: Region
+    region: MeshContext
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """What is stated of one value, and all that an error needs to tell.
+    """What is stated of one value, and all that its error needs.
 
     Any two are equal: JAX keeps the parameters of operations in the cache of the types of their results,
     which are the same whatever is claimed, so that it would hold the claims of all calls.
 
     Attributes:
-      lying: how the value lies.
-      stated: what was written, where, of what.
+      layout: the layout of the value.
+      assertion: what was written, where, about what.
       origin: the body in which it was made.
     """
 
-    lying: Lying
-    stated: Stated
+    layout: ManualLayout
+    assertion: LayoutAssertion
     origin: Origin
 
     def __eq__(self, other: object) -> bool:
@@ -54,93 +55,95 @@ class Claim:
         return hash(Claim)
 
     @property
-    def alike(self) -> Names:
-        """The axes over which JAX types the value as varying, so that it has to be proven equal there."""
-        return self.stated.alike
+    def must_be_invarying(self) -> AxisSet:
+        """The axes over which JAX types the value as varying, so that it has to be proven invarying."""
+        return self.assertion.must_be_invarying
 
     @property
     def is_assumed(self) -> bool:
-        return self.stated.is_assumed
+        return self.assertion.is_assumed
 
     @property
-    def region(self) -> Region:
-        return self.stated.region
+    def region(self) -> MeshContext:
+        return self.assertion.region
 
     @property
     def function(self) -> str:
-        return self.stated.function
+        return self.assertion.function
 
     @property
     def subject(self) -> Subject:
-        return self.stated.subject
+        return self.assertion.subject
 
     @property
     def text(self) -> HintText:
-        return self.stated.hint.text
+        return self.assertion.hint.text
 
     @property
     def sizes(self) -> Sizes:
-        return self.stated.sizes
+        return self.assertion.sizes
 
     @property
-    def key(self) -> tuple[str, str, str, Names]:
-        """What is the same when the program is traced once more."""
-        return (self.function, str(self.subject), str(self.text), self.alike)
+    def key(self) -> tuple[str, str, str, AxisSet]:
+        """What is the same when the body is traced once more."""
+        return (self.function, str(self.subject), str(self.text), self.must_be_invarying)
 
 
-def claim_of(stated: Stated, rank: int, origin: Origin) -> Claim | None:
-    """What a hint claims of a value of that rank; None for one that names axes that there are not."""
-    lying = stated.region.lying(stated.hint, rank)
-    return None if lying is None else Claim(lying, stated, origin)
+def make_claim(stated: LayoutAssertion, rank: int, origin: Origin) -> Claim | None:
+    """What a hint claims of a value of that rank; None for one that names axes that the mesh does not have."""
+    layout = stated.region.manual_layout(stated.hint, rank)
+    return None if layout is None else Claim(layout, stated, origin)
 
 
-def made_anew(claim: Claim, origin: Origin) -> Claim | None:
-    """A claim as it would be made in another body; None for one that names axes that there are not.
+def remake_claim(claim: Claim, origin: Origin) -> Claim | None:
+    """A claim as it would be made in another body; None for one that names axes that the mesh does not have.
 
     A function under ``jax.jit`` is traced for the first region that calls it, and what it states is
     stated again in the next one, where names may mean other axes.
     """
-    stated, was, now = claim.stated, claim.origin.region, origin.region
+    stated, was, now = claim.assertion, claim.origin.region, origin.region
     region = stated.region
     if frozenset(region.sizes) != frozenset(now.sizes):
         # In a region within this one, which has judged by itself what varies there.
-        return replace(claim, stated=stated._replace(region=same(replace(region, watched=frozenset()))))
-    own = {name for name in ("watched", "aliases", "rules") if getattr(region, name) != getattr(was, name)}
-    changes = {name: getattr(now, name) for name in ("watched", "aliases", "rules") if name not in own}
-    stated = stated._replace(region=same(replace(region, **changes)))
+        return replace(
+            claim, assertion=stated._replace(region=intern_context(replace(region, checked_axes=frozenset())))
+        )
+    own = {name for name in ("checked_axes", "aliases", "rules") if getattr(region, name) != getattr(was, name)}
+    changes = {name: getattr(now, name) for name in ("checked_axes", "aliases", "rules") if name not in own}
+    stated = stated._replace(region=intern_context(replace(region, **changes)))
     if stated.function == claim.origin.function:
         stated = stated._replace(function=origin.function, sizes=NO_SIZES)
-    return claim_of(stated, len(claim.lying.parts), origin)
+    return make_claim(stated, len(claim.layout.dim_axes), origin)
 
 
-class Noted(NamedTuple):
-    """A claim that is kept beside the program, as the equation that it would be there."""
+class ClaimEquation(NamedTuple):
+    """A claim that is kept beside the jaxpr, as the equation that it would be there."""
 
     params: Mapping[str, Any]
     invars: tuple[Any]
     source_info: Any
 
 
-def noted(var: Any, claim: Claim) -> Noted:
-    """A claim of a variable of a program, made here."""
-    own = tuple(range(len(claim.lying.parts)))
-    return Noted({"claim": claim, "own": own}, (var,), _jax.source_here())
+def claim_equation(var: Any, claim: Claim) -> ClaimEquation:
+    """A claim about a variable of a jaxpr, made here."""
+    own = tuple(range(len(claim.layout.dim_axes)))
+    return ClaimEquation({"claim": claim, "own": own}, (var,), _jax.jaxpr.source_here())
 
 
-def state(x: Any, claim: Claim, is_kept: bool) -> Any:
-    """``x``, of which the program now says so.
+def insert_claim(x: Any, claim: Claim, is_kept: bool) -> Any:
+    """``x``, with an equation that makes the claim.
 
-    Of a value that is being differentiated it is said of the value below: JAX takes long for an
+    For a value that is being differentiated, the equation is of the value below: JAX takes long for an
     operation without a rule of linearization, and the tangent has nothing to do with it.
 
     Args:
-      is_kept: whether an operation stays in the program though nothing uses its result, as it does in
-        the body itself. In a loop or a call, of which a transformation keeps what is used, the value
+      is_kept: whether an equation stays in the jaxpr though nothing uses its result, as it does in
+        the body itself. In a loop or a call, where a transformation keeps what is used, the value
         goes through it; elsewhere it would be one value more to be saved for a gradient.
     """
-    inner = _jax.innermost(x)
-    below, own = (inner.value, inner.dims) if inner.is_differentiated else (x, tuple(range(len(claim.lying.parts))))
-    if not _jax.is_tracer(below):
+    inner = _jax.array.strip_transforms(x)
+    below, own = (inner.value, inner.dims) if inner.is_differentiated else (x, tuple(range(len(claim.layout.dim_axes))))
+    if not _jax.array.is_tracer(below):
         return x
     stated = _primitive().bind(below, claim=claim, own=own)
     return x if is_kept or inner.is_differentiated else stated
@@ -164,3 +167,200 @@ def _primitive() -> Any:
 def _batch(args: Any, at: Any, *, claim: Claim, own: tuple[int, ...]) -> Any:
     own = tuple(dim + (dim >= at[0]) for dim in own)
     return _primitive().bind(*args, claim=claim, own=own), at[0]
+
+
+class Verdict(NamedTuple):
+    """A claim, and what came of it.
+
+    Attributes:
+      eqn: the equation that makes it.
+      claim: the claim.
+      fact: what was known before.
+      what: what contradicts it; None if nothing does.
+    """
+
+    eqn: Any
+    claim: Claim
+    fact: ShardingFact
+    what: object | None
+
+
+def judge_claim(interpreter: Interpreter, eqn: Any, claim: Claim, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """The transfer rule of the primitive: judge the claim, which may be made anew; then go on with what it says."""
+    fact, layout = facts[0], claim.layout
+    own: tuple[int, ...] = eqn.params["own"]
+    covers_shape = len(own) == len(fact.dims)
+    is_plain = covers_shape and not (fact.unreduced or layout.unreduced or claim.is_assumed)
+    # Most claims say just what is known: there is nothing to compare, and nothing to learn.
+    if is_plain and has_layout(fact.dims, layout.dim_axes) and fact.varying <= layout.sharded | layout.varying:
+        interpreter.findings.append(Verdict(eqn, claim, fact, None))
+        return facts
+    shape = eqn.invars[0].aval.shape
+    seen = fact if covers_shape else fact.with_dims(fact.dims[at] for at in own)
+    sizes = shape if covers_shape else tuple(shape[at] for at in own)
+    what = None if claim.is_assumed else contradiction(claim, seen, sizes, interpreter)
+    interpreter.findings.append(Verdict(eqn, claim, seen, what))
+    return [_refine_fact(claim, fact, own, interpreter.axes)]
+
+
+def contradiction(claim: Claim, fact: ShardingFact, shape: tuple[int, ...], interpreter: Interpreter) -> object | None:
+    """What of a claim is known to be otherwise; the dims of the fact are the claim's."""
+    layout, region = claim.layout, claim.region
+    checked_axes = region.checked_axes & interpreter.axes
+
+    def in_mesh_order(axes: AxisSet) -> tuple[str, ...]:
+        return tuple(axis for axis in interpreter.sizes if axis in axes)
+
+    extra = fact.varying & checked_axes - layout.sharded - layout.unreduced - layout.varying
+    if extra:
+        may_be_unreduced = region.boundary_axes & extra <= region.explicit
+        return UnmentionedVarying(in_mesh_order(extra), region.role == "boundary", may_be_unreduced)
+    if not interpreter.has_vma:  # else the hint was compared with what JAX's type says is unreduced
+        if unreduced := fact.unreduced & checked_axes - layout.unreduced:
+            return UnmarkedUnreduced(in_mesh_order(unreduced))
+        for axis in in_mesh_order(layout.unreduced & checked_axes):
+            if axis not in fact.varying | fact.unreduced:
+                return NotUnreduced(axis, interpreter.sizes[axis])
+    return layout_contradiction(layout, fact, shape, interpreter.axes)
+
+
+def layout_contradiction(
+    layout: ManualLayout, fact: ShardingFact, shape: tuple[int, ...], axes: AxisSet
+) -> LayoutMismatch | None:
+    """The first dim that is known to be sharded in another way, or over axes that the claim has elsewhere.
+
+    A dim of one element per shard may be taken for any other, since no operation is needed to move it: what
+    another dim is sharded over may be its own. The order of its shards stays what it is. So it is with a movable dim.
+    """
+    if has_layout(fact.dims, layout.dim_axes):
+        return None
+    compared = layout.covered_axes & axes - layout.varying
+    ones = [part for part, size in zip(layout.dim_axes, shape, strict=True) if part and size <= 1]
+    movable = frozenset(axis for part in ones for axis in part)
+    claimed = [tuple(axis for axis in part if axis in compared) for part in layout.dim_axes]
+    everywhere = {axis for part in claimed for axis in part}
+    for at, (dim, part) in enumerate(zip(fact.dims, claimed, strict=True)):
+        if dim.gathered and not part and compared.issuperset(dim.gathered):
+            return LayoutMismatch(at, (), (), dim.gathered, layout.spans[at])
+        known = tuple(axis for axis in dim.axes or () if axis in compared)
+        if shape[at] <= 1 and set(part) != set(known):
+            continue
+        fixed = tuple(axis for axis in known if axis in part or axis not in movable)
+        if (part and fixed and not is_within(fixed, part)) or (
+            not part and not dim.is_movable and everywhere.intersection(fixed)
+        ):
+            return LayoutMismatch(at, part, known, (), layout.spans[at])
+    return None
+
+
+def has_layout(dims: Sequence[DimFact], dim_axes: Sequence[tuple[str, ...]]) -> bool:
+    """Whether dims are known to be sharded just so: there is nothing to compare, and nothing to learn."""
+    for dim, part in zip(dims, dim_axes, strict=True):  # noqa: SIM110 (every claim comes by here)
+        if dim.axes != part or dim.is_movable:
+            return False
+    return True
+
+
+def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: AxisSet) -> ShardingFact:
+    """A fact with what a claim adds: sharded dims, unreduced axes; invarying axes only if it is assumed."""
+    layout = claim.layout
+    if not claim.is_assumed and not layout.unreduced and has_layout([fact.dims[at] for at in own], layout.dim_axes):
+        return fact
+    covered_axes = layout.covered_axes & axes
+    claimed_axes, dims = covered_axes - layout.varying, list(fact.dims)
+    for at, names in zip(own, layout.dim_axes, strict=True):
+        dim, part = dims[at], tuple(axis for axis in names if axis in axes)
+        if dim.axes == part:
+            dims[at] = dim._replace(is_movable=False)
+        elif not claimed_axes.issuperset(dim.axes or ()):
+            dims[at] = UNKNOWN if part else dim
+        else:
+            dims[at] = DimFact(part, from_claim=bool(part))
+    varying, unreduced = fact.varying, fact.unreduced
+    if claim.is_assumed:
+        varying -= covered_axes - layout.sharded - layout.unreduced - layout.varying
+        unreduced -= covered_axes - layout.unreduced
+    newly = layout.unreduced & varying & axes
+    return ShardingFact(varying - newly, unreduced | newly, drop_repeated_axes(tuple(dims)))
+
+
+_MOST_EQUATIONS = 32
+
+# A loop or a region is interpreted once, with all that is around it.
+_NOT_FOLLOWED = frozenset(["scan", "while", "cond", "shard_map", "pallas_call"])
+
+
+def is_implied(value: Any, claim: Claim, interpreter: Interpreter) -> bool:
+    """Whether a claim follows from what is known of the values that a value was computed from.
+
+    One that the value is invarying where JAX's types do not say so is left to the analysis, as are partial sums.
+    """
+    if claim.is_assumed or claim.must_be_invarying or claim.layout.unreduced:
+        return False
+    fact = _BackwardSearch(interpreter).fact_of(value)
+    if fact is None or interpreter.findings or fact.unreduced or not has_layout(fact.dims, claim.layout.dim_axes):
+        interpreter.findings.clear()
+        return False
+    return contradiction(claim, fact, _jax.array.aval_of(value).shape, interpreter) is None
+
+
+def known_contradiction(
+    value: Any, claim: Claim, interpreter: Interpreter
+) -> tuple[UnmentionedVarying, ShardingFact] | None:
+    """Over which axes a value is known to vary that is claimed to be invarying, and what is known of it.
+
+    It may be invarying for all that, if one of those that it was computed from is: so this is not an error by itself.
+    """
+    fact = _BackwardSearch(interpreter).fact_of(value)
+    interpreter.findings.clear()
+    what = contradiction(claim, fact, _jax.array.aval_of(value).shape, interpreter) if fact is not None else None
+    return (what, fact) if fact is not None and isinstance(what, UnmentionedVarying) else None
+
+
+class _BackwardSearch:
+    """What follows of one value, from those that it was computed from."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self.interpreter = interpreter
+        self.budget = _MOST_EQUATIONS
+        self.found: dict[int, ShardingFact | None] = {}
+
+    def fact_of(self, value: Any) -> ShardingFact | None:
+        """What is known of a value; None where that depends on too many equations."""
+        key = id(value)
+        if key not in self.found:
+            self.found[key] = self._search(value)
+        return self.found[key]
+
+    def _search(self, value: Any) -> ShardingFact | None:
+        interpreter, axes = self.interpreter, self.interpreter.axes
+        known = lookup_layout(value)
+        if known is not None:
+            return _fact_of_layout(known, axes)
+        is_invarying = _jax.jaxpr.is_constant(value)
+        if not is_invarying and interpreter.has_vma:
+            kind = _jax.array.manual_type(value)
+            is_invarying = axes.isdisjoint(kind.varying) and axes.isdisjoint(kind.unreduced)
+        if is_invarying:
+            return invarying(len(_jax.array.aval_of(value).shape))
+        eqn = _jax.jaxpr.equation_of(value)
+        if eqn is None or self.budget == 0 or eqn.primitive.name in _NOT_FOLLOWED:
+            return None
+        self.budget -= 1
+        facts: list[ShardingFact] = []
+        for operand in eqn.invars:
+            fact = self.fact_of(operand)
+            if fact is None:
+                return None
+            facts.append(fact)
+        return interpreter.results_of(eqn, facts)[_jax.jaxpr.result_index(value, eqn)]
+
+
+@lru_cache(maxsize=1024)
+def _fact_of_layout(known: KnownLayout, axes: AxisSet) -> ShardingFact | None:
+    """What was remembered of a shard, if it covers all these axes."""
+    if known.addend_axes or not axes <= known.covered_axes:
+        return None
+    sharded = frozenset(axis for part in known.dim_axes for axis in part)
+    dims = [DimFact(tuple(axis for axis in part if axis in axes), from_claim=bool(part)) for part in known.dim_axes]
+    return ShardingFact((sharded | (known.varying - known.invarying)) & axes, known.unreduced & axes, tuple(dims))

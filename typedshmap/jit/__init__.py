@@ -9,13 +9,14 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
-from ..decorated import Decorated, name_like, noted
-from ..hints.axes import Axes, AxisRules, Pairs, read_naming
-from ..hints.postponed import caller
-from ..hints.signatures import Hinted
+from ..axis_names import AxesLike, AxisRules, RulesLike, read_naming
+from ..errors import TypedShmapError
+from ..hints.forward_refs import caller_frame
+from ..hints.signature import LazySignature
+from ..introspection import DecoratedInfo, attach_info, wraps
 from ..meshes import read_mesh
-from .call import Jitted
-from .options import read_options
+from .arguments import parse_options
+from .call import JitFunction
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -44,8 +45,8 @@ def typed_jit(
     /,
     *,
     mesh: Mesh | AbstractMesh | None = None,
-    axes: Mapping[str, Axes] | None = None,
-    rules: Pairs | AxisRules | None = None,
+    axes: Mapping[str, AxesLike] | None = None,
+    rules: RulesLike | AxisRules | None = None,
     **jit_options: Any,
 ) -> TypedJit[P, T]: ...
 @overload
@@ -54,8 +55,8 @@ def typed_jit(
     /,
     *,
     mesh: Mesh | AbstractMesh | None = None,
-    axes: Mapping[str, Axes] | None = None,
-    rules: Pairs | AxisRules | None = None,
+    axes: Mapping[str, AxesLike] | None = None,
+    rules: RulesLike | AxisRules | None = None,
     **jit_options: Any,
 ) -> Callable[[Callable[P, T]], TypedJit[P, T]]: ...
 def typed_jit(
@@ -63,15 +64,15 @@ def typed_jit(
     /,
     *,
     mesh: Mesh | AbstractMesh | None = None,
-    axes: Mapping[str, Axes] | None = None,
-    rules: Pairs | AxisRules | None = None,
+    axes: Mapping[str, AxesLike] | None = None,
+    rules: RulesLike | AxisRules | None = None,
     **jit_options: Any,
 ) -> Any:
     """Compile a function of global arrays, with ``in_shardings`` and ``out_shardings`` taken from its hints.
 
     `jax.jit` on global arrays: arguments are checked before the call, the result when the function is
     traced. Arguments that are not placed yet (NumPy, Python scalars, uncommitted arrays) are placed
-    as their hints say; placed ones must lie so. Arguments may be passed by keyword.
+    as their hints say; placed ones must be sharded so already. Arguments may be passed by keyword.
 
     ```python
     @typed_jit(mesh=mesh, donate_argnames="w")  # dp=4, tp=2
@@ -83,15 +84,15 @@ def typed_jit(
         return w - rate * jax.grad(loss)(w, x)
     ```
 
-    A parameter whose hint holds no array is static: its value takes part in the program, and is
+    A parameter whose hint holds no array is static: its value is part of the program, and is
     compared by type and ``==``. One hinted ``Any`` is traced, and its sharding left to JAX; so are the
-    arrays of ``self``, which otherwise is static. Traces are kept as `jax.jit` keeps them: what the
+    arrays of ``self``, which otherwise is static. Traces are cached as `jax.jit` caches them: what the
     function closes over is read when it is traced. Another mesh, other rules or aliases trace anew.
-    Each trace is made before its compilation, which then knows the shardings of the result.
+    The function is traced before it is compiled, so that the shardings of its result are known then.
 
     Args:
       f: the function. Every parameter but ``self`` and ``cls`` has a hint, and so has the result.
-      mesh: the mesh; by default the ambient one, else that of the arguments, looked up at every call.
+      mesh: the mesh; by default the ambient one, else the arguments' own, looked up at every call.
       axes: names in the hints that stand for mesh axes: one, several (major to minor), or None.
       rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
       **jit_options: as for `jax.jit`: ``donate_argnums``, ``donate_argnames``, ``static_argnums``,
@@ -105,31 +106,33 @@ def typed_jit(
 
     Raises:
       AnnotationSyntaxError: when decorating, for a hint that is missing or cannot be read.
-      StructureError: when decorating, for an option that names no parameter, or that the hints say.
+      StructureError: when decorating, for an option that names no parameter, or for shardings, which
+        the hints say.
       MeshAxisError: for no mesh, an axis that the mesh does not have, or a call inside a manual region.
       ShapeError, DtypeError, ShardingError, StructureError: for arguments or a result that are not
         what their hints say; ``error.failures`` holds all of them.
     """
-    _jax.load_extend()
+    _jax.trace.load_extend()
     found, naming = read_mesh(mesh), read_naming(axes, rules)
 
-    def wrap(function: Callable[..., Any], hinted: Hinted) -> Any:
-        jitted = _named(function, Jitted(hinted, found, naming, read_options(function, jit_options)))
-        return noted(jitted, Decorated("typed_jit", hinted, found, naming))
+    def wrap(function: Callable[..., Any], hinted: LazySignature) -> Any:
+        jitted = JitFunction(hinted, found, naming, parse_options(function, jit_options))
+
+        # A plain function, so that it binds as a method, with the methods of what jax.jit returns.
+        @wraps(function)
+        def typed_jit_call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return jitted.run(args, kwargs)
+            except TypedShmapError:
+                raise
+            except Exception as error:
+                _jax.versions.note_untried(error)
+                raise
+
+        for method in (jitted.lower, jitted.trace, jitted.eval_shape, jitted.clear_cache):
+            setattr(typed_jit_call, method.__name__, method)
+        return attach_info(typed_jit_call, DecoratedInfo("typed_jit", hinted, found, naming))
 
     if f is None:
-        return lambda function: wrap(function, Hinted(function, caller(1)))
-    return wrap(f, Hinted(f, caller(1)))
-
-
-def _named(function: Callable[..., Any], jitted: Jitted) -> Callable[..., Any]:
-    """A plain function, so that it binds as a method, with the methods of what ``jax.jit`` returns."""
-
-    @name_like(function)
-    def typed_jit_call(*args: Any, **kwargs: Any) -> Any:
-        return jitted.run(args, kwargs)
-
-    methods = {"lower": jitted.lower, "trace": jitted.trace, "eval_shape": jitted.eval_shape}
-    for name, method in {**methods, "clear_cache": jitted.clear_cache}.items():
-        setattr(typed_jit_call, name, method)
-    return typed_jit_call
+        return lambda function: wrap(function, LazySignature(function, caller_frame(1)))
+    return wrap(f, LazySignature(f, caller_frame(1)))

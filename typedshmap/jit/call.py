@@ -1,11 +1,12 @@
-"""A call of a ``typed_jit``: check the arguments, take them apart, and run the program that fits them.
+"""A call of a ``typed_jit``: check the arguments, flatten them, and run the program that fits them.
 
-A program is one function that ``jax.jit`` compiled: for a place, the types and the structure of the
-arguments, their static values, and what names mean around.
+A program is one function that ``jax.jit`` compiled: for a mesh, the types and the structure of the arguments, their
+static values, and what names mean around. It is found by a key that a check of the arguments makes; a call like one
+that was checked before needs no check, and its program is found by what the check would depend on. Only calls outside
+of all transformations have such a key, so that no tracer is kept.
 
-Invariant: what a program's function reads when it is traced is in its key, or among JAX's own; all
-else of a call (its arrays among it) is not kept.
-"""
+Invariant: what a program's function reads when it is traced is in its key, and a dispatch key has all that a check
+depends on."""
 
 from __future__ import annotations
 
@@ -13,241 +14,204 @@ import functools
 import inspect
 import keyword
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, TypeVar
 
 import jax
 
 from .. import _jax
+from ..axis_names import AxisNaming
 from ..errors import StructureError, error_of
-from ..errors.failures import Failure, Told
-from ..hints.axes import Naming
-from ..hints.binding import Typed
-from ..hints.inspection import told_by
-from ..hints.leaf import describe
-from ..hints.nodes import Anything, Node, Static, holds_arrays
-from ..hints.scope import Scope, entered, naming_around
-from ..hints.signatures import Hinted
-from ..hints.walk import Found, Walk, unresolved
-from ..meshes import inside_of
-from ..notation.sizes import RETURN, Sizes, Subject
-from .options import Chosen, Options
-from .parts import Fixed, Key, Part, put_in_place, slot_of, take_apart
-from .place import disagreement, find_place
-from .ready import Ready, reads_values, ready_key, sources_of
+from ..errors.failures import Failure, PlainMessage
+from ..hints.check_array import describe
+from ..hints.check_call import array_leaves, check_arguments, check_arguments_as_traced, check_value
+from ..hints.check_tree import unknown_axes
+from ..hints.context import CallScope, current_axis_naming, decorator_axis_naming, scope_entered
+from ..hints.global_sharding import original_error
+from ..hints.signature import POSITIONAL, HintedSignature, LazySignature
+from ..hints.structure import Static, Untyped, array_hints, holds_arrays
+from ..meshes import jit_mesh, mesh_override, use_jit_mesh
+from ..notation.match import RETURN, Sizes, Subject
+from .arguments import (
+    JitArgument,
+    JitOptions,
+    StaticLeaf,
+    flatten_argument,
+    place_unplaced,
+    traced_leaf,
+)
+from .context import jit_context, sharding_failure
 
 T = TypeVar("T")
 _MOST = 4096
+_BY_NUMBER = (*POSITIONAL, inspect.Parameter.VAR_POSITIONAL)
+_CURE = "annotate it by its own type, or name it in static_argnames, so that it is static"
 
 
-class Jitted:
-    """A function and the programs that were compiled of it."""
+class JitFunction:
+    """A function and the programs that were compiled from it."""
 
-    def __init__(self, hinted: Hinted, mesh: _jax.AnyMesh | None, naming: Naming, options: Options) -> None:
-        self.hinted, self.mesh, self.naming, self.options = hinted, mesh, naming, options
-        self._typed: Typed | None = None
+    def __init__(
+        self, hinted: LazySignature, mesh: _jax.mesh.AnyMesh | None, naming: AxisNaming, options: JitOptions
+    ) -> None:
+        self.signature, self.mesh, self.naming, self.options = hinted, mesh, naming, options
+        self._typed: HintedSignature | None = None
         self._reads_values = False
         self._programs: dict[Any, Any] = {}
-        self._ready: dict[Any, Ready] = {}
+        self._dispatch_cache: dict[Any, CachedDispatch] = {}
         self._lock = threading.Lock()
         if hinted.known is not None:
             self.read(())
 
-    def read(self, args: tuple[Any, ...]) -> Typed:
+    def read(self, args: tuple[Any, ...]) -> HintedSignature:
         """The function with its hints read.
 
         Raises:
           StructureError: for an option that contradicts a hint.
         """
-        typed = self.hinted.read(args)
-        if typed is not self._typed:
-            _refuse_contradictions(typed, self.options)
-            self._typed, self._reads_values = typed, reads_values(typed)
+        typed = self.signature.read(args)
+        if typed is self._typed:
+            return typed
+        for name, node in typed.parameters.items():
+            if name in self.options.static.names and holds_arrays(node):
+                raise StructureError(f"{typed.name}: parameter '{name}' is to be static, but its hint holds arrays")
+            if name in self.options.donated.names and not holds_arrays(node) and not isinstance(node, Untyped):
+                raise StructureError(f"{typed.name}: parameter '{name}' is to be donated, but its hint holds no arrays")
+        # A size like {self.heads} may change though no key shows it.
+        self._reads_values = any("{" in str(h.spec) for node in typed.parameters.values() for h in array_hints(node))
+        self._typed = typed
         return typed
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function, compiled."""
-        if _jax.is_jit_disabled():
-            call = Call(self, args, kwargs)
-            return call.within(call.traced())
-        key = ready_key(args, kwargs, self.naming)
-        ready = self._ready.get(key) if key is not None else None
-        if ready is not None:
+        if _jax.trace.is_jit_disabled():
+            call = JitCall(self, args, kwargs)
+            return call.within(call.traceable())
+        key = dispatch_key(args, kwargs, self.naming)
+        cached = self._dispatch_cache.get(key) if key is not None else None
+        if cached is not None:
+            values = [args[source] if isinstance(source, int) else kwargs[source] for source in cached.sources]
             # Should JAX trace it again, which it may at any time, the call is checked again.
-            return _run(ready.program, ready.values(args, kwargs), lambda: Call(self, args, kwargs))
-        call = Call(self, args, kwargs)
+            return _run(cached.program, values, lambda: JitCall(self, args, kwargs))
+        call = JitCall(self, args, kwargs)
         program = self.program(call)
         result = call.within(program)
-        is_like_next = key is not None and not self._reads_values
-        sources = sources_of(call.typed, call.parts, args, kwargs) if is_like_next else None
+        is_cacheable = key is not None and not self._reads_values
+        sources = call.sources(args, kwargs) if is_cacheable else None
         if sources is not None:
-            self._keep(self._ready, key, Ready(program, sources))
+            self._keep(self._dispatch_cache, key, CachedDispatch(program, sources))
         return result
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lower the function for these arguments, as ``jax.jit(f).lower`` does."""
-        call = Call(self, args, kwargs, is_running=False)
+        call = JitCall(self, args, kwargs, is_running=False)
         return call.within(self.program(call).lower)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """Trace the function for these arguments, as ``jax.jit(f).trace`` does."""
-        call = Call(self, args, kwargs, is_running=False)
+        call = JitCall(self, args, kwargs, is_running=False)
         return call.within(self.program(call).trace)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """The shapes and dtypes of the result for these arguments, as ``jax.jit(f).eval_shape`` tells them."""
-        call = Call(self, args, kwargs, is_running=False)
+        """The shapes and dtypes of the result for these arguments, as ``jax.jit(f).eval_shape`` returns them."""
+        call = JitCall(self, args, kwargs, is_running=False)
         return call.within(self.program(call).eval_shape)
 
     def clear_cache(self) -> None:
         """Forget all programs."""
         with self._lock:
-            programs, self._programs, self._ready = self._programs, {}, {}
+            programs, self._programs, self._dispatch_cache = self._programs, {}, {}
         for program in programs.values():
             program.clear_cache()
 
-    def program(self, call: Call) -> Any:
-        """The program that fits a call."""
+    def program(self, call: JitCall) -> Any:
+        """The program that fits a call; a new one is traced first, which determines the shardings of its result."""
         key = call.key()
         found = self._programs.get(key)
-        if found is None:
-            found = self._keep(self._programs, key, self._build(call))
-        return found
-
-    def _build(self, call: Call) -> Any:
-        """Make the program that fits a call; the trace that tells the result's shardings is used again by JAX."""
-        function, options = call.traced(), call.options_of_jit()
+        if found is not None:
+            return found
+        function, options = call.traceable(), call.options_of_jit()
         token = _running.set(lambda: call)
         try:
-            jax.jit(function, **options).eval_shape(*call.values)  # from this frame, as the module `tracing` says why
+            # From this frame, since JAX records the whole stack with every equation; it uses this trace again.
+            jax.jit(function, **options).eval_shape(*call.values)
         finally:
             _running.reset(token)
-        return jax.jit(function, out_shardings=call.outputs, **options)
+        return self._keep(self._programs, key, jax.jit(function, out_shardings=call.out_shardings, **options))
 
-    def _keep(self, kept: dict[Any, T], key: Any, value: T) -> T:
+    def _keep(self, cache: dict[Any, T], key: Any, value: T) -> T:
         """Keep a value, unless another thread was faster; the oldest one goes."""
         with self._lock:
-            if len(kept) >= _MOST:
-                kept.pop(next(iter(kept)))
-            return kept.setdefault(key, value)
+            if len(cache) >= _MOST:
+                cache.pop(next(iter(cache)))
+            return cache.setdefault(key, value)
 
 
-def _refuse_contradictions(typed: Typed, options: Options) -> None:
-    """A static parameter whose hint holds arrays; a donated one whose hint holds none."""
-    for name, node in typed.parameters.items():
-        if name in options.static.names and holds_arrays(node):
-            raise StructureError(f"{typed.name}: parameter '{name}' is to be static, but its hint holds arrays")
-        if name in options.donated.names and not holds_arrays(node) and not isinstance(node, Anything):
-            raise StructureError(f"{typed.name}: parameter '{name}' is to be donated, but its hint holds no arrays")
-
-
-Argument = tuple[str, Subject, Node, Any]
-Span = tuple[int, int]
 _STATIC = Static(Any)
 
 
-class Call:
-    """One call, from its arguments on."""
+class JitCall:
+    """One call: bind, find the mesh, check and flatten the arguments, run, check the result."""
 
-    def __init__(self, jitted: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any], is_running: bool = True) -> None:
-        self.options, self.naming = jitted.options, jitted.naming
+    def __init__(
+        self, jitted: JitFunction, args: tuple[Any, ...], kwargs: dict[str, Any], is_running: bool = True
+    ) -> None:
+        options, self.naming = jitted.options, jitted.naming
         self.typed = typed = jitted.read(args)
         self.bound = typed.bind(args, kwargs)
-        arguments = [self._as_chosen(argument) for argument in typed.arguments(self.bound)]
-        # Keywords in any order are one program, as they are to jax.jit.
-        arguments.sort(key=lambda argument: argument[1].name if self._is_more(argument[0]) else "")
+        given, kinds = typed.arguments(self.bound), {n: p.kind for n, p in typed.signature.parameters.items()}
+        positional: list[Subject] = []
+        if options.static or options.donated:
+            positional = [subject for name, subject, *_ in given if kinds[name] in _BY_NUMBER][len(typed.given) :]
+        if static := options.static.select(given, positional):
+            given = [
+                (name, subject, _STATIC if subject in static and isinstance(node, Untyped) else node, value)
+                for name, subject, node, value in given
+            ]
+        if inspect.Parameter.VAR_KEYWORD in kinds.values():
+            # Keywords in any order are one program, as they are to jax.jit.
+            given.sort(key=lambda each: each[1].name if kinds[each[0]] is inspect.Parameter.VAR_KEYWORD else "")
 
-        def candidates() -> list[Found]:
-            arrays = ((subject, value) for _, subject, node, value in arguments if holds_arrays(node))
-            return [Found(leaf, None, subject) for subject, value in arrays for leaf in _jax.leaves(value)]
-
-        self.place = find_place(typed.name, jitted.mesh, self.naming, candidates, is_running)
-        walk, spans = self._walked(arguments) if is_running else self._walked_as_traced(arguments)
-        self.sizes = walk.sizes
-        self.parts = self._take_apart(arguments, walk, spans)
+        self.context = jit_context(typed.name, jitted.mesh, self.naming, lambda: array_leaves(given), is_running)
+        boundary = self.context.boundary_context
+        if is_running:
+            checked = check_arguments(given, self.bound.arguments, boundary)
+        else:
+            checked = check_arguments_as_traced(given, self.bound.arguments, boundary, has_shardings=True)
+        self.sizes = checked.sizes
+        failures, failed = list(checked.failures), {failure.subject for failure in checked.failures}
+        for leaf in checked.leaves:
+            if leaf.hint is not None and leaf.subject not in failed and (wrong := sharding_failure(leaf, self.context)):
+                failures.append(wrong)
+        self.flat_arguments: list[JitArgument] = []
+        for (name, subject, node, value), leaves in checked.by_argument():
+            is_any = isinstance(node, Untyped) and name in typed.parameters  # self has no hint
+            if is_any:
+                failures += [
+                    Failure(
+                        PlainMessage(f"is {describe(leaf.value)}, but annotated as Any, and so traced", _CURE),
+                        leaf.subject,
+                    )
+                    for leaf in leaves
+                    if _is_not_array(leaf.value)
+                ]
+            self.flat_arguments.append(flatten_argument(name, subject, value, leaves, is_any))
         assert typed.result is not None
-        wrong_result = unresolved(typed.result, self.place.region, RETURN)
-        self._raise(walk.sizes, [*walk.failures, *self._wrong_values(walk, spans, arguments), *wrong_result])
-        if self.place.region.explicit:
-            self.parts = [put_in_place(part, self.place) for part in self.parts]
-        self.values = [part.value for part in self.parts if part.key.is_traced]
-        self.outputs: Any = None
+        self._raise(self.sizes, [*failures, *unknown_axes(typed.result, boundary, RETURN)])
 
-    def _is_more(self, parameter: str) -> bool:
-        """Whether a parameter is ``**kwargs``, the last one."""
-        return self.typed.signature.parameters[parameter].kind is inspect.Parameter.VAR_KEYWORD
-
-    def _as_chosen(self, argument: Argument) -> Argument:
-        """An argument with its node; one that ``static_argnames`` chose is static whatever its hint."""
-        name, subject, node, value = argument
-        is_static = isinstance(node, Anything) and self._is_chosen(self.options.static, name, subject)
-        return (name, subject, _STATIC, value) if is_static else argument
-
-    def _is_chosen(self, chosen: Chosen, parameter: str, subject: Subject) -> bool:
-        if not chosen:
-            return False
-        parameters = self.typed.signature.parameters
-        many = [name for name, each in parameters.items() if each.kind is each.VAR_POSITIONAL]
-        count = len(self.bound.arguments[many[0]]) if many else 0
-        if parameter not in many:
-            return chosen.has(subject.name, None, count)
-        return chosen.has("", int(subject.path[1:-1]), count)
-
-    def _walked(self, arguments: list[Argument]) -> tuple[Walk, list[Span]]:
-        """Check all arguments, and tell where the leaves of each stand."""
-        walk, spans = Walk(self.place.region, self.bound.arguments), list[Span]()
-        for _, subject, node, value in arguments:
-            first = len(walk.leaves)
-            walk.visit(node, value, subject)
-            spans.append((first, len(walk.leaves)))
-        walk.settle()
-        return walk, spans
-
-    def _walked_as_traced(self, arguments: list[Argument]) -> tuple[Walk, list[Span]]:
-        """The same where arguments may be ShapeDtypeStructs: each is checked as what it is traced as."""
-        if not any(isinstance(leaf, _jax.SHAPES) for *_, value in arguments for leaf in _jax.leaves(value)):
-            return self._walked(arguments)
-        leaves, structure = jax.tree_util.tree_flatten([value for *_, value in arguments])
-        shapes = {at: leaf for at, leaf in enumerate(leaves) if isinstance(leaf, _jax.SHAPES)}
-        found: list[tuple[Walk, list[Span]]] = []
-        given: dict[int, Any] = {}
-
-        def look(*tracers: Any) -> None:
-            traced = dict(zip(shapes, tracers, strict=True))
-            given.update((id(tracer), shapes[at]) for at, tracer in traced.items())
-            values = structure.unflatten([traced.get(at, leaf) for at, leaf in enumerate(leaves)])
-            put = [(*argument[:3], value) for argument, value in zip(arguments, values, strict=True)]
-            walk, spans = self._walked(put)
-            walk.leaves = [leaf._replace(value=given.get(id(leaf.value), leaf.value)) for leaf in walk.leaves]
-            found.append((walk, spans))
-
-        jax.eval_shape(look, *shapes.values())
-        return found[0]
-
-    def _take_apart(self, arguments: list[Argument], walk: Walk, spans: list[Span]) -> list[Part]:
-        return [
-            take_apart(name, subject, value, walk.leaves[first:last], self._is_any(name, node))
-            for (name, subject, node, value), (first, last) in zip(arguments, spans, strict=True)
-        ]
-
-    def _is_any(self, parameter: str, node: Node) -> bool:
-        """Whether a parameter is hinted ``Any``; ``self`` is not hinted."""
-        return isinstance(node, Anything) and parameter in self.typed.parameters
-
-    def _wrong_values(self, walk: Walk, spans: list[Span], arguments: list[Argument]) -> Iterator[Failure]:
-        """What is wrong with how arrays lie, and with what is neither an array nor static."""
-        failed = {failure.subject for failure in walk.failures}
-        for leaf in walk.leaves:
-            if leaf.hint is not None and leaf.subject not in failed and (wrong := disagreement(leaf, self.place)):
-                yield wrong
-        for (name, _, node, _), (first, last) in zip(arguments, spans, strict=True):
-            if self._is_any(name, node):
-                yield from (_no_array(leaf) for leaf in walk.leaves[first:last] if _is_refused(leaf.value))
+        if boundary.explicit:
+            self.flat_arguments = [place_unplaced(each, self.context) for each in self.flat_arguments]
+        self.traced_keys = [each.key for each in self.flat_arguments if each.key.is_traced]
+        self.values = [each.value for each in self.flat_arguments if each.key.is_traced]
+        self.donated, self.options = options.donated.select(given, positional), options.others
+        self.out_shardings: Any = None
 
     def _raise(self, sizes: Sizes, failures: Sequence[Failure]) -> None:
         if failures:
-            raise error_of(self.place.region.report(self.typed.name, tuple(failures), sizes))
+            raise error_of(self.context.boundary_context.report(self.typed.name, tuple(failures), sizes))
 
     def key(self) -> Any:
         """All that a trace depends on.
@@ -255,74 +219,114 @@ class Call:
         Raises:
           StructureError: for a static value that has no hash.
         """
-        types = tuple(map(_jax.type_key, jax.tree_util.tree_leaves(self.values)))
-        key = (self.place, naming_around(self.naming), tuple(part.key for part in self.parts), types)
+        types = tuple(map(_jax.array.type_key, jax.tree_util.tree_leaves(self.values)))
+        key = (self.context, decorator_axis_naming(self.naming), tuple(each.key for each in self.flat_arguments), types)
         try:
             hash(key)
         except TypeError:
-            self._refuse_unhashable()
+            for each in self.flat_arguments:
+                for leaf in each.key.leaves:
+                    if isinstance(leaf, StaticLeaf) and not leaf.has_hash:
+                        text = f"is static, and {describe(leaf.value)} has no hash"
+                        failure = Failure(PlainMessage(text, "pass a value that can be hashed"), each.key.subject)
+                        self._raise(self.sizes, [failure])
             raise
         return key
 
-    def _refuse_unhashable(self) -> None:
-        """Name the static value that has no hash."""
-        for part in self.parts:
-            for leaf in part.key.leaves:
-                if isinstance(leaf, Fixed) and not _has_hash(leaf):
-                    told = Told(f"is static, and {describe(leaf.value)} has no hash", "pass a value that can be hashed")
-                    self._raise(self.sizes, [Failure(told, part.key.subject)])
+    def traceable(self) -> Callable[..., Any]:
+        """What ``jax.jit`` traces, with the names of the function, which are in JAX's messages and profiles.
 
-    def _traced_keys(self) -> list[Key]:
-        return [part.key for part in self.parts if part.key.is_traced]
+        It refers to no call, so that it keeps no arguments.
+        """
 
-    def traced(self) -> Callable[..., Any]:
-        """What ``jax.jit`` traces."""
-        return _traced(_plain_name(self.typed.function), self._traced_keys())
+        def traced(*values: Any) -> Any:
+            call = _running.get()()
+            args, kwargs, scope = call.arguments(values)
+            with use_jit_mesh(call.context.mesh), scope_entered(scope):
+                result = call.typed.function(*args, **kwargs)
+            return call.check_result(result, scope)
+
+        function: Any = self.typed.function
+        while isinstance(function, functools.partial):
+            function = function.func
+        traced.__name__ = traced.__qualname__ = getattr(function, "__name__", type(function).__name__)
+        names = [f"arg{at}" if key.subject.path else key.subject.name for at, key in enumerate(self.traced_keys)]
+        parameters: list[inspect.Parameter] = []
+        for at, name in enumerate(names):
+            is_usable = name.isidentifier() and not keyword.iskeyword(name) and names.count(name) == 1
+            name = name if is_usable else f"_argument{at}"
+            parameters.append(inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY))
+        traced.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return traced
 
     def options_of_jit(self) -> dict[str, Any]:
-        """The options of ``jax.jit`` but ``out_shardings``, which the trace tells."""
-        keys = self._traced_keys()
-        donated = [
-            at for at, key in enumerate(keys) if self._is_chosen(self.options.donated, key.parameter, key.subject)
-        ]
-        options: dict[str, Any] = {"donate_argnums": tuple(donated)} if donated else {}
-        return options | {"in_shardings": tuple(key.shardings(self.place) for key in keys), **self.options.others}
+        """The options of ``jax.jit`` but ``out_shardings``, which are known once the function is traced."""
+        donated = tuple(at for at, key in enumerate(self.traced_keys) if key.subject in self.donated)
+        options: dict[str, Any] = {"donate_argnums": donated} if donated else {}
+        return options | {
+            "in_shardings": tuple(key.shardings(self.context) for key in self.traced_keys),
+            **self.options,
+        }
 
     def within(self, program: Callable[..., Any]) -> Any:
-        """Call a program; where it is traced, that is for this call."""
+        """Call a program; if JAX traces it, then for this call."""
         return _run(program, self.values, lambda: self)
 
-    def arguments(self, values: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any], Scope]:
+    def sources(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, ...] | None:
+        """Where in a call the values of its program are; None if one is not an argument just as it was given."""
+        parameters, found = self.typed.signature.parameters, list[int | str]()
+        positional = [name for name, each in parameters.items() if each.kind in POSITIONAL]
+        for each in self.flat_arguments:
+            if not each.key.is_traced:
+                continue
+            name, subject, source = each.key.parameter, each.key.subject, len(args)
+            if parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+                source = len(positional) + int(subject.path[1:-1]) - len(self.typed.given)
+            elif name in positional:
+                source = positional.index(name) - len(self.typed.given)
+            is_positional = source < len(args)
+            if source < 0 or (args[source] if is_positional else kwargs.get(subject.name)) is not each.value:
+                return None
+            found.append(source if is_positional else subject.name)
+        return tuple(found)
+
+    def arguments(self, values: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any], CallScope]:
         """What the function is called with where ``jax.jit`` traces these values, and in which scope."""
-        traced, keys = iter(values), [part.key for part in self.parts if part.key.is_replaced]
-        args, kwargs = self.bound.replaced((key.parameter, key.subject, key.put_together(traced)) for key in keys)
-        seen = self.typed.signature.bind(*args, **kwargs)
-        seen.apply_defaults()
-        scope = Scope(self.typed.name, seen.arguments, self.sizes, naming_around(self.naming))
+        traced, keys = iter(values), [each.key for each in self.flat_arguments if each.key.is_replaced]
+        args, kwargs = self.bound.with_arguments((key.parameter, key.subject, key.unflatten(traced)) for key in keys)
+        traced_bound = self.typed.signature.bind(*args, **kwargs)
+        traced_bound.apply_defaults()
+        scope = CallScope(self.typed.name, traced_bound.arguments, self.sizes, decorator_axis_naming(self.naming))
         return args, kwargs, scope
 
-    def checked(self, result: Any, scope: Scope) -> Any:
-        """Check what the function returned; note its shardings."""
+    def check_result(self, result: Any, scope: CallScope) -> Any:
+        """The result, checked; note its shardings."""
         assert self.typed.result is not None
-        walk = Walk(self.place.region, scope.arguments, scope.sizes)
-        walk.visit(self.typed.result, result, RETURN)
-        walk.settle()
-        self._raise(walk.sizes, walk.failures)
-        # A constant lies where it was made, and is placed like all results.
-        traced = [leaf for leaf in walk.leaves if _jax.is_tracer(leaf.value)]
-        self._raise(walk.sizes, [wrong for leaf in traced if (wrong := disagreement(leaf, self.place))])
-        stuck = [leaf for leaf in walk.leaves if _is_refused(leaf.value)]
-        self._raise(walk.sizes, [_no_result(leaf) for leaf in stuck])
-        found = [slot_of(leaf).sharding(self.place) for leaf in walk.leaves]
-        self.outputs = jax.tree_util.tree_structure(result).unflatten(found)
+        context = self.context
+        checked = check_value(self.typed.result, result, RETURN, context.boundary_context, scope.arguments, scope.sizes)
+        self._raise(checked.sizes, checked.failures)
+        # A constant is where it was made, and is placed like all results.
+        traced = [leaf for leaf in checked.leaves if _jax.array.is_tracer(leaf.value)]
+        self._raise(checked.sizes, [wrong for leaf in traced if (wrong := sharding_failure(leaf, context))])
+        failures = [
+            Failure(
+                PlainMessage(f"is {describe(leaf.value)}, which is not an array and cannot leave a program"),
+                leaf.subject,
+            )
+            for leaf in checked.leaves
+            if _is_not_array(leaf.value)
+        ]
+        self._raise(checked.sizes, failures)
+        shardings = [traced_leaf(leaf).sharding(context) for leaf in checked.leaves]
+        self.out_shardings = jax.tree_util.tree_structure(result).unflatten(shardings)
         return result
 
 
-_running: ContextVar[Callable[[], Call]] = ContextVar("typedshmap_jit_call")
+_running: ContextVar[Callable[[], JitCall]] = ContextVar("typedshmap_jit_call")
 
 
-def _run(program: Callable[..., Any], values: Iterable[Any], call: Callable[[], Call]) -> Any:
-    """Call a program; where it is traced, that is for this call.
+def _run(program: Callable[..., Any], values: Iterable[Any], call: Callable[[], JitCall]) -> Any:
+    """Call a program; if JAX traces it, then for this call.
 
     A ``check`` that fails while XLA compiles comes out of JAX as an error of JAX's own, with ours in its text.
     """
@@ -330,61 +334,66 @@ def _run(program: Callable[..., Any], values: Iterable[Any], call: Callable[[], 
     try:
         return program(*values)
     except jax.errors.JaxRuntimeError as error:
-        if (ours := told_by(error)) is not None:
+        if (ours := original_error(error)) is not None:
             raise ours from error
         raise
     finally:
         _running.reset(token)
 
 
-def _traced(name: str, keys: Sequence[Key]) -> Callable[..., Any]:
-    """What ``jax.jit`` traces, by the function's own names, which JAX's messages and profiles tell."""
-
-    def traced(*values: Any) -> Any:
-        call = _running.get()()
-        args, kwargs, scope = call.arguments(values)
-        with inside_of(call.place.mesh), entered(scope):
-            result = call.typed.function(*args, **kwargs)
-        return call.checked(result, scope)
-
-    traced.__name__ = traced.__qualname__ = name
-    names = [key.subject.name if not key.subject.path else f"arg{at}" for at, key in enumerate(keys)]
-    parameters = [
-        inspect.Parameter(_identifier(each, at, names), inspect.Parameter.POSITIONAL_ONLY)
-        for at, each in enumerate(names)
-    ]
-    traced.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return traced
+def _is_not_array(value: Any) -> bool:
+    is_array = isinstance(value, (*_jax.array.SHAPES, *_jax.array.ARRAYS))
+    return not is_array and _jax.array.why_not_array(value) is not None
 
 
-def _identifier(name: str, at: int, names: list[str]) -> str:
-    is_fit = name.isidentifier() and not keyword.iskeyword(name) and names.count(name) == 1
-    return name if is_fit else f"_argument{at}"
+@dataclass(frozen=True, slots=True)
+class CachedDispatch:
+    """A program, and the position or the keyword of each of its values in a call."""
+
+    program: Any
+    sources: tuple[int | str, ...]
 
 
-def _plain_name(function: Callable[..., Any]) -> str:
-    """What ``jax.jit`` calls a function."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return getattr(function, "__name__", type(function).__name__)
-
-
-def _has_hash(value: Any) -> bool:
+def dispatch_key(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisNaming) -> Any:
+    """All that a check of these arguments depends on; None where one must be made."""
+    if not _jax.trace.is_outside_traces():
+        return None
     try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
+        leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
+        context = _jax.mesh.context_mesh()
+        key = (
+            structure,
+            tuple(map(_dispatch_leaf_key, leaves)),
+            current_axis_naming(naming),
+            decorator_axis_naming(naming),
+            context,
+            None if context.empty else _jax.mesh.ambient_devices(),
+            jit_mesh(),
+            mesh_override(),
+            _jax.trace.has_64_bits(),
+        )
+        hash(key)
+    except Exception:  # of arguments that cannot be flattened or hashed, which a check reports
+        return None
+    return key
 
 
-def _is_refused(value: Any) -> bool:
-    return not isinstance(value, (*_jax.SHAPES, *_jax.ARRAYS)) and _jax.refusal(value) is not None
+def _dispatch_leaf_key(leaf: Any) -> Any:
+    kind = _array_kind(type(leaf))
+    if kind == "jax":
+        # Its type has its shape and dtype, and JAX has one object for all types that are equal.
+        return (jax.typeof(leaf), leaf.sharding if leaf.committed else None)
+    if kind == "numpy":
+        return (type(leaf), leaf.shape, leaf.dtype)
+    if kind == "traced":
+        raise TypeError("a value that is being traced")
+    return StaticLeaf(leaf)
 
 
-def _no_result(leaf: Found) -> Failure:
-    return Failure(Told(f"is {describe(leaf.value)}, which is no array and cannot leave a program"), leaf.subject)
-
-
-def _no_array(leaf: Found) -> Failure:
-    cure = "annotate it by its own type, or name it in static_argnames, so that it is static"
-    return Failure(Told(f"is {describe(leaf.value)}, but annotated as Any, and so traced", cure), leaf.subject)
+@lru_cache(maxsize=256)
+def _array_kind(cls: type) -> Literal["jax", "numpy", "traced", "other"]:
+    if issubclass(cls, (*_jax.array.TRACERS, *_jax.array.SHAPES)):
+        return "traced"
+    if issubclass(cls, jax.Array):
+        return "jax"
+    return "numpy" if issubclass(cls, _jax.array.ARRAYS) else "other"

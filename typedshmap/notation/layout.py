@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from .nodes import Dim, Name, Span, Spec
+from .spec import Dim, Name, Spec
+from .tokens import Span
 
 Aliases = Mapping[str, tuple[str, ...]]
 
@@ -23,23 +25,32 @@ class Rules:
     must_match: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
-    """Per token of a spec its mesh axes, major to minor; and the axes of its marks."""
+    """How an array is sharded: per dim its mesh axes, major to minor, and those over which its shards differ otherwise.
 
-    parts: tuple[tuple[str, ...], ...]
+    Resolved from a spec it has one entry per token, so that a ``...`` counts as one dim.
+    """
+
+    dim_axes: tuple[tuple[str, ...], ...]
     unreduced: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
     varying: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def sharded(self) -> frozenset[str]:
-        return frozenset(axis for axes in self.parts for axis in axes)
+        return frozenset(axis for axes in self.dim_axes for axis in axes)
 
-    @property
+    @cached_property
     def axes(self) -> frozenset[str]:
         """Every mesh axis that it mentions."""
         return self.sharded | self.unreduced | self.reduced | self.varying
+
+
+def shared_prefix(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    """The major mesh axes that two dims share."""
+    length = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return a[:length]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +118,7 @@ def resolve(
     """
     used: set[str] = set()
     meaning: dict[str, tuple[str, ...]] = {}
-    for name, span in _written(spec):
+    for name, span in _written_names(spec):
         meaning[name] = aliases.get(name, (name,))
         for axis in meaning[name]:
             if mesh is not None and axis not in mesh:
@@ -115,22 +126,22 @@ def resolve(
             if axis in used:
                 return AxisTwice(axis, span)
             used.add(axis)
-    ruled = _ruled(spec, rules, aliases, mesh, used) if rules is not None else {}
+    ruled = _apply_rules(spec, rules, aliases, mesh, used) if rules is not None else {}
     if not isinstance(ruled, dict):
         return ruled
-    parts = tuple(ruled[at] if at in ruled else _axes_of(dim, meaning) for at, dim in enumerate(spec.dims))
+    dim_axes = tuple(ruled[at] if at in ruled else _axes_of(dim, meaning) for at, dim in enumerate(spec.dims))
     marked = {sign: frozenset(a for m in spec.marks if m.sign == sign for a in meaning[m.axis]) for sign in "+-~"}
-    return Layout(parts, marked["+"], marked["-"], marked["~"])
+    return Layout(dim_axes, marked["+"], marked["-"], marked["~"])
 
 
-def _ruled(
+def _apply_rules(
     spec: Spec, rules: Rules, aliases: Aliases, mesh: Collection[str] | None, used: set[str]
 ) -> dict[int, tuple[str, ...]] | Unresolved:
     """The axes that rules give to dims, by index; ``used`` are those that are not free.
 
     The rules are gone through in their order, not the dims, as ``flax.linen.logical_to_mesh_axes`` does.
     """
-    named = _named(spec)
+    named = _dims_by_name(spec)
     found: dict[int, tuple[str, ...]] = {}
     taken: dict[str, tuple[str, ...]] = {}
     for name, written in rules.pairs:
@@ -158,7 +169,7 @@ def _ruled(
     return found
 
 
-def _named(spec: Spec) -> dict[str, list[int]]:
+def _dims_by_name(spec: Spec) -> dict[str, list[int]]:
     """Where the dims are that a rule may shard: those with a name or a label and without brackets."""
     found: dict[str, list[int]] = {}
     for at, dim in enumerate(spec.dims):
@@ -173,7 +184,7 @@ def _others(aliases: Aliases, mesh: Collection[str]) -> tuple[str, ...]:
     return tuple(alias for alias in aliases if alias not in mesh)
 
 
-def _written(spec: Spec) -> Iterator[tuple[str, Span]]:
+def _written_names(spec: Spec) -> Iterator[tuple[str, Span]]:
     for dim in spec.dims:
         if isinstance(dim, Dim) and dim.axes is not None:
             yield from ((name, dim.axes.span) for name in dim.axes.names)

@@ -1,21 +1,20 @@
-"""Match a shape against a spec: a `Match` with the sizes it binds, or a mismatch.
+"""Match a shape against a spec: the sizes that it binds, or a mismatch.
 
-Invariant: for each dim, shard size times the sizes of its manual mesh axes is the global size, and
-the global size is what a name stands for.
-"""
+Invariant: for each dim, shard size times the sizes of its manual mesh axes is the global size, and a name has one
+global size. `Sizes` never changes: binding a name makes a new one, so a failed check binds nothing."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from .layout import Layout
-from .nodes import Anything, Argument, Binary, Call, Dim, Expression, Group, Name, Negative, Number, Rest, Span, Spec
-from .sizes import Bound, Sizes, Subject
+from .spec import Anything, Argument, Binary, Call, Dim, Expression, Group, Name, Negative, Number, Rest, Spec
+from .tokens import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +96,13 @@ class View:
     """How shapes are read here.
 
     Attributes:
-      held: mesh axes over which a value is already one shard, with their sizes.
-      split: mesh axes over which a boundary is about to split it, with their sizes.
+      manual: mesh axes over which a value is already one shard, with their sizes.
+      entering: mesh axes over which a boundary is about to split it, with their sizes.
       arguments: the call's arguments, for ``{self.heads}``.
     """
 
-    held: Mapping[str, int]
-    split: Mapping[str, int]
+    manual: Mapping[str, int]
+    entering: Mapping[str, int]
     arguments: Mapping[str, Any]
 
 
@@ -136,7 +135,7 @@ def match(
     if len(shape) < fixed or (rest is None and len(shape) > fixed):
         return RankMismatch(fixed, rest is not None, len(shape))
     unbound = None
-    for dim, axes, place in _aligned(spec, layout, len(shape)):
+    for dim, axes, place in _align(spec, layout, len(shape)):
         if isinstance(dim, Rest):
             result = _match_rest(dim, shape[place[0] : place[1]], place[0], sizes, subject, leaf)
         else:
@@ -150,11 +149,11 @@ def match(
     return Match(sizes, unbound)
 
 
-def _aligned(spec: Spec, layout: Layout, rank: int) -> Iterator[tuple[Dim | Rest, tuple[str, ...], tuple[int, int]]]:
+def _align(spec: Spec, layout: Layout, rank: int) -> Iterator[tuple[Dim | Rest, tuple[str, ...], tuple[int, int]]]:
     """Each token with its mesh axes and the half-open range of dims that it covers."""
     extra = rank - len(spec.dims) + 1
     at = 0
-    for dim, axes in zip(spec.dims, layout.parts, strict=True):
+    for dim, axes in zip(spec.dims, layout.dim_axes, strict=True):
         count = extra if isinstance(dim, Rest) else 1
         yield dim, axes, (at, at + count)
         at += count
@@ -170,24 +169,24 @@ def _match_dim(
     subject: Subject,
     leaf: str | None,
 ) -> Sizes | Mismatch:
-    held = prod(view.held.get(axis, 1) for axis in axes)
-    split = prod(view.split.get(axis, 1) for axis in axes)
-    whole = size * held
+    shards = prod(view.manual.get(axis, 1) for axis in axes)
+    split = prod(view.entering.get(axis, 1) for axis in axes)
+    global_size = size * shards
     if dim.broadcast and size == 1:
         return sizes
-    outcome = _match_size(dim, whole, index, axes, view, sizes, subject, leaf)
-    if isinstance(outcome, SizeMismatch) and held > 1:
-        shown = tuple(axis for axis in axes if axis in view.held)
-        return SizeMismatch(dim, index, whole, size, shown, outcome.expected, outcome.origin, outcome.span)
+    outcome = _match_size(dim, global_size, index, axes, view, sizes, subject, leaf)
+    if isinstance(outcome, SizeMismatch) and shards > 1:
+        shown = tuple(axis for axis in axes if axis in view.manual)
+        return SizeMismatch(dim, index, global_size, size, shown, outcome.expected, outcome.origin, outcome.span)
     if isinstance(outcome, Sizes | UnboundNames) and size % split:
-        shown = tuple(axis for axis in axes if axis in view.split)
+        shown = tuple(axis for axis in axes if axis in view.entering)
         return Indivisible(dim, index, size, shown, split, dim.span)
     return outcome
 
 
 def _match_size(
     dim: Dim,
-    whole: int,
+    global_size: int,
     index: int,
     axes: tuple[str, ...],
     view: View,
@@ -206,17 +205,17 @@ def _match_size(
             key = f"{name} at {leaf}" if dim.per_leaf else name
             known = sizes.get(key)
             if known is None:
-                return sizes.bind(key, Bound(whole, subject, index, frozenset({axes})))
-            if known.size != whole:
-                return SizeMismatch(dim, index, whole, None, (), known.size, known, span)
+                return sizes.bind(key, Bound(global_size, subject, index, frozenset({axes})))
+            if known.size != global_size:
+                return SizeMismatch(dim, index, global_size, None, (), known.size, known, span)
             return sizes.seen(key, axes)
         case expression:
             try:
                 expected = evaluate(expression, sizes, view.arguments)
             except NoValue as unknown:
                 return mismatch_of(unknown, dim, index, span)
-            if expected != whole:
-                return SizeMismatch(dim, index, whole, None, (), expected, None, span)
+            if expected != global_size:
+                return SizeMismatch(dim, index, global_size, None, (), expected, None, span)
             return sizes
 
 
@@ -239,20 +238,20 @@ def _match_rest(
     exact, soft = sizes.get(key), sizes.get(soft_key)
     if not dim.broadcast:
         if exact is not None:
-            return sizes if exact.size == shape else _other_rest(dim, shape, index, exact)
+            return sizes if exact.size == shape else _rest_mismatch(dim, shape, index, exact)
         if soft is not None and _broadcast(shape, soft.size) != shape:
-            return _other_rest(dim, shape, index, soft)
+            return _rest_mismatch(dim, shape, index, soft)
         return sizes.bind(key, Bound(shape, subject, index))
     joined = shape if soft is None else _broadcast(shape, soft.size)
     if soft is not None and joined is None:
-        return _other_rest(dim, shape, index, soft)
+        return _rest_mismatch(dim, shape, index, soft)
     if exact is not None and _broadcast(joined, exact.size) != exact.size:
-        return _other_rest(dim, shape, index, exact)
+        return _rest_mismatch(dim, shape, index, exact)
     assert joined is not None
     return sizes if soft is not None and soft.size == joined else sizes.bind(soft_key, Bound(joined, subject, index))
 
 
-def _other_rest(dim: Rest, shape: tuple[int, ...], index: int, known: Bound) -> SizeMismatch:
+def _rest_mismatch(dim: Rest, shape: tuple[int, ...], index: int, known: Bound) -> SizeMismatch:
     return SizeMismatch(dim, index, shape, None, (), known.size, known, dim.span)
 
 
@@ -325,3 +324,74 @@ def _read(argument: Argument, arguments: Mapping[str, Any]) -> int:
         return int(value.__index__())
     except Exception:
         raise NoValue(f"'{argument}' is {type(value).__name__}, not an integer") from None
+
+
+class Subject(NamedTuple):
+    """The value that is spoken of: an argument, the return value or a checked value, or a part of it."""
+
+    kind: str
+    name: str
+    path: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.path}"
+
+    def at(self, step: str) -> Subject:
+        return Subject(self.kind, self.name, self.path + step)
+
+    @property
+    def phrase(self) -> str:
+        """How a sentence names it."""
+        if self.kind == "argument":
+            return f"argument '{self}'"
+        if self.kind in ("operand", "pattern"):
+            return str(self) if " " in self.name else f"the {self}"
+        return str(self) if self.path else f"{self.name} value"
+
+
+RETURN = Subject("return", "return")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A global size (or the sizes of a ``*name``), who bound it, and over which mesh axes it was seen."""
+
+    size: int | tuple[int, ...]
+    subject: Subject
+    dim: int
+    layouts: frozenset[tuple[str, ...]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Names and their global sizes, in the order in which they were bound.
+
+    Attributes:
+      bound: the sizes.
+      structures: names of tree structures, each with the structure and the value that first bore it.
+    """
+
+    bound: Mapping[str, Bound] = field(default_factory=dict)
+    structures: Mapping[str, tuple[object, Subject]] = field(default_factory=dict)
+
+    def get(self, name: str) -> Bound | None:
+        return self.bound.get(name)
+
+    def __iter__(self) -> Iterator[tuple[str, Bound]]:
+        return iter(self.bound.items())
+
+    def bind(self, name: str, bound: Bound) -> Sizes:
+        """These sizes, and one name more."""
+        return Sizes({**self.bound, name: bound}, self.structures)
+
+    def bind_structure(self, name: str, structure: object, subject: Subject) -> Sizes:
+        """These sizes, and the name of a tree's structure."""
+        return Sizes(self.bound, {**self.structures, name: (structure, subject)})
+
+    def seen(self, name: str, axes: tuple[str, ...]) -> Sizes:
+        """These sizes, having seen ``name`` split over ``axes``."""
+        known = self.bound[name]
+        return self if axes in known.layouts else self.bind(name, replace(known, layouts=known.layouts | {axes}))
+
+
+NO_SIZES = Sizes()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from .nodes import Span
+Span: TypeAlias = tuple[int, int]
+"""A half-open place in the user's text."""
 
 
 class SyntaxFault(Exception):
-    """Text that is no hint: the problem, its span, and what to write instead."""
+    """Text that is not a hint: the problem, its span, and what to write instead."""
 
     def __init__(self, problem: str, source: str, span: Span, cure: str | None = None) -> None:
         super().__init__(problem, source, span, cure)
@@ -49,7 +51,7 @@ def words(source: str) -> Iterator[list[Token]]:
     Raises:
       SyntaxFault: for a character that no token starts with, and for brackets that do not match.
     """
-    yield from _divided(source, (0, len(source)), lambda token: token.kind == "space", skips_empty=True)
+    yield from _split_tokens(source, (0, len(source)), lambda token: token.kind == "space", skips_empty=True)
 
 
 def operands(source: str, span: Span) -> Iterator[list[Token]]:
@@ -58,10 +60,12 @@ def operands(source: str, span: Span) -> Iterator[list[Token]]:
     Raises:
       SyntaxFault: as `words` does.
     """
-    yield from _divided(source, span, lambda token: token.text == ",", skips_empty=False)
+    yield from _split_tokens(source, span, lambda token: token.text == ",", skips_empty=False)
 
 
-def _divided(source: str, span: Span, is_between: Callable[[Token], bool], skips_empty: bool) -> Iterator[list[Token]]:
+def _split_tokens(
+    source: str, span: Span, is_between: Callable[[Token], bool], skips_empty: bool
+) -> Iterator[list[Token]]:
     """Runs of tokens, divided where brackets are closed; spaces are dropped."""
     run: list[Token] = []
     opened: list[Token] = []
@@ -132,7 +136,7 @@ class Cursor:
     def since(self, start: int) -> Span:
         return (self.tokens[start].span[0], self.tokens[max(self.at - 1, start)].span[1])
 
-    def whole(self) -> Span:
+    def full_span(self) -> Span:
         return (self.tokens[0].span[0], self.tokens[-1].span[1])
 
     def text(self, span: Span) -> str:

@@ -6,10 +6,10 @@ A pattern is global mathematics over global sizes. Nothing is sent that it does 
 from .collectives import all_gather, all_to_all, ppermute
 from .contraction import einsum
 from .lookup import take
-from .reshard import plan_reshard, reshard
+from .normalization import logsumexp, softmax
+from .resharding import plan_reshard, reshard
 from .shapes import rearrange, reduce, repeat
-from .softmaxes import logsumexp, softmax
-from .totals import pmax, pmean, pmin, psum, psum_scatter
+from .sums import pmax, pmean, pmin, psum, psum_scatter
 
 __all__ = [
     "all_gather",

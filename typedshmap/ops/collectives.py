@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 from typing import Any, TypeVar
 
 import jax
 
 from .. import _jax
-from ..errors import TypedShmapError
 from ..errors.failures import WrongSize
-from ..notation.nodes import Span
-from ..notation.patterns import Dots, PatternDim
-from .call import Call, Laid, begin, says
-from .operands import Operand, read_operands, remember_result
+from ..errors.phrases import quoted_axes, sharding_text
+from ..notation.layout import shared_prefix
+from ..notation.pattern import Dots, PatternDim
+from ..notation.spec import Axes
+from .operands import Operand, read_operands, record_result
+from .operation import Operation, SideLayout, read_operation, shard_count
 
 T = TypeVar("T")
 
@@ -46,14 +45,14 @@ def all_gather(x: T, pattern: str) -> T:
       ShapeError, VaryingError, ShardingError: for an operand that is not the pattern's left side.
       MeshAxisError: for an axis that is not manual here.
     """
-    call = begin("all_gather", pattern, 1)
+    call = read_operation("all_gather", pattern, 1)
     operand, right = read_move(call, x)
     value = operand.value
     gathers = call.plan((len(operand.shape),), lambda: _plan_gathers(call, operand, right))
     for gather in gathers:
-        value = _jax.all_gather(value, gather.axes, gather.dim, _TYPES[gather.mark], call.region.typed)
+        value = _jax.casts.all_gather(value, gather.axes, gather.dim, _TYPES[gather.mark], call.region.has_vma)
     axes = frozenset(axis for gather in gathers for axis in gather.axes)
-    return remember_result(call, value, (operand,), right, made=axes)
+    return record_result(call, value, (operand,), right, made_invarying=axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +64,35 @@ class Gather:
     mark: str
 
 
-def _plan_gathers(call: Call, operand: Operand, right: Laid) -> list[Gather]:
+def _plan_gathers(call: Operation, operand: Operand, right: SideLayout) -> list[Gather]:
     found: list[Gather] = []
-    for at, (before, after) in enumerate(zip(operand.laid.parts, right.parts, strict=True)):
-        if before[: len(after)] != after:
-            raise _not_a_prefix(call, right, at, before, after)
-        found += _by_mark(right, at, before[len(after) :])
-    call.require_manual(_axes_that_go(call))
+    for at, (before, place) in enumerate(zip(operand.layout.dim_axes, right.dims, strict=True)):
+        if before[: len(place.axes)] != place.axes:
+            sides = f"{sharding_text(before)} on the left, but {sharding_text(place.axes)} on the right"
+            problem = f"'{place.name}' is {sides}: only minor axes can be gathered"
+            raise call.fault(problem, place.dim.span, "reshard(x, ...) changes any sharding into any other")
+        of_dim: list[Gather] = []
+        for axis in reversed(before[len(place.axes) :]):  # the minor axes first; those of one mark go together
+            mark = "-" if axis in right.reduced else "~" if axis in right.varying else ""
+            together = of_dim.pop().axes if of_dim and of_dim[-1].mark == mark else ()
+            of_dim.append(Gather(at, (axis, *together), mark))
+        found += of_dim
+    left_axes, right_axes = (
+        {axis for axes in map(_bracket, side.dims) if axes for name in axes.names for axis in call.meaning(name)}
+        for side in (call.pattern.operands[0], call.result)
+    )
+    call.require_manual(left_axes - right_axes)
     gone = {axis for gather in found for axis in gather.axes}
-    if not gone and not call.has_idle_name:
-        raise call.fault("the pattern gathers nothing: both sides are split alike", right.side.span)
+    if not gone and not call.has_unused_alias:
+        raise call.fault("the pattern gathers nothing: both sides are sharded the same way", right.side.span)
     refuse_other_marks(call, operand, right, gone)
-    return _reduced_last(call, right, found)
+    return _order_gathers(call, right, found)
 
 
-def _by_mark(right: Laid, at: int, axes: tuple[str, ...]) -> list[Gather]:
-    """The gathers of one dim, the minor axes first; axes of one mark go together."""
-    found: list[Gather] = []
-    for axis in reversed(axes):
-        mark = "-" if axis in right.reduced else "~" if axis in right.varying else ""
-        if found and found[-1].mark == mark:
-            found[-1] = Gather(at, (axis, *found[-1].axes), mark)
-        else:
-            found.append(Gather(at, (axis,), mark))
-    return found
-
-
-def _reduced_last(call: Call, right: Laid, gathers: list[Gather]) -> list[Gather]:
+def _order_gathers(call: Operation, right: SideLayout, gathers: list[Gather]) -> list[Gather]:
     """The gathers in the order in which JAX can differentiate them.
 
-    An unreduced cotangent, which is what comes back to a reduced value, cannot be sliced, which is
+    The cotangent of a reduced value is unreduced, and JAX cannot slice an unreduced value, which is
     what the gradient of a gather without a mark does.
     """
     first, then = list[Gather](), list[Gather]()
@@ -104,74 +102,53 @@ def _reduced_last(call: Call, right: Laid, gathers: list[Gather]) -> list[Gather
     for gather in then:
         if not gather.mark:
             reduced = next(axis for other in then if other.mark for axis in other.axes)
-            problem = f"'-{reduced}' stands beside '{gather.axes[-1]}', which has no mark: JAX has no gradient of that"
+            problem = f"'-{reduced}' is beside '{gather.axes[-1]}', which has no mark: JAX has no gradient of that"
             cure = f"write '~{reduced}', or a mark for '{gather.axes[-1]}', too"
-            raise call.fault(problem, right.places[gather.dim].dim.span, cure)
+            raise call.fault(problem, right.dims[gather.dim].dim.span, cure)
     return [*first, *then]
 
 
-def _axes_that_go(call: Call) -> set[str]:
-    """The axes that split a dim on the left and none on the right, whether manual here or not."""
-
-    def axes(side: Any) -> set[str]:
-        names = (n for dim in side.dims if getattr(dim, "axes", None) for n in dim.axes.names)
-        return {axis for name in names for axis in call.meaning(name)}
-
-    return axes(call.pattern.operands[0]) - axes(call.result)
+def _bracket(dim: PatternDim | Dots) -> Axes | None:
+    return dim.axes if isinstance(dim, PatternDim) else None
 
 
-def _not_a_prefix(call: Call, right: Laid, at: int, before: tuple[str, ...], after: tuple[str, ...]) -> Exception:
-    place = right.places[at]
-    name = " ".join(place.names)
-    problem = f"'{name}' is {says(before)} on the left, but {says(after)} on the right: only minor axes can be gathered"
-    return call.fault(problem, place.dim.span, "reshard(x, ...) changes any sharding into any other")
-
-
-def read_move(call: Call, x: Any) -> tuple[Operand, Laid]:
+def read_move(call: Operation, x: Any) -> tuple[Operand, SideLayout]:
     """The operand of a pattern whose two sides have the same dims, and its right side.
 
     Raises:
-      PatternError: for sides with different dims.
+      PatternError: for sides that have different dims.
       MeshAxisError: outside of a manual region.
     """
     call.plan(("dims",), lambda: refuse_other_dims(call) is None)
-    if not call.region.held:
+    if not call.region.manual:
         call.require_manual()
     (operand,) = read_operands(call, (x,))
-    return operand, call.lay(-1, len(operand.shape))
+    return operand, call.resolve_side(-1, len(operand.shape))
 
 
-def refuse_other_dims(call: Call) -> None:
+def refuse_other_dims(call: Operation) -> None:
     """Refuse sides whose dims differ in more than their sharding."""
-    left, right = call.pattern.operands[0], call.result
-    texts = [[_bare(dim) for dim in side.dims] for side in (left, right)]
-    if texts[0] != texts[1]:
+    left, right = (
+        [PatternDim(dim.factors, None, dim.is_group) if isinstance(dim, PatternDim) else dim for dim in side.dims]
+        for side in (call.pattern.operands[0], call.result)
+    )
+    if left != right:
         cure = f"{call.verb} changes the sharding only; rearrange reorders, merges and splits dims"
-        raise call.fault("the two sides have different dims", right.span, cure)
+        raise call.fault("the two sides have different dims", call.result.span, cure)
 
 
-def _bare(dim: PatternDim | Dots) -> str:
-    """A dim without its brackets."""
-    if isinstance(dim, Dots):
-        return str(dim)
-    inner = " ".join(map(str, dim.factors))
-    return f"({inner})" if dim.is_group else inner
-
-
-def refuse_other_marks(call: Call, operand: Operand, right: Laid, gone: set[str]) -> None:
-    """Refuse marks on one side only, but for those that a gather leaves."""
-    left = operand.laid
+def refuse_other_marks(call: Operation, operand: Operand, right: SideLayout, gone: set[str]) -> None:
+    """Refuse marks on one side only, except those of the axes that are gathered."""
+    left = operand.layout
     for sign, before, after in (
         ("+", left.unreduced, right.unreduced),
         ("~", left.varying, right.varying - gone),
         ("-", left.reduced, right.reduced - gone),
     ):
         for axis in sorted(before ^ after):
-            side = "left" if axis in before else "right"
-            span = (left if axis in before else right).side.span
-            raise call.fault(
-                f"'{sign}{axis}' stands on the {side} only", span, f"write it on both sides: {call.verb} leaves it"
-            )
+            name, side = ("left", left.side) if axis in before else ("right", right.side)
+            cure = f"write it on both sides: {call.verb} leaves it"
+            raise call.fault(f"'{sign}{axis}' is on the {name} only", side.span, cure)
 
 
 def all_to_all(x: T, pattern: str) -> T:
@@ -194,16 +171,19 @@ def all_to_all(x: T, pattern: str) -> T:
       VaryingError, ShardingError: for an operand that is not the pattern's left side.
       MeshAxisError: for an axis that is not manual here.
     """
-    call = begin("all_to_all", pattern, 1)
+    call = read_operation("all_to_all", pattern, 1)
     operand, right = read_move(call, x)
-    moves = _plan_exchanges(call, operand, right)
+    moves = call.plan((len(operand.shape),), lambda: _plan_exchanges(call, operand, right))
     refuse_other_marks(call, operand, right, set())
     value = operand.value
     for move in moves:
-        _refuse_indivisible(call, operand, right, move)
-        value = _jax.vary(value, move.axes) if call.region.typed else value
+        place, size = right.dims[move.to], operand.shape[move.to]
+        if size % shard_count(move.axes, call.region.sizes):
+            problem = f"has {place.name}={size} on each shard, which does not divide {call.over(move.axes)}"
+            raise call.wrong(WrongSize(problem, place.dim.span), operand.subject, operand.value)
+        value = _jax.casts.pcast_varying(value, move.axes) if call.region.has_vma else value
         value = jax.lax.all_to_all(value, move.axes, move.to, move.dim, tiled=True)
-    return remember_result(call, value, (operand,), right)
+    return record_result(call, value, (operand,), right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,53 +195,30 @@ class Exchange:
     to: int
 
 
-def _plan_exchanges(call: Call, operand: Operand, right: Laid) -> list[Exchange]:
-    """Minor axes of dims that became minor axes of other dims."""
-    call.require_manual(_axes_written_differently(call))
-    before, after = operand.laid.parts, right.parts
-    kept = [_common(a, b) for a, b in zip(before, after, strict=True)]
-    leaving = {at: axes[len(k) :] for at, (axes, k) in enumerate(zip(before, kept, strict=True)) if axes[len(k) :]}
-    coming = {at: axes[len(k) :] for at, (axes, k) in enumerate(zip(after, kept, strict=True)) if axes[len(k) :]}
+def _plan_exchanges(call: Operation, operand: Operand, right: SideLayout) -> list[Exchange]:
+    """Pair the minor axes that leave a dim with those that come to another."""
+    written = [tuple(map(_bracket, side.dims)) for side in (call.pattern.operands[0], call.result)]
+    changed = [axes for pair in zip(*written, strict=True) if pair[0] != pair[1] for axes in pair if axes is not None]
+    call.require_manual({axis for axes in changed for name in axes.names for axis in call.meaning(name)})
+    before, after = operand.layout.dim_axes, right.dim_axes
+    kept = [len(shared_prefix(*pair)) for pair in zip(before, after, strict=True)]
+    leaving, coming = (
+        {at: axes[count:] for at, (axes, count) in enumerate(zip(side, kept, strict=True)) if axes[count:]}
+        for side in (before, after)
+    )
     moves = [Exchange(axes, at, to) for at, axes in leaving.items() for to, other in coming.items() if other == axes]
-    # A dim that gives axes and gets others at once would be cut anew before it is put together.
+    # A dim that gives axes and gets others at once would be sharded anew before it is put together.
     if len(moves) != len(leaving) or len(moves) != len(coming) or leaving.keys() & coming.keys():
-        raise _no_exchange(call, right, leaving, coming)
-    if not moves and not call.has_idle_name:
-        raise call.fault("the pattern moves nothing: both sides are split alike", right.side.span)
+        place = right.dims[next(iter([*coming, *leaving]))]
+        gone, came = (
+            quoted_axes(axis for axes in side.values() for axis in axes) or "no axis" for side in (leaving, coming)
+        )
+        problem = f"{gone} leaves a dim and {came} comes to one ('{place.name}')"
+        problem += ": an all_to_all moves minor axes from dim to dim"
+        raise call.fault(problem, place.dim.span, "reshard(x, ...) changes any sharding into any other")
+    if not moves and not call.has_unused_alias:
+        raise call.fault("the pattern moves nothing: both sides are sharded the same way", right.side.span)
     return moves
-
-
-def _common(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
-    count = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    return a[:count]
-
-
-def _axes_written_differently(call: Call) -> set[str]:
-    pairs = zip(call.pattern.operands[0].dims, call.result.dims, strict=True)
-    both = [(getattr(a, "axes", None), getattr(b, "axes", None)) for a, b in pairs]
-    names = {n for a, b in both if a != b for axes in (a, b) if axes is not None for n in axes.names}
-    return {axis for name in names for axis in call.meaning(name)}
-
-
-def _no_exchange(
-    call: Call, right: Laid, leaving: Mapping[int, tuple[str, ...]], coming: Mapping[int, tuple[str, ...]]
-) -> TypedShmapError:
-    at = next(iter([*coming, *leaving]))
-    place = right.places[at]
-    name = " ".join(place.names)
-    gone = ", ".join(f"'{axis}'" for axes in leaving.values() for axis in axes) or "no axis"
-    came = ", ".join(f"'{axis}'" for axes in coming.values() for axis in axes) or "no axis"
-    problem = f"{gone} leaves a dim and {came} comes to one ('{name}'): an all_to_all moves minor axes from dim to dim"
-    return call.fault(problem, place.dim.span, "reshard(x, ...) changes any sharding into any other")
-
-
-def _refuse_indivisible(call: Call, operand: Operand, right: Laid, move: Exchange) -> None:
-    size, shards = operand.shape[move.to], prod(call.region.sizes[axis] for axis in move.axes)
-    if size % shards:
-        place = right.places[move.to]
-        name, over = " ".join(place.names), ", ".join(map(repr, move.axes))
-        problem = f"has {name}={size} on each shard, which does not divide over {over} ({shards} shards)"
-        raise call.wrong(WrongSize(problem, place.dim.span), operand.subject, operand.value)
 
 
 def ppermute(x: T, pattern: str, *, shift: int, axis: str | None = None) -> T:
@@ -288,23 +245,30 @@ def ppermute(x: T, pattern: str, *, shift: int, axis: str | None = None) -> T:
       ShapeError, VaryingError, ShardingError: for an operand that is not what the pattern says.
       MeshAxisError: for an axis that is not manual here.
     """
-    call = begin("ppermute", pattern, 1, has_result=False)
-    if not call.region.held:
+    call = read_operation("ppermute", pattern, 1, has_result=False)
+    if not call.region.manual:
         call.require_manual()
     (operand,) = read_operands(call, (x,))
     axes = _axes_to_shift(call, operand, axis)
     if not hasattr(shift, "__index__") or isinstance(shift, bool):
-        raise call.fault(f"shift={shift!r} is no integer")
+        raise call.fault(f"shift={shift!r} is not an integer")
     value = operand.value
     if axes:
-        value = _jax.vary(value, axes) if call.region.typed else value
-        value = jax.lax.ppermute(value, *_ring(call, axes, int(shift)))
-    return remember_result(call, value, (operand,), operand.laid)
+        value = _jax.casts.pcast_varying(value, axes) if call.region.has_vma else value
+        # JAX counts the devices of several axes in the order of the mesh; the shards of a dim are in the dim's order.
+        ordered = tuple(axis for axis in call.region.sizes if axis in axes)
+        devices = [tuple(map(dict(zip(axes, place, strict=True)).__getitem__, ordered))
+                   for place in product(*(range(call.region.sizes[axis]) for axis in axes))]  # fmt: skip
+        number = {device: at for at, device in enumerate(sorted(devices))}
+        pairs = [(number[device], number[devices[(at + int(shift)) % len(devices)]])
+                 for at, device in enumerate(devices)]  # fmt: skip
+        value = jax.lax.ppermute(value, ordered, pairs)
+    return record_result(call, value, (operand,), operand.layout)
 
 
-def _axes_to_shift(call: Call, operand: Operand, axis: str | None) -> tuple[str, ...]:
-    groups = [axes for axes in operand.laid.parts if axes]
-    groups += [call.meaning(mark.axis) for mark in operand.laid.side.marks if mark.sign == "~"]
+def _axes_to_shift(call: Operation, operand: Operand, axis: str | None) -> tuple[str, ...]:
+    groups = [axes for axes in operand.layout.dim_axes if axes]
+    groups += [call.meaning(mark.axis) for mark in operand.layout.side.marks if mark.sign == "~"]
     groups = [axes for axes in groups if axes]
     if axis is not None:
         wanted = call.meaning(axis)
@@ -314,29 +278,9 @@ def _axes_to_shift(call: Call, operand: Operand, axis: str | None) -> tuple[str,
         return wanted
     call.require_manual()
     if len(groups) > 1:
-        names = ", ".join(repr(",".join(axes)) for axes in groups)
+        names = quoted_axes(",".join(axes) for axes in groups)
         raise call.fault(f"the pattern has several axes to send along: {names}", None, "say which: axis=...")
     if not groups and not call.pattern.has_sharding:
-        raise call.fault("the pattern has no mesh axis to send along", _whole(call), "write [dim/axis]")
+        span = (0, len(call.pattern.source))
+        raise call.fault("the pattern has no mesh axis to send along", span, "write [dim/axis]")
     return groups[0] if groups else ()
-
-
-def _whole(call: Call) -> Span:
-    return (0, len(call.pattern.source))
-
-
-def _ring(call: Call, axes: tuple[str, ...], shift: int) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
-    """The axes in mesh order, and who sends to whom, each as its place in that order."""
-    ordered = tuple(axis for axis in call.region.sizes if axis in axes)
-    sizes = call.region.sizes
-    places = list(product(*(range(sizes[axis]) for axis in axes)))
-    at = {place: _place_in(dict(zip(axes, place, strict=True)), ordered, sizes) for place in places}
-    count = len(places)
-    return ordered, [(at[places[i]], at[places[(i + shift) % count]]) for i in range(count)]
-
-
-def _place_in(place: Mapping[str, int], ordered: Sequence[str], sizes: Mapping[str, int]) -> int:
-    index = 0
-    for axis in ordered:
-        index = index * sizes[axis] + place[axis]
-    return index

@@ -1,39 +1,43 @@
-"""``rearrange``, ``reduce`` and ``repeat``: einops on every shard, and the sums that a reduction owes."""
+"""``rearrange``, ``reduce`` and ``repeat``: einops on every shard, then what a reduction does over mesh axes."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any, TypeVar
 
 import einops
+import jax
+import jax.numpy as jnp
 
 from .. import _jax
-from ..errors import TypedShmapError
+from ..errors import PatternError
 from ..errors.failures import NotAnArray
-from ..errors.phrases import shown
-from ..notation.patterns import Dots, PatternDim, Side
-from ..notation.sizes import Subject
-from .call import Call, Laid, begin, says
-from .operands import (
-    Operand,
-    idle_over,
-    key_of,
-    key_of_operands,
-    keys_of,
-    local,
-    read_operands,
-    remember_result,
-    solve,
+from ..errors.phrases import quoted_axes, sharding_text, value_text
+from ..notation.match import Subject
+from ..notation.pattern import Dots, Side
+from .factor_sharding import (
+    FactorAxes,
+    Interleaving,
+    PartialSums,
+    addend_axes,
+    axes_of_merged,
+    factor_axes_of,
+    plan_partial_sums,
+    refuse_dropped_varying,
+    refuse_sharded_addends,
+    run_partial_sums,
+    split_merged_axes,
 )
-from .reductions import REDUCTIONS, combine, refuse_marks
-from .splits import Interleaved, Splits, axes_of_merged, refuse_addends_of_shards, split_merged, splits_of
-from .sums import Sums, left_over, plan_sums, run_sums
+from .operands import Operand, key_of_operands, read_operands, record_result, shard_length, solve, untouched_axes
+from .operation import Operation, ResolvedDim, SideLayout, read_operation, shard_count
 
 T = TypeVar("T")
 Reduction = str | Callable[[Any, tuple[int, ...]], Any]
+REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 
 
 def rearrange(x: T, pattern: str, **axes_lengths: int) -> T:
@@ -49,17 +53,17 @@ def rearrange(x: T, pattern: str, **axes_lengths: int) -> T:
     Args:
       x: an array, in a manual region one shard; a list of arrays is stacked along a new first dim.
       pattern: both sides, with the sharding of each dim; names stand for global sizes.
-      **axes_lengths: global sizes of names that the operand does not tell.
+      **axes_lengths: global sizes of names that the operand does not determine.
 
     Returns:
       The array of the pattern's right side. Its gradient is the reverse.
 
     Raises:
-      PatternError: for a pattern that cannot be read, that moves shards, or that would interleave them.
+      PatternError: for a pattern that cannot be parsed, that moves shards, or that would interleave them.
       ShapeError, VaryingError, ShardingError: for an operand that is not the pattern's left side.
       MeshAxisError: for an axis that the mesh does not have.
     """
-    return _einops("rearrange", x, pattern, axes_lengths)
+    return _run_einops("rearrange", x, pattern, axes_lengths)
 
 
 def repeat(x: T, pattern: str, **axes_lengths: int) -> T:
@@ -80,7 +84,7 @@ def repeat(x: T, pattern: str, **axes_lengths: int) -> T:
     Raises:
       PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `rearrange` does.
     """
-    return _einops("repeat", x, pattern, axes_lengths)
+    return _run_einops("repeat", x, pattern, axes_lengths)
 
 
 def reduce(x: T, pattern: str, reduction: Reduction, **axes_lengths: int) -> T:
@@ -99,7 +103,7 @@ def reduce(x: T, pattern: str, reduction: Reduction, **axes_lengths: int) -> T:
       pattern: both sides, with the sharding of each dim.
       reduction: ``sum mean max min prod any all``, or a function of an array and a tuple of dims
         where no reduced dim is sharded. ``mean`` divides by the global size.
-      **axes_lengths: global sizes of names that the operand does not tell.
+      **axes_lengths: global sizes of names that the operand does not determine.
 
     Returns:
       The array of the pattern's right side.
@@ -107,267 +111,278 @@ def reduce(x: T, pattern: str, reduction: Reduction, **axes_lengths: int) -> T:
     Raises:
       PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `rearrange` does.
     """
-    return _einops("reduce", x, pattern, axes_lengths, reduction)
+    return _run_einops("reduce", x, pattern, axes_lengths, reduction)
 
 
 @dataclass(frozen=True, slots=True)
-class Reshaping:
-    """What an operation of einops does.
+class Rearrangement:
+    """The plan of an operation of einops.
 
     Attributes:
       local: the pattern on one shard.
       lengths: the sizes that einops needs there.
       sums: the sums over mesh axes.
-      owed: per axis that is summed over what is summed there.
-      result: how the result lies.
+      addends: per mesh axis that is summed over, what is summed.
+      result: the layout of the result.
     """
 
     local: str
     lengths: Mapping[str, int]
-    sums: Sums
-    owed: Mapping[str, str]
-    result: Laid
+    sums: PartialSums
+    addends: Mapping[str, str]
+    result: SideLayout
 
 
-def _einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction: Reduction | None = None) -> Any:
-    call = begin(verb, pattern, 1)
+def _run_einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction: Reduction | None = None) -> Any:
+    call = read_operation(verb, pattern, 1)
     if isinstance(x, list):
-        _refuse_empty(call, x)
+        if not x and not call.is_plain:  # where no sharding is written, einops says so
+            raise call.wrong(NotAnArray("an array", "an empty list"), Subject("operand", "operand"), None)
         x = einops.rearrange(x, "... -> ...")  # stacks them
     _check_names(call, lengths, reduction)
     operands = read_operands(call, (x,))
     lengths = {name: int(length) for name, length in lengths.items()}
     key = (key_of_operands(operands), tuple(lengths.items()), reduction if isinstance(reduction, str) else "function")
-    plan = call.plan(key, lambda: _plan(call, operands, lengths, reduction))
-    value = _run(call, operands[0], plan, reduction)
-    left = left_over(value, plan.sums)
-    if verb == "reduce":
-        value = combine(call, value, plan.sums, reduction, operands[0], plan.owed)
+    plan = call.plan(key, lambda: _plan(call, operands[0], lengths, reduction))
+    value = _run_locally(call, operands[0], plan, reduction)
+    addends = addend_axes(value, plan.sums)
+    if reduction == "mean":
+        value = _mean(call, value, operands[0], plan)
     else:
-        value = run_sums(call, value, plan.sums)
-    idle = idle_over(operands, plan.result)
-    return remember_result(call, value, operands, plan.result, idle, left, is_stated=True)
+        value = run_partial_sums(call, value, plan.sums, _collective(call, reduction))
+    untouched = untouched_axes(operands, plan.result)
+    return record_result(call, value, operands, plan.result, untouched, addends, is_stated=True)
 
 
-def _refuse_empty(call: Call, arrays: list[Any]) -> None:
-    """Nothing can be stacked of nothing; where no sharding is written, einops says so."""
-    if not arrays and not call.is_plain:
-        raise call.wrong(NotAnArray("an array", "an empty list"), Subject("operand", "operand"), None)
-
-
-def _plan(call: Call, operands: list[Operand], lengths: Mapping[str, int], reduction: Reduction | None) -> Reshaping:
-    (operand,) = operands
-    left, extents = operand.laid, solve(call, operands, lengths)
-    right = call.lay(-1, dots=left.dots)
-    _bind_new(call, right, extents)
-    splits = splits_of(call, operands, extents, right.places)
-    inherited = [_inherited(call, left, right, at, splits, extents) for at in range(len(right.places))]
-    _check_merges(call, left, splits, extents)
-    owed = _owed(call, operand, right, splits)
-    if call.verb != "reduce":
-        _refuse_moves(call, operand, right, inherited)
-    refuse_addends_of_shards(call, operands, splits)
-    if call.verb == "reduce":
-        refuse_marks(call, reduction, operand, right, owed)
-    shapes = [prod(local(extents[k], splits.get(k, ()), call.region.sizes) for k in keys_of(p)) for p in right.places]
-    sums = plan_sums(call, right, inherited, owed, shapes)
-    refuse_lost_varying(call, operands, right)
-    local_lengths = _local_lengths(call, left, right, splits, extents, lengths)
-    return Reshaping(_local_pattern(call, splits, extents), local_lengths, sums, owed, right)
-
-
-def _has_open_dots(side: Side) -> bool:
-    return any(isinstance(dim, Dots) for dim in side.dims)
-
-
-def _check_names(call: Call, lengths: Mapping[str, int], reduction: Reduction | None) -> None:
-    """What einops says of names, said with their place."""
+def _check_names(call: Operation, lengths: Mapping[str, int], reduction: Reduction | None) -> None:
+    """Refuse what einops refuses of names, with their place."""
     left, right = call.pattern.operands[0], call.result
-    for index, side in ((0, left), (-1, right)):
-        for name in _repeated(side.names):
-            raise call.fault(f"the pattern has '{name}' twice on one side", call.span_of(index, name))
-    if right.dots is not None and left.dots is None:
-        raise call.fault("the pattern has '...' only on the right", right.dots.span)
-    if left.dots is not None and not _has_open_dots(left):
-        raise call.fault("the pattern has '...' in parentheses on the left", left.dots.span)
-    if left.dots is not None and right.dots is None and call.verb != "reduce":
-        raise call.fault("the pattern has '...' only on the left", left.dots.span)
+    left_names, right_names = left.names, right.names
+    for index, names in ((0, left_names), (-1, right_names)):
+        for at, name in enumerate(names):
+            if name in names[:at]:
+                raise call.fault(f"the pattern has '{name}' twice on one side", call.span_of(index, name))
+    left_dots, right_dots = left.dots, right.dots
+    if right_dots is not None and left_dots is None:
+        raise call.fault("the pattern has '...' only on the right", right_dots.span)
+    if left_dots is not None and left_dots not in left.dims:
+        raise call.fault("the pattern has '...' in parentheses on the left", left_dots.span)
+    if left_dots is not None and right_dots is None and call.verb != "reduce":
+        raise call.fault("the pattern has '...' only on the left", left_dots.span)
     _check_sides(call, left, right, lengths)
     for name, length in lengths.items():
-        if name not in (*left.names, *right.names):
+        if name not in (*left_names, *right_names):
             raise call.fault(f"'{name}' is passed as a size, but the pattern does not name it")
-        size = _integer(length)
+        try:
+            size = None if isinstance(length, bool) else operator.index(length)
+        except Exception:  # of NumPy or JAX, for an array with dims, a tracer, a symbol; or of any class at all
+            size = None
         if size is None:
-            raise call.fault(f"the size of '{name}' is {shown(length)}, and no integer", call.span_of(-1, name))
+            raise call.fault(
+                f"the size of '{name}' is {value_text(length)}, which is not an integer", call.span_of(-1, name)
+            )
         if size < 0:
-            raise call.fault(f"the size of '{name}' is {shown(length)}, which is negative", call.span_of(-1, name))
-    is_known = call.verb != "reduce" or callable(reduction) or reduction in REDUCTIONS
-    if not is_known:
+            raise call.fault(f"the size of '{name}' is {value_text(length)}, which is negative", call.span_of(-1, name))
+    if call.verb == "reduce" and not callable(reduction) and reduction not in REDUCTIONS:
         raise call.fault(f"the reduction {reduction!r} is not known", None, f"known are {', '.join(REDUCTIONS)}")
 
 
-def _integer(length: Any) -> int | None:
-    """A size that was passed; None for what is no integer, such as an array with dims, a tracer, a symbol."""
-    try:
-        return None if isinstance(length, bool) else operator.index(length)
-    except Exception:  # of NumPy, of JAX, or of whatever class it is
-        return None
-
-
-def _repeated(names: Sequence[str]) -> list[str]:
-    return [name for at, name in enumerate(names) if name in names[:at]]
-
-
-def _check_sides(call: Call, left: Side, right: Side, lengths: Mapping[str, int]) -> None:
-    """Names and numbers that may stand on one side only."""
-    only_left = [f for f in left.factors if f.number is None and f.name not in right.names]
-    only_right = [f for f in right.factors if f.number is None and f.name not in left.names]
-    numbers = {side: [f for f in factors if f.number not in (None, 1)]
-               for side, factors in (("left", left.factors), ("right", right.factors))}  # fmt: skip
+def _check_sides(call: Operation, left: Side, right: Side, lengths: Mapping[str, int]) -> None:
+    """Refuse names and numbers that may not be on one side only."""
+    factors, names = (list(left.factors), list(right.factors)), (left.names, right.names)
+    (only_left, only_right), (left_numbers, right_numbers) = (
+        [[factor for factor in factors[at] if not factor.name.isdecimal() and factor.name not in names[1 - at]]
+         for at in (0, 1)],
+        [[factor for factor in factors[at] if factor.name.isdecimal() and int(factor.name) != 1] for at in (0, 1)],
+    )  # fmt: skip
     if only_left and call.verb != "reduce":
         raise call.fault(f"the pattern has '{only_left[0]}' only on the left", only_left[0].span)
     if only_right and call.verb != "repeat":
         raise call.fault(f"the pattern has '{only_right[0]}' only on the right", only_right[0].span)
-    if call.verb in ("rearrange", "repeat") and numbers["left"]:
-        raise call.fault(f"the pattern has the number {numbers['left'][0]} on the left", numbers["left"][0].span,
-                         "give the dim a name")  # fmt: skip
-    if call.verb in ("rearrange", "reduce") and numbers["right"]:
-        raise call.fault(f"the pattern has the number {numbers['right'][0]} on the right", numbers["right"][0].span,
-                         "repeat makes new dims")  # fmt: skip
+    if left_numbers and call.verb != "reduce":
+        factor = left_numbers[0]
+        raise call.fault(f"the pattern has the number {factor} on the left", factor.span, "give the dim a name")
+    if right_numbers and call.verb != "repeat":
+        factor = right_numbers[0]
+        raise call.fault(f"the pattern has the number {factor} on the right", factor.span, "repeat makes new dims")
     for factor in only_right:
         if factor.name not in lengths:
             raise call.fault(f"the size of '{factor}' is not known", factor.span, f"pass {factor}=...")
 
 
-def _bind_new(call: Call, right: Laid, extents: dict[str, int]) -> None:
-    """The sizes of numbers on the right."""
-    for place in right.places:
-        for at, factor in enumerate(place.dim.factors):
-            number = getattr(factor, "number", None)
-            if number is not None:
-                extents[key_of(place, at)] = number
+def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reduction: Reduction | None) -> Rearrangement:
+    left, sizes = operand.layout, call.region.sizes
+    extents = solve(call, [operand], lengths)
+    right = call.resolve_side(-1, dots=left.dots)
+    for place in right.dims:
+        extents |= {key: int(name) for key, name in zip(place.keys, place.names, strict=True) if name.isdecimal()}
+    factor_axes = factor_axes_of(call, [operand], extents, right.dims)
+    old = {key for place in left.dims for key in place.keys}
+    inherited = [_inherited_axes(call, place, old, factor_axes, extents) for place in right.dims]
+    for place in left.dims:
+        _merged_axes(call, place, factor_axes, extents)
+    kept = {key for place in right.dims for key in place.keys}
+    addends = {axis: key for key, axes in factor_axes.items() if key not in kept for axis in axes}
+    addends |= {axis: f"+{axis}" for axis in sorted(left.unreduced)}
+    if call.verb != "reduce":
+        for place, axes in zip(right.dims, inherited, strict=True):
+            if place.axes != axes:
+                before, after = sharding_text(axes), sharding_text(place.axes)
+                problem = f"'{place.name}' is {before} on the left, but {after} on the right"
+                cure = f"{call.verb} moves nothing between shards; all_gather, all_to_all and reshard do"
+                raise call.fault(problem, place.dim.span, cure)
+        for axis in sorted(left.unreduced ^ right.unreduced):
+            cure = f"{call.verb} takes no sum; psum and psum_scatter do"
+            raise call.fault(f"'+{axis}' is on one side only", right.side.span, cure)
+    refuse_sharded_addends(call, [operand], factor_axes)
+    if call.verb == "reduce" and reduction not in ("sum", "mean"):
+        _refuse_partial_sums(call, reduction, left, right, addends)
+    local = {key: shard_length(size, factor_axes.get(key, ()), sizes) for key, size in extents.items()}
+    shape = [prod([local[key] for key in place.keys]) for place in right.dims]
+    sums = plan_partial_sums(call, right, inherited, addends, shape)
+    refuse_dropped_varying(call, [operand], right)
+    if not call.is_plain:  # einops needs the local sizes of merged dims, too
+        merged = {key for place in (*left.dims, *right.dims) if len(place.keys) > 1 for key in place.keys}
+        lengths = {key: local[key] for key in merged | set(lengths) if key.isidentifier()}
+    return Rearrangement(_local_pattern(call, local), lengths, sums, addends, right)
 
 
-def _inherited(
-    call: Call, left: Laid, right: Laid, at: int, splits: Splits, extents: Mapping[str, int]
+def _inherited_axes(
+    call: Operation, place: ResolvedDim, old: set[str], factor_axes: FactorAxes, extents: Mapping[str, int]
 ) -> tuple[str, ...]:
-    """The mesh axes that split a dim of the result; a new dim is made in the parts that it asks for."""
-    place = right.places[at]
-    keys = keys_of(place)
-    old = {key for other in left.places for key in keys_of(other)}
-    if not any(key in old for key in keys):
+    """The mesh axes over which a dim of the result is sharded without communication.
+
+    New factors, which ``old`` does not have, are made in the parts that the result asks for.
+    """
+    keys, sizes = place.keys, call.region.sizes
+    known = {key: factor_axes.get(key, ()) for key in keys if key in old}
+    if not known:
         if keys:
-            splits[keys[0]] = place.axes
-        _refuse_indivisible_new(call, right, at, extents)
+            factor_axes[keys[0]] = place.axes
+        shards, size = shard_count(place.axes, sizes), prod([extents[key] for key in keys])
+        if size % shards or (extents[keys[0]] if keys else 1) % shards:
+            raise call.fault(f"'{place.name}'={size} does not divide {call.over(place.axes)}", place.dim.span)
         return place.axes
-    known = {key: splits.get(key, ()) for key in keys if key in old}
     if len(known) < len(keys):
-        # New factors beside old ones: they, too, are made in the parts that are asked for.
-        made = split_merged(keys, place.axes, known, extents, call.region.sizes) or {}
-        splits.update({key: axes for key, axes in made.items() if key not in old})
-    found = axes_of_merged(keys, splits, extents, call.region.sizes)
-    if isinstance(found, Interleaved):
-        raise _interleaves(call, place.dim, found)
-    return found
+        made = split_merged_axes(keys, place.axes, known, extents, sizes) or {}
+        factor_axes.update({key: axes for key, axes in made.items() if key not in old})
+    return _merged_axes(call, place, factor_axes, extents)
 
 
-def _refuse_indivisible_new(call: Call, right: Laid, at: int, extents: Mapping[str, int]) -> None:
-    place = right.places[at]
-    size, shards = prod(extents[key] for key in keys_of(place)), prod(call.region.sizes[a] for a in place.axes)
-    first = extents[keys_of(place)[0]] if place.names else 1
-    if size % shards or first % shards:
-        over = ", ".join(map(repr, place.axes))
-        name = " ".join(place.names)
-        raise call.fault(f"'{name}'={size} does not divide over {over} ({shards} shards)", place.dim.span)
-
-
-def _interleaves(call: Call, dim: PatternDim, found: Interleaved) -> TypedShmapError:
-    names = [str(f) for f in dim.factors]
+def _merged_axes(
+    call: Operation, place: ResolvedDim, factor_axes: FactorAxes, extents: Mapping[str, int]
+) -> tuple[str, ...]:
+    found = axes_of_merged(place.keys, factor_axes, extents, call.region.sizes)
+    if not isinstance(found, Interleaving):
+        return found
     first, before = found.factor.split()[0], found.before.split()[0]
-    problem = f"'{dim}' would interleave the shards of '{first}', since '{before}' stands before it"
-    ordered = " ".join([first, *(name for name in names if name != first)])
-    return call.fault(problem, dim.span, f"write ({ordered}), or gather '{first}' first (all_gather)")
+    problem = f"'{place.dim}' would interleave the shards of '{first}', since '{before}' is before it"
+    ordered = " ".join([first, *(name for name in place.names if name != first)])
+    raise call.fault(problem, place.dim.span, f"write ({ordered}), or gather '{first}' first (all_gather)")
 
 
-def _check_merges(call: Call, left: Laid, splits: Splits, extents: Mapping[str, int]) -> None:
-    """A merged dim of the operand is split on its major factors; the result may not say otherwise."""
-    for place in left.places:
-        found = axes_of_merged(keys_of(place), splits, extents, call.region.sizes)
-        if isinstance(found, Interleaved):
-            raise _interleaves(call, place.dim, found)
+def _refuse_partial_sums(
+    call: Operation, reduction: Any, left: SideLayout, right: SideLayout, addends: Mapping[str, str]
+) -> None:
+    """Refuse a reduction that is not a sum where the pattern reads, leaves or scatters a partial sum."""
+    name = repr(reduction) if isinstance(reduction, str) else "a function"
+    for axis in sorted(left.unreduced):
+        cure = f"take the sum first: psum(x, '... +{axis} -> ...')"
+        raise call.fault(f"{name} of a value that is unreduced over '{axis}'", left.side.span, cure)
+    span = right.side.span
+    for axis in addends:
+        if not isinstance(reduction, str) and axis not in right.varying:
+            problem = f"a function reduces one shard, and '{addends[axis]}' is sharded over '{axis}'"
+            raise call.fault(problem, span, f"write '~{axis}' on the result, and combine the shards yourself")
+        if axis in right.unreduced | right.sharded:
+            problem = f"{name} is not a sum, and nothing of it can be left unreduced or scattered over '{axis}'"
+            raise call.fault(problem, span, f"drop '{axis}' from the result, or write '~{axis}'")
 
 
-def _owed(call: Call, operand: Operand, right: Laid, splits: Splits) -> dict[str, str]:
-    """Per axis over which local results are addends what is summed over it: a reduced name, or the operand's mark."""
-    kept = {key for place in right.places for key in keys_of(place)}
-    owed = {axis: key for key, axes in splits.items() if key not in kept for axis in axes}
-    return owed | {axis: f"+{axis}" for axis in sorted(operand.laid.unreduced)}
-
-
-def _refuse_moves(call: Call, operand: Operand, right: Laid, inherited: Sequence[tuple[str, ...]]) -> None:
-    for place, axes in zip(right.places, inherited, strict=True):
-        if place.axes != axes:
-            name = " ".join(place.names)
-            problem = f"'{name}' is {says(axes)} on the left, but {says(place.axes)} on the right"
-            cure = f"{call.verb} moves nothing between shards; all_gather, all_to_all and reshard do"
-            raise call.fault(problem, place.dim.span, cure)
-    if operand.laid.unreduced != right.unreduced:
-        axis = sorted(operand.laid.unreduced ^ right.unreduced)[0]
-        cure = f"{call.verb} takes no sum; psum and psum_scatter do"
-        raise call.fault(f"'+{axis}' stands on one side only", right.side.span, cure)
-
-
-def refuse_lost_varying(call: Call, operands: Sequence[Operand], right: Laid) -> None:
-    """Refuse a result that does not say over which axes it varies, where an operand says ``~``."""
-    mentioned = right.sharded | right.varying | right.unreduced
-    for operand in operands:
-        for axis in sorted(operand.laid.varying - mentioned):
-            problem = f"{operand.subject.phrase} is marked '~{axis}', but the result does not mention '{axis}'"
-            mark = next(m.span for m in operand.laid.side.marks if m.sign == "~")
-            raise call.fault(problem, mark, f"write '~{axis}' on the result, too; psum and its kin make it one value")
-    for axis in sorted(right.reduced - frozenset(a for o in operands for a in o.laid.reduced)):
-        raise call.fault(f"'-{axis}' stands on the result only", right.side.span, "all_gather(..., '-axis') makes such")
-
-
-def _local_pattern(call: Call, splits: Splits, extents: Mapping[str, int]) -> str:
+def _local_pattern(call: Operation, local: Mapping[str, int]) -> str:
     """The pattern on one shard: without brackets and marks, numbers as they are there."""
-    sizes = call.region.sizes
-
-    def text(dim: PatternDim) -> str:
-        inner = []
-        for at, factor in enumerate(dim.factors):
-            number = getattr(factor, "number", None)
-            key = f"{factor} at {dim.span[0]}:{at}"
-            inner.append(str(factor) if number is None else str(local(number, splits.get(key, ()), sizes)))
-        return f"({' '.join(inner)})" if dim.is_group else " ".join(inner)
-
-    def side(s: Side) -> str:
-        return " ".join("..." if isinstance(dim, Dots) else text(dim) for dim in s.dims)
-
-    return f"{side(call.pattern.operands[0])} -> {side(call.result)}"
-
-
-def _local_lengths(
-    call: Call, left: Laid, right: Laid, splits: Splits, extents: Mapping[str, int], lengths: Mapping[str, int]
-) -> dict[str, int]:
-    """The sizes that einops needs on one shard: those that were passed, and those of merged dims."""
-    if call.is_plain:
-        return dict(lengths)
-    merged = {key for p in (*left.places, *right.places) if len(p.names) > 1 for key in keys_of(p)} | set(lengths)
-    named = (key for key in merged if key.isidentifier())
-    return {key: local(extents[key], splits.get(key, ()), call.region.sizes) for key in named}
+    sides: list[str] = []
+    for side in (call.pattern.operands[0], call.result):
+        dims: list[str] = []
+        for dim in side.dims:
+            if isinstance(dim, Dots):
+                dims.append("...")
+                continue
+            place = ResolvedDim(dim, ())
+            names = [str(local.get(key, name)) if name.isdecimal() else name
+                     for key, name in zip(place.keys, place.names, strict=True)]  # fmt: skip
+            dims.append(f"({' '.join(names)})" if dim.is_group else " ".join(names))
+        sides.append(" ".join(dims))
+    return " -> ".join(sides)
 
 
-def _run(call: Call, operand: Operand, plan: Reshaping, reduction: Reduction | None) -> Any:
+def _run_locally(call: Operation, operand: Operand, plan: Rearrangement, reduction: Reduction | None) -> Any:
     """What einops makes of one shard; what it still refuses is a fault of the pattern."""
     value = operand.value
     try:
         if reduction is None:
             verb = einops.rearrange if call.verb == "rearrange" else einops.repeat
             return verb(value, plan.local, **plan.lengths)
-        if call.region.typed:
-            value = _jax.without_reduced(value)
-        how = "sum" if reduction == "mean" and call.region.typed and _jax.manual_type(value).unreduced else reduction
-        return einops.reduce(value, plan.local, how, **plan.lengths)
+        if call.region.has_vma:
+            value = _jax.casts.drop_reduced(value)
+            if reduction == "mean" and _jax.array.manual_type(value).unreduced:
+                reduction = "sum"
+        return einops.reduce(value, plan.local, reduction, **plan.lengths)
     except einops.EinopsError as error:
         raise call.fault(str(error).splitlines()[-1].strip(), (0, len(call.pattern.source))) from None
+
+
+def _collective(call: Operation, reduction: Any) -> Callable[[Any, tuple[str, ...]], Any] | None:
+    """The collective of a reduction; None for the sum."""
+    match reduction:
+        case None | "sum":
+            return None
+        case "prod":
+            return partial(_product, call.region.has_vma)
+        case "any":
+            return partial(_extremum, reduction="max", text="")
+        case "all":
+            return partial(_extremum, reduction="min", text="")
+        case _:
+            return partial(extremum, call, reduction)
+
+
+def _mean(call: Operation, value: Any, operand: Operand, plan: Rearrangement) -> Any:
+    """The mean of the shards' means; over the axes of a ``+`` mark they are added and not averaged."""
+    sizes, sums = call.region.sizes, plan.sums
+    shards = shard_count((axis for axis, name in plan.addends.items() if not name.startswith("+")), sizes)
+    if not (call.region.has_vma and _jax.array.manual_type(value).unreduced):
+        return run_partial_sums(call, value / shards if shards > 1 else value, sums)
+    if sums.unreduced:
+        cure = "take the sum first (psum), or reduce by 'sum'"
+        raise call.fault("'mean' of a value that stays unreduced: JAX scales no such value", call.result.span, cure)
+    global_size = prod(operand.global_size(at, sizes) for at in range(len(operand.shape)))
+    kept = value.size * shard_count(operand.layout.sharded - plan.addends.keys(), sizes)
+    return run_partial_sums(call, value, sums) * (kept / global_size)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
+def _extremum(x: Any, axes: tuple[str, ...], reduction: str, text: str) -> Any:
+    """The largest or the smallest of the shards' values."""
+    return (jax.lax.pmax if reduction == "max" else jax.lax.pmin)(x, axes)
+
+
+@_extremum.defjvp
+def _refuse_derivative(axes: Any, reduction: str, text: str, primals: Any, tangents: Any) -> Any:
+    over = quoted_axes(axes)
+    raise PatternError(
+        f"{text}: '{reduction}' over {over} is a p{reduction}, which has no derivative\n\n"
+        f"Hint: jax.lax.stop_gradient(x) where none is needed, or all_gather over {over} before"
+    )
+
+
+def extremum(call: Operation, reduction: str, value: Any, axes: tuple[str, ...]) -> Any:
+    """The largest or the smallest over mesh axes; to differentiate it is a PatternError."""
+    value = _jax.casts.pcast_varying(value, axes) if call.region.has_vma else value
+    return _extremum(value, axes, reduction, f'{call.where}: "{call.pattern.source}"')
+
+
+def _product(has_vma: bool, value: Any, axes: tuple[str, ...]) -> Any:
+    # JAX has no collective product: the shards' products are gathered.
+    gathered = _jax.casts.all_gather(value[None], axes, 0, "invarying", has_vma)
+    return jnp.prod(gathered, axis=0).astype(value.dtype)

@@ -1,137 +1,233 @@
-"""What becomes of the sums that an operation owes: planned from the result's side of the pattern, then run.
+"""``psum``, ``pmean``, ``pmax``, ``pmin`` and ``psum_scatter``: reductions over the mesh axes that the pattern shows.
 
-Over each mesh axis on which the local results are addends the result says one thing: ``+axis``
-(left unreduced), ``~axis`` (left varying), ``[dim/axis]`` (psum_scatter), or nothing (psum).
-"""
+A sum over an axis over which the value is not a partial sum would count it several times, and is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import jax
 
 from .. import _jax
-from ..errors.failures import OwesNothing, WrongSize
-from ..notation.nodes import Span
-from .call import RESULT, Call, Laid, says
+from ..errors.failures import Failure, NotNumbers, PlainMessage, RedundantPsum
+from ..errors.phrases import sharding_text
+from ..hints.check_array import describe
+from ..hints.context import lookup_layout
+from ..notation.match import Subject
+from ..notation.pattern import Pattern
+from .collectives import read_move
+from .factor_sharding import plan_partial_sums, psum_value, scatter_value
+from .operands import is_key, record_result, refuse_keys
+from .operation import Operation, current_operation, read_operation, shard_count
+from .shapes import extremum
+
+T = TypeVar("T")
+PatternOrAxes = str | tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """A plan.
+def psum(x: T, pattern: PatternOrAxes) -> T:
+    """Sum a value over mesh axes over which each shard has an addend.
 
-    Attributes:
-      scattered: dims and the mesh axes over which the sum is scattered along them.
-      summed: the axes over which it is taken whole.
-      unreduced: those over which it stays owed.
-      varying: those over which the result is left as JAX has it.
-    """
-
-    scattered: tuple[tuple[int, tuple[str, ...]], ...] = ()
-    summed: tuple[str, ...] = ()
-    unreduced: tuple[str, ...] = ()
-    varying: tuple[str, ...] = ()
-
-
-def plan_sums(
-    call: Call, laid: Laid, inherited: Sequence[tuple[str, ...]], owed: Mapping[str, str], local: Sequence[int]
-) -> Sums:
-    """Plan the sums of a result.
+    ```python
+    y = psum(y, "[b/dp] f +tp -> [b/dp] f")  # f32[2,16]{V:(dp,tp)} or {V:dp, U:tp} -> {V:dp}
+    total = psum(metrics, "dp")  # a pytree, leaf by leaf
+    ```
 
     Args:
-      call: the call.
-      laid: the result's side.
-      inherited: per dim of the result the axes that split it without any communication.
-      owed: per axis over which the local results are addends, what is summed over it.
-      local: the shape of a local result.
+      x: one shard, whose addends the pattern marks ``+axis`` or ``~axis``; or a pytree.
+      pattern: both sides; for a pytree a mesh axis or a tuple of them.
+
+    Returns:
+      The sum, the same on every shard of the axes. Its gradient is the cotangent itself.
 
     Raises:
-      PatternError: for a dim that the operands split otherwise than the result says.
-      VaryingError: for ``+axis`` where nothing is owed.
-      ShapeError: for a dim that does not divide over the axes it is scattered over.
+      VaryingError: for a value that does not vary over the axis, so that it would be counted several times;
+        in a pytree each such leaf is named.
+      PatternError: for a pattern that does not sum.
+      MeshAxisError: for an axis that is not manual here.
     """
-    scattered: list[tuple[int, tuple[str, ...]]] = []
-    for at, (place, axes) in enumerate(zip(laid.places, inherited, strict=True)):
-        extra = place.axes[len(axes) :]
-        if place.axes[: len(axes)] != axes or not all(axis in owed for axis in extra):
-            raise _not_inherited(call, laid, at, axes, owed)
-        if extra:
-            _refuse_indivisible(call, laid, at, local[at], extra)
-            scattered.append((at, extra))
-    taken = {axis for _, axes in scattered for axis in axes}
-    for mark in laid.side.marks:
-        _refuse_unowed(call, laid, mark.sign, mark.span, owed)
-    left = [axis for axis in owed if axis not in taken]
-    unreduced = tuple(axis for axis in left if axis in laid.unreduced)
-    varying = tuple(axis for axis in left if axis in laid.varying)
-    summed = tuple(axis for axis in left if axis not in laid.unreduced | laid.varying)
-    return Sums(tuple(scattered), summed, unreduced, varying)
+    return _reduce_value("psum", x, pattern)
 
 
-def _not_inherited(call: Call, laid: Laid, at: int, axes: tuple[str, ...], owed: Mapping[str, str]) -> Exception:
-    place = laid.places[at]
-    name = " ".join(place.names)
-    operands = f"'{name}' is {says(axes)} in the operands" if axes else f"'{name}' is whole in the operands"
-    problem = f"{operands}, but {says(place.axes)} in the result"
-    extra = [axis for axis in place.axes if axis not in axes]
-    if extra and place.axes[: len(axes)] == axes:
-        problem += f", and no sum is owed over '{next(axis for axis in extra if axis not in owed)}'"
-    written = f"[{place.dim.factors[0] if len(place.names) == 1 else f'({name})'}/{','.join(axes)}]"
-    cure = f"write {written if axes else name}; all_gather, all_to_all and reshard move shards"
-    return call.fault(problem, place.dim.span, cure)
+def pmean(x: T, pattern: PatternOrAxes) -> T:
+    """Take the mean over the shards of mesh axes; all else as `psum`.
 
-
-def _refuse_indivisible(call: Call, laid: Laid, at: int, size: int, axes: tuple[str, ...]) -> None:
-    shards = prod(call.region.sizes[axis] for axis in axes)
-    if size % shards:
-        place = laid.places[at]
-        name, over = " ".join(place.names), ", ".join(map(repr, axes))
-        problem = f"has {name}={size} on each shard, which cannot be scattered over {over} ({shards} shards)"
-        raise call.wrong(WrongSize(problem, place.dim.span), RESULT, None)
-
-
-def _refuse_unowed(call: Call, laid: Laid, sign: str, span: Span, owed: Mapping[str, str]) -> None:
-    if sign != "+":
-        return
-    for axis in sorted(laid.unreduced - owed.keys()):
-        raise call.wrong(OwesNothing(axis, call.region.sizes[axis]), RESULT, None)
-
-
-def run_sums(
-    call: Call, value: Any, sums: Sums, collective: Callable[[Any, tuple[str, ...]], Any] | None = None
-) -> Any:
-    """Take the sums of a local result.
+    ```python
+    loss = pmean(loss, "~dp -> ")
+    gradients = pmean(gradients, "dp")  # refused where JAX has summed them already
+    ```
 
     Args:
-      call: the call.
-      value: the local result.
-      sums: the plan.
-      collective: what takes the place of ``jax.lax.psum`` for other reductions.
+      x: one shard, marked ``~axis`` or ``+axis``; or a pytree.
+      pattern: both sides; for a pytree a mesh axis or a tuple of them.
+
+    Returns:
+      The sum, divided by the number of shards.
+
+    Raises:
+      VaryingError, PatternError, MeshAxisError: as `psum` does.
     """
-    typed = call.region.typed
+    return _reduce_value("pmean", x, pattern)
+
+
+def pmax(x: T, pattern: PatternOrAxes) -> T:
+    """Take the largest over the shards of mesh axes; JAX has no derivative of it.
+
+    ```python
+    top = pmax(jax.lax.stop_gradient(top), "[b/dp] s ~tp -> [b/dp] s")
+    ```
+
+    Args:
+      x: one shard, marked ``~axis``; or a pytree.
+      pattern: both sides; for a pytree a mesh axis or a tuple of them.
+
+    Raises:
+      VaryingError, PatternError, MeshAxisError: as `psum` does; PatternError where it is differentiated.
+    """
+    return _reduce_value("pmax", x, pattern)
+
+
+def pmin(x: T, pattern: PatternOrAxes) -> T:
+    """Take the smallest over the shards of mesh axes; all else as `pmax`.
+
+    ```python
+    low = pmin(low, "[b/dp] s ~tp -> [b/dp] s")
+    ```
+    """
+    return _reduce_value("pmin", x, pattern)
+
+
+def psum_scatter(x: T, pattern: str) -> T:
+    """Sum a value over mesh axes, as `psum`, and scatter the sum along a dim.
+
+    ```python
+    y = psum_scatter(y, "[b/dp] f +tp -> [b/dp] [f/tp]")  # f32[2,16] -> f32[2,8] per shard
+    ```
+
+    Args:
+      x: one shard, whose addends the pattern marks ``+axis`` or ``~axis``.
+      pattern: both sides, with the same dims; other axes may be summed without scattering in the same call.
+
+    Returns:
+      The sum, scattered. Its gradient is an all_gather.
+
+    Raises:
+      ShapeError: for a dim that does not divide over the axes.
+      VaryingError, PatternError, MeshAxisError: as `psum` does.
+    """
+    call = read_operation("psum_scatter", pattern, 1)
+    return _reduce_array(call, x)
+
+
+def _reduce_value(verb: str, x: Any, pattern: Any) -> Any:
+    if isinstance(pattern, str) and ("->" in pattern or len(pattern.split()) > 1):
+        return _reduce_array(read_operation(verb, pattern, 1), x)
+    return _reduce_tree(verb, x, pattern)
+
+
+def _reduce_array(call: Operation, x: Any) -> Any:
+    operand, right = read_move(call, x)
+    refuse_keys(call, operand)
+    left, has_vma = operand.layout, call.region.has_vma
+    unreduced = {axis: f"+{axis}" for axis in call.region.sizes if axis in left.unreduced | left.varying}
+    call.require_manual(set(call.written_axes()) if not unreduced and not call.region.manual else unreduced)
+    for place, before in zip(right.dims, left.dim_axes, strict=True):
+        if call.verb != "psum_scatter" and place.axes != before:
+            after = sharding_text(place.axes)
+            problem = f"'{place.name}' is {sharding_text(before)} on the left, but {after} on the right"
+            cure = "psum_scatter scatters a sum; all_gather, all_to_all and reshard move shards"
+            raise call.fault(problem, place.dim.span, cure)
+    for sign, before, after in (("+", left.unreduced, right.unreduced), ("~", left.varying, right.varying)):
+        for axis in sorted(after - before):
+            raise call.fault(f"'{sign}{axis}' is on the right only", right.side.span)
+    sums = plan_partial_sums(call, right, left.dim_axes, unreduced, operand.shape)
+    if call.verb in ("pmax", "pmin") and left.unreduced:
+        axis = sorted(left.unreduced)[0]
+        raise call.fault(f"a {call.verb} of addends over '{axis}'", left.side.span, f"write '~{axis}', or psum first")
+    taken = set(sums.summed).union(*[axes for _, axes in sums.scattered])
+    redundant = _redundant_psum(call, operand.value, (axis for axis in call.region.sizes if axis in taken))
+    if redundant is not None:
+        raise call.wrong(redundant, operand.subject, operand.value)
+    if not call.has_unused_alias:
+        if call.verb == "psum_scatter" and taken.isdisjoint(right.sharded):
+            cure = "write [dim/axis] where the sum is scattered"
+            raise call.fault("the pattern scatters nothing", right.side.span, cure)
+        if not taken:
+            cure = "mark the partial sum on the left, as in '... +tp -> ...'"
+            problem = "the pattern takes no sum: both sides are unreduced over the same axes"
+            raise call.fault(problem, right.side.span, cure)
+    value = operand.value
     for dim, axes in sums.scattered:
-        value = scatter(value, axes, dim, typed)
+        value = scatter_value(value, axes, dim, has_vma)
     if sums.summed:
-        value = psum(value, sums.summed, typed) if collective is None else collective(value, sums.summed)
-    if typed and sums.unreduced:
-        value = _jax.leave_unreduced(_jax.vary(value, sums.unreduced), sums.unreduced)
-    return _jax.vary(value, sums.varying) if typed else value
+        value = _reduce_over(call, value, sums.summed)
+    return record_result(call, value, (operand,), right)
 
 
-def left_over(value: Any, sums: Sums) -> frozenset[str]:
-    """The axes over which a plan leaves each shard of a local result its own addend, as JAX types it."""
-    return _jax.manual_type(value).varying.intersection(sums.varying) if sums.varying else frozenset()
+def _reduce_over(call: Operation, value: Any, axes: tuple[str, ...]) -> Any:
+    has_vma = call.region.has_vma
+    if call.verb in ("pmax", "pmin"):
+        return extremum(call, call.verb[1:], value, axes)
+    if call.verb != "pmean":
+        return psum_value(value, axes, has_vma)
+    unreduced = _jax.array.manual_type(value).unreduced if has_vma else frozenset[str]()
+    for axis in sorted(unreduced.difference(axes)):
+        cure = f"take the mean over '{axis}' as well, or psum over it first"
+        raise call.fault(f"a mean of a value that stays unreduced over '{axis}': JAX scales no such value", None, cure)
+    if has_vma and not unreduced:
+        return jax.lax.pmean(value, axes)
+    return psum_value(value, axes, has_vma) / shard_count(axes, call.region.sizes)
 
 
-def psum(value: Any, axes: tuple[str, ...], typed: bool) -> Any:
-    """The sum over mesh axes, the same on every shard."""
-    return jax.lax.psum(_jax.owe(value, axes, typed), axes)
+def _redundant_psum(call: Operation, value: Any, axes: Iterable[str]) -> RedundantPsum | None:
+    """The first axis over which a value is the same on every shard, by JAX's type or by its known layout."""
+    kind, known, has_vma = _jax.array.manual_type(value), lookup_layout(value), call.region.has_vma
+    for axis in axes:
+        is_known = False
+        if known is not None and axis in known.invarying:
+            # A mean of values that are equal is right, and makes JAX's type say that they are.
+            is_known = call.verb in ("psum", "psum_scatter")
+        elif known is not None and not has_vma and axis in known.covered_axes:
+            is_known = not any(axis in axes for axes in (known.unreduced, known.varying, *known.dim_axes))
+        if is_known or (has_vma and axis not in kind.varying | kind.unreduced):
+            place = known.place if known is not None and is_known else None
+            return RedundantPsum(axis, call.region.sizes[axis], call.verb, place)
+    return None
 
 
-def scatter(value: Any, axes: tuple[str, ...], dim: int, typed: bool) -> Any:
-    """The sum over mesh axes, each shard with its part of a dim."""
-    value = _jax.owe(value, axes, typed)
-    return jax.lax.psum_scatter(value, axes, scatter_dimension=dim, tiled=True)
+def _reduce_tree(verb: str, tree: Any, axes: Any) -> Any:
+    """Reduce a pytree over mesh axes that are given by name."""
+    text = ", ".join(map(str, axes)) if isinstance(axes, tuple) else str(axes)
+    call = current_operation(verb, Pattern((), None, text))
+    written = axes.split(",") if isinstance(axes, str) else axes
+    if not isinstance(written, (tuple, list)) or not all(isinstance(name, str) and name.strip() for name in written):
+        cure = "write '... +tp -> ...', or a mesh axis, 'tp', for a pytree"
+        raise call.fault(f"{axes!r} is neither a pattern nor a mesh axis", None, cure)
+    if not written:
+        raise call.fault("no mesh axis is named")
+    names = tuple(axis for name in written for axis in call.meaning(name.strip()))
+    for at, axis in enumerate(names):
+        if axis in names[:at]:
+            raise call.fault(f"mesh axis '{axis}' is named twice")
+    call.require_manual(names)
+    try:
+        leaves, _ = _jax.tree.flatten_with_paths(tree, None)
+    except _jax.tree.BadTree as error:
+        raise call.error(Failure(PlainMessage(f"is not a pytree: {error}"), Subject("argument", "tree"))) from None
+    failures = [wrong for path, leaf in leaves if (wrong := _wrong_leaf(call, path, leaf, names)) is not None]
+    if failures:
+        raise call.error(*failures)
+    return _jax.tree.unflatten_like(tree, [_reduce_over(call, leaf, names) for _, leaf in leaves]) if names else tree
+
+
+def _wrong_leaf(call: Operation, path: str, leaf: Any, axes: tuple[str, ...]) -> Failure | None:
+    """Why a leaf cannot be reduced: it is not an array of numbers, or is the same on every shard of an axis."""
+    subject = Subject("argument", "tree", path)
+    if not isinstance(leaf, (*_jax.array.ARRAYS, *_jax.array.SCALARS)):
+        return Failure(PlainMessage(f"is {describe(leaf)}, and not an array"), subject)
+    if (reason := _jax.array.why_not_array(leaf)) is not None:
+        return Failure(PlainMessage(f"is {describe(leaf)} that JAX refuses ({reason})"), subject)
+    what: object = NotNumbers(_jax.array.dtype_name_of(leaf), call.verb) if is_key(leaf) else None
+    what = what or _redundant_psum(call, leaf, axes)
+    return Failure(what, subject, None, _jax.array.type_text(leaf)) if what is not None else None

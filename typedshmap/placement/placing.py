@@ -1,22 +1,25 @@
-"""Place a value that is whole as its hints say."""
+"""``shard`` and ``from_callback``: place a global array as its hint says, at once or shard by shard."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
 from ..errors import StructureError
-from ..errors.failures import Failure, NotAnArray, Told
-from ..hints.array import ArrayHint
-from ..hints.binding import EMPTY
-from ..hints.boxes import holds_boxes
-from ..hints.leaf import describe
-from ..hints.trees import node_of
-from ..hints.walk import Found
-from .boxed import read_boxed
-from .places import Place, devices_of, place_on_devices, place_on_mesh
+from ..errors.failures import Failure, NotAnArray, PlainMessage, WrongDtype, WrongSize
+from ..hints.array_hint import ArrayHint, takes
+from ..hints.check_array import describe
+from ..hints.check_tree import CheckedLeaf
+from ..hints.signature import EMPTY
+from ..hints.structure import ArrayLeaf, parse_hint_or_dims
+from ..notation.match import Subject
+from .context import PlacementContext, devices_of, placement_context_on_devices, placement_context_on_mesh
+from .flax_boxes import check_boxes, holds_boxes
+from .structs import default_dtype, structs_of
 
 T = TypeVar("T")
 
@@ -24,8 +27,8 @@ T = TypeVar("T")
 def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> T:
     """Place a value as its hint says, every leaf checked.
 
-    An array that lies elsewhere, or otherwise, is moved, as by ``jax.device_put``. Where several
-    processes run, each calls it with the same value. Under ``jit`` it constrains the value.
+    An array on other devices, or with another sharding, is moved, as by ``jax.device_put``. Where
+    several processes run, each calls it with the same value. Under ``jit`` it constrains the value.
 
     ```python
     weights = shard(init(key), Weights, mesh)
@@ -39,7 +42,7 @@ def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> T
 
     Returns:
       The value, each array with the NamedSharding of its hint; on an Explicit mesh the array's type
-      says it, too. What is no array stays as it is.
+      says it, too. What is not an array stays as it is.
 
     Raises:
       MeshAxisError: for no mesh, one without devices, or an axis that it does not have.
@@ -48,51 +51,159 @@ def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> T
       ShardingError: for a mark ``+`` or ``~``, and for ``-`` over Auto axes.
     """
     # Under jit no devices are known, and none are needed.
-    place = place_on_devices("shard", mesh) if _jax.is_outside_traces() else place_on_mesh("shard", mesh)
+    place = (
+        placement_context_on_devices("shard", mesh)
+        if _jax.trace.is_outside_traces()
+        else placement_context_on_mesh("shard", mesh)
+    )
     if holds_boxes(x):
         return _shard_boxed(x, hint, place)
     if hint is EMPTY:
-        told = "no hint is given, and the value holds no boxes of Flax, which would say how it lies"
-        raise StructureError(f"shard: {told}")
-    walk = place.checked(node_of(hint), x, "given")
+        problem = "no hint is given, and the value holds no boxes of Flax, which would say how it lies"
+        raise StructureError(f"shard: {problem}")
+    walk = place.require_match(parse_hint_or_dims(hint), x, "given")
     _refuse(place, walk.leaves)
-    return _jax.like(x, [_placed(leaf, place) for leaf in walk.leaves])
+    return _jax.tree.unflatten_like(x, [_place_leaf(leaf, place) for leaf in walk.leaves])
 
 
-def _shard_boxed(x: T, hint: Any, place: Place) -> T:
-    boxed = read_boxed(place, x, None if hint is EMPTY else node_of(hint))
+def _shard_boxed(x: T, hint: Any, place: PlacementContext) -> T:
+    boxed = check_boxes(place, x, None if hint is EMPTY else parse_hint_or_dims(hint))
     _refuse(place, [each.leaf for each in boxed.leaves])
-    return boxed.with_boxes(lambda each: _placed(each.leaf, each.place))
+    return boxed.with_boxes(lambda each: _place_leaf(each.leaf, each.place))
 
 
-def _refuse(place: Place, leaves: list[Found]) -> None:
+def _refuse(place: PlacementContext, leaves: list[CheckedLeaf]) -> None:
     failures = [
-        Failure(what, leaf.subject, leaf.hint.text, _jax.type_text(leaf.value))
+        Failure(what, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value))
         for leaf in leaves
-        if leaf.hint is not None and (what := _unplaceable(leaf.value, leaf.hint, place)) is not None
+        if leaf.hint is not None and (what := _why_unplaceable(leaf.value, leaf.hint, place)) is not None
     ]
     if failures:
         raise place.error(failures)
 
 
-def _unplaceable(value: Any, hint: ArrayHint, place: Place) -> NotAnArray | Told | None:
-    """Why a value cannot be placed: it has no values, or lies on other processes' devices."""
-    if isinstance(value, _jax.SHAPES):
+def _why_unplaceable(value: Any, hint: ArrayHint, place: PlacementContext) -> NotAnArray | PlainMessage | None:
+    """Why a value cannot be placed: it has no values, or is on other processes' devices."""
+    if isinstance(value, _jax.array.SHAPES):
         return NotAnArray(hint.type_text, describe(value))
-    where = _jax.placement(value)
+    where = _jax.array.committed_sharding(value)
     if where is None or where.is_fully_addressable or where.device_set == set(devices_of(place).devices.flat):
         return None
-    return Told("lies on devices of several processes, which are not those of the mesh; JAX moves none between them")
+    return PlainMessage(
+        "is on devices of several processes, which are not those of the mesh; JAX moves none between them"
+    )
 
 
-def _placed(leaf: Found, place: Place) -> Any:
-    """One array at its place; what has no array's hint stays as it is."""
+def _place_leaf(leaf: CheckedLeaf, place: PlacementContext) -> Any:
+    """One array, placed as its hint says; a leaf without such a hint stays as it is."""
     if leaf.hint is None:
         return leaf.value
     rank = len(getattr(leaf.value, "shape", ()))
     try:
-        return _jax.place(leaf.value, place.sharding(leaf.hint, rank))
+        return _jax.casts.device_put_global(leaf.value, place.sharding(leaf.hint, rank))
     except AssertionError:  # by which JAX says so, in all of them
         problem = "is not the same in all processes, or holds NaN, which JAX finds equal to nothing"
-        told = Told(problem, "place by from_process_local what each of them has, by from_callback what holds NaN")
-        raise place.error((Failure(told, leaf.subject, leaf.hint.text, _jax.type_text(leaf.value)),)) from None
+        message = PlainMessage(
+            problem, "place by from_process_local what each of them has, by from_callback what holds NaN"
+        )
+        raise place.error((Failure(message, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)),)) from None
+
+
+Index = tuple[slice, ...]
+
+
+def from_callback(
+    callback: Callable[..., Any], T: Any, /, mesh: Mesh | None = None, **sizes: int | tuple[int, ...]
+) -> Any:
+    """Global arrays whose shards a callback gives, as ``jax.make_array_from_callback``.
+
+    For one array the callback gets the index of a shard: the slices of the global array that the
+    shard holds. For a tree it gets the array's path before that, so that a checkpoint is read by
+    name. Each process asks for the shards of its own devices only, and nothing is communicated.
+
+    ```python
+    tokens = from_callback(lambda index: memmap[index], Int32[Array, "[batch/dp] seqlen"], mesh, batch=64, seqlen=128)
+    weights = from_callback(lambda path, index: checkpoint[path][index], Weights, mesh, model=512, ff=2048)
+    ```
+
+    Args:
+      callback: ``callback(index)``, or ``callback(path, index)`` with a path such as
+        ``".layers[0].qkv"``; gives an array of the shard's shape and of a dtype of the hint, the same
+        dtype for all shards of an array, on all processes.
+      T: a hint, or a class whose fields have hints.
+      mesh: the mesh; by default the ambient one.
+      **sizes: the global size of each name in the hints; a tuple of sizes for ``*name``.
+
+    Returns:
+      The arrays, in the structure of the hint, each with the NamedSharding of its hint.
+
+    Raises:
+      ShapeError: for wrong sizes, as `shape_structs`, and for a shard of another shape.
+      DtypeError: for a shard of another dtype.
+      StructureError: for a hint that leaves open how many arrays it holds, and a shard that is not an array.
+      MeshAxisError: for no mesh, one without devices, or an axis that it does not have.
+    """
+    node = parse_hint_or_dims(T)
+    place = placement_context_on_devices("from_callback", mesh)
+    structs, arrays = structs_of(node, place, sizes)
+    is_one = isinstance(node, ArrayLeaf)
+    made = iter(_array_from_callback(array, callback, is_one, place) for array in arrays)
+    return jax.tree.map(lambda leaf: next(made) if isinstance(leaf, _jax.array.SHAPES) else leaf, structs)
+
+
+def _array_from_callback(leaf: CheckedLeaf, callback: Callable[..., Any], is_one: bool, place: PlacementContext) -> Any:
+    assert leaf.hint is not None
+    struct, dtypes = leaf.value, list[str]()
+
+    def shard_at(index: Index | None) -> Any:
+        assert index is not None
+        value = callback(index) if is_one else callback(leaf.subject.path, index)
+        _refuse_shard(value, index, leaf, place, dtypes)
+        return value
+
+    # A process without a device in the mesh makes no shard, which would give the dtype.
+    has_some = bool(struct.sharding.addressable_devices)
+    return jax.make_array_from_callback(
+        struct.shape, struct.sharding, shard_at, dtype=None if has_some else default_dtype(leaf.hint)
+    )
+
+
+def _refuse_shard(value: Any, index: Index, leaf: CheckedLeaf, place: PlacementContext, dtypes: list[str]) -> None:
+    """Refuse what is not a shard of the array; ``dtypes`` are those of its shards so far."""
+    hint = leaf.hint
+    assert hint is not None
+    of = leaf.subject.path and f" of {leaf.subject.path}"
+    subject = Subject("placed", f"the shard{of}", f" at {index_text(index)}")
+    what: object = _why_no_values(value, hint)
+    if what is not None:
+        raise place.error((Failure(what, subject, hint.text),))
+    shape, expected = getattr(value, "shape", ()), leaf.value.sharding.shard_shape(leaf.value.shape)
+    dtype = _jax.array.canonical_dtype(value)
+    dtypes.append(dtype)
+    if shape != expected:
+        what = WrongSize(f"has shape {shape}, but {expected} is its part of the global shape {leaf.value.shape}")
+    elif not takes(hint.dtypes, dtype):
+        what = WrongDtype(hint.dtype_name, dtype)
+    elif dtype != dtypes[0]:
+        what = WrongDtype(f"{hint.dtype_name}, and the shards before have {dtypes[0]}", dtype)
+    else:
+        return
+    raise place.error((Failure(what, subject, hint.text, _jax.array.type_text(value)),))
+
+
+def _why_no_values(value: Any, hint: ArrayHint) -> NotAnArray | PlainMessage | None:
+    """Why a value is not an array whose values this process has."""
+    if _jax.array.why_not_array(value) is not None or isinstance(value, _jax.array.SHAPES):
+        return NotAnArray(hint.type_text, describe(value))
+    if _jax.array.is_tracer(value):
+        return PlainMessage("is a value under jax.jit or another transformation", "call from_callback outside of them")
+    if isinstance(value, jax.Array) and not value.is_fully_addressable:
+        # Under jax.set_mesh that is what jax.numpy makes in a program of several processes.
+        return PlainMessage("is on devices of several processes", "make it with NumPy, or outside of jax.set_mesh")
+    return None
+
+
+def index_text(index: Index) -> str:
+    """An index as it is written: ``[0:4, :]``."""
+    ends = [["" if end is None else str(end) for end in (part.start, part.stop)] for part in index]
+    return f"[{', '.join(map(':'.join, ends))}]"

@@ -10,17 +10,14 @@ from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
 from ..errors.failures import Failure
-from ..hints.array import ArrayHint, rank_of
-from ..hints.boxes import holds_boxes
-from ..hints.leaf import check_leaf
-from ..hints.scope import current_region, same
-from ..hints.trees import node_of
-from ..notation.sizes import NO_SIZES, Subject
-from .boxed import BoxedTree, read_boxed
-from .loose import loose_hint
-from .places import WHOLE, Place, place_on_mesh, whole_specs
-from .structs import default_dtype
-from .structure import Maker, make
+from ..hints.array_hint import ArrayHint, rank_of
+from ..hints.check_array import check_array
+from ..hints.context import current_mesh_context, intern_context
+from ..hints.structure import parse_hint_or_dims
+from ..notation.match import NO_SIZES, Subject
+from .context import UNSHARDED, PlacementContext, placement_context_on_mesh, unsharded_specs
+from .flax_boxes import FlaxTree, check_boxes, holds_boxes
+from .structs import TreeBuilder, any_size_hint, build_tree, default_dtype
 
 _CURE = "pass like=, a value that fixes ranks and lengths"
 
@@ -39,41 +36,43 @@ def partition_specs(T: Any, like: Any = None) -> Any:
 
     Returns:
       The specs, in the structure of ``like``, else in that of the hint; static fields have their
-      defaults, and a leaf that is no array has ``P()``.
+      defaults, and a leaf that is not an array has ``P()``.
 
     Raises:
       StructureError: for a hint whose ranks or lengths are open, without ``like``.
       MeshAxisError: for a mesh axis that the ambient mesh does not have.
     """
-    here = current_region()
-    place = Place(
-        "partition_specs", None, same(replace(here, held=(), watched=frozenset(), typed=False, role="placement"))
+    here = current_mesh_context()
+    place = PlacementContext(
+        "partition_specs",
+        None,
+        intern_context(replace(here, manual=(), checked_axes=frozenset(), has_vma=False, role="placement")),
     )
-    if (boxed := _boxed(place, T, like)) is not None:
+    if (boxed := _read_boxes(place, T, like)) is not None:
         return boxed.with_specs(lambda leaf: leaf.spec)
     if like is not None:
-        leaves, spec_of = place.checked(node_of(T), like, "given").leaves, place.region.known.spec
-        return _jax.like(
-            like, [WHOLE if leaf.hint is None else spec_of(leaf.hint, rank_of(leaf.value)) for leaf in leaves]
+        leaves, spec_of = place.require_match(parse_hint_or_dims(T), like, "given").leaves, place.context.cache.spec
+        return _jax.tree.unflatten_like(
+            like, [UNSHARDED if leaf.hint is None else spec_of(leaf.hint, rank_of(leaf.value)) for leaf in leaves]
         )
 
     def spec(hint: ArrayHint, path: str) -> Any:
         rank = _fixed_rank(hint, path, maker)
         place.layout(hint, Subject("placed", "hint", path))
-        return place.region.spec(hint, rank)
+        return place.context.spec(hint, rank)
 
-    maker = Maker("partition_specs", spec, whole_specs, WHOLE, _CURE)
-    return make(node_of(T), maker)
+    maker = TreeBuilder("partition_specs", spec, unsharded_specs, UNSHARDED, _CURE)
+    return build_tree(parse_hint_or_dims(T), maker)
 
 
-def _boxed(place: Place, T: Any, like: Any) -> BoxedTree | None:
-    """A tree that Flax has boxed: the first argument itself, or ``like`` beside a hint."""
+def _read_boxes(place: PlacementContext, T: Any, like: Any) -> FlaxTree | None:
+    """A tree that Flax has boxed: the first argument itself, or ``like`` with a hint."""
     if like is None and holds_boxes(T):
-        return read_boxed(place, T, None)
-    return read_boxed(place, like, node_of(T)) if holds_boxes(like) else None
+        return check_boxes(place, T, None)
+    return check_boxes(place, like, parse_hint_or_dims(T)) if holds_boxes(like) else None
 
 
-def _fixed_rank(hint: ArrayHint, path: str, maker: Maker) -> int:
+def _fixed_rank(hint: ArrayHint, path: str, maker: TreeBuilder) -> int:
     if hint.spec.rest is not None:
         raise maker.open(f"the rank of {path or hint.text} is open")
     return len(hint.spec.dims)
@@ -102,12 +101,12 @@ def shardings(T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None)
       StructureError: for a hint whose ranks or lengths are open, without ``like``.
       ShardingError: for a mark ``~``, and for ``+`` or ``-`` over Auto axes.
     """
-    place = _uncrossed(place_on_mesh("shardings", mesh))
-    if (boxed := _boxed(place, T, like)) is not None:
+    place = _with_boundary_marks(placement_context_on_mesh("shardings", mesh))
+    if (boxed := _read_boxes(place, T, like)) is not None:
         return boxed.with_specs(lambda leaf: leaf.sharding)
     if like is not None:
-        leaves = place.checked(node_of(T), like, "given").leaves
-        return _jax.like(like, [place.sharding(leaf.hint, rank_of(leaf.value)) for leaf in leaves])
+        leaves = place.require_match(parse_hint_or_dims(T), like, "given").leaves
+        return _jax.tree.unflatten_like(like, [place.sharding(leaf.hint, rank_of(leaf.value)) for leaf in leaves])
 
     def sharding(hint: ArrayHint, path: str) -> Any:
         rank = _fixed_rank(hint, path, maker)
@@ -116,20 +115,20 @@ def shardings(T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None)
         _refuse_marks(place, hint, rank, subject)
         return place.sharding(hint, rank)
 
-    whole = place.sharding(None, 0)
-    maker = Maker("shardings", sharding, lambda value: jax.tree.map(lambda _: whole, value), whole, _CURE)
-    return make(node_of(T), maker)
+    unsharded = place.sharding(None, 0)
+    maker = TreeBuilder("shardings", sharding, lambda value: jax.tree.map(lambda _: unsharded, value), unsharded, _CURE)
+    return build_tree(parse_hint_or_dims(T), maker)
 
 
-def _uncrossed(place: Place) -> Place:
-    """The place for shardings: sizes need not divide yet, and marks follow the rule of a boundary."""
-    axes = frozenset(axis for axis, _ in place.region.split)
-    return replace(place, region=same(replace(place.region, split=(), crossed=axes)))
+def _with_boundary_marks(place: PlacementContext) -> PlacementContext:
+    """The context for shardings: sizes need not divide yet, and marks follow the rule of a boundary."""
+    axes = frozenset(axis for axis, _ in place.context.entering)
+    return replace(place, context=intern_context(replace(place.context, entering=(), boundary_axes=axes)))
 
 
-def _refuse_marks(place: Place, hint: ArrayHint, rank: int, subject: Subject) -> None:
-    """Refuse marks by the one rule there is, asked of an array of any size."""
-    loose, some = loose_hint(hint), jax.ShapeDtypeStruct((0,) * rank, default_dtype(hint))
-    found = check_leaf(some, loose, place.region, NO_SIZES, subject, {})
+def _refuse_marks(place: PlacementContext, hint: ArrayHint, rank: int, subject: Subject) -> None:
+    """Refuse marks by the rule for arrays, applied to an array of any size."""
+    loose, some = any_size_hint(hint), jax.ShapeDtypeStruct((0,) * rank, default_dtype(hint))
+    found = check_array(some, loose, place.context, NO_SIZES, subject, {})
     if isinstance(found, Failure):
         raise place.error((replace(found, got=None),))

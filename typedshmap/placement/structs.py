@@ -1,10 +1,13 @@
-"""Arrays that are only shapes: what a hint means once its dims have sizes."""
+"""Values made from a hint, in its structure: ``ShapeDtypeStruct``s, once its dims have sizes.
+
+The caller chooses what each array becomes. Static fields have their defaults, since they are part of the structure
+that JAX compares."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,48 +15,45 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
-from ..errors import ShapeError
-from ..errors.failures import Failure, WrongSize
-from ..errors.phrases import shown
-from ..hints.array import ArrayHint
-from ..hints.nodes import Node
-from ..hints.trees import node_of
-from ..hints.walk import Found
-from ..notation.match import Mismatch, NoValue, evaluate, mismatch_of
-from ..notation.nodes import (
-    Anything,
-    Argument,
-    Binary,
-    Call,
-    Dim,
-    Expression,
-    Group,
-    Name,
-    Negative,
-    Number,
-    Rest,
+from ..errors import ShapeError, StructureError, TypedShmapError, error_of
+from ..errors.failures import Failure, NonPytreeField, NotAPytree, PlainMessage, Report, WrongSize
+from ..errors.phrases import did_you_mean, value_text
+from ..hints.array_hint import KEYS, ArrayHint
+from ..hints.check_tree import CheckedLeaf
+from ..hints.structure import (
+    ArrayLeaf,
+    Fields,
+    FixedTuple,
+    Node,
+    Static,
+    UnionOf,
+    holds_arrays,
+    map_hints,
+    node_name,
+    parse_hint_or_dims,
 )
-from ..notation.sizes import Bound, Sizes, Subject
-from .places import Place, only, place_of
-from .structure import Maker, make
+from ..notation.match import Bound, Mismatch, NoValue, Sizes, Subject, evaluate, mismatch_of
+from ..notation.spec import Anything as AnySize
+from ..notation.spec import Argument, Dim, Name, Number, Rest, names_in_expression
+from .context import PlacementContext, placement_context, without_given
 
 GIVEN = Subject("placed", "given")
-"""Who binds a size that is given by keyword."""
+"""The origin of a size that is given by keyword."""
 
 
 def shape_structs(T: Any, /, mesh: Mesh | AbstractMesh | None = None, **sizes: int | tuple[int, ...]) -> Any:
-    """The arrays that a hint, or a class of hints, means, as ``jax.ShapeDtypeStruct``s of global shape.
+    """The arrays that a hint, or a class of hints, describes, as ``jax.ShapeDtypeStruct``s of global shape.
 
-    They go where no values are needed: ``jax.eval_shape``, ``jax.jit(f).lower``, the target of a
-    checkpoint's restore. On an AbstractMesh nothing needs a device.
+    Use them where no values are needed: in ``jax.eval_shape``, in ``jax.jit(f).lower``, as the target of
+    a checkpoint's restore. On an AbstractMesh nothing needs a device.
 
     ```python
     structs = shape_structs(Weights, mesh, vocab=512, model=64, ff=256)
     jax.jit(step).lower(structs, shape_structs(Batch, mesh, batch=32, seqlen=128)).compile()
     ```
 
-    A dtype name that takes several dtypes stands for JAX's default of its kind, under
-    ``jax_enable_x64`` the wide one: float32 for Float, Inexact, Num, Real and Shaped; int32 for Int
+    A dtype name that takes several dtypes becomes JAX's default of its kind, the wide one under
+    ``jax_enable_x64``: float32 for Float, Inexact, Num, Real and Shaped; int32 for Int
     and Integer; uint32 for UInt; complex64 for Complex; that of ``jax.random.key`` for Key.
 
     Args:
@@ -62,8 +62,8 @@ def shape_structs(T: Any, /, mesh: Mesh | AbstractMesh | None = None, **sizes: i
       **sizes: the global size of each name in the hints; a tuple of sizes for ``*name``.
 
     Returns:
-      The structs, in the structure of the hint, with shardings where a mesh is known. A leaf that is
-      no array has its default.
+      The structs, in the structure of the hint, with shardings where a mesh is known. A leaf that is not
+      an array has its default.
 
     Raises:
       ShapeError: for a size that is missing, unknown or none, and a dim that has none (``_``,
@@ -72,54 +72,49 @@ def shape_structs(T: Any, /, mesh: Mesh | AbstractMesh | None = None, **sizes: i
       MeshAxisError: for an axis that the mesh does not have, and in a manual region.
       ShardingError: for a mark ``+`` or ``~``, and for ``-`` over Auto axes.
     """
-    made, _ = structs_of(node_of(T), place_of("shape_structs", mesh), sizes)
+    made, _ = structs_of(parse_hint_or_dims(T), placement_context("shape_structs", mesh), sizes)
     return made
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
+class _ArraySlot:
     """The place of one array in a structure."""
 
     hint: ArrayHint
     path: str
 
-    @property
-    def subject(self) -> Subject:
-        return Subject("placed", "hint", self.path)
 
-
-def structs_of(node: Node, place: Place, sizes: Mapping[str, Any]) -> tuple[Any, list[Found]]:
-    """The structs of a hint's tree, and of each its hint and its path.
+def structs_of(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) -> tuple[Any, list[CheckedLeaf]]:
+    """The structs of a hint's tree, and each with its hint and its path.
 
     Raises:
       TypedShmapError: for sizes that are wrong, and for arrays that cannot be made, all of them.
     """
     cure = "write tuples instead of lists, and classes instead of dicts; give fields without arrays a default"
-    tree = make(node, Maker(place.verb, _Slot, lambda default: default, None, cure))
+    tree = build_tree(node, TreeBuilder(place.verb, _ArraySlot, lambda default: default, None, cure))
     leaves = jax.tree_util.tree_leaves(tree)
-    slots = [leaf for leaf in leaves if isinstance(leaf, _Slot)]
+    slots = [leaf for leaf in leaves if isinstance(leaf, _ArraySlot)]
     refuse_wrong_sizes(place.verb, [slot.hint for slot in slots], sizes, must_all=True)
     shapes = [_shape_of(slot, bound_sizes(sizes)) for slot in slots]
     failures = [shape for shape in shapes if isinstance(shape, Failure)]
     if failures:
         raise place.error(failures)
     bare = [jax.ShapeDtypeStruct(shape, default_dtype(slot.hint)) for slot, shape in zip(slots, shapes, strict=True)]
-    walk = place.walk(node, _filled(tree, leaves, bare), "hint", bound_sizes(sizes))
+    walk = place.check_tree(node, _fill_slots(tree, leaves, bare), "hint", bound_sizes(sizes))
     if walk.failures:
-        raise place.error(walk.failures, only(walk.sizes, sizes))
-    arrays = [_placed(found, place) for found in walk.leaves if found.hint is not None]
-    return _filled(tree, leaves, [array.value for array in arrays]), arrays
+        raise place.error(walk.failures, without_given(walk.sizes, sizes))
+    arrays: list[CheckedLeaf] = []
+    for leaf in walk.leaves:
+        if leaf.hint is not None:
+            shape, dtype = leaf.value.shape, leaf.value.dtype
+            struct = jax.ShapeDtypeStruct(shape, dtype, sharding=place.sharding(leaf.hint, len(shape)))
+            arrays.append(leaf._replace(value=struct))
+    return _fill_slots(tree, leaves, [array.value for array in arrays]), arrays
 
 
-def _filled(tree: Any, leaves: list[Any], values: Iterable[Any]) -> Any:
-    """The tree with values in the place of its slots."""
+def _fill_slots(tree: Any, leaves: list[Any], values: Iterable[Any]) -> Any:
     rest = iter(values)
-    return _jax.like(tree, [next(rest) if isinstance(leaf, _Slot) else leaf for leaf in leaves])
-
-
-def _placed(found: Found, place: Place) -> Found:
-    shape, sharding = found.value.shape, place.sharding(found.hint, len(found.value.shape))
-    return found._replace(value=jax.ShapeDtypeStruct(shape, found.value.dtype, sharding=sharding))
+    return _jax.tree.unflatten_like(tree, [next(rest) if isinstance(leaf, _ArraySlot) else leaf for leaf in leaves])
 
 
 # Sizes by keyword
@@ -127,45 +122,36 @@ def _placed(found: Found, place: Place) -> Found:
 
 def bound_sizes(sizes: Mapping[str, Any]) -> Sizes:
     """Given sizes as those that are known before anything is matched."""
-    return Sizes(dict(_bound(name, size) for name, size in sizes.items()))
-
-
-def _bound(name: str, size: Any) -> tuple[str, Bound]:
-    if isinstance(size, tuple):
-        return f"*{name}", Bound(tuple(map(int, size)), GIVEN, 0)
-    return name, Bound(int(size), GIVEN, 0)
+    bound: dict[str, Bound] = {}
+    for name, size in sizes.items():
+        if isinstance(size, tuple):
+            bound[f"*{name}"] = Bound(tuple(map(int, size)), GIVEN, 0)
+        else:
+            bound[name] = Bound(int(size), GIVEN, 0)
+    return Sizes(bound)
 
 
 def refuse_wrong_sizes(verb: str, hints: Iterable[ArrayHint], sizes: Mapping[str, Any], must_all: bool) -> None:
-    """Refuse sizes that are none, that no hint names, and where there must be all of them, those that lack.
+    """Refuse what is not a size, names that no hint has, and missing sizes where every name needs one.
 
     Raises:
       ShapeError: with everything that is wrong.
     """
     named = names_of(hints)
-    missing = [_shown(name, named) for name in named if name not in sizes] if must_all else []
+    texts = {name: f"'*{name}'" if is_rest else f"'{name}'" for name, is_rest in named.items()}
+    missing = [text for name, text in texts.items() if name not in sizes] if must_all else []
     problems = [f"no size is given for {', '.join(missing)}"] if missing else []
-    problems += [_unknown(name, named) for name in sizes if name not in named]
-    problems += [problem for name in sizes if name in named and (problem := _no_size(name, sizes[name], named[name]))]
+    problems += [f"no hint names '{name}'{did_you_mean(name, named)}" for name in sizes if name not in named]
+    for name, size in sizes.items():
+        if name not in named:
+            continue
+        if not named[name] and not _is_size(size):
+            problems.append(f"{name}={value_text(size)} is not a size")
+        if named[name] and not (isinstance(size, tuple) and all(map(_is_size, size))):
+            problems.append(f"{name}={value_text(size)} is not a tuple of sizes, which '*{name}' wants")
     if problems:
-        names = ", ".join(_shown(name, named) for name in named) or "none"
+        names = ", ".join(texts.values()) or "none"
         raise ShapeError(f"{verb}: {'; '.join(problems)}\n\nHint: the names in the hints are {names}")
-
-
-def _shown(name: str, named: Mapping[str, bool]) -> str:
-    return f"'*{name}'" if named[name] else f"'{name}'"
-
-
-def _unknown(name: str, named: Mapping[str, bool]) -> str:
-    close = get_close_matches(name, named, n=1)
-    return f"no hint names '{name}'" + (f" (did you mean '{close[0]}'?)" if close else "")
-
-
-def _no_size(name: str, size: Any, is_rest: bool) -> str | None:
-    if is_rest:
-        is_right = isinstance(size, tuple) and all(map(_is_size, size))
-        return None if is_right else f"{name}={shown(size)} is no tuple of sizes, which '*{name}' wants"
-    return None if _is_size(size) else f"{name}={shown(size)} is no size"
 
 
 def _is_size(size: Any) -> bool:
@@ -173,70 +159,44 @@ def _is_size(size: Any) -> bool:
 
 
 def names_of(hints: Iterable[ArrayHint]) -> dict[str, bool]:
-    """The names in the dims of hints, in their order; of each whether it stands for several dims."""
+    """The names in the dims of hints, in order, each with whether it names several dims."""
     found: dict[str, bool] = {}
     for hint in hints:
         for dim in hint.spec.dims:
             if isinstance(dim, Rest):
                 found.update({dim.name: True} if dim.name is not None else {})
             else:
-                found.update({name: False for name in names_in(dim.size) if name not in found})
+                found.update({name: False for name in names_in_expression(dim.size) if name not in found})
     return found
-
-
-def names_in(expression: Expression) -> Iterator[str]:
-    """The names of dims in an expression."""
-    match expression:
-        case Name(name):
-            yield name
-        case Group(inner) | Negative(inner):
-            yield from names_in(inner)
-        case Binary(left, _, right):
-            yield from names_in(left)
-            yield from names_in(right)
-        case Call(_, arguments):
-            for argument in arguments:
-                yield from names_in(argument)
-        case Number() | Anything() | Argument():
-            pass
 
 
 # Shapes
 
 
-def _shape_of(slot: _Slot, sizes: Sizes) -> tuple[int, ...] | Failure:
+def _shape_of(slot: _ArraySlot, sizes: Sizes) -> tuple[int, ...] | Failure:
     shape: list[int] = []
     for index, dim in enumerate(slot.hint.spec.dims):
         found = sizes_of_dim(dim, index, sizes)
         if not isinstance(found, tuple):
-            return Failure(found, slot.subject, slot.hint.text)
+            return Failure(found, Subject("placed", "hint", slot.path), slot.hint.text)
         shape += found
     return tuple(shape)
 
 
 def sizes_of_dim(dim: Dim | Rest, index: int, sizes: Sizes) -> tuple[int, ...] | WrongSize | Mismatch:
-    """The sizes that a token of a hint stands for, by sizes that are known."""
+    """The sizes that a token of a hint means, with sizes that are known."""
+    no_size = "for which no size can be given"
     if isinstance(dim, Rest):
         known = sizes.get(f"*{dim.name}") if dim.name is not None else None
         if known is None:
-            return _open_size(f"has '{dim}'", dim)
+            return WrongSize(f"has '{dim}', {no_size}", dim.span, "write '*name' instead, and pass its size")
         assert isinstance(known.size, tuple)
         return known.size
-    match dim.size:
-        case Number(size):
-            return (size,)
-        case Anything() | Argument():
-            return _open_size(f"has dim '{dim.size}'", dim)
-        case expression:
-            return _evaluated(expression, dim, index, sizes)
-
-
-def _open_size(has: str, dim: Dim | Rest) -> WrongSize:
-    name = "'*name'" if isinstance(dim, Rest) else "a name"
-    return WrongSize(f"{has}, for which no size can be given", dim.span, f"write {name} instead, and pass its size")
-
-
-def _evaluated(expression: Expression, dim: Dim, index: int, sizes: Sizes) -> tuple[int, ...] | WrongSize | Mismatch:
+    expression = dim.size
+    if isinstance(expression, Number):
+        return (expression.value,)
+    if isinstance(expression, AnySize | Argument):
+        return WrongSize(f"has dim '{expression}', {no_size}", dim.span, "write a name instead, and pass its size")
     if isinstance(expression, Name) and sizes.get(expression.name) is None:
         return WrongSize(f"has dim '{expression}', but '*{expression}' stands for several dims", dim.span)
     try:
@@ -252,10 +212,183 @@ _PREFERRED = (float, int, "uint64", complex, bool)
 def default_dtype(hint: ArrayHint) -> Any:
     """The one dtype of a hint, or JAX's default for its kind."""
     names = hint.dtypes
-    defaults = [_jax.default_dtype(kind) for kind in _PREFERRED]
+    defaults = [_jax.array.default_dtype(kind) for kind in _PREFERRED]
     if names is None:
         return defaults[0]
     if "prng_key" in names:
-        return _jax.key_dtype()
+        return _jax.array.key_dtype()
     usual = [dtype for dtype in defaults if str(dtype) in names]
     return usual[0] if usual else jax.numpy.dtype(names[0])
+
+
+_MISSING: Any = dataclasses.MISSING
+_SCALARS = (bool, int, float, complex)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeBuilder:
+    """What replaces the leaves of a hint.
+
+    Attributes:
+      verb: the function that messages name.
+      array: what replaces an array, from its hint and its path.
+      static: what replaces a leaf that is not an array, from the field's default value.
+      scalar: what replaces a Python number without a default; None where there must be one.
+      cure: what to do where the hint leaves something open.
+    """
+
+    verb: str
+    array: Callable[[ArrayHint, str], Any]
+    static: Callable[[Any], Any]
+    scalar: Any
+    cure: str
+
+    def open(self, problem: str) -> StructureError:
+        """The error for a hint that leaves something open."""
+        return StructureError(f"{self.verb}: {problem}\n\nHint: {self.cure}")
+
+    def wrong(self, what: object, path: str) -> TypedShmapError:
+        """The error for a class that JAX cannot take apart as its hints say."""
+        return error_of(Report(self.verb, (Failure(what, Subject("placed", "hint", path)),)))
+
+
+def build_tree(node: Node, builder: TreeBuilder, path: str = "", inside: frozenset[int] = frozenset()) -> Any:
+    """A value in the structure of a hint.
+
+    Args:
+      node: the hint's tree, which fixes every length.
+      builder: what replaces its leaves.
+      path: the path of the node, as ``jax.tree_util.keystr`` writes it.
+      inside: the records around it.
+
+    Raises:
+      StructureError: for a hint that leaves open how many arrays it holds.
+    """
+    match node:
+        case ArrayLeaf(hint):
+            return builder.array(hint, path)
+        case Static(hint) if hint is type(None):
+            return None
+        case Static(hint) if _is_scalar(hint, builder):
+            return builder.scalar
+        case FixedTuple(items, kind):
+            return kind(build_tree(item, builder, f"{path}[{i}]", inside) for i, item in enumerate(items))
+        case Fields() if id(node) not in inside:
+            return _RECORDS[node.kind](node, builder, path, inside | {id(node)})
+        case UnionOf(options, _) if (key := typed_key(options)) is not None:
+            return build_tree(key, builder, path, inside)
+        case UnionOf():
+            raise builder.open(f"{path or node_name(node)} is a union")
+        case _:
+            raise builder.open(f"{path or node_name(node)} does not say how many arrays it holds")
+
+
+def typed_key(options: tuple[Node, ...]) -> ArrayLeaf | None:
+    """The key of ``jax.random.key`` in a ``PRNGKeyArray``, which takes the older kind as well."""
+    leaves = [option for option in options if isinstance(option, ArrayLeaf)]
+    keys = [leaf for leaf in leaves if leaf.hint.dtypes == KEYS]
+    is_raw = all(leaf.hint.dtypes in (KEYS, ("uint32",)) for leaf in leaves)
+    return keys[0] if keys and is_raw and len(leaves) == len(options) else None
+
+
+def _build_dict(node: Fields, builder: TreeBuilder, path: str, inside: frozenset[int]) -> Any:
+    return {name: build_tree(inner, builder, f"{path}[{name!r}]", inside) for name, inner in node.fields.items()}
+
+
+def _build_named_tuple(node: Fields, builder: TreeBuilder, path: str, inside: frozenset[int]) -> Any:
+    defaults: Mapping[str, Any] = getattr(node.cls, "_field_defaults", {})
+    return node.cls(
+        *(
+            _build_child(inner, defaults.get(name, _MISSING), builder, f"{path}.{name}", inside)
+            for name, inner in node.fields.items()
+        )
+    )
+
+
+def _build_dataclass(node: Fields, builder: TreeBuilder, path: str, inside: frozenset[int]) -> Any:
+    children = _pytree_fields(node, builder, path)
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(node.cls):
+        inner, at = node.fields[field.name], f"{path}.{field.name}"
+        factory: Any = field.default_factory
+        default = field.default if factory is _MISSING else factory()
+        if field.name in children:
+            values[field.name] = _build_child(inner, default, builder, at, inside)
+        elif holds_arrays(inner):
+            raise builder.wrong(NonPytreeField(node.cls.__name__, field.name), path)
+        else:
+            values[field.name] = _check_default(default, builder, at)
+    return _new_instance(node.cls, values)
+
+
+_RECORDS: dict[str, Callable[[Fields, TreeBuilder, str, frozenset[int]], Any]] = {
+    "TypedDict": _build_dict,
+    "NamedTuple": _build_named_tuple,
+    "dataclass": _build_dataclass,
+}
+
+
+def _build_child(node: Node, default: Any, builder: TreeBuilder, path: str, inside: frozenset[int]) -> Any:
+    """A field that JAX sees: a tree of its own, or leaves that are not arrays."""
+    if holds_arrays(node):
+        return build_tree(node, builder, path, inside)
+    if default is _MISSING and isinstance(node, Static) and (node.hint is type(None) or _is_scalar(node.hint, builder)):
+        return build_tree(node, builder, path, inside)
+    return builder.static(_check_default(default, builder, path))
+
+
+def _check_default(default: Any, builder: TreeBuilder, path: str) -> Any:
+    if default is _MISSING:
+        raise builder.open(f"{path} holds no array and has no default")
+    return default
+
+
+def _is_scalar(hint: Any, builder: TreeBuilder) -> bool:
+    """Whether a hint is a Python number that needs no default."""
+    return hint in _SCALARS and builder.scalar is not None
+
+
+def _pytree_fields(node: Fields, builder: TreeBuilder, path: str) -> set[str]:
+    """The names of the fields that JAX flattens, found by an instance that holds a marker in each field."""
+    markers = {field.name: object() for field in dataclasses.fields(node.cls)}
+    try:
+        children = _jax.tree.one_level(_new_instance(node.cls, markers))
+    except _jax.tree.BadTree as bad:
+        problem = f"is of class {node.cls.__name__} that JAX cannot take apart: {bad}"
+        raise builder.wrong(PlainMessage(problem), path) from None
+    if children is None:
+        raise builder.wrong(NotAPytree(node.cls.__name__), path)
+    seen = {id(part) for _, part in children}
+    return {name for name, marker in markers.items() if id(marker) in seen}
+
+
+def _new_instance(cls: type, values: Mapping[str, Any]) -> Any:
+    # A class's own __init__ may refuse what is not an array, so the fields are set without it.
+    made: Any = object.__new__(cls)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def any_size(node: Node) -> tuple[Node, dict[int, ArrayHint]]:
+    """A hint's tree in which every dim may have any size, and the original of each loose hint.
+
+    The originals are keyed by the ``id`` of the loose hint, which lasts as long as the tree.
+    """
+    known: dict[int, ArrayHint] = {}
+
+    def loosen(hint: ArrayHint) -> ArrayHint:
+        loose = any_size_hint(hint)
+        known[id(loose)] = hint
+        return loose
+
+    return map_hints(node, loosen), known
+
+
+def any_size_hint(hint: ArrayHint) -> ArrayHint:
+    """A hint in which every dim may have any size; brackets and marks stay."""
+    dims = tuple(
+        Rest(span=dim.span) if isinstance(dim, Rest) else Dim(AnySize(), dim.axes, span=dim.span)
+        for dim in hint.spec.dims
+    )
+    return replace(hint, spec=replace(hint.spec, dims=dims), takes_rules=False)

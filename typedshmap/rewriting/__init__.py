@@ -14,29 +14,40 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from .calls import Left, Site, find_sites
+from .calls import Site, SkippedUse, find_sites
 from .definitions import Definition
-from .functions import paired
+from .functions import pair_specs
 from .hints import Vocabulary, Writer, aliases
 from .imports import import_edits, vocabulary
-from .source import Edit, Source, Unclear, arguments_of, comments, edited, odd_line, one_a_line, place_of, without
-from .specs import Several, axes_of, read_specs
+from .source import (
+    Edit,
+    Source,
+    Unclear,
+    apply_edits,
+    arguments_of,
+    comments,
+    cut_items,
+    odd_line,
+    one_a_line,
+    place_of,
+)
+from .specs import SpecTuple, axes_of, read_specs
 
-__all__ = ["Left", "Rewritten", "rewrite"]
+__all__ = ["RewriteResult", "SkippedUse", "rewrite"]
 
 _MARK = "\ufeff"  # the byte order mark, with which editors on Windows begin a file
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class RewriteResult:
     """A file's new text, how many calls were rewritten, and which uses are left."""
 
     text: str
     done: int
-    left: tuple[Left, ...]
+    left: tuple[SkippedUse, ...]
 
 
-def rewrite(text: str) -> Rewritten:
+def rewrite(text: str) -> RewriteResult:
     """Turn the calls of ``shard_map`` in a program into typed ones.
 
     Args:
@@ -50,19 +61,19 @@ def rewrite(text: str) -> Rewritten:
         return replace(found, text=_MARK + found.text)
     module = cst.parse_module(text)
     if "shard_map" not in text:  # what libcst finds out of a long file takes seconds
-        return Rewritten(text, 0, ())
+        return RewriteResult(text, 0, ())
     odd = odd_line(text, module)
-    return _rewritten(Source(module)) if odd is None else Rewritten(text, 0, (Left(*odd),))
+    return _rewrite_source(Source(module)) if odd is None else RewriteResult(text, 0, (SkippedUse(*odd),))
 
 
-def _rewritten(source: Source) -> Rewritten:
+def _rewrite_source(source: Source) -> RewriteResult:
     sites, left = find_sites(source)
     words = vocabulary(source)
     edits: list[Edit] = []
     done = 0
     for site in sites:
         found = _rewrite_or_leave(source, site, words)
-        if isinstance(found, Left):
+        if isinstance(found, SkippedUse):
             left.append(found)
         else:
             edits += found
@@ -70,16 +81,16 @@ def _rewritten(source: Source) -> Rewritten:
     if edits:
         # First, so that an import stands above a comment that is put at its place.
         edits = [*import_edits(source, words, edits), *edits]
-    return Rewritten(edited(source.text, edits), done, tuple(sorted(left, key=lambda each: each.line)))
+    return RewriteResult(apply_edits(source.text, edits), done, tuple(sorted(left, key=lambda each: each.line)))
 
 
-def _rewrite_or_leave(source: Source, site: Site, words: Vocabulary) -> list[Edit] | Left:
+def _rewrite_or_leave(source: Source, site: Site, words: Vocabulary) -> list[Edit] | SkippedUse:
     """The edits of one call; the words that they need are noted only where it is rewritten."""
     own = Vocabulary(words.spelled)
     try:
         edits = _Rewrite(source, site, own).edits()
     except Unclear as reason:
-        return Left(source.line(site.call), str(reason))
+        return SkippedUse(source.line(site.call), str(reason))
     words.needed.update(own.needed)
     return edits
 
@@ -102,14 +113,14 @@ class _Rewrite:
         out_specs = read_specs(self.source, self.args[self.options["out_specs"]].value)
         axes = aliases([*axes_of(in_specs), *axes_of(out_specs)])
         mapped = self.site.mapped(self.source, self.options)
-        pairs = paired(mapped, in_specs)
-        definition = Definition(self.source, mapped, pairs, out_specs, not isinstance(in_specs, Several))
+        pairs = pair_specs(mapped, in_specs)
+        definition = Definition(self.source, mapped, pairs, out_specs, not isinstance(in_specs, SpecTuple))
         writer = Writer(self.words, axes)
         are_here = definition.takes_hints()
         definition.refuse_bad_annotations()
         named = ", ".join(f'"{name}": {code}' for code, name in axes.items())
         options = [f"axes={{{named}}}"] if axes else []
-        loose = list(definition.loose(writer))
+        loose = list(definition.keyword_hints(writer))
         if are_here:
             return [*loose, *definition.annotations(writer), *self._call(options, [])]
         in_types, out_types = definition.call_hints(writer)
@@ -121,30 +132,30 @@ class _Rewrite:
         gone = [index for index, texts in replaced.items() if not texts]
         gone += [0] if self.site.is_partial else []
         if len(gone) == len(self.args):
-            edits = [self._bare(self.words.word("typed_shard_map"))]
+            edits = [self._bare_decorator(self.words.word("typed_shard_map"))]
         else:
-            edits = self._changed(replaced, gone, ", ")
+            edits = self._edit_options(replaced, gone, ", ")
             breaks = one_a_line(self.source, arguments_of(self.source, self.site.call), edits)
-            between = f",{breaks[0].text}" if breaks else self._between(self.options["in_specs"])
-            edits = [*self._changed(replaced, gone, between), *breaks]
+            between = f",{breaks[0].text}" if breaks else self._separator(self.options["in_specs"])
+            edits = [*self._edit_options(replaced, gone, between), *breaks]
         return [*self._kept_comments(edits), *(edit for edit in edits if edit.start < edit.end or edit.text)]
 
-    def _changed(self, replaced: Mapping[int, Sequence[str]], gone: Sequence[int], between: str) -> list[Edit]:
+    def _edit_options(self, replaced: Mapping[int, Sequence[str]], gone: Sequence[int], between: str) -> list[Edit]:
         """The call with some options replaced by others, and some gone."""
         spans = [self.source.span(arg) for arg in self.args]
         name = Edit(*self.source.span(self.site.call.func), self.words.word("typed_shard_map"))
         new = [Edit(*spans[index], between.join(texts)) for index, texts in replaced.items() if texts]
-        cut = [Edit(*span, "") for span in without(spans, gone)]
+        cut = [Edit(*span, "") for span in cut_items(spans, gone)]
         kept = [self._keyword(option, index) for option, index in self.options.items() if index not in replaced]
         return [name, *new, *cut, *kept]
 
-    def _between(self, index: int) -> str:
+    def _separator(self, index: int) -> str:
         """What parts two options in the place of one: where that begins a line, the second does, too."""
         place = self.source.span(self.args[index])[0]
         indent = self.source.text[self.source.line_start(place) : place]
         return ", " if indent.strip() else f",{self.source.module.default_newline}{indent}"
 
-    def _bare(self, name: str) -> Edit:
+    def _bare_decorator(self, name: str) -> Edit:
         """A call that lost all of its arguments: a decorator needs no parentheses."""
         is_decorator = isinstance(self.source.parent(self.site.call), cst.Decorator)
         return Edit(*self.source.span(self.site.call), name if is_decorator else f"{name}()")

@@ -9,7 +9,7 @@ import libcst as cst
 from .jaxtyped import dims_in
 from .source import Source, Unclear
 
-Kind: TypeAlias = Literal["bare", "any", "array", "optional", "dims", "other"]
+AnnotationKind: TypeAlias = Literal["bare", "any", "array", "optional", "dims", "other"]
 _ARRAYS = {
     "chex.Array",
     "jax.Array",
@@ -21,12 +21,12 @@ _ARRAYS = {
 }
 
 
-def kind_of(source: Source, annotation: cst.Annotation | None) -> Kind:
+def kind_of(source: Source, annotation: cst.Annotation | None) -> AnnotationKind:
     """What an annotation is: none, Any, an array or an optional one, a hint of jaxtyping with dims, or other."""
     if annotation is None:
         return "bare"
     node = annotation.annotation
-    if "typing.Any" in source.imported(node):
+    if "typing.Any" in source.imported_names(node):
         return "any"
     if dims_in(source, node) is not None:
         return "dims"
@@ -38,7 +38,7 @@ def kind_of(source: Source, annotation: cst.Annotation | None) -> Kind:
 
 def is_array_type(source: Source, node: cst.BaseExpression) -> bool:
     """Whether an annotation is a plain array type."""
-    return bool(source.imported(node) & _ARRAYS)
+    return bool(source.imported_names(node) & _ARRAYS)
 
 
 def _without_none(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -47,7 +47,7 @@ def _without_none(source: Source, node: cst.BaseExpression) -> cst.BaseExpressio
         case cst.BinaryOperation(left=left, operator=cst.BitOr(), right=cst.Name(value="None")):
             return left
         case cst.Subscript(value=value, slice=[cst.SubscriptElement(slice=cst.Index(value=inner))]):
-            return inner if "typing.Optional" in source.imported(value) else None
+            return inner if "typing.Optional" in source.imported_names(value) else None
         case _:
             return None
 
@@ -82,5 +82,5 @@ def _is_defined(source: Source, name: cst.Name) -> bool:
 
 
 def _is_for_checkers(source: Source, node: cst.CSTNode | None) -> bool:
-    around = source.around(node, cst.If) if node is not None else None
+    around = source.enclosing(node, cst.If) if node is not None else None
     return around is not None and "TYPE_CHECKING" in source.code(around.test)

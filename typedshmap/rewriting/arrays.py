@@ -19,19 +19,19 @@ from .source import Source
 _OPERATORS = (cst.Subtract, cst.MatrixMultiply, cst.Divide, cst.FloorDivide, cst.Power, cst.Modulo)
 
 
-def _words(text: str) -> frozenset[str]:
+def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_METHODS = _words(
+_METHODS = _word_set(
     "astype reshape sum mean max min prod std var transpose swapaxes ravel flatten squeeze dot clip round any all "
     "argmax argmin argsort cumsum cumprod repeat take conj conjugate set add multiply get"
 )
-_VIEWS = _words("T mT at real imag")
+_VIEWS = _word_set("T mT at real imag")
 # What a container or a class of the user may have as well tells nothing: x.get, x.add.
-_ATTRIBUTES = (_METHODS - _words("set add multiply get")) | _VIEWS | _words("shape ndim dtype")
+_ATTRIBUTES = (_METHODS - _word_set("set add multiply get")) | _VIEWS | _word_set("shape ndim dtype")
 # Functions that give one array, whatever they are given.
-_GIVE = _words(
+_GIVE = _word_set(
     "sum mean max min prod std var exp log log1p expm1 sqrt square abs sign sin cos tanh where dot matmul einsum "
     "tensordot vdot outer concatenate stack zeros ones full empty zeros_like ones_like full_like empty_like arange "
     "eye reshape transpose swapaxes moveaxis expand_dims squeeze broadcast_to cumsum cumprod maximum minimum add "
@@ -41,18 +41,18 @@ _GIVE = _words(
     "dynamic_update_slice_in_dim iota broadcasted_iota"
 )
 # Those of them that take no array first, or a sequence of arrays as well.
-_TAKE_OTHERS = _words(
+_TAKE_OTHERS = _word_set(
     "concatenate stack zeros ones full empty arange eye array asarray axis_index iota broadcasted_iota"
 )
-_TAKE_ONLY_ARRAYS = _words("dot matmul maximum minimum add subtract multiply divide outer vdot where")
+_TAKE_ONLY_ARRAYS = _word_set("dot matmul maximum minimum add subtract multiply divide outer vdot where")
 # Functions that give a tree like their first argument.
-_LIKE = _words("psum pmean pmax pmin all_gather psum_scatter ppermute all_to_all pcast stop_gradient")
+_LIKE = _word_set("psum pmean pmax pmin all_gather psum_scatter ppermute all_to_all pcast stop_gradient")
 _HOMES = ("jax.numpy.", "jax.nn.", "jax.lax.")
 _ASK = frozenset({"isinstance", "type", "hasattr", "getattr"})
 
 
 @dataclass(frozen=True)
-class Arrays:
+class ArrayEvidence:
     """What a body shows.
 
     Attributes:
@@ -75,21 +75,21 @@ class Arrays:
         return [all(row[i] for row in rows) for i in range(count)]
 
 
-def arrays_in(source: Source, function: cst.FunctionDef | cst.Lambda, arrays: frozenset[str]) -> Arrays:
+def arrays_in(source: Source, function: cst.FunctionDef | cst.Lambda, arrays: frozenset[str]) -> ArrayEvidence:
     """Read the body of a function, some of whose parameters are known to be arrays."""
     names = frozenset(name.value for name in _parameter_names(function.params))
-    doubted = frozenset(_rebound_inside(function))
-    names -= _asked(function) | doubted
-    reader = _Reader(source, unbound=set(names), known=set(arrays - doubted), shown=set(arrays), doubted=doubted)
+    doubted = frozenset(_rebound_names(function))
+    names -= _type_tested_names(function) | doubted
+    reader = _BodyReader(source, unbound=set(names), known=set(arrays - doubted), shown=set(arrays), doubted=doubted)
     if isinstance(function, cst.Lambda):
         reader.result(function.body)
     else:
         reader.block(function.body)
-    return Arrays(frozenset(reader.shown), tuple(reader.results))
+    return ArrayEvidence(frozenset(reader.shown), tuple(reader.results))
 
 
 @dataclass
-class _Reader:
+class _BodyReader:
     """Goes through a body from its first statement on.
 
     Attributes:
@@ -116,7 +116,7 @@ class _Reader:
             case cst.With():
                 for item in node.items:
                     self._use(item.item)
-                    self._forget(_stored(item))
+                    self._forget(_stored_names(item))
                 self.block(node.body)
             case cst.If():
                 self._if(node)
@@ -127,8 +127,8 @@ class _Reader:
 
     def _compound(self, node: cst.CSTNode) -> None:
         """Loops and the like: what they bind is in doubt, and so is whether what follows is reached."""
-        self._forget(_stored(node))
-        for part in _inside(node):
+        self._forget(_stored_names(node))
+        for part in _nodes_inside(node):
             if isinstance(part, cst.Return):
                 self.result(part.value)
         self._doubt(node)
@@ -145,7 +145,7 @@ class _Reader:
         elif node.orelse is not None:
             self.block(node.orelse.body)
         self.known &= after
-        self.unbound -= _stored(node)
+        self.unbound -= _stored_names(node)
         self.is_certain = was_certain
         self._doubt(node)
 
@@ -155,7 +155,7 @@ class _Reader:
 
     def _doubt(self, node: cst.CSTNode) -> None:
         """Whether what follows a statement is reached is in doubt if that may leave the function."""
-        if any(isinstance(part, (cst.Return, cst.Raise)) for part in _inside(node)):
+        if any(isinstance(part, (cst.Return, cst.Raise)) for part in _nodes_inside(node)):
             self.is_certain = False
 
     def _simple(self, node: cst.CSTNode) -> None:
@@ -171,9 +171,9 @@ class _Reader:
                 self._use(value)
             case cst.Assign(value=value):
                 self._use(value)
-                self._forget(_stored(node))
+                self._forget(_stored_names(node))
             case _:
-                self._forget(_stored(node))
+                self._forget(_stored_names(node))
 
     def result(self, node: cst.BaseExpression | None) -> None:
         """Note what is returned."""
@@ -260,7 +260,7 @@ class _Reader:
         if name is None:
             return self._method(node.func)
         if name in _GIVE and name not in _TAKE_OTHERS:
-            for arg in self._taken(name, node.args):
+            for arg in self._array_arguments(name, node.args):
                 self._show(arg.value)
         # where(condition) alone gives a tuple
         return (name in _GIVE and (name != "where" or len(gives) == 3)) or (name in _LIKE and gives[:1] == [True])
@@ -274,7 +274,7 @@ class _Reader:
             self._show(node.value)
         return self._use(node.value) and node.attr.value in _METHODS
 
-    def _taken(self, name: str, args: Sequence[cst.Arg]) -> Sequence[cst.Arg]:
+    def _array_arguments(self, name: str, args: Sequence[cst.Arg]) -> Sequence[cst.Arg]:
         plain = [arg for arg in args if arg.keyword is None and not arg.star]
         if name == "einsum":
             return plain[1:]
@@ -282,7 +282,7 @@ class _Reader:
 
     def _function(self, node: cst.BaseExpression) -> str | None:
         """The name of a function of JAX that is known here."""
-        for name in self.source.imported(node):
+        for name in self.source.imported_names(node):
             home = next((home for home in _HOMES if name.startswith(home)), None)
             if home is not None and "." not in name.removeprefix(home):
                 return name.removeprefix(home)
@@ -294,18 +294,18 @@ def _parameter_names(params: cst.Parameters) -> Iterator[cst.Name]:
         yield param.name
 
 
-def _inside(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+def _nodes_inside(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """A node and all that is in it, but for the bodies of functions."""
     yield node
     if not isinstance(node, (cst.FunctionDef, cst.Lambda, cst.ClassDef)):
         for child in node.children:
-            yield from _inside(child)
+            yield from _nodes_inside(child)
 
 
-def _stored(node: cst.CSTNode) -> set[str]:
+def _stored_names(node: cst.CSTNode) -> set[str]:
     """The names that a statement may bind: every name in it that is a target, or is called like one."""
     found: set[str] = set()
-    for part in _inside(node):
+    for part in _nodes_inside(node):
         match part:
             case cst.AssignTarget(target=target) | cst.AugAssign(target=target) | cst.AnnAssign(target=target):
                 found |= _names(target)
@@ -323,24 +323,24 @@ def _stored(node: cst.CSTNode) -> set[str]:
 
 
 def _names(node: cst.CSTNode) -> set[str]:
-    return {part.value for part in _inside(node) if isinstance(part, cst.Name)}
+    return {part.value for part in _nodes_inside(node) if isinstance(part, cst.Name)}
 
 
-def _rebound_inside(node: cst.CSTNode) -> Iterator[str]:
+def _rebound_names(node: cst.CSTNode) -> Iterator[str]:
     """The names that a function inside of a body may bind anew, or an expression."""
     if isinstance(node, cst.Nonlocal):
         yield from (item.name.value for item in node.names)
     if isinstance(node, cst.NamedExpr):
         yield from _names(node.target)
     for child in node.children:
-        yield from _rebound_inside(child)
+        yield from _rebound_names(child)
 
 
-def _asked(function: cst.CSTNode) -> set[str]:
+def _type_tested_names(function: cst.CSTNode) -> set[str]:
     """Names whose type the body asks for, so that they may be several things."""
     asked: set[str] = set()
     for child in function.children:
-        for part in _inside(child):
+        for part in _nodes_inside(child):
             match part:
                 case cst.Call(func=cst.Name(value=name), args=[cst.Arg(value=value), *_]) if name in _ASK:
                     asked |= _names(value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from .functions import PARTIAL, Mapped, mapped_by_call, mapped_by_decorator
+from .functions import PARTIAL, MappedFunction, function_of_call, function_of_decorator
 from .source import Source, Unclear
 
 OLD = "jax.experimental.shard_map.shard_map"
@@ -17,7 +17,7 @@ _KNOWN = {"f", "mesh", "in_specs", "out_specs", "check_rep", "check_vma", "axis_
 
 
 @dataclass(frozen=True)
-class Left:
+class SkippedUse:
     """A use that is left as it is, and why."""
 
     line: int
@@ -62,19 +62,19 @@ class Site:
                 raise Unclear(f"{name} is not given here")
         return found
 
-    def mapped(self, source: Source, options: Mapping[str, int]) -> Mapped:
+    def mapped(self, source: Source, options: Mapping[str, int]) -> MappedFunction:
         """What is mapped: an argument, what is decorated, or what the result of the call is called with.
 
         Raises:
           Unclear: where that cannot be seen.
         """
         if "f" in options:
-            return mapped_by_call(source, self.call.args[options["f"]].value)
+            return function_of_call(source, self.call.args[options["f"]].value)
         above = source.parent(self.call)
         if isinstance(above, cst.Decorator):
-            return mapped_by_decorator(source, above)
+            return function_of_decorator(source, above)
         if isinstance(above, cst.Call) and above.func is self.call and len(above.args) == 1:
-            return mapped_by_call(source, above.args[0].value)
+            return function_of_call(source, above.args[0].value)
         raise Unclear("the function that it maps is given elsewhere")
 
 
@@ -84,11 +84,11 @@ def _is_shard_map(source: Source, node: cst.CSTNode) -> frozenset[str]:
     return named if named and named <= SHARD_MAP else frozenset()
 
 
-def find_sites(source: Source) -> tuple[list[Site], list[Left]]:
+def find_sites(source: Source) -> tuple[list[Site], list[SkippedUse]]:
     """Every call of JAX's ``shard_map`` in a file, and other uses of the name."""
     sites: list[Site] = []
     seen: set[cst.CSTNode] = set()
-    left: list[Left] = []
+    left: list[SkippedUse] = []
     nodes = list(_all_nodes(source.module))
     for node in nodes:
         if isinstance(node, cst.Call):
@@ -96,25 +96,25 @@ def find_sites(source: Source) -> tuple[list[Site], list[Left]]:
             if site is not None:
                 sites.append(site)
                 seen.add(node.args[0].value if site.is_partial else node.func)
-            elif (other := _foreign(source, node.func)) is not None:
-                left.append(Left(source.line(node), f"it is '{other}', not JAX's shard_map"))
+            elif (other := _foreign_name(source, node.func)) is not None:
+                left.append(SkippedUse(source.line(node), f"it is '{other}', not JAX's shard_map"))
     for node in nodes:
-        if source.imported(node) & SHARD_MAP and node not in seen and not _is_alias(source, node):
-            left.append(Left(source.line(node), "shard_map is not called here"))
+        if source.imported_names(node) & SHARD_MAP and node not in seen and not _is_alias(source, node):
+            left.append(SkippedUse(source.line(node), "shard_map is not called here"))
     return sites, left
 
 
 def _site(source: Source, node: cst.Call) -> Site | None:
     if named := _is_shard_map(source, node.func):
         return Site(node, is_partial=False, is_old=OLD in named)
-    first = node.args[0].value if node.args and source.imported(node.func) & PARTIAL else None
+    first = node.args[0].value if node.args and source.imported_names(node.func) & PARTIAL else None
     named = _is_shard_map(source, first) if first is not None else frozenset[str]()
     return Site(node, is_partial=True, is_old=OLD in named) if named else None
 
 
-def _foreign(source: Source, node: cst.CSTNode) -> str | None:
+def _foreign_name(source: Source, node: cst.CSTNode) -> str | None:
     """The full name of a ``shard_map`` of another library."""
-    names = (name for name in source.imported(node) if name.split(".")[-1] in ("shard_map", "shmap"))
+    names = (name for name in source.imported_names(node) if name.split(".")[-1] in ("shard_map", "shmap"))
     return next((name for name in sorted(names) if name not in SHARD_MAP and not name.startswith("jax.")), None)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from . import Rewritten, rewrite
+from . import RewriteResult, rewrite
 
 DONE, SOME_LEFT, WRONG = 0, 1, 2
 
@@ -32,11 +32,11 @@ def _run_one(path: Path, write: bool) -> int:
             text = file.read()
         rewritten = rewrite(text)
     except (OSError, UnicodeDecodeError, cst.ParserSyntaxError) as error:
-        return _wrong(path, error)
+        return _report_error(path, error)
     if write and rewritten.text != text:
         path.write_bytes(rewritten.text.encode())
     sys.stdout.write(_diff(path, text, rewritten.text))
-    _tell(path, rewritten)
+    _report(path, rewritten)
     return SOME_LEFT if rewritten.left else DONE
 
 
@@ -46,7 +46,7 @@ def _diff(path: Path, before: str, after: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def _tell(path: Path, rewritten: Rewritten) -> None:
+def _report(path: Path, rewritten: RewriteResult) -> None:
     """What happened, on stderr, so that stdout is a patch."""
     for left in rewritten.left:
         print(f"{path}:{left.line}: left: {left.reason}", file=sys.stderr)
@@ -54,7 +54,7 @@ def _tell(path: Path, rewritten: Rewritten) -> None:
         print(f"{path}: no call of jax.shard_map", file=sys.stderr)
 
 
-def _wrong(path: Path, error: Exception) -> int:
+def _report_error(path: Path, error: Exception) -> int:
     match error:
         case cst.ParserSyntaxError():
             print(f"{path}:{error.raw_line}: it is no Python", file=sys.stderr)

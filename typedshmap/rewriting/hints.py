@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .specs import Axis, Sharded, Specs, Static
+from .specs import Axis, LeafSpec, NoSpec, Specs
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class Writer:
           is_array: whether it is surely one array, and no tree.
           is_optional: whether it may be None all the same.
         """
-        if specs is None or isinstance(specs, Static):
+        if specs is None or isinstance(specs, NoSpec):
             return self.vocabulary.word("Any")
-        if not isinstance(specs, Sharded):
+        if not isinstance(specs, LeafSpec):
             return f"tuple[{', '.join(map(self.hint, specs.items)) or '()'}]"
         is_array = is_array and not specs.is_tree
         dims = self._dims(specs, base if is_array else None)
@@ -77,9 +77,9 @@ class Writer:
 
     def result(self, specs: Specs, is_array: bool = False, are_arrays: Sequence[bool] = ()) -> str:
         """The hint of a result; ``are_arrays`` speaks of the items of a tuple."""
-        if isinstance(specs, Static):
+        if isinstance(specs, NoSpec):
             return "None"
-        if isinstance(specs, Sharded):
+        if isinstance(specs, LeafSpec):
             return self.hint(specs, is_array=is_array)
         known = are_arrays or [False] * len(specs.items)
         items = [self.result(item, each) for item, each in zip(specs.items, known, strict=True)]
@@ -93,6 +93,6 @@ class Writer:
         """What a mesh axis is called in a hint."""
         return self.aliases[axis.text] if axis.is_code else axis.text
 
-    def _dims(self, specs: Sharded, base: str | None) -> str:
+    def _dims(self, specs: LeafSpec, base: str | None) -> str:
         names = [f"{base}_{i}" if base is not None and base.isascii() else "_" for i in range(len(specs.dims))]
         return " ".join([*map(self.bracketed, names, specs.dims), "..."])

@@ -9,7 +9,7 @@ import libcst as cst
 from libcst.metadata import BaseAssignment, ImportAssignment
 
 from .hints import Vocabulary
-from .source import Edit, Source, comments, place_of, without
+from .source import Edit, Source, comments, cut_items, place_of
 
 _SAME = {
     "Any": {"typing.Any"},
@@ -53,13 +53,13 @@ def import_edits(source: Source, words: Vocabulary, edits: Sequence[Edit]) -> li
     """The edits that bring in what the hints need, and take out what they replaced."""
     bound = {binding.name for binding in source.all_bindings()}
     missing = sorted(name for name in words.needed if words.spelled[name] not in bound)
-    added = list(_added(source, words, missing, min(edits, key=place_of).start))
-    return [*added, *_removed(source, edits, {edit.start for edit in added})]
+    added = list(_import_edits(source, words, missing, min(edits, key=place_of).start))
+    return [*added, *_unused_import_edits(source, edits, {edit.start for edit in added})]
 
 
-def _added(source: Source, words: Vocabulary, missing: list[str], first: int) -> Iterator[Edit]:
-    ours = [_aliased(name, words.spelled[name]) for name in missing if name != "Any"]
-    lines = [f"from typing import {_aliased('Any', words.spelled['Any'])}"] if "Any" in missing else []
+def _import_edits(source: Source, words: Vocabulary, missing: list[str], first: int) -> Iterator[Edit]:
+    ours = [_import_item(name, words.spelled[name]) for name in missing if name != "Any"]
+    lines = [f"from typing import {_import_item('Any', words.spelled['Any'])}"] if "Any" in missing else []
     existing = _import_of_ours(source)
     if ours and existing is not None:
         end = source.span(existing)[1]
@@ -67,13 +67,13 @@ def _added(source: Source, words: Vocabulary, missing: list[str], first: int) ->
     elif ours:
         lines.append(f"from typedshmap import {', '.join(ours)}")
     if lines:
-        place = _place(source, first)
+        place = _insertion_point(source, first)
         newline = source.module.default_newline
         follows = newline * 2 if place == source.line_start(source.span(source.module.body[0])[0]) else ""
         yield Edit(place, place, "".join(line + newline for line in lines) + follows)
 
 
-def _aliased(name: str, spelled: str) -> str:
+def _import_item(name: str, spelled: str) -> str:
     return name if name == spelled else f"{name} as {spelled}"
 
 
@@ -90,7 +90,7 @@ def _import_of_ours(source: Source) -> cst.ImportAlias | None:
     return None
 
 
-def _place(source: Source, first: int) -> int:
+def _insertion_point(source: Source, first: int) -> int:
     """After the last import above the first change, or where the file begins."""
     body = source.module.body
     place = source.line_start(min(source.span(body[0])[0], first))
@@ -104,8 +104,8 @@ def _place(source: Source, first: int) -> int:
 
 
 def _is_import(statement: cst.CSTNode) -> bool:
-    parts = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
-    return bool(parts) and all(isinstance(part, (cst.Import, cst.ImportFrom)) for part in parts)
+    statements = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
+    return bool(statements) and all(isinstance(part, (cst.Import, cst.ImportFrom)) for part in statements)
 
 
 def _is_docstring(statement: cst.CSTNode) -> bool:
@@ -116,18 +116,18 @@ def _is_docstring(statement: cst.CSTNode) -> bool:
             return False
 
 
-def _removed(source: Source, edits: Sequence[Edit], added: set[int]) -> Iterator[Edit]:
+def _unused_import_edits(source: Source, edits: Sequence[Edit], added: set[int]) -> Iterator[Edit]:
     """Imports all of whose uses went away; those that nothing used before are not ours to judge."""
     gone: dict[cst.Import | cst.ImportFrom, set[str]] = {}
     for binding in source.all_bindings():
         node = binding.node if isinstance(binding, ImportAssignment) else None
-        if isinstance(node, (cst.Import, cst.ImportFrom)) and _went_away(source, binding, edits):
+        if isinstance(node, (cst.Import, cst.ImportFrom)) and _is_unused_now(source, binding, edits):
             gone.setdefault(node, set()).add(binding.name)
     for node, names in gone.items():
         yield from _without_names(source, node, names, added)
 
 
-def _went_away(source: Source, binding: BaseAssignment, edits: Sequence[Edit]) -> bool:
+def _is_unused_now(source: Source, binding: BaseAssignment, edits: Sequence[Edit]) -> bool:
     """Whether every use of a name was edited away, and no edit wrote it anew."""
     name = re.compile(rf"\b{re.escape(binding.name)}\b")
     places = [source.span(access.node) for access in binding.references]
@@ -164,15 +164,15 @@ def _without_names(
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         return
     if len(gone) < len(aliases):
-        cut = without([source.span(alias) for alias in aliases], gone)
+        cut = cut_items([source.span(alias) for alias in aliases], gone)
         # A comment among the names may speak of one that stays.
         if not any(comments(source.text[start:end]) for start, end in cut):
             yield from (Edit(*span, "") for span in cut)
     elif isinstance(block, cst.Module) or _is_one_of_several(source, block):
-        yield Edit(*_whole_lines(source, statement, added), "")
+        yield Edit(*_line_span(source, statement, added), "")
 
 
-def _whole_lines(source: Source, statement: cst.CSTNode, added: set[int]) -> tuple[int, int]:
+def _line_span(source: Source, statement: cst.CSTNode, added: set[int]) -> tuple[int, int]:
     """The lines of a statement, and the blank one after it where nothing else would part it from others."""
     start, end = source.span(statement)
     start, end = source.line_start(start), source.line_end(end)

@@ -15,13 +15,13 @@ import libcst as cst
 
 from .hints import Writer
 from .source import Edit, Source, Unclear
-from .specs import Axis, Sharded, Specs
+from .specs import Axis, LeafSpec, Specs
 
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True)
-class Existing:
+class JaxtypedHint:
     """A hint of jaxtyping: the string of its dims, and the spec beside it."""
 
     dims: cst.SimpleString
@@ -32,13 +32,13 @@ class Existing:
         value = ast.literal_eval(self.dims.value)
         return str(value).split()
 
-    def divided(self) -> list[tuple[str, tuple[Axis, ...]]]:
+    def dims_with_axes(self) -> list[tuple[str, tuple[Axis, ...]]]:
         """Every dim with the mesh axes that shard it.
 
         Raises:
           Unclear: for a spec that is longer than the dims, or a sharded dim of which no size can be told.
         """
-        if not isinstance(self.specs, Sharded):
+        if not isinstance(self.specs, LeafSpec):
             raise Unclear(f"the hint {self.dims.value} is for one array, and its spec for several")
         tokens, axes = self.tokens, self.specs.dims
         fixed = next((i for i, token in enumerate(tokens) if token.startswith(("...", "*"))), len(tokens))
@@ -57,19 +57,19 @@ def dims_in(source: Source, annotation: cst.BaseExpression) -> cst.SimpleString 
         case cst.BinaryOperation(left=left, operator=cst.BitOr(), right=cst.Name(value="None")):
             return dims_in(source, left)
         case cst.Subscript(value=value, slice=[_, cst.SubscriptElement(slice=cst.Index(value=dims))]):
-            is_hint = any(name.startswith("jaxtyping.") for name in source.imported(value))
+            is_hint = any(name.startswith("jaxtyping.") for name in source.imported_names(value))
             return dims if is_hint and isinstance(dims, cst.SimpleString) else None
         case _:
             return None
 
 
-def bracket_edits(source: Source, hints: Sequence[Existing], writer: Writer) -> list[Edit]:
+def bracket_edits(source: Source, hints: Sequence[JaxtypedHint], writer: Writer) -> list[Edit]:
     """The edits that put brackets into the hints of one function.
 
     Raises:
       Unclear: where a name might mean the size of a shard.
     """
-    divided = [hint.divided() for hint in hints]
+    divided = [hint.dims_with_axes() for hint in hints]
     _refuse_local_names([pair for row in divided for pair in row])
     edits: list[Edit] = []
     for hint, row in zip(hints, divided, strict=True):

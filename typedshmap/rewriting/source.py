@@ -25,7 +25,7 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
-Node = TypeVar("Node", bound=cst.CSTNode)
+NodeT = TypeVar("NodeT", bound=cst.CSTNode)
 _WIDTH = 120  # wider lines are broken
 
 
@@ -47,7 +47,7 @@ def place_of(edit: Edit) -> tuple[int, int]:
     return edit.start, edit.end
 
 
-def edited(text: str, edits: Iterable[Edit]) -> str:
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     """The text after all edits, none of which overlaps another."""
     pieces: list[str] = []
     done = 0
@@ -112,26 +112,26 @@ class Source:
         """The node around a node."""
         return self._parents.get(node)
 
-    def around(self, node: cst.CSTNode, kind: type[Node]) -> Node | None:
+    def enclosing(self, node: cst.CSTNode, kind: type[NodeT]) -> NodeT | None:
         """The innermost node of a kind around a node."""
         above = self.parent(node)
         while above is not None and not isinstance(above, kind):
             above = self.parent(above)
         return above
 
-    def imported(self, node: cst.CSTNode) -> frozenset[str]:
+    def imported_names(self, node: cst.CSTNode) -> frozenset[str]:
         """What a dotted name may stand for, by the imports: ``jax.sharding.PartitionSpec``."""
         if not isinstance(node, (cst.Name, cst.Attribute)):
             return frozenset()
-        scope = self._scopes.get(_first(node))
+        scope = self._scopes.get(_first_name(node))
         found = scope.get_qualified_names_for(node) if scope is not None else ()
         return frozenset(name.name for name in found if name.source is QualifiedNameSource.IMPORT)
 
     def meaning(self, node: cst.CSTNode) -> frozenset[str]:
         """What a name stands for, by the imports, also where it is bound once to what they bring in."""
-        found = self.imported(node)
+        found = self.imported_names(node)
         value = self.bound_value(node) if isinstance(node, cst.Name) and not found else None
-        return found if value is None else self.imported(value)
+        return found if value is None else self.imported_names(value)
 
     def bindings(self, name: cst.Name, seen_from: cst.CSTNode | None = None) -> list[BaseAssignment]:
         """Every place that binds a name, as seen from where it is used, or from another node."""
@@ -148,12 +148,12 @@ class Source:
         binding = self.only_binding(name)
         if binding is None or not isinstance(binding.node, cst.Name):
             return None
-        value = self._assigned(binding.node)
+        value = self._assigned_value(binding.node)
         # After "from kernels import *" a name may be bound to what is made of itself.
         is_circular = value is not None and any(part.value == name.value for part in _names_in(value))
         return None if is_circular else value
 
-    def _assigned(self, target: cst.Name) -> cst.BaseExpression | None:
+    def _assigned_value(self, target: cst.Name) -> cst.BaseExpression | None:
         above = self.parent(target)
         if isinstance(above, cst.AnnAssign):
             return above.value
@@ -174,9 +174,9 @@ def _names_in(node: cst.CSTNode) -> Iterator[cst.Name]:
         yield from _names_in(child)
 
 
-def _first(node: cst.BaseExpression) -> cst.BaseExpression:
+def _first_name(node: cst.BaseExpression) -> cst.BaseExpression:
     """What a dotted name begins with; only that has a scope."""
-    return _first(node.value) if isinstance(node, cst.Attribute) else node
+    return _first_name(node.value) if isinstance(node, cst.Attribute) else node
 
 
 def _offsets(text: str) -> Callable[[int], int]:
@@ -187,7 +187,7 @@ def _offsets(text: str) -> Callable[[int], int]:
     return lambda offset: len(encoded[:offset].decode())
 
 
-def without(spans: Sequence[tuple[int, int]], gone: Iterable[int]) -> list[tuple[int, int]]:
+def cut_items(spans: Sequence[tuple[int, int]], gone: Iterable[int]) -> list[tuple[int, int]]:
     """What to cut so that some items of a list separated by commas are gone.
 
     An item goes with the comma after it; those at the end go with the comma before them, so that a
@@ -203,7 +203,7 @@ def without(spans: Sequence[tuple[int, int]], gone: Iterable[int]) -> list[tuple
 
 
 @dataclass(frozen=True)
-class Arguments:
+class ArgumentList:
     """Where the parentheses of parameters or arguments stand, and the commas between them."""
 
     opening: int
@@ -211,7 +211,7 @@ class Arguments:
     closing: int
 
 
-def parameters_at(text: str, start: int) -> Arguments:
+def parameters_at(text: str, start: int) -> ArgumentList:
     """The parameters that begin with the first parenthesis after a place."""
     lines = list(io.StringIO(text[start:]))
     starts = list(itertools.accumulate(map(len, lines), initial=start))
@@ -225,19 +225,19 @@ def parameters_at(text: str, start: int) -> Arguments:
         if token.string == "," and depth == 1 and opening >= 0:
             commas.append(place)
         if token.string == ")" and depth == 0:
-            return Arguments(opening, tuple(commas), place)
+            return ArgumentList(opening, tuple(commas), place)
     raise AssertionError("no parentheses")
 
 
-def arguments_of(source: Source, call: cst.Call) -> Arguments:
+def arguments_of(source: Source, call: cst.Call) -> ArgumentList:
     """The arguments of a call that has some."""
     spans = [source.span(arg) for arg in call.args]
     commas = tuple(source.text.index(",", end) for _, end in spans[:-1])
     opening, closing = source.text.rindex("(", 0, spans[0][0]), source.text.index(")", spans[-1][1])
-    return Arguments(opening, commas, closing)
+    return ArgumentList(opening, commas, closing)
 
 
-def one_a_line(source: Source, found: Arguments, edits: Sequence[Edit]) -> list[Edit]:
+def one_a_line(source: Source, found: ArgumentList, edits: Sequence[Edit]) -> list[Edit]:
     """One argument a line, where one line held them all and would now be too long."""
     text = source.text
     inside = text[found.opening + 1 : found.closing]

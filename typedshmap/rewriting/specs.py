@@ -27,7 +27,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Sharded:
+class LeafSpec:
     """``P(...)``: the mesh axes of the first dims; also for every leaf of a tree.
 
     ``is_tree`` says that a container was written there.
@@ -38,26 +38,26 @@ class Sharded:
 
 
 @dataclass(frozen=True)
-class Static:
+class NoSpec:
     """``None``: an argument that is not mapped, or a result that is None."""
 
 
 @dataclass(frozen=True)
-class Several:
+class SpecTuple:
     """A tuple of specs."""
 
     items: tuple[Specs, ...]
 
 
-Specs: TypeAlias = Sharded | Static | Several
+Specs: TypeAlias = LeafSpec | NoSpec | SpecTuple
 
 
 def axes_of(specs: Specs) -> Iterator[Axis]:
     """Every mesh axis in specs."""
-    if isinstance(specs, Sharded):
+    if isinstance(specs, LeafSpec):
         for dim in specs.dims:
             yield from dim
-    elif isinstance(specs, Several):
+    elif isinstance(specs, SpecTuple):
         for item in specs.items:
             yield from axes_of(item)
 
@@ -68,11 +68,11 @@ def read_specs(source: Source, node: cst.BaseExpression) -> Specs:
     Raises:
       Unclear: for what is no literal, and for trees that hints do not write.
     """
-    return _Reader(source).specs(node)
+    return _SpecReader(source).specs(node)
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _SpecReader:
     """Reads specs; ``named`` is the name by which the call has them, where they stand elsewhere."""
 
     source: Source
@@ -81,41 +81,41 @@ class _Reader:
     def specs(self, node: cst.BaseExpression) -> Specs:
         match node:
             case cst.Name(value="None"):
-                return Static()
+                return NoSpec()
             case cst.Name():
-                return self._bound(node)
+                return self._spec_of_name(node)
             case cst.Tuple():
-                return Several(tuple(self.specs(self._item(element)) for element in node.elements))
+                return SpecTuple(tuple(self.specs(self._item(element)) for element in node.elements))
             case cst.List():
-                return self._alike([self.specs(self._item(element)) for element in node.elements], node)
+                return self._common_spec([self.specs(self._item(element)) for element in node.elements], node)
             case cst.Dict():
-                return self._alike([self.specs(self._item(element)) for element in node.elements], node)
+                return self._common_spec([self.specs(self._item(element)) for element in node.elements], node)
             case cst.Call() if self.source.meaning(node.func) & PARTITION_SPEC:
-                return Sharded(tuple(self._dim(self._argument(arg)) for arg in node.args))
+                return LeafSpec(tuple(self._dim(self._argument(arg)) for arg in node.args))
             case cst.Call() if (name := self.source.short(node.func)).split(".")[-1] in _LOOKS_LIKE_ONE:
                 raise Unclear(f"'{name}' is not seen to be JAX's PartitionSpec")
             case _:
                 raise Unclear(f"the spec '{self.source.short(node)}' is no literal")
 
-    def _bound(self, name: cst.Name) -> Specs:
+    def _spec_of_name(self, name: cst.Name) -> Specs:
         value = self.source.bound_value(name)
         if value is None:
             raise Unclear(f"the spec '{name.value}' is not bound once to a literal")
         if isinstance(value, (cst.List, cst.Dict)):
             raise Unclear(f"the spec '{name.value}' is bound to a {type(value).__name__.lower()}, which may change")
         try:
-            return _Reader(self.source, self.named or name).specs(value)
+            return _SpecReader(self.source, self.named or name).specs(value)
         except Unclear as reason:
             raise Unclear(f"{reason}, in '{name.value}'") from None
 
-    def _alike(self, items: list[Specs], node: cst.BaseExpression) -> Sharded:
+    def _common_spec(self, items: list[Specs], node: cst.BaseExpression) -> LeafSpec:
         """A list or dict whose specs are all one: it says what that one says of every leaf."""
         first = items[0] if items else None
-        if not isinstance(first, Sharded) or any(item != first for item in items):
+        if not isinstance(first, LeafSpec) or any(item != first for item in items):
             kind = type(node).__name__.lower()
             cure = "write a TypedDict or a dataclass" if kind == "dict" else "make it a tuple"
             raise Unclear(f"a {kind} of different specs: {cure}")
-        return Sharded(first.dims, is_tree=True)
+        return LeafSpec(first.dims, is_tree=True)
 
     def _item(self, element: cst.BaseElement | cst.BaseDictElement) -> cst.BaseExpression:
         if isinstance(element, (cst.StarredElement, cst.StarredDictElement)):
@@ -136,9 +136,9 @@ class _Reader:
             return ()
         if isinstance(node, cst.SimpleString):
             return (Axis(_name(node)),)
-        return self._named_dim(node)
+        return self._dim_of_name(node)
 
-    def _named_dim(self, node: cst.BaseExpression) -> tuple[Axis, ...]:
+    def _dim_of_name(self, node: cst.BaseExpression) -> tuple[Axis, ...]:
         """A dim whose axis is a constant of the file, or some other name, known when the call is made."""
         value = self.source.bound_value(node) if isinstance(node, cst.Name) else None
         if value is not None and _is_constant(value):

@@ -29,7 +29,7 @@ def _measured(effort: Effort, use: str) -> Result:
     count = max(effort.least, min(10, int(effort.seconds)))
     with tempfile.TemporaryDirectory() as cache:
         env = {**os.environ, "PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
-        outputs = [subprocess.check_output(command, env=env, text=True) for _ in range(count + 1)][1:]
+        outputs = [subprocess.check_output(command, env=env, encoding="utf-8") for _ in range(count + 1)][1:]
     alone, added = np.array([[float(each) for each in output.split()] for output in outputs]).T
     return Result(f"+{text(np.median(added))}", text(np.median(alone)), median((alone + added) / alone))
 

@@ -1,8 +1,121 @@
-"""From one sharding to another: plan the cheapest collectives as data, then run them."""
+"""``reshard`` and ``plan_reshard``: the cheapest collectives between any two shardings of the same dims."""
 
-from .partition import Partition as Partition
-from .plans import Plan as Plan
-from .plans import Step as Step
-from .plans import Unreachable as Unreachable
-from .primitive import run as run
-from .search import plan as plan
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh
+
+from ... import _jax
+from ...errors import ShapeError
+from ...errors.failures import NotUnreduced, WrongSize
+from ...errors.phrases import count_text
+from ...hints.context import MeshContext, current_axis_naming
+from ...meshes import read_mesh
+from ...notation.layout import Layout
+from ..collectives import read_move, refuse_other_dims, refuse_other_marks
+from ..operands import record_result
+from ..operation import RESULT, Operation, SideLayout, read_operation
+from .plan import Plan
+from .run import run
+from .search import plan
+
+T = TypeVar("T")
+
+
+def reshard(x: T, pattern: str) -> T:
+    """Change the sharding of an array into any other, by the cheapest collectives.
+
+    ```python
+    y = reshard(y, "[s/tp] h -> s [h/tp]")  # f32[4,8] -> f32[8,4] per shard, one all_to_all
+    w = reshard(w, "[m/dp,tp] f -> [m/tp,dp] f")  # another order of the axes: one ppermute
+    y = reshard(y, "b [f/dp] +tp -> b [f/tp]")  # takes the sum, too
+    ```
+
+    Args:
+      x: one shard.
+      pattern: both sides, with the same dims; ``+`` on the left may be kept or summed. Neither side
+        may say ``~`` or ``-`` where the other does not.
+
+    Returns:
+      The array of the pattern's right side, bit for bit. Its gradient is resharded back, by the
+      cheapest collectives for that way.
+
+    Raises:
+      PatternError: for a result that is unreduced over an axis over which the operand is not.
+      ShapeError: for a dim that does not divide over its axes.
+      VaryingError, ShardingError: for an operand that is not the pattern's left side.
+      MeshAxisError: for an axis that is not manual here.
+    """
+    call = read_operation("reshard", pattern, 1)
+    operand, right = read_move(call, x)
+    left, sizes, has_vma = operand.layout, call.region.sizes, call.region.has_vma
+    call.require_manual(() if str(left.side) == str(right.side) else call.written_axes())
+    # A sum may be taken; other marks have to be on both sides.
+    refuse_other_marks(call, replace(operand, layout=replace(left, unreduced=right.unreduced)), right, set())
+    shape = tuple([operand.global_size(at, sizes) for at in range(len(operand.shape))])
+    planned = _plan_operation(call, left, right, shape)
+    if has_vma and left.unreduced:
+        kind = _jax.array.manual_type(operand.value)
+        for axis in sorted(left.unreduced - kind.varying - kind.unreduced):
+            raise call.wrong(NotUnreduced(axis, sizes[axis]), operand.subject, operand.value)
+    value = run(operand.value, planned, has_vma)
+    if has_vma and right.unreduced:
+        value = _jax.casts.pcast_unreduced(value, right.unreduced)
+    return record_result(call, value, (operand,), right)
+
+
+def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, *, dtype: Any = np.float32) -> Plan:
+    """The steps that `reshard` takes, before anything runs.
+
+    ```python
+    print(plan_reshard("[s/tp] h -> s [h/tp]", (8, 8), mesh))  # steps, bytes per device, peak shard, lower bound
+    ```
+
+    Bytes are those of the busiest device, by the formulas of a ring over ``n`` shards of ``S`` bytes:
+    all_gather ``(n-1) S``, all_to_all and psum_scatter ``(n-1)/n S``, psum ``2 (n-1)/n S``,
+    ppermute ``S``, slice nothing.
+
+    Args:
+      pattern: as for `reshard`.
+      shape: the global shape.
+      mesh: the mesh, concrete or abstract; every axis counts as manual.
+      dtype: the array's dtype.
+
+    Returns:
+      The plan, with ``steps``, ``bytes``, ``peak`` and ``lower_bound`` (in elements); printed as a table.
+
+    Raises:
+      PatternError, ShapeError, MeshAxisError: as `reshard` does.
+    """
+    try:
+        sizes = tuple(size.__index__() for size in shape)
+    except (TypeError, AttributeError):
+        raise ShapeError(f"plan_reshard: shape={shape!r} is not a tuple of sizes") from None
+    if any(size < 0 for size in sizes):
+        raise ShapeError(f"plan_reshard: shape={sizes} has a negative size")
+    over = read_mesh(mesh) or AbstractMesh((), ())
+    region = MeshContext.for_values(over, current_axis_naming(), manual=over.shape_tuple)
+    call = replace(read_operation("plan_reshard", pattern, 1), region=region, function=None)
+    refuse_other_dims(call)
+    left, right = (call.resolve_side(index, len(sizes)) for index in (0, -1))
+    if len(left.dims) != len(sizes):
+        rank = count_text(len(left.side.dims), "dim")
+        raise call.fault(f"the pattern has {rank}, but the shape {sizes} has {len(sizes)}")
+    planned = _plan_operation(call, left, right, sizes)
+    return replace(planned, itemsize=np.dtype(dtype).itemsize)
+
+
+def _plan_operation(call: Operation, left: SideLayout, right: SideLayout, shape: tuple[int, ...]) -> Plan:
+    source, target = (Layout(side.dim_axes, side.unreduced) for side in (left, right))
+    found = plan(source, target, shape, call.region.sizes)
+    if isinstance(found, Plan):
+        return found
+    if found.dim is None:
+        raise call.fault(found.reason, right.side.span, f"mark the partial sum on the left, '+{found.axes[0]}'")
+    place = right.dims[found.dim]
+    problem = f"has {place.name}={shape[found.dim]}, which does not divide {call.over(found.axes)}"
+    raise call.wrong(WrongSize(problem, place.dim.span), RESULT, None)

@@ -1,70 +1,68 @@
-"""Find the cheapest plan: a shortest path, first among those whose shards stay within the ends."""
+"""Find the cheapest plan: a shortest path, first among those whose shards stay within the ends.
+
+The nodes of the graph are states of an array on a mesh; an edge is what one collective makes of one. Costs are elements
+sent by the busiest device, by ring formulas, times the number of devices, so that they are integers."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import chain, count, groupby
+from itertools import chain, combinations, count, groupby, permutations, product
 from math import prod
 from typing import NamedTuple
 
-from .moves import Graph, Move, State
-from .partition import Partition, Parts, Sizes, indivisible, shard_shape, ways
-from .plans import Plan, Step, Unreachable
+from ... import _jax
+from ...errors.phrases import quoted_axes
+from ...notation.layout import Layout, shared_prefix
+from ..operation import shard_count
+from .plan import AxisSizes, DimAxes, Plan, Step, Unreachable, elements_missing, indivisible_dim, ring_cost, shard_shape
 
 # Up to here the search is for the cheapest of all. With more axes there are too many states: those that
 # can stay in place do, and a path that needs little more is preferred to one that has sent little so far.
 MANY_AXES = 4
-HASTE = 8
+GREED = 8
 
 
-def plan(source: Partition, target: Partition, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Plan | Unreachable:
-    """The cheapest steps from one partition of an array to another.
+def plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Plan | Unreachable:
+    """The cheapest steps from one layout of an array to another.
 
-    Where the target keeps a sum owed, so do all steps. A shard on the way is no larger than the
+    Where the target stays unreduced, so do all steps. A shard on the way is no larger than the
     larger of the two ends, unless divisibility leaves no such way. Over more than four mesh axes that
     change, a plan may be a little dearer than the cheapest.
 
     Args:
-      source: where the array is.
-      target: where it shall be.
+      source: the layout to start from.
+      target: the layout to reach.
       shape: the global shape.
-      sizes: the mesh axes that may be used, with their sizes; all that the partitions name, at least.
+      sizes: the mesh axes that may be used, with their sizes; all that the layouts name, at least.
     """
-    return _plan(source, target, tuple(shape), tuple(sizes.items()))
+    return _search_plan(source, target, tuple(shape), tuple(sizes.items()))
 
 
 @lru_cache(maxsize=4096)
-def _plan(
-    source: Partition, target: Partition, shape: tuple[int, ...], sizes: tuple[tuple[str, int], ...]
+def _search_plan(
+    source: Layout, target: Layout, shape: tuple[int, ...], sizes: tuple[tuple[str, int], ...]
 ) -> Plan | Unreachable:
     known = dict(sizes)
-    if (refused := _refused(source, target, shape, known)) is not None:
-        return refused
-    task = _Task.of(source, target, shape, known)
-    limit = max(prod(shard_shape(end.parts, shape, known)) for end in (source, target))
+    if missing := tuple(sorted(target.unreduced - source.unreduced)):
+        return Unreachable(f"there is no partial sum over {quoted_axes(missing)} before, so none can be left", missing)
+    for end in (source, target):
+        dim = indivisible_dim(end.dim_axes, shape, known)
+        if dim is not None:
+            shards = shard_count(end.dim_axes[dim], known)
+            reason = f"dim {dim} has {shape[dim]} elements, which {shards} shards do not divide"
+            return Unreachable(reason, end.dim_axes[dim], dim)
+    task = _SearchTask.of(source, target, shape, known)
+    limit = max(prod(shard_shape(end.dim_axes, shape, known)) for end in (source, target))
     within = task.cheapest(limit)
     moves = within if within is not None else task.cheapest(None)
     assert moves is not None, "gathering all and slicing is always possible"
-    steps = (*_drop_units(source, target, shape, known), *task.steps(moves))
+    steps = (*_drop_unit_axes(source, target, shape, known), *task.steps(moves))
     return Plan(source, target, shape, sizes, steps, within is not None)
-
-
-def _refused(source: Partition, target: Partition, shape: tuple[int, ...], sizes: Sizes) -> Unreachable | None:
-    missing = tuple(sorted(target.owed - source.owed))
-    if missing:
-        names = ", ".join(f"'{axis}'" for axis in missing)
-        return Unreachable(f"no sum over {names} is owed before, so that none can be left", missing)
-    for end in (source, target):
-        dim = indivisible(end.parts, shape, sizes)
-        if dim is not None:
-            shards = ways(end.parts[dim], sizes)
-            reason = f"dim {dim} has {shape[dim]} elements, which {shards} shards do not divide"
-            return Unreachable(reason, end.parts[dim], dim)
-    return None
 
 
 class _Cost(NamedTuple):
@@ -80,44 +78,44 @@ class _Cost(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """What is left to search for: no axes of size 1, no sums that stay owed.
+class _SearchTask:
+    """What is left to search for: no axes of size 1, none that stay unreduced.
 
     Attributes:
       graph: where to search, over what the fixed axes leave of each dim.
       start: the state before.
       goal: the state after.
       fixed: per dim its major axes that stay in place.
-      kept: the axes over which the sum stays owed.
+      kept: the axes over which the array stays unreduced.
     """
 
     graph: Graph
-    start: State
-    goal: State
-    fixed: Parts
+    start: SearchState
+    goal: SearchState
+    fixed: DimAxes
     kept: frozenset[str]
 
     @staticmethod
-    def of(source: Partition, target: Partition, shape: tuple[int, ...], sizes: Sizes) -> _Task:
-        usable = {axis: size for axis, size in sizes.items() if size > 1 and axis not in target.owed}
-        start, goal = _state(source, usable), _state(target, usable)
-        fixed: Parts = ((),) * len(shape)
+    def of(source: Layout, target: Layout, shape: tuple[int, ...], sizes: AxisSizes) -> _SearchTask:
+        usable = {axis: size for axis, size in sizes.items() if size > 1 and axis not in target.unreduced}
+        start, goal = _start_state(source, usable), _start_state(target, usable)
+        fixed: DimAxes = ((),) * len(shape)
         if len(usable) > MANY_AXES:
-            fixed = tuple(map(_common, start.parts, goal.parts))
-            start, goal = _without(start, fixed), _without(goal, fixed)
-            mentioned = start.sharded | goal.sharded | start.owed
+            fixed = tuple(map(shared_prefix, start.dim_axes, goal.dim_axes))
+            start, goal = _drop_fixed(start, fixed), _drop_fixed(goal, fixed)
+            mentioned = start.sharded | goal.sharded | start.unreduced
             usable = {axis: size for axis, size in usable.items() if axis in mentioned}
         rest = shard_shape(fixed, shape, sizes)
-        return _Task(_graph(rest, tuple(usable.items())), start, goal, fixed, target.owed)
+        return _SearchTask(_graph(rest, tuple(usable.items())), start, goal, fixed, target.unreduced)
 
     def cheapest(self, limit: int | None) -> list[Move] | None:
         """A shortest path by elements sent, then by collectives, then by slices; no shard larger than a limit.
 
-        The search is A*: what a device lacks, it must still be sent.
+        The search is A*: a device must still be sent what it lacks.
         """
-        haste = 1 if len(self.graph.sizes) <= MANY_AXES else HASTE
-        tie, done = count(), set[State]()
-        waiting: list[tuple[int, _Cost, int, State, tuple[Move, ...]]] = [(0, _Cost(), next(tie), self.start, ())]
+        greed = 1 if len(self.graph.sizes) <= MANY_AXES else GREED
+        tie, done = count(), set[SearchState]()
+        waiting: list[tuple[int, _Cost, int, SearchState, tuple[Move, ...]]] = [(0, _Cost(), next(tie), self.start, ())]
         while waiting:
             _, cost, _, state, path = heappop(waiting)
             if state == self.goal:
@@ -128,29 +126,27 @@ class _Task:
             for move in self.graph.moves(state):
                 if move.after not in done and (limit is None or self.graph.elements(move.after) <= limit):
                     sent = cost.plus(move)
-                    whole = sent.sent + haste * self.graph.missing(move.after, self.goal)
-                    heappush(waiting, (whole, sent, next(tie), move.after, (*path, move)))
+                    total = sent.sent + greed * self.graph.cost_bound(move.after, self.goal)
+                    heappush(waiting, (total, sent, next(tie), move.after, (*path, move)))
         return None
 
     def steps(self, moves: list[Move]) -> Iterator[Step]:
         """The moves as steps, slices that follow each other as one."""
-        state = self.start
+        state, shape, sizes = self.start, self.graph.shape, self.graph.sizes
         for is_slice, group in groupby(moves, lambda move: move.kind == "slice"):
             for some in [list(group)] if is_slice else [[move] for move in group]:
-                yield self._step(state, some)
-                state = some[-1].after
+                after = some[-1].after
+                axes = tuple(chain.from_iterable(move.axes for move in some))
+                dims = tuple(sorted({dim for move in some for dim in move.dims}))
+                old, new = (shard_shape(end.dim_axes, shape, sizes) for end in (state, after))
+                sent = Fraction(sum(move.cost for move in some), prod(sizes.values()))
+                ends = self._array_layout(state), self._array_layout(after)
+                yield Step(some[-1].kind, axes, dims, *ends, old, new, sent)
+                state = after
 
-    def _step(self, state: State, moves: list[Move]) -> Step:
-        shape, sizes, last = self.graph.shape, self.graph.sizes, moves[-1]
-        axes = tuple(chain.from_iterable(move.axes for move in moves))
-        dims = tuple(sorted({dim for move in moves for dim in move.dims}))
-        old, new = (shard_shape(end.parts, shape, sizes) for end in (state, last.after))
-        sent = Fraction(sum(move.cost for move in moves), prod(sizes.values()))
-        return Step(last.kind, axes, dims, self._partition(state), self._partition(last.after), old, new, sent)
-
-    def _partition(self, state: State) -> Partition:
-        parts = tuple(fixed + axes for fixed, axes in zip(self.fixed, state.parts, strict=True))
-        return Partition(parts, state.owed | self.kept)
+    def _array_layout(self, state: SearchState) -> Layout:
+        dim_axes = tuple(fixed + axes for fixed, axes in zip(self.fixed, state.dim_axes, strict=True))
+        return Layout(dim_axes, state.unreduced | self.kept)
 
 
 @lru_cache(maxsize=64)
@@ -158,30 +154,203 @@ def _graph(shape: tuple[int, ...], sizes: tuple[tuple[str, int], ...]) -> Graph:
     return Graph(shape, dict(sizes))
 
 
-def _state(partition: Partition, usable: Sizes) -> State:
-    parts = tuple(tuple(axis for axis in axes if axis in usable) for axes in partition.parts)
-    return State(parts, partition.owed & frozenset(usable))
+def _start_state(layout: Layout, usable: AxisSizes) -> SearchState:
+    dim_axes = tuple(tuple(axis for axis in axes if axis in usable) for axes in layout.dim_axes)
+    return SearchState(dim_axes, layout.unreduced & frozenset(usable))
 
 
-def _without(state: State, fixed: Parts) -> State:
-    return state._replace(parts=tuple(axes[len(gone) :] for axes, gone in zip(state.parts, fixed, strict=True)))
+def _drop_fixed(state: SearchState, fixed: DimAxes) -> SearchState:
+    return state._replace(dim_axes=tuple(axes[len(gone) :] for axes, gone in zip(state.dim_axes, fixed, strict=True)))
 
 
-def _common(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
-    """What two tuples begin with alike."""
-    length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    return a[:length]
-
-
-def _drop_units(source: Partition, target: Partition, shape: tuple[int, ...], sizes: Sizes) -> Iterator[Step]:
+def _drop_unit_axes(source: Layout, target: Layout, shape: tuple[int, ...], sizes: AxisSizes) -> Iterator[Step]:
     """Nothing is sent over an axis of size 1, but JAX's type must lose it where the target does not name it."""
     units = {axis for axis, size in sizes.items() if size == 1}
     usable = {axis: size for axis, size in sizes.items() if size > 1}
-    here = Partition(_state(source, usable).parts, source.owed)
-    shard = shard_shape(source.parts, shape, sizes)
-    for dim, axes in enumerate(source.parts):
+    here = Layout(_start_state(source, usable).dim_axes, source.unreduced)
+    shard = shard_shape(source.dim_axes, shape, sizes)
+    for dim, axes in enumerate(source.dim_axes):
         if some := tuple(axis for axis in axes if axis in units - target.sharded):
             yield Step("all_gather", some, (dim,), here, here, shard, shard, Fraction(0))
-    if owed := tuple(sorted(source.owed & units - target.owed)):
-        after = Partition(here.parts, here.owed - set(owed))
-        yield Step("psum", owed, (), here, after, shard, shard, Fraction(0))
+    if unreduced := tuple(sorted(source.unreduced & units - target.unreduced)):
+        after = Layout(here.dim_axes, here.unreduced - set(unreduced))
+        yield Step("psum", unreduced, (), here, after, shard, shard, Fraction(0))
+
+
+class SearchState(NamedTuple):
+    """The layout of an array during the search.
+
+    Attributes:
+      dim_axes: per dim its mesh axes.
+      unreduced: axes over which the array is unreduced, and the sum will be taken.
+      stale_vma: axes over which the value is the same everywhere, but typed by JAX as varying. A
+        ``ppermute`` leaves them, and only a gather to invarying takes them away.
+    """
+
+    dim_axes: DimAxes
+    unreduced: frozenset[str] = frozenset()
+    stale_vma: frozenset[str] = frozenset()
+
+    @property
+    def sharded(self) -> frozenset[str]:
+        return frozenset(chain.from_iterable(self.dim_axes))
+
+
+class Move(NamedTuple):
+    """One collective, or a slice: its kind, its axes in their order, the dims it touches, where it leads, its cost."""
+
+    kind: str
+    axes: tuple[str, ...]
+    dims: tuple[int, ...]
+    after: SearchState
+    cost: int
+
+
+@dataclass(slots=True)
+class Graph:
+    """All states of arrays of one shape over some mesh axes, none of them of size 1; edges are found once."""
+
+    shape: tuple[int, ...]
+    sizes: AxisSizes
+    known_moves: dict[SearchState, tuple[Move, ...]] = field(default_factory=dict[SearchState, tuple[Move, ...]])
+    same_shape: dict[frozenset[str], dict[tuple[int, ...], list[DimAxes]]] = field(
+        default_factory=dict[frozenset[str], dict[tuple[int, ...], list[DimAxes]]]
+    )
+
+    def moves(self, state: SearchState) -> tuple[Move, ...]:
+        """What can be done in a state."""
+        if state not in self.known_moves:
+            kinds = (self._slices, self._gathers, self._exchanges, self._sums, self._permutes)
+            self.known_moves[state] = tuple(chain.from_iterable(kind(state) for kind in kinds))
+        return self.known_moves[state]
+
+    def elements(self, state: SearchState) -> int:
+        """The size of a shard."""
+        return prod(shard_shape(state.dim_axes, self.shape, self.sizes))
+
+    def cost_bound(self, state: SearchState, goal: SearchState) -> int:
+        """A cost that no way from one state to another is below."""
+        lacking = (
+            self.elements(goal)
+            if state.unreduced
+            else elements_missing(state.dim_axes, goal.dim_axes, self.shape, self.sizes)
+        )
+        return lacking * prod(self.sizes.values())
+
+    def _cost(self, state: SearchState, axes: tuple[str, ...], kind: str) -> int:
+        """What all devices send, if each sends as much as the busiest."""
+        n, elements = shard_count(axes, self.sizes), self.elements(state)
+        return ring_cost(_jax.jaxpr.COLLECTIVES[kind], n, elements, n * elements) * (prod(self.sizes.values()) // n)
+
+    def _divides(self, state: SearchState, dim: int, axes: tuple[str, ...]) -> bool:
+        return self.shape[dim] % shard_count(state.dim_axes[dim] + axes, self.sizes) == 0
+
+    def _slices(self, state: SearchState) -> Iterator[Move]:
+        free = set(self.sizes) - state.sharded - state.unreduced
+        for axis, dim in product(sorted(free), range(len(self.shape))):
+            if self._divides(state, dim, (axis,)):
+                after = SearchState(
+                    _append_axes(state.dim_axes, {dim: (axis,)}), state.unreduced, state.stale_vma - {axis}
+                )
+                yield Move("slice", (axis,), (dim,), after, 0)
+
+    def _gathers(self, state: SearchState) -> Iterator[Move]:
+        for dim, axes in enumerate(state.dim_axes):
+            for start in range(len(axes)):
+                gone = axes[start:]
+                cost = self._cost(state, gone, "all_gather")
+                after = state._replace(dim_axes=_drop_minor_axes(state.dim_axes, {dim: len(gone)}))
+                yield Move("all_gather", gone, (dim,), after, cost)
+
+    def _exchanges(self, state: SearchState) -> Iterator[Move]:
+        """Move the minor axes of some dims to be the minor axes of others, in any order, in one all_to_all."""
+        for lengths in product(*(range(len(axes) + 1) for axes in state.dim_axes)):
+            sources = {dim: length for dim, length in enumerate(lengths) if length}
+            others = [dim for dim, length in enumerate(lengths) if not length]
+            if not sources or not others:
+                continue
+            axes = tuple(chain.from_iterable(state.dim_axes[dim][-length:] for dim, length in sources.items()))
+            left = state._replace(dim_axes=_drop_minor_axes(state.dim_axes, sources))
+            cost = self._cost(state, axes, "all_to_all")
+            for spread in arrangements(axes, len(others)):
+                added = {dim: new for dim, new in zip(others, spread, strict=True) if new}
+                if all(self._divides(left, dim, new) for dim, new in added.items()):
+                    after = left._replace(dim_axes=_append_axes(left.dim_axes, added))
+                    yield Move("all_to_all", axes, (*sources, *added), after, cost)
+
+    def _sums(self, state: SearchState) -> Iterator[Move]:
+        """Take the sum over some axes: on all shards, or scattered along a dim, in any order of the axes."""
+        after = {axes: state._replace(unreduced=state.unreduced - set(axes)) for axes in _subsets(state.unreduced)}
+        for axes, summed in after.items():
+            yield Move("psum", axes, (), summed, self._cost(state, axes, "psum"))
+        for (some, summed), dim in product(after.items(), range(len(self.shape))):
+            for axes in permutations(some) if self._divides(state, dim, some) else ():
+                scattered = summed._replace(dim_axes=_append_axes(state.dim_axes, {dim: axes}))
+                yield Move("psum_scatter", axes, (dim,), scattered, self._cost(state, axes, "psum_scatter"))
+
+    def _permutes(self, state: SearchState) -> Iterator[Move]:
+        """Hand the blocks to other devices: any layout with the same shard shape."""
+        usable = frozenset(self.sizes) - state.unreduced
+        cost = self._cost(state, (), "ppermute")  # the same over whichever axes
+        for dim_axes in self._layouts_by_counts(usable)[_shard_counts(state.dim_axes, self.sizes)]:
+            if dim_axes == state.dim_axes:
+                continue
+            axes = moved_axes(state.dim_axes, dim_axes, self.sizes)
+            free = usable - set(chain.from_iterable(dim_axes))
+            after = SearchState(dim_axes, state.unreduced, (state.stale_vma | set(axes)) & free)
+            dims = tuple(dim for dim, old in enumerate(state.dim_axes) if old != dim_axes[dim])
+            yield Move("ppermute", axes, dims, after, cost)
+
+    def _layouts_by_counts(self, axes: frozenset[str]) -> dict[tuple[int, ...], list[DimAxes]]:
+        """All layouts over some of the axes, by the number of shards of each dim."""
+        if axes not in self.same_shape:
+            groups = self.same_shape[axes] = defaultdict(list)
+            for some in [(), *_subsets(axes)]:
+                for dim_axes in arrangements(some, len(self.shape)):
+                    groups[_shard_counts(dim_axes, self.sizes)].append(dim_axes)
+        return self.same_shape[axes]
+
+
+def arrangements(axes: tuple[str, ...], dims: int) -> Iterator[DimAxes]:
+    """All ways to give axes to dims, in all orders."""
+    if not axes:
+        yield ((),) * dims
+        return
+    *others, axis = axes
+    for dim_axes in arrangements(tuple(others), dims):
+        for dim, old in enumerate(dim_axes):
+            for place in range(len(old) + 1):
+                yield (*dim_axes[:dim], (*old[:place], axis, *old[place:]), *dim_axes[dim + 1 :])
+
+
+def axis_strides(dim_axes: DimAxes, sizes: AxisSizes) -> dict[str, tuple[int, int]]:
+    """Per axis its dim, and how many blocks of that dim are between two neighbours along the axis."""
+    return {
+        axis: (dim, shard_count(axes[place + 1 :], sizes))
+        for dim, axes in enumerate(dim_axes)
+        for place, axis in enumerate(axes)
+    }
+
+
+def moved_axes(before: DimAxes, after: DimAxes, sizes: AxisSizes) -> tuple[str, ...]:
+    """The axes that mean another thing afterwards: along the others, blocks can keep their place."""
+    old, new = axis_strides(before, sizes), axis_strides(after, sizes)
+    return tuple(axis for axis in sizes if old.get(axis) != new.get(axis))
+
+
+def _shard_counts(dim_axes: DimAxes, sizes: AxisSizes) -> tuple[int, ...]:
+    return tuple(shard_count(axes, sizes) for axes in dim_axes)
+
+
+def _append_axes(dim_axes: DimAxes, added: dict[int, tuple[str, ...]]) -> DimAxes:
+    return tuple(axes + added.get(dim, ()) for dim, axes in enumerate(dim_axes))
+
+
+def _drop_minor_axes(dim_axes: DimAxes, lengths: dict[int, int]) -> DimAxes:
+    return tuple(axes[: len(axes) - lengths.get(dim, 0)] for dim, axes in enumerate(dim_axes))
+
+
+def _subsets(axes: frozenset[str]) -> list[tuple[str, ...]]:
+    """All but the empty one."""
+    names = sorted(axes)
+    return [some for length in range(1, len(names) + 1) for some in combinations(names, length)]

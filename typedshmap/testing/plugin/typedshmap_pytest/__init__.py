@@ -1,7 +1,7 @@
 """``pytest --typedshmap-verify``: every function marked by ``mesh_invariant`` is a test.
 
 A package of its own, since pytest imports its plugins before any ``conftest.py``, many of which set ``XLA_FLAGS`` or
-``JAX_PLATFORMS``: what stands under ``typedshmap`` brings JAX along, and is imported only once tests are collected.
+``JAX_PLATFORMS``: importing ``typedshmap`` imports JAX, so it waits until tests are collected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 _FLAG, _INI = "--typedshmap-verify", "typedshmap_verify"
-_MARKING = "typedshmap.testing.marking"
+_MARKING = "typedshmap.testing.marks"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,7 +31,10 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     if not config.getoption(_FLAG):
         return
     for name in config.getini(_INI):
-        _import(name)
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise pytest.UsageError(f"{_INI}: cannot import {name!r}: {error}") from error
     found = list(_functions(session))
     if not found:
         raise pytest.UsageError(
@@ -41,21 +44,14 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     items.extend(found)
 
 
-def _import(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except ImportError as error:
-        raise pytest.UsageError(f"{_INI}: cannot import {name!r}: {error}") from error
-
-
 def _functions(session: pytest.Session) -> Iterator[MarkedFunction]:
-    """The marked functions of all modules; none where no one has imported what marks them."""
+    """The marked functions of all modules; none where nothing has imported `mesh_invariant`."""
     if _MARKING not in sys.modules:
         return
-    from typedshmap.testing.marking import marked_in
+    from typedshmap.testing.marks import marked_functions
 
     parents: dict[str, MarkedModule] = {}
-    for module, name, function in marked_in(list(sys.modules.values())):
+    for module, name, function in marked_functions(list(sys.modules.values())):
         path = Path(module.__file__ or module.__name__)
         parent = parents.setdefault(module.__name__, MarkedModule.from_parent(session, path=path))
         yield MarkedFunction.of(parent, name, function)
@@ -81,17 +77,17 @@ class MarkedFunction(pytest.Item):
         return made
 
     def runtest(self) -> None:
-        from typedshmap.testing.marking import find_mark
+        from typedshmap.testing.marks import find_mark
 
         mark = find_mark(self.function)
         assert mark is not None
         mark.verify(self.function)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """What is wrong with the function, which its message tells; of anything else, where it was raised."""
+        """The message of an error about the function; for any other error, also where it was raised."""
         error = excinfo.value
-        is_told = isinstance(error, AssertionError) or type(error).__module__ == "typedshmap"
-        if not is_told:
+        is_explained = isinstance(error, AssertionError) or type(error).__module__ == "typedshmap"
+        if not is_explained:
             return super().repr_failure(excinfo, style)
         return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 

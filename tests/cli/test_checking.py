@@ -1,0 +1,382 @@
+"""``python -m typedshmap check``: what it prints, its exit codes, and what it does without devices."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from typedshmap.__main__ import main
+
+PROGRAM = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from typedshmap import Array, Float, Int, psum, typed, typed_jit, typed_shard_map
+
+mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
+
+@typed_shard_map(mesh=mesh)
+def good(
+    x: Float[Array, "[b/dp] m"], w: Float[Array, "m [f/tp]"], v: Float[Array, "[f/tp] m"]
+) -> Float[Array, "[b/dp] m"]:
+    return psum(x @ w @ v, "tp")
+
+@typed_jit
+@typed_shard_map(check_vma=False)
+def owed(x: Float[Array, "[b/dp] m"], w: Float[Array, "[m/tp] m"]) -> Float[Array, "[b/dp] m"]:
+    return x[:, : w.shape[0]] @ w
+
+@typed
+def helper(x: Float[Array, "b"]) -> Float[Array, "b"]:
+    return x
+
+def plain(x):
+    return x
+"""
+LOCAL_MEAN = """
+import jax
+from typedshmap import Array, Float, typed_shard_map
+
+@typed_shard_map
+def centred(x: Float[Array, "[n/dp]"]) -> Float[Array, "[n/dp]"]:
+    return x - x.mean()
+
+@typed_shard_map
+def doubled(x: Float[Array, "[n/dp]"]) -> Float[Array, "[n/dp]"]:
+    return 2 * x
+"""
+ODD = """
+from typedshmap import Array, Float, typed_shard_map
+
+class Model:
+    @typed_shard_map
+    def apply(self, x: Float[Array, "[b/dp]"]) -> Float[Array, "[b/dp]"]:
+        return x
+
+model = Model()
+
+@typed_shard_map
+def scaled(x: Float[Array, "[b/dp] d"], scale: float) -> Float[Array, "[b/dp] d"]:
+    return x * scale
+
+@typed_shard_map
+def wrong(x: Float[Array, "[b/dp] d"]) -> Float[Array, "[b/dp] d"]:
+    return x @ x
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def write(name: str, text: str) -> str:
+        sys.modules.pop(name, None)
+        (tmp_path / f"{name}.py").write_text(dedent(text), encoding="utf-8")
+        return name
+
+    return write
+
+
+def run(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str, str]:
+    code = main(["check", *arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_a_line_per_function_and_mesh_and_the_errors_whole(module, capsys):
+    code, out, err = run(capsys, module("program_a", PROGRAM), "--mesh", "dp=4,tp=2", "--mesh", "dp=1024,tp=3")
+    assert (code, err) == (1, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("ok     good  dp=4, tp=2  (b=") and lines[1].startswith(
+        "ok     good  dp=1024, tp=3  (b="
+    )
+    first = "\n".join(lines[2:12])
+    m = int(lines[6].split(",")[1].split("]")[0])
+    b = int(lines[6].split("[")[1].split(",")[0])
+    assert first == (
+        "FAIL   owed  dp=4, tp=2\n"
+        "       VaryingError: owed: return value varies over 'tp', which its hint does not mention\n"
+        "\n"
+        '           return: Float[Array, "[b/dp] m"]\n'
+        f"           got f32[{b},{m}]{{V:(dp,tp)}} per shard\n"
+        "\n"
+        "       Mesh: dp=4, tp=2\n"
+        "       At: program_a.py:19 (owed)\n"
+        "       Hint: sum it over 'tp' (psum)\n"
+        "FAIL   owed  dp=1024, tp=3"
+    )
+    assert lines[-1] == "2 functions on 2 meshes: 2 failed"
+
+
+def test_one_function_with_its_sizes(module, capsys):
+    target = module("program_b", PROGRAM) + ":good"
+    code, out, err = run(capsys, target, "--mesh", "dp=256,tp=16", "--size", "b=512", "--size", "m=8 f=64")
+    assert (code, out, err) == (
+        0,
+        "ok     good  dp=256, tp=16  (b=512, m=8, f=64)\n1 function on 1 mesh: all right\n",
+        "",
+    )
+
+
+def test_a_file_and_a_typed_helper_by_name(module, capsys):
+    name = module("program_c", PROGRAM)
+    code, out, _ = run(capsys, f"{name}.py:helper", "--mesh", "dp=8", "--size", "b=3")
+    assert (code, out) == (0, "ok     helper  dp=8  (b=3)\n1 function on 1 mesh: all right\n")
+
+
+def test_a_size_that_does_not_divide_is_our_error(module, capsys):
+    code, out, _ = run(capsys, module("program_d", PROGRAM) + ":good", "--mesh", "dp=4,tp=2", "--size", "b=6 m=4 f=4")
+    assert code == 1
+    assert out == (
+        "FAIL   good  dp=4, tp=2\n"
+        "       ShapeError: check: good: argument 'x' has b=6, which does not divide over 'dp' (4 shards)\n"
+        "\n"
+        '           x: Float[Array, "[b/dp] m"]\n'
+        "                            ^^^^^^\n"
+        "           got f32[6,4]\n"
+        "\n"
+        "       Mesh: dp=4, tp=2\n"
+        "       Sizes: m=4 (w dim 0), f=4 (w dim 1)\n"
+        "       Hint: make b a multiple of 4, or pad it\n"
+        "1 function on 1 mesh: 1 failed\n"
+    )
+
+
+def test_methods_are_named_and_what_no_hint_makes_is_passed(module, capsys):
+    name = module("program_e", ODD)
+    code, out, err = run(capsys, name, "--mesh", "dp=4", "--size", "b=8 d=8")
+    assert code == 1
+    assert err == "left   Model.apply: a method needs an instance; name that, as in MODULE:instance.apply\n"
+    assert out == (
+        "FAIL   scaled  dp=4\n"
+        "       StructureError: scaled: argument 'scale' (float) holds no arrays and has no default; "
+        "pass --arg scale=...\n"
+        "FAIL   wrong  dp=4\n"
+        "       TypeError: dot_general requires contracting dimensions to have the same shape, got (8,) and (2,).\n"
+        "       typedshmap: in wrong, where the values are shards:\n"
+        '           x: Float[Array, "[b/dp] d"]  is f32[2,8]{V:dp}\n'
+        "       Mesh: dp=4\n"
+        "       Sizes: b=8 (x dim 0), d=8 (x dim 1)\n"
+        f"       At: {Path('program_e.py').resolve()}:17 (wrong)\n"
+        "2 functions on 1 mesh: 2 failed\n"
+    )
+    assert run(capsys, f"{name}:scaled", "--mesh", "dp=4", "--arg", "scale=0.5", "--size", "b=8 d=8")[0] == 0
+    assert run(capsys, f"{name}:model.apply", "--mesh", "dp=4", "--size", "b=8")[:2] == (
+        0,
+        "ok     model.apply  dp=4  (b=8)\n1 function on 1 mesh: all right\n",
+    )
+
+
+def test_a_size_that_was_drawn_is_told_where_a_body_cannot_take_it(module, capsys):
+    name = module(
+        "program_k",
+        """
+        from typedshmap import Array, Float, psum_scatter, reduce, typed_shard_map
+
+        @typed_shard_map
+        def scattered(x: Float[Array, "[b/dp] seq"]) -> Float[Array, "seq"]:
+            return reduce(reduce(x, "[b/dp] s -> [s/dp]", "sum"), "[s/dp] -> s", "sum")
+
+        @typed_shard_map
+        def varying(x: Float[Array, "[b/dp] seq"]) -> Float[Array, "seq"]:
+            return x[0]
+
+        @typed_shard_map
+        def cut(x: Float[Array, "[b/dp] seq"]) -> Float[Array, "[b/dp] seq"]:
+            return x.reshape(-1, 1009, 2).reshape(x.shape)
+        """,
+    )
+    code, out, _ = run(capsys, f"{name}:scattered", "--mesh", "dp=509", "--size", "b=509")
+    assert code == 1
+    lines = out.splitlines()
+    size = int(lines[1].partition("has s=")[2].partition(" ")[0])
+    assert lines[1] == (
+        f"       ShapeError: reduce in scattered: the result has s={size} on each shard, "
+        "which cannot be scattered over 'dp' (509 shards)"
+    )
+    assert lines[-2] == f"       Drawn: seq={size}; --size gives others"
+    assert run(capsys, f"{name}:scattered", "--mesh", "dp=509", "--size", "b=509 seq=7")[1].count("Drawn") == 0
+    assert run(capsys, f"{name}:varying", "--mesh", "dp=4", "--size", "b=8")[1].count("Drawn") == 0, "no size helps"
+    _, out, _ = run(capsys, f"{name}:cut", "--mesh", "dp=4", "--size", "b=8")
+    assert re.search(r"^ {7}Drawn: seq=\d+; --size gives others$", out, re.MULTILINE), out
+
+
+def test_numerics_find_what_types_cannot(module, capsys):
+    code, out, _ = run(capsys, module("program_f", LOCAL_MEAN), "--mesh", "dp=4", "--numerics", "--size", "n=16")
+    lines = out.splitlines()
+    assert code == 1 and lines[:2] == ["ok     centred  dp=4  (n=16)", "ok     doubled  dp=4  (n=16)"]
+    assert lines[2] == "DIFFER centred" and lines[3].startswith("       AssertionError: centred: ")
+    assert lines[-2:] == ["same   doubled  on one device and on dp=4", "2 functions on 1 mesh: 1 failed"]
+
+
+WRONG_USE = [
+    (["nothing_here", "--mesh", "dp=4"], "nothing_here: there is no such module (a file is named with its .py)"),
+    (["nothing.py", "--mesh", "dp=4"], "nothing.py: there is no such file"),
+    (["program_g", "--mesh", "dp"], "--mesh dp: 'dp' is not a name and a value, as in dp=4,tp=2"),
+    (["program_g", "--mesh", ""], "--mesh '': no mesh axes; write them as in dp=4,tp=2"),
+    (["program_g", "--mesh", "dp=0"], "--mesh dp=0: mesh axis 'dp' has size '0'; write a number from 1 on"),
+    (["program_g", "--mesh", "dp=2,dp=2"], "--mesh dp=2,dp=2: mesh axis 'dp' is there twice"),
+    (
+        ["program_g", "--mesh", "dp=4", "--size", "b=x"],
+        "--size b=x: 'x' is not a size; write a number, or several with commas for *b",
+    ),
+    (
+        ["program_g", "--mesh", "dp=4", "--size", "q=4"],
+        "no function has a dim or an argument 'q'; there are b, f, m, v, w, x",
+    ),
+    (["program_g:goood", "--mesh", "dp=4"], "program_g: has no 'goood' (did you mean 'good'?)"),
+    (
+        ["program_g:plain", "--mesh", "dp=4"],
+        "program_g: 'plain' was made by none of typed_shard_map, typed_jit and typed",
+    ),
+    (["os", "--mesh", "dp=4"], "os: no function here was made by typed_shard_map or typed_jit"),
+    (
+        ["program_g", "--mesh", "dp=4", "--devices", "100000"],
+        "100000 virtual CPU devices are asked for; 1 to 512 can be made",
+    ),
+    (["program_g", "--mesh", "dp=1024", "--numerics"], "1024 virtual CPU devices are asked for; 1 to 512 can be made"),
+    (
+        ["program_h", "--mesh", "dp=4"],
+        "program_h: cannot be imported (it found 8 devices; --devices gives another number of virtual ones)\n"
+        "    ZeroDivisionError: division by zero\n    At: {folder}/program_h.py:1 (<module>)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG_USE)
+def test_what_cannot_be_read_is_said(arguments, message, module, capsys, tmp_path):
+    module("program_g", PROGRAM)
+    module("program_h", "1 / 0")
+    code, out, err = run(capsys, *arguments)
+    assert (code, out, err) == (2, "", f"check: {message.replace('{folder}', str(tmp_path))}\n")
+
+
+def command(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    call = [sys.executable, "-m", "typedshmap", "check", *arguments]
+    return subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", timeout=200)
+
+
+def test_a_machine_without_devices_has_virtual_ones_as_many_as_the_first_mesh(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    done = command(
+        tmp_path, "program:good", "--mesh", "dp=4,tp=2", "--mesh", "dp=4096,tp=16", "--size", "b=8192 m=4 f=32"
+    )
+    assert (done.returncode, done.stdout) == (
+        0,
+        "ok     good  dp=4, tp=2  (b=8192, m=4, f=32)\n"
+        "ok     good  dp=4096, tp=16  (b=8192, m=4, f=32)\n"
+        "1 function on 2 meshes: all right\n",
+    )
+    assert "check: " not in done.stderr
+    fewer = command(tmp_path, "program:good", "--mesh", "dp=4", "--numerics")
+    assert fewer.returncode == 2 and "it found 4 devices; --devices gives another number" in fewer.stderr
+    ran = command(tmp_path, "program:good", "--mesh", "dp=4,tp=2", "--numerics")
+    assert ran.returncode == 0 and "same   good  on one device and on dp=4, tp=2" in ran.stdout
+
+
+def test_the_command_of_the_documentation_checks_the_quickstart(monkeypatch, capsys):
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    commands = re.findall(
+        r"^python -m typedshmap check (.*)$", (root / "docs" / "verify.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert commands
+    for words in commands:
+        code, out, err = run(capsys, *shlex.split(words))
+        assert (code, err) == (0, "") and out.endswith("1 function on 2 meshes: all right\n")
+
+
+def test_a_helper_of_manual_regions_is_mapped_over_the_mesh(module, capsys):
+    name = module(
+        "program_i",
+        """
+        import jax
+        import jax.numpy as jnp
+        from typedshmap import Array, Float, typed
+
+        @typed
+        def owed(x: Float[Array, "[b/dp] d"]) -> Float[Array, "+dp"]:
+            return jnp.sum(x)
+
+        @typed
+        def mean(x: Float[Array, "[b/dp] d"]) -> Float[Array, ""]:
+            return jax.lax.pmean(jnp.mean(x), "dp")
+
+        @typed
+        def of_global_arrays(x: Float[Array, "[b/dp] d"]) -> Float[Array, ""]:
+            return jnp.mean(x)
+
+        @typed
+        def local(x: Float[Array, "[b/dp] d"]) -> Float[Array, ""]:
+            return jnp.mean(x) + 0 * jax.lax.psum(1, "dp")
+        """,
+    )
+    for function in ("owed", "mean", "of_global_arrays"):
+        code, out, _ = run(capsys, f"{name}:{function}", "--mesh", "dp=4", "--size", "b=8 d=4", "--numerics")
+        assert code == 0 and out.splitlines()[0] == f"ok     {function}  dp=4  (b=8, d=4)"
+    code, out, _ = run(capsys, f"{name}:local", "--mesh", "dp=4", "--size", "b=8 d=4")
+    assert code == 1 and "VaryingError: local: return value varies over 'dp'" in out
+
+
+def test_what_the_command_line_cannot_write_is_given_by_a_mark(module, capsys):
+    name = module(
+        "program_l",
+        """
+        from collections.abc import Callable
+        from typedshmap import Array, Float, typed_shard_map
+        from typedshmap.testing import mesh_invariant
+
+        @typed_shard_map
+        def applied(f: Callable, x: Float[Array, "[b/dp]"]) -> Float[Array, "[b/dp]"]:
+            return f(x)
+
+        @mesh_invariant(steps=3, arguments={"f": abs}, b=4)
+        @typed_shard_map
+        def repeated(f: Callable, steps: int, x: Float[Array, "[b/dp]"]) -> Float[Array, "[b/dp]"]:
+            return f(x) ** steps
+        """,
+    )
+    code, out, _ = run(capsys, name, "--mesh", "dp=4", "--numerics", "--size", "b=8")
+    assert code == 1
+    told = "StructureError: applied: argument 'f' (Callable) holds no arrays and has no default; "
+    assert out.splitlines() == [
+        "FAIL   applied  dp=4",
+        f"       {told}give it by @mesh_invariant(f=...)",
+        "ok     repeated  dp=4  (b=8)",
+        "DIFFER applied",
+        f"       {told}give it by @mesh_invariant(f=...)",
+        "same   repeated  on one device and on dp=4",
+        "2 functions on 1 mesh: 2 failed",
+    ]
+
+
+def test_a_mark_gives_arguments_and_options(module, capsys):
+    name = module(
+        "program_j",
+        """
+        import jax
+        from typedshmap import Array, Float, Key, typed_shard_map
+        from typedshmap.testing import mesh_invariant
+
+        @mesh_invariant(config={"scale": 2.0}, exclude="[1]", b=4, trials=1)
+        @typed_shard_map
+        def noisy(x: Float[Array, "[b/dp]"], key: Key[Array, ""], config: dict) -> tuple[
+            Float[Array, "[b/dp]"], Float[Array, "[b/dp]"]
+        ]:
+            own = jax.random.fold_in(key, jax.lax.axis_index("dp"))
+            return x * config["scale"], jax.random.normal(own, x.shape)
+        """,
+    )
+    code, out, _ = run(capsys, name, "--mesh", "dp=4", "--numerics")
+    assert code == 0 and out.splitlines()[1] == "same   noisy  on one device and on dp=4"
+    assert run(capsys, name, "--mesh", "dp=8", "--numerics")[0] == 0, "its size is for its own meshes"
+    assert run(capsys, name, "--mesh", "dp=4", "--size", "b=6")[0] == 1

@@ -1,0 +1,357 @@
+"""Arguments made from the hints: what they are, what is drawn alike, what the user passes, what is refused."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Optional
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+import typedshmap as ts
+from typedshmap import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Stacked, typed, typed_jit, typed_shard_map
+from typedshmap.sampling import draw
+from typedshmap.testing import inputs
+
+
+def mesh_of(dp: int, tp: int, kind: AxisType = AxisType.Auto) -> Mesh:
+    return Mesh(np.array(jax.devices()[: dp * tp]).reshape(dp, tp), ("dp", "tp"), axis_types=(kind,) * 2)
+
+
+MESH = mesh_of(4, 2)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Layer:
+    up: Float[Array, "model [ff/tp]"]
+    down: Float[Array, "[ff/tp] model"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Weights:
+    table: ts.BFloat16[Array, "[vocab/tp] model"]
+    layers: Stacked["layers", Layer]
+
+
+class Batch(NamedTuple):
+    ids: Int[Array, "[batch/dp] seq"]
+    mask: Bool[Array, "[batch/dp] seq-1"]
+
+
+@typed_shard_map
+def step(weights: Weights, batch: Batch, key: Key[Array, ""], rate: float = 0.1) -> Float[Array, "[batch/dp] model"]:
+    total = sum(w.sum() for w in jax.tree.leaves(weights)) * rate + jax.random.normal(key)
+    return jax.lax.psum(jnp.full((batch.ids.shape[0], ts.size("model")), total, jnp.float32), "tp")
+
+
+def test_every_array_has_the_dtype_shape_and_sharding_of_its_hint() -> None:
+    made = inputs(step, mesh=MESH)
+    sizes = {name: size for name, size in made.sizes.items() if name != "..."}
+    weights, batch = made["weights"], made["batch"]
+    of_weights = {name: sizes[name] for name in ("vocab", "model", "layers", "ff")}
+    wanted = [
+        *jax.tree.leaves(ts.shape_structs(Weights, MESH, **of_weights)),
+        *jax.tree.leaves(ts.shape_structs(Batch, MESH, batch=sizes["batch"], seq=sizes["seq"])),
+    ]
+    found = jax.tree.leaves((weights, batch))
+    assert [(x.shape, x.dtype, x.sharding) for x in found] == [(x.shape, x.dtype, x.sharding) for x in wanted]
+    assert made.kwargs == {} and len(made) == 3, "an argument with a default and no arrays is left out"
+    assert jax.dtypes.issubdtype(made["key"].dtype, jax.dtypes.prng_key)
+
+
+@pytest.mark.parametrize("spread", ["*", "**", "call"])
+def test_a_function_takes_them_in_each_way(spread: str) -> None:
+    made = inputs(step, mesh=MESH)
+    with jax.set_mesh(MESH):
+        result = {"*": lambda: step(*made), "**": lambda: step(**made), "call": lambda: made.call(step)}[spread]()
+    assert jax.block_until_ready(result).shape == (made.sizes["batch"], made.sizes["model"])
+
+
+def test_they_are_a_pytree_of_all_arguments() -> None:
+    made = inputs(step, mesh=MESH)
+    doubled = jax.tree.map(lambda x: x, made)
+    assert doubled.sizes == made.sizes and doubled.seed == made.seed and doubled.names == made.names
+    assert len(jax.tree.leaves(made)) == 6
+
+
+def test_values_and_sizes_depend_on_the_seed_alone() -> None:
+    meshes = [mesh_of(1, 1), mesh_of(4, 2), mesh_of(2, 4), mesh_of(8, 1)]
+    drawn = draw(step, meshes, seed=3)
+    first, *others = [jax.tree.map(np.asarray, jax.tree.map(plain, drawn.on(mesh))) for mesh in meshes]
+    for other in others:
+        jax.tree.map(np.testing.assert_array_equal, other, first)
+    again = jax.tree.map(np.asarray, jax.tree.map(plain, draw(step, meshes, seed=3).on(meshes[1])))
+    jax.tree.map(np.testing.assert_array_equal, again, first)
+    changed = draw(step, meshes, seed=4)
+    assert changed.sizes != drawn.sizes
+    assert not np.array_equal(plain(changed.on(meshes[1])["key"]), plain(drawn.on(meshes[1])["key"]))
+
+
+def plain(x: Any) -> Any:
+    return jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
+@given(seed=st.integers(0, 2**31), dp=st.integers(1, 16), tp=st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_sizes_are_distinct_multiples_of_what_the_axes_need(seed: int, dp: int, tp: int) -> None:
+    meshes = [AbstractMesh((dp, tp), ("dp", "tp")), AbstractMesh((tp, dp), ("dp", "tp"))]
+    sizes = draw(step, meshes, seed=seed).sizes
+    need = np.lcm(dp, tp)
+    assert all(sizes[name] % need == 0 and sizes[name] >= 2 * need for name in ("batch", "vocab", "ff"))
+    assert len(set(sizes.values())) == len(sizes)
+
+
+def test_shapes_are_enough_for_a_mesh_of_thousands() -> None:
+    made = inputs(step, mesh=AbstractMesh((512, 64), ("dp", "tp")), batch=1024)
+    assert made["batch"].ids.shape == (1024, made.sizes["seq"])
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(made))
+    assert made["weights"].table.sharding.spec == jax.P("tp", None)
+
+
+def test_on_explicit_axes_their_types_say_how_they_lie() -> None:
+    mesh = mesh_of(4, 2, AxisType.Explicit)
+    assert jax.typeof(inputs(step, mesh=mesh)["weights"].table).sharding.spec == jax.P("tp", None)
+
+
+def test_the_mesh_is_the_functions_own_or_the_ambient_one_or_none() -> None:
+    own = typed_shard_map(lambda x: x, mesh=MESH, in_types=(Float[Array, "[b/dp]"],), out_types=Float[Array, "[b/dp]"])
+    assert inputs(own)[0].sharding.mesh == MESH
+    with jax.set_mesh(MESH):
+        assert inputs(step)["batch"].ids.sharding.mesh == MESH
+    assert not inputs(step)["batch"].ids.committed
+
+
+@pytest.mark.parametrize(
+    ("hint", "kind", "least", "below"),
+    [
+        (Float[Array, "b"], "float32", -9, 9),
+        (ts.Float8e4m3fn[Array, "b"], "float8_e4m3fn", -9, 9),
+        (ts.Complex[Array, "b"], "complex64", -9, 9),
+        (Int[Array, "b"], "int32", 0, 2),
+        (ts.UInt8[Array, "b"], "uint8", 0, 2),
+        (ts.Int4[Array, "b"], "int4", 0, 2),
+        (Bool[Array, "b"], "bool", 0, 2),
+    ],
+)
+def test_values_are_sensible_for_their_dtype(hint: Any, kind: str, least: int, below: int) -> None:
+    f = typed_shard_map(lambda x: x, in_types=(hint,), out_types=hint)
+    (x,) = inputs(f, mesh=MESH, b=64)
+    assert str(x.dtype) == kind
+    values = np.asarray(x).astype(complex)
+    assert (least <= values.real).all() and (values.real < below).all() and len(np.unique(values)) > 1
+
+
+def test_integers_are_positions_in_what_they_index() -> None:
+    @typed_shard_map
+    def look_up(
+        ids: Int[Array, "[b/dp] s"], table: Float[Array, "[v/tp] m"], logits: Float[Array, "[b/dp] s c"]
+    ) -> Float[Array, "[b/dp] s m"]: ...
+
+    made = inputs(look_up, mesh=MESH, b=64, s=32, v=40, m=6, c=5)
+    assert set(np.unique(made["ids"])) == set(range(5)), "below v, the table's first dim, and c, the last one of logits"
+
+
+def test_containers_unions_and_options_are_made_whole() -> None:
+    @typed_shard_map
+    def f(
+        pair: tuple[Float[Array, "b"], Float[Array, "c"]],
+        many: list[Float[Array, "b"]],
+        named: dict[str, Float[Array, "c"]],
+        tree: PyTree[Float[Array, "..."]],
+        bias: Optional[Float[Array, "c"]] = None,
+        key: PRNGKeyArray | None = None,
+        *rest: Float[Array, "b"],
+        nothing: None,
+        more: Float[Array, "_ 2*b"],
+    ) -> Float[Array, "b"]: ...
+
+    made = inputs(f, mesh=MESH)
+    b, c = made.sizes["b"], made.sizes["c"]
+    shapes = jax.tree.map(lambda x: x.shape, (made["pair"], made["many"], made["named"], made["bias"]))
+    assert shapes == (((b,), (c,)), [(b,), (b,)], {"a": (c,), "b": (c,)}, (c,))
+    assert jax.tree.map(lambda x: x.shape, made["tree"]) == {"a": made.sizes["..."], "b": made.sizes["..."]}
+    assert made["key"].shape == () and [x.shape for x in made.args[6:]] == [(b,), (b,)]
+    assert made.kwargs["nothing"] is None and made.kwargs["more"].shape == (made.sizes["_"], 2 * b)
+
+
+class Module(eqx.Module):
+    w: Float[Array, "[d/tp] d"]
+    scale: float = eqx.field(static=True, default=2.0)
+
+    @typed_shard_map
+    def apply(self, x: Float[Array, "[b/dp] d"]) -> Float[Array, "[b/dp] d"]:
+        return x * self.scale
+
+
+def test_methods_partials_and_modules() -> None:
+    @typed_shard_map
+    def f(module: Module, x: Float[Array, "[b/dp] d"], factor: float) -> Float[Array, "[b/dp] d"]:
+        return x * factor
+
+    made = inputs(f, mesh=MESH, factor=2.0)
+    assert made["module"].w.shape == (made.sizes["d"],) * 2 and made["module"].scale == 2.0 and made["factor"] == 2.0
+    (x,) = inputs(made["module"].apply, mesh=MESH, b=8, d=3)
+    assert x.shape == (8, 3)
+
+    part = typed_shard_map(
+        functools.partial(lambda a, x, k: x * k, 1.0, k=2.0),
+        in_types=(Float[Array, "[b/dp]"],),
+        out_types=Float[Array, "[b/dp]"],
+    )
+    assert len(inputs(part, mesh=MESH)) == 1
+
+
+def test_aliases_and_rules_say_what_must_divide() -> None:
+    @typed_jit(axes={"d": ("dp", "tp")}, rules={"heads": "tp"})
+    def f(x: Float[Array, "[b/d] m"], w: Float[Array, "heads m"]) -> Float[Array, "b m"]: ...
+
+    made = inputs(f, mesh=MESH)
+    assert made.sizes["b"] % 8 == 0 and made[0].sharding.spec == jax.P(("dp", "tp"), None)
+    assert made.sizes["heads"] % 2 == 0 and made[1].sharding.spec == jax.P("tp", None)
+
+
+def test_what_is_passed_is_taken_and_binds_its_sizes() -> None:
+    table = np.ones((16, 6), np.float32)
+
+    @typed_shard_map
+    def f(
+        table: Float[Array, "[v/tp] m"], x: Float[Array, "[b/dp] m"], ids: Int[Array, "[b/dp]"], n: int = 3
+    ) -> Float[Array, "[b/dp] m"]: ...
+
+    made = inputs(f, mesh=MESH, table=table, b=8, n=5, ids=lambda key, shape: jax.random.randint(key, shape, 10, 16))
+    assert made["x"].shape == (8, 6) and made["n"] == 5 and made["table"].sharding.spec == jax.P("tp", None)
+    assert (np.asarray(made["ids"]) >= 10).all()
+    structs = draw(f, [MESH], given={"ids": lambda key, shape: jnp.zeros(shape, jnp.int8)}).structs(MESH)
+    assert structs["ids"].dtype == jnp.int8
+
+
+def test_a_part_is_passed_by_its_path() -> None:
+    made = inputs(step, mesh=MESH, arguments={"weights.layers.up": lambda key, shape: jnp.zeros(shape), "rate": 0.5})
+    assert not made["weights"].layers.up.any() and made["weights"].layers.down.any() and made["rate"] == 0.5
+
+
+def test_an_integer_by_the_name_of_a_dim_is_its_size_unless_a_static_argument_has_that_name() -> None:
+    @typed_shard_map
+    def f(b: Float[Array, "[b/dp] k"], k: int, x: Float[Array, "{k}"]) -> Float[Array, "[b/dp] k"]: ...
+
+    made = inputs(f, mesh=MESH, b=12, k=7)
+    assert made["b"].shape[0] == 12 and made["k"] == 7 and made["x"].shape == (7,)
+
+
+@typed
+def helper(x: Float[Array, "[b/dp] *rest"], k: Int[Array, ""]) -> Float[Array, "[b/dp] *rest"]:
+    return x
+
+
+def test_a_helper_has_inputs_too_and_named_rests_have_sizes() -> None:
+    assert inputs(helper, mesh=MESH, rest=(3, 5), b=4)[0].shape == (4, 3, 5)
+    assert isinstance(inputs(helper, mesh=MESH).sizes["rest"], tuple)
+
+
+@typed_shard_map
+def wrong(x: Float[Array, "[batch/dp] d"], y: Float[Array, "d"], config: dict, flag: bool) -> Float[Array, "d"]: ...
+
+
+REFUSED = [
+    (
+        lambda: inputs(print),
+        "inputs: wants a function made by typed_shard_map, typed_jit or typed, whose hints say what it takes; "
+        "got <built-in function print>",
+    ),
+    (
+        lambda: inputs(wrong, mesh=MESH),
+        "inputs: wrong: argument 'config' (dict) holds no arrays and has no default; pass config=...; "
+        "argument 'flag' (bool) holds no arrays and has no default; pass flag=...",
+    ),
+    (
+        lambda: inputs(wrong, mesh=MESH, config={}, flag=True, bach=3),
+        "inputs: wrong: neither a dim of its hints nor an argument is called 'bach' (did you mean 'batch'?)",
+    ),
+    (
+        lambda: inputs(wrong, mesh=MESH, config={}, flag=True, arguments={"x.y": 3}),
+        "inputs: wrong: neither a dim of its hints nor an argument is called 'x.y'",
+    ),
+    (
+        lambda: inputs(step, mesh=MESH, weights=lambda key, shape: None),
+        "inputs: step: argument 'weights' (Weights) is several arrays, so that no function of a key and a shape "
+        "makes it; pass arguments={'weights.field': ...}",
+    ),
+    (
+        lambda: inputs(wrong, mesh=MESH, config={}, flag=True, batch=6, d=5),
+        "inputs: wrong: argument 'x' has batch=6, which does not divide over 'dp' (4 shards)\n\n"
+        '    x: Float[Array, "[batch/dp] d"]\n'
+        "                     ^^^^^^^^^^\n"
+        "    got f32[6,5]\n\n"
+        "Mesh: dp=4, tp=2\n"
+        "Sizes: d=5 (y dim 0)\n"
+        "Hint: make batch a multiple of 4, or pad it",
+    ),
+    (
+        lambda: inputs(wrong, mesh=MESH, config={}, flag=True, batch=-4),
+        "inputs: wrong: batch=-4 is not a size\n\nHint: the names in the hints are 'batch', 'd'",
+    ),
+    (
+        lambda: inputs(wrong, mesh=Mesh(np.array(jax.devices()), ("tp",)), config={}, flag=True),
+        "inputs: wrong: argument 'x' names mesh axis 'dp', which is not among the mesh's axes 'tp'\n\n"
+        '    x: Float[Array, "[batch/dp] d"]\n'
+        "                            ^^\n\n"
+        "Mesh: tp=8\n"
+        "Hint: axes={'dp': ...} maps a name to mesh axes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_what_cannot_be_made_is_refused_with_its_reason(call: Any, message: str) -> None:
+    with pytest.raises(ts.TypedShmapError) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+def test_sizes_that_no_draw_fits_are_told() -> None:
+    @typed_shard_map
+    def f(x: Float[Array, "n 2*n+1"], y: Float[Array, "[2*n+1/tp]"]) -> Float[Array, "n"]: ...
+
+    with pytest.raises(ts.ShapeError, match=r"(?s)inputs: f: no sizes were found that fit: '2\*n\+1' is \d+, which is"):
+        inputs(f, mesh=MESH)
+
+
+def test_a_size_that_no_argument_tells_is_said_and_one_below_zero() -> None:
+    @typed_shard_map
+    def f(x: Float[Array, "b"], y: Float[Array, "{x} b"]) -> Float[Array, "b"]: ...
+
+    @typed_shard_map
+    def g(k: int, y: Float[Array, "{k}-9 b"]) -> Float[Array, "b"]: ...
+
+    with pytest.raises(ts.ShapeError, match=r"'\{x\}' is ArrayToDraw, not an integer \(Float\[Array, \"\{x\} b\"\]\)"):
+        inputs(f)
+    with pytest.raises(ts.ShapeError, match=r"'\{k\}-9' is -6, which is not a size \(Float\[Array, \"\{k\}-9 b\"\]\)"):
+        inputs(g, k=3)
+    assert inputs(g, k=12)["y"].shape[0] == 3
+
+
+def test_arguments_are_a_dict_by_name() -> None:
+    for wrong in (3, {3: 4}):
+        with pytest.raises(ts.StructureError, match="inputs: arguments= wants a dict of arguments by name or path"):
+            inputs(step, mesh=MESH, arguments=wrong)  # type: ignore[arg-type]
+
+
+def test_a_default_before_an_argument_by_position_is_passed() -> None:
+    @typed_shard_map
+    def f(
+        x: Float[Array, "[b/dp]"], scale: float = 2.0, y: Float[Array, "[b/dp]"] | None = None, last: int = 3
+    ) -> Float[Array, "[b/dp]"]:
+        return x * scale if y is None else x * scale + y
+
+    made = inputs(f, mesh=MESH)
+    assert [type(each).__name__ for each in made] == ["ArrayImpl", "float", "ArrayImpl"]
+    with jax.set_mesh(MESH):
+        result = jax.block_until_ready(f(*made))
+    np.testing.assert_allclose(result, 2 * np.asarray(made["x"]) + np.asarray(made["y"]), rtol=1e-6)

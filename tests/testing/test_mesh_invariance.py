@@ -1,0 +1,666 @@
+"""What depends on the mesh is found, with the axis that makes it; what does not is left alone."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from typedshmap import (
+    Array,
+    BFloat16,
+    Bool,
+    Complex64,
+    Float,
+    Float32,
+    Int,
+    Key,
+    StructureError,
+    VaryingError,
+    einsum,
+    psum,
+    size,
+    typed,
+    typed_jit,
+    typed_shard_map,
+)
+from typedshmap.testing.invariance import assert_mesh_invariant
+
+X = Float[Array, "[batch/dp] [model/tp]"]
+Owed = Float[Array, "[batch/dp] +tp"]
+
+
+@typed_shard_map
+def center(x: X) -> X:
+    return x - x.mean(-1, keepdims=True)
+
+
+@typed_shard_map
+def centered(x: X) -> X:
+    return x - jax.lax.pmean(x.mean(-1, keepdims=True), "tp")
+
+
+@typed_shard_map
+def product(x: X, w: Float[Array, "[model/tp] out"]) -> Float[Array, "[batch/dp] out"]:
+    return jax.lax.psum(x @ w, "tp")
+
+
+def failure(f, *args, trials=1, **kwargs) -> str:
+    """The message of a function that depends on the mesh."""
+    with pytest.raises(AssertionError) as caught:
+        assert_mesh_invariant(f, *args, trials=trials, **kwargs)
+    assert type(caught.value) is AssertionError
+    return str(caught.value)
+
+
+def first_line(f, *args, **kwargs) -> str:
+    return failure(f, *args, **kwargs).splitlines()[0]
+
+
+def test_a_local_mean_is_told_in_full():
+    assert failure(center) == (
+        "center: return value depends on the mesh: at [9,0] it is -0.1135 on tp=2, but 0.3677 on one device\n"
+        "\n"
+        "    384 of 384 entries differ, by up to 0.481; rounding in float32 explains at most 1e-04\n"
+        "    nothing in the program communicates over 'tp'\n"
+        "    'tp' alone makes the difference\n"
+        "    differs on tp=2; dp=4, tp=2; dp=2, tp=4\n"
+        "    agrees on dp=4\n"
+        "\n"
+        "Sizes: batch=16, model=24\n"
+        "Again: seed=0\n"
+        "Hint: is something of one shard taken for all of it?"
+    )
+
+
+def test_a_right_program_says_what_was_tried():
+    found = assert_mesh_invariant(centered, grad=True, trials=2)
+    assert str(found) == "centered: the same on one device; dp=4; tp=2; dp=4, tp=2; dp=2, tp=4 (2 trials)"
+    assert found.seeds == (0, 1)
+
+
+def test_a_sum_taken_twice_is_told_by_its_factor():
+    @typed_shard_map
+    def twice(x: X, w: Float[Array, "[model/tp] out"]) -> Float[Array, "[batch/dp] out"]:
+        return jax.lax.psum(jax.lax.psum(x @ w, "tp"), "tp")
+
+    told = failure(twice, [{"dp": 2, "tp": 4}])
+    assert "it is 4 times what it is on one device, and the size of 'tp' is 4\n" in told
+    assert told.endswith(
+        "Hint: is a sum over 'tp' taken once too often, or does every shard count what all of them hold?"
+    )
+
+
+def test_a_mean_where_a_sum_is_due_is_told_by_its_factor():
+    @typed_shard_map
+    def mean(x: X, w: Float[Array, "[model/tp] out"]) -> Float[Array, "[batch/dp] out"]:
+        return jax.lax.pmean(x @ w, "tp")
+
+    told = failure(mean, ["dp=2,tp=4"])
+    assert "it is 1/4 of what it is on one device, and the size of 'tp' is 4\n" in told
+
+
+def test_the_same_random_numbers_on_every_shard_are_told():
+    @typed_shard_map
+    def noise(x: Float[Array, "[batch/dp] model"], key: Key[Array, ""]) -> Float[Array, "[batch/dp] model"]:
+        return 0 * x + jax.random.normal(key, x.shape)
+
+    told = failure(noise, ["dp=4"])
+    assert "its 4 parts along dim 0 are equal, and the size of 'dp' is 4\n" in told
+    assert "Hint: does every shard along 'dp' draw the same random numbers?" in told
+
+
+def test_random_numbers_of_each_shard_are_declared():
+    @typed_shard_map
+    def noisy(x: Float[Array, "[batch/dp] model"], key: Key[Array, ""]) -> dict[str, Float[Array, "[batch/dp] model"]]:
+        own = jax.random.fold_in(key, jax.lax.axis_index("dp"))
+        return {"noise": x + jax.random.normal(own, x.shape), "twice": 2 * x}
+
+    assert failure(noisy, ["dp=2"]).endswith("Hint: is something of one shard taken for all of it?")
+    for name in ("return['noise']", "['noise']"):
+        assert_mesh_invariant(noisy, ["dp=2"], exclude=name, trials=1)
+    with pytest.raises(AssertionError):
+        assert_mesh_invariant(noisy, ["dp=2"], exclude="['twice']", trials=1)
+
+
+def test_what_is_excluded_takes_no_part_in_the_gradient():
+    @typed_shard_map
+    def noisy(x: Float[Array, "[batch/dp] model"], key: Key[Array, ""]) -> tuple[Float[Array, "[batch/dp] model"], ...]:
+        own = jax.random.fold_in(key, jax.lax.axis_index("dp"))
+        return x * jax.random.normal(own, x.shape), jnp.sin(x)
+
+    assert first_line(noisy, ["dp=2"], grad=True, exclude="grad(x)").startswith(
+        "noisy: return[0] depends on the mesh: "
+    )
+    assert_mesh_invariant(noisy, ["dp=2"], grad=True, exclude="[0]", trials=1)
+
+
+def test_swapped_axes_of_a_dim_are_told_by_the_order_of_the_parts():
+    @typed_shard_map(check_vma=False)
+    def swapped(x: Float[Array, "[n/dp,tp]"]) -> Float[Array, "[n/dp,tp]"]:
+        rows = jax.lax.all_gather(x, ("tp", "dp"))
+        at = jax.lax.axis_index("dp") * jax.lax.axis_size("tp") + jax.lax.axis_index("tp")
+        return rows[at]
+
+    told = failure(swapped, ["dp=2,tp=2"])
+    assert "its 4 parts along dim 0 stand in the order 0, 2, 1, 3\n" in told
+    assert (
+        "only 'dp' and 'tp' together make the difference\n    differs on dp=2, tp=2\n    agrees on dp=2; tp=2\n" in told
+    )
+
+
+def test_a_wrong_order_of_entries_is_told():
+    @typed_shard_map
+    def flat(x: X) -> Float[Array, "[batch*model/dp,tp]"]:
+        return x.reshape(-1)
+
+    told = failure(flat)
+    assert "it has the same entries in another order\n" in told
+    assert told.endswith("Hint: is a dim flattened or split in the wrong order?")
+
+
+def test_the_shards_that_are_wrong_are_told():
+    @typed_shard_map
+    def total(x: Float[Array, "[n/dp] m"]) -> Float[Array, "[n/dp] m"]:
+        return jnp.cumsum(x, 0)
+
+    assert "along 'dp' only shards 1, 2, 3 of 4 are wrong\n" in failure(total, ["dp=4"])
+
+
+def test_a_shift_the_wrong_way_shows_only_on_more_than_two_shards():
+    @typed_shard_map
+    def shifted(x: Float[Array, "[n/dp]"]) -> Float[Array, "[n/dp]"]:
+        count = jax.lax.axis_size("dp")
+        arriving = jax.lax.ppermute(x[:1], "dp", [(i, (i + 1) % count) for i in range(count)])
+        return jnp.concatenate([x[1:], arriving])
+
+    assert_mesh_invariant(shifted, ["dp=2"], trials=1)
+    assert "differs on dp=4" in failure(shifted, ["dp=2", "dp=4"])
+
+
+def test_a_gradient_that_is_wrong_is_found_where_results_agree():
+    @jax.custom_vjp
+    def summed(x):
+        return jax.lax.psum(x, "tp")
+
+    summed.defvjp(lambda x: (summed(x), None), lambda _, g: (g,))
+
+    @typed_shard_map(check_vma=False)
+    def loss(x: X) -> Float[Array, "[batch/dp]"]:
+        return summed((x**2).sum(-1))
+
+    assert_mesh_invariant(loss, trials=1)
+    assert first_line(loss, grad=True).startswith("loss: grad(x) depends on the mesh: at ")
+
+
+def test_every_axis_that_alone_makes_the_difference_is_named():
+    @typed_shard_map
+    def local(x: X) -> X:
+        return x - x.mean()
+
+    told = failure(local)
+    assert "    each of 'tp', 'dp' alone makes the difference\n" in told
+
+
+def test_other_results_that_are_wrong_are_listed():
+    @typed_shard_map
+    def both(x: X) -> tuple[X, X, X]:
+        return x - x.mean(-1, keepdims=True), x, x - x.max(-1, keepdims=True)
+
+    told = failure(both, grad=True)
+    assert told.startswith("both: return[0] depends on the mesh: ")
+    assert "\n    wrong, too: return[2], grad(x)\n" in told
+
+
+def test_a_scalar_has_no_place():
+    @typed_shard_map(check_vma=False)
+    def counted(x: Float[Array, "[n/dp]"]) -> Int[Array, ""]:
+        return jax.lax.psum(len(x), "dp") + jax.lax.axis_size("dp")
+
+    assert failure(counted, ["dp=4"], n=8) == (
+        "counted: return value depends on the mesh: it is 12 on dp=4, but 9 on one device\n"
+        "\n"
+        "    it differs; int32 has to be equal\n"
+        "    nothing in the program communicates over 'dp'\n"
+        "    'dp' alone makes the difference\n"
+        "    differs on dp=4\n"
+        "\n"
+        "Sizes: n=8\n"
+        "Again: seed=0\n"
+        "Hint: is something of one shard taken for all of it?"
+    )
+
+
+def test_a_shape_that_depends_on_the_mesh_is_told():
+    @typed_shard_map(check_vma=False)
+    def stacked(x: Float[Array, "[n/dp]"]) -> Float[Array, "[_/dp] 2"]:
+        return jnp.stack([x[:2], x[:2]], 1)
+
+    assert first_line(stacked, ["dp=2"], n=8) == (
+        "stacked: return value depends on the mesh: it is f32[4,2] on dp=2, but f32[2,2] on one device"
+    )
+
+
+def test_a_result_that_is_missing_on_one_mesh_is_told():
+    @typed
+    def some(x: X) -> dict[str, X]:
+        return {"y": x, **({"z": x} if jax.sharding.get_abstract_mesh().shape["tp"] == 1 else {})}
+
+    assert first_line(some, ["tp=2"]) == (
+        "some: return['z'] depends on the mesh: it is missing on tp=2, but f32[8,12] on one device"
+    )
+
+
+# Whatever a function takes and gives
+
+
+class State(NamedTuple):
+    w: Float[Array, "model [ff/tp]"]
+    step: Int[Array, ""]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Metrics:
+    loss: Float[Array, ""]
+    wide: Bool[Array, ""]
+
+
+def test_trees_of_arguments_and_results_are_named_by_path():
+    @typed_shard_map
+    def step(state: State, x: Float[Array, "[batch/dp] model"]) -> tuple[State, Metrics]:
+        h = x @ state.w
+        loss = jax.lax.pmean(jnp.mean(h**2), ("dp", "tp"))
+        wrong = state.w * jax.lax.pmean(x.sum(), "dp")
+        return State(wrong, state.step + 1), Metrics(loss, loss > 0)
+
+    told = failure(step, ["dp=2,tp=2"], grad=True)
+    assert told.startswith("step: return[0].w depends on the mesh: ")
+    assert "wrong, too: grad(state.w), grad(x)\n" in told
+    assert_mesh_invariant(step, ["dp=2,tp=2"], exclude="return[0].w", trials=1)
+    assert_mesh_invariant(step, ["dp=2,tp=2"], exclude=["[0]"], trials=1)
+    assert_mesh_invariant(step, ["dp=2,tp=2"], grad=True, exclude=["[0].w"], trials=1)
+
+
+def test_static_defaulted_and_keyword_only_arguments_stay_as_they_are():
+    @typed_shard_map
+    def scaled(
+        x: X, power: int, *more: X, by: Float[Array, "[batch/dp]"], name: str = "tp"
+    ) -> Float[Array, "[batch/dp]"]:
+        return by * jax.lax.psum(sum(x**power + y for y in more).sum(-1), name)
+
+    assert_mesh_invariant(scaled, ["dp=2,tp=2"], grad=True, power=3, trials=1)
+
+
+def test_positional_arguments_without_names_are_told_by_their_number():
+    @typed_shard_map
+    def scaled(*xs: X) -> X:
+        return sum(xs) * xs[0].max()
+
+    assert "\n    wrong, too: grad(xs[0]), grad(xs[1])\n" in failure(scaled, grad=True)
+
+
+def test_a_method_of_an_instance_is_called_with_it():
+    class Model:
+        def __init__(self, by: float) -> None:
+            self.by = by
+
+        @typed_shard_map
+        def right(self, x: X) -> X:
+            return self.by * x
+
+        @typed_shard_map
+        def wrong(self, x: X) -> X:
+            return self.by * x - x.max(-1, keepdims=True)
+
+    assert_mesh_invariant(Model(2.0).right, trials=1)
+    assert first_line(Model(2.0).wrong).startswith("Model.wrong: return value depends on the mesh: ")
+
+
+def test_integers_have_to_be_equal():
+    @typed_shard_map
+    def first(x: Int[Array, "[batch/dp] [model/tp]"]) -> Int[Array, "[batch/dp]"]:
+        return jax.lax.pmax(jnp.argmax(x, -1), "tp")
+
+    assert "; int32 has to be equal" in failure(first)
+
+
+def test_integers_that_rounding_alone_changes_may_differ():
+    @typed_shard_map
+    def rounded(x: X) -> Int[Array, "[batch/dp]"]:
+        return jnp.floor(1e9 * jax.lax.psum(x.sum(-1), "tp")).astype(jnp.int32) // 1000
+
+    assert_mesh_invariant(rounded, trials=1)
+
+
+def test_keys_have_to_be_equal():
+    @typed_shard_map
+    def split(keys: Key[Array, "[n/dp]"]) -> Key[Array, "[n/dp]"]:
+        return jax.vmap(lambda key: jax.random.fold_in(key, jax.lax.axis_index("dp")))(keys)
+
+    @typed_shard_map
+    def same(keys: Key[Array, "[n/dp]"]) -> Key[Array, "[n/dp]"]:
+        return jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+
+    assert first_line(split, ["dp=2"]).startswith("split: return value depends on the mesh: at [")
+    assert_mesh_invariant(same, trials=1)
+
+
+def test_what_is_not_a_number_on_both_sides_is_the_same():
+    @typed_shard_map
+    def logs(x: X) -> X:
+        return jnp.where(x > 0, jnp.log(x), jnp.where(x < -1, -jnp.inf, jnp.nan))
+
+    @typed_shard_map
+    def one_shard(x: X) -> X:
+        return jnp.where(jax.lax.axis_index("tp") > 0, jnp.nan, x)
+
+    assert_mesh_invariant(logs, trials=1)
+    assert "it is nan on tp=2" in failure(one_shard)
+
+
+def test_results_that_are_nothing_but_not_a_number_are_warned_of():
+    @typed_shard_map
+    def lost(x: X) -> X:
+        return jnp.nan * x
+
+    with pytest.warns(UserWarning, match="lost: return value is NaN on one device, which no mesh can change; pass"):
+        assert_mesh_invariant(lost, trials=1)
+
+
+def test_complex_numbers_are_compared():
+    @typed_shard_map
+    def turned(x: Complex64[Array, "[n/dp]"]) -> Complex64[Array, "[n/dp]"]:
+        return 1j * x + x.sum()
+
+    @typed_shard_map
+    def right(x: Complex64[Array, "[n/dp]"]) -> Complex64[Array, "[n/dp]"]:
+        return 1j * x + jax.lax.psum(x.sum(), "dp")
+
+    assert first_line(turned).startswith("turned: return value depends on the mesh: ")
+    assert_mesh_invariant(right, grad=True, trials=1)
+
+
+# Whatever made the function
+
+
+def test_a_jitted_function_is_tried_anew_on_every_mesh():
+    assert first_line(jax.jit(center)).startswith("center: return value depends on the mesh: ")
+    assert_mesh_invariant(jax.jit(centered), trials=1)
+
+
+def test_a_function_of_typed_jit_is_tried_with_its_inner_regions():
+    def made(inner):
+        @typed_jit
+        def outer(x: X) -> Float[Array, "[batch/dp]"]:
+            return jnp.sum(inner(2 * x) ** 2, -1)
+
+        return outer
+
+    assert_mesh_invariant(made(centered), grad=True, trials=1)
+    assert first_line(made(center)).startswith("outer: return value depends on the mesh: ")
+
+
+def test_the_mesh_of_the_decorator_is_replaced(mesh):
+    def made(where):
+        def lowered(x: X) -> X:
+            return x - jax.lax.pmax(x.max(-1), "tp")[:, None]
+
+        return typed_shard_map(lowered, mesh=where)
+
+    found = assert_mesh_invariant(made(mesh), trials=1)
+    assert [dict(each.shape) for each in found.meshes] == [
+        {"dp": 1, "tp": 1},
+        {"dp": 4, "tp": 1},
+        {"dp": 1, "tp": 2},
+        {"dp": 4, "tp": 2},
+        {"dp": 2, "tp": 4},
+    ]
+    assert_mesh_invariant(made(AbstractMesh((64, 16), ("dp", "tp"), (AxisType.Auto,) * 2)), trials=1)
+
+
+def test_the_ambient_mesh_is_replaced(mesh):
+    with jax.set_mesh(mesh):
+        assert_mesh_invariant(centered, trials=1)
+        assert first_line(center).startswith("center: return value depends on the mesh: ")
+        assert jax.sharding.get_mesh() == mesh
+
+
+def test_explicit_axes_stay_explicit():
+    explicit = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+
+    @typed_shard_map(mesh=explicit)
+    def owed(x: X, w: Float[Array, "[model/tp] out"]) -> Float[Array, "[batch/dp] out +tp"]:
+        return einsum(x, w, "[b/dp] [m/tp], [m/tp] o -> [b/dp] o +tp")
+
+    @typed_shard_map(mesh=explicit)
+    def wrong(x: X, w: Float[Array, "[model/tp] out"]) -> Float[Array, "[batch/dp] out +tp"]:
+        return jnp.tanh(x @ w)
+
+    with jax.set_mesh(explicit):
+        found = assert_mesh_invariant(owed, grad=True, trials=1)
+        assert {kind for each in found.meshes for kind in each.axis_types} == {AxisType.Explicit}
+        assert first_line(wrong).startswith("wrong: return value depends on the mesh: ")
+
+
+# Helpers
+
+
+def test_a_helper_with_marks_is_mapped_and_its_result_summed():
+    @typed
+    def taken(x: X) -> Owed:
+        return x.sum(-1)
+
+    @typed
+    def wrong(x: X) -> Owed:
+        return jnp.exp(x.sum(-1))
+
+    assert_mesh_invariant(taken, grad=True, trials=1)
+    told = failure(wrong)
+    assert "\nCalled: inside of typed_shard_map over all mesh axes; manual=False calls it on global arrays\n" in told
+
+
+def test_a_helper_that_communicates_is_mapped():
+    @typed
+    def total(x: X) -> Float[Array, "[batch/dp]"]:
+        return jax.lax.psum(x.sum(-1), "tp")
+
+    @typed
+    def by_pattern(x: X) -> Float[Array, "[batch/dp]"]:
+        return psum(x.sum(-1), "[b/dp] ~tp -> [b/dp]")
+
+    @typed
+    def wrong(x: X) -> Float[Array, "[batch/dp]"]:
+        return jax.lax.pmax(x.sum(-1), "tp")
+
+    for right in (total, by_pattern, jax.jit(total)):
+        assert_mesh_invariant(right, trials=1)
+    assert "Called: inside of typed_shard_map" in failure(wrong)
+
+
+def test_another_helper_is_called_on_global_arrays_unless_told_otherwise():
+    @typed
+    def normal(x: X) -> X:
+        return x - x.mean(-1, keepdims=True)
+
+    assert_mesh_invariant(normal, trials=1)
+    assert first_line(normal, manual=True).startswith("normal: return value depends on the mesh: ")
+
+
+def test_manual_is_for_helpers():
+    with pytest.raises(StructureError) as caught:
+        assert_mesh_invariant(center, manual=True)
+    assert str(caught.value) == (
+        "assert_mesh_invariant: center: manual= is for helpers made by typed; this one is made by typed_shard_map"
+    )
+
+
+def test_a_plain_function_is_refused():
+    with pytest.raises(StructureError, match="assert_mesh_invariant: wants a function made by typed_shard_map"):
+        assert_mesh_invariant(jnp.sin)
+
+
+# Trials
+
+
+def test_a_failure_comes_again_from_its_seed():
+    @typed_shard_map
+    def rarely(x: Float[Array, "[n/dp]"]) -> Float[Array, "[n/dp]"]:
+        return x if size("n") % 20 else x - x.mean()
+
+    told = failure(rarely, ["dp=4"], trials=20)
+    seed = int(told.split("Again: seed=")[1].splitlines()[0])
+    assert seed > 0
+    assert failure(rarely, ["dp=4"], seed=seed) == told
+
+
+def test_given_sizes_and_arguments_are_the_same_in_every_trial():
+    seen = []
+
+    @typed_shard_map
+    def looked(x: X, w: Float[Array, "[model/tp]"]) -> X:
+        seen.append((size("batch"), size("model")))
+        return x * w
+
+    assert_mesh_invariant(looked, ["dp=2,tp=2"], batch=8, w=np.arange(12, dtype=np.float32), trials=2)
+    assert set(seen) == {(8, 12)}
+
+
+def test_sizes_are_drawn_anew_in_every_trial():
+    seen = set()
+
+    @typed_shard_map
+    def looked(x: X) -> X:
+        seen.add((size("batch"), size("model")))
+        return x
+
+    assert_mesh_invariant(looked, ["dp=2"], trials=4)
+    assert len(seen) > 1
+
+
+def test_what_depends_on_something_else_is_not_blamed_on_the_mesh():
+    calls = []
+
+    @typed_shard_map
+    def counted(x: X) -> X:
+        calls.append(x)
+        return x + len(calls)
+
+    assert (
+        failure(counted)
+        .splitlines()[0]
+        .startswith("counted: return value depends on something else than the arguments: at [")
+    )
+
+
+def test_an_error_of_the_types_on_some_mesh_passes_through_with_a_note():
+    @typed_shard_map
+    def forgotten(x: X) -> Float[Array, "[batch/dp]"]:
+        return x.sum(-1)
+
+    with pytest.raises(VaryingError) as caught:
+        assert_mesh_invariant(forgotten)
+    assert caught.value.__notes__[-1] == (
+        "assert_mesh_invariant: forgotten on the mesh dp=1, tp=1\nSizes: batch=16, model=24\nAgain: seed=0"
+    )
+
+
+def test_an_exception_of_the_body_on_some_mesh_passes_through_with_a_note():
+    @typed_shard_map
+    def picky(x: X) -> X:
+        if jax.lax.axis_size("tp") > 1:
+            raise RuntimeError("no")
+        return x
+
+    with pytest.raises(RuntimeError, match="no") as caught:
+        assert_mesh_invariant(picky, ["dp=2", "dp=2,tp=2"])
+    assert "assert_mesh_invariant: picky on the mesh dp=2, tp=2" in caught.value.__notes__[-1]
+
+
+def test_bad_options_are_refused():
+    for options, told in [
+        ({"trials": 0}, "assert_mesh_invariant: trials=0 is not a whole number from 1 on"),
+        ({"seed": -1}, "assert_mesh_invariant: seed=-1 is not a whole number from 0 on"),
+        ({"seed": 1.5}, "assert_mesh_invariant: seed=1.5 is not a whole number from 0 on"),
+        ({"rtol": -1.0}, "assert_mesh_invariant: rtol=-1.0 is not a number from 0 on"),
+        ({"atol": "x"}, "assert_mesh_invariant: atol='x' is not a number from 0 on"),
+        ({"grad": 1}, "assert_mesh_invariant: grad=1 is neither True, False nor None"),
+        ({"exclude": [0]}, 'assert_mesh_invariant: exclude= holds 0; it takes names of results, as "return[0]"'),
+    ]:
+        with pytest.raises(StructureError) as caught:
+            assert_mesh_invariant(center, **options)
+        assert str(caught.value) == told
+
+
+def test_unknown_names_in_exclude_are_refused_with_those_that_there_are():
+    with pytest.raises(StructureError) as caught:
+        assert_mesh_invariant(centered, exclude=".loss", grad=True)
+    assert str(caught.value) == (
+        "assert_mesh_invariant: centered: exclude= names 'return.loss', which is none of its results\n"
+        "\n"
+        "Hint: they are 'return', 'grad(x)'"
+    )
+
+
+def test_a_comparison_of_nothing_is_refused():
+    with pytest.raises(StructureError, match="nothing is left to compare; its results are 'return'"):
+        assert_mesh_invariant(center, exclude="return")
+
+    @typed_shard_map
+    def count(x: Int[Array, "[n/dp]"]) -> Int[Array, "[n/dp]"]:
+        return x + 1
+
+    with pytest.raises(StructureError, match="grad=True, but no argument is inexact"):
+        assert_mesh_invariant(count, grad=True)
+
+
+def test_a_program_in_bfloat16_is_not_refused():
+    H = BFloat16
+
+    @typed_shard_map
+    def mlp(
+        x: H[Array, "[batch/dp] model"], up: H[Array, "model [ff/tp]"], down: H[Array, "[ff/tp] model"]
+    ) -> H[Array, "[batch/dp] model"]:
+        return jax.lax.psum(jax.nn.gelu(x @ up) @ down, "tp")
+
+    assert_mesh_invariant(mlp, ["dp=2,tp=4"], grad=True, trials=2)
+
+
+def test_an_error_of_one_in_a_thousand_is_found_in_float32():
+    def made(off: float):
+        @typed_shard_map
+        def loss(x: Float32[Array, "[batch/dp] model"], w: Float32[Array, "model out"]) -> Float32[Array, ""]:
+            scale = jnp.where(jax.lax.axis_size("dp") > 1, 1 + off, 1)
+            return scale * jax.lax.pmean(jnp.mean((x @ w) ** 2), "dp")
+
+        return loss
+
+    sizes = {"batch": 64, "model": 128, "out": 64}
+    assert_mesh_invariant(made(0.0), grad=True, trials=1, **sizes)
+    assert first_line(made(1e-3), **sizes).startswith("loss: return value depends on the mesh: ")
+
+
+def test_numbers_are_told_long_enough_to_differ():
+    @typed_shard_map
+    def near(x: X) -> X:
+        return x * jnp.where(jax.lax.axis_size("tp") > 1, 1 + 1e-6, 1)
+
+    told = failure(near, ["dp=2,tp=2"], rtol=2e-7)
+    numbers = told.splitlines()[0].partition(" it is ")[2].removesuffix(" on one device")
+    here, there = numbers.split(" on tp=2, but ")
+    assert here != there
+    assert "\n    every entry is 1+" in told
+
+
+def test_given_tolerances_replace_the_justified_one():
+    @typed_shard_map
+    def near(x: X) -> X:
+        return x * (1 + 0.01 * (jax.lax.axis_size("tp") - 1))
+
+    assert_mesh_invariant(near, ["tp=2"], rtol=0.02, trials=1)
+    assert_mesh_invariant(near, ["tp=2"], atol=1.0, trials=1)
+    told = failure(near, ["tp=2"], rtol=0.001, atol=0.001)
+    assert " is allowed\n" in told

@@ -1,0 +1,185 @@
+"""``pytest --typedshmap-verify`` in projects of their own, each in a process of its own."""
+
+import pytest
+
+from typedshmap import Array, Float, StructureError, typed_shard_map
+from typedshmap.testing.marks import find_mark, marked_functions, mesh_invariant
+
+pytest_plugins = ["pytester"]
+
+CONFTEST = """
+import os
+import sys
+
+assert "jax" not in sys.modules and "typedshmap" not in sys.modules, "imported before conftest.py"
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+"""
+MODEL = """
+import jax
+
+from typedshmap import Array, Float, typed, typed_shard_map
+from typedshmap.testing.marks import mesh_invariant
+
+X = Float[Array, "[batch/dp] model"]
+
+
+@mesh_invariant(trials=1)
+@typed_shard_map
+def local(x: X) -> X:
+    return x - x.mean(0)
+
+
+@jax.jit
+@mesh_invariant(trials=1, grad=True, batch=8)
+@typed_shard_map
+def right(x: X) -> X:
+    return x - jax.lax.pmean(x.mean(0), "dp")
+
+
+@mesh_invariant
+@typed_shard_map
+def ill_typed(x: X) -> Float[Array, "model"]:
+    return x.sum(0)
+
+
+@typed_shard_map
+def unmarked(x: X) -> X:
+    return x - x.mean(0)
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    # Whatever other plugins there are: ours is found by its entry point.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeini("[pytest]\nfilterwarnings = error\n")
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(model=MODEL, test_model="from model import right\n\n\ndef test_it():\n    assert right\n")
+    return pytester
+
+
+def run(project: pytest.Pytester, *args: str) -> pytest.RunResult:
+    return project.runpytest_subprocess("-p", "typedshmap", "-p", "no:cacheprovider", *args, timeout=200)
+
+
+@pytest.mark.slow
+def test_without_the_flag_nothing_is_verified(project):
+    found = run(project)
+    found.assert_outcomes(passed=1)
+
+
+def test_every_marked_function_of_an_imported_module_is_a_test(project):
+    found = run(project, "--typedshmap-verify", "-v")
+    found.assert_outcomes(passed=2, failed=2)
+    found.stdout.fnmatch_lines(
+        [
+            "model.py::local?mesh-invariant? FAILED*",
+            "model.py::right?mesh-invariant? PASSED*",
+            "model.py::ill_typed?mesh-invariant? FAILED*",
+            "*_ local?mesh-invariant? _*",
+            "AssertionError: local: return value depends on the mesh: at *",
+            "    'dp' alone makes the difference",
+            "Again: seed=0",
+            "*_ ill_typed?mesh-invariant? _*",
+            "VaryingError: ill_typed: return value varies over 'dp', which its hint does not mention",
+            "assert_mesh_invariant: ill_typed on the mesh dp=1",
+        ]
+    )
+    found.stdout.no_fnmatch_line("*verb.py*")
+
+
+@pytest.mark.slow
+def test_marked_functions_are_selected_by_name(project):
+    run(project, "--typedshmap-verify", "-k", "right").assert_outcomes(passed=1, deselected=3)
+    run(project, "--typedshmap-verify", "-k", "mesh-invariant and local").assert_outcomes(failed=1, deselected=3)
+
+
+@pytest.mark.slow
+def test_an_ini_option_names_modules_that_no_test_imports(project):
+    project.makepyfile(test_model="def test_it():\n    pass\n")
+    project.makeini("[pytest]\npythonpath = .\ntypedshmap_verify = model\n")
+    run(project, "--typedshmap-verify", "-k", "right").assert_outcomes(passed=1, deselected=3)
+
+
+@pytest.mark.slow
+def test_a_module_that_cannot_be_imported_is_told(project):
+    project.makeini("[pytest]\ntypedshmap_verify = nowhere\n")
+    found = run(project, "--typedshmap-verify")
+    assert found.ret == pytest.ExitCode.USAGE_ERROR
+    found.stderr.fnmatch_lines(["ERROR: typedshmap_verify: cannot import 'nowhere': No module named 'nowhere'"])
+
+
+@pytest.mark.slow
+def test_a_run_that_would_verify_nothing_fails(project):
+    project.makepyfile(test_model="def test_it():\n    pass\n")
+    found = run(project, "--typedshmap-verify")
+    assert found.ret == pytest.ExitCode.USAGE_ERROR
+    found.stderr.fnmatch_lines(
+        [
+            "ERROR: --typedshmap-verify: no function is marked by mesh_invariant, neither in a module that the "
+            "collected tests import, nor in one that the ini option typedshmap_verify names"
+        ]
+    )
+
+
+@pytest.mark.slow
+def test_functions_are_collected_without_being_run(project):
+    found = run(project, "--typedshmap-verify", "--collect-only", "-q")
+    found.stdout.fnmatch_lines(["model.py::local?mesh-invariant?", "model.py::right?mesh-invariant?"])
+
+
+@pytest.mark.slow
+def test_an_exception_of_the_body_is_shown_with_its_traceback(project):
+    project.makepyfile(
+        model=MODEL.partition("@mesh_invariant(trials=1)")[0]
+        + "@mesh_invariant\n@typed_shard_map\ndef broken(x: X) -> X:\n    raise RuntimeError('no')\n",
+        test_model="import model\n",
+    )
+    found = run(project, "--typedshmap-verify")
+    found.assert_outcomes(failed=1)
+    found.stdout.fnmatch_lines(["*raise RuntimeError('no')", "E*RuntimeError: no"])
+
+
+# The mark
+
+
+def test_a_mark_leaves_the_function_as_it_is():
+    @typed_shard_map
+    def f(x: Float[Array, "[n/dp]"]) -> Float[Array, "[n/dp]"]:
+        return x
+
+    assert mesh_invariant(f) is f
+    mark = find_mark(f)
+    assert mark is not None and mark.meshes is None and mark.options == {}
+    assert mesh_invariant(meshes=["dp=2"], grad=True, n=8)(f) is f
+    mark = find_mark(f)
+    assert mark is not None and mark.meshes == ["dp=2"] and mark.options == {"grad": True, "n": 8}
+    assert mark.verify(f).seeds == (0, 1, 2)
+
+
+def test_a_mark_stands_above_the_decorator():
+    with pytest.raises(StructureError, match="mesh_invariant: wants a function made by typed_shard_map"):
+        mesh_invariant(lambda x: x)
+
+
+def test_a_marked_function_is_found_once_where_it_is_defined():
+    from types import ModuleType
+
+    @mesh_invariant
+    @typed_shard_map
+    def f(x: Float[Array, "[n/dp]"]) -> Float[Array, "[n/dp]"]:
+        return x
+
+    home, other, lazy = ModuleType(f.__module__), ModuleType("a_first"), ModuleType("lazy")
+    home.__dict__["f"] = home.__dict__["g"] = other.__dict__["f"] = f
+    lazy.__dict__["thing"] = _Angry()
+    assert [(place.module, place.name) for place in marked_functions([other, lazy, home])] == [(home, "f")]
+    assert [(place.module, place.name) for place in marked_functions([other, lazy])] == [(other, "f")]
+
+
+class _Angry:
+    """Raises whatever it is asked."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError("not there yet")

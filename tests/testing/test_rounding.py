@@ -1,0 +1,166 @@
+"""How far rounding may take a result, and what the numbers tell of a difference."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from typedshmap.testing.compare import Rounding, Tolerance, ValueMismatch, are_close, longest_sum, scale_of, unit_of
+from typedshmap.testing.diagnose import (
+    collective_axes,
+    common_factor,
+    explained,
+    is_shuffled,
+    numbers,
+    part_order,
+    repeated_dim,
+    wrong_shards,
+)
+
+MESH = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("dp", "tp"))
+
+
+def apart(here, there, allowed=1e-6, parts=()) -> ValueMismatch:
+    here, there = np.asarray(here), np.asarray(there)
+    return ValueMismatch("return", MESH, here, there, allowed, ~are_close(here, there, allowed), parts)
+
+
+def terms(f, *shapes) -> int:
+    return longest_sum(jax.make_jaxpr(f)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)))
+
+
+@pytest.mark.parametrize(
+    ("f", "shapes", "count"),
+    [
+        (lambda x: x + 1, [(4,)], 1),
+        (lambda x: x.sum(), [(4, 5)], 20),
+        (lambda x: x.sum(0), [(4, 5)], 4),
+        (lambda x, y: x @ y, [(4, 5), (5, 6)], 5),
+        (lambda x: jnp.cumsum(x, 1), [(4, 5)], 5),
+        (lambda x: jnp.fft.fft(x).real, [(4, 8)], 8),
+        (lambda x: jax.jit(lambda x: x.sum())(x), [(7,)], 7),
+        (lambda x: jax.lax.scan(lambda c, x: (c + x.sum(), None), 0.0, x)[0], [(3, 5)], 15),
+        (lambda x: jnp.zeros(2).at[jnp.zeros(9, int)].add(x), [(9,)], 9),
+    ],
+)
+def test_the_longest_sum_of_a_program_is_counted(f, shapes, count):
+    assert terms(f, *shapes) == count
+
+
+def test_what_is_allowed_grows_with_the_root_of_the_sum_and_the_coarsest_unit():
+    single = Rounding(jnp.float32, unit_of(jnp.float32), 100, {"return": 0.0}, {})
+    assert single.allowed("return", np.array([3.0, -5.0]), 4) == pytest.approx(2 * (10 + 2) * 2.0**-24 * 5)
+    half = Rounding(jnp.bfloat16, unit_of(jnp.bfloat16), 100, {"return": 0.25}, {})
+    assert half.allowed("return", np.array([1.0]), 4) == pytest.approx(2 * (10 * 2.0**-16 + 2) * (2.0**-8 + 0.25))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unit"), [("float32", 2.0**-24), ("bfloat16", 2.0**-8), ("float16", 2.0**-11), ("complex64", 2.0**-24)]
+)
+def test_a_unit_roundoff_is_half_the_distance_from_one_to_the_next_number(dtype, unit):
+    assert unit_of(jnp.dtype(dtype)) == unit
+
+
+def test_the_scale_is_that_of_the_finite_entries():
+    assert scale_of(np.array([1.0, -3.0, np.inf, np.nan])) == 3.0
+    assert scale_of(np.zeros((0, 2))) == 0.0
+
+
+def test_the_same_not_a_number_and_infinity_are_alike():
+    here, there = np.array([np.nan, np.inf, np.inf, np.nan, 1.0]), np.array([np.nan, np.inf, -np.inf, 1.0, 1.0])
+    assert are_close(here, there, 0.1).tolist() == [True, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("off", "at"),
+    [
+        ([0.0, 0.48, 0.4800001, 0.4799999], (1,)),
+        ([0.0, 0.47, 0.48, 0.48], (2,)),
+        ([0.1, 0.2, np.inf, np.inf], (2,)),
+        ([0.1, np.inf, np.nan, np.nan], (2,)),
+    ],
+)
+def test_the_entry_in_the_message_is_the_first_of_those_that_are_furthest_off_but_for_rounding(off, at):
+    assert apart(off, [0.0] * 4).at == at
+
+
+def test_one_factor_is_found_up_to_rounding():
+    there = np.array([1.0, -2.0, 1e-9])
+    assert common_factor(apart(3 * there, there)) == pytest.approx(3)
+    assert common_factor(apart(3 * there + [0, 0.1, 0], there)) is None
+    assert common_factor(apart(there, 0 * there)) is None
+    assert common_factor(apart([np.nan, 1.0], [1.0, 2.0])) is None
+
+
+def test_equal_parts_are_found_if_they_are_not_equal_on_one_device():
+    there = np.arange(8.0).reshape(2, 4)
+    assert repeated_dim(apart(np.tile(there[:, :2], (1, 2)), there), 2) == 1
+    assert repeated_dim(apart(np.ones((2, 4)), np.zeros((2, 4))), 2) is None
+    assert repeated_dim(apart(np.ones((3, 5)), np.arange(15.0).reshape(3, 5)), 2) is None
+
+
+def test_parts_in_another_order_are_found():
+    there = np.arange(12.0).reshape(2, 6)
+    assert part_order(apart(there[:, [4, 5, 0, 1, 2, 3]], there), 3) == (1, (2, 0, 1))
+    assert part_order(apart(there + 1, there), 2) is None
+
+
+def test_entries_in_another_order_are_found():
+    there = np.arange(12.0)
+    assert is_shuffled(apart(there.reshape(3, 4).T.reshape(-1), there))
+    assert not is_shuffled(apart(there + 1, there))
+    assert not is_shuffled(apart([1j, 2j], [2j, 1j]))
+
+
+def test_wrong_shards_are_found_where_one_axis_splits_a_dim():
+    here, there = np.array([0.0, 1.0, 5.0, 5.0]), np.zeros(4)
+    here[:2] = 0
+    assert wrong_shards(apart(here, there, parts=(("tp",),)), "tp") == (1,)
+    assert wrong_shards(apart(here, there, parts=(("dp", "tp"),)), "tp") is None
+    assert wrong_shards(apart(there + 1, there, parts=(("tp",),)), "tp") is None
+
+
+def test_the_axes_that_a_program_communicates_over_are_read():
+    def body(x):
+        y = jax.lax.psum(x, "dp") + jax.lax.axis_index("tp")
+        return jax.lax.scan(lambda c, _: (jax.lax.pmax(c, ("dp", "pp")), None), y, None, 2)[0]
+
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("dp", "tp", "pp"))
+    spec = jax.sharding.PartitionSpec
+    mapped = jax.shard_map(body, mesh=mesh, in_specs=spec("dp"), out_specs=spec(), check_vma=False)
+    assert collective_axes([jax.make_jaxpr(mapped)(jnp.ones(4))], mesh.shape) == {"dp", "pp"}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "by", "text"),
+    [
+        (9e-6, 0.481, "rounding in float32 explains at most 1e-04"),
+        (4e-4, 0.5, "rounding in float32 explains at most 1e-02"),
+        (5e-4, 0.5, "rounding in float32 explains at most 1e-02"),
+        (1e-5, np.nan, "rounding in float32 explains at most 1e-04"),
+        (9.51e-7, 1.19e-6, "rounding in float32 explains 9.51e-07"),
+        (0.0, 1.0, "rounding in float32 explains 0"),
+    ],
+)
+def test_what_rounding_explains_is_a_power_of_ten_well_above_it_where_the_difference_is_larger(allowed, by, text):
+    assert explained(Tolerance(Rounding(jnp.dtype(jnp.float32), 2.0**-24, 1, {}, {})), allowed, by) == text
+
+
+def test_a_bound_that_is_given_is_repeated():
+    assert (
+        explained(Tolerance(Rounding(jnp.dtype(jnp.float32), 2.0**-24, 1, {}, {}), atol=0.1), 0.1, 0.5)
+        == "0.1 is allowed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "texts"),
+    [
+        (np.float32(-0.42274), np.float32(-0.831221), ("-0.4227", "-0.8312")),
+        (np.float32(1.30400121), np.float32(1.30400002), ("1.30400121", "1.30400002")),
+        (np.int32(123456), np.int32(1), ("123456", "1")),
+    ],
+)
+def test_numbers_have_four_digits_or_as_many_as_tell_them_apart(here, there, texts):
+    assert numbers(here, there) == texts

@@ -1,0 +1,20 @@
+"""Which of many tests that say much the same are in the default run; the others are marked slow."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+ParameterSet = type(pytest.param())
+
+
+def one_in(count: int, cases: Iterable[Any]) -> list[Any]:
+    """Parameters of which every ``count``-th, beginning with the first, is in the default run."""
+    return [case if at % count == 0 else slow(case) for at, case in enumerate(cases)]
+
+
+def slow(case: Any) -> Any:
+    """A case of ``parametrize`` (a value, a tuple of them or a `pytest.param`) that only the run of all tests takes."""
+    if isinstance(case, ParameterSet):
+        return case._replace(marks=(*case.marks, pytest.mark.slow))
+    return pytest.param(*(case if type(case) is tuple else (case,)), marks=pytest.mark.slow)

@@ -1,0 +1,311 @@
+"""What JAX knows about a value: its type, dtype and manual type, what a tracer refers to, and its sharding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+import jax.core
+import numpy as np
+from jax.interpreters import partial_eval
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from .versions import HAS_MANUAL_TYPES, manual_axes_of
+
+# Most values by far: the tracers of a program that is being traced. To ask one for what it does not have is slow.
+_STAGED = partial_eval.DynamicJaxprTracer
+
+
+class ManualType(NamedTuple):
+    """JAX's manual type of a value: the mesh axes over which it varies, is unreduced, is reduced."""
+
+    varying: frozenset[str]
+    unreduced: frozenset[str]
+    reduced: frozenset[str]
+
+
+_UNTYPED = ManualType(frozenset(), frozenset(), frozenset())
+
+
+def manual_type(x: Any) -> Any:
+    """The manual type of a value; empty outside manual regions and under ``check_vma=False``."""
+    return manual_type_in(x.aval if type(x) is _STAGED else jax.typeof(x))
+
+
+def manual_type_in(aval: Any) -> Any:
+    """The manual type in a value's type."""
+    try:  # every value that is read comes by here
+        return aval.manual_axis_type or _UNTYPED
+    except AttributeError:
+        return _UNTYPED if HAS_MANUAL_TYPES else ManualType(*manual_axes_of(aval))
+
+
+def aval_of(x: Any) -> Any:
+    """What has a value's shape and dtype: a tracer's type, whose attributes are slow to reach through it."""
+    if type(x) is _STAGED:
+        return x.aval
+    return jax.typeof(x) if isinstance(x, jax.core.Tracer) else x
+
+
+def type_text(x: Any) -> str:
+    """A value's type in JAX's notation, ``f32[2,4]{V:dp}``; in NumPy's for what JAX does not take."""
+    if why_not_array(x) is None:
+        return jax.typeof(x).str_short(short_dtypes=True)
+    shape = ",".join(map(str, getattr(x, "shape", ())))
+    return f"{x.dtype}[{shape}]" if hasattr(x, "dtype") else type(x).__name__
+
+
+def why_not_array(x: Any) -> str | None:
+    """Why JAX takes a value for no array, in its own words; None for one that it takes."""
+    if isinstance(x, jax.Array):
+        return None
+    try:
+        jax.typeof(x)
+    except Exception as error:  # of many kinds: TypeError, ValueError, OverflowError
+        return str(error).splitlines()[0]
+    return None
+
+
+@lru_cache(maxsize=256)
+def is_inexact(dtype: Any) -> bool:
+    """Whether a dtype has gradients."""
+    return bool(jax.numpy.issubdtype(dtype, jax.numpy.inexact))
+
+
+@lru_cache(maxsize=256)
+def short_dtype(dtype: Any) -> str:
+    """JAX's short name of a dtype, ``f32``."""
+    return jax.core.ShapedArray((), dtype).str_short(short_dtypes=True).partition("[")[0]
+
+
+def size_in_bytes(shape: tuple[int, ...], dtype: Any) -> int:
+    """What an array takes on a device, where dtypes of less than a byte are packed."""
+    if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
+        return prod(shape) * int(dtype.itemsize)
+    is_int = jax.numpy.issubdtype(dtype, jax.numpy.integer)
+    is_float = jax.numpy.issubdtype(dtype, jax.numpy.floating)
+    bits = jax.numpy.iinfo(dtype).bits if is_int else jax.numpy.finfo(dtype).bits if is_float else 8 * dtype.itemsize
+    return -(-prod(shape) * int(bits) // 8)
+
+
+def is_tracer(x: Any) -> bool:
+    """Whether a value is being traced."""
+    return type(x) is _STAGED or isinstance(x, jax.core.Tracer)
+
+
+def jvp_primal(x: Any) -> Any:
+    """The value that a tracer of a differentiation stands for; None for any other."""
+    if type(x) is _STAGED or not isinstance(x, jax.core.Tracer):
+        return None
+    return getattr(x, "primal", None)
+
+
+@lru_cache(maxsize=256)
+def dtype_name(dtype: Any) -> str:
+    """JAX's name of a dtype."""
+    return str(dtype)
+
+
+def canonical_dtype(x: Any) -> str:
+    """The name of the dtype that JAX gives a value: ``float32`` for a float64 of NumPy."""
+    if isinstance(x, SHAPES):
+        return dtype_name(jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True))
+    if why_not_array(x) is not None and hasattr(x, "dtype"):
+        return dtype_name(x.dtype)
+    return dtype_name(jax.typeof(x).dtype)
+
+
+def dtype_name_of(x: Any) -> str:
+    """The name of a value's own dtype; a Python scalar's as JAX makes it."""
+    if hasattr(x, "dtype"):
+        return dtype_name(x.dtype)
+    return canonical_dtype(x) if why_not_array(x) is None else type(x).__name__
+
+
+SCALARS = (bool, int, float, complex, np.generic)
+
+
+ARRAYS = (jax.Array, np.ndarray)
+
+
+SHAPES = (jax.ShapeDtypeStruct,)
+
+
+def is_jax_array(x: Any) -> bool:
+    return isinstance(x, jax.Array)
+
+
+def default_dtype(kind: Any) -> Any:
+    """The dtype that JAX gives to Python's numbers of a kind, or has in the place of a NumPy dtype."""
+    return jax.dtypes.canonicalize_dtype(kind) if isinstance(kind, str) else jax.numpy.result_type(kind)
+
+
+def key_dtype() -> Any:
+    """The dtype of ``jax.random.key``."""
+    return jax.eval_shape(lambda: jax.random.key(0)).dtype
+
+
+class Underlying(NamedTuple):
+    """What a tracer of ``jax.grad`` or ``jax.vmap`` stands for.
+
+    Attributes:
+      value: the value, which is itself a tracer only of a program that is being compiled.
+      dims: which of its dims are the tracer's own; the others are mapped over.
+      is_differentiated: whether one of the tracers is for a gradient.
+    """
+
+    value: Any
+    dims: tuple[int, ...]
+    is_differentiated: bool
+
+
+def strip_transforms(x: Any) -> Underlying:
+    """The value under all transformations that compute at once."""
+    dims, is_differentiated = tuple(range(len(aval_of(x).shape))), False
+    while isinstance(x, jax.core.Tracer):
+        inner = jvp_primal(x)
+        is_differentiated |= inner is not None
+        if inner is None and hasattr(x, "batch_dim"):
+            inner, at = getattr(x, "val", None), getattr(x, "batch_dim", None)
+            if at is not None and not isinstance(at, int):
+                break
+            dims = dims if at is None else tuple(dim + (dim >= at) for dim in dims)
+        if inner is None:
+            break
+        x = inner
+    return Underlying(x, dims, is_differentiated)
+
+
+def type_key(x: Any) -> tuple[Any, ...]:
+    """What tells a value's type from others where it is traced: its shape, dtype, and whether that is weak."""
+    return (getattr(x, "shape", ()), getattr(x, "dtype", type(x)), getattr(x, "weak_type", False))
+
+
+def is_mapped(x: Any) -> bool:
+    """Whether ``jax.vmap`` maps over a value here, so that it has dims that its shape does not tell."""
+    while isinstance(x, jax.core.Tracer):
+        if hasattr(x, "batch_dim"):
+            return True
+        x = jvp_primal(x)
+    return False
+
+
+TRACERS = (jax.core.Tracer,)
+
+
+def committed_sharding(x: Any) -> jax.sharding.Sharding | None:
+    """The sharding of a committed concrete array, else None."""
+    if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer) or not x.committed:
+        return None
+    return x.sharding
+
+
+def explicit_spec(x: Any) -> NamedSharding | None:
+    """The sharding in a value's type, if its mesh has Explicit axes."""
+    if not isinstance(x, jax.Array):
+        return None
+    sharding = jax.typeof(x).sharding
+    if sharding.mesh.empty or AxisType.Explicit not in sharding.mesh.axis_types:
+        return None
+    return sharding
+
+
+def partition_spec(
+    dim_axes: Iterable[tuple[str, ...]], unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
+) -> PartitionSpec:
+    """A PartitionSpec with one entry per dim."""
+    entries = (None if not axes else axes[0] if len(axes) == 1 else axes for axes in dim_axes)
+    return PartitionSpec(*entries, unreduced=frozenset(unreduced), reduced=frozenset(reduced))
+
+
+class SpecEntries(NamedTuple):
+    """The entries of a PartitionSpec, each as a tuple of mesh axes."""
+
+    dim_axes: tuple[tuple[str, ...], ...]
+    unreduced: frozenset[str]
+    reduced: frozenset[str]
+
+
+def _raw_entries(spec: PartitionSpec) -> Sequence[Any]:
+    # The attribute is new in jax 0.10.2, which in return does not iterate over a spec with unreduced axes.
+    return spec.partitions if hasattr(spec, "partitions") else tuple(spec)
+
+
+def spec_entries(spec: PartitionSpec) -> SpecEntries:
+    """Read a PartitionSpec."""
+    dim_axes = tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in _raw_entries(spec))
+    return SpecEntries(dim_axes, frozenset(spec.unreduced), frozenset(spec.reduced))
+
+
+def non_name_entries(spec: PartitionSpec) -> list[Any]:
+    """What in a PartitionSpec does not name a mesh axis: UNCONSTRAINED, or axes that are not strings."""
+    entries = [axis for e in _raw_entries(spec) for axis in (e if isinstance(e, tuple) else (e,))]
+    return [axis for axis in entries if axis is not None and not isinstance(axis, str)]
+
+
+def spec_text(spec: PartitionSpec) -> str:
+    """``P('dp', None)``, alike on every version."""
+    dim_axes = spec_entries(spec)
+    entries = [repr(axes[0]) if len(axes) == 1 else repr(axes) if axes else "None" for axes in dim_axes.dim_axes]
+    for word, axes in (("unreduced", dim_axes.unreduced), ("reduced", dim_axes.reduced)):
+        entries += [f"{word}={{{', '.join(map(repr, sorted(axes)))}}}"] if axes else []
+    return f"P({', '.join(entries)})"
+
+
+def device_ids(sharding: jax.sharding.Sharding, rank: int) -> list[int]:
+    """The ids of a sharding's devices, in its order, which a set of devices does not keep."""
+    mesh = getattr(sharding, "mesh", None)
+    size = len(sharding.device_set)
+    devices = sharding.devices_indices_map((size,) * rank) if mesh is None else mesh.devices.flat
+    return [int(getattr(device, "id")) for device in devices]  # noqa: B009 (unknown to type checkers)
+
+
+def named_sharding(
+    sharding: jax.sharding.Sharding, axes: tuple[tuple[str, int], ...], rank: int
+) -> NamedSharding | None:
+    """A sharding of XLA's over mesh axes; None for one that no PartitionSpec over them says.
+
+    Under an ambient mesh XLA's answer comes without that mesh, on devices in its order. How the
+    parts step along each axis tells which dims it shards.
+    """
+    if isinstance(sharding, NamedSharding):
+        return sharding
+    places = sharding.devices_indices_map((len(sharding.device_set),) * rank)
+    sizes = tuple(size for _, size in axes)
+    if not axes or len(places) != np.prod(sizes):
+        return None
+    mesh = Mesh(np.array(list(places), dtype=object).reshape(sizes), tuple(name for name, _ in axes))
+    starts = np.array([[part.start or 0 for part in index or ()] for index in places.values()], dtype=int)
+    dim_axes = _dim_axes_of(starts.reshape(*sizes, rank), axes)
+    used = [axis for part in dim_axes for axis in part]
+    if len(used) > len(set(used)):
+        return None
+    found = NamedSharding(mesh, partition_spec(dim_axes), memory_kind=sharding.memory_kind)
+    return found if sharding.is_equivalent_to(found, rank) else None
+
+
+def _dim_axes_of(starts: Any, axes: tuple[tuple[str, int], ...]) -> list[tuple[str, ...]]:
+    """Per dim the axes along which parts start elsewhere, the largest step first.
+
+    Args:
+      starts: where each device's part starts: a dim per mesh axis, and one for the array's dims.
+      axes: the mesh axes and their sizes.
+    """
+    steps = {
+        name: starts[tuple(int(other == at) for other in range(len(axes)))]
+        for at, (name, size) in enumerate(axes)
+        if size > 1
+    }
+    return [
+        tuple(axis for _, axis in sorted(((-step[dim], name) for name, step in steps.items() if step[dim])))
+        for dim in range(starts.shape[-1])
+    ]
+
+
+def shard_counts(sharding: jax.sharding.Sharding, rank: int) -> tuple[int, ...]:
+    """In how many parts a sharding splits each dim."""
+    probe = (len(sharding.device_set),) * rank
+    return tuple(length // part for length, part in zip(probe, sharding.shard_shape(probe), strict=True))

@@ -1,0 +1,264 @@
+"""Jaxprs: their equations, how each version names them, and which line of the user's source they come from.
+
+Everything is read by the public names of ``jax.extend.core`` and by attributes of what they return."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from operator import is_not
+from typing import Any, TypeVar
+
+import jax
+from jax.interpreters import partial_eval
+
+from . import versions
+from .array import is_tracer, jvp_primal
+from .mesh import without_ambient
+from .versions import DROPS_UNUSED, HAS_MANUAL_TYPES
+
+# Frames of these are passed over in looking for the user's own.
+_SITE = os.path.dirname(os.path.dirname(os.path.abspath(jax.__file__ or "")))
+_LIBRARIES = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    *(os.path.join(_SITE, name) + os.sep for name in ("jax", "jaxlib", "einops", "beartype")),
+)
+
+
+# On jax 0.12 True stands for "when lowered", and leaves a call in the program.
+_EARLY: Any = getattr(jax, "Inline").JAX_EARLY if hasattr(jax, "Inline") else True  # noqa: B009 (not known to 0.10)
+
+_REGION = "shard_map"
+
+
+def equations(jaxpr: Any) -> Sequence[Any]:
+    """The equations of a program, closed or not."""
+    return open_jaxpr(jaxpr).eqns
+
+
+def counted_equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
+    """The equations of a jaxpr and of all jaxprs within it, each with the number of iterations of the scans around."""
+    for eqn in equations(jaxpr):
+        yield eqn, times
+        iterations = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
+        for inner in inner_jaxprs(eqn):
+            yield from counted_equations(inner, iterations)
+
+
+def all_equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr and of all jaxprs within it."""
+    return (eqn for eqn, _ in counted_equations(jaxpr))
+
+
+_CALLED = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
+
+
+def called_jaxpr(eqn: Any) -> Any:
+    """The jaxpr that an equation calls with its own operands, and whose results are its own; None if there is none."""
+    for name in _CALLED:
+        jaxpr = open_jaxpr(eqn.params.get(name))
+        if hasattr(jaxpr, "eqns"):
+            is_same = len(jaxpr.invars) == len(eqn.invars) and len(jaxpr.outvars) == len(eqn.outvars)
+            return jaxpr if is_same else None
+    return None
+
+
+_Atom = TypeVar("_Atom")
+
+
+def while_operands(eqn: Any, operands: list[_Atom]) -> tuple[list[_Atom], list[_Atom], list[_Atom]]:
+    """The operands of a while loop: the constants of its condition, those of its body, and what it carries."""
+    start = eqn.params["cond_nconsts"]
+    end = start + eqn.params["body_nconsts"]
+    return operands[:start], operands[start:end], operands[end:]
+
+
+COLLECTIVES: Mapping[str, str] = {
+    **dict.fromkeys(("psum", "psum2", "psum_invariant", "unreduced_psum"), "all-reduce"),
+    **dict.fromkeys(("pmax", "pmin", "unreduced_pmax", "unreduced_pmin"), "all-reduce"),
+    **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), "all-gather"),
+    **dict.fromkeys(("psum_scatter", "reduce_scatter", "unreduced_reduce_scatter"), "reduce-scatter"),
+    "all_to_all": "all-to-all",
+    "ragged_all_to_all": "ragged-all-to-all",
+    "ppermute": "collective-permute",
+    "psend": "collective-permute",
+    "pbroadcast": "collective-broadcast",
+    "pbroadcast_dynamic": "collective-broadcast",
+}
+"""The primitives that communicate, and what XLA calls them; those that only change a type are not among them."""
+
+
+def collective_operation(eqn: Any) -> str | None:
+    """What XLA calls the collective that an equation is; None for one that does not communicate."""
+    return COLLECTIVES.get(eqn.primitive.name.removesuffix("_start"))
+
+
+def named_axes(eqn: Any, among: frozenset[str]) -> tuple[str, ...]:
+    """Which of some mesh axes an equation names, in its own order."""
+    names = eqn.params.get("axis_name", eqn.params.get("axes", ()))
+    found: tuple[str, ...] = ()
+    for name in names if isinstance(names, (tuple, list)) else (names,):
+        if isinstance(name, str) and name in among:
+            found = (*found, name)
+    return found
+
+
+def open_jaxpr(jaxpr: Any) -> Any:
+    """A program without its constants; jax 0.12 has one class for both."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+@cache
+def literal() -> type:
+    """The class of an equation's operand that is a constant and stands in the program's text."""
+    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
+    from jax.extend.core import Literal
+
+    return Literal
+
+
+def is_literal(atom: Any) -> bool:
+    """Whether an equation's operand is a constant that stands in the program's text."""
+    return isinstance(atom, literal())
+
+
+def scan_counts(params: Any) -> tuple[int, int]:
+    """How many operands of a scan are constants, and how many are carried."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(tuple(consts)), len(tuple(carry))
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRegion:
+    """A manual region in a traced program.
+
+    Attributes:
+      eqn: its equation.
+      results: where the results of the call stand among the equation's.
+      is_differentiated: whether it was differentiated as it was traced, and has results for the gradient beside.
+    """
+
+    eqn: Any
+    results: tuple[int, ...]
+    is_differentiated: bool = False
+
+
+def find_region(jaxpr: Any) -> TracedRegion | None:
+    """The last manual region that a program runs, whose results are the call's."""
+    eqn = next((eqn for eqn in reversed(equations(jaxpr)) if eqn.primitive.name == _REGION), None)
+    return None if eqn is None else TracedRegion(eqn, tuple(range(len(eqn.outvars))))
+
+
+def region_of_results(results: Sequence[Any]) -> TracedRegion | None:
+    """The manual region that returned traced values; None where no program that is being traced tells."""
+    traced = [_undifferentiated(value) for value in results]
+    eqn = getattr(traced[0], "parent", None) if traced else None
+    if eqn is None or eqn.primitive.name != _REGION:
+        return None
+    places = {id(var): at for at, var in enumerate(eqn.outvars)}
+    found = tuple(places.get(id(getattr(value, "val", None)), -1) for value in traced)
+    return None if -1 in found else TracedRegion(eqn, found, any(map(is_not, traced, results)))
+
+
+def inline_jit(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function under a jit of its own, which leaves no call in the program around."""
+    return jax.jit(f, inline=_EARLY)
+
+
+def make_jaxpr(f: Any, args: Sequence[Any]) -> Any:
+    """A function's traced program; one under ``jax.jit`` remembers it."""
+    return f.trace(*args).jaxpr if hasattr(f, "trace") else jax.make_jaxpr(f)(*args)
+
+
+def are_staged(values: Iterable[Any]) -> bool:
+    """Whether all traced values are ones of a program that is being traced, if it is only differentiated, too."""
+    kind = partial_eval.DynamicJaxprTracer
+    others = [x for x in values if type(x) is not kind and is_tracer(x)]  # mostly none
+    return all(isinstance(_undifferentiated(x), kind) for x in others)
+
+
+def _undifferentiated(x: Any) -> Any:
+    """The value for which a tracer of a differentiation stands."""
+    while (inner := jvp_primal(x)) is not None:
+        x = inner
+    return x
+
+
+def variable_of(value: Any, traces: Container[int]) -> Any:
+    """The variable that an equation of one of these traces made of a value, under differentiation of the value below.
+
+    None for an operand or a constant of the program, for what is mapped over, and for a value of another trace;
+    and on JAX's versions that drop a variable which nothing uses.
+    """
+    below = _undifferentiated(value)
+    if DROPS_UNUSED or type(below) is not partial_eval.DynamicJaxprTracer or below.parent is None:
+        return None
+    return below.val if id(getattr(below, "_trace", None)) in traces else None
+
+
+def source_here() -> Any:
+    """Where the program is, as an equation that is made here knows it."""
+    return _source()()
+
+
+@cache
+def _source() -> Callable[[], Any]:
+    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
+    from jax.extend.source_info_util import current
+
+    return current
+
+
+def equation_of(value: Any) -> Any:
+    """The equation that made a value of a program that is being traced; None for an operand, and any other value."""
+    return value.parent if type(value) is partial_eval.DynamicJaxprTracer else None
+
+
+def result_index(value: Any, eqn: Any) -> int:
+    """Which result of the equation that made it a value is."""
+    return next(at for at, var in enumerate(eqn.outvars) if var is value.val) if len(eqn.outvars) > 1 else 0
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is a constant that stands in the text of the program that is being traced."""
+    return isinstance(getattr(value, "val", None), literal())
+
+
+def aval_text(aval: Any) -> str:
+    """A type in JAX's notation, ``f32[2,4]{V:dp}``."""
+    return aval.str_short(short_dtypes=True)
+
+
+def equation_place(eqn: Any) -> str:
+    """Where the user wrote an equation, as ``train.py:12 (step)``; empty where that is not known."""
+    traceback = getattr(eqn.source_info, "traceback", None)
+    for frame in getattr(traceback, "frames", ()):
+        if not frame.file_name.startswith(_LIBRARIES):
+            return f"{os.path.basename(frame.file_name)}:{frame.line_num} ({frame.function_name})"
+    return ""
+
+
+def without_dead_equations(closed_jaxpr: Any) -> Any:
+    """A program without the equations that none of its results needs, with the same operands."""
+    jaxpr = open_jaxpr(closed_jaxpr)
+    with without_ambient():  # the program may be for another mesh
+        live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)
+    return live
+
+
+def inner_jaxprs(eqn: Any) -> list[Any]:
+    """The programs that an equation runs."""
+    if not HAS_MANUAL_TYPES:
+        return list(versions.jaxprs_in_params(eqn.params))
+    from jax.extend.core import jaxprs_in_params
+
+    return list(jaxprs_in_params(eqn.params))
+
+
+def is_transposed(eqn: Any) -> bool:
+    """Whether an equation was made by transposing another, as the backward part of a gradient is."""
+    return "transpose(" in str(eqn.source_info.name_stack)

@@ -1,0 +1,112 @@
+"""Meshes, the axes of each type, and which mesh is known where."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+import jax
+import jax.core
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+
+from .array import manual_type
+from .trace import is_outside_traces
+
+AnyMesh = Mesh | AbstractMesh
+
+
+def context_mesh() -> AbstractMesh:
+    """The ambient mesh, empty if there is none; in a manual region, the region's."""
+    return jax.sharding.get_abstract_mesh()
+
+
+def manual_axes(mesh: AnyMesh) -> tuple[tuple[str, int], ...]:
+    """The mesh axes that are manual here, with their sizes."""
+    manual = mesh.manual_axes
+    return tuple((name, size) for name, size in mesh.shape_tuple if name in manual) if manual else ()
+
+
+def explicit_axes(mesh: AnyMesh) -> frozenset[str]:
+    """The mesh axes of type Explicit."""
+    return frozenset(mesh.explicit_axes)
+
+
+def abstract(mesh: AnyMesh) -> AbstractMesh:
+    """A mesh without its devices."""
+    return mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
+
+
+def is_same_mesh(a: AnyMesh, b: AnyMesh) -> bool:
+    """Whether two meshes have the same axes, sizes and types, whatever their devices.
+
+    ``mesh.abstract_mesh == AbstractMesh(sizes, names)`` is False, since one of them knows its
+    device's kind; what matters for a program is compared here.
+    """
+    return a.shape_tuple == b.shape_tuple and a.axis_types == b.axis_types
+
+
+def value_mesh(x: Any) -> AnyMesh | None:
+    """The mesh that a value was placed on: concrete for a placed array, abstract under ``jit``."""
+    sharding = getattr(x, "sharding", None) if not isinstance(x, jax.core.Tracer) else None
+    if isinstance(sharding, NamedSharding):
+        return sharding.mesh
+    if not isinstance(x, jax.Array):
+        return None
+    mesh = jax.typeof(x).sharding.mesh
+    return None if mesh.empty else mesh
+
+
+def are_values_typed(axis: str) -> bool:
+    """Whether JAX types values as varying here: False under ``check_vma=False``.
+
+    Asked of a value that varies by definition; ``eval_shape`` adds nothing to the program.
+    """
+    known: list[bool] = []
+
+    def look() -> Any:
+        index = jax.lax.axis_index(axis)
+        known.append(bool(manual_type(index).varying))
+        return index
+
+    jax.eval_shape(look)
+    return known[0]
+
+
+def without_ambient() -> AbstractContextManager[None]:
+    """Let no mesh be ambient, so that one of another size may be, as JAX else refuses."""
+    return jax.sharding.use_abstract_mesh(AbstractMesh((), (), axis_types=()))
+
+
+def ambient_devices() -> AnyMesh | None:
+    """The ambient mesh with its devices; under ``jit``, where they are not known, without."""
+    mesh = jax.sharding.get_mesh() if is_outside_traces() else context_mesh()
+    return None if mesh.empty else mesh
+
+
+def auto_axes(mesh: AnyMesh) -> tuple[tuple[str, int], ...]:
+    """The mesh axes of type Auto, with their sizes, but for those of size 1."""
+    kinds = zip(mesh.shape_tuple, mesh.axis_types, strict=True)
+    return tuple((name, size) for (name, size), kind in kinds if kind is AxisType.Auto and size > 1)
+
+
+def with_axis_type(mesh: Any, kind: AxisType) -> Any:
+    """A mesh, with devices or without, all of whose axes are of one type."""
+    kinds = (kind,) * len(mesh.axis_names)
+    if isinstance(mesh, Mesh):
+        return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=kinds)
+
+
+def has_devices(mesh: AnyMesh) -> bool:
+    """Whether a mesh comes from devices; an AbstractMesh made by hand knows of none."""
+    return isinstance(mesh, Mesh) or mesh.abstract_device is not None
+
+
+@cache
+def has_one_device() -> bool:
+    """Whether this program has one device only, so that every array is whole."""
+    try:
+        return jax.device_count() == 1 and jax.device_count("cpu") == 1
+    except RuntimeError:  # no CPU among the platforms that the user allows
+        return jax.device_count() == 1

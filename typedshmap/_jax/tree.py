@@ -1,0 +1,81 @@
+"""Pytrees: flatten them, name their leaves, and rebuild them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+
+def one_level(value: Any) -> list[tuple[Any, Any]] | None:
+    """A pytree's children one level down, each with its key; None for a leaf.
+
+    Raises:
+      BadTree: for a value that JAX cannot take apart.
+
+    jax 0.10.2 gives every child of a NamedTuple the first one's key, so those are made here.
+    """
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        names: tuple[str, ...] = value._fields  # type: ignore[attr-defined]
+        return [(jax.tree_util.GetAttrKey(name), part) for name, part in zip(names, value, strict=True)]
+    try:
+        flat = jax.tree_util.default_registry.flatten_one_level_with_keys(value)
+    except Exception as error:
+        raise BadTree(str(error)) from None
+    return list(flat[0]) if flat is not None else None
+
+
+def field_key(name: str) -> Any:
+    """The key of a field among a pytree's children."""
+    return jax.tree_util.GetAttrKey(name)
+
+
+def replace_children(value: Any, children: list[Any]) -> Any:
+    """A pytree's outermost node with other children."""
+    structure = jax.tree_util.tree_structure(value, is_leaf=lambda part: part is not value)
+    return jax.tree_util.tree_unflatten(structure, children)
+
+
+class BadTree(Exception):
+    """A value that JAX cannot take apart: a dict whose keys have no order, a class that is registered wrongly."""
+
+
+def leaves(value: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+    """The leaves of a pytree; none of a value that JAX cannot take apart."""
+    try:
+        return jax.tree_util.tree_leaves(value, is_leaf)
+    except Exception:
+        return []
+
+
+def flatten(value: Any) -> tuple[list[Any], Any]:
+    """The leaves of a pytree, and its structure, which can be looked up.
+
+    Raises:
+      BadTree: for a value that JAX cannot take apart, or whose structure has no hash.
+    """
+    try:
+        found, structure = jax.tree_util.tree_flatten(value)
+        hash(structure)
+    except Exception as error:
+        raise BadTree(str(error)) from None
+    return found, structure
+
+
+def flatten_with_paths(value: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[tuple[str, Any]], Any]:
+    """The leaves of a pytree, each with its path, and its structure.
+
+    Raises:
+      BadTree: for a value that JAX cannot take apart.
+    """
+    try:
+        found, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_leaf)
+    except Exception as error:
+        raise BadTree(str(error)) from None
+    return [(jax.tree_util.keystr(path), part) for path, part in found], structure
+
+
+def unflatten_like(value: Any, leaves: Iterable[Any]) -> Any:
+    """A pytree of the structure of ``value`` with other leaves."""
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(value), leaves)

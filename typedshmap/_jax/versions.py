@@ -1,0 +1,141 @@
+"""The versions of JAX that the library takes, those that it was tried on, and what jax 0.9 lacks, made of what it has.
+
+Imported before anything else of the library asks JAX for what an older one does not have. In jax 0.9
+
+- a value's manual type has no name of its own: the axes over which it varies are in its type, those over which it is
+  unreduced or reduced in the sharding of its type;
+- `jax.lax.all_gather` has no ``to="invarying"``; the gather here has the name and the parameters of JAX's own;
+- the running trace is in another module, and the jaxprs in an equation's parameters have no function that gives them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import jax
+import jax.core
+
+LOWEST = "0.9.0"
+NEWEST_TRIED = "0.12.0.1"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """``0.12.0.1`` as numbers; of ``0.13.0.dev20261101+abc`` those before the first word."""
+    numbers: list[int] = []
+    for part in version.split("."):
+        if not part.isdecimal():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+_installed = _numbers(jax.__version__)
+
+if _installed < _numbers(LOWEST):
+    raise ImportError(
+        f"typedshmap needs jax {LOWEST} or newer (tried up to {NEWEST_TRIED}), but jax {jax.__version__} is installed"
+    )
+
+# Before 0.10 the manual type of a value has no name of its own, and the functions below make up for what is missing.
+HAS_MANUAL_TYPES = _installed >= (0, 10)
+
+# Before 0.10.2 a traced program has no variable for a result that nothing uses.
+DROPS_UNUSED = _installed < (0, 10, 2)
+
+_UNTRIED = (
+    f"jax {jax.__version__} is newer than any that typedshmap was tried on ({LOWEST} to {NEWEST_TRIED})"
+    if _installed > _numbers(NEWEST_TRIED)
+    else None
+)
+
+
+def note_untried(error: BaseException) -> None:
+    """Tell an exception's reader, once, that this JAX is newer than any that was tried."""
+    if _UNTRIED is not None and not any(_UNTRIED in note for note in getattr(error, "__notes__", ())):
+        error.add_note(_UNTRIED)
+
+
+@contextmanager
+def noting_untried() -> Generator[None]:
+    """Note it on whatever fails within, as an import of what a newer JAX has no more."""
+    try:
+        yield
+    except Exception as error:
+        note_untried(error)
+        raise
+
+
+def manual_axes_of(aval: Any) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """The axes over which a value of this type varies, is unreduced, is reduced."""
+    varying = getattr(aval, "vma", None) or frozenset()
+    spec = getattr(getattr(aval, "sharding", None), "spec", None)
+    unreduced, reduced = getattr(spec, "unreduced", ()), getattr(spec, "reduced", ())
+    return frozenset(varying), frozenset(unreduced), frozenset(reduced)
+
+
+def trace_state() -> Callable[[], object]:
+    """What `jax.extend.core.get_opaque_trace_state` is from jax 0.10 on."""
+    return getattr(jax.core, "get_opaque_trace_state")  # noqa: B009 (not known to 0.12)
+
+
+def take_current_trace() -> Any:
+    """What `jax.extend.core.take_current_trace` is from jax 0.10 on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return getattr(jax.core, "take_current_trace")  # noqa: B009 (not known to 0.12)
+
+
+def jaxprs_in_params(params: Any) -> Iterator[Any]:
+    """What `jax.extend.core.jaxprs_in_params` is from jax 0.10 on."""
+    for value in params.values():
+        for each in value if isinstance(value, (tuple, list)) else (value,):
+            jaxpr = getattr(each, "jaxpr", each)
+            if hasattr(jaxpr, "eqns"):
+                yield jaxpr
+
+
+def gather_invarying(x: Any, axes: tuple[str, ...], dim: int) -> Any:
+    """The shards over ``axes`` put together along a dim, typed as the same on all of them."""
+    size = jax.lax.axis_size(axes)
+    return _gather().bind(x, all_gather_dimension=dim, axis_name=axes, axis_size=size, tiled=True)
+
+
+@cache
+def _gather() -> Any:
+    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
+    from jax.extend.core import Primitive
+    from jax.interpreters import ad, batching, mlir
+
+    primitive = Primitive("all_gather_invariant")
+    primitive.def_impl(_gather_varying)
+    primitive.def_abstract_eval(_gathered_type)
+    mlir.register_lowering(primitive, mlir.lower_fun(_gather_varying, multiple_results=False))
+    ad.deflinear2(primitive, _own_slice)
+    batching.primitive_batchers[primitive] = _batch
+    return primitive
+
+
+def _gather_varying(x: Any, *, all_gather_dimension: int, axis_name: Any, **_: Any) -> Any:
+    return jax.lax.all_gather(x, axis_name, axis=all_gather_dimension, tiled=True)
+
+
+def _gathered_type(x: Any, *, all_gather_dimension: int, axis_name: Any, axis_size: int, **_: Any) -> Any:
+    shape = tuple(size * axis_size if dim == all_gather_dimension else size for dim, size in enumerate(x.shape))
+    return x.update(shape=shape, vma=x.vma - frozenset(axis_name))
+
+
+def _own_slice(cotangent: Any, _: Any, *, all_gather_dimension: int, axis_name: Any, axis_size: int, **__: Any) -> Any:
+    """The cotangent is the same on all shards, so that each takes its own part of it."""
+    size = cotangent.shape[all_gather_dimension] // axis_size
+    start = jax.lax.axis_index(axis_name) * size
+    return [jax.lax.dynamic_slice_in_dim(cotangent, start, size, all_gather_dimension)]
+
+
+def _batch(args: Any, dims: Any, *, all_gather_dimension: int, **how: Any) -> Any:
+    (x,), (at,) = args, dims
+    moved = all_gather_dimension + (at <= all_gather_dimension)
+    return _gather().bind(x, all_gather_dimension=moved, **how), at

@@ -1,0 +1,239 @@
+"""What names in hints mean: aliases of mesh axes, and rules that shard dims by their names.
+
+Invariant: what a context manager sets lives in a JAX user context, so that it takes part in ``jit``'s cache key. A
+function traced under one alias or rule is never reused under another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ContextDecorator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+
+from .errors import MeshAxisError
+from .errors.phrases import value_text
+from .notation.layout import Rules
+
+AxesLike = str | tuple[str, ...] | list[str] | None
+RulesLike = Mapping[str, AxesLike] | tuple[tuple[str, AxesLike], ...] | list[tuple[str, AxesLike]]
+AliasPairs = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AxisNaming:
+    """What names in hints mean.
+
+    Attributes:
+      aliases: names that stand for mesh axes, each with its axes, major to minor.
+      rules: mesh axes for dims without brackets; None where no rules are given.
+    """
+
+    aliases: AliasPairs = ()
+    rules: Rules | None = None
+
+    def then(self, inner: AxisNaming) -> AxisNaming:
+        """This, overridden by an inner naming: aliases one by one, rules all at once."""
+        if inner is NO_NAMING:
+            return self
+        aliases = tuple({**dict(self.aliases), **dict(inner.aliases)}.items()) if inner.aliases else self.aliases
+        return AxisNaming(aliases, self.rules if inner.rules is None else inner.rules)
+
+
+NO_NAMING = AxisNaming()
+
+
+@dataclass(frozen=True, slots=True)
+class _NamingContext:
+    """The naming of one context manager, and the contexts around it."""
+
+    depth: int
+    set: AxisNaming
+    outer: _NamingContext | None
+
+    def since(self, depth: int) -> AxisNaming:
+        """The naming of the contexts entered after that many."""
+        if self.depth <= depth:
+            return NO_NAMING
+        outer = self.outer.since(depth) if self.outer is not None else NO_NAMING
+        return outer.then(self.set)
+
+
+_context = jax.make_user_context(default_value=None)
+
+
+def axis_aliases(aliases: Mapping[str, AxesLike] | None = None, /, **more: AxesLike) -> AxisNames:
+    """Let names in hints stand for mesh axes inside the ``with``.
+
+    Inner aliases replace outer ones of the same name; ``axes=`` on a decorator replaces both.
+
+    ```python
+    with axis_aliases(dp=("data", "fsdp"), tp=None):
+        step(state, batch)
+    ```
+
+    Args:
+      aliases: names and the mesh axis, the mesh axes (major to minor), or None for unsharded.
+      **more: the same, for names that are identifiers.
+
+    Returns:
+      A context manager, which may be used many times.
+
+    Raises:
+      MeshAxisError: for an alias that is not a mesh axis, several of them, or None.
+    """
+    found = dict(read_aliases(aliases, "axis_aliases:")) | dict(read_aliases(more))
+    return AxisNames(AxisNaming(tuple(found.items())))
+
+
+def axis_rules(rules: RulesLike, fallback: Literal["unsharded", "error"] = "unsharded") -> AxisRules:
+    """Rules that shard the dims of hints by their names, for dims without brackets.
+
+    The rules are gone through in order. A rule gives its mesh axes to the dim of its name, if that
+    has none yet and if all of them are free: each mesh axis is used at most once per array. A rule
+    of None leaves its dim unsharded. Brackets win over rules, and ``[dim/]`` says unsharded.
+    These are the semantics of ``flax.linen.logical_to_mesh_axes``.
+
+    ```python
+    with axis_rules([("batch", ("data", "fsdp")), ("heads", "tensor"), ("embed", "fsdp")]):
+        partition_specs(Float[Array, "batch embed"])  # P(('data', 'fsdp'), None)
+        partition_specs(Float[Array, "embed heads"])  # P('fsdp', 'tensor')
+    ```
+
+    Args:
+      rules: pairs of a dim's name and its mesh axis, its mesh axes (major to minor), or None; a name
+        may have several. Or a dict.
+      fallback: what a name means for which no rule is left: ``"unsharded"``, or an ``"error"``.
+
+    Returns:
+      A context manager, which may be used many times; the rules inside of it replace those around
+      it. It is also what ``rules=`` of the decorators takes.
+
+    Raises:
+      MeshAxisError: for anything that is not a rule.
+    """
+    if fallback not in ("unsharded", "error"):
+        raise MeshAxisError(f"axis_rules: fallback={value_text(fallback)} is neither 'unsharded' nor 'error'")
+    found = read_rules(rules)
+    if found is None:
+        raise MeshAxisError("axis_rules: wants pairs of a dim's name and mesh axes, or a dict; got None")
+    return AxisRules(AxisNaming(rules=Rules(found.pairs, fallback == "error")))
+
+
+@dataclass(frozen=True)
+class AxisNames(ContextDecorator):
+    """The meaning of names inside a ``with``; made by `axis_aliases`.
+
+    It holds in its thread, as JAX's own contexts do: tasks of ``asyncio`` that wait inside of it share it.
+    """
+
+    naming: AxisNaming
+
+    def __enter__(self) -> None:
+        entered = _context(_NamingContext(context_depth() + 1, self.naming, _context.value))
+        entered.__enter__()
+        _thread_contexts().append(entered)
+
+    def __exit__(self, *error: Any) -> None:
+        if not (stack := _thread_contexts()):
+            raise RuntimeError("axis_rules and axis_aliases are left in the thread in which they were entered")
+        stack.pop().__exit__(*error)
+
+
+@dataclass(frozen=True, repr=False)
+class AxisRules(AxisNames):
+    """Rules that hold inside a ``with``; made by `axis_rules`."""
+
+    @property
+    def rules(self) -> Rules:
+        assert self.naming.rules is not None
+        return self.naming.rules
+
+    def __repr__(self) -> str:
+        pairs = [(name, axes[0] if len(axes) == 1 else axes or None) for name, axes in self.rules.pairs]
+        return f"axis_rules({pairs}, fallback={'error' if self.rules.must_match else 'unsharded'!r})"
+
+
+_threads = threading.local()
+
+
+def _thread_contexts() -> list[AbstractContextManager[None]]:
+    """The contexts that this thread has entered. The last is left first, also where tasks of one thread interleave."""
+    stack: list[AbstractContextManager[None]] = _threads.__dict__.setdefault("stack", [])
+    return stack
+
+
+def read_naming(axes: Any, rules: Any) -> AxisNaming:
+    """The ``axes=`` and ``rules=`` of a decorator.
+
+    Raises:
+      MeshAxisError: for anything else.
+    """
+    aliases, found = read_aliases(axes), read_rules(rules)
+    return AxisNaming(aliases, found) if aliases or found is not None else NO_NAMING
+
+
+def read_aliases(aliases: Any, source: str = "axes=") -> AliasPairs:
+    """Aliases as tuples of mesh axes; None means that there are none.
+
+    Raises:
+      MeshAxisError: for anything but a dict of names and mesh axes.
+    """
+    if aliases is not None and not isinstance(aliases, Mapping):
+        raise MeshAxisError(f"{source} wants a dict of names and mesh axes, got {type(aliases).__name__}")
+    return tuple((name, _axes("alias", name, axes)) for name, axes in (aliases or {}).items())
+
+
+def read_rules(rules: Any) -> Rules | None:
+    """Rules as pairs of a name and a tuple of mesh axes; None means that no rules are given.
+
+    Raises:
+      MeshAxisError: for anything but a dict, or pairs, of names and mesh axes.
+    """
+    if rules is None or isinstance(rules, AxisRules):
+        return rules.rules if rules is not None else None
+    pairs = list(rules.items()) if isinstance(rules, Mapping) else rules
+    if not isinstance(pairs, (list, tuple)):
+        raise MeshAxisError(f"rules= wants pairs of a dim's name and mesh axes, or a dict; got {type(rules).__name__}")
+    return Rules(tuple(map(_pair, pairs)))
+
+
+def _pair(pair: Any) -> tuple[str, tuple[str, ...]]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise MeshAxisError(
+            f"the rule {value_text(pair)} is not a pair of a dim's name and its mesh axes, as in ('batch', 'data')"
+        )
+    name, axes = pair
+    found = _axes("rule for", name, axes)
+    if len(set(found)) < len(found):
+        raise MeshAxisError(f"the rule for '{name}' has a mesh axis twice: {value_text(axes)}")
+    return name, found
+
+
+def _axes(kind: str, name: Any, axes: Any) -> tuple[str, ...]:
+    found: tuple[Any, ...] = () if axes is None else tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
+    if not isinstance(name, str) or not all(isinstance(axis, str) for axis in found):
+        text = name if isinstance(name, str) else value_text(name)
+        raise MeshAxisError(
+            f"the {kind} '{text}' stands for {value_text(axes)}; write a mesh axis, a tuple of them, or None"
+        )
+    return found
+
+
+def naming_context() -> object:
+    """An object that identifies the naming contexts around; it is compared by identity."""
+    return _context.value
+
+
+def context_depth() -> int:
+    """How many naming contexts are around."""
+    context: _NamingContext | None = _context.value
+    return context.depth if context is not None else 0
+
+
+def context_naming(since: int = 0) -> AxisNaming:
+    """The naming of the contexts around, or of those entered after the first ``since``."""
+    context: _NamingContext | None = _context.value
+    return context.since(since) if context is not None else NO_NAMING

@@ -1,0 +1,313 @@
+"""What the verbs of the command line share: reading functions, meshes, sizes and arguments.
+
+They run on virtual CPU devices, and print errors of the user's program with their place."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import indent
+from types import ModuleType
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType
+
+from .. import _jax
+from ..errors import StructureError, TypedShmapError
+from ..errors.phrases import count_text, did_you_mean
+from ..hints.structure import Static
+from ..introspection import DecoratedInfo, find_decorated
+from ..sampling import required_arguments, sizes_among, taken_names
+from ..sampling.arguments import needed_text
+from ..sampling.meshes import parse_mesh
+from ..testing.marks import find_mark
+
+DONE, FAILED, WRONG = 0, 1, 2
+"""Exit codes: all is right; a function is not; the command line cannot be read."""
+
+
+class UsageError(Exception):
+    """Something on the command line that cannot be read; the text says what."""
+
+
+def read_functions(given: argparse.Namespace, devices: int) -> tuple[list[Function], dict[str, Any]]:
+    """The functions that a command line names, and the sizes and arguments for them.
+
+    Args:
+      given: the command line, with the options of `add_common`.
+      devices: the number of virtual devices, where no option gives one.
+
+    Raises:
+      UsageError: for what cannot be read, found or imported.
+    """
+    virtual_devices(given.devices or devices)
+    functions, left = find_functions(given.target)
+    for reason in left:
+        print(f"left   {reason}", file=sys.stderr)
+    values = {**read_sizes(given.size), **read_arguments(given.arg)}
+    known = {name for each in functions for name in taken_names(each.function)}
+    if unknown := [name for name in values if name.partition(".")[0] not in known]:
+        raise UsageError(f"no function has a dim or an argument '{unknown[0]}'; there are {', '.join(sorted(known))}")
+    return functions, values
+
+
+def read_meshes(written: Sequence[str], explicit: bool = False) -> list[AbstractMesh]:
+    """Meshes written as ``dp=4,tp=2``, with axes of type Explicit or Auto.
+
+    Raises:
+      UsageError: for what is not a mesh.
+    """
+    kind = AxisType.Explicit if explicit else AxisType.Auto
+    meshes: list[AbstractMesh] = []
+    for text in written:
+        try:
+            sizes = parse_mesh(text)
+        except ValueError as error:
+            raise UsageError(f"--mesh {text or repr(text)}: {error}") from None
+        meshes.append(AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(kind,) * len(sizes)))
+    return meshes
+
+
+def mesh_like(mesh: AbstractMesh, own: _jax.mesh.AnyMesh | None) -> AbstractMesh:
+    """A mesh whose axes have the types that a function's own mesh gives them."""
+    if own is None:
+        return mesh
+    types = dict(zip(own.axis_names, own.axis_types, strict=True))
+    found = [types.get(name, kind) for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)]
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=tuple(found))
+
+
+def _split_pair(text: str, where: str, example: str) -> tuple[str, str]:
+    name, equals, value = text.strip().partition("=")
+    if not equals or not name.strip().isidentifier():
+        raise UsageError(f"{where}: '{text.strip()}' is not a name and a value, as in {example}")
+    return name.strip(), value.strip()
+
+
+def read_sizes(written: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
+    """Sizes written as ``batch=32``, or ``rest=4,8`` for ``*rest``; several with blanks between them.
+
+    Raises:
+      UsageError: for what is not a size.
+    """
+    found: dict[str, int | tuple[int, ...]] = {}
+    for text in (part for each in written for part in each.split()):
+        name, value = _split_pair(text, f"--size {text}", "batch=32")
+        numbers = [number for number in value.split(",") if number]
+        if not numbers or not all(number.isdecimal() for number in numbers):
+            raise UsageError(
+                f"--size {text}: '{value}' is not a size; write a number, or several with commas for *{name}"
+            )
+        found[name] = tuple(map(int, numbers)) if "," in value else int(value)
+    return found
+
+
+def read_arguments(written: Sequence[str]) -> dict[str, Any]:
+    """Arguments written as ``scale=0.5``: a Python literal, else a string.
+
+    Raises:
+      UsageError: for what is not a name and a value.
+    """
+    found: dict[str, Any] = {}
+    for text in written:
+        name, value = _split_pair(text, f"--arg {text}", "scale=0.5")
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found[name] = value
+    return found
+
+
+_VERBS = ("typed_shard_map", "typed_jit")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A decorated function, and what its module calls it."""
+
+    name: str
+    function: Any
+    made_of: DecoratedInfo
+
+
+def find_functions(target: str) -> tuple[list[Function], list[str]]:
+    """The functions that a target names.
+
+    Args:
+      target: ``package.module`` or ``folder/file.py``: every function that ``typed_shard_map`` or ``typed_jit``
+        made there; with ``:name`` that one alone, ``typed`` ones as well, also ``:Class.name``.
+
+    Returns:
+      The functions, in the module's order; and what is left out, and why.
+
+    Raises:
+      UsageError: for a module that is not there or cannot be imported, a name that it does not have, and
+        a function that no decorator of this library made.
+    """
+    path, _, name = target.partition(":")
+    module = _import_module(path)
+    return ([_find_named(module, path, name)], []) if name else _find_all(module, path)
+
+
+def _import_module(path: str) -> ModuleType:
+    is_file = path.endswith(".py")
+    if is_file and not Path(path).is_file():
+        raise UsageError(f"{path}: there is no such file")
+    try:
+        return _import_file(Path(path)) if is_file else importlib.import_module(path)
+    except Exception as error:  # whatever the module raises
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{path}.".startswith(f"{error.name}."):
+            raise UsageError(f"{path}: there is no such module (a file is named with its .py)") from None
+        devices = (
+            f"(it found {count_text(jax.device_count(), 'device')}; --devices gives another number of virtual ones)"
+        )
+        raise UsageError(f"{path}: cannot be imported {devices}\n{indent(format_error(error), '    ')}") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    """A file as a module of its name, which finds its neighbours as a script does."""
+    sys.path.insert(0, str(path.parent.resolve()))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _find_named(module: ModuleType, path: str, name: str) -> Function:
+    found: Any = module
+    for step in name.split("."):
+        if not hasattr(found, step):
+            raise UsageError(f"{path}: has no '{name}'{did_you_mean(step, dir(found))}")
+        found = getattr(found, step)
+    made_of = find_decorated(found)
+    if made_of is None:
+        raise UsageError(f"{path}: '{name}' was made by none of typed_shard_map, typed_jit and typed")
+    return Function(name, found, made_of)
+
+
+def _find_all(module: ModuleType, path: str) -> tuple[list[Function], list[str]]:
+    seen: set[int] = set()
+    functions: list[Function] = []
+    left: list[str] = []
+    for name, value in vars(module).items():
+        if inspect.isclass(value):
+            left += _methods(value) if value.__module__ == module.__name__ else []
+        elif callable(value) and id(value) not in seen:
+            made_of, home = find_decorated(value), getattr(value, "__module__", module.__name__)
+            if made_of is not None and made_of.verb in _VERBS and home == module.__name__:
+                seen.add(id(value))
+                functions.append(Function(name, value, made_of))
+    if not functions and not left:
+        raise UsageError(f"{path}: no function here was made by typed_shard_map or typed_jit")
+    return functions, left
+
+
+def _methods(owner: type) -> Iterator[str]:
+    for name, value in vars(owner).items():
+        made_of = find_decorated(value) if callable(value) else None
+        if made_of is not None and made_of.verb in _VERBS:
+            yield f"{owner.__name__}.{name}: a method needs an instance; name that, as in MODULE:instance.{name}"
+
+
+_LITERALS = (bool, int, float, complex, str, list, tuple, dict)
+
+
+def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that a function takes, and the arguments that its mark gives; the sizes of a mark are for its meshes.
+
+    Raises:
+      StructureError: for an argument that nothing gives.
+    """
+    f, known, mark = function.function, taken_names(function.function), find_mark(function.function)
+    found: dict[str, Any] = {}
+    if mark is not None:
+        by_name = {name: value for name, value in mark.options.items() if name in known}
+        sizes = sizes_among(f, by_name)
+        found = {name: value for name, value in by_name.items() if name not in sizes}
+        found |= mark.options.get("arguments") or {}
+    found |= {name: value for name, value in values.items() if name.partition(".")[0] in known}
+    problems: list[str] = []
+    for name, node in required_arguments(f).items():
+        if name not in found:
+            is_literal = isinstance(node, Static) and node.hint in _LITERALS
+            cure = f"pass --arg {name}=..." if is_literal else f"give it by @mesh_invariant({name}=...)"
+            problems.append(f"{needed_text(name, node)}; {cure}")
+    if problems:
+        raise StructureError(f"{function.name}: {'; '.join(problems)}")
+    return found
+
+
+def options_for(function: Function) -> dict[str, Any]:
+    """The options of a function's mark besides sizes and arguments."""
+    known, mark = taken_names(function.function), find_mark(function.function)
+    return {} if mark is None else {name: value for name, value in mark.options.items() if name not in known}
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what is traced, and with which sizes."""
+    parser.add_argument("target", metavar="MODULE[:FUNCTION]", help="a module, or a file.py; one function of it")
+    parser.add_argument(
+        "--mesh", action="append", required=True, metavar="dp=4,tp=2", help="a mesh; several by --mesh again"
+    )
+    parser.add_argument(
+        "--size", action="append", default=[], metavar="batch=32", help="the global size of a dim; else it is drawn"
+    )
+    parser.add_argument(
+        "--arg", action="append", default=[], metavar="scale=0.5", help="an argument that no hint makes"
+    )
+    parser.add_argument(
+        "--explicit", action="store_true", help="mesh axes are of type Explicit, where the function has no own mesh"
+    )
+    parser.add_argument(
+        "--devices",
+        type=int,
+        metavar="8",
+        help="the virtual CPU devices that the module finds; by default as many as the first mesh has",
+    )
+
+
+MOST = 512
+_FLAG = "xla_force_host_platform_device_count"
+
+
+def virtual_devices(count: int) -> None:
+    """Make virtual CPU devices, unless the environment sets their number; call it before JAX looks for devices.
+
+    Raises:
+      UsageError: for none, or for more than one machine has room for.
+    """
+    if not 1 <= count <= MOST:
+        raise UsageError(f"{count} virtual CPU devices are asked for; 1 to {MOST} can be made")
+    if "JAX_PLATFORMS" not in os.environ:
+        jax.config.update("jax_platforms", "cpu")
+    if _FLAG not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", count)
+
+
+_OF_JAX = "--------------------"
+"""The beginning of the note by which JAX says that it has filtered a traceback."""
+
+
+def format_error(error: BaseException) -> str:
+    """An error as it is printed; one of the user's program with the place where it was raised."""
+    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(_OF_JAX)]
+    lines = [f"{type(error).__name__}: {error}", *notes]
+    if not isinstance(error, TypedShmapError | AssertionError):
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_user(frame.filename)]
+        lines += [f"At: {frame.filename}:{frame.lineno} ({frame.name})" for frame in frames[-1:]]
+    return "\n".join(lines)
+
+
+def _is_of_user(filename: str) -> bool:
+    return not filename.startswith("<") and "site-packages" not in filename and "importlib" not in filename

@@ -1,0 +1,107 @@
+"""``python -m typedshmap check``: trace every typed function of a module on meshes that nobody has."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from textwrap import indent
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from .. import _jax, cli
+from ..errors import MeshAxisError, ShapeError, TypedShmapError
+from ..errors.phrases import count_text, mesh_text
+from ..introspection import bound_self
+from ..sampling import plan_inputs
+from ..sampling.meshes import has_marks, map_over_shards, needs_manual_region, trace_on
+from ..sampling.values import UnplacedInputs
+from ..testing import assert_mesh_invariant
+
+
+def add_check(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    cli.add_common(parser)
+    parser.add_argument("--seed", type=int, default=0, help="what sizes are drawn from")
+    parser.add_argument(
+        "--numerics", action="store_true", help="also run each function, on virtual CPU devices, and on one: all alike"
+    )
+    parser.set_defaults(verb=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Check the functions and print a line per function and mesh; the exit code.
+
+    Raises:
+      UsageError: for a command line that cannot be read.
+    """
+    meshes = cli.read_meshes(given.mesh, given.explicit)
+    devices = max(mesh.size for mesh in meshes) if given.numerics else min(meshes[0].size, cli.MOST)
+    functions, values = cli.read_functions(given, devices)
+    passed = [_check(each, mesh, values, given.seed) for each in functions for mesh in meshes]
+    if given.numerics:
+        passed += [_compare_meshes(each, meshes, values) for each in functions]
+    failed, on = passed.count(False), "1 mesh" if len(meshes) == 1 else f"{len(meshes)} meshes"
+    print(f"{count_text(len(functions), 'function')} on {on}: {f'{failed} failed' if failed else 'all right'}")
+    return cli.FAILED if failed else cli.DONE
+
+
+def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> bool:
+    """Trace a function; print a line, and what is wrong."""
+    mesh, drawn_sizes = cli.mesh_like(mesh, function.made_of.mesh), dict[str, Any]()
+    label = f"{function.name}  {mesh_text(mesh.shape_tuple)}"
+    try:
+        arguments = cli.arguments_for(function, values)
+        planned = plan_inputs(function.function, (mesh,), arguments, None, "check")
+        drawn = planned.draw(seed)
+        drawn_sizes = {name: size for name, size in drawn.sizes.items() if name not in planned.given}
+        _trace(function, drawn, mesh)
+    except Exception as error:  # whatever the function's own code raises is printed, and the next one is checked
+        text = cli.format_error(error)
+        # Another size may help, since a body may divide a dim that the hints leave unsharded.
+        if drawn_sizes and (isinstance(error, ShapeError) or not isinstance(error, TypedShmapError)):
+            text += f"\nDrawn: {_sizes_text(drawn_sizes)}; --size gives others"
+        print(f"FAIL   {label}\n{indent(text, '       ')}")
+        return False
+    print(f"ok     {label}  ({_sizes_text(drawn.sizes)})" if drawn.sizes else f"ok     {label}")
+    return True
+
+
+def _sizes_text(sizes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) -> None:
+    """Trace a function; a helper for manual regions, known by its marks or its collectives, is mapped over the mesh."""
+    f, made_of = function.function, function.made_of
+    if made_of.verb != "typed":
+        trace_on(f, drawn.structs(mesh), mesh)
+        return
+    try:
+        if not has_marks(made_of.signature.read(bound_self(f))):
+            trace_on(f, drawn.structs(mesh), mesh)
+            return
+    except (NameError, MeshAxisError) as error:
+        if not needs_manual_region(error):
+            raise
+    explicit = _jax.mesh.with_axis_type(mesh, AxisType.Explicit)  # over which a result may be unreduced
+    trace_on(map_over_shards(f, made_of), drawn.structs(explicit), explicit)
+
+
+def _compare_meshes(function: cli.Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]) -> bool:
+    """Run a function on the meshes and on one device; print a line, and what differs."""
+    devices, there = np.array(jax.devices()), list[Mesh]()
+    for mesh in meshes:
+        like = cli.mesh_like(mesh, function.made_of.mesh)
+        shape = devices[: mesh.size].reshape(mesh.axis_sizes)
+        there.append(Mesh(shape, mesh.axis_names, axis_types=like.axis_types))
+    try:
+        arguments = cli.arguments_for(function, values)
+        assert_mesh_invariant(function.function, there, **cli.options_for(function), **arguments)
+    except Exception as error:  # as above
+        print(f"DIFFER {function.name}\n{indent(cli.format_error(error), '       ')}")
+        return False
+    print(f"same   {function.name}  on one device and on {'; '.join(mesh_text(mesh.shape_tuple) for mesh in meshes)}")
+    return True

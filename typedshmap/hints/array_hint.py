@@ -1,0 +1,358 @@
+"""A hint for one array, parsed once: dtypes, array type, spec, and the text it was written as.
+
+The names of dtypes take the dtypes of JAX that they take in jaxtyping."""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike
+
+from .. import _jax
+from ..errors import AnnotationSyntaxError, syntax_error
+from ..errors.failures import HintText
+from ..errors.phrases import value_text
+from ..notation.spec import Axes, Dim, Mark, Spec, parse
+from ..notation.tokens import SyntaxFault
+
+BOOLS = ("bool",)
+UINTS = ("uint2", "uint4", "uint8", "uint16", "uint32", "uint64")
+INTS = ("int2", "int4", "int8", "int16", "int32", "int64")
+FLOATS = (
+    "float4_e2m1fn",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "bfloat16",
+    "float16",
+    "float32",
+    "float64",
+)
+COMPLEXES = ("complex64", "complex128")
+KEYS = ("prng_key",)
+
+FAMILIES: dict[str, tuple[str, ...] | None] = {
+    "Shaped": None,
+    "Bool": BOOLS,
+    "Num": UINTS + INTS + FLOATS + COMPLEXES,
+    "Inexact": FLOATS + COMPLEXES,
+    "Float": FLOATS,
+    "Complex": COMPLEXES,
+    "Real": UINTS + INTS + FLOATS,
+    "Integer": UINTS + INTS,
+    "UInt": UINTS,
+    "Int": INTS,
+    "Key": KEYS,
+}
+"""Names that take several dtypes; None takes all."""
+
+
+def class_name(dtype: str) -> str:
+    """The hint's name for one dtype: ``BFloat16``, ``UInt8``, ``Float8e4m3fn``."""
+    text = dtype.replace("_e", "e")
+    for old, new in (
+        ("bfloat", "BFloat"),
+        ("uint", "UInt"),
+        ("int", "Int"),
+        ("float", "Float"),
+        ("complex", "Complex"),
+    ):
+        if text.startswith(old):
+            return new + text.removeprefix(old)
+    raise ValueError(dtype)
+
+
+NAMES: dict[str, tuple[str, ...] | None] = {
+    **FAMILIES,
+    **{class_name(dtype): (dtype,) for dtype in UINTS + INTS + FLOATS + COMPLEXES},
+}
+"""Every dtype name and the dtypes it takes."""
+
+
+def takes(dtypes: tuple[str, ...] | None, dtype: str) -> bool:
+    """Whether a dtype, by JAX's name for it, is among those of a hint."""
+    if dtypes is None:
+        return True
+    if dtype.startswith("key<"):
+        return "prng_key" in dtypes
+    return dtype in dtypes
+
+
+def intersect(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The dtypes that both take."""
+    if a is None or b is None:
+        return b if a is None else a
+    return tuple(dtype for dtype in a if dtype in b)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ArrayHint:
+    """The hint for one array.
+
+    Attributes:
+      dtypes: the dtypes that it takes; None for all.
+      dtype_name: their name in the hint.
+      array_type: ``jax.Array``, ``numpy.ndarray``, a tuple of classes, or Any.
+      spec: the dims, their sharding and the marks.
+      text: the hint as it was written.
+      takes_rules: whether rules may shard its dims by their names; in a pattern names are its own.
+    """
+
+    dtypes: tuple[str, ...] | None
+    dtype_name: str
+    array_type: Any
+    spec: Spec
+    text: HintText
+    takes_rules: bool = True
+
+    def takes_type(self, value: Any) -> bool:
+        """Whether a value is an array of the hint's type."""
+        if self.array_type is Any:
+            return hasattr(value, "dtype") and _is_shape(getattr(value, "shape", None))
+        return isinstance(value, self.array_type)
+
+    @property
+    def type_text(self) -> str:
+        """The array type as a message names it."""
+        return type_name(self.array_type)
+
+
+def _is_shape(shape: Any) -> bool:
+    """Whether a value's ``shape`` is one: modules and classes have an attribute of that name, too."""
+    return isinstance(shape, tuple) and all(map(_is_size, shape))
+
+
+def _is_size(size: Any) -> bool:
+    """Whether this may be a dim's size; a symbol of ``jax.export`` is not an ``int``, and has no ``__index__``."""
+    return size >= 0 if isinstance(size, int) else hasattr(size, "__floordiv__") and not isinstance(size, float)
+
+
+def rank_of(value: Any) -> int:
+    """How many dims a value has; none where it only looks like an array."""
+    shape = getattr(value, "shape", ())
+    return len(shape) if isinstance(shape, tuple) else 0
+
+
+def type_name(array_type: Any) -> str:
+    """An array type, or a tuple of them, as a message names it."""
+    if isinstance(array_type, tuple):
+        return " | ".join(type_name(t) for t in array_type)
+    return "an array" if array_type is Any else _type_as_written(array_type)
+
+
+def _type_as_written(array_type: Any) -> str:
+    """An array type as the user wrote it."""
+    if isinstance(array_type, tuple) or typing.get_origin(array_type) in (typing.Union, types.UnionType):
+        if array_type in (ArrayLike, _ARRAY_LIKE):
+            return "ArrayLike"
+        members = array_type if isinstance(array_type, tuple) else typing.get_args(array_type)
+        return " | ".join(map(_type_as_written, members))
+    # Anything may be written here, also an array, which must not be compared by "==".
+    for known, name in ((jax.Array, "Array"), (np.ndarray, "np.ndarray"), (Any, "Any")):
+        if array_type is known:
+            return name
+    name = array_type if isinstance(array_type, str) else getattr(array_type, "__name__", None)
+    return name if isinstance(name, str) else value_text(array_type)
+
+
+def parse_array_hint(
+    dtype_name: str, dtypes: tuple[str, ...] | None, item: Any, text: HintText | None = None
+) -> ArrayHint:
+    """Read the items in a hint's brackets: ``(array_type, dims)`` or ``(array_type, dims, P(...))``.
+
+    ``text`` is what the user wrote, where that is only a part of a hint.
+
+    Raises:
+      AnnotationSyntaxError: for dims that cannot be read, or brackets that hold something else.
+      MeshAxisError: for a mesh axis that is used twice.
+    """
+    array_type, dims, pspec = split_item(dtype_name, item)
+    inner = read_array_hint(array_type)
+    written = text or _text(dtype_name, array_type, inner, dims, pspec)
+    try:
+        spec = parse(dims)
+        if pspec is not None:
+            spec = _with_pspec(spec, pspec)
+    except SyntaxFault as fault:
+        raise syntax_error(fault, written) from None
+    if inner is None:
+        return ArrayHint(dtypes, dtype_name, _array_classes(array_type, written), spec, written)
+    return _nest_hints(inner, dtypes, dtype_name, dims, pspec, written)
+
+
+def split_item(dtype_name: str, item: Any) -> tuple[Any, str, PartitionSpec | None]:
+    """Array type, dims and PartitionSpec, from the items in a hint's brackets."""
+    items: tuple[Any, ...] = item if isinstance(item, tuple) else (item,)
+    if len(items) not in (2, 3) or not isinstance(items[1], str):
+        got = ", ".join(_type_as_written(item) if isinstance(item, type) else value_text(item) for item in items)
+        raise AnnotationSyntaxError(
+            f'{dtype_name}[{got}]: wants an array type and dims, as in {dtype_name}[Array, "b d"]'
+        )
+    if len(items) == 2:
+        return items[0], items[1], None
+    if not isinstance(items[2], PartitionSpec):
+        name = type(items[2]).__name__
+        raise AnnotationSyntaxError(f"{dtype_name}[...]: the third item is of type {name}; it may be a PartitionSpec")
+    if odd := _jax.array.non_name_entries(items[2]):
+        raise AnnotationSyntaxError(
+            f"{dtype_name}[...]: P(...) holds {value_text(odd[0])}; write mesh axes by name, or None"
+        )
+    return items[0], items[1], items[2]
+
+
+def _text(
+    dtype_name: str, array_type: Any, inner: ArrayHint | None, dims: str, pspec: PartitionSpec | None
+) -> HintText:
+    name = _type_as_written(array_type) if inner is None else str(inner.text)
+    after = '"]' if pspec is None else f'", {_jax.array.spec_text(pspec)}]'
+    return HintText(f'{dtype_name}[{name}, "', dims, after)
+
+
+def _nest_hints(
+    inner: ArrayHint,
+    dtypes: tuple[str, ...] | None,
+    dtype_name: str,
+    dims: str,
+    pspec: PartitionSpec | None,
+    written: HintText,
+) -> ArrayHint:
+    """A hint inside a hint: the outer dims come first, the dtypes are those that both take."""
+    common = intersect(dtypes, inner.dtypes)
+    if common == ():
+        problem = f"{written}: no dtype is both {dtype_name} and {inner.dtype_name}"
+        raise AnnotationSyntaxError(problem)
+    name = _common_name(common, dtype_name, inner.dtype_name)
+    outer = parse(dims) if pspec is None else _with_pspec(parse(dims), pspec)
+    marks = " ".join(map(str, (*outer.marks, *inner.spec.marks)))
+    joined = " ".join(t for t in (" ".join(map(str, (*outer.dims, *inner.spec.dims))), marks) if t)
+    text = HintText(f'{name}[{_type_as_written(inner.array_type)}, "', joined, '"]')
+    try:
+        return ArrayHint(common, name, inner.array_type, parse(joined), text)
+    except SyntaxFault as fault:
+        raise syntax_error(fault, text) from None
+
+
+def with_leading_dims(hint: ArrayHint, dims: str) -> ArrayHint:
+    """A hint with leading dims before its own.
+
+    Raises:
+      AnnotationSyntaxError: for dims that cannot be read, or that clash with the hint's own.
+      MeshAxisError: for a mesh axis that is used twice.
+    """
+    written = HintText('Stacked["', dims, f'", {hint.text}]')
+    try:
+        parse(dims)
+    except SyntaxFault as fault:
+        raise syntax_error(fault, written) from None
+    return _nest_hints(hint, None, hint.dtype_name, dims, None, written)
+
+
+def _common_name(dtypes: tuple[str, ...] | None, outer: str, inner: str) -> str:
+    """A name for the dtypes that two names both take."""
+    for name in (outer, inner, *NAMES):
+        if dtypes == NAMES.get(name) or (dtypes is not None and set(dtypes) == set(NAMES.get(name) or ())):
+            return name
+    return f"{outer}[{inner}]"
+
+
+def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
+    """The spec with the sharding of a PartitionSpec, entry by entry from the first dim."""
+    entries = _jax.array.spec_entries(pspec)
+    source = spec.source
+    for dim in spec.dims:
+        if isinstance(dim, Dim) and dim.axes is not None:
+            raise SyntaxFault("brackets and P(...) in one hint", source, dim.span, "write one of them")
+    fixed = len(spec.dims) if spec.rest is None else spec.rest
+    if len(entries.dim_axes) > fixed:
+        counted = "1 entry" if len(entries.dim_axes) == 1 else f"{len(entries.dim_axes)} entries"
+        problem = f"P(...) has {counted} for {fixed} dim{'' if fixed == 1 else 's'}"
+        cure = "write brackets" if spec.rest is not None else None
+        raise SyntaxFault(problem, source, (0, len(source)), cure)
+    dims = list(spec.dims)
+    for index, dim in enumerate(dims):
+        if not isinstance(dim, Dim):
+            continue
+        axes = entries.dim_axes[index] if index < len(entries.dim_axes) else ()
+        if dim.broadcast and axes:
+            raise SyntaxFault(f"'{dim}' may be of size 1, so it may not be sharded", source, dim.span)
+        dims[index] = Dim(
+            dim.size, Axes(axes, span=dim.span), dim.broadcast, dim.per_leaf, dim.label, dim.span, dim.size_span
+        )
+    end = (max(len(source) - 1, 0), len(source))
+    marks = [Mark(sign, a, end) for sign, axes in zip("+-", entries[1:], strict=True) for a in sorted(axes)]
+    # Printed and parsed again, so that an axis that is used twice is refused in one place.
+    made = Spec(tuple(dims), (*spec.marks, *marks), source)
+    try:
+        parse(str(made))
+    except SyntaxFault as fault:
+        raise type(fault)(getattr(fault, "axis", fault.problem), source, (0, len(source))) from None
+    return made
+
+
+def _array_classes(array_type: Any, written: HintText) -> Any:
+    """An array type as ``isinstance`` takes it; Any stays."""
+    if array_type is Any:
+        return Any
+    if isinstance(array_type, TypeVar):
+        bound = array_type.__constraints__ or ((array_type.__bound__,) if array_type.__bound__ else (Any,))
+        return _union_classes(bound, written)
+    if typing.get_origin(array_type) is np.ndarray:  # numpy.typing.NDArray
+        return np.ndarray
+    if isinstance(array_type, type) and not hasattr(array_type, "__node__"):
+        return array_type
+    if typing.get_origin(array_type) in (typing.Union, types.UnionType):
+        return _union_classes(typing.get_args(array_type), written)
+    text = value_text(array_type)
+    raise AnnotationSyntaxError(f"{written}: {text} is not an array type, as Array, np.ndarray and ArrayLike are")
+
+
+def _union_classes(members: tuple[Any, ...], written: HintText) -> Any:
+    classes = [_array_classes(member, written) for member in members]
+    if Any in classes:
+        return Any
+    flat = [c for item in classes for c in (item if isinstance(item, tuple) else (item,))]
+    return flat[0] if len(flat) == 1 else tuple(flat)
+
+
+def read_array_hint(hint: Any) -> ArrayHint | None:
+    """The array hint in a class of ours, of jaxtyping, or in a bare array type; None for anything else.
+
+    Any class with ``dim_str``, ``dtypes`` and ``array_type`` is read, never run.
+    """
+    ours = getattr(hint, "__typedshmap__", None)
+    if isinstance(ours, ArrayHint):
+        return ours
+    if isinstance(hint, type) and all(hasattr(hint, name) for name in ("dim_str", "dtypes", "array_type")):
+        return _read_jaxtyping(hint)
+    return None
+
+
+def _read_jaxtyping(hint: Any) -> ArrayHint:
+    dtypes = hint.dtypes
+    if isinstance(dtypes, (list, tuple)) and all(isinstance(d, str) for d in dtypes):
+        known = tuple("bool" if d == "bool_" else d for d in dtypes)
+    elif isinstance(dtypes, (list, tuple)):
+        raise AnnotationSyntaxError(f"{hint.__name__}: its dtypes are not plain names")
+    else:
+        known = None  # jaxtyping's mark for any dtype
+    name = hint.__name__.split("[")[0]
+    return parse_array_hint(name, known, (hint.array_type, hint.dim_str))
+
+
+_ARRAY_LIKE = _union_classes(typing.get_args(ArrayLike), HintText("ArrayLike"))
+
+
+def bare_array_hint(array_type: Any) -> ArrayHint:
+    """The hint that a bare array type stands for: ``Shaped[Array, "..."]``."""
+    return parse_array_hint("Shaped", None, (array_type, "..."))

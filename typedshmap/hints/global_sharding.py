@@ -1,0 +1,423 @@
+"""How a global array is sharded, compared with its hint: when it is checked, or once XLA has chosen.
+
+Known at once are the sharding of a committed array, through ``jax.grad`` and ``jax.vmap`` as well, and the type of an
+array on Explicit mesh axes. Under ``jax.jit`` no type says how an array is sharded over Auto mesh axes, so JAX is asked
+to call back when the program is compiled, and our error is found in the one that JAX raises then. The primitive around
+``jax.debug.inspect_array_sharding`` is our own for two reasons: under ``jax.vmap`` JAX's calls back for the value with
+the mapped dim and does not say which one that is, and a program that is exported, or lowered for a mesh without
+devices, has nobody to call back.
+
+Invariant: an array on another mesh is compared over the mesh that it is on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, Sharding
+
+from .. import _jax
+from ..errors import MeshAxisError, TypedShmapError, error_of
+from ..errors.failures import BoundaryMark, Failure, NoUnionMember, PlainMessage, Report, WrongSharding
+from ..errors.messages import render
+from ..notation.layout import Layout
+from ..notation.match import Sizes, Subject
+from .array_hint import ArrayHint
+from .context import MeshContext, intern_context
+
+
+def with_value_mesh(value: Any, region: MeshContext) -> MeshContext:
+    """The mesh context with the mesh that a global value is on, if it has one."""
+    if region.role != "value" or region.is_manual or not _jax.array.is_jax_array(value):
+        return region
+    inner = _jax.array.strip_transforms(value).value
+    mesh = (
+        None
+        if not _jax.array.is_tracer(inner) and _jax.array.committed_sharding(inner) is None
+        else _jax.mesh.value_mesh(inner)
+    )
+    return region if mesh is None else region.cache.plan((with_value_mesh, mesh), lambda: with_mesh(mesh, region))
+
+
+def with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
+    """The mesh context with another mesh."""
+    return intern_context(replace(region, mesh=mesh.shape_tuple, explicit=_jax.mesh.explicit_axes(mesh)))
+
+
+def sharding_mismatch(
+    value: Any, layout: Layout, hint: ArrayHint, region: MeshContext
+) -> WrongSharding | BoundaryMark | None:
+    """What is wrong with the sharding of a global array, as far as that is known when it is traced.
+
+    Args:
+      region: where it is checked, with the array's own mesh. At a boundary on Auto axes
+        ``jax.shard_map`` reshards, so nothing is wrong there.
+    """
+    spec = region.spec(hint, len(getattr(_jax.array.aval_of(value), "shape", ())))
+    type_sharding = _jax.array.explicit_spec(value)
+    if region.role == "boundary":
+        if region.boundary_axes and (type_sharding is not None or region.boundary_axes <= region.explicit):
+            return _mismatch_at_boundary(type_sharding, spec, region)
+        return None
+    inner = _jax.array.strip_transforms(value)
+    is_traced, placed = _jax.array.is_tracer(inner.value), _jax.array.committed_sharding(inner.value)
+    if not is_traced and placed is None:
+        return None
+    if marked := wrong_marks(layout, spec, region, type_sharding is not None or not is_traced):
+        return marked
+    if type_sharding is not None and (is_traced or not _jax.mesh.auto_axes(type_sharding.mesh)):
+        return _type_mismatch(type_sharding, spec)
+    if placed is None:
+        return None
+    if isinstance(placed, NamedSharding):
+        return named_sharding_mismatch(placed, spec, inner.dims, len(inner.value.shape), "place it by shard(x, hint)")
+    return _mismatch_off_mesh(placed, spec, region)
+
+
+def named_sharding_mismatch(
+    placed: NamedSharding, want: Any, dims: tuple[int, ...], rank: int, cure: str
+) -> WrongSharding | None:
+    """What is wrong with a sharding.
+
+    Args:
+      placed: the sharding of an array.
+      want: the PartitionSpec of its hint.
+      dims: the dims of the array that the hint describes; others are mapped over by ``jax.vmap``, and may have any
+        sharding.
+      rank: how many dims the array has.
+      cure: what to do about it.
+    """
+    if len(dims) == rank:
+        return None if _is_equivalent(placed, want, rank) else _mismatch(want, placed.spec, cure)
+    dim_axes = [*_jax.array.spec_entries(placed.spec).dim_axes]
+    dim_axes += [()] * (rank - len(dim_axes))
+    seen = _jax.array.partition_spec(dim_axes[at] for at in dims)
+    wanted = _jax.array.spec_entries(want)
+    for at, axes in zip(dims, wanted.dim_axes, strict=True):
+        dim_axes[at] = axes
+    used = [axis for axes in dim_axes for axis in axes]
+    merged = _jax.array.partition_spec(dim_axes, wanted.unreduced, wanted.reduced)
+    # The hint may shard a dim over an axis that a mapped dim has.
+    is_right = len(used) == len(set(used)) and _is_equivalent(placed, merged, rank)
+    return None if is_right else _mismatch(want, seen, cure)
+
+
+def _is_equivalent(placed: NamedSharding, spec: Any, rank: int) -> bool:
+    return placed.is_equivalent_to(NamedSharding(placed.mesh, spec, memory_kind=placed.memory_kind), rank)
+
+
+def shards_of(spec: Any, region: MeshContext) -> int:
+    """The number of shards of a PartitionSpec over the mesh of a context."""
+    sizes = dict(region.mesh or ())
+    return prod(sizes.get(axis, 1) for axes in _jax.array.spec_entries(spec).dim_axes for axis in axes)
+
+
+def _mismatch(want: Any, have: Any, cure: str) -> WrongSharding:
+    return WrongSharding(_jax.array.spec_text(want), f"sharded {_jax.array.spec_text(have)}", cure)
+
+
+def wrong_marks(
+    layout: Layout, spec: Any, region: MeshContext, has_typed_mesh: bool
+) -> WrongSharding | BoundaryMark | None:
+    """Marks that a global array cannot have: over Auto axes, or where its type has no mesh."""
+    if region.mesh is None or not (layout.unreduced or layout.reduced):
+        return None
+    auto = frozenset(axis for axis, _ in region.mesh) - region.explicit
+    for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
+        for axis in sorted(axes & auto):
+            reason = f"mesh axis '{axis}' is of type Auto, over which JAX has no such global array"
+            return BoundaryMark(sign, axis, reason, f"make '{axis}' an Explicit axis of the mesh, or drop the mark")
+    return (
+        None
+        if has_typed_mesh
+        else WrongSharding(_jax.array.spec_text(spec), "neither unreduced nor reduced in JAX's type")
+    )
+
+
+def _mismatch_off_mesh(placed: Sharding, spec: Any, region: MeshContext) -> WrongSharding | None:
+    """An array that is not on a mesh, but on one device as a rule, is unsharded."""
+    if shards_of(spec, region) == 1 or not placed.is_fully_replicated:
+        return None
+    got = f"on {', '.join(f'device {number}' for number in _jax.array.device_ids(placed, len(spec)))}, not on the mesh"
+    return WrongSharding(_jax.array.spec_text(spec), got, "place it by shard(x, hint)")
+
+
+def _mismatch_at_boundary(type_sharding: NamedSharding | None, want: Any, region: MeshContext) -> WrongSharding | None:
+    """On Explicit axes JAX requires the argument's spec to be the boundary's, axes of size 1 included.
+
+    Where there are Auto axes too, JAX reshards over all; yet a mismatch in the type is refused there as well.
+    """
+    expected, wanted = _jax.array.spec_text(want), _jax.array.spec_entries(want)
+    known = region.boundary_axes & (
+        region.explicit if type_sharding is None else _jax.mesh.explicit_axes(type_sharding.mesh)
+    )
+    explicit = _restrict_spec(known, wanted)
+    cure = f"place it by shard(x, hint), or under jit by jax.reshard(x, {_jax.array.spec_text(explicit)})"
+    if type_sharding is None:
+        is_unsharded = not any(wanted.dim_axes) and not wanted.unreduced and not wanted.reduced
+        return (
+            None if is_unsharded else WrongSharding(expected, "not placed on the mesh, whose axes are Explicit", cure)
+        )
+    have = _jax.array.spec_entries(type_sharding.spec)
+    missing = ((),) * (len(wanted.dim_axes) - len(have.dim_axes))
+    same_rank = have._replace(dim_axes=(*have.dim_axes, *missing))
+    return None if _restrict_spec(known, same_rank) == explicit else _mismatch(want, type_sharding.spec, cure)
+
+
+def _restrict_spec(axes: frozenset[str], spec: _jax.array.SpecEntries) -> Any:
+    """The PartitionSpec with these axes only."""
+    dim_axes = [tuple(axis for axis in part if axis in axes) for part in spec.dim_axes]
+    return _jax.array.partition_spec(dim_axes, spec.unreduced & axes, spec.reduced & axes)
+
+
+def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | None:
+    """Compare the type of a global array on Explicit axes, which does not describe Auto axes.
+
+    Axes of size 1 make no difference.
+    """
+    have, wanted, sizes = (
+        _jax.array.spec_entries(type_sharding.spec),
+        _jax.array.spec_entries(want),
+        type_sharding.mesh.shape,
+    )
+    known = frozenset(axis for axis in _jax.mesh.explicit_axes(type_sharding.mesh) if sizes[axis] > 1)
+
+    def known_axes(dim_axes: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+        kept = [tuple(axis for axis in axes if axis in known) for axes in dim_axes]
+        return tuple(kept) + ((),) * (len(wanted.dim_axes) - len(kept))
+
+    if known_axes(have.dim_axes) == known_axes(wanted.dim_axes) and have[1:] == wanted[1:]:
+        return None
+    return _mismatch(want, type_sharding.spec, "place it by shard(x, hint), or jax.reshard")
+
+
+# JAX calls back while it compiles, on 0.10 in another thread, so that no context leads to the call
+# that waits: a report is found again by its text. Reports are kept, not errors, which hold frames.
+_MOST = 64
+_recent_reports: deque[tuple[type[TypedShmapError], Report]] = deque(maxlen=_MOST)
+
+
+def original_error(error: BaseException) -> TypedShmapError | None:
+    """The error of ours that a compilation failed with, if it did.
+
+    ```python
+    try:
+        return compiled(*args)
+    except jax.errors.JaxRuntimeError as error:
+        if (ours := original_error(error)) is not None:
+            raise ours from error
+        raise
+    ```
+
+    Args:
+      error: what JAX raised; our text is in its text.
+
+    Returns:
+      A new error of the class, text and report of the one that was raised in JAX's callback.
+    """
+    text = str(error)
+    return next((kind(report) for kind, report in reversed([*_recent_reports]) if render(report) in text), None)
+
+
+def check_at_compile_time(
+    value: Any,
+    hints: tuple[ArrayHint, ...],
+    subject: Subject,
+    region: MeshContext,
+    function: str,
+    sizes: Sizes,
+    place: str,
+) -> None:
+    """Compare the sharding of a traced value with its hint when the program is compiled, if it is not known before.
+
+    Args:
+      value: a value that fits the hint as far as is known now.
+      hints: its hint; several for a union, any of which will do.
+      subject: the value's name.
+      region: the mesh context.
+      function: the function that an error names.
+      sizes: the sizes bound so far.
+      place: where the user's program checks it.
+    """
+    region, inner = with_value_mesh(value, region), _jax.array.strip_transforms(value).value
+    if not region.is_manual and _jax.array.is_tracer(inner) and not _needs_no_inspection(inner, hints, region):
+        inspect_sharding(
+            value, _ExpectedSharding(hints, subject, region, function, sizes, _jax.array.type_text(value), place)
+        )
+
+
+def _needs_no_inspection(value: Any, hints: tuple[ArrayHint, ...], region: MeshContext) -> bool:
+    """Whether the type has the sharding already, or there is one device, or none."""
+    type_sharding = _jax.array.explicit_spec(value)
+    if type_sharding is not None and not _jax.mesh.auto_axes(type_sharding.mesh):
+        return True
+    mesh = _jax.mesh.value_mesh(value) or _jax.mesh.context_mesh()
+    if mesh.empty:
+        return _jax.mesh.has_one_device() and not any(_axes_of(hint, region) for hint in hints)
+    return mesh.size == 1 or not _jax.mesh.has_devices(mesh)
+
+
+def _axes_of(hint: ArrayHint, region: MeshContext) -> frozenset[str]:
+    layout = region.layout(hint)
+    return layout.sharded | layout.unreduced | layout.reduced if isinstance(layout, Layout) else frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class _ExpectedSharding:
+    """The hints that a value's sharding is compared with; it holds no value, since the program keeps it alive.
+
+    Attributes:
+      got: the value's type.
+      place: where the user's program checks it, which the traceback of a compilation does not show.
+    """
+
+    hints: tuple[ArrayHint, ...]
+    subject: Subject
+    region: MeshContext
+    function: str
+    sizes: Sizes
+    got: str
+    place: str
+
+    def __call__(self, sharding: Any, dims: tuple[int, ...], rank: int, mesh: Any) -> None:
+        """Compare; see `ShardingCallback`."""
+        region = _with_compiled_mesh(mesh, self.region)
+        value = _CompiledSharding(sharding, dims, rank, self.region.mesh is not None)
+        compared = ((hint, _compiled_mismatch(value, hint, region)) for hint in self.hints)
+        wrong = [Failure(what, self.subject, hint.text, self.got) for hint, what in compared if what is not None]
+        if len(wrong) < len(self.hints):
+            return
+        failure = wrong[0] if len(wrong) == 1 else Failure(NoUnionMember(tuple(wrong)), self.subject, None, self.got)
+        report = replace(region.report(self.function, (failure,), self.sizes), place=self.place)
+        kind = MeshAxisError if isinstance(wrong[0].what, PlainMessage) else type(error_of(report))
+        _recent_reports.append((kind, report))
+        raise kind(report)
+
+
+class _CompiledSharding(NamedTuple):
+    """The sharding of a value in a compiled program.
+
+    Attributes:
+      dims: the dims that the hint describes.
+      rank: the value's rank.
+      traced_on_mesh: whether its mesh was known when it was traced, so that the hint's marks were compared.
+    """
+
+    sharding: Any
+    dims: tuple[int, ...]
+    rank: int
+    traced_on_mesh: bool
+
+
+def _compiled_mismatch(value: _CompiledSharding, hint: ArrayHint, region: MeshContext) -> object:
+    layout = region.layout(hint)
+    if not isinstance(layout, Layout):
+        return layout
+    if region.mesh is None and (axes := _axes_of(hint, region)):
+        return _no_mesh(axes)
+    spec = region.spec(hint, len(value.dims))
+    if not value.traced_on_mesh and (marked := wrong_marks(layout, spec, region, has_typed_mesh=False)):
+        return marked
+    spec = _jax.array.partition_spec(_jax.array.spec_entries(spec).dim_axes)  # XLA's answer has no marks
+    named = _jax.array.named_sharding(value.sharding, region.mesh or (), value.rank)
+    if named is not None:
+        return named_sharding_mismatch(named, spec, value.dims, value.rank, _cure(spec))
+    counts = _jax.array.shard_counts(value.sharding, value.rank)
+    return _shard_count_mismatch(tuple(counts[at] for at in value.dims), spec, region)
+
+
+def _with_compiled_mesh(mesh: Any, region: MeshContext) -> MeshContext:
+    """The mesh context with the program's mesh, where that was not known when it was traced."""
+    if region.mesh is not None or mesh is None or mesh.empty:
+        return region
+    return with_mesh(mesh, region)
+
+
+def _no_mesh(axes: frozenset[str]) -> PlainMessage:
+    named = f"mesh ax{'i' if len(axes) == 1 else 'e'}s {', '.join(repr(axis) for axis in sorted(axes))}"
+    cure = "call it under jax.set_mesh(mesh), or with arguments placed by shard(x, hint, mesh)"
+    return PlainMessage(f"names {named} in its hint, but no mesh is known", cure)
+
+
+def _shard_count_mismatch(counts: tuple[int, ...], spec: Any, region: MeshContext) -> WrongSharding | None:
+    """A sharding that no PartitionSpec expresses is compared by its number of parts along each dim."""
+    sizes = dict(region.mesh or ())
+    if counts == tuple(prod(sizes[axis] for axis in axes) for axes in _jax.array.spec_entries(spec).dim_axes):
+        return None
+    got = f"sharded in ({', '.join(map(str, counts))}) parts, which no PartitionSpec says"
+    return WrongSharding(_jax.array.spec_text(spec), got, _cure(spec))
+
+
+def _cure(spec: Any) -> str:
+    return f"constrain it by jax.lax.with_sharding_constraint(x, {_jax.array.spec_text(spec)})"
+
+
+ShardingCallback: TypeAlias = Callable[[Any, tuple[int, ...], int, Any], None]
+"""Is called with a value's sharding, the dims that are its own (others are mapped over by
+``jax.vmap``), its rank, and the abstract mesh of the program, None if it has none."""
+
+
+def inspect_sharding(x: Any, answer: ShardingCallback) -> None:
+    """Have ``answer`` called when the program is compiled, at every compilation anew."""
+    _primitive().bind(x, answer=answer, own=tuple(range(len(_jax.array.aval_of(x).shape))), asks=_inspection_jaxpr())
+
+
+@cache
+def _inspection_jaxpr() -> Any:
+    """A jaxpr with JAX's own inspection, whose effect makes JAX lower the program with the devices at hand."""
+    return jax.make_jaxpr(lambda x: jax.debug.inspect_array_sharding(x, callback=print))(0)
+
+
+@cache
+def _primitive() -> Any:
+    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
+    from jax.extend.core import Primitive
+
+    primitive = Primitive("ask_sharding")
+    primitive.multiple_results = True
+    primitive.def_effectful_abstract_eval(lambda x, *, asks, **task: ([], asks.effects))
+    primitive.def_impl(_call_back_now)
+    mlir.register_lowering(primitive, _lower)
+    ad.primitive_jvps[primitive] = _differentiate
+    batching.primitive_batchers[primitive] = _batch
+    return primitive
+
+
+def _call_back_now(x: Any, *, answer: ShardingCallback, own: tuple[int, ...], asks: Any) -> list[Any]:
+    placed = _jax.array.committed_sharding(x)
+    if placed is not None:
+        answer(placed, own, len(x.shape), None)
+    return []
+
+
+def _differentiate(primals: Any, tangents: Any, **task: Any) -> Any:
+    return _primitive().bind(*primals, **task), []
+
+
+def _batch(args: Any, at: Any, *, own: tuple[int, ...], **task: Any) -> Any:
+    return _primitive().bind(*args, own=tuple(dim + (dim >= at[0]) for dim in own), **task), []
+
+
+def _lower(context: Any, x: Any, *, answer: ShardingCallback, own: tuple[int, ...], asks: Any) -> Any:
+    module = context.module_context
+    where = module.axis_context
+    if module.lowering_parameters.for_export or getattr(where, "device_assignment", None) is None:
+        return []
+    mesh = where.abstract_mesh
+
+    def inspect(x: Any) -> tuple[()]:
+        numbers = jax.random.key_data(x) if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        rank = len(numbers.shape)  # a key has dims of its own, at the end
+        jax.debug.inspect_array_sharding(numbers, callback=lambda sharding: answer(sharding, own, rank, mesh))
+        return ()
+
+    # Without the mesh JAX passes XLA's sharding on as it is; with it, a dim that is sharded over a part
+    # of an axis is an error in JAX, since no PartitionSpec expresses that.
+    bare = context.replace(module_context=module.replace(axis_context=replace(where, abstract_mesh=None)))
+    return mlir.lower_fun(inspect, multiple_results=True)(bare, x)

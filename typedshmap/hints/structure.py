@@ -1,0 +1,481 @@
+"""The structure of a Python type hint: a tree of nodes, built once, when a function is decorated.
+
+`parse_hint` reads ``tuple list dict NamedTuple TypedDict``, dataclasses (of ``flax.struct`` and ``equinox`` too),
+unions, ``PyTree`` and ``Stacked``; a hint without arrays is `Static`.
+
+Invariant: a node is never changed once it is built, so that trees share their parts."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias, TypeVar
+
+import jax
+import numpy as np
+
+from .. import _jax
+from ..errors import AnnotationSyntaxError
+from ..errors.failures import HintText
+from ..errors.phrases import value_text
+from .array_hint import NAMES, ArrayHint, bare_array_hint, parse_array_hint, read_array_hint, with_leading_dims
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ArrayLeaf:
+    """One array."""
+
+    hint: ArrayHint
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Static:
+    """A value without arrays, of this Python type."""
+
+    hint: Any
+
+    def __str__(self) -> str:
+        return hint_name(self.hint)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Untyped:
+    """Any value, arrays included (``Any``)."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class FixedTuple:
+    """A tuple of so many items, or a list, for hints given in a list."""
+
+    items: tuple[Node, ...]
+    kind: type = tuple
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class SequenceOf:
+    """A list or a tuple of any length, whose items have one hint."""
+
+    kind: type | tuple[type, ...]
+    item: Node
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class MappingOf:
+    """A dict with any keys, whose values have one hint."""
+
+    kind: type | tuple[type, ...]
+    value: Node
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Fields:
+    """Named fields: a NamedTuple, a TypedDict or a dataclass.
+
+    ``fields`` is filled after the record is made, so that a class may hold itself; until then the
+    record is open, and taken to hold arrays.
+    """
+
+    cls: type
+    kind: str
+    fields: dict[str, Node] = field(default_factory=dict)
+    optional: frozenset[str] = frozenset()
+    is_open: bool = True
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class UnionOf:
+    """A union."""
+
+    options: tuple[Node, ...]
+    hint: Any
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PyTreeOf:
+    """Any pytree of such leaves; trees with the same structure name have one structure."""
+
+    leaf: Node
+    structure: str | None
+
+
+Container: TypeAlias = FixedTuple | SequenceOf | MappingOf | Fields
+Node: TypeAlias = ArrayLeaf | Static | Untyped | Container | UnionOf | PyTreeOf
+
+NONE = Static(type(None))
+
+
+def holds_arrays(node: Node) -> bool:
+    """Whether any array is declared in a node."""
+    return any(isinstance(part, ArrayLeaf) or (isinstance(part, Fields) and part.is_open) for part in all_nodes(node))
+
+
+def array_hints(node: Node) -> Iterator[ArrayHint]:
+    """The hints of all arrays that a node declares."""
+    return (part.hint for part in all_nodes(node) if isinstance(part, ArrayLeaf))
+
+
+def hints_by_path(
+    node: Node, path: str = "", enclosing: frozenset[int] = frozenset()
+) -> Iterator[tuple[str, ArrayHint]]:
+    """The hints of all arrays that a node declares, each with its path; recursion of a class is left out."""
+    match node:
+        case ArrayLeaf(hint):
+            yield path, hint
+        case FixedTuple(items):
+            for at, item in enumerate(items):
+                yield from hints_by_path(item, f"{path}[{at}]", enclosing)
+        case UnionOf(options, _):
+            for option in options:
+                yield from hints_by_path(option, path, enclosing)
+        case SequenceOf(_, item) | MappingOf(_, item) | PyTreeOf(item, _):
+            yield from hints_by_path(item, f"{path}[...]", enclosing)
+        case Fields() if id(node) not in enclosing:
+            for name, inner in node.fields.items():
+                step = f"[{name!r}]" if node.kind == "TypedDict" else f".{name}"
+                yield from hints_by_path(inner, path + step, enclosing | {id(node)})
+        case _:
+            pass
+
+
+def all_nodes(node: Node) -> Iterator[Node]:
+    """A node and all nodes in it, each once."""
+    seen: set[int] = set()
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        match part:
+            case FixedTuple(items) | UnionOf(items, _):
+                waiting.extend(items)
+            case SequenceOf(_, item) | MappingOf(_, item) | PyTreeOf(item, _):
+                waiting.append(item)
+            case Fields():
+                waiting.extend(part.fields.values())
+            case _:
+                pass
+
+
+def hint_name(hint: Any) -> str:
+    """A hint as a message names it."""
+    if hint is type(None):
+        return "None"
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")
+
+
+def node_name(node: Node) -> str:
+    """A node as a message names it."""
+    match node:
+        case ArrayLeaf(hint):
+            return str(hint.text)
+        case Static(hint):
+            return hint_name(hint)
+        case FixedTuple(items, kind):
+            return f"{kind.__name__} of {len(items)}"
+        case SequenceOf(kind, _) | MappingOf(kind, _):
+            return kind.__name__ if isinstance(kind, type) else " or ".join(k.__name__ for k in kind)
+        case Fields():
+            return node.cls.__name__
+        case UnionOf(_, hint):
+            return hint_name(hint)
+        case PyTreeOf(leaf, _):
+            return f"PyTree[{node_name(leaf)}]"
+        case Untyped():
+            return "Any"
+
+
+def map_children(node: Node, change: Callable[[Node], Node]) -> Node:
+    """The node with each of the nodes directly in it changed."""
+    match node:
+        case FixedTuple(items, kind):
+            return FixedTuple(tuple(map(change, items)), kind)
+        case SequenceOf(kind, item):
+            return SequenceOf(kind, change(item))
+        case MappingOf(kind, value):
+            return MappingOf(kind, change(value))
+        case UnionOf(options, hint):
+            return UnionOf(tuple(map(change, options)), hint)
+        case PyTreeOf(leaf, structure):
+            return PyTreeOf(change(leaf), structure)
+        case Fields(cls, kind, fields, optional):
+            changed = {name: change(inner) for name, inner in fields.items()}
+            return Fields(cls, kind, changed, optional, is_open=False)
+        case ArrayLeaf() | Static() | Untyped():
+            return node
+
+
+def map_hints(node: Node, change: Callable[[ArrayHint], ArrayHint]) -> Node:
+    """The tree with the hint of every array changed."""
+    records: dict[int, Fields] = {}
+
+    def changed(part: Node) -> Node:
+        if isinstance(part, ArrayLeaf):
+            return ArrayLeaf(change(part.hint))
+        if not isinstance(part, Fields):
+            return map_children(part, changed)
+        if id(part) not in records:  # a record may hold itself, so it is made before its fields are
+            record = records[id(part)] = Fields(part.cls, part.kind, {}, part.optional)
+            record.fields.update((name, changed(inner)) for name, inner in part.fields.items())
+            record.is_open = False
+        return records[id(part)]
+
+    return changed(node)
+
+
+def parse_hint_or_dims(hint: Any) -> Node:
+    """The tree of a hint, which may be just its dims as a string, or a tuple, list or dict of hints.
+
+    Raises:
+      AnnotationSyntaxError: for something that is not a hint.
+    """
+    if isinstance(hint, str):
+        return _parse_dims(hint)
+    found = _parse_nested(hint, parse_hint_or_dims)
+    if found is not None:
+        return found
+    try:
+        return parse_hint(hint)
+    except NameError as error:
+        raise AnnotationSyntaxError(f"{hint_name(hint)} names '{error.name}', which is not defined") from None
+
+
+def parse_given_hint(hint: Any, names: NameScope) -> Node:
+    """The tree of a hint of ``in_types`` or ``out_types``, which may be a tuple, list or dict of hints.
+
+    Raises:
+      AnnotationSyntaxError: for something that is not a hint.
+    """
+    return _parse_nested(hint, lambda inner: parse_given_hint(inner, names)) or parse_hint(hint, names)
+
+
+def _parse_nested(hint: Any, read_inner: Callable[[Any], Node]) -> Node | None:
+    """The tree of a tuple, list or dict of hints."""
+    if type(hint) in (tuple, list):
+        return FixedTuple(tuple(map(read_inner, hint)), type(hint))
+    if type(hint) is dict and all(isinstance(name, str) for name in hint):
+        fields = {name: read_inner(inner) for name, inner in hint.items()}
+        return Fields(dict, "TypedDict", fields, is_open=False)
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _parse_dims(dims: str) -> Node:
+    return ArrayLeaf(parse_array_hint("Shaped", None, (Any, dims), HintText('"', dims, '"')))
+
+
+@dataclass(frozen=True)
+class NameScope:
+    """Where names in string annotations are looked up, and which classes are being read.
+
+    Attributes:
+      local: names local to the enclosing function.
+      types: the hint that each type variable stands for, with the names of the place where that was written.
+      open: the records that are being read.
+    """
+
+    local: Mapping[str, Any] = field(default_factory=dict)
+    types: Mapping[Any, tuple[Any, NameScope]] = field(default_factory=dict)
+    open: Mapping[Any, Fields] = field(default_factory=dict)
+
+    def with_type_variables(self, variables: tuple[Any, ...], args: tuple[Any, ...]) -> NameScope:
+        """These names, with arguments for a generic class's type variables."""
+        more = {variable: (arg, self) for variable, arg in zip(variables, args, strict=False)}
+        return NameScope(self.local, {**self.types, **more}, self.open)
+
+
+def parse_hint(hint: Any, names: NameScope = NameScope()) -> Node:
+    """The tree of a hint.
+
+    Raises:
+      AnnotationSyntaxError: for something that is not a hint.
+    """
+    if hint is None or hint is type(None):
+        return NONE
+    if isinstance(hint, (jax.Array, np.ndarray)):
+        raise AnnotationSyntaxError(f"{_jax.array.type_text(hint)} is not a hint")
+    if hint is Any or hint is object:
+        return Untyped()
+    if isinstance(hint, TypeVar):
+        return _parse_typevar(hint, names)
+    alias = getattr(hint, "__value__", None) if type(hint).__name__ == "TypeAliasType" else None
+    if alias is not None:
+        return parse_hint(alias, names)
+    if hasattr(hint, "__supertype__"):  # NewType
+        return parse_hint(hint.__supertype__, names)
+    found = _parse_array(hint) or _parse_tree(hint, names)
+    return found if found is not None else _parse_generic(hint, names)
+
+
+def _parse_typevar(hint: TypeVar, names: NameScope) -> Node:
+    if hint in names.types:
+        meant, where = names.types[hint]
+        return parse_hint(meant, NameScope(where.local, where.types, names.open))
+    if hint.__constraints__:
+        return _parse_union(hint.__constraints__, hint, names)
+    return parse_hint(hint.__bound__, names) if hint.__bound__ is not None else Untyped()
+
+
+def _parse_array(hint: Any) -> Node | None:
+    array = read_array_hint(hint)
+    if array is not None:
+        return ArrayLeaf(array)
+    if hint in (jax.Array, np.ndarray):
+        return ArrayLeaf(bare_array_hint(hint))
+    if hint == jax.typing.ArrayLike:
+        return ArrayLeaf(bare_array_hint(jax.typing.ArrayLike))
+    if typing.get_origin(hint) is np.ndarray:
+        return ArrayLeaf(bare_array_hint(np.ndarray))
+    name = getattr(hint, "__name__", None)
+    if name in NAMES and getattr(hint, "__module__", "").startswith(("typedshmap", "jaxtyping")):
+        raise AnnotationSyntaxError(f'{name}: wants an array type and dims, as in {name}[Array, "b d"]')
+    return None
+
+
+def _parse_tree(hint: Any, names: NameScope) -> Node | None:
+    """``Stacked``; or ``PyTree`` of ours or of jaxtyping, recognized by its attributes."""
+    stack = getattr(hint, "__stacked__", None) if isinstance(hint, type) else None
+    if stack is not None:
+        return _parse_stacked(stack[0], stack[1], names)
+    if isinstance(hint, type) and (hint.__module__, hint.__name__) == ("typedshmap.hints.types", "Stacked"):
+        raise AnnotationSyntaxError('Stacked: wants leading dims and a hint, as in Stacked["layers", Layer]')
+    if not isinstance(hint, type) or "PyTree" not in hint.__name__:
+        return None
+    if getattr(hint, "__module__", "").split(".")[0] not in ("typedshmap", "jaxtyping"):
+        return None
+    leaf, structure = getattr(hint, "leaftype", Any), getattr(hint, "structure", None)
+    if structure is not None and not isinstance(structure, str):
+        structure = str(structure)
+    if structure is not None and not structure.isidentifier():
+        raise AnnotationSyntaxError(f"{hint.__name__}: the structure's name {structure!r} is not an identifier")
+    node = parse_hint(leaf, names)
+    return PyTreeOf(node, structure) if holds_arrays(node) else Untyped() if leaf is Any else Static(Any)
+
+
+def _parse_stacked(dims: str, hint: Any, names: NameScope) -> Node:
+    node = parse_hint(hint, names)
+    if not holds_arrays(node):
+        raise AnnotationSyntaxError(f"Stacked[{dims!r}, {hint_name(hint)}]: {hint_name(hint)} holds no arrays")
+    for part in all_nodes(node):
+        if isinstance(part, Fields) and part.is_open:
+            name = part.cls.__name__
+            raise AnnotationSyntaxError(f"Stacked[{dims!r}, {name}] is inside of {name} itself")
+    return map_hints(node, lambda hint: with_leading_dims(hint, dims))
+
+
+def _parse_generic(hint: Any, names: NameScope) -> Node:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Unpack or getattr(hint, "__unpacked__", False):
+        raise AnnotationSyntaxError(f"{hint_name(hint)}: a hint that unpacks another one is not read")
+    if type(origin).__name__ == "TypeAliasType":
+        return parse_hint(origin.__value__, names.with_type_variables(origin.__type_params__, args))
+    if origin is not None and getattr(typing, str(hint).removeprefix("typing."), None) is hint:
+        return Static(origin)  # List, Dict or Callable of anything
+    if origin is typing.Annotated:
+        return parse_hint(args[0], names)
+    if origin in (typing.Union, types.UnionType):
+        return _parse_union(args, hint, names)
+    if origin in _QUALIFIERS:
+        return parse_hint(args[0], names)
+    variables = getattr(origin, "__parameters__", None)
+    if isinstance(origin, type) and variables:
+        return _parse_class(origin, names.with_type_variables(variables, args), hint)
+    if origin is tuple:
+        return _parse_tuple(args, hint, names)
+    if origin in (list, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Iterable):
+        return _only_argument(SequenceOf(list if origin is list else (list, tuple), parse_hint(args[0], names)), hint)
+    if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
+        kind = dict if origin in (collections.abc.Mapping, collections.abc.MutableMapping) else origin
+        return _only_argument(MappingOf(kind, parse_hint(args[1], names)), hint)
+    if origin is None and isinstance(hint, type):
+        return _parse_class(hint, names, hint)
+    if origin is None and type(hint).__module__ not in ("typing", "typing_extensions"):
+        raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint")
+    return Static(hint)
+
+
+_QUALIFIERS = (
+    typing.Final,
+    typing.ClassVar,
+    typing.Required,
+    typing.NotRequired,
+    getattr(typing, "ReadOnly", typing.Required),  # new in Python 3.13
+)
+
+
+def _only_argument(node: SequenceOf | MappingOf, hint: Any) -> Node:
+    inner = node.item if isinstance(node, SequenceOf) else node.value
+    return node if holds_arrays(inner) else Static(hint)
+
+
+def _parse_tuple(args: tuple[Any, ...], hint: Any, names: NameScope) -> Node:
+    if len(args) == 2 and args[1] is Ellipsis:
+        return _only_argument(SequenceOf(tuple, parse_hint(args[0], names)), hint)
+    items = tuple(parse_hint(arg, names) for arg in args)
+    return FixedTuple(items) if any(map(holds_arrays, items)) or not items else Static(hint)
+
+
+def _parse_union(args: tuple[Any, ...], hint: Any, names: NameScope) -> Node:
+    if hint == jax.typing.ArrayLike:
+        return ArrayLeaf(bare_array_hint(hint))
+    options = tuple(parse_hint(arg, names) for arg in args)
+    return UnionOf(options, hint) if any(map(holds_arrays, options)) else Static(hint)
+
+
+def _parse_class(cls: type, names: NameScope, hint: Any) -> Node:
+    """A NamedTuple, TypedDict or dataclass by its fields; any other class is static."""
+    kind = _record_kind(cls)
+    if kind is None:
+        return Static(hint)
+    if hint in names.open:
+        return names.open[hint]
+    record = Fields(cls, kind)
+    inner = _with_base_type_variables(
+        cls, NameScope({cls.__name__: cls, **names.local}, names.types, {**names.open, hint: record})
+    )
+    hints = _fields(cls, kind, inner)
+    record.optional = _optional_keys(cls, hints) if kind == "TypedDict" else frozenset()
+    for name, field_hint in hints.items():
+        record.fields[name] = parse_hint(field_hint, inner)
+    record.is_open = False
+    return record if holds_arrays(record) else Static(hint)
+
+
+def _with_base_type_variables(cls: type, names: NameScope) -> NameScope:
+    """The names of a class's body, with arguments for the type variables of its generic bases."""
+    for base in getattr(cls, "__orig_bases__", ()):
+        origin = typing.get_origin(base)
+        variables = getattr(origin, "__parameters__", ())
+        if isinstance(origin, type) and variables and origin is not typing.Generic:
+            names = _with_base_type_variables(origin, names.with_type_variables(variables, typing.get_args(base)))
+    return names
+
+
+def _record_kind(cls: type) -> str | None:
+    if typing.is_typeddict(cls):
+        return "TypedDict"
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return "NamedTuple"
+    return "dataclass" if dataclasses.is_dataclass(cls) else None
+
+
+def _fields(cls: type, kind: str, names: NameScope) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls, localns=dict(names.local), include_extras=True)
+    if kind == "NamedTuple":
+        return {name: hints.get(name, Any) for name in cls._fields}  # type: ignore[attr-defined]
+    if kind == "dataclass":
+        return {f.name: hints.get(f.name, Any) for f in dataclasses.fields(cls)}
+    return hints
+
+
+def _optional_keys(cls: Any, hints: Mapping[str, Any]) -> frozenset[str]:
+    """The keys that may be missing in a TypedDict; its own list is wrong where its hints were strings."""
+    optional = frozenset(name for name, hint in hints.items() if typing.get_origin(hint) is typing.NotRequired)
+    required = frozenset(name for name, hint in hints.items() if typing.get_origin(hint) is typing.Required)
+    return (frozenset(cls.__optional_keys__) | optional) - required

@@ -1,0 +1,193 @@
+"""Transfer rules of collectives: what they make invarying, and which dims they gather, scatter and exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from .. import _jax
+from .interpreter import Interpreter
+from .lattice import NO_AXES, UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact
+
+
+def _varying_after_pick(fact: ShardingFact, axes: tuple[str, ...]) -> AxisSet:
+    """The varying axes of shards that were picked along some axes together: all of these if any."""
+    varying = fact.varying | fact.unreduced
+    return varying if varying.isdisjoint(axes) else varying.union(axes)
+
+
+def _drop_axes(dim: DimFact, axes: AxisSet) -> DimFact:
+    """A dim after its shards over some axes were summed, or after one of them was chosen."""
+    if not dim.axes or axes.isdisjoint(dim.axes):
+        return dim
+    return UNSHARDED if axes.issuperset(dim.axes) else UNKNOWN
+
+
+def total(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """A sum, maximum or minimum over all shards, or one of them: the same on every shard."""
+    axes, named, is_sum = (
+        _jax.jaxpr.named_axes(eqn, interpreter.axes),
+        tuple(eqn.params.get("axes", ())),
+        "sum" in eqn.primitive.name,
+    )
+    return [_summed_fact(fact, axes, named, is_sum, eqn.params.get("axis_index_groups") is not None) for fact in facts]
+
+
+@lru_cache(maxsize=4096)
+def _summed_fact(
+    fact: ShardingFact, axes: tuple[str, ...], named: tuple[Any, ...], is_sum: bool, is_grouped: bool
+) -> ShardingFact:
+    over = frozenset(axes)
+    # Over dims, too, as of an axis that ``jax.vmap`` named.
+    gone = {axis % len(fact.dims) for axis in named if isinstance(axis, int)}
+    if gone:
+        fact = fact.with_dims(dim for at, dim in enumerate(fact.dims) if at not in gone)
+    if is_grouped:
+        return ShardingFact(_varying_after_pick(fact, axes), NO_AXES, fact.dims)
+    if not is_sum and fact.unreduced:  # a maximum over some axes is no longer an addend over the others
+        fact = ShardingFact(fact.varying | fact.unreduced, NO_AXES, fact.dims)
+    return ShardingFact(fact.varying - over, fact.unreduced - over, tuple(_drop_axes(dim, over) for dim in fact.dims))
+
+
+def gather(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """Shards put side by side: the same on every shard."""
+    params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
+    is_grouped = params.get("axis_index_groups") is not None
+    return [_gathered_fact(facts[0], axes, params["all_gather_dimension"], params["tiled"], is_grouped)]
+
+
+@lru_cache(maxsize=4096)
+def _gathered_fact(
+    fact: ShardingFact, axes: tuple[str, ...], at: int, is_tiled: bool, is_grouped: bool
+) -> ShardingFact:
+    dims = [_drop_axes(dim, frozenset(axes)) for dim in fact.dims]
+    if is_tiled:
+        dims[at] = gather_dim(fact.dims[at], axes) if not is_grouped else UNKNOWN
+    else:
+        dims.insert(at, UNSHARDED)
+    varying = _varying_after_pick(fact, axes) if is_grouped else (fact.varying | fact.unreduced) - frozenset(axes)
+    return ShardingFact(varying, NO_AXES, tuple(dims))
+
+
+def gather_dim(dim: DimFact, axes: tuple[str, ...]) -> DimFact:
+    """A dim after a gather along it."""
+    if dim.axes is None or not axes:
+        return dim
+    count = len(axes)
+    if dim.axes[-count:] == axes:
+        return dim.with_axes(dim.axes[:-count])
+    if sorted(dim.axes[-count:]) == sorted(axes):
+        return DimFact(None, gathered=axes)
+    return UNSHARDED if not dim.axes else UNKNOWN
+
+
+def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """A sum over all shards; each keeps a part of it."""
+    params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
+    is_grouped = params.get("axis_index_groups") is not None
+    return [_scattered_fact(facts[0], axes, params["scatter_dimension"], params["tiled"], is_grouped)]
+
+
+@lru_cache(maxsize=4096)
+def _scattered_fact(
+    fact: ShardingFact, axes: tuple[str, ...], at: int, is_tiled: bool, is_grouped: bool
+) -> ShardingFact:
+    summed, before = frozenset(axes), fact.dims[at]
+    dims = [_drop_axes(dim, summed) for dim in fact.dims]
+    is_plain = is_tiled and not is_grouped and before.axes is not None
+    if not is_tiled:
+        del dims[at]
+    elif is_plain and summed.isdisjoint(before.axes or ()):
+        dims[at] = before.with_axes((*(before.axes or ()), *axes))
+    else:
+        dims[at] = UNKNOWN
+    return ShardingFact(fact.varying | fact.unreduced | summed, NO_AXES, tuple(dims))
+
+
+def exchange(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """One dim is gathered, another is sharded."""
+    fact, axes, params = facts[0], _jax.jaxpr.named_axes(eqn, interpreter.axes), eqn.params
+    to, at = params["split_axis"], params["concat_axis"]
+    rank = len(eqn.outvars[0].aval.shape)
+    varying = fact.varying | fact.unreduced | frozenset(axes)
+    if not params["tiled"] or to == at or eqn.params.get("axis_index_groups") is not None or len(fact.dims) != rank:
+        return [ShardingFact(varying, NO_AXES, (UNKNOWN,) * rank)]
+    dims = [_drop_axes(dim, frozenset(axes)) for dim in fact.dims]
+    before, after = fact.dims[at], fact.dims[to]
+    is_known = before.axes is not None and after.axes is not None and before.axes[-len(axes) :] == axes
+    dims[at] = before.with_axes((before.axes or ())[: -len(axes)]) if is_known else UNKNOWN
+    dims[to] = after.with_axes((*(after.axes or ()), *axes)) if is_known else UNKNOWN
+    return [ShardingFact(varying, NO_AXES, tuple(dims))]
+
+
+def permute(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """Shards sent on: an invarying value stays so where every shard receives.
+
+    Along several axes at once a dim may come to be sharded over them in another order.
+    """
+    fact, axes = facts[0], _jax.jaxpr.named_axes(eqn, interpreter.axes)
+    varying = fact.varying | fact.unreduced
+    sizes = {
+        axis: size for axis, size in interpreter.sizes.items() if axis in axes
+    }  # indices count in the mesh's order
+    if not varying.issuperset(axes):
+        varying |= _permuted_axes(eqn.params["perm"], sizes, varying)
+    dims = fact.dims
+    if len(axes) > 1:
+        dims = tuple(dim if dim.axes is None or set(axes).isdisjoint(dim.axes) else UNKNOWN for dim in dims)
+    return [ShardingFact(varying, NO_AXES, dims)]
+
+
+def _permuted_axes(perm: Any, sizes: Mapping[str, int], varying: AxisSet) -> AxisSet:
+    """The axes along which shards receive from shards that differ, or only some receive."""
+    count = stride = prod(sizes.values())
+    strides: dict[str, int] = {}
+    for axis, size in sizes.items():
+        stride //= size
+        strides[axis] = stride
+    # Each shard's source by its indices along the axes over which it varies.
+    sources: dict[int, object] = {
+        to: tuple(at // strides[axis] % sizes[axis] for axis in sizes if axis in varying) for at, to in perm
+    }
+    return frozenset(
+        axis
+        for axis, stride in strides.items()
+        if any(sources.get(at) != sources.get(at - at // stride % sizes[axis] * stride) for at in range(count))
+    )
+
+
+def reshard(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """This library's own ``reshard``, with the layouts before and after it."""
+    source, target, fact = eqn.params["source"], eqn.params["target"], facts[0]
+    gone = (source.sharded | source.unreduced) - target.sharded - target.unreduced
+    varying = ((fact.varying | fact.unreduced) - gone) | (target.sharded & interpreter.axes)
+    unreduced = target.unreduced & varying
+    lead = fact.dims[: len(fact.dims) - len(target.dim_axes)]
+    dims = (DimFact(tuple(axis for axis in axes if axis in interpreter.axes)) for axes in target.dim_axes)
+    return [ShardingFact(varying - unreduced, unreduced, (*lead, *dims))]
+
+
+def axis_index(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """A shard's own index."""
+    return [ShardingFact(frozenset(_jax.jaxpr.named_axes(eqn, interpreter.axes)), NO_AXES, ())]
+
+
+def cast_unreduced(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """A varying value, typed as unreduced."""
+    axes = frozenset(_jax.jaxpr.named_axes(eqn, interpreter.axes))
+    return [ShardingFact(fact.varying - axes, fact.unreduced | (fact.varying & axes), fact.dims) for fact in facts]
+
+
+RULES = {
+    **dict.fromkeys(("psum", "psum2", "psum_invariant", "unreduced_psum"), total),
+    **dict.fromkeys(("pmax", "pmin", "unreduced_pmax", "unreduced_pmin", "pbroadcast"), total),
+    **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), gather),
+    **dict.fromkeys(("reduce_scatter", "unreduced_reduce_scatter"), scatter),
+    "all_to_all": exchange,
+    "ppermute": permute,
+    "axis_index": axis_index,
+    "reshard_shards": reshard,
+    **dict.fromkeys(("vary_unreduced_cast", "vary_unreduced_cast_p"), cast_unreduced),
+}

@@ -1,0 +1,159 @@
+"""The lattice of facts: what is known of a value in a manual region, per mesh axis and per dim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+AxisSet = frozenset[str]
+NO_AXES: AxisSet = frozenset()
+
+
+class DimFact(NamedTuple):
+    """What is known of one dim.
+
+    Attributes:
+      axes: the mesh axes that it is sharded over, major to minor; None where that is not known.
+      from_claim: whether it is known from a claim only. Such a dim may be a local one that was taken
+        for a part of a global one, so that it is not followed through a reshape.
+      gathered: the axes, in this order, over which a dim that is sharded in another order was gathered.
+      is_movable: whether the axes may be taken to belong to another dim instead. A reshape of a shard cut
+        the dim in several: sharded rows of microbatches are laid out as sharded microbatches are.
+    """
+
+    axes: tuple[str, ...] | None
+    from_claim: bool = False
+    gathered: tuple[str, ...] = ()
+    is_movable: bool = False
+
+    @property
+    def is_sharded(self) -> bool:
+        return bool(self.axes)
+
+    def with_axes(self, axes: tuple[str, ...]) -> DimFact:
+        """The same, sharded over other axes."""
+        return DimFact(axes, self.from_claim, (), self.is_movable) if axes else UNSHARDED
+
+
+UNSHARDED, UNKNOWN = DimFact(()), DimFact(None)
+
+
+class ShardingFact(NamedTuple):
+    """What is known of a value.
+
+    Attributes:
+      varying: the mesh axes over which its shards may differ.
+      unreduced: the mesh axes over which every shard holds an addend.
+      dims: its dims.
+    """
+
+    varying: AxisSet
+    unreduced: AxisSet
+    dims: tuple[DimFact, ...]
+
+    def with_dims(self, dims: Iterable[DimFact]) -> ShardingFact:
+        """The same with other dims."""
+        return ShardingFact(self.varying, self.unreduced, tuple(dims))
+
+
+@lru_cache(maxsize=64)
+def invarying(rank: int) -> ShardingFact:
+    """A value that is the same on every shard, and unsharded."""
+    return ShardingFact(NO_AXES, NO_AXES, (UNSHARDED,) * rank)
+
+
+@lru_cache(maxsize=4096)
+def unknown(varying: AxisSet, rank: int) -> ShardingFact:
+    """A value with dims of which nothing is known."""
+    return ShardingFact(varying, NO_AXES, (UNKNOWN,) * rank)
+
+
+def varying_of(facts: Iterable[ShardingFact]) -> AxisSet:
+    """The axes over which something computed from these values may vary."""
+    found = NO_AXES
+    for fact in facts:
+        if not (fact.varying <= found and fact.unreduced <= found):
+            found = found | fact.varying | fact.unreduced
+    return found
+
+
+def join_dims(a: DimFact, b: DimFact) -> DimFact:
+    """One dim of a value computed elementwise from two; or that is one of the two.
+
+    An unsharded dim agrees with every other: a constant, or the same numbers in every shard's part.
+    """
+    if a is b or a == b or b == UNSHARDED:
+        return a
+    if a == UNSHARDED:
+        return b
+    if a.axes is not None and a.axes == b.axes:
+        return DimFact(a.axes, a.from_claim and b.from_claim, (), a.is_movable and b.is_movable)
+    return UNKNOWN
+
+
+@lru_cache(maxsize=4096)
+def join_all_dims(a: tuple[DimFact, ...], b: tuple[DimFact, ...]) -> tuple[DimFact, ...]:
+    """All dims of such a value."""
+    return a if a == b else drop_repeated_axes(tuple(join_dims(one, other) for one, other in zip(a, b, strict=True)))
+
+
+def is_conflict(a: DimFact, b: DimFact) -> bool:
+    """Whether two dims that are taken for the same are sharded so that neither refines the other."""
+    if not a.axes or not b.axes or a.is_movable or b.is_movable:
+        return False
+    return not is_within(a.axes, b.axes) and not is_within(b.axes, a.axes)
+
+
+@lru_cache(maxsize=4096)
+def conflicting_dims(a: tuple[DimFact, ...], b: tuple[DimFact, ...]) -> tuple[int, ...]:
+    """The dims of two values that conflict."""
+    return tuple(at for at, (one, other) in enumerate(zip(a, b, strict=True)) if is_conflict(one, other))
+
+
+def is_within(axes: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """Whether axes are a subsequence of others."""
+    remaining = iter(others)
+    return all(axis in remaining for axis in axes)
+
+
+@lru_cache(maxsize=4096)
+def drop_repeated_axes(dims: tuple[DimFact, ...]) -> tuple[DimFact, ...]:
+    """Dims that share no axis: where two are sharded over one axis, as in a diagonal block, neither is known."""
+    names = [axis for dim in dims for axis in dim.axes or ()]
+    if len(names) == len(set(names)):
+        return dims
+    twice = {axis for axis in names if names.count(axis) > 1}
+    return tuple(UNKNOWN if twice.intersection(dim.axes or ()) else dim for dim in dims)
+
+
+def join(a: ShardingFact, b: ShardingFact) -> ShardingFact:
+    """What is known of a value that is one of two, as after a branch or an iteration of a loop."""
+    if a is b or a == b:
+        return a
+    unreduced = a.unreduced & b.unreduced
+    varying = a.varying | b.varying | ((a.unreduced | b.unreduced) - unreduced)
+    return ShardingFact(varying, unreduced - varying, join_all_dims(a.dims, b.dims))
+
+
+def add_varying(fact: ShardingFact, axes: AxisSet) -> ShardingFact:
+    """A value that varies over more axes, as one that a varying condition chooses."""
+    return fact if axes <= fact.varying else ShardingFact(fact.varying | axes, fact.unreduced - axes, fact.dims)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConflictAtEquation:
+    """Two dims that an operation takes for the same, and that are sharded differently.
+
+    Attributes:
+      eqn: the operation.
+      where: which dims they are.
+      first: the mesh axes of the first operand's.
+      second: those of the second operand's.
+    """
+
+    eqn: Any
+    where: str
+    first: tuple[str, ...]
+    second: tuple[str, ...]

@@ -1,0 +1,100 @@
+"""The hints and options of a decorated function, for the tools that inspect it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from . import _jax
+from .axis_names import NO_NAMING, AxisNaming
+from .errors import StructureError
+from .errors.phrases import value_text
+from .hints.signature import LazySignature, name_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+_ATTRIBUTE = "__typedshmap__"
+
+
+@dataclass(frozen=True, slots=True)
+class DecoratedInfo:
+    """A function's hints, and the options of its decorator.
+
+    Attributes:
+      verb: which decorator made it.
+      signature: the function, whose hints are read.
+      mesh: the decorator's mesh; None where it is looked up at every call.
+      naming: the decorator's aliases and rules.
+      axis_names: the axes that it makes manual; empty for all.
+    """
+
+    verb: Literal["typed_shard_map", "typed_jit", "typed"]
+    signature: LazySignature
+    mesh: _jax.mesh.AnyMesh | None = None
+    naming: AxisNaming = NO_NAMING
+    axis_names: frozenset[str] = frozenset()
+
+
+def wraps(function: Callable[..., Any]) -> Callable[[F], F]:
+    """`functools.wraps`, also for partials and callable objects; kept from beartype's import hook.
+
+    Under ``beartype.claw`` every decorated function is checked again from outside, where its
+    arguments are global and already checked.
+    """
+
+    def name(wrapper: F) -> F:
+        updated = ("__dict__",) if inspect.isfunction(function) else ()
+        functools.update_wrapper(wrapper, function, updated=updated)
+        if not hasattr(function, "__name__"):
+            wrapper.__name__ = wrapper.__qualname__ = name_of(function)
+        wrapper.__no_type_check__ = True  # type: ignore[attr-defined]
+        return wrapper
+
+    return name
+
+
+def attach_info(wrapper: F, info: DecoratedInfo) -> F:
+    """Attach to the function that a decorator returns what `find_decorated` finds."""
+    setattr(wrapper, _ATTRIBUTE, info)
+    return wrapper
+
+
+def find_decorated(f: Any) -> DecoratedInfo | None:
+    """A decorated function's hints and options, also through ``jax.jit`` and other wrappers; None for a plain one."""
+    return find_attribute(f, _ATTRIBUTE, DecoratedInfo)
+
+
+def find_attribute(f: Any, name: str, cls: type[T]) -> T | None:
+    """An attribute of a function, or of one that it wraps; None where none has one of the class."""
+    seen: set[int] = set()
+    while f is not None and id(f) not in seen:
+        seen.add(id(f))
+        found = getattr(f, name, None)
+        if isinstance(found, cls):
+            return found
+        f = getattr(f, "__wrapped__", None)
+    return None
+
+
+def require_decorated(f: Any, verb: str) -> DecoratedInfo:
+    """A decorated function's hints and options.
+
+    Raises:
+      StructureError: for a function that no decorator of this library made.
+    """
+    found = find_decorated(f)
+    if found is None:
+        raise StructureError(
+            f"{verb}: wants a function made by typed_shard_map, typed_jit or typed, whose hints say what it takes; "
+            f"got {value_text(f)}"
+        )
+    return found
+
+
+def bound_self(f: Any) -> tuple[Any, ...]:
+    """The instance, or the class, that a method is bound to, also by Equinox; nothing for a function."""
+    owner = getattr(f, "__self__", None)
+    return () if owner is None else (owner,)

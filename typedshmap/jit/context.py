@@ -1,0 +1,178 @@
+"""Where a ``typed_jit`` runs: its mesh, what hints mean on it, and whether arrays are sharded as they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from .. import _jax
+from ..axis_names import AxisNaming
+from ..errors import MeshAxisError
+from ..errors.failures import BoundaryMark, Failure, WrongSharding
+from ..errors.phrases import mesh_text
+from ..hints.array_hint import ArrayHint
+from ..hints.check_tree import CheckedLeaf
+from ..hints.context import MeshContext, current_axis_naming
+from ..hints.global_sharding import named_sharding_mismatch, sharding_mismatch, with_value_mesh
+from ..meshes import devices_text, find_mesh, refuse_other_devices
+from ..notation.layout import Layout
+
+_MOST_HINTS = 4096
+_CURE = "place it by shard(x, hint)"
+
+
+class JitContext:
+    """A mesh, and what hints mean on it.
+
+    Attributes:
+      mesh: the mesh; without devices where only those of the arguments matter, or none.
+      boundary_context: where global arrays are checked on their way in and out.
+      value_context: where the shardings of global arrays are checked.
+      by_spec: whether JAX gets PartitionSpecs, since it alone knows the devices.
+    """
+
+    def __init__(self, mesh: _jax.mesh.AnyMesh, naming: AxisNaming, by_spec: bool) -> None:
+        self.mesh, self.by_spec = mesh, by_spec
+        self.boundary_context = MeshContext.at_boundary(mesh, naming, manual=(), entering=mesh.shape_tuple)
+        self.value_context = MeshContext.for_values(mesh, naming)
+        self._shardings: dict[tuple[ArrayHint, int], NamedSharding | PartitionSpec] = {}
+
+    def sharding(self, hint: ArrayHint, rank: int) -> NamedSharding | PartitionSpec:
+        """The sharding of an array for ``jax.jit``."""
+        found = self._shardings.get((hint, rank))
+        if found is None:
+            if len(self._shardings) >= _MOST_HINTS:
+                self._shardings.clear()
+            spec = self.boundary_context.spec(hint, rank)
+            found = self._shardings[hint, rank] = spec if self.by_spec else NamedSharding(self.mesh, spec)
+        return found
+
+
+_cached_context = lru_cache(maxsize=256)(JitContext)
+
+
+def jit_context(
+    name: str,
+    mesh: _jax.mesh.AnyMesh | None,
+    naming: AxisNaming,
+    leaves: Callable[[], list[CheckedLeaf]],
+    is_running: bool,
+) -> JitContext:
+    """The mesh of a call, with devices if any are known: the mesh's own, the ambient one's, or the arguments'.
+
+    Args:
+      name: the function's name.
+      mesh: the decorator's mesh.
+      naming: the decorator's aliases and rules.
+      leaves: gives the arguments' arrays.
+      is_running: whether the call computes something, so that devices are needed.
+
+    Raises:
+      MeshAxisError: for no mesh, meshes that contradict each other, or a call inside a manual region.
+      ShardingError: where a mesh without devices was given, for arrays that are not on a mesh like it.
+    """
+    ambient = _jax.mesh.context_mesh()
+    if manual := _jax.mesh.manual_axes(ambient):
+        axes = ", ".join(f"'{axis}'" for axis, _ in manual)
+        problem = f"is a typed_jit, called inside a manual region over {axes}, where arrays are shards"
+        raise MeshAxisError(f"{name}: {problem}\n\nHint: decorate it by typed instead, or call it outside")
+    found, by_spec = find_mesh(name, mesh, leaves), False
+    if isinstance(found, AbstractMesh):
+        found = _with_devices(name, found, leaves, is_running)
+    if isinstance(found, AbstractMesh) and not ambient.empty:
+        # Under jax.grad and jax.vmap JAX computes at once, and only it knows the ambient mesh's devices there.
+        by_spec = not any(_jax.array.is_tracer(_underlying_value(leaf.value)) for leaf in leaves())
+    return _cached_context(found, current_axis_naming(naming), by_spec)
+
+
+def _with_devices(
+    name: str, mesh: AbstractMesh, leaves: Callable[[], list[CheckedLeaf]], is_running: bool
+) -> _jax.mesh.AnyMesh:
+    is_outside = _jax.trace.is_outside_traces()
+    ambient = _jax.mesh.ambient_devices() if is_outside else None
+    if isinstance(ambient, Mesh):
+        return ambient
+    arrays = leaves()
+    for leaf in arrays:
+        own = _jax.mesh.value_mesh(_underlying_value(leaf.value))
+        if isinstance(own, Mesh) and own.shape_tuple == mesh.shape_tuple:
+            return own if own.axis_types == mesh.axis_types else Mesh(own.devices, own.axis_names, mesh.axis_types)
+    if is_outside and is_running:
+        refuse_other_devices(name, mesh, arrays)
+    return mesh
+
+
+def _underlying_value(value: Any) -> Any:
+    """A value without the tracers of ``jax.grad`` and ``jax.vmap`` around it."""
+    return _jax.array.strip_transforms(value).value if _jax.array.is_tracer(value) else value
+
+
+def sharding_failure(leaf: CheckedLeaf, context: JitContext) -> Failure | None:
+    """What is wrong with a value's sharding: that of its type on Explicit axes, else the one it was placed with.
+
+    A value that is not placed has none, and is placed by ``jax.jit``.
+    """
+    value, hint = leaf.value, leaf.hint
+    if hint is None:
+        return None
+    placed, has_marks = _jax.array.committed_sharding(value), bool(hint.spec.marks)
+    if not has_marks:
+        want = context.sharding(hint, len(value.shape)) if placed is not None else None
+        if isinstance(want, NamedSharding) and _is_equivalent(placed, want, len(value.shape)):
+            return None
+        if placed is None and isinstance(value, (np.ndarray, *_jax.array.SCALARS)):
+            return None
+    what = _mark_over_auto(hint, context) if has_marks else None
+    what = what or _mismatch(value, placed, hint, context)
+    return Failure(what, leaf.subject, hint.text, _jax.array.type_text(value)) if what is not None else None
+
+
+@lru_cache(maxsize=4096)
+def _is_equivalent(have: Any, want: NamedSharding, rank: int) -> bool:
+    return have == want or (isinstance(want.mesh, Mesh) and have.is_equivalent_to(want, rank))
+
+
+def _mark_over_auto(hint: ArrayHint, context: JitContext) -> BoundaryMark | None:
+    """A mark over an Auto axis, over which JAX has no unreduced and no reduced global arrays."""
+    layout = context.boundary_context.layout(hint)
+    assert isinstance(layout, Layout)
+    for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
+        for axis in sorted(axes - context.boundary_context.explicit):
+            reason = f"mesh axis '{axis}' is of type Auto, over which JAX has no such global array"
+            return BoundaryMark(sign, axis, reason, f"make '{axis}' an Explicit axis of the mesh, or drop the mark")
+    return None
+
+
+def _mismatch(value: Any, placed: Any, hint: ArrayHint, context: JitContext) -> WrongSharding | BoundaryMark | None:
+    rank = len(getattr(value, "shape", ()))
+    want = context.value_context.spec(hint, rank)
+    if isinstance(value, _jax.array.SHAPES):
+        if not isinstance(value.sharding, NamedSharding):
+            return None
+        return named_sharding_mismatch(value.sharding, want, tuple(range(rank)), rank, _CURE)
+    is_untyped = placed is None and _jax.array.explicit_spec(value) is None
+    if is_untyped and _jax.array.committed_sharding(_underlying_value(value)) is None:
+        has_marks = any(_jax.array.spec_entries(want)[1:])
+        return WrongSharding(_jax.array.spec_text(want), "not placed on the mesh") if has_marks else None
+    own = with_value_mesh(value, context.value_context)
+    layout = own.layout(hint)
+    wrong = sharding_mismatch(value, layout, hint, own) if isinstance(layout, Layout) else None
+    return wrong if wrong is not None or placed is None else _mesh_mismatch(placed, want, context)
+
+
+def _mesh_mismatch(placed: Any, want: PartitionSpec, context: JitContext) -> WrongSharding | None:
+    """The same sharding over another mesh: of other devices, in another order, or with other axes."""
+    own, mesh = getattr(placed, "mesh", None), context.mesh
+    if isinstance(mesh, AbstractMesh) or (own is not None and own.devices.tolist() == mesh.devices.tolist()):
+        return None
+    devices, others = [device.id for device in mesh.devices.flat], _jax.array.device_ids(placed, len(want))
+    have = f"sharded {_jax.array.spec_text(placed.spec) if own is not None else placed}"
+    if own is not None and others == devices:
+        here, there = f"over {mesh_text(mesh.shape_tuple)}", f"over {mesh_text(own.shape_tuple)}"
+    else:
+        here, there = f"on {devices_text(devices)}", f"on {devices_text(others)}"
+    return WrongSharding(f"{_jax.array.spec_text(want)} {here}", f"{have} {there}", _CURE)

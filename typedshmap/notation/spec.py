@@ -1,0 +1,463 @@
+"""A spec, ``"[batch/dp] d"``: its syntax as frozen nodes, and its parser, whose docstrings are the grammar.
+
+Whitespace separates dims and is ignored inside ``[] () {}``. A mistake is raised as `SyntaxFault`, which carries the
+text, the span and what to write instead.
+
+Invariant: ``parse(str(node)) == node`` for every node that the parser can make. Spans take no part in equality, so a
+node that was moved is still the same node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise, takewhile
+from typing import TypeAlias
+
+from .tokens import MOST_DIGITS, Cursor, RepeatedAxis, Span, SyntaxFault, Token, words
+
+NOWHERE: Span = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An exact size, ``4``."""
+
+    value: int
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name that stands for a global size, ``batch``."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """Any size, ``_`` or ``_name``."""
+
+    name: str = "_"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A size read from the call's arguments, ``{self.heads}`` or ``{sizes[0]}``."""
+
+    root: str
+    steps: tuple[str | int, ...] = ()
+
+    def __str__(self) -> str:
+        steps = (f".{s}" if isinstance(s, str) else f"[{s}]" for s in self.steps)
+        return f"{{{self.root}{''.join(steps)}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A parenthesised expression, ``(d+1)``."""
+
+    inner: Expression
+
+    def __str__(self) -> str:
+        return f"({self.inner})"
+
+
+@dataclass(frozen=True, slots=True)
+class Negative:
+    """A negated expression, ``-d``."""
+
+    inner: Expression
+
+    def __str__(self) -> str:
+        return f"-{self.inner}"
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """Two expressions and one of ``+ - * // % **``."""
+
+    left: Expression
+    operator: str
+    right: Expression
+
+    def __str__(self) -> str:
+        return f"{self.left}{self.operator}{self.right}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """``min(a,b)`` or ``max(a,b)``."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+
+    def __str__(self) -> str:
+        return f"{self.function}({','.join(map(str, self.arguments))})"
+
+
+Expression: TypeAlias = Number | Name | Anything | Argument | Group | Negative | Binary | Call
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The mesh axes between ``/`` and ``]``, major to minor; none for ``[dim/]``."""
+
+    names: tuple[str, ...]
+    parenthesised: bool = field(default=False)
+    span: Span = field(default=NOWHERE, compare=False)
+
+    def __str__(self) -> str:
+        names = ",".join(self.names)
+        return f"({names})" if self.parenthesised else names
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One dim: its size, and how it lies over the mesh (``axes`` is None without brackets)."""
+
+    size: Expression
+    axes: Axes | None = None
+    broadcast: bool = False
+    per_leaf: bool = False
+    label: str | None = None
+    span: Span = field(default=NOWHERE, compare=False)
+    size_span: Span = field(default=NOWHERE, compare=False)
+
+    def __str__(self) -> str:
+        prefix = "#" * self.broadcast + "?" * self.per_leaf
+        label = "" if self.label is None else f"{self.label}="
+        text = f"{label}{prefix}{self.size}"
+        return text if self.axes is None else f"[{text}/{self.axes}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Any number of dims, ``...`` or ``*name``."""
+
+    name: str | None = None
+    broadcast: bool = False
+    per_leaf: bool = False
+    span: Span = field(default=NOWHERE, compare=False)
+
+    def __str__(self) -> str:
+        prefix = "*" + "#" * self.broadcast + "?" * self.per_leaf
+        return "..." if self.name is None else f"{prefix}{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is said of a whole array over one mesh axis: ``+tp``, ``-tp`` or ``~tp``."""
+
+    sign: str
+    axis: str
+    span: Span = field(default=NOWHERE, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.sign}{self.axis}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A whole hint's dims and marks."""
+
+    dims: tuple[Dim | Rest, ...]
+    marks: tuple[Mark, ...] = ()
+    source: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return " ".join(map(str, (*self.dims, *self.marks)))
+
+    @property
+    def rest(self) -> int | None:
+        """The index of the ``...`` or ``*name``, if there is one."""
+        found = [i for i, dim in enumerate(self.dims) if isinstance(dim, Rest)]
+        return found[0] if found else None
+
+
+FUNCTIONS = ("min", "max")
+
+
+@lru_cache(maxsize=4096)
+def parse(source: str) -> Spec:
+    """spec := dim* mark*"""
+    try:
+        items = [_SpecParser(source, word).item() for word in words(source)]
+    except RecursionError:
+        raise SyntaxFault("the dims are nested too deeply", source, (0, len(source))) from None
+    dims = tuple(item for item in items if not isinstance(item, Mark))
+    marks = tuple(item for item in items if isinstance(item, Mark))
+    _refuse_misplaced(source, items, dims)
+    _refuse_repeated(source, dims, marks)
+    return Spec(dims, marks, source)
+
+
+def _refuse_misplaced(source: str, items: list[Dim | Rest | Mark], dims: tuple[Dim | Rest, ...]) -> None:
+    rests = [dim for dim in dims if isinstance(dim, Rest)]
+    if len(rests) > 1:
+        problem = f"'{rests[0]}' and '{rests[1]}' both stand for any number of dims"
+        raise SyntaxFault(problem, source, rests[1].span, "keep one of them")
+    for mark, following in pairwise(items):
+        if isinstance(mark, Mark) and not isinstance(following, Mark):
+            cure = f"move '{mark}' to the end"
+            raise SyntaxFault(f"'{mark}' stands before a dim", source, mark.span, cure)
+
+
+def _refuse_repeated(source: str, dims: tuple[Dim | Rest, ...], marks: tuple[Mark, ...]) -> None:
+    seen: set[str] = set()
+    places = [(axis, dim.axes.span) for dim in dims if isinstance(dim, Dim) and dim.axes for axis in dim.axes.names]
+    for axis, span in places + [(mark.axis, mark.span) for mark in marks]:
+        if axis in seen:
+            raise RepeatedAxis(axis, source, span)
+        seen.add(axis)
+
+
+def names_in_expression(size: Expression) -> tuple[str, ...]:
+    """The names whose sizes an expression needs."""
+    match size:
+        case Name(name):
+            return (name,)
+        case Group(inner) | Negative(inner):
+            return names_in_expression(inner)
+        case Binary(left, _, right):
+            return names_in_expression(left) + names_in_expression(right)
+        case Call(_, arguments):
+            return tuple(name for argument in arguments for name in names_in_expression(argument))
+        case _:
+            return ()
+
+
+class _SpecParser(Cursor):
+    """The grammar of one dim or mark."""
+
+    def item(self) -> Dim | Rest | Mark:
+        """item := mark | bracketed | rest | dim"""
+        first = self.peek()
+        if first in ("+", "-", "~"):
+            item: Dim | Rest | Mark = self.mark()
+        elif first == "[":
+            item = self.bracketed()
+        elif first == "..." or self.has_star():
+            item = self.rest()
+        else:
+            item = self.dim()
+        if self.at < len(self.tokens):
+            raise self.leftover()
+        return item
+
+    def leftover(self) -> SyntaxFault:
+        token, text = self.tokens[self.at], self.text(self.full_span())
+        done = self.text((self.tokens[0].span[0], token.span[0]))
+        if token.text == ",":
+            return self.fault("a comma between dims", token.span, "separate dims by spaces")
+        if token.text == "/" and not done.startswith(("[", "+", "-", "~")):
+            axes = self.text((token.span[1], self.full_span()[1])).strip("()")
+            if axes.isdigit():
+                return self.fault("a single '/' divides nothing", token.span, f"write {done}//{axes}")
+            if not all(axis.isidentifier() for axis in axes.split(",")):
+                axes = "axis"
+            return self.fault(f"'{text}' is sharded without brackets", self.full_span(), f"write [{done}/{axes}]")
+        return self.fault(f"unexpected '{token.text}' after '{done}'", token.span)
+
+    def mark(self) -> Mark:
+        """mark := ('+' | '-' | '~') NAME"""
+        sign = self.take().text
+        if self.kind() != "name":
+            cure = f"write {sign}axis, as in {sign}tp; an expression holds no spaces, as in d+1"
+            raise self.fault(f"'{sign}' wants a mesh axis", self.full_span(), cure)
+        axis = self.take().text
+        return Mark(sign, axis, self.full_span())
+
+    def has_star(self) -> bool:
+        """Whether a ``*`` is among the signs before the next name."""
+        signs = takewhile(lambda token: token.text in ("#", "?", "*"), self.tokens[self.at :])
+        return any(token.text == "*" for token in signs)
+
+    def rest(self) -> Rest:
+        """rest := '...' | ('*' | '#' | '?')+ NAME"""
+        if self.peek() == "...":
+            self.take()
+            return Rest(span=self.full_span())
+        signs = self.prefixes("*#?")
+        if self.kind() != "name":
+            raise self.fault("'*' wants a name", self.full_span(), "write *name, or ... for dims without a name")
+        name = self.take().text
+        if name.startswith("_") and len(signs) > 1:
+            raise self.fault(f"'{name}' has no size to compare", self.full_span(), "give it a name, or write ...")
+        return Rest(None if name.startswith("_") else name, "#" in signs, "?" in signs, self.full_span())
+
+    def prefixes(self, signs: str = "#?") -> list[str]:
+        """prefixes := ('#' | '?')*, each once"""
+        seen: list[str] = []
+        while self.peek() and self.peek() in signs:
+            if self.peek() in seen:
+                raise self.fault(f"'{self.peek()}' is written twice")
+            seen.append(self.take().text)
+        return seen
+
+    def bracketed(self) -> Dim:
+        """bracketed := '[' dim '/' axes? ']'"""
+        self.take()
+        if self.peek() == "..." or self.has_star():
+            problem = f"'{self.text(self.full_span())}' shards any number of dims"
+            raise self.fault(problem, cure="brackets hold one dim; name the dim that is sharded")
+        if self.peek() in ("]", "/"):
+            raise self.fault("brackets without a dim", self.full_span(), "write [dim/axis]; _ is a dim of any size")
+        dim = self.dim()
+        if self.peek() != "/":
+            inner = self.text(self.since(1))
+            cure = f"write [{inner}/axis], or [{inner}/] for a dim that is not sharded"
+            raise self.fault(f"'{self.text(self.full_span())}' names no mesh axis", self.full_span(), cure)
+        self.take()
+        axes = self.axes()
+        if self.peek() != "]":
+            raise self.fault(f"unexpected '{self.peek()}' among mesh axes", cure="write [dim/a,b]")
+        self.take()
+        if dim.broadcast and axes.names:
+            problem = f"'{dim}' may be of size 1, so it may not be sharded"
+            raise self.fault(problem, self.full_span(), f"write [{str(dim).replace('#', '')}/{axes}], or {dim}")
+        return Dim(dim.size, axes, dim.broadcast, dim.per_leaf, dim.label, self.since(0), dim.size_span)
+
+    def axes(self) -> Axes:
+        """axes := '' | NAME (',' NAME)* | '(' NAME (',' NAME)* ')'"""
+        start, parenthesised = self.at, self.peek() == "("
+        if self.peek() == "]":
+            return Axes((), span=self.here())
+        if parenthesised:
+            self.take()
+        names = [self.axis()]
+        while self.peek() == ",":
+            self.take()
+            if parenthesised and self.peek() == ")":
+                break
+            names.append(self.axis())
+        if parenthesised:
+            if self.peek() != ")":
+                raise self.fault(f"unexpected '{self.peek()}' among mesh axes", cure="write [dim/a,b]")
+            self.take()
+        return Axes(tuple(names), parenthesised, self.since(start))
+
+    def axis(self) -> str:
+        """axis := NAME"""
+        if self.kind() != "name":
+            raise self.fault(f"'{self.peek()}' is not a mesh axis", cure="write [dim/axis], or [dim/a,b] for two")
+        return self.take().text
+
+    def dim(self) -> Dim:
+        """dim := (NAME '=')? ('#' | '?')* sum"""
+        start, label = self.at, None
+        if self.kind() == "name" and self.at + 1 < len(self.tokens) and self.tokens[self.at + 1].text == "=":
+            label = self.take().text
+            self.take()
+        signs = self.prefixes()
+        broadcast, per_leaf = "#" in signs, "?" in signs
+        size_start = self.at
+        if self.at == len(self.tokens):
+            raise self.fault("a dim is missing here", self.full_span())
+        if self.peek() in ("...", "*"):
+            raise self.fault(f"unexpected '{self.peek()}'", cure="any number of dims stand alone, as in ... or *name")
+        size = self.sum()
+        if isinstance(size, Name) and size.name.startswith("_"):
+            size = Anything(size.name)
+        elif anonymous := [name for name in names_in_expression(size) if name.startswith("_")]:
+            raise self.fault(f"'{anonymous[0]}' has no size to compute with", self.since(size_start), "give it a name")
+        if per_leaf and not isinstance(size, Name):
+            raise self.fault("'?' wants a name", self.since(start), "write ?name")
+        return Dim(size, None, broadcast, per_leaf, label, self.since(start), self.since(size_start))
+
+    def sum(self) -> Expression:
+        """sum := product (('+' | '-') product)*"""
+        left = self.product()
+        while self.peek() in ("+", "-") and self.peek():
+            operator = self.take().text
+            left = Binary(left, operator, self.product())
+        return left
+
+    def product(self) -> Expression:
+        """product := unary (('*' | '//' | '%') unary)*"""
+        left = self.unary()
+        while self.peek() in ("*", "//", "%") and self.peek():
+            operator = self.take().text
+            left = Binary(left, operator, self.unary())
+        return left
+
+    def unary(self) -> Expression:
+        """unary := '-' unary | atom ('**' unary)?"""
+        if self.peek() == "-":
+            self.take()
+            return Negative(self.unary())
+        base = self.atom()
+        if self.peek() != "**":
+            return base
+        self.take()
+        return Binary(base, "**", self.unary())
+
+    def atom(self) -> Expression:
+        """atom := NUMBER | NAME | call | group | argument"""
+        if self.kind() == "number":
+            if len(self.peek()) > MOST_DIGITS:
+                raise self.fault(f"a size of {len(self.peek())} digits")
+            return Number(int(self.take().text))
+        if self.kind() == "name":
+            name = self.take()
+            return self.call(name) if self.peek() == "(" else Name(name.text)
+        if self.peek() == "(":
+            return self.group()
+        if self.peek() == "{":
+            return self.argument()
+        if self.at == len(self.tokens):
+            raise self.fault(f"'{self.text(self.full_span())}' ends too early", self.full_span())
+        if self.peek() == ",":
+            raise self.fault("a comma between dims", cure="separate dims by spaces")
+        raise self.fault(f"unexpected '{self.peek()}'")
+
+    def call(self, name: Token) -> Call:
+        """call := FUNCTION '(' sum (',' sum)* ')'"""
+        if name.text not in FUNCTIONS:
+            raise self.fault(f"unknown function '{name.text}'", name.span, "min and max are known")
+        self.take()
+        arguments = [self.sum()]
+        while self.peek() == ",":
+            self.take()
+            arguments.append(self.sum())
+        self.close_parenthesis()
+        return Call(name.text, tuple(arguments))
+
+    def group(self) -> Group:
+        """group := '(' sum ')'"""
+        self.take()
+        inner = self.sum()
+        self.close_parenthesis()
+        return Group(inner)
+
+    def close_parenthesis(self) -> None:
+        if self.peek() != ")":
+            raise self.fault(f"unexpected '{self.peek()}' in parentheses")
+        self.take()
+
+    def argument(self) -> Argument:
+        """argument := '{' NAME ('.' NAME | '[' NUMBER ']')* '}'"""
+        self.take()
+        cure = "write {argument} or {argument.attribute}"
+        if self.kind() != "name":
+            raise self.fault("braces want an argument's name", self.here(), cure)
+        root, steps = self.take().text, list[str | int]()
+        while self.peek() in (".", "[") and self.peek():
+            wanted = "name" if self.take().text == "." else "number"
+            if self.kind() != wanted or (wanted == "number" and len(self.peek()) > MOST_DIGITS):
+                raise self.fault(f"unexpected '{self.peek()}' in braces", cure=cure)
+            step = self.take().text
+            steps.append(step if wanted == "name" else int(step))
+            if wanted == "number" and self.take().text != "]":
+                raise self.fault(f"unexpected '{self.tokens[self.at - 1].text}' in braces", cure=cure)
+        if self.peek() != "}":
+            raise self.fault(f"unexpected '{self.peek()}' in braces", cure=cure)
+        self.take()
+        return Argument(root, tuple(steps))

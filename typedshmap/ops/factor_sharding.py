@@ -1,0 +1,310 @@
+"""Over which mesh axes each factor of a pattern is sharded, and the partial sums where a sharded one is summed.
+
+A merged dim is sharded on its major factors: the axes of ``[(h d)/tp]`` are those of ``h``, then those of ``d``;
+and ``d`` may have some only if ``h`` is sharded down to single elements. Anything else would interleave the shards of a
+factor.
+
+Where a sharded factor is summed, each shard has a partial sum. Over each such axis the result says one thing:
+``+axis`` (left unreduced), ``~axis`` (left varying), ``[dim/axis]`` (psum_scatter), or nothing (psum).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import jax
+
+from .. import _jax
+from ..errors.failures import NotUnreduced, WrongSize
+from ..errors.phrases import sharding_text
+from .operands import Operand, shard_length, solve
+from .operation import RESULT, Operation, ResolvedDim, SideLayout, shard_count
+
+FactorAxes = dict[str, tuple[str, ...]]
+"""Per factor its mesh axes, major to minor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interleaving:
+    """A factor that is sharded although one before it in the same merged dim still has several elements per shard."""
+
+    factor: str
+    before: str
+
+
+def axes_of_merged(
+    keys: Sequence[str],
+    factor_axes: Mapping[str, tuple[str, ...]],
+    extents: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> tuple[str, ...] | Interleaving:
+    """The mesh axes of a merged dim, by those of its factors.
+
+    Args:
+      keys: the factors, major to minor.
+      factor_axes: their mesh axes.
+      extents: their global sizes.
+      sizes: the sizes of the mesh axes.
+    """
+    axes: tuple[str, ...] = ()
+    open_factor: str | None = None
+    for key in keys:
+        own = factor_axes.get(key, ())
+        if open_factor is not None and any(sizes[axis] > 1 for axis in own):
+            return Interleaving(key, open_factor)
+        axes += own
+        if extents[key] != prod([sizes[axis] for axis in own]) and open_factor is None:
+            open_factor = key
+    return axes
+
+
+def split_merged_axes(
+    keys: Sequence[str],
+    axes: tuple[str, ...],
+    known: Mapping[str, tuple[str, ...]],
+    extents: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> FactorAxes | None:
+    """The mesh axes of the factors of a merged dim: each takes what divides it; None if one does not divide.
+
+    Args:
+      known: axes of factors that are dims of their own elsewhere; taken where they come next.
+    """
+    remaining, found = list(axes), FactorAxes()
+    for key in keys:
+        taken, left = known.get(key), extents[key]
+        if taken is None or tuple(remaining[: len(taken)]) != taken or left % prod([sizes[axis] for axis in taken]):
+            taken = ()
+            for axis in remaining:
+                if left <= 1 or left % sizes[axis]:
+                    break
+                left //= sizes[axis]
+                taken += (axis,)
+        found[key] = taken
+        del remaining[: len(taken)]
+        if extents[key] != prod([sizes[axis] for axis in taken]):
+            break
+    if any(sizes[axis] > 1 for axis in remaining):
+        return None
+    if remaining and found:
+        found[next(reversed(found))] += tuple(remaining)
+    return found if found or not remaining else None
+
+
+def factor_axes_of(
+    call: Operation, operands: Sequence[Operand], extents: Mapping[str, int], alone: Iterable[ResolvedDim]
+) -> FactorAxes:
+    """The mesh axes of every factor of the operands.
+
+    Args:
+      extents: the factors' global sizes.
+      alone: dims of the result, whose axes decide how a merged dim of an operand is sharded.
+
+    Raises:
+      PatternError: for a factor that two operands shard in different ways, for an axis that shards
+        two factors, and for a merged dim that its axes do not divide.
+    """
+    hints = {place.keys[0]: place.axes for place in alone if len(place.keys) == 1}
+    found, sizes = FactorAxes(), call.region.sizes
+    origin: dict[str, Operand] = {}
+    for operand in operands:
+        for place in operand.layout.dims:
+            keys, axes = place.keys, place.axes
+            own = {keys[0]: axes} if len(keys) == 1 else split_merged_axes(keys, axes, hints, extents, sizes)
+            own = own if own is not None else split_merged_axes(keys, axes, {}, extents, sizes)
+            if own is None:
+                factors = ", ".join(f"{key.split()[0]}={extents[key]}" for key in keys)
+                over = ", ".join(f"{axis}={sizes[axis]}" for axis in axes)
+                problem = f"the merged dim '{place.dim}' is not sharded along its factors: {factors} over {over}"
+                raise call.fault(problem, place.dim.span, "make the major factor a multiple of the mesh axes")
+            for key in keys:
+                axes = own.get(key, ())
+                if found.setdefault(key, axes) != axes:
+                    first, one, two = origin[key], sharding_text(found[key]), sharding_text(place.axes)
+                    problem = f"'{key}' is {one} in {first.subject.phrase}, but {two} in {operand.subject.phrase}"
+                    sharded = (first if len(found[key]) > len(place.axes) else operand).subject.phrase
+                    cure = f"gather it in {sharded} first (all_gather), or reshard the other operand"
+                    raise call.fault(problem, place.dim.span, cure)
+                origin.setdefault(key, operand)
+    # Of two factors over one mesh axis, every shard would meet only its own part of the other.
+    seen: dict[str, str] = {}
+    for key, axes in found.items():
+        for axis in axes:
+            if axis in seen:
+                other = seen[axis]
+                problem = (
+                    f"'{other}' in {origin[other].subject.phrase} and '{key}' in {origin[key].subject.phrase} are both "
+                    f"sharded over '{axis}', so no shard has all of either"
+                )
+                span = next(place.dim.span for place in origin[key].layout.dims if key in place.names)
+                raise call.fault(problem, span, "gather one of them first (all_gather)")
+            seen[axis] = key
+    return found
+
+
+def refuse_sharded_addends(call: Operation, operands: Sequence[Operand], factor_axes: FactorAxes) -> None:
+    """Refuse an operand that is unreduced over an axis over which another is sharded or unreduced."""
+    unreduced: set[str] = set()
+    for operand in operands:
+        for axis in sorted(operand.layout.unreduced):
+            is_used = any(axis in axes for axes in factor_axes.values())
+            if is_used or axis in unreduced:
+                where = "another operand is sharded over it" if is_used else "so is another operand"
+                problem = f"{operand.subject.phrase} is unreduced over '{axis}', and {where}"
+                raise call.fault(problem, operand.layout.side.span, f"take the sum first (psum over '{axis}')")
+            unreduced.add(axis)
+
+
+def refuse_dropped_varying(call: Operation, operands: Sequence[Operand], right: SideLayout) -> None:
+    """Refuse a result that does not mention an axis over which an operand is marked ``~``."""
+    for operand in operands:
+        for axis in sorted(operand.layout.varying - right.differing):
+            problem = f"{operand.subject.phrase} is marked '~{axis}', but the result does not mention '{axis}'"
+            mark = next(m.span for m in operand.layout.side.marks if m.sign == "~")
+            raise call.fault(problem, mark, f"write '~{axis}' on the result, too; psum or pmean removes the mark")
+    for axis in sorted(right.reduced.difference(*[operand.layout.reduced for operand in operands])):
+        raise call.fault(f"'-{axis}' is on the result only", right.side.span, "all_gather makes such a value")
+
+
+@dataclass(frozen=True, slots=True)
+class PartialSums:
+    """What becomes of the partial sums of a result.
+
+    Attributes:
+      scattered: dims, and the mesh axes over which the sum is scattered along them.
+      summed: the axes over which every shard gets the sum.
+      unreduced: those over which the result is left unreduced.
+      varying: those over which it is left varying.
+    """
+
+    scattered: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    summed: tuple[str, ...] = ()
+    unreduced: tuple[str, ...] = ()
+    varying: tuple[str, ...] = ()
+
+
+def plan_partial_sums(
+    call: Operation,
+    layout: SideLayout,
+    inherited: Sequence[tuple[str, ...]],
+    addends: Mapping[str, str],
+    local: Sequence[int],
+) -> PartialSums:
+    """Plan the sums of a result over mesh axes.
+
+    Args:
+      call: the call.
+      layout: the result's side.
+      inherited: per dim of the result the axes over which it is sharded without any communication.
+      addends: per axis over which the local results are partial sums, what is summed over it.
+      local: the shape of a local result.
+
+    Raises:
+      PatternError: for a dim that the operands shard otherwise than the result says.
+      VaryingError: for ``+axis`` where the local results are not partial sums.
+      ShapeError: for a dim that does not divide over the axes it is scattered over.
+    """
+    scattered: list[tuple[int, tuple[str, ...]]] = []
+    for at, (place, axes) in enumerate(zip(layout.dims, inherited, strict=True)):
+        is_prefix, extra = place.axes[: len(axes)] == axes, place.axes[len(axes) :]
+        missing = [axis for axis in extra if axis not in addends]
+        if not is_prefix or missing:
+            sharding = sharding_text(place.axes)
+            problem = f"'{place.name}' is {sharding_text(axes)} in the operands, but {sharding} in the result"
+            problem += f", and there is no partial sum over '{missing[0]}'" if is_prefix else ""
+            name = str(place.dim.factors[0]) if len(place.names) == 1 else f"({place.name})"
+            written = f"[{name}/{','.join(axes)}]" if axes else place.name
+            cure = f"write {written}; all_gather, all_to_all and reshard move shards"
+            raise call.fault(problem, place.dim.span, cure)
+        if extra:
+            if local[at] % shard_count(extra, call.region.sizes):
+                problem = f"has {place.name}={local[at]} on each shard, which cannot be scattered {call.over(extra)}"
+                raise call.wrong(WrongSize(problem, place.dim.span), RESULT, None)
+            scattered.append((at, extra))
+    for axis in sorted(layout.unreduced - addends.keys()):
+        raise call.wrong(NotUnreduced(axis, call.region.sizes[axis]), RESULT, None)
+    taken = {axis for _, axes in scattered for axis in axes}
+    left = [axis for axis in addends if axis not in taken]
+    return PartialSums(
+        tuple(scattered),
+        tuple([axis for axis in left if axis not in layout.unreduced | layout.varying]),
+        tuple([axis for axis in left if axis in layout.unreduced]),
+        tuple([axis for axis in left if axis in layout.varying]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The plan of an operation in which every dim has one name.
+
+    Attributes:
+      factor_axes: per name its mesh axes.
+      sums: the sums over mesh axes.
+      result: the layout of the result.
+    """
+
+    factor_axes: FactorAxes
+    sums: PartialSums
+    result: SideLayout
+
+
+def plan_product(call: Operation, operands: list[Operand]) -> Product:
+    """Plan an operation in which every dim has one name.
+
+    Raises:
+      ShapeError, PatternError, VaryingError: for operands that do not go together, or a result that
+        contradicts them.
+    """
+    extents = solve(call, operands, {})
+    right = call.resolve_side(-1, dots=max((operand.layout.dots for operand in operands), default=0))
+    factor_axes = factor_axes_of(call, operands, extents, ())
+    refuse_sharded_addends(call, operands, factor_axes)
+    kept = call.result.names
+    addends = {axis: name for name, axes in factor_axes.items() if name not in kept for axis in axes}
+    addends |= {axis: f"+{axis}" for operand in operands for axis in sorted(operand.layout.unreduced)}
+    names = [place.names[0] for place in right.dims]
+    inherited = [factor_axes.get(name, ()) for name in names]
+    local = [shard_length(extents[name], axes, call.region.sizes) for name, axes in zip(names, inherited, strict=True)]
+    sums = plan_partial_sums(call, right, inherited, addends, local)
+    refuse_dropped_varying(call, operands, right)
+    return Product(factor_axes, sums, right)
+
+
+def run_partial_sums(
+    call: Operation, value: Any, sums: PartialSums, collective: Callable[[Any, tuple[str, ...]], Any] | None = None
+) -> Any:
+    """Take the sums of a local result over mesh axes.
+
+    Args:
+      call: the call.
+      value: the local result.
+      sums: the plan.
+      collective: replaces ``jax.lax.psum`` in other reductions.
+    """
+    has_vma = call.region.has_vma
+    for dim, axes in sums.scattered:
+        value = scatter_value(value, axes, dim, has_vma)
+    if sums.summed:
+        value = psum_value(value, sums.summed, has_vma) if collective is None else collective(value, sums.summed)
+    if has_vma and sums.unreduced:
+        value = _jax.casts.pcast_unreduced(_jax.casts.pcast_varying(value, sums.unreduced), sums.unreduced)
+    return _jax.casts.pcast_varying(value, sums.varying) if has_vma and sums.varying else value
+
+
+def addend_axes(value: Any, sums: PartialSums) -> frozenset[str]:
+    """The axes over which a plan leaves each shard of a local result its own addend, as JAX types it."""
+    return _jax.array.manual_type(value).varying.intersection(sums.varying) if sums.varying else frozenset()
+
+
+def psum_value(value: Any, axes: tuple[str, ...], has_vma: bool) -> Any:
+    """The sum over mesh axes, the same on every shard."""
+    return jax.lax.psum(_jax.casts.pcast_unreduced_all(value, axes, has_vma), axes)
+
+
+def scatter_value(value: Any, axes: tuple[str, ...], dim: int, has_vma: bool) -> Any:
+    """The sum over mesh axes, scattered along a dim."""
+    value = _jax.casts.pcast_unreduced_all(value, axes, has_vma)
+    return jax.lax.psum_scatter(value, axes, scatter_dimension=dim, tiled=True)

@@ -1,0 +1,137 @@
+"""``logsumexp`` and ``softmax`` over dims that may be sharded, stable and differentiable."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from .. import _jax
+from .factor_sharding import factor_axes_of, plan_partial_sums, psum_value, refuse_dropped_varying
+from .operands import Operand, read_operands, record_result, refuse_keys, refuse_unknown, solve, untouched_axes
+from .operation import Operation, read_operation, sides_of
+
+T = TypeVar("T")
+
+
+def logsumexp(x: T, pattern: str) -> T:
+    """The logarithm of the sum of exponentials over the dims that the result lacks.
+
+    ```python
+    total = logsumexp(logits, "[b/dp] s [v/tp] -> [b/dp] s")  # f32[2,8,128] -> f32[2,8] per shard, a pmax and a psum
+    ```
+
+    Args:
+      x: an array, in a manual region one shard.
+      pattern: both sides; the result mentions no axis of a dim that it lacks.
+
+    Returns:
+      The array of the pattern's right side, as `jax.nn.logsumexp` of the global array. Its gradient
+      is the softmax, and no collective is needed for it.
+
+    Raises:
+      PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `reduce` does.
+    """
+    call = read_operation("logsumexp", pattern, 1)
+    _check_names(call)
+    operand = _read_operand(call, x)
+    left, right = operand.layout, call.resolve_side(-1, dots=operand.layout.dots)
+    factor_axes = factor_axes_of(call, [operand], solve(call, [operand], {}), ())
+    names, kept = [place.names[0] for place in left.dims], [place.names[0] for place in right.dims]
+    dims = tuple(at for at, name in enumerate(names) if name not in kept)
+    axes = tuple(axis for at in dims for axis in left.dim_axes[at])
+    for axis in axes:
+        if axis in right.differing:
+            raise call.fault(f"a {call.verb} leaves no partial sum over '{axis}'", call.result.span, "drop it")
+    plan_partial_sums(call, right, [factor_axes.get(name, ()) for name in kept], {}, [0] * len(kept))
+    refuse_dropped_varying(call, [operand], right)
+    value = _inexact_value(call, operand)
+    top = _maximum(call, value, dims, axes)
+    finite = jnp.where(jnp.isfinite(top), top, 0)
+    total = _sum(call, jnp.exp(value - jnp.expand_dims(finite, dims)), dims, axes)
+    rest = [name for name in names if name in kept]
+    result = (jnp.log(total) + finite).transpose(tuple(map(rest.index, kept)))
+    return record_result(call, result, (operand,), right, untouched_axes([operand], right))
+
+
+def softmax(x: T, pattern: str, dims: str) -> T:
+    """Exponentials divided by their sum over dims, which may be sharded.
+
+    ```python
+    weights = softmax(scores, "[b/dp] [h/tp] q [k/sp]", "k")  # a pmax and a psum over sp
+    ```
+
+    Args:
+      x: an array, in a manual region one shard.
+      pattern: the array, before and after.
+      dims: the names of the dims to normalise over, separated by spaces.
+
+    Returns:
+      An array of the same shape and sharding, as `jax.nn.softmax` of the global array.
+
+    Raises:
+      PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `reduce` does.
+    """
+    call = read_operation("softmax", pattern, 1, has_result=False)
+    names = _dims_named(call, dims)
+    _check_names(call)
+    operand = _read_operand(call, x)
+    places = operand.layout.dims
+    chosen = tuple(at for at, place in enumerate(places) if place.names[0] in names)
+    axes = tuple(axis for at in chosen for axis in places[at].axes)
+    value = _inexact_value(call, operand)
+    exponentials = jnp.exp(value - _maximum(call, value, chosen, axes, keepdims=True))
+    shares = exponentials / _sum(call, exponentials, chosen, axes, keepdims=True)
+    return record_result(call, shares, (operand,), operand.layout)
+
+
+def _dims_named(call: Operation, dims: Any) -> list[str]:
+    known, names = call.pattern.operands[0].names, dims.split() if isinstance(dims, str) else []
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        wrong = f"'{unknown[0]}' is not a dim of the pattern" if unknown else f"dims={dims!r} names no dim"
+        raise call.fault(wrong, None, f"its dims are {', '.join(known)}")
+    return names
+
+
+def _check_names(call: Operation) -> None:
+    """Refuse merged dims, numbers, repeated names, and names that only the result has."""
+    call.require_names()
+    known = call.pattern.operands[0].names
+    for index, (side, _) in enumerate(sides_of(call.pattern)):
+        names = side.names
+        for at, factor in enumerate(side.factors):
+            if factor.name not in known:
+                raise call.fault(f"the pattern has '{factor}' only on the right", factor.span)
+            if factor.name in names[:at]:
+                raise call.fault(f"the pattern has '{factor}' twice on one side", call.span_of(index, factor.name))
+
+
+def _read_operand(call: Operation, x: Any) -> Operand:
+    (operand,) = read_operands(call, (x,))
+    refuse_unknown(call, operand.value, operand.subject)
+    refuse_keys(call, operand)
+    for axis in sorted(operand.layout.unreduced):
+        problem = f"{call.verb} of a value that is unreduced over '{axis}'"
+        raise call.fault(problem, operand.layout.side.span, "take the sum first (psum)")
+    return operand
+
+
+def _inexact_value(call: Operation, operand: Operand) -> Any:
+    value: Any = jnp.asarray(operand.value)
+    value = value if jnp.issubdtype(value.dtype, jnp.inexact) else value.astype(jnp.float32)
+    return _jax.casts.drop_reduced(value) if call.region.has_vma else value
+
+
+def _maximum(call: Operation, value: Any, dims: tuple[int, ...], axes: tuple[str, ...], keepdims: bool = False) -> Any:
+    """The largest over dims and mesh axes, as a constant for the gradient."""
+    lowest = -jnp.inf if any(value.shape[at] == 0 for at in dims) else None
+    top = jnp.max(jax.lax.stop_gradient(value), axis=dims, keepdims=keepdims, initial=lowest)
+    top = _jax.casts.pcast_varying(top, axes) if axes and call.region.has_vma else top
+    return jax.lax.pmax(top, axes) if axes else top
+
+
+def _sum(call: Operation, value: Any, dims: tuple[int, ...], axes: tuple[str, ...], keepdims: bool = False) -> Any:
+    total = jnp.sum(value, axis=dims, keepdims=keepdims)
+    return psum_value(total, axes, call.region.has_vma) if axes else total

@@ -1,0 +1,201 @@
+"""Choose the meshes that a function is tried on: one device, every axis alone, all axes, and their sizes permuted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from .. import _jax
+from ..errors import MeshAxisError
+from ..errors.phrases import mesh_text, value_text
+from ..hints.context import MeshContext, current_axis_naming
+from ..hints.signature import HintedSignature
+from ..hints.structure import array_hints
+from ..introspection import DecoratedInfo
+from ..notation.layout import Layout
+from ..sampling.meshes import argument_hints, mesh_sizes
+
+_MOST_DEVICES = 8
+_CURE = (
+    "a CPU stands for several devices by XLA_FLAGS=--xla_force_host_platform_device_count=8, set before JAX is imported"
+)
+
+
+_EXAMPLE = '{"dp": 4, "tp": 2}'
+
+
+@dataclass(frozen=True)
+class FunctionAxes:
+    """The mesh axes that a function knows.
+
+    Attributes:
+      sizes: their sizes; 1 where that is not known.
+      types: their types.
+      devices: the devices to make meshes of.
+    """
+
+    sizes: Mapping[str, int]
+    types: Mapping[str, AxisType]
+    devices: Sequence[Any]
+
+    def mesh(self, sizes: Mapping[str, int]) -> Mesh:
+        """A mesh of these axes, of size 1 where no size is given.
+
+        Raises:
+          MeshAxisError: for more devices than there are.
+        """
+        shape = tuple(sizes.get(name, 1) for name in self.sizes)
+        if prod(shape) > len(self.devices):
+            wanted = mesh_text(zip(self.sizes, shape, strict=True))
+            raise MeshAxisError(
+                f"assert_mesh_invariant: the mesh {wanted} needs {prod(shape)} devices, and there are "
+                f"{len(self.devices)}\n\nHint: {_CURE}"
+            )
+        devices = np.array(self.devices[: prod(shape)]).reshape(shape)
+        return Mesh(devices, tuple(self.sizes), axis_types=tuple(self.types.values()))
+
+
+def axes_of(function: DecoratedInfo, typed: HintedSignature, mesh: _jax.mesh.AnyMesh | None) -> FunctionAxes:
+    """The axes of a function's mesh; those in its hints, where no mesh is known."""
+    if mesh is not None:
+        types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+        return FunctionAxes(dict(mesh.shape), types, _devices(mesh))
+    names = _mentioned_axes(function, typed)
+    return FunctionAxes(dict.fromkeys(names, 1), dict.fromkeys(names, AxisType.Auto), jax.local_devices())
+
+
+def _devices(mesh: _jax.mesh.AnyMesh) -> Sequence[Any]:
+    """The devices of a mesh's kind that this process has; those of the mesh first."""
+    if isinstance(mesh, AbstractMesh):
+        return jax.local_devices()
+    own = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    more = jax.local_devices(backend=own[0].platform) if own else jax.local_devices()
+    return [*own, *(device for device in more if device not in own)]
+
+
+def _mentioned_axes(function: DecoratedInfo, typed: HintedSignature) -> tuple[str, ...]:
+    context = MeshContext.for_values(None, current_axis_naming(function.naming))
+    found: list[str] = []
+    for hint in (*argument_hints(typed), *(array_hints(typed.result) if typed.result is not None else ())):
+        layout = context.layout(hint)
+        if isinstance(layout, Layout):
+            sharded = [axis for axes in layout.dim_axes for axis in axes]
+            found += [*sharded, *sorted(layout.axes - set(sharded))]
+    return tuple(dict.fromkeys([*found, *sorted(function.axis_names)]))
+
+
+def default_meshes(axes: FunctionAxes, name: str) -> list[Mesh]:
+    """One device, every axis alone, all axes together, and their sizes permuted.
+
+    An axis of the function's own mesh has its own size, where there are devices for it. An axis that would never be
+    longer than 2 is also tried at 4: on 2 shards, left is right.
+
+    Args:
+      axes: the axes.
+      name: the function's name.
+
+    Raises:
+      MeshAxisError: where there are no axes, or one device only.
+    """
+    if not axes.sizes:
+        raise MeshAxisError(
+            f"assert_mesh_invariant: {name}: no mesh axis is known, neither by a mesh nor by its hints\n\n"
+            "Hint: pass meshes=, or call it under jax.set_mesh(mesh)"
+        )
+    if len(axes.devices) < 2:
+        raise MeshAxisError(
+            f"assert_mesh_invariant: {name}: there is one device only, and meshes are compared\n\nHint: {_CURE}"
+        )
+    together, available = _all_axes(axes), len(axes.devices)
+    alone = {name: own if 1 < own <= available else max(together[name], 2) for name, own in axes.sizes.items()}
+    names, values = tuple(together), tuple(together.values())
+    rotations = [values[at:] + values[:at] for at in range(1, min(len(values), 3))]
+    permuted = [dict(zip(names, rotation, strict=True)) for rotation in rotations]
+    sizes = [{}, *({name: size} for name, size in alone.items()), together, *permuted]
+    longest = {name: max(each.get(name, 1) for each in sizes) for name in axes.sizes}
+    sizes += [{name: 4} for name, size in longest.items() if size == 2 and available >= 4]
+    if len(axes.sizes) == 1 and max(longest.values()) > 2:
+        sizes += [{name: 2} for name in axes.sizes]
+    return list(dict.fromkeys(axes.mesh(each) for each in sizes))
+
+
+def _all_axes(axes: FunctionAxes) -> dict[str, int]:
+    """The sizes of all axes together: their own, else the devices' prime factors dealt out, largest first."""
+    if 1 < prod(axes.sizes.values()) <= len(axes.devices):
+        return dict(axes.sizes)
+    count, factor, factors = min(len(axes.devices), _MOST_DEVICES), 2, list[int]()
+    while count > 1:
+        if count % factor:
+            factor += 1
+        else:
+            factors, count = [factor, *factors], count // factor
+    names, sizes = tuple(axes.sizes), dict.fromkeys(axes.sizes, 1)
+    for at, each in enumerate(factors):
+        sizes[names[at % len(names)]] *= each
+    return sizes
+
+
+def given_meshes(meshes: Sequence[Any], axes: FunctionAxes) -> list[Mesh]:
+    """The meshes that a user gives, and before them one device.
+
+    Args:
+      meshes: each a Mesh, a dict of sizes, or a text like ``"dp=4,tp=2"``; axes that are not named have size 1.
+      axes: the axes that the function knows.
+
+    Raises:
+      MeshAxisError: for what is not a mesh of devices.
+    """
+    if not isinstance(meshes, (list, tuple)) or not meshes:
+        got = value_text(meshes)
+        raise MeshAxisError(f"assert_mesh_invariant: meshes= wants a list of meshes, as in [{_EXAMPLE}]; got {got}")
+    sizes = [None if isinstance(mesh, Mesh) else _read_sizes(mesh) for mesh in meshes]
+    more = dict.fromkeys(name for each in sizes if each is not None for name in each if name not in axes.sizes)
+    known = FunctionAxes(
+        {**axes.sizes, **dict.fromkeys(more, 1)}, {**axes.types, **dict.fromkeys(more, AxisType.Auto)}, axes.devices
+    )
+    made = [mesh if each is None else known.mesh(each) for mesh, each in zip(meshes, sizes, strict=True)]
+    return list(dict.fromkeys([one_axis_mesh(made[0], None), *made]))
+
+
+def _read_sizes(mesh: Any) -> dict[str, int]:
+    if isinstance(mesh, AbstractMesh):
+        raise MeshAxisError("assert_mesh_invariant: an AbstractMesh has no devices to run on; pass its sizes as a dict")
+    sizes = mesh_sizes(mesh)
+    if sizes is None:
+        problem = f"assert_mesh_invariant: meshes= holds {value_text(mesh)}, which is not a mesh"
+        raise MeshAxisError(f'{problem}\n\nHint: write a jax.sharding.Mesh, {_EXAMPLE}, or a text like "dp=4,tp=2"')
+    return sizes
+
+
+def one_axis_mesh(mesh: Mesh, axis: str | None) -> Mesh:
+    """The part of a mesh along one axis, the others of size 1; without an axis, its first device."""
+    part = tuple(slice(None) if name == axis else slice(1) for name in mesh.axis_names)
+    return Mesh(mesh.devices[part], mesh.axis_names, axis_types=mesh.axis_types)
+
+
+def with_replica(mesh: Mesh) -> Mesh:
+    """One device and a copy of it, along an axis that nothing is sharded over.
+
+    JAX cannot lower an unreduced result on a mesh of a single device.
+    """
+    (device,) = mesh.devices.flat
+    another = [each for each in jax.local_devices(backend=device.platform) if each != device]
+    devices = np.array([device, *another[:1]]).reshape(*mesh.devices.shape, -1)
+    types = (*mesh.axis_types, mesh.axis_types[0])
+    return Mesh(devices, (*mesh.axis_names, "replica"), axis_types=types)
+
+
+def name_of_mesh(mesh: Mesh) -> str:
+    """A mesh in a message: its axes longer than 1, or one device."""
+    return mesh_text((name, size) for name, size in mesh.shape.items() if size > 1) or "one device"
+
+
+def longer_axes(mesh: Mesh) -> tuple[str, ...]:
+    """The axes of a mesh that are longer than 1."""
+    return tuple(name for name, size in mesh.shape.items() if size > 1)

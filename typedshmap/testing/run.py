@@ -1,0 +1,292 @@
+"""Run a function on one mesh: its results, and its vector-Jacobian products, as arrays on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from .. import _jax
+from ..errors import MeshAxisError, StructureError
+from ..hints.signature import HintedSignature
+from ..hints.structure import array_hints
+from ..introspection import DecoratedInfo
+from ..meshes import override_mesh
+from ..sampling.arguments import FlatInputs, Inputs
+from ..sampling.meshes import has_marks, map_over_shards, needs_manual_region, require_bool_or_none
+from .meshes import with_replica
+
+ArraysByName = dict[str, np.ndarray[Any, Any]]
+CallKind = Literal["as it is", "global", "mapped"]
+
+
+@dataclass(frozen=True)
+class FunctionUnderTest:
+    """The function that is tested.
+
+    Attributes:
+      f: the function.
+      made_of: its decorator's record.
+      typed: its hints.
+      kind: how it is called: as it is; on global arrays; or mapped over all mesh axes.
+      is_ambient: whether its mesh is made the ambient one.
+    """
+
+    f: Callable[..., Any]
+    made_of: DecoratedInfo
+    typed: HintedSignature
+    kind: CallKind
+    is_ambient: bool
+
+    @property
+    def name(self) -> str:
+        return self.typed.name
+
+    def mesh_for(self, mesh: Mesh) -> Mesh:
+        """The mesh that replaces another one: unreduced results need Explicit axes and more than one device."""
+        if self.kind == "mapped":
+            mesh = _jax.mesh.with_axis_type(mesh, AxisType.Explicit)
+        result = self.typed.result
+        hints = array_hints(result) if result is not None and self.kind != "global" else ()
+        is_unreduced = any(mark.sign == "+" for hint in hints for mark in hint.spec.marks)
+        return with_replica(mesh) if mesh.size == 1 and is_unreduced else mesh
+
+    def callee(self, mesh: Mesh) -> Callable[..., Any]:
+        """The function that is called on a mesh."""
+        return map_over_shards(self.f, self.made_of, mesh) if self.kind == "mapped" else self.f
+
+    @contextmanager
+    def on(self, mesh: Mesh) -> Generator[None]:
+        """Replace the function's mesh."""
+        with ExitStack() as stack:
+            stack.enter_context(override_mesh(mesh))
+            if self.is_ambient:
+                stack.enter_context(jax.set_mesh(mesh))
+            yield
+
+
+def classify_function(
+    f: Callable[..., Any], made_of: DecoratedInfo, typed: HintedSignature, manual: bool | None
+) -> FunctionUnderTest:
+    """A function, with how it is to be called.
+
+    Args:
+      f: the function.
+      made_of: its decorator's record.
+      typed: its hints.
+      manual: whether a helper is for manual regions; None to decide by its marks and its collectives.
+
+    Raises:
+      StructureError: for ``manual=`` of a function that is not a helper.
+    """
+    require_bool_or_none("assert_mesh_invariant", "manual", manual)
+    if made_of.verb != "typed" and manual is not None:
+        raise StructureError(
+            f"assert_mesh_invariant: {typed.name}: manual= is for helpers made by typed; this one is made by "
+            f"{made_of.verb}"
+        )
+    is_ambient = made_of.mesh is None or not _jax.mesh.context_mesh().empty
+    if made_of.verb != "typed":
+        return FunctionUnderTest(f, made_of, typed, "as it is", is_ambient)
+    is_mapped = has_marks(typed) if manual is None else manual
+    return FunctionUnderTest(f, made_of, typed, "mapped" if is_mapped else "global", is_ambient)
+
+
+def needs_manual_axes(subject: FunctionUnderTest, made: Inputs, mesh: Mesh) -> bool:
+    """Whether a helper cannot be traced with global arrays, since it uses manual axes."""
+    call = FlatCall.of(made)
+    try:
+        with subject.on(mesh):
+            jax.eval_shape(lambda arrays: call.run(subject.f, arrays), call.arrays)
+    except (NameError, MeshAxisError) as error:
+        if needs_manual_region(error):
+            return True
+        raise
+    return False
+
+
+@dataclass(frozen=True)
+class FlatCall:
+    """One call.
+
+    Attributes:
+      arrays: the ``jax.Array``s among the arguments' leaves.
+      names: their names, ``state.w`` or ``xs[0]``.
+      flat_inputs: the arguments.
+    """
+
+    arrays: list[jax.Array]
+    names: list[str]
+    flat_inputs: FlatInputs
+
+    @staticmethod
+    def of(made: Inputs) -> FlatCall:
+        """Flatten the arguments of a call."""
+        labels = [f"{name}[{at}]" if made.names.count(name) > 1 else name for at, name in enumerate(made.names)]
+        flat_inputs, names = FlatInputs.of(made, jax.Array), list[str]()
+        for path, _ in flat_inputs.arrays:
+            is_keyword, first = path[0].idx, path[1]
+            names.append((first.key if is_keyword else labels[first.idx]) + jax.tree_util.keystr(path[2:]))
+        return FlatCall([leaf for _, leaf in flat_inputs.arrays], names, flat_inputs)
+
+    def run(self, f: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+        """Call a function with other arrays in the places of these."""
+        return self.flat_inputs.run(f, arrays)
+
+    @property
+    def inexact(self) -> list[int]:
+        """The positions of the arrays that have gradients."""
+        return [at for at, array in enumerate(self.arrays) if _jax.array.is_inexact(array.dtype)]
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """A compiled program.
+
+    Attributes:
+      names: the paths of its results.
+      jaxpr: its equations.
+      compute: computes them.
+    """
+
+    names: list[str]
+    jaxpr: Any
+    compute: Callable[..., list[jax.Array]]
+
+    def __call__(self, *args: Any) -> dict[str, jax.Array]:
+        return dict(zip(self.names, jax.block_until_ready(self.compute(*args)), strict=True))
+
+
+def _compile(f: Callable[..., Any], names: list[str], *args: Any) -> CompiledProgram:
+    traced = jax.jit(f).trace(*args)
+    return CompiledProgram(names, traced.jaxpr, traced.lower().compile())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The results of a function on one mesh.
+
+    Attributes:
+      mesh: the mesh.
+      values: results by path, ``return[0].loss``, and gradients by argument, ``grad(w)``; on the host.
+      specs: for each result, the mesh axes that each dim is sharded over.
+      jaxprs: the programs that computed them.
+      call: the arguments.
+      gradients: the names of the gradients among the values.
+      again: computes the same from other arrays, with the cotangents times a number.
+    """
+
+    mesh: Mesh
+    values: ArraysByName
+    specs: Mapping[str, tuple[tuple[str, ...], ...]]
+    jaxprs: tuple[Any, ...]
+    call: FlatCall
+    gradients: frozenset[str]
+    again: Callable[[Sequence[jax.Array], float], ArraysByName]
+
+
+def run(
+    subject: FunctionUnderTest, made: Inputs, mesh: Mesh, grad: bool, seed: int, is_excluded: Callable[[str], bool]
+) -> Outcome:
+    """Run a function on one mesh.
+
+    Args:
+      subject: the function.
+      made: its arguments, placed there.
+      mesh: the mesh.
+      grad: whether to compute vector-Jacobian products, of all results and in all inexact arguments.
+      seed: what the cotangents are drawn from.
+      is_excluded: whether a result, by its path, has no cotangent.
+    """
+    call = FlatCall.of(made)
+    names, forward = _forward(call, subject.callee(mesh))
+    with subject.on(mesh):
+        program = _compile(forward, names, call.arrays)
+        results = program(call.arrays)
+        programs: list[tuple[CompiledProgram, tuple[Any, ...]]] = [(program, ())]
+        if grad:
+            pulled = [name for name in names if _jax.array.is_inexact(results[name].dtype) and not is_excluded(name)]
+            cotangents = [_cotangent(results[name], (seed, _OF_COTANGENTS, names.index(name))) for name in pulled]
+            labels = [f"grad({call.names[at]})" for at in call.inexact]
+            pullback = _pullback(forward, call, [names.index(name) for name in pulled])
+            programs.append((_compile(pullback, labels, call.arrays, cotangents), (cotangents,)))
+
+    def again(arrays: Sequence[jax.Array], factor: float) -> ArraysByName:
+        def scale(array: Any) -> Any:
+            return jax.device_put((array * factor).astype(array.dtype), array.sharding)
+
+        with subject.on(mesh):
+            found = [each(list(arrays), *jax.tree.map(scale, more)) for each, more in programs]
+        return {name: _host(array) for part in found for name, array in part.items()}
+
+    gradients = frozenset(name for each, _ in programs[1:] for name in each.names)
+    shardings = {name: array.sharding for name, array in results.items()}
+    specs = {
+        name: _jax.array.spec_entries(each.spec).dim_axes if isinstance(each, NamedSharding) else ()
+        for name, each in shardings.items()
+    }
+    jaxprs = tuple(each.jaxpr for each, _ in programs)
+    return Outcome(mesh, again(call.arrays, 1.0), specs, jaxprs, call, gradients, again)
+
+
+_OF_COTANGENTS = 2**31 + 1
+
+
+def _forward(call: FlatCall, f: Callable[..., Any]) -> tuple[list[str], Callable[[Sequence[Any]], list[Any]]]:
+    """The function from arrays to arrays, and their paths, which are known once it is traced."""
+    names: list[str] = []
+
+    def forward(arrays: Sequence[Any]) -> list[Any]:
+        found = jax.tree_util.tree_flatten_with_path(call.run(f, arrays))[0]
+        names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in found]
+        return [_global_array(leaf) for _, leaf in found]
+
+    return names, forward
+
+
+def _global_array(value: Any) -> Any:
+    """A global array; an unreduced one is summed."""
+    value = value if _jax.array.is_jax_array(value) else jax.numpy.asarray(value)
+    sharding = _jax.array.explicit_spec(value)
+    if sharding is None:
+        return value
+    entries = _jax.array.spec_entries(sharding.spec)
+    if not entries.unreduced and not entries.reduced:
+        return value
+    return jax.reshard(value, _jax.array.partition_spec(entries.dim_axes))
+
+
+def _pullback(
+    forward: Callable[[Sequence[Any]], list[Any]], call: FlatCall, pulled: Sequence[int]
+) -> Callable[[Sequence[Any], list[Any]], list[Any]]:
+    """The vector-Jacobian product of some results, in all inexact arguments."""
+
+    def pullback(arrays: Sequence[Any], cotangents: list[Any]) -> list[Any]:
+        def some(inexact: list[Any]) -> list[Any]:
+            mixed = list(arrays)
+            for at, array in zip(call.inexact, inexact, strict=True):
+                mixed[at] = array
+            results = forward(mixed)
+            return [results[at] for at in pulled]
+
+        gradients = jax.vjp(some, [arrays[at] for at in call.inexact])[1](cotangents)[0]
+        return [_global_array(gradient) for gradient in gradients]
+
+    return pullback
+
+
+def _cotangent(result: jax.Array, seed: Sequence[int]) -> jax.Array:
+    rng = np.random.default_rng(seed)
+    drawn = rng.standard_normal(result.shape) + 1j * rng.standard_normal(result.shape)
+    is_complex = jax.numpy.issubdtype(result.dtype, jax.numpy.complexfloating)
+    return jax.device_put((drawn if is_complex else drawn.real).astype(result.dtype), result.sharding)
+
+
+def _host(array: jax.Array) -> np.ndarray[Any, Any]:
+    is_key = jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(array) if is_key else array)
