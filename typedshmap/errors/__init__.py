@@ -6,31 +6,11 @@ from __future__ import annotations
 
 from einops import EinopsError
 
-from ..notation.layout import AxisTwice, NoRule, RuledTwice, UnknownAxis
-from ..notation.match import BadExpression, Indivisible, OutsideTree, RankMismatch, SizeMismatch, UnboundNames
+from ..notation.layout import Unresolved
+from ..notation.match import Mismatch
 from ..notation.tokens import RepeatedAxis, SyntaxFault
-from .failures import (
-    BoundaryMark,
-    Failure,
-    HintText,
-    LayoutMismatch,
-    NotIntegers,
-    NotManual,
-    NotNumbers,
-    NotUnreduced,
-    NoUnionMember,
-    PatternFault,
-    PatternLayoutMismatch,
-    RedundantPsum,
-    Report,
-    ShardingConflict,
-    UnmarkedReduced,
-    UnmarkedUnreduced,
-    UnmentionedVarying,
-    WrongDtype,
-    WrongSharding,
-    WrongSize,
-)
+from . import failures
+from .failures import Failure, HintText, Report
 from .messages import carets, render
 
 
@@ -47,7 +27,7 @@ class TypedShmapError(Exception):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Everything that is wrong with the call; the message tells the first in full."""
+        """Everything that is wrong with the call; the message reports the first in full."""
         return self.report.failures if self.report else ()
 
     def __str__(self) -> str:
@@ -99,25 +79,30 @@ for _error in (
 ):
     _error.__module__ = "typedshmap"
 
-_CLASSES: tuple[tuple[tuple[type, ...], type[TypedShmapError]], ...] = (
-    ((RankMismatch, SizeMismatch, Indivisible, UnboundNames, BadExpression, OutsideTree, WrongSize), ShapeError),
-    ((UnknownAxis, AxisTwice, NoRule, RuledTwice, NotManual), MeshAxisError),
-    ((PatternFault,), PatternError),
-    ((WrongDtype, NotIntegers, NotNumbers), DtypeError),
-    ((WrongSharding, BoundaryMark, PatternLayoutMismatch, LayoutMismatch, ShardingConflict), ShardingError),
-    ((UnmentionedVarying, UnmarkedUnreduced, NotUnreduced, UnmarkedReduced, RedundantPsum), VaryingError),
-)
+_CLASSES = {
+    ShapeError: Mismatch | failures.WrongSize,
+    MeshAxisError: Unresolved | failures.NotManual,
+    PatternError: failures.PatternFault,
+    DtypeError: failures.WrongDtype | failures.UnusableDtype,
+    ShardingError: failures.WrongSharding
+    | failures.BoundaryMark
+    | failures.PatternLayoutMismatch
+    | failures.LayoutMismatch
+    | failures.ShardingConflict,
+    VaryingError: failures.UnmentionedVarying
+    | failures.UnmarkedUnreduced
+    | failures.NotUnreduced
+    | failures.UnmarkedReduced
+    | failures.RedundantPsum,
+}
 
 
 def class_of(failure: Failure) -> type[TypedShmapError]:
     """The exception that a failure is raised as."""
-    if isinstance(failure.what, NoUnionMember):
+    if isinstance(failure.what, failures.NoUnionMember):
         classes = {class_of(reason) for reason in failure.what.reasons}
         return classes.pop() if len(classes) == 1 else StructureError
-    for kinds, error in _CLASSES:
-        if isinstance(failure.what, kinds):
-            return error
-    return StructureError
+    return next((error for error, kinds in _CLASSES.items() if isinstance(failure.what, kinds)), StructureError)
 
 
 def error_of(report: Report) -> TypedShmapError:

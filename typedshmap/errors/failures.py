@@ -1,46 +1,117 @@
-"""What can be wrong with a value, as data; the mismatches of shapes are in `notation.match`."""
+"""What can be wrong with a value: every kind of fault is data, and puts itself into words.
+
+The mismatches of shapes and the names that stand for no mesh axis are in `notation`; their words are in `messages`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import dataclass_transform
 
 from ..notation.match import NO_SIZES, Sizes, Subject
 from ..notation.tokens import Span
+from .phrases import count_text, quoted_axes, sharding_text
+
+DTYPE: Span = (-1, 0)
+"""A span that stands for the dtype, which is not among a hint's dims."""
+
+_RESHARD = "write what the value is; reshard(x, ...) changes it"
 
 
 @dataclass(frozen=True, slots=True)
-class NotAnArray:
-    """Something that is no array where the hint says one."""
+class Sentence:
+    """A fault in words: the problem, where carets go, and the cure."""
+
+    problem: str
+    span: Span | None = None
+    cure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a message calls things.
+
+    Attributes:
+      subject: the value that it is about.
+      names: what marks call mesh axes that have another name there.
+    """
+
+    subject: Subject
+    names: Mapping[str, str]
+
+    @property
+    def is_pattern(self) -> bool:
+        return self.subject.kind in ("operand", "pattern")
+
+    @property
+    def is_box(self) -> bool:
+        """Whether names of a Flax box, which has no brackets, are in the place of a hint."""
+        return self.subject.kind == "boxed"
+
+    @property
+    def hint(self) -> str:
+        """What says how the value should be."""
+        return "the pattern" if self.is_pattern else "its box" if self.is_box else "its hint"
+
+    @property
+    def within(self) -> str:
+        """How a sentence says that something is written there."""
+        return "" if self.is_pattern else " among its names" if self.is_box else " in its hint"
+
+    def marks(self, sign: str, axes: tuple[str, ...]) -> str:
+        """Axes with a mark before each, by the names that they have there."""
+        return " ".join(f"{sign}{self.names.get(axis, axis)}" for axis in axes)
+
+
+@dataclass_transform(frozen_default=True)
+class Fault:
+    """What is wrong with a value. Every subclass is a frozen dataclass."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
+
+    def words(self, terms: Terms) -> Sentence:
+        raise NotImplementedError
+
+
+class WrongType(Fault):
+    """A value of another type than the hint's container, or a static value of the wrong type."""
 
     expected: str
     got: str
 
+    def words(self, terms: Terms) -> Sentence:
+        # "bias: Array = None" is a common way to say that it may be absent.
+        may_be_absent = self.got == "None" and terms.subject.kind == "argument"
+        cure = "write '| None' after its hint if it may be absent" if may_be_absent else None
+        return Sentence(f"is {self.got}, but {terms.hint} says {self.expected}", cure=cure)
 
-@dataclass(frozen=True, slots=True)
-class WrongDtype:
+
+class NotAnArray(WrongType):
+    """Something that is not an array where the hint says one."""
+
+
+class WrongDtype(Fault):
     """Another dtype than the hint's."""
 
     expected: str
     got: str
 
-
-@dataclass(frozen=True, slots=True)
-class NotIntegers:
-    """Ids that are no integers."""
-
-    got: str
+    def words(self, terms: Terms) -> Sentence:
+        return Sentence(f"has dtype {self.got}, but {terms.hint} says {self.expected}", DTYPE)
 
 
-@dataclass(frozen=True, slots=True)
-class NotNumbers:
-    """Keys where an operation computes."""
+class UnusableDtype(Fault):
+    """A dtype that an operation cannot take, and what it takes."""
 
     got: str
-    verb: str
+    usable: str
+
+    def words(self, terms: Terms) -> Sentence:
+        return Sentence(f"has dtype {self.got}, but {self.usable}")
 
 
-@dataclass(frozen=True, slots=True)
-class UnmentionedVarying:
+class UnmentionedVarying(Fault):
     """A value that varies over mesh axes its hint does not mention.
 
     Attributes:
@@ -56,28 +127,69 @@ class UnmentionedVarying:
     may_be_unreduced: bool = True
     may_agree: bool = False
 
+    def words(self, terms: Terms) -> Sentence:
+        varies = "is typed as varying" if terms.is_pattern and self.may_agree else "varies"
+        problem = f"{varies} over {quoted_axes(self.axes)}, which {terms.hint} does not mention"
+        return Sentence(problem, cure=self._cure(terms))
 
-@dataclass(frozen=True, slots=True)
-class UnmarkedUnreduced:
+    def _cure(self, terms: Terms) -> str:
+        brackets, unreduced, varying = (terms.marks(sign, self.axes) for sign in "/+~")
+        total = f"sum it over {quoted_axes(self.axes)} (psum)"
+        may_differ = f"or '{varying}' if the shards may differ"
+        if terms.is_pattern and not self.may_agree:
+            bracketed = f"[dim{brackets.split()[0]}]"
+            return f"write {bracketed} for a dim that is sharded, '{unreduced}' if a sum is due, {may_differ}"
+        if self.leaves_region and self.may_agree:
+            gather = f"gather it without '{varying}', or take the mean (pmean)"
+            return f"its shards agree, and JAX types them as varying: {gather}"
+        if self.may_agree:
+            mean = f"pmean(x, '{varying} ->') where it is differentiated"
+            return f"{total}; if its shards agree, write '{varying}', and {mean}"
+        if not self.leaves_region:
+            return f"{total}, write '{unreduced}' if the sum is still due, {may_differ}"
+        return f"{total}, or write '{unreduced}' if the sum is still due" if self.may_be_unreduced else total
+
+
+class UnmarkedUnreduced(Fault):
     """A value that JAX types as unreduced over mesh axes its hint does not mark with ``+``."""
 
     axes: tuple[str, ...]
 
+    def words(self, terms: Terms) -> Sentence:
+        axes = quoted_axes(self.axes)
+        cure = f"take the sum (psum over {axes}), or write '{terms.marks('+', self.axes)}'"
+        return Sentence(f"is unreduced over {axes}, which {terms.hint} does not mention", cure=cure)
 
-@dataclass(frozen=True, slots=True)
-class NotUnreduced:
+
+class UnmarkedReduced(Fault):
+    """A result that JAX types as reduced over mesh axes its hint does not mark with ``-``."""
+
+    axes: tuple[str, ...]
+
+    def words(self, terms: Terms) -> Sentence:
+        mark = terms.marks("-", self.axes)
+        cure = f"write '{mark}' on an Explicit mesh, or gather it by all_gather(..., to='invarying')"
+        problem = f"is reduced over {quoted_axes(self.axes)} in JAX's type, which {terms.hint} does not mention"
+        return Sentence(problem, cure=cure)
+
+
+class NotUnreduced(Fault):
     """A ``+axis`` on a value that is the same on every shard: its sum would count it several times."""
 
     axis: str
     shards: int
 
+    def words(self, terms: Terms) -> Sentence:
+        mark = terms.marks("+", (self.axis,))
+        cure = f"drop '{mark}': the sum was taken already, and a second one would count it {self.shards} times"
+        return Sentence(f"is the same on every shard of '{self.axis}', but {terms.hint} says '{mark}'", cure=cure)
 
-@dataclass(frozen=True, slots=True)
-class RedundantPsum:
+
+class RedundantPsum(Fault):
     """A value that is the same on every shard of an axis over which it is to be summed.
 
     Attributes:
-      place: who made it so, where JAX's type does not tell.
+      place: who made it so, where JAX's type does not say.
     """
 
     axis: str
@@ -85,139 +197,156 @@ class RedundantPsum:
     verb: str
     place: str | None = None
 
+    def words(self, terms: Terms) -> Sentence:
+        wrong = f"would count it {self.shards} times" if self.verb in ("psum", "psum_scatter") else "changes nothing"
+        by = f" by {self.place}" if self.place else ""
+        problem = f"is the same on every shard of '{self.axis}'{by}, so a {self.verb} over it {wrong}"
+        reason = "jax.grad sums the gradient of a value that is the same on every shard by itself"
+        return Sentence(problem, cure=f"drop the {self.verb}: {reason}")
 
-@dataclass(frozen=True, slots=True)
-class UnmarkedReduced:
-    """A result that JAX types as reduced over mesh axes its hint does not mark with ``-``."""
 
-    axes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WrongSharding:
-    """A global array that lies otherwise than its hint says."""
+class WrongSharding(Fault):
+    """A global array that is sharded otherwise than its hint says."""
 
     expected: str
     got: str
     cure: str | None = None
 
+    def words(self, terms: Terms) -> Sentence:
+        return Sentence(f"is {self.got}, but {terms.hint} says {self.expected}", cure=self.cure)
 
-@dataclass(frozen=True, slots=True)
-class BoundaryMark:
-    """A mark that may not stand where a value enters or leaves a manual region."""
+
+class BoundaryMark(Fault):
+    """A mark that may not be written where a value enters or leaves a manual region."""
 
     sign: str
     axis: str
     reason: str
     cure: str | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class WrongType:
-    """A value of another type than the hint's container, or a static value of the wrong type."""
-
-    expected: str
-    got: str
+    def words(self, terms: Terms) -> Sentence:
+        mark = terms.marks(self.sign, (self.axis,))
+        return Sentence(f"is marked '{mark}'{terms.within}, but {self.reason}", cure=self.cure)
 
 
-@dataclass(frozen=True, slots=True)
-class WrongLength:
+class WrongLength(Fault):
     """Another number of items than the hint's tuple has."""
 
     expected: int
     got: int
 
+    def words(self, terms: Terms) -> Sentence:
+        return Sentence(f"has {count_text(self.got, 'item')}, but {terms.hint} has {self.expected}")
 
-@dataclass(frozen=True, slots=True)
-class WrongKeys:
+
+class WrongKeys(Fault):
     """Keys that a TypedDict lacks, or does not know."""
 
     missing: tuple[str, ...]
     extra: tuple[str, ...]
 
+    def words(self, terms: Terms) -> Sentence:
+        problems = [f"lacks {quoted_axes(self.missing)}"] if self.missing else []
+        problems += [f"has {quoted_axes(self.extra)}, which {terms.hint} does not know"] if self.extra else []
+        return Sentence(" and ".join(problems))
 
-@dataclass(frozen=True, slots=True)
-class NotAPytree:
+
+class NotAPytree(Fault):
     """An instance of a class that holds arrays and that JAX takes for a leaf."""
 
     cls: str
 
+    def words(self, terms: Terms) -> Sentence:
+        problem = f"is of class {self.cls}, which holds arrays and is not registered as a pytree"
+        return Sentence(problem, cure=f"put @jax.tree_util.register_dataclass above {self.cls}")
 
-@dataclass(frozen=True, slots=True)
-class NonPytreeField:
+
+class NonPytreeField(Fault):
     """A field that its class's hints declare as arrays and that JAX does not see among its children."""
 
     cls: str
     field: str
 
+    def words(self, terms: Terms) -> Sentence:
+        problem = f"holds arrays in field '{self.field}', which {self.cls} does not show JAX as a child"
+        return Sentence(problem, cure=f"register '{self.field}' among the data fields of {self.cls}")
 
-@dataclass(frozen=True, slots=True)
-class StructureMismatch:
-    """A pytree of another structure than the one that first bore the name."""
+
+class StructureMismatch(Fault):
+    """A pytree of another structure than the one that first had the name."""
 
     name: str
     expected: str
     got: str
     origin: Subject
 
+    def words(self, terms: Terms) -> Sentence:
+        other = f"{self.origin.phrase}, which '{self.name}' stands for"
+        return Sentence(f"has another tree structure than {other}: {self.got}, not {self.expected}")
 
-@dataclass(frozen=True, slots=True)
-class StaticArray:
+
+class StaticArray(Fault):
     """An array where the hint says that the value is static."""
 
     hint: str
 
+    def words(self, terms: Terms) -> Sentence:
+        if terms.subject.kind == "return":
+            return Sentence(f"is an array, but {terms.hint} says {self.hint}")
+        problem = f"is an array, but {terms.hint} {self.hint} holds none, so the argument is static"
+        return Sentence(problem, cure='annotate it as an array, as in Int[Array, ""]')
 
-@dataclass(frozen=True, slots=True)
-class NoArray:
+
+class NoArray(Fault):
     """A part of a result that is neither an array nor a number."""
 
     got: str
 
-
-@dataclass(frozen=True, slots=True)
-class NoUnionMember:
-    """A value that no member of a union takes, and why each of them does not."""
-
-    reasons: tuple[Failure, ...]
+    def words(self, terms: Terms) -> Sentence:
+        return Sentence(f"is {self.got}, which is not an array and cannot leave the manual region")
 
 
-@dataclass(frozen=True, slots=True)
-class PlainMessage:
-    """A failure that is said in words where it is found, since it happens in one place only."""
+class PlainMessage(Fault):
+    """A fault that is put into words where it is found, since it happens in one place only."""
 
     problem: str
     cure: str | None = None
 
+    def words(self, terms: Terms) -> Sentence:
+        return Sentence(self.problem, cure=self.cure)
 
-@dataclass(frozen=True, slots=True)
-class PatternFault:
-    """A pattern that makes no sense, or none for these operands; said in words where it is found."""
+
+class LocatedMessage(Fault):
+    """A fault of a pattern or of sizes that is put into words where it is found, with its place."""
 
     problem: str
     span: Span | None = None
     cure: str | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class WrongSize:
-    """A size that an operation cannot take; said in words where it is found."""
-
-    problem: str
-    span: Span | None = None
-    cure: str | None = None
+    def words(self, terms: Terms) -> Sentence:
+        return Sentence(self.problem, self.span, self.cure)
 
 
-@dataclass(frozen=True, slots=True)
-class NotManual:
-    """An operation over a mesh axis that is not manual where it stands."""
+class PatternFault(LocatedMessage):
+    """A pattern that makes no sense, or none for these operands."""
+
+
+class WrongSize(LocatedMessage):
+    """A size that an operation cannot take."""
+
+
+class NotManual(Fault):
+    """An operation over a mesh axis that is not manual here."""
 
     axis: str
     span: Span | None = None
 
+    def words(self, terms: Terms) -> Sentence:
+        problem = f"mesh axis '{self.axis}' is not manual here: collectives need it inside shard_map"
+        return Sentence(problem, self.span, "call it in the body of a typed_shard_map or jax.shard_map over this axis")
 
-@dataclass(frozen=True, slots=True)
-class PatternLayoutMismatch:
+
+class PatternLayoutMismatch(Fault):
     """A value that a pattern reads in another layout than it is known to have.
 
     Attributes:
@@ -233,16 +362,19 @@ class PatternLayoutMismatch:
     place: str
     span: Span | None = None
 
+    def words(self, terms: Terms) -> Sentence:
+        where = "" if self.dim is None else f" in dim {self.dim}"
+        return Sentence(f"is read as {self.claimed}{where}, but {self.place} says {self.known}", self.span, _RESHARD)
 
-@dataclass(frozen=True, slots=True)
-class LayoutMismatch:
-    """A shard that is known to lie otherwise than a hint or a pattern says.
+
+class LayoutMismatch(Fault):
+    """A shard that is known to have another layout than a hint or a pattern says.
 
     Attributes:
       dim: the first dim that differs.
-      claimed: the mesh axes that it is said to be split over, major to minor.
-      known: those that it is split over.
-      gathered: the axes, in this order, over which it was gathered though it is split in another order.
+      claimed: the mesh axes that it is said to be sharded over, major to minor.
+      known: those that it is sharded over.
+      gathered: the axes, in this order, over which it was gathered though it is sharded in another order.
     """
 
     dim: int
@@ -251,10 +383,17 @@ class LayoutMismatch:
     gathered: tuple[str, ...] = ()
     span: Span | None = None
 
+    def words(self, terms: Terms) -> Sentence:
+        if self.gathered:
+            gathered = f"was gathered over {quoted_axes(self.gathered)} in dim {self.dim}"
+            cure = "gather it over the axes in the order in which they shard it"
+            return Sentence(f"{gathered}, which is not the order of its shards", self.span, cure)
+        claimed = f"{terms.hint} says {sharding_text(self.claimed)}"
+        return Sentence(f"is {sharding_text(self.known)} in dim {self.dim}, but {claimed}", self.span, _RESHARD)
 
-@dataclass(frozen=True, slots=True)
-class ShardingConflict:
-    """An operation that takes two dims for the same which are split in different ways.
+
+class ShardingConflict(Fault):
+    """An operation that combines two dims which are sharded in different ways.
 
     Attributes:
       operation: JAX's name of it.
@@ -267,6 +406,18 @@ class ShardingConflict:
     where: str
     first: tuple[str, ...]
     second: tuple[str, ...]
+
+    def words(self, terms: Terms) -> Sentence:
+        ways = f"one is sharded over {quoted_axes(self.first)}, the other over {quoted_axes(self.second)}"
+        cure = "gather or reshard one of them; if a value is not what it seems to be, state it by assume(x, hint)"
+        return Sentence(f"{self.operation} combines {self.where}, but {ways}", cure=cure)
+
+
+@dataclass(frozen=True, slots=True)
+class NoUnionMember:
+    """A value that no member of a union takes, and why each of them does not."""
+
+    reasons: tuple[Failure, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,14 +455,14 @@ class Report:
 
     Attributes:
       function: the name of the function that was called.
-      failures: what is wrong; the first is told in full.
+      failures: what is wrong; the message reports the first in full.
       mesh: mesh axes and their sizes.
       manual: the manual axes, where they are not the whole mesh.
       per_shard: whether the values are shards.
       aliases: names of mesh axes that are not their own.
       sizes: what was bound.
       rules: mesh axes for dims without brackets, by their names.
-      place: where in the user's program, if no traceback tells it.
+      place: where in the user's program, if no traceback says it.
     """
 
     function: str

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
 
-from ..notation.match import Bound, Sizes
+from ..notation.match import Sizes
 
 _LONGEST = 80
 
@@ -34,18 +34,16 @@ def alias_text(axes: tuple[str, ...]) -> str:
 
 def sizes_text(sizes: Sizes) -> str:
     """``batch=8 (q dim 0), d=64 (q dim 3)``"""
-    return ", ".join(f"{size_text(name, bound.size)} ({_origin(bound)})" for name, bound in sizes if " at " not in name)
+    return ", ".join(
+        f"{size_text(name, bound.size)} ({bound.subject} {'from ' * isinstance(bound.size, tuple)}dim {bound.dim})"
+        for name, bound in sizes
+        if " at " not in name
+    )
 
 
 def size_text(name: str, size: int | tuple[int, ...]) -> str:
     """``batch=8``"""
     return f"{name}={size}".replace(" ", "") if isinstance(size, tuple) else f"{name}={size}"
-
-
-def _origin(bound: Bound) -> str:
-    if isinstance(bound.size, tuple):
-        return f"{bound.subject} from dim {bound.dim}"
-    return f"{bound.subject} dim {bound.dim}"
 
 
 def quoted_axes(axes: Iterable[str]) -> str:
@@ -62,11 +60,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`` (did you mean 'batch'?)``; nothing where no name is close."""
     close = get_close_matches(name, list(known), n=1)
     return f" (did you mean '{close[0]}'?)" if close else ""
-
-
-def marks_text(sign: str, axes: Iterable[str], names: Mapping[str, str]) -> str:
-    """Axes with a mark before each, by the names that they have there."""
-    return " ".join(f"{sign}{names.get(axis, axis)}" for axis in axes)
 
 
 def sharding_text(axes: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import _jax
-from ..errors.failures import NotIntegers
+from ..errors.failures import UnusableDtype
 from .factor_sharding import Product, addend_axes, plan_product, run_partial_sums
 from .operands import Operand, key_of_operands, read_operands, record_result, untouched_axes
 from .operation import Operation, read_operation, shard_count
@@ -45,7 +45,7 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
     looked_up = call.plan(("names",), lambda: _check_names(call))
     operands = read_operands(call, (table, ids))
     if not jnp.issubdtype(_jax.array.aval_of(ids).dtype, jnp.integer):
-        raise call.wrong(NotIntegers(_jax.array.dtype_name_of(ids)), operands[1].subject, ids)
+        raise call.wrong(UnusableDtype(_jax.array.dtype_name_of(ids), "ids are integers"), operands[1].subject, ids)
     plan = call.plan(key_of_operands(operands), lambda: _plan(call, operands, looked_up))
     product = plan.product
     rows = _take_locally(call, operands, plan)

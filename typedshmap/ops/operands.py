@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import _jax
-from ..errors.failures import Failure, NotAnArray, NotNumbers, PatternLayoutMismatch, UnmentionedVarying, WrongSize
+from ..errors.failures import Failure, NotAnArray, PatternLayoutMismatch, UnmentionedVarying, UnusableDtype, WrongSize
 from ..errors.phrases import count_text, quoted_axes, sharding_text
 from ..hints.array_hint import KEYS, takes
 from ..hints.check_array import check_array, compile_hint, describe
@@ -111,7 +111,7 @@ def refuse_unknown(call: Operation, value: Any, subject: Subject) -> None:
 def refuse_keys(call: Operation, operand: Operand) -> None:
     """Refuse keys of ``jax.random``, which are not numbers."""
     if is_key(operand.value):
-        what = NotNumbers(_jax.array.dtype_name_of(operand.value), call.verb)
+        what = UnusableDtype(_jax.array.dtype_name_of(operand.value), f"{call.verb} takes numbers")
         raise call.wrong(what, operand.subject, operand.value)
 
 

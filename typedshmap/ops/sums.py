@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import jax
 
 from .. import _jax
-from ..errors.failures import Failure, NotNumbers, PlainMessage, RedundantPsum
+from ..errors.failures import Failure, PlainMessage, RedundantPsum, UnusableDtype
 from ..errors.phrases import sharding_text
 from ..hints.check_array import describe
 from ..hints.context import lookup_layout
@@ -228,6 +228,6 @@ def _wrong_leaf(call: Operation, path: str, leaf: Any, axes: tuple[str, ...]) ->
         return Failure(PlainMessage(f"is {describe(leaf)}, and not an array"), subject)
     if (reason := _jax.array.why_not_array(leaf)) is not None:
         return Failure(PlainMessage(f"is {describe(leaf)} that JAX refuses ({reason})"), subject)
-    what: object = NotNumbers(_jax.array.dtype_name_of(leaf), call.verb) if is_key(leaf) else None
+    what: object = UnusableDtype(_jax.array.dtype_name_of(leaf), f"{call.verb} takes numbers") if is_key(leaf) else None
     what = what or _redundant_psum(call, leaf, axes)
     return Failure(what, subject, None, _jax.array.type_text(leaf)) if what is not None else None
