@@ -28,8 +28,32 @@ from .errors import (
 from .shard_map import typed_shard_map
 from .typed import typed
 
+__version__ = "0.1.0"
+
+# fmt: off
+__all__ = [  # noqa: RUF022 (by what they are, not by the alphabet)
+    "typed_shard_map", "typed_jit", "typed", "check", "assume", "size", "shard_size", "sizes", "explain",
+    # Hints: arrays by their dtypes, and what holds them.
+    "Array", "ArrayLike", "PRNGKeyArray", "Scalar", "ScalarLike", "PyTree", "Stacked",
+    "Shaped", "Bool", "Key", "Num", "Real", "Inexact", "Float", "Complex", "Integer", "Int", "UInt",
+    "BFloat16", "Float16", "Float32", "Float64", "Complex64", "Complex128",
+    "Float4e2m1fn", "Float8e3m4", "Float8e4m3", "Float8e4m3b11fnuz", "Float8e4m3fn", "Float8e4m3fnuz",
+    "Float8e5m2", "Float8e5m2fnuz", "Float8e8m0fnu",
+    "Int2", "Int4", "Int8", "Int16", "Int32", "Int64", "UInt2", "UInt4", "UInt8", "UInt16", "UInt32", "UInt64",
+    # Names in hints, and arrays at rest.
+    "axis_aliases", "axis_rules",
+    "from_callback", "from_process_local", "partition_specs", "shape_structs", "shard", "shardings",
+    # Operations.
+    "all_gather", "all_to_all", "einsum", "logsumexp", "plan_reshard", "pmax", "pmean", "pmin", "ppermute", "psum",
+    "psum_scatter", "rearrange", "reduce", "repeat", "reshard", "softmax", "take",
+    # Errors.
+    "AnnotationSyntaxError", "DtypeError", "MeshAxisError", "PatternError", "ShapeError", "ShardingError",
+    "StructureError", "TypedShmapError", "VaryingError",
+]
+# fmt: on
+
 if TYPE_CHECKING:
-    # To static checkers a hint is the array type that stands in it, and a PyTree is anything.
+    # To static checkers a hint is the type of array that it names, and a PyTree is anything.
     from typing import Annotated as BFloat16
     from typing import Annotated as Bool
     from typing import Annotated as Complex
@@ -112,14 +136,14 @@ else:
     del DTYPES
 
     # Half of what the import costs waits until it is asked for.
-    _LATE = {
+    _LAZY = {
         "explaining": "explain",
         "jit": "typed_jit",
         "ops": "all_gather all_to_all einsum logsumexp plan_reshard pmax pmean pmin ppermute "
         "psum psum_scatter rearrange reduce repeat reshard softmax take",
         "placement": "from_callback from_process_local partition_specs shape_structs shard shardings",
     }
-    _ROOMS = {name: room for room, names in _LATE.items() for name in names.split()}
+    _ROOMS = {name: room for room, names in _LAZY.items() for name in names.split()}
 
     def __getattr__(name):
         if name == "testing":
@@ -131,97 +155,3 @@ else:
 
     def __dir__():
         return __all__
-
-
-__version__ = "0.1.0"
-
-__all__ = [
-    "AnnotationSyntaxError",
-    "Array",
-    "ArrayLike",
-    "BFloat16",
-    "Bool",
-    "Complex",
-    "Complex64",
-    "Complex128",
-    "DtypeError",
-    "Float",
-    "Float4e2m1fn",
-    "Float8e3m4",
-    "Float8e4m3",
-    "Float8e4m3b11fnuz",
-    "Float8e4m3fn",
-    "Float8e4m3fnuz",
-    "Float8e5m2",
-    "Float8e5m2fnuz",
-    "Float8e8m0fnu",
-    "Float16",
-    "Float32",
-    "Float64",
-    "Inexact",
-    "Int",
-    "Int2",
-    "Int4",
-    "Int8",
-    "Int16",
-    "Int32",
-    "Int64",
-    "Integer",
-    "Key",
-    "MeshAxisError",
-    "Num",
-    "PRNGKeyArray",
-    "PatternError",
-    "PyTree",
-    "Real",
-    "Scalar",
-    "ScalarLike",
-    "ShapeError",
-    "Shaped",
-    "ShardingError",
-    "Stacked",
-    "StructureError",
-    "TypedShmapError",
-    "UInt",
-    "UInt2",
-    "UInt4",
-    "UInt8",
-    "UInt16",
-    "UInt32",
-    "UInt64",
-    "VaryingError",
-    "all_gather",
-    "all_to_all",
-    "assume",
-    "axis_aliases",
-    "axis_rules",
-    "check",
-    "einsum",
-    "explain",
-    "from_callback",
-    "from_process_local",
-    "logsumexp",
-    "partition_specs",
-    "plan_reshard",
-    "pmax",
-    "pmean",
-    "pmin",
-    "ppermute",
-    "psum",
-    "psum_scatter",
-    "rearrange",
-    "reduce",
-    "repeat",
-    "reshard",
-    "shape_structs",
-    "shard",
-    "shard_size",
-    "shardings",
-    "size",
-    "sizes",
-    "softmax",
-    "take",
-    "typed",
-    "typed_jit",
-    "typed_shard_map",
-]

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ContextDecorator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 import jax
@@ -45,23 +46,8 @@ class AxisNaming:
 NO_NAMING = AxisNaming()
 
 
-@dataclass(frozen=True, slots=True)
-class _NamingContext:
-    """The naming of one context manager, and the contexts around it."""
-
-    depth: int
-    set: AxisNaming
-    outer: _NamingContext | None
-
-    def since(self, depth: int) -> AxisNaming:
-        """The naming of the contexts entered after that many."""
-        if self.depth <= depth:
-            return NO_NAMING
-        outer = self.outer.since(depth) if self.outer is not None else NO_NAMING
-        return outer.then(self.set)
-
-
-_context = jax.make_user_context(default_value=None)
+# The namings of the context managers around, the innermost last.
+_context = jax.make_user_context(default_value=())
 
 
 def axis_aliases(aliases: Mapping[str, AxesLike] | None = None, /, **more: AxesLike) -> AxisNames:
@@ -132,7 +118,7 @@ class AxisNames(ContextDecorator):
     naming: AxisNaming
 
     def __enter__(self) -> None:
-        entered = _context(_NamingContext(context_depth() + 1, self.naming, _context.value))
+        entered = _context((*_context.value, self.naming))
         entered.__enter__()
         _thread_contexts().append(entered)
 
@@ -183,7 +169,7 @@ def read_aliases(aliases: Any, source: str = "axes=") -> AliasPairs:
     """
     if aliases is not None and not isinstance(aliases, Mapping):
         raise MeshAxisError(f"{source} wants a dict of names and mesh axes, got {type(aliases).__name__}")
-    return tuple((name, _axes("alias", name, axes)) for name, axes in (aliases or {}).items())
+    return tuple((name, _read_axes("alias", name, axes)) for name, axes in (aliases or {}).items())
 
 
 def read_rules(rules: Any) -> Rules | None:
@@ -192,27 +178,28 @@ def read_rules(rules: Any) -> Rules | None:
     Raises:
       MeshAxisError: for anything but a dict, or pairs, of names and mesh axes.
     """
-    if rules is None or isinstance(rules, AxisRules):
-        return rules.rules if rules is not None else None
+    if rules is None:
+        return None
+    if isinstance(rules, AxisRules):
+        return rules.rules
     pairs = list(rules.items()) if isinstance(rules, Mapping) else rules
     if not isinstance(pairs, (list, tuple)):
         raise MeshAxisError(f"rules= wants pairs of a dim's name and mesh axes, or a dict; got {type(rules).__name__}")
-    return Rules(tuple(map(_pair, pairs)))
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise MeshAxisError(
+                f"the rule {value_text(pair)} is not a pair of a dim's name and its mesh axes, as in ('batch', 'data')"
+            )
+        name, given = pair
+        axes = _read_axes("rule for", name, given)
+        if len(set(axes)) < len(axes):
+            raise MeshAxisError(f"the rule for '{name}' has a mesh axis twice: {value_text(given)}")
+        found.append((name, axes))
+    return Rules(tuple(found))
 
 
-def _pair(pair: Any) -> tuple[str, tuple[str, ...]]:
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise MeshAxisError(
-            f"the rule {value_text(pair)} is not a pair of a dim's name and its mesh axes, as in ('batch', 'data')"
-        )
-    name, axes = pair
-    found = _axes("rule for", name, axes)
-    if len(set(found)) < len(found):
-        raise MeshAxisError(f"the rule for '{name}' has a mesh axis twice: {value_text(axes)}")
-    return name, found
-
-
-def _axes(kind: str, name: Any, axes: Any) -> tuple[str, ...]:
+def _read_axes(kind: str, name: Any, axes: Any) -> tuple[str, ...]:
     found: tuple[Any, ...] = () if axes is None else tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
     if not isinstance(name, str) or not all(isinstance(axis, str) for axis in found):
         text = name if isinstance(name, str) else value_text(name)
@@ -229,11 +216,9 @@ def naming_context() -> object:
 
 def context_depth() -> int:
     """How many naming contexts are around."""
-    context: _NamingContext | None = _context.value
-    return context.depth if context is not None else 0
+    return len(_context.value)
 
 
 def context_naming(since: int = 0) -> AxisNaming:
     """The naming of the contexts around, or of those entered after the first ``since``."""
-    context: _NamingContext | None = _context.value
-    return context.since(since) if context is not None else NO_NAMING
+    return reduce(AxisNaming.then, _context.value[since:], NO_NAMING)

@@ -10,34 +10,23 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from . import _jax
-from .axis_names import AxesLike, AxisNaming, AxisRules, RulesLike, read_naming
+from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from .check import assert_layouts
 from .errors import TypedShmapError, error_of
 from .errors.failures import Failure, NoArray, UnmentionedVarying
 from .errors.phrases import mesh_text, sizes_text
+from .hints import context
 from .hints.check_array import describe
 from .hints.check_call import array_leaves, check_arguments, check_value
 from .hints.check_tree import CheckedLeaf, unknown_axes
-from .hints.context import (
-    CallScope,
-    LayoutAssertion,
-    MeshContext,
-    SizedAxes,
-    current_axis_naming,
-    current_mesh_context,
-    current_sink,
-    decorator_axis_naming,
-    scope_entered,
-)
 from .hints.forward_refs import caller_frame
-from .hints.signature import EMPTY, HintedSignature, LazySignature
+from .hints.signature import EMPTY, LazySignature
 from .hints.structure import Untyped, array_hints, holds_arrays
 from .inference.analysis import RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, attach_info, wraps
@@ -128,80 +117,70 @@ def typed_shard_map(
         body as a whole shows is raised last, with the place in the source ("At: file:line").
     """
     _jax.trace.load_extend()
-    options = _ShardMapOptions(read_mesh(mesh), read_axis_names(axis_names), bool(check_vma), read_naming(axes, rules))
+    given_mesh, names, naming = read_mesh(mesh), read_axis_names(axis_names), read_naming(axes, rules)
+
+    def wrap(function: Callable[..., Any], hinted: LazySignature) -> Callable[..., Any]:
+        info = DecoratedInfo("typed_shard_map", hinted, given_mesh, naming, names)
+
+        @wraps(function)
+        def typed_call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                call = _RegionCall(info, bool(check_vma), args, kwargs)
+                mapped = call.map_body()
+                # From this frame: JAX records the whole stack with every equation that it traces.
+                results = mapped(*call.arrays)
+                if call.analyzed_after is not None:
+                    call.analyze_after(results)
+                return jax.tree_util.tree_unflatten(call.result_structure, results)
+            except TypedShmapError:
+                raise
+            except Exception as error:
+                _jax.versions.note_untried(error)
+                raise
+
+        return attach_info(typed_call, info)
+
     if f is None:
-        return lambda function: _wrap(function, options, LazySignature(function, caller_frame(1), in_types, out_types))
-    return _wrap(f, options, LazySignature(f, caller_frame(1), in_types, out_types))
-
-
-@dataclass(frozen=True)
-class _ShardMapOptions:
-    mesh: _jax.mesh.AnyMesh | None
-    axis_names: frozenset[str]
-    check_vma: bool
-    naming: AxisNaming
-
-
-def _wrap(function: Callable[..., Any], options: _ShardMapOptions, hinted: LazySignature) -> Callable[..., Any]:
-    @wraps(function)
-    def typed_call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            call = _RegionCall(hinted.read(args), options, args, kwargs)
-            mapped = call.map_body()
-            # From this frame: JAX records the whole stack with every equation that it traces.
-            results = mapped(*call.arrays)
-            return call.finish(results)
-        except TypedShmapError:
-            raise
-        except Exception as error:
-            _jax.versions.note_untried(error)
-            raise
-
-    info = DecoratedInfo("typed_shard_map", hinted, options.mesh, options.naming, options.axis_names)
-    return attach_info(typed_call, info)
+        return lambda function: wrap(function, LazySignature(function, caller_frame(1), in_types, out_types))
+    return wrap(f, LazySignature(f, caller_frame(1), in_types, out_types))
 
 
 class _RegionCall:
-    """One call: bind, find the mesh, check, map the body, enter it, check its result, finish."""
+    """One call: bind, find the mesh, check the arguments, map the body over the shards, enter it, check its result."""
 
-    def __init__(
-        self, typed: HintedSignature, options: _ShardMapOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, info: DecoratedInfo, check_vma: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.typed = typed = info.signature.read(args)
         assert typed.result is not None
-        self.typed, self.result_hint, self.options = typed, typed.result, options
+        self.result_hint, self.info, self.check_vma = typed.result, info, check_vma
         self.bound = typed.bind(args, kwargs)
         given = [argument for argument in typed.arguments(self.bound) if not isinstance(argument[2], Untyped)]
 
-        self.boundary = find_boundary(typed.name, options.mesh, options.axis_names, lambda: array_leaves(given))
-        self.naming = current_axis_naming(options.naming)
-        self.manual = frozenset(name for name, _ in self.boundary.entered)
+        self.mesh, self.outer, self.entered = find_boundary(
+            typed.name, info.mesh, info.axis_names, lambda: array_leaves(given)
+        )
+        self.naming = context.current_axis_naming(info.naming)
+        self.manual = frozenset(name for name, _ in self.entered)
         # A function that makes no axis manual is in the region around it, whose check_vma counts.
-        self.has_vma = options.check_vma if self.manual else current_mesh_context().has_vma
-        self.outer_context = self._mesh_context(self.boundary.outer, entering=self.boundary.entered)
+        self.has_vma = check_vma if self.manual else context.current_mesh_context().has_vma
+        self.outer_context = context.MeshContext.at_boundary(
+            self.mesh, self.naming, self.outer, self.entered, self.manual, has_vma=self.has_vma
+        )
 
         self.checked = check_arguments(given, self.bound.arguments, self.outer_context)
-        unknown = unknown_axes(self.result_hint, self.outer_context, RETURN)
-        self._raise(self.outer_context, (*self.checked.failures, *unknown), self.checked.sizes)
+        if failures := (*self.checked.failures, *unknown_axes(typed.result, self.outer_context, RETURN)):
+            raise self._error(self.outer_context, failures, self.checked.sizes)
 
         self.arrays = [leaf.value for leaf in self.checked.leaves if leaf.hint is not None]
-        self.analysis = RegionAnalysis(self.manual) if self.boundary.entered else None
+        self.analysis = RegionAnalysis(self.manual) if self.entered else None
         self.analyzed_after: Callable[..., Any] | None = None
         # What the body fills in when it is traced.
         self.result_structure: Any = None
-        self.results: list[LayoutAssertion | None] = []
+        self.results: list[context.LayoutAssertion | None] = []
         self.out_specs: list[PartitionSpec] = []
         self.deferred_error: TypedShmapError | None = None
 
-    def _raise(self, context: MeshContext, failures: Sequence[Failure], sizes: Sizes) -> None:
-        if failures:
-            raise error_of(context.report(self.typed.name, tuple(failures), sizes))
-
-    def _mesh_context(
-        self, manual: SizedAxes, entering: SizedAxes = (), checked_axes: frozenset[str] = frozenset()
-    ) -> MeshContext:
-        return MeshContext.at_boundary(
-            self.boundary.mesh, self.naming, manual, entering, self.manual, checked_axes, self.has_vma
-        )
+    def _error(self, region: context.MeshContext, failures: Sequence[Failure], sizes: Sizes) -> TypedShmapError:
+        return error_of(region.report(self.typed.name, tuple(failures), sizes))
 
     def map_body(self) -> Callable[..., Any]:
         """What to call with the global arrays: the body mapped over the shards, and analyzed.
@@ -210,22 +189,18 @@ class _RegionCall:
         the analysis waits for what it has traced. Where something is computed at once, the analysis comes before.
         """
         body = self._body()
-        if not self.boundary.entered:
+        if not self.entered:
             return body
-        spec = self.outer_context.spec
+        hinted = ((leaf.hint, len(getattr(leaf.value, "shape", ()))) for leaf in self.checked.leaves)
         mapped: Callable[..., Any] = jax.shard_map(
             body,
-            mesh=self.boundary.mesh,
-            in_specs=tuple(
-                spec(leaf.hint, len(getattr(leaf.value, "shape", ())))
-                for leaf in self.checked.leaves
-                if leaf.hint is not None
-            ),
+            mesh=self.mesh,
+            in_specs=tuple(self.outer_context.spec(hint, rank) for hint, rank in hinted if hint is not None),
             # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
             # when the result is, and JAX reads them after it has called the body.
             out_specs=self.out_specs,
             axis_names=self.manual,
-            check_vma=self.options.check_vma,
+            check_vma=self.check_vma,
         )
         program = mapped
         if not _jax.trace.is_jit_disabled() and _jax.jaxpr.are_staged(self.arrays):
@@ -239,6 +214,14 @@ class _RegionCall:
         self._analyze(_jax.jaxpr.find_region(_jax.jaxpr.make_jaxpr(program, self.arrays)))
         return program
 
+    def analyze_after(self, results: Sequence[Any]) -> None:
+        """Analyze the body where a program that is being traced now has its results."""
+        traced = _jax.jaxpr.region_of_results(results)
+        if traced is None or not self._analyze(traced):
+            # No program holds all of the body, as under jax.vmap: it is traced a second time.
+            assert self.analyzed_after is not None
+            self._analyze(_jax.jaxpr.find_region(jax.make_jaxpr(self.analyzed_after)(*self.arrays)))
+
     def _analyze(self, traced: _jax.jaxpr.TracedRegion | None) -> bool:
         """Compare what the hints and checks of the body assert with what its jaxpr does; False if parts are missing."""
         assert self.analysis is not None
@@ -247,15 +230,6 @@ class _RegionCall:
             raise self.deferred_error
         return is_complete
 
-    def finish(self, results: Sequence[Any]) -> Any:
-        """The results in their structure, once the body is analyzed."""
-        if self.analyzed_after is not None:
-            traced = _jax.jaxpr.region_of_results(results)
-            if traced is None or not self._analyze(traced):
-                # No program holds all of the body, as under jax.vmap: it is traced a second time.
-                self._analyze(_jax.jaxpr.find_region(jax.make_jaxpr(self.analyzed_after)(*self.arrays)))
-        return jax.tree_util.tree_unflatten(self.result_structure, results)
-
     def _body(self) -> Callable[..., list[Any]]:
         """What ``jax.shard_map`` maps: leaves in, leaves out."""
         function, analysis = self.typed.function, self.analysis
@@ -263,17 +237,17 @@ class _RegionCall:
         def body(*shards: Any) -> list[Any]:
             region, leaves = self._enter_region(shards)
             args, kwargs = self.bound.with_arguments(self.checked.with_leaves([leaf.value for leaf in leaves]))
-            scope = CallScope(
+            scope = context.CallScope(
                 self.typed.name,
                 self.bound.arguments,
                 self.checked.sizes,
-                decorator_axis_naming(self.options.naming),
+                context.decorator_axis_naming(self.info.naming),
                 manual=frozenset(region.sizes),
                 checked_axes=region.checked_axes,
                 has_vma=self.has_vma,
-                sink=analysis or current_sink(),
+                sink=analysis or context.current_sink(),
             )
-            with scope_entered(scope):
+            with context.scope_entered(scope):
                 try:
                     result = function(*args, **kwargs)
                 except TypedShmapError:
@@ -282,24 +256,25 @@ class _RegionCall:
                     cause = analysis.explain_loop_error(error) if analysis else None
                     if cause is not None:
                         raise cause from error
-                    add_note(error, scope, region, leaves, analysis.unproven if analysis else ())
+                    _add_note(error, scope, region, leaves, analysis.unproven if analysis else ())
                     raise
             return self._check_result(result, region, scope)
 
         body.__name__ = body.__qualname__ = self.typed.name  # what JAX's own messages call it
         return body
 
-    def _enter_region(self, shards: tuple[Any, ...]) -> tuple[MeshContext, list[CheckedLeaf]]:
+    def _enter_region(self, shards: tuple[Any, ...]) -> tuple[context.MeshContext, list[CheckedLeaf]]:
         """The mesh context of the body, and all leaves with shards for arrays, their layouts known to operations."""
-        entered = self.boundary.entered
         checked_axes = self.manual
-        if not entered:
+        if not self.entered:
             # All are manual already: those in the hints, which it would have made manual.
             nodes = (*self.typed.parameters.values(), *self.typed.positional, self.result_hint)
             layouts = [self.outer_context.layout(hint) for node in nodes for hint in array_hints(node)]
             axes = frozenset(axis for layout in layouts if isinstance(layout, Layout) for axis in layout.axes)
-            checked_axes = axes & (self.options.axis_names or axes)
-        region = self._mesh_context(self.boundary.outer + entered, checked_axes=checked_axes)
+            checked_axes = axes & (self.info.axis_names or axes)
+        region = context.MeshContext.at_boundary(
+            self.mesh, self.naming, self.outer + self.entered, (), self.manual, checked_axes, self.has_vma
+        )
         if self.analysis is not None:
             self.analysis.begin(self.typed.name, region)
         remaining = iter(shards)
@@ -307,40 +282,42 @@ class _RegionCall:
             leaf if leaf.hint is None else CheckedLeaf(next(remaining), leaf.hint, leaf.subject)
             for leaf in self.checked.leaves
         ]
-        return region, assert_layouts(leaves, region, self.typed.name, self.checked.sizes, is_proven=bool(entered))
+        return region, assert_layouts(leaves, region, self.typed.name, self.checked.sizes, is_proven=bool(self.entered))
 
-    def _check_result(self, result: Any, region: MeshContext, scope: CallScope) -> list[Any]:
+    def _check_result(self, result: Any, region: context.MeshContext, scope: context.CallScope) -> list[Any]:
         """The leaves that the body returns, checked and at the types of their hints; note their structure and specs."""
+        name, analysis = self.typed.name, self.analysis
         checked = check_value(self.result_hint, result, RETURN, region, self.bound.arguments, scope.sizes)
-        leaves, sizes, name = checked.leaves, checked.sizes, self.typed.name
-        is_varying = all(isinstance(failure.what, UnmentionedVarying) for failure in checked.failures)
-        if checked.failures and is_varying and self.analysis is not None and self.analysis.unproven:
-            # The result may vary because of something that the analysis finds, which is reported instead.
-            self.deferred_error = error_of(region.report(name, tuple(checked.failures), sizes))
-            self.out_specs[:] = []
-            return []
-        self._raise(region, checked.failures, sizes)
-        stuck = [leaf for leaf in leaves if _jax.array.why_not_array(leaf.value) is not None]
-        self._raise(region, [Failure(NoArray(describe(leaf.value)), leaf.subject) for leaf in stuck], sizes)
-        self.result_structure = jax.tree_util.tree_structure(result)
-        if not self.boundary.entered:
-            leaves = assert_layouts(leaves, region, name, sizes)
-        values: list[Any] = []
+        leaves, sizes, failures = checked.leaves, checked.sizes, checked.failures
         self.results.clear()
         self.out_specs.clear()
+        if failures:
+            only_varying = all(isinstance(failure.what, UnmentionedVarying) for failure in failures)
+            if only_varying and analysis is not None and analysis.unproven:
+                # The result may vary because of something that the analysis finds, which is reported instead.
+                self.deferred_error = self._error(region, failures, sizes)
+                return []
+            raise self._error(region, failures, sizes)
+        if stuck := [leaf for leaf in leaves if _jax.array.why_not_array(leaf.value) is not None]:
+            failures = [Failure(NoArray(describe(leaf.value)), leaf.subject) for leaf in stuck]
+            raise self._error(region, failures, sizes)
+        self.result_structure = jax.tree_util.tree_structure(result)
+        if not self.entered:
+            leaves = assert_layouts(leaves, region, name, sizes)
+        values: list[Any] = []
         for value, hint, subject, must_be_invarying in leaves:
-            spec, stated = PartitionSpec(), None
+            spec, assertion = PartitionSpec(), None
             if hint is not None:
                 layout = region.layout(hint)
                 assert isinstance(layout, Layout)
-                stated = LayoutAssertion(hint, region, subject, name, sizes, must_be_invarying)
+                assertion = context.LayoutAssertion(hint, region, subject, name, sizes, must_be_invarying)
                 if self.manual:
                     spec = region.spec(hint, len(getattr(value, "shape", ())))
                 if layout.unreduced:
                     value = _jax.casts.pcast_unreduced(value, layout.unreduced)
                 if layout.reduced and region.has_vma:
                     value = _jax.casts.pcast_reduced(value, layout.reduced)
-            self.results.append(stated)
+            self.results.append(assertion)
             self.out_specs.append(spec)
             values.append(value)
         return values
@@ -354,8 +331,12 @@ _UNREDUCED = re.compile(r"\bunreduced\b")
 _REDUCED = re.compile(r"\breduced\b|\{[^{}]*\b[RU]:")
 
 
-def add_note(
-    error: Exception, scope: CallScope, region: MeshContext, leaves: Iterable[CheckedLeaf], unproven: Iterable[str] = ()
+def _add_note(
+    error: Exception,
+    scope: context.CallScope,
+    region: context.MeshContext,
+    leaves: Iterable[CheckedLeaf],
+    unproven: Iterable[str],
 ) -> None:
     """Add a note on the shards to an exception of the user's code: their hints and types, the sizes, the mesh.
 
@@ -383,7 +364,7 @@ def add_note(
     error.add_note("\n".join(lines))
 
 
-def _cure(error: Exception, region: MeshContext) -> str | None:
+def _cure(error: Exception, region: context.MeshContext) -> str | None:
     """What to write instead where JAX's own message does not say what is wrong."""
     if type(error) is AssertionError and not error.args:
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]

@@ -9,14 +9,8 @@ from . import _jax
 from .axis_names import AxesLike, AxisNaming, AxisRules, RulesLike, read_naming
 from .check import cast_leaves, cast_to_hint, failure_error, replace_leaves
 from .errors.failures import Failure, UnmentionedVarying
+from .hints import context
 from .hints.check_call import check_arguments, check_value
-from .hints.context import (
-    CallScope,
-    current_mesh_context,
-    current_sink,
-    decorator_axis_naming,
-    scope_entered,
-)
 from .hints.forward_refs import caller_frame
 from .hints.signature import HintedSignature, LazySignature
 from .introspection import DecoratedInfo, attach_info, wraps
@@ -70,7 +64,7 @@ def _wrap(function: Callable[..., Any], naming: AxisNaming, hinted: LazySignatur
     @wraps(function)
     def typed_helper(*args: Any, **kwargs: Any) -> Any:
         call = _HelperCall(hinted.read(args), naming, args, kwargs)
-        with scope_entered(call.scope):
+        with context.scope_entered(call.scope):
             # From this frame: JAX records the whole stack with every equation that it traces.
             result = call.typed.function(*call.args, **call.kwargs)
         return call.check_result(result)
@@ -85,7 +79,7 @@ class _HelperCall:
         self, typed: HintedSignature, naming: AxisNaming, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self.typed = typed
-        self.region = region = current_mesh_context(naming)
+        self.region = region = context.current_mesh_context(naming)
         bound = typed.bind(args, kwargs)
         checked = check_arguments(typed.arguments(bound), bound.arguments, region)
         if checked.failures:
@@ -100,15 +94,15 @@ class _HelperCall:
                 if new is not value:
                     cast.append((name, subject, new))
         self.args, self.kwargs = bound.with_arguments(cast)
-        self.scope = CallScope(
+        self.scope = context.CallScope(
             typed.name,
             bound.arguments,
             checked.sizes,
-            decorator_axis_naming(naming),
+            context.decorator_axis_naming(naming),
             manual=frozenset(region.sizes),
             checked_axes=region.checked_axes,
             has_vma=region.has_vma,
-            sink=current_sink(),
+            sink=context.current_sink(),
         )
 
     def check_result(self, result: Any) -> Any:

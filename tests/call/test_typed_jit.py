@@ -1129,6 +1129,23 @@ def test_another_rule_around_is_another_trace() -> None:
     assert specs == [P("dp", None), P(None, "tp"), P("dp", None)]
 
 
+def test_a_jitted_function_inside_is_traced_for_the_mesh_of_each_call() -> None:
+    shapes = []
+
+    @jax.jit
+    @typed_shard_map
+    def doubled(x: X) -> X:
+        shapes.append(x.shape)
+        return x * 2
+
+    def step(x: X) -> X:
+        return doubled(x)
+
+    for mesh in (mesh_of(4, 2), mesh_of(2, 4)):
+        same(typed_jit(step, mesh=mesh)(x), 2 * x)
+    assert shapes[0] == (2, 16) and shapes[-1] == (4, 16)
+
+
 def test_aliases_and_rules_of_the_decorator_hold() -> None:
     def f(x: Float[Array, "[b/data] model"]) -> Float[Array, "[b/data] model"]:
         return x

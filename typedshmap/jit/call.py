@@ -33,7 +33,7 @@ from ..hints.context import CallScope, current_axis_naming, decorator_axis_namin
 from ..hints.global_sharding import original_error
 from ..hints.signature import POSITIONAL, HintedSignature, LazySignature
 from ..hints.structure import Static, Untyped, array_hints, holds_arrays
-from ..meshes import jit_mesh, mesh_override, use_jit_mesh
+from ..meshes import override_mesh, use_jit_mesh
 from ..notation.match import RETURN, Sizes, Subject
 from .arguments import (
     JitArgument,
@@ -368,8 +368,8 @@ def dispatch_key(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisNami
             decorator_axis_naming(naming),
             context,
             None if context.empty else _jax.mesh.ambient_devices(),
-            jit_mesh(),
-            mesh_override(),
+            use_jit_mesh.value,
+            override_mesh.value,
             _jax.trace.has_64_bits(),
         )
         hash(key)
