@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 
 from typedshmap import Array, BFloat16, Float32, psum, typed_shard_map
 from typedshmap.introspection import require_decorated
-from typedshmap.sampling import draw
+from typedshmap.sampling.plan import plan_inputs
 from typedshmap.testing.compare import as_double, measure, scale_of
 from typedshmap.testing.run import classify_function, run
 
@@ -70,8 +70,8 @@ def used(f: Callable[..., Any]) -> Iterator[Used]:
     made_of = require_decorated(f, "bench")
     subject = classify_function(f, made_of, made_of.signature.read(()), None)
     for seed in SEEDS:
-        given = {name: size for name, size in SIZES.items() if name in draw(f, [one]).sizes}
-        drawn = draw(f, meshes, seed=seed, given=given)
+        given = {name: size for name, size in SIZES.items() if name in plan_inputs(f, [one]).draw(0).sizes}
+        drawn = plan_inputs(f, meshes, given).draw(seed)
         there = run(subject, drawn.on(one), one, True, seed, lambda name: False)
         rounding = measure(there, seed)
         for mesh in meshes:

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 import typedshmap as ts
 from typedshmap import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Stacked, typed, typed_jit, typed_shard_map
-from typedshmap.sampling import draw
+from typedshmap.sampling.plan import plan_inputs
 from typedshmap.testing import inputs
 
 
@@ -83,13 +83,13 @@ def test_they_are_a_pytree_of_all_arguments() -> None:
 
 def test_values_and_sizes_depend_on_the_seed_alone() -> None:
     meshes = [mesh_of(1, 1), mesh_of(4, 2), mesh_of(2, 4), mesh_of(8, 1)]
-    drawn = draw(step, meshes, seed=3)
+    drawn = plan_inputs(step, meshes).draw(3)
     first, *others = [jax.tree.map(np.asarray, jax.tree.map(plain, drawn.on(mesh))) for mesh in meshes]
     for other in others:
         jax.tree.map(np.testing.assert_array_equal, other, first)
-    again = jax.tree.map(np.asarray, jax.tree.map(plain, draw(step, meshes, seed=3).on(meshes[1])))
+    again = jax.tree.map(np.asarray, jax.tree.map(plain, plan_inputs(step, meshes).draw(3).on(meshes[1])))
     jax.tree.map(np.testing.assert_array_equal, again, first)
-    changed = draw(step, meshes, seed=4)
+    changed = plan_inputs(step, meshes).draw(4)
     assert changed.sizes != drawn.sizes
     assert not np.array_equal(plain(changed.on(meshes[1])["key"]), plain(drawn.on(meshes[1])["key"]))
 
@@ -102,7 +102,7 @@ def plain(x: Any) -> Any:
 @settings(max_examples=60, deadline=None)
 def test_sizes_are_distinct_multiples_of_what_the_axes_need(seed: int, dp: int, tp: int) -> None:
     meshes = [AbstractMesh((dp, tp), ("dp", "tp")), AbstractMesh((tp, dp), ("dp", "tp"))]
-    sizes = draw(step, meshes, seed=seed).sizes
+    sizes = plan_inputs(step, meshes).draw(seed).sizes
     need = np.lcm(dp, tp)
     assert all(sizes[name] % need == 0 and sizes[name] >= 2 * need for name in ("batch", "vocab", "ff"))
     assert len(set(sizes.values())) == len(sizes)
@@ -228,7 +228,7 @@ def test_what_is_passed_is_taken_and_binds_its_sizes() -> None:
     made = inputs(f, mesh=MESH, table=table, b=8, n=5, ids=lambda key, shape: jax.random.randint(key, shape, 10, 16))
     assert made["x"].shape == (8, 6) and made["n"] == 5 and made["table"].sharding.spec == jax.P("tp", None)
     assert (np.asarray(made["ids"]) >= 10).all()
-    structs = draw(f, [MESH], given={"ids": lambda key, shape: jnp.zeros(shape, jnp.int8)}).structs(MESH)
+    structs = plan_inputs(f, [MESH], {"ids": lambda key, shape: jnp.zeros(shape, jnp.int8)}).draw(0).structs(MESH)
     assert structs["ids"].dtype == jnp.int8
 
 

@@ -27,9 +27,9 @@ from ..errors import StructureError, TypedShmapError
 from ..errors.phrases import count_text, did_you_mean
 from ..hints.structure import Static
 from ..introspection import DecoratedInfo, find_decorated
-from ..sampling import required_arguments, sizes_among, taken_names
-from ..sampling.arguments import needed_text
+from ..sampling.arguments import needed_text, required_arguments
 from ..sampling.meshes import parse_mesh
+from ..sampling.plan import sizes_among, taken_names
 from ..testing.marks import find_mark
 
 DONE, FAILED, WRONG = 0, 1, 2

@@ -15,9 +15,8 @@ from .. import _jax, cli
 from ..errors import MeshAxisError, ShapeError, TypedShmapError
 from ..errors.phrases import count_text, mesh_text
 from ..introspection import bound_self
-from ..sampling import plan_inputs
 from ..sampling.meshes import has_marks, map_over_shards, needs_manual_region, trace_on
-from ..sampling.values import UnplacedInputs
+from ..sampling.plan import UnplacedInputs, plan_inputs
 from ..testing import assert_mesh_invariant
 
 

@@ -12,9 +12,9 @@ from ..errors import StructureError
 from ..hints.signature import POSITIONAL, HintedSignature
 from ..hints.structure import holds_arrays
 from ..introspection import bound_self, require_decorated
-from ..sampling import plan_inputs, require_dict
 from ..sampling.arguments import Inputs
 from ..sampling.meshes import require_bool_or_none
+from ..sampling.plan import plan_inputs, require_dict
 from .build import explanation
 from .model import Collective, Explained, Failed, Memory, Total, Value, read_bandwidth
 from .tables import Comparison, Explanation

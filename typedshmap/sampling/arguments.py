@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,23 +12,11 @@ import jax
 from .. import _jax
 from ..errors import StructureError
 from ..errors.phrases import did_you_mean
+from ..hints import structure
 from ..hints.array_hint import ArrayHint
 from ..hints.signature import EMPTY, POSITIONAL, HintedSignature
-from ..hints.structure import (
-    ArrayLeaf,
-    Fields,
-    FixedTuple,
-    MappingOf,
-    Node,
-    PyTreeOf,
-    SequenceOf,
-    Static,
-    UnionOf,
-    Untyped,
-    holds_arrays,
-    map_children,
-    node_name,
-)
+from ..hints.structure import ArrayLeaf, Node, holds_arrays, node_name
+from ..introspection import bound_self, require_decorated
 from ..notation.match import Subject
 from ..placement.structs import TreeBuilder, build_tree, typed_key
 
@@ -65,21 +53,18 @@ class CallArgument:
     @property
     def arrays_to_draw(self) -> list[ArrayToDraw]:
         """The arrays that are still to be made."""
-        try:
-            leaves = jax.tree_util.tree_leaves(self.value)
-        except Exception:  # of what JAX cannot take apart nothing is drawn; the check of the arguments tells
-            return []
-        return [leaf for leaf in leaves if isinstance(leaf, ArrayToDraw)]
+        # None in what JAX cannot take apart, which the check of the arguments reports.
+        return [leaf for leaf in _jax.tree.leaves(self.value) if isinstance(leaf, ArrayToDraw)]
 
 
 @dataclass
-class GivenArguments:
+class _Given:
     """What the user passes of the arguments.
 
     Attributes:
       verb: the function that messages name.
       values: arguments by name, and parts of them by path.
-      used: the names that were asked for.
+      used: the names and paths that were asked for.
       problems: what is wrong.
     """
 
@@ -89,87 +74,114 @@ class GivenArguments:
     problems: list[str] = field(default_factory=list[str])
 
     def has(self, name: str) -> bool:
-        """Whether a value was given."""
         self.used.add(name)
         return name in self.values
 
+    def value(self, name: str, node: Node) -> Any:
+        """An argument: what was given for it, or a value made from its hint."""
+        chosen = choose_members(node)
+        if not self.has(name):
+            cure = f"pass the argument: {name}=..."
+            builder = TreeBuilder(
+                self.verb, lambda hint, path: self._array(name + path, hint), lambda default: default, None, cure
+            )
+            return build_tree(chosen, builder)
+        value = self.values[name]
+        if not callable(value) or not holds_arrays(node):
+            return value
+        if isinstance(chosen, ArrayLeaf):
+            return ArrayToDraw(chosen.hint, value)
+        self.problems.append(
+            f"argument '{name}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
+            f"makes it; pass arguments={{'{name}.field': ...}}"
+        )
+        return None
 
-def arguments_of(typed: HintedSignature, owner: tuple[Any, ...], given: GivenArguments) -> list[CallArgument]:
+    def _array(self, path: str, hint: ArrayHint) -> Any:
+        if not self.has(path):
+            return ArrayToDraw(hint)
+        value = self.values[path]
+        return ArrayToDraw(hint, value) if callable(value) else value
+
+
+def arguments_of(
+    typed: HintedSignature, owner: tuple[Any, ...], verb: str, values: Mapping[str, Any]
+) -> list[CallArgument]:
     """The arguments of a call, but for those that are left to their defaults.
 
     Args:
       typed: the function.
       owner: the instance, or the class, of a method.
-      given: what the user passes.
+      verb: the function that messages name.
+      values: what the user passes: arguments by name, and parts of them by path.
 
     Raises:
       StructureError: for all that no hint can make and was not given.
     """
-    parameters = _parameters(typed, owner)
-    made = [list(_arguments(parameter, typed, at, given)) for at, parameter in parameters]
-    last = max((at for at, each in enumerate(made) if each and not each[0].is_keyword), default=-1)
-    found = [
-        each
-        for at, ((_, parameter), own) in enumerate(zip(parameters, made, strict=True))
-        for each in (own or (_defaults(parameter) if at < last else []))
-    ]
-    known = [name for name in given.used if name.isidentifier()]
-    given.problems += [unknown_name_text(name, known) for name in given.values if name not in given.used]
+    given, parameters = _Given(verb, values), _parameters(typed, owner)
+    found, defaults = list[CallArgument](), list[CallArgument]()
+    for parameter, nodes in parameters:
+        name, node, is_keyword = parameter.name, nodes[0], parameter.kind not in POSITIONAL
+        subject = Subject("argument", name)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            made = _variadic(name, nodes, given)
+        elif given.has(name) or holds_arrays(node):
+            made = [CallArgument(subject, node, given.value(name, node), is_keyword)]
+        elif _is_needed(parameter, node):
+            given.problems.append(f"{needed_text(name, node)}; pass {name}=...")
+            continue
+        elif parameter.default is EMPTY:
+            made = [CallArgument(subject, node, None, is_keyword)]
+        else:
+            # Passed only if an argument that is passed by position follows.
+            defaults += [] if is_keyword else [CallArgument(subject, structure.Untyped(), parameter.default)]
+            continue
+        if made and not made[0].is_keyword:
+            found, defaults = found + defaults, []
+        found += made
+    known = [parameter.name for parameter, _ in parameters]
+    given.problems += [unknown_name_text(name, known) for name in values if name not in given.used]
     if given.problems:
-        raise StructureError(f"{given.verb}: {typed.name}: {'; '.join(given.problems)}")
+        raise StructureError(f"{verb}: {typed.name}: {'; '.join(given.problems)}")
     return found
 
 
-def _parameters(typed: HintedSignature, owner: tuple[Any, ...]) -> list[tuple[int, inspect.Parameter]]:
-    """The parameters that a call fills, each with its number."""
-    return list(enumerate(typed.signature.parameters.values()))[len(typed.given) + len(owner) :]
+def _parameters(typed: HintedSignature, owner: tuple[Any, ...]) -> list[tuple[inspect.Parameter, tuple[Node, ...]]]:
+    """The parameters that a call fills, each with its hint; ``*args`` with those of two items, or of ``in_types``."""
+    found: list[tuple[inspect.Parameter, tuple[Node, ...]]] = []
+    for at, parameter in enumerate(typed.signature.parameters.values()):
+        node = typed.parameters.get(parameter.name, structure.Untyped())
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            found.append((parameter, typed.positional[at:] or (node, node)))
+        else:
+            found.append((parameter, typed.positional[at : at + 1] or (node,)))
+    return [pair for pair in found[len(typed.given) + len(owner) :] if pair[0].kind is not pair[0].VAR_KEYWORD]
 
 
-def needed_arguments(typed: HintedSignature, owner: tuple[Any, ...]) -> dict[str, Node]:
-    """The arguments that must be given, each with what its hint says: no hint makes them, and they have no default."""
-    found = ((parameter, _node(parameter, typed, at)) for at, parameter in _parameters(typed, owner))
-    return {parameter.name: node for parameter, node in found if _is_needed(parameter, node)}
-
-
-def _defaults(parameter: inspect.Parameter) -> list[CallArgument]:
-    """A default that stands before an argument which is passed by position."""
-    if parameter.kind not in POSITIONAL or parameter.default is EMPTY:
+def _variadic(name: str, nodes: tuple[Node, ...], given: _Given) -> list[CallArgument]:
+    """The arguments of ``*args``: as they are given, or one for each hint."""
+    values = given.values[name] if given.has(name) else None
+    if values is None and not all(map(holds_arrays, nodes)):
         return []
-    return [CallArgument(Subject("argument", parameter.name), Untyped(), parameter.default)]
+    if values is not None and len(values) != len(nodes):
+        nodes = nodes[:1] * len(values)
+    subjects = [Subject("argument", name, f"[{at}]") for at in range(len(nodes))]
+    if values is None:
+        values = [given.value(str(subject), node) for subject, node in zip(subjects, nodes, strict=True)]
+    return list(map(CallArgument, subjects, nodes, values))
 
 
-def unknown_name_text(name: str, known: Iterable[str]) -> str:
-    """What a message says of a keyword that is neither a size nor an argument."""
-    return f"neither a dim of its hints nor an argument is called '{name}'{did_you_mean(name, known)}"
-
-
-def _arguments(
-    parameter: inspect.Parameter, typed: HintedSignature, at: int, given: GivenArguments
-) -> Iterator[CallArgument]:
-    name, kind = parameter.name, parameter.kind
-    if kind is kind.VAR_KEYWORD:
-        return
-    if kind is kind.VAR_POSITIONAL:
-        yield from _variadic(parameter, typed.positional[at:] or (typed.parameters.get(name, Untyped()),) * 2, given)
-        return
-    node = _node(parameter, typed, at)
-    if given.has(name) or holds_arrays(node):
-        yield CallArgument(Subject("argument", name), node, _value(name, node, given), kind not in POSITIONAL)
-    elif _is_needed(parameter, node):
-        given.problems.append(f"{needed_text(name, node)}; pass {name}=...")
-    elif parameter.default is EMPTY:
-        yield CallArgument(Subject("argument", name), node, None, kind not in POSITIONAL)
-
-
-def _node(parameter: inspect.Parameter, typed: HintedSignature, at: int) -> Node:
-    known = typed.parameters.get(parameter.name, Untyped())
-    return typed.positional[at] if at < len(typed.positional) else known
+def required_arguments(f: Callable[..., Any]) -> dict[str, Node]:
+    """The arguments of a function that no hint makes and that have no default, each with its hint."""
+    owner = bound_self(f)
+    parameters = _parameters(require_decorated(f, "inputs").signature.read(owner), owner)
+    return {parameter.name: nodes[0] for parameter, nodes in parameters if _is_needed(parameter, nodes[0])}
 
 
 def _is_needed(parameter: inspect.Parameter, node: Node) -> bool:
-    is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    is_none = isinstance(node, Static) and node.hint is type(None)
-    return not is_variadic and not is_none and parameter.default is EMPTY and not holds_arrays(node)
+    is_none = isinstance(node, structure.Static) and node.hint is type(None)
+    may_be_empty = parameter.kind is parameter.VAR_POSITIONAL or parameter.default is not EMPTY
+    return not is_none and not may_be_empty and not holds_arrays(node)
 
 
 def needed_text(name: str, node: Node) -> str:
@@ -177,61 +189,38 @@ def needed_text(name: str, node: Node) -> str:
     return f"argument '{name}' ({node_name(node)}) holds no arrays and has no default"
 
 
-def _variadic(parameter: inspect.Parameter, nodes: tuple[Node, ...], given: GivenArguments) -> Iterator[CallArgument]:
-    name = parameter.name
-    values = given.values[name] if given.has(name) else None
-    if values is None and not all(map(holds_arrays, nodes)):
-        return
-    nodes = nodes if values is None or len(nodes) == len(values) else (nodes[0],) * len(values)
-    for at, node in enumerate(nodes):
-        subject = Subject("argument", name, f"[{at}]")
-        value = _value(str(subject), node, given) if values is None else values[at]
-        yield CallArgument(subject, node, value)
+def unknown_name_text(name: str, known: Sequence[str]) -> str:
+    """What a message says of a keyword that is neither a size nor an argument."""
+    return f"neither a dim of its hints nor an argument is called '{name}'{did_you_mean(name, known)}"
 
 
-def _value(name: str, node: Node, given: GivenArguments) -> Any:
-    """An argument's value: what was given, or one made of its hint."""
-    sure = choose_members(node)
-    if given.has(name):
-        value = given.values[name]
-        is_maker = callable(value) and holds_arrays(node)
-        if not is_maker or isinstance(sure, ArrayLeaf):
-            return ArrayToDraw(sure.hint, value) if is_maker and isinstance(sure, ArrayLeaf) else value
-        given.problems.append(
-            f"argument '{name}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
-            f"makes it; pass arguments={{'{name}.field': ...}}"
-        )
-        return None
-    return build_tree(
-        sure,
-        TreeBuilder(
-            given.verb, lambda hint, path: _array_to_draw(name + path, hint, given), _copy_default, None, _cure(name)
-        ),
-    )
+def choose_members(node: Node, enclosing: frozenset[int] = frozenset()) -> Node:
+    """A node of which one value can be made.
 
+    Of a union it is the first member that holds arrays, so that an optional array is there; lists, dicts and
+    trees of any length have two items.
 
-def _array_to_draw(path: str, hint: ArrayHint, given: GivenArguments) -> Any:
-    if not given.has(path):
-        return ArrayToDraw(hint)
-    value = given.values[path]
-    return ArrayToDraw(hint, value) if callable(value) else value
-
-
-def _copy_default(default: Any) -> Any:
-    return default
-
-
-def _cure(name: str) -> str:
-    return f"pass the argument: {name}=..."
-
-
-def statics(arguments: list[CallArgument], typed: HintedSignature, owner: tuple[Any, ...]) -> dict[str, Any]:
-    """The values that ``{argument.path}`` in a hint may speak of."""
-    names = list(typed.signature.parameters)
-    found = {p.name: p.default for p in typed.signature.parameters.values() if p.default is not EMPTY}
-    found.update(zip(names, (*typed.given, *owner), strict=False))
-    found.update((each.subject.name, each.value) for each in arguments if not each.subject.path)
-    return found
+    Args:
+      node: what a hint says.
+      enclosing: the records around it; a class holds itself no further.
+    """
+    match node:
+        case structure.FixedTuple():
+            return structure.map_children(node, lambda item: choose_members(item, enclosing))
+        case structure.SequenceOf(kind, item):
+            one = choose_members(item, enclosing)
+            return structure.FixedTuple((one, one), list if issubclass(list, kind) else tuple)
+        case structure.MappingOf(_, item) | structure.PyTreeOf(item, _):
+            one = choose_members(item, enclosing)
+            return structure.Fields(dict, "TypedDict", {"a": one, "b": one}, is_open=False)
+        case structure.UnionOf(options, _) if typed_key(options) is None:
+            fit = [option for option in options if holds_arrays(option) and id(option) not in enclosing]
+            leaves = [option for option in fit if isinstance(option, ArrayLeaf)]
+            return choose_members((leaves or fit or options)[0], enclosing)
+        case structure.Fields() if id(node) not in enclosing:
+            return structure.map_children(node, lambda inner: choose_members(inner, enclosing | {id(node)}))
+        case _:
+            return node
 
 
 class Inputs(tuple[Any, ...]):
@@ -273,12 +262,10 @@ class Inputs(tuple[Any, ...]):
 
     def keys(self) -> Iterator[str]:
         """The names of all arguments that have one."""
-        yield from (*self.names[: len(self)], *self.kwargs)
+        yield from (*self.names, *self.kwargs)
 
     def __getitem__(self, at: Any) -> Any:
-        if not isinstance(at, str):
-            return super().__getitem__(at)
-        return self.kwargs[at] if at in self.kwargs else self.by_name[at]
+        return self.by_name[at] if isinstance(at, str) else super().__getitem__(at)
 
     @property
     def by_name(self) -> dict[str, Any]:
@@ -294,38 +281,6 @@ class Inputs(tuple[Any, ...]):
         return f"Inputs({shown}; seed={self.seed})"
 
 
-@dataclass(frozen=True)
-class FlatInputs:
-    """The arguments of a call, its arrays apart from all that is static.
-
-    Attributes:
-      kinds: the classes of what counts as an array.
-      leaves: all leaves, each with its path among the positional arguments (0) or those by keyword (1).
-      structure: what they are the leaves of.
-    """
-
-    kinds: tuple[type, ...]
-    leaves: list[tuple[Any, Any]]
-    structure: Any
-
-    @classmethod
-    def of(cls, made: Inputs, *kind: type) -> FlatInputs:
-        """Take the arguments of a call apart."""
-        return cls(kind, *jax.tree_util.tree_flatten_with_path((list(made.args), dict(made.kwargs))))
-
-    @property
-    def arrays(self) -> list[tuple[Any, Any]]:
-        """The arrays among the leaves, each with its path."""
-        return [(path, leaf) for path, leaf in self.leaves if isinstance(leaf, self.kinds)]
-
-    def run(self, f: Callable[..., Any], arrays: Sequence[Any]) -> Any:
-        """Call a function with other arrays in the places of these."""
-        rest = iter(arrays)
-        leaves = [next(rest) if isinstance(leaf, self.kinds) else leaf for _, leaf in self.leaves]
-        args, kwargs = self.structure.unflatten(leaves)
-        return f(*args, **kwargs)
-
-
 def _value_text(value: Any) -> str:
     leaves = jax.tree_util.tree_leaves(value)
     if len(leaves) != 1 or leaves[0] is not value:
@@ -333,54 +288,42 @@ def _value_text(value: Any) -> str:
     return _jax.array.type_text(value) if hasattr(value, "shape") else repr(value)
 
 
-def _flatten(made: Inputs) -> tuple[tuple[Any, ...], Any]:
-    return (made.args, made.kwargs), (made.names, tuple(made.sizes.items()), made.seed)
+jax.tree_util.register_pytree_node(
+    Inputs,
+    lambda made: ((made.args, made.kwargs), (made.names, tuple(made.sizes.items()), made.seed)),
+    lambda rest, children: Inputs.of(children[0], rest[0], children[1], dict(rest[1]), rest[2]),
+)
 
 
-def _unflatten(rest: Any, children: Any) -> Inputs:
-    (args, kwargs), (names, sizes, seed) = children, rest
-    return Inputs.of(args, names, kwargs, dict(sizes), seed)
+class FlatCall:
+    """The arguments of a call, its arrays apart from all that is static.
 
-
-jax.tree_util.register_pytree_node(Inputs, _flatten, _unflatten)
-
-
-_KEYS = ("a", "b")
-
-
-def choose_members(node: Node, inside: frozenset[int] = frozenset()) -> Node:
-    """A node of which one value can be made.
-
-    Of a union it is the first member that holds arrays, so that an optional array is there; lists, dicts and
-    trees of any length have two items.
-
-    Args:
-      node: what a hint says.
-      inside: the records around it; a class holds itself no further.
+    Attributes:
+      arrays: the arrays among the arguments' leaves.
+      names: their names, ``state.w`` or ``xs[0]``.
     """
-    match node:
-        case FixedTuple():
-            return map_children(node, lambda item: choose_members(item, inside))
-        case SequenceOf(kind, item):
-            one = choose_members(item, inside)
-            return FixedTuple((one, one), list if _takes(kind, list) else tuple)
-        case MappingOf(_, item) | PyTreeOf(item, _):
-            one = choose_members(item, inside)
-            return Fields(dict, "TypedDict", dict.fromkeys(_KEYS, one), is_open=False)
-        case UnionOf(options, _) if typed_key(options) is None:
-            return choose_members(_choose_member(options, inside), inside)
-        case Fields() if id(node) not in inside:
-            around = inside | {id(node)}
-            return map_children(node, lambda inner: choose_members(inner, around))
-        case _:
-            return node
 
+    def __init__(self, made: Inputs, *kinds: type) -> None:
+        """Take the arguments of a call apart.
 
-def _takes(kind: type | tuple[type, ...], wanted: type) -> bool:
-    return wanted in kind if isinstance(kind, tuple) else issubclass(wanted, kind)
+        Args:
+          made: the arguments.
+          kinds: the classes of what counts as an array.
+        """
+        found, self._structure = jax.tree_util.tree_flatten_with_path((list(made.args), made.kwargs))
+        self._leaves = [leaf for _, leaf in found]
+        self._places = [at for at, leaf in enumerate(self._leaves) if isinstance(leaf, kinds)]
+        self.arrays = [self._leaves[at] for at in self._places]
+        labels = [f"{name}[{at}]" if made.names.count(name) > 1 else name for at, name in enumerate(made.names)]
+        self.names: list[str] = []
+        for (is_keyword, first, *path), _ in (found[at] for at in self._places):
+            argument = first.key if is_keyword.idx else labels[first.idx]
+            self.names.append(argument + jax.tree_util.keystr(tuple(path)))
 
-
-def _choose_member(options: Sequence[Node], inside: frozenset[int]) -> Node:
-    fit = [option for option in options if holds_arrays(option) and id(option) not in inside]
-    leaves = [option for option in fit if isinstance(option, ArrayLeaf)]
-    return (leaves or fit or list(options))[0]
+    def run(self, f: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+        """Call a function with other arrays in the places of these."""
+        leaves = list(self._leaves)
+        for at, array in zip(self._places, arrays, strict=True):
+            leaves[at] = array
+        args, kwargs = self._structure.unflatten(leaves)
+        return f(*args, **kwargs)

@@ -19,7 +19,7 @@ from ..hints.structure import array_hints
 from ..introspection import DecoratedInfo, find_decorated
 from ..meshes import override_mesh
 from ..shard_map import typed_shard_map
-from .arguments import FlatInputs, Inputs
+from .arguments import FlatCall, Inputs
 
 
 def trace_on(f: Callable[..., Any], made: Inputs, mesh: AbstractMesh) -> Any:
@@ -33,10 +33,10 @@ def trace_on(f: Callable[..., Any], made: Inputs, mesh: AbstractMesh) -> Any:
     Raises:
       TypedShmapError: what the function raises when it is traced.
     """
-    call, made_of = FlatInputs.of(made, *_jax.array.SHAPES), find_decorated(f)
+    call, made_of = FlatCall(made, *_jax.array.SHAPES), find_decorated(f)
     has_mesh = made_of is not None and made_of.mesh is not None
     with override_mesh(mesh), nullcontext() if has_mesh else jax.sharding.use_abstract_mesh(mesh):
-        return jax.make_jaxpr(lambda *arrays: call.run(f, arrays))(*(array for _, array in call.arrays))
+        return jax.make_jaxpr(lambda *arrays: call.run(f, arrays))(*call.arrays)
 
 
 def map_over_shards(
@@ -59,10 +59,14 @@ def argument_hints(typed: HintedSignature) -> list[ArrayHint]:
     return [hint for node in (*typed.parameters.values(), *typed.positional) for hint in array_hints(node)]
 
 
+def result_hints(typed: HintedSignature) -> list[ArrayHint]:
+    """The hints of all arrays in a function's result."""
+    return [] if typed.result is None else list(array_hints(typed.result))
+
+
 def has_marks(typed: HintedSignature) -> bool:
     """Whether hints have marks, so that they describe shards."""
-    result = array_hints(typed.result) if typed.result is not None else ()
-    return any(hint.spec.marks for hint in (*argument_hints(typed), *result))
+    return any(hint.spec.marks for hint in (*argument_hints(typed), *result_hints(typed)))
 
 
 def needs_manual_region(error: Exception) -> bool:

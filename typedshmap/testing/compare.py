@@ -22,16 +22,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from .. import _jax
-from .run import ArraysByName, Outcome
-
-HostArray = np.ndarray[Any, Any]
+from .run import ArraysByName, HostArray, Outcome
 
 # Entries that are off by this share of the furthest one count as equally far off; rounding parts them by less.
 _NEARLY = 1 - 1e-4
@@ -101,6 +99,20 @@ class ValueMismatch:
 Difference = FormMismatch | ValueMismatch
 
 
+class MeshTrial(NamedTuple):
+    """What was found on one mesh.
+
+    Attributes:
+      mesh: the mesh.
+      differences: what is not as on one device.
+      jaxprs: what was traced there.
+    """
+
+    mesh: Mesh
+    differences: Sequence[Difference]
+    jaxprs: Sequence[Any]
+
+
 @dataclass(frozen=True)
 class Tolerance:
     """What counts as the same.
@@ -134,7 +146,8 @@ def differences(reference: Outcome, other: Outcome, tolerance: Tolerance) -> Ite
     for name in dict.fromkeys([*reference.values, *other.values]):
         there, here = reference.values.get(name), other.values.get(name)
         if there is None or here is None or there.shape != here.shape or there.dtype != here.dtype:
-            yield FormMismatch(name, other.mesh, _form_text(here), _form_text(there))
+            texts = ("" if values is None else _jax.array.type_text(values) for values in (here, there))
+            yield FormMismatch(name, other.mesh, *texts)
             continue
         allowed = tolerance.allowed(name, there, other.mesh.size)
         wrong = ~are_close(here, there, allowed)
@@ -142,10 +155,6 @@ def differences(reference: Outcome, other: Outcome, tolerance: Tolerance) -> Ite
             wrong &= ~tolerance.rounding.loose[name]
         if wrong.any():
             yield ValueMismatch(name, other.mesh, here, there, allowed, wrong, other.specs.get(name, ()))
-
-
-def _form_text(values: HostArray | None) -> str:
-    return "" if values is None else _jax.array.type_text(values)
 
 
 def are_close(here: HostArray, there: HostArray, allowed: float | None) -> HostArray:
@@ -184,7 +193,7 @@ class Rounding:
     moved: Mapping[str, float]
     loose: ArraysByName
 
-    def allowed(self, name: str, reference: np.ndarray[Any, Any], devices: int) -> float:
+    def allowed(self, name: str, reference: HostArray, devices: int) -> float:
         """How far a value may be off on so many devices."""
         if self.dtype is None:
             return 0.0
@@ -192,13 +201,13 @@ class Rounding:
         return _C * growth * (self.unit * scale_of(reference) + self.moved[name])
 
 
-def scale_of(values: np.ndarray[Any, Any]) -> float:
+def scale_of(values: HostArray) -> float:
     """The largest finite entry, by its absolute value."""
     sizes = np.abs(as_double(values))
     return float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
 
 
-def as_double(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def as_double(values: HostArray) -> HostArray:
     """Numbers in double precision, so that their differences are exact enough."""
     is_complex = jax.numpy.issubdtype(values.dtype, jax.numpy.complexfloating)
     return values.astype(np.complex128 if is_complex else np.float64)
@@ -211,54 +220,41 @@ def measure(reference: Outcome, seed: int) -> Rounding:
       reference: what it gave there.
       seed: what the perturbations are drawn from.
     """
-    found = [dtype for jaxpr in reference.jaxprs for dtype in _inexact_dtypes(jaxpr)]
-    coarsest = max(found, key=unit_of, default=None)
+    results = (each for jaxpr in reference.jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr) for each in eqn.outvars)
+    dtypes = dict.fromkeys(each.aval.dtype for each in results if hasattr(each.aval, "dtype"))
+    coarsest = max(filter(_jax.array.is_inexact, dtypes), key=unit_of, default=None)
     unit = 0.0 if coarsest is None else unit_of(coarsest)
     terms = max((longest_sum(jaxpr) for jaxpr in reference.jaxprs), default=1)
     values = reference.values
     moved = {name: 0.0 for name, each in values.items() if _jax.array.is_inexact(each.dtype)}
     loose = {name: np.zeros(each.shape, bool) for name, each in values.items() if name not in moved}
     for at, factor in enumerate(_FACTORS):
-        changed = reference.again(_perturb(reference.call.arrays, unit, (seed, at)), factor)
+        changed = reference.again(_perturb(reference.arrays, unit, (seed, at)), factor)
         for name, most in moved.items():
             back = as_double(changed[name]) / (factor if name in reference.gradients else 1.0)
-            moved[name] = max(most, _largest_change(back, as_double(values[name])))
+            with np.errstate(invalid="ignore"):
+                moved[name] = max(most, scale_of(back - as_double(values[name])))
         for name, known in loose.items():
             known |= changed[name] != values[name]
     return Rounding(coarsest, unit, terms, moved, loose)
 
 
-def _largest_change(changed: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> float:
-    with np.errstate(invalid="ignore"):
-        return scale_of(changed - values)
-
-
 def _perturb(arrays: Sequence[jax.Array], unit: float, seed: Sequence[int]) -> list[jax.Array]:
     """Arrays whose inexact entries are off by one unit in the last place, up or down."""
-    rng = np.random.default_rng((*seed, _OF_PERTURBATIONS))
-    return [_perturb_array(array, unit, rng) if _jax.array.is_inexact(array.dtype) else array for array in arrays]
-
-
-def _perturb_array(array: jax.Array, unit: float, rng: np.random.Generator) -> jax.Array:
-    # One unit in the last place is u to 2 u of a number; three halves of u round to no less than one.
-    factors = 1 + 1.5 * unit * rng.choice((-1.0, 1.0), array.shape)
-    values = np.asarray(array)
-    return jax.device_put((as_double(values) * factors).astype(values.dtype), array.sharding)
+    rng, found = np.random.default_rng((*seed, _OF_PERTURBATIONS)), list(arrays)
+    for at, array in enumerate(arrays):
+        if _jax.array.is_inexact(array.dtype):
+            # One unit in the last place is u to 2 u of a number; three halves of u round to no less than one.
+            factors = 1 + 1.5 * unit * rng.choice((-1.0, 1.0), array.shape)
+            values = np.asarray(array)
+            found[at] = jax.device_put((as_double(values) * factors).astype(values.dtype), array.sharding)
+    return found
 
 
 @lru_cache(maxsize=64)
 def unit_of(dtype: Any) -> float:
     """A dtype's unit roundoff."""
     return float(jax.numpy.finfo(dtype).eps) / 2
-
-
-def _inexact_dtypes(jaxpr: Any) -> Iterator[Any]:
-    """The inexact dtypes of all that a program computes."""
-    for eqn in _jax.jaxpr.all_equations(jaxpr):
-        for result in eqn.outvars:
-            dtype = getattr(result.aval, "dtype", None)
-            if dtype is not None and _jax.array.is_inexact(dtype):
-                yield dtype
 
 
 def longest_sum(jaxpr: Any) -> int:

@@ -5,7 +5,6 @@ The causes are facts measured of the numbers and read from the jaxpr, each with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import ceil, isclose, log10, prod
 from typing import Any, NamedTuple
@@ -15,70 +14,72 @@ from jax.sharding import Mesh
 
 from .. import _jax
 from ..errors.phrases import quoted_axes, size_text
-from .compare import Difference, FormMismatch, HostArray, Tolerance, ValueMismatch, are_close, as_double
+from ..sampling.plan import UnplacedInputs
+from .compare import Difference, FormMismatch, MeshTrial, Tolerance, ValueMismatch, are_close, as_double
 from .meshes import longer_axes, name_of_mesh
-from .run import FunctionUnderTest
+from .run import FunctionUnderTest, HostArray
 
 
-@dataclass(frozen=True)
-class FailedTrial:
-    """One trial that failed.
+def failure_report(
+    subject: FunctionUnderTest,
+    drawn: UnplacedInputs,
+    tolerance: Tolerance,
+    tried: Iterable[MeshTrial],
+    left_out: Mapping[Mesh, str],
+) -> str:
+    """The message of a failure.
 
-    Attributes:
+    Args:
       subject: the function.
-      seed: what its arguments were drawn from.
-      sizes: the sizes of names.
+      drawn: its arguments.
       tolerance: what counts as the same.
-      found: per mesh what is not as on one device, the smallest mesh first.
-      agreeing: the meshes on which all is.
+      tried: what was found on each mesh.
       left_out: meshes that were not tried, each with the reason.
-      jaxprs: what was traced on the smallest mesh that differs.
     """
+    tried = sorted(tried, key=lambda trial: trial.mesh.size)
+    wrong = [trial for trial in tried if trial.differences]
+    # The first wrong result on the smallest mesh is reported in full.
+    first, mesh = wrong[0].differences[0], name_of_mesh(wrong[0].mesh)
+    facts, cure = list[str](), ""
+    if isinstance(first, FormMismatch):
+        problem = f" it is {first.here or 'missing'} on {mesh}, but {first.there or 'missing'} on one device"
+    else:
+        here, there = numbers(first.here[first.at], first.there[first.at])
+        problem = f"{entry_place(first.at)} it is {here} on {mesh}, but {there} on one device"
+        found = list(clues(first, wrong[0].jaxprs))
+        cure = next((clue.cure for clue in found if clue.cure), "")
+        facts = [_deviation(first, tolerance), *(clue.fact for clue in found)]
+    facts += [_responsible_axes(first.name, wrong), f"differs on {list_meshes(trial.mesh for trial in wrong)}"]
+    if agreeing := [trial.mesh for trial in tried if not trial.differences]:
+        facts.append(f"agrees on {list_meshes(agreeing)}")
+    facts += describe_omissions(left_out)
+    phrase = result_phrase(first.name)
+    names = dict.fromkeys(result_phrase(each.name) for trial in wrong for each in trial.differences)
+    if others := [name for name in names if name != phrase]:
+        more = f" and {len(others) - 6} more" if len(others) > 6 else ""
+        facts.append(f"wrong, too: {', '.join(others[:6])}{more}")
+    lines = [f"{subject.name}: {phrase} depends on the mesh:{problem}", "", *(f"    {fact}" for fact in facts), ""]
+    return "\n".join([*lines, *describe_trial(subject, drawn), *([f"Hint: {cure}"] if cure else [])])
 
-    subject: FunctionUnderTest
-    seed: int
-    sizes: Mapping[str, Any]
-    tolerance: Tolerance
-    found: Mapping[Mesh, Sequence[Difference]]
-    agreeing: Sequence[Mesh]
-    left_out: Mapping[Mesh, str]
-    jaxprs: Sequence[Any]
 
-    @property
-    def first(self) -> Difference:
-        """The difference that is reported in full: the first wrong result on the smallest mesh."""
-        return next(iter(self.found.values()))[0]
-
-
-def failure_report(trial: FailedTrial) -> str:
-    """The message of a failure."""
-    first = trial.first
-    found = list(clues(first, trial.jaxprs)) if isinstance(first, ValueMismatch) else []
-    cure = next((clue.cure for clue in found if clue.cure), None)
-    lines = [f"{trial.subject.name}: {_headline(first)}", ""]
-    lines += [f"    {fact}" for fact in _facts(trial, first, found)]
-    lines += ["", *describe_trial(trial.subject, trial.sizes, trial.seed)]
-    return "\n".join([*lines, *([f"Hint: {cure}"] if cure else [])])
-
-
-def describe_trial(subject: FunctionUnderTest, sizes: Mapping[str, Any], seed: int) -> list[str]:
+def describe_trial(subject: FunctionUnderTest, drawn: UnplacedInputs) -> list[str]:
     """The sizes, the way of calling, and the seed of a trial."""
-    text = ", ".join(size_text(name, size) for name, size in sizes.items())
+    text = ", ".join(size_text(name, size) for name, size in drawn.sizes.items())
     lines = [f"Sizes: {text}"] if text else []
     if subject.kind == "global":
         lines.append("Called: under jax.jit, on global arrays; manual=True maps it over the shards")
     if subject.kind == "mapped":
         lines.append("Called: inside of typed_shard_map over all mesh axes; manual=False calls it on global arrays")
-    return [*lines, f"Again: seed={seed}"]
+    return [*lines, f"Again: seed={drawn.seed}"]
 
 
-def differs_by_itself(subject: FunctionUnderTest, found: Difference, sizes: Mapping[str, Any], seed: int) -> str:
+def differs_by_itself(subject: FunctionUnderTest, drawn: UnplacedInputs, found: Difference) -> str:
     """The message where the same call on one device gives something else when it is made again."""
     text = f"{result_phrase(found.name)} depends on something else than the arguments"
     if isinstance(found, ValueMismatch):
         here, there = numbers(found.here[found.at], found.there[found.at])
         text += f":{entry_place(found.at)} it is {there} on one device, and {here} when called there again"
-    return "\n".join([f"{subject.name}: {text}", "", *describe_trial(subject, sizes, seed)])
+    return "\n".join([f"{subject.name}: {text}", "", *describe_trial(subject, drawn)])
 
 
 def result_phrase(name: str) -> str:
@@ -100,29 +101,6 @@ def entry_place(at: tuple[int, ...]) -> str:
     return f" at [{','.join(map(str, at))}]" if at else ""
 
 
-def _headline(found: Difference) -> str:
-    mesh = name_of_mesh(found.mesh)
-    text = f"{result_phrase(found.name)} depends on the mesh:"
-    if isinstance(found, FormMismatch):
-        return f"{text} it is {found.here or 'missing'} on {mesh}, but {found.there or 'missing'} on one device"
-    here, there = numbers(found.here[found.at], found.there[found.at])
-    return f"{text}{entry_place(found.at)} it is {here} on {mesh}, but {there} on one device"
-
-
-def _facts(trial: FailedTrial, first: Difference, found: Sequence[Clue]) -> Iterator[str]:
-    if isinstance(first, ValueMismatch):
-        yield _deviation(trial, first)
-    yield from (clue.fact for clue in found)
-    yield _responsible_axes(trial, first)
-    yield f"differs on {list_meshes(trial.found)}"
-    if trial.agreeing:
-        yield f"agrees on {list_meshes(trial.agreeing)}"
-    yield from describe_omissions(trial.left_out)
-    names = dict.fromkeys(result_phrase(each.name) for differences in trial.found.values() for each in differences)
-    if others := [name for name in names if name != result_phrase(first.name)]:
-        yield f"wrong, too: {', '.join(others[:6])}" + (f" and {len(others) - 6} more" if len(others) > 6 else "")
-
-
 def list_meshes(meshes: Iterable[Mesh]) -> str:
     """``dp=4; dp=4, tp=2``"""
     return "; ".join(map(name_of_mesh, meshes))
@@ -134,21 +112,20 @@ def describe_omissions(left_out: Mapping[Mesh, str]) -> list[str]:
     return [f"left out, since {why}: {list_meshes(meshes)}" for why, meshes in by_reason.items()]
 
 
-def _responsible_axes(trial: FailedTrial, first: Difference) -> str:
-    axes = responsible_axes(first.name, trial.found)
-    if len(axes) > 1:
-        return f"each of {quoted_axes(axes)} alone makes the difference"
-    if axes:
-        return f"{quoted_axes(axes)} alone makes the difference"
-    together = longer_axes(first.mesh)
-    return f"only {' and '.join(map(repr, together))} together make the difference"
+def _responsible_axes(name: str, wrong: Sequence[MeshTrial]) -> str:
+    """Which mesh axes alone already make a result differ."""
+    longer = [longer_axes(trial.mesh) for trial in wrong if any(each.name == name for each in trial.differences)]
+    alone = dict.fromkeys(axes[0] for axes in longer if len(axes) == 1)
+    if not alone:
+        return f"only {' and '.join(map(repr, longer[0]))} together make the difference"
+    return f"{'each of ' if len(alone) > 1 else ''}{quoted_axes(alone)} alone makes the difference"
 
 
-def _deviation(trial: FailedTrial, first: ValueMismatch) -> str:
+def _deviation(first: ValueMismatch, tolerance: Tolerance) -> str:
     entries = f"{int(first.wrong.sum())} of {first.wrong.size} entries differ" if first.wrong.size > 1 else "it differs"
     if first.allowed is None:
         return f"{entries}; {_jax.array.dtype_name(first.there.dtype)} has to be equal"
-    return f"{entries}, by up to {first.by:.3g}; {explained(trial.tolerance, first.allowed, first.by)}"
+    return f"{entries}, by up to {first.by:.3g}; {explained(tolerance, first.allowed, first.by)}"
 
 
 def explained(tolerance: Tolerance, allowed: float, by: float) -> str:
@@ -182,47 +159,53 @@ def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any]) -> Iterator[Clue]:
       jaxprs: what was traced on that mesh.
     """
     sizes = {name: size for name, size in mismatch.mesh.shape.items() if size > 1}
-    looks = [
-        *_factor_clues(mismatch, sizes),
-        *_repetition_clues(mismatch, sizes, jaxprs),
-        *_order_clues(mismatch, sizes),
+    groups = [axes for count in range(1, len(sizes) + 1) for axes in combinations(sizes, count)]
+    counts = [(prod(sizes[axis] for axis in axes), quoted_axes(axes)) for axes in groups]
+    primitives = {eqn.primitive.name for jaxpr in jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr)}
+    is_random = not primitives.isdisjoint(_DRAW)
+    patterns = [
+        *_factor_clues(mismatch, counts),
+        *_repetition_clues(mismatch, counts, is_random),
+        *_order_clues(mismatch, sorted({count for count, _ in counts})),
     ]
-    yield from looks[:1] or _shard_clues(mismatch, sizes)
-    yield from _no_collective_clues(sizes, jaxprs)
-    if not looks and draws_random_numbers(jaxprs):
+    yield from patterns[:1] or _shard_clues(mismatch, sizes)
+    busy = collective_axes(jaxprs, sizes)
+    idle = [axis for axis in sizes if axis not in busy]
+    if idle and "shard_map" in primitives:
+        over = " or ".join(map(repr, idle))
+        yield Clue(f"nothing in the program communicates over {over}", "is something of one shard taken for all of it?")
+    if not patterns and is_random:
         cure = (
             f"where random numbers rightly differ from shard to shard, exclude={mismatch.name!r} leaves this result out"
         )
-        yield Clue("the program draws random numbers", cure if _contains_primitive(jaxprs, ["axis_index"]) else "")
+        yield Clue("the program draws random numbers", cure if "axis_index" in primitives else "")
+
+
+def collective_axes(jaxprs: Sequence[Any], sizes: Mapping[str, int]) -> set[str]:
+    """The mesh axes over which programs communicate."""
+    among, equations = frozenset(sizes), (eqn for jaxpr in jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr))
+    collectives = (eqn for eqn in equations if _jax.jaxpr.collective_operation(eqn) is not None)
+    return {axis for eqn in collectives for axis in _jax.jaxpr.named_axes(eqn, among)}
 
 
 # One factor
 
 
-def _factor_clues(mismatch: ValueMismatch, sizes: Mapping[str, int]) -> Iterator[Clue]:
+def _factor_clues(mismatch: ValueMismatch, counts: Iterable[tuple[int, str]]) -> Iterator[Clue]:
     factor = common_factor(mismatch)
     if factor is None:
         return
-    for axes in _groups(sizes):
-        size, over = prod(sizes[axis] for axis in axes), quoted_axes(axes)
-        if isclose(factor, size, rel_tol=0.01):
-            cure = f"is a sum over {over} taken once too often, or does every shard count what all of them hold?"
-            yield Clue(f"it is {size} times what it is on one device, and {_size_of(axes)} is {size}", cure)
-        if isclose(factor, 1 / size, rel_tol=0.01):
-            cure = f"is a sum over {over} missing, or a mean taken of what is to be summed?"
-            yield Clue(f"it is 1/{size} of what it is on one device, and {_size_of(axes)} is {size}", cure)
+    for count, axes in counts:
+        size = f"the size of {axes} is {count}"
+        if isclose(factor, count, rel_tol=0.01):
+            cure = f"is a sum over {axes} taken once too often, or does every shard count what all of them hold?"
+            yield Clue(f"it is {count} times what it is on one device, and {size}", cure)
+        if isclose(factor, 1 / count, rel_tol=0.01):
+            cure = f"is a sum over {axes} missing, or a mean taken of what is to be summed?"
+            yield Clue(f"it is 1/{count} of what it is on one device, and {size}", cure)
     if mismatch.here.size > 1:
         text = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1{factor - 1:+.2g}"
         yield Clue(f"every entry is {text} times what it is on one device", "")
-
-
-def _groups(sizes: Mapping[str, int]) -> list[tuple[str, ...]]:
-    """Axes, alone and several."""
-    return [axes for count in range(1, len(sizes) + 1) for axes in combinations(sizes, count)]
-
-
-def _size_of(axes: tuple[str, ...]) -> str:
-    return f"the size of {quoted_axes(axes)}"
 
 
 def common_factor(mismatch: ValueMismatch) -> float | None:
@@ -240,18 +223,13 @@ def common_factor(mismatch: ValueMismatch) -> float | None:
 # Equal parts
 
 
-def _repetition_clues(mismatch: ValueMismatch, sizes: Mapping[str, int], jaxprs: Sequence[Any]) -> Iterator[Clue]:
-    for axes in _groups(sizes):
-        count = prod(sizes[axis] for axis in axes)
-        dim = repeated_dim(mismatch, count)
-        if dim is not None:
-            over = quoted_axes(axes)
+def _repetition_clues(mismatch: ValueMismatch, counts: Iterable[tuple[int, str]], is_random: bool) -> Iterator[Clue]:
+    for count, axes in counts:
+        if (dim := repeated_dim(mismatch, count)) is not None:
+            fact = f"its {count} parts along dim {dim} are equal, and the size of {axes} is {count}"
             folded = " (fold jax.lax.axis_index into the key, or draw the whole and take a part)"
-            cure = f"does every shard along {over} draw the same random numbers?{folded}"
-            yield Clue(
-                f"its {count} parts along dim {dim} are equal, and {_size_of(axes)} is {count}",
-                cure if draws_random_numbers(jaxprs) else f"does every shard along {over} compute the same?",
-            )
+            done = f"draw the same random numbers?{folded}" if is_random else "compute the same?"
+            yield Clue(fact, f"does every shard along {axes} {done}")
 
 
 def repeated_dim(mismatch: ValueMismatch, count: int) -> int | None:
@@ -270,12 +248,10 @@ def _are_equal(values: HostArray, dim: int, count: int) -> bool:
 # Another order
 
 
-def _order_clues(mismatch: ValueMismatch, sizes: Mapping[str, int]) -> Iterator[Clue]:
-    for count in sorted({prod(sizes[axis] for axis in axes) for axes in _groups(sizes)}):
-        found = part_order(mismatch, count)
-        if found is not None:
-            dim, places = found
-            fact = f"its {count} parts along dim {dim} stand in the order {', '.join(map(str, places))}"
+def _order_clues(mismatch: ValueMismatch, counts: Iterable[int]) -> Iterator[Clue]:
+    for count in counts:
+        if (found := part_order(mismatch, count)) is not None:
+            fact = f"its {count} parts along dim {found[0]} stand in the order {', '.join(map(str, found[1]))}"
             yield Clue(fact, "are mesh axes swapped in a dim, or shards moved the wrong way?")
     if is_shuffled(mismatch):
         yield Clue("it has the same entries in another order", "is a dim flattened or split in the wrong order?")
@@ -304,46 +280,12 @@ def _are_close(a: HostArray, b: HostArray, mismatch: ValueMismatch) -> bool:
     return bool(are_close(a, b, mismatch.allowed).all())
 
 
-# Communication
-
-
-def _no_collective_clues(sizes: Mapping[str, int], jaxprs: Sequence[Any]) -> Iterator[Clue]:
-    busy = collective_axes(jaxprs, sizes)
-    idle = [axis for axis in sizes if axis not in busy]
-    if idle and any(eqn.primitive.name == "shard_map" for each in jaxprs for eqn in _jax.jaxpr.all_equations(each)):
-        over = " or ".join(f"'{axis}'" for axis in idle)
-        yield Clue(f"nothing in the program communicates over {over}", "is something of one shard taken for all of it?")
-
-
-def collective_axes(jaxprs: Sequence[Any], sizes: Mapping[str, int]) -> set[str]:
-    """The mesh axes over which programs communicate."""
-    among = frozenset(sizes)
-    collectives = (
-        eqn
-        for jaxpr in jaxprs
-        for eqn in _jax.jaxpr.all_equations(jaxpr)
-        if _jax.jaxpr.collective_operation(eqn) is not None
-    )
-    return {axis for eqn in collectives for axis in _jax.jaxpr.named_axes(eqn, among)}
-
-
-def draws_random_numbers(jaxprs: Sequence[Any]) -> bool:
-    """Whether programs draw random numbers."""
-    return _contains_primitive(jaxprs, _DRAW)
-
-
-def _contains_primitive(jaxprs: Sequence[Any], names: Sequence[str]) -> bool:
-    """Whether one of these operations is in the programs."""
-    return any(eqn.primitive.name in names for jaxpr in jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr))
-
-
 # Some shards
 
 
 def _shard_clues(mismatch: ValueMismatch, sizes: Mapping[str, int]) -> Iterator[Clue]:
     for axis in sizes:
-        wrong = wrong_shards(mismatch, axis)
-        if wrong is not None:
+        if (wrong := wrong_shards(mismatch, axis)) is not None:
             text = f"shard {wrong[0]}" if len(wrong) == 1 else f"shards {', '.join(map(str, wrong))}"
             yield Clue(f"along '{axis}' only {text} of {sizes[axis]} {'is' if len(wrong) == 1 else 'are'} wrong", "")
 
@@ -357,10 +299,3 @@ def wrong_shards(mismatch: ValueMismatch, axis: str) -> tuple[int, ...] | None:
             found = tuple(at for at, shard in enumerate(shards) if shard.any())
             return found if len(found) < len(shards) else None
     return None
-
-
-def responsible_axes(name: str, found: Mapping[Mesh, Sequence[Any]]) -> tuple[str, ...]:
-    """The mesh axes that alone already make a result differ."""
-    meshes = [mesh for mesh, differences in found.items() if any(each.name == name for each in differences)]
-    longer = [longer_axes(mesh) for mesh in meshes]
-    return tuple(dict.fromkeys(axes[0] for axes in longer if len(axes) == 1))

@@ -5,8 +5,8 @@ A trial runs what was drawn on one device and on every mesh; the first differenc
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,15 +16,13 @@ from jax.sharding import Mesh
 
 from .. import _jax
 from ..errors import ShapeError, StructureError
-from ..errors.phrases import mesh_text, quoted_axes, value_text
-from ..hints.signature import HintedSignature
-from ..introspection import DecoratedInfo, bound_self, require_decorated
-from ..sampling import draw, mesh_of
+from ..errors.phrases import count_text, mesh_text, quoted_axes, value_text
+from ..introspection import bound_self, require_decorated
+from ..sampling import mesh_of
 from ..sampling.meshes import require_bool_or_none
-from ..sampling.values import UnplacedInputs
-from .compare import Difference, Tolerance, differences, measure
+from ..sampling.plan import UnplacedInputs, plan_inputs
+from .compare import MeshTrial, Tolerance, differences, measure
 from .diagnose import (
-    FailedTrial,
     describe_omissions,
     describe_trial,
     differs_by_itself,
@@ -33,7 +31,7 @@ from .diagnose import (
     result_phrase,
 )
 from .meshes import axes_of, default_meshes, given_meshes, longer_axes, one_axis_mesh
-from .run import ArraysByName, FunctionUnderTest, Outcome, classify_function, needs_manual_axes, run
+from .run import FunctionUnderTest, Outcome, classify_function, needs_manual_axes, run
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,7 @@ class Verified:
     seeds: tuple[int, ...]
 
     def __str__(self) -> str:
-        trials = f"{len(self.seeds)} trial{'s' if len(self.seeds) != 1 else ''}"
-        text = "; ".join([trials, *describe_omissions(self.left_out)])
+        text = "; ".join([count_text(len(self.seeds), "trial"), *describe_omissions(self.left_out)])
         return f"{self.function}: the same on {list_meshes(self.meshes)} ({text})"
 
 
@@ -125,20 +122,32 @@ def assert_mesh_invariant(
     own = mesh_of(f, None, VERB)
     require_bool_or_none(VERB, "grad", grad)
     subject = classify_function(f, made_of, typed, manual)
-    asked = TrialOptions(
+    options = TrialOptions(
         grad, _names(exclude), _tolerance_option("rtol", rtol), _tolerance_option("atol", atol), arguments, sizes
     )
     first = _integer_option("seed", 0 if seed is None else seed, 0)
-    chosen, left_out = _meshes(f, meshes, own, made_of, typed, asked)
+    axes, left_out = axes_of(made_of, typed, own), dict[Mesh, str]()
+    if meshes is None:
+        chosen, left_out = _fitting_meshes(f, default_meshes(axes, typed.name), options)
+    else:
+        chosen = given_meshes(meshes, axes)
     seeds = tuple(range(first, first + _integer_option("trials", trials, 1)))
+    if subject.kind == "global" and manual is None:
+        drawn = options.draw(f, chosen, first)
+        if needs_manual_axes(subject, drawn.on(chosen[0]), chosen[0]):
+            subject = replace(subject, kind="mapped")
     for each in seeds:
-        subject, failed = run_trial(subject, chosen, left_out, each, asked, manual, may_fail=meshes is None)
+        failed = _Trial(subject, options.draw(f, chosen, each), options).run(chosen, left_out, may_fail=meshes is None)
         left_out.update(dict.fromkeys(failed, UNCOMPILED))
         chosen = [mesh for mesh in chosen if mesh not in failed]
     return Verified(typed.name, tuple(chosen), left_out, seeds)
 
 
+VERB = "assert_mesh_invariant"
+UNCOMPILED = "XLA cannot compile it there"
 _UNFIT = "the sizes do not fit"
+# What XLA says of a sum over an axis of size 1 that is manual beside longer ones that are not.
+_PARTIAL = "must be in (partial) manual partitioning mode"
 
 
 def _integer_option(name: str, value: Any, least: int) -> int:
@@ -156,7 +165,7 @@ def _tolerance_option(name: str, value: Any) -> float | None:
 
 
 def _names(exclude: Any) -> tuple[str, ...]:
-    names = (exclude,) if isinstance(exclude, str) else tuple(exclude) if isinstance(exclude, Iterable) else (exclude,)
+    names = tuple(exclude) if isinstance(exclude, Iterable) and not isinstance(exclude, str) else (exclude,)
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise StructureError(
             f'{VERB}: exclude= holds {value_text(wrong[0])}; it takes names of results, as "return[0]"'
@@ -164,44 +173,9 @@ def _names(exclude: Any) -> tuple[str, ...]:
     return tuple(name if name.startswith(("return", "grad(")) else f"return{name}" for name in names)
 
 
-def _meshes(
-    f: Callable[..., Any],
-    meshes: Sequence[Any] | None,
-    own: _jax.mesh.AnyMesh | None,
-    made_of: DecoratedInfo,
-    typed: HintedSignature,
-    asked: TrialOptions,
-) -> tuple[list[Mesh], dict[Mesh, str]]:
-    """The meshes to try, one device first; and those of the default ones that are not, with the reason."""
-    axes = axes_of(made_of, typed, own)
-    if meshes is not None:
-        return given_meshes(meshes, axes), {}
-    one, *others = default_meshes(axes, typed.name)
-    reasons = {mesh: _size_misfit(f, one, mesh, asked) for mesh in others}
-    fitting = [mesh for mesh, reason in reasons.items() if reason is None]
-    unfit = [reason for reason in reasons.values() if reason is not None]
-    if not fitting:
-        raise unfit[0]
-    return [one, *fitting], dict.fromkeys((mesh for mesh in others if mesh not in fitting), _UNFIT)
-
-
-def _size_misfit(f: Callable[..., Any], one: Mesh, mesh: Mesh, asked: TrialOptions) -> ShapeError | None:
-    """Why sizes, given or in the hints, do not fit a mesh, if they do not."""
-    asked.draw(f, [one], 0)  # what is wrong with one device is wrong
-    try:
-        asked.draw(f, [one, mesh], 0).structs(mesh)
-    except ShapeError as error:
-        return error
-    return None
-
-
-VERB = "assert_mesh_invariant"
-UNCOMPILED = "XLA cannot compile it there"
-
-
 @dataclass(frozen=True)
 class TrialOptions:
-    """What the user asks of every trial."""
+    """The options of every trial."""
 
     grad: bool
     exclude: tuple[str, ...]
@@ -211,7 +185,7 @@ class TrialOptions:
     given: Mapping[str, Any]
 
     def draw(self, f: Callable[..., Any], meshes: Sequence[Mesh], seed: int) -> UnplacedInputs:
-        return draw(f, meshes, seed=seed, given=self.given, arguments=self.arguments, verb=VERB)
+        return plan_inputs(f, meshes, self.given, self.arguments, VERB).draw(seed)
 
     def is_excluded(self, name: str) -> bool:
         return any(_is_within(name, outer) for outer in self.exclude)
@@ -221,149 +195,109 @@ def _is_within(name: str, outer: str) -> bool:
     return name == outer or (name.startswith(outer) and name[len(outer)] in ".[")
 
 
-def run_trial(
-    subject: FunctionUnderTest,
-    meshes: Sequence[Mesh],
-    left_out: Mapping[Mesh, str],
-    seed: int,
-    asked: TrialOptions,
-    manual: bool | None,
-    may_fail: bool,
-) -> tuple[FunctionUnderTest, list[Mesh]]:
-    """One trial.
-
-    Args:
-      may_fail: whether a mesh may be left out that XLA cannot compile for.
-
-    Returns:
-      The function, now that it is known how it is called; and the meshes that XLA cannot compile for.
-
-    Raises:
-      AssertionError: for a result that depends on the mesh.
-    """
-    drawn = asked.draw(subject.f, meshes, seed)
+def _fitting_meshes(
+    f: Callable[..., Any], meshes: Sequence[Mesh], options: TrialOptions
+) -> tuple[list[Mesh], dict[Mesh, str]]:
+    """The default meshes that the sizes fit, given or in the hints; and those that they do not, with the reason."""
     one, *others = meshes
-    if subject.kind == "global" and manual is None and needs_manual_axes(subject, drawn.on(one), one):
-        subject = replace(subject, kind="mapped")
-    runner = _Runner(subject, drawn, asked)
-    reference = runner.run(one)
-    runner.refuse_unknown_names(reference.values)
-    _warn_of_nothing(subject, reference.values)
-    tolerance = Tolerance(measure(reference, seed), asked.rtol, asked.atol)
-    tried, failed = list[_MeshTrial](), list[Mesh]()
+    options.draw(f, [one], 0)  # what is wrong with one device is wrong
+    fitting, misfits = [one], dict[Mesh, ShapeError]()
     for mesh in others:
         try:
-            tried.append(runner.compare(reference, mesh, tolerance))
-        except jax.errors.JaxRuntimeError as error:
-            if not may_fail or _PARTIAL not in str(error) or len(failed) + 1 == len(others):
-                raise
-            failed.append(mesh)
-    if any(each.differences for each in tried):
-        omitted = {**left_out, **dict.fromkeys(failed, UNCOMPILED)}
-        raise AssertionError(_failure_message(runner, reference, tolerance, tried, omitted))
-    return subject, failed
-
-
-# What XLA says of a sum over an axis of size 1 that is manual beside longer ones that are not.
-_PARTIAL = "must be in (partial) manual partitioning mode"
+            options.draw(f, [one, mesh], 0).structs(mesh)
+            fitting.append(mesh)
+        except ShapeError as error:
+            misfits[mesh] = error
+    if len(fitting) == 1:
+        raise next(iter(misfits.values()))
+    return fitting, dict.fromkeys(misfits, _UNFIT)
 
 
 @dataclass(frozen=True)
-class _MeshTrial:
-    """What was found on one mesh."""
-
-    mesh: Mesh
-    differences: tuple[Difference, ...]
-    jaxprs: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class _Runner:
-    """Runs one trial's call on one mesh after another."""
+class _Trial:
+    """What was drawn is run on one mesh after another."""
 
     subject: FunctionUnderTest
     drawn: UnplacedInputs
-    asked: TrialOptions
+    options: TrialOptions
 
-    def run(self, mesh: Mesh) -> Outcome:
-        """What the call gives on a mesh."""
-        meant, asked, seed = self.subject.mesh_for(mesh), self.asked, self.drawn.seed
-        with self._noting_mesh(mesh):
-            return run(self.subject, self.drawn.on(meant), meant, asked.grad, seed, asked.is_excluded)
+    def run(self, meshes: Sequence[Mesh], left_out: Mapping[Mesh, str], may_fail: bool) -> list[Mesh]:
+        """Compare what the function gives on the meshes with what it gives on the first, which is one device.
 
-    def compare(self, reference: Outcome, mesh: Mesh, tolerance: Tolerance) -> _MeshTrial:
-        """What is not the same on a mesh, but for what is excluded."""
-        outcome = self.run(mesh)
-        found = differences(reference, outcome, tolerance)
-        kept = tuple(each for each in found if not self.asked.is_excluded(each.name))
-        return _MeshTrial(mesh, kept, outcome.jaxprs)
+        Args:
+          meshes: the meshes.
+          left_out: those that are not tried, each with the reason.
+          may_fail: whether a mesh may be left out that XLA cannot compile for.
 
-    @contextmanager
-    def _noting_mesh(self, mesh: Mesh) -> Generator[None]:
-        try:
-            yield
-        except Exception as error:
-            where = f"{VERB}: {self.subject.name} on the mesh {mesh_text(mesh.shape.items())}"
-            error.add_note("\n".join([where, *describe_trial(self.subject, self.drawn.sizes, self.drawn.seed)]))
-            raise
-
-    def refuse_unknown_names(self, known: ArraysByName) -> None:
-        """Refuse names in ``exclude=`` that no result has, and a comparison of nothing.
+        Returns:
+          The meshes that XLA cannot compile for.
 
         Raises:
-          StructureError: with the names that there are.
+          AssertionError: for a result that depends on the mesh.
         """
-        text = f"{VERB}: {self.subject.name}:"
-        for outer in self.asked.exclude:
+        one, *others = meshes
+        reference = self._outcome(one)
+        self._refuse_unknown_names(reference)
+        for name, array in reference.values.items():
+            if _jax.array.is_inexact(array.dtype) and array.size and np.isnan(array).all():
+                text = f"{VERB}: {self.subject.name}: {result_phrase(name)} is NaN on one device"
+                text += ", which no mesh can change; pass arguments for which it is not"
+                warnings.warn(text, stacklevel=3)
+        tolerance = Tolerance(measure(reference, self.drawn.seed), self.options.rtol, self.options.atol)
+        tried, failed = list[MeshTrial](), list[Mesh]()
+        for mesh in others:
+            try:
+                tried.append(self._compare(reference, mesh, tolerance))
+            except jax.errors.JaxRuntimeError as error:
+                if not may_fail or _PARTIAL not in str(error) or len(failed) + 1 == len(others):
+                    raise
+                failed.append(mesh)
+        if any(each.differences for each in tried):
+            omitted = {**left_out, **dict.fromkeys(failed, UNCOMPILED)}
+            raise AssertionError(self._failure_message(reference, tolerance, tried, omitted))
+        return failed
+
+    def _outcome(self, mesh: Mesh) -> Outcome:
+        """What the call gives on a mesh."""
+        meant, options, seed = self.subject.mesh_for(mesh), self.options, self.drawn.seed
+        try:
+            return run(self.subject, self.drawn.on(meant), meant, options.grad, seed, options.is_excluded)
+        except Exception as error:
+            where = f"{VERB}: {self.subject.name} on the mesh {mesh_text(mesh.shape.items())}"
+            error.add_note("\n".join([where, *describe_trial(self.subject, self.drawn)]))
+            raise
+
+    def _compare(self, reference: Outcome, mesh: Mesh, tolerance: Tolerance) -> MeshTrial:
+        """What is not the same on a mesh, but for what is excluded."""
+        outcome = self._outcome(mesh)
+        found = differences(reference, outcome, tolerance)
+        return MeshTrial(mesh, [each for each in found if not self.options.is_excluded(each.name)], outcome.jaxprs)
+
+    def _refuse_unknown_names(self, reference: Outcome) -> None:
+        """Refuse names in ``exclude=`` that no result has, and a comparison of nothing."""
+        text, known, options = f"{VERB}: {self.subject.name}:", reference.values, self.options
+        for outer in options.exclude:
             if not any(_is_within(each, outer) for each in known):
                 are = f"Hint: they are {quoted_axes(known)}"
                 raise StructureError(f"{text} exclude= names '{outer}', which is none of its results\n\n{are}")
-        if all(map(self.asked.is_excluded, known)):
+        if all(map(options.is_excluded, known)):
             raise StructureError(f"{text} nothing is left to compare; its results are {quoted_axes(known) or 'none'}")
-        if self.asked.grad and not any(each.startswith("grad(") for each in known):
+        if options.grad and not reference.gradients:
             raise StructureError(f"{text} grad=True, but no argument is inexact, so that there is no gradient")
 
-
-def _warn_of_nothing(subject: FunctionUnderTest, values: ArraysByName) -> None:
-    """Warn of results that no mesh can change, since they are NaN."""
-    for name, array in values.items():
-        if _jax.array.is_inexact(array.dtype) and array.size and np.isnan(array).all():
-            text = f"{VERB}: {subject.name}: {result_phrase(name)} is NaN on one device, which no mesh can change"
-            warnings.warn(f"{text}; pass arguments for which it is not", stacklevel=4)
-
-
-def _failure_message(
-    runner: _Runner, reference: Outcome, tolerance: Tolerance, tried: Sequence[_MeshTrial], left_out: Mapping[Mesh, str]
-) -> str:
-    """The message of a failure, once it is known that the mesh causes it."""
-    subject, drawn = runner.subject, runner.drawn
-    again = runner.compare(reference, reference.mesh, tolerance)
-    if again.differences:
-        return differs_by_itself(subject, again.differences[0], drawn.sizes, drawn.seed)
-    tried = sorted([*tried, *_single_axis_trials(runner, reference, tolerance, tried)], key=lambda each: each.mesh.size)
-    wrong = [each for each in tried if each.differences]
-    return failure_report(
-        FailedTrial(
-            subject=subject,
-            seed=drawn.seed,
-            sizes=drawn.sizes,
-            tolerance=tolerance,
-            found={each.mesh: each.differences for each in wrong},
-            agreeing=[each.mesh for each in tried if not each.differences],
-            left_out=left_out,
-            jaxprs=wrong[0].jaxprs,
-        )
-    )
-
-
-def _single_axis_trials(
-    runner: _Runner, reference: Outcome, tolerance: Tolerance, tried: Sequence[_MeshTrial]
-) -> Generator[_MeshTrial]:
-    """The axes of a mesh that differs, each alone, where that was not tried."""
-    known = {longer_axes(each.mesh) for each in tried}
-    mesh = next(each.mesh for each in tried if each.differences)
-    for axis in longer_axes(mesh):
-        if (axis,) not in known:
-            # A function may not run there at all; then the report does without that mesh.
-            with suppress(Exception):
-                yield runner.compare(reference, one_axis_mesh(mesh, axis), tolerance)
+    def _failure_message(
+        self, reference: Outcome, tolerance: Tolerance, tried: Sequence[MeshTrial], left_out: Mapping[Mesh, str]
+    ) -> str:
+        """The message of a failure, once it is known that the mesh causes it."""
+        again = self._compare(reference, reference.mesh, tolerance)
+        if again.differences:
+            return differs_by_itself(self.subject, self.drawn, again.differences[0])
+        # Each axis of a mesh that differs alone, where that was not tried.
+        known, alone = {longer_axes(each.mesh) for each in tried}, list[MeshTrial]()
+        mesh = next(each.mesh for each in tried if each.differences)
+        for axis in longer_axes(mesh):
+            if (axis,) not in known:
+                # A function may not run there at all; then the report does without that mesh.
+                with suppress(Exception):
+                    alone.append(self._compare(reference, one_axis_mesh(mesh, axis), tolerance))
+        return failure_report(self.subject, self.drawn, tolerance, [*tried, *alone], left_out)

@@ -16,18 +16,15 @@ from ..errors import MeshAxisError
 from ..errors.phrases import mesh_text, value_text
 from ..hints.context import MeshContext, current_axis_naming
 from ..hints.signature import HintedSignature
-from ..hints.structure import array_hints
 from ..introspection import DecoratedInfo
 from ..notation.layout import Layout
-from ..sampling.meshes import argument_hints, mesh_sizes
+from ..sampling.meshes import argument_hints, mesh_sizes, result_hints
 
 _MOST_DEVICES = 8
+_EXAMPLE = '{"dp": 4, "tp": 2}'
 _CURE = (
     "a CPU stands for several devices by XLA_FLAGS=--xla_force_host_platform_device_count=8, set before JAX is imported"
 )
-
-
-_EXAMPLE = '{"dp": 4, "tp": 2}'
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,13 @@ def axes_of(function: DecoratedInfo, typed: HintedSignature, mesh: _jax.mesh.Any
     if mesh is not None:
         types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
         return FunctionAxes(dict(mesh.shape), types, _devices(mesh))
-    names = _mentioned_axes(function, typed)
+    context, found = MeshContext.for_values(None, current_axis_naming(function.naming)), list[str]()
+    for hint in (*argument_hints(typed), *result_hints(typed)):
+        layout = context.layout(hint)
+        if isinstance(layout, Layout):
+            sharded = [axis for axes in layout.dim_axes for axis in axes]
+            found += [*sharded, *sorted(layout.axes - set(sharded))]
+    names = dict.fromkeys([*found, *sorted(function.axis_names)])
     return FunctionAxes(dict.fromkeys(names, 1), dict.fromkeys(names, AxisType.Auto), jax.local_devices())
 
 
@@ -77,17 +80,6 @@ def _devices(mesh: _jax.mesh.AnyMesh) -> Sequence[Any]:
     own = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
     more = jax.local_devices(backend=own[0].platform) if own else jax.local_devices()
     return [*own, *(device for device in more if device not in own)]
-
-
-def _mentioned_axes(function: DecoratedInfo, typed: HintedSignature) -> tuple[str, ...]:
-    context = MeshContext.for_values(None, current_axis_naming(function.naming))
-    found: list[str] = []
-    for hint in (*argument_hints(typed), *(array_hints(typed.result) if typed.result is not None else ())):
-        layout = context.layout(hint)
-        if isinstance(layout, Layout):
-            sharded = [axis for axes in layout.dim_axes for axis in axes]
-            found += [*sharded, *sorted(layout.axes - set(sharded))]
-    return tuple(dict.fromkeys([*found, *sorted(function.axis_names)]))
 
 
 def default_meshes(axes: FunctionAxes, name: str) -> list[Mesh]:

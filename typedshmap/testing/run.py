@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -14,14 +14,14 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from .. import _jax
 from ..errors import MeshAxisError, StructureError
 from ..hints.signature import HintedSignature
-from ..hints.structure import array_hints
 from ..introspection import DecoratedInfo
 from ..meshes import override_mesh
-from ..sampling.arguments import FlatInputs, Inputs
-from ..sampling.meshes import has_marks, map_over_shards, needs_manual_region, require_bool_or_none
+from ..sampling.arguments import FlatCall, Inputs
+from ..sampling.meshes import has_marks, map_over_shards, needs_manual_region, require_bool_or_none, result_hints
 from .meshes import with_replica
 
-ArraysByName = dict[str, np.ndarray[Any, Any]]
+HostArray = np.ndarray[Any, Any]
+ArraysByName = dict[str, HostArray]
 CallKind = Literal["as it is", "global", "mapped"]
 
 
@@ -51,22 +51,14 @@ class FunctionUnderTest:
         """The mesh that replaces another one: unreduced results need Explicit axes and more than one device."""
         if self.kind == "mapped":
             mesh = _jax.mesh.with_axis_type(mesh, AxisType.Explicit)
-        result = self.typed.result
-        hints = array_hints(result) if result is not None and self.kind != "global" else ()
-        is_unreduced = any(mark.sign == "+" for hint in hints for mark in hint.spec.marks)
+        marks = [mark for hint in result_hints(self.typed) for mark in hint.spec.marks]
+        is_unreduced = self.kind != "global" and any(mark.sign == "+" for mark in marks)
         return with_replica(mesh) if mesh.size == 1 and is_unreduced else mesh
-
-    def callee(self, mesh: Mesh) -> Callable[..., Any]:
-        """The function that is called on a mesh."""
-        return map_over_shards(self.f, self.made_of, mesh) if self.kind == "mapped" else self.f
 
     @contextmanager
     def on(self, mesh: Mesh) -> Generator[None]:
         """Replace the function's mesh."""
-        with ExitStack() as stack:
-            stack.enter_context(override_mesh(mesh))
-            if self.is_ambient:
-                stack.enter_context(jax.set_mesh(mesh))
+        with override_mesh(mesh), jax.set_mesh(mesh) if self.is_ambient else nullcontext():
             yield
 
 
@@ -99,7 +91,7 @@ def classify_function(
 
 def needs_manual_axes(subject: FunctionUnderTest, made: Inputs, mesh: Mesh) -> bool:
     """Whether a helper cannot be traced with global arrays, since it uses manual axes."""
-    call = FlatCall.of(made)
+    call = FlatCall(made, jax.Array)
     try:
         with subject.on(mesh):
             jax.eval_shape(lambda arrays: call.run(subject.f, arrays), call.arrays)
@@ -110,42 +102,7 @@ def needs_manual_axes(subject: FunctionUnderTest, made: Inputs, mesh: Mesh) -> b
     return False
 
 
-@dataclass(frozen=True)
-class FlatCall:
-    """One call.
-
-    Attributes:
-      arrays: the ``jax.Array``s among the arguments' leaves.
-      names: their names, ``state.w`` or ``xs[0]``.
-      flat_inputs: the arguments.
-    """
-
-    arrays: list[jax.Array]
-    names: list[str]
-    flat_inputs: FlatInputs
-
-    @staticmethod
-    def of(made: Inputs) -> FlatCall:
-        """Flatten the arguments of a call."""
-        labels = [f"{name}[{at}]" if made.names.count(name) > 1 else name for at, name in enumerate(made.names)]
-        flat_inputs, names = FlatInputs.of(made, jax.Array), list[str]()
-        for path, _ in flat_inputs.arrays:
-            is_keyword, first = path[0].idx, path[1]
-            names.append((first.key if is_keyword else labels[first.idx]) + jax.tree_util.keystr(path[2:]))
-        return FlatCall([leaf for _, leaf in flat_inputs.arrays], names, flat_inputs)
-
-    def run(self, f: Callable[..., Any], arrays: Sequence[Any]) -> Any:
-        """Call a function with other arrays in the places of these."""
-        return self.flat_inputs.run(f, arrays)
-
-    @property
-    def inexact(self) -> list[int]:
-        """The positions of the arrays that have gradients."""
-        return [at for at, array in enumerate(self.arrays) if _jax.array.is_inexact(array.dtype)]
-
-
-@dataclass(frozen=True)
-class CompiledProgram:
+class CompiledProgram(NamedTuple):
     """A compiled program.
 
     Attributes:
@@ -176,7 +133,7 @@ class Outcome:
       values: results by path, ``return[0].loss``, and gradients by argument, ``grad(w)``; on the host.
       specs: for each result, the mesh axes that each dim is sharded over.
       jaxprs: the programs that computed them.
-      call: the arguments.
+      arrays: the arrays among the arguments.
       gradients: the names of the gradients among the values.
       again: computes the same from other arrays, with the cotangents times a number.
     """
@@ -185,7 +142,7 @@ class Outcome:
     values: ArraysByName
     specs: Mapping[str, tuple[tuple[str, ...], ...]]
     jaxprs: tuple[Any, ...]
-    call: FlatCall
+    arrays: Sequence[jax.Array]
     gradients: frozenset[str]
     again: Callable[[Sequence[jax.Array], float], ArraysByName]
 
@@ -203,8 +160,14 @@ def run(
       seed: what the cotangents are drawn from.
       is_excluded: whether a result, by its path, has no cotangent.
     """
-    call = FlatCall.of(made)
-    names, forward = _forward(call, subject.callee(mesh))
+    call, names = FlatCall(made, jax.Array), list[str]()
+    f = map_over_shards(subject.f, subject.made_of, mesh) if subject.kind == "mapped" else subject.f
+
+    def forward(arrays: Sequence[Any]) -> list[Any]:
+        found = jax.tree_util.tree_flatten_with_path(call.run(f, arrays))[0]
+        names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in found]  # known once this is traced
+        return [_global_array(leaf) for _, leaf in found]
+
     with subject.on(mesh):
         program = _compile(forward, names, call.arrays)
         results = program(call.arrays)
@@ -212,8 +175,9 @@ def run(
         if grad:
             pulled = [name for name in names if _jax.array.is_inexact(results[name].dtype) and not is_excluded(name)]
             cotangents = [_cotangent(results[name], (seed, _OF_COTANGENTS, names.index(name))) for name in pulled]
-            labels = [f"grad({call.names[at]})" for at in call.inexact]
-            pullback = _pullback(forward, call, [names.index(name) for name in pulled])
+            inexact = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
+            labels = [f"grad({call.names[at]})" for at in inexact]
+            pullback = _pullback(forward, inexact, [names.index(name) for name in pulled])
             programs.append((_compile(pullback, labels, call.arrays, cotangents), (cotangents,)))
 
     def again(arrays: Sequence[jax.Array], factor: float) -> ArraysByName:
@@ -224,29 +188,16 @@ def run(
             found = [each(list(arrays), *jax.tree.map(scale, more)) for each, more in programs]
         return {name: _host(array) for part in found for name, array in part.items()}
 
+    specs: dict[str, tuple[tuple[str, ...], ...]] = {}
+    for name, array in results.items():
+        sharding = array.sharding
+        specs[name] = _jax.array.spec_entries(sharding.spec).dim_axes if isinstance(sharding, NamedSharding) else ()
     gradients = frozenset(name for each, _ in programs[1:] for name in each.names)
-    shardings = {name: array.sharding for name, array in results.items()}
-    specs = {
-        name: _jax.array.spec_entries(each.spec).dim_axes if isinstance(each, NamedSharding) else ()
-        for name, each in shardings.items()
-    }
     jaxprs = tuple(each.jaxpr for each, _ in programs)
-    return Outcome(mesh, again(call.arrays, 1.0), specs, jaxprs, call, gradients, again)
+    return Outcome(mesh, again(call.arrays, 1.0), specs, jaxprs, call.arrays, gradients, again)
 
 
 _OF_COTANGENTS = 2**31 + 1
-
-
-def _forward(call: FlatCall, f: Callable[..., Any]) -> tuple[list[str], Callable[[Sequence[Any]], list[Any]]]:
-    """The function from arrays to arrays, and their paths, which are known once it is traced."""
-    names: list[str] = []
-
-    def forward(arrays: Sequence[Any]) -> list[Any]:
-        found = jax.tree_util.tree_flatten_with_path(call.run(f, arrays))[0]
-        names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in found]
-        return [_global_array(leaf) for _, leaf in found]
-
-    return names, forward
 
 
 def _global_array(value: Any) -> Any:
@@ -262,20 +213,20 @@ def _global_array(value: Any) -> Any:
 
 
 def _pullback(
-    forward: Callable[[Sequence[Any]], list[Any]], call: FlatCall, pulled: Sequence[int]
+    forward: Callable[[Sequence[Any]], list[Any]], inexact: Sequence[int], pulled: Sequence[int]
 ) -> Callable[[Sequence[Any], list[Any]], list[Any]]:
     """The vector-Jacobian product of some results, in all inexact arguments."""
 
     def pullback(arrays: Sequence[Any], cotangents: list[Any]) -> list[Any]:
-        def some(inexact: list[Any]) -> list[Any]:
+        def some(changed: list[Any]) -> list[Any]:
             mixed = list(arrays)
-            for at, array in zip(call.inexact, inexact, strict=True):
+            for at, array in zip(inexact, changed, strict=True):
                 mixed[at] = array
             results = forward(mixed)
             return [results[at] for at in pulled]
 
-        gradients = jax.vjp(some, [arrays[at] for at in call.inexact])[1](cotangents)[0]
-        return [_global_array(gradient) for gradient in gradients]
+        gradients = jax.vjp(some, [arrays[at] for at in inexact])[1](cotangents)[0]
+        return list(map(_global_array, gradients))
 
     return pullback
 
@@ -287,6 +238,6 @@ def _cotangent(result: jax.Array, seed: Sequence[int]) -> jax.Array:
     return jax.device_put((drawn if is_complex else drawn.real).astype(result.dtype), result.sharding)
 
 
-def _host(array: jax.Array) -> np.ndarray[Any, Any]:
+def _host(array: jax.Array) -> HostArray:
     is_key = jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(array) if is_key else array)

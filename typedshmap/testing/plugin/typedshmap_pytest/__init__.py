@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,26 +34,21 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
             importlib.import_module(name)
         except ImportError as error:
             raise pytest.UsageError(f"{_INI}: cannot import {name!r}: {error}") from error
-    found = list(_functions(session))
+    found: list[pytest.Item] = []
+    if _MARKING in sys.modules:  # else nothing has imported `mesh_invariant`
+        from typedshmap.testing.marks import marked_functions
+
+        parents: dict[str, MarkedModule] = {}
+        for module, name, function in marked_functions(list(sys.modules.values())):
+            path = Path(module.__file__ or module.__name__)
+            parent = parents.setdefault(module.__name__, MarkedModule.from_parent(session, path=path))
+            found.append(MarkedFunction.of(parent, name, function))
     if not found:
         raise pytest.UsageError(
             f"{_FLAG}: no function is marked by mesh_invariant, neither in a module that the collected tests import, "
             f"nor in one that the ini option {_INI} names"
         )
     items.extend(found)
-
-
-def _functions(session: pytest.Session) -> Iterator[MarkedFunction]:
-    """The marked functions of all modules; none where nothing has imported `mesh_invariant`."""
-    if _MARKING not in sys.modules:
-        return
-    from typedshmap.testing.marks import marked_functions
-
-    parents: dict[str, MarkedModule] = {}
-    for module, name, function in marked_functions(list(sys.modules.values())):
-        path = Path(module.__file__ or module.__name__)
-        parent = parents.setdefault(module.__name__, MarkedModule.from_parent(session, path=path))
-        yield MarkedFunction.of(parent, name, function)
 
 
 class MarkedModule(pytest.File):
@@ -86,8 +80,7 @@ class MarkedFunction(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The message of an error about the function; for any other error, also where it was raised."""
         error = excinfo.value
-        is_explained = isinstance(error, AssertionError) or type(error).__module__ == "typedshmap"
-        if not is_explained:
+        if not isinstance(error, AssertionError) and type(error).__module__ != "typedshmap":
             return super().repr_failure(excinfo, style)
         return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
