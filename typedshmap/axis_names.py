@@ -77,7 +77,7 @@ def axis_aliases(aliases: Mapping[str, AxesLike] | None = None, /, **more: AxesL
 def axis_rules(rules: RulesLike, fallback: Literal["unsharded", "error"] = "unsharded") -> AxisRules:
     """Rules that shard the dims of hints by their names, for dims without brackets.
 
-    The rules are gone through in order. A rule gives its mesh axes to the dim of its name, if that
+    The rules are tried in order. A rule gives its mesh axes to the dim of its name, if that
     has none yet and if all of them are free: each mesh axis is used at most once per array. A rule
     of None leaves its dim unsharded. Brackets win over rules, and ``[dim/]`` says unsharded.
     These are the semantics of ``flax.linen.logical_to_mesh_axes``.

@@ -38,11 +38,11 @@ class DecoratedInfo:
     axis_names: frozenset[str] = frozenset()
 
 
-def wraps(function: Callable[..., Any]) -> Callable[[F], F]:
-    """`functools.wraps`, also for partials and callable objects; kept from beartype's import hook.
+def wraps(function: Callable[..., Any], info: DecoratedInfo) -> Callable[[F], F]:
+    """`functools.wraps`, also for partials and callable objects, with the info that `find_decorated` finds.
 
-    Under ``beartype.claw`` every decorated function is checked again from outside, where its
-    arguments are global and already checked.
+    The wrapper is kept from beartype's import hook: under ``beartype.claw`` every decorated function is checked again
+    from outside, where its arguments are global and already checked.
     """
 
     def name(wrapper: F) -> F:
@@ -51,15 +51,10 @@ def wraps(function: Callable[..., Any]) -> Callable[[F], F]:
         if not hasattr(function, "__name__"):
             wrapper.__name__ = wrapper.__qualname__ = name_of(function)
         wrapper.__no_type_check__ = True  # type: ignore[attr-defined]
+        setattr(wrapper, _ATTRIBUTE, info)
         return wrapper
 
     return name
-
-
-def attach_info(wrapper: F, info: DecoratedInfo) -> F:
-    """Attach to the function that a decorator returns what `find_decorated` finds."""
-    setattr(wrapper, _ATTRIBUTE, info)
-    return wrapper
 
 
 def find_decorated(f: Any) -> DecoratedInfo | None:

@@ -20,7 +20,7 @@ from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from .check import assert_layouts
 from .errors import TypedShmapError, error_of
 from .errors.failures import Failure, NoArray, UnmentionedVarying
-from .errors.phrases import mesh_text, sizes_text
+from .errors.phrases import mesh_text, quoted_axes, sizes_text
 from .hints import context
 from .hints.check_array import describe
 from .hints.check_call import array_leaves, check_arguments, check_value
@@ -29,7 +29,7 @@ from .hints.forward_refs import caller_frame
 from .hints.signature import EMPTY, LazySignature
 from .hints.structure import Untyped, array_hints, holds_arrays
 from .inference.analysis import RegionAnalysis, analyze_region
-from .introspection import DecoratedInfo, attach_info, wraps
+from .introspection import DecoratedInfo, wraps
 from .meshes import find_boundary, read_axis_names, read_mesh
 from .notation.layout import Layout
 from .notation.match import RETURN, Sizes
@@ -122,7 +122,7 @@ def typed_shard_map(
     def wrap(function: Callable[..., Any], hinted: LazySignature) -> Callable[..., Any]:
         info = DecoratedInfo("typed_shard_map", hinted, given_mesh, naming, names)
 
-        @wraps(function)
+        @wraps(function, info)
         def typed_call(*args: Any, **kwargs: Any) -> Any:
             try:
                 call = _RegionCall(info, bool(check_vma), args, kwargs)
@@ -138,11 +138,19 @@ def typed_shard_map(
                 _jax.versions.note_untried(error)
                 raise
 
-        return attach_info(typed_call, info)
+        return typed_call
 
     if f is None:
         return lambda function: wrap(function, LazySignature(function, caller_frame(1), in_types, out_types))
     return wrap(f, LazySignature(f, caller_frame(1), in_types, out_types))
+
+
+_NOTE_BEGINS = "typedshmap: in "
+_MOST_IN_NOTE = 24
+
+# What JAX says where a value's type refuses an operation: "reduced" in words, or in a type that it expected.
+_UNREDUCED = re.compile(r"\bunreduced\b")
+_REDUCED = re.compile(r"\breduced\b|\{[^{}]*\b[RU]:")
 
 
 class _RegionCall:
@@ -256,7 +264,7 @@ class _RegionCall:
                     cause = analysis.explain_loop_error(error) if analysis else None
                     if cause is not None:
                         raise cause from error
-                    _add_note(error, scope, region, leaves, analysis.unproven if analysis else ())
+                    self._add_note(error, scope, leaves)
                     raise
             return self._check_result(result, region, scope)
 
@@ -322,54 +330,36 @@ class _RegionCall:
             values.append(value)
         return values
 
+    def _add_note(self, error: Exception, scope: context.CallScope, leaves: Iterable[CheckedLeaf]) -> None:
+        """Add a note on the shards to an exception of the user's code: their hints and types, the sizes, the mesh.
 
-_NOTE_BEGINS = "typedshmap: in "
-_MOST_IN_NOTE = 24
-
-# What JAX says where a value's type refuses an operation: "reduced" in words, or in a type that it expected.
-_UNREDUCED = re.compile(r"\bunreduced\b")
-_REDUCED = re.compile(r"\breduced\b|\{[^{}]*\b[RU]:")
-
-
-def _add_note(
-    error: Exception,
-    scope: context.CallScope,
-    region: context.MeshContext,
-    leaves: Iterable[CheckedLeaf],
-    unproven: Iterable[str],
-) -> None:
-    """Add a note on the shards to an exception of the user's code: their hints and types, the sizes, the mesh.
-
-    The exception stays as it is, and has a note of the innermost region only.
-
-    Args:
-      unproven: claims that the analysis would have judged once the body was traced; one may be the cause.
-    """
-    _jax.versions.note_untried(error)
-    if any(note.startswith(_NOTE_BEGINS) for note in getattr(error, "__notes__", ())):
-        return
-    arrays = [(leaf, leaf.hint.text) for leaf in leaves if leaf.hint is not None]
-    lines = [f"{_NOTE_BEGINS}{scope.function}, where the values are shards:"]
-    lines += [f"Not found out: whether {text}" for text in unproven]
-    lines += [
-        f"    {leaf.subject}: {text}  is {_jax.array.type_text(leaf.value)}" for leaf, text in arrays[:_MOST_IN_NOTE]
-    ]
-    if len(arrays) > _MOST_IN_NOTE:
-        lines.append(f"    and {len(arrays) - _MOST_IN_NOTE} more")
-    lines.append(f"Mesh: {mesh_text(region.mesh or ())}")
-    if sizes := sizes_text(scope.sizes):
-        lines.append(f"Sizes: {sizes}")
-    if cure := _cure(error, region):
-        lines.append(f"Hint: {cure}")
-    error.add_note("\n".join(lines))
+        The exception stays as it is, and has a note of the innermost region only.
+        """
+        _jax.versions.note_untried(error)
+        if any(note.startswith(_NOTE_BEGINS) for note in getattr(error, "__notes__", ())):
+            return
+        lines = [f"{_NOTE_BEGINS}{scope.function}, where the values are shards:"]
+        # Claims that the analysis would have compared once the body was traced; one of them may be the cause.
+        lines += [f"Not found out: whether {text}" for text in (self.analysis.unproven if self.analysis else ())]
+        arrays = [(leaf.subject, leaf.hint.text, leaf.value) for leaf in leaves if leaf.hint is not None]
+        for subject, hint, value in arrays[:_MOST_IN_NOTE]:
+            lines.append(f"    {subject}: {hint}  is {_jax.array.type_text(value)}")
+        if len(arrays) > _MOST_IN_NOTE:
+            lines.append(f"    and {len(arrays) - _MOST_IN_NOTE} more")
+        lines.append(f"Mesh: {mesh_text(self.mesh.shape_tuple)}")
+        if sizes := sizes_text(scope.sizes):
+            lines.append(f"Sizes: {sizes}")
+        if cure := _cure(error, self.mesh.axis_names):
+            lines.append(f"Hint: {cure}")
+        error.add_note("\n".join(lines))
 
 
-def _cure(error: Exception, region: context.MeshContext) -> str | None:
+def _cure(error: Exception, axis_names: Iterable[str]) -> str | None:
     """What to write instead where JAX's own message does not say what is wrong."""
     if type(error) is AssertionError and not error.args:
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         if frames and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == "jax":
-            axes = ", ".join(f"'{name}'" for name, _ in region.mesh or ())
+            axes = quoted_axes(axis_names)
             return f"a collective over an axis that the mesh does not have ends so; the mesh's axes are {axes}"
     if _UNREDUCED.search(str(error)):
         return "a value marked '+axis' takes no part in this: take the sum first, or mark it '~axis' where it is made"

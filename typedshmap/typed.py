@@ -13,7 +13,7 @@ from .hints import context
 from .hints.check_call import check_arguments, check_value
 from .hints.forward_refs import caller_frame
 from .hints.signature import HintedSignature, LazySignature
-from .introspection import DecoratedInfo, attach_info, wraps
+from .introspection import DecoratedInfo, wraps
 from .notation.match import RETURN, Subject
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,70 +55,68 @@ def typed(
     """
     _jax.trace.load_extend()
     naming = read_naming(axes, rules)
+
+    def wrap(function: Callable[..., Any], hinted: LazySignature) -> Callable[..., Any]:
+        @wraps(function, DecoratedInfo("typed", hinted, None, naming))
+        def typed_helper(*args: Any, **kwargs: Any) -> Any:
+            typed, region = hinted.read(args), context.current_mesh_context(naming)
+            args, kwargs, scope = _check_arguments(typed, naming, region, args, kwargs)
+            with context.scope_entered(scope):
+                # From this frame: JAX records the whole stack with every equation that it traces.
+                result = typed.function(*args, **kwargs)
+            return _check_result(typed, result, region, scope)
+
+        return typed_helper
+
     if f is None:
-        return lambda function: _wrap(function, naming, LazySignature(function, caller_frame(1), strict=False))
-    return _wrap(f, naming, LazySignature(f, caller_frame(1), strict=False))
+        return lambda function: wrap(function, LazySignature(function, caller_frame(1), strict=False))
+    return wrap(f, LazySignature(f, caller_frame(1), strict=False))
 
 
-def _wrap(function: Callable[..., Any], naming: AxisNaming, hinted: LazySignature) -> Callable[..., Any]:
-    @wraps(function)
-    def typed_helper(*args: Any, **kwargs: Any) -> Any:
-        call = _HelperCall(hinted.read(args), naming, args, kwargs)
-        with context.scope_entered(call.scope):
-            # From this frame: JAX records the whole stack with every equation that it traces.
-            result = call.typed.function(*call.args, **call.kwargs)
-        return call.check_result(result)
+def _check_arguments(
+    typed: HintedSignature,
+    naming: AxisNaming,
+    region: context.MeshContext,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any], context.CallScope]:
+    """The arguments of a call, at the types of their hints, and the scope of the call."""
+    bound = typed.bind(args, kwargs)
+    checked = check_arguments(typed.arguments(bound), bound.arguments, region)
+    if checked.failures:
+        raise failure_error(checked, typed.name)
+    leaves = cast_leaves(checked.leaves, region, typed.name, checked.sizes)
+    cast: list[tuple[str, Subject, Any]] = []
+    if leaves is not checked.leaves:
+        for (name, subject, _, value), (first, last) in zip(checked.given, checked.spans, strict=True):
+            new = replace_leaves(value, checked.leaves[first:last], leaves[first:last])
+            if new is not value:
+                cast.append((name, subject, new))
+    scope = context.CallScope(
+        typed.name,
+        bound.arguments,
+        checked.sizes,
+        context.decorator_axis_naming(naming),
+        manual=frozenset(region.sizes),
+        checked_axes=region.checked_axes,
+        has_vma=region.has_vma,
+        sink=context.current_sink(),
+    )
+    return *bound.with_arguments(cast), scope
 
-    return attach_info(typed_helper, DecoratedInfo("typed", hinted, None, naming))
 
-
-class _HelperCall:
-    """One call: bind and check its arguments, then its result."""
-
-    def __init__(
-        self, typed: HintedSignature, naming: AxisNaming, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        self.typed = typed
-        self.region = region = context.current_mesh_context(naming)
-        bound = typed.bind(args, kwargs)
-        checked = check_arguments(typed.arguments(bound), bound.arguments, region)
-        if checked.failures:
-            raise failure_error(checked, typed.name)
-        leaves = cast_leaves(checked.leaves, region, typed.name, checked.sizes)
-        cast: list[tuple[str, Subject, Any]] = []
-        if leaves is not checked.leaves:
-            for ((name, subject, _, value), before), (first, last) in zip(
-                checked.by_argument(), checked.spans, strict=True
-            ):
-                new = replace_leaves(value, before, leaves[first:last])
-                if new is not value:
-                    cast.append((name, subject, new))
-        self.args, self.kwargs = bound.with_arguments(cast)
-        self.scope = context.CallScope(
-            typed.name,
-            bound.arguments,
-            checked.sizes,
-            context.decorator_axis_naming(naming),
-            manual=frozenset(region.sizes),
-            checked_axes=region.checked_axes,
-            has_vma=region.has_vma,
-            sink=context.current_sink(),
-        )
-
-    def check_result(self, result: Any) -> Any:
-        """The result, at the type of its hint."""
-        name, node = self.typed.name, self.typed.result
-        if node is None:
-            return result
-        checked = check_value(node, result, RETURN, self.region, self.scope.arguments, self.scope.sizes)
-        for value, hint, subject, must_be_invarying in checked.leaves:
-            if hint is None or not must_be_invarying:
-                continue
-            # The gradient of a loss that is the same on every shard, but that JAX types as varying, is too large.
-            if not _jax.array.aval_of(value).shape and _jax.array.is_inexact(value.dtype):
-                axes = tuple(axis for axis in self.region.sizes if axis in must_be_invarying)
-                wrong = UnmentionedVarying(axes, False, may_agree=True)
-                checked.failures.append(Failure(wrong, subject, hint.text, _jax.array.type_text(value)))
-        if checked.failures:
-            raise failure_error(checked, name)
-        return cast_to_hint(result, checked.leaves, self.region, name, checked.sizes)
+def _check_result(typed: HintedSignature, result: Any, region: context.MeshContext, scope: context.CallScope) -> Any:
+    """The result, at the type of its hint."""
+    if typed.result is None:
+        return result
+    checked = check_value(typed.result, result, RETURN, region, scope.arguments, scope.sizes)
+    for value, hint, subject, must_be_invarying in checked.leaves:
+        # The gradient of a loss that is the same on every shard, but that JAX types as varying, is too large.
+        is_number = must_be_invarying and not _jax.array.aval_of(value).shape
+        if hint is not None and is_number and _jax.array.is_inexact(value.dtype):
+            axes = tuple(axis for axis in region.sizes if axis in must_be_invarying)
+            wrong = UnmentionedVarying(axes, False, may_agree=True)
+            checked.failures.append(Failure(wrong, subject, hint.text, _jax.array.type_text(value)))
+    if checked.failures:
+        raise failure_error(checked, typed.name)
+    return cast_to_hint(result, checked.leaves, region, typed.name, checked.sizes)

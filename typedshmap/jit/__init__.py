@@ -13,7 +13,7 @@ from ..axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from ..errors import TypedShmapError
 from ..hints.forward_refs import caller_frame
 from ..hints.signature import LazySignature
-from ..introspection import DecoratedInfo, attach_info, wraps
+from ..introspection import DecoratedInfo, wraps
 from ..meshes import read_mesh
 from .arguments import parse_options
 from .call import JitFunction
@@ -119,7 +119,7 @@ def typed_jit(
         jitted = JitFunction(hinted, found, naming, parse_options(function, jit_options))
 
         # A plain function, so that it binds as a method, with the methods of what jax.jit returns.
-        @wraps(function)
+        @wraps(function, DecoratedInfo("typed_jit", hinted, found, naming))
         def typed_jit_call(*args: Any, **kwargs: Any) -> Any:
             try:
                 return jitted.run(args, kwargs)
@@ -131,7 +131,7 @@ def typed_jit(
 
         for method in (jitted.lower, jitted.trace, jitted.eval_shape, jitted.clear_cache):
             setattr(typed_jit_call, method.__name__, method)
-        return attach_info(typed_jit_call, DecoratedInfo("typed_jit", hinted, found, naming))
+        return typed_jit_call
 
     if f is None:
         return lambda function: wrap(function, LazySignature(function, caller_frame(1)))
