@@ -63,9 +63,8 @@ def find_boundary(
       MeshAxisError: for no mesh, meshes that contradict each other, or an unknown axis name.
       ShardingError: for arrays on other devices, or that are not placed where the mesh is abstract.
     """
-    context = _jax.mesh.context_mesh()
-    outer = _jax.mesh.manual_axes(context)
     found = find_mesh(name, mesh, leaves)
+    context = _jax.mesh.context_mesh()
     if _jax.trace.is_outside_traces():
         ambient = found if context.empty else _jax.mesh.ambient_devices()
         if ambient is not None:
@@ -76,7 +75,7 @@ def find_boundary(
         raise MeshAxisError(
             f"{name}: axis_names= names mesh axis '{unknown[0]}', which the mesh ({known}) does not have"
         )
-    manual = axis_names or frozenset(found.axis_names)
+    outer, manual = _jax.mesh.manual_axes(context), axis_names or frozenset(found.axis_names)
     entered = tuple((a, size) for a, size in found.shape_tuple if a in manual and (a, size) not in outer)
     return found, outer, entered
 
