@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from .spec import Dim, Name, Spec
+from .spec import Dim, Name, Spec, written_axes
 from .tokens import Span
 
 Aliases = Mapping[str, tuple[str, ...]]
@@ -117,56 +117,47 @@ def resolve(
       rules: mesh axes for dims without brackets.
     """
     used: set[str] = set()
-    meaning: dict[str, tuple[str, ...]] = {}
-    for name, span in _written_names(spec):
-        meaning[name] = aliases.get(name, (name,))
-        for axis in meaning[name]:
+
+    def use(axes: tuple[str, ...], written: str, span: Span, by_rule: bool = False) -> UnknownAxis | AxisTwice | None:
+        for axis in axes:
             if mesh is not None and axis not in mesh:
-                return UnknownAxis(name, axis, span, tuple(mesh), _others(aliases, mesh))
+                others = tuple(alias for alias in aliases if alias not in mesh)
+                return UnknownAxis(written, axis, span, tuple(mesh), others, by_rule)
             if axis in used:
                 return AxisTwice(axis, span)
             used.add(axis)
-    ruled = _apply_rules(spec, rules, aliases, mesh, used) if rules is not None else {}
-    if not isinstance(ruled, dict):
-        return ruled
-    dim_axes = tuple(ruled[at] if at in ruled else _axes_of(dim, meaning) for at, dim in enumerate(spec.dims))
-    marked = {sign: frozenset(a for m in spec.marks if m.sign == sign for a in meaning[m.axis]) for sign in "+-~"}
-    return Layout(dim_axes, marked["+"], marked["-"], marked["~"])
+        return None
 
-
-def _apply_rules(
-    spec: Spec, rules: Rules, aliases: Aliases, mesh: Collection[str] | None, used: set[str]
-) -> dict[int, tuple[str, ...]] | Unresolved:
-    """The axes that rules give to dims, by index; ``used`` are those that are not free.
-
-    The rules are gone through in their order, not the dims, as ``flax.linen.logical_to_mesh_axes`` does.
-    """
-    named = _dims_by_name(spec)
-    found: dict[int, tuple[str, ...]] = {}
+    meaning: dict[str, tuple[str, ...]] = {}
+    for name, span in written_axes(spec.dims, spec.marks):
+        meaning[name] = aliases.get(name, (name,))
+        if wrong := use(meaning[name], name, span):
+            return wrong
+    dim_axes = [
+        tuple(axis for name in dim.axes.names for axis in meaning[name]) if dim.axes else () for dim in spec.dims
+    ]
+    # The rules are gone through in their order, not the dims, as ``flax.linen.logical_to_mesh_axes`` does.
+    unruled = _dims_by_name(spec) if rules is not None else {}
     taken: dict[str, tuple[str, ...]] = {}
-    for name, written in rules.pairs:
-        dims = named.get(name, ())
+    for name, written in rules.pairs if rules is not None else ():
+        dims = unruled.get(name)
+        if not dims:
+            continue
         if len(dims) > 1:
             return RuledTwice(name, spec.dims[dims[1]].span)
-        if not dims or dims[0] in found:
-            continue
         axes = tuple(axis for word in written for axis in aliases.get(word, (word,)))
         if not used.isdisjoint(axes):
             taken[name] = (*taken.get(name, ()), *axes)
             continue
-        span = spec.dims[dims[0]].span
-        for axis in axes:
-            if mesh is not None and axis not in mesh:
-                return UnknownAxis(name, axis, span, tuple(mesh), _others(aliases, mesh), by_rule=True)
-            if axis in used:
-                return AxisTwice(axis, span)
-            used.add(axis)
-        found[dims[0]] = axes
-    left = [(name, at) for name, dims in named.items() for at in dims if at not in found]
-    if left and rules.must_match:
-        name, at = left[0]
-        return NoRule(name, taken.get(name, ()), spec.dims[at].span)
-    return found
+        if wrong := use(axes, name, spec.dims[dims[0]].span, by_rule=True):
+            return wrong
+        dim_axes[dims[0]] = axes
+        del unruled[name]
+    if unruled and rules is not None and rules.must_match:
+        name, dims = next(iter(unruled.items()))
+        return NoRule(name, taken.get(name, ()), spec.dims[dims[0]].span)
+    marked = {sign: frozenset(a for m in spec.marks if m.sign == sign for a in meaning[m.axis]) for sign in "+-~"}
+    return Layout(tuple(dim_axes), marked["+"], marked["-"], marked["~"])
 
 
 def _dims_by_name(spec: Spec) -> dict[str, list[int]]:
@@ -178,20 +169,3 @@ def _dims_by_name(spec: Spec) -> dict[str, list[int]]:
             if name is not None:
                 found.setdefault(name, []).append(at)
     return found
-
-
-def _others(aliases: Aliases, mesh: Collection[str]) -> tuple[str, ...]:
-    return tuple(alias for alias in aliases if alias not in mesh)
-
-
-def _written_names(spec: Spec) -> Iterator[tuple[str, Span]]:
-    for dim in spec.dims:
-        if isinstance(dim, Dim) and dim.axes is not None:
-            yield from ((name, dim.axes.span) for name in dim.axes.names)
-    yield from ((mark.axis, mark.span) for mark in spec.marks)
-
-
-def _axes_of(dim: object, meaning: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    if not isinstance(dim, Dim) or dim.axes is None:
-        return ()
-    return tuple(axis for name in dim.axes.names for axis in meaning[name])

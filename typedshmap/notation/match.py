@@ -130,16 +130,19 @@ def match(
       subject: the value whose shape it is.
       leaf: the path of the leaf in a structured PyTree, for ``?name``.
     """
-    rest = spec.rest
-    fixed = len(spec.dims) - (rest is not None)
-    if len(shape) < fixed or (rest is None and len(shape) > fixed):
-        return RankMismatch(fixed, rest is not None, len(shape))
-    unbound = None
-    for dim, axes, place in _align(spec, layout, len(shape)):
+    fixed = sum(isinstance(dim, Dim) for dim in spec.dims)
+    has_rest = fixed < len(spec.dims)
+    if len(shape) < fixed or (len(shape) > fixed and not has_rest):
+        return RankMismatch(fixed, has_rest, len(shape))
+    at, unbound = 0, None
+    for dim, axes in zip(spec.dims, layout.dim_axes, strict=True):
         if isinstance(dim, Rest):
-            result = _match_rest(dim, shape[place[0] : place[1]], place[0], sizes, subject, leaf)
+            count = len(shape) - fixed
+            result = _match_rest(dim, shape[at : at + count], at, sizes, subject, leaf)
         else:
-            result = _match_dim(dim, shape[place[0]], place[0], axes, view, sizes, subject, leaf)
+            count = 1
+            result = _match_dim(dim, shape[at], at, axes, view, sizes, subject, leaf)
+        at += count
         if isinstance(result, UnboundNames):
             unbound = unbound or result
         elif isinstance(result, Sizes):
@@ -147,16 +150,6 @@ def match(
         else:
             return result
     return Match(sizes, unbound)
-
-
-def _align(spec: Spec, layout: Layout, rank: int) -> Iterator[tuple[Dim | Rest, tuple[str, ...], tuple[int, int]]]:
-    """Each token with its mesh axes and the half-open range of dims that it covers."""
-    extra = rank - len(spec.dims) + 1
-    at = 0
-    for dim, axes in zip(spec.dims, layout.dim_axes, strict=True):
-        count = extra if isinstance(dim, Rest) else 1
-        yield dim, axes, (at, at + count)
-        at += count
 
 
 def _match_dim(
@@ -169,54 +162,40 @@ def _match_dim(
     subject: Subject,
     leaf: str | None,
 ) -> Sizes | Mismatch:
-    shards = prod(view.manual.get(axis, 1) for axis in axes)
-    split = prod(view.entering.get(axis, 1) for axis in axes)
-    global_size = size * shards
+    """Compare a dim's global size with what it says, or bind its name to it."""
     if dim.broadcast and size == 1:
         return sizes
-    outcome = _match_size(dim, global_size, index, axes, view, sizes, subject, leaf)
-    if isinstance(outcome, SizeMismatch) and shards > 1:
-        shown = tuple(axis for axis in axes if axis in view.manual)
-        return SizeMismatch(dim, index, global_size, size, shown, outcome.expected, outcome.origin, outcome.span)
-    if isinstance(outcome, Sizes | UnboundNames) and size % split:
-        shown = tuple(axis for axis in axes if axis in view.entering)
-        return Indivisible(dim, index, size, shown, split, dim.span)
-    return outcome
-
-
-def _match_size(
-    dim: Dim,
-    global_size: int,
-    index: int,
-    axes: tuple[str, ...],
-    view: View,
-    sizes: Sizes,
-    subject: Subject,
-    leaf: str | None,
-) -> Sizes | Mismatch:
-    """Compare a global size with what the dim says, or bind the dim's name to it."""
-    span = dim.size_span
+    shards = prod(view.manual.get(axis, 1) for axis in axes)
+    expected = global_size = size * shards
+    bound = unbound = None
     match dim.size:
         case Anything():
-            return sizes
+            pass
         case Name(name):
             if dim.per_leaf and leaf is None:
                 return OutsideTree(dim, dim.span)
             key = f"{name} at {leaf}" if dim.per_leaf else name
-            known = sizes.get(key)
-            if known is None:
-                return sizes.bind(key, Bound(global_size, subject, index, frozenset({axes})))
-            if known.size != global_size:
-                return SizeMismatch(dim, index, global_size, None, (), known.size, known, span)
-            return sizes.seen(key, axes)
+            bound = sizes.get(key)
+            if bound is None:
+                sizes = sizes.bind(key, Bound(global_size, subject, index, frozenset({axes})))
+            elif bound.size == global_size:
+                sizes = sizes.seen(key, axes)
+            else:
+                expected = bound.size
         case expression:
             try:
                 expected = evaluate(expression, sizes, view.arguments)
             except NoValue as unknown:
-                return mismatch_of(unknown, dim, index, span)
-            if expected != global_size:
-                return SizeMismatch(dim, index, global_size, None, (), expected, None, span)
-            return sizes
+                unbound = mismatch_of(unknown, dim, index, dim.size_span)
+                if isinstance(unbound, BadExpression):
+                    return unbound
+    if expected != global_size:
+        shard = size if shards > 1 else None
+        manual = tuple(axis for axis in axes if axis in view.manual and shards > 1)
+        return SizeMismatch(dim, index, global_size, shard, manual, expected, bound, dim.size_span)
+    if size % (split := prod(view.entering.get(axis, 1) for axis in axes)):
+        return Indivisible(dim, index, size, tuple(axis for axis in axes if axis in view.entering), split, dim.span)
+    return unbound or sizes
 
 
 def mismatch_of(unknown: NoValue, dim: Dim, index: int, span: Span) -> UnboundNames | BadExpression:
@@ -229,6 +208,7 @@ def mismatch_of(unknown: NoValue, dim: Dim, index: int, span: Span) -> UnboundNa
 def _match_rest(
     dim: Rest, shape: tuple[int, ...], index: int, sizes: Sizes, subject: Subject, leaf: str | None
 ) -> Sizes | Mismatch:
+    """Compare the sizes of several dims with those of their name, by itself and with ``#``, or bind it."""
     if dim.name is None:
         return sizes
     if dim.per_leaf and leaf is None:
@@ -236,23 +216,23 @@ def _match_rest(
     suffix = f" at {leaf}" if dim.per_leaf else ""
     key, soft_key = f"*{dim.name}{suffix}", f"*#{dim.name}{suffix}"
     exact, soft = sizes.get(key), sizes.get(soft_key)
-    if not dim.broadcast:
-        if exact is not None:
-            return sizes if exact.size == shape else _rest_mismatch(dim, shape, index, exact)
-        if soft is not None and _broadcast(shape, soft.size) != shape:
-            return _rest_mismatch(dim, shape, index, soft)
-        return sizes.bind(key, Bound(shape, subject, index))
     joined = shape if soft is None else _broadcast(shape, soft.size)
-    if soft is not None and joined is None:
-        return _rest_mismatch(dim, shape, index, soft)
-    if exact is not None and _broadcast(joined, exact.size) != exact.size:
-        return _rest_mismatch(dim, shape, index, exact)
+    wrong = None
+    if dim.broadcast:
+        if joined is None:
+            wrong = soft
+        elif exact is not None and _broadcast(joined, exact.size) != exact.size:
+            wrong = exact
+    elif exact is not None:
+        wrong = exact if exact.size != shape else None
+    elif joined != shape:
+        wrong = soft
+    if wrong is not None:
+        return SizeMismatch(dim, index, shape, None, (), wrong.size, wrong, dim.span)
+    if not dim.broadcast:
+        return sizes if exact is not None else sizes.bind(key, Bound(shape, subject, index))
     assert joined is not None
     return sizes if soft is not None and soft.size == joined else sizes.bind(soft_key, Bound(joined, subject, index))
-
-
-def _rest_mismatch(dim: Rest, shape: tuple[int, ...], index: int, known: Bound) -> SizeMismatch:
-    return SizeMismatch(dim, index, shape, None, (), known.size, known, dim.span)
 
 
 def _broadcast(a: Any, b: Any) -> tuple[int, ...] | None:

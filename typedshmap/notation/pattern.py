@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import ClassVar
 
-from .spec import NOWHERE, Anything, Axes, Dim, Mark, Rest, Spec
-from .tokens import MOST_DIGITS, Cursor, RepeatedAxis, Span, SyntaxFault, Token, operands
+from .spec import NOWHERE, Anything, Axes, Dim, Mark, Rest, Spec, refuse_repeated_axes
+from .tokens import MOST_DIGITS, Cursor, Span, SyntaxFault, split_tokens
 
 _ARROW = "->"
 _AXES = re.compile(r"(,\w+)+")
@@ -38,6 +39,7 @@ class Factor:
 class Dots:
     """Any number of dims, ``...``."""
 
+    axes: ClassVar[None] = None
     span: Span = field(default=NOWHERE, compare=False)
 
     def __str__(self) -> str:
@@ -71,11 +73,15 @@ class Side:
         return " ".join(map(str, (*self.dims, *self.marks)))
 
     @property
+    def items(self) -> Iterator[Factor | Dots]:
+        """The factors of all dims, in order."""
+        for dim in self.dims:
+            yield from dim.factors if isinstance(dim, PatternDim) else (dim,)
+
+    @property
     def factors(self) -> Iterator[Factor]:
         """The names and numbers, in order."""
-        for dim in self.dims:
-            if isinstance(dim, PatternDim):
-                yield from (factor for factor in dim.factors if isinstance(factor, Factor))
+        return (item for item in self.items if isinstance(item, Factor))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,16 +91,15 @@ class Side:
     @property
     def dots(self) -> Dots | None:
         """The ``...``, in parentheses or not."""
-        items = [i for dim in self.dims for i in (dim.factors if isinstance(dim, PatternDim) else (dim,))]
-        return next((item for item in items if isinstance(item, Dots)), None)
+        return next((item for item in self.items if isinstance(item, Dots)), None)
 
     def spec(self, source: str) -> Spec:
         """What this side says as a hint does: any sizes, these mesh axes, these marks."""
-        return Spec(tuple(map(_dim_of, self.dims)), self.marks, source)
-
-
-def _dim_of(dim: PatternDim | Dots) -> Dim | Rest:
-    return Rest(span=dim.span) if isinstance(dim, Dots) else Dim(Anything(), dim.axes, span=dim.span)
+        dims = (
+            Rest(span=dim.span) if isinstance(dim, Dots) else Dim(Anything(), dim.axes, span=dim.span)
+            for dim in self.dims
+        )
+        return Spec(tuple(dims), self.marks, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,46 +118,34 @@ class Pattern:
     def has_sharding(self) -> bool:
         """Whether any bracket or mark stands in it."""
         sides = self.operands if self.result is None else (*self.operands, self.result)
-        return any(side.marks or any(_axes_of(dim) for dim in side.dims) for side in sides)
-
-
-def _axes_of(dim: PatternDim | Dots) -> Axes | None:
-    return dim.axes if isinstance(dim, PatternDim) else None
+        return any(side.marks or any(dim.axes for dim in side.dims) for side in sides)
 
 
 @lru_cache(maxsize=4096)
 def parse_pattern(source: str) -> Pattern:
     """pattern := side (',' side)* ('->' side)?"""
-    left, *right = _split_at_arrow(source)
-    sides = tuple(_PatternParser(source, tokens, left).side() for tokens in operands(source, left))
-    if not right:
-        return Pattern(sides, None, source)
-    results = [_PatternParser(source, tokens, right[0]).side() for tokens in operands(source, right[0])]
+    arrows = [found.span() for found in re.finditer(_ARROW, source)]
+    if len(arrows) > 1:
+        raise SyntaxFault("the pattern has two arrows", source, arrows[1])
+    start, end = arrows[0] if arrows else (len(source), 0)
+    sides = _parse_sides(source, (0, start))
+    if not arrows:
+        return Pattern(tuple(sides), None, source)
+    results = _parse_sides(source, (end, len(source)))
     if len(results) > 1:
-        raise SyntaxFault(
-            "the pattern has a comma in its result", source, results[1].span, "one result stands after '->'"
-        )
-    return Pattern(sides, results[0], source)
+        problem = "the pattern has a comma in its result"
+        raise SyntaxFault(problem, source, results[1].span, "one result stands after '->'")
+    return Pattern(tuple(sides), results[0], source)
 
 
-def _split_at_arrow(source: str) -> list[Span]:
-    at = source.find(_ARROW)
-    if at < 0:
-        return [(0, len(source))]
-    start = at + len(_ARROW)
-    if (again := source.find(_ARROW, start)) >= 0:
-        raise SyntaxFault("the pattern has two arrows", source, (again, again + len(_ARROW)))
-    return [(0, at), (start, len(source))]
+def _parse_sides(source: str, span: Span) -> list[Side]:
+    return [_PatternParser(source, tokens).side(span) for tokens in split_tokens(source, span, "comma")]
 
 
 class _PatternParser(Cursor):
     """The grammar of one side."""
 
-    def __init__(self, source: str, tokens: list[Token], within: Span) -> None:
-        super().__init__(source, tokens)
-        self.within = within
-
-    def side(self) -> Side:
+    def side(self, within: Span) -> Side:
         """side := item* mark*"""
         dims: list[PatternDim | Dots] = []
         marks: list[Mark] = []
@@ -164,43 +157,24 @@ class _PatternParser(Cursor):
                 raise self.fault(f"the pattern has '{marks[-1]}' before a dim", marks[-1].span, cure)
             else:
                 dims.append(self.item())
-        span = self.since(0) if self.tokens else (self.within[1], self.within[1])
-        side = Side(tuple(dims), tuple(marks), span)
-        self.refuse_repeated(side)
-        return side
-
-    def refuse_repeated(self, side: Side) -> None:
-        dots = [i for dim in side.dims for i in (dim.factors if isinstance(dim, PatternDim) else (dim,))]
-        dots = [item for item in dots if isinstance(item, Dots)]
+        side = Side(tuple(dims), tuple(marks), self.since(0) if self.tokens else (within[1], within[1]))
+        dots = [item for item in side.items if isinstance(item, Dots)]
         if len(dots) > 1:
             raise self.fault("the pattern has '...' twice for one array", dots[1].span, "keep one of them")
-        axes = [(name, dim.axes.span) for dim in side.dims if isinstance(dim, PatternDim) and dim.axes is not None
-                for name in dim.axes.names]  # fmt: skip
-        seen: set[str] = set()
-        for axis, span in axes + [(mark.axis, mark.span) for mark in side.marks]:
-            if axis in seen:
-                raise RepeatedAxis(axis, self.source, span)
-            seen.add(axis)
+        refuse_repeated_axes(self.source, dims, marks)
+        return side
 
     def mark(self) -> Mark:
         """mark := ('+' | '-' | '~') NAME"""
         start, sign = self.at, self.take().text
         if self.kind() != "name":
-            raise self.fault(
-                f"the pattern has a '{sign}' without a mesh axis",
-                self.since(start),
-                f"write {sign}axis, as in {sign}tp",
-            )
+            problem = f"the pattern has a '{sign}' without a mesh axis"
+            raise self.fault(problem, self.since(start), f"write {sign}axis, as in {sign}tp")
         return Mark(sign, self.take().text, self.since(start))
 
     def item(self) -> PatternDim | Dots:
         """item := bracketed | dots | dim"""
-        if self.peek() == "[":
-            dim: PatternDim | Dots = self.bracketed()
-        elif self.peek() == "...":
-            dim = self.dots()
-        else:
-            dim = self.dim()
+        dim = self.bracketed() if self.peek() == "[" else self.dots() if self.peek() == "..." else self.dim()
         if self.peek() == "/":
             raise self.unbracketed(dim)
         return dim
@@ -213,55 +187,43 @@ class _PatternParser(Cursor):
         # A comma divides operands; one without a space after it was meant for axes.
         more = _AXES.match(self.source, span[1])
         written = self.source[span[0] : more.end() if more else span[1]]
-        return self.fault(
-            f"the pattern has '{written}', sharded without brackets", self.since(start), f"write [{written}]"
-        )
+        problem = f"the pattern has '{written}', sharded without brackets"
+        return self.fault(problem, self.since(start), f"write [{written}]")
 
     def bracketed(self) -> PatternDim:
         """bracketed := '[' dim '/' axes? ']'"""
         start = self.at
         self.take()
         if self.peek() == "...":
-            raise self.fault(
-                "the pattern shards any number of dims", cure="brackets hold one dim; name the dim that is sharded"
-            )
+            cure = "brackets hold one dim; name the dim that is sharded"
+            raise self.fault("the pattern shards any number of dims", cure=cure)
         if self.peek() in ("]", "/"):
             raise self.fault("the pattern has brackets without a dim", self.since(start), "write [dim/axis]")
         dim = self.dim()
-        if self.peek() == "]":
-            self.take()
+        if self.accept("]"):
             text = self.text(self.since(start))
             cure = f"write {text[:-1]}/axis], or {text[:-1]}/] for a dim that is not sharded"
             raise self.fault(f"the pattern has '{text}', which names no mesh axis", self.since(start), cure)
-        if self.peek() != "/":
-            raise self.fault(
-                f"the pattern has an unexpected '{self.peek()}'", cure="brackets hold one dim; merged dims stand in ()"
-            )
-        self.take()
+        cure = "brackets hold one dim; merged dims stand in ()"
+        self.expect("/", f"the pattern has an unexpected '{self.peek()}'", cure)
         axes = self.axes()
-        if self.peek() != "]":
-            raise self.fault(f"the pattern has an unexpected '{self.peek()}'")
-        self.take()
-        return PatternDim(dim.factors, axes, dim.is_group, self.since(start))
+        self.expect("]", f"the pattern has an unexpected '{self.peek()}'")
+        return replace(dim, axes=axes, span=self.since(start))
 
     def axes(self) -> Axes:
         """axes := '(' names? ')' | names?, names := NAME (',' NAME)*"""
-        start, opened = self.at, self.peek() == "("
-        if opened:
-            self.take()
+        start, opened = self.at, self.accept("(")
         names: list[str] = []
         while self.kind() == "name":
             names.append(self.take().text)
-            if self.peek() != ",":
+            if not self.accept(","):
                 break
-            self.take()
             if self.kind() != "name":
                 raise self.fault("the pattern wants a mesh axis after ','")
         if opened:
-            if self.peek() != ")":
-                raise self.fault(f"the pattern has an unexpected '{self.peek()}'")
-            self.take()
-        return Axes(tuple(names), opened and bool(names), self.since(start) if self.at > start else self.here())
+            self.expect(")", f"the pattern has an unexpected '{self.peek()}'")
+        span = self.since(start) if self.at > start else self.here()
+        return Axes(tuple(names), bool(opened and names), span)
 
     def dim(self) -> PatternDim:
         """dim := factor | group"""
@@ -275,23 +237,19 @@ class _PatternParser(Cursor):
         start = self.at
         self.take()
         factors: list[Factor | Dots] = []
-        while self.peek() != ")":
+        while not self.accept(")"):
             if self.peek() == "(":
                 raise self.fault("the pattern has parentheses inside parentheses", cure="one level is enough")
             if self.peek() == "[":
                 raise self.sharded_factor(start)
-            is_dots = self.peek() == "..."
-            factors.append(self.dots() if is_dots else self.factor())
-        self.take()
+            factors.append(self.dots() if self.peek() == "..." else self.factor())
         return PatternDim(tuple(factors), None, True, self.since(start))
 
     def sharded_factor(self, start: int) -> SyntaxFault:
         at, dim = self.at, self.bracketed()
         text = " ".join(map(str, dim.factors))
-        if at == start + 1:
-            cure = f"write [({text} ...)/{dim.axes}]: a merged dim is sharded on its major factor"
-        else:
-            cure = f"put {text} first, [({text} ...)/{dim.axes}]: a merged dim is sharded on its major factor"
+        verb = "write" if at == start + 1 else f"put {text} first,"
+        cure = f"{verb} [({text} ...)/{dim.axes}]: a merged dim is sharded on its major factor"
         return self.fault("the pattern has brackets inside parentheses", self.since(at), cure)
 
     def dots(self) -> Dots:
@@ -308,7 +266,8 @@ class _PatternParser(Cursor):
     def factor(self) -> Factor:
         """factor := NAME | NUMBER"""
         if self.kind() not in ("name", "number"):
-            raise self.fault(f"the pattern has an unexpected '{self.peek()}'", cure=self.cure())
+            cure = "separate dims by spaces" if self.peek() == "," else None
+            raise self.fault(f"the pattern has an unexpected '{self.peek()}'", cure=cure)
         token = self.take()
         if token.kind == "number" and self.kind() == "name" and self.here()[0] == token.span[1]:
             name = self.take().text
@@ -316,12 +275,8 @@ class _PatternParser(Cursor):
         if token.kind == "number" and len(token.text) > MOST_DIGITS:
             raise self.fault(f"a size of {len(token.text)} digits", token.span)
         if token.text != "_" and (token.text.startswith("_") or token.text.endswith("_")):
-            raise self.fault(
-                f"the pattern has '{token.text}'; a name neither starts nor ends with an underscore", token.span
-            )
+            problem = f"the pattern has '{token.text}'; a name neither starts nor ends with an underscore"
+            raise self.fault(problem, token.span)
         if token.kind == "name" and not token.text.isidentifier():
             raise self.fault(f"the pattern has '{token.text}', which is not a name", token.span)
         return Factor(token.text, token.span)
-
-    def cure(self) -> str | None:
-        return "separate dims by spaces" if self.peek() == "," else None

@@ -8,12 +8,13 @@ node that was moved is still the same node."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise, takewhile
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
-from .tokens import MOST_DIGITS, Cursor, RepeatedAxis, Span, SyntaxFault, Token, words
+from .tokens import MOST_DIGITS, Cursor, RepeatedAxis, Span, SyntaxFault, Token, split_tokens
 
 NOWHERE: Span = (0, 0)
 
@@ -142,6 +143,7 @@ class Dim:
 class Rest:
     """Any number of dims, ``...`` or ``*name``."""
 
+    axes: ClassVar[None] = None
     name: str | None = None
     broadcast: bool = False
     per_leaf: bool = False
@@ -178,8 +180,7 @@ class Spec:
     @property
     def rest(self) -> int | None:
         """The index of the ``...`` or ``*name``, if there is one."""
-        found = [i for i, dim in enumerate(self.dims) if isinstance(dim, Rest)]
-        return found[0] if found else None
+        return next((i for i, dim in enumerate(self.dims) if isinstance(dim, Rest)), None)
 
 
 FUNCTIONS = ("min", "max")
@@ -189,31 +190,35 @@ FUNCTIONS = ("min", "max")
 def parse(source: str) -> Spec:
     """spec := dim* mark*"""
     try:
-        items = [_SpecParser(source, word).item() for word in words(source)]
+        runs = split_tokens(source, (0, len(source)), "space")
+        items = [_SpecParser(source, run).item() for run in runs if run]
     except RecursionError:
         raise SyntaxFault("the dims are nested too deeply", source, (0, len(source))) from None
     dims = tuple(item for item in items if not isinstance(item, Mark))
     marks = tuple(item for item in items if isinstance(item, Mark))
-    _refuse_misplaced(source, items, dims)
-    _refuse_repeated(source, dims, marks)
-    return Spec(dims, marks, source)
-
-
-def _refuse_misplaced(source: str, items: list[Dim | Rest | Mark], dims: tuple[Dim | Rest, ...]) -> None:
     rests = [dim for dim in dims if isinstance(dim, Rest)]
     if len(rests) > 1:
         problem = f"'{rests[0]}' and '{rests[1]}' both stand for any number of dims"
         raise SyntaxFault(problem, source, rests[1].span, "keep one of them")
     for mark, following in pairwise(items):
         if isinstance(mark, Mark) and not isinstance(following, Mark):
-            cure = f"move '{mark}' to the end"
-            raise SyntaxFault(f"'{mark}' stands before a dim", source, mark.span, cure)
+            raise SyntaxFault(f"'{mark}' stands before a dim", source, mark.span, f"move '{mark}' to the end")
+    refuse_repeated_axes(source, dims, marks)
+    return Spec(dims, marks, source)
 
 
-def _refuse_repeated(source: str, dims: tuple[Dim | Rest, ...], marks: tuple[Mark, ...]) -> None:
+def written_axes(dims: Iterable[Any], marks: Iterable[Mark]) -> Iterator[tuple[str, Span]]:
+    """The names of mesh axes in the brackets and marks of a spec, or of a pattern's side, each with its place."""
+    for dim in dims:
+        if dim.axes is not None:
+            yield from ((name, dim.axes.span) for name in dim.axes.names)
+    yield from ((mark.axis, mark.span) for mark in marks)
+
+
+def refuse_repeated_axes(source: str, dims: Iterable[Any], marks: Iterable[Mark]) -> None:
+    """Refuse a mesh axis that one array has twice."""
     seen: set[str] = set()
-    places = [(axis, dim.axes.span) for dim in dims if isinstance(dim, Dim) and dim.axes for axis in dim.axes.names]
-    for axis, span in places + [(mark.axis, mark.span) for mark in marks]:
+    for axis, span in written_axes(dims, marks):
         if axis in seen:
             raise RepeatedAxis(axis, source, span)
         seen.add(axis)
@@ -239,15 +244,12 @@ class _SpecParser(Cursor):
 
     def item(self) -> Dim | Rest | Mark:
         """item := mark | bracketed | rest | dim"""
-        first = self.peek()
-        if first in ("+", "-", "~"):
-            item: Dim | Rest | Mark = self.mark()
-        elif first == "[":
+        if self.peek() in ("+", "-", "~"):
+            item = self.mark()
+        elif self.peek() == "[":
             item = self.bracketed()
-        elif first == "..." or self.has_star():
-            item = self.rest()
         else:
-            item = self.dim()
+            item = self.rest() if self.is_rest() else self.dim()
         if self.at < len(self.tokens):
             raise self.leftover()
         return item
@@ -272,18 +274,16 @@ class _SpecParser(Cursor):
         if self.kind() != "name":
             cure = f"write {sign}axis, as in {sign}tp; an expression holds no spaces, as in d+1"
             raise self.fault(f"'{sign}' wants a mesh axis", self.full_span(), cure)
-        axis = self.take().text
-        return Mark(sign, axis, self.full_span())
+        return Mark(sign, self.take().text, self.full_span())
 
-    def has_star(self) -> bool:
-        """Whether a ``*`` is among the signs before the next name."""
+    def is_rest(self) -> bool:
+        """Whether ``...`` comes next, or a ``*`` among the signs before a name."""
         signs = takewhile(lambda token: token.text in ("#", "?", "*"), self.tokens[self.at :])
-        return any(token.text == "*" for token in signs)
+        return self.peek() == "..." or any(token.text == "*" for token in signs)
 
     def rest(self) -> Rest:
         """rest := '...' | ('*' | '#' | '?')+ NAME"""
-        if self.peek() == "...":
-            self.take()
+        if self.accept("..."):
             return Rest(span=self.full_span())
         signs = self.prefixes("*#?")
         if self.kind() != "name":
@@ -305,43 +305,34 @@ class _SpecParser(Cursor):
     def bracketed(self) -> Dim:
         """bracketed := '[' dim '/' axes? ']'"""
         self.take()
-        if self.peek() == "..." or self.has_star():
+        if self.is_rest():
             problem = f"'{self.text(self.full_span())}' shards any number of dims"
             raise self.fault(problem, cure="brackets hold one dim; name the dim that is sharded")
         if self.peek() in ("]", "/"):
             raise self.fault("brackets without a dim", self.full_span(), "write [dim/axis]; _ is a dim of any size")
         dim = self.dim()
-        if self.peek() != "/":
+        if not self.accept("/"):
             inner = self.text(self.since(1))
             cure = f"write [{inner}/axis], or [{inner}/] for a dim that is not sharded"
             raise self.fault(f"'{self.text(self.full_span())}' names no mesh axis", self.full_span(), cure)
-        self.take()
         axes = self.axes()
-        if self.peek() != "]":
-            raise self.fault(f"unexpected '{self.peek()}' among mesh axes", cure="write [dim/a,b]")
-        self.take()
+        self.expect("]", f"unexpected '{self.peek()}' among mesh axes", "write [dim/a,b]")
         if dim.broadcast and axes.names:
             problem = f"'{dim}' may be of size 1, so it may not be sharded"
             raise self.fault(problem, self.full_span(), f"write [{str(dim).replace('#', '')}/{axes}], or {dim}")
-        return Dim(dim.size, axes, dim.broadcast, dim.per_leaf, dim.label, self.since(0), dim.size_span)
+        return replace(dim, axes=axes, span=self.since(0))
 
     def axes(self) -> Axes:
-        """axes := '' | NAME (',' NAME)* | '(' NAME (',' NAME)* ')'"""
-        start, parenthesised = self.at, self.peek() == "("
+        """axes := '' | NAME (',' NAME)* | '(' NAME (',' NAME)* ','? ')'"""
+        start = self.at
         if self.peek() == "]":
             return Axes((), span=self.here())
-        if parenthesised:
-            self.take()
+        parenthesised = bool(self.accept("("))
         names = [self.axis()]
-        while self.peek() == ",":
-            self.take()
-            if parenthesised and self.peek() == ")":
-                break
+        while self.accept(",") and not (parenthesised and self.peek() == ")"):
             names.append(self.axis())
         if parenthesised:
-            if self.peek() != ")":
-                raise self.fault(f"unexpected '{self.peek()}' among mesh axes", cure="write [dim/a,b]")
-            self.take()
+            self.expect(")", f"unexpected '{self.peek()}' among mesh axes", "write [dim/a,b]")
         return Axes(tuple(names), parenthesised, self.since(start))
 
     def axis(self) -> str:
@@ -375,32 +366,26 @@ class _SpecParser(Cursor):
     def sum(self) -> Expression:
         """sum := product (('+' | '-') product)*"""
         left = self.product()
-        while self.peek() in ("+", "-") and self.peek():
-            operator = self.take().text
-            left = Binary(left, operator, self.product())
+        while sign := self.accept("+", "-"):
+            left = Binary(left, sign, self.product())
         return left
 
     def product(self) -> Expression:
         """product := unary (('*' | '//' | '%') unary)*"""
         left = self.unary()
-        while self.peek() in ("*", "//", "%") and self.peek():
-            operator = self.take().text
-            left = Binary(left, operator, self.unary())
+        while sign := self.accept("*", "//", "%"):
+            left = Binary(left, sign, self.unary())
         return left
 
     def unary(self) -> Expression:
         """unary := '-' unary | atom ('**' unary)?"""
-        if self.peek() == "-":
-            self.take()
+        if self.accept("-"):
             return Negative(self.unary())
         base = self.atom()
-        if self.peek() != "**":
-            return base
-        self.take()
-        return Binary(base, "**", self.unary())
+        return Binary(base, "**", self.unary()) if self.accept("**") else base
 
     def atom(self) -> Expression:
-        """atom := NUMBER | NAME | call | group | argument"""
+        """atom := NUMBER | NAME | call | '(' sum ')' | argument"""
         if self.kind() == "number":
             if len(self.peek()) > MOST_DIGITS:
                 raise self.fault(f"a size of {len(self.peek())} digits")
@@ -408,8 +393,10 @@ class _SpecParser(Cursor):
         if self.kind() == "name":
             name = self.take()
             return self.call(name) if self.peek() == "(" else Name(name.text)
-        if self.peek() == "(":
-            return self.group()
+        if self.accept("("):
+            inner = self.sum()
+            self.close_parenthesis()
+            return Group(inner)
         if self.peek() == "{":
             return self.argument()
         if self.at == len(self.tokens):
@@ -424,23 +411,13 @@ class _SpecParser(Cursor):
             raise self.fault(f"unknown function '{name.text}'", name.span, "min and max are known")
         self.take()
         arguments = [self.sum()]
-        while self.peek() == ",":
-            self.take()
+        while self.accept(","):
             arguments.append(self.sum())
         self.close_parenthesis()
         return Call(name.text, tuple(arguments))
 
-    def group(self) -> Group:
-        """group := '(' sum ')'"""
-        self.take()
-        inner = self.sum()
-        self.close_parenthesis()
-        return Group(inner)
-
     def close_parenthesis(self) -> None:
-        if self.peek() != ")":
-            raise self.fault(f"unexpected '{self.peek()}' in parentheses")
-        self.take()
+        self.expect(")", f"unexpected '{self.peek()}' in parentheses")
 
     def argument(self) -> Argument:
         """argument := '{' NAME ('.' NAME | '[' NUMBER ']')* '}'"""
@@ -449,15 +426,12 @@ class _SpecParser(Cursor):
         if self.kind() != "name":
             raise self.fault("braces want an argument's name", self.here(), cure)
         root, steps = self.take().text, list[str | int]()
-        while self.peek() in (".", "[") and self.peek():
-            wanted = "name" if self.take().text == "." else "number"
-            if self.kind() != wanted or (wanted == "number" and len(self.peek()) > MOST_DIGITS):
+        while sign := self.accept(".", "["):
+            if self.kind() != ("name" if sign == "." else "number") or (sign == "[" and len(self.peek()) > MOST_DIGITS):
                 raise self.fault(f"unexpected '{self.peek()}' in braces", cure=cure)
             step = self.take().text
-            steps.append(step if wanted == "name" else int(step))
-            if wanted == "number" and self.take().text != "]":
-                raise self.fault(f"unexpected '{self.tokens[self.at - 1].text}' in braces", cure=cure)
-        if self.peek() != "}":
-            raise self.fault(f"unexpected '{self.peek()}' in braces", cure=cure)
-        self.take()
+            steps.append(step if sign == "." else int(step))
+            if sign == "[" and (closing := self.take().text) != "]":
+                raise self.fault(f"unexpected '{closing}' in braces", cure=cure)
+        self.expect("}", f"unexpected '{self.peek()}' in braces", cure)
         return Argument(root, tuple(steps))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -29,7 +29,7 @@ class RepeatedAxis(SyntaxFault):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of the text, by kind: space, number, name or symbol."""
+    """A piece of the text, by kind: space, comma, number, name or symbol."""
 
     kind: str
     text: str
@@ -40,74 +40,42 @@ MOST_DIGITS = 100
 """Python reads no number of more than a few thousand, and no array has a size of that many."""
 
 _TOKEN = re.compile(
-    r"(?P<space>\s+)|(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|//|\*\*|[][(){}/,+\-*%=#?~.])"
+    r"(?P<space>\s+)|(?P<comma>,)|(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|//|\*\*|[][(){}/+\-*%=#?~.])"
+    r"|(?P<unknown>.)"
 )
-_OPEN, _CLOSE = "[({", "])}"
+_OPENED_BY = {"]": "[", ")": "(", "}": "{"}
 
 
-def words(source: str) -> Iterator[list[Token]]:
-    """Runs of tokens between spaces at depth zero; spaces inside brackets are dropped.
+def split_tokens(source: str, span: Span, separator: str) -> Iterator[list[Token]]:
+    """Runs of tokens between separators, of kind space or comma, outside of brackets; other spaces are dropped.
 
     Raises:
       SyntaxFault: for a character that no token starts with, and for brackets that do not match.
     """
-    yield from _split_tokens(source, (0, len(source)), lambda token: token.kind == "space", skips_empty=True)
-
-
-def operands(source: str, span: Span) -> Iterator[list[Token]]:
-    """Runs of tokens between commas at depth zero, within a span of the text; spaces are dropped.
-
-    Raises:
-      SyntaxFault: as `words` does.
-    """
-    yield from _split_tokens(source, span, lambda token: token.text == ",", skips_empty=False)
-
-
-def _split_tokens(
-    source: str, span: Span, is_between: Callable[[Token], bool], skips_empty: bool
-) -> Iterator[list[Token]]:
-    """Runs of tokens, divided where brackets are closed; spaces are dropped."""
     run: list[Token] = []
     opened: list[Token] = []
-    for token in _scan(source, span):
-        if not opened and is_between(token):
-            if run or not skips_empty:
-                yield run
+    for found in _TOKEN.finditer(source, *span):
+        token = Token(str(found.lastgroup), found.group(), found.span())
+        if token.kind == "unknown":
+            raise _unknown_character(source, token)
+        if token.kind == separator and not opened:
+            yield run
             run = []
         elif token.kind != "space":
             run.append(token)
-            _follow(token, opened, source)
+            if token.text in _OPENED_BY.values():
+                opened.append(token)
+            elif token.text in _OPENED_BY and not (opened and opened.pop().text == _OPENED_BY[token.text]):
+                raise SyntaxFault(f"'{token.text}' closes nothing", source, token.span)
     if opened:
         raise SyntaxFault(f"'{opened[-1].text}' is never closed", source, opened[-1].span)
-    if run or not skips_empty:
-        yield run
+    yield run
 
 
-def _follow(token: Token, opened: list[Token], source: str) -> None:
-    """Keep account of the brackets that are open."""
-    if token.text in _OPEN:
-        opened.append(token)
-    elif token.text in _CLOSE and not (opened and _OPEN[_CLOSE.index(token.text)] == opened.pop().text):
-        raise SyntaxFault(f"'{token.text}' closes nothing", source, token.span)
-
-
-def _scan(source: str, span: Span) -> Iterator[Token]:
-    """The tokens of a span of the text, spaces included."""
-    at, end = span
-    while at < end:
-        found = _TOKEN.match(source, at, end)
-        if found is None:
-            raise _unknown_character(source, at)
-        yield Token(str(found.lastgroup), found.group(), found.span())
-        at = found.end()
-
-
-def _unknown_character(source: str, at: int) -> SyntaxFault:
-    character = source[at]
-    before = re.search(r"\w+$", source[:at])
-    after = re.match(r"\w+", source[at + 1 :])
-    cure = f"write [{before.group()}/{after.group()}]" if character == "!" and before and after else None
-    return SyntaxFault(f"unexpected character '{character}'", source, (at, at + 1), cure)
+def _unknown_character(source: str, token: Token) -> SyntaxFault:
+    before, after = re.search(r"\w+$", source[: token.span[0]]), re.match(r"\w+", source[token.span[1] :])
+    cure = f"write [{before.group()}/{after.group()}]" if token.text == "!" and before and after else None
+    return SyntaxFault(f"unexpected character '{token.text}'", source, token.span, cure)
 
 
 class Cursor:
@@ -127,11 +95,18 @@ class Cursor:
         self.at += 1
         return self.tokens[self.at - 1]
 
+    def accept(self, *texts: str) -> str:
+        """Take the next token if it is one of these; its text, else nothing."""
+        return self.take().text if self.peek() in texts else ""
+
+    def expect(self, text: str, problem: str, cure: str | None = None) -> None:
+        """Take the next token, which must be this one."""
+        if not self.accept(text):
+            raise self.fault(problem, cure=cure)
+
     def here(self) -> Span:
-        if self.at < len(self.tokens):
-            return self.tokens[self.at].span
         end = self.tokens[-1].span[1]
-        return (end - 1, end)
+        return self.tokens[self.at].span if self.at < len(self.tokens) else (end - 1, end)
 
     def since(self, start: int) -> Span:
         return (self.tokens[start].span[0], self.tokens[max(self.at - 1, start)].span[1])
