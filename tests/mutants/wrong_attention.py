@@ -49,7 +49,7 @@ RING = (
         'return out / total[..., None]', 'return out / total[..., None] * (size("seq") / rows)', "mesh",
     ),
     Mutant(
-        "A11", "K8", "the result is said to lie otherwise", ATTENTION,
+        "A11", "K8", "the result is said to be sharded otherwise", ATTENTION,
         "def attention(q: Rows, k: Rows, v: Rows) -> Rows:",
         'def attention(q: Rows, k: Rows, v: Rows) -> Float32[Array, "[batch/sp] [seq/dp] head"]:', "types", BOTH,
     ),
@@ -149,11 +149,11 @@ CROSS_ENTROPY = (
         "return jnp.where(is_here, mine, 0)", "return mine", "mesh",
     ),
     Mutant(
-        "X9", "K14", "an owed sum of what every shard holds alike", LOSS,
+        "X9", "K14", "a sum due of what is equal on every shard", LOSS,
         "return jnp.where(is_here, mine, 0)", 'return jax.lax.psum(jnp.where(is_here, mine, 0), "tp")', "types", BOTH,
     ),
     Mutant(
-        "X10", "missing sum", "a sum that is owed is not taken", LOSS,
+        "X10", "missing sum", "a sum that is due is not taken", LOSS,
         '0.9 * jax.lax.psum(taken(logits, labels), "tp")', "0.9 * taken(logits, labels)", "JAX",
     ),
     Mutant(

@@ -40,7 +40,7 @@ QUICK = (
         'embed: Float32[Array, "[vocab/tp] [model/dp]"]', 'embed: Float32[Array, "[vocab/dp] [model/tp]"]', "types",
     ),
     Mutant(
-        "Q8", "gathered wrongly", "positions gathered over another axis than they lie on", QUICKSTART,
+        "Q8", "gathered wrongly", "positions gathered over another axis than theirs", QUICKSTART,
         '"s [m/dp] -> s m ~dp"', '"s [m/tp] -> s m ~tp"', "types",
     ),
     Mutant(

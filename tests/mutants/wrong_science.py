@@ -121,7 +121,7 @@ TRANSFORM = (
         "mesh", BOTH,
     ),
     Mutant(
-        "F5", "K17", "the result is said to lie in the other order", FOURIER,
+        "F5", "K17", "the result is said to be sharded in the other order", FOURIER,
         'Float32[Array, "[rows*columns/p,q]"]]:', 'Float32[Array, "[rows*columns/q,p]"]]:', "types", BOTH,
     ),
     Mutant(
