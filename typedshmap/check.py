@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from . import _jax
 from .errors import ShapeError, TypedShmapError, error_of
+from .errors.failures import Failure
 from .errors.phrases import value_text
 from .hints.array_hint import ArrayHint
-from .hints.check_array import ArrayMatch, check_array
+from .hints.check_array import check_array
 from .hints.check_call import check_value
 from .hints.check_tree import CheckedLeaf, TreeCheck
 from .hints.context import (
@@ -111,8 +112,8 @@ def _candidate_hints(leaf: CheckedLeaf, hint: ArrayHint, node: Node, checked: Tr
         return (hint,)
     others = [other for other in members if other is not hint]
     region, sizes, named = checked.region, checked.sizes, checked.arguments
-    matches = (check_array(leaf.value, other, region, sizes, leaf.subject, named) for other in others)
-    return (hint, *(other for other, match in zip(others, matches, strict=True) if isinstance(match, ArrayMatch)))
+    found = (check_array(leaf.value, other, region, sizes, leaf.subject, named) for other in others)
+    return (hint, *(other for other, match in zip(others, found, strict=True) if not isinstance(match, Failure)))
 
 
 def cast_to_hint(

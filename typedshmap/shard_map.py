@@ -170,8 +170,8 @@ class _RegionCall:
         self.manual = frozenset(name for name, _ in self.entered)
         # A function that makes no axis manual is in the region around it, whose check_vma counts.
         self.has_vma = check_vma if self.manual else context.current_mesh_context().has_vma
-        self.outer_context = context.MeshContext.at_boundary(
-            self.mesh, self.naming, self.outer, self.entered, self.manual, has_vma=self.has_vma
+        self.outer_context = context.MeshContext.over(
+            self.mesh, self.naming, "boundary", self.outer, self.entered, self.manual, has_vma=self.has_vma
         )
 
         self.checked = check_arguments(given, self.bound.arguments, self.outer_context)
@@ -280,8 +280,8 @@ class _RegionCall:
             layouts = [self.outer_context.layout(hint) for node in nodes for hint in array_hints(node)]
             axes = frozenset(axis for layout in layouts if isinstance(layout, Layout) for axis in layout.axes)
             checked_axes = axes & (self.info.axis_names or axes)
-        region = context.MeshContext.at_boundary(
-            self.mesh, self.naming, self.outer + self.entered, (), self.manual, checked_axes, self.has_vma
+        region = context.MeshContext.over(
+            self.mesh, self.naming, "boundary", self.outer + self.entered, (), self.manual, checked_axes, self.has_vma
         )
         if self.analysis is not None:
             self.analysis.begin(self.typed.name, region)

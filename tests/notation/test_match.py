@@ -21,7 +21,7 @@ from typedshmap.notation.match import (
     Sizes,
     Subject,
     UnboundNames,
-    View,
+    compile_dims,
     match,
 )
 from typedshmap.notation.spec import Anything, Axes, Binary, Call, Dim, Group, Name, Negative, Number, Rest, Spec, parse
@@ -37,7 +37,7 @@ def known(**sizes):
 
 def matched(dims, shape, sizes=Sizes(), *, held={}, split={}, arguments={}, leaf=None):  # noqa: B006, B008
     spec = parse(dims) if isinstance(dims, str) else dims
-    return match(shape, spec, resolve(spec, {}, None), View(held, split, arguments), sizes, Y, leaf)
+    return match(shape, compile_dims(spec, resolve(spec, {}, None), held, split), sizes, Y, arguments, leaf)
 
 
 def bound_by(result):

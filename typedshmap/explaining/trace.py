@@ -156,7 +156,7 @@ class ExplainedCall:
 
 def _global_context(mesh: AbstractMesh, naming: AxisNaming) -> MeshContext:
     """Where global arrays are; no boundary is crossed here, since the function itself says what it refuses."""
-    return MeshContext.at_boundary(mesh, naming, manual=(), entering=mesh.shape_tuple)
+    return MeshContext.over(mesh, naming, "boundary", entering=mesh.shape_tuple)
 
 
 def _is_array(value: Any) -> bool:

@@ -1,16 +1,15 @@
 """Check one array against its hint: type, dtype, shape, and how it varies or is sharded over the mesh.
 
-A hint is compiled once per mesh context: a check is then one look at the value's kind and one comparison per dim, which
-gives the sizes, or says no. `check_array` explains a no, and checks by itself what is not compiled: any number of dims,
-expressions, sizes per leaf, and the sharding of a global array."""
+A hint is compiled once per mesh context. A value that is traced is of a type that often comes again, so the last types
+that fitted are remembered, and a check of one of them is a look at them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
+import jax
 import numpy as np
 
 from .. import _jax
@@ -24,28 +23,57 @@ from ..errors.failures import (
     UnmentionedVarying,
     WrongDtype,
 )
-from ..notation.layout import Layout
-from ..notation.match import Bound, Match, Sizes, Subject, UnboundNames, match
-from ..notation.spec import Anything, Name, Number, Rest
+from ..notation.layout import Layout, Unresolved
+from ..notation.match import CompiledDim, Match, Sizes, Subject, compile_dims, match
+from ..notation.spec import Anything, Name, Number
 from .array_hint import ArrayHint, takes
-from .context import KnownLayout, MeshContext, Role, lookup_layout
+from .context import MeshContext, Role, lookup_layout
 from .global_sharding import sharding_mismatch, with_value_mesh
+
+_MOST_KINDS = 64
+_BY_TYPE = (Name, Number, Anything, type(None))  # None in a "...", which has no size
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayMatch:
-    """An array that fits its hint.
+class CompiledHint:
+    """What a hint means in one mesh context, and what has fitted it.
 
     Attributes:
-      sizes: the sizes known now.
-      unbound: a dim whose size depends on names that are not bound yet.
-      must_be_invarying: mesh axes that JAX's type has as varying and the hint does not mention; whether the value is
-        the same on every shard there is decided once the body is analyzed.
+      layout: its mesh axes.
+      dims: what each dim must be.
+      wrong_mark: what is wrong with one of its marks, whatever the value is.
+      unmentioned: the axes over which a value may not be varying, unless it is known to be invarying.
+      is_by_type: whether the type of a traced value and the sizes that are bound decide whether it fits.
+      kinds: what it takes, by class, class of type, and dtype. Bounded.
+      last: what fitted last: its type, its class, the sizes bound before, the match, and the unmentioned axes over
+        which it is varying. Under None what bound nothing, whatever its subject; else by the subject. Bounded.
     """
 
-    sizes: Sizes
-    unbound: UnboundNames | None
-    must_be_invarying: frozenset[str] = frozenset()
+    layout: Layout | Unresolved
+    dims: tuple[CompiledDim, ...] = ()
+    wrong_mark: BoundaryMark | None = None
+    unmentioned: frozenset[str] = frozenset()
+    is_by_type: bool = False
+    kinds: set[tuple[type, type, Any]] = field(default_factory=set[tuple[type, type, Any]])
+    last: dict[Subject | None, tuple[Any, type, Sizes, Match, frozenset[str]]] = field(
+        default_factory=dict[Subject | None, tuple[Any, type, Sizes, Match, frozenset[str]]]
+    )
+
+
+def _compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint:
+    layout = region.layout(hint)
+    if not isinstance(layout, Layout):
+        return CompiledHint(layout)
+    # The size of these depends on the arguments of the call, or on the place of a leaf.
+    by_call = [dim for dim in hint.spec.dims if dim.per_leaf or not isinstance(getattr(dim, "size", None), _BY_TYPE)]
+    return CompiledHint(
+        layout,
+        compile_dims(hint.spec, layout, region.sizes, dict(region.entering)),
+        _wrong_mark(layout, region) if region.role != "value" else None,
+        region.checked_axes - layout.sharded - layout.unreduced - layout.varying,
+        # The sharding of a global value may not be in its type.
+        not by_call and (region.role != "value" or region.is_manual),
+    )
 
 
 def check_array(
@@ -56,30 +84,64 @@ def check_array(
     subject: Subject,
     arguments: Mapping[str, Any],
     leaf: str | None = None,
-) -> ArrayMatch | Failure:
-    """Check one array against its hint; nothing is bound unless it fits."""
-    if (wrong := _wrong_type(value, hint, region.role)) is not None:
-        return Failure(wrong, subject, hint.text)
-    region = with_value_mesh(value, region)
-    layout = region.layout(hint)
-    if not isinstance(layout, Layout):
-        return Failure(layout, subject, hint.text, _jax.array.type_text(value))
-    shape = tuple(getattr(value, "shape", ()))
-    found = match(shape, hint.spec, layout, region.view(arguments), sizes, subject, leaf)
-    what: object = found if not isinstance(found, Match) else _wrong_dtype(value, hint, region.role)
-    if what is None and region.role != "value":
-        what = _wrong_marks(layout, region)
-    if what is None and region.is_manual:
-        what = _wrong_varying(value, layout, region) if region.has_vma and region.checked_axes else None
-    elif what is None and (region.role == "boundary" or (region.role == "value" and _jax.array.is_jax_array(value))):
-        what = sharding_mismatch(value, layout, hint, region)
-    if what is not None:
-        return Failure(what, subject, hint.text, _jax.array.type_text(value))
-    assert isinstance(found, Match)
-    is_inferred = region.inferred_axes and region.has_vma
-    return ArrayMatch(
-        found.sizes, found.unbound, unmentioned_vma(value, layout, region) if is_inferred else frozenset()
-    )
+) -> tuple[Match, frozenset[str]] | Failure:
+    """Check one array against its hint; nothing is bound unless it fits.
+
+    Returns:
+      The match; and the mesh axes over which JAX types the value as varying, which the hint does not mention: whether
+      it is the same on every shard there is decided once the body is analyzed.
+    """
+    if region.role == "value" and not region.manual:
+        region = with_value_mesh(value, region)
+    compiled: CompiledHint | None = region.compiled.get(hint)
+    if compiled is None:
+        compiled = region.compiled[hint] = _compile_hint(hint, region)
+    aval, cls, what = _jax.array.aval_of(value), type(value), None
+    # JAX has one object for all types that are equal: the same one is of the same dtype, shape and sharding.
+    for key in (None, subject):
+        last = compiled.last.get(key)
+        if last is not None and last[0] is aval and last[1] is cls and last[2] is sizes:
+            found, unmentioned = last[3:]
+            break
+    else:
+        kind = (cls, type(aval), getattr(aval, "dtype", None))
+        is_new_kind, layout, unmentioned = kind not in compiled.kinds, compiled.layout, frozenset[str]()
+        if is_new_kind and (wrong := _wrong_type(value, hint, region.role)) is not None:
+            return Failure(wrong, subject, hint.text)
+        if not isinstance(layout, Layout):
+            return Failure(layout, subject, hint.text, _jax.array.type_text(value))
+        found = match(tuple(getattr(aval, "shape", ())), compiled.dims, sizes, subject, arguments, leaf)
+        if not isinstance(found, Match):
+            return Failure(found, subject, hint.text, _jax.array.type_text(value))
+        what = _wrong_dtype(value, hint, region.role) if is_new_kind else None
+        if what is None and is_new_kind and kind[2] is not None and len(compiled.kinds) < _MOST_KINDS:
+            compiled.kinds.add(kind)
+        what = what or compiled.wrong_mark
+        if what is None and region.manual:
+            if region.has_vma and region.checked_axes:
+                manual_type = _jax.array.manual_type_in(aval)
+                unmentioned = manual_type.varying & compiled.unmentioned
+                if manual_type.unreduced or manual_type.reduced or layout.unreduced:
+                    what = _wrong_unreduced(manual_type, layout, region)
+        elif what is None and (region.role == "boundary" or (region.role == "value" and isinstance(value, jax.Array))):
+            what = sharding_mismatch(value, layout, hint, region)
+        if what is None and compiled.is_by_type and aval is not value:  # an array is not its type, and is not kept
+            if len(compiled.last) >= _MOST_KINDS:
+                compiled.last.clear()
+            compiled.last[subject if found.sizes is not sizes else None] = (aval, cls, sizes, found, unmentioned)
+    if unmentioned:
+        known = lookup_layout(value)
+        if known is not None and region.role == "value":
+            unmentioned = unmentioned - known.invarying
+        # What the analysis of the body may still find invarying is reported only beside another fault.
+        is_wrong = what is not None or not unmentioned <= region.inferred_axes
+        if unmentioned and (is_wrong or (known is not None and known.differs_over(unmentioned))):
+            is_result = region.role == "boundary"
+            may_be_unreduced = region.boundary_axes & unmentioned <= region.explicit
+            agrees = is_result and known is not None and unmentioned <= known.invarying
+            axes = tuple(axis for axis in region.sizes if axis in unmentioned)
+            what = UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
+    return (found, unmentioned) if what is None else Failure(what, subject, hint.text, _jax.array.type_text(value))
 
 
 def _wrong_type(value: Any, hint: ArrayHint, role: Role) -> NotAnArray | None:
@@ -117,7 +179,7 @@ def describe(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def _wrong_marks(layout: Layout, region: MeshContext) -> BoundaryMark | None:
+def _wrong_mark(layout: Layout, region: MeshContext) -> BoundaryMark | None:
     """Marks at a boundary or at rest: ``~`` never, ``+`` and ``-`` on Explicit axes only."""
     for axis in sorted(layout.varying):
         return BoundaryMark("~", axis, "'~' has a meaning only inside a manual region")
@@ -132,249 +194,15 @@ def _wrong_marks(layout: Layout, region: MeshContext) -> BoundaryMark | None:
     return None
 
 
-def _wrong_varying(
-    value: Any, layout: Layout, region: MeshContext
-) -> UnmentionedVarying | UnmarkedUnreduced | NotUnreduced | UnmarkedReduced | None:
-    """Compare JAX's manual type with the hint.
-
-    A varying axis must shard a dim or be marked ``~`` or ``+``; an unreduced axis must be marked ``+``; and an axis
-    marked ``+`` must be varying or unreduced.
-    """
+def _wrong_unreduced(
+    kind: _jax.array.ManualType, layout: Layout, region: MeshContext
+) -> UnmarkedUnreduced | NotUnreduced | UnmarkedReduced | None:
+    """Compare partial sums: an unreduced axis must be marked ``+``, one marked ``+`` be varying or unreduced."""
     order = tuple(axis for axis in region.sizes if axis in region.checked_axes)
-    extra, kind = unmentioned_vma(value, layout, region), _jax.array.manual_type(value)
-    missing = [axis for axis in order if axis in layout.unreduced and axis not in kind.varying | kind.unreduced]
-    wrong: UnmarkedUnreduced | NotUnreduced | UnmarkedReduced | None = None
-    if unreduced := kind.unreduced & region.checked_axes - layout.unreduced:
-        wrong = UnmarkedUnreduced(tuple(axis for axis in order if axis in unreduced))
-    elif missing:
-        wrong = NotUnreduced(missing[0], region.sizes[missing[0]])
-    elif region.role == "boundary" and (kept := kind.reduced & region.checked_axes - layout.reduced):
-        wrong = UnmarkedReduced(tuple(axis for axis in order if axis in kept))
-    if not extra:
-        return wrong
-    # What the analysis of the body may still find invarying is reported only beside another fault.
-    known = lookup_layout(value)
-    if wrong is not None or extra - region.inferred_axes or (known is not None and _differs_over(known, extra)):
-        agrees = region.role == "boundary" and known is not None and extra <= known.invarying
-        return varying_failure(tuple(axis for axis in order if axis in extra), region, agrees)
-    return None
-
-
-def varying_failure(axes: tuple[str, ...], region: MeshContext, may_agree: bool = False) -> UnmentionedVarying:
-    """The failure of a value that varies over axes that its hint does not mention."""
-    return UnmentionedVarying(
-        axes, region.role == "boundary", region.boundary_axes & frozenset(axes) <= region.explicit, may_agree
-    )
-
-
-def _differs_over(known: KnownLayout, axes: frozenset[str]) -> bool:
-    """Whether shards are known to differ over one of the axes: a dim is sharded, or each holds an addend."""
-    return any(not axes.isdisjoint(part) for part in (*known.dim_axes, known.addend_axes))
-
-
-def unmentioned_vma(value: Any, layout: Layout, region: MeshContext) -> frozenset[str]:
-    """The axes that JAX's type has as varying, the hint does not mention, and no earlier hint says are invarying."""
-    extra = unmentioned_vma_in_type(value, layout, region)
-    known = lookup_layout(value) if extra and region.role == "value" else None
-    return extra if known is None else extra - known.invarying
-
-
-def unmentioned_vma_in_type(value: Any, layout: Layout, region: MeshContext) -> frozenset[str]:
-    """The axes that JAX's type has as varying and the hint does not mention."""
-    mentioned = layout.sharded | layout.unreduced | layout.varying
-    return _jax.array.manual_type(value).varying & region.checked_axes - mentioned
-
-
-_MOST_KINDS = 64
-
-
-class CompiledDim(NamedTuple):
-    """A dim whose global size is a name, a number (``exactly``), or anything."""
-
-    name: str | None
-    exactly: int | None
-    axes: tuple[str, ...]
-    layout: frozenset[tuple[str, ...]]
-    shards: int
-    divisor: int
-
-
-class LastMatch(NamedTuple):
-    """A traced value that fitted.
-
-    Attributes:
-      before: the sizes that were known.
-      sizes: the sizes after it, with those it bound.
-      cls: its class.
-      type: its type.
-      extra: mesh axes over which its type is varying and which its hint does not mention.
-    """
-
-    before: Sizes
-    sizes: Sizes
-    cls: type
-    type: Any
-    extra: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledHint:
-    """The matcher of one hint in one mesh context.
-
-    Attributes:
-      hint: the hint.
-      role: the role of the context.
-      dims: what each dim must be.
-      checked_axes: mesh axes over which JAX's manual type is compared; None where JAX has none.
-      forbidden: those over which a value may not be varying, unless it is known to be invarying.
-      unreduced: those over which it must be unreduced, or varying.
-      inferred_axes: mesh axes over which the analysis of the body decides what is invarying; None at a boundary.
-      is_entering: whether values are global and about to be sharded; those on Explicit axes are not compiled.
-      last: the last matches, since the same type often comes next: under None one that bound nothing, whatever its
-        subject; else by its subject. Bounded.
-      kinds: the kinds that the hint takes, by class, class of type, and dtype. Bounded.
-    """
-
-    hint: ArrayHint
-    role: Role
-    dims: tuple[CompiledDim, ...]
-    checked_axes: frozenset[str] | None
-    forbidden: frozenset[str]
-    unreduced: frozenset[str]
-    inferred_axes: frozenset[str] | None
-    is_entering: bool
-    last: dict[Subject | None, LastMatch] = field(default_factory=dict)
-    kinds: set[tuple[type, type, Any]] = field(default_factory=set)
-
-    def match(self, value: Any, sizes: Sizes, subject: Subject) -> tuple[Sizes, frozenset[str]] | None:
-        """The sizes with those that a value binds, and the axes over which it must turn out to be invarying.
-
-        None if it does not fit, as far as that is compiled.
-        """
-        aval = _jax.array.aval_of(value)
-        # JAX has one object for all types that are equal: the same one is of the same dtype, shape and sharding.
-        for key in (None, subject):
-            fitted = self.last.get(key)
-            if fitted and fitted.type is aval and fitted.before is sizes and fitted.cls is type(value):
-                break
-        else:
-            fitted = self._match_anew(value, aval, sizes, subject)
-        if fitted is None:
-            return None
-        extra = fitted.extra
-        if extra:
-            if self.inferred_axes is None:
-                return None
-            if (known := lookup_layout(value)) is not None:
-                extra = extra - known.invarying
-                if _differs_over(known, extra):
-                    return None
-            if not extra <= self.inferred_axes:
-                return None
-        return fitted.sizes, extra
-
-    def _match_anew(self, value: Any, aval: Any, sizes: Sizes, subject: Subject) -> LastMatch | None:
-        kind = (type(value), type(aval), getattr(aval, "dtype", None))
-        if kind not in self.kinds:
-            if kind[2] is None or not self._takes_kind(value):
-                return None
-            if len(self.kinds) < _MOST_KINDS:
-                self.kinds.add(kind)
-        if not self._has_expected_vma(value, aval) or (found := self._match_shape(aval.shape, sizes, subject)) is None:
-            return None
-        extra = _jax.array.manual_type_in(aval).varying & self.forbidden if self.forbidden else self.forbidden
-        fitted = LastMatch(sizes, found, type(value), aval, extra)
-        if aval is not value:  # an array is not its type, and is not kept
-            if len(self.last) >= _MOST_KINDS:
-                self.last.clear()
-            self.last[subject if found is not sizes else None] = fitted
-        return fitted
-
-    def _takes_kind(self, value: Any) -> bool:
-        """Whether the hint takes values of this class and dtype, and JAX does, too."""
-        is_refused = isinstance(value, _jax.array.ARRAYS) and _jax.array.why_not_array(value) is not None
-        wrong = _wrong_type(value, self.hint, self.role) or _wrong_dtype(value, self.hint, self.role)
-        return not is_refused and wrong is None
-
-    def _match_shape(self, shape: tuple[int, ...], sizes: Sizes, subject: Subject) -> Sizes | None:
-        if len(shape) != len(self.dims):
-            return None
-        for index, (size, (name, exactly, axes, layout, shards, divisor)) in enumerate(
-            zip(shape, self.dims, strict=True)
-        ):
-            global_size = size * shards
-            if size % divisor or (exactly is not None and exactly != global_size):
-                return None
-            if name is None:
-                continue
-            bound = sizes.bound.get(name)
-            if bound is None:
-                sizes = sizes.bind(name, Bound(global_size, subject, index, layout))
-            elif bound.size != global_size:
-                return None
-            elif axes not in bound.layouts:
-                sizes = sizes.seen(name, axes)
-        return sizes
-
-    def _has_expected_vma(self, value: Any, aval: Any) -> bool:
-        """Whether JAX's type has the marks of the hint; that of a global value must have no sharding."""
-        if self.is_entering:
-            return _jax.array.explicit_spec(value) is None
-        if self.checked_axes is None:
-            return True
-        kind = _jax.array.manual_type_in(aval)
-        if kind.reduced:
-            return False
-        return not (kind.unreduced or self.unreduced) or self.unreduced == (kind.unreduced & self.checked_axes) | (
-            self.unreduced & kind.varying
-        )
-
-
-def compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint | None:
-    """The matcher of a hint in a mesh context; None for what only `check_array` checks.
-
-    That is any number of dims, a size of 1, a size per leaf, an expression, a mark that leaves the region, and a
-    global value as it is, whose sharding is compared.
-    """
-    found = region.cache.compiled.get(hint, hint)
-    if found is hint:
-        found = region.cache.compiled[hint] = _compile_hint(hint, region)
-    return found
-
-
-def _compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint | None:
-    layout = region.layout(hint)
-    if not isinstance(layout, Layout) or layout.reduced:
-        return None
-    if region.role == "value" and not region.manual:
-        return None
-    if region.role != "value" and (layout.varying or layout.unreduced or region.boundary_axes & region.explicit):
-        return None
-    manual, entering = region.sizes, dict(region.entering)
-    dims: list[CompiledDim] = []
-    for dim, axes in zip(hint.spec.dims, layout.dim_axes, strict=True):
-        if isinstance(dim, Rest) or dim.broadcast or dim.per_leaf:
-            return None
-        match dim.size:
-            case Name(name):
-                size = name, None
-            case Number(value):
-                size = None, value
-            case Anything():
-                size = None, None
-            case _:
-                return None
-        shards, divisor = prod(manual.get(a, 1) for a in axes), prod(entering.get(a, 1) for a in axes)
-        dims.append(CompiledDim(*size, axes, frozenset({axes}), shards, divisor))
-    checked_axes = region.checked_axes if region.has_vma and region.manual else None
-    known_axes = checked_axes or frozenset[str]()
-    return CompiledHint(
-        hint,
-        region.role,
-        tuple(dims),
-        checked_axes,
-        forbidden=known_axes - layout.sharded - layout.varying - layout.unreduced,
-        unreduced=layout.unreduced & known_axes,
-        inferred_axes=region.inferred_axes if region.role == "value" else None,
-        is_entering=not region.manual and region.role == "boundary",
-    )
+    if unreduced := tuple(axis for axis in order if axis in kind.unreduced - layout.unreduced):
+        return UnmarkedUnreduced(unreduced)
+    for axis in order:
+        if axis in layout.unreduced and axis not in kind.varying | kind.unreduced:
+            return NotUnreduced(axis, region.sizes[axis])
+    reduced = tuple(axis for axis in order if axis in kind.reduced - layout.reduced)
+    return UnmarkedReduced(reduced) if reduced and region.role == "boundary" else None

@@ -36,7 +36,7 @@ from ..errors.phrases import value_text
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes, Subject
 from .array_hint import ArrayHint
-from .check_array import check_array, compile_hint, describe
+from .check_array import check_array, describe
 from .context import MeshContext
 from .structure import (
     NONE,
@@ -130,22 +130,16 @@ class TreeCheck:
             self.leaves[late.at : late.at + len(branch.leaves)] = branch.leaves
 
     def _visit_array(self, hint: ArrayHint, value: Any, subject: Subject, leaf: str | None = None) -> None:
-        plain = compile_hint(hint, self.region)
-        matched = plain.match(value, self.sizes, subject) if plain is not None else None
-        if matched is not None:
-            self.sizes, must_be_invarying = matched
-            self.leaves.append(CheckedLeaf(value, hint, subject, must_be_invarying))
-            return
-        fit = check_array(value, hint, self.region, self.sizes, subject, self.arguments, leaf)
+        found = check_array(value, hint, self.region, self.sizes, subject, self.arguments, leaf)
         must_be_invarying = frozenset[str]()
-        if isinstance(fit, Failure):
-            self.failures.append(fit)
-        elif fit.unbound is not None and self.is_second_visit and self.region.role != "placement":
+        if isinstance(found, Failure):
+            self.failures.append(found)
+        elif (unbound := found[0].unbound) and self.is_second_visit and self.region.role != "placement":
             # What is placed by itself may have a dim like seq+1 whose seq belongs to another array.
-            self.failures.append(Failure(fit.unbound, subject, hint.text, _jax.array.type_text(value)))
+            self.failures.append(Failure(unbound, subject, hint.text, _jax.array.type_text(value)))
         else:
-            self.sizes, must_be_invarying = fit.sizes, fit.must_be_invarying
-            if fit.unbound is not None:
+            self.sizes, must_be_invarying = found[0].sizes, found[1]
+            if unbound:
                 self.deferred.append(Deferred(ArrayLeaf(hint), value, subject, leaf, len(self.leaves)))
         self.leaves.append(CheckedLeaf(value, hint, subject, must_be_invarying))
 

@@ -19,36 +19,14 @@ from .. import _jax
 from ..axis_names import NO_NAMING, AliasPairs, AxisNaming, context_depth, context_naming, naming_context
 from ..errors.failures import Failure, Report
 from ..notation.layout import Layout, Rules, Unresolved, resolve
-from ..notation.match import NO_SIZES, Sizes, Subject, View
-from ..notation.spec import Dim, Spec
-from ..notation.tokens import Span
+from ..notation.match import NO_SIZES, Sizes, Subject
 from .array_hint import ArrayHint
 
 T = TypeVar("T")
-_NO_AXES: frozenset[str] = frozenset()
 SizedAxes = tuple[tuple[str, int], ...]
 """Mesh axes with their sizes."""
 Role = Literal["value", "boundary", "placement"]
-
-
-class ManualLayout(NamedTuple):
-    """The layout that a hint gives to a shard of one rank, over the manual axes.
-
-    Attributes:
-      dim_axes: per dim its mesh axes, major to minor.
-      spans: per dim its place in the hint's text.
-      sharded: all axes over which dims are sharded.
-      unreduced: mesh axes over which it is a partial sum.
-      varying: those over which shards may differ in any way (``~``).
-      covered_axes: those that the layout describes.
-    """
-
-    dim_axes: tuple[tuple[str, ...], ...]
-    spans: tuple[Span | None, ...]
-    sharded: frozenset[str]
-    unreduced: frozenset[str]
-    varying: frozenset[str]
-    covered_axes: frozenset[str]
+_MOST_HINTS = 4096
 
 
 @dataclass(frozen=True)
@@ -70,6 +48,9 @@ class MeshContext:
       rules: mesh axes for dims of hints without brackets.
       inferred_axes: the axes over which the traced body is analyzed, so that a value that JAX types as varying there
         may turn out to be invarying.
+      layouts: the mesh axes that each hint means here; bounded, as the other two.
+      compiled: the matchers of hints.
+      plans: what else was computed here, by its key.
     """
 
     mesh: SizedAxes | None
@@ -83,78 +64,76 @@ class MeshContext:
     explicit: frozenset[str] = frozenset()
     rules: Rules | None = None
     inferred_axes: frozenset[str] = frozenset()
+    # What is computed in one context; a context that is made of it by `replace` starts anew.
+    layouts: dict[ArrayHint, Layout | Unresolved] = field(init=False, compare=False, repr=False, default_factory=dict)
+    compiled: dict[ArrayHint, Any] = field(init=False, compare=False, repr=False, default_factory=dict)
+    plans: dict[Any, Any] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     @classmethod
     @lru_cache(maxsize=256)
-    def for_values(
+    def over(
         cls,
         mesh: _jax.mesh.AnyMesh | None,
-        naming: AxisNaming,
+        naming: AxisNaming = NO_NAMING,
+        role: Role = "value",
         manual: SizedAxes = (),
+        entering: SizedAxes = (),
+        boundary_axes: frozenset[str] = frozenset(),
         checked_axes: frozenset[str] = frozenset(),
         has_vma: bool = False,
         inferred_axes: frozenset[str] = frozenset(),
     ) -> MeshContext:
-        """Where values are checked as they are: global values, or shards of a region over the manual axes."""
-        axes, explicit = (None, frozenset[str]()) if mesh is None else _sized_axes(mesh)
-        aliases, rules = naming.aliases, naming.rules
-        return intern_context(
-            cls(axes, manual, (), _NO_AXES, checked_axes, has_vma, aliases, "value", explicit, rules, inferred_axes)
-        )
-
-    @classmethod
-    @lru_cache(maxsize=256)
-    def at_boundary(
-        cls,
-        mesh: _jax.mesh.AnyMesh,
-        naming: AxisNaming,
-        manual: SizedAxes,
-        entering: SizedAxes,
-        boundary_axes: frozenset[str] = frozenset(),
-        checked_axes: frozenset[str] = frozenset(),
-        has_vma: bool = False,
-    ) -> MeshContext:
-        """Where the arguments and the results of a call are checked: outside its region, or inside."""
-        axes, explicit = _sized_axes(mesh)
-        aliases, rules = naming.aliases, naming.rules
-        return intern_context(
-            cls(axes, manual, entering, boundary_axes, checked_axes, has_vma, aliases, "boundary", explicit, rules)
-        )
-
-    @classmethod
-    @lru_cache(maxsize=256)
-    def for_placement(cls, mesh: _jax.mesh.AnyMesh | None, naming: AxisNaming = NO_NAMING) -> MeshContext:
-        """Where values are checked that are about to be placed, over a mesh if one is known."""
-        axes, explicit = (None, frozenset[str]()) if mesh is None else _sized_axes(mesh)
-        context = cls(
-            axes, (), axes or (), aliases=naming.aliases, role="placement", explicit=explicit, rules=naming.rules
-        )
-        return intern_context(context)
+        """Where values are checked over a mesh, if one is known."""
+        axes, explicit = (None, frozenset[str]()) if mesh is None else (mesh.shape_tuple, _jax.mesh.explicit_axes(mesh))
+        where = (axes, manual, entering, boundary_axes, checked_axes, has_vma)
+        return intern_context(cls(*where, naming.aliases, role, explicit, naming.rules, inferred_axes))
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
         """The sizes of the axes over which a value here is one shard."""
         return dict(self.manual)
 
-    @cached_property
-    def cache(self) -> HintCache:
-        """What was computed for the hints that were checked here."""
-        return HintCache(self)
-
     def layout(self, hint: ArrayHint) -> Layout | Unresolved:
         """The mesh axes that a hint means here."""
-        return self.cache.layout(hint)
+        found = self.layouts.get(hint)
+        if found is None:
+            if len(self.layouts) >= _MOST_HINTS:
+                self.layouts.clear()
+                self.compiled.clear()
+            rules = self.rules if hint.takes_rules else None
+            mesh = None if self.mesh is None else dict(self.mesh)
+            found = self.layouts[hint] = resolve(hint.spec, dict(self.aliases), mesh, rules)
+        return found
+
+    def plan(self, key: Any, make: Callable[[], T]) -> T:
+        """What ``make`` returned for a key, made of shapes, hints and patterns only; an error is not kept."""
+        found = self.plans.get(key)
+        if found is None:
+            if len(self.plans) >= _MOST_HINTS:
+                self.plans.clear()
+            found = self.plans[key] = make()
+        return found
+
+    def manual_layout(self, hint: ArrayHint, rank: int) -> Layout | None:
+        """The layout of a shard of a rank, over the manual axes; None for a hint that names unknown mesh axes."""
+
+        def make() -> Layout | None:
+            layout = self.layout(hint)
+            return layout.at_rank(rank, hint.spec.rest).over(self.sizes) if isinstance(layout, Layout) else None
+
+        return self.plan((hint, rank), make)
 
     def spec(self, hint: ArrayHint, rank: int) -> Any:
         """The PartitionSpec of full rank that a hint means here, over the boundary's axes if there is one."""
-        return self.cache.spec(hint, rank)
 
-    def manual_layout(self, hint: ArrayHint, rank: int) -> ManualLayout | None:
-        """The layout that a hint gives to a shard of that rank; None if it names unknown mesh axes."""
-        return self.cache.plan((hint, rank), lambda: _manual_layout(hint.spec, self.layout(hint), rank, self))
+        def make() -> Any:
+            layout = self.layout(hint)
+            assert isinstance(layout, Layout)
+            layout = layout.at_rank(rank, hint.spec.rest)
+            layout = layout.over(self.boundary_axes) if self.boundary_axes else layout
+            return _jax.array.partition_spec(layout.dim_axes, layout.unreduced, layout.reduced)
 
-    def view(self, arguments: Mapping[str, Any]) -> View:
-        return View(self.sizes, dict(self.entering), arguments)
+        return self.plan(("spec", hint, rank), make)
 
     @property
     def is_manual(self) -> bool:
@@ -168,90 +147,10 @@ class MeshContext:
         return Report(function, failures, self.mesh or (), manual, self.is_manual, used, sizes, rules, place)
 
 
-def _sized_axes(mesh: _jax.mesh.AnyMesh) -> tuple[SizedAxes, frozenset[str]]:
-    """All axes of a mesh with their sizes, and those of type Explicit."""
-    return mesh.shape_tuple, _jax.mesh.explicit_axes(mesh)
-
-
 @lru_cache(maxsize=256)
 def intern_context(region: MeshContext) -> MeshContext:
-    """The equal mesh context that was made before, with its cache."""
+    """The equal mesh context that was made before, with what was computed in it."""
     return region
-
-
-_MOST_HINTS = 4096
-
-
-class HintCache:
-    """Per hint its mesh axes, specs and matcher in one mesh context; bounded."""
-
-    def __init__(self, region: MeshContext) -> None:
-        self.mesh = None if region.mesh is None else dict(region.mesh)
-        self.aliases, self.rules = dict(region.aliases), region.rules
-        self.boundary_axes = region.boundary_axes or None
-        self.layouts: dict[ArrayHint, Layout | Unresolved] = {}
-        self.specs: dict[tuple[ArrayHint, int], Any] = {}
-        self.compiled: dict[ArrayHint, Any] = {}
-        self.plans: dict[Any, Any] = {}
-
-    def layout(self, hint: ArrayHint) -> Layout | Unresolved:
-        found = self.layouts.get(hint)
-        if found is None:
-            if len(self.layouts) >= _MOST_HINTS:
-                self.layouts.clear()
-                self.specs.clear()
-                self.compiled.clear()
-            rules = self.rules if hint.takes_rules else None
-            found = self.layouts[hint] = resolve(hint.spec, self.aliases, self.mesh, rules)
-        return found
-
-    def plan(self, key: Any, make: Callable[[], T]) -> T:
-        """What ``make`` returned for a key, made of shapes and patterns only; an error is not kept."""
-        found = self.plans.get(key)
-        if found is None:
-            if len(self.plans) >= _MOST_HINTS:
-                self.plans.clear()
-            found = self.plans[key] = make()
-        return found
-
-    def spec(self, hint: ArrayHint, rank: int) -> Any:
-        found = self.specs.get((hint, rank))
-        if found is None:
-            layout = self.layout(hint)
-            assert isinstance(layout, Layout)
-            found = self.specs[hint, rank] = spec_of(hint.spec, layout, rank, self.boundary_axes)
-        return found
-
-
-def _manual_layout(spec: Spec, layout: Layout | Unresolved, rank: int, region: MeshContext) -> ManualLayout | None:
-    if not isinstance(layout, Layout):
-        return None
-    manual = frozenset(region.sizes)
-    dim_axes: list[tuple[str, ...]] = []
-    spans: list[Span | None] = []
-    for dim, axes in zip(spec.dims, layout.dim_axes, strict=True):
-        if isinstance(dim, Dim):
-            dim_axes.append(tuple(axis for axis in axes if axis in manual))
-            spans.append(dim.span)
-        else:
-            count = rank - len(layout.dim_axes) + 1
-            dim_axes += [()] * count
-            spans += [dim.span] * count
-    sharded = frozenset(axis for part in dim_axes for axis in part)
-    covered_axes = region.checked_axes | (layout.axes & manual)
-    return ManualLayout(
-        tuple(dim_axes), tuple(spans), sharded, layout.unreduced & manual, layout.varying & manual, covered_axes
-    )
-
-
-def spec_of(spec: Spec, layout: Layout, rank: int, axes: frozenset[str] | None) -> Any:
-    """A PartitionSpec of full rank, with only the given mesh axes if any are given."""
-    dim_axes: list[tuple[str, ...]] = []
-    for dim, names in zip(spec.dims, layout.dim_axes, strict=True):
-        kept = names if axes is None else tuple(name for name in names if name in axes)
-        dim_axes += [kept] if isinstance(dim, Dim) else [()] * (rank - len(layout.dim_axes) + 1)
-    keep = (lambda marked: marked) if axes is None else (lambda marked: marked & axes)
-    return _jax.array.partition_spec(dim_axes, keep(layout.unreduced), keep(layout.reduced))
 
 
 class AssertionSink(Protocol):
@@ -289,21 +188,6 @@ class LayoutAssertion(NamedTuple):
     is_assumed: bool = False
 
 
-class CachedContext(NamedTuple):
-    """A mesh context, and what it was derived from within a scope."""
-
-    mesh: object
-    context: object
-    own: AxisNaming
-    is_stated: bool
-    region: MeshContext
-
-    def is_current(self, mesh: object, context: object, own: AxisNaming, is_stated: bool) -> bool:
-        """Whether it would be derived again."""
-        is_same = self.mesh is mesh and self.context is context and self.own is own
-        return is_same and self.is_stated == is_stated
-
-
 @dataclass
 class CallScope:
     """What is bound in one call.
@@ -318,7 +202,7 @@ class CallScope:
       checked_axes: those of them that the innermost typed region made manual.
       has_vma: whether JAX types values as varying in that region.
       sink: the analysis of the region's body, which takes the assertions about its values.
-      cached: the mesh context that was asked for last.
+      cached: the mesh context that was asked for last, behind what it was derived from.
     """
 
     function: str
@@ -330,7 +214,7 @@ class CallScope:
     checked_axes: frozenset[str] = frozenset()
     has_vma: bool = False
     sink: AssertionSink | None = None
-    cached: CachedContext | None = None
+    cached: tuple[object, object, AxisNaming, bool, MeshContext] | None = None
 
 
 _scope: ContextVar[CallScope | None] = ContextVar("typedshmap_scope", default=None)
@@ -359,17 +243,31 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
       is_stated: whether a match is asserted of the value, so that the analysis of the body may decide it.
     """
     mesh, context, scope = _jax.mesh.context_mesh(), naming_context(), _scope.get()
-    if scope is not None and scope.cached is not None and scope.cached.is_current(mesh, context, own, is_stated):
-        return scope.cached.region
-    manual = _jax.mesh.manual_axes(mesh)
-    checked_axes, has_vma = _checked_axes(scope, manual)
-    reading = scope.sink if scope is not None and is_stated else None
-    inferred_axes = reading.axes & checked_axes if reading is not None else frozenset[str]()
-    naming, known = current_axis_naming(own), None if mesh.empty else mesh
-    region = MeshContext.for_values(known, naming, manual, checked_axes, has_vma, inferred_axes)
+    if scope is not None and scope.cached is not None:
+        of_mesh, of_context, of_naming, of_stated, region = scope.cached
+        if of_mesh is mesh and of_context is context and of_naming is own and of_stated == is_stated:
+            return region
+    manual_axes = _jax.mesh.manual_axes(mesh)
+    manual = checked_axes = frozenset(name for name, _ in manual_axes)
+    has_vma = False
+    is_own = scope is not None and scope.manual == manual
+    if scope is not None and is_own:
+        checked_axes, has_vma = scope.checked_axes, scope.has_vma
+    elif manual:  # a plain jax.shard_map, inside of the scope's region or by itself: hints must mention its axes
+        has_vma = _jax.mesh.are_values_typed(manual_axes[0][0])
+        checked_axes = manual - (scope.manual - scope.checked_axes) if scope is not None else manual
+    sink = scope.sink if scope is not None and is_stated else None
+    region = MeshContext.over(
+        None if mesh.empty else mesh,
+        current_axis_naming(own),
+        manual=manual_axes,
+        checked_axes=checked_axes,
+        has_vma=has_vma,
+        inferred_axes=sink.axes & checked_axes if sink is not None else frozenset(),
+    )
     # A region nested in the scope's own is not known by its mesh alone.
-    if scope is not None and scope.manual == frozenset(region.sizes):
-        scope.cached = CachedContext(mesh, context, own, is_stated, region)
+    if scope is not None and is_own:
+        scope.cached = (mesh, context, own, is_stated, region)
     return region
 
 
@@ -398,46 +296,30 @@ def decorator_axis_naming(own: AxisNaming) -> AxisNaming:
     return scope.naming.then(own) if scope is not None else own
 
 
-def _checked_axes(scope: CallScope | None, manual_axes: SizedAxes) -> tuple[frozenset[str], bool]:
-    """The axes that hints must mention in a region of these manual axes, and whether JAX types values there.
-
-    A scope has both for its own region. A plain ``jax.shard_map`` inside of it adds its axes.
-    """
-    manual = frozenset(name for name, _ in manual_axes)
-    if not manual:
-        return manual, False
-    if scope is not None and scope.manual == manual:
-        return scope.checked_axes, scope.has_vma
-    has_vma = _jax.mesh.are_values_typed(manual_axes[0][0])
-    outer = scope.manual - scope.checked_axes if scope is not None else frozenset()
-    return manual - outer, has_vma
-
-
 _NO_ENTRY: tuple[None, None] = (None, None)
 
 
-class KnownLayout(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class KnownLayout(Layout):
     """The known layout of a shard, over the manual axes.
 
     Attributes:
-      dim_axes: per dim its mesh axes, major to minor.
-      unreduced: mesh axes over which it is a partial sum.
-      varying: mesh axes over which shards may differ in any way (``~``).
-      invarying: those over which all shards are the same, whatever JAX's type says.
+      invarying: the axes over which all shards are the same, whatever JAX's type says.
       covered_axes: the axes that the layout describes; nothing is known of those of outer regions.
+      addend_axes: those over which each shard holds its own addend of a sum that was not taken.
       text: the hint or pattern as it was written.
       place: where that was written, as a message names it.
-      addend_axes: those over which each shard holds its own addend of a sum that was not taken.
     """
 
-    dim_axes: tuple[tuple[str, ...], ...]
-    unreduced: frozenset[str]
-    varying: frozenset[str]
     invarying: frozenset[str]
     covered_axes: frozenset[str]
+    addend_axes: frozenset[str] = frozenset()
     text: str
     place: str
-    addend_axes: frozenset[str] = _NO_AXES
+
+    def differs_over(self, axes: frozenset[str]) -> bool:
+        """Whether shards are known to differ over one of the axes: a dim is sharded, or each holds an addend."""
+        return not axes.isdisjoint(self.sharded) or not axes.isdisjoint(self.addend_axes)
 
 
 # Weak, and keyed by identity since a tracer compares by value: an entry goes with its tracer.
@@ -475,16 +357,19 @@ def lookup_layout(value: Any) -> KnownLayout | None:
                 return what
             hint, region, subject, function, _, invarying, _ = what
             rank = len(_jax.array.aval_of(value).shape)
-            return region.cache.plan((hint, subject, function, invarying, rank), partial(_assertion_layout, what, rank))
+            return region.plan((hint, subject, function, invarying, rank), partial(_asserted_layout, what, rank))
         value = _jax.array.jvp_primal(value)
     return None
 
 
-def _assertion_layout(stated: LayoutAssertion, rank: int) -> KnownLayout | None:
+def _asserted_layout(stated: LayoutAssertion, rank: int) -> KnownLayout | None:
     layout = stated.region.manual_layout(stated.hint, rank)
     if layout is None:
         return None
-    place = f"{stated.function}'s hint of {stated.subject.phrase}"
-    text = f"{stated.subject}: {stated.hint.text}"
-    invarying = stated.must_be_invarying - layout.sharded - layout.unreduced
-    return KnownLayout(layout.dim_axes, layout.unreduced, layout.varying, invarying, layout.covered_axes, text, place)
+    return KnownLayout(
+        *(layout.dim_axes, layout.unreduced, layout.reduced, layout.varying),
+        invarying=stated.must_be_invarying - layout.sharded - layout.unreduced,
+        covered_axes=stated.region.checked_axes | layout.axes,
+        text=f"{stated.subject}: {stated.hint.text}",
+        place=f"{stated.function}'s hint of {stated.subject.phrase}",
+    )

@@ -42,7 +42,7 @@ def with_value_mesh(value: Any, region: MeshContext) -> MeshContext:
         if not _jax.array.is_tracer(inner) and _jax.array.committed_sharding(inner) is None
         else _jax.mesh.value_mesh(inner)
     )
-    return region if mesh is None else region.cache.plan((with_value_mesh, mesh), lambda: with_mesh(mesh, region))
+    return region if mesh is None else region.plan((with_value_mesh, mesh), lambda: with_mesh(mesh, region))
 
 
 def with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
@@ -59,12 +59,13 @@ def sharding_mismatch(
       region: where it is checked, with the array's own mesh. At a boundary on Auto axes
         ``jax.shard_map`` reshards, so nothing is wrong there.
     """
-    spec = region.spec(hint, len(getattr(_jax.array.aval_of(value), "shape", ())))
     type_sharding = _jax.array.explicit_spec(value)
-    if region.role == "boundary":
-        if region.boundary_axes and (type_sharding is not None or region.boundary_axes <= region.explicit):
-            return _mismatch_at_boundary(type_sharding, spec, region)
+    is_boundary = region.role == "boundary"
+    if is_boundary and not (region.boundary_axes and (type_sharding or region.boundary_axes <= region.explicit)):
         return None
+    spec = region.spec(hint, len(getattr(_jax.array.aval_of(value), "shape", ())))
+    if is_boundary:
+        return _mismatch_at_boundary(type_sharding, spec, region)
     inner = _jax.array.strip_transforms(value)
     is_traced, placed = _jax.array.is_tracer(inner.value), _jax.array.committed_sharding(inner.value)
     if not is_traced and placed is None:

@@ -85,7 +85,7 @@ class RegionAnalysis:
             known is not None
             and not assertion.is_assumed
             and assertion.must_be_invarying <= known.invarying
-            and layout.covered_axes <= known.covered_axes
+            and assertion.region.checked_axes | layout.axes <= known.covered_axes
             and (known.dim_axes, known.unreduced) == (layout.dim_axes, layout.unreduced)
             and known.varying - known.invarying == layout.varying - known.invarying
         )

@@ -17,8 +17,10 @@ from jax.interpreters import ad, batching, mlir
 
 from .. import _jax
 from ..errors.failures import HintText, LayoutMismatch, NotUnreduced, UnmarkedUnreduced, UnmentionedVarying
-from ..hints.context import KnownLayout, LayoutAssertion, ManualLayout, MeshContext, intern_context, lookup_layout
+from ..hints.context import KnownLayout, LayoutAssertion, MeshContext, intern_context, lookup_layout
+from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes, Subject
+from ..notation.tokens import Span
 from .interpreter import CLAIM, Interpreter
 from .lattice import UNKNOWN, AxisSet, DimFact, ShardingFact, drop_repeated_axes, invarying, is_within
 
@@ -44,7 +46,7 @@ class Claim:
       origin: the body in which it was made.
     """
 
-    layout: ManualLayout
+    layout: Layout
     assertion: LayoutAssertion
     origin: Origin
 
@@ -58,6 +60,11 @@ class Claim:
     def must_be_invarying(self) -> AxisSet:
         """The axes over which JAX types the value as varying, so that it has to be proven invarying."""
         return self.assertion.must_be_invarying
+
+    @property
+    def covered_axes(self) -> AxisSet:
+        """The axes that the layout describes."""
+        return self.assertion.region.checked_axes | self.layout.axes
 
     @property
     def is_assumed(self) -> bool:
@@ -221,27 +228,32 @@ def contradiction(claim: Claim, fact: ShardingFact, shape: tuple[int, ...], inte
         for axis in in_mesh_order(layout.unreduced & checked_axes):
             if axis not in fact.varying | fact.unreduced:
                 return NotUnreduced(axis, interpreter.sizes[axis])
-    return layout_contradiction(layout, fact, shape, interpreter.axes)
+    return layout_contradiction(claim, fact, shape, interpreter.axes)
 
 
 def layout_contradiction(
-    layout: ManualLayout, fact: ShardingFact, shape: tuple[int, ...], axes: AxisSet
+    claim: Claim, fact: ShardingFact, shape: tuple[int, ...], axes: AxisSet
 ) -> LayoutMismatch | None:
     """The first dim that is known to be sharded in another way, or over axes that the claim has elsewhere.
 
     A dim of one element per shard may be taken for any other, since no operation is needed to move it: what
     another dim is sharded over may be its own. The order of its shards stays what it is. So it is with a movable dim.
     """
+    layout = claim.layout
     if has_layout(fact.dims, layout.dim_axes):
         return None
-    compared = layout.covered_axes & axes - layout.varying
+    compared = claim.covered_axes & axes - layout.varying
+
+    def span_of(at: int) -> Span:
+        return claim.assertion.hint.spec.dim_at(at, len(layout.dim_axes)).span
+
     ones = [part for part, size in zip(layout.dim_axes, shape, strict=True) if part and size <= 1]
     movable = frozenset(axis for part in ones for axis in part)
     claimed = [tuple(axis for axis in part if axis in compared) for part in layout.dim_axes]
     everywhere = {axis for part in claimed for axis in part}
     for at, (dim, part) in enumerate(zip(fact.dims, claimed, strict=True)):
         if dim.gathered and not part and compared.issuperset(dim.gathered):
-            return LayoutMismatch(at, (), (), dim.gathered, layout.spans[at])
+            return LayoutMismatch(at, (), (), dim.gathered, span_of(at))
         known = tuple(axis for axis in dim.axes or () if axis in compared)
         if shape[at] <= 1 and set(part) != set(known):
             continue
@@ -249,7 +261,7 @@ def layout_contradiction(
         if (part and fixed and not is_within(fixed, part)) or (
             not part and not dim.is_movable and everywhere.intersection(fixed)
         ):
-            return LayoutMismatch(at, part, known, (), layout.spans[at])
+            return LayoutMismatch(at, part, known, (), span_of(at))
     return None
 
 
@@ -266,7 +278,7 @@ def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: A
     layout = claim.layout
     if not claim.is_assumed and not layout.unreduced and has_layout([fact.dims[at] for at in own], layout.dim_axes):
         return fact
-    covered_axes = layout.covered_axes & axes
+    covered_axes = claim.covered_axes & axes
     claimed_axes, dims = covered_axes - layout.varying, list(fact.dims)
     for at, names in zip(own, layout.dim_axes, strict=True):
         dim, part = dims[at], tuple(axis for axis in names if axis in axes)
@@ -361,6 +373,5 @@ def _fact_of_layout(known: KnownLayout, axes: AxisSet) -> ShardingFact | None:
     """What was remembered of a shard, if it covers all these axes."""
     if known.addend_axes or not axes <= known.covered_axes:
         return None
-    sharded = frozenset(axis for part in known.dim_axes for axis in part)
     dims = [DimFact(tuple(axis for axis in part if axis in axes), from_claim=bool(part)) for part in known.dim_axes]
-    return ShardingFact((sharded | (known.varying - known.invarying)) & axes, known.unreduced & axes, tuple(dims))
+    return ShardingFact((known.sharded | (known.varying - known.invarying)) & axes, known.unreduced & axes, tuple(dims))

@@ -37,8 +37,8 @@ class JitContext:
 
     def __init__(self, mesh: _jax.mesh.AnyMesh, naming: AxisNaming, by_spec: bool) -> None:
         self.mesh, self.by_spec = mesh, by_spec
-        self.boundary_context = MeshContext.at_boundary(mesh, naming, manual=(), entering=mesh.shape_tuple)
-        self.value_context = MeshContext.for_values(mesh, naming)
+        self.boundary_context = MeshContext.over(mesh, naming, "boundary", entering=mesh.shape_tuple)
+        self.value_context = MeshContext.over(mesh, naming)
         self._shardings: dict[tuple[ArrayHint, int], NamedSharding | PartitionSpec] = {}
 
     def sharding(self, hint: ArrayHint, rank: int) -> NamedSharding | PartitionSpec:

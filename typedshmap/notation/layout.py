@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .spec import Dim, Name, Spec, written_axes
@@ -45,6 +45,18 @@ class Layout:
     def axes(self) -> frozenset[str]:
         """Every mesh axis that it mentions."""
         return self.sharded | self.unreduced | self.reduced | self.varying
+
+    def at_rank(self, rank: int, rest: int | None) -> Layout:
+        """The layout of arrays of a rank, one entry per dim, where the entry at ``rest`` is that of a ``...``."""
+        if rest is None:
+            return self
+        unsharded = ((),) * (rank - len(self.dim_axes) + 1)
+        return replace(self, dim_axes=(*self.dim_axes[:rest], *unsharded, *self.dim_axes[rest + 1 :]))
+
+    def over(self, axes: Collection[str]) -> Layout:
+        """What it says of some of the mesh axes."""
+        dim_axes = tuple([tuple(filter(axes.__contains__, part)) for part in self.dim_axes])
+        return Layout(dim_axes, *[marked.intersection(axes) for marked in (self.unreduced, self.reduced, self.varying)])
 
 
 def shared_prefix(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:

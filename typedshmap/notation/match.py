@@ -91,19 +91,43 @@ class Match:
     unbound: UnboundNames | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """How shapes are read here.
+class CompiledDim(NamedTuple):
+    """A dim of a spec, or a ``...``, over the mesh axes of one place.
 
     Attributes:
-      manual: mesh axes over which a value is already one shard, with their sizes.
-      entering: mesh axes over which a boundary is about to split it, with their sizes.
-      arguments: the call's arguments, for ``{self.heads}``.
+      dim: what was written.
+      axes: its mesh axes, major to minor.
+      manual: those over which a value is already one shard.
+      shards: how many shards they make.
+      entering: those over which a boundary is about to shard it.
+      divisor: how many shards these make.
     """
 
-    manual: Mapping[str, int]
-    entering: Mapping[str, int]
-    arguments: Mapping[str, Any]
+    dim: Dim | Rest
+    axes: tuple[str, ...]
+    manual: tuple[str, ...]
+    shards: int
+    entering: tuple[str, ...]
+    divisor: int
+
+
+def compile_dims(
+    spec: Spec, layout: Layout, manual: Mapping[str, int], entering: Mapping[str, int]
+) -> tuple[CompiledDim, ...]:
+    """The dims of a spec, for `match`.
+
+    Args:
+      spec: what was written.
+      layout: its mesh axes.
+      manual: mesh axes over which a value is already one shard, with their sizes.
+      entering: mesh axes over which a boundary is about to shard it, with their sizes.
+    """
+    compiled: list[CompiledDim] = []
+    for dim, axes in zip(spec.dims, layout.dim_axes, strict=True):
+        held, split = tuple(filter(manual.__contains__, axes)), tuple(filter(entering.__contains__, axes))
+        shards, divisor = prod(map(manual.__getitem__, held)), prod(map(entering.__getitem__, split))
+        compiled.append(CompiledDim(dim, axes, held, shards, split, divisor))
+    return tuple(compiled)
 
 
 class NoValue(Exception):
@@ -112,90 +136,69 @@ class NoValue(Exception):
 
 def match(
     shape: tuple[int, ...],
-    spec: Spec,
-    layout: Layout,
-    view: View,
+    dims: tuple[CompiledDim, ...],
     sizes: Sizes,
     subject: Subject,
+    arguments: Mapping[str, Any],
     leaf: str | None = None,
 ) -> Match | Mismatch:
-    """Match a shape against a spec.
+    """Match a shape against the dims of a spec.
 
     Args:
-      shape: the shape as the value shows it; of one shard over the axes that ``view`` holds.
-      spec: what was written.
-      layout: its mesh axes.
-      view: how shapes are read here.
+      shape: the shape as the value shows it; of one shard over manual axes.
+      dims: what was written.
       sizes: the sizes bound so far.
       subject: the value whose shape it is.
+      arguments: the call's arguments, for ``{self.heads}``.
       leaf: the path of the leaf in a structured PyTree, for ``?name``.
     """
-    fixed = sum(isinstance(dim, Dim) for dim in spec.dims)
-    has_rest = fixed < len(spec.dims)
-    if len(shape) < fixed or (len(shape) > fixed and not has_rest):
-        return RankMismatch(fixed, has_rest, len(shape))
-    at, unbound = 0, None
-    for dim, axes in zip(spec.dims, layout.dim_axes, strict=True):
+    extra = len(shape) - len(dims)  # how many dims more than one a "..." stands for
+    if extra:
+        has_rest = any(isinstance(each.dim, Rest) for each in dims)
+        if extra < -has_rest or (extra > 0 and not has_rest):
+            return RankMismatch(len(dims) - has_rest, has_rest, len(shape))
+    index, unbound = 0, None
+    for dim, axes, manual, shards, entering, divisor in dims:
         if isinstance(dim, Rest):
-            count = len(shape) - fixed
-            result = _match_rest(dim, shape[at : at + count], at, sizes, subject, leaf)
-        else:
-            count = 1
-            result = _match_dim(dim, shape[at], at, axes, view, sizes, subject, leaf)
-        at += count
-        if isinstance(result, UnboundNames):
-            unbound = unbound or result
-        elif isinstance(result, Sizes):
-            sizes = result
-        else:
-            return result
+            rest = _match_rest(dim, shape[index : index + extra + 1], index, sizes, subject, leaf)
+            if not isinstance(rest, Sizes):
+                return rest
+            sizes, index = rest, index + extra + 1
+            continue
+        at, size, index = index, shape[index], index + 1
+        if dim.broadcast and size == 1:
+            continue
+        global_size = expected = size * shards
+        bound = None
+        match dim.size:
+            case Name(name):
+                if dim.per_leaf:
+                    if leaf is None:
+                        return OutsideTree(dim, dim.span)
+                    name = f"{name} at {leaf}"
+                bound = sizes.bound.get(name)
+                if bound is None:
+                    sizes = sizes.bind(name, Bound(global_size, subject, at, frozenset({axes})))
+                elif bound.size != global_size:
+                    expected = bound.size
+                elif axes not in bound.layouts:
+                    sizes = sizes.bind(name, replace(bound, layouts=bound.layouts | {axes}))
+            case Anything():
+                pass
+            case expression:
+                try:
+                    expected = evaluate(expression, sizes, arguments)
+                except NoValue as unknown:
+                    mismatch = mismatch_of(unknown, dim, at, dim.size_span)
+                    if isinstance(mismatch, BadExpression):
+                        return mismatch
+                    unbound = unbound or mismatch
+        if expected != global_size:
+            shown = (size, manual) if shards > 1 else (None, ())
+            return SizeMismatch(dim, at, global_size, *shown, expected, bound, dim.size_span)
+        if size % divisor:
+            return Indivisible(dim, at, size, entering, divisor, dim.span)
     return Match(sizes, unbound)
-
-
-def _match_dim(
-    dim: Dim,
-    size: int,
-    index: int,
-    axes: tuple[str, ...],
-    view: View,
-    sizes: Sizes,
-    subject: Subject,
-    leaf: str | None,
-) -> Sizes | Mismatch:
-    """Compare a dim's global size with what it says, or bind its name to it."""
-    if dim.broadcast and size == 1:
-        return sizes
-    shards = prod(view.manual.get(axis, 1) for axis in axes)
-    expected = global_size = size * shards
-    bound = unbound = None
-    match dim.size:
-        case Anything():
-            pass
-        case Name(name):
-            if dim.per_leaf and leaf is None:
-                return OutsideTree(dim, dim.span)
-            key = f"{name} at {leaf}" if dim.per_leaf else name
-            bound = sizes.get(key)
-            if bound is None:
-                sizes = sizes.bind(key, Bound(global_size, subject, index, frozenset({axes})))
-            elif bound.size == global_size:
-                sizes = sizes.seen(key, axes)
-            else:
-                expected = bound.size
-        case expression:
-            try:
-                expected = evaluate(expression, sizes, view.arguments)
-            except NoValue as unknown:
-                unbound = mismatch_of(unknown, dim, index, dim.size_span)
-                if isinstance(unbound, BadExpression):
-                    return unbound
-    if expected != global_size:
-        shard = size if shards > 1 else None
-        manual = tuple(axis for axis in axes if axis in view.manual and shards > 1)
-        return SizeMismatch(dim, index, global_size, shard, manual, expected, bound, dim.size_span)
-    if size % (split := prod(view.entering.get(axis, 1) for axis in axes)):
-        return Indivisible(dim, index, size, tuple(axis for axis in axes if axis in view.entering), split, dim.span)
-    return unbound or sizes
 
 
 def mismatch_of(unknown: NoValue, dim: Dim, index: int, span: Span) -> UnboundNames | BadExpression:
@@ -367,11 +370,6 @@ class Sizes:
     def bind_structure(self, name: str, structure: object, subject: Subject) -> Sizes:
         """These sizes, and the name of a tree's structure."""
         return Sizes(self.bound, {**self.structures, name: (structure, subject)})
-
-    def seen(self, name: str, axes: tuple[str, ...]) -> Sizes:
-        """These sizes, having seen ``name`` split over ``axes``."""
-        known = self.bound[name]
-        return self if axes in known.layouts else self.bind(name, replace(known, layouts=known.layouts | {axes}))
 
 
 NO_SIZES = Sizes()

@@ -182,6 +182,12 @@ class Spec:
         """The index of the ``...`` or ``*name``, if there is one."""
         return next((i for i, dim in enumerate(self.dims) if isinstance(dim, Rest)), None)
 
+    def dim_at(self, index: int, rank: int) -> Dim | Rest:
+        """What is written for a dim of an array of a rank."""
+        if self.rest is None or index < self.rest:
+            return self.dims[index]
+        return self.dims[max(self.rest, index - rank + len(self.dims))]
+
 
 FUNCTIONS = ("min", "max")
 

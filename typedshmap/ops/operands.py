@@ -16,7 +16,7 @@ from .. import _jax
 from ..errors.failures import Failure, NotAnArray, PatternLayoutMismatch, UnmentionedVarying, UnusableDtype, WrongSize
 from ..errors.phrases import count_text, quoted_axes, sharding_text
 from ..hints.array_hint import KEYS, takes
-from ..hints.check_array import check_array, compile_hint, describe
+from ..hints.check_array import check_array, describe
 from ..hints.context import KnownLayout, LayoutAssertion, current_sink, lookup_layout, record_layout
 from ..notation.match import NO_SIZES, Bound, SizeMismatch, Subject
 from ..notation.pattern import PatternDim
@@ -88,16 +88,12 @@ def _check(call: Operation, index: int, value: Any, subject: Subject) -> frozens
             problem = f"{subject.phrase} has {count_text(got, 'dim')}, but the pattern has {least}{expected}"
             raise call.fault(problem, side.span)
         return frozenset()
-    compiled = compile_hint(hint, call.region)
-    matched = compiled.match(value, NO_SIZES, subject) if compiled is not None else None
-    if matched is not None:
-        return matched[1]
-    if call.region.manual:
+    if call.region.manual and isinstance(value, np.ndarray):
         refuse_unknown(call, value, subject)
-    fit = check_array(value, hint, call.region, NO_SIZES, subject, {})
-    if isinstance(fit, Failure):
-        raise call.error(fit)
-    return fit.must_be_invarying
+    found = check_array(value, hint, call.region, NO_SIZES, subject, {})
+    if isinstance(found, Failure):
+        raise call.error(found)
+    return found[1]
 
 
 def refuse_unknown(call: Operation, value: Any, subject: Subject) -> None:
@@ -193,7 +189,12 @@ def record_result(
     covered_axes = region.checked_axes | layout.differing
     text, invarying = f'"{call.pattern.source}"', (invarying - differing) | made_invarying
     what = KnownLayout(
-        layout.dim_axes, layout.unreduced, layout.varying, invarying, covered_axes, text, call.where, addend_axes
+        *(layout.dim_axes, layout.unreduced, layout.reduced, layout.varying),
+        invarying=invarying,
+        covered_axes=covered_axes,
+        addend_axes=addend_axes,
+        text=text,
+        place=call.where,
     )
     record_layout(value, what)
     return value

@@ -146,7 +146,7 @@ class Operation:
 
     def plan(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Work something out once per pattern, region and key; the key holds the shapes and all else it depends on."""
-        return self.region.cache.plan((self.pattern.source, self.verb, *key), make)
+        return self.region.plan((self.pattern.source, self.verb, *key), make)
 
     def _resolve_side(self, index: int, rank: int, dots: int | None) -> SideLayout:
         side, hint = sides_of(self.pattern)[index]

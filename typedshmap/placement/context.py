@@ -96,7 +96,9 @@ def placement_context(verb: str, mesh: Any) -> PlacementContext:
 
 def placement_context_over(verb: str, mesh: _jax.mesh.AnyMesh | None, naming: AxisNaming) -> PlacementContext:
     """The context of a mesh, or of none, with what names mean there."""
-    return PlacementContext(verb, mesh, MeshContext.for_placement(mesh, naming))
+    return PlacementContext(
+        verb, mesh, MeshContext.over(mesh, naming, "placement", entering=mesh.shape_tuple if mesh is not None else ())
+    )
 
 
 def placement_context_on_mesh(verb: str, mesh: Any) -> PlacementContext:

@@ -210,7 +210,7 @@ def _local_leaves(
     raise place.error((Failure(PlainMessage(problem), Subject("placed", "data")),))
 
 
-_ANYWHERE = MeshContext.for_placement(None)
+_ANYWHERE = MeshContext.over(None, role="placement")
 
 
 def _match_leaves(node: Node, data: Any, place: PlacementContext) -> list[CheckedLeaf]:

@@ -51,7 +51,7 @@ def partition_specs(T: Any, like: Any = None) -> Any:
     if (boxed := _read_boxes(place, T, like)) is not None:
         return boxed.with_specs(lambda leaf: leaf.spec)
     if like is not None:
-        leaves, spec_of = place.require_match(parse_hint_or_dims(T), like, "given").leaves, place.context.cache.spec
+        leaves, spec_of = place.require_match(parse_hint_or_dims(T), like, "given").leaves, place.context.spec
         return _jax.tree.unflatten_like(
             like, [UNSHARDED if leaf.hint is None else spec_of(leaf.hint, rank_of(leaf.value)) for leaf in leaves]
         )

@@ -63,7 +63,7 @@ def axes_of(function: DecoratedInfo, typed: HintedSignature, mesh: _jax.mesh.Any
     if mesh is not None:
         types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
         return FunctionAxes(dict(mesh.shape), types, _devices(mesh))
-    context, found = MeshContext.for_values(None, current_axis_naming(function.naming)), list[str]()
+    context, found = MeshContext.over(None, current_axis_naming(function.naming)), list[str]()
     for hint in (*argument_hints(typed), *result_hints(typed)):
         layout = context.layout(hint)
         if isinstance(layout, Layout):

@@ -98,7 +98,7 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, 
     if any(size < 0 for size in sizes):
         raise ShapeError(f"plan_reshard: shape={sizes} has a negative size")
     over = read_mesh(mesh) or AbstractMesh((), ())
-    region = MeshContext.for_values(over, current_axis_naming(), manual=over.shape_tuple)
+    region = MeshContext.over(over, current_axis_naming(), manual=over.shape_tuple)
     call = replace(read_operation("plan_reshard", pattern, 1), region=region, function=None)
     refuse_other_dims(call)
     left, right = (call.resolve_side(index, len(sizes)) for index in (0, -1))
