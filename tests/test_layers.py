@@ -51,9 +51,9 @@ LATE = {
     ("typedshmap.__main__", "typedshmap.rewriting.command"),
     ("typedshmap.sampling", "hypothesis"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.marks"),
-    ("typedshmap.hints.check_tree", "beartype"),
-    ("typedshmap.hints.check_tree", "beartype.door"),
-    ("typedshmap.hints.check_tree", "beartype.roar"),
+    ("typedshmap.hints.python_types", "beartype"),
+    ("typedshmap.hints.python_types", "beartype.door"),
+    ("typedshmap.hints.python_types", "beartype.roar"),
 }
 
 
@@ -199,7 +199,7 @@ def test_the_imports_that_are_read_are_those_of_the_package():
         "typedshmap imports typedshmap.shard_map",
         "typedshmap.hints.check_array imports typedshmap._jax",
         "typedshmap.errors imports typedshmap.notation.tokens",
-        "typedshmap.hints.check_tree imports beartype.door",
+        "typedshmap.hints.python_types imports beartype.door",
         "typedshmap.notation.pattern imports typedshmap.notation.spec",
     } <= found
 

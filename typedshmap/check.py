@@ -12,8 +12,7 @@ from .errors.failures import Failure
 from .errors.phrases import value_text
 from .hints.array_hint import ArrayHint
 from .hints.check_array import check_array
-from .hints.check_call import check_value
-from .hints.check_tree import CheckedLeaf, TreeCheck
+from .hints.check_tree import CheckedLeaf, TreeCheck, check_value
 from .hints.context import (
     LayoutAssertion,
     MeshContext,

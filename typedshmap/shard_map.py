@@ -23,8 +23,7 @@ from .errors.failures import Failure, NoArray, UnmentionedVarying
 from .errors.phrases import mesh_text, quoted_axes, sizes_text
 from .hints import context
 from .hints.check_array import describe
-from .hints.check_call import array_leaves, check_arguments, check_value
-from .hints.check_tree import CheckedLeaf, unknown_axes
+from .hints.check_tree import CheckedLeaf, array_leaves, check_arguments, check_value, unknown_axes
 from .hints.forward_refs import caller_frame
 from .hints.signature import EMPTY, LazySignature
 from .hints.structure import Untyped, array_hints, holds_arrays

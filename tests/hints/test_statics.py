@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import pytest
 
-from typedshmap.hints.check_tree import is_instance, offending_item
+from typedshmap.hints.python_types import is_instance, offending_item
 
 T = TypeVar("T")
 

@@ -15,8 +15,7 @@ from .. import _jax
 from ..axis_names import AxisNaming
 from ..errors import MeshAxisError, error_of
 from ..errors.phrases import value_text
-from ..hints.check_call import check_arguments_as_traced, check_as_traced, check_value
-from ..hints.check_tree import CheckedLeaf, TreeCheck
+from ..hints.check_tree import CheckedLeaf, TreeCheck, check_arguments_as_traced, check_as_traced, check_value
 from ..hints.context import MeshContext, current_axis_naming
 from ..hints.signature import BoundCall, HintedSignature
 from ..hints.structure import holds_arrays

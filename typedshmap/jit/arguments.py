@@ -17,8 +17,7 @@ from .. import _jax
 from ..errors import StructureError
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint, rank_of
-from ..hints.check_call import BoundArgument
-from ..hints.check_tree import CheckedLeaf
+from ..hints.check_tree import BoundArgument, CheckedLeaf
 from ..hints.signature import POSITIONAL, name_of
 from ..notation.match import Subject
 from .context import JitContext

@@ -27,8 +27,7 @@ from ..axis_names import AxisNaming
 from ..errors import StructureError, error_of
 from ..errors.failures import Failure, PlainMessage
 from ..hints.check_array import describe
-from ..hints.check_call import array_leaves, check_arguments, check_arguments_as_traced, check_value
-from ..hints.check_tree import unknown_axes
+from ..hints.check_tree import array_leaves, check_arguments, check_arguments_as_traced, check_value, unknown_axes
 from ..hints.context import CallScope, current_axis_naming, decorator_axis_naming, scope_entered
 from ..hints.global_sharding import original_error
 from ..hints.signature import POSITIONAL, HintedSignature, LazySignature

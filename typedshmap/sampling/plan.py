@@ -20,7 +20,7 @@ from ..axis_names import AxisNaming
 from ..errors import StructureError
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint
-from ..hints.check_call import check_arguments
+from ..hints.check_tree import check_arguments
 from ..hints.context import current_axis_naming
 from ..hints.signature import EMPTY
 from ..hints.structure import array_hints, holds_arrays

@@ -1,0 +1,92 @@
+"""Check values without arrays by their Python types; by beartype, which is imported once a hint needs it."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from .. import _jax
+from ..errors import AnnotationSyntaxError
+from ..errors.phrases import value_text
+from .check_array import describe
+
+_PLAIN = (bool, int, str, bytes, list, tuple, dict, set, frozenset, type(None))
+_CONTAINERS = ("builtins", "collections", "collections.abc")
+
+
+def is_instance(value: Any, hint: Any) -> bool:
+    """Whether a value is of a Python type, ints counting as floats and floats as complex."""
+    if hint in _PLAIN:
+        return isinstance(value, hint)
+    if hint is float:
+        return isinstance(value, (float, int))
+    if hint is complex:
+        return isinstance(value, (complex, float, int))
+    options = _union_members(hint)
+    if len(options) > 1:
+        return any(is_instance(value, option) for option in options)
+    return _is_bearable(value, hint) and all(is_instance(item, inner) for item, inner in _items(value, hint))
+
+
+def offending_item(value: Any, hint: Any) -> list[Any]:
+    """The innermost item for which a plain container does not fit, in a list; an empty one if there is none."""
+    for option in _union_members(hint):
+        origin = typing.get_origin(option)
+        items = _items(value, option) if isinstance(origin, type) and isinstance(value, origin) else ()
+        for item, inner in items:
+            if not is_instance(item, inner):
+                return offending_item(item, inner) or [item]
+    return []
+
+
+def _union_members(hint: Any) -> tuple[Any, ...]:
+    """The members of a union; any other hint is its own only member."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _items(value: Any, hint: Any) -> Iterable[tuple[Any, Any]]:
+    """The items of a plain container that fits so far, each with its hint."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and args[1:] != (...,):
+        return zip(value, args, strict=False)
+    # The arguments of another generic class may mean anything.
+    if not isinstance(value, Collection) or getattr(origin, "__module__", None) not in _CONTAINERS:
+        return ()
+    if isinstance(value, Mapping) and len(args) == 2:
+        return [pair for key, item in value.items() for pair in ((key, args[0]), (item, args[1]))]
+    is_one = len(args) == 1 or args[1:] == (...,)
+    return [(item, args[0]) for item in value] if is_one and issubclass(origin, Collection) else ()
+
+
+def _is_bearable(value: Any, hint: Any) -> bool:
+    from beartype import BeartypeConf
+    from beartype.door import is_bearable
+    from beartype.roar import BeartypeException
+
+    try:
+        return is_bearable(value, hint, conf=BeartypeConf(is_pep484_tower=True))
+    except BeartypeException as error:  # typing.Self, a name that is not defined
+        raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint that beartype checks: {error}") from None
+
+
+def holds_array(value: Any) -> bool:
+    """Whether a value is an array or a plain container with one; what other objects hold is not looked at."""
+    waiting, seen = [value], set[int]()
+    while waiting:  # a container may be nested deep, and may hold itself
+        part = waiting.pop()
+        if isinstance(part, _jax.array.ARRAYS):
+            return True
+        if isinstance(part, (tuple, list, dict)) and id(part) not in seen:
+            seen.add(id(part))
+            waiting.extend(part.values() if isinstance(part, dict) else part)
+    return False
+
+
+def describe_static(value: Any, hint: Any) -> str:
+    """A value as a message describes it, with the item for which it does not fit, or as Python shows a container."""
+    if wrong := offending_item(value, hint):
+        return f"{describe(value)} with {describe(wrong[0])} in it"
+    is_plain = isinstance(value, (tuple, list, dict, set, frozenset)) and value_text(value) != describe(value)
+    return f"{value_text(value)} ({type(value).__name__})" if is_plain else describe(value)
