@@ -12,7 +12,7 @@ import pytest
 from browser import browse, is_drawn, needs_browser
 
 from typedshmap import Array, Float, all_gather, check, explain, psum, typed_shard_map
-from typedshmap.explaining.picture import UNSHARDED, Arrow, Colours, Picture, figure, ink, lay_out_picture
+from typedshmap.explaining.picture import UNSHARDED, colours_of, figure, ink, lay_out_picture
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 import quickstart
@@ -48,15 +48,10 @@ def explained():
     return {name: make() for name, make in EXPLAINED.items()}
 
 
-def laid_out(found) -> Picture:
-    idents = [each.ident for each in (*found.values, *found.collectives)]
-    return lay_out_picture(found, dict.fromkeys(idents, 100.0))
-
-
 @PROGRAMS
 def test_every_value_and_every_collective_that_results_need_is_there(name, explained):
     found = explained[name]
-    there = [ident for placed in laid_out(found).nodes for ident in placed.node.idents]
+    there = [ident for placed in lay_out_picture(found).nodes for ident in placed.idents]
     assert len(there) == len(set(there)) and {value.ident for value in found.values} <= set(there)
     forward = {each.ident for each in found.collectives if each.part == "forward"}
     assert forward <= set(there)
@@ -68,41 +63,41 @@ def test_every_value_and_every_collective_that_results_need_is_there(name, expla
 
 @PROGRAMS
 def test_lines_go_to_the_right_and_nothing_overlaps(name, explained):
-    picture = laid_out(explained[name])
-    at = {ident: placed for placed in picture.nodes for ident in placed.node.idents}
+    picture = lay_out_picture(explained[name])
+    at = {ident: placed for placed in picture.nodes for ident in placed.idents}
     assert picture.lines and all(at[a].x + at[a].width < at[b].x for a, b in picture.lines)
     for one in picture.nodes:
-        assert one.x >= 0 and one.x + one.width <= picture.width and one.y + one.node.height <= picture.height
+        assert one.x >= 0 and one.x + one.width <= picture.width and one.y + one.height <= picture.height
         for other in picture.nodes:
-            apart = one.y + one.node.height <= other.y or other.y + other.node.height <= one.y
+            apart = one.y + one.height <= other.y or other.y + other.height <= one.y
             assert one is other or one.x != other.x or apart
 
 
 def test_a_collective_stands_between_what_it_takes_and_what_is_made_of_it(explained):
-    picture = laid_out(explained["mlp"])
-    arrows = {p.node.collective.operation: p.x for p in picture.nodes if isinstance(p.node, Arrow)}
-    boxes = {p.node.values[0].name: p.x for p in picture.nodes if not isinstance(p.node, Arrow)}
+    picture = lay_out_picture(explained["mlp"])
+    arrows = {p.rows[0].operation: p.x for p in picture.nodes if p.kind == "collective"}
+    boxes = {p.rows[0].name: p.x for p in picture.nodes if p.kind != "collective"}
     checked = next(x for name, x in boxes.items() if name not in ("x", "w", "v", "return"))
     assert boxes["w"] < arrows["all-gather"] < checked < arrows["all-reduce"] < boxes["return"]
 
 
 def test_dims_have_the_colours_of_their_axes_and_arrows_tell_bytes(explained):
     html = figure(explained["mlp"])
-    colours = Colours(["dp", "tp"])
+    colours = colours_of(["dp", "tp"])
     drawing = ElementTree.fromstring(re.search(r"<svg.*</svg>", html, re.DOTALL)[0])
     rows = {
         title.text.split(":")[0]: group for group in drawing.iter("g") if (title := group.find("title")) is not None
     }
     fills = {name: [rect.get("fill") for rect in group.iter("rect")] for name, group in rows.items()}
-    assert fills["w"] == [colours.of("dp"), colours.of("tp")] and fills["x"] == [colours.of("dp"), UNSHARDED]
+    assert fills["w"] == [colours["dp"], colours["tp"]] and fills["x"] == [colours["dp"], UNSHARDED]
     texts = {text.text for text in drawing.iter("text")}
     assert {"all-gather dp", "128 B → 512 B", "all-reduce tp", "16→4", "32→16"} <= texts
 
 
 def test_a_dim_over_two_axes_has_both_colours(explained):
-    colours = Colours(["dp", "tp"])
-    assert f'fill="{colours.of("dp")}"' in figure(explained["both"])
-    assert f'stroke="{colours.of("tp")}"' in figure(explained["both"]), "a collective over both"
+    colours = colours_of(["dp", "tp"])
+    assert f'fill="{colours["dp"]}"' in figure(explained["both"])
+    assert f'stroke="{colours["tp"]}"' in figure(explained["both"]), "a collective over both"
 
 
 def test_names_of_the_user_are_escaped():
@@ -112,8 +107,8 @@ def test_names_of_the_user_are_escaped():
 
 
 def test_colours_can_be_read_and_are_enough_for_many_axes():
-    colours = Colours([f"a{i}" for i in range(20)])
-    assert len({colours.of(f"a{i}") for i in range(8)}) == 8 and colours.of("a8") == colours.of("a0")
+    colours = colours_of([f"a{i}" for i in range(20)])
+    assert len({colours[f"a{i}"] for i in range(8)}) == 8 and colours["a8"] == colours["a0"]
     assert ink("#0072b2") == "#ffffff" and ink(UNSHARDED) == "#1f2328"
 
 
@@ -147,7 +142,7 @@ def test_a_browser_shows_the_page(name, explained, tmp_path):
     found = re.search(r'<pre id="found">(.*?)</pre>', browse(measured.as_uri(), tmp_path, "--dump-dom"))
     assert found is not None
     facts = json.loads(found[1].replace("&quot;", '"').replace("&gt;", ">").replace("&amp;", "&"))
-    picture = laid_out(explained[name])
+    picture = lay_out_picture(explained[name])
     assert facts == {"nodes": len(picture.nodes), "bad": [], "fonts": "12px"}
     shot = tmp_path / "page.png"
     browse(page.as_uri(), tmp_path, f"--screenshot={shot}", "--window-size=1600,1200")

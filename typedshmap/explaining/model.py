@@ -251,8 +251,10 @@ def bytes_text(count: int) -> str:
     return f"{size:.{digits}f} {units[0]}"
 
 
-def seconds_text(seconds: float) -> str:
-    """``12.3 us``, ``4.56 ms``, ``1.2 s``"""
+def seconds_text(seconds: float | None) -> str:
+    """``12.3 us``, ``4.56 ms``, ``1.2 s``; None is unknown."""
+    if seconds is None:
+        return "unknown"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"

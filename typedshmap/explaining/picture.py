@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
-from itertools import groupby
+from itertools import cycle, groupby
+from operator import itemgetter
+from typing import Literal
 
-from .model import Collective, Explained, Value, bytes_text
+from .model import Collective, Explained, Value, ValueKind, bytes_text
 
 _STYLE = """
 .typedshmap-picture {overflow:auto; border:1px solid #d0d7de; border-radius:6px; background:#ffffff; max-height:90vh}
@@ -25,9 +28,9 @@ _STYLE = """
 
 def figure(explained: Explained) -> str:
     """The picture of a function's own values and collectives, and what its colours mean."""
-    colours, legend = Colours(axis for axis, _ in explained.mesh), list[str]()
+    colours, legend = colours_of(axis for axis, _ in explained.mesh), list[str]()
     for axis, size in explained.mesh:
-        colour = colours.of(axis)
+        colour = colours[axis]
         legend.append(f'<span style="background:{colour};color:{ink(colour)}">{escape(axis)}={size}</span>')
     legend.append(f'<span style="background:{UNSHARDED}">unsharded</span>')
     legend.append("dims: global size → shard size, in the colours of the mesh axes that they are sharded over; ")
@@ -35,7 +38,7 @@ def figure(explained: Explained) -> str:
     return (
         f"<style>{''.join(line.strip() for line in _STYLE.splitlines())}</style>"
         f'<div class="typedshmap-legend">{"".join(legend)}</div>'
-        f'<div class="typedshmap-picture">{draw(explained)}</div>'
+        f'<div class="typedshmap-picture">{_draw(explained, colours)}</div>'
     )
 
 
@@ -44,19 +47,9 @@ _PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#
 _DARK = {"#0072b2", "#d55e00", "#009e73", "#8c6bb1"}
 
 
-class Colours:
-    """The colours of a mesh."""
-
-    def __init__(self, axes: Iterable[str]) -> None:
-        self._of = {axis: _PALETTE[at % len(_PALETTE)] for at, axis in enumerate(axes)}
-
-    def of(self, axis: str) -> str:
-        """The colour of a mesh axis."""
-        return self._of[axis]
-
-    def of_all(self, axes: Iterable[str]) -> list[str]:
-        """The colours of several; that of an unsharded dim for none."""
-        return [self._of[axis] for axis in axes] or [UNSHARDED]
+def colours_of(axes: Iterable[str]) -> dict[str, str]:
+    """The colour of each axis of a mesh."""
+    return dict(zip(axes, cycle(_PALETTE), strict=False))
 
 
 def ink(colour: str) -> str:
@@ -64,32 +57,55 @@ def ink(colour: str) -> str:
     return "#ffffff" if colour in _DARK else "#1f2328"
 
 
-def draw(explained: Explained) -> str:
+def _draw(explained: Explained, colours: Mapping[str, str]) -> str:
     """The picture of what belongs to the function itself, as one ``<svg>``."""
-    colours, widths = Colours(axis for axis, _ in explained.mesh), dict[int, float]()
-    for value in explained.values:
-        label = (len(value.name) + len(value.dtype) + 1) * CHARACTER
-        widths[value.ident] = label + sum(width for _, width, _ in _cells(value)) + 4 * PAD
-    for each in explained.collectives:
-        first, second, third = map(len, _texts(each))
-        widths[each.ident] = max(first, second, third * 0.84) * CHARACTER + 2 * PAD + _HEAD
-    picture = lay_out_picture(explained, widths)
-    at = {ident: placed for placed in picture.nodes for ident in placed.node.idents}
+    picture = lay_out_picture(explained)
+    node_of = {ident: node for node in picture.nodes for ident in node.idents}
     elements: list[str] = []
     for start, end in picture.lines:
-        left, right = at[start], at[end]
+        left, right = node_of[start], node_of[end]
         x0, y0, x1, y1 = left.x + left.width, left.anchor(start), right.x, right.anchor(end)
         bend = max(BETWEEN / 2, (x1 - x0) / 2)
         path = f"M{x0:.1f} {y0:.1f}C{x0 + bend:.1f} {y0:.1f} {x1 - bend:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
         far = " far" if x1 - x0 > 2 * BETWEEN else ""
         elements.append(f'<path class="flow{far}" d="{path}"/>')
-    for placed in picture.nodes:
-        node = placed.node
-        parts = _arrow(placed, node, colours) if isinstance(node, Arrow) else _box(placed, node, colours)
-        elements += ['<g class="node">', *parts, "</g>"]
+    for node in picture.nodes:
+        elements += ['<g class="node">', *_shapes(node, colours), "</g>"]
     size = f'width="{picture.width:.0f}" height="{picture.height:.0f}"'
     name = escape(f"{explained.function}: values and collectives", quote=True)
     return f'<svg {size} role="img" aria-label="{name}">{"".join(elements)}</svg>'
+
+
+def _shapes(node: PictureNode, colours: Mapping[str, str]) -> Iterator[str]:
+    """A box with its title and a row per value, or an arrow."""
+    x, y, width, height = node.x, node.y, node.width, node.height
+    if node.kind != "collective":
+        yield f'<rect class="box" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="6"/>'
+    if node.title:
+        yield _text(x + PAD, y + TITLE / 2 + 2, node.title, "strong")
+    for row in node.rows:
+        yield from _arrow(node, row, colours) if isinstance(row, Collective) else _value_row(node, row, colours)
+
+
+def _value_row(node: PictureNode, value: Value, colours: Mapping[str, str]) -> Iterator[str]:
+    """The rest of a value's path under the title of its box, its dtype, and its dims in colours."""
+    middle, cells = node.anchor(value.ident), _cells(value)
+    place = f"\n{value.place}" if value.place else ""
+    about = f"{value.name}: {value.hint}\nglobal {value.shape}, shard {value.shard}, {value.bytes} bytes{place}"
+    yield f"<g><title>{escape(about)}</title>"
+    rest = value.name.removeprefix(node.title).lstrip(".")
+    yield _text(node.x + PAD, middle, f"{rest} {value.dtype}", "name")
+    left, top = node.x + node.width - PAD - sum(width for _, width, _ in cells), middle - ROW / 2 + 2
+    for text, width, axes in cells:
+        # The colours of the axes that the dim is sharded over, major to minor from the left.
+        fills = [colours[axis] for axis in axes] or [UNSHARDED]
+        part = (width - 2) / len(fills)
+        for at, fill in enumerate(fills):
+            corner = f'x="{left + at * part:.1f}" y="{top:.1f}"'
+            yield f'<rect {corner} width="{part:.1f}" height="{ROW - 4}" fill="{fill}"/>'
+        yield _text(left + 4, top + ROW / 2 - 2, text, "cell", ink(fills[0]))
+        left += width
+    yield "</g>"
 
 
 def _cells(value: Value) -> list[tuple[str, float, tuple[str, ...]]]:
@@ -101,30 +117,24 @@ def _cells(value: Value) -> list[tuple[str, float, tuple[str, ...]]]:
     return [(text, len(text) * CHARACTER + 10, axes) for text, axes in texts]
 
 
-def _box(placed: PlacedNode, box: ValueBox, colours: Colours) -> Iterator[str]:
-    """A row per value: the rest of its path under the title of the box, its dtype, and its dims in colours."""
-    x, y, width = placed.x, placed.y, placed.width
-    yield f'<rect class="box" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{box.height:.1f}" rx="6"/>'
-    if box.has_title:
-        yield _text(x + PAD, y + TITLE / 2 + 2, box.title, "strong")
-    for value in box.values:
-        middle, cells = placed.anchor(value.ident), _cells(value)
-        place = f"\n{value.place}" if value.place else ""
-        about = f"{value.name}: {value.hint}\nglobal {value.shape}, shard {value.shard}, {value.bytes} bytes{place}"
-        yield f"<g><title>{escape(about)}</title>"
-        rest = value.name.removeprefix(box.title).lstrip(".")
-        yield _text(x + PAD, middle, f"{rest or value.name} {value.dtype}", "name")
-        left = x + width - PAD - sum(width for _, width, _ in cells)
-        for text, cell, axes in cells:
-            # The colours of the axes that the dim is sharded over, major to minor from the left.
-            fills, top = colours.of_all(axes), middle - ROW / 2 + 2
-            part = (cell - 2) / len(fills)
-            for at, fill in enumerate(fills):
-                corner = f'x="{left + at * part:.1f}" y="{top:.1f}"'
-                yield f'<rect {corner} width="{part:.1f}" height="{ROW - 4}" fill="{fill}"/>'
-            yield _text(left + 4, top + ROW / 2 - 2, text, "cell", ink(fills[0]))
-            left += cell
-        yield "</g>"
+def _row_width(value: Value) -> float:
+    return (len(value.name) + len(value.dtype) + 1) * CHARACTER + sum(width for _, width, _ in _cells(value))
+
+
+def _arrow(node: PictureNode, each: Collective, colours: Mapping[str, str]) -> Iterator[str]:
+    x, y, right, bottom = node.x, node.y, node.x + node.width, node.y + node.height
+    tip, neck, wing = node.anchor(each.ident), right - _HEAD, 5
+    points = [(x, y), (neck, y), (neck, y - wing), (right, tip), (neck, bottom + wing), (neck, bottom), (x, bottom)]
+    fills = [colours[axis] for axis in each.axes]
+    corners = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+    loops = f"\nin {', '.join(each.loops)}" if each.loops else ""
+    ring = f"{each.wire} bytes on the wire of each device, by a ring of {each.group}"
+    about = f"{each.operation} over {', '.join(each.axes)}\n{ring}{loops}\n{each.place}"
+    yield f"<title>{escape(about)}</title>"
+    second = f' stroke="{fills[1]}" stroke-width="4"' if len(fills) > 1 else ""
+    yield f'<polygon class="arrow" points="{corners}" fill="{fills[0]}"{second}/>'
+    for line, (text, kind) in enumerate(zip(_texts(each), ("strong", "cell", "small"), strict=True)):
+        yield _text(x + PAD, tip + (line - 1) * 15, text, kind, ink(fills[0]))
 
 
 def _texts(each: Collective) -> tuple[str, str, str]:
@@ -135,24 +145,6 @@ def _texts(each: Collective) -> tuple[str, str, str]:
         f"{bytes_text(each.bytes_in)} → {bytes_text(each.bytes_out)}{often}{per_iteration}",
         f"{each.operand} → {each.result}",
     )
-
-
-def _arrow(placed: PlacedNode, arrow: Arrow, colours: Colours) -> Iterator[str]:
-    each = arrow.collective
-    x, y, right, height = placed.x, placed.y, placed.x + placed.width, arrow.height
-    tip, wing = y + height / 2, 5
-    points = [(x, y), (right - _HEAD, y), (right - _HEAD, y - wing), (right, tip)]
-    points += [(right - _HEAD, y + height + wing), (right - _HEAD, y + height), (x, y + height)]
-    fills = colours.of_all(each.axes)
-    corners = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-    loops = f"\nin {', '.join(each.loops)}" if each.loops else ""
-    ring = f"{each.wire} bytes on the wire of each device, by a ring of {each.group}"
-    about = f"{each.operation} over {', '.join(each.axes)}\n{ring}{loops}\n{each.place}"
-    yield f"<title>{escape(about)}</title>"
-    second = f' stroke="{fills[1]}" stroke-width="4"' if len(fills) > 1 else ""
-    yield f'<polygon class="arrow" points="{corners}" fill="{fills[0]}"{second}/>'
-    for line, (text, kind) in enumerate(zip(_texts(each), ("strong", "cell", "small"), strict=True)):
-        yield _text(x + PAD, tip + (line - 1) * 15, text, kind, ink(fills[0]))
 
 
 def _text(x: float, y: float, text: str, kind: str, colour: str = "") -> str:
@@ -166,62 +158,40 @@ ROW, TITLE, PAD, GAP, BETWEEN, MARGIN, _HEAD = 22, 24, 8, 16, 70, 20, 16
 
 
 @dataclass(frozen=True, slots=True)
-class ValueBox:
-    """Values that are drawn as one box with a row each: the leaves of one argument, or of the result."""
+class PictureNode:
+    """A box with a row per value, or an arrow for one collective; its place and size are in pixels.
 
+    Attributes:
+      kind: what its rows are.
+      title: what the names of its values begin with; empty for none.
+      rows: the leaves of one argument or of the result, one checked value, or one collective.
+      width: how wide it is.
+      height: how high it is.
+      x: where its left edge is.
+      y: where its upper edge is.
+    """
+
+    kind: ValueKind | Literal["collective"]
     title: str
-    values: tuple[Value, ...]
-
-    @property
-    def idents(self) -> tuple[int, ...]:
-        return tuple(value.ident for value in self.values)
-
-    @property
-    def before(self) -> tuple[int, ...]:
-        return tuple(before for value in self.values for before in value.after)
-
-    @property
-    def height(self) -> float:
-        return TITLE * self.has_title + ROW * len(self.values) + PAD
-
-    @property
-    def has_title(self) -> bool:
-        return [value.name for value in self.values] != [self.title]
-
-
-@dataclass(frozen=True, slots=True)
-class Arrow:
-    """A collective, drawn as an arrow."""
-
-    collective: Collective
-    height: float
-
-    @property
-    def idents(self) -> tuple[int, ...]:
-        return (self.collective.ident,)
-
-    @property
-    def before(self) -> tuple[int, ...]:
-        return self.collective.after
-
-
-PictureNode = ValueBox | Arrow
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedNode:
-    """A node at its place, in pixels."""
-
-    node: PictureNode
-    x: float
-    y: float
+    rows: tuple[Value | Collective, ...]
     width: float
+    height: float
+    x: float = 0.0
+    y: float = 0.0
+
+    @property
+    def idents(self) -> tuple[int, ...]:
+        return tuple(row.ident for row in self.rows)
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        return tuple(before for row in self.rows for before in row.after)
 
     def anchor(self, ident: int) -> float:
-        """The height of the row of a value, or of the middle of an arrow."""
-        if isinstance(self.node, Arrow):
-            return self.y + self.node.height / 2
-        return self.y + TITLE * self.node.has_title + PAD / 2 + ROW * (self.node.idents.index(ident) + 0.5)
+        """The height of the middle of a row."""
+        if self.kind == "collective":
+            return self.y + self.height / 2
+        return self.y + TITLE * bool(self.title) + PAD / 2 + ROW * (self.idents.index(ident) + 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,95 +199,81 @@ class Picture:
     """Nodes at their places, and between which there are lines.
 
     Attributes:
-      nodes: the nodes, in the jaxpr's order.
+      nodes: the nodes, column by column.
       lines: pairs of the values or collectives that lines go from and to.
       width: of all, in pixels.
       height: of all, in pixels.
     """
 
-    nodes: tuple[PlacedNode, ...]
+    nodes: tuple[PictureNode, ...]
     lines: tuple[tuple[int, int], ...]
     width: float
     height: float
 
 
-def lay_out_picture(explained: Explained, widths: Mapping[int, float]) -> Picture:
+def lay_out_picture(explained: Explained) -> Picture:
     """Place a function's values, and the collectives that its results depend on.
 
     What is there only where the function is differentiated from outside is not drawn. A column is laid out from the top
     down, each node as near as may be to what it depends on.
-
-    Args:
-      explained: the explanation of the function.
-      widths: how wide the row of a value, or an arrow, has to be.
     """
     nodes = _nodes(explained)
-    drawn = {ident for node in nodes for ident in node.idents}
-    placed: dict[int, PlacedNode] = {}
+    placed: dict[int, PictureNode] = {}
 
     def desired_y(node: PictureNode) -> float:
         heights = [placed[before].anchor(before) for before in node.before if before in placed]
         return sum(heights) / len(heights) if heights else 0.0
 
-    x, found = float(MARGIN), list[PlacedNode]()
-    for column in _columns(nodes, drawn):
-        width, y = max(widths[ident] for node in column for ident in node.idents), float(MARGIN)
-        stacked: list[PlacedNode] = []
-        for wanted, node in sorted(((desired_y(node), node) for node in column), key=lambda pair: pair[0]):
+    x, found = float(MARGIN), list[PictureNode]()
+    for column in _columns(nodes):
+        width, y = max(node.width for node in column), float(MARGIN)
+        stacked: list[PictureNode] = []
+        for wanted, node in sorted(((desired_y(node), node) for node in column), key=itemgetter(0)):
             y = max(y, wanted - node.height / 2)
-            stacked.append(PlacedNode(node, x, y, width))
+            stacked.append(replace(node, x=x, y=y, width=width))
             y += node.height + GAP
-        placed.update((ident, each) for each in stacked for ident in each.node.idents)
+        placed.update((ident, node) for node in stacked for ident in node.idents)
         found += stacked
         x += width + BETWEEN
-    lines = [
-        (before, each.ident)
-        for node in nodes
-        for each in ([node.collective] if isinstance(node, Arrow) else node.values)
-        for before in each.after
-        if before in drawn
-    ]
-    height = max((each.y + each.node.height for each in found), default=0.0) + MARGIN
+    lines = [(before, row.ident) for node in nodes for row in node.rows for before in row.after if before in placed]
+    height = max((node.y + node.height for node in found), default=0.0) + MARGIN
     return Picture(tuple(found), tuple(dict.fromkeys(lines)), x - BETWEEN + MARGIN, height)
 
 
 def _nodes(explained: Explained) -> list[PictureNode]:
     """A box for each argument, the result and each checked value; an arrow for each collective that they depend on."""
     found: list[PictureNode] = []
-    for kind in ("argument", "result"):
-        of_kind = [value for value in explained.values if value.kind == kind]
-        groups = groupby(of_kind, key=lambda value: root_of(value.name))
-        found += [ValueBox(root, tuple(group)) for root, group in groups]
-    found += [ValueBox(value.name, (value,)) for value in explained.values if value.kind == "check"]
-    before = {each.ident: each.after for each in (*explained.values, *explained.collectives)}
-    needed: set[int] = set()
-    waiting = [value.ident for value in explained.values if value.kind != "argument"]
-    while waiting:
-        ident = waiting.pop()
-        if ident not in needed:
-            needed.add(ident)
-            waiting += before.get(ident, ())
-    # Arrows of collectives that send more are thicker.
-    heights = {each.ident: 44 + min(24, 1.2 * (each.wire * each.times).bit_length()) for each in explained.collectives}
-    return [*found, *(Arrow(each, heights[each.ident]) for each in explained.collectives if each.ident in needed)]
+    for kind in ("argument", "result", "check"):
+        for root, group in groupby((value for value in explained.values if value.kind == kind), key=_box_name):
+            values = tuple(group)
+            title = "" if kind == "check" or values[0].name == root else root
+            width, height = max(map(_row_width, values)) + 4 * PAD, TITLE * bool(title) + ROW * len(values) + PAD
+            found.append(PictureNode(kind, title, values, width, height))
+    needed = {before for value in explained.values for before in value.after}
+    for each in reversed(explained.collectives):
+        if each.ident in needed:
+            needed.update(each.after)
+    for each in explained.collectives:
+        if each.ident in needed:
+            first, second, third = map(len, _texts(each))
+            width = max(first, second, third * 0.84) * CHARACTER + 2 * PAD + _HEAD
+            # Arrows of collectives that send more are thicker.
+            height = 44 + min(24, 1.2 * (each.wire * each.times).bit_length())
+            found.append(PictureNode("collective", "", (each,), width, height))
+    return found
 
 
-def root_of(name: str) -> str:
-    """The argument that a path begins with."""
-    return name.partition(".")[0].partition("[")[0]
+def _box_name(value: Value) -> str:
+    """The argument that a value's path begins with; a checked value has a box of its own."""
+    return str(value.ident) if value.kind == "check" else re.split(r"[.[]", value.name, maxsplit=1)[0]
 
 
-def _columns(nodes: Sequence[PictureNode], drawn: set[int]) -> list[list[PictureNode]]:
+def _columns(nodes: Sequence[PictureNode]) -> list[list[PictureNode]]:
     """Each node right of all that it depends on; arguments first, results last."""
-
-    def is_kind(node: PictureNode, kind: str) -> bool:
-        return isinstance(node, ValueBox) and node.values[0].kind == kind
-
-    by_ident = {ident: node for node in nodes for ident in node.idents}
     ranks: dict[int, int] = {}
     for node in sorted(nodes, key=lambda node: max(node.idents)):
-        before = [ranks[id(by_ident[each])] for each in node.before if each in drawn and id(by_ident[each]) in ranks]
-        ranks[id(node)] = 0 if is_kind(node, "argument") else max(before, default=0) + 1
+        before = max((ranks[ident] for ident in node.before if ident in ranks), default=0)
+        ranks.update(dict.fromkeys(node.idents, 0 if node.kind == "argument" else before + 1))
     last = max(ranks.values(), default=0) + 1
-    ranks.update((id(node), last) for node in nodes if is_kind(node, "result"))
-    return [[node for node in nodes if ranks[id(node)] == rank] for rank in sorted(set(ranks.values()))]
+    ranks.update((ident, last) for node in nodes if node.kind == "result" for ident in node.idents)
+    return [[node for node in nodes if ranks[node.idents[0]] == rank] for rank in sorted(set(ranks.values()))]

@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from operator import attrgetter, itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from .. import _jax
 from ..errors.phrases import mesh_text
@@ -23,12 +25,17 @@ class Explanation(Explained):
     """
 
     def __str__(self) -> str:
-        return explained_text(self)
+        tables = collective_tables(self) or [NO_COLLECTIVES]
+        blocks = [heading(self), f"{value_table(self)}\n{memory_text(self)}", *map(str, tables), notes_text(self.notes)]
+        return "\n\n".join(filter(None, blocks))
 
     @property
     def html(self) -> str:
         """The same as a part of a page: a picture, and tables."""
-        return explained_html(self)
+        tables = [table.html for table in collective_tables(self)] or [f"<p>{NO_COLLECTIVES}</p>"]
+        values = [value_table(self).html, f"<p>{escape(memory_text(self))}</p>"]
+        parts = [f"<h3>{escape(heading(self))}</h3>", figure(self), *values, *tables, notes_html(self.notes)]
+        return "\n".join(filter(None, parts))
 
     def _repr_html_(self) -> str:
         return self.html
@@ -68,12 +75,27 @@ class Comparison:
         return self.rows[at]
 
     def __str__(self) -> str:
-        return compared_text(self.rows)
+        table = str(comparison_table(self.rows)) if self.explanations else ""
+        failed = [f"{mesh_text(row.mesh)}: {type(row.error).__name__}: {row.error}" for row in self.failures]
+        return "\n\n".join(filter(None, [self._heading, table, *failed, notes_text(self._notes)]))
 
     @property
     def html(self) -> str:
         """The same as a part of a page: a table, and folded below it the explanation on each mesh."""
-        return compared_html(self.rows)
+        head = f"<h3>{escape(self._heading)}</h3>" if self._heading else ""
+        errors = [f"<pre>{escape(str(row.error))}</pre>" for row in self.failures]
+        parts = [head, comparison_table(self.rows).html, *errors, notes_html(self._notes)]
+        for row in self.explanations:
+            parts += [f"<details><summary>{escape(mesh_text(row.mesh))}</summary>", row.html, "</details>"]
+        return "\n".join(parts)
+
+    @property
+    def _heading(self) -> str:
+        return self.explanations[0].function + sizes_text(self.explanations[0]) if self.explanations else ""
+
+    @property
+    def _notes(self) -> Iterable[str]:
+        return dict.fromkeys(note for row in self.explanations for note in row.notes)
 
     def _repr_html_(self) -> str:
         return self.html
@@ -84,60 +106,58 @@ class Comparison:
         Path(path).write_text(document(name, self.html), encoding="utf-8")
 
 
-Row = tuple[str, ...]
-VALUE_COLUMNS = ("value", "global shape", "spec", "shard shape", "bytes per device", "hint")
-COLLECTIVE_COLUMNS = ("part", "collective", "over", "devices", "in", "out", "on the wire", "times", "where")
 NO_COLLECTIVES = "no collectives in manual regions"
+_KINDS = ("argument", "check", "result")
+_TEXT = {"mesh", "value", "global shape", "spec", "shard shape", "hint", "part", "collective", "over", "where", "total"}
 
 
-def explained_text(found: Explained) -> str:
-    """All tables of one function on one mesh."""
-    blocks = [
-        [heading(found)],
-        [*table(VALUE_COLUMNS, value_rows(found), {4}), memory_line(found)],
-        table(COLLECTIVE_COLUMNS, collective_rows(found), {3, 4, 5, 6, 7}) if found.collectives else [NO_COLLECTIVES],
-        table(total_columns(found), total_rows(found), {2, 3, 4, 5, 6}) if found.collectives else [],
-        [f"note: {note}" for note in found.notes],
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if block)
+class Table(NamedTuple):
+    """Rows of text under their headings; columns of numbers are aligned to the right."""
 
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
 
-def explained_html(found: Explained) -> str:
-    """All tables of one function on one mesh."""
-    sections = [
-        f"<h3>{escape(heading(found))}</h3>",
-        figure(found),
-        html_table(VALUE_COLUMNS, value_rows(found)),
-        f"<p>{escape(memory_line(found))}</p>",
-        html_table(COLLECTIVE_COLUMNS, collective_rows(found)) if found.collectives else f"<p>{NO_COLLECTIVES}</p>",
-        html_table(total_columns(found), total_rows(found)) if found.collectives else "",
-        notes_html(found.notes),
-    ]
-    return "\n".join(part for part in sections if part)
+    def __str__(self) -> str:
+        """Each column as wide as its widest cell."""
+        widths = [max(map(len, column)) for column in zip(self.headings, *self.rows, strict=True)]
+        formats = [f"{'<' if name in _TEXT else '>'}{width}" for name, width in zip(self.headings, widths, strict=True)]
+        return "\n".join("  ".join(map(format, row, formats)).rstrip() for row in (self.headings, *self.rows))
+
+    @property
+    def html(self) -> str:
+        styles = ["" if name in _TEXT else ' style="text-align:right"' for name in self.headings]
+
+        def line(row: tuple[str, ...], tag: str) -> str:
+            cells = (f"<{tag}{style}>{escape(cell)}</{tag}>" for cell, style in zip(row, styles, strict=True))
+            return f"<tr>{''.join(cells)}</tr>"
+
+        body = "\n".join(line(row, "td") for row in self.rows)
+        return f"<table><thead>{line(self.headings, 'th')}</thead><tbody>\n{body}\n</tbody></table>"
 
 
 def heading(found: Explained) -> str:
     """``train_step on dp=4, tp=2 (8 devices): batch=32, seq=64``"""
     devices = f"{found.devices:,} device{'s' if found.devices != 1 else ''}"
-    return f"{found.function} on {mesh_text(found.mesh)} ({devices}){_sizes(found)}"
+    return f"{found.function} on {mesh_text(found.mesh)} ({devices}){sizes_text(found)}"
 
 
-def _sizes(found: Explained) -> str:
-    sizes = ", ".join(f"{name}={size}" for name, size in found.sizes.items())
+def sizes_text(found: Explained) -> str:
+    """``: batch=32, seq=64``"""
+    sizes = mesh_text(found.sizes.items())
     return f": {sizes}" if sizes else ""
 
 
-def value_rows(found: Explained) -> list[Row]:
+def value_table(found: Explained) -> Table:
     """One row per value: arguments, what is checked, results."""
-    order, rows = {"argument": 0, "check": 1, "result": 2}, list[Row]()
-    for one in sorted(found.values, key=lambda one: order[one.kind]):
+    rows: list[tuple[str, ...]] = []
+    for one in sorted(found.values, key=lambda one: _KINDS.index(one.kind)):
         name = f"check in {one.name} at {one.place}" if one.kind == "check" else one.name
         shape, shard = (f"{one.dtype}[{','.join(map(str, sizes))}]" for sizes in (one.shape, one.shard))
         rows.append((name, shape, _jax.array.spec_text(one.spec), shard, bytes_text(one.bytes), one.hint))
-    return rows
+    return Table(("value", "global shape", "spec", "shard shape", "bytes per device", "hint"), rows)
 
 
-def memory_line(found: Explained) -> str:
+def memory_text(found: Explained) -> str:
     """``per device: arguments 1 MiB + results 1 MiB - reused 1 MiB = 1 MiB``"""
     memory = found.memory
     reused = f" - donated and reused {bytes_text(memory.reused)}" if memory.reused else ""
@@ -145,14 +165,25 @@ def memory_line(found: Explained) -> str:
     return f"per device: {summary} = {bytes_text(memory.peak)}"
 
 
-def collective_rows(found: Explained) -> list[Row]:
-    """One row per kind of collective at one place, the function's own before those of its gradient."""
-    rows: list[Row] = []
+def collective_tables(found: Explained) -> list[Table]:
+    """A row per kind of collective at one place, and one per part and mesh axes; nothing where there are none."""
+    if not found.collectives:
+        return []
+    rows, totals = list[tuple[str, ...]](), list[tuple[str, ...]]()
     for one in merge_collectives(found.collectives):
+        sizes = map(bytes_text, (one.bytes_in, one.bytes_out, one.wire))
         times = f"{one.times} per iteration" if one.is_open else str(one.times)
-        sizes = (bytes_text(one.bytes_in), bytes_text(one.bytes_out), bytes_text(one.wire))
         rows.append((one.part, one.operation, ",".join(one.axes), str(one.group), *sizes, times, one.place))
-    return rows
+    for total in found.totals:
+        before, after, wire = map(bytes_text, (total.bytes_in, total.bytes_out, total.wire))
+        wire += " per iteration" if total.is_open else ""
+        seconds = [seconds_text(total.seconds(found.bandwidth))] if found.bandwidth else []
+        totals.append((total.part, ",".join(total.axes), f"{total.count:,}", before, after, wire, *seconds))
+    sent = ("in", "out", "on the wire")
+    return [
+        Table(("part", "collective", "over", "devices", *sent, "times", "where"), rows),
+        Table(("total", "over", "collectives", *sent, *(["seconds"] if found.bandwidth else [])), totals),
+    ]
 
 
 def merge_collectives(collectives: Iterable[Collective]) -> list[Collective]:
@@ -162,108 +193,29 @@ def merge_collectives(collectives: Iterable[Collective]) -> list[Collective]:
         key = replace(one, ident=0, after=(), times=0)
         known = groups.get(key)
         groups[key] = one if known is None else replace(known, times=known.times + one.times)
-    return sorted(groups.values(), key=lambda one: one.part)
+    return sorted(groups.values(), key=attrgetter("part"))
 
 
-def total_columns(found: Explained) -> Row:
-    """The columns of the totals; seconds where a bandwidth is known."""
-    return ("total", "over", "collectives", "in", "out", "on the wire", *(("seconds",) if found.bandwidth else ()))
-
-
-def total_rows(found: Explained) -> list[Row]:
-    """One row per part and mesh axes."""
-    rows: list[Row] = []
-    for total in found.totals:
-        wire = bytes_text(total.wire) + (" per iteration" if total.is_open else "")
-        sizes = (bytes_text(total.bytes_in), bytes_text(total.bytes_out), wire)
-        seconds = (_seconds(total.seconds(found.bandwidth)),) if found.bandwidth else ()
-        rows.append((total.part, ",".join(total.axes), f"{total.count:,}", *sizes, *seconds))
-    return rows
-
-
-def _seconds(seconds: float | None) -> str:
-    return "unknown" if seconds is None else seconds_text(seconds)
-
-
-def compared_text(rows: Sequence[Explained | Failed]) -> str:
-    """One row per mesh, and below what failed and what is not counted."""
+def comparison_table(rows: Sequence[Explained | Failed]) -> Table:
+    """A row per mesh: memory, what is sent per part and mesh axes and in all, seconds where a bandwidth is known."""
     found = [row for row in rows if isinstance(row, Explained)]
-    lines: list[str] = []
-    if found:
-        columns = comparison_columns(found)
-        lines += [f"{found[0].function}{_sizes(found[0])}", ""]
-        lines += table(columns, [comparison_row(row, columns) for row in rows], set(range(1, len(columns))))
+    sums = sorted(dict.fromkeys((total.part, total.axes) for one in found for total in one.totals), key=itemgetter(0))
+    names = [f"{part} {','.join(axes)}" for part, axes in sums]
+    headings = ("mesh", "devices", "arguments + results", *names, "on the wire")
+    has_seconds, cells = any(one.bandwidth for one in found), list[tuple[str, ...]]()
     for row in rows:
-        if isinstance(row, Failed):
-            lines += ["", f"{mesh_text(row.mesh)}: {type(row.error).__name__}: {row.error}"]
-    notes = dict.fromkeys(note for row in found for note in row.notes)
-    return "\n".join([*lines, *([""] if notes else []), *(f"note: {note}" for note in notes)]).lstrip("\n")
+        if isinstance(row, Explained):
+            sent = {(total.part, total.axes): total.wire for total in row.totals}
+            sizes = map(bytes_text, (row.memory.peak, *(sent.get(key, 0) for key in sums), sum(sent.values())))
+            cells.append((mesh_text(row.mesh), f"{row.devices:,}", *sizes, seconds_text(row.seconds)))
+        else:
+            cells.append((mesh_text(row.mesh), "", type(row.error).__name__, *[""] * (len(headings) - 2)))
+    return Table((*headings, "seconds"), cells) if has_seconds else Table(headings, [row[:-1] for row in cells])
 
 
-def compared_html(rows: Sequence[Explained | Failed]) -> str:
-    """One row per mesh, and of each, folded, its own tables."""
-    found = [row for row in rows if isinstance(row, Explained)]
-    columns = comparison_columns(found)
-    errors = [f"<pre>{escape(str(row.error))}</pre>" for row in rows if isinstance(row, Failed)]
-    notes = notes_html(dict.fromkeys(note for row in found for note in row.notes))
-    head = f"<h3>{escape(found[0].function + _sizes(found[0]))}</h3>" if found else ""
-    compared = html_table(columns, [comparison_row(row, columns) for row in rows])
-    each = [
-        f"<details><summary>{escape(mesh_text(row.mesh))}</summary>\n{explained_html(row)}\n</details>" for row in found
-    ]
-    return "\n".join([head, compared, *errors, notes, *each])
-
-
-def comparison_columns(found: Sequence[Explained]) -> Row:
-    """The mesh, memory, what is sent per part and mesh axes, all of it, and seconds where a bandwidth is known."""
-    totals = dict.fromkeys((total.part, total.axes) for one in found for total in one.totals)
-    names = [f"{part} {','.join(axes)}" for part, axes in sorted(totals, key=lambda key: key[0])]
-    seconds = ("seconds",) if any(one.bandwidth for one in found) else ()
-    return ("mesh", "devices", "arguments + results", *names, "on the wire", *seconds)
-
-
-def comparison_row(row: Explained | Failed, columns: Row) -> Row:
-    """One mesh's numbers; of one that fails the kind of error."""
-    if isinstance(row, Failed):
-        return (mesh_text(row.mesh), "", type(row.error).__name__, *[""] * (len(columns) - 3))
-    sent = {f"{total.part} {','.join(total.axes)}": total.wire for total in row.totals}
-    wires = [bytes_text(sent.get(name, 0)) for name in columns[3:] if name not in ("on the wire", "seconds")]
-    seconds = (_seconds(row.seconds),) if "seconds" in columns else ()
-    first = (mesh_text(row.mesh), f"{row.devices:,}", bytes_text(row.memory.peak))
-    return (*first, *wires, bytes_text(sum(sent.values())), *seconds)
-
-
-def table(columns: Row, rows: Sequence[Row], right: Iterable[int] = ()) -> list[str]:
-    """Rows under their columns, each as wide as its widest cell.
-
-    Args:
-      columns: the headings.
-      rows: the cells.
-      right: the columns with numbers, which are aligned to the right.
-    """
-    numbers, cells = set(right), [columns, *rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = (
-        "  ".join(f"{cell:>{width}}" if at in numbers else f"{cell:<{width}}" for at, (cell, width) in enumerate(pairs))
-        for pairs in (zip(row, widths, strict=True) for row in cells)
-    )
-    return [line.rstrip() for line in lines]
-
-
-_NUMBERS = frozenset([VALUE_COLUMNS[4], *COLLECTIVE_COLUMNS[3:8], "collectives", "seconds", "arguments + results"])
-
-
-def html_table(columns: Row, rows: Iterable[Row]) -> str:
-    """A table with its headings; numbers are aligned to the right."""
-    numbers = [column in _NUMBERS or column.startswith(("forward ", "gradient ")) for column in columns]
-    styles = [' style="text-align:right"' if is_number else "" for is_number in numbers]
-
-    def line(row: Row, tag: str) -> str:
-        cells = (f"<{tag}{style}>{escape(cell)}</{tag}>" for cell, style in zip(row, styles, strict=True))
-        return f"<tr>{''.join(cells)}</tr>"
-
-    body = "\n".join(line(row, "td") for row in rows)
-    return f"<table><thead>{line(columns, 'th')}</thead><tbody>\n{body}\n</tbody></table>"
+def notes_text(notes: Iterable[str]) -> str:
+    """A line per note."""
+    return "\n".join(f"note: {note}" for note in notes)
 
 
 def notes_html(notes: Iterable[str]) -> str:
