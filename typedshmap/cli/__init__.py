@@ -12,17 +12,15 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
-from .. import _jax
 from ..errors import StructureError, TypedShmapError
 from ..errors.phrases import count_text, did_you_mean
 from ..hints.structure import Static
@@ -78,15 +76,6 @@ def read_meshes(written: Sequence[str], explicit: bool = False) -> list[Abstract
     return meshes
 
 
-def mesh_like(mesh: AbstractMesh, own: _jax.mesh.AnyMesh | None) -> AbstractMesh:
-    """A mesh whose axes have the types that a function's own mesh gives them."""
-    if own is None:
-        return mesh
-    types = dict(zip(own.axis_names, own.axis_types, strict=True))
-    found = [types.get(name, kind) for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)]
-    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=tuple(found))
-
-
 def _split_pair(text: str, where: str, example: str) -> tuple[str, str]:
     name, equals, value = text.strip().partition("=")
     if not equals or not name.strip().isidentifier():
@@ -128,11 +117,7 @@ def read_arguments(written: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-_VERBS = ("typed_shard_map", "typed_jit")
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     """A decorated function, and what its module calls it."""
 
     name: str
@@ -155,37 +140,9 @@ def find_functions(target: str) -> tuple[list[Function], list[str]]:
         a function that no decorator of this library made.
     """
     path, _, name = target.partition(":")
-    module = _import_module(path)
-    return ([_find_named(module, path, name)], []) if name else _find_all(module, path)
-
-
-def _import_module(path: str) -> ModuleType:
-    is_file = path.endswith(".py")
-    if is_file and not Path(path).is_file():
-        raise UsageError(f"{path}: there is no such file")
-    try:
-        return _import_file(Path(path)) if is_file else importlib.import_module(path)
-    except Exception as error:  # whatever the module raises
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{path}.".startswith(f"{error.name}."):
-            raise UsageError(f"{path}: there is no such module (a file is named with its .py)") from None
-        devices = (
-            f"(it found {count_text(jax.device_count(), 'device')}; --devices gives another number of virtual ones)"
-        )
-        raise UsageError(f"{path}: cannot be imported {devices}\n{indent(format_error(error), '    ')}") from error
-
-
-def _import_file(path: Path) -> ModuleType:
-    """A file as a module of its name, which finds its neighbours as a script does."""
-    sys.path.insert(0, str(path.parent.resolve()))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _find_named(module: ModuleType, path: str, name: str) -> Function:
-    found: Any = module
+    found: Any = _import_module(path)
+    if not name:
+        return _find_all(found, path)
     for step in name.split("."):
         if not hasattr(found, step):
             raise UsageError(f"{path}: has no '{name}'{did_you_mean(step, dir(found))}")
@@ -193,31 +150,52 @@ def _find_named(module: ModuleType, path: str, name: str) -> Function:
     made_of = find_decorated(found)
     if made_of is None:
         raise UsageError(f"{path}: '{name}' was made by none of typed_shard_map, typed_jit and typed")
-    return Function(name, found, made_of)
+    return [Function(name, found, made_of)], []
+
+
+def _import_module(path: str) -> ModuleType:
+    """A module by its name; or a file as a module of its name, which finds its neighbours as a script does."""
+    file = Path(path)
+    if path.endswith(".py") and not file.is_file():
+        raise UsageError(f"{path}: there is no such file")
+    try:
+        if not path.endswith(".py"):
+            return importlib.import_module(path)
+        sys.path.insert(0, str(file.parent.resolve()))
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    except Exception as error:  # whatever the module raises
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{path}.".startswith(f"{error.name}."):
+            raise UsageError(f"{path}: there is no such module (a file is named with its .py)") from None
+        found = f"it found {count_text(jax.device_count(), 'device')}; --devices gives another number of virtual ones"
+        raise UsageError(f"{path}: cannot be imported ({found})\n{indent(format_error(error), '    ')}") from error
 
 
 def _find_all(module: ModuleType, path: str) -> tuple[list[Function], list[str]]:
-    seen: set[int] = set()
-    functions: list[Function] = []
+    """The functions that are defined in a module, each by its first name; and its methods, which need an instance."""
+    functions: dict[int, Function] = {}
     left: list[str] = []
     for name, value in vars(module).items():
+        if not callable(value) or getattr(value, "__module__", module.__name__) != module.__name__:
+            continue
         if inspect.isclass(value):
-            left += _methods(value) if value.__module__ == module.__name__ else []
-        elif callable(value) and id(value) not in seen:
-            made_of, home = find_decorated(value), getattr(value, "__module__", module.__name__)
-            if made_of is not None and made_of.verb in _VERBS and home == module.__name__:
-                seen.add(id(value))
-                functions.append(Function(name, value, made_of))
+            methods = [each for each, method in vars(value).items() if _mapped(method) is not None]
+            cure = "a method needs an instance; name that, as in MODULE:instance"
+            left += [f"{value.__name__}.{each}: {cure}.{each}" for each in methods]
+        elif (made_of := _mapped(value)) is not None:
+            functions.setdefault(id(value), Function(name, value, made_of))
     if not functions and not left:
         raise UsageError(f"{path}: no function here was made by typed_shard_map or typed_jit")
-    return functions, left
+    return list(functions.values()), left
 
 
-def _methods(owner: type) -> Iterator[str]:
-    for name, value in vars(owner).items():
-        made_of = find_decorated(value) if callable(value) else None
-        if made_of is not None and made_of.verb in _VERBS:
-            yield f"{owner.__name__}.{name}: a method needs an instance; name that, as in MODULE:instance.{name}"
+def _mapped(value: Any) -> DecoratedInfo | None:
+    """What ``typed_shard_map`` or ``typed_jit`` made a function of; None for anything else."""
+    made_of = find_decorated(value) if callable(value) else None
+    return made_of if made_of is not None and made_of.verb != "typed" else None
 
 
 _LITERALS = (bool, int, float, complex, str, list, tuple, dict)
@@ -230,12 +208,11 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
       StructureError: for an argument that nothing gives.
     """
     f, known, mark = function.function, taken_names(function.function), find_mark(function.function)
-    found: dict[str, Any] = {}
-    if mark is not None:
-        by_name = {name: value for name, value in mark.options.items() if name in known}
-        sizes = sizes_among(f, by_name)
-        found = {name: value for name, value in by_name.items() if name not in sizes}
-        found |= mark.options.get("arguments") or {}
+    options = {} if mark is None else mark.options
+    marked = {name: value for name, value in options.items() if name in known}
+    sizes = sizes_among(f, marked)
+    found = {name: value for name, value in marked.items() if name not in sizes}
+    found |= options.get("arguments") or {}
     found |= {name: value for name, value in values.items() if name.partition(".")[0] in known}
     problems: list[str] = []
     for name, node in required_arguments(f).items():
@@ -256,25 +233,14 @@ def options_for(function: Function) -> dict[str, Any]:
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what is traced, and with which sizes."""
-    parser.add_argument("target", metavar="MODULE[:FUNCTION]", help="a module, or a file.py; one function of it")
-    parser.add_argument(
-        "--mesh", action="append", required=True, metavar="dp=4,tp=2", help="a mesh; several by --mesh again"
-    )
-    parser.add_argument(
-        "--size", action="append", default=[], metavar="batch=32", help="the global size of a dim; else it is drawn"
-    )
-    parser.add_argument(
-        "--arg", action="append", default=[], metavar="scale=0.5", help="an argument that no hint makes"
-    )
-    parser.add_argument(
-        "--explicit", action="store_true", help="mesh axes are of type Explicit, where the function has no own mesh"
-    )
-    parser.add_argument(
-        "--devices",
-        type=int,
-        metavar="8",
-        help="the virtual CPU devices that the module finds; by default as many as the first mesh has",
-    )
+    add = parser.add_argument
+    add("target", metavar="MODULE[:FUNCTION]", help="a module, or a file.py; one function of it")
+    add("--mesh", action="append", required=True, metavar="dp=4,tp=2", help="a mesh; several by --mesh again")
+    add("--size", action="append", default=[], metavar="batch=32", help="the global size of a dim; else it is drawn")
+    add("--arg", action="append", default=[], metavar="scale=0.5", help="an argument that no hint makes")
+    add("--explicit", action="store_true", help="mesh axes are of type Explicit, where the function has no own mesh")
+    devices = "the virtual CPU devices that the module finds; by default as many as the first mesh has"
+    add("--devices", type=int, metavar="8", help=devices)
 
 
 MOST = 512

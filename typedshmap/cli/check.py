@@ -15,7 +15,7 @@ from .. import _jax, cli
 from ..errors import MeshAxisError, ShapeError, TypedShmapError
 from ..errors.phrases import count_text, mesh_text
 from ..introspection import bound_self
-from ..sampling.meshes import has_marks, map_over_shards, needs_manual_region, trace_on
+from ..sampling.meshes import has_marks, map_over_shards, mesh_like, needs_manual_region, trace_on
 from ..sampling.plan import UnplacedInputs, plan_inputs
 from ..testing import assert_mesh_invariant
 
@@ -49,7 +49,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> bool:
     """Trace a function; print a line, and what is wrong."""
-    mesh, drawn_sizes = cli.mesh_like(mesh, function.made_of.mesh), dict[str, Any]()
+    mesh, drawn_sizes = mesh_like(mesh, function.made_of.mesh), dict[str, Any]()
     label = f"{function.name}  {mesh_text(mesh.shape_tuple)}"
     try:
         arguments = cli.arguments_for(function, values)
@@ -61,29 +61,23 @@ def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any]
         text = cli.format_error(error)
         # Another size may help, since a body may divide a dim that the hints leave unsharded.
         if drawn_sizes and (isinstance(error, ShapeError) or not isinstance(error, TypedShmapError)):
-            text += f"\nDrawn: {_sizes_text(drawn_sizes)}; --size gives others"
+            text += f"\nDrawn: {mesh_text(drawn_sizes.items())}; --size gives others"
         print(f"FAIL   {label}\n{indent(text, '       ')}")
         return False
-    print(f"ok     {label}  ({_sizes_text(drawn.sizes)})" if drawn.sizes else f"ok     {label}")
+    print(f"ok     {label}  ({mesh_text(drawn.sizes.items())})" if drawn.sizes else f"ok     {label}")
     return True
-
-
-def _sizes_text(sizes: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) -> None:
     """Trace a function; a helper for manual regions, known by its marks or its collectives, is mapped over the mesh."""
     f, made_of = function.function, function.made_of
-    if made_of.verb != "typed":
-        trace_on(f, drawn.structs(mesh), mesh)
-        return
+    is_helper = made_of.verb == "typed"
     try:
-        if not has_marks(made_of.signature.read(bound_self(f))):
+        if not is_helper or not has_marks(made_of.signature.read(bound_self(f))):
             trace_on(f, drawn.structs(mesh), mesh)
             return
     except (NameError, MeshAxisError) as error:
-        if not needs_manual_region(error):
+        if not is_helper or not needs_manual_region(error):
             raise
     explicit = _jax.mesh.with_axis_type(mesh, AxisType.Explicit)  # over which a result may be unreduced
     trace_on(map_over_shards(f, made_of), drawn.structs(explicit), explicit)
@@ -93,7 +87,7 @@ def _compare_meshes(function: cli.Function, meshes: Sequence[AbstractMesh], valu
     """Run a function on the meshes and on one device; print a line, and what differs."""
     devices, there = np.array(jax.devices()), list[Mesh]()
     for mesh in meshes:
-        like = cli.mesh_like(mesh, function.made_of.mesh)
+        like = mesh_like(mesh, function.made_of.mesh)
         shape = devices[: mesh.size].reshape(mesh.axis_sizes)
         there.append(Mesh(shape, mesh.axis_names, axis_types=like.axis_types))
     try:

@@ -22,7 +22,7 @@ def value_text(value: object) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def mesh_text(mesh: Iterable[tuple[str, int]]) -> str:
+def mesh_text(mesh: Iterable[tuple[str, object]]) -> str:
     """``dp=4, tp=2``"""
     return ", ".join(f"{name}={size}" for name, size in mesh)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias, overload
 
 from jax.sharding import AbstractMesh, Mesh
 
 from ..errors import StructureError
-from ..hints.signature import POSITIONAL, HintedSignature
+from ..hints.signature import POSITIONAL
 from ..hints.structure import holds_arrays
 from ..introspection import bound_self, require_decorated
 from ..sampling.arguments import Inputs
@@ -113,33 +114,28 @@ def explain_call(
     made_of = require_decorated(f, "explain")
     require_dict(arguments, "explain")
     require_bool_or_none("explain", "grad", grad)
-    meshes = meshes_of("explain", mesh, made_of.mesh, (*args, *given.values()))
-    owner = bound_self(f)
-    typed: HintedSignature = made_of.signature.read((*owner, *args))
-    inputs_of = partial(_plan_inputs, f, typed, owner, args, given, arguments)
+    meshes = meshes_of(mesh, made_of.mesh, (*args, *given.values()))
+    inputs_for = partial(_plan_inputs, f, args, given, arguments)
 
-    def explain_on(mesh: AbstractMesh, inputs: Callable[[AbstractMesh], Inputs]) -> Explanation:
+    def explain_on(inputs: Callable[[AbstractMesh], Inputs], mesh: AbstractMesh) -> Explanation:
         rates = read_bandwidth("explain", bandwidth, mesh.shape_tuple)
-        made = inputs(mesh)
-        return explanation(ExplainedCall(f, made.args, made.kwargs, mesh), grad, rates)
+        return explanation(ExplainedCall(f, inputs(mesh), mesh), grad, rates)
 
     if not isinstance(mesh, (list, tuple)):
-        return explain_on(meshes[0], inputs_of(meshes))
+        return explain_on(inputs_for(meshes), meshes[0])
     failed: dict[AbstractMesh, Failed] = {}
     for each in meshes:
         try:
-            inputs_of([each])(each)
+            inputs_for([each])(each)
         except Exception as error:  # as below
             failed[each] = Failed(each.shape_tuple, error)
     # The sizes fit all meshes on which any fit.
     fit = [each for each in meshes if each not in failed]
-    inputs, rows = inputs_of(fit) if fit else None, list[Explanation | Failed]()
+    inputs = inputs_for(fit) if fit else None
+    rows: list[Explanation | Failed] = []
     for each in meshes:
-        if each in failed or inputs is None:
-            rows.append(failed[each])
-            continue
         try:
-            rows.append(explain_on(each, inputs))
+            rows.append(failed[each] if inputs is None or each in failed else explain_on(inputs, each))
         except Exception as error:  # the user's own code may fail on one mesh alone, and JAX with it
             rows.append(Failed(each.shape_tuple, error))
     return Comparison(tuple(rows))
@@ -147,24 +143,19 @@ def explain_call(
 
 def _plan_inputs(
     f: Callable[..., Any],
-    typed: HintedSignature,
-    owner: tuple[Any, ...],
     args: tuple[Any, ...],
     given: Mapping[str, Any],
     arguments: Mapping[str, Any] | None,
     meshes: Sequence[AbstractMesh],
 ) -> Callable[[AbstractMesh], Inputs]:
     """The arguments of the call on each mesh: as they are given, or made from the hints."""
+    owner = bound_self(f)
+    typed = require_decorated(f, "explain").signature.read((*owner, *args))
     if not arguments:
-        try:
+        with suppress(StructureError):
             bound = typed.bind((*owner, *args), dict(given))
-        except StructureError:
-            pass
-        else:
-            optional = [name for name, node in typed.parameters.items() if holds_arrays(node)]
-            if args or all(name in bound.given for name in optional):
-                made = Inputs.of(args, (), given, {}, _SEED)
-                return lambda mesh: made
+            if args or all(name in bound.given for name, node in typed.parameters.items() if holds_arrays(node)):
+                return lambda mesh: Inputs.of(args, (), given, {}, _SEED)
     parameters = list(typed.signature.parameters.values())[len(owner) + len(typed.given) :]
     names = [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]
     if len(args) > len(names):

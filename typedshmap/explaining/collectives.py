@@ -9,10 +9,14 @@ loop's body is read once, so that these only lead forwards."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from operator import itemgetter
 from typing import Any
+
+import jax
 
 from .. import _jax
 from ..inference.claims import Claim
@@ -26,23 +30,12 @@ _NOTHING: Sources = frozenset()
 _OPAQUE = {
     "pallas_call": "a Pallas kernel",
     "ffi_call": "a foreign function",
-    "custom_call": "a foreign function",
     "tpu_custom_call": "a kernel",
-    "mosaic_gpu": "a kernel",
+    "mosaic_gpu_p": "a kernel",
 }
 # XLA never communicates for these: they make the same array on every device, or only annotate one.
 _NO_COMMUNICATION = frozenset(
-    [
-        "broadcast_in_dim",
-        "iota",
-        "convert_element_type",
-        "reshape",
-        "squeeze",
-        "copy",
-        "mesh_cast",
-        "ask_sharding",
-        CLAIM,
-    ]
+    ["broadcast_in_dim", "iota", "convert_element_type", "reshape", "squeeze", "copy", "mesh_cast", "ask_sharding"]
 )
 
 
@@ -70,9 +63,10 @@ class _EquationContext:
 
 @dataclass
 class JaxprCosts:
-    """What was found in a jaxpr, in its order.
+    """What is found in a jaxpr, in its order, equation by equation.
 
     Attributes:
+      idents: the numbers of what is found.
       values: what its body checks.
       collectives: what communicates.
       notes: what cannot be seen, or not counted.
@@ -80,24 +74,12 @@ class JaxprCosts:
       is_transposed: whether it takes a gradient.
     """
 
+    idents: Iterator[int]
     values: list[Value] = field(default_factory=list[Value])
     collectives: list[Collective] = field(default_factory=list[Collective])
-    notes: dict[str, None] = field(default_factory=dict[str, None])
-    outside: dict[str, None] = field(default_factory=dict[str, None])
+    notes: list[str] = field(default_factory=list[str])
+    outside: list[str] = field(default_factory=list[str])
     is_transposed: bool = False
-
-
-class CostInterpreter:
-    """Adds up the costs of one jaxpr.
-
-    Attributes:
-      costs: what was found so far.
-      last: the number that was given last.
-      is_transposed: whether there was a transposed equation.
-    """
-
-    def __init__(self, last: int) -> None:
-        self.costs, self.last, self.is_transposed = JaxprCosts(), last, False
 
     def read(self, closed_jaxpr: Any, sources: Sequence[Sources], around: _EquationContext) -> list[Sources]:
         """Read a jaxpr; from the sources of its operands to those of its results."""
@@ -119,10 +101,9 @@ class CostInterpreter:
         return [sources_of(atom) for atom in jaxpr.outvars]
 
     def _equation(self, eqn: Any, sources: list[Sources], at: _EquationContext) -> Sequence[Sources]:
-        found = collective_costs(eqn, at.sizes)
-        if found is not None:
-            return self._collective(eqn, found, sources, at)
         name, params = eqn.primitive.name, eqn.params
+        if (found := collective_costs(eqn, at.sizes)) is not None:
+            return self._add_collectives(eqn, found, sources, at)
         if name == "scan":
             length = params["length"]
             return self.read(params["jaxpr"], sources, at.inside(f"scan of {length}", length))
@@ -136,95 +117,74 @@ class CostInterpreter:
             mesh, manual = params["mesh"], params["newly_manual_axes"]
             sizes = {axis: size for axis, size in mesh.shape.items() if axis in manual or axis in at.sizes}
             if auto := ", ".join(axis for axis, size in mesh.shape.items() if axis not in sizes and size > 1):
-                self._note(f"{auto} not manual in a region: there XLA splits arrays further, and what it sends is not "
-                           "counted")  # fmt: skip
+                note = "not manual in a region: there XLA splits arrays further, and what it sends is not counted"
+                self.notes.append(f"{auto} {note}")
             return self.read(params["jaxpr"], sources, replace(at, sizes={**at.sizes, **sizes}))
         if name == CLAIM:
             if params["claim"].subject.kind != "checked":
                 return sources
-            value = _checked_value(self._number(), eqn, sources[0], at)
-            self.costs.values.append(value)
-            return [frozenset([value.ident])]
+            self.values.append(_checked_value(next(self.idents), eqn, sources[0], at))
+            return [frozenset([self.values[-1].ident])]
         if name in _OPAQUE:
-            self._note(f"communication inside of {_OPAQUE[name]} ({at.place}) cannot be seen")
+            self.notes.append(f"communication inside of {_OPAQUE[name]} ({at.place}) cannot be seen")
         elif (called := _jax.jaxpr.called_jaxpr(eqn)) is not None:
             return self.read(called, sources, at)
         else:
-            self._inner_jaxprs(eqn, _union(sources), at)
+            self._read_inner(eqn, _union(sources), at)
         return [_union(sources)] * len(eqn.outvars)
 
-    def _collective(
+    def _add_collectives(
         self, eqn: Any, found: Sequence[Collective], sources: list[Sources], at: _EquationContext
     ) -> Sequence[Sources]:
         """A sum takes each operand by itself; the steps of a reshard follow each other."""
-        before, is_chain = list(sources), eqn.primitive.name == "reshard_shards"
-        context = {"times": at.times, "loops": at.loops, "place": at.place, "part": at.part}
+        results, is_chain = list(sources), eqn.primitive.name == "reshard_shards"
         for place, one in enumerate(found):
-            slot = 0 if is_chain else place
-            one = replace(one, ident=self._number(), after=tuple(sorted(before[slot])), **context)
-            self.costs.collectives.append(one)
-            before[slot] = frozenset([one.ident])
-        return before if len(before) == len(eqn.outvars) else [_union(before)] * len(eqn.outvars)
-
-    def _number(self) -> int:
-        self.last += 1
-        return self.last
-
-    def _note(self, text: str) -> None:
-        self.costs.notes[text] = None
+            slot, ident = 0 if is_chain else place, next(self.idents)
+            one = replace(one, ident=ident, times=at.times, loops=at.loops, place=at.place, part=at.part)
+            self.collectives.append(replace(one, after=tuple(sorted(results[slot]))))
+            results[slot] = frozenset([ident])
+        return results if len(results) == len(eqn.outvars) else [_union(results)] * len(eqn.outvars)
 
     def _cond(self, eqn: Any, sources: list[Sources], at: _EquationContext) -> Sequence[Sources]:
         """The branch that sends most; the others do not count."""
-        before, branches = self.costs, list[tuple[int, JaxprCosts, list[Sources]]]()
+        before, branches = self.collectives, list[tuple[int, list[Collective], list[Sources]]]()
         for branch in eqn.params["branches"]:
-            self.costs = JaxprCosts(notes=before.notes, outside=before.outside)
+            self.collectives = []
             results = self.read(branch, sources[1:], at.inside("cond"))
-            sent = sum(one.times * one.wire for one in self.costs.collectives)
-            branches.append((sent, self.costs, results))
-        self.costs = before
-        _, most, results = max(branches, key=lambda branch: branch[0])
-        if len({sent for sent, *_ in branches}) > 1:
-            self._note("of a cond's branches the one that sends most is counted")
-        before.collectives += most.collectives
-        before.values += [value for _, costs, _ in branches for value in costs.values]
+            branches.append((sum(one.times * one.wire for one in self.collectives), self.collectives, results))
+        sent, most, results = max(branches, key=itemgetter(0))
+        self.collectives = before + most
+        if any(branch[0] < sent for branch in branches):
+            self.notes.append("of a cond's branches the one that sends most is counted")
         return [result | sources[0] for result in results]
 
-    def _inner_jaxprs(self, eqn: Any, sources: Sources, at: _EquationContext) -> None:
+    def _read_inner(self, eqn: Any, sources: Sources, at: _EquationContext) -> None:
         """Jaxprs that an operation runs in a way of its own, each counted once."""
-        jaxprs, count = _jax.jaxpr.inner_jaxprs(eqn), len(self.costs.collectives)
+        jaxprs, count = _jax.jaxpr.inner_jaxprs(eqn), len(self.collectives)
         for jaxpr in jaxprs:
             self.read(jaxpr, [sources] * len(_jax.jaxpr.open_jaxpr(jaxpr).invars), at)
-        if len(self.costs.collectives) > count:
-            self._note(f"what {eqn.primitive.name} runs ({at.place}) is counted once")
+        if len(self.collectives) > count:
+            self.notes.append(f"what {eqn.primitive.name} runs ({at.place}) is counted once")
         if not at.sizes and not jaxprs and eqn.primitive.name not in _NO_COMMUNICATION:
             shapes = [getattr(var.aval, "shape", ()) for var in (*eqn.invars, *eqn.outvars)]
             if any(size > 1 for shape in shapes for size in shape):
-                self.costs.outside[eqn.primitive.name] = None
+                self.outside.append(eqn.primitive.name)
 
 
 def _union(sources: Sequence[Sources]) -> Sources:
     return _NOTHING.union(*sources)
 
 
-def _checked_value(ident: int, eqn: Any, sources: Sources, context: _EquationContext) -> Value:
+def _checked_value(ident: int, eqn: Any, sources: Sources, at: _EquationContext) -> Value:
     claim: Claim = eqn.params["claim"]
     aval, sizes = eqn.invars[0].aval, dict(claim.region.manual)
     dim_axes = dict(zip(eqn.params["own"], claim.layout.dim_axes, strict=True))
     axes = [dim_axes.get(dim) or () for dim in range(len(aval.shape))]
-    return Value(
-        ident,
-        "check",
-        f"{claim.function}{claim.subject.path}",
-        tuple(size * prod(sizes[axis] for axis in names) for size, names in zip(aval.shape, axes, strict=True)),
-        _jax.array.short_dtype(aval.dtype),
-        _jax.array.partition_spec(axes, claim.layout.unreduced),
-        aval.shape,
-        _jax.array.size_in_bytes(aval.shape, aval.dtype),
-        str(claim.text),
-        context.place,
-        tuple(sorted(sources)),
-        context.times,
-    )
+    name, hint, after = f"{claim.function}{claim.subject.path}", str(claim.text), tuple(sorted(sources))
+    shape = tuple(size * prod(sizes[axis] for axis in names) for size, names in zip(aval.shape, axes, strict=True))
+    dtype, size = _jax.array.short_dtype(aval.dtype), _jax.array.size_in_bytes(aval.shape, aval.dtype)
+    spec = _jax.array.partition_spec(axes, claim.layout.unreduced)
+    return Value(ident, "check", name, shape, dtype, spec, aval.shape, size, hint, at.place, after, at.times)
 
 
 def read_jaxpr(jaxpr: Any, count: int) -> tuple[JaxprCosts, list[Sources]]:
@@ -237,20 +197,19 @@ def read_jaxpr(jaxpr: Any, count: int) -> tuple[JaxprCosts, list[Sources]]:
     Returns:
       What was found of what XLA keeps, and the sources of each result.
     """
-    start = [frozenset([at]) for at in range(count)]
-    reader = CostInterpreter(count - 1)
-    results = reader.read(jaxpr, start, _EquationContext())
-    kept = CostInterpreter(reader.last)
-    kept.read(_jax.jaxpr.without_dead_equations(jaxpr), start, _EquationContext())
+    start, idents = [frozenset([at]) for at in range(count)], itertools.count(count)
+    costs, live = JaxprCosts(idents), JaxprCosts(idents)
+    results = costs.read(jaxpr, start, _EquationContext())
+    live.read(_jax.jaxpr.without_dead_equations(jaxpr), start, _EquationContext())
     # What is left without dead code, as it is in the full jaxpr, which has the checks.
-    live, alive = kept.costs.collectives, list[Collective]()
-    for one in reader.costs.collectives:
-        if len(alive) < len(live) and replace(one, ident=0, after=()) == replace(live[len(alive)], ident=0, after=()):
-            alive.append(one)
+    alive: list[Collective] = []
+    for one in costs.collectives:
+        same = live.collectives[len(alive) : len(alive) + 1]
+        alive += [one for other in same if replace(one, ident=0, after=()) == replace(other, ident=0, after=())]
     # Where dead code made another branch the costlier one they are not the same, and come without the checks.
-    reader.costs.collectives = alive if len(alive) == len(live) else list(live)
-    reader.costs.outside, reader.costs.is_transposed = kept.costs.outside, kept.is_transposed
-    return reader.costs, results
+    costs.collectives = alive if len(alive) == len(live.collectives) else live.collectives
+    costs.outside, costs.is_transposed = live.outside, live.is_transposed
+    return costs, results
 
 
 def collective_costs(eqn: Any, sizes: Mapping[str, int]) -> list[Collective] | None:
@@ -260,48 +219,38 @@ def collective_costs(eqn: Any, sizes: Mapping[str, int]) -> list[Collective] | N
       eqn: the equation.
       sizes: the mesh axes that are manual here; over those of size 1 nothing is sent, and XLA drops it.
     """
-    longer, params = frozenset(axis for axis, size in sizes.items() if size > 1), eqn.params
+    params, sizes = eqn.params, {axis: size for axis, size in sizes.items() if size > 1}
     if eqn.primitive.name == "reshard_shards":
-        return list(_reshard_costs(eqn, longer, sizes))
+        return list(_reshard_costs(eqn, sizes))
     operation = _jax.jaxpr.collective_operation(eqn)
     if operation is None:
         return None
-    axes, groups = _jax.jaxpr.named_axes(eqn, longer), params.get("axis_index_groups")
+    axes, groups = _jax.jaxpr.named_axes(eqn, frozenset(sizes)), params.get("axis_index_groups")
     group = len(groups[0]) if groups else prod(sizes[axis] for axis in axes)
     if group == 1 or ("perm" in params and all(source == target for source, target in params["perm"])):
         return []
     # Ragged exchanges have offsets and the memory of the result for operands, too.
     pairs = [(eqn.invars[0], eqn.outvars[0])] if "ragged" in operation else zip(eqn.invars, eqn.outvars, strict=False)
-    return [
-        _collective_of(
-            operation, axes, group, (operand.aval.dtype, operand.aval.shape), (result.aval.dtype, result.aval.shape)
-        )
-        for operand, result in pairs
-    ]
+    return [_collective_of(operation, axes, group, operand.aval, result.aval) for operand, result in pairs]
 
 
-def _reshard_costs(eqn: Any, longer: frozenset[str], sizes: Mapping[str, int]) -> Iterator[Collective]:
+def _reshard_costs(eqn: Any, sizes: Mapping[str, int]) -> Iterator[Collective]:
     """The steps of this library's own ``reshard``, which is one equation of a jaxpr."""
     params, aval = eqn.params, eqn.invars[0].aval
     found = plan(params["source"], params["target"], params["shape"], dict(params["sizes"]))
     assert not isinstance(found, Unreachable), found.reason
     lead = aval.shape[: params["lead"]]
     for step in found.steps:
-        axes = tuple(axis for axis in step.axes if axis in longer)
-        if step.kind in _jax.jaxpr.COLLECTIVES and axes:
-            before, after = (*lead, *step.shard_before), (*lead, *step.shard_after)
-            group, operation = prod(sizes[axis] for axis in axes), _jax.jaxpr.COLLECTIVES[step.kind]
-            yield _collective_of(operation, axes, group, (aval.dtype, before), (aval.dtype, after))
+        axes = tuple(axis for axis in step.axes if axis in sizes)
+        if axes and (operation := _jax.jaxpr.COLLECTIVES.get(step.kind)):
+            ends = [jax.ShapeDtypeStruct((*lead, *end), aval.dtype) for end in (step.shard_before, step.shard_after)]
+            yield _collective_of(operation, axes, prod(sizes[axis] for axis in axes), *ends)
 
 
-_ShardType = tuple[Any, tuple[int, ...]]
-
-
-def _collective_of(operation: str, axes: MeshAxes, group: int, operand: _ShardType, result: _ShardType) -> Collective:
-    """A collective, wherever it may be, of the dtype and shape of a shard before and after it."""
+def _collective_of(operation: str, axes: MeshAxes, group: int, operand: Any, result: Any) -> Collective:
+    """A collective, wherever it may be, of the types of a shard before and after it."""
     before, after = (
-        f"{_jax.array.short_dtype(dtype)}[{','.join(map(str, shape))}]" for dtype, shape in (operand, result)
+        f"{_jax.array.short_dtype(aval.dtype)}[{','.join(map(str, aval.shape))}]" for aval in (operand, result)
     )
-    sent, received = (_jax.array.size_in_bytes(shape, dtype) for dtype, shape in (operand, result))
-    wire = ring_bytes(operation, group, sent, received)
-    return Collective(0, operation, axes, group, before, after, sent, received, wire)
+    sizes = [_jax.array.size_in_bytes(aval.shape, aval.dtype) for aval in (operand, result)]
+    return Collective(0, operation, axes, group, before, after, *sizes, wire=ring_bytes(operation, group, *sizes))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import groupby
 from math import ceil, prod
 from typing import Any, Literal
 
@@ -187,24 +188,18 @@ class Explained:
         """Per mesh axes and part what the collectives come to; the function's own first."""
         names = [axis for axis, _ in self.mesh]
 
-        def order(found: Collective) -> tuple[str, int, tuple[int, ...]]:
-            return found.part, len(found.axes), tuple(names.index(axis) for axis in found.axes)
+        def order(found: Collective) -> tuple[str, int, list[int]]:
+            return found.part, len(found.axes), [names.index(axis) for axis in found.axes]
 
-        groups: dict[tuple[Pass, MeshAxes], list[Collective]] = {}
-        for found in sorted(self.collectives, key=order):
-            groups.setdefault((found.part, found.axes), []).append(found)
-        return tuple(
-            Total(
-                axes,
-                part,
-                sum(one.times for one in group),
-                sum(one.times * one.bytes_in for one in group),
-                sum(one.times * one.bytes_out for one in group),
-                sum(one.times * one.wire for one in group),
-                any(one.is_open for one in group),
-            )
-            for (part, axes), group in groups.items()
-        )
+        totals: list[Total] = []
+        for _, group in groupby(sorted(self.collectives, key=order), key=order):
+            found = list(group)
+            sums = [
+                (one.times, one.times * one.bytes_in, one.times * one.bytes_out, one.times * one.wire) for one in found
+            ]
+            is_open = any(one.is_open for one in found)
+            totals.append(Total(found[0].axes, found[0].part, *map(sum, zip(*sums, strict=True)), is_open=is_open))
+        return tuple(totals)
 
     @property
     def seconds(self) -> float | None:
@@ -239,7 +234,7 @@ _PREFIXES = {
     **{prefix: 1000**power for power, prefix in enumerate(["", "k", "M", "G", "T"])},
     **{prefix: 1024**power for power, prefix in enumerate(["Ki", "Mi", "Gi", "Ti"], 1)},
 }
-_BANDWIDTH = re.compile(r"(?P<number>[0-9.]+(?:e[0-9]+)?) *(?P<prefix>[kMGT]i?|)B(?:/s)?")
+_BANDWIDTH = re.compile(r"(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[0-9]+)?) *(?P<prefix>[kMGT]i?|)B(?:/s)?")
 
 
 def bytes_text(count: int) -> str:
@@ -287,7 +282,7 @@ def read_bandwidth(verb: str, given: Any, mesh: tuple[tuple[str, int], ...]) -> 
     for axis, value in given.items():
         match = _BANDWIDTH.fullmatch(value.strip()) if isinstance(value, str) else None
         bandwidth = 0.0
-        if match is not None and match["number"].count(".") <= 1:
+        if match is not None:
             bandwidth = float(match["number"]) * _PREFIXES[match["prefix"]]
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             bandwidth = float(value)

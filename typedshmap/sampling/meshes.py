@@ -109,6 +109,13 @@ def parse_mesh(text: str) -> dict[str, int]:
     return sizes
 
 
+def mesh_like(mesh: AbstractMesh, own: _jax.mesh.AnyMesh | None) -> AbstractMesh:
+    """A mesh whose axes have the types that a function's own mesh gives them."""
+    types = {} if own is None else dict(zip(own.axis_names, own.axis_types, strict=True))
+    kinds = (types.get(name, kind) for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True))
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=tuple(kinds))
+
+
 def require_bool_or_none(verb: str, name: str, value: Any) -> None:
     """Refuse what is neither True, False nor None, which leaves it open.
 
