@@ -22,7 +22,7 @@ from two_processes import CHECKS, ERRORS, EXAMPLE
 
 from typedshmap import Array, Float, ShapeError, StructureError, from_process_local
 from typedshmap.placement import process_local
-from typedshmap.placement.context import placement_context_on_devices
+from typedshmap.placement.context import placement_context
 from typedshmap.placement.process_local import ProcessMesh
 
 LIMIT = 180
@@ -218,7 +218,7 @@ def test_shapes_and_unknown_sizes_are_refused(mesh: Mesh) -> None:
 
 def test_some_of_all_processes_cannot_compare_their_sizes(monkeypatch: pytest.MonkeyPatch, mesh: Mesh) -> None:
     monkeypatch.setattr(jax, "process_count", lambda: 4)
-    place = placement_context_on_devices("from_process_local", mesh)
+    place = placement_context("from_process_local", mesh, needs="devices")
     with pytest.raises(ShapeError) as error:
         process_local.refuse_subset(place, ProcessMesh(0, (0, 1), dict(mesh.shape), ()))
     assert str(error.value) == (

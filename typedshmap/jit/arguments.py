@@ -1,4 +1,4 @@
-"""The arguments of a ``typed_jit``: the options of ``jax.jit`` that select some, and each flattened.
+"""The arguments of a ``typed_jit``: the options of ``jax.jit`` that select some of them, and each argument flattened.
 
 Invariant: the key of an argument has all that a trace depends on, but for the types of the traced leaves, which are in
 the key of the call."""
@@ -18,9 +18,11 @@ from ..errors import StructureError
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint, rank_of
 from ..hints.check_tree import BoundArgument, CheckedLeaf
-from ..hints.signature import POSITIONAL, name_of
+from ..hints.signature import POSITIONAL, HintedSignature, name_of
 from ..notation.match import Subject
 from .context import JitContext
+
+VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +37,16 @@ class ArgSelector:
     names: frozenset[str] = frozenset()
     numbers: tuple[int, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.names or self.numbers)
-
-    def select(self, given: Sequence[BoundArgument], positional: Sequence[Subject]) -> list[Subject]:
-        """The arguments of a call that are selected.
-
-        Args:
-          given: all arguments.
-          positional: those that have a number, in order.
-        """
-        if not self:
+    def select(self, given: Sequence[BoundArgument], typed: HintedSignature) -> list[Subject]:
+        """Those of the arguments of a call that are selected."""
+        if not self.names and not self.numbers:
             return []
-        count = len(positional)
-        by_number = [positional[number] for number in self.numbers if -count <= number < count]
+        kinds = {name: parameter.kind for name, parameter in typed.signature.parameters.items()}
+        numbered = [each for name, each, *_ in given if kinds[name] in (*POSITIONAL, VAR_POSITIONAL)][
+            len(typed.given) :
+        ]
+        count = len(numbered)
+        by_number = [numbered[number] for number in self.numbers if -count <= number < count]
         return by_number + [each for _, each, *_ in given if each.name in self.names and not each.path]
 
 
@@ -84,25 +82,34 @@ def parse_options(function: Callable[..., Any], options: Mapping[str, Any]) -> J
     )
     if both := sorted(static.names & donated.names):
         raise StructureError(f"{name}: parameter '{both[0]}' is both static and donated, but no static one has buffers")
-    # With in_shardings, as every call has it: what JAX has against an option, it says when decorating.
+    # With in_shardings, as every call has it, so that JAX refuses an option when the function is decorated.
     jax.jit(lambda: None, in_shardings=(), **others)
     return JitOptions(static, donated, others)
 
 
 def _parse_selector(function: Callable[..., Any], kind: str, numbers: Any, names: Any) -> ArgSelector:
     owner, by_number, by_name = name_of(function), f"{kind}_argnums", f"{kind}_argnames"
-    found_numbers, found_names = _read_numbers(owner, by_number, numbers), _read_names(owner, by_name, names)
+    try:
+        several: Any = () if numbers is None else (numbers,) if hasattr(numbers, "__index__") else numbers
+        found_numbers = tuple(map(operator.index, several))
+    except TypeError:
+        raise StructureError(f"{owner}: {by_number}= wants a number, or several; got {value_text(numbers)}") from None
+    try:
+        found_names = (
+            () if names is None else (names,) if isinstance(names, (str, *_jax.array.ARRAYS)) else tuple(names)
+        )
+    except TypeError:
+        found_names = (names,)
+    if not all(isinstance(name, str) for name in found_names):
+        raise StructureError(f"{owner}: {by_name}= wants a parameter's name, or several; got {value_text(names)}")
     if not found_numbers and not found_names:
         return ArgSelector()
-    parameters = inspect.signature(function).parameters
-    kinds = {name: parameter.kind for name, parameter in parameters.items()}
-    if inspect.Parameter.VAR_KEYWORD not in kinds.values():
-        known = [name for name, kind in kinds.items() if kind is not inspect.Parameter.VAR_POSITIONAL]
-        for name in found_names:
-            if name not in known:
-                listed = ", ".join(map(repr, known)) or "none"
-                raise StructureError(f"{owner}: {by_name}= names '{name}', which is none of its parameters ({listed})")
-    if inspect.Parameter.VAR_POSITIONAL in kinds.values():
+    kinds = {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
+    known = [name for name, kind in kinds.items() if kind is not VAR_POSITIONAL]
+    if VAR_KEYWORD not in kinds.values() and (unknown := [name for name in found_names if name not in known]):
+        listed = ", ".join(map(repr, known)) or "none"
+        raise StructureError(f"{owner}: {by_name}= names '{unknown[0]}', which is none of its parameters ({listed})")
+    if VAR_POSITIONAL in kinds.values():
         return ArgSelector(frozenset(found_names), found_numbers)
     positional = [name for name, kind in kinds.items() if kind in POSITIONAL]
     for number in found_numbers:
@@ -111,31 +118,6 @@ def _parse_selector(function: Callable[..., Any], kind: str, numbers: Any, names
                 f"{owner}: {by_number}= has {value_text(number)}, but {owner} takes {len(positional)} by position"
             )
     return ArgSelector(frozenset(found_names) | {positional[number] for number in found_numbers})
-
-
-def _read_numbers(owner: str, option: str, numbers: Any) -> tuple[int, ...]:
-    if numbers is None:
-        return ()
-    items: Any = (numbers,) if hasattr(numbers, "__index__") else numbers
-    try:
-        return tuple(map(operator.index, items))
-    except TypeError:
-        raise StructureError(f"{owner}: {option}= wants a number, or several; got {value_text(numbers)}") from None
-
-
-def _read_names(owner: str, option: str, names: Any) -> tuple[str, ...]:
-    if names is None:
-        return ()
-    try:
-        found: tuple[Any, ...] = (names,) if isinstance(names, (str, *_jax.array.ARRAYS)) else tuple(names)
-    except TypeError:
-        found = (names,)
-    if not all(isinstance(name, str) for name in found):
-        raise StructureError(f"{owner}: {option}= wants a parameter's name, or several; got {value_text(names)}")
-    return found
-
-
-_LEAF = jax.tree_util.tree_structure(0)
 
 
 class StaticLeaf:
@@ -153,31 +135,17 @@ class StaticLeaf:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StaticLeaf) and self._key == other._key
 
-    @property
-    def has_hash(self) -> bool:
-        """Whether the value can be hashed."""
-        try:
-            hash(self)
-        except TypeError:
-            return False
-        return True
 
-
-@dataclass(frozen=True, slots=True)
-class TracedLeaf:
-    """A leaf that is traced: its hint and rank; none where JAX chooses its sharding."""
-
-    hint: ArrayHint | None = None
-    rank: int = 0
-
-    def sharding(self, context: JitContext) -> Any:
-        """Its sharding for ``jax.jit``; None where that chooses."""
-        return None if self.hint is None else context.sharding(self.hint, self.rank)
+TracedLeaf = tuple[ArrayHint | None, int]
+"""The hint and the rank of a leaf that is traced; without a hint, JAX chooses its sharding."""
 
 
 def traced_leaf(leaf: CheckedLeaf) -> TracedLeaf:
     """A leaf without its value."""
-    return TracedLeaf() if leaf.hint is None else TracedLeaf(leaf.hint, rank_of(leaf.value))
+    return leaf.hint, 0 if leaf.hint is None else rank_of(leaf.value)
+
+
+_LEAF = jax.tree_util.tree_structure(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +158,14 @@ class ArgumentKey:
     leaves: tuple[TracedLeaf | StaticLeaf, ...]
 
     @property
-    def is_traced(self) -> bool:
-        return any(isinstance(leaf, TracedLeaf) for leaf in self.leaves)
+    def traced(self) -> list[TracedLeaf]:
+        """The leaves that are traced."""
+        return [leaf for leaf in self.leaves if not isinstance(leaf, StaticLeaf)]
 
     @property
     def is_mixed(self) -> bool:
         """Whether some leaves are traced and others static; then ``jax.jit`` gets the traced ones only."""
-        return len({type(leaf) for leaf in self.leaves}) > 1
+        return 0 < len(self.traced) < len(self.leaves)
 
     @property
     def is_replaced(self) -> bool:
@@ -205,35 +174,27 @@ class ArgumentKey:
         A static tree is made anew, as ``jax.jit`` does with traced ones: what its structure does not
         have, such as the order of a dict's keys, is not in this key.
         """
-        return self.is_traced or (self.structure is not None and self.structure != _LEAF)
+        return bool(self.traced) or self.structure != _LEAF
 
     def unflatten(self, traced: Iterator[Any]) -> Any:
         """The argument, from the next traced value, if it has one, and its static leaves."""
-        if self.is_traced and not self.is_mixed:
+        if self.traced and not self.is_mixed:
             return next(traced)
-        remaining = iter(next(traced) if self.is_traced else ())
-        leaves = [next(remaining) if isinstance(leaf, TracedLeaf) else leaf.value for leaf in self.leaves]
+        remaining = iter(next(traced) if self.traced else ())
+        leaves = [leaf.value if isinstance(leaf, StaticLeaf) else next(remaining) for leaf in self.leaves]
         return jax.tree_util.tree_unflatten(self.structure, leaves)
 
     def shardings(self, context: JitContext) -> Any:
         """Its shardings for ``jax.jit``; None where that chooses."""
-        found = [leaf.sharding(context) for leaf in self.leaves if isinstance(leaf, TracedLeaf)]
+        found = [context.sharding(*leaf) for leaf in self.traced]
         if self.is_mixed:
             return found
         return jax.tree_util.tree_unflatten(self.structure, found) if any(each is not None for each in found) else None
 
 
-@dataclass(frozen=True, slots=True)
-class JitArgument:
-    """One argument of a call: its key, and its value for ``jax.jit``."""
-
-    key: ArgumentKey
-    value: Any
-
-
 def flatten_argument(
     parameter: str, subject: Subject, value: Any, checked: Sequence[CheckedLeaf], is_any: bool
-) -> JitArgument:
+) -> tuple[ArgumentKey, Any]:
     """Separate what is traced of an argument from what is static.
 
     Args:
@@ -242,11 +203,14 @@ def flatten_argument(
       value: its value.
       checked: its leaves, with their hints.
       is_any: whether all its leaves are traced, whatever they are (a parameter hinted ``Any``).
+
+    Returns:
+      The key of the argument, and its value for ``jax.jit``.
     """
     try:
         structure = jax.tree_util.tree_structure(value)
     except Exception:  # what JAX cannot flatten is static as a whole
-        return JitArgument(ArgumentKey(parameter, subject, None, (StaticLeaf(value),)), value)
+        return ArgumentKey(parameter, subject, _LEAF, (StaticLeaf(value),)), value
     arrays = (*_jax.array.ARRAYS, *_jax.array.SHAPES)
     leaves = tuple(
         traced_leaf(leaf)
@@ -256,23 +220,19 @@ def flatten_argument(
     )
     key = ArgumentKey(parameter, subject, structure, leaves)
     if key.is_mixed:
-        value = [leaf.value for leaf, each in zip(checked, leaves, strict=True) if isinstance(each, TracedLeaf)]
-    return JitArgument(key, value)
+        value = [leaf.value for leaf, each in zip(checked, leaves, strict=True) if not isinstance(each, StaticLeaf)]
+    return key, value
 
 
-def place_unplaced(argument: JitArgument, context: JitContext) -> JitArgument:
-    """An argument whose arrays have their shardings in their types on Explicit axes, also those not placed yet.
+def place_unplaced(key: ArgumentKey, value: Any, context: JitContext) -> Any:
+    """A traced argument whose arrays have their shardings in their types on Explicit axes, also those not placed yet.
 
     ``jax.jit`` places such an array as ``in_shardings`` says, but types it as unsharded where it is traced.
     """
-    traced = [leaf for leaf in argument.key.leaves if isinstance(leaf, TracedLeaf)]
-    if not traced:
-        return argument
-    leaves, structure = jax.tree_util.tree_flatten(argument.value)
+    leaves, structure = jax.tree_util.tree_flatten(value)
     placed = list(leaves)
-    for at, (value, leaf) in enumerate(zip(leaves, traced, strict=True)):
-        is_known = _jax.array.explicit_spec(value) is not None or _jax.array.committed_sharding(value) is not None
-        if not is_known and (sharding := leaf.sharding(context)) is not None:
-            placed[at] = _jax.casts.device_put_typed(value, sharding)
-    is_same = all(new is leaf for new, leaf in zip(placed, leaves, strict=True))
-    return argument if is_same else JitArgument(argument.key, structure.unflatten(placed))
+    for at, (leaf, traced) in enumerate(zip(leaves, key.traced, strict=True)):
+        is_known = _jax.array.explicit_spec(leaf) is not None or _jax.array.committed_sharding(leaf) is not None
+        if not is_known and (sharding := context.sharding(*traced)) is not None:
+            placed[at] = _jax.casts.device_put_typed(leaf, sharding)
+    return value if all(map(operator.is_, placed, leaves)) else structure.unflatten(placed)

@@ -1,9 +1,10 @@
 """A call of a ``typed_jit``: check the arguments, flatten them, and run the program that fits them.
 
 A program is one function that ``jax.jit`` compiled: for a mesh, the types and the structure of the arguments, their
-static values, and what names mean around. It is found by a key that a check of the arguments makes; a call like one
-that was checked before needs no check, and its program is found by what the check would depend on. Only calls outside
-of all transformations have such a key, so that no tracer is kept.
+static values, and what names mean around. It is found by a key that a check of the arguments makes. A call like one
+that was checked before is not checked again: its program is found by a dispatch key, which takes a single flattening of
+the arguments. Both are needed. Many dispatch keys lead to one program (an argument by position or by keyword, placed or
+not), which must be traced once; and a call under a transformation has no dispatch key, so that no tracer is kept.
 
 Invariant: what a program's function reads when it is traced is in its key, and a dispatch key has all that a check
 depends on."""
@@ -16,7 +17,6 @@ import keyword
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
@@ -26,27 +26,20 @@ from .. import _jax
 from ..axis_names import AxisNaming
 from ..errors import StructureError, error_of
 from ..errors.failures import Failure, PlainMessage
+from ..hints import check_tree
 from ..hints.check_array import describe
-from ..hints.check_tree import array_leaves, check_arguments, check_arguments_as_traced, check_value, unknown_axes
 from ..hints.context import CallScope, current_axis_naming, decorator_axis_naming, scope_entered
 from ..hints.global_sharding import original_error
-from ..hints.signature import POSITIONAL, HintedSignature, LazySignature
+from ..hints.signature import HintedSignature, LazySignature
 from ..hints.structure import Static, Untyped, array_hints, holds_arrays
 from ..meshes import override_mesh, use_jit_mesh
-from ..notation.match import RETURN, Sizes, Subject
-from .arguments import (
-    JitArgument,
-    JitOptions,
-    StaticLeaf,
-    flatten_argument,
-    place_unplaced,
-    traced_leaf,
-)
+from ..notation.match import RETURN, Sizes
+from .arguments import VAR_KEYWORD, ArgumentKey, JitOptions, StaticLeaf, flatten_argument, place_unplaced, traced_leaf
 from .context import jit_context, sharding_failure
 
 T = TypeVar("T")
 _MOST = 4096
-_BY_NUMBER = (*POSITIONAL, inspect.Parameter.VAR_POSITIONAL)
+_STATIC = Static(Any)
 _CURE = "annotate it by its own type, or name it in static_argnames, so that it is static"
 
 
@@ -60,7 +53,8 @@ class JitFunction:
         self._typed: HintedSignature | None = None
         self._reads_values = False
         self._programs: dict[Any, Any] = {}
-        self._dispatch_cache: dict[Any, CachedDispatch] = {}
+        # By dispatch key, a program and the position or the keyword in a call of each of its values.
+        self._dispatch_cache: dict[Any, tuple[Any, tuple[int | str, ...]]] = {}
         self._lock = threading.Lock()
         if hinted.known is not None:
             self.read(())
@@ -90,18 +84,17 @@ class JitFunction:
             call = JitCall(self, args, kwargs)
             return call.within(call.traceable())
         key = dispatch_key(args, kwargs, self.naming)
-        cached = self._dispatch_cache.get(key) if key is not None else None
+        cached = self._dispatch_cache.get(key)
         if cached is not None:
-            values = [args[source] if isinstance(source, int) else kwargs[source] for source in cached.sources]
+            program, sources = cached
+            values = [args[source] if isinstance(source, int) else kwargs[source] for source in sources]
             # Should JAX trace it again, which it may at any time, the call is checked again.
-            return _run(cached.program, values, lambda: JitCall(self, args, kwargs))
+            return _run(program, values, lambda: JitCall(self, args, kwargs))
         call = JitCall(self, args, kwargs)
         program = self.program(call)
         result = call.within(program)
-        is_cacheable = key is not None and not self._reads_values
-        sources = call.sources(args, kwargs) if is_cacheable else None
-        if sources is not None:
-            self._keep(self._dispatch_cache, key, CachedDispatch(program, sources))
+        if key is not None and not self._reads_values and (sources := call.sources(args, kwargs)) is not None:
+            self._keep(self._dispatch_cache, key, (program, sources))
         return result
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
@@ -132,7 +125,13 @@ class JitFunction:
         found = self._programs.get(key)
         if found is not None:
             return found
-        function, options = call.traceable(), call.options_of_jit()
+        function, traced = call.traceable(), call.traced_keys
+        options: dict[str, Any] = {
+            "in_shardings": tuple(each.shardings(call.context) for each in traced),
+            **self.options.others,
+        }
+        if donated := tuple(at for at, each in enumerate(traced) if each.subject in call.donated):
+            options["donate_argnums"] = donated
         token = _running.set(lambda: call)
         try:
             # From this frame, since JAX records the whole stack with every equation; it uses this trace again.
@@ -149,9 +148,6 @@ class JitFunction:
             return cache.setdefault(key, value)
 
 
-_STATIC = Static(Any)
-
-
 class JitCall:
     """One call: bind, find the mesh, check and flatten the arguments, run, check the result."""
 
@@ -162,50 +158,45 @@ class JitCall:
         self.typed = typed = jitted.read(args)
         self.bound = typed.bind(args, kwargs)
         given, kinds = typed.arguments(self.bound), {n: p.kind for n, p in typed.signature.parameters.items()}
-        positional: list[Subject] = []
-        if options.static or options.donated:
-            positional = [subject for name, subject, *_ in given if kinds[name] in _BY_NUMBER][len(typed.given) :]
-        if static := options.static.select(given, positional):
+        self.donated = options.donated.select(given, typed)
+        if static := options.static.select(given, typed):
             given = [
                 (name, subject, _STATIC if subject in static and isinstance(node, Untyped) else node, value)
                 for name, subject, node, value in given
             ]
-        if inspect.Parameter.VAR_KEYWORD in kinds.values():
+        if VAR_KEYWORD in kinds.values():
             # Keywords in any order are one program, as they are to jax.jit.
-            given.sort(key=lambda each: each[1].name if kinds[each[0]] is inspect.Parameter.VAR_KEYWORD else "")
+            given.sort(key=lambda each: each[1].name if kinds[each[0]] is VAR_KEYWORD else "")
 
-        self.context = jit_context(typed.name, jitted.mesh, self.naming, lambda: array_leaves(given), is_running)
+        self.context = jit_context(
+            typed.name, jitted.mesh, self.naming, lambda: check_tree.array_leaves(given), is_running
+        )
         boundary = self.context.boundary_context
         if is_running:
-            checked = check_arguments(given, self.bound.arguments, boundary)
+            checked = check_tree.check_arguments(given, self.bound.arguments, boundary)
         else:
-            checked = check_arguments_as_traced(given, self.bound.arguments, boundary, has_shardings=True)
+            checked = check_tree.check_arguments_as_traced(given, self.bound.arguments, boundary, has_shardings=True)
         self.sizes = checked.sizes
         failures, failed = list(checked.failures), {failure.subject for failure in checked.failures}
         for leaf in checked.leaves:
             if leaf.hint is not None and leaf.subject not in failed and (wrong := sharding_failure(leaf, self.context)):
                 failures.append(wrong)
-        self.flat_arguments: list[JitArgument] = []
+        self.keys: list[ArgumentKey] = []
+        self.values: list[Any] = []
         for (name, subject, node, value), leaves in checked.by_argument():
             is_any = isinstance(node, Untyped) and name in typed.parameters  # self has no hint
             if is_any:
-                failures += [
-                    Failure(
-                        PlainMessage(f"is {describe(leaf.value)}, but annotated as Any, and so traced", _CURE),
-                        leaf.subject,
-                    )
-                    for leaf in leaves
-                    if _is_not_array(leaf.value)
-                ]
-            self.flat_arguments.append(flatten_argument(name, subject, value, leaves, is_any))
+                failures += _non_array_failures(leaves, "but annotated as Any, and so traced", _CURE)
+            key, value = flatten_argument(name, subject, value, leaves, is_any)
+            self.keys.append(key)
+            self.values += [value] if key.traced else []
         assert typed.result is not None
-        self._raise(self.sizes, [*failures, *unknown_axes(typed.result, boundary, RETURN)])
+        self._raise(self.sizes, [*failures, *check_tree.unknown_axes(typed.result, boundary, RETURN)])
 
+        self.traced_keys = [key for key in self.keys if key.traced]
         if boundary.explicit:
-            self.flat_arguments = [place_unplaced(each, self.context) for each in self.flat_arguments]
-        self.traced_keys = [each.key for each in self.flat_arguments if each.key.is_traced]
-        self.values = [each.value for each in self.flat_arguments if each.key.is_traced]
-        self.donated, self.options = options.donated.select(given, positional), options.others
+            pairs = zip(self.traced_keys, self.values, strict=True)
+            self.values = [place_unplaced(key, value, self.context) for key, value in pairs]
         self.out_shardings: Any = None
 
     def _raise(self, sizes: Sizes, failures: Sequence[Failure]) -> None:
@@ -219,16 +210,19 @@ class JitCall:
           StructureError: for a static value that has no hash.
         """
         types = tuple(map(_jax.array.type_key, jax.tree_util.tree_leaves(self.values)))
-        key = (self.context, decorator_axis_naming(self.naming), tuple(each.key for each in self.flat_arguments), types)
+        key = (self.context, decorator_axis_naming(self.naming), tuple(self.keys), types)
         try:
             hash(key)
         except TypeError:
-            for each in self.flat_arguments:
-                for leaf in each.key.leaves:
-                    if isinstance(leaf, StaticLeaf) and not leaf.has_hash:
-                        text = f"is static, and {describe(leaf.value)} has no hash"
-                        failure = Failure(PlainMessage(text, "pass a value that can be hashed"), each.key.subject)
-                        self._raise(self.sizes, [failure])
+            static = [(each, leaf) for each in self.keys for leaf in each.leaves if isinstance(leaf, StaticLeaf)]
+            for each, leaf in static:
+                try:
+                    hash(leaf)
+                except TypeError:
+                    what = PlainMessage(
+                        f"is static, and {describe(leaf.value)} has no hash", "pass a value that can be hashed"
+                    )
+                    self._raise(self.sizes, [Failure(what, each.subject)])
             raise
         return key
 
@@ -250,22 +244,13 @@ class JitCall:
             function = function.func
         traced.__name__ = traced.__qualname__ = getattr(function, "__name__", type(function).__name__)
         names = [f"arg{at}" if key.subject.path else key.subject.name for at, key in enumerate(self.traced_keys)]
-        parameters: list[inspect.Parameter] = []
-        for at, name in enumerate(names):
-            is_usable = name.isidentifier() and not keyword.iskeyword(name) and names.count(name) == 1
-            name = name if is_usable else f"_argument{at}"
-            parameters.append(inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY))
+        is_usable = [name.isidentifier() and not keyword.iskeyword(name) and names.count(name) == 1 for name in names]
+        parameters = [
+            inspect.Parameter(name if is_usable[at] else f"_argument{at}", inspect.Parameter.POSITIONAL_ONLY)
+            for at, name in enumerate(names)
+        ]
         traced.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return traced
-
-    def options_of_jit(self) -> dict[str, Any]:
-        """The options of ``jax.jit`` but ``out_shardings``, which are known once the function is traced."""
-        donated = tuple(at for at, key in enumerate(self.traced_keys) if key.subject in self.donated)
-        options: dict[str, Any] = {"donate_argnums": donated} if donated else {}
-        return options | {
-            "in_shardings": tuple(key.shardings(self.context) for key in self.traced_keys),
-            **self.options,
-        }
 
     def within(self, program: Callable[..., Any]) -> Any:
         """Call a program; if JAX traces it, then for this call."""
@@ -273,25 +258,19 @@ class JitCall:
 
     def sources(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, ...] | None:
         """Where in a call the values of its program are; None if one is not an argument just as it was given."""
-        parameters, found = self.typed.signature.parameters, list[int | str]()
-        positional = [name for name, each in parameters.items() if each.kind in POSITIONAL]
-        for each in self.flat_arguments:
-            if not each.key.is_traced:
-                continue
-            name, subject, source = each.key.parameter, each.key.subject, len(args)
-            if parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
-                source = len(positional) + int(subject.path[1:-1]) - len(self.typed.given)
-            elif name in positional:
-                source = positional.index(name) - len(self.typed.given)
-            is_positional = source < len(args)
-            if source < 0 or (args[source] if is_positional else kwargs.get(subject.name)) is not each.value:
+        # Bound like the call itself, with the position or the keyword of each argument as its value.
+        bound = self.typed.bind(tuple(range(len(args))), {name: name for name in kwargs})
+        found = [each for each in self.typed.arguments(bound) if each[0] in bound.given][len(self.typed.given) :]
+        sources = {subject: source for _, subject, _, source in found}
+        for key, value in zip(self.traced_keys, self.values, strict=True):
+            source = sources.get(key.subject)
+            if source is None or (args[source] if isinstance(source, int) else kwargs[source]) is not value:
                 return None
-            found.append(source if is_positional else subject.name)
-        return tuple(found)
+        return tuple(sources[key.subject] for key in self.traced_keys)
 
     def arguments(self, values: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any], CallScope]:
         """What the function is called with where ``jax.jit`` traces these values, and in which scope."""
-        traced, keys = iter(values), [each.key for each in self.flat_arguments if each.key.is_replaced]
+        traced, keys = iter(values), [key for key in self.keys if key.is_replaced]
         args, kwargs = self.bound.with_arguments((key.parameter, key.subject, key.unflatten(traced)) for key in keys)
         traced_bound = self.typed.signature.bind(*args, **kwargs)
         traced_bound.apply_defaults()
@@ -302,23 +281,30 @@ class JitCall:
         """The result, checked; note its shardings."""
         assert self.typed.result is not None
         context = self.context
-        checked = check_value(self.typed.result, result, RETURN, context.boundary_context, scope.arguments, scope.sizes)
-        self._raise(checked.sizes, checked.failures)
+        checked = check_tree.check_value(
+            self.typed.result, result, RETURN, context.boundary_context, scope.arguments, scope.sizes
+        )
         # A constant is where it was made, and is placed like all results.
         traced = [leaf for leaf in checked.leaves if _jax.array.is_tracer(leaf.value)]
-        self._raise(checked.sizes, [wrong for leaf in traced if (wrong := sharding_failure(leaf, context))])
-        failures = [
-            Failure(
-                PlainMessage(f"is {describe(leaf.value)}, which is not an array and cannot leave a program"),
-                leaf.subject,
-            )
-            for leaf in checked.leaves
-            if _is_not_array(leaf.value)
-        ]
+        failures = (
+            checked.failures
+            or [wrong for leaf in traced if (wrong := sharding_failure(leaf, context))]
+            or _non_array_failures(checked.leaves, "which is not an array and cannot leave a program")
+        )
         self._raise(checked.sizes, failures)
-        shardings = [traced_leaf(leaf).sharding(context) for leaf in checked.leaves]
+        shardings = [context.sharding(*traced_leaf(leaf)) for leaf in checked.leaves]
         self.out_shardings = jax.tree_util.tree_structure(result).unflatten(shardings)
         return result
+
+
+def _non_array_failures(leaves: Iterable[check_tree.CheckedLeaf], why: str, cure: str | None = None) -> list[Failure]:
+    """A failure for each leaf that JAX does not take for an array."""
+    arrays = (*_jax.array.SHAPES, *_jax.array.ARRAYS)
+    return [
+        Failure(PlainMessage(f"is {describe(leaf.value)}, {why}", cure), leaf.subject)
+        for leaf in leaves
+        if not isinstance(leaf.value, arrays) and _jax.array.why_not_array(leaf.value) is not None
+    ]
 
 
 _running: ContextVar[Callable[[], JitCall]] = ContextVar("typedshmap_jit_call")
@@ -338,19 +324,6 @@ def _run(program: Callable[..., Any], values: Iterable[Any], call: Callable[[], 
         raise
     finally:
         _running.reset(token)
-
-
-def _is_not_array(value: Any) -> bool:
-    is_array = isinstance(value, (*_jax.array.SHAPES, *_jax.array.ARRAYS))
-    return not is_array and _jax.array.why_not_array(value) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class CachedDispatch:
-    """A program, and the position or the keyword of each of its values in a call."""
-
-    program: Any
-    sources: tuple[int | str, ...]
 
 
 def dispatch_key(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisNaming) -> Any:

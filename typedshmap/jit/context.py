@@ -17,11 +17,10 @@ from ..errors.phrases import mesh_text
 from ..hints.array_hint import ArrayHint
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import MeshContext, current_axis_naming
-from ..hints.global_sharding import named_sharding_mismatch, sharding_mismatch, with_value_mesh
+from ..hints.global_sharding import named_sharding_mismatch, sharding_mismatch, with_value_mesh, wrong_marks
 from ..meshes import devices_text, find_mesh, refuse_other_devices
 from ..notation.layout import Layout
 
-_MOST_HINTS = 4096
 _CURE = "place it by shard(x, hint)"
 
 
@@ -39,17 +38,14 @@ class JitContext:
         self.mesh, self.by_spec = mesh, by_spec
         self.boundary_context = MeshContext.over(mesh, naming, "boundary", entering=mesh.shape_tuple)
         self.value_context = MeshContext.over(mesh, naming)
-        self._shardings: dict[tuple[ArrayHint, int], NamedSharding | PartitionSpec] = {}
 
-    def sharding(self, hint: ArrayHint, rank: int) -> NamedSharding | PartitionSpec:
-        """The sharding of an array for ``jax.jit``."""
-        found = self._shardings.get((hint, rank))
-        if found is None:
-            if len(self._shardings) >= _MOST_HINTS:
-                self._shardings.clear()
-            spec = self.boundary_context.spec(hint, rank)
-            found = self._shardings[hint, rank] = spec if self.by_spec else NamedSharding(self.mesh, spec)
-        return found
+    @lru_cache(maxsize=4096)  # noqa: B019 (contexts are cached themselves)
+    def sharding(self, hint: ArrayHint | None, rank: int) -> NamedSharding | PartitionSpec | None:
+        """The sharding of an array for ``jax.jit``; None without a hint, so that JAX chooses."""
+        if hint is None:
+            return None
+        spec = self.boundary_context.spec(hint, rank)
+        return spec if self.by_spec else NamedSharding(self.mesh, spec)
 
 
 _cached_context = lru_cache(maxsize=256)(JitContext)
@@ -92,8 +88,7 @@ def jit_context(
 def _with_devices(
     name: str, mesh: AbstractMesh, leaves: Callable[[], list[CheckedLeaf]], is_running: bool
 ) -> _jax.mesh.AnyMesh:
-    is_outside = _jax.trace.is_outside_traces()
-    ambient = _jax.mesh.ambient_devices() if is_outside else None
+    ambient = _jax.mesh.ambient_devices()
     if isinstance(ambient, Mesh):
         return ambient
     arrays = leaves()
@@ -101,7 +96,7 @@ def _with_devices(
         own = _jax.mesh.value_mesh(_underlying_value(leaf.value))
         if isinstance(own, Mesh) and own.shape_tuple == mesh.shape_tuple:
             return own if own.axis_types == mesh.axis_types else Mesh(own.devices, own.axis_names, mesh.axis_types)
-    if is_outside and is_running:
+    if is_running and _jax.trace.is_outside_traces():
         refuse_other_devices(name, mesh, arrays)
     return mesh
 
@@ -119,14 +114,17 @@ def sharding_failure(leaf: CheckedLeaf, context: JitContext) -> Failure | None:
     value, hint = leaf.value, leaf.hint
     if hint is None:
         return None
-    placed, has_marks = _jax.array.committed_sharding(value), bool(hint.spec.marks)
-    if not has_marks:
-        want = context.sharding(hint, len(value.shape)) if placed is not None else None
+    placed, what = _jax.array.committed_sharding(value), None
+    if hint.spec.marks:
+        layout = context.boundary_context.layout(hint)
+        assert isinstance(layout, Layout)
+        what = wrong_marks(layout, None, context.boundary_context, has_typed_mesh=True)
+    elif placed is not None:
+        want = context.sharding(hint, len(value.shape))
         if isinstance(want, NamedSharding) and _is_equivalent(placed, want, len(value.shape)):
             return None
-        if placed is None and isinstance(value, (np.ndarray, *_jax.array.SCALARS)):
-            return None
-    what = _mark_over_auto(hint, context) if has_marks else None
+    elif isinstance(value, (np.ndarray, *_jax.array.SCALARS)):
+        return None
     what = what or _mismatch(value, placed, hint, context)
     return Failure(what, leaf.subject, hint.text, _jax.array.type_text(value)) if what is not None else None
 
@@ -134,17 +132,6 @@ def sharding_failure(leaf: CheckedLeaf, context: JitContext) -> Failure | None:
 @lru_cache(maxsize=4096)
 def _is_equivalent(have: Any, want: NamedSharding, rank: int) -> bool:
     return have == want or (isinstance(want.mesh, Mesh) and have.is_equivalent_to(want, rank))
-
-
-def _mark_over_auto(hint: ArrayHint, context: JitContext) -> BoundaryMark | None:
-    """A mark over an Auto axis, over which JAX has no unreduced and no reduced global arrays."""
-    layout = context.boundary_context.layout(hint)
-    assert isinstance(layout, Layout)
-    for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
-        for axis in sorted(axes - context.boundary_context.explicit):
-            reason = f"mesh axis '{axis}' is of type Auto, over which JAX has no such global array"
-            return BoundaryMark(sign, axis, reason, f"make '{axis}' an Explicit axis of the mesh, or drop the mark")
-    return None
 
 
 def _mismatch(value: Any, placed: Any, hint: ArrayHint, context: JitContext) -> WrongSharding | BoundaryMark | None:

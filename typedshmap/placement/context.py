@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from .. import _jax
@@ -14,14 +13,12 @@ from ..axis_names import AxisNaming
 from ..errors import MeshAxisError, TypedShmapError, error_of
 from ..errors.failures import Failure
 from ..hints.array_hint import ArrayHint
-from ..hints.check_tree import TreeCheck
+from ..hints.check_tree import TreeCheck, check_value
 from ..hints.context import MeshContext, current_axis_naming
 from ..hints.structure import Node
 from ..meshes import read_mesh
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes, Subject
-
-UNSHARDED = PartitionSpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +35,13 @@ class PlacementContext:
     mesh: _jax.mesh.AnyMesh | None
     context: MeshContext
 
+    def spec(self, hint: ArrayHint | None, rank: int) -> Any:
+        """The PartitionSpec that a hint means here; unsharded without a hint."""
+        return PartitionSpec() if hint is None else self.context.spec(hint, rank)
+
     def sharding(self, hint: ArrayHint | None, rank: int) -> Any:
         """The sharding that a hint means here; unsharded without a hint; None without a mesh."""
-        if self.mesh is None:
-            return None
-        return NamedSharding(self.mesh, UNSHARDED if hint is None else self.context.spec(hint, rank))
+        return None if self.mesh is None else NamedSharding(self.mesh, self.spec(hint, rank))
 
     def layout(self, hint: ArrayHint, subject: Subject) -> Layout:
         """The mesh axes that a hint means here.
@@ -62,10 +61,7 @@ class PlacementContext:
           name: what messages call the value.
           sizes: the sizes that are known before.
         """
-        walk = TreeCheck(self.context, {}, sizes)
-        walk.visit(node, value, Subject("placed", name))
-        walk.check_deferred()
-        return walk
+        return check_value(node, value, Subject("placed", name), self.context, {}, sizes)
 
     def require_match(self, node: Node, value: Any, name: str) -> TreeCheck:
         """Check a value against a hint's tree.
@@ -83,15 +79,31 @@ class PlacementContext:
         return error_of(self.context.report(self.verb, tuple(failures), sizes))
 
 
-def placement_context(verb: str, mesh: Any) -> PlacementContext:
-    """The context of the given mesh, or of the ambient one, if there is one.
+def placement_context(verb: str, mesh: Any, needs: Literal["mesh", "devices"] | None) -> PlacementContext:
+    """The context of the given mesh, or of the ambient one.
+
+    Args:
+      verb: the function that messages name.
+      mesh: the mesh; None for the ambient one.
+      needs: whether there must be a mesh, and one with devices.
 
     Raises:
-      MeshAxisError: for something that is not a mesh, and in a manual region.
+      MeshAxisError: for something that is not a mesh, for no mesh or no devices where they are needed, and in a manual
+        region.
     """
     if _jax.mesh.context_mesh().manual_axes:
         raise MeshAxisError(f"{verb}: inside a manual region a value is one shard, which is where it is")
-    return placement_context_over(verb, read_mesh(mesh) or _jax.mesh.ambient_devices(), current_axis_naming())
+    found = read_mesh(mesh) or _jax.mesh.ambient_devices()
+    if needs is not None and found is None:
+        raise MeshAxisError(f"{verb}: no mesh is known\n\nHint: pass mesh=, or call it under jax.set_mesh(mesh)")
+    if needs == "devices" and isinstance(found, AbstractMesh):
+        if mesh is None and not _jax.trace.is_outside_traces():
+            raise MeshAxisError(f"{verb}: under jax.jit no devices are known\n\nHint: call it outside, or pass mesh=")
+        raise MeshAxisError(
+            f"{verb}: the mesh is an AbstractMesh, which has no devices to place arrays on\n\n"
+            "Hint: pass a jax.sharding.Mesh; shape_structs makes arrays without devices"
+        )
+    return placement_context_over(verb, found, current_axis_naming())
 
 
 def placement_context_over(verb: str, mesh: _jax.mesh.AnyMesh | None, naming: AxisNaming) -> PlacementContext:
@@ -101,44 +113,10 @@ def placement_context_over(verb: str, mesh: _jax.mesh.AnyMesh | None, naming: Ax
     )
 
 
-def placement_context_on_mesh(verb: str, mesh: Any) -> PlacementContext:
-    """The context of the given mesh, or of the ambient one; there must be one.
-
-    Raises:
-      MeshAxisError: for no mesh, and in a manual region.
-    """
-    place = placement_context(verb, mesh)
-    if place.mesh is None:
-        raise MeshAxisError(f"{verb}: no mesh is known\n\nHint: pass mesh=, or call it under jax.set_mesh(mesh)")
-    return place
-
-
-def placement_context_on_devices(verb: str, mesh: Any) -> PlacementContext:
-    """The context of the given mesh, or of the ambient one; it must have devices.
-
-    Raises:
-      MeshAxisError: for no mesh, or one without devices.
-    """
-    place = placement_context_on_mesh(verb, mesh)
-    if isinstance(place.mesh, AbstractMesh) and mesh is None and not _jax.trace.is_outside_traces():
-        raise MeshAxisError(f"{verb}: under jax.jit no devices are known\n\nHint: call it outside, or pass mesh=")
-    if isinstance(place.mesh, AbstractMesh):
-        raise MeshAxisError(
-            f"{verb}: the mesh is an AbstractMesh, which has no devices to place arrays on\n\n"
-            "Hint: pass a jax.sharding.Mesh; shape_structs makes arrays without devices"
-        )
-    return place
-
-
 def devices_of(place: PlacementContext) -> Mesh:
     """The mesh of a context on devices."""
     assert isinstance(place.mesh, Mesh)
     return place.mesh
-
-
-def unsharded_specs(value: Any) -> Any:
-    """The specs of leaves that are not arrays."""
-    return jax.tree.map(lambda _: UNSHARDED, value)
 
 
 def without_given(sizes: Sizes, without: Mapping[str, Any]) -> Sizes:

@@ -11,13 +11,13 @@ from jax.sharding import AbstractMesh, Mesh
 from .. import _jax
 from ..errors import StructureError
 from ..errors.failures import Failure, NotAnArray, PlainMessage, WrongDtype, WrongSize
-from ..hints.array_hint import ArrayHint, takes
+from ..hints.array_hint import ArrayHint, rank_of, takes
 from ..hints.check_array import describe
 from ..hints.check_tree import CheckedLeaf
 from ..hints.signature import EMPTY
 from ..hints.structure import ArrayLeaf, parse_hint_or_dims
 from ..notation.match import Subject
-from .context import PlacementContext, devices_of, placement_context_on_devices, placement_context_on_mesh
+from .context import PlacementContext, devices_of, placement_context
 from .flax_boxes import check_boxes, holds_boxes
 from .structs import default_dtype, structs_of
 
@@ -51,25 +51,18 @@ def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> T
       ShardingError: for a mark ``+`` or ``~``, and for ``-`` over Auto axes.
     """
     # Under jit no devices are known, and none are needed.
-    place = (
-        placement_context_on_devices("shard", mesh)
-        if _jax.trace.is_outside_traces()
-        else placement_context_on_mesh("shard", mesh)
-    )
+    place = placement_context("shard", mesh, needs="devices" if _jax.trace.is_outside_traces() else "mesh")
+    node = None if hint is EMPTY else parse_hint_or_dims(hint)
     if holds_boxes(x):
-        return _shard_boxed(x, hint, place)
-    if hint is EMPTY:
+        boxed = check_boxes(place, x, node)
+        _refuse(place, [each.leaf for each in boxed.leaves])
+        return boxed.map(lambda each: _place_leaf(each.leaf, each.place))
+    if node is None:
         problem = "no hint is given, and the value holds no boxes of Flax, which would say how it lies"
         raise StructureError(f"shard: {problem}")
-    walk = place.require_match(parse_hint_or_dims(hint), x, "given")
-    _refuse(place, walk.leaves)
-    return _jax.tree.unflatten_like(x, [_place_leaf(leaf, place) for leaf in walk.leaves])
-
-
-def _shard_boxed(x: T, hint: Any, place: PlacementContext) -> T:
-    boxed = check_boxes(place, x, None if hint is EMPTY else parse_hint_or_dims(hint))
-    _refuse(place, [each.leaf for each in boxed.leaves])
-    return boxed.with_boxes(lambda each: _place_leaf(each.leaf, each.place))
+    leaves = place.require_match(node, x, "given").leaves
+    _refuse(place, leaves)
+    return _jax.tree.unflatten_like(x, [_place_leaf(leaf, place) for leaf in leaves])
 
 
 def _refuse(place: PlacementContext, leaves: list[CheckedLeaf]) -> None:
@@ -98,9 +91,8 @@ def _place_leaf(leaf: CheckedLeaf, place: PlacementContext) -> Any:
     """One array, placed as its hint says; a leaf without such a hint stays as it is."""
     if leaf.hint is None:
         return leaf.value
-    rank = len(getattr(leaf.value, "shape", ()))
     try:
-        return _jax.casts.device_put_global(leaf.value, place.sharding(leaf.hint, rank))
+        return _jax.casts.device_put_global(leaf.value, place.sharding(leaf.hint, rank_of(leaf.value)))
     except AssertionError:  # by which JAX says so, in all of them
         problem = "is not the same in all processes, or holds NaN, which JAX finds equal to nothing"
         message = PlainMessage(
@@ -144,15 +136,15 @@ def from_callback(
       MeshAxisError: for no mesh, one without devices, or an axis that it does not have.
     """
     node = parse_hint_or_dims(T)
-    place = placement_context_on_devices("from_callback", mesh)
-    structs, arrays = structs_of(node, place, sizes)
+    place = placement_context("from_callback", mesh, needs="devices")
+    tree, leaves = structs_of(node, place, sizes)
     is_one = isinstance(node, ArrayLeaf)
-    made = iter(_array_from_callback(array, callback, is_one, place) for array in arrays)
-    return jax.tree.map(lambda leaf: next(made) if isinstance(leaf, _jax.array.SHAPES) else leaf, structs)
+    return _jax.tree.unflatten_like(tree, [_array_from_callback(leaf, callback, is_one, place) for leaf in leaves])
 
 
 def _array_from_callback(leaf: CheckedLeaf, callback: Callable[..., Any], is_one: bool, place: PlacementContext) -> Any:
-    assert leaf.hint is not None
+    if leaf.hint is None:
+        return leaf.value
     struct, dtypes = leaf.value, list[str]()
 
     def shard_at(index: Index | None) -> Any:

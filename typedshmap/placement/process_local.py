@@ -10,7 +10,7 @@ process is the parts that its devices hold, each once and in global order; all p
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -27,12 +27,12 @@ from ..errors.phrases import count_text
 from ..hints.array_hint import ArrayHint
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import MeshContext
-from ..hints.structure import Node, array_hints, parse_hint_or_dims
+from ..hints.structure import Node, array_hints, map_hints, parse_hint_or_dims
 from ..notation.match import NO_SIZES, SizeMismatch, Subject
 from ..notation.spec import Dim, Rest
 from ..notation.tokens import Span
-from .context import PlacementContext, devices_of, placement_context_on_devices, without_given
-from .structs import GIVEN, any_size, bound_sizes, refuse_wrong_sizes, sizes_of_dim
+from .context import PlacementContext, devices_of, placement_context, without_given
+from .structs import GIVEN, any_size_hint, bound_sizes, refuse_wrong_sizes, sizes_of_dim
 
 V = TypeVar("V")
 
@@ -72,24 +72,18 @@ def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: 
       ShardingError: for an array that is global already, and for marks, as `shard`.
       MeshAxisError: for no mesh, one without devices of this process, or an axis that it does not have.
     """
-    place = placement_context_on_devices("from_process_local", mesh)
+    place = placement_context("from_process_local", mesh, needs="devices")
     node, processes = parse_hint_or_dims(T), process_mesh(place)
     hints = list(array_hints(node))
     refuse_wrong_sizes(place.verb, hints, sizes, must_all=False)
-    if processes.is_alone:
-        leaves = _local_leaves(node, data, place, processes, sizes)
+    own = place if processes.is_alone else replace(place, verb=f"{place.verb} on process {processes.own}")
+    known, dims = bound_sizes(sizes), [dim for hint in hints for dim in hint.spec.dims]
+    if processes.is_alone or all(isinstance(sizes_of_dim(dim, 0, known), tuple) for dim in dims):
+        leaves = _local_leaves(node, data, own, processes, sizes)
     else:
-        known, dims = bound_sizes(sizes), [dim for hint in hints for dim in hint.spec.dims]
-        if not all(isinstance(sizes_of_dim(dim, 0, known), tuple) for dim in dims):
-            leaves = _agreed_leaves(node, data, place, processes, sizes)
-        else:
-            leaves = _local_leaves(node, data, _on_process(place, processes), processes, sizes)
+        refuse_subset(place, processes)
+        leaves = _agreed_leaves(place, processes.own, lambda: _local_leaves(node, data, own, processes, sizes))
     return _jax.tree.unflatten_like(data, [_global_array(leaf, place) for leaf in leaves])
-
-
-def _on_process(place: PlacementContext, processes: ProcessMesh) -> PlacementContext:
-    """A context whose errors name this process."""
-    return replace(place, verb=f"{place.verb} on process {processes.own}")
 
 
 def _global_array(leaf: LocalLeaf, place: PlacementContext) -> Any:
@@ -118,10 +112,9 @@ class ProcessMesh:
     @classmethod
     def of(cls, mesh: Mapping[str, int], owners: Sequence[int], own: int) -> ProcessMesh:
         """The processes of a mesh, from the process of each device in the mesh's order."""
-        positions = product(*(range(size) for size in mesh.values()))
-        held = [position for position, owner in zip(positions, owners, strict=True) if owner == own]
-        coordinates = tuple(dict(zip(mesh, position, strict=True)) for position in held)
-        return cls(own, tuple(sorted(set(owners))), mesh, coordinates)
+        devices = zip(product(*map(range, mesh.values())), owners, strict=True)
+        held = tuple(dict(zip(mesh, position, strict=True)) for position, owner in devices if owner == own)
+        return cls(own, tuple(sorted(set(owners))), mesh, held)
 
     @property
     def is_alone(self) -> bool:
@@ -181,7 +174,7 @@ class LocalLeaf:
         assert self.hint is not None
         name = _dim_name(_per_dim(self.hint, len(self.shape), self.hint.spec.dims)[index])
         own, global_size = self.value.shape[index], self.shape[index]
-        return f"{_size_text(name, index, own)}{_meaning_text(name, own, global_size)}"
+        return _size_text(name, index, own, global_size)
 
 
 # A member of a union is chosen by its rank at first, and then by the global sizes that it means.
@@ -215,7 +208,14 @@ _ANYWHERE = MeshContext.over(None, role="placement")
 
 def _match_leaves(node: Node, data: Any, place: PlacementContext) -> list[CheckedLeaf]:
     """Every leaf with its hint; structure, dtypes and ranks are checked, sizes are not."""
-    loose, known = any_size(node)
+    known: dict[int, ArrayHint] = {}
+
+    def any_size(hint: ArrayHint) -> ArrayHint:
+        loose = any_size_hint(hint)
+        known[id(loose)] = hint
+        return loose
+
+    loose = map_hints(node, any_size)  # kept, so that no other hint gets the id of one of its own
     walk = replace(place, context=_ANYWHERE).check_tree(loose, data, "data")
     if walk.failures:
         raise place.error(walk.failures)
@@ -238,7 +238,7 @@ def _local_leaf(leaf: CheckedLeaf, place: PlacementContext, processes: ProcessMe
         if global_size is None:
             over = ", ".join(f"'{axis}'" for axis in axes)
             shards = f"the {parts.held} of {parts.total} shards over {over} that this process holds"
-            problem = f"has {_size_text(_dim_name(dim), index, size)}, which does not divide over {shards}"
+            problem = f"has {_size_text(_dim_name(dim), index, size, size)}, which does not divide over {shards}"
             return Failure(WrongSize(problem, dim.span), subject, hint.text, _jax.array.type_text(value))
         shape.append(global_size)
     return LocalLeaf(hint, value, subject, tuple(shape))
@@ -304,15 +304,17 @@ def _dim_name(dim: Dim | Rest) -> str | None:
     return text if text.isidentifier() and not text.startswith("_") else None
 
 
-def _size_text(name: str | None, index: int, size: int) -> str:
-    """``batch=6``, or ``size 6 in dim 0`` without a name."""
-    return f"size {size} in dim {index}" if name is None else f"{name}={size}"
+def _size_text(
+    name: str | None, index: int, own: int, global_size: int, where: str = "", globally: str = " globally"
+) -> str:
+    """``batch=6, which means batch=12 globally``, or ``size 6 in dim 0`` without a name.
 
-
-def _meaning_text(name: str | None, own: int, global_size: int, globally: str = " globally") -> str:
-    """``, which means batch=12 globally``; nothing where a process's own size is the global one."""
-    means = f"{global_size}" if name is None else f"{name}={global_size}"
-    return "" if own == global_size else f", which means {means}{globally}"
+    The global size is left out where a process's own size is the global one.
+    """
+    has, means = (
+        (f"size {own} in dim {index}", global_size) if name is None else (f"{name}={own}", f"{name}={global_size}")
+    )
+    return f"{has}{where}" if own == global_size else f"{has}{where}, which means {means}{globally}"
 
 
 # Agreement of all processes
@@ -374,24 +376,21 @@ def decode_report(text: bytes) -> ProcessReport:
     return ProcessReport(process, tuple(ReportedLeaf(*leaf) for leaf in leaves), error)
 
 
-def _agreed_leaves(
-    node: Node, data: Any, place: PlacementContext, processes: ProcessMesh, sizes: Mapping[str, Any]
-) -> list[LocalLeaf]:
+def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[LocalLeaf]]) -> list[LocalLeaf]:
     """This process's leaves, once all processes are known to mean the same global arrays.
 
     Raises:
       TypedShmapError: the same on all processes.
     """
-    refuse_subset(place, processes)
     leaves: list[LocalLeaf] = []
     error: TypedShmapError | None = None
     try:
-        leaves = _local_leaves(node, data, _on_process(place, processes), processes, sizes)
+        leaves = read()
     except TypedShmapError as wrong:
         error = wrong
     reported = tuple(ReportedLeaf.of(leaf) for leaf in leaves if leaf.hint is not None)
-    own = ProcessReport(processes.own, reported, error and (type(error).__name__, str(error)))
-    reports = [decode_report(text) for text in _jax.casts.gather_bytes(encode_report(own))]
+    report = ProcessReport(own, reported, error and (type(error).__name__, str(error)))
+    reports = [decode_report(text) for text in _jax.casts.gather_bytes(encode_report(report))]
     if (first := first_error(reports)) is not None:
         raise first from error
     if (found := first_disagreement(reports)) is not None:
@@ -416,11 +415,11 @@ def refuse_subset(place: PlacementContext, processes: ProcessMesh) -> None:
 
 def first_error(reports: Iterable[ProcessReport]) -> TypedShmapError | None:
     """The error of the first process that has one."""
-    for report in sorted(reports, key=lambda report: report.process):
+    for report in sorted(reports):
         if report.error is not None:
             name, text = report.error
-            kind: type[TypedShmapError] = getattr(errors, name)
-            return kind(text)
+            found: TypedShmapError = getattr(errors, name)(text)
+            return found
     return None
 
 
@@ -430,7 +429,7 @@ Disagreement = tuple[type[TypedShmapError], Failure]
 
 def first_disagreement(reports: Iterable[ProcessReport]) -> Disagreement | None:
     """The first difference between the first process and another one."""
-    first, *others = sorted(reports, key=lambda report: report.process)
+    first, *others = sorted(reports)
     return next((found for other in others for found in _disagreements(first, other)), None)
 
 
@@ -454,13 +453,11 @@ def _disagreement(own: ReportedLeaf, a: int, their: ReportedLeaf, b: int) -> Dis
     if ranks[0] != ranks[1]:
         problem = f"has {count_text(ranks[1], 'dim')} on process {b}, but process {a} has {count_text(ranks[0], 'dim')}"
         return ShapeError, _failure(own, PlainMessage(problem))
-    for index, sizes in enumerate(zip(own.global_shape, their.global_shape, strict=True)):
-        if sizes[0] != sizes[1]:
-            shapes = (own.own_shape[index], their.own_shape[index])
-            names = (own.names[index], their.names[index])
-            has, means = _size_text(names[1], index, shapes[1]), _meaning_text(names[1], shapes[1], sizes[1])
-            expected = _size_text(names[0], index, shapes[0]) + _meaning_text(names[0], shapes[0], sizes[0], "")
-            problem = f"has {has} on process {b}{means}, but process {a} has {expected}"
+    for index, (size, their_size) in enumerate(zip(own.global_shape, their.global_shape, strict=True)):
+        if size != their_size:
+            has = _size_text(their.names[index], index, their.own_shape[index], their_size, f" on process {b}")
+            expected = _size_text(own.names[index], index, own.own_shape[index], size, globally="")
+            problem = f"has {has}, but process {a} has {expected}"
             return ShapeError, _failure(own, WrongSize(problem, own.spans[index]))
     problem = f"has dtype {their.dtype} on process {b}, but process {a} has {own.dtype}"
     return DtypeError, _failure(own, PlainMessage(problem))

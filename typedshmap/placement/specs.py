@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +16,9 @@ from ..hints.check_array import check_array
 from ..hints.context import current_mesh_context, intern_context
 from ..hints.structure import parse_hint_or_dims
 from ..notation.match import NO_SIZES, Subject
-from .context import UNSHARDED, PlacementContext, placement_context_on_mesh, unsharded_specs
-from .flax_boxes import FlaxTree, check_boxes, holds_boxes
-from .structs import TreeBuilder, any_size_hint, build_tree, default_dtype
+from .context import PlacementContext, placement_context
+from .flax_boxes import check_boxes, holds_boxes
+from .structs import TreeBuilder, any_size_hint, default_dtype
 
 _CURE = "pass like=, a value that fixes ranks and lengths"
 
@@ -42,40 +43,10 @@ def partition_specs(T: Any, like: Any = None) -> Any:
       StructureError: for a hint whose ranks or lengths are open, without ``like``.
       MeshAxisError: for a mesh axis that the ambient mesh does not have.
     """
-    here = current_mesh_context()
-    place = PlacementContext(
-        "partition_specs",
-        None,
-        intern_context(replace(here, manual=(), checked_axes=frozenset(), has_vma=False, role="placement")),
+    context = replace(current_mesh_context(), manual=(), checked_axes=frozenset(), has_vma=False, role="placement")
+    return _map_hints(
+        PlacementContext("partition_specs", None, intern_context(context)), T, like, PlacementContext.spec
     )
-    if (boxed := _read_boxes(place, T, like)) is not None:
-        return boxed.with_specs(lambda leaf: leaf.spec)
-    if like is not None:
-        leaves, spec_of = place.require_match(parse_hint_or_dims(T), like, "given").leaves, place.context.spec
-        return _jax.tree.unflatten_like(
-            like, [UNSHARDED if leaf.hint is None else spec_of(leaf.hint, rank_of(leaf.value)) for leaf in leaves]
-        )
-
-    def spec(hint: ArrayHint, path: str) -> Any:
-        rank = _fixed_rank(hint, path, maker)
-        place.layout(hint, Subject("placed", "hint", path))
-        return place.context.spec(hint, rank)
-
-    maker = TreeBuilder("partition_specs", spec, unsharded_specs, UNSHARDED, _CURE)
-    return build_tree(parse_hint_or_dims(T), maker)
-
-
-def _read_boxes(place: PlacementContext, T: Any, like: Any) -> FlaxTree | None:
-    """A tree that Flax has boxed: the first argument itself, or ``like`` with a hint."""
-    if like is None and holds_boxes(T):
-        return check_boxes(place, T, None)
-    return check_boxes(place, like, parse_hint_or_dims(T)) if holds_boxes(like) else None
-
-
-def _fixed_rank(hint: ArrayHint, path: str, maker: TreeBuilder) -> int:
-    if hint.spec.rest is not None:
-        raise maker.open(f"the rank of {path or hint.text} is open")
-    return len(hint.spec.dims)
 
 
 def shardings(T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None) -> Any:
@@ -101,34 +72,38 @@ def shardings(T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None)
       StructureError: for a hint whose ranks or lengths are open, without ``like``.
       ShardingError: for a mark ``~``, and for ``+`` or ``-`` over Auto axes.
     """
-    place = _with_boundary_marks(placement_context_on_mesh("shardings", mesh))
-    if (boxed := _read_boxes(place, T, like)) is not None:
-        return boxed.with_specs(lambda leaf: leaf.sharding)
-    if like is not None:
-        leaves = place.require_match(parse_hint_or_dims(T), like, "given").leaves
-        return _jax.tree.unflatten_like(like, [place.sharding(leaf.hint, rank_of(leaf.value)) for leaf in leaves])
-
-    def sharding(hint: ArrayHint, path: str) -> Any:
-        rank = _fixed_rank(hint, path, maker)
-        subject = Subject("placed", "hint", path)
-        place.layout(hint, subject)
-        _refuse_marks(place, hint, rank, subject)
-        return place.sharding(hint, rank)
-
-    unsharded = place.sharding(None, 0)
-    maker = TreeBuilder("shardings", sharding, lambda value: jax.tree.map(lambda _: unsharded, value), unsharded, _CURE)
-    return build_tree(parse_hint_or_dims(T), maker)
-
-
-def _with_boundary_marks(place: PlacementContext) -> PlacementContext:
-    """The context for shardings: sizes need not divide yet, and marks follow the rule of a boundary."""
+    place = placement_context("shardings", mesh, needs="mesh")
+    # Sizes need not divide yet, and marks follow the rule of a boundary.
     axes = frozenset(axis for axis, _ in place.context.entering)
-    return replace(place, context=intern_context(replace(place.context, entering=(), boundary_axes=axes)))
+    context = intern_context(replace(place.context, entering=(), boundary_axes=axes))
+    return _map_hints(replace(place, context=context), T, like, PlacementContext.sharding)
 
 
-def _refuse_marks(place: PlacementContext, hint: ArrayHint, rank: int, subject: Subject) -> None:
-    """Refuse marks by the rule for arrays, applied to an array of any size."""
-    loose, some = any_size_hint(hint), jax.ShapeDtypeStruct((0,) * rank, default_dtype(hint))
-    found = check_array(some, loose, place.context, NO_SIZES, subject, {})
-    if isinstance(found, Failure):
-        raise place.error((replace(found, got=None),))
+def _map_hints(
+    place: PlacementContext, T: Any, like: Any, make: Callable[[PlacementContext, ArrayHint | None, int], Any]
+) -> Any:
+    """What ``make`` returns for each array, from its context, its hint and its rank, in the structure of the hint."""
+    if holds_boxes(T if like is None else like):
+        boxed = check_boxes(place, T, None) if like is None else check_boxes(place, like, parse_hint_or_dims(T))
+        return boxed.map(lambda each: make(each.place, each.leaf.hint, rank_of(each.leaf.value)), are_specs=True)
+    node = parse_hint_or_dims(T)
+    if like is not None:
+        leaves = place.require_match(node, like, "given").leaves
+        return _jax.tree.unflatten_like(like, [make(place, leaf.hint, rank_of(leaf.value)) for leaf in leaves])
+
+    def array(hint: ArrayHint, path: str) -> Any:
+        if hint.spec.rest is not None:
+            raise builder.open(f"the rank of {path or hint.text} is open")
+        rank, subject = len(hint.spec.dims), Subject("placed", "hint", path)
+        place.layout(hint, subject)
+        if place.mesh is not None:
+            # Marks are refused by the rule for arrays, applied to an array of any size.
+            some = jax.ShapeDtypeStruct((0,) * rank, default_dtype(hint))
+            found = check_array(some, any_size_hint(hint), place.context, NO_SIZES, subject, {})
+            if isinstance(found, Failure):
+                raise place.error((replace(found, got=None),))
+        return make(place, hint, rank)
+
+    unsharded = make(place, None, 0)
+    builder = TreeBuilder(place.verb, array, _CURE, lambda value: jax.tree.map(lambda _: unsharded, value), unsharded)
+    return builder.build(node)

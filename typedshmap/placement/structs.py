@@ -28,7 +28,6 @@ from ..hints.structure import (
     Static,
     UnionOf,
     holds_arrays,
-    map_hints,
     node_name,
     parse_hint_or_dims,
 )
@@ -72,8 +71,8 @@ def shape_structs(T: Any, /, mesh: Mesh | AbstractMesh | None = None, **sizes: i
       MeshAxisError: for an axis that the mesh does not have, and in a manual region.
       ShardingError: for a mark ``+`` or ``~``, and for ``-`` over Auto axes.
     """
-    made, _ = structs_of(parse_hint_or_dims(T), placement_context("shape_structs", mesh), sizes)
-    return made
+    tree, leaves = structs_of(parse_hint_or_dims(T), placement_context("shape_structs", mesh, needs=None), sizes)
+    return _jax.tree.unflatten_like(tree, [leaf.value for leaf in leaves])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,36 +84,34 @@ class _ArraySlot:
 
 
 def structs_of(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) -> tuple[Any, list[CheckedLeaf]]:
-    """The structs of a hint's tree, and each with its hint and its path.
+    """A tree in the structure of a hint, and its leaves: a struct for each array, with its hint and its path.
 
     Raises:
       TypedShmapError: for sizes that are wrong, and for arrays that cannot be made, all of them.
     """
     cure = "write tuples instead of lists, and classes instead of dicts; give fields without arrays a default"
-    tree = build_tree(node, TreeBuilder(place.verb, _ArraySlot, lambda default: default, None, cure))
+    tree = TreeBuilder(place.verb, _ArraySlot, cure).build(node)
     leaves = jax.tree_util.tree_leaves(tree)
     slots = [leaf for leaf in leaves if isinstance(leaf, _ArraySlot)]
     refuse_wrong_sizes(place.verb, [slot.hint for slot in slots], sizes, must_all=True)
-    shapes = [_shape_of(slot, bound_sizes(sizes)) for slot in slots]
-    failures = [shape for shape in shapes if isinstance(shape, Failure)]
-    if failures:
+    known = bound_sizes(sizes)
+    shapes = [_shape_of(slot, known) for slot in slots]
+    if failures := [shape for shape in shapes if isinstance(shape, Failure)]:
         raise place.error(failures)
-    bare = [jax.ShapeDtypeStruct(shape, default_dtype(slot.hint)) for slot, shape in zip(slots, shapes, strict=True)]
-    walk = place.check_tree(node, _fill_slots(tree, leaves, bare), "hint", bound_sizes(sizes))
+    made = (jax.ShapeDtypeStruct(shape, default_dtype(slot.hint)) for slot, shape in zip(slots, shapes, strict=True))
+    tree = _jax.tree.unflatten_like(tree, [next(made) if isinstance(leaf, _ArraySlot) else leaf for leaf in leaves])
+    walk = place.check_tree(node, tree, "hint", known)
     if walk.failures:
         raise place.error(walk.failures, without_given(walk.sizes, sizes))
-    arrays: list[CheckedLeaf] = []
-    for leaf in walk.leaves:
-        if leaf.hint is not None:
-            shape, dtype = leaf.value.shape, leaf.value.dtype
-            struct = jax.ShapeDtypeStruct(shape, dtype, sharding=place.sharding(leaf.hint, len(shape)))
-            arrays.append(leaf._replace(value=struct))
-    return _fill_slots(tree, leaves, [array.value for array in arrays]), arrays
 
+    def placed(leaf: CheckedLeaf) -> CheckedLeaf:
+        if leaf.hint is None:
+            return leaf
+        shape, dtype = leaf.value.shape, leaf.value.dtype
+        sharding = place.sharding(leaf.hint, len(shape))
+        return leaf._replace(value=jax.ShapeDtypeStruct(shape, dtype, sharding=sharding))
 
-def _fill_slots(tree: Any, leaves: list[Any], values: Iterable[Any]) -> Any:
-    rest = iter(values)
-    return _jax.tree.unflatten_like(tree, [next(rest) if isinstance(leaf, _ArraySlot) else leaf for leaf in leaves])
+    return tree, [placed(leaf) for leaf in walk.leaves]
 
 
 # Sizes by keyword
@@ -122,13 +119,11 @@ def _fill_slots(tree: Any, leaves: list[Any], values: Iterable[Any]) -> Any:
 
 def bound_sizes(sizes: Mapping[str, Any]) -> Sizes:
     """Given sizes as those that are known before anything is matched."""
-    bound: dict[str, Bound] = {}
-    for name, size in sizes.items():
-        if isinstance(size, tuple):
-            bound[f"*{name}"] = Bound(tuple(map(int, size)), GIVEN, 0)
-        else:
-            bound[name] = Bound(int(size), GIVEN, 0)
-    return Sizes(bound)
+    known = {
+        f"*{name}" if isinstance(size, tuple) else name: tuple(map(int, size)) if isinstance(size, tuple) else int(size)
+        for name, size in sizes.items()
+    }
+    return Sizes({name: Bound(size, GIVEN, 0) for name, size in known.items()})
 
 
 def refuse_wrong_sizes(verb: str, hints: Iterable[ArrayHint], sizes: Mapping[str, Any], must_all: bool) -> None:
@@ -232,55 +227,97 @@ class TreeBuilder:
     Attributes:
       verb: the function that messages name.
       array: what replaces an array, from its hint and its path.
+      cure: what to do where the hint leaves something open.
       static: what replaces a leaf that is not an array, from the field's default value.
       scalar: what replaces a Python number without a default; None where there must be one.
-      cure: what to do where the hint leaves something open.
     """
 
     verb: str
     array: Callable[[ArrayHint, str], Any]
-    static: Callable[[Any], Any]
-    scalar: Any
     cure: str
+    static: Callable[[Any], Any] = lambda default: default
+    scalar: Any = None
+
+    def build(self, node: Node, path: str = "", inside: frozenset[int] = frozenset()) -> Any:
+        """A value in the structure of a hint.
+
+        Args:
+          node: the hint's tree, which fixes every length.
+          path: the path of the node, as ``jax.tree_util.keystr`` writes it.
+          inside: the records around it.
+
+        Raises:
+          StructureError: for a hint that leaves open how many arrays it holds.
+        """
+        match node:
+            case ArrayLeaf(hint):
+                return self.array(hint, path)
+            case Static(hint) if self._needs_no_default(hint):
+                return None if hint is type(None) else self.scalar
+            case FixedTuple(items, kind):
+                return kind(self.build(item, f"{path}[{i}]", inside) for i, item in enumerate(items))
+            case Fields(_, kind, fields) if id(node) not in inside:
+                inside |= {id(node)}
+                if kind == "TypedDict":
+                    return {name: self.build(inner, f"{path}[{name!r}]", inside) for name, inner in fields.items()}
+                return (self._named_tuple if kind == "NamedTuple" else self._dataclass)(node, path, inside)
+            case UnionOf(options, _) if (key := typed_key(options)) is not None:
+                return self.build(key, path, inside)
+            case UnionOf():
+                raise self.open(f"{path or node_name(node)} is a union")
+            case _:
+                raise self.open(f"{path or node_name(node)} does not say how many arrays it holds")
 
     def open(self, problem: str) -> StructureError:
         """The error for a hint that leaves something open."""
         return StructureError(f"{self.verb}: {problem}\n\nHint: {self.cure}")
 
-    def wrong(self, what: object, path: str) -> TypedShmapError:
+    def _wrong_class(self, what: object, path: str) -> TypedShmapError:
         """The error for a class that JAX cannot take apart as its hints say."""
         return error_of(Report(self.verb, (Failure(what, Subject("placed", "hint", path)),)))
 
+    def _needs_no_default(self, hint: Any) -> bool:
+        return hint is type(None) or (hint in _SCALARS and self.scalar is not None)
 
-def build_tree(node: Node, builder: TreeBuilder, path: str = "", inside: frozenset[int] = frozenset()) -> Any:
-    """A value in the structure of a hint.
+    def _named_tuple(self, node: Fields, path: str, inside: frozenset[int]) -> Any:
+        defaults: Mapping[str, Any] = getattr(node.cls, "_field_defaults", {})
+        fields = node.fields.items()
+        return node.cls(*(self._field(n, defaults.get(name, _MISSING), f"{path}.{name}", inside) for name, n in fields))
 
-    Args:
-      node: the hint's tree, which fixes every length.
-      builder: what replaces its leaves.
-      path: the path of the node, as ``jax.tree_util.keystr`` writes it.
-      inside: the records around it.
+    def _dataclass(self, node: Fields, path: str, inside: frozenset[int]) -> Any:
+        markers = {field.name: object() for field in dataclasses.fields(node.cls)}
+        try:
+            children = _jax.tree.one_level(_new_instance(node.cls, markers))
+        except _jax.tree.BadTree as bad:
+            problem = f"is of class {node.cls.__name__} that JAX cannot take apart: {bad}"
+            raise self._wrong_class(PlainMessage(problem), path) from None
+        if children is None:
+            raise self._wrong_class(NotAPytree(node.cls.__name__), path)
+        flattened = {id(part) for _, part in children}  # a marker is found in the fields that JAX flattens
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(node.cls):
+            inner, at = node.fields[field.name], f"{path}.{field.name}"
+            factory: Any = field.default_factory
+            default = field.default if factory is _MISSING else factory()
+            if id(markers[field.name]) in flattened:
+                values[field.name] = self._field(inner, default, at, inside)
+            elif holds_arrays(inner):
+                raise self._wrong_class(NonPytreeField(node.cls.__name__, field.name), path)
+            else:
+                values[field.name] = self._default(default, at)
+        return _new_instance(node.cls, values)
 
-    Raises:
-      StructureError: for a hint that leaves open how many arrays it holds.
-    """
-    match node:
-        case ArrayLeaf(hint):
-            return builder.array(hint, path)
-        case Static(hint) if hint is type(None):
-            return None
-        case Static(hint) if _is_scalar(hint, builder):
-            return builder.scalar
-        case FixedTuple(items, kind):
-            return kind(build_tree(item, builder, f"{path}[{i}]", inside) for i, item in enumerate(items))
-        case Fields() if id(node) not in inside:
-            return _RECORDS[node.kind](node, builder, path, inside | {id(node)})
-        case UnionOf(options, _) if (key := typed_key(options)) is not None:
-            return build_tree(key, builder, path, inside)
-        case UnionOf():
-            raise builder.open(f"{path or node_name(node)} is a union")
-        case _:
-            raise builder.open(f"{path or node_name(node)} does not say how many arrays it holds")
+    def _field(self, node: Node, default: Any, path: str, inside: frozenset[int]) -> Any:
+        """A field that JAX flattens: a tree of its own, or leaves that are not arrays."""
+        is_filled = default is _MISSING and isinstance(node, Static) and self._needs_no_default(node.hint)
+        if holds_arrays(node) or is_filled:
+            return self.build(node, path, inside)
+        return self.static(self._default(default, path))
+
+    def _default(self, default: Any, path: str) -> Any:
+        if default is _MISSING:
+            raise self.open(f"{path} holds no array and has no default")
+        return default
 
 
 def typed_key(options: tuple[Node, ...]) -> ArrayLeaf | None:
@@ -291,98 +328,12 @@ def typed_key(options: tuple[Node, ...]) -> ArrayLeaf | None:
     return keys[0] if keys and is_raw and len(leaves) == len(options) else None
 
 
-def _build_dict(node: Fields, builder: TreeBuilder, path: str, inside: frozenset[int]) -> Any:
-    return {name: build_tree(inner, builder, f"{path}[{name!r}]", inside) for name, inner in node.fields.items()}
-
-
-def _build_named_tuple(node: Fields, builder: TreeBuilder, path: str, inside: frozenset[int]) -> Any:
-    defaults: Mapping[str, Any] = getattr(node.cls, "_field_defaults", {})
-    return node.cls(
-        *(
-            _build_child(inner, defaults.get(name, _MISSING), builder, f"{path}.{name}", inside)
-            for name, inner in node.fields.items()
-        )
-    )
-
-
-def _build_dataclass(node: Fields, builder: TreeBuilder, path: str, inside: frozenset[int]) -> Any:
-    children = _pytree_fields(node, builder, path)
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(node.cls):
-        inner, at = node.fields[field.name], f"{path}.{field.name}"
-        factory: Any = field.default_factory
-        default = field.default if factory is _MISSING else factory()
-        if field.name in children:
-            values[field.name] = _build_child(inner, default, builder, at, inside)
-        elif holds_arrays(inner):
-            raise builder.wrong(NonPytreeField(node.cls.__name__, field.name), path)
-        else:
-            values[field.name] = _check_default(default, builder, at)
-    return _new_instance(node.cls, values)
-
-
-_RECORDS: dict[str, Callable[[Fields, TreeBuilder, str, frozenset[int]], Any]] = {
-    "TypedDict": _build_dict,
-    "NamedTuple": _build_named_tuple,
-    "dataclass": _build_dataclass,
-}
-
-
-def _build_child(node: Node, default: Any, builder: TreeBuilder, path: str, inside: frozenset[int]) -> Any:
-    """A field that JAX sees: a tree of its own, or leaves that are not arrays."""
-    if holds_arrays(node):
-        return build_tree(node, builder, path, inside)
-    if default is _MISSING and isinstance(node, Static) and (node.hint is type(None) or _is_scalar(node.hint, builder)):
-        return build_tree(node, builder, path, inside)
-    return builder.static(_check_default(default, builder, path))
-
-
-def _check_default(default: Any, builder: TreeBuilder, path: str) -> Any:
-    if default is _MISSING:
-        raise builder.open(f"{path} holds no array and has no default")
-    return default
-
-
-def _is_scalar(hint: Any, builder: TreeBuilder) -> bool:
-    """Whether a hint is a Python number that needs no default."""
-    return hint in _SCALARS and builder.scalar is not None
-
-
-def _pytree_fields(node: Fields, builder: TreeBuilder, path: str) -> set[str]:
-    """The names of the fields that JAX flattens, found by an instance that holds a marker in each field."""
-    markers = {field.name: object() for field in dataclasses.fields(node.cls)}
-    try:
-        children = _jax.tree.one_level(_new_instance(node.cls, markers))
-    except _jax.tree.BadTree as bad:
-        problem = f"is of class {node.cls.__name__} that JAX cannot take apart: {bad}"
-        raise builder.wrong(PlainMessage(problem), path) from None
-    if children is None:
-        raise builder.wrong(NotAPytree(node.cls.__name__), path)
-    seen = {id(part) for _, part in children}
-    return {name for name, marker in markers.items() if id(marker) in seen}
-
-
 def _new_instance(cls: type, values: Mapping[str, Any]) -> Any:
     # A class's own __init__ may refuse what is not an array, so the fields are set without it.
     made: Any = object.__new__(cls)
     for name, value in values.items():
         object.__setattr__(made, name, value)
     return made
-
-
-def any_size(node: Node) -> tuple[Node, dict[int, ArrayHint]]:
-    """A hint's tree in which every dim may have any size, and the original of each loose hint.
-
-    The originals are keyed by the ``id`` of the loose hint, which lasts as long as the tree.
-    """
-    known: dict[int, ArrayHint] = {}
-
-    def loosen(hint: ArrayHint) -> ArrayHint:
-        loose = any_size_hint(hint)
-        known[id(loose)] = hint
-        return loose
-
-    return map_hints(node, loosen), known
 
 
 def any_size_hint(hint: ArrayHint) -> ArrayHint:

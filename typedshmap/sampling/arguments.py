@@ -18,7 +18,7 @@ from ..hints.signature import EMPTY, POSITIONAL, HintedSignature
 from ..hints.structure import ArrayLeaf, Node, holds_arrays, node_name
 from ..introspection import bound_self, require_decorated
 from ..notation.match import Subject
-from ..placement.structs import TreeBuilder, build_tree, typed_key
+from ..placement.structs import TreeBuilder, typed_key
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -82,10 +82,7 @@ class _Given:
         chosen = choose_members(node)
         if not self.has(name):
             cure = f"pass the argument: {name}=..."
-            builder = TreeBuilder(
-                self.verb, lambda hint, path: self._array(name + path, hint), lambda default: default, None, cure
-            )
-            return build_tree(chosen, builder)
+            return TreeBuilder(self.verb, lambda hint, path: self._array(name + path, hint), cure).build(chosen)
         value = self.values[name]
         if not callable(value) or not holds_arrays(node):
             return value
