@@ -115,10 +115,14 @@ class Pattern:
         return left if self.result is None else f"{left.rstrip()} {_ARROW} {self.result}".strip()
 
     @property
+    def sides(self) -> tuple[Side, ...]:
+        """The operands, then the result."""
+        return self.operands if self.result is None else (*self.operands, self.result)
+
+    @property
     def has_sharding(self) -> bool:
         """Whether any bracket or mark stands in it."""
-        sides = self.operands if self.result is None else (*self.operands, self.result)
-        return any(side.marks or any(dim.axes for dim in side.dims) for side in sides)
+        return any(side.marks or any(dim.axes for dim in side.dims) for side in self.sides)
 
 
 @lru_cache(maxsize=4096)

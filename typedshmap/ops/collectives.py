@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import product
-from typing import Any, TypeVar
+from collections.abc import Set
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+import numpy as np
 
 from .. import _jax
 from ..errors.failures import WrongSize
 from ..errors.phrases import quoted_axes, sharding_text
 from ..notation.layout import shared_prefix
-from ..notation.pattern import Dots, PatternDim
-from ..notation.spec import Axes
+from ..notation.pattern import PatternDim
 from .operands import Operand, read_operands, record_result
 from .operation import Operation, SideLayout, read_operation, shard_count
 
 T = TypeVar("T")
-
-_TYPES = {"": "invarying", "-": "reduced", "~": "varying"}
 
 
 def all_gather(x: T, pattern: str) -> T:
@@ -50,18 +47,17 @@ def all_gather(x: T, pattern: str) -> T:
     value = operand.value
     gathers = call.plan((len(operand.shape),), lambda: _plan_gathers(call, operand, right))
     for gather in gathers:
-        value = _jax.casts.all_gather(value, gather.axes, gather.dim, _TYPES[gather.mark], call.region.has_vma)
+        value = _jax.casts.all_gather(value, gather.axes, gather.dim, gather.to, call.region.has_vma)
     axes = frozenset(axis for gather in gathers for axis in gather.axes)
     return record_result(call, value, (operand,), right, made_invarying=axes)
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """One gather: a dim, the mesh axes that go, and the mark that they leave on the result."""
+class Gather(NamedTuple):
+    """One gather: a dim, the mesh axes that go, and how JAX types the result over them."""
 
     dim: int
     axes: tuple[str, ...]
-    mark: str
+    to: str
 
 
 def _plan_gathers(call: Operation, operand: Operand, right: SideLayout) -> list[Gather]:
@@ -72,20 +68,16 @@ def _plan_gathers(call: Operation, operand: Operand, right: SideLayout) -> list[
             problem = f"'{place.name}' is {sides}: only minor axes can be gathered"
             raise call.fault(problem, place.dim.span, "reshard(x, ...) changes any sharding into any other")
         of_dim: list[Gather] = []
-        for axis in reversed(before[len(place.axes) :]):  # the minor axes first; those of one mark go together
-            mark = "-" if axis in right.reduced else "~" if axis in right.varying else ""
-            together = of_dim.pop().axes if of_dim and of_dim[-1].mark == mark else ()
-            of_dim.append(Gather(at, (axis, *together), mark))
+        for axis in reversed(before[len(place.axes) :]):  # the minor axes first; those of one type go together
+            to = "reduced" if axis in right.reduced else "varying" if axis in right.varying else "invarying"
+            together = of_dim.pop().axes if of_dim and of_dim[-1].to == to else ()
+            of_dim.append(Gather(at, (axis, *together), to))
         found += of_dim
-    left_axes, right_axes = (
-        {axis for axes in map(_bracket, side.dims) if axes for name in axes.names for axis in call.meaning(name)}
-        for side in (call.pattern.operands[0], call.result)
-    )
-    call.require_manual(left_axes - right_axes)
+    call.require_manual(sorted(call.layout(0).sharded - call.layout(-1).sharded))
     gone = {axis for gather in found for axis in gather.axes}
     if not gone and not call.has_unused_alias:
         raise call.fault("the pattern gathers nothing: both sides are sharded the same way", right.side.span)
-    refuse_other_marks(call, operand, right, gone)
+    refuse_other_marks(call, operand.layout, right, gone)
     return _order_gathers(call, right, found)
 
 
@@ -97,19 +89,15 @@ def _order_gathers(call: Operation, right: SideLayout, gathers: list[Gather]) ->
     """
     first, then = list[Gather](), list[Gather]()
     for gather in gathers:
-        is_late = gather.mark == "-" or any(other.dim == gather.dim for other in then)
+        is_late = gather.to == "reduced" or any(other.dim == gather.dim for other in then)
         (then if is_late else first).append(gather)
     for gather in then:
-        if not gather.mark:
-            reduced = next(axis for other in then if other.mark for axis in other.axes)
+        if gather.to == "invarying":
+            reduced = next(axis for other in then if other.to != "invarying" for axis in other.axes)
             problem = f"'-{reduced}' is beside '{gather.axes[-1]}', which has no mark: JAX has no gradient of that"
             cure = f"write '~{reduced}', or a mark for '{gather.axes[-1]}', too"
             raise call.fault(problem, right.dims[gather.dim].dim.span, cure)
     return [*first, *then]
-
-
-def _bracket(dim: PatternDim | Dots) -> Axes | None:
-    return dim.axes if isinstance(dim, PatternDim) else None
 
 
 def read_move(call: Operation, x: Any) -> tuple[Operand, SideLayout]:
@@ -137,9 +125,8 @@ def refuse_other_dims(call: Operation) -> None:
         raise call.fault("the two sides have different dims", call.result.span, cure)
 
 
-def refuse_other_marks(call: Operation, operand: Operand, right: SideLayout, gone: set[str]) -> None:
+def refuse_other_marks(call: Operation, left: SideLayout, right: SideLayout, gone: Set[str] = frozenset[str]()) -> None:
     """Refuse marks on one side only, except those of the axes that are gathered."""
-    left = operand.layout
     for sign, before, after in (
         ("+", left.unreduced, right.unreduced),
         ("~", left.varying, right.varying - gone),
@@ -174,7 +161,7 @@ def all_to_all(x: T, pattern: str) -> T:
     call = read_operation("all_to_all", pattern, 1)
     operand, right = read_move(call, x)
     moves = call.plan((len(operand.shape),), lambda: _plan_exchanges(call, operand, right))
-    refuse_other_marks(call, operand, right, set())
+    refuse_other_marks(call, operand.layout, right)
     value = operand.value
     for move in moves:
         place, size = right.dims[move.to], operand.shape[move.to]
@@ -186,8 +173,7 @@ def all_to_all(x: T, pattern: str) -> T:
     return record_result(call, value, (operand,), right)
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """One all_to_all: the axes that leave a dim for another."""
 
     axes: tuple[str, ...]
@@ -197,9 +183,8 @@ class Exchange:
 
 def _plan_exchanges(call: Operation, operand: Operand, right: SideLayout) -> list[Exchange]:
     """Pair the minor axes that leave a dim with those that come to another."""
-    written = [tuple(map(_bracket, side.dims)) for side in (call.pattern.operands[0], call.result)]
-    changed = [axes for pair in zip(*written, strict=True) if pair[0] != pair[1] for axes in pair if axes is not None]
-    call.require_manual({axis for axes in changed for name in axes.names for axis in call.meaning(name)})
+    written = zip(call.layout(0).dim_axes, call.layout(-1).dim_axes, strict=True)
+    call.require_manual([axis for pair in written if pair[0] != pair[1] for axes in pair for axis in axes])
     before, after = operand.layout.dim_axes, right.dim_axes
     kept = [len(shared_prefix(*pair)) for pair in zip(before, after, strict=True)]
     leaving, coming = (
@@ -257,11 +242,9 @@ def ppermute(x: T, pattern: str, *, shift: int, axis: str | None = None) -> T:
         value = _jax.casts.pcast_varying(value, axes) if call.region.has_vma else value
         # JAX counts the devices of several axes in the order of the mesh; the shards of a dim are in the dim's order.
         ordered = tuple(axis for axis in call.region.sizes if axis in axes)
-        devices = [tuple(map(dict(zip(axes, place, strict=True)).__getitem__, ordered))
-                   for place in product(*(range(call.region.sizes[axis]) for axis in axes))]  # fmt: skip
-        number = {device: at for at, device in enumerate(sorted(devices))}
-        pairs = [(number[device], number[devices[(at + int(shift)) % len(devices)]])
-                 for at, device in enumerate(devices)]  # fmt: skip
+        numbers = np.arange(shard_count(axes, call.region.sizes)).reshape([call.region.sizes[axis] for axis in ordered])
+        devices = numbers.transpose([ordered.index(axis) for axis in axes]).ravel().tolist()
+        pairs = [(device, devices[(at + int(shift)) % len(devices)]) for at, device in enumerate(devices)]
         value = jax.lax.ppermute(value, ordered, pairs)
     return record_result(call, value, (operand,), operand.layout)
 

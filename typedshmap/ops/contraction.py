@@ -6,7 +6,6 @@ pattern: the search for the best order of contractions, which two arrays do not 
 from __future__ import annotations
 
 import string
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +16,9 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from .. import _jax
-from ..notation.pattern import Dots, PatternDim
-from .factor_sharding import Product, addend_axes, plan_product, run_partial_sums
-from .operands import (
-    Operand,
-    key_of_operands,
-    read_operands,
-    record_result,
-    refuse_keys,
-    refuse_unknown,
-    untouched_axes,
-)
-from .operation import Operation, read_operation, sides_of
+from .factor_sharding import PartialSums, addend_axes, plan_product, run_partial_sums
+from .operands import Operand, key_of_operands, read_operands, record_result, refuse_non_numbers, refuse_unreduced_type
+from .operation import Operation, read_operation
 
 _NUMBERS = (bool, int, float, complex)
 
@@ -66,9 +56,9 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
     call = read_operation("einsum", pattern, len(values), allows_underscore=True)
     operands = read_operands(call, tuple(values))
     plan = call.plan(key_of_operands(operands), lambda: _plan(call, operands))
-    local, product = _contract(call, operands, plan, precision, preferred_element_type), plan.product
-    value, left = run_partial_sums(call, local, product.sums), addend_axes(local, product.sums)
-    return record_result(call, value, operands, product.result, untouched_axes(operands, product.result), left)
+    local = _contract(call, operands, plan, precision, preferred_element_type)
+    value, left = run_partial_sums(call, local, plan.sums), addend_axes(local, plan.sums)
+    return record_result(call, value, operands, plan.sums.result, addend_axes=left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,38 +68,27 @@ class Contraction:
     Attributes:
       letters: the contraction on one shard, as `jax.numpy.einsum` writes it.
       dot: the same as one product of two arrays, where it is one.
-      product: the result, and its sums over mesh axes.
+      sums: the result, and its sums over mesh axes.
     """
 
     letters: str
     dot: Dot | None
-    product: Product
+    sums: PartialSums
 
 
 def _plan(call: Operation, operands: list[Operand]) -> Contraction:
     call.require_names()
-    names = list(dict.fromkeys(name for side in call.pattern.operands for name in side.names))
-    seen: set[str] = set()
-    for factor in call.result.factors:
-        if factor.name not in names:
-            raise call.fault(f"the pattern has '{factor}' only on the right", factor.span)
-        if factor.name in seen:
+    call.refuse_new_names()
+    factors = list(call.result.factors)
+    for at, factor in enumerate(factors):
+        if factor in factors[:at]:
             raise call.fault(f"the pattern has '{factor}' twice in its result", factor.span)
-        seen.add(factor.name)
+    names = list(dict.fromkeys(name for side in call.pattern.operands for name in side.names))
     if len(names) > len(string.ascii_letters):
         raise call.fault(f"the pattern has {len(names)} names; einsum knows {len(string.ascii_letters)}")
     letter = dict(zip(names, string.ascii_letters, strict=False))
-    letters = _written(call, "", ",", "->", lambda dim: letter[str(dim.factors[0])])
+    letters = call.local_pattern(lambda dim: letter[str(dim.factors[0])]).replace(" ", "")
     return Contraction(letters, plan_dot(letters), plan_product(call, operands))
-
-
-def _written(call: Operation, space: str, comma: str, arrow: str, name: Callable[[PatternDim], str]) -> str:
-    """The pattern without its sharding."""
-    *operands, result = (
-        space.join(["..." if isinstance(dim, Dots) else name(dim) for dim in side.dims])
-        for side in (*call.pattern.operands, call.result)
-    )
-    return f"{comma.join(operands)}{arrow}{result}"
 
 
 def _contract(
@@ -123,21 +102,16 @@ def _contract(
         shardings = (_jax.array.explicit_spec(value) for value in values)
         mesh = next((sharding.mesh for sharding in shardings if sharding is not None), None)
         if mesh is not None:
-            spec = call.region.spec(sides_of(call.pattern)[-1][1], len(plan.product.result.dims))
-            options["out_sharding"] = NamedSharding(mesh, spec)
+            options["out_sharding"] = NamedSharding(mesh, call.region.spec(call.hints[-1], len(plan.sums.result.dims)))
     options = {name: option for name, option in options.items() if option is not None}
     if not options and not any(map(_jax.array.is_jax_array, values)):
-        arguments: list[Any] = [*values, _written(call, " ", ", ", " -> ", lambda dim: str(dim.factors[0]))]
+        arguments: list[Any] = [*values, call.local_pattern(lambda dim: str(dim.factors[0]))]
         return einops.einsum(*arguments)
     for operand in operands:
-        refuse_unknown(call, operand.value, operand.subject)
-        refuse_keys(call, operand)
+        refuse_non_numbers(call, operand)
     if call.region.has_vma:
         for operand in operands if len(operands) > 1 else ():
-            for axis in sorted(_jax.array.manual_type(operand.value).unreduced):
-                where = f"{operand.subject.phrase} is unreduced over '{axis}' in JAX's type"
-                cure = f"take the sum first (psum), or leave it '~{axis}' where it was made"
-                raise call.fault(f"{where}, and JAX does not multiply such values", operand.layout.side.span, cure)
+            refuse_unreduced_type(call, operand, operand.subject.phrase, "and JAX does not multiply such values")
         values = [_jax.casts.drop_reduced(value) for value in values]
     if plan.dot is not None and options.keys() <= {"precision"} and can_dot(plan.dot, values):
         return dot(plan.dot, values, precision)
@@ -167,25 +141,19 @@ def plan_dot(letters: str) -> Dot | None:
     operands = sides.split(",")
     if len(operands) != 2 or "." in letters or any(len(set(side)) < len(side) for side in operands):
         return None
-    first, second = operands
-    shared = set(first) & set(second)
-    if not (set(first) ^ set(second)) <= set(result):
+    if not set(operands[0]) ^ set(operands[1]) <= set(result):
         return None
-    straight = _plan_dot(letters, first, second, result, shared)
-    if straight.order is None:
-        return straight
+    straight = _plan_dot(letters, False, operands, result)
     # As `jax.numpy.einsum` has it: what needs a transpose anyway begins with the second.
-    swapped = _plan_dot(letters, second, first, result, shared)
-    return Dot(letters, True, swapped.numbers, swapped.order)
+    return straight if straight.order is None else _plan_dot(letters, True, operands[::-1], result)
 
 
-def _plan_dot(letters: str, first: str, second: str, result: str, shared: set[str]) -> Dot:
-    batch = [name for name in result if name in shared]
-    contracted = sorted(shared - set(result))
-    made = [*batch, *(name for name in first if name not in shared), *(name for name in second if name not in shared)]
-    numbers = tuple(tuple(tuple(map(side.index, names)) for side in (first, second)) for names in (contracted, batch))
-    order = tuple(map(made.index, result))
-    return Dot(letters, False, numbers, None if order == tuple(range(len(made))) else order)
+def _plan_dot(letters: str, is_swapped: bool, operands: list[str], result: str) -> Dot:
+    shared, alone = set(operands[0]) & set(operands[1]), set(operands[0]) ^ set(operands[1])
+    batch, contracted = [name for name in result if name in shared], sorted(shared - set(result))
+    made = [*batch, *(name for name in "".join(operands) if name in alone)]
+    numbers = tuple(tuple(tuple(map(side.index, names)) for side in operands) for names in (contracted, batch))
+    return Dot(letters, is_swapped, numbers, None if made == list(result) else tuple(map(made.index, result)))
 
 
 def can_dot(what: Dot, values: list[Any]) -> bool:

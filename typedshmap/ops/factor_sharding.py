@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import jax
@@ -20,63 +19,48 @@ import jax
 from .. import _jax
 from ..errors.failures import NotUnreduced, WrongSize
 from ..errors.phrases import sharding_text
-from .operands import Operand, shard_length, solve
+from .operands import Operand, solve
 from .operation import RESULT, Operation, ResolvedDim, SideLayout, shard_count
 
 FactorAxes = dict[str, tuple[str, ...]]
 """Per factor its mesh axes, major to minor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interleaving:
-    """A factor that is sharded although one before it in the same merged dim still has several elements per shard."""
-
-    factor: str
-    before: str
-
-
 def axes_of_merged(
-    keys: Sequence[str],
-    factor_axes: Mapping[str, tuple[str, ...]],
-    extents: Mapping[str, int],
-    sizes: Mapping[str, int],
-) -> tuple[str, ...] | Interleaving:
-    """The mesh axes of a merged dim, by those of its factors.
+    call: Operation, place: ResolvedDim, factor_axes: FactorAxes, extents: Mapping[str, int]
+) -> tuple[str, ...]:
+    """The mesh axes of a dim, by those of its factors.
 
-    Args:
-      keys: the factors, major to minor.
-      factor_axes: their mesh axes.
-      extents: their global sizes.
-      sizes: the sizes of the mesh axes.
+    Raises:
+      PatternError: for a factor that is sharded although one before it still has several elements per shard.
     """
     axes: tuple[str, ...] = ()
-    open_factor: str | None = None
-    for key in keys:
+    sizes, open_factor = call.region.sizes, None
+    for key in place.keys:
         own = factor_axes.get(key, ())
         if open_factor is not None and any(sizes[axis] > 1 for axis in own):
-            return Interleaving(key, open_factor)
+            first, before = key.split()[0], open_factor.split()[0]
+            problem = f"'{place.dim}' would interleave the shards of '{first}', since '{before}' is before it"
+            ordered = " ".join([first, *(name for name in place.names if name != first)])
+            raise call.fault(problem, place.dim.span, f"write ({ordered}), or gather '{first}' first (all_gather)")
         axes += own
-        if extents[key] != prod([sizes[axis] for axis in own]) and open_factor is None:
+        if open_factor is None and extents[key] != shard_count(own, sizes):
             open_factor = key
     return axes
 
 
 def split_merged_axes(
-    keys: Sequence[str],
-    axes: tuple[str, ...],
-    known: Mapping[str, tuple[str, ...]],
-    extents: Mapping[str, int],
-    sizes: Mapping[str, int],
+    place: ResolvedDim, known: Mapping[str, tuple[str, ...]], extents: Mapping[str, int], sizes: Mapping[str, int]
 ) -> FactorAxes | None:
     """The mesh axes of the factors of a merged dim: each takes what divides it; None if one does not divide.
 
     Args:
       known: axes of factors that are dims of their own elsewhere; taken where they come next.
     """
-    remaining, found = list(axes), FactorAxes()
-    for key in keys:
+    remaining, found = list(place.axes), FactorAxes()
+    for key in place.keys:
         taken, left = known.get(key), extents[key]
-        if taken is None or tuple(remaining[: len(taken)]) != taken or left % prod([sizes[axis] for axis in taken]):
+        if taken is None or tuple(remaining[: len(taken)]) != taken or left % shard_count(taken, sizes):
             taken = ()
             for axis in remaining:
                 if left <= 1 or left % sizes[axis]:
@@ -85,7 +69,7 @@ def split_merged_axes(
                 taken += (axis,)
         found[key] = taken
         del remaining[: len(taken)]
-        if extents[key] != prod([sizes[axis] for axis in taken]):
+        if extents[key] != shard_count(taken, sizes):
             break
     if any(sizes[axis] > 1 for axis in remaining):
         return None
@@ -95,7 +79,7 @@ def split_merged_axes(
 
 
 def factor_axes_of(
-    call: Operation, operands: Sequence[Operand], extents: Mapping[str, int], alone: Iterable[ResolvedDim]
+    call: Operation, operands: Sequence[Operand], extents: Mapping[str, int], alone: Iterable[ResolvedDim] = ()
 ) -> FactorAxes:
     """The mesh axes of every factor of the operands.
 
@@ -113,8 +97,8 @@ def factor_axes_of(
     for operand in operands:
         for place in operand.layout.dims:
             keys, axes = place.keys, place.axes
-            own = {keys[0]: axes} if len(keys) == 1 else split_merged_axes(keys, axes, hints, extents, sizes)
-            own = own if own is not None else split_merged_axes(keys, axes, {}, extents, sizes)
+            own = {keys[0]: axes} if len(keys) == 1 else split_merged_axes(place, hints, extents, sizes)
+            own = own if own is not None else split_merged_axes(place, {}, extents, sizes)
             if own is None:
                 factors = ", ".join(f"{key.split()[0]}={extents[key]}" for key in keys)
                 over = ", ".join(f"{axis}={sizes[axis]}" for axis in axes)
@@ -145,19 +129,6 @@ def factor_axes_of(
     return found
 
 
-def refuse_sharded_addends(call: Operation, operands: Sequence[Operand], factor_axes: FactorAxes) -> None:
-    """Refuse an operand that is unreduced over an axis over which another is sharded or unreduced."""
-    unreduced: set[str] = set()
-    for operand in operands:
-        for axis in sorted(operand.layout.unreduced):
-            is_used = any(axis in axes for axes in factor_axes.values())
-            if is_used or axis in unreduced:
-                where = "another operand is sharded over it" if is_used else "so is another operand"
-                problem = f"{operand.subject.phrase} is unreduced over '{axis}', and {where}"
-                raise call.fault(problem, operand.layout.side.span, f"take the sum first (psum over '{axis}')")
-            unreduced.add(axis)
-
-
 def refuse_dropped_varying(call: Operation, operands: Sequence[Operand], right: SideLayout) -> None:
     """Refuse a result that does not mention an axis over which an operand is marked ``~``."""
     for operand in operands:
@@ -171,19 +142,23 @@ def refuse_dropped_varying(call: Operation, operands: Sequence[Operand], right: 
 
 @dataclass(frozen=True, slots=True)
 class PartialSums:
-    """What becomes of the partial sums of a result.
+    """A result, and what becomes of its partial sums.
 
     Attributes:
+      result: the layout of the result.
+      addends: per axis over which the local results are partial sums, what is summed over it.
       scattered: dims, and the mesh axes over which the sum is scattered along them.
       summed: the axes over which every shard gets the sum.
       unreduced: those over which the result is left unreduced.
       varying: those over which it is left varying.
     """
 
-    scattered: tuple[tuple[int, tuple[str, ...]], ...] = ()
-    summed: tuple[str, ...] = ()
-    unreduced: tuple[str, ...] = ()
-    varying: tuple[str, ...] = ()
+    result: SideLayout
+    addends: Mapping[str, str]
+    scattered: tuple[tuple[int, tuple[str, ...]], ...]
+    summed: tuple[str, ...]
+    unreduced: tuple[str, ...]
+    varying: tuple[str, ...]
 
 
 def plan_partial_sums(
@@ -222,55 +197,43 @@ def plan_partial_sums(
         if extra:
             if local[at] % shard_count(extra, call.region.sizes):
                 problem = f"has {place.name}={local[at]} on each shard, which cannot be scattered {call.over(extra)}"
-                raise call.wrong(WrongSize(problem, place.dim.span), RESULT, None)
+                raise call.wrong(WrongSize(problem, place.dim.span), RESULT)
             scattered.append((at, extra))
     for axis in sorted(layout.unreduced - addends.keys()):
-        raise call.wrong(NotUnreduced(axis, call.region.sizes[axis]), RESULT, None)
+        raise call.wrong(NotUnreduced(axis, call.region.sizes[axis]), RESULT)
     taken = {axis for _, axes in scattered for axis in axes}
     left = [axis for axis in addends if axis not in taken]
-    return PartialSums(
-        tuple(scattered),
-        tuple([axis for axis in left if axis not in layout.unreduced | layout.varying]),
-        tuple([axis for axis in left if axis in layout.unreduced]),
-        tuple([axis for axis in left if axis in layout.varying]),
-    )
+    unreduced = tuple([axis for axis in left if axis in layout.unreduced])
+    varying = tuple([axis for axis in left if axis in layout.varying])
+    summed = tuple([axis for axis in left if axis not in layout.unreduced | layout.varying])
+    return PartialSums(layout, addends, tuple(scattered), summed, unreduced, varying)
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
-    """The plan of an operation in which every dim has one name.
-
-    Attributes:
-      factor_axes: per name its mesh axes.
-      sums: the sums over mesh axes.
-      result: the layout of the result.
-    """
-
-    factor_axes: FactorAxes
-    sums: PartialSums
-    result: SideLayout
-
-
-def plan_product(call: Operation, operands: list[Operand]) -> Product:
+def plan_product(call: Operation, operands: list[Operand]) -> PartialSums:
     """Plan an operation in which every dim has one name.
 
     Raises:
       ShapeError, PatternError, VaryingError: for operands that do not go together, or a result that
         contradicts them.
     """
-    extents = solve(call, operands, {})
+    extents, sizes = solve(call, operands, {}), call.region.sizes
     right = call.resolve_side(-1, dots=max((operand.layout.dots for operand in operands), default=0))
-    factor_axes = factor_axes_of(call, operands, extents, ())
-    refuse_sharded_addends(call, operands, factor_axes)
-    kept = call.result.names
+    factor_axes, kept = factor_axes_of(call, operands, extents), call.result.names
     addends = {axis: name for name, axes in factor_axes.items() if name not in kept for axis in axes}
-    addends |= {axis: f"+{axis}" for operand in operands for axis in sorted(operand.layout.unreduced)}
+    for operand in operands:
+        for axis in sorted(operand.layout.unreduced):
+            is_used = any(axis in axes for axes in factor_axes.values())
+            if is_used or axis in addends:
+                where = "another operand is sharded over it" if is_used else "so is another operand"
+                problem = f"{operand.subject.phrase} is unreduced over '{axis}', and {where}"
+                raise call.fault(problem, operand.layout.side.span, f"take the sum first (psum over '{axis}')")
+            addends[axis] = f"+{axis}"
     names = [place.names[0] for place in right.dims]
     inherited = [factor_axes.get(name, ()) for name in names]
-    local = [shard_length(extents[name], axes, call.region.sizes) for name, axes in zip(names, inherited, strict=True)]
+    local = [extents[name] // shard_count(axes, sizes) for name, axes in zip(names, inherited, strict=True)]
     sums = plan_partial_sums(call, right, inherited, addends, local)
     refuse_dropped_varying(call, operands, right)
-    return Product(factor_axes, sums, right)
+    return sums
 
 
 def run_partial_sums(

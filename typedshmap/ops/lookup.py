@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from .. import _jax
 from ..errors.failures import UnusableDtype
-from .factor_sharding import Product, addend_axes, plan_product, run_partial_sums
-from .operands import Operand, key_of_operands, read_operands, record_result, untouched_axes
+from .factor_sharding import PartialSums, addend_axes, plan_product, run_partial_sums
+from .operands import Operand, key_of_operands, read_operands, record_result, refuse_unreduced_type
 from .operation import Operation, read_operation, shard_count
 
 
@@ -47,21 +47,16 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
     if not jnp.issubdtype(_jax.array.aval_of(ids).dtype, jnp.integer):
         raise call.wrong(UnusableDtype(_jax.array.dtype_name_of(ids), "ids are integers"), operands[1].subject, ids)
     plan = call.plan(key_of_operands(operands), lambda: _plan(call, operands, looked_up))
-    product = plan.product
     rows = _take_locally(call, operands, plan)
-    value, addends = run_partial_sums(call, rows, product.sums), addend_axes(rows, product.sums)
-    untouched = untouched_axes(operands, product.result)
-    return record_result(call, value, operands, product.result, untouched, addends, is_stated=True)
+    value, addends = run_partial_sums(call, rows, plan.sums), addend_axes(rows, plan.sums)
+    return record_result(call, value, operands, plan.sums.result, addend_axes=addends, is_stated=True)
 
 
 def _check_names(call: Operation) -> str:
     """The name of the dim that is looked up."""
     call.require_names()
-    table, ids, result = (*call.pattern.operands, call.result)
-    for index, side in enumerate((table, ids, result)):
-        for at, name in enumerate(side.names):
-            if name in side.names[:at]:
-                raise call.fault(f"the pattern has '{name}' twice for one array", call.span_of(index, name))
+    call.refuse_repeated_names("for one array")
+    (table, ids), result = call.pattern.operands, call.result
     gone = [name for name in table.names if name not in ids.names and name not in result.names]
     if len(gone) != 1:
         names = " and ".join(map(repr, gone)) or "no dim"
@@ -70,13 +65,10 @@ def _check_names(call: Operation) -> str:
     for name in ids.names:
         if name not in result.names:
             raise call.fault(f"'{name}' of the ids is lost in the result", call.span_of(1, name), "reduce takes sums")
-    for factor in result.factors:
-        if factor.name not in (*table.names, *ids.names):
-            raise call.fault(f"the pattern has '{factor}' only on the right", factor.span)
+    call.refuse_new_names()
     if table.dots is not None or (result.dots is None) != (ids.dots is None):
-        raise call.fault(
-            "'...' may stand for dims of the ids and of the result, and for none of the table", result.span
-        )
+        problem = "'...' may stand for dims of the ids and of the result, and for none of the table"
+        raise call.fault(problem, result.span)
     if (sign := next((m for m in ids.marks if m.sign == "+"), None)) is not None:
         raise call.fault(f"ids are unreduced over '{sign.axis}'", sign.span, "psum them first")
     return gone[0]
@@ -92,7 +84,7 @@ class Lookup:
       shared: how many dims both have.
       order: the order of the result's dims, out of (shared, ids' others, table's others).
       axes: the mesh axes of the dim that is looked up.
-      product: the result, and its sums over mesh axes.
+      sums: the result, and its sums over mesh axes.
     """
 
     table: tuple[int, ...]
@@ -100,23 +92,22 @@ class Lookup:
     shared: int
     order: tuple[int, ...]
     axes: tuple[str, ...]
-    product: Product
+    sums: PartialSums
 
 
 def _plan(call: Operation, operands: list[Operand], looked_up: str) -> Lookup:
-    product = plan_product(call, operands)
     names, ids = ([place.names[0] for place in operand.layout.dims] for operand in operands)
     shared = [name for name in names if name in ids]
     rest = [name for name in names if name not in ids and name != looked_up]
     own = [name for name in ids if name not in shared]
-    made = [*shared, *own, *rest]
+    made, sums = [*shared, *own, *rest], plan_product(call, operands)
     return Lookup(
         table=tuple(map(names.index, (*shared, looked_up, *rest))),
         ids=tuple(map(ids.index, (*shared, *own))),
         shared=len(shared),
-        order=tuple(made.index(place.names[0]) for place in product.result.dims),
-        axes=product.factor_axes[looked_up],
-        product=product,
+        order=tuple(made.index(place.names[0]) for place in sums.result.dims),
+        axes=operands[0].layout.dim_axes[names.index(looked_up)],
+        sums=sums,
     )
 
 
@@ -124,10 +115,8 @@ def _take_locally(call: Operation, operands: list[Operand], plan: Lookup) -> Any
     """The rows that one shard holds; zeros for ids of others."""
     table, ids = jnp.asarray(operands[0].value), jnp.asarray(operands[1].value)
     if call.region.has_vma:
-        for axis in sorted(_jax.array.manual_type(operands[0].value).unreduced):
-            problem = f"the table is unreduced over '{axis}' in JAX's type, in which nothing can be looked up"
-            cure = f"take the sum first (psum), or leave it '~{axis}' where it was made"
-            raise call.fault(problem, operands[0].layout.side.span, cure)
+        reason = "in which nothing can be looked up"
+        refuse_unreduced_type(call, operands[0], "the table", reason)
         table, ids = _jax.casts.drop_reduced(table), _jax.casts.drop_reduced(ids)
         # JAX's batched gather requires both to vary over the same axes.
         axes = _jax.array.manual_type(table).varying | _jax.array.manual_type(ids).varying

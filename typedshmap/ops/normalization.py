@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from .. import _jax
-from .factor_sharding import factor_axes_of, plan_partial_sums, psum_value, refuse_dropped_varying
-from .operands import Operand, read_operands, record_result, refuse_keys, refuse_unknown, solve, untouched_axes
-from .operation import Operation, read_operation, sides_of
+from .factor_sharding import plan_partial_sums, psum_value, refuse_dropped_varying
+from .operands import Operand, read_operands, record_result, refuse_non_numbers
+from .operation import Operation, read_operation
 
 T = TypeVar("T")
 
@@ -34,17 +34,16 @@ def logsumexp(x: T, pattern: str) -> T:
       PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `reduce` does.
     """
     call = read_operation("logsumexp", pattern, 1)
-    _check_names(call)
     operand = _read_operand(call, x)
     left, right = operand.layout, call.resolve_side(-1, dots=operand.layout.dots)
-    factor_axes = factor_axes_of(call, [operand], solve(call, [operand], {}), ())
     names, kept = [place.names[0] for place in left.dims], [place.names[0] for place in right.dims]
     dims = tuple(at for at, name in enumerate(names) if name not in kept)
     axes = tuple(axis for at in dims for axis in left.dim_axes[at])
     for axis in axes:
         if axis in right.differing:
             raise call.fault(f"a {call.verb} leaves no partial sum over '{axis}'", call.result.span, "drop it")
-    plan_partial_sums(call, right, [factor_axes.get(name, ()) for name in kept], {}, [0] * len(kept))
+    axes_of = dict(zip(names, left.dim_axes, strict=True))
+    plan_partial_sums(call, right, [axes_of.get(name, ()) for name in kept], {}, ())
     refuse_dropped_varying(call, [operand], right)
     value = _inexact_value(call, operand)
     top = _maximum(call, value, dims, axes)
@@ -52,7 +51,7 @@ def logsumexp(x: T, pattern: str) -> T:
     total = _sum(call, jnp.exp(value - jnp.expand_dims(finite, dims)), dims, axes)
     rest = [name for name in names if name in kept]
     result = (jnp.log(total) + finite).transpose(tuple(map(rest.index, kept)))
-    return record_result(call, result, (operand,), right, untouched_axes([operand], right))
+    return record_result(call, result, (operand,), right)
 
 
 def softmax(x: T, pattern: str, dims: str) -> T:
@@ -74,8 +73,11 @@ def softmax(x: T, pattern: str, dims: str) -> T:
       PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `reduce` does.
     """
     call = read_operation("softmax", pattern, 1, has_result=False)
-    names = _dims_named(call, dims)
-    _check_names(call)
+    known, names = call.pattern.operands[0].names, dims.split() if isinstance(dims, str) else []
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        wrong = f"'{unknown[0]}' is not a dim of the pattern" if unknown else f"dims={dims!r} names no dim"
+        raise call.fault(wrong, None, f"its dims are {', '.join(known)}")
     operand = _read_operand(call, x)
     places = operand.layout.dims
     chosen = tuple(at for at, place in enumerate(places) if place.names[0] in names)
@@ -86,36 +88,21 @@ def softmax(x: T, pattern: str, dims: str) -> T:
     return record_result(call, shares, (operand,), operand.layout)
 
 
-def _dims_named(call: Operation, dims: Any) -> list[str]:
-    known, names = call.pattern.operands[0].names, dims.split() if isinstance(dims, str) else []
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        wrong = f"'{unknown[0]}' is not a dim of the pattern" if unknown else f"dims={dims!r} names no dim"
-        raise call.fault(wrong, None, f"its dims are {', '.join(known)}")
-    return names
-
-
-def _check_names(call: Operation) -> None:
-    """Refuse merged dims, numbers, repeated names, and names that only the result has."""
-    call.require_names()
-    known = call.pattern.operands[0].names
-    for index, (side, _) in enumerate(sides_of(call.pattern)):
-        names = side.names
-        for at, factor in enumerate(side.factors):
-            if factor.name not in known:
-                raise call.fault(f"the pattern has '{factor}' only on the right", factor.span)
-            if factor.name in names[:at]:
-                raise call.fault(f"the pattern has '{factor}' twice on one side", call.span_of(index, factor.name))
-
-
 def _read_operand(call: Operation, x: Any) -> Operand:
+    call.plan(("names",), lambda: _refuse_other_names(call) is None)
     (operand,) = read_operands(call, (x,))
-    refuse_unknown(call, operand.value, operand.subject)
-    refuse_keys(call, operand)
+    refuse_non_numbers(call, operand)
     for axis in sorted(operand.layout.unreduced):
         problem = f"{call.verb} of a value that is unreduced over '{axis}'"
         raise call.fault(problem, operand.layout.side.span, "take the sum first (psum)")
     return operand
+
+
+def _refuse_other_names(call: Operation) -> None:
+    """Refuse merged dims, numbers, repeated names, and names that only the result has."""
+    call.require_names()
+    call.refuse_new_names()
+    call.refuse_repeated_names("on one side")
 
 
 def _inexact_value(call: Operation, operand: Operand) -> Any:

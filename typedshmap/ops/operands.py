@@ -21,7 +21,8 @@ from ..hints.context import KnownLayout, LayoutAssertion, current_sink, lookup_l
 from ..notation.match import NO_SIZES, Bound, SizeMismatch, Subject
 from ..notation.pattern import PatternDim
 from ..notation.spec import Dim, Name
-from .operation import RESULT, Operation, ResolvedDim, SideLayout, shard_count, sides_of
+from ..notation.tokens import Span
+from .operation import RESULT, Operation, ResolvedDim, SideLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +77,17 @@ def _check(call: Operation, index: int, value: Any, subject: Subject) -> frozens
     Returns:
       The axes over which JAX types the value as varying, and over which reading the body has to show that it is not.
     """
-    hint = sides_of(call.pattern)[index][1]
+    hint = call.hints[index]
     if call.is_plain:
         # All that einops asks of an operand, however it is sharded.
         if not hint.takes_type(value):
-            raise call.error(Failure(NotAnArray("an array", describe(value)), subject, call.text))
+            raise call.wrong(NotAnArray("an array", describe(value)), subject)
         side, got = call.pattern.operands[index], len(_jax.array.aval_of(value).shape)
-        expected = len(side.dims) - (hint.spec.rest is not None)
-        if got < expected or (got > expected and hint.spec.rest is None):
-            least = "at least " if hint.spec.rest is not None else ""
-            problem = f"{subject.phrase} has {count_text(got, 'dim')}, but the pattern has {least}{expected}"
+        has_rest = hint.spec.rest is not None
+        expected = len(side.dims) - has_rest
+        if got < expected or (got > expected and not has_rest):
+            expects = f"{'at least ' if has_rest else ''}{expected}"
+            problem = f"{subject.phrase} has {count_text(got, 'dim')}, but the pattern has {expects}"
             raise call.fault(problem, side.span)
         return frozenset()
     if call.region.manual and isinstance(value, np.ndarray):
@@ -104,34 +106,31 @@ def refuse_unknown(call: Operation, value: Any, subject: Subject) -> None:
         raise call.wrong(what, subject, value)
 
 
-def refuse_keys(call: Operation, operand: Operand) -> None:
-    """Refuse keys of ``jax.random``, which are not numbers."""
-    if is_key(operand.value):
-        what = UnusableDtype(_jax.array.dtype_name_of(operand.value), f"{call.verb} takes numbers")
-        raise call.wrong(what, operand.subject, operand.value)
+def refuse_non_numbers(call: Operation, operand: Operand) -> None:
+    """Refuse what cannot be computed with: keys of ``jax.random``, and arrays that JAX does not take."""
+    refuse_unknown(call, operand.value, operand.subject)
+    if takes(KEYS, dtype := _jax.array.dtype_name_of(operand.value)):
+        raise call.wrong(UnusableDtype(dtype, f"{call.verb} takes numbers"), operand.subject, operand.value)
 
 
-def is_key(value: Any) -> bool:
-    """Whether an array holds keys of ``jax.random``."""
-    return takes(KEYS, _jax.array.dtype_name_of(value))
+def refuse_unreduced_type(call: Operation, operand: Operand, name: str, reason: str) -> None:
+    """Refuse an operand that JAX itself types as unreduced, where that has no meaning."""
+    for axis in sorted(_jax.array.manual_type(operand.value).unreduced):
+        cure = f"take the sum first (psum), or leave it '~{axis}' where it was made"
+        problem = f"{name} is unreduced over '{axis}' in JAX's type, {reason}"
+        raise call.fault(problem, operand.layout.side.span, cure)
 
 
 def _assert_layout(
-    call: Operation,
-    index: int,
-    value: Any,
-    subject: Subject,
-    must_be_invarying: frozenset[str] = frozenset(),
-    is_result: bool = False,
+    call: Operation, index: int, value: Any, subject: Subject, must_be_invarying: frozenset[str] = frozenset()
 ) -> Any:
     """The value, after its side of the pattern has been written into the jaxpr as an assertion."""
     sink = current_sink()
     if sink is None or not call.region.manual:
         return value
-    hint = sides_of(call.pattern)[index][1]
-    return sink.assert_layout(
-        value, LayoutAssertion(hint, call.region, subject, call.where, NO_SIZES, must_be_invarying, is_result)
-    )
+    hint, is_assumed = call.hints[index], subject is RESULT
+    assertion = LayoutAssertion(hint, call.region, subject, call.where, NO_SIZES, must_be_invarying, is_assumed)
+    return sink.assert_layout(value, assertion)
 
 
 def _refuse_known_mismatch(
@@ -182,12 +181,13 @@ def record_result(
     if not layout.dims and region.has_vma:
         _refuse_scalar_varying(call, value, operands, layout)
     if is_stated:
-        value = _assert_layout(call, -1, value, RESULT, is_result=True)
-    # What is computed of the operands is equal on all shards where some are known to be, and none differs.
-    invarying = frozenset[str]().union(*[operand.invarying for operand in operands])
-    differing = layout.differing.union(*[operand.layout.differing for operand in operands])
-    covered_axes = region.checked_axes | layout.differing
-    text, invarying = f'"{call.pattern.source}"', (invarying - differing) | made_invarying
+        value = _assert_layout(call, -1, value, RESULT)
+    # What is computed of the operands is equal on all shards where some are known to be, and none differs; and over
+    # an axis that only a ``~`` of the result mentions.
+    differing = frozenset[str]().union(*[operand.layout.differing for operand in operands])
+    invarying = frozenset[str]().union(*[operand.invarying for operand in operands]) - differing - layout.differing
+    invarying |= made_invarying | (layout.varying - differing)
+    covered_axes, text = region.checked_axes | layout.differing, f'"{call.pattern.source}"'
     what = KnownLayout(
         *(layout.dim_axes, layout.unreduced, layout.reduced, layout.varying),
         invarying=invarying,
@@ -221,11 +221,6 @@ def key_of_operands(operands: list[Operand]) -> tuple[Any, ...]:
     return tuple([(operand.shape, operand.invarying) for operand in operands])
 
 
-def untouched_axes(operands: list[Operand], result: SideLayout) -> frozenset[str]:
-    """The axes that only a ``~`` of the result mentions: over them all shards are equal."""
-    return result.varying.difference(*[operand.layout.differing for operand in operands])
-
-
 def solve(call: Operation, operands: list[Operand], lengths: Mapping[str, int]) -> dict[str, int]:
     """The global size of every factor in the operands, and those that were passed.
 
@@ -233,84 +228,74 @@ def solve(call: Operation, operands: list[Operand], lengths: Mapping[str, int]) 
       ShapeError: for sizes that contradict each other, or that do not divide.
       PatternError: for factors whose size is not known; where this is einops, for all of these.
     """
-    found = {name: Bound(size, Subject("argument", name), 0) for name, size in lengths.items()}
+    extents = dict(lengths)
+    origins = {name: Bound(size, Subject("argument", name), 0) for name, size in lengths.items()}
     # einops leaves an einsum to NumPy and JAX, which broadcast a size of 1.
     broadcasts = call.verb == "einsum" and call.is_plain
     merged: list[tuple[Operand, int, ResolvedDim]] = []
     for operand in operands:
         for index, place in enumerate(operand.layout.dims):
-            if len(place.dim.factors) != 1:
+            if len(place.keys) != 1:
                 merged.append((operand, index, place))
                 continue
-            global_size, name, key = operand.global_size(index, call.region.sizes), place.names[0], place.keys[0]
-            if name.isdecimal() and int(name) != global_size:
-                raise _size_mismatch(call, operand, index, place, int(name), None)
-            bound = Bound(global_size, operand.subject, index)
-            known = found.setdefault(key, bound)
-            if broadcasts and 1 in (global_size, known.size):
-                found[key] = known if global_size == 1 else bound
-            elif known.size != global_size and not key.startswith("…"):
-                raise _size_mismatch(call, operand, index, place, _size_of(known), known)
+            size, name, key = operand.global_size(index, call.region.sizes), place.names[0], place.keys[0]
+            bound = Bound(size, operand.subject, index)
+            known = origins.setdefault(key, bound)
+            expected = extents.setdefault(key, int(name) if name.isdecimal() else size)
+            if broadcasts and expected == 1:
+                extents[key], origins[key] = size, bound
+            elif size != expected and not key.startswith("…") and not (broadcasts and size == 1):
+                raise _size_mismatch(call, operand, index, place, expected, None if name.isdecimal() else known)
     for operand, index, place in merged:
-        _bind_merged(call, operand, index, place, found)
-    return {key: _size_of(bound) for key, bound in found.items()}
-
-
-def _size_of(bound: Bound) -> int:
-    """The size of one dim; under ``jax.export`` it may be symbolic, which is not an ``int``."""
-    assert not isinstance(bound.size, tuple)
-    return bound.size
+        _bind_merged(call, operand, index, place, extents)
+    return extents
 
 
 def _size_mismatch(
     call: Operation, operand: Operand, index: int, place: ResolvedDim, expected: int, known: Bound | None
 ) -> Exception:
-    global_size, name, span = operand.global_size(index, call.region.sizes), place.names[0], place.dim.span
+    size, name, span = operand.global_size(index, call.region.sizes), place.names[0], place.dim.span
     if known is not None and known.subject.kind == "argument":
-        problem = f"has {name}={global_size}{_shard_text(operand, index, place)}, but {name}={expected} was passed"
-        if call.is_plain:
-            return call.fault(f"{operand.subject.phrase} {problem}", span)
-        return call.wrong(WrongSize(problem, span), operand.subject, operand.value)
+        problem = f"has {name}={size}{_shard_text(operand, index)}, but {name}={expected} was passed"
+        return _wrong_size(call, operand, problem, span)
     if call.is_plain:
         has = f"{operand.subject.phrase} has "
-        has += f"size {global_size} in dim {index}" if name.isdecimal() else f"{name}={global_size}"
+        has += f"size {size} in dim {index}" if name.isdecimal() else f"{name}={size}"
         if known is None:
             return call.fault(f"{has}, but the pattern says {expected}", span)
         if known.subject == operand.subject:
             return call.fault(f"{has} in dim {index}, but {name}={expected} in dim {known.dim}", span)
         return call.fault(f"{has}, but {known.subject.phrase} has {name}={expected}", span)
     shard = operand.shape[index] if place.axes else None
-    what = SizeMismatch(Dim(Name(name), span=span), index, global_size, shard, place.axes, expected, known, span)
+    what = SizeMismatch(Dim(Name(name), span=span), index, size, shard, place.axes, expected, known, span)
     return call.wrong(what, operand.subject, operand.value)
 
 
-def _shard_text(operand: Operand, index: int, place: ResolvedDim) -> str:
-    return f" ({operand.shape[index]} per shard over {quoted_axes(place.axes)})" if place.axes else ""
+def _wrong_size(call: Operation, operand: Operand, problem: str, span: Span) -> Exception:
+    if call.is_plain:
+        return call.fault(f"{operand.subject.phrase} {problem}", span)
+    return call.wrong(WrongSize(problem, span), operand.subject, operand.value)
 
 
-def _bind_merged(call: Operation, operand: Operand, index: int, place: ResolvedDim, found: dict[str, Bound]) -> None:
+def _shard_text(operand: Operand, index: int) -> str:
+    axes = operand.layout.dim_axes[index]
+    return f" ({operand.shape[index]} per shard over {quoted_axes(axes)})" if axes else ""
+
+
+def _bind_merged(call: Operation, operand: Operand, index: int, place: ResolvedDim, extents: dict[str, int]) -> None:
     """Bind the one factor of a merged dim whose size is not known."""
-    global_size, span = operand.global_size(index, call.region.sizes), place.dim.span
-    for key, name in zip(place.keys, place.names, strict=True):
-        if name.isdecimal():
-            found[key] = Bound(int(name), operand.subject, index)
-    known = [key for key in place.keys if key in found]
-    unknown = [key for key in place.keys if key not in found]
-    product, text = prod([_size_of(found[key]) for key in known]), str(PatternDim(place.dim.factors, None, True))
+    size, span = operand.global_size(index, call.region.sizes), place.dim.span
+    extents |= {key: int(name) for key, name in zip(place.keys, place.names, strict=True) if name.isdecimal()}
+    known = {key: extents[key] for key in place.keys if key in extents}
+    unknown = [key for key in place.keys if key not in extents]
+    product, text = prod(known.values()), str(PatternDim(place.dim.factors, None, True))
     if len(unknown) > 1:
         names = " and ".join(map(repr, unknown))
         raise call.fault(f"the sizes of {names} in '{text}' are not known", span, f"pass {unknown[0]}=...")
-    if (unknown and (product == 0 or global_size % product)) or (not unknown and global_size != product):
+    if (unknown and (product == 0 or size % product)) or (not unknown and size != product):
         verb = "does not divide by" if unknown else "is not the product of"
-        sizes = " ".join(f"{key.split()[0]}={found[key].size}" for key in known) or 1
-        what = f"has {text}={global_size}{_shard_text(operand, index, place)}, which {verb} {sizes}"
-        if call.is_plain:
-            raise call.fault(f"{operand.subject.phrase} {what}", span)
-        raise call.wrong(WrongSize(what, span), operand.subject, operand.value)
+        sizes = " ".join(f"{key.split()[0]}={known[key]}" for key in known) or 1
+        problem = f"has {text}={size}{_shard_text(operand, index)}, which {verb} {sizes}"
+        raise _wrong_size(call, operand, problem, span)
     for key in unknown:
-        found[key] = Bound(global_size // product, operand.subject, index)
-
-
-def shard_length(size: int, axes: tuple[str, ...], sizes: Mapping[str, int]) -> int:
-    """A factor's size on one shard."""
-    return size // shard_count(axes, sizes)
+        extents[key] = size // product

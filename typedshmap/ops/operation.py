@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import chain
 from math import prod
 from typing import Any, TypeVar
 
@@ -15,8 +16,9 @@ from ..errors.phrases import count_text, quoted_axes
 from ..hints.array_hint import ArrayHint
 from ..hints.context import MeshContext, current_mesh_context, current_scope
 from ..notation.layout import AxisTwice, Layout, UnknownAxis
-from ..notation.match import NO_SIZES, Sizes, Subject
+from ..notation.match import NO_SIZES, Subject
 from ..notation.pattern import Dots, Factor, Pattern, PatternDim, Side, parse_pattern
+from ..notation.spec import written_axes
 from ..notation.tokens import RepeatedAxis, Span, SyntaxFault
 
 T = TypeVar("T")
@@ -78,7 +80,7 @@ class SideLayout(Layout):
 
 def shard_count(axes: Iterable[str], sizes: Mapping[str, int]) -> int:
     """How many shards mesh axes make."""
-    return prod(sizes[axis] for axis in axes)
+    return prod([sizes[axis] for axis in axes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +90,16 @@ class Operation:
     Attributes:
       verb: the operation's name.
       pattern: what was written.
+      hints: what each side of the pattern means, the result last.
       region: the mesh context of the call.
-      function: the typed function that calls it, if one does.
+      where: how an error names the call.
     """
 
     verb: str
     pattern: Pattern
+    hints: tuple[ArrayHint, ...]
     region: MeshContext
-    function: str | None
+    where: str
 
     @property
     def is_plain(self) -> bool:
@@ -103,33 +107,34 @@ class Operation:
         return not self.region.manual and not self.pattern.has_sharding
 
     @property
-    def where(self) -> str:
-        """How an error names the call."""
-        return self.verb if self.function is None else f"{self.verb} in {self.function}"
-
-    @property
-    def text(self) -> HintText:
-        """The pattern as an error shows it."""
-        return HintText('"', self.pattern.source, '"')
-
-    def error(self, *failures: Failure, sizes: Sizes = NO_SIZES) -> TypedShmapError:
-        """The exception for what is wrong with operands."""
-        return error_of(self.region.report(self.where, failures, sizes))
-
-    def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> TypedShmapError:
-        """The exception for what is wrong with the pattern."""
-        return self.error(Failure(PatternFault(problem, span, cure), _PATTERN, self.text))
-
-    def wrong(self, what: object, subject: Subject, value: Any, sizes: Sizes = NO_SIZES) -> TypedShmapError:
-        """The exception for an operand or a result that does not fit."""
-        got = None if value is None else _jax.array.type_text(value)
-        return self.error(Failure(what, subject, self.text, got), sizes=sizes)
-
-    @property
     def result(self) -> Side:
         """The pattern's right side."""
         assert self.pattern.result is not None
         return self.pattern.result
+
+    def error(self, *failures: Failure) -> TypedShmapError:
+        """The exception for what is wrong with operands."""
+        return error_of(self.region.report(self.where, failures, NO_SIZES))
+
+    def wrong(self, what: object, subject: Subject = _PATTERN, value: Any = None) -> TypedShmapError:
+        """The exception for a pattern, an operand or a result that does not fit."""
+        got = None if value is None else _jax.array.type_text(value)
+        return self.error(Failure(what, subject, HintText('"', self.pattern.source, '"'), got))
+
+    def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> TypedShmapError:
+        """The exception for what is wrong with the pattern."""
+        return self.wrong(PatternFault(problem, span, cure))
+
+    def plan(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """Work something out once per pattern, region and key; the key holds the shapes and all else it depends on."""
+        return self.region.plan((self.pattern.source, self.verb, *key), make)
+
+    def layout(self, index: int) -> Layout:
+        """The layout that a side describes, over all mesh axes; the result has index -1."""
+        layout = self.region.layout(self.hints[index])
+        if not isinstance(layout, Layout):
+            raise self.wrong(layout)
+        return layout
 
     def resolve_side(self, index: int, rank: int = 0, dots: int | None = None) -> SideLayout:
         """Resolve a side over the mesh for arrays of one rank; the result has index -1.
@@ -144,13 +149,9 @@ class Operation:
         """
         return self.plan(("side", index, rank, dots), lambda: self._resolve_side(index, rank, dots))
 
-    def plan(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """Work something out once per pattern, region and key; the key holds the shapes and all else it depends on."""
-        return self.region.plan((self.pattern.source, self.verb, *key), make)
-
     def _resolve_side(self, index: int, rank: int, dots: int | None) -> SideLayout:
-        side, hint = sides_of(self.pattern)[index]
-        layout, manual = self._layout(hint), frozenset(self.region.sizes)
+        side, manual = self.pattern.sides[index], frozenset(self.region.sizes)
+        layout = self.layout(index).over(manual)
         # JAX's types have + and - of Explicit axes outside of manual regions, too.
         markable = manual or self.region.explicit
         for mark in side.marks:
@@ -161,55 +162,23 @@ class Operation:
         count = rank - len(side.dims) + 1 if dots is None else dots
         for dim, axes in zip(side.dims, layout.dim_axes, strict=True):
             if isinstance(dim, Dots):
-                places += [ResolvedDim(PatternDim((dot,), span=dim.span), ()) for dot in _dots_factors(dim, count)]
-                continue
-            if any(isinstance(factor, Dots) for factor in dim.factors):
-                factors = [f for item in dim.factors
-                           for f in (_dots_factors(item, count) if isinstance(item, Dots) else (item,))]  # fmt: skip
-                dim = PatternDim(tuple(factors), dim.axes, True, dim.span)
-            places.append(ResolvedDim(dim, tuple(axis for axis in axes if axis in manual)))
-        return SideLayout(
-            tuple(place.axes for place in places),
-            layout.unreduced & manual,
-            layout.reduced & manual,
-            layout.varying & manual,
-            side=side,
-            dims=tuple(places),
-        )
-
-    def _layout(self, hint: ArrayHint) -> Layout:
-        layout = self.region.layout(hint)
-        if not isinstance(layout, Layout):
-            raise self.error(Failure(layout, _PATTERN, self.text))
-        return layout
+                places += [ResolvedDim(PatternDim((dot,), span=dim.span), ()) for dot in _factors_of(dim, count)]
+            else:
+                factors = tuple(chain.from_iterable(_factors_of(item, count) for item in dim.factors))
+                places.append(ResolvedDim(PatternDim(factors, dim.axes, dim.is_group, dim.span), axes))
+        dim_axes = tuple(place.axes for place in places)
+        return SideLayout(dim_axes, layout.unreduced, layout.reduced, layout.varying, side=side, dims=tuple(places))
 
     def meaning(self, name: str) -> tuple[str, ...]:
         """The mesh axes that a name in the pattern stands for."""
         return dict(self.region.aliases).get(name, (name,))
 
-    def not_manual(self, axis: str, span: Span | None) -> TypedShmapError:
-        """The exception for something that happens over an axis that is not manual here."""
-        mesh = None if self.region.mesh is None else tuple(name for name, _ in self.region.mesh)
-        if mesh is not None and axis not in mesh:
-            others = tuple(name for name, _ in self.region.aliases if name not in mesh)
-            place = span or (0, len(self.pattern.source))
-            return self.error(Failure(UnknownAxis(axis, axis, place, mesh, others), _PATTERN, self.text))
-        return self.error(Failure(NotManual(axis, span), _PATTERN, self.text))
-
     @property
     def has_unused_alias(self) -> bool:
         """Whether an alias in the pattern stands for no mesh axis here, so that there may be nothing to do."""
-        return any(not self.meaning(name) for side, _ in sides_of(self.pattern) for name, _ in _written_names(side))
-
-    def written_axes(self) -> dict[str, Span]:
-        """Every mesh axis that the pattern names, aliases applied, with its place."""
-        found: dict[str, Span] = {}
-        for side, hint in sides_of(self.pattern):
-            self._layout(hint)
-            for name, span in _written_names(side):
-                for axis in self.meaning(name):
-                    found.setdefault(axis, span)
-        return found
+        return any(
+            not self.meaning(name) for side in self.pattern.sides for name, _ in written_axes(side.dims, side.marks)
+        )
 
     def require_manual(self, axes: Iterable[str] | None = None) -> None:
         """Refuse to move anything over an axis that is not manual here.
@@ -220,64 +189,76 @@ class Operation:
         Raises:
           MeshAxisError: for the first that is not manual.
         """
-        written = self.written_axes()
+        written: dict[str, Span] = {}
+        for index, side in enumerate(self.pattern.sides):
+            self.layout(index)  # has only axes of the mesh
+            for name, span in written_axes(side.dims, side.marks):
+                for axis in self.meaning(name):
+                    written.setdefault(axis, span)
         for axis in written if axes is None else axes:
             if axis not in self.region.sizes:
                 raise self.not_manual(axis, written.get(axis))
 
+    def not_manual(self, axis: str, span: Span | None) -> TypedShmapError:
+        """The exception for something that happens over an axis that is not manual here."""
+        mesh = None if self.region.mesh is None else tuple(name for name, _ in self.region.mesh)
+        if mesh is None or axis in mesh:
+            return self.wrong(NotManual(axis, span))
+        others = tuple(name for name, _ in self.region.aliases if name not in mesh)
+        return self.wrong(UnknownAxis(axis, axis, span or (0, len(self.pattern.source)), mesh, others))
+
     def require_names(self) -> None:
         """Refuse merged dims and numbers, where an operation takes one name per dim."""
-        for side, _ in sides_of(self.pattern):
+        for side in self.pattern.sides:
             for dim in side.dims:
                 if isinstance(dim, PatternDim) and (dim.is_group or str(dim.factors[0]).isdecimal()):
                     cure = "merge and split dims by rearrange; give a number a name"
                     raise self.fault(f"{self.verb} takes no '{dim}', only names", dim.span, cure)
 
+    def refuse_repeated_names(self, where: str) -> None:
+        """Refuse a name that one side has twice."""
+        for index, side in enumerate(self.pattern.sides):
+            names = side.names
+            for at, name in enumerate(names):
+                if name in names[:at]:
+                    raise self.fault(f"the pattern has '{name}' twice {where}", self.span_of(index, name))
+
+    def refuse_new_names(self) -> None:
+        """Refuse a name that only the result has."""
+        known = [name for side in self.pattern.operands for name in side.names]
+        for factor in self.pattern.result.factors if self.pattern.result is not None else ():
+            if factor.name not in known:
+                raise self.fault(f"the pattern has '{factor}' only on the right", factor.span)
+
     def span_of(self, index: int, name: str) -> Span:
         """Where a dim with this factor is in a side; the side itself if there is none."""
-        side = sides_of(self.pattern)[index][0]
-        for dim in side.dims:
-            if isinstance(dim, PatternDim) and name in map(str, dim.factors):
-                return dim.span
-        return side.span
+        side = self.pattern.sides[index]
+        dims = (dim for dim in side.dims if isinstance(dim, PatternDim) and name in map(str, dim.factors))
+        return next(dims, side).span
 
     def over(self, axes: tuple[str, ...]) -> str:
         """``over 'dp', 'tp' (8 shards)``"""
         return f"over {quoted_axes(axes)} ({shard_count(axes, self.region.sizes)} shards)"
 
-
-def _written_names(side: Side) -> list[tuple[str, Span]]:
-    dims = [dim.axes for dim in side.dims if isinstance(dim, PatternDim) and dim.axes is not None]
-    return [(name, axes.span) for axes in dims for name in axes.names] + [(mark.axis, mark.span) for mark in side.marks]
-
-
-def _dots_factors(dots: Dots, count: int) -> tuple[Factor, ...]:
-    """A factor for each dim that ``...`` stands for, counted from the last as broadcasting does."""
-    return tuple(Factor(f"…{at}", dots.span) for at in range(count, 0, -1))
+    def local_pattern(self, dim_text: Callable[[PatternDim], str]) -> str:
+        """The pattern without its sharding."""
+        *operands, result = (
+            " ".join(["..." if isinstance(dim, Dots) else dim_text(dim) for dim in side.dims])
+            for side in self.pattern.sides
+        )
+        return f"{', '.join(operands)} -> {result}"
 
 
-# By identity: patterns that are equal may be written in different ways.
-_sides: dict[int, tuple[Pattern, tuple[tuple[Side, ArrayHint], ...]]] = {}
-_MOST_PATTERNS = 4096
+def _factors_of(item: Factor | Dots, count: int) -> tuple[Factor, ...]:
+    """The factor, or one for each dim that ``...`` stands for, counted from the last as broadcasting does."""
+    return tuple(Factor(f"…{at}", item.span) for at in range(count, 0, -1)) if isinstance(item, Dots) else (item,)
 
 
-def sides_of(pattern: Pattern) -> tuple[tuple[Side, ArrayHint], ...]:
-    """The sides of a pattern, the result last, each with the hint that it means."""
-    known = _sides.get(id(pattern))
-    if known is None or known[0] is not pattern:
-        if len(_sides) >= _MOST_PATTERNS:
-            _sides.clear()
-        text, sides = HintText('"', pattern.source, '"'), pattern.operands
-        sides = sides if pattern.result is None else (*sides, pattern.result)
-        hints = [ArrayHint(None, "Shaped", Any, side.spec(pattern.source), text, takes_rules=False) for side in sides]
-        known = _sides[id(pattern)] = (pattern, tuple(zip(sides, hints, strict=True)))
-    return known[1]
-
-
-def current_operation(verb: str, pattern: Pattern) -> Operation:
+def current_operation(verb: str, pattern: Pattern, hints: tuple[ArrayHint, ...] = ()) -> Operation:
     """A call of an operation in the current mesh context."""
     scope = current_scope()
-    return Operation(verb, pattern, current_mesh_context(), scope.function if scope is not None else None)
+    where = verb if scope is None else f"{verb} in {scope.function}"
+    return Operation(verb, pattern, hints, current_mesh_context(), where)
 
 
 def read_operation(
@@ -300,13 +281,13 @@ def read_operation(
         what = PatternFault(f"the pattern is of type {type(pattern).__name__}, and not a string")
         raise current_operation(verb, Pattern((), None)).error(Failure(what, _PATTERN))
     try:
-        call = current_operation(verb, parse_pattern(pattern))
+        parsed, hints = _read_pattern(pattern, allows_underscore)
     except SyntaxFault as fault:
         call = current_operation(verb, Pattern((), None, pattern))
         if isinstance(fault, RepeatedAxis):
-            raise call.error(Failure(AxisTwice(fault.axis, fault.span), _PATTERN, call.text)) from None
+            raise call.wrong(AxisTwice(fault.axis, fault.span)) from None
         raise call.fault(fault.problem, fault.span, fault.cure) from None
-    parsed = call.pattern
+    call = current_operation(verb, parsed, hints)
     if has_result and parsed.result is None:
         raise call.fault("the pattern has no '->'", None, "write operands -> result")
     if not has_result and parsed.result is not None:
@@ -314,14 +295,16 @@ def read_operation(
     if len(parsed.operands) != operands:
         given = f"{count_text(operands, 'array')} {'was' if operands == 1 else 'were'}"
         raise call.fault(f"the pattern has {count_text(len(parsed.operands), 'operand')}, but {given} given")
-    if not allows_underscore:
-        call.plan(("underscore",), lambda: _refuse_underscore(call))
     return call
 
 
-def _refuse_underscore(call: Operation) -> bool:
-    for side, _ in sides_of(call.pattern):
-        for factor in side.factors:
-            if factor.name == "_":
-                raise call.fault("the pattern has '_'; a name neither starts nor ends with an underscore", factor.span)
-    return True
+@lru_cache(maxsize=4096)
+def _read_pattern(source: str, allows_underscore: bool) -> tuple[Pattern, tuple[ArrayHint, ...]]:
+    """A pattern, and what each of its sides means."""
+    pattern, text = parse_pattern(source), HintText('"', source, '"')
+    for factor in chain.from_iterable(side.factors for side in pattern.sides):
+        if factor.name == "_" and not allows_underscore:
+            problem = "the pattern has '_'; a name neither starts nor ends with an underscore"
+            raise SyntaxFault(problem, source, factor.span)
+    specs = (side.spec(source) for side in pattern.sides)
+    return pattern, tuple(ArrayHint(None, "Shaped", Any, spec, text, takes_rules=False) for spec in specs)

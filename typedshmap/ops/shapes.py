@@ -18,21 +18,10 @@ from ..errors import PatternError
 from ..errors.failures import NotAnArray
 from ..errors.phrases import quoted_axes, sharding_text, value_text
 from ..notation.match import Subject
-from ..notation.pattern import Dots, Side
-from .factor_sharding import (
-    FactorAxes,
-    Interleaving,
-    PartialSums,
-    addend_axes,
-    axes_of_merged,
-    factor_axes_of,
-    plan_partial_sums,
-    refuse_dropped_varying,
-    refuse_sharded_addends,
-    run_partial_sums,
-    split_merged_axes,
-)
-from .operands import Operand, key_of_operands, read_operands, record_result, shard_length, solve, untouched_axes
+from ..notation.pattern import PatternDim
+from . import factor_sharding
+from .factor_sharding import FactorAxes, PartialSums, axes_of_merged, run_partial_sums
+from .operands import Operand, key_of_operands, read_operands, record_result, solve
 from .operation import Operation, ResolvedDim, SideLayout, read_operation, shard_count
 
 T = TypeVar("T")
@@ -121,93 +110,75 @@ class Rearrangement:
     Attributes:
       local: the pattern on one shard.
       lengths: the sizes that einops needs there.
-      sums: the sums over mesh axes.
-      addends: per mesh axis that is summed over, what is summed.
-      result: the layout of the result.
+      sums: the result, and its sums over mesh axes.
     """
 
     local: str
     lengths: Mapping[str, int]
     sums: PartialSums
-    addends: Mapping[str, str]
-    result: SideLayout
 
 
-def _run_einops(verb: str, x: Any, pattern: Any, lengths: dict[str, int], reduction: Reduction | None = None) -> Any:
+def _run_einops(verb: str, x: Any, pattern: Any, lengths: dict[str, Any], reduction: Reduction | None = None) -> Any:
     call = read_operation(verb, pattern, 1)
     if isinstance(x, list):
         if not x and not call.is_plain:  # where no sharding is written, einops says so
-            raise call.wrong(NotAnArray("an array", "an empty list"), Subject("operand", "operand"), None)
+            raise call.wrong(NotAnArray("an array", "an empty list"), Subject("operand", "operand"))
         x = einops.rearrange(x, "... -> ...")  # stacks them
-    _check_names(call, lengths, reduction)
+    call.plan(("names", *lengths), lambda: _check_names(call, lengths) is None)
+    sizes = {name: _read_size(call, name, length) for name, length in lengths.items()}
+    if verb == "reduce" and not callable(reduction) and reduction not in REDUCTIONS:
+        raise call.fault(f"the reduction {reduction!r} is not known", None, f"known are {', '.join(REDUCTIONS)}")
     operands = read_operands(call, (x,))
-    lengths = {name: int(length) for name, length in lengths.items()}
-    key = (key_of_operands(operands), tuple(lengths.items()), reduction if isinstance(reduction, str) else "function")
-    plan = call.plan(key, lambda: _plan(call, operands[0], lengths, reduction))
-    value = _run_locally(call, operands[0], plan, reduction)
-    addends = addend_axes(value, plan.sums)
+    key = (key_of_operands(operands), tuple(sizes.items()), reduction if isinstance(reduction, str) else "function")
+    plan = call.plan(key, lambda: _plan(call, operands[0], sizes, reduction))
+    local = _run_locally(call, operands[0], plan, reduction)
     if reduction == "mean":
-        value = _mean(call, value, operands[0], plan)
+        value = _mean(call, local, operands[0], plan.sums)
     else:
-        value = run_partial_sums(call, value, plan.sums, _collective(call, reduction))
-    untouched = untouched_axes(operands, plan.result)
-    return record_result(call, value, operands, plan.result, untouched, addends, is_stated=True)
+        value = run_partial_sums(call, local, plan.sums, _collective(call, reduction))
+    addends = factor_sharding.addend_axes(local, plan.sums)
+    return record_result(call, value, operands, plan.sums.result, addend_axes=addends, is_stated=True)
 
 
-def _check_names(call: Operation, lengths: Mapping[str, int], reduction: Reduction | None) -> None:
+def _check_names(call: Operation, lengths: Mapping[str, Any]) -> None:
     """Refuse what einops refuses of names, with their place."""
     left, right = call.pattern.operands[0], call.result
-    left_names, right_names = left.names, right.names
-    for index, names in ((0, left_names), (-1, right_names)):
-        for at, name in enumerate(names):
-            if name in names[:at]:
-                raise call.fault(f"the pattern has '{name}' twice on one side", call.span_of(index, name))
-    left_dots, right_dots = left.dots, right.dots
-    if right_dots is not None and left_dots is None:
-        raise call.fault("the pattern has '...' only on the right", right_dots.span)
-    if left_dots is not None and left_dots not in left.dims:
-        raise call.fault("the pattern has '...' in parentheses on the left", left_dots.span)
-    if left_dots is not None and right_dots is None and call.verb != "reduce":
-        raise call.fault("the pattern has '...' only on the left", left_dots.span)
-    _check_sides(call, left, right, lengths)
-    for name, length in lengths.items():
-        if name not in (*left_names, *right_names):
-            raise call.fault(f"'{name}' is passed as a size, but the pattern does not name it")
-        try:
-            size = None if isinstance(length, bool) else operator.index(length)
-        except Exception:  # of NumPy or JAX, for an array with dims, a tracer, a symbol; or of any class at all
-            size = None
-        if size is None:
-            raise call.fault(
-                f"the size of '{name}' is {value_text(length)}, which is not an integer", call.span_of(-1, name)
-            )
-        if size < 0:
-            raise call.fault(f"the size of '{name}' is {value_text(length)}, which is negative", call.span_of(-1, name))
-    if call.verb == "reduce" and not callable(reduction) and reduction not in REDUCTIONS:
-        raise call.fault(f"the reduction {reduction!r} is not known", None, f"known are {', '.join(REDUCTIONS)}")
-
-
-def _check_sides(call: Operation, left: Side, right: Side, lengths: Mapping[str, int]) -> None:
-    """Refuse names and numbers that may not be on one side only."""
-    factors, names = (list(left.factors), list(right.factors)), (left.names, right.names)
-    (only_left, only_right), (left_numbers, right_numbers) = (
-        [[factor for factor in factors[at] if not factor.name.isdecimal() and factor.name not in names[1 - at]]
-         for at in (0, 1)],
-        [[factor for factor in factors[at] if factor.name.isdecimal() and int(factor.name) != 1] for at in (0, 1)],
-    )  # fmt: skip
-    if only_left and call.verb != "reduce":
-        raise call.fault(f"the pattern has '{only_left[0]}' only on the left", only_left[0].span)
-    if only_right and call.verb != "repeat":
-        raise call.fault(f"the pattern has '{only_right[0]}' only on the right", only_right[0].span)
-    if left_numbers and call.verb != "reduce":
-        factor = left_numbers[0]
-        raise call.fault(f"the pattern has the number {factor} on the left", factor.span, "give the dim a name")
-    if right_numbers and call.verb != "repeat":
-        factor = right_numbers[0]
-        raise call.fault(f"the pattern has the number {factor} on the right", factor.span, "repeat makes new dims")
-    for factor in only_right:
-        if factor.name not in lengths:
+    call.refuse_repeated_names("on one side")
+    if right.dots is not None and left.dots is None:
+        raise call.fault("the pattern has '...' only on the right", right.dots.span)
+    if left.dots is not None and left.dots not in left.dims:
+        raise call.fault("the pattern has '...' in parentheses on the left", left.dots.span)
+    if left.dots is not None and right.dots is None and call.verb != "reduce":
+        raise call.fault("the pattern has '...' only on the left", left.dots.span)
+    sides = (
+        ("left", left, right.names, "reduce", "give the dim a name"),
+        ("right", right, left.names, "repeat", "repeat makes new dims"),
+    )
+    for where, side, others, allows, _ in sides:
+        for factor in side.factors:
+            if factor.number is None and factor.name not in others and call.verb != allows:
+                raise call.fault(f"the pattern has '{factor}' only on the {where}", factor.span)
+    for where, side, _, allows, cure in sides:
+        for factor in side.factors:
+            if factor.number not in (None, 1) and call.verb != allows:
+                raise call.fault(f"the pattern has the number {factor} on the {where}", factor.span, cure)
+    for factor in right.factors:
+        if factor.number is None and factor.name not in (*left.names, *lengths):
             raise call.fault(f"the size of '{factor}' is not known", factor.span, f"pass {factor}=...")
+    for name in lengths:
+        if name not in (*left.names, *right.names):
+            raise call.fault(f"'{name}' is passed as a size, but the pattern does not name it")
+
+
+def _read_size(call: Operation, name: str, length: Any) -> int:
+    try:
+        size = None if isinstance(length, bool) else operator.index(length)
+    except Exception:  # of NumPy or JAX, for an array with dims, a tracer, a symbol; or of any class at all
+        size = None
+    if size is None or size < 0:
+        wrong = "not an integer" if size is None else "negative"
+        raise call.fault(f"the size of '{name}' is {value_text(length)}, which is {wrong}", call.span_of(-1, name))
+    return size
 
 
 def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reduction: Reduction | None) -> Rearrangement:
@@ -216,11 +187,11 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
     right = call.resolve_side(-1, dots=left.dots)
     for place in right.dims:
         extents |= {key: int(name) for key, name in zip(place.keys, place.names, strict=True) if name.isdecimal()}
-    factor_axes = factor_axes_of(call, [operand], extents, right.dims)
+    factor_axes = factor_sharding.factor_axes_of(call, [operand], extents, right.dims)
     old = {key for place in left.dims for key in place.keys}
     inherited = [_inherited_axes(call, place, old, factor_axes, extents) for place in right.dims]
     for place in left.dims:
-        _merged_axes(call, place, factor_axes, extents)
+        axes_of_merged(call, place, factor_axes, extents)
     kept = {key for place in right.dims for key in place.keys}
     addends = {axis: key for key, axes in factor_axes.items() if key not in kept for axis in axes}
     addends |= {axis: f"+{axis}" for axis in sorted(left.unreduced)}
@@ -234,17 +205,24 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
         for axis in sorted(left.unreduced ^ right.unreduced):
             cure = f"{call.verb} takes no sum; psum and psum_scatter do"
             raise call.fault(f"'+{axis}' is on one side only", right.side.span, cure)
-    refuse_sharded_addends(call, [operand], factor_axes)
-    if call.verb == "reduce" and reduction not in ("sum", "mean"):
+    elif reduction not in ("sum", "mean"):
         _refuse_partial_sums(call, reduction, left, right, addends)
-    local = {key: shard_length(size, factor_axes.get(key, ()), sizes) for key, size in extents.items()}
+    local = {key: size // shard_count(factor_axes.get(key, ()), sizes) for key, size in extents.items()}
     shape = [prod([local[key] for key in place.keys]) for place in right.dims]
-    sums = plan_partial_sums(call, right, inherited, addends, shape)
-    refuse_dropped_varying(call, [operand], right)
+    sums = factor_sharding.plan_partial_sums(call, right, inherited, addends, shape)
+    factor_sharding.refuse_dropped_varying(call, [operand], right)
     if not call.is_plain:  # einops needs the local sizes of merged dims, too
         merged = {key for place in (*left.dims, *right.dims) if len(place.keys) > 1 for key in place.keys}
         lengths = {key: local[key] for key in merged | set(lengths) if key.isidentifier()}
-    return Rearrangement(_local_pattern(call, local), lengths, sums, addends, right)
+
+    def dim_text(dim: PatternDim) -> str:
+        """A dim, its numbers as they are on one shard."""
+        place = ResolvedDim(dim, ())
+        names = (str(local.get(key, name)) if name.isdecimal() else name
+                 for key, name in zip(place.keys, place.names, strict=True))  # fmt: skip
+        return f"({' '.join(names)})" if dim.is_group else " ".join(names)
+
+    return Rearrangement(call.local_pattern(dim_text), lengths, sums)
 
 
 def _inherited_axes(
@@ -264,21 +242,9 @@ def _inherited_axes(
             raise call.fault(f"'{place.name}'={size} does not divide {call.over(place.axes)}", place.dim.span)
         return place.axes
     if len(known) < len(keys):
-        made = split_merged_axes(keys, place.axes, known, extents, sizes) or {}
+        made = factor_sharding.split_merged_axes(place, known, extents, sizes) or {}
         factor_axes.update({key: axes for key, axes in made.items() if key not in old})
-    return _merged_axes(call, place, factor_axes, extents)
-
-
-def _merged_axes(
-    call: Operation, place: ResolvedDim, factor_axes: FactorAxes, extents: Mapping[str, int]
-) -> tuple[str, ...]:
-    found = axes_of_merged(place.keys, factor_axes, extents, call.region.sizes)
-    if not isinstance(found, Interleaving):
-        return found
-    first, before = found.factor.split()[0], found.before.split()[0]
-    problem = f"'{place.dim}' would interleave the shards of '{first}', since '{before}' is before it"
-    ordered = " ".join([first, *(name for name in place.names if name != first)])
-    raise call.fault(problem, place.dim.span, f"write ({ordered}), or gather '{first}' first (all_gather)")
+    return axes_of_merged(call, place, factor_axes, extents)
 
 
 def _refuse_partial_sums(
@@ -299,30 +265,12 @@ def _refuse_partial_sums(
             raise call.fault(problem, span, f"drop '{axis}' from the result, or write '~{axis}'")
 
 
-def _local_pattern(call: Operation, local: Mapping[str, int]) -> str:
-    """The pattern on one shard: without brackets and marks, numbers as they are there."""
-    sides: list[str] = []
-    for side in (call.pattern.operands[0], call.result):
-        dims: list[str] = []
-        for dim in side.dims:
-            if isinstance(dim, Dots):
-                dims.append("...")
-                continue
-            place = ResolvedDim(dim, ())
-            names = [str(local.get(key, name)) if name.isdecimal() else name
-                     for key, name in zip(place.keys, place.names, strict=True)]  # fmt: skip
-            dims.append(f"({' '.join(names)})" if dim.is_group else " ".join(names))
-        sides.append(" ".join(dims))
-    return " -> ".join(sides)
-
-
 def _run_locally(call: Operation, operand: Operand, plan: Rearrangement, reduction: Reduction | None) -> Any:
     """What einops makes of one shard; what it still refuses is a fault of the pattern."""
     value = operand.value
     try:
         if reduction is None:
-            verb = einops.rearrange if call.verb == "rearrange" else einops.repeat
-            return verb(value, plan.local, **plan.lengths)
+            return getattr(einops, call.verb)(value, plan.local, **plan.lengths)
         if call.region.has_vma:
             value = _jax.casts.drop_reduced(value)
             if reduction == "mean" and _jax.array.manual_type(value).unreduced:
@@ -334,30 +282,24 @@ def _run_locally(call: Operation, operand: Operand, plan: Rearrangement, reducti
 
 def _collective(call: Operation, reduction: Any) -> Callable[[Any, tuple[str, ...]], Any] | None:
     """The collective of a reduction; None for the sum."""
-    match reduction:
-        case None | "sum":
-            return None
-        case "prod":
-            return partial(_product, call.region.has_vma)
-        case "any":
-            return partial(_extremum, reduction="max", text="")
-        case "all":
-            return partial(_extremum, reduction="min", text="")
-        case _:
-            return partial(extremum, call, reduction)
+    if reduction == "prod":
+        return partial(_product, call.region.has_vma)
+    extrema = {"max": "max", "min": "min", "any": "max", "all": "min"}
+    found = extrema.get(reduction) if isinstance(reduction, str) else None
+    return partial(extremum, call, found) if found is not None else None
 
 
-def _mean(call: Operation, value: Any, operand: Operand, plan: Rearrangement) -> Any:
+def _mean(call: Operation, value: Any, operand: Operand, sums: PartialSums) -> Any:
     """The mean of the shards' means; over the axes of a ``+`` mark they are added and not averaged."""
-    sizes, sums = call.region.sizes, plan.sums
-    shards = shard_count((axis for axis, name in plan.addends.items() if not name.startswith("+")), sizes)
+    sizes = call.region.sizes
     if not (call.region.has_vma and _jax.array.manual_type(value).unreduced):
+        shards = shard_count((axis for axis, name in sums.addends.items() if not name.startswith("+")), sizes)
         return run_partial_sums(call, value / shards if shards > 1 else value, sums)
     if sums.unreduced:
         cure = "take the sum first (psum), or reduce by 'sum'"
         raise call.fault("'mean' of a value that stays unreduced: JAX scales no such value", call.result.span, cure)
     global_size = prod(operand.global_size(at, sizes) for at in range(len(operand.shape)))
-    kept = value.size * shard_count(operand.layout.sharded - plan.addends.keys(), sizes)
+    kept = value.size * shard_count(operand.layout.sharded - sums.addends.keys(), sizes)
     return run_partial_sums(call, value, sums) * (kept / global_size)
 
 
@@ -383,6 +325,6 @@ def extremum(call: Operation, reduction: str, value: Any, axes: tuple[str, ...])
 
 
 def _product(has_vma: bool, value: Any, axes: tuple[str, ...]) -> Any:
-    # JAX has no collective product: the shards' products are gathered.
+    """The product over mesh axes: JAX has no such collective, and the shards' products are gathered."""
     gathered = _jax.casts.all_gather(value[None], axes, 0, "invarying", has_vma)
     return jnp.prod(gathered, axis=0).astype(value.dtype)

@@ -12,13 +12,14 @@ import jax
 from .. import _jax
 from ..errors.failures import Failure, PlainMessage, RedundantPsum, UnusableDtype
 from ..errors.phrases import sharding_text
+from ..hints.array_hint import KEYS, takes
 from ..hints.check_array import describe
 from ..hints.context import lookup_layout
 from ..notation.match import Subject
 from ..notation.pattern import Pattern
 from .collectives import read_move
 from .factor_sharding import plan_partial_sums, psum_value, scatter_value
-from .operands import is_key, record_result, refuse_keys
+from .operands import record_result, refuse_non_numbers
 from .operation import Operation, current_operation, read_operation, shard_count
 from .shapes import extremum
 
@@ -116,8 +117,7 @@ def psum_scatter(x: T, pattern: str) -> T:
       ShapeError: for a dim that does not divide over the axes.
       VaryingError, PatternError, MeshAxisError: as `psum` does.
     """
-    call = read_operation("psum_scatter", pattern, 1)
-    return _reduce_array(call, x)
+    return _reduce_array(read_operation("psum_scatter", pattern, 1), x)
 
 
 def _reduce_value(verb: str, x: Any, pattern: Any) -> Any:
@@ -128,10 +128,9 @@ def _reduce_value(verb: str, x: Any, pattern: Any) -> Any:
 
 def _reduce_array(call: Operation, x: Any) -> Any:
     operand, right = read_move(call, x)
-    refuse_keys(call, operand)
-    left, has_vma = operand.layout, call.region.has_vma
+    refuse_non_numbers(call, operand)
+    left = operand.layout
     unreduced = {axis: f"+{axis}" for axis in call.region.sizes if axis in left.unreduced | left.varying}
-    call.require_manual(set(call.written_axes()) if not unreduced and not call.region.manual else unreduced)
     for place, before in zip(right.dims, left.dim_axes, strict=True):
         if call.verb != "psum_scatter" and place.axes != before:
             after = sharding_text(place.axes)
@@ -146,7 +145,7 @@ def _reduce_array(call: Operation, x: Any) -> Any:
         axis = sorted(left.unreduced)[0]
         raise call.fault(f"a {call.verb} of addends over '{axis}'", left.side.span, f"write '~{axis}', or psum first")
     taken = set(sums.summed).union(*[axes for _, axes in sums.scattered])
-    redundant = _redundant_psum(call, operand.value, (axis for axis in call.region.sizes if axis in taken))
+    redundant = _redundant_psum(call, operand.value, [axis for axis in call.region.sizes if axis in taken])
     if redundant is not None:
         raise call.wrong(redundant, operand.subject, operand.value)
     if not call.has_unused_alias:
@@ -159,7 +158,7 @@ def _reduce_array(call: Operation, x: Any) -> Any:
             raise call.fault(problem, right.side.span, cure)
     value = operand.value
     for dim, axes in sums.scattered:
-        value = scatter_value(value, axes, dim, has_vma)
+        value = scatter_value(value, axes, dim, call.region.has_vma)
     if sums.summed:
         value = _reduce_over(call, value, sums.summed)
     return record_result(call, value, (operand,), right)
@@ -228,6 +227,6 @@ def _wrong_leaf(call: Operation, path: str, leaf: Any, axes: tuple[str, ...]) ->
         return Failure(PlainMessage(f"is {describe(leaf)}, and not an array"), subject)
     if (reason := _jax.array.why_not_array(leaf)) is not None:
         return Failure(PlainMessage(f"is {describe(leaf)} that JAX refuses ({reason})"), subject)
-    what: object = UnusableDtype(_jax.array.dtype_name_of(leaf), f"{call.verb} takes numbers") if is_key(leaf) else None
-    what = what or _redundant_psum(call, leaf, axes)
+    is_key = takes(KEYS, dtype := _jax.array.dtype_name_of(leaf))
+    what = UnusableDtype(dtype, f"{call.verb} takes numbers") if is_key else _redundant_psum(call, leaf, axes)
     return Failure(what, subject, None, _jax.array.type_text(leaf)) if what is not None else None

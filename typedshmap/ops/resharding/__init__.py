@@ -53,9 +53,10 @@ def reshard(x: T, pattern: str) -> T:
     call = read_operation("reshard", pattern, 1)
     operand, right = read_move(call, x)
     left, sizes, has_vma = operand.layout, call.region.sizes, call.region.has_vma
-    call.require_manual(() if str(left.side) == str(right.side) else call.written_axes())
+    if str(left.side) != str(right.side):
+        call.require_manual()
     # A sum may be taken; other marks have to be on both sides.
-    refuse_other_marks(call, replace(operand, layout=replace(left, unreduced=right.unreduced)), right, set())
+    refuse_other_marks(call, replace(left, unreduced=right.unreduced), right)
     shape = tuple([operand.global_size(at, sizes) for at in range(len(operand.shape))])
     planned = _plan_operation(call, left, right, shape)
     if has_vma and left.unreduced:
@@ -99,7 +100,7 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, 
         raise ShapeError(f"plan_reshard: shape={sizes} has a negative size")
     over = read_mesh(mesh) or AbstractMesh((), ())
     region = MeshContext.over(over, current_axis_naming(), manual=over.shape_tuple)
-    call = replace(read_operation("plan_reshard", pattern, 1), region=region, function=None)
+    call = replace(read_operation("plan_reshard", pattern, 1), region=region, where="plan_reshard")
     refuse_other_dims(call)
     left, right = (call.resolve_side(index, len(sizes)) for index in (0, -1))
     if len(left.dims) != len(sizes):
@@ -118,4 +119,4 @@ def _plan_operation(call: Operation, left: SideLayout, right: SideLayout, shape:
         raise call.fault(found.reason, right.side.span, f"mark the partial sum on the left, '+{found.axes[0]}'")
     place = right.dims[found.dim]
     problem = f"has {place.name}={shape[found.dim]}, which does not divide {call.over(found.axes)}"
-    raise call.wrong(WrongSize(problem, place.dim.span), RESULT, None)
+    raise call.wrong(WrongSize(problem, place.dim.span), RESULT)

@@ -19,11 +19,6 @@ def shard_shape(dim_axes: DimAxes, shape: tuple[int, ...], sizes: AxisSizes) -> 
     return tuple(size // shard_count(axes, sizes) for size, axes in zip(shape, dim_axes, strict=True))
 
 
-def indivisible_dim(dim_axes: DimAxes, shape: tuple[int, ...], sizes: AxisSizes) -> int | None:
-    """The first dim that its axes do not divide."""
-    return next((i for i, axes in enumerate(dim_axes) if shape[i] % shard_count(axes, sizes)), None)
-
-
 def elements_missing(have: DimAxes, need: DimAxes, shape: tuple[int, ...], sizes: AxisSizes) -> int:
     """How many elements of its part some device needs and does not hold; no axis has size 1.
 
@@ -138,8 +133,12 @@ class Plan:
 
     @property
     def lower_bound(self) -> int:
-        """How many elements of its part some device needs and does not hold."""
-        return lower_bound(self.source, self.target, self.shape, dict(self.sizes))
+        """How many elements of its part some device needs and does not hold; of a sum it holds none."""
+        source, target, sizes = self.source, self.target, dict(self.sizes)
+        if shard_count(source.unreduced - target.unreduced, sizes) > 1:
+            return prod(shard_shape(target.dim_axes, self.shape, sizes))
+        longer = [axis for axis, size in self.sizes if size > 1]
+        return elements_missing(source.over(longer).dim_axes, target.over(longer).dim_axes, self.shape, sizes)
 
     def __str__(self) -> str:
         mesh = ", ".join(f"{axis}={size}" for axis, size in self.sizes)
@@ -172,16 +171,6 @@ class Unreachable:
     reason: str
     axes: tuple[str, ...]
     dim: int | None = None
-
-
-def lower_bound(source: Layout, target: Layout, shape: tuple[int, ...], sizes: AxisSizes) -> int:
-    """How many elements of its part some device needs and does not hold; of a sum it holds none."""
-    if shard_count(source.unreduced - target.unreduced, sizes) > 1:
-        return prod(shard_shape(target.dim_axes, shape, sizes))
-    have, need = (
-        tuple(tuple(axis for axis in axes if sizes[axis] > 1) for axes in end.dim_axes) for end in (source, target)
-    )
-    return elements_missing(have, need, shape, sizes)
 
 
 def _pattern_text(layout: Layout, shape: tuple[int, ...]) -> str:

@@ -6,19 +6,20 @@ and since a function with a gradient of its own (``jax.custom_vjp``) cannot be d
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
-from itertools import chain, product
+from itertools import chain
 from math import prod
 from typing import Any
 
 import jax
+import numpy as np
 
 from ... import _jax
 from ...notation.layout import Layout
 from ..factor_sharding import psum_value, scatter_value
 from ..operation import shard_count
-from .plan import AxisSizes, DimAxes, Plan, Step, Unreachable
+from .plan import AxisSizes, DimAxes, Plan, Unreachable
 from .search import axis_strides, plan
 
 
@@ -70,8 +71,35 @@ def _primitive() -> Any:
     return primitive
 
 
-def _run_planned(x: Any, *, source: Layout, target: Layout, shape: Any, sizes: Any, has_vma: bool, lead: int) -> Any:
-    return run_steps(x, _cached_plan(source, target, shape, sizes).steps, dict(sizes), lead, has_vma)
+def _run_planned(
+    x: Any, *, source: Layout, target: Layout, shape: Any, sizes: tuple[tuple[str, int], ...], has_vma: bool, lead: int
+) -> Any:
+    """Run the steps of a plan, one after the other; ``lead`` dims of ``x`` come before those that the steps know."""
+    known = dict(sizes)
+    for step in _cached_plan(source, target, shape, sizes).steps:
+        before, after, axes = step.before.dim_axes, step.after.dim_axes, step.axes
+        dims = [lead + dim for dim in step.dims]
+        gone = {lead + dim: before[dim][len(after[dim]) :] for dim in step.dims}
+        new = {lead + dim: after[dim][len(before[dim]) :] for dim in step.dims}
+        match step.kind:
+            case "slice":
+                for dim in dims:
+                    x = _block(x, dim, new[dim], known)
+            case "all_gather":
+                x = _jax.casts.all_gather(x, axes, dims[0], "invarying", has_vma)
+            case "all_to_all":
+                # Along a new first dim, of one entry per device; what it is made of and becomes is local.
+                x = jax.lax.all_to_all(_split_out(x, new, axes, known), axes, 0, 0, tiled=True)
+                x = _merge_back(x, gone, axes, known)
+            case "ppermute":
+                # JAX counts the devices of several axes in the order of the mesh, whatever their order here.
+                ordered = tuple(axis for axis in _jax.mesh.context_mesh().axis_names if axis in axes)
+                x = jax.lax.ppermute(x, ordered, permutation(before, after, ordered, known))
+            case "psum":
+                x = psum_value(x, axes, has_vma)
+            case _:
+                x = scatter_value(x, axes, dims[0], has_vma)
+    return x
 
 
 def _transpose(cotangent: Any, x: Any, *, source: Layout, target: Layout, has_vma: bool, **task: Any) -> Any:
@@ -96,42 +124,6 @@ def _transpose(cotangent: Any, x: Any, *, source: Layout, target: Layout, has_vm
         missing = tuple(sorted(axes - getattr(_jax.array.manual_type(cotangent), to)))
         cotangent = jax.lax.pcast(cotangent, missing, to=to) if missing else cotangent
     return [cotangent]
-
-
-def run_steps(x: Any, steps: Iterable[Step], sizes: AxisSizes, lead: int, has_vma: bool) -> Any:
-    """Run steps, one after the other.
-
-    Args:
-      x: one shard.
-      steps: what to do.
-      sizes: the mesh axes' sizes.
-      lead: how many dims of ``x`` come before those that the steps know.
-      has_vma: whether JAX types values as varying here.
-    """
-    for step in steps:
-        before, after, axes = step.before.dim_axes, step.after.dim_axes, step.axes
-        dims = [lead + dim for dim in step.dims]
-        gone = {lead + dim: before[dim][len(after[dim]) :] for dim in step.dims}
-        new = {lead + dim: after[dim][len(before[dim]) :] for dim in step.dims}
-        match step.kind:
-            case "slice":
-                for dim in dims:
-                    x = _block(x, dim, new[dim], sizes)
-            case "all_gather":
-                x = _jax.casts.all_gather(x, axes, dims[0], "invarying", has_vma)
-            case "all_to_all":
-                # Along a new first dim, of one entry per device; what it is made of and becomes is local.
-                x = jax.lax.all_to_all(_split_out(x, new, axes, sizes), axes, 0, 0, tiled=True)
-                x = _merge_back(x, gone, axes, sizes)
-            case "ppermute":
-                # JAX counts the devices of several axes in the order of the mesh, whatever their order here.
-                ordered = tuple(axis for axis in _jax.mesh.context_mesh().axis_names if axis in axes)
-                x = jax.lax.ppermute(x, ordered, permutation(before, after, ordered, sizes))
-            case "psum":
-                x = psum_value(x, axes, has_vma)
-            case _:
-                x = scatter_value(x, axes, dims[0], has_vma)
-    return x
 
 
 def _block(x: Any, dim: int, axes: tuple[str, ...], sizes: AxisSizes) -> Any:
@@ -191,12 +183,9 @@ def permutation(before: DimAxes, after: DimAxes, axes: tuple[str, ...], sizes: A
 
 def _blocks(dim_axes: DimAxes, axes: tuple[str, ...], sizes: AxisSizes) -> list[tuple[int, ...]]:
     """Per device the block it holds, as far as these axes decide it."""
-    places = axis_strides(dim_axes, sizes)
-    used = [(place, *places[axis]) for place, axis in enumerate(axes) if axis in places]
-    blocks: list[tuple[int, ...]] = []
-    for device in product(*(range(sizes[axis]) for axis in axes)):
-        block = [0] * len(dim_axes)
-        for place, dim, stride in used:
-            block[dim] += device[place] * stride
-        blocks.append(tuple(block))
-    return blocks
+    places = np.indices([sizes[axis] for axis in axes]).reshape(len(axes), -1)
+    blocks = np.zeros((len(dim_axes), places.shape[1]), int)
+    for axis, (dim, stride) in axis_strides(dim_axes, sizes).items():
+        if axis in axes:
+            blocks[dim] += places[axes.index(axis)] * stride
+    return list(map(tuple, blocks.T.tolist()))

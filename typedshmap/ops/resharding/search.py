@@ -5,6 +5,7 @@ sent by the busiest device, by ring formulas, times the number of devices, so th
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from ... import _jax
 from ...errors.phrases import quoted_axes
 from ...notation.layout import Layout, shared_prefix
 from ..operation import shard_count
-from .plan import AxisSizes, DimAxes, Plan, Step, Unreachable, elements_missing, indivisible_dim, ring_cost, shard_shape
+from .plan import AxisSizes, DimAxes, Plan, Step, Unreachable, elements_missing, ring_cost, shard_shape
 
 # Up to here the search is for the cheapest of all. With more axes there are too many states: those that
 # can stay in place do, and a path that needs little more is preferred to one that has sent little so far.
@@ -51,102 +52,32 @@ def _search_plan(
     if missing := tuple(sorted(target.unreduced - source.unreduced)):
         return Unreachable(f"there is no partial sum over {quoted_axes(missing)} before, so none can be left", missing)
     for end in (source, target):
-        dim = indivisible_dim(end.dim_axes, shape, known)
-        if dim is not None:
-            shards = shard_count(end.dim_axes[dim], known)
-            reason = f"dim {dim} has {shape[dim]} elements, which {shards} shards do not divide"
-            return Unreachable(reason, end.dim_axes[dim], dim)
-    task = _SearchTask.of(source, target, shape, known)
+        for dim, axes in enumerate(end.dim_axes):
+            if shape[dim] % (shards := shard_count(axes, known)):
+                reason = f"dim {dim} has {shape[dim]} elements, which {shards} shards do not divide"
+                return Unreachable(reason, axes, dim)
+    # Searched is without axes of size 1, and without those that stay unreduced.
+    usable = {axis: size for axis, size in sizes if size > 1 and axis not in target.unreduced}
+    start, goal = (SearchState(end.over(usable).dim_axes, end.over(usable).unreduced) for end in (source, target))
+    fixed: DimAxes = ((),) * len(shape)
+    if len(usable) > MANY_AXES:
+        fixed = tuple(map(shared_prefix, start.dim_axes, goal.dim_axes))
+        start, goal = (
+            end._replace(dim_axes=tuple(axes[len(gone) :] for axes, gone in zip(end.dim_axes, fixed, strict=True)))
+            for end in (start, goal)
+        )
+        mentioned = start.sharded | goal.sharded | start.unreduced
+        usable = {axis: size for axis, size in usable.items() if axis in mentioned}
+    graph = _graph(shard_shape(fixed, shape, known), tuple(usable.items()))
     limit = max(prod(shard_shape(end.dim_axes, shape, known)) for end in (source, target))
-    within = task.cheapest(limit)
-    moves = within if within is not None else task.cheapest(None)
+    within = graph.cheapest_path(start, goal, limit)
+    moves = within if within is not None else graph.cheapest_path(start, goal, None)
     assert moves is not None, "gathering all and slicing is always possible"
-    steps = (*_drop_unit_axes(source, target, shape, known), *task.steps(moves))
+    steps = (
+        *_drop_unit_axes(source, target, shape, known),
+        *graph.steps(start, moves, fixed, target.unreduced),
+    )
     return Plan(source, target, shape, sizes, steps, within is not None)
-
-
-class _Cost(NamedTuple):
-    """Compared in this order."""
-
-    sent: int = 0
-    collectives: int = 0
-    slices: int = 0
-
-    def plus(self, move: Move) -> _Cost:
-        is_slice = move.kind == "slice"
-        return _Cost(self.sent + move.cost, self.collectives + (not is_slice), self.slices + is_slice)
-
-
-@dataclass(frozen=True, slots=True)
-class _SearchTask:
-    """What is left to search for: no axes of size 1, none that stay unreduced.
-
-    Attributes:
-      graph: where to search, over what the fixed axes leave of each dim.
-      start: the state before.
-      goal: the state after.
-      fixed: per dim its major axes that stay in place.
-      kept: the axes over which the array stays unreduced.
-    """
-
-    graph: Graph
-    start: SearchState
-    goal: SearchState
-    fixed: DimAxes
-    kept: frozenset[str]
-
-    @staticmethod
-    def of(source: Layout, target: Layout, shape: tuple[int, ...], sizes: AxisSizes) -> _SearchTask:
-        usable = {axis: size for axis, size in sizes.items() if size > 1 and axis not in target.unreduced}
-        start, goal = _start_state(source, usable), _start_state(target, usable)
-        fixed: DimAxes = ((),) * len(shape)
-        if len(usable) > MANY_AXES:
-            fixed = tuple(map(shared_prefix, start.dim_axes, goal.dim_axes))
-            start, goal = _drop_fixed(start, fixed), _drop_fixed(goal, fixed)
-            mentioned = start.sharded | goal.sharded | start.unreduced
-            usable = {axis: size for axis, size in usable.items() if axis in mentioned}
-        rest = shard_shape(fixed, shape, sizes)
-        return _SearchTask(_graph(rest, tuple(usable.items())), start, goal, fixed, target.unreduced)
-
-    def cheapest(self, limit: int | None) -> list[Move] | None:
-        """A shortest path by elements sent, then by collectives, then by slices; no shard larger than a limit.
-
-        The search is A*: a device must still be sent what it lacks.
-        """
-        greed = 1 if len(self.graph.sizes) <= MANY_AXES else GREED
-        tie, done = count(), set[SearchState]()
-        waiting: list[tuple[int, _Cost, int, SearchState, tuple[Move, ...]]] = [(0, _Cost(), next(tie), self.start, ())]
-        while waiting:
-            _, cost, _, state, path = heappop(waiting)
-            if state == self.goal:
-                return list(path)
-            if state in done:
-                continue
-            done.add(state)
-            for move in self.graph.moves(state):
-                if move.after not in done and (limit is None or self.graph.elements(move.after) <= limit):
-                    sent = cost.plus(move)
-                    total = sent.sent + greed * self.graph.cost_bound(move.after, self.goal)
-                    heappush(waiting, (total, sent, next(tie), move.after, (*path, move)))
-        return None
-
-    def steps(self, moves: list[Move]) -> Iterator[Step]:
-        """The moves as steps, slices that follow each other as one."""
-        state, shape, sizes = self.start, self.graph.shape, self.graph.sizes
-        for is_slice, group in groupby(moves, lambda move: move.kind == "slice"):
-            for some in [list(group)] if is_slice else [[move] for move in group]:
-                after = some[-1].after
-                axes = tuple(chain.from_iterable(move.axes for move in some))
-                dims = tuple(sorted({dim for move in some for dim in move.dims}))
-                old, new = (shard_shape(end.dim_axes, shape, sizes) for end in (state, after))
-                sent = Fraction(sum(move.cost for move in some), prod(sizes.values()))
-                ends = self._array_layout(state), self._array_layout(after)
-                yield Step(some[-1].kind, axes, dims, *ends, old, new, sent)
-                state = after
-
-    def _array_layout(self, state: SearchState) -> Layout:
-        dim_axes = tuple(fixed + axes for fixed, axes in zip(self.fixed, state.dim_axes, strict=True))
-        return Layout(dim_axes, state.unreduced | self.kept)
 
 
 @lru_cache(maxsize=64)
@@ -154,20 +85,10 @@ def _graph(shape: tuple[int, ...], sizes: tuple[tuple[str, int], ...]) -> Graph:
     return Graph(shape, dict(sizes))
 
 
-def _start_state(layout: Layout, usable: AxisSizes) -> SearchState:
-    dim_axes = tuple(tuple(axis for axis in axes if axis in usable) for axes in layout.dim_axes)
-    return SearchState(dim_axes, layout.unreduced & frozenset(usable))
-
-
-def _drop_fixed(state: SearchState, fixed: DimAxes) -> SearchState:
-    return state._replace(dim_axes=tuple(axes[len(gone) :] for axes, gone in zip(state.dim_axes, fixed, strict=True)))
-
-
 def _drop_unit_axes(source: Layout, target: Layout, shape: tuple[int, ...], sizes: AxisSizes) -> Iterator[Step]:
     """Nothing is sent over an axis of size 1, but JAX's type must lose it where the target does not name it."""
     units = {axis for axis, size in sizes.items() if size == 1}
-    usable = {axis: size for axis, size in sizes.items() if size > 1}
-    here = Layout(_start_state(source, usable).dim_axes, source.unreduced)
+    here = Layout(source.over(sizes.keys() - units).dim_axes, source.unreduced)
     shard = shard_shape(source.dim_axes, shape, sizes)
     for dim, axes in enumerate(source.dim_axes):
         if some := tuple(axis for axis in axes if axis in units - target.sharded):
@@ -212,10 +133,56 @@ class Graph:
 
     shape: tuple[int, ...]
     sizes: AxisSizes
-    known_moves: dict[SearchState, tuple[Move, ...]] = field(default_factory=dict[SearchState, tuple[Move, ...]])
-    same_shape: dict[frozenset[str], dict[tuple[int, ...], list[DimAxes]]] = field(
-        default_factory=dict[frozenset[str], dict[tuple[int, ...], list[DimAxes]]]
-    )
+    known_moves: dict[SearchState, tuple[Move, ...]] = field(default_factory=dict)
+    same_shape: dict[frozenset[str], dict[tuple[int, ...], list[DimAxes]]] = field(default_factory=dict)
+
+    def cheapest_path(self, start: SearchState, goal: SearchState, limit: int | None) -> tuple[Move, ...] | None:
+        """A shortest path by elements sent, then by collectives, then by slices; no shard larger than a limit.
+
+        The search is A*: a device must still be sent what it lacks.
+        """
+        greed = 1 if len(self.sizes) <= MANY_AXES else GREED
+        tie, done = count(), set[SearchState]()
+        waiting: list[tuple[int, tuple[int, int, int], int, SearchState, tuple[Move, ...]]]
+        waiting = [(0, (0, 0, 0), next(tie), start, ())]
+        while waiting:
+            _, (sent, collectives, slices), _, state, path = heappop(waiting)
+            if state == goal:
+                return path
+            if state in done:
+                continue
+            done.add(state)
+            for move in self.moves(state):
+                if move.after not in done and (limit is None or self.elements(move.after) <= limit):
+                    is_slice = move.kind == "slice"
+                    cost = (sent + move.cost, collectives + (not is_slice), slices + is_slice)
+                    total = cost[0] + greed * self.cost_bound(move.after, goal)
+                    heappush(waiting, (total, cost, next(tie), move.after, (*path, move)))
+        return None
+
+    def steps(
+        self, state: SearchState, moves: tuple[Move, ...], fixed: DimAxes, kept: frozenset[str]
+    ) -> Iterator[Step]:
+        """The moves as steps, slices that follow each other as one.
+
+        Args:
+          state: the state before the first.
+          moves: what is done.
+          fixed: per dim its major axes that stay in place.
+          kept: the axes over which the array stays unreduced.
+        """
+        for _, group in groupby(moves, lambda move: None if move.kind == "slice" else move):
+            some = list(group)
+            after = some[-1].after
+            axes = tuple(chain.from_iterable(move.axes for move in some))
+            dims = tuple(sorted({dim for move in some for dim in move.dims}))
+            old, new = (shard_shape(end.dim_axes, self.shape, self.sizes) for end in (state, after))
+            sent = Fraction(sum(move.cost for move in some), prod(self.sizes.values()))
+            before, behind = (
+                Layout(tuple(map(operator.add, fixed, end.dim_axes)), end.unreduced | kept) for end in (state, after)
+            )
+            yield Step(some[-1].kind, axes, dims, before, behind, old, new, sent)
+            state = after
 
     def moves(self, state: SearchState) -> tuple[Move, ...]:
         """What can be done in a state."""
@@ -230,11 +197,10 @@ class Graph:
 
     def cost_bound(self, state: SearchState, goal: SearchState) -> int:
         """A cost that no way from one state to another is below."""
-        lacking = (
-            self.elements(goal)
-            if state.unreduced
-            else elements_missing(state.dim_axes, goal.dim_axes, self.shape, self.sizes)
-        )
+        if state.unreduced:
+            lacking = self.elements(goal)
+        else:
+            lacking = elements_missing(state.dim_axes, goal.dim_axes, self.shape, self.sizes)
         return lacking * prod(self.sizes.values())
 
     def _cost(self, state: SearchState, axes: tuple[str, ...], kind: str) -> int:
