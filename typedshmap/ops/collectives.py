@@ -14,7 +14,7 @@ from ..errors.phrases import quoted_axes, sharding_text
 from ..notation.layout import shared_prefix
 from ..notation.pattern import PatternDim
 from .operands import Operand, read_operands, record_result
-from .operation import Operation, SideLayout, read_operation, shard_count
+from .operation import MeshAxes, Operation, SideLayout, read_operation, shard_count
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Gather(NamedTuple):
     """One gather: a dim, the mesh axes that go, and how JAX types the result over them."""
 
     dim: int
-    axes: tuple[str, ...]
+    axes: MeshAxes
     to: str
 
 
@@ -163,26 +163,18 @@ def all_to_all(x: T, pattern: str) -> T:
     moves = call.plan((len(operand.shape),), lambda: _plan_exchanges(call, operand, right))
     refuse_other_marks(call, operand.layout, right)
     value = operand.value
-    for move in moves:
-        place, size = right.dims[move.to], operand.shape[move.to]
-        if size % shard_count(move.axes, call.region.sizes):
-            problem = f"has {place.name}={size} on each shard, which does not divide {call.over(move.axes)}"
+    for axes, dim, to in moves:
+        place, size = right.dims[to], operand.shape[to]
+        if size % shard_count(axes, call.region.sizes):
+            problem = f"has {place.name}={size} on each shard, which does not divide {call.over(axes)}"
             raise call.wrong(WrongSize(problem, place.dim.span), operand.subject, operand.value)
-        value = _jax.casts.pcast_varying(value, move.axes) if call.region.has_vma else value
-        value = jax.lax.all_to_all(value, move.axes, move.to, move.dim, tiled=True)
+        value = _jax.casts.pcast_varying(value, axes) if call.region.has_vma else value
+        value = jax.lax.all_to_all(value, axes, to, dim, tiled=True)
     return record_result(call, value, (operand,), right)
 
 
-class Exchange(NamedTuple):
-    """One all_to_all: the axes that leave a dim for another."""
-
-    axes: tuple[str, ...]
-    dim: int
-    to: int
-
-
-def _plan_exchanges(call: Operation, operand: Operand, right: SideLayout) -> list[Exchange]:
-    """Pair the minor axes that leave a dim with those that come to another."""
+def _plan_exchanges(call: Operation, operand: Operand, right: SideLayout) -> list[tuple[MeshAxes, int, int]]:
+    """Pair the minor axes that leave a dim with those that come to another: the axes, the one dim, the other."""
     written = zip(call.layout(0).dim_axes, call.layout(-1).dim_axes, strict=True)
     call.require_manual([axis for pair in written if pair[0] != pair[1] for axes in pair for axis in axes])
     before, after = operand.layout.dim_axes, right.dim_axes
@@ -191,7 +183,7 @@ def _plan_exchanges(call: Operation, operand: Operand, right: SideLayout) -> lis
         {at: axes[count:] for at, (axes, count) in enumerate(zip(side, kept, strict=True)) if axes[count:]}
         for side in (before, after)
     )
-    moves = [Exchange(axes, at, to) for at, axes in leaving.items() for to, other in coming.items() if other == axes]
+    moves = [(axes, at, to) for at, axes in leaving.items() for to, other in coming.items() if other == axes]
     # A dim that gives axes and gets others at once would be sharded anew before it is put together.
     if len(moves) != len(leaving) or len(moves) != len(coming) or leaving.keys() & coming.keys():
         place = right.dims[next(iter([*coming, *leaving]))]
@@ -249,7 +241,7 @@ def ppermute(x: T, pattern: str, *, shift: int, axis: str | None = None) -> T:
     return record_result(call, value, (operand,), operand.layout)
 
 
-def _axes_to_shift(call: Operation, operand: Operand, axis: str | None) -> tuple[str, ...]:
+def _axes_to_shift(call: Operation, operand: Operand, axis: str | None) -> MeshAxes:
     groups = [axes for axes in operand.layout.dim_axes if axes]
     groups += [call.meaning(mark.axis) for mark in operand.layout.side.marks if mark.sign == "~"]
     groups = [axes for axes in groups if axes]

@@ -6,8 +6,7 @@ pattern: the search for the best order of contractions, which two arrays do not 
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import einops
 import jax
@@ -61,15 +60,8 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
     return record_result(call, value, operands, plan.sums.result, addend_axes=left)
 
 
-@dataclass(frozen=True, slots=True)
-class Contraction:
-    """What an einsum does.
-
-    Attributes:
-      letters: the contraction on one shard, as `jax.numpy.einsum` writes it.
-      dot: the same as one product of two arrays, where it is one.
-      sums: the result, and its sums over mesh axes.
-    """
+class Contraction(NamedTuple):
+    """The contraction on one shard, as `jax.numpy.einsum` writes it and as one product if it is one; and the sums."""
 
     letters: str
     dot: Dot | None
@@ -102,7 +94,8 @@ def _contract(
         shardings = (_jax.array.explicit_spec(value) for value in values)
         mesh = next((sharding.mesh for sharding in shardings if sharding is not None), None)
         if mesh is not None:
-            options["out_sharding"] = NamedSharding(mesh, call.region.spec(call.hints[-1], len(plan.sums.result.dims)))
+            rank = len(plan.sums.result.dims)
+            options["out_sharding"] = NamedSharding(mesh, call.region.spec(call.hints[-1], rank))
     options = {name: option for name, option in options.items() if option is not None}
     if not options and not any(map(_jax.array.is_jax_array, values)):
         arguments: list[Any] = [*values, call.local_pattern(lambda dim: str(dim.factors[0]))]
@@ -118,8 +111,7 @@ def _contract(
     return jnp.einsum(plan.letters, *values, **options)
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(NamedTuple):
     """Two operands contracted, and the result's dims put in order.
 
     Attributes:

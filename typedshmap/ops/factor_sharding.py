@@ -10,9 +10,8 @@ Where a sharded factor is summed, each shard has a partial sum. Over each such a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
@@ -20,21 +19,21 @@ from .. import _jax
 from ..errors.failures import NotUnreduced, WrongSize
 from ..errors.phrases import sharding_text
 from .operands import Operand, solve
-from .operation import RESULT, Operation, ResolvedDim, SideLayout, shard_count
+from .operation import RESULT, MeshAxes, Operation, ResolvedDim, SideLayout, shard_count
 
-FactorAxes = dict[str, tuple[str, ...]]
+Extents = Mapping[str, int]
+Collective = Callable[[Any, MeshAxes], Any]
+FactorAxes = dict[str, MeshAxes]
 """Per factor its mesh axes, major to minor."""
 
 
-def axes_of_merged(
-    call: Operation, place: ResolvedDim, factor_axes: FactorAxes, extents: Mapping[str, int]
-) -> tuple[str, ...]:
+def axes_of_merged(call: Operation, place: ResolvedDim, factor_axes: FactorAxes, extents: Extents) -> MeshAxes:
     """The mesh axes of a dim, by those of its factors.
 
     Raises:
       PatternError: for a factor that is sharded although one before it still has several elements per shard.
     """
-    axes: tuple[str, ...] = ()
+    axes: MeshAxes = ()
     sizes, open_factor = call.region.sizes, None
     for key in place.keys:
         own = factor_axes.get(key, ())
@@ -49,15 +48,13 @@ def axes_of_merged(
     return axes
 
 
-def split_merged_axes(
-    place: ResolvedDim, known: Mapping[str, tuple[str, ...]], extents: Mapping[str, int], sizes: Mapping[str, int]
-) -> FactorAxes | None:
+def split_merged_axes(call: Operation, place: ResolvedDim, known: FactorAxes, extents: Extents) -> FactorAxes | None:
     """The mesh axes of the factors of a merged dim: each takes what divides it; None if one does not divide.
 
     Args:
       known: axes of factors that are dims of their own elsewhere; taken where they come next.
     """
-    remaining, found = list(place.axes), FactorAxes()
+    remaining, found, sizes = list(place.axes), FactorAxes(), call.region.sizes
     for key in place.keys:
         taken, left = known.get(key), extents[key]
         if taken is None or tuple(remaining[: len(taken)]) != taken or left % shard_count(taken, sizes):
@@ -78,27 +75,25 @@ def split_merged_axes(
     return found if found or not remaining else None
 
 
-def factor_axes_of(
-    call: Operation, operands: Sequence[Operand], extents: Mapping[str, int], alone: Iterable[ResolvedDim] = ()
-) -> FactorAxes:
+def factor_axes_of(call: Operation, operands: list[Operand], extents: Extents, result: SideLayout) -> FactorAxes:
     """The mesh axes of every factor of the operands.
 
     Args:
       extents: the factors' global sizes.
-      alone: dims of the result, whose axes decide how a merged dim of an operand is sharded.
+      result: the result, whose dims decide how a merged dim of an operand is sharded.
 
     Raises:
       PatternError: for a factor that two operands shard in different ways, for an axis that shards
         two factors, and for a merged dim that its axes do not divide.
     """
-    hints = {place.keys[0]: place.axes for place in alone if len(place.keys) == 1}
+    alone = {place.keys[0]: place.axes for place in result.dims if len(place.keys) == 1}
     found, sizes = FactorAxes(), call.region.sizes
     origin: dict[str, Operand] = {}
     for operand in operands:
         for place in operand.layout.dims:
             keys, axes = place.keys, place.axes
-            own = {keys[0]: axes} if len(keys) == 1 else split_merged_axes(place, hints, extents, sizes)
-            own = own if own is not None else split_merged_axes(place, {}, extents, sizes)
+            own = {keys[0]: axes} if len(keys) == 1 else split_merged_axes(call, place, alone, extents)
+            own = own if own is not None else split_merged_axes(call, place, {}, extents)
             if own is None:
                 factors = ", ".join(f"{key.split()[0]}={extents[key]}" for key in keys)
                 over = ", ".join(f"{axis}={sizes[axis]}" for axis in axes)
@@ -119,10 +114,8 @@ def factor_axes_of(
         for axis in axes:
             if axis in seen:
                 other = seen[axis]
-                problem = (
-                    f"'{other}' in {origin[other].subject.phrase} and '{key}' in {origin[key].subject.phrase} are both "
-                    f"sharded over '{axis}', so no shard has all of either"
-                )
+                problem = f"'{other}' in {origin[other].subject.phrase} and '{key}' in {origin[key].subject.phrase}"
+                problem += f" are both sharded over '{axis}', so no shard has all of either"
                 span = next(place.dim.span for place in origin[key].layout.dims if key in place.names)
                 raise call.fault(problem, span, "gather one of them first (all_gather)")
             seen[axis] = key
@@ -140,8 +133,7 @@ def refuse_dropped_varying(call: Operation, operands: Sequence[Operand], right: 
         raise call.fault(f"'-{axis}' is on the result only", right.side.span, "all_gather makes such a value")
 
 
-@dataclass(frozen=True, slots=True)
-class PartialSums:
+class PartialSums(NamedTuple):
     """A result, and what becomes of its partial sums.
 
     Attributes:
@@ -155,18 +147,14 @@ class PartialSums:
 
     result: SideLayout
     addends: Mapping[str, str]
-    scattered: tuple[tuple[int, tuple[str, ...]], ...]
-    summed: tuple[str, ...]
-    unreduced: tuple[str, ...]
-    varying: tuple[str, ...]
+    scattered: tuple[tuple[int, MeshAxes], ...]
+    summed: MeshAxes
+    unreduced: MeshAxes
+    varying: MeshAxes
 
 
 def plan_partial_sums(
-    call: Operation,
-    layout: SideLayout,
-    inherited: Sequence[tuple[str, ...]],
-    addends: Mapping[str, str],
-    local: Sequence[int],
+    call: Operation, layout: SideLayout, inherited: Sequence[MeshAxes], addends: Mapping[str, str], local: Sequence[int]
 ) -> PartialSums:
     """Plan the sums of a result over mesh axes.
 
@@ -182,7 +170,7 @@ def plan_partial_sums(
       VaryingError: for ``+axis`` where the local results are not partial sums.
       ShapeError: for a dim that does not divide over the axes it is scattered over.
     """
-    scattered: list[tuple[int, tuple[str, ...]]] = []
+    scattered: list[tuple[int, MeshAxes]] = []
     for at, (place, axes) in enumerate(zip(layout.dims, inherited, strict=True)):
         is_prefix, extra = place.axes[: len(axes)] == axes, place.axes[len(axes) :]
         missing = [axis for axis in extra if axis not in addends]
@@ -218,7 +206,7 @@ def plan_product(call: Operation, operands: list[Operand]) -> PartialSums:
     """
     extents, sizes = solve(call, operands, {}), call.region.sizes
     right = call.resolve_side(-1, dots=max((operand.layout.dots for operand in operands), default=0))
-    factor_axes, kept = factor_axes_of(call, operands, extents), call.result.names
+    factor_axes, kept = factor_axes_of(call, operands, extents, right), call.result.names
     addends = {axis: name for name, axes in factor_axes.items() if name not in kept for axis in axes}
     for operand in operands:
         for axis in sorted(operand.layout.unreduced):
@@ -236,9 +224,7 @@ def plan_product(call: Operation, operands: list[Operand]) -> PartialSums:
     return sums
 
 
-def run_partial_sums(
-    call: Operation, value: Any, sums: PartialSums, collective: Callable[[Any, tuple[str, ...]], Any] | None = None
-) -> Any:
+def run_partial_sums(call: Operation, value: Any, sums: PartialSums, collective: Collective | None = None) -> Any:
     """Take the sums of a local result over mesh axes.
 
     Args:
@@ -262,12 +248,12 @@ def addend_axes(value: Any, sums: PartialSums) -> frozenset[str]:
     return _jax.array.manual_type(value).varying.intersection(sums.varying) if sums.varying else frozenset()
 
 
-def psum_value(value: Any, axes: tuple[str, ...], has_vma: bool) -> Any:
+def psum_value(value: Any, axes: MeshAxes, has_vma: bool) -> Any:
     """The sum over mesh axes, the same on every shard."""
     return jax.lax.psum(_jax.casts.pcast_unreduced_all(value, axes, has_vma), axes)
 
 
-def scatter_value(value: Any, axes: tuple[str, ...], dim: int, has_vma: bool) -> Any:
+def scatter_value(value: Any, axes: MeshAxes, dim: int, has_vma: bool) -> Any:
     """The sum over mesh axes, scattered along a dim."""
     value = _jax.casts.pcast_unreduced_all(value, axes, has_vma)
     return jax.lax.psum_scatter(value, axes, scatter_dimension=dim, tiled=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ from .. import _jax
 from ..errors.failures import UnusableDtype
 from .factor_sharding import PartialSums, addend_axes, plan_product, run_partial_sums
 from .operands import Operand, key_of_operands, read_operands, record_result, refuse_unreduced_type
-from .operation import Operation, read_operation, shard_count
+from .operation import MeshAxes, Operation, read_operation, shard_count
 
 
 def take(table: Any, ids: Any, pattern: str) -> Any:
@@ -74,8 +73,7 @@ def _check_names(call: Operation) -> str:
     return gone[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
+class Lookup(NamedTuple):
     """The plan of a lookup.
 
     Attributes:
@@ -91,7 +89,7 @@ class Lookup:
     ids: tuple[int, ...]
     shared: int
     order: tuple[int, ...]
-    axes: tuple[str, ...]
+    axes: MeshAxes
     sums: PartialSums
 
 

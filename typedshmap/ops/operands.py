@@ -6,9 +6,8 @@ The sizes of a pattern are global: a shard's size times the sizes of the dim's m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,8 +24,7 @@ from ..notation.tokens import Span
 from .operation import RESULT, Operation, ResolvedDim, SideLayout
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(NamedTuple):
     """A value and its side of the pattern.
 
     Attributes:
@@ -121,15 +119,13 @@ def refuse_unreduced_type(call: Operation, operand: Operand, name: str, reason: 
         raise call.fault(problem, operand.layout.side.span, cure)
 
 
-def _assert_layout(
-    call: Operation, index: int, value: Any, subject: Subject, must_be_invarying: frozenset[str] = frozenset()
-) -> Any:
+def _assert_layout(call: Operation, index: int, value: Any, subject: Subject, invarying: frozenset[str]) -> Any:
     """The value, after its side of the pattern has been written into the jaxpr as an assertion."""
     sink = current_sink()
     if sink is None or not call.region.manual:
         return value
     hint, is_assumed = call.hints[index], subject is RESULT
-    assertion = LayoutAssertion(hint, call.region, subject, call.where, NO_SIZES, must_be_invarying, is_assumed)
+    assertion = LayoutAssertion(hint, call.region, subject, call.where, NO_SIZES, invarying, is_assumed)
     return sink.assert_layout(value, assertion)
 
 
@@ -137,17 +133,15 @@ def _refuse_known_mismatch(
     call: Operation, layout: SideLayout, known: KnownLayout, subject: Subject, value: Any
 ) -> None:
     """Refuse a pattern that reads a value in another layout than it is known to have."""
-    if len(known.dim_axes) != len(layout.dims) or (
-        known.dim_axes == layout.dim_axes and known.unreduced == layout.unreduced
-    ):
+    is_same = known.dim_axes == layout.dim_axes and known.unreduced == layout.unreduced
+    if is_same or len(known.dim_axes) != len(layout.dims):
         return
     compared = known.covered_axes - (known.varying - known.invarying) - layout.varying
     for at, (place, axes) in enumerate(zip(layout.dims, known.dim_axes, strict=True)):
         claimed = tuple(axis for axis in place.axes if axis in compared)
         if claimed != tuple(axis for axis in axes if axis in compared):
-            what = PatternLayoutMismatch(
-                at, sharding_text(claimed), f"{sharding_text(axes)} ({known.text})", known.place, place.dim.span
-            )
+            actual = f"{sharding_text(axes)} ({known.text})"
+            what = PatternLayoutMismatch(at, sharding_text(claimed), actual, known.place, place.dim.span)
             raise call.wrong(what, subject, value)
     claimed, actual = (
         f"unreduced over {quoted_axes(sorted(axes & compared))}" if axes & compared else "not unreduced"
@@ -181,14 +175,14 @@ def record_result(
     if not layout.dims and region.has_vma:
         _refuse_scalar_varying(call, value, operands, layout)
     if is_stated:
-        value = _assert_layout(call, -1, value, RESULT)
+        value = _assert_layout(call, -1, value, RESULT, frozenset())
     # What is computed of the operands is equal on all shards where some are known to be, and none differs; and over
     # an axis that only a ``~`` of the result mentions.
     differing = frozenset[str]().union(*[operand.layout.differing for operand in operands])
     invarying = frozenset[str]().union(*[operand.invarying for operand in operands]) - differing - layout.differing
     invarying |= made_invarying | (layout.varying - differing)
     covered_axes, text = region.checked_axes | layout.differing, f'"{call.pattern.source}"'
-    what = KnownLayout(
+    known = KnownLayout(
         *(layout.dim_axes, layout.unreduced, layout.reduced, layout.varying),
         invarying=invarying,
         covered_axes=covered_axes,
@@ -196,7 +190,7 @@ def record_result(
         text=text,
         place=call.where,
     )
-    record_layout(value, what)
+    record_layout(value, known)
     return value
 
 

@@ -22,6 +22,7 @@ from ..notation.spec import written_axes
 from ..notation.tokens import RepeatedAxis, Span, SyntaxFault
 
 T = TypeVar("T")
+MeshAxes = tuple[str, ...]
 _PATTERN = Subject("pattern", "pattern")
 RESULT = Subject("operand", "result")
 
@@ -36,7 +37,7 @@ class ResolvedDim:
     """
 
     dim: PatternDim
-    axes: tuple[str, ...]
+    axes: MeshAxes
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -62,20 +63,17 @@ class SideLayout(Layout):
     Attributes:
       side: what was written.
       dims: its dims, for arrays of one rank.
+      dots: how many of them ``...`` stands for.
     """
 
     side: Side
     dims: tuple[ResolvedDim, ...]
+    dots: int
 
     @cached_property
     def differing(self) -> frozenset[str]:
         """The axes over which shards may differ."""
         return self.sharded | self.unreduced | self.varying
-
-    @cached_property
-    def dots(self) -> int:
-        """How many dims ``...`` stands for."""
-        return sum(name.startswith("…") for place in self.dims for name in place.names)
 
 
 def shard_count(axes: Iterable[str], sizes: Mapping[str, int]) -> int:
@@ -166,10 +164,11 @@ class Operation:
             else:
                 factors = tuple(chain.from_iterable(_factors_of(item, count) for item in dim.factors))
                 places.append(ResolvedDim(PatternDim(factors, dim.axes, dim.is_group, dim.span), axes))
-        dim_axes = tuple(place.axes for place in places)
-        return SideLayout(dim_axes, layout.unreduced, layout.reduced, layout.varying, side=side, dims=tuple(places))
+        dim_axes, marks = tuple([place.axes for place in places]), (layout.unreduced, layout.reduced, layout.varying)
+        dots = 0 if side.dots is None else count
+        return SideLayout(dim_axes, *marks, side=side, dims=tuple(places), dots=dots)
 
-    def meaning(self, name: str) -> tuple[str, ...]:
+    def meaning(self, name: str) -> MeshAxes:
         """The mesh axes that a name in the pattern stands for."""
         return dict(self.region.aliases).get(name, (name,))
 
@@ -236,16 +235,16 @@ class Operation:
         dims = (dim for dim in side.dims if isinstance(dim, PatternDim) and name in map(str, dim.factors))
         return next(dims, side).span
 
-    def over(self, axes: tuple[str, ...]) -> str:
+    def over(self, axes: MeshAxes) -> str:
         """``over 'dp', 'tp' (8 shards)``"""
         return f"over {quoted_axes(axes)} ({shard_count(axes, self.region.sizes)} shards)"
 
     def local_pattern(self, dim_text: Callable[[PatternDim], str]) -> str:
         """The pattern without its sharding."""
-        *operands, result = (
-            " ".join(["..." if isinstance(dim, Dots) else dim_text(dim) for dim in side.dims])
-            for side in self.pattern.sides
-        )
+        sides = [
+            ["..." if isinstance(dim, Dots) else dim_text(dim) for dim in side.dims] for side in self.pattern.sides
+        ]
+        *operands, result = map(" ".join, sides)
         return f"{', '.join(operands)} -> {result}"
 
 

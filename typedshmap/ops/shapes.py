@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import einops
 import jax
@@ -20,9 +19,9 @@ from ..errors.phrases import quoted_axes, sharding_text, value_text
 from ..notation.match import Subject
 from ..notation.pattern import PatternDim
 from . import factor_sharding
-from .factor_sharding import FactorAxes, PartialSums, axes_of_merged, run_partial_sums
+from .factor_sharding import Collective, Extents, FactorAxes, PartialSums, axes_of_merged, run_partial_sums
 from .operands import Operand, key_of_operands, read_operands, record_result, solve
-from .operation import Operation, ResolvedDim, SideLayout, read_operation, shard_count
+from .operation import MeshAxes, Operation, ResolvedDim, SideLayout, read_operation, shard_count
 
 T = TypeVar("T")
 Reduction = str | Callable[[Any, tuple[int, ...]], Any]
@@ -103,8 +102,7 @@ def reduce(x: T, pattern: str, reduction: Reduction, **axes_lengths: int) -> T:
     return _run_einops("reduce", x, pattern, axes_lengths, reduction)
 
 
-@dataclass(frozen=True, slots=True)
-class Rearrangement:
+class Rearrangement(NamedTuple):
     """The plan of an operation of einops.
 
     Attributes:
@@ -187,7 +185,7 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
     right = call.resolve_side(-1, dots=left.dots)
     for place in right.dims:
         extents |= {key: int(name) for key, name in zip(place.keys, place.names, strict=True) if name.isdecimal()}
-    factor_axes = factor_sharding.factor_axes_of(call, [operand], extents, right.dims)
+    factor_axes = factor_sharding.factor_axes_of(call, [operand], extents, right)
     old = {key for place in left.dims for key in place.keys}
     inherited = [_inherited_axes(call, place, old, factor_axes, extents) for place in right.dims]
     for place in left.dims:
@@ -226,8 +224,8 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
 
 
 def _inherited_axes(
-    call: Operation, place: ResolvedDim, old: set[str], factor_axes: FactorAxes, extents: Mapping[str, int]
-) -> tuple[str, ...]:
+    call: Operation, place: ResolvedDim, old: set[str], factor_axes: FactorAxes, extents: Extents
+) -> MeshAxes:
     """The mesh axes over which a dim of the result is sharded without communication.
 
     New factors, which ``old`` does not have, are made in the parts that the result asks for.
@@ -242,7 +240,7 @@ def _inherited_axes(
             raise call.fault(f"'{place.name}'={size} does not divide {call.over(place.axes)}", place.dim.span)
         return place.axes
     if len(known) < len(keys):
-        made = factor_sharding.split_merged_axes(place, known, extents, sizes) or {}
+        made = factor_sharding.split_merged_axes(call, place, known, extents) or {}
         factor_axes.update({key: axes for key, axes in made.items() if key not in old})
     return axes_of_merged(call, place, factor_axes, extents)
 
@@ -280,7 +278,7 @@ def _run_locally(call: Operation, operand: Operand, plan: Rearrangement, reducti
         raise call.fault(str(error).splitlines()[-1].strip(), (0, len(call.pattern.source))) from None
 
 
-def _collective(call: Operation, reduction: Any) -> Callable[[Any, tuple[str, ...]], Any] | None:
+def _collective(call: Operation, reduction: Any) -> Collective | None:
     """The collective of a reduction; None for the sum."""
     if reduction == "prod":
         return partial(_product, call.region.has_vma)
@@ -304,7 +302,7 @@ def _mean(call: Operation, value: Any, operand: Operand, sums: PartialSums) -> A
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
-def _extremum(x: Any, axes: tuple[str, ...], reduction: str, text: str) -> Any:
+def _extremum(x: Any, axes: MeshAxes, reduction: str, text: str) -> Any:
     """The largest or the smallest of the shards' values."""
     return (jax.lax.pmax if reduction == "max" else jax.lax.pmin)(x, axes)
 
@@ -318,13 +316,13 @@ def _refuse_derivative(axes: Any, reduction: str, text: str, primals: Any, tange
     )
 
 
-def extremum(call: Operation, reduction: str, value: Any, axes: tuple[str, ...]) -> Any:
+def extremum(call: Operation, reduction: str, value: Any, axes: MeshAxes) -> Any:
     """The largest or the smallest over mesh axes; to differentiate it is a PatternError."""
     value = _jax.casts.pcast_varying(value, axes) if call.region.has_vma else value
     return _extremum(value, axes, reduction, f'{call.where}: "{call.pattern.source}"')
 
 
-def _product(has_vma: bool, value: Any, axes: tuple[str, ...]) -> Any:
+def _product(has_vma: bool, value: Any, axes: MeshAxes) -> Any:
     """The product over mesh axes: JAX has no such collective, and the shards' products are gathered."""
     gathered = _jax.casts.all_gather(value[None], axes, 0, "invarying", has_vma)
     return jnp.prod(gathered, axis=0).astype(value.dtype)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, prod
+from typing import NamedTuple
 
 from ...notation.layout import Layout
-from ..operation import shard_count
+from ..operation import MeshAxes, shard_count
 
-DimAxes = tuple[tuple[str, ...], ...]
+DimAxes = tuple[MeshAxes, ...]
 AxisSizes = Mapping[str, int]
 
 
@@ -158,8 +159,7 @@ class Plan:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Unreachable:
+class Unreachable(NamedTuple):
     """Why there is no plan.
 
     Attributes:
@@ -169,7 +169,7 @@ class Unreachable:
     """
 
     reason: str
-    axes: tuple[str, ...]
+    axes: MeshAxes
     dim: int | None = None
 
 

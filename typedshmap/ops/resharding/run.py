@@ -16,9 +16,10 @@ import jax
 import numpy as np
 
 from ... import _jax
+from ...hints.context import SizedAxes
 from ...notation.layout import Layout
 from ..factor_sharding import psum_value, scatter_value
-from ..operation import shard_count
+from ..operation import MeshAxes, shard_count
 from .plan import AxisSizes, DimAxes, Plan, Unreachable
 from .search import axis_strides, plan
 
@@ -46,7 +47,7 @@ def run(x: Any, planned: Plan, has_vma: bool) -> Any:
     return _primitive().bind(x, source=source, target=target, shape=shape, sizes=sizes, has_vma=has_vma, lead=0)
 
 
-def _cached_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: tuple[tuple[str, int], ...]) -> Plan:
+def _cached_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> Plan:
     found = plan(source, target, shape, dict(sizes))
     assert not isinstance(found, Unreachable), found.reason
     return found
@@ -72,7 +73,7 @@ def _primitive() -> Any:
 
 
 def _run_planned(
-    x: Any, *, source: Layout, target: Layout, shape: Any, sizes: tuple[tuple[str, int], ...], has_vma: bool, lead: int
+    x: Any, *, source: Layout, target: Layout, shape: Any, sizes: SizedAxes, has_vma: bool, lead: int
 ) -> Any:
     """Run the steps of a plan, one after the other; ``lead`` dims of ``x`` come before those that the steps know."""
     known = dict(sizes)
@@ -126,7 +127,7 @@ def _transpose(cotangent: Any, x: Any, *, source: Layout, target: Layout, has_vm
     return [cotangent]
 
 
-def _block(x: Any, dim: int, axes: tuple[str, ...], sizes: AxisSizes) -> Any:
+def _block(x: Any, dim: int, axes: MeshAxes, sizes: AxisSizes) -> Any:
     """This device's block of a dim."""
     shards, index = shard_count(axes, sizes), jax.numpy.int32(0)
     for axis in axes:
@@ -136,12 +137,11 @@ def _block(x: Any, dim: int, axes: tuple[str, ...], sizes: AxisSizes) -> Any:
         return jax.lax.dynamic_slice_in_dim(x, index * size, size, dim)
     # JAX has no dynamic_slice of unreduced values, but it can choose among static ones.
     x = _jax.casts.pcast_varying(x, axes)
-    return jax.lax.select_n(
-        index, *(jax.lax.slice_in_dim(x, i * size, (i + 1) * size, axis=dim) for i in range(shards))
-    )
+    blocks = (jax.lax.slice_in_dim(x, i * size, (i + 1) * size, axis=dim) for i in range(shards))
+    return jax.lax.select_n(index, *blocks)
 
 
-def _split_out(x: Any, dims: Mapping[int, tuple[str, ...]], axes: tuple[str, ...], sizes: AxisSizes) -> Any:
+def _split_out(x: Any, dims: Mapping[int, MeshAxes], axes: MeshAxes, sizes: AxisSizes) -> Any:
     """Make a first dim out of the major parts of others: one part per axis, in the order of ``axes``."""
     shape, places = list[int](), dict[str, int]()
     for dim, size in enumerate(x.shape):
@@ -154,7 +154,7 @@ def _split_out(x: Any, dims: Mapping[int, tuple[str, ...]], axes: tuple[str, ...
     return x.reshape(shard_count(places, sizes), *(shape[place] for place in rest))
 
 
-def _merge_back(x: Any, dims: Mapping[int, tuple[str, ...]], axes: tuple[str, ...], sizes: AxisSizes) -> Any:
+def _merge_back(x: Any, dims: Mapping[int, MeshAxes], axes: MeshAxes, sizes: AxisSizes) -> Any:
     """The inverse of ``_split_out``."""
     x = x.reshape(*(sizes[axis] for axis in axes), *x.shape[1:])
     groups = [[*map(axes.index, dims.get(dim, ())), len(axes) + dim] for dim in range(x.ndim - len(axes))]
@@ -162,7 +162,7 @@ def _merge_back(x: Any, dims: Mapping[int, tuple[str, ...]], axes: tuple[str, ..
     return x.transpose(list(chain.from_iterable(groups))).reshape(shape)
 
 
-def permutation(before: DimAxes, after: DimAxes, axes: tuple[str, ...], sizes: AxisSizes) -> list[tuple[int, int]]:
+def permutation(before: DimAxes, after: DimAxes, axes: MeshAxes, sizes: AxisSizes) -> list[tuple[int, int]]:
     """The pairs of a ppermute, sender and receiver, every device once as each.
 
     A device that holds the block it needs keeps it.
@@ -181,7 +181,7 @@ def permutation(before: DimAxes, after: DimAxes, axes: tuple[str, ...], sizes: A
     return [(device if have[device] == block else senders[block].pop(), device) for device, block in enumerate(needed)]
 
 
-def _blocks(dim_axes: DimAxes, axes: tuple[str, ...], sizes: AxisSizes) -> list[tuple[int, ...]]:
+def _blocks(dim_axes: DimAxes, axes: MeshAxes, sizes: AxisSizes) -> list[tuple[int, ...]]:
     """Per device the block it holds, as far as these axes decide it."""
     places = np.indices([sizes[axis] for axis in axes]).reshape(len(axes), -1)
     blocks = np.zeros((len(dim_axes), places.shape[1]), int)

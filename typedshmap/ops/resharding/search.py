@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from ... import _jax
 from ...errors.phrases import quoted_axes
+from ...hints.context import SizedAxes
 from ...notation.layout import Layout, shared_prefix
-from ..operation import shard_count
+from ..operation import MeshAxes, shard_count
 from .plan import AxisSizes, DimAxes, Plan, Step, Unreachable, elements_missing, ring_cost, shard_shape
 
 # Up to here the search is for the cheapest of all. With more axes there are too many states: those that
@@ -45,9 +46,7 @@ def plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: Mapping[
 
 
 @lru_cache(maxsize=4096)
-def _search_plan(
-    source: Layout, target: Layout, shape: tuple[int, ...], sizes: tuple[tuple[str, int], ...]
-) -> Plan | Unreachable:
+def _search_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> Plan | Unreachable:
     known = dict(sizes)
     if missing := tuple(sorted(target.unreduced - source.unreduced)):
         return Unreachable(f"there is no partial sum over {quoted_axes(missing)} before, so none can be left", missing)
@@ -73,15 +72,12 @@ def _search_plan(
     within = graph.cheapest_path(start, goal, limit)
     moves = within if within is not None else graph.cheapest_path(start, goal, None)
     assert moves is not None, "gathering all and slicing is always possible"
-    steps = (
-        *_drop_unit_axes(source, target, shape, known),
-        *graph.steps(start, moves, fixed, target.unreduced),
-    )
+    steps = (*_drop_unit_axes(source, target, shape, known), *graph.steps(start, moves, fixed, target.unreduced))
     return Plan(source, target, shape, sizes, steps, within is not None)
 
 
 @lru_cache(maxsize=64)
-def _graph(shape: tuple[int, ...], sizes: tuple[tuple[str, int], ...]) -> Graph:
+def _graph(shape: tuple[int, ...], sizes: SizedAxes) -> Graph:
     return Graph(shape, dict(sizes))
 
 
@@ -116,12 +112,21 @@ class SearchState(NamedTuple):
     def sharded(self) -> frozenset[str]:
         return frozenset(chain.from_iterable(self.dim_axes))
 
+    def append(self, added: Mapping[int, MeshAxes]) -> SearchState:
+        """With more minor axes in some dims."""
+        return self._replace(dim_axes=tuple(axes + added.get(dim, ()) for dim, axes in enumerate(self.dim_axes)))
+
+    def drop(self, lengths: Mapping[int, int]) -> SearchState:
+        """With fewer minor axes in some dims."""
+        kept = (axes[: len(axes) - lengths.get(dim, 0)] for dim, axes in enumerate(self.dim_axes))
+        return self._replace(dim_axes=tuple(kept))
+
 
 class Move(NamedTuple):
     """One collective, or a slice: its kind, its axes in their order, the dims it touches, where it leads, its cost."""
 
     kind: str
-    axes: tuple[str, ...]
+    axes: MeshAxes
     dims: tuple[int, ...]
     after: SearchState
     cost: int
@@ -160,9 +165,7 @@ class Graph:
                     heappush(waiting, (total, cost, next(tie), move.after, (*path, move)))
         return None
 
-    def steps(
-        self, state: SearchState, moves: tuple[Move, ...], fixed: DimAxes, kept: frozenset[str]
-    ) -> Iterator[Step]:
+    def steps(self, state: SearchState, moves: Sequence[Move], fixed: DimAxes, kept: frozenset[str]) -> Iterator[Step]:
         """The moves as steps, slices that follow each other as one.
 
         Args:
@@ -203,21 +206,19 @@ class Graph:
             lacking = elements_missing(state.dim_axes, goal.dim_axes, self.shape, self.sizes)
         return lacking * prod(self.sizes.values())
 
-    def _cost(self, state: SearchState, axes: tuple[str, ...], kind: str) -> int:
+    def _cost(self, state: SearchState, axes: MeshAxes, kind: str) -> int:
         """What all devices send, if each sends as much as the busiest."""
         n, elements = shard_count(axes, self.sizes), self.elements(state)
         return ring_cost(_jax.jaxpr.COLLECTIVES[kind], n, elements, n * elements) * (prod(self.sizes.values()) // n)
 
-    def _divides(self, state: SearchState, dim: int, axes: tuple[str, ...]) -> bool:
+    def _divides(self, state: SearchState, dim: int, axes: MeshAxes) -> bool:
         return self.shape[dim] % shard_count(state.dim_axes[dim] + axes, self.sizes) == 0
 
     def _slices(self, state: SearchState) -> Iterator[Move]:
         free = set(self.sizes) - state.sharded - state.unreduced
         for axis, dim in product(sorted(free), range(len(self.shape))):
             if self._divides(state, dim, (axis,)):
-                after = SearchState(
-                    _append_axes(state.dim_axes, {dim: (axis,)}), state.unreduced, state.stale_vma - {axis}
-                )
+                after = state.append({dim: (axis,)})._replace(stale_vma=state.stale_vma - {axis})
                 yield Move("slice", (axis,), (dim,), after, 0)
 
     def _gathers(self, state: SearchState) -> Iterator[Move]:
@@ -225,8 +226,7 @@ class Graph:
             for start in range(len(axes)):
                 gone = axes[start:]
                 cost = self._cost(state, gone, "all_gather")
-                after = state._replace(dim_axes=_drop_minor_axes(state.dim_axes, {dim: len(gone)}))
-                yield Move("all_gather", gone, (dim,), after, cost)
+                yield Move("all_gather", gone, (dim,), state.drop({dim: len(gone)}), cost)
 
     def _exchanges(self, state: SearchState) -> Iterator[Move]:
         """Move the minor axes of some dims to be the minor axes of others, in any order, in one all_to_all."""
@@ -236,13 +236,11 @@ class Graph:
             if not sources or not others:
                 continue
             axes = tuple(chain.from_iterable(state.dim_axes[dim][-length:] for dim, length in sources.items()))
-            left = state._replace(dim_axes=_drop_minor_axes(state.dim_axes, sources))
-            cost = self._cost(state, axes, "all_to_all")
+            left, cost = state.drop(sources), self._cost(state, axes, "all_to_all")
             for spread in arrangements(axes, len(others)):
                 added = {dim: new for dim, new in zip(others, spread, strict=True) if new}
                 if all(self._divides(left, dim, new) for dim, new in added.items()):
-                    after = left._replace(dim_axes=_append_axes(left.dim_axes, added))
-                    yield Move("all_to_all", axes, (*sources, *added), after, cost)
+                    yield Move("all_to_all", axes, (*sources, *added), left.append(added), cost)
 
     def _sums(self, state: SearchState) -> Iterator[Move]:
         """Take the sum over some axes: on all shards, or scattered along a dim, in any order of the axes."""
@@ -251,8 +249,8 @@ class Graph:
             yield Move("psum", axes, (), summed, self._cost(state, axes, "psum"))
         for (some, summed), dim in product(after.items(), range(len(self.shape))):
             for axes in permutations(some) if self._divides(state, dim, some) else ():
-                scattered = summed._replace(dim_axes=_append_axes(state.dim_axes, {dim: axes}))
-                yield Move("psum_scatter", axes, (dim,), scattered, self._cost(state, axes, "psum_scatter"))
+                cost = self._cost(state, axes, "psum_scatter")
+                yield Move("psum_scatter", axes, (dim,), summed.append({dim: axes}), cost)
 
     def _permutes(self, state: SearchState) -> Iterator[Move]:
         """Hand the blocks to other devices: any layout with the same shard shape."""
@@ -277,7 +275,7 @@ class Graph:
         return self.same_shape[axes]
 
 
-def arrangements(axes: tuple[str, ...], dims: int) -> Iterator[DimAxes]:
+def arrangements(axes: MeshAxes, dims: int) -> Iterator[DimAxes]:
     """All ways to give axes to dims, in all orders."""
     if not axes:
         yield ((),) * dims
@@ -298,7 +296,7 @@ def axis_strides(dim_axes: DimAxes, sizes: AxisSizes) -> dict[str, tuple[int, in
     }
 
 
-def moved_axes(before: DimAxes, after: DimAxes, sizes: AxisSizes) -> tuple[str, ...]:
+def moved_axes(before: DimAxes, after: DimAxes, sizes: AxisSizes) -> MeshAxes:
     """The axes that mean another thing afterwards: along the others, blocks can keep their place."""
     old, new = axis_strides(before, sizes), axis_strides(after, sizes)
     return tuple(axis for axis in sizes if old.get(axis) != new.get(axis))
@@ -308,15 +306,7 @@ def _shard_counts(dim_axes: DimAxes, sizes: AxisSizes) -> tuple[int, ...]:
     return tuple(shard_count(axes, sizes) for axes in dim_axes)
 
 
-def _append_axes(dim_axes: DimAxes, added: dict[int, tuple[str, ...]]) -> DimAxes:
-    return tuple(axes + added.get(dim, ()) for dim, axes in enumerate(dim_axes))
-
-
-def _drop_minor_axes(dim_axes: DimAxes, lengths: dict[int, int]) -> DimAxes:
-    return tuple(axes[: len(axes) - lengths.get(dim, 0)] for dim, axes in enumerate(dim_axes))
-
-
-def _subsets(axes: frozenset[str]) -> list[tuple[str, ...]]:
+def _subsets(axes: frozenset[str]) -> list[MeshAxes]:
     """All but the empty one."""
     names = sorted(axes)
     return [some for length in range(1, len(names) + 1) for some in combinations(names, length)]
