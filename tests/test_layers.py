@@ -38,15 +38,10 @@ LAYERS = {
 }
 # What is costly to import waits until it is needed; the reason stands beside each import.
 LATE = {
-    ("typedshmap._jax.trace", "jax.extend.core"),
     ("typedshmap._jax.trace", "jax.extend.source_info_util"),
-    ("typedshmap._jax.jaxpr", "jax.extend.core"),
     ("typedshmap._jax.jaxpr", "jax.extend.source_info_util"),
-    ("typedshmap._jax.versions", "jax.extend.core"),
+    ("typedshmap._jax.versions", "jax.extend"),
     ("typedshmap._jax.versions", "jax.interpreters"),
-    ("typedshmap.hints.global_sharding", "jax.extend.core"),
-    ("typedshmap.inference.claims", "jax.extend.core"),
-    ("typedshmap.ops.resharding.run", "jax.extend.core"),
     ("typedshmap.ops.resharding.run", "jax.interpreters"),
     ("typedshmap.__main__", "typedshmap.rewriting.command"),
     ("typedshmap.sampling", "hypothesis"),

@@ -113,7 +113,7 @@ def find_mesh(name: str, mesh: _jax.mesh.AnyMesh | None, leaves: Callable[[], li
             raise MeshAxisError(
                 f"{name}: its mesh is on {devices_text(given)}, but the ambient one on {devices_text(here)}"
             )
-    return mesh if _jax.mesh.abstract(mesh) == context else context
+    return mesh if mesh.abstract_mesh == context else context
 
 
 def _mesh_of_arguments(name: str, leaves: Iterable[CheckedLeaf]) -> _jax.mesh.AnyMesh:

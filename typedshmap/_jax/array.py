@@ -126,11 +126,7 @@ def dtype_name_of(x: Any) -> str:
 
 
 SCALARS = (bool, int, float, complex, np.generic)
-
-
 ARRAYS = (jax.Array, np.ndarray)
-
-
 SHAPES = (jax.ShapeDtypeStruct,)
 
 
@@ -141,11 +137,6 @@ def is_jax_array(x: Any) -> bool:
 def default_dtype(kind: Any) -> Any:
     """The dtype that JAX gives to Python's numbers of a kind, or has in the place of a NumPy dtype."""
     return jax.dtypes.canonicalize_dtype(kind) if isinstance(kind, str) else jax.numpy.result_type(kind)
-
-
-def key_dtype() -> Any:
-    """The dtype of ``jax.random.key``."""
-    return jax.eval_shape(lambda: jax.random.key(0)).dtype
 
 
 class Underlying(NamedTuple):
@@ -193,24 +184,16 @@ def is_mapped(x: Any) -> bool:
     return False
 
 
-TRACERS = (jax.core.Tracer,)
-
-
 def committed_sharding(x: Any) -> jax.sharding.Sharding | None:
     """The sharding of a committed concrete array, else None."""
-    if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer) or not x.committed:
-        return None
-    return x.sharding
+    is_concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+    return x.sharding if is_concrete and x.committed else None
 
 
 def explicit_spec(x: Any) -> NamedSharding | None:
     """The sharding in a value's type, if its mesh has Explicit axes."""
-    if not isinstance(x, jax.Array):
-        return None
-    sharding = jax.typeof(x).sharding
-    if sharding.mesh.empty or AxisType.Explicit not in sharding.mesh.axis_types:
-        return None
-    return sharding
+    sharding = jax.typeof(x).sharding if isinstance(x, jax.Array) else None
+    return sharding if sharding is not None and AxisType.Explicit in sharding.mesh.axis_types else None
 
 
 def partition_spec(
@@ -248,9 +231,9 @@ def non_name_entries(spec: PartitionSpec) -> list[Any]:
 
 def spec_text(spec: PartitionSpec) -> str:
     """``P('dp', None)``, alike on every version."""
-    dim_axes = spec_entries(spec)
-    entries = [repr(axes[0]) if len(axes) == 1 else repr(axes) if axes else "None" for axes in dim_axes.dim_axes]
-    for word, axes in (("unreduced", dim_axes.unreduced), ("reduced", dim_axes.reduced)):
+    dim_axes, unreduced, reduced = spec_entries(spec)
+    entries = [repr(axes[0]) if len(axes) == 1 else repr(axes) if axes else "None" for axes in dim_axes]
+    for word, axes in (("unreduced", unreduced), ("reduced", reduced)):
         entries += [f"{word}={{{', '.join(map(repr, sorted(axes)))}}}"] if axes else []
     return f"P({', '.join(entries)})"
 
@@ -275,34 +258,24 @@ def named_sharding(
         return sharding
     places = sharding.devices_indices_map((len(sharding.device_set),) * rank)
     sizes = tuple(size for _, size in axes)
-    if not axes or len(places) != np.prod(sizes):
+    if not axes or len(places) != prod(sizes):
         return None
     mesh = Mesh(np.array(list(places), dtype=object).reshape(sizes), tuple(name for name, _ in axes))
+    # Where each device's part starts: a dim per mesh axis, and one for the array's dims.
     starts = np.array([[part.start or 0 for part in index or ()] for index in places.values()], dtype=int)
-    dim_axes = _dim_axes_of(starts.reshape(*sizes, rank), axes)
+    starts = starts.reshape(*sizes, rank)
+    # How far each step along an axis goes, per dim: of a dim's axes, the major one takes the largest steps.
+    unit = np.eye(len(axes), dtype=int)
+    steps = {name: starts[tuple(unit[at])] for at, (name, size) in enumerate(axes) if size > 1}
+    dim_axes = [
+        tuple(axis for _, axis in sorted((-step[dim], name) for name, step in steps.items() if step[dim]))
+        for dim in range(rank)
+    ]
     used = [axis for part in dim_axes for axis in part]
     if len(used) > len(set(used)):
         return None
     found = NamedSharding(mesh, partition_spec(dim_axes), memory_kind=sharding.memory_kind)
     return found if sharding.is_equivalent_to(found, rank) else None
-
-
-def _dim_axes_of(starts: Any, axes: tuple[tuple[str, int], ...]) -> list[tuple[str, ...]]:
-    """Per dim the axes along which parts start elsewhere, the largest step first.
-
-    Args:
-      starts: where each device's part starts: a dim per mesh axis, and one for the array's dims.
-      axes: the mesh axes and their sizes.
-    """
-    steps = {
-        name: starts[tuple(int(other == at) for other in range(len(axes)))]
-        for at, (name, size) in enumerate(axes)
-        if size > 1
-    }
-    return [
-        tuple(axis for _, axis in sorted(((-step[dim], name) for name, step in steps.items() if step[dim])))
-        for dim in range(starts.shape[-1])
-    ]
 
 
 def shard_counts(sharding: jax.sharding.Sharding, rank: int) -> tuple[int, ...]:

@@ -41,11 +41,10 @@ def pcast_unreduced(x: Any, axes: Iterable[str]) -> Any:
 def pcast_varying(x: Any, axes: Iterable[str]) -> Any:
     """``x`` typed as varying over ``axes``, where it is not yet, nor unreduced; reduced axes go first."""
     kind = manual_type(x)
-    missing = tuple(sorted(frozenset(axes) - kind.varying - kind.unreduced))
+    missing = frozenset(axes) - kind.varying - kind.unreduced
     if not missing:
         return x
-    x = drop_reduced(x)
-    missing = tuple(axis for axis in missing if axis not in manual_type(x).varying)
+    x, missing = drop_reduced(x), tuple(sorted(missing - kind.reduced))
     return jax.lax.pcast(x, missing, to="varying") if missing else x
 
 
@@ -74,8 +73,7 @@ def pcast_unreduced_all(x: Any, axes: tuple[str, ...], has_vma: bool) -> Any:
     if not has_vma or not axes:
         return x
     x = pcast_varying(x, axes)
-    kind = manual_type(x)
-    return pcast_unreduced(x, axes) if kind.unreduced & frozenset(axes) else x
+    return pcast_unreduced(x, axes) if manual_type(x).unreduced & frozenset(axes) else x
 
 
 def all_gather(x: Any, axes: tuple[str, ...], dim: int, to: str, has_vma: bool) -> Any:
@@ -137,14 +135,12 @@ def device_put_global(x: Any, sharding: NamedSharding) -> Any:
     and ``with_sharding_constraint`` is refused on Explicit ones.
     """
     if is_outside_traces():
-        if not sharding.is_fully_addressable:
-            return _device_put_among_processes(x, sharding)
-        return jax.device_put(x, sharding)
+        return (jax.device_put if sharding.is_fully_addressable else _device_put_among_processes)(x, sharding)
     spec, explicit = spec_entries(sharding.spec), explicit_axes(sharding.mesh)
     if explicit:
         dim_axes = [tuple(axis for axis in axes if axis in explicit) for axes in spec.dim_axes]
-        has_vma = NamedSharding(sharding.mesh, partition_spec(dim_axes, spec.unreduced, spec.reduced))
-        x = jax.device_put(x, has_vma) if context_mesh().empty else jax.reshard(x, has_vma)
+        over_explicit = NamedSharding(sharding.mesh, partition_spec(dim_axes, spec.unreduced, spec.reduced))
+        x = (jax.device_put if context_mesh().empty else jax.reshard)(x, over_explicit)
     if len(explicit) == len(sharding.mesh.axis_names):
         return x
     dim_axes = [tuple(axis for axis in axes if axis not in explicit) for axes in spec.dim_axes]

@@ -7,17 +7,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import chain
 from operator import is_not
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 from jax.interpreters import partial_eval
 
-from . import versions
 from .array import is_tracer, jvp_primal
 from .mesh import without_ambient
-from .versions import DROPS_UNUSED, HAS_MANUAL_TYPES
+from .versions import DROPS_UNUSED, extend_core
 
 # Frames of these are passed over in looking for the user's own.
 _SITE = os.path.dirname(os.path.dirname(os.path.abspath(jax.__file__ or "")))
@@ -30,17 +29,10 @@ _LIBRARIES = (
 # On jax 0.12 True stands for "when lowered", and leaves a call in the program.
 _EARLY: Any = getattr(jax, "Inline").JAX_EARLY if hasattr(jax, "Inline") else True  # noqa: B009 (not known to 0.10)
 
-_REGION = "shard_map"
-
-
-def equations(jaxpr: Any) -> Sequence[Any]:
-    """The equations of a program, closed or not."""
-    return open_jaxpr(jaxpr).eqns
-
 
 def counted_equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
     """The equations of a jaxpr and of all jaxprs within it, each with the number of iterations of the scans around."""
-    for eqn in equations(jaxpr):
+    for eqn in open_jaxpr(jaxpr).eqns:
         yield eqn, times
         iterations = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
         for inner in inner_jaxprs(eqn):
@@ -52,12 +44,9 @@ def all_equations(jaxpr: Any) -> Iterator[Any]:
     return (eqn for eqn, _ in counted_equations(jaxpr))
 
 
-_CALLED = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
-
-
 def called_jaxpr(eqn: Any) -> Any:
     """The jaxpr that an equation calls with its own operands, and whose results are its own; None if there is none."""
-    for name in _CALLED:
+    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call"):
         jaxpr = open_jaxpr(eqn.params.get(name))
         if hasattr(jaxpr, "eqns"):
             is_same = len(jaxpr.invars) == len(eqn.invars) and len(jaxpr.outvars) == len(eqn.outvars)
@@ -65,10 +54,7 @@ def called_jaxpr(eqn: Any) -> Any:
     return None
 
 
-_Atom = TypeVar("_Atom")
-
-
-def while_operands(eqn: Any, operands: list[_Atom]) -> tuple[list[_Atom], list[_Atom], list[_Atom]]:
+def while_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
     """The operands of a while loop: the constants of its condition, those of its body, and what it carries."""
     start = eqn.params["cond_nconsts"]
     end = start + eqn.params["body_nconsts"]
@@ -98,11 +84,8 @@ def collective_operation(eqn: Any) -> str | None:
 def named_axes(eqn: Any, among: frozenset[str]) -> tuple[str, ...]:
     """Which of some mesh axes an equation names, in its own order."""
     names = eqn.params.get("axis_name", eqn.params.get("axes", ()))
-    found: tuple[str, ...] = ()
-    for name in names if isinstance(names, (tuple, list)) else (names,):
-        if isinstance(name, str) and name in among:
-            found = (*found, name)
-    return found
+    names = names if isinstance(names, (tuple, list)) else (names,)
+    return tuple([name for name in names if isinstance(name, str) and name in among])
 
 
 def open_jaxpr(jaxpr: Any) -> Any:
@@ -110,18 +93,9 @@ def open_jaxpr(jaxpr: Any) -> Any:
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
-@cache
-def literal() -> type:
-    """The class of an equation's operand that is a constant and stands in the program's text."""
-    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
-    from jax.extend.core import Literal
-
-    return Literal
-
-
 def is_literal(atom: Any) -> bool:
     """Whether an equation's operand is a constant that stands in the program's text."""
-    return isinstance(atom, literal())
+    return isinstance(atom, extend_core().Literal)
 
 
 def scan_counts(params: Any) -> tuple[int, int]:
@@ -149,7 +123,7 @@ class TracedRegion:
 
 def find_region(jaxpr: Any) -> TracedRegion | None:
     """The last manual region that a program runs, whose results are the call's."""
-    eqn = next((eqn for eqn in reversed(equations(jaxpr)) if eqn.primitive.name == _REGION), None)
+    eqn = next((eqn for eqn in reversed(open_jaxpr(jaxpr).eqns) if eqn.primitive.name == "shard_map"), None)
     return None if eqn is None else TracedRegion(eqn, tuple(range(len(eqn.outvars))))
 
 
@@ -157,7 +131,7 @@ def region_of_results(results: Sequence[Any]) -> TracedRegion | None:
     """The manual region that returned traced values; None where no program that is being traced tells."""
     traced = [_undifferentiated(value) for value in results]
     eqn = getattr(traced[0], "parent", None) if traced else None
-    if eqn is None or eqn.primitive.name != _REGION:
+    if eqn is None or eqn.primitive.name != "shard_map":
         return None
     places = {id(var): at for at, var in enumerate(eqn.outvars)}
     found = tuple(places.get(id(getattr(value, "val", None)), -1) for value in traced)
@@ -202,15 +176,10 @@ def variable_of(value: Any, traces: Container[int]) -> Any:
 
 def source_here() -> Any:
     """Where the program is, as an equation that is made here knows it."""
-    return _source()()
-
-
-@cache
-def _source() -> Callable[[], Any]:
     # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
     from jax.extend.source_info_util import current
 
-    return current
+    return current()
 
 
 def equation_of(value: Any) -> Any:
@@ -225,12 +194,7 @@ def result_index(value: Any, eqn: Any) -> int:
 
 def is_constant(value: Any) -> bool:
     """Whether a value is a constant that stands in the text of the program that is being traced."""
-    return isinstance(getattr(value, "val", None), literal())
-
-
-def aval_text(aval: Any) -> str:
-    """A type in JAX's notation, ``f32[2,4]{V:dp}``."""
-    return aval.str_short(short_dtypes=True)
+    return is_literal(getattr(value, "val", None))
 
 
 def equation_place(eqn: Any) -> str:
@@ -252,11 +216,8 @@ def without_dead_equations(closed_jaxpr: Any) -> Any:
 
 def inner_jaxprs(eqn: Any) -> list[Any]:
     """The programs that an equation runs."""
-    if not HAS_MANUAL_TYPES:
-        return list(versions.jaxprs_in_params(eqn.params))
-    from jax.extend.core import jaxprs_in_params
-
-    return list(jaxprs_in_params(eqn.params))
+    values = [value if isinstance(value, (tuple, list)) else (value,) for value in eqn.params.values()]
+    return [jaxpr for jaxpr in map(open_jaxpr, chain(*values)) if hasattr(jaxpr, "eqns")]
 
 
 def is_transposed(eqn: Any) -> bool:

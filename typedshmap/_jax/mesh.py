@@ -16,9 +16,8 @@ from .trace import is_outside_traces
 AnyMesh = Mesh | AbstractMesh
 
 
-def context_mesh() -> AbstractMesh:
-    """The ambient mesh, empty if there is none; in a manual region, the region's."""
-    return jax.sharding.get_abstract_mesh()
+context_mesh = jax.sharding.get_abstract_mesh
+"""The ambient mesh, empty if there is none; in a manual region, the region's."""
 
 
 def manual_axes(mesh: AnyMesh) -> tuple[tuple[str, int], ...]:
@@ -30,11 +29,6 @@ def manual_axes(mesh: AnyMesh) -> tuple[tuple[str, int], ...]:
 def explicit_axes(mesh: AnyMesh) -> frozenset[str]:
     """The mesh axes of type Explicit."""
     return frozenset(mesh.explicit_axes)
-
-
-def abstract(mesh: AnyMesh) -> AbstractMesh:
-    """A mesh without its devices."""
-    return mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
 
 
 def is_same_mesh(a: AnyMesh, b: AnyMesh) -> bool:
@@ -63,13 +57,7 @@ def are_values_typed(axis: str) -> bool:
     Asked of a value that varies by definition; ``eval_shape`` adds nothing to the program.
     """
     known: list[bool] = []
-
-    def look() -> Any:
-        index = jax.lax.axis_index(axis)
-        known.append(bool(manual_type(index).varying))
-        return index
-
-    jax.eval_shape(look)
+    jax.eval_shape(lambda: known.append(bool(manual_type(jax.lax.axis_index(axis)).varying)))
     return known[0]
 
 

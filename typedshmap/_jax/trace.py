@@ -3,72 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
 
 import jax
 
-from . import versions
-from .versions import HAS_MANUAL_TYPES
+from .versions import extend_core
 
 
+@cache
 def load_extend() -> None:
     """Import what is imported late now, where nothing is traced.
 
     On jax 0.12 that import changes settings that are in jit's cache key: inside of a trace it would
     make JAX trace and compile the whole program once more.
     """
-    is_outside_traces()
-    _leave_out_own_frames()
-
-
-@cache
-def _leave_out_own_frames() -> None:
-    """Let JAX tell where an operation comes from, in profiles and lowered programs, by the user's line and not ours."""
     from jax.extend.source_info_util import register_exclusion
 
+    is_outside_traces()
+    # JAX tells where an operation comes from, in profiles and lowered programs, by the user's line and not ours.
     register_exclusion(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
 
 
 def is_outside_traces() -> bool:
     """Whether no transformation of JAX is running, so that a call computes at once."""
-    return trace_state() == _outermost_state()
-
-
-def trace_state() -> object:
-    """What tells the trace that is running from others."""
-    return _trace_state()()
-
-
-@cache
-def _trace_state() -> Callable[[], object]:
-    if not HAS_MANUAL_TYPES:
-        return versions.trace_state()
-    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
-    from jax.extend.core import get_opaque_trace_state
-
-    return get_opaque_trace_state
+    return extend_core().get_opaque_trace_state() == _outermost_state()
 
 
 def trace_ids() -> list[int]:
     """What tells the trace that is running from others, and after it those that it hands on to."""
     found: list[int] = []
-    with _take_trace()() as trace:
+    with extend_core().take_current_trace() as trace:
         while trace is not None:
             found.append(id(trace))
             trace = getattr(trace, "parent_trace", None)
     return found
-
-
-@cache
-def _take_trace() -> Any:
-    if not HAS_MANUAL_TYPES:
-        return versions.take_current_trace()
-    from jax.extend.core import take_current_trace
-
-    return take_current_trace
 
 
 @cache
@@ -78,7 +47,7 @@ def _outermost_state() -> object:
     Asked for in a new thread, since this one may be in the middle of a trace.
     """
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(trace_state).result()
+        return thread.submit(extend_core().get_opaque_trace_state).result()
 
 
 def is_jit_disabled() -> bool:

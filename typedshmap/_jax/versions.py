@@ -5,15 +5,17 @@ Imported before anything else of the library asks JAX for what an older one does
 - a value's manual type has no name of its own: the axes over which it varies are in its type, those over which it is
   unreduced or reduced in the sharding of its type;
 - `jax.lax.all_gather` has no ``to="invarying"``; the gather here has the name and the parameters of JAX's own;
-- the running trace is in another module, and the jaxprs in an equation's parameters have no function that gives them.
+- the running trace is in another module.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
+from itertools import takewhile
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -25,12 +27,7 @@ NEWEST_TRIED = "0.12.0.1"
 
 def _numbers(version: str) -> tuple[int, ...]:
     """``0.12.0.1`` as numbers; of ``0.13.0.dev20261101+abc`` those before the first word."""
-    numbers: list[int] = []
-    for part in version.split("."):
-        if not part.isdecimal():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
+    return tuple(map(int, takewhile(str.isdecimal, version.split("."))))
 
 
 _installed = _numbers(jax.__version__)
@@ -77,25 +74,17 @@ def manual_axes_of(aval: Any) -> tuple[frozenset[str], frozenset[str], frozenset
     return frozenset(varying), frozenset(unreduced), frozenset(reduced)
 
 
-def trace_state() -> Callable[[], object]:
-    """What `jax.extend.core.get_opaque_trace_state` is from jax 0.10 on."""
-    return getattr(jax.core, "get_opaque_trace_state")  # noqa: B009 (not known to 0.12)
+@cache
+def extend_core() -> Any:
+    """``jax.extend.core``, imported late: it brings Pallas along, a fifth of what importing this library costs."""
+    from jax.extend import core
 
-
-def take_current_trace() -> Any:
-    """What `jax.extend.core.take_current_trace` is from jax 0.10 on."""
+    if HAS_MANUAL_TYPES:
+        return core
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return getattr(jax.core, "take_current_trace")  # noqa: B009 (not known to 0.12)
-
-
-def jaxprs_in_params(params: Any) -> Iterator[Any]:
-    """What `jax.extend.core.jaxprs_in_params` is from jax 0.10 on."""
-    for value in params.values():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            jaxpr = getattr(each, "jaxpr", each)
-            if hasattr(jaxpr, "eqns"):
-                yield jaxpr
+        running = {name: getattr(jax.core, name) for name in ("get_opaque_trace_state", "take_current_trace")}
+    return SimpleNamespace(Literal=core.Literal, Primitive=core.Primitive, **running)
 
 
 def gather_invarying(x: Any, axes: tuple[str, ...], dim: int) -> Any:
@@ -106,11 +95,9 @@ def gather_invarying(x: Any, axes: tuple[str, ...], dim: int) -> Any:
 
 @cache
 def _gather() -> Any:
-    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
-    from jax.extend.core import Primitive
     from jax.interpreters import ad, batching, mlir
 
-    primitive = Primitive("all_gather_invariant")
+    primitive = extend_core().Primitive("all_gather_invariant")
     primitive.def_impl(_gather_varying)
     primitive.def_abstract_eval(_gathered_type)
     mlir.register_lowering(primitive, mlir.lower_fun(_gather_varying, multiple_results=False))

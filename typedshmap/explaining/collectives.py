@@ -121,7 +121,7 @@ class JaxprCosts:
                 self.notes.append(f"{auto} {note}")
             return self.read(params["jaxpr"], sources, replace(at, sizes={**at.sizes, **sizes}))
         if name == CLAIM:
-            if params["claim"].subject.kind != "checked":
+            if params["claim"].assertion.subject.kind != "checked":
                 return sources
             self.values.append(_checked_value(next(self.idents), eqn, sources[0], at))
             return [frozenset([self.values[-1].ident])]
@@ -177,10 +177,11 @@ def _union(sources: Sequence[Sources]) -> Sources:
 
 def _checked_value(ident: int, eqn: Any, sources: Sources, at: _EquationContext) -> Value:
     claim: Claim = eqn.params["claim"]
-    aval, sizes = eqn.invars[0].aval, dict(claim.region.manual)
+    aval, stated = eqn.invars[0].aval, claim.assertion
+    sizes = stated.region.sizes
     dim_axes = dict(zip(eqn.params["own"], claim.layout.dim_axes, strict=True))
     axes = [dim_axes.get(dim) or () for dim in range(len(aval.shape))]
-    name, hint, after = f"{claim.function}{claim.subject.path}", str(claim.text), tuple(sorted(sources))
+    name, hint, after = f"{stated.function}{stated.subject.path}", str(stated.hint.text), tuple(sorted(sources))
     shape = tuple(size * prod(sizes[axis] for axis in names) for size, names in zip(aval.shape, axes, strict=True))
     dtype, size = _jax.array.short_dtype(aval.dtype), _jax.array.size_in_bytes(aval.shape, aval.dtype)
     spec = _jax.array.partition_spec(axes, claim.layout.unreduced)

@@ -135,7 +135,7 @@ class ExplainedCall:
         """Replace the function's own mesh by another, and the ambient one where the function looks for that."""
         looks = self.made_of.mesh is None or not _jax.mesh.context_mesh().empty
         ambient = jax.sharding.use_abstract_mesh(self.mesh) if looks else nullcontext()
-        with _jax.mesh.without_ambient(), ambient, override_mesh(self.mesh), keep_all_claims():
+        with _jax.mesh.without_ambient(), ambient, override_mesh(self.mesh), keep_all_claims(True):
             yield
 
 

@@ -377,10 +377,7 @@ def _inspection_jaxpr() -> Any:
 
 @cache
 def _primitive() -> Any:
-    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
-    from jax.extend.core import Primitive
-
-    primitive = Primitive("ask_sharding")
+    primitive = _jax.versions.extend_core().Primitive("ask_sharding")
     primitive.multiple_results = True
     primitive.def_effectful_abstract_eval(lambda x, *, asks, **task: ([], asks.effects))
     primitive.def_impl(_call_back_now)

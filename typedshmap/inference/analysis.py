@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 
 from .. import _jax
 from ..errors import TypedShmapError, error_of
-from ..errors.failures import Failure, ShardingConflict, UnmentionedVarying
+from ..errors.failures import Failure, UnmentionedVarying
 from ..hints.context import LayoutAssertion, MeshContext, current_sink, lookup_layout
 from ..notation.match import NO_SIZES, Subject
 from . import claims, collectives, control_flow, elementwise, reshape
 from .control_flow import fact_of_spec
-from .interpreter import CLAIM, Interpreter, TransferRule
-from .lattice import NO_AXES, AxisSet, ConflictAtEquation, ShardingFact
+from .interpreter import CLAIM, Finding, Interpreter, TransferRule
+from .lattice import NO_AXES, AxisSet, ShardingFact
 
 RULES: Mapping[str, TransferRule] = {
-    **dict.fromkeys(elementwise.SAME_SHAPE_FIRST, elementwise.elementwise_1),
-    **dict.fromkeys(elementwise.SAME_SHAPE, elementwise.same_shape),
-    **dict.fromkeys(elementwise.ELEMENTWISE, elementwise.elementwise),
-    **reshape.RULES,
     **elementwise.RULES,
+    **reshape.RULES,
     **collectives.RULES,
     **control_flow.RULES,
 }
@@ -38,15 +35,8 @@ class RegionAnalysis:
     """
 
     def __init__(self, axes: AxisSet) -> None:
-        self.axes = axes
-        self.claims: list[claims.Claim] = []
-        self.unproven_claims: list[claims.Claim] = []
+        self.axes, self.is_done = axes, False
         self.proven: set[tuple[Any, ...]] = set()
-        self.is_done = False
-        self.traces: frozenset[int] = frozenset()
-        self.claim_equations: dict[Any, list[claims.ClaimEquation]] = {}
-        self.doubted: _DoubtedClaim | None = None
-        self.inner: list[RegionAnalysis] = []
 
     def begin(self, function: str, region: MeshContext) -> None:
         """Note the body, and the traces in which its claims stay; the region around notes the regions within it.
@@ -56,10 +46,12 @@ class RegionAnalysis:
         self.traces = frozenset(_jax.trace.trace_ids())
         if self.is_done:
             return
-        self.claims, self.unproven_claims, self.inner = [], [], []
-        self.claim_equations, self.doubted = {}, None
+        self.claims: list[claims.Claim] = []
+        self.claim_equations: dict[Any, list[claims.ClaimEquation]] = {}
+        self.doubted: Finding | None = None
+        self.inner: list[RegionAnalysis] = []
         self.origin = claims.Origin(function, region)
-        self.early_interpreter = Interpreter(self.sizes, region.has_vma, {**RULES, CLAIM: _claim_rule(self)})
+        self.early_interpreter = self.interpreter(region.has_vma)
         around = current_sink()
         self.is_inner = isinstance(around, RegionAnalysis)
         if isinstance(around, RegionAnalysis):
@@ -74,10 +66,10 @@ class RegionAnalysis:
             return value
         if self.is_done:
             claim = claims.Claim(layout, assertion, self.origin)
-            if claim.must_be_invarying and claim.key not in self.proven:
+            if assertion.must_be_invarying and claim.key not in self.proven:
                 raise _unproven_error(claim)
             return value
-        keeps_all: bool = _keep_all_claims.value
+        keeps_all: bool = keep_all_claims.value
         is_kept = keeps_all and assertion.subject.kind == "checked"
         # Whether the same was claimed of the value before, or an operation made it so.
         known = lookup_layout(value)
@@ -99,14 +91,9 @@ class RegionAnalysis:
         if var is None and not is_kept and claims.is_implied(value, claim, self.early_interpreter):
             return value
         self.claims.append(claim)
-        if claim.must_be_invarying:
-            self.unproven_claims.append(claim)
-            if var is None:
-                # In a loop or a call: note what is known by now against it.
-                found = claims.known_contradiction(value, claim, self.early_interpreter)
-                if found is not None:
-                    aval, eqn = _jax.array.aval_of(value), _jax.jaxpr.equation_of(value)
-                    self.doubted = _DoubtedClaim(claim, *found, aval, eqn)
+        if claim.assertion.must_be_invarying and var is None:
+            # In a loop or a call: note what is known by now against it.
+            self.doubted = claims.known_contradiction(value, claim, self.early_interpreter) or self.doubted
         # Tools read the jaxpr; and one that was traced before comes without what was noted beside it.
         if var is None or self.is_inner or keeps_all:
             return claims.insert_claim(value, claim, _jax.trace.trace_ids()[0] in self.traces)
@@ -114,15 +101,16 @@ class RegionAnalysis:
         return value
 
     @property
+    def unproven_claims(self) -> list[claims.Claim]:
+        return [claim for claim in self.claims if claim.assertion.must_be_invarying]
+
+    @property
     def unproven(self) -> list[str]:
         """What is still to be proven, in words."""
-        axes = [
-            ", ".join(f"'{axis}'" for axis in claim.region.sizes if axis in claim.must_be_invarying)
-            for claim in self.unproven_claims
-        ]
         return [
-            f"{claim.subject.phrase} of {claim.function} is equal over {over}, as {claim.text} says"
-            for claim, over in zip(self.unproven_claims, axes, strict=True)
+            f"{stated.subject.phrase} of {stated.function} is equal over "
+            f"{', '.join(map(repr, _unproven_axes(stated)))}, as {stated.hint.text} says"
+            for stated in (claim.assertion for claim in self.unproven_claims)
         ]
 
     def explain_loop_error(self, error: Exception) -> TypedShmapError | None:
@@ -130,44 +118,28 @@ class RegionAnalysis:
 
         JAX raises it before the jaxpr is complete; what it advises makes the carry vary and hides the cause.
         """
-        doubted = self.doubted
-        if doubted is None or not isinstance(error, TypeError):
+        what = self.doubted.what if self.doubted is not None else None
+        if self.doubted is None or not isinstance(what, UnmentionedVarying) or not isinstance(error, TypeError):
             return None
-        if not all(re.search(rf"\b{re.escape(axis)}\b", str(error)) for axis in doubted.what.axes):
+        if not all(re.search(rf"\b{re.escape(axis)}\b", str(error)) for axis in what.axes):
             return None
-        return _claim_error(
-            doubted.claim, doubted.what, doubted.fact, doubted.aval, doubted.eqn, self.early_interpreter
-        )
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The mesh axes of the analysis, with their sizes."""
-        region = self.origin.region
-        return {axis: size for axis, size in region.manual if axis in region.checked_axes}
+        return _finding_error(self.doubted, self.origin, self.early_interpreter)
 
     @property
     def origins(self) -> set[claims.Origin]:
         """The bodies of this region and of those within it, as they are traced now."""
         return {self.origin}.union(*(inner.origins for inner in self.inner))
 
-
-class _DoubtedClaim(NamedTuple):
-    """A claim that a value is invarying, which is computed from varying ones; the value's type and equation."""
-
-    claim: claims.Claim
-    what: UnmentionedVarying
-    fact: ShardingFact
-    aval: Any
-    eqn: Any
+    def interpreter(self, has_vma: bool, claim_equations: Any = None) -> Interpreter:
+        """An interpreter over the axes of the analysis, which judges claims."""
+        region, rules = self.origin.region, {**RULES, CLAIM: partial(_judge_claim, self.origins, self.origin)}
+        sizes = {axis: size for axis, size in region.manual if axis in region.checked_axes}
+        return Interpreter(sizes, has_vma, rules, claim_equations)
 
 
-# Among JAX's own contexts, so that what was traced with all claims is never used where they add to a jaxpr.
-_keep_all_claims = jax.make_user_context(default_value=False)
-
-
-def keep_all_claims() -> AbstractContextManager[None]:
-    """Let each ``check`` leave a claim, also of what is known already: for tools that report what a body checks."""
-    return _keep_all_claims(True)
+# Whether each ``check`` leaves a claim, also of what is known already: for tools that report what a body checks. Among
+# JAX's own contexts, so that what was traced with all claims is never used where they add to a jaxpr.
+keep_all_claims = jax.make_user_context(default_value=False)
 
 
 def analyze_region(
@@ -189,87 +161,78 @@ def analyze_region(
     """
     if traced is None:
         return True
-    params, axes, origin = traced.eqn.params, analysis.sizes, analysis.origin
-    rules = {**RULES, CLAIM: _claim_rule(analysis)}
-    interpreter = Interpreter(axes, bool(params["check_vma"]), rules, analysis.claim_equations)
-    body, names = params["jaxpr"], frozenset(axes)
+    params, body, origin = traced.eqn.params, traced.eqn.params["jaxpr"], analysis.origin
+    interpreter = analysis.interpreter(bool(params["check_vma"]), analysis.claim_equations)
     pairs = zip(params["in_specs"], body.invars, strict=True)
-    out = interpreter.interpret(body, [fact_of_spec(spec, len(var.aval.shape), names) for spec, var in pairs])
-    verdicts = [found for found in interpreter.findings if isinstance(found, claims.Verdict)]
-    if traced.is_differentiated:
-        judged = {id(verdict.claim) for verdict in verdicts}
-        if not all(id(claim) in judged for claim in analysis.claims):
-            return False
+    entering = [fact_of_spec(spec, len(var.aval.shape), interpreter.axes) for spec, var in pairs]
+    out = interpreter.interpret(body, entering)
+    judged = [found for found in interpreter.findings if found.claim is not None]
+    if traced.is_differentiated and not {*map(id, analysis.claims)} <= {id(found.claim) for found in judged}:
+        return False
     for found in interpreter.findings:
-        if isinstance(found, ConflictAtEquation):
-            what = ShardingConflict(found.eqn.primitive.name, found.where, found.first, found.second)
-            failure, place = Failure(what, Subject("whole", "body")), _jax.jaxpr.equation_place(found.eqn)
-            raise _error_at_place(origin.region, origin.function, failure, NO_SIZES, place)
         if found.what is not None:
-            raise _claim_error(found.claim, found.what, found.fact, found.eqn.invars[0].aval, found.eqn, interpreter)
-    _refuse_unproven(analysis, verdicts, body)
+            raise _finding_error(found, origin, interpreter)
+    _refuse_unproven(analysis, judged, body)
     for assertion, at in zip(results, traced.results, strict=True):
         var, fact = body.outvars[at], out[at]
         claim = claims.make_claim(assertion, len(var.aval.shape), origin) if assertion is not None else None
         what = claims.contradiction(claim, fact, var.aval.shape, interpreter) if claim is not None else None
-        if claim is not None and what is not None:
+        if what is not None:
             eqn = next((eqn for eqn in reversed(body.eqns) if any(result is var for result in eqn.outvars)), None)
-            raise _claim_error(claim, what, fact, var.aval, eqn, interpreter)
+            raise _finding_error(Finding(eqn, what, claim, fact, var.aval), origin, interpreter)
     analysis.is_done = True
     return True
 
 
-def _claim_rule(analysis: RegionAnalysis) -> TransferRule:
+def _judge_claim(
+    origins: set[claims.Origin], origin: claims.Origin, interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]
+) -> Sequence[ShardingFact]:
     """The transfer rule of claims; those in a jaxpr that was traced before are made anew."""
-    origins = analysis.origins
-
-    def rule(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> Sequence[ShardingFact]:
-        claim: claims.Claim = eqn.params["claim"]
-        if claim.origin in origins:
-            return claims.judge_claim(interpreter, eqn, claim, facts)
-        anew = claims.remake_claim(claim, analysis.origin)
-        return facts if anew is None else claims.judge_claim(interpreter, eqn, anew, facts)
-
-    return rule
+    claim: claims.Claim | None = eqn.params["claim"]
+    if claim is not None and claim.origin not in origins:
+        claim = claims.remake_claim(claim, origin)
+    return facts if claim is None else claims.judge_claim(interpreter, eqn, claim, facts)
 
 
-def _refuse_unproven(analysis: RegionAnalysis, verdicts: Sequence[claims.Verdict], jaxpr: Any) -> None:
+def _refuse_unproven(analysis: RegionAnalysis, judged: Sequence[Finding], jaxpr: Any) -> None:
     """Refuse claims in equations that were not interpreted, and note what has been proven.
 
     A claim that is no longer in the jaxpr, since nothing used the value in a loop that is differentiated, is dropped.
     """
-    seen = {id(verdict.eqn.params["claim"]) for verdict in verdicts}
-    if any(id(claim) not in seen for claim in analysis.unproven_claims):
+    unproven, seen = analysis.unproven_claims, {id(found.eqn.params["claim"]) for found in judged}
+    if any(id(claim) not in seen for claim in unproven):
         left = {id(eqn.params["claim"]) for eqn in _jax.jaxpr.all_equations(jaxpr) if eqn.primitive.name == CLAIM}
-        for claim in analysis.unproven_claims:
+        for claim in unproven:
             if id(claim) in left - seen:
                 raise _unproven_error(claim)
-    analysis.proven.update(claim.key for claim in analysis.unproven_claims)
-    analysis.proven.update(verdict.claim.key for verdict in verdicts if verdict.claim.must_be_invarying)
+    analysis.proven.update(claim.key for claim in unproven)
+    analysis.proven.update(found.claim.key for found in judged if found.claim.assertion.must_be_invarying)
+
+
+def _unproven_axes(stated: LayoutAssertion) -> tuple[str, ...]:
+    """The axes of what is still to be proven, in the mesh's order."""
+    return tuple(axis for axis in stated.region.sizes if axis in stated.must_be_invarying)
 
 
 def _unproven_error(claim: claims.Claim) -> TypedShmapError:
-    axes = tuple(axis for axis in claim.region.sizes if axis in claim.must_be_invarying)
-    failure = Failure(UnmentionedVarying(axes, False), claim.subject, claim.text)
-    return _error_at_place(claim.region, claim.function, failure, claim.sizes, "")
+    stated = claim.assertion
+    failure = Failure(UnmentionedVarying(_unproven_axes(stated), False), stated.subject, stated.hint.text)
+    return error_of(stated.region.report(stated.function, (failure,), stated.sizes))
 
 
-def _claim_error(
-    claim: claims.Claim, what: object, fact: ShardingFact, aval: Any, eqn: Any, interpreter: Interpreter
-) -> TypedShmapError:
-    """The error of a claim, with the value's type in JAX's notation; under ``check_vma=False`` as it was inferred."""
-    text = _jax.jaxpr.aval_text(aval)
+def _finding_error(found: Finding, origin: claims.Origin, interpreter: Interpreter) -> TypedShmapError:
+    """The error, with the value's type in JAX's notation; under ``check_vma=False`` as it was inferred."""
+    place = _jax.jaxpr.equation_place(found.eqn) if found.eqn is not None else ""
+    if found.claim is None:
+        failure = Failure(found.what, Subject("whole", "body"))
+        return error_of(origin.region.report(origin.function, (failure,), NO_SIZES, place))
+    text, stated = found.aval.str_short(short_dtypes=True), found.claim.assertion
     if not interpreter.has_vma:
         marks = [
             f"{letter}:{axes[0] if len(axes) == 1 else '(' + ','.join(axes) + ')'}"
-            for letter, names in (("V", fact.varying), ("U", fact.unreduced))
+            for letter, names in (("V", found.fact.varying), ("U", found.fact.unreduced))
             if (axes := [axis for axis in interpreter.sizes if axis in names])
         ]
         text += f"{{{', '.join(marks)}}}" if marks else ""
-    place = _jax.jaxpr.equation_place(eqn) if eqn is not None else ""
-    failure = Failure(what, claim.subject, claim.text, text)
-    return _error_at_place(claim.region, claim.function, failure, claim.sizes, place)
-
-
-def _error_at_place(region: MeshContext, function: str, failure: Failure, sizes: Any, place: str) -> TypedShmapError:
-    return error_of(region.report(function, (failure,), sizes, place))
+    failure = Failure(found.what, stated.subject, stated.hint.text, text)
+    return error_of(stated.region.report(stated.function, (failure,), stated.sizes, place))

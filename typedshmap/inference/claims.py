@@ -8,7 +8,7 @@ it: the same transfer rules are followed back to values whose layout a hint or a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 from jax.interpreters import ad, batching, mlir
 
 from .. import _jax
-from ..errors.failures import HintText, LayoutMismatch, NotUnreduced, UnmarkedUnreduced, UnmentionedVarying
+from ..errors.failures import LayoutMismatch, NotUnreduced, UnmarkedUnreduced, UnmentionedVarying
 from ..hints.context import KnownLayout, LayoutAssertion, MeshContext, intern_context, lookup_layout
 from ..notation.layout import Layout
-from ..notation.match import NO_SIZES, Sizes, Subject
-from ..notation.tokens import Span
-from .interpreter import CLAIM, Interpreter
+from ..notation.match import NO_SIZES
+from .interpreter import CLAIM, Finding, Interpreter
 from .lattice import UNKNOWN, AxisSet, DimFact, ShardingFact, drop_repeated_axes, invarying, is_within
 
 
@@ -57,43 +56,15 @@ class Claim:
         return hash(Claim)
 
     @property
-    def must_be_invarying(self) -> AxisSet:
-        """The axes over which JAX types the value as varying, so that it has to be proven invarying."""
-        return self.assertion.must_be_invarying
-
-    @property
     def covered_axes(self) -> AxisSet:
         """The axes that the layout describes."""
         return self.assertion.region.checked_axes | self.layout.axes
 
     @property
-    def is_assumed(self) -> bool:
-        return self.assertion.is_assumed
-
-    @property
-    def region(self) -> MeshContext:
-        return self.assertion.region
-
-    @property
-    def function(self) -> str:
-        return self.assertion.function
-
-    @property
-    def subject(self) -> Subject:
-        return self.assertion.subject
-
-    @property
-    def text(self) -> HintText:
-        return self.assertion.hint.text
-
-    @property
-    def sizes(self) -> Sizes:
-        return self.assertion.sizes
-
-    @property
     def key(self) -> tuple[str, str, str, AxisSet]:
         """What is the same when the body is traced once more."""
-        return (self.function, str(self.subject), str(self.text), self.must_be_invarying)
+        stated = self.assertion
+        return (stated.function, str(stated.subject), str(stated.hint.text), stated.must_be_invarying)
 
 
 def make_claim(stated: LayoutAssertion, rank: int, origin: Origin) -> Claim | None:
@@ -115,8 +86,8 @@ def remake_claim(claim: Claim, origin: Origin) -> Claim | None:
         return replace(
             claim, assertion=stated._replace(region=intern_context(replace(region, checked_axes=frozenset())))
         )
-    own = {name for name in ("checked_axes", "aliases", "rules") if getattr(region, name) != getattr(was, name)}
-    changes = {name: getattr(now, name) for name in ("checked_axes", "aliases", "rules") if name not in own}
+    names = ("checked_axes", "aliases", "rules")  # but for those that it has of its own
+    changes = {name: getattr(now, name) for name in names if getattr(region, name) == getattr(was, name)}
     stated = stated._replace(region=intern_context(replace(region, **changes)))
     if stated.function == claim.origin.function:
         stated = stated._replace(function=origin.function, sizes=NO_SIZES)
@@ -158,10 +129,7 @@ def insert_claim(x: Any, claim: Claim, is_kept: bool) -> Any:
 
 @cache
 def _primitive() -> Any:
-    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
-    from jax.extend.core import Primitive
-
-    primitive = Primitive(CLAIM)
+    primitive = _jax.versions.extend_core().Primitive(CLAIM)
     primitive.def_impl(lambda x, **_: x)
     primitive.def_abstract_eval(lambda x, **_: x)
     mlir.register_lowering(primitive, lambda _, x, **__: [x])
@@ -176,43 +144,26 @@ def _batch(args: Any, at: Any, *, claim: Claim, own: tuple[int, ...]) -> Any:
     return _primitive().bind(*args, claim=claim, own=own), at[0]
 
 
-class Verdict(NamedTuple):
-    """A claim, and what came of it.
-
-    Attributes:
-      eqn: the equation that makes it.
-      claim: the claim.
-      fact: what was known before.
-      what: what contradicts it; None if nothing does.
-    """
-
-    eqn: Any
-    claim: Claim
-    fact: ShardingFact
-    what: object | None
-
-
 def judge_claim(interpreter: Interpreter, eqn: Any, claim: Claim, facts: list[ShardingFact]) -> list[ShardingFact]:
     """The transfer rule of the primitive: judge the claim, which may be made anew; then go on with what it says."""
-    fact, layout = facts[0], claim.layout
+    fact, layout, is_assumed = facts[0], claim.layout, claim.assertion.is_assumed
     own: tuple[int, ...] = eqn.params["own"]
     covers_shape = len(own) == len(fact.dims)
-    is_plain = covers_shape and not (fact.unreduced or layout.unreduced or claim.is_assumed)
+    aval, is_plain = eqn.invars[0].aval, covers_shape and not (fact.unreduced or layout.unreduced or is_assumed)
     # Most claims say just what is known: there is nothing to compare, and nothing to learn.
     if is_plain and has_layout(fact.dims, layout.dim_axes) and fact.varying <= layout.sharded | layout.varying:
-        interpreter.findings.append(Verdict(eqn, claim, fact, None))
+        interpreter.findings.append(Finding(eqn, None, claim, fact, aval))
         return facts
-    shape = eqn.invars[0].aval.shape
     seen = fact if covers_shape else fact.with_dims(fact.dims[at] for at in own)
-    sizes = shape if covers_shape else tuple(shape[at] for at in own)
-    what = None if claim.is_assumed else contradiction(claim, seen, sizes, interpreter)
-    interpreter.findings.append(Verdict(eqn, claim, seen, what))
+    shape = aval.shape if covers_shape else tuple(aval.shape[at] for at in own)
+    what = None if is_assumed else contradiction(claim, seen, shape, interpreter)
+    interpreter.findings.append(Finding(eqn, what, claim, seen, aval))
     return [_refine_fact(claim, fact, own, interpreter.axes)]
 
 
 def contradiction(claim: Claim, fact: ShardingFact, shape: tuple[int, ...], interpreter: Interpreter) -> object | None:
     """What of a claim is known to be otherwise; the dims of the fact are the claim's."""
-    layout, region = claim.layout, claim.region
+    layout, region = claim.layout, claim.assertion.region
     checked_axes = region.checked_axes & interpreter.axes
 
     def in_mesh_order(axes: AxisSet) -> tuple[str, ...]:
@@ -243,25 +194,21 @@ def layout_contradiction(
     if has_layout(fact.dims, layout.dim_axes):
         return None
     compared = claim.covered_axes & axes - layout.varying
-
-    def span_of(at: int) -> Span:
-        return claim.assertion.hint.spec.dim_at(at, len(layout.dim_axes)).span
-
-    ones = [part for part, size in zip(layout.dim_axes, shape, strict=True) if part and size <= 1]
-    movable = frozenset(axis for part in ones for axis in part)
+    movable = {axis for part, size in zip(layout.dim_axes, shape, strict=True) if size <= 1 for axis in part}
     claimed = [tuple(axis for axis in part if axis in compared) for part in layout.dim_axes]
     everywhere = {axis for part in claimed for axis in part}
     for at, (dim, part) in enumerate(zip(fact.dims, claimed, strict=True)):
-        if dim.gathered and not part and compared.issuperset(dim.gathered):
-            return LayoutMismatch(at, (), (), dim.gathered, span_of(at))
+        gathered = dim.gathered if not part and compared.issuperset(dim.gathered) else ()
         known = tuple(axis for axis in dim.axes or () if axis in compared)
-        if shape[at] <= 1 and set(part) != set(known):
-            continue
         fixed = tuple(axis for axis in known if axis in part or axis not in movable)
-        if (part and fixed and not is_within(fixed, part)) or (
-            not part and not dim.is_movable and everywhere.intersection(fixed)
-        ):
-            return LayoutMismatch(at, part, known, (), span_of(at))
+        if part:
+            is_other = bool(fixed) and not is_within(fixed, part)
+        else:
+            is_other = not dim.is_movable and not everywhere.isdisjoint(fixed)
+        is_free = shape[at] <= 1 and set(part) != set(known)
+        if gathered or (is_other and not is_free):
+            span = claim.assertion.hint.spec.dim_at(at, len(layout.dim_axes)).span
+            return LayoutMismatch(at, part, known, gathered, span)
     return None
 
 
@@ -275,8 +222,8 @@ def has_layout(dims: Sequence[DimFact], dim_axes: Sequence[tuple[str, ...]]) -> 
 
 def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: AxisSet) -> ShardingFact:
     """A fact with what a claim adds: sharded dims, unreduced axes; invarying axes only if it is assumed."""
-    layout = claim.layout
-    if not claim.is_assumed and not layout.unreduced and has_layout([fact.dims[at] for at in own], layout.dim_axes):
+    layout, is_assumed = claim.layout, claim.assertion.is_assumed
+    if not is_assumed and not layout.unreduced and has_layout([fact.dims[at] for at in own], layout.dim_axes):
         return fact
     covered_axes = claim.covered_axes & axes
     claimed_axes, dims = covered_axes - layout.varying, list(fact.dims)
@@ -289,7 +236,7 @@ def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: A
         else:
             dims[at] = DimFact(part, from_claim=bool(part))
     varying, unreduced = fact.varying, fact.unreduced
-    if claim.is_assumed:
+    if is_assumed:
         varying -= covered_axes - layout.sharded - layout.unreduced - layout.varying
         unreduced -= covered_axes - layout.unreduced
     newly = layout.unreduced & varying & axes
@@ -307,65 +254,63 @@ def is_implied(value: Any, claim: Claim, interpreter: Interpreter) -> bool:
 
     One that the value is invarying where JAX's types do not say so is left to the analysis, as are partial sums.
     """
-    if claim.is_assumed or claim.must_be_invarying or claim.layout.unreduced:
+    if claim.assertion.is_assumed or claim.assertion.must_be_invarying or claim.layout.unreduced:
         return False
-    fact = _BackwardSearch(interpreter).fact_of(value)
-    if fact is None or interpreter.findings or fact.unreduced or not has_layout(fact.dims, claim.layout.dim_axes):
-        interpreter.findings.clear()
+    fact = _fact_of(value, interpreter, {}, iter(range(_MOST_EQUATIONS)))
+    found, interpreter.findings = interpreter.findings, []
+    if fact is None or found or fact.unreduced or not has_layout(fact.dims, claim.layout.dim_axes):
         return False
     return contradiction(claim, fact, _jax.array.aval_of(value).shape, interpreter) is None
 
 
-def known_contradiction(
-    value: Any, claim: Claim, interpreter: Interpreter
-) -> tuple[UnmentionedVarying, ShardingFact] | None:
-    """Over which axes a value is known to vary that is claimed to be invarying, and what is known of it.
+def known_contradiction(value: Any, claim: Claim, interpreter: Interpreter) -> Finding | None:
+    """That a value is known to vary which is claimed to be invarying.
 
     It may be invarying for all that, if one of those that it was computed from is: so this is not an error by itself.
     """
-    fact = _BackwardSearch(interpreter).fact_of(value)
+    fact, aval = _fact_of(value, interpreter, {}, iter(range(_MOST_EQUATIONS))), _jax.array.aval_of(value)
     interpreter.findings.clear()
-    what = contradiction(claim, fact, _jax.array.aval_of(value).shape, interpreter) if fact is not None else None
-    return (what, fact) if fact is not None and isinstance(what, UnmentionedVarying) else None
+    what = contradiction(claim, fact, aval.shape, interpreter) if fact is not None else None
+    if fact is None or not isinstance(what, UnmentionedVarying):
+        return None
+    return Finding(_jax.jaxpr.equation_of(value), what, claim, fact, aval)
 
 
-class _BackwardSearch:
-    """What follows of one value, from those that it was computed from."""
+def _fact_of(
+    value: Any, interpreter: Interpreter, found: dict[int, ShardingFact | None], budget: Iterator[int]
+) -> ShardingFact | None:
+    """What follows of a value from those that it was computed from; None where that depends on too many equations.
 
-    def __init__(self, interpreter: Interpreter) -> None:
-        self.interpreter = interpreter
-        self.budget = _MOST_EQUATIONS
-        self.found: dict[int, ShardingFact | None] = {}
-
-    def fact_of(self, value: Any) -> ShardingFact | None:
-        """What is known of a value; None where that depends on too many equations."""
-        key = id(value)
-        if key not in self.found:
-            self.found[key] = self._search(value)
-        return self.found[key]
-
-    def _search(self, value: Any) -> ShardingFact | None:
-        interpreter, axes = self.interpreter, self.interpreter.axes
-        known = lookup_layout(value)
-        if known is not None:
-            return _fact_of_layout(known, axes)
-        is_invarying = _jax.jaxpr.is_constant(value)
-        if not is_invarying and interpreter.has_vma:
-            kind = _jax.array.manual_type(value)
-            is_invarying = axes.isdisjoint(kind.varying) and axes.isdisjoint(kind.unreduced)
-        if is_invarying:
-            return invarying(len(_jax.array.aval_of(value).shape))
-        eqn = _jax.jaxpr.equation_of(value)
-        if eqn is None or self.budget == 0 or eqn.primitive.name in _NOT_FOLLOWED:
+    Args:
+      found: what follows of the values that were looked at before, by their ids.
+      budget: an item for each equation that may still be followed.
+    """
+    key, axes = id(value), interpreter.axes
+    if key in found:
+        return found[key]
+    found[key] = None
+    known = lookup_layout(value)
+    if known is not None:
+        found[key] = _fact_of_layout(known, axes)
+        return found[key]
+    is_invarying = _jax.jaxpr.is_constant(value)
+    if not is_invarying and interpreter.has_vma:
+        kind = _jax.array.manual_type(value)
+        is_invarying = axes.isdisjoint(kind.varying) and axes.isdisjoint(kind.unreduced)
+    if is_invarying:
+        found[key] = invarying(len(_jax.array.aval_of(value).shape))
+        return found[key]
+    eqn = _jax.jaxpr.equation_of(value)
+    if eqn is None or eqn.primitive.name in _NOT_FOLLOWED or next(budget, None) is None:
+        return None
+    facts: list[ShardingFact] = []
+    for operand in eqn.invars:
+        fact = _fact_of(operand, interpreter, found, budget)
+        if fact is None:
             return None
-        self.budget -= 1
-        facts: list[ShardingFact] = []
-        for operand in eqn.invars:
-            fact = self.fact_of(operand)
-            if fact is None:
-                return None
-            facts.append(fact)
-        return interpreter.results_of(eqn, facts)[_jax.jaxpr.result_index(value, eqn)]
+        facts.append(fact)
+    found[key] = interpreter.results_of(eqn, facts)[_jax.jaxpr.result_index(value, eqn)]
+    return found[key]
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import _jax
 from .interpreter import Interpreter
-from .lattice import NO_AXES, UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact
+from .lattice import NO_AXES, UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, unknown
 
 
 def _varying_after_pick(fact: ShardingFact, axes: tuple[str, ...]) -> AxisSet:
@@ -27,12 +27,9 @@ def _drop_axes(dim: DimFact, axes: AxisSet) -> DimFact:
 
 def total(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sum, maximum or minimum over all shards, or one of them: the same on every shard."""
-    axes, named, is_sum = (
-        _jax.jaxpr.named_axes(eqn, interpreter.axes),
-        tuple(eqn.params.get("axes", ())),
-        "sum" in eqn.primitive.name,
-    )
-    return [_summed_fact(fact, axes, named, is_sum, eqn.params.get("axis_index_groups") is not None) for fact in facts]
+    axes, named = _jax.jaxpr.named_axes(eqn, interpreter.axes), tuple(eqn.params.get("axes", ()))
+    is_sum, is_grouped = "sum" in eqn.primitive.name, eqn.params.get("axis_index_groups") is not None
+    return [_summed_fact(fact, axes, named, is_sum, is_grouped) for fact in facts]
 
 
 @lru_cache(maxsize=4096)
@@ -96,13 +93,12 @@ def _scattered_fact(
 ) -> ShardingFact:
     summed, before = frozenset(axes), fact.dims[at]
     dims = [_drop_axes(dim, summed) for dim in fact.dims]
-    is_plain = is_tiled and not is_grouped and before.axes is not None
     if not is_tiled:
         del dims[at]
-    elif is_plain and summed.isdisjoint(before.axes or ()):
-        dims[at] = before.with_axes((*(before.axes or ()), *axes))
-    else:
+    elif is_grouped or before.axes is None or not summed.isdisjoint(before.axes):
         dims[at] = UNKNOWN
+    else:
+        dims[at] = before.with_axes((*before.axes, *axes))
     return ShardingFact(fact.varying | fact.unreduced | summed, NO_AXES, tuple(dims))
 
 
@@ -110,15 +106,16 @@ def exchange(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> l
     """One dim is gathered, another is sharded."""
     fact, axes, params = facts[0], _jax.jaxpr.named_axes(eqn, interpreter.axes), eqn.params
     to, at = params["split_axis"], params["concat_axis"]
-    rank = len(eqn.outvars[0].aval.shape)
+    rank, count = len(eqn.outvars[0].aval.shape), len(axes)
     varying = fact.varying | fact.unreduced | frozenset(axes)
-    if not params["tiled"] or to == at or eqn.params.get("axis_index_groups") is not None or len(fact.dims) != rank:
-        return [ShardingFact(varying, NO_AXES, (UNKNOWN,) * rank)]
+    if not params["tiled"] or to == at or params.get("axis_index_groups") is not None or len(fact.dims) != rank:
+        return [unknown(varying, rank)]
     dims = [_drop_axes(dim, frozenset(axes)) for dim in fact.dims]
     before, after = fact.dims[at], fact.dims[to]
-    is_known = before.axes is not None and after.axes is not None and before.axes[-len(axes) :] == axes
-    dims[at] = before.with_axes((before.axes or ())[: -len(axes)]) if is_known else UNKNOWN
-    dims[to] = after.with_axes((*(after.axes or ()), *axes)) if is_known else UNKNOWN
+    if before.axes is not None and after.axes is not None and before.axes[-count:] == axes:
+        dims[at], dims[to] = before.with_axes(before.axes[:-count]), after.with_axes((*after.axes, *axes))
+    else:
+        dims[at] = dims[to] = UNKNOWN
     return [ShardingFact(varying, NO_AXES, tuple(dims))]
 
 
@@ -129,10 +126,10 @@ def permute(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> li
     """
     fact, axes = facts[0], _jax.jaxpr.named_axes(eqn, interpreter.axes)
     varying = fact.varying | fact.unreduced
-    sizes = {
-        axis: size for axis, size in interpreter.sizes.items() if axis in axes
-    }  # indices count in the mesh's order
     if not varying.issuperset(axes):
+        sizes = {
+            axis: size for axis, size in interpreter.sizes.items() if axis in axes
+        }  # in the mesh's order, as indices
         varying |= _permuted_axes(eqn.params["perm"], sizes, varying)
     dims = fact.dims
     if len(axes) > 1:
@@ -142,11 +139,8 @@ def permute(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> li
 
 def _permuted_axes(perm: Any, sizes: Mapping[str, int], varying: AxisSet) -> AxisSet:
     """The axes along which shards receive from shards that differ, or only some receive."""
-    count = stride = prod(sizes.values())
-    strides: dict[str, int] = {}
-    for axis, size in sizes.items():
-        stride //= size
-        strides[axis] = stride
+    minor = list(sizes.values())
+    strides = {axis: prod(minor[at + 1 :]) for at, axis in enumerate(sizes)}
     # Each shard's source by its indices along the axes over which it varies.
     sources: dict[int, object] = {
         to: tuple(at // strides[axis] % sizes[axis] for axis in sizes if axis in varying) for at, to in perm
@@ -154,7 +148,7 @@ def _permuted_axes(perm: Any, sizes: Mapping[str, int], varying: AxisSet) -> Axi
     return frozenset(
         axis
         for axis, stride in strides.items()
-        if any(sources.get(at) != sources.get(at - at // stride % sizes[axis] * stride) for at in range(count))
+        if any(sources.get(at) != sources.get(at - at // stride % sizes[axis] * stride) for at in range(prod(minor)))
     )
 
 
@@ -180,12 +174,10 @@ def cast_unreduced(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]
     return [ShardingFact(fact.varying - axes, fact.unreduced | (fact.varying & axes), fact.dims) for fact in facts]
 
 
+_RULES_BY_OPERATION = {"all-reduce": total, "all-gather": gather, "reduce-scatter": scatter, "all-to-all": exchange}
 RULES = {
-    **dict.fromkeys(("psum", "psum2", "psum_invariant", "unreduced_psum"), total),
-    **dict.fromkeys(("pmax", "pmin", "unreduced_pmax", "unreduced_pmin", "pbroadcast"), total),
-    **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), gather),
-    **dict.fromkeys(("reduce_scatter", "unreduced_reduce_scatter"), scatter),
-    "all_to_all": exchange,
+    **{name: rule for name, what in _jax.jaxpr.COLLECTIVES.items() if (rule := _RULES_BY_OPERATION.get(what))},
+    "pbroadcast": total,
     "ppermute": permute,
     "axis_index": axis_index,
     "reshard_shards": reshard,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import count
 from typing import Any
 
@@ -36,17 +36,14 @@ def scan(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
     fixed, carry, stacked = facts[:consts], facts[consts : consts + carried], facts[consts + carried :]
     items = [fact.with_dims(fact.dims[1:]) for fact in stacked]
     body = eqn.params["jaxpr"]
-    carry = _fixed_point(carry, lambda now: interpreter.interpret_silently(body, [*fixed, *now, *items])[:carried])
-    results = interpreter.interpret(body, [*fixed, *carry, *items])
-    lead = UNSHARDED
-    for fact in stacked:
-        lead = join_dims(lead, fact.dims[0])
+    carry = _fixed_point(interpreter, carry, lambda now: interpreter.interpret(body, [*fixed, *now, *items])[:carried])
+    results = list(interpreter.interpret(body, [*fixed, *carry, *items]))
     # A result per iteration, along a leading dim that is sharded as what the loop goes over.
-    gathered: list[ShardingFact] = []
-    for fact in results[carried:]:
+    lead = reduce(join_dims, [fact.dims[0] for fact in stacked], UNSHARDED)
+    for at, fact in enumerate(results[carried:], carried):
         is_repeated = not {axis for dim in fact.dims for axis in dim.axes or ()}.isdisjoint(lead.axes or ())
-        gathered.append(fact.with_dims((UNKNOWN if is_repeated else lead, *fact.dims)))
-    return [*results[:carried], *gathered]
+        results[at] = fact.with_dims((UNKNOWN if is_repeated else lead, *fact.dims))
+    return results
 
 
 def while_loop(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -55,18 +52,19 @@ def while_loop(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) ->
     conds, consts, carry = _jax.jaxpr.while_operands(eqn, facts)
 
     def iteration(now: list[ShardingFact]) -> list[ShardingFact]:
-        ends = interpreter.interpret_silently(params["cond_jaxpr"], [*conds, *now])[0]
-        after = interpreter.interpret_silently(params["body_jaxpr"], [*consts, *now])
+        (ends,) = interpreter.interpret(params["cond_jaxpr"], [*conds, *now])
+        after = interpreter.interpret(params["body_jaxpr"], [*consts, *now])
         return [add_varying(fact, ends.varying | ends.unreduced) for fact in after]
 
-    carry = _fixed_point(carry, iteration)
+    carry = _fixed_point(interpreter, carry, iteration)
     interpreter.interpret(params["cond_jaxpr"], [*conds, *carry])
     interpreter.interpret(params["body_jaxpr"], [*consts, *carry])
     return carry
 
 
-def _fixed_point(carry: list[ShardingFact], iteration: Any) -> list[ShardingFact]:
-    """The least fact that holds before every iteration of a loop."""
+def _fixed_point(interpreter: Interpreter, carry: list[ShardingFact], iteration: Any) -> list[ShardingFact]:
+    """The least fact that holds before every iteration of a loop; the findings on the way to it do not count."""
+    before = list(interpreter.findings)
     for times in count():
         after = [join(a, b) for a, b in zip(carry, iteration(carry), strict=True)]
         if times >= _MOST_ITERATIONS:  # a claim in the loop may add again and again what the carry loses
@@ -74,12 +72,8 @@ def _fixed_point(carry: list[ShardingFact], iteration: Any) -> list[ShardingFact
         if after == carry:
             break
         carry = after
+    interpreter.findings = before
     return carry
-
-
-def nested_region(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A manual region within: its axes are minor to this region's, and only for these are facts known."""
-    return interpreter.interpret(eqn.params["jaxpr"], facts)
 
 
 def linear_solve(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> Sequence[ShardingFact]:
@@ -103,9 +97,9 @@ RULES = {
     **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
                      "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "custom_vmap_call",
                      "composite", "xla_metadata_call"), call),
+    "shard_map": call,  # a manual region within: its axes are minor to this region's, of which alone facts are known
     "cond": cond,
     "scan": scan,
     "while": while_loop,
-    "shard_map": nested_region,
     "custom_linear_solve": linear_solve,
 }  # fmt: skip

@@ -6,11 +6,13 @@ an iteration before the fixed point of a loop does not count.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _jax
-from .lattice import AxisSet, ShardingFact, invarying, unknown, varying_of
+from ..errors.failures import ShardingConflict
+from .lattice import AxisSet, DimFact, ShardingFact, invarying, unknown, varying_of
 
 TransferRule = Callable[["Interpreter", Any, "list[ShardingFact]"], "Sequence[ShardingFact]"]
 """From an equation and the facts of its operands to those of its results."""
@@ -19,13 +21,31 @@ CLAIM = "typedshmap_claim"
 """The primitive that claims a layout of its operand; what is learnt from it holds for the operand, too."""
 
 
+class Finding(NamedTuple):
+    """What came of a claim, or an operation that makes no sense.
+
+    Attributes:
+      eqn: the equation that claims something, or the operation; None where neither is known.
+      what: what is wrong; None if nothing is.
+      claim: the claim, if it is one.
+      fact: what was known before of the value that it is about.
+      aval: that value's type.
+    """
+
+    eqn: Any
+    what: object | None
+    claim: Any = None
+    fact: ShardingFact = invarying(0)
+    aval: Any = None
+
+
 class Interpreter:
     """The abstract interpretation of one manual region.
 
     Attributes:
       sizes: the mesh axes that the region made manual, with their sizes.
       has_vma: whether JAX types values as varying, so that facts follow from its types, too.
-      findings: the verdicts on claims, and the operations that make no sense, in the order of the equations.
+      findings: what came of claims, and the operations that make no sense, in the order of the equations.
     """
 
     def __init__(
@@ -35,34 +55,31 @@ class Interpreter:
         rules: Mapping[str, TransferRule],
         claim_equations: Mapping[Any, Sequence[Any]] | None = None,
     ) -> None:
-        self.sizes, self.has_vma, self.rules = sizes, has_vma, _RuleTable(rules)
+        self.sizes, self.has_vma = sizes, has_vma
+        self.rules = defaultdict[str, TransferRule](lambda: default_rule, rules)
         self.claim_equations = claim_equations or {}
         self.axes: AxisSet = frozenset(sizes)
-        self.findings: list[Any] = []
-        self._known: dict[tuple[int, tuple[ShardingFact, ...]], tuple[list[ShardingFact], list[Any]]] = {}
-        self._kept_jaxprs: list[Any] = []
+        self.findings: list[Finding] = []
+        # By a jaxpr's id, which belongs to it while it is alive, as it is here.
+        self._remembered: dict[tuple[int, tuple[ShardingFact, ...]], tuple[Any, list[ShardingFact], list[Finding]]] = {}
 
     def interpret(self, closed_jaxpr: Any, facts: Sequence[ShardingFact]) -> list[ShardingFact]:
         """What is known of a jaxpr's results; remembered for jaxprs that are called again."""
         jaxpr = _jax.jaxpr.open_jaxpr(closed_jaxpr)
         key = (id(jaxpr), tuple(facts))
-        known = self._known.get(key)
-        if known is None:
-            before, self.findings = self.findings, []
-            known = self._known[key] = (self._run(jaxpr, facts), self.findings)
-            self._kept_jaxprs.append(jaxpr)  # an id belongs to one jaxpr while that is alive
-            self.findings = before
-        self.findings += known[1]
-        return known[0]
-
-    def _run(self, jaxpr: Any, facts: Sequence[ShardingFact]) -> list[ShardingFact]:
+        if key in self._remembered:
+            _, outcome, findings = self._remembered[key]
+            self.findings += findings
+            return outcome
+        before, self.findings = self.findings, []
         known: dict[Any, ShardingFact] = dict(zip(jaxpr.invars, facts, strict=True))
         for var in jaxpr.constvars:
             known[var] = invarying(len(var.aval.shape))
         # This runs for every equation: what is the same for all is looked up once.
-        rules, literal, claims, has_vma = self.rules, _jax.jaxpr.literal(), self.claim_equations, self.has_vma
+        rules, claims, has_vma = self.rules, self.claim_equations, self.has_vma
+        literal = _jax.versions.extend_core().Literal
         for eqn in jaxpr.eqns:
-            operands = [_literal_fact(atom) if atom.__class__ is literal else known[atom] for atom in eqn.invars]
+            operands = [invarying(len(x.aval.shape)) if x.__class__ is literal else known[x] for x in eqn.invars]
             results = rules[eqn.primitive.name](self, eqn, operands)
             for var, fact in zip(eqn.outvars, results, strict=True):
                 if has_vma and (fact.unreduced or (fact.varying and _jax.array.manual_type_in(var.aval).unreduced)):
@@ -73,7 +90,10 @@ class Interpreter:
                 known[var] = fact
             if eqn.primitive.name == CLAIM and eqn.invars[0].__class__ is not literal:
                 known[eqn.invars[0]] = results[0]
-        return [_literal_fact(atom) if atom.__class__ is literal else known[atom] for atom in jaxpr.outvars]
+        outcome = [invarying(len(x.aval.shape)) if x.__class__ is literal else known[x] for x in jaxpr.outvars]
+        self._remembered[key] = (jaxpr, outcome, self.findings)
+        self.findings = before + self.findings
+        return outcome
 
     def results_of(self, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
         """What is known of the results of one equation."""
@@ -89,23 +109,10 @@ class Interpreter:
             return fact
         return ShardingFact((fact.varying | fact.unreduced) - unreduced, unreduced, fact.dims)
 
-    def interpret_silently(self, jaxpr: Any, facts: Sequence[ShardingFact]) -> list[ShardingFact]:
-        """Interpret a jaxpr whose findings do not count."""
-        before = list(self.findings)
-        results = self.interpret(jaxpr, facts)
-        self.findings = before
-        return results
-
-
-class _RuleTable(dict[str, TransferRule]):
-    """A transfer rule for every primitive."""
-
-    def __missing__(self, name: str) -> TransferRule:
-        return default_rule
-
-
-def _literal_fact(literal: Any) -> ShardingFact:
-    return invarying(len(literal.aval.shape))
+    def note_conflict(self, eqn: Any, where: str, first: DimFact, second: DimFact) -> None:
+        """Note that an operation takes two dims for the same that are sharded differently."""
+        what = ShardingConflict(eqn.primitive.name, where, first.axes or (), second.axes or ())
+        self.findings.append(Finding(eqn, what))
 
 
 # Results that do not depend on operands alone: the host may answer as it likes, a reference is written to later.
@@ -125,17 +132,15 @@ def default_rule(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) 
         # And over the mesh axes along which it communicates, or an equation in the jaxprs that it runs.
         varying = varying_of(facts).union(_jax.jaxpr.named_axes(eqn, axes))
         # An operation that is written in Python, as jax 0.12 has them, keeps its jaxprs among parameters of its own.
-        own = getattr(eqn.params.get("_prim"), "params", {})
-        for value in (*eqn.params.values(), *own.values()):
-            for jaxpr in value if isinstance(value, tuple) else (value,):
-                if hasattr(_jax.jaxpr.open_jaxpr(jaxpr), "eqns"):
-                    inner = _jax.jaxpr.all_equations(jaxpr)
-                    varying = varying.union(*(_jax.jaxpr.named_axes(each, axes) for each in inner))
-    is_typed_kernel = interpreter.has_vma and eqn.primitive.name == "pallas_call"
-    return [
-        unknown(
-            varying & _jax.array.manual_type_in(var.aval).varying if is_typed_kernel else varying,
-            len(getattr(var.aval, "shape", ())),
-        )
-        for var in eqn.outvars
-    ]
+        written = eqn.params.get("_prim")
+        inner = [
+            *_jax.jaxpr.inner_jaxprs(eqn),
+            *(_jax.jaxpr.inner_jaxprs(written) if hasattr(written, "params") else ()),
+        ]
+        for jaxpr in inner:
+            varying = varying.union(*(_jax.jaxpr.named_axes(each, axes) for each in _jax.jaxpr.all_equations(jaxpr)))
+    results = [unknown(varying, len(getattr(var.aval, "shape", ()))) for var in eqn.outvars]
+    if interpreter.has_vma and eqn.primitive.name == "pallas_call":
+        typed = [_jax.array.manual_type_in(var.aval).varying for var in eqn.outvars]
+        return [fact._replace(varying=varying & axes) for fact, axes in zip(results, typed, strict=True)]
+    return results

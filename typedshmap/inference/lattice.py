@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 AxisSet = frozenset[str]
 NO_AXES: AxisSet = frozenset()
@@ -27,10 +26,6 @@ class DimFact(NamedTuple):
     from_claim: bool = False
     gathered: tuple[str, ...] = ()
     is_movable: bool = False
-
-    @property
-    def is_sharded(self) -> bool:
-        return bool(self.axes)
 
     def with_axes(self, axes: tuple[str, ...]) -> DimFact:
         """The same, sharded over other axes."""
@@ -140,20 +135,3 @@ def join(a: ShardingFact, b: ShardingFact) -> ShardingFact:
 def add_varying(fact: ShardingFact, axes: AxisSet) -> ShardingFact:
     """A value that varies over more axes, as one that a varying condition chooses."""
     return fact if axes <= fact.varying else ShardingFact(fact.varying | axes, fact.unreduced - axes, fact.dims)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ConflictAtEquation:
-    """Two dims that an operation takes for the same, and that are sharded differently.
-
-    Attributes:
-      eqn: the operation.
-      where: which dims they are.
-      first: the mesh axes of the first operand's.
-      second: those of the second operand's.
-    """
-
-    eqn: Any
-    where: str
-    first: tuple[str, ...]
-    second: tuple[str, ...]

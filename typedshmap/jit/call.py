@@ -364,7 +364,7 @@ def _dispatch_leaf_key(leaf: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _array_kind(cls: type) -> Literal["jax", "numpy", "traced", "other"]:
-    if issubclass(cls, (*_jax.array.TRACERS, *_jax.array.SHAPES)):
+    if issubclass(cls, (jax.core.Tracer, *_jax.array.SHAPES)):
         return "traced"
     if issubclass(cls, jax.Array):
         return "jax"

@@ -211,7 +211,7 @@ def default_dtype(hint: ArrayHint) -> Any:
     if names is None:
         return defaults[0]
     if "prng_key" in names:
-        return _jax.array.key_dtype()
+        return jax.eval_shape(lambda: jax.random.key(0)).dtype
     usual = [dtype for dtype in defaults if str(dtype) in names]
     return usual[0] if usual else jax.numpy.dtype(names[0])
 

@@ -55,11 +55,9 @@ def _cached_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: 
 
 @cache
 def _primitive() -> Any:
-    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
-    from jax.extend.core import Primitive
     from jax.interpreters import ad, batching, mlir
 
-    primitive = Primitive("reshard_shards")  # jax.reshard is called "reshard"
+    primitive = _jax.versions.extend_core().Primitive("reshard_shards")  # jax.reshard is called "reshard"
 
     def batch(args: Any, dims: Any, *, lead: int, **task: Any) -> Any:
         (x,), (dim,) = args, dims
