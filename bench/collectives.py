@@ -98,7 +98,7 @@ def group_size(text: str, devices: int, line: str = "") -> int:
     Args:
       text: ``{{0,1},{2,3}}``, ``{}``, ``[4,2]<=[8]``, ``[4,2]<=[2,4]T(1,0)`` or ``mesh['a'=2,'b'=4] {'a'}``.
       devices: how many devices there are.
-      line: where it stands, for the error.
+      line: the line that has it, for the error.
     """
     if text == "{}":
         return devices

@@ -4,9 +4,9 @@
     python bench/reshard.py --quick    one pair in ten
 
 XLA's side is `jit(lambda x: x, in_shardings=..., out_shardings=...)`, compiled in a child process, since
-XLA aborts on some pairs; its bytes are read from its compiled text. Where a sum is owed, XLA is
-credited with a reduce-scatter along the dim that the target splits over the axis of the sum, else with
-an all-reduce, in front of what it does then; in one more row, with the best reduce-scatter along any
+XLA aborts on some pairs; its bytes are read from its compiled text. Where the source is unreduced, XLA
+is credited with a reduce-scatter along the dim that the target shards over the axis of the sum, else
+with an all-reduce, before what it then does; in one more row, with the best reduce-scatter along any
 dim. Bytes are those of the busiest device by ring formulas. Every row says which number would be bad.
 """
 
@@ -86,8 +86,8 @@ def pairs(task: Task) -> list[Pair]:
     return list(product(found, found))
 
 
-def ours(task: Task, source: Parts, target: Parts, owed: frozenset[str] = frozenset()) -> Plan:
-    found = plan(Layout(source, owed), Layout(target), task.shape, task.sizes)
+def ours(task: Task, source: Parts, target: Parts, unreduced: frozenset[str] = frozenset()) -> Plan:
+    found = plan(Layout(source, unreduced), Layout(target), task.shape, task.sizes)
     assert isinstance(found, Plan), found
     return found
 
@@ -130,14 +130,14 @@ def _compiled(mesh: Mesh, source: Parts, target: Parts, shape: tuple[int, ...]) 
 
 
 def credited(task: Task, pair: Pair, axis: str, known: dict[Pair, Fraction | None], is_free: bool) -> Fraction:
-    """The least that XLA sends if a sum over an axis is taken first, whole or scattered.
+    """The least that XLA sends if a sum over an axis is taken first, by an all-reduce or scattered.
 
     Args:
       task: the mesh and the shape.
       pair: the shardings before and after.
-      axis: where the sum is owed.
+      axis: the axis over which the source is unreduced.
       known: what XLA sends for every pair.
-      is_free: whether the sum may be scattered along any dim, or only along one that the target splits over the axis.
+      is_free: whether the sum may be scattered along any dim, or only along one that the target shards over the axis.
     """
     source, target = pair
     n, shard = task.sizes[axis], 4 * prod(task.shape) // prod(task.sizes[a] for axes in source for a in axes)
@@ -202,10 +202,10 @@ def rows(step: int, cheaper: list[str]) -> Iterator[tuple[str, ...]]:
     known = xla(CUBE, pairs(CUBE) if step == 1 else pairs(CUBE)[::step])
     yield _row_of(CUBE, known, True, cheaper)
     if step == 1:
-        yield _owed("the same, a sum owed", known, False, True, cheaper)
-        yield _owed("the same, scattered by choice", known, True, False, cheaper)
+        yield _unreduced_row("the same, unreduced", known, False, True, cheaper)
+        yield _unreduced_row("the same, scattered by choice", known, True, False, cheaper)
     for task in OTHERS:
-        # Pairs of three dims are many, and alike.
+        # There are many pairs of three dims, and they are much the same.
         yield _row_of(task, xla(task, pairs(task)[:: step * (23 if len(task.shape) > 2 else 1)]), False, cheaper)
 
 
@@ -215,7 +215,7 @@ def _row_of(task: Task, known: dict[Pair, Fraction | None], is_promised: bool, c
     return row(task.name, counts, len(known) - len(counts), is_promised)
 
 
-def _owed(
+def _unreduced_row(
     name: str, known: dict[Pair, Fraction | None], is_free: bool, is_promised: bool, cheaper: list[str]
 ) -> tuple[str, ...]:
     """All pairs whose source is unreduced over one axis."""

@@ -3,10 +3,10 @@
     python bench/run.py                                 all rows, about twelve minutes
     python bench/run.py --quick                         fewer turns, and without the slowest rows
     python bench/run.py --only tracing boundary         some groups
-    python bench/run.py --write docs/benchmarks.md      all rows, and the page that tells them, with its plot
+    python bench/run.py --write docs/benchmarks.md      all rows, and the page that reports them, with its plot
 
 Every row says which number would be bad; the exit code is 1 if one is. How times are taken, and when
-a row is too noisy to tell, is said in `costs/timing.py` and `costs/benchmark.py`.
+a row is too noisy to tell, is described in `costs/timing.py` and `costs/benchmark.py`.
 """
 
 import os
@@ -42,7 +42,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, metavar="N", help="about how long a row takes turns")
     found = parser.parse_args(arguments)
     if found.write and found.only:
-        parser.error("--write tells of all rows, --only of some")
+        parser.error("--write is for all rows, --only for some")
     return found
 
 

@@ -21,12 +21,12 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "transformer.py"
 
 
 def gather(w, axis):
-    """A weight in bfloat16, whole along the dim that is split at rest."""
+    """A weight in bfloat16, gathered along the dim that is sharded at rest."""
     return lax.all_gather(w.astype(jnp.bfloat16), "fsdp", axis=axis, tiled=True)
 
 
 def scatter(x):
-    """Between blocks the sequence is split."""
+    """Between blocks the sequence is sharded."""
     return lax.psum_scatter(x, "tp", scatter_dimension=1, tiled=True)
 
 
@@ -86,8 +86,8 @@ def cross_entropy(logits, targets):
 def loss(weights, tokens, targets):
     table = gather(weights.embed, 1)
     x = scatter(table.at[places(tokens, len(table))].get(mode="fill", fill_value=0))
-    turn = jax.checkpoint(lambda x, layer: (block(x, layer), None), prevent_cse=False)
-    x, _ = lax.scan(turn, x, weights.layers)
+    step = jax.checkpoint(lambda x, layer: (block(x, layer), None), prevent_cse=False)
+    x, _ = lax.scan(step, x, weights.layers)
     logits = jnp.einsum("bsm,mv->bsv", normed(x, weights.final_norm), gather(weights.unembed, 0))
     return cross_entropy(logits.astype(jnp.float32), targets)
 

@@ -14,7 +14,7 @@ cache is donated, so that the next one takes its memory.
     python examples/decoding.py
 
 It writes from random weights, compares every token with plain JAX on one device, which has no cache
-and computes everything anew for each token, and tells what a context of a million tokens takes on 16
+and computes everything anew for each token, and shows what a context of a million tokens takes on 16
 devices and on 256. The exit code is 1 if a token differs.
 """
 

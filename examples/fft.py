@@ -1,10 +1,10 @@
 """A 3-D Fourier transform of a field that no device holds, and Poisson's equation solved with it.
 
-The mesh has two axes, and each shard holds a pencil: two dims of the field are split, the third is
-whole. Along that one it transforms. Then an `all_to_all` over one mesh axis makes the next dim whole,
-and splits the one that is done; after three transforms and two such transposes the field is
-transformed, and lies the other way round. The inverse goes the way back, so that a solver needs no
-transpose more. Every shard sends what it holds once for each transpose, and never holds more.
+The mesh has two axes, and each shard holds a pencil: two dims of the field are sharded, the third is
+not. Along that one it transforms. Then an `all_to_all` over one mesh axis makes the next dim unsharded,
+and shards the one that is done; after three transforms and two such transposes the field is
+transformed, and sharded in the opposite order. The inverse goes the way back, so that a solver needs
+no further transpose. Every shard sends what it holds once for each transpose, and never holds more.
 
     python examples/fft.py
 
@@ -102,7 +102,7 @@ def solve(charge: Float32[Array, "a [b/y] [c/x]"]) -> Float32[Array, "a [b/y] [c
 
 @typed_shard_map
 def gathered(field: Field) -> Complex64[Array, "a b c"]:
-    """What it would take to transform the whole field on every device."""
+    """The alternative: the field gathered on every device, to be transformed there."""
     return all_gather(field, "a [b/y] [c/x] -> a b c")
 
 
@@ -114,7 +114,7 @@ def plain_solve(charge: np.ndarray) -> np.ndarray:
 
 
 def charges(rng: np.random.Generator) -> np.ndarray:
-    """A few of either sign, and none in all."""
+    """A few of either sign, with a sum of zero."""
     charge = np.zeros(tuple(SHAPE.values()), np.float32)
     for sign in (1, -1) * 3:
         charge[tuple(rng.integers(charge.shape))] += sign
@@ -122,7 +122,7 @@ def charges(rng: np.random.Generator) -> np.ndarray:
 
 
 def compare(name: str, ours: Array, expected: np.ndarray) -> float:
-    """Print a shard's shape and how far the whole is from NumPy; return that, relative to the largest entry."""
+    """Print a shard's shape and how far the result is from NumPy; return that, relative to the largest entry."""
     off = float(np.abs(np.asarray(ours) - expected).max() / np.abs(expected).max())
     shard_shape = "x".join(map(str, ours.addressable_shards[0].data.shape))
     print(f"{name:20}{ours.sharding.spec!s:22}{shard_shape:12}{off:.1e}")
@@ -140,7 +140,7 @@ def main() -> int:
     shape = tuple(SHAPE.values())
     field = (rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype(np.complex64)
     charge = charges(rng)
-    print(f"{'against NumPy':20}{'lies as':22}{'shard':12}relative difference")
+    print(f"{'against NumPy':20}{'sharding':22}{'shard':12}relative difference")
     with jax.set_mesh(Mesh(np.array(jax.devices()).reshape(4, 2), ("y", "x"))):
         spectrum = jax.block_until_ready(forward(field))
         worst = [

@@ -1,7 +1,7 @@
 """A mixture of experts: every token goes to its two experts, wherever they are, and comes back.
 
-`ep` splits the experts; `dp` and `ep` together split the batch. So a shard holds some texts whole and
-some experts whole, and an all_to_all brings each token to its expert: in the pattern, `ep` moves from
+`ep` shards the experts; `dp` and `ep` together shard the batch. So a shard holds some complete texts and
+some complete experts, and an all_to_all brings each token to its expert: in the pattern, `ep` moves from
 the batch dim to the expert dim, and back after the experts have done their work.
 
     [batch/dp,ep] experts capacity model  <->  [batch/dp] [experts/ep] capacity model
@@ -149,7 +149,7 @@ def train_step(weights: Weights, x: Texts, target: Texts) -> tuple[Weights, Metr
 
 
 def kept_choices(gates: np.ndarray) -> np.ndarray:
-    """Which choices are kept, [batch, seq, experts]: token by token, as one would tell it."""
+    """Which choices are kept, [batch, seq, experts]: token by token, as the rule is stated."""
     kept = np.zeros_like(gates)
     for text in range(BATCH):
         free = np.full(SIZES["experts"], capacity_of(SEQ, SIZES["experts"]))
@@ -212,7 +212,7 @@ def train(weights: Weights, x: Array, target: Array) -> tuple[Weights, Metrics]:
 
 def main() -> int:
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("dp", "ep"))
-    weights, x, target = shard(draw(), tuple[Weights, Texts, Texts], mesh)  # which tells the functions their mesh
+    weights, x, target = shard(draw(), tuple[Weights, Texts, Texts], mesh)  # where the functions find their mesh
     worst = compare("before", weights, x, target)
     print(f"\n{'step':>4} {'loss':>10} {'dropped':>9}   tokens of each of {SIZES['experts']} experts, on dp=2, ep=4")
     first = gradients(weights, x, target)[1]

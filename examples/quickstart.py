@@ -3,7 +3,7 @@
 A decoder-only transformer learns the Python standard library byte by byte, on a mesh of eight
 virtual CPU devices: dp=4 splits the batch and the weights at rest, tp=2 splits heads, ff and
 vocabulary. The hints of `State` say all there is to say of the weights: what shapes they have, where
-`init` makes them, how the step takes and returns them. The whole training step, gradients and Adam
+`init` makes them, how the step takes and returns them. The training step, gradients and Adam
 included, is one `typed_shard_map`; its patterns are global mathematics, and their brackets say what
 is sent. No PartitionSpec is written.
 
@@ -130,7 +130,7 @@ def mlp(x: Stream, up: Float32[Array, "model [ff/tp]"], down: Float32[Array, "[f
 
 @typed
 def block(x: Stream, layer: Layer) -> Stream:
-    # FSDP: whole weights right before their use. The gradient of a gather that says ~dp is a reduce-scatter;
+    # FSDP: weights are gathered right before their use. The gradient of a gather that says ~dp is a reduce-scatter;
     # that the shards agree from there on, the library infers.
     qkv = all_gather(layer.qkv, "c [m/dp] [h/tp] d -> c m [h/tp] d ~dp")
     out = all_gather(layer.out, "[h/tp] d [m/dp] -> [h/tp] d m ~dp")

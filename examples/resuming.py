@@ -1,18 +1,18 @@
 """Train with checkpoints: kill it at any moment, go on where it was, on the same mesh or on another.
 
-What is trained is the model of `transformer.py`, which lies beside this file. The hints of its `State`
-are all that is needed to restore one: `shape_structs(State, mesh)` tells orbax which part of each array
+What is trained is the model of `transformer.py`, which is beside this file. The hints of its `State`
+are all that is needed to restore one: `shape_structs(State, mesh)` says which part of each array
 belongs on which device, whatever the mesh that it was saved from.
 
     python examples/resuming.py
     python examples/resuming.py --checkpoints DIR --steps 200 --every 20 --mesh fsdp=4,tp=2
 
 With --checkpoints it trains up to --steps, from where DIR's last checkpoint is. It may be killed at any
-moment: a checkpoint is written whole or not at all, what is trained on is a function of the step, and
+moment: a checkpoint is written completely or not at all, what is trained on is a function of the step, and
 the losses so far are part of the checkpoint. Without options it shows that nothing is lost. It trains
 without a stop, kills another process that does the same, and goes on from what that one left, twice: on
 the same mesh the losses are those of the run that was never stopped, bit for bit; on another mesh they
-differ by rounding. The exit code is 1 if it is not so. Ctrl-C lets a checkpoint be finished that is being
+differ by rounding. The exit code is 1 otherwise. Ctrl-C lets a checkpoint be finished that is being
 written; the exit code is 130 then.
 
 Checkpoints need orbax: pip install 'typedshmap[checkpoint]'.
@@ -61,11 +61,11 @@ class Unusable(Exception):
 
 
 class Checkpoints:
-    """A directory of whole states, each with the losses that led to it."""
+    """A directory of complete states, each with the losses that led to it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.resolve()
-        # A checkpoint is written beside, and renamed when it is whole; what a killed run left is removed.
+        # A checkpoint is written beside, and renamed when it is complete; what a killed run left is removed.
         options = ocp.CheckpointManagerOptions(
             max_to_keep=3, cleanup_tmp_directories=True, enable_async_checkpointing=False
         )
@@ -168,7 +168,7 @@ def demonstrate(directory: Path) -> bool:
     """Compare a run that nothing stops with one that is killed and goes on, on its mesh and on another."""
     mesh, other = mesh_of("fsdp=4,tp=2"), mesh_of("fsdp=2,tp=4")
     print("a run that nothing stops, on fsdp=4, tp=2:")
-    whole = train(directory / "whole", mesh, STEPS, EVERY)
+    unstopped = train(directory / "unstopped", mesh, STEPS, EVERY)
     print("\nthe same in another process, which is killed:")
     if not run_and_kill(directory / "killed"):
         return False
@@ -180,9 +180,9 @@ def demonstrate(directory: Path) -> bool:
 
     print(f"\n{'loss':14}{'never stopped':>16}{'killed, resumed':>18}{'on another mesh':>18}")
     for step in range(5, STEPS + 1, 5):
-        print(f"step {step:4d}     {whole[step - 1]:16.7f}{resumed[step - 1]:18.7f}{moved[step - 1]:18.7f}")
-    apart = max(abs(a / b - 1) for a, b in zip(moved, whole, strict=True))
-    is_same = resumed == whole
+        print(f"step {step:4d}     {unstopped[step - 1]:16.7f}{resumed[step - 1]:18.7f}{moved[step - 1]:18.7f}")
+    apart = max(abs(a / b - 1) for a, b in zip(moved, unstopped, strict=True))
+    is_same = resumed == unstopped
     print(f"\nresumed on the same mesh, the losses are {'the same, bit for bit' if is_same else 'OTHERS'};", end=" ")
     print(f"on another mesh they are within {apart:.1e} (allowed: {SAME_LOSS})")
     # Were they not apart at all, nothing would have been trained on the other mesh.

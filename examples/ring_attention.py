@@ -1,11 +1,11 @@
 """Causal attention over a context that no device holds, with its gradient.
 
-The mesh has two axes: dp splits the batch, cp (context parallel) splits the sequence of queries, keys
-and values alike. Queries stay where they are; keys and values go round a ring of `ppermute`s, one
+The mesh has two axes: dp shards the batch, cp (context parallel) shards the sequence of queries, keys
+and values. Queries stay where they are; keys and values go round a ring of `ppermute`s, one
 neighbour at a time, and every shard folds each block it meets into a running softmax. No device ever
 holds the context, nor scores of more than one block, where a kernel could take the place of `attend`
 and hold less. The gradient is a second trip around the ring, on which the gradients of keys and values
-travel with them: without it `jax.grad` would keep every block that came past, which is the whole
+travel with them: without it `jax.grad` would keep every block that came past, that is, the
 context.
 
 Where queries see the past only, half of all blocks are skipped. That saves time if every device skips
@@ -52,13 +52,13 @@ from typedshmap import (
 
 BATCH, SEQ, KV_HEADS, GROUP, HEAD = 2, 128, 2, 2, 16
 CHUNKS = 2  # in each shard
-UNSEEN = -1e30  # finite, so that a row that has seen nothing yet is no nan
+UNSEEN = -1e30  # finite, so that a row that has seen nothing yet is not nan
 
 # Sums over 128 keys in another order: some 1e-6 of the largest entry. Of bfloat16, with 8 bits, the weights, the
 # results and the gradients of scores are each rounded once, by up to 2e-3 of themselves.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
 
-# The whole arrays.
+# The global arrays.
 Queries = Float[Array, "[batch/dp] [seq/cp] kv_heads group head"]
 Keys = Float[Array, "[batch/dp] [seq/cp] kv_heads head"]
 Positions = Int32[Array, "[batch/dp] [seq/cp]"]
@@ -145,12 +145,12 @@ def pass_on(travelling):
 def ring(meet, home, travelling):
     """Meet one's own, then, passed on by the neighbour, what belongs to each other shard."""
 
-    def turn(state, _):
+    def step(state, _):
         home, travelling = state
         return meet(home, pass_on(travelling)), None
 
     others = jax.lax.axis_size("cp") - 1
-    return jax.lax.scan(turn, meet(home, travelling), length=others)[0]
+    return jax.lax.scan(step, meet(home, travelling), length=others)[0]
 
 
 def forward(q: Queries, k: Keys, v: Keys, at: Positions):
@@ -168,7 +168,7 @@ def forward(q: Queries, k: Keys, v: Keys, at: Positions):
 
 
 def backward(saved, d_out: Queries):
-    """Go around once more: the gradients of keys and values travel with them, and one turn further, home."""
+    """Go around once more: the gradients of keys and values travel with them, and one step further, home."""
     q, k, v, at, out, log_total = saved
     d_total = -jnp.sum(out.astype(jnp.float32) * d_out, -1)
     queries = chunks((q, at, d_out, d_total, log_total))
@@ -218,19 +218,19 @@ def zigzag(seq: int, shards: int) -> np.ndarray:
 
 
 def blocks(order: np.ndarray, shards: int) -> np.ndarray:
-    """How many blocks each shard computes, at each turn."""
+    """How many blocks each shard computes, at each step."""
     at = order.reshape(shards, CHUNKS, -1)
-    met = [[at[(i - turn) % shards] for turn in range(shards)] for i in range(shards)]
+    met = [[at[(i - step) % shards] for step in range(shards)] for i in range(shards)]
     return np.array([[sum(is_seen(q, k) for q in at[i] for k in keys) for keys in met[i]] for i in range(shards)])
 
 
 def show_work(shards: int) -> None:
     in_order, zigzagged = blocks(np.arange(SEQ), shards), blocks(zigzag(SEQ, shards), shards)
-    print(f"blocks computed, of {CHUNKS**2}, at each turn of the ring\n\n          in order    zigzag")
+    print(f"blocks computed, of {CHUNKS**2}, at each step of the ring\n\n          in order    zigzag")
     for i in range(shards):
         print(f"shard {i}   {' '.join(map(str, in_order[i])):12}{' '.join(map(str, zigzagged[i]))}")
     slowest = [counts.max(0).sum() for counts in (in_order, zigzagged)]
-    print(f"in all    {slowest[0]:<12}{slowest[1]:<12}each turn being as slow as its slowest shard\n")
+    print(f"in all    {slowest[0]:<12}{slowest[1]:<12}each step being as slow as its slowest shard\n")
 
 
 def compare(dtype: str, mesh: Mesh) -> bool:

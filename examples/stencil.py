@@ -93,13 +93,13 @@ def energy(height: Field, speed: Field) -> Energy:
 
 @typed_jit
 @typed_shard_map
-def simulate(height: Field, speed: Field, turns: int = STEPS, depth: int = 1) -> tuple[Field, Field, Energy]:
-    """Turns of as many steps as the halo is deep."""
+def simulate(height: Field, speed: Field, iterations: int = STEPS, depth: int = 1) -> tuple[Field, Field, Energy]:
+    """Iterations of as many steps as the halo is deep."""
 
-    def turn(state, _):
+    def iterate(state, _):
         return leaps(*state, depth), None
 
-    height, speed = jax.lax.scan(turn, (height, speed), length=turns)[0]
+    height, speed = jax.lax.scan(iterate, (height, speed), length=iterations)[0]
     return height, speed, energy(height, speed)
 
 
@@ -131,7 +131,7 @@ def show_messages() -> None:
     """What a device sends, on 256 of them, for each depth of the halo."""
     print("\non y=16, x=16, a field of 16384 x 16384, 96 steps:\n\ndepth  messages   each on average     in all")
     for depth in DEPTHS:
-        how = {"turns": STEPS // depth, "depth": depth, "height": 2**14, "width": 2**14}
+        how = {"iterations": STEPS // depth, "depth": depth, "height": 2**14, "width": 2**14}
         found = explain(simulate, mesh="y=16,x=16", grad=False, **how)
         sent = [each for each in found.collectives if each.operation == "collective-permute"]
         times, wire = sum(each.times for each in sent), sum(each.times * each.wire for each in sent)
@@ -144,9 +144,9 @@ def main() -> int:
     expected = plain(start, still, STEPS)
     is_right = True
     with jax.set_mesh(mesh):
-        *_, at_start = jax.block_until_ready(simulate(start, still, turns=0))
+        *_, at_start = jax.block_until_ready(simulate(start, still, iterations=0))
         for depth in DEPTHS:
-            *ours, at_end = jax.device_get(simulate(start, still, turns=STEPS // depth, depth=depth))
+            *ours, at_end = jax.device_get(simulate(start, still, iterations=STEPS // depth, depth=depth))
             worst = np.max([np.abs(a - b).max() for a, b in zip(ours, expected, strict=True)])
             lost = abs(at_end / at_start - 1)
             print(f"depth {depth}: differs from NumPy by {worst:.1e}, from the energy at the start by {lost:.1e}")

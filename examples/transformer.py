@@ -5,18 +5,18 @@ AdamW with the global norm of the gradients clipped; a scan over rematerialised 
 
 - `fsdp` splits the batch, and every weight at rest. A weight is gathered in bfloat16 right before
   its use, again in the backward pass, and its gradient is reduce-scattered.
-- `tp` splits heads, ff and vocabulary inside of a block, and the sequence between blocks:
+- `tp` shards heads, ff and vocabulary inside of a block, and the sequence between blocks:
   Megatron-LM's sequence parallelism. So a block begins with an all_gather of the sequence and ends
   with a psum_scatter, norms and the residual stream are never computed twice, and what the scan keeps
   for the backward pass is 1/tp of it.
 
-Every weight is split over both axes, so no number of `State` is held twice. The whole step, gradients
+Every weight is sharded over both axes, so no number of `State` is held twice. The step, gradients
 and update included, is one `typed_shard_map`.
 
     python examples/transformer.py
 
 It compares loss and gradients of the first step with plain JAX on one device, trains on the source of
-the standard library, and tells what 8 billion weights would send on thousands of devices. The exit
+the standard library, and shows what 8 billion weights would send on thousands of devices. The exit
 code is 1 if something is not as it should be. `resuming.py` trains the same with checkpoints.
 """
 
@@ -130,7 +130,7 @@ def normed(x: Stream, gain: Float32[Array, "[model/fsdp,tp]"]) -> Whole:
 
 @typed
 def rotated(x: Heads) -> Heads:
-    """Rotary positions: pair (i, i + head/2) turns by an angle that grows with the position in the text."""
+    """Rotary positions: pair (i, i + head/2) rotates by an angle that grows with the position in the text."""
     pairs = size("head") // 2
     angle = jnp.outer(jnp.arange(size("seq")), 10_000.0 ** (-jnp.arange(pairs) / pairs))
     cos, sin = jnp.cos(angle), jnp.sin(angle)
@@ -175,8 +175,8 @@ def loss(weights: Weights, tokens: Tokens, targets: Tokens) -> Scalar:
     table = all_gather(half(weights.embed), "[v/tp] [m/fsdp] -> [v/tp] m ~fsdp")
     x = take(table, tokens, "[v/tp] m, [b/fsdp] s -> [b/fsdp] [s/tp] m")
     # Under scan, CSE cannot undo the rematerialisation, and nothing has to prevent it.
-    turn = jax.checkpoint(lambda x, layer: (block(x, layer), None), prevent_cse=False)
-    x, _ = jax.lax.scan(turn, x, weights.layers)
+    step = jax.checkpoint(lambda x, layer: (block(x, layer), None), prevent_cse=False)
+    x, _ = jax.lax.scan(step, x, weights.layers)
     unembed = all_gather(half(weights.unembed), "[m/fsdp] [v/tp] -> m [v/tp] ~fsdp")
     logits = einsum(normed(x, weights.final_norm), unembed, "[b/fsdp] s m, m [v/tp] -> [b/fsdp] s [v/tp]")
     logits = logits.astype(jnp.float32)
@@ -238,15 +238,15 @@ def draw(name: str, struct: jax.ShapeDtypeStruct, key: Array) -> Array:
 def plain_loss(w: Weights, tokens: Array, targets: Array, dtype: jnp.dtype) -> Array:
     """The same model in plain JAX for one device, written another way wherever there is one."""
     fall = jnp.linspace(0, 1, SIZES["head"] // 2, endpoint=False)
-    turn = jnp.exp(1j * jnp.arange(SEQ)[:, None, None] * 10_000.0**-fall)
+    rotation = jnp.exp(1j * jnp.arange(SEQ)[:, None, None] * 10_000.0**-fall)
 
     def norm(x, gain):
         wide = x.astype(jnp.float32)
         return (wide / jnp.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6)).astype(dtype) * gain
 
     def rotate(x):  # [batch, seq, heads, head]
-        turned = turn * jax.lax.complex(*jnp.split(x.astype(jnp.float32), 2, axis=-1))
-        return jnp.concatenate([turned.real, turned.imag], axis=-1).astype(dtype)
+        rotated = rotation * jax.lax.complex(*jnp.split(x.astype(jnp.float32), 2, axis=-1))
+        return jnp.concatenate([rotated.real, rotated.imag], axis=-1).astype(dtype)
 
     def block(x, layer):
         y = norm(x, layer.attention_norm)

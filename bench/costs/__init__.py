@@ -1,1 +1,1 @@
-"""What the library costs: rows that are measured, each against a named alternative, and the page that tells them."""
+"""What the library costs: rows that are measured, each against a named alternative, and the page that reports them."""

@@ -1,7 +1,7 @@
 """A row: what is measured, against what, and which number would be bad; and the verdict on what came.
 
-A row is bad only where the whole interval of its number, widened by what the noise row of its group
-was off, is beyond the limit. Where the number is over and the interval is not, or the noise row is off
+A row is bad only where all of its number's interval, widened by what the noise row of its group was
+off, is beyond the limit. Where the number is over and the interval is not, or the noise row is off
 and the interval is on both sides, it is too noisy to tell.
 """
 
@@ -13,7 +13,7 @@ from .fitting import power
 from .timing import Effort, Estimate, Turns, exactly, median
 
 BY_HAND = "jax.shard_map"
-# A noise row that is further from 1 tells of a machine on which no ratio near its limit can be told.
+# If a noise row is further from 1 than this, the machine is too noisy to judge a ratio near its limit.
 QUIET = 0.03
 
 
@@ -75,13 +75,13 @@ class Benchmark:
     """One row.
 
     Attributes:
-      group: its room of the table.
+      group: its part of the table.
       name: what is measured.
-      other: what it is held against.
-      bad: which number would be bad; None where the row is told for comparison.
+      other: what it is compared with.
+      bad: which number would be bad; None where the row is only for comparison.
       means: what the row means, for the page.
       measure: measures it.
-      is_noise: whether both sides are the same, so that the number tells of the machine.
+      is_noise: whether both sides are the same, so that the number shows the machine's noise.
       is_slow: whether ``--quick`` leaves it out.
     """
 

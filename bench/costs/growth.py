@@ -87,7 +87,7 @@ def first(leaves: dict[str, Float[Array, "[m/dp] [n/tp]"]]) -> Float[Array, "[m/
 
 
 def leaves(count: int) -> tuple[Call, Call]:
-    """A dict of weights, of which one is handed on."""
+    """A dict of weights, one of which is returned."""
     mesh, spec = make_abstract(4, 2), P("dp", "tp")
     args = {f"leaf {at}": jax.ShapeDtypeStruct((64, 64), jnp.float32) for at in range(count)}
     by_hand = jax.shard_map(first, mesh=mesh, in_specs=(dict.fromkeys(args, spec),), out_specs=spec)

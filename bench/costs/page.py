@@ -1,4 +1,4 @@
-"""The page `docs/benchmarks.md`: written whole by the command, from what it measured."""
+"""The page `docs/benchmarks.md`: written by the command, from what it measured."""
 
 import os
 import platform
@@ -29,8 +29,8 @@ TITLES = {
     "import": "Import",
 }
 INTRODUCTION = """\
-What the library costs, as ratios: every number stands against a named alternative that was measured in the same run,
-and every row says which number would be bad. Nothing is left of the library in a compiled program, so most of it is
+What the library costs, as ratios: every number is compared with a named alternative that was measured in the same run,
+and every row says which number would be bad. Nothing is left of the library in a compiled program, so most rows are
 about tracing.
 
 ```sh
@@ -43,20 +43,20 @@ some rows. The exit code is 1 if a row is bad.
 ## How it is measured
 
 The two sides take turns, and which comes first alternates; garbage is collected before a long call; each side has run
-once before. Every turn gives one ratio of two times taken right after each other. Told is the median of these, with the
-interval in which it lies for 95 % of redrawn samples of the turns; `ours` and `other` are each side's median time. What
-Python does, tracing and lowering, is timed by the process's own time, which leaves out what other programs take of the
-machine; calls of compiled programs, and `assert_mesh_invariant`, by the clock on the wall. Beside the times stand the
-calls that Python makes, counted. They are nearly the same in every run, so that they tell some percent where times
-scatter; how long a call takes they do not tell.
+once before. Every turn gives one ratio of two times taken right after each other. The ratio reported is the median of
+these, with the interval that holds it for 95 % of redrawn samples of the turns; `ours` and `other` are each side's
+median time. What Python does, tracing and lowering, is timed by the process's own time, which leaves out what other
+programs take of the machine; calls of compiled programs, and `assert_mesh_invariant`, by the clock on the wall. Beside
+the times are the calls that Python makes, counted. They are nearly the same in every run, so that they show a change of
+a few percent where times scatter; they do not show how long a call takes.
 
-A row named *noise* has the same on both sides: what it is off 1 is the machine's doing. A row of its group is **BAD**
-only where its whole interval, widened by that, is beyond the limit. A ratio that is over it with an interval that is
-not, and one near it on a machine whose noise is off, is *too noisy to tell*.
+A row named *noise* has the same on both sides: its distance from 1 is the machine's doing. A row of its group is
+**BAD** only where all of its interval, widened by that distance, is beyond the limit. A ratio that is over the limit
+with an interval that is not, and one near it on a machine whose noise is off, is *too noisy to tell*.
 
 An exponent is the slope of the logarithms of time over size by least squares, `n^1` being linear. Curves that are to be
-flat are fitted as a whole; the others from a tenth of the largest size on, where what is constant no longer counts. The
-interval is that of redrawn times at every size.
+flat are fitted over all sizes; the others from a tenth of the largest size on, where what is constant no longer counts.
+The interval is that of redrawn times at every size.
 """
 
 
@@ -81,10 +81,10 @@ def page(lines: list[Line], picture: str, effort: Effort) -> str:
     """The page as Markdown."""
     groups = {name: list(group) for name, group in groupby(lines, lambda line: line.row.group)}
     sections = [_section(TITLES[name], group, picture if name == "growth" else None) for name, group in groups.items()]
-    return "\n".join(["# Benchmarks", "", GENERATED, "", INTRODUCTION, _told(lines, effort), "", *sections])
+    return "\n".join(["# Benchmarks", "", GENERATED, "", INTRODUCTION, _measured_on(lines, effort), "", *sections])
 
 
-def _told(lines: list[Line], effort: Effort) -> str:
+def _measured_on(lines: list[Line], effort: Effort) -> str:
     system = f"{platform.system()} on {platform.machine()}, {os.cpu_count()} cores"
     versions = f"Python {platform.python_version()}, jax {jax.__version__}, numpy {np.__version__}"
     turns = f"at most some {effort.seconds:g} s of turns a row"

@@ -69,12 +69,12 @@ def printed(line: Iterable[str]) -> str:
     return "  ".join(cell.ljust(width) for cell, width in zip(line, WIDTHS, strict=True)).rstrip()
 
 
-def show(rows: Sequence[Benchmark], effort: Effort, is_quick: bool, tell: Callable[[str], None]) -> list[Line]:
-    """Measure rows and tell each as it comes."""
+def show(rows: Sequence[Benchmark], effort: Effort, is_quick: bool, report: Callable[[str], None]) -> list[Line]:
+    """Measure rows and report each as it comes."""
     found: list[Line] = []
-    tell(printed(HEADER))
+    report(printed(HEADER))
     for line in lines(rows, effort, is_quick):
-        tell(printed(line.cells))
+        report(printed(line.cells))
         found.append(line)
     return found
 

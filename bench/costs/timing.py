@@ -2,8 +2,8 @@
 
 The order of the two alternates, garbage is collected before a long call, and each turn gives one
 ratio of two times taken right after each other, so that a machine that slows down slows both. The
-ratio told is the median of the turns', its interval a bootstrap of it: what 95 % of redrawn samples of
-the turns would have told. On a machine that five programs share, 15 such turns of a trace against
+ratio reported is the median over the turns, its interval a bootstrap of that: where it is for 95 % of
+redrawn samples of the turns. On a machine that five programs share, 15 such turns of a trace against
 itself are off by half of what the ratio of both sides' smallest times is, and by the process's own time
 by two thirds of what they are by the clock on the wall.
 """
@@ -100,7 +100,7 @@ def take_turns(ours: Call, other: Call, effort: Effort, clock: Clock = CPU, is_l
 
     Args:
       ours: one side.
-      other: what it is held against.
+      other: what it is compared with.
       effort: how many turns to take.
       clock: CPU for what Python does, WALL for what the runtime does.
       is_long: whether the garbage of those before is collected before each, and the turns end when they are precise.

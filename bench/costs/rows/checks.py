@@ -39,7 +39,7 @@ def noise(effort: Effort) -> Result:
 
 @benchmark(GROUP, "helpers checked by our hints, trace", over(1.1), UNCHECKED)
 def ours(effort: Effort) -> Result:
-    """`typed` helpers under `typed_shard_map`: shapes, dtypes, sharding, varying, layouts and sums owed."""
+    """`typed` helpers under `typed_shard_map`: shapes, dtypes, sharding, varying, layouts and partial sums."""
     return of_times(traced(_ours(), _plain(), _arguments(), effort))
 
 

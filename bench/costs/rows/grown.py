@@ -16,7 +16,7 @@ def _exponents(growth: Growth, effort: Effort) -> Result:
 
 
 def exponents(growth: Growth, bad: Limit, means: str) -> Benchmark:
-    """The row of one growth: the exponent of ours is judged, that by hand stands beside it."""
+    """The row of one growth: the exponent of ours is judged, that by hand is shown beside it."""
     name = f"time over {growth.sizes[0]:,} to {growth.sizes[-1]:,} {growth.what}"
     measure = benchmark(GROUP, name, bad, BY_HAND)
 
@@ -49,7 +49,7 @@ ROWS: tuple[Benchmark, ...] = (
     exponents(
         UNROLLED,
         over(1.1),
-        "Tracing a gradient step with patterns whose layers stand one after the other in the program.",
+        "Tracing a gradient step with patterns whose layers come one after the other in the program.",
     ),
     at_most(UNROLLED, over(1.1), "The ratio at the last point of that curve."),
     exponents(

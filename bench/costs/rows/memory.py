@@ -20,20 +20,20 @@ from .trained import compiled, steps
 GROUP = "memory"
 
 
-def _held(step: Any) -> int:
-    told = step.memory_analysis()
-    arguments, results = told.argument_size_in_bytes, told.output_size_in_bytes
-    return arguments + results + told.temp_size_in_bytes - told.alias_size_in_bytes
+def _peak_bytes(step: Any) -> int:
+    memory = step.memory_analysis()
+    arguments, results = memory.argument_size_in_bytes, memory.output_size_in_bytes
+    return arguments + results + memory.temp_size_in_bytes - memory.alias_size_in_bytes
 
 
 @benchmark(GROUP, "transformer's step, peak of a device", over(1))
 def peak(effort: Effort) -> Result:
     """Arguments, results and temporaries of the compiled program, as XLA counts them."""
-    return of_counts(*map(_held, compiled()), bytes_text)
+    return of_counts(*map(_peak_bytes, compiled()), bytes_text)
 
 
 def allocated(run: Callable[[], Any]) -> int:
-    """The most that Python held at once while something ran, beyond what it held before; the second time it runs."""
+    """The most memory that Python had allocated at once during a second run, beyond what it had before."""
     run()
     gc.collect()
     tracemalloc.start()

@@ -22,20 +22,20 @@ QUICKSTART = {"batch": 8, "seq": 16, "vocab": 64, "model": 32, "heads": 4, "head
 
 
 def _explained(f: Any, args: tuple[Any, ...], effort: Effort) -> Result:
-    told = partial(explain, f, *args, mesh=make_mesh(4, 2))
-    return of_times(take_turns(told, partial(trace, f, args), effort))
+    explained = partial(explain, f, *args, mesh=make_mesh(4, 2))
+    return of_times(take_turns(explained, partial(trace, f, args), effort))
 
 
 @benchmark(GROUP, "explain, small mlp", over(10), "its trace")
 def explained_mlp(effort: Effort) -> Result:
-    """All that `explain` tells of a function of three operations, its gradient included, against one trace of it."""
+    """All that `explain` reports of a function of three operations, its gradient included, against one trace of it."""
     pair = programs.PAIRS["forward"](make_mesh(4, 2))
     return _explained(pair.typed, pair.args, effort)
 
 
 @benchmark(GROUP, "explain, quickstart's step", over(3), "its trace")
 def explained_quickstart(effort: Effort) -> Result:
-    """The same of a whole training step, which has its gradient inside."""
+    """The same of a training step, which has its gradient inside."""
     pair = programs.quickstart(make_mesh(4, 2))
     return _explained(pair.typed, pair.args, effort)
 

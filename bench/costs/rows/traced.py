@@ -77,7 +77,7 @@ def step_trace(effort: Effort) -> Result:
 
 @benchmark(GROUP, f"gradient step of {LAYERS} layers, trace and lower", over(1.03))
 def step_lower(effort: Effort) -> Result:
-    """The same, with its lowering: what stands between a user and the compiler."""
+    """The same, with its lowering: what is between a user and the compiler."""
     return _lower(_step(), effort)
 
 
