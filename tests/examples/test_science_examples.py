@@ -95,7 +95,7 @@ def test_the_transform_and_the_potential_are_the_same_on_every_mesh(example: Mod
 @pytest.mark.parametrize("example", ["stencil"], indirect=True)
 def test_the_waves_are_the_same_on_every_mesh(example: ModuleType) -> None:
     meshes = [{"y": 2, "x": 4}, {"y": 4, "x": 2}]
-    assert_mesh_invariant(example.simulate, meshes, trials=1, turns=2, depth=2, height=16, width=24)
+    assert_mesh_invariant(example.simulate, meshes, trials=1, iterations=2, depth=2, height=16, width=24)
 
 
 @pytest.mark.parametrize("example", ["ring_attention"], indirect=True)
@@ -103,9 +103,9 @@ def test_in_zigzag_order_no_shard_waits_for_another(example: ModuleType) -> None
     for shards in (2, 4, 8):
         order = example.zigzag(16 * shards, shards)
         assert sorted(order) == list(range(16 * shards))
-        each_turn = example.blocks(order, shards)
-        assert np.ptp(each_turn, axis=0).max() == 0
-        assert each_turn.sum() == example.blocks(np.arange(16 * shards), shards).sum()
+        each_step = example.blocks(order, shards)
+        assert np.ptp(each_step, axis=0).max() == 0
+        assert each_step.sum() == example.blocks(np.arange(16 * shards), shards).sum()
 
 
 def test_every_program_is_on_the_page_of_examples() -> None:
