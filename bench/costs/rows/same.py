@@ -11,7 +11,7 @@ from ..meshes import make_mesh
 from ..timing import Effort, exactly
 
 GROUP = "same"
-TURNS = 5
+CALLS = 5
 
 
 @benchmark(GROUP, "programs lowered to the same text", under(1))
@@ -36,10 +36,10 @@ def stale_calls(effort: Effort) -> Result:
         return x * factor
 
     x, wrong = programs.numbers(8, 4), 0
-    for turn in range(TURNS):
-        factor = float(turn)
+    for call in range(CALLS):
+        factor = float(call)
         wrong += not np.array_equal(jax.block_until_ready(scaled(x)), x * np.float32(factor))
-    return Result(str(wrong), str(TURNS), exactly(wrong / TURNS))
+    return Result(str(wrong), str(CALLS), exactly(wrong / CALLS))
 
 
 ROWS: tuple[Benchmark, ...] = (same_text, stale_calls)
