@@ -17,11 +17,11 @@ from jax.sharding import PartitionSpec
 from .. import _jax
 from ..errors import MeshAxisError, StructureError
 from ..errors.phrases import mesh_text, value_text
+from ..ops.operation import MeshAxes
 from ..ops.resharding.plan import ring_cost
 
 ValueKind = Literal["argument", "result", "check"]
 Pass = Literal["forward", "gradient"]
-MeshAxes = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

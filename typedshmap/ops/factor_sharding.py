@@ -22,7 +22,7 @@ from .operands import Operand, solve
 from .operation import RESULT, MeshAxes, Operation, ResolvedDim, SideLayout, shard_count
 
 Extents = Mapping[str, int]
-Collective = Callable[[Any, MeshAxes], Any]
+MeshReduction = Callable[[Any, MeshAxes], Any]
 FactorAxes = dict[str, MeshAxes]
 """Per factor its mesh axes, major to minor."""
 
@@ -224,7 +224,7 @@ def plan_product(call: Operation, operands: list[Operand]) -> PartialSums:
     return sums
 
 
-def run_partial_sums(call: Operation, value: Any, sums: PartialSums, collective: Collective | None = None) -> Any:
+def run_partial_sums(call: Operation, value: Any, sums: PartialSums, collective: MeshReduction | None = None) -> Any:
     """Take the sums of a local result over mesh axes.
 
     Args:

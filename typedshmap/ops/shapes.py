@@ -19,7 +19,7 @@ from ..errors.phrases import quoted_axes, sharding_text, value_text
 from ..notation.match import Subject
 from ..notation.pattern import PatternDim
 from . import factor_sharding
-from .factor_sharding import Collective, Extents, FactorAxes, PartialSums, axes_of_merged, run_partial_sums
+from .factor_sharding import Extents, FactorAxes, MeshReduction, PartialSums, axes_of_merged, run_partial_sums
 from .operands import Operand, key_of_operands, read_operands, record_result, solve
 from .operation import MeshAxes, Operation, ResolvedDim, SideLayout, read_operation, shard_count
 
@@ -278,7 +278,7 @@ def _run_locally(call: Operation, operand: Operand, plan: Rearrangement, reducti
         raise call.fault(str(error).splitlines()[-1].strip(), (0, len(call.pattern.source))) from None
 
 
-def _collective(call: Operation, reduction: Any) -> Collective | None:
+def _collective(call: Operation, reduction: Any) -> MeshReduction | None:
     """The collective of a reduction; None for the sum."""
     if reduction == "prod":
         return partial(_product, call.region.has_vma)
