@@ -49,9 +49,7 @@ def read_functions(given: argparse.Namespace, devices: int) -> tuple[list[Functi
       UsageError: for what cannot be read, found or imported.
     """
     virtual_devices(given.devices or devices)
-    functions, left = find_functions(given.target)
-    for reason in left:
-        print(f"left   {reason}", file=sys.stderr)
+    functions = find_functions(given.target)
     values = {**read_sizes(given.size), **read_arguments(given.arg)}
     known = {name for each in functions for name in taken_names(each.function)}
     if unknown := [name for name in values if name.partition(".")[0] not in known]:
@@ -59,7 +57,7 @@ def read_functions(given: argparse.Namespace, devices: int) -> tuple[list[Functi
     return functions, values
 
 
-def read_meshes(written: Sequence[str], explicit: bool = False) -> list[AbstractMesh]:
+def read_meshes(texts: Sequence[str], explicit: bool) -> list[AbstractMesh]:
     """Meshes written as ``dp=4,tp=2``, with axes of type Explicit or Auto.
 
     Raises:
@@ -67,7 +65,7 @@ def read_meshes(written: Sequence[str], explicit: bool = False) -> list[Abstract
     """
     kind = AxisType.Explicit if explicit else AxisType.Auto
     meshes: list[AbstractMesh] = []
-    for text in written:
+    for text in texts:
         try:
             sizes = parse_mesh(text)
         except ValueError as error:
@@ -83,14 +81,14 @@ def _split_pair(text: str, where: str, example: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def read_sizes(written: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
+def read_sizes(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
     """Sizes written as ``batch=32``, or ``rest=4,8`` for ``*rest``; several with blanks between them.
 
     Raises:
       UsageError: for what is not a size.
     """
     found: dict[str, int | tuple[int, ...]] = {}
-    for text in (part for each in written for part in each.split()):
+    for text in " ".join(texts).split():
         name, value = _split_pair(text, f"--size {text}", "batch=32")
         numbers = [number for number in value.split(",") if number]
         if not numbers or not all(number.isdecimal() for number in numbers):
@@ -101,14 +99,14 @@ def read_sizes(written: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
     return found
 
 
-def read_arguments(written: Sequence[str]) -> dict[str, Any]:
+def read_arguments(texts: Sequence[str]) -> dict[str, Any]:
     """Arguments written as ``scale=0.5``: a Python literal, else a string.
 
     Raises:
       UsageError: for what is not a name and a value.
     """
     found: dict[str, Any] = {}
-    for text in written:
+    for text in texts:
         name, value = _split_pair(text, f"--arg {text}", "scale=0.5")
         try:
             found[name] = ast.literal_eval(value)
@@ -125,15 +123,12 @@ class Function(NamedTuple):
     made_of: DecoratedInfo
 
 
-def find_functions(target: str) -> tuple[list[Function], list[str]]:
-    """The functions that a target names.
+def find_functions(target: str) -> list[Function]:
+    """The functions that a target names, in the module's order; what is left out is printed, with the reason.
 
     Args:
       target: ``package.module`` or ``folder/file.py``: every function that ``typed_shard_map`` or ``typed_jit``
         made there; with ``:name`` that one alone, ``typed`` ones as well, also ``:Class.name``.
-
-    Returns:
-      The functions, in the module's order; and what is left out, and why.
 
     Raises:
       UsageError: for a module that is not there or cannot be imported, a name that it does not have, and
@@ -150,7 +145,7 @@ def find_functions(target: str) -> tuple[list[Function], list[str]]:
     made_of = find_decorated(found)
     if made_of is None:
         raise UsageError(f"{path}: '{name}' was made by none of typed_shard_map, typed_jit and typed")
-    return [Function(name, found, made_of)], []
+    return [Function(name, found, made_of)]
 
 
 def _import_module(path: str) -> ModuleType:
@@ -174,22 +169,23 @@ def _import_module(path: str) -> ModuleType:
         raise UsageError(f"{path}: cannot be imported ({found})\n{indent(format_error(error), '    ')}") from error
 
 
-def _find_all(module: ModuleType, path: str) -> tuple[list[Function], list[str]]:
-    """The functions that are defined in a module, each by its first name; and its methods, which need an instance."""
+def _find_all(module: ModuleType, path: str) -> list[Function]:
+    """The functions that are defined in a module, each by its first name; methods need an instance, and are left."""
     functions: dict[int, Function] = {}
-    left: list[str] = []
+    methods: list[str] = []
     for name, value in vars(module).items():
         if not callable(value) or getattr(value, "__module__", module.__name__) != module.__name__:
             continue
         if inspect.isclass(value):
-            methods = [each for each, method in vars(value).items() if _mapped(method) is not None]
-            cure = "a method needs an instance; name that, as in MODULE:instance"
-            left += [f"{value.__name__}.{each}: {cure}.{each}" for each in methods]
-        elif (made_of := _mapped(value)) is not None:
+            methods += [f"{value.__name__}.{each}" for each, method in vars(value).items() if _mapped(method)]
+        elif made_of := _mapped(value):
             functions.setdefault(id(value), Function(name, value, made_of))
-    if not functions and not left:
+    if not functions and not methods:
         raise UsageError(f"{path}: no function here was made by typed_shard_map or typed_jit")
-    return list(functions.values()), left
+    for method in methods:
+        cure = f"name that, as in MODULE:instance.{method.rpartition('.')[2]}"
+        print(f"left   {method}: a method needs an instance; {cure}", file=sys.stderr)
+    return list(functions.values())
 
 
 def _mapped(value: Any) -> DecoratedInfo | None:

@@ -24,9 +24,8 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     """Add the verb's options."""
     cli.add_common(parser)
     parser.add_argument("--seed", type=int, default=0, help="what sizes are drawn from")
-    parser.add_argument(
-        "--numerics", action="store_true", help="also run each function, on virtual CPU devices, and on one: all alike"
-    )
+    numerics = "also run each function, on virtual CPU devices, and on one: all alike"
+    parser.add_argument("--numerics", action="store_true", help=numerics)
     parser.set_defaults(verb=run)
 
 
@@ -85,14 +84,11 @@ def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) ->
 
 def _compare_meshes(function: cli.Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]) -> bool:
     """Run a function on the meshes and on one device; print a line, and what differs."""
-    devices, there = np.array(jax.devices()), list[Mesh]()
-    for mesh in meshes:
-        like = mesh_like(mesh, function.made_of.mesh)
-        shape = devices[: mesh.size].reshape(mesh.axis_sizes)
-        there.append(Mesh(shape, mesh.axis_names, axis_types=like.axis_types))
+    devices, like = np.array(jax.devices()), [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]
+    placed = [Mesh(devices[: m.size].reshape(m.axis_sizes), m.axis_names, axis_types=m.axis_types) for m in like]
     try:
         arguments = cli.arguments_for(function, values)
-        assert_mesh_invariant(function.function, there, **cli.options_for(function), **arguments)
+        assert_mesh_invariant(function.function, placed, **cli.options_for(function), **arguments)
     except Exception as error:  # as above
         print(f"DIFFER {function.name}\n{indent(cli.format_error(error), '       ')}")
         return False

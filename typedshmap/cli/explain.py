@@ -43,13 +43,13 @@ def run(given: argparse.Namespace) -> int:
     functions, values = cli.read_functions(given, min(meshes[0].size, cli.MOST))
     found: list[Explanation | Comparison] = []
     for function in functions:
-        there = [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]
-        mesh = there[0] if len(there) == 1 else there
+        own_meshes = [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]
+        mesh = own_meshes[0] if len(own_meshes) == 1 else own_meshes
         try:
             arguments = cli.arguments_for(function, values)
             one = explain_call(function.function, (), arguments, mesh=mesh, grad=given.grad, bandwidth=bandwidth)
         except Exception as error:  # whatever the function's own code raises is printed, and the next one is explained
-            print(f"FAIL   {function.name}  {'; '.join(mesh_text(mesh.shape_tuple) for mesh in there)}")
+            print(f"FAIL   {function.name}  {'; '.join(mesh_text(mesh.shape_tuple) for mesh in own_meshes)}")
             print(f"{indent(cli.format_error(error), '       ')}\n")
         else:
             print(f"{one}\n")

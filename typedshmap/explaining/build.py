@@ -21,17 +21,14 @@ from .trace import ExplainedCall, has_gradient
 
 
 def explanation(call: ExplainedCall, grad: bool | None, bandwidth: Mapping[str, float]) -> Explanation:
-    """All that there is to report of one call."""
+    """Explain one call."""
     jaxpr, types = call.trace()
     costs, sources = read_jaxpr(jaxpr, len(call.traced))
-    arguments = [
-        value_of(at, "argument", leaf, struct, call.region)
-        for at, (leaf, struct) in enumerate(zip(call.traced, call.structs, strict=True))
-    ]
+    arguments = [value_of(at, "argument", leaf, call.region) for at, leaf in enumerate(call.traced.values())]
     first = max((one.ident for one in (*costs.values, *costs.collectives)), default=len(arguments) - 1) + 1
     leaves = call.result_leaves(types) if call.typed.result is not None else []
     results = [
-        value_of(first + at, "result", leaf, leaf.value, call.region, sorted(source))
+        value_of(first + at, "result", leaf, call.region, sorted(source))
         for at, (leaf, source) in enumerate(zip(leaves, sources, strict=False))
     ]
     gradient, notes = _gradient(call, types, costs, results, first + len(results), grad)
@@ -53,7 +50,7 @@ def _notes(call: ExplainedCall, costs: JaxprCosts) -> list[str]:
     if call.made_of.verb == "typed":
         axes = ", ".join(call.mesh.axis_names)
         notes.append(f"{call.typed.name} is explained as mapped over {axes}, as it is called in a manual region")
-    if unhinted := ", ".join(str(leaf.subject) for leaf in call.traced if leaf.hint is None):
+    if unhinted := ", ".join(str(leaf.subject) for leaf in call.traced.values() if leaf.hint is None):
         notes.append(f"no hint says how {unhinted} is sharded; it counts as unsharded")
     if costs.outside and call.mesh.size > 1:
         names = list(dict.fromkeys(costs.outside))
@@ -139,20 +136,17 @@ def _match_collectives(both: Sequence[Collective], alone: Sequence[Collective]) 
     return pairs
 
 
-def value_of(
-    ident: int, kind: ValueKind, leaf: CheckedLeaf, struct: Any, region: MeshContext, after: Sequence[int] = ()
-) -> Value:
+def value_of(ident: int, kind: ValueKind, leaf: CheckedLeaf, region: MeshContext, after: Sequence[int] = ()) -> Value:
     """An argument or a result, sharded as its hint says.
 
     Args:
       ident: its number.
       kind: which of the two it is.
-      leaf: its hint, and its path.
-      struct: its shape and dtype.
+      leaf: its shape and dtype, its hint, and its path.
       region: what the hint means on the mesh.
-      after: the numbers of what it comes from.
+      after: the numbers of the values and collectives that it is computed from.
     """
-    aval = struct if isinstance(struct, _jax.array.SHAPES) else jax.typeof(struct)
+    aval = leaf.value if isinstance(leaf.value, _jax.array.SHAPES) else jax.typeof(leaf.value)
     shape, dtype = aval.shape, aval.dtype
     spec = region.spec(leaf.hint, len(shape)) if leaf.hint is not None else _jax.array.partition_spec([()] * len(shape))
     shard = shard_shape(_jax.array.spec_entries(spec).dim_axes, shape, dict(region.mesh or ()))

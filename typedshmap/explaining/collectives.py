@@ -203,12 +203,12 @@ def read_jaxpr(jaxpr: Any, count: int) -> tuple[JaxprCosts, list[Sources]]:
     results = costs.read(jaxpr, start, _EquationContext())
     live.read(_jax.jaxpr.without_dead_equations(jaxpr), start, _EquationContext())
     # What is left without dead code, as it is in the full jaxpr, which has the checks.
-    alive: list[Collective] = []
+    kept, alive = live.collectives, list[Collective]()
     for one in costs.collectives:
-        same = live.collectives[len(alive) : len(alive) + 1]
-        alive += [one for other in same if replace(one, ident=0, after=()) == replace(other, ident=0, after=())]
+        if len(alive) < len(kept) and replace(one, ident=0, after=()) == replace(kept[len(alive)], ident=0, after=()):
+            alive.append(one)
     # Where dead code made another branch the costlier one they are not the same, and come without the checks.
-    costs.collectives = alive if len(alive) == len(live.collectives) else live.collectives
+    costs.collectives = alive if len(alive) == len(kept) else kept
     costs.outside, costs.is_transposed = live.outside, live.is_transposed
     return costs, results
 

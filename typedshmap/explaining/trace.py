@@ -27,13 +27,17 @@ class ExplainedCall:
     """One call, which is traced but never run.
 
     Attributes:
-      f: the function, which for a ``typed`` one is mapped over the mesh.
-      typed: its hints.
+      made_of: the hints and options of the function.
+      f: the function; one of ``typed`` is mapped over the mesh.
+      mesh: the mesh, without devices.
+      typed: the hints of the function.
       region: what hints mean on the mesh.
-      leaves: the leaves of all arguments, each with its hint.
+      bound: the arguments by name.
+      checked: the arguments, checked against their hints.
       sizes: the sizes of the names in the hints.
-      traced: the leaves that are traced: arrays, and numbers for which there is a hint.
-      structs: what these are traced as: of an array its shape, dtype and sharding, a Python number as itself.
+      traced: the leaves that are traced, by their places among all leaves: arrays, each as a struct with its shape,
+        dtype and sharding, and numbers for which there is a hint.
+      structs: their values.
     """
 
     def __init__(self, f: Callable[..., Any], made: Inputs, mesh: AbstractMesh) -> None:
@@ -53,11 +57,12 @@ class ExplainedCall:
         )
         self._raise(self.checked)
         self.sizes = self.checked.sizes
-        self.traced_at = [
-            at for at, leaf in enumerate(self.checked.leaves) if leaf.hint is not None or _is_array(leaf.value)
-        ]
-        self.traced = [self.checked.leaves[at] for at in self.traced_at]
-        self.structs = [self._struct(leaf) if _is_array(leaf.value) else leaf.value for leaf in self.traced]
+        self.traced = {
+            at: leaf._replace(value=self._struct(leaf)) if _is_array(leaf.value) else leaf
+            for at, leaf in enumerate(self.checked.leaves)
+            if leaf.hint is not None or _is_array(leaf.value)
+        }
+        self.structs = [leaf.value for leaf in self.traced.values()]
 
     def _raise(self, checked: TreeCheck) -> None:
         if checked.failures:
@@ -77,12 +82,12 @@ class ExplainedCall:
     def run(self, values: Iterable[Any]) -> Any:
         """Call the function with values in the place of what is traced."""
         leaves = [leaf.value for leaf in self.checked.leaves]
-        for at, value in zip(self.traced_at, values, strict=True):
+        for at, value in zip(self.traced, values, strict=True):
             leaves[at] = value
         changed = [
             (name, subject, _jax.tree.unflatten_like(value, leaves[first:last]))
             for (name, subject, _, value), (first, last) in zip(self.checked.given, self.checked.spans, strict=True)
-            if any(first <= at < last for at in self.traced_at)
+            if any(first <= at < last for at in self.traced)
         ]
         args, kwargs = self.bound.with_arguments(changed)
         return self.f(*args[len(self.owner) + len(self.typed.given) :], **kwargs)
