@@ -19,7 +19,7 @@ from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from .check import assert_layouts
 from .errors import TypedShmapError, error_of
-from .errors.failures import Failure, NoArray, UnmentionedVarying
+from .errors.failures import Failure, PlainMessage, UnmentionedVarying
 from .errors.phrases import mesh_text, quoted_axes, sizes_text
 from .hints import context
 from .hints.check_array import describe
@@ -306,7 +306,8 @@ class _RegionCall:
                 return []
             raise self._error(region, failures, sizes)
         if stuck := [leaf for leaf in leaves if _jax.array.why_not_array(leaf.value) is not None]:
-            failures = [Failure(NoArray(describe(leaf.value)), leaf.subject) for leaf in stuck]
+            why = "which is not an array and cannot leave the manual region"
+            failures = [Failure(PlainMessage(f"is {describe(leaf.value)}, {why}"), leaf.subject) for leaf in stuck]
             raise self._error(region, failures, sizes)
         self.result_structure = jax.tree_util.tree_structure(result)
         if not self.entered:

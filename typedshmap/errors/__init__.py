@@ -55,28 +55,18 @@ class DtypeError(TypedShmapError, TypeError):
 
 
 class ShardingError(TypedShmapError, TypeError):
-    """A global array that lies otherwise than its hint says."""
+    """A global array that is sharded otherwise than its hint says."""
 
 
 class VaryingError(TypedShmapError, TypeError):
-    """A value that varies, or owes a sum, otherwise than its hint says."""
+    """A value that varies, or is unreduced, otherwise than its hint says."""
 
 
 class StructureError(TypedShmapError, TypeError):
     """A container, a type or an argument that is not what the annotation says."""
 
 
-for _error in (
-    TypedShmapError,
-    AnnotationSyntaxError,
-    MeshAxisError,
-    PatternError,
-    ShapeError,
-    DtypeError,
-    ShardingError,
-    VaryingError,
-    StructureError,
-):
+for _error in (TypedShmapError, *TypedShmapError.__subclasses__()):
     _error.__module__ = "typedshmap"
 
 _CLASSES = {

@@ -10,7 +10,7 @@ from typing import dataclass_transform
 
 from ..notation.match import NO_SIZES, Sizes, Subject
 from ..notation.tokens import Span
-from .phrases import count_text, quoted_axes, sharding_text
+from .phrases import quoted_axes, sharding_text
 
 DTYPE: Span = (-1, 0)
 """A span that stands for the dtype, which is not among a hint's dims."""
@@ -229,28 +229,6 @@ class BoundaryMark(Fault):
         return Sentence(f"is marked '{mark}'{terms.within}, but {self.reason}", cure=self.cure)
 
 
-class WrongLength(Fault):
-    """Another number of items than the hint's tuple has."""
-
-    expected: int
-    got: int
-
-    def words(self, terms: Terms) -> Sentence:
-        return Sentence(f"has {count_text(self.got, 'item')}, but {terms.hint} has {self.expected}")
-
-
-class WrongKeys(Fault):
-    """Keys that a TypedDict lacks, or does not know."""
-
-    missing: tuple[str, ...]
-    extra: tuple[str, ...]
-
-    def words(self, terms: Terms) -> Sentence:
-        problems = [f"lacks {quoted_axes(self.missing)}"] if self.missing else []
-        problems += [f"has {quoted_axes(self.extra)}, which {terms.hint} does not know"] if self.extra else []
-        return Sentence(" and ".join(problems))
-
-
 class NotAPytree(Fault):
     """An instance of a class that holds arrays and that JAX takes for a leaf."""
 
@@ -272,19 +250,6 @@ class NonPytreeField(Fault):
         return Sentence(problem, cure=f"register '{self.field}' among the data fields of {self.cls}")
 
 
-class StructureMismatch(Fault):
-    """A pytree of another structure than the one that first had the name."""
-
-    name: str
-    expected: str
-    got: str
-    origin: Subject
-
-    def words(self, terms: Terms) -> Sentence:
-        other = f"{self.origin.phrase}, which '{self.name}' stands for"
-        return Sentence(f"has another tree structure than {other}: {self.got}, not {self.expected}")
-
-
 class StaticArray(Fault):
     """An array where the hint says that the value is static."""
 
@@ -295,15 +260,6 @@ class StaticArray(Fault):
             return Sentence(f"is an array, but {terms.hint} says {self.hint}")
         problem = f"is an array, but {terms.hint} {self.hint} holds none, so the argument is static"
         return Sentence(problem, cure='annotate it as an array, as in Int[Array, ""]')
-
-
-class NoArray(Fault):
-    """A part of a result that is neither an array nor a number."""
-
-    got: str
-
-    def words(self, terms: Terms) -> Sentence:
-        return Sentence(f"is {self.got}, which is not an array and cannot leave the manual region")
 
 
 class PlainMessage(Fault):

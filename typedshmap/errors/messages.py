@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from types import MappingProxyType
 
 from ..notation.layout import AxisTwice, NoRule, RuledTwice, UnknownAxis
 from ..notation.match import (
@@ -33,29 +32,30 @@ def render(report: failures.Report) -> str:
     """The whole message: first line, hint and value, mesh, sizes, cure, the other failures."""
     first, *others = report.failures
     sentence = word(first, _names(first, report))
-    facts = [_mesh_line(report)]
-    if _lists_sizes(first) and (sizes := sizes_text(report.sizes)):
-        facts.append(f"Sizes: {sizes}")
-    if report.place:
-        facts.append(f"At: {report.place}")
-    if sentence.cure:
-        facts.append(f"Hint: {sentence.cure}")
-    facts.extend(f"Also: {_line(other, word(other, _names(other, report)))}" for other in others[:_MOST_OTHERS])
+    value: list[str] = []
+    if first.hint is not None:
+        label = f"    {first.subject}: "
+        value.append(f"{label}{first.hint}")
+        if sentence.span is not None:
+            value.append(" " * len(label) + carets(first.hint, sentence.span))
+    if first.got is not None:
+        value.append(f"    got {first.got}{' per shard' if report.per_shard else ''}")
+    facts = [_mesh_line(report)] if report.mesh else []
+    is_of_sizes = isinstance(first.what, Mismatch | failures.WrongSize | failures.NoUnionMember)
+    if is_of_sizes or (Terms(first.subject, {}).is_pattern and not isinstance(first.what, failures.UnmentionedVarying)):
+        facts += [f"Sizes: {text}"] if (text := sizes_text(report.sizes)) else []
+    facts += [f"At: {report.place}"] if report.place else []
+    facts += [f"Hint: {sentence.cure}"] if sentence.cure else []
+    facts += [f"Also: {_line(other, word(other, _names(other, report)))}" for other in others[:_MOST_OTHERS]]
     if len(others) > _MOST_OTHERS:
         facts.append(f"Also: {len(others) - _MOST_OTHERS} more, in error.failures")
-    blocks = [
-        f"{report.function}: {_line(first, sentence)}",
-        _value_block(first, sentence, report.per_shard),
-        "\n".join(filter(None, facts)),
-    ]
+    blocks = [f"{report.function}: {_line(first, sentence)}", "\n".join(value), "\n".join(facts)]
     return "\n\n".join(filter(None, blocks))
 
 
-def _lists_sizes(failure: failures.Failure) -> bool:
-    """Whether sizes that are bound may explain a failure."""
-    is_of_sizes = isinstance(failure.what, Mismatch | failures.WrongSize | failures.NoUnionMember)
-    is_of_types = isinstance(failure.what, failures.UnmentionedVarying)
-    return (is_of_sizes or Terms(failure.subject, {}).is_pattern) and not is_of_types
+def _line(failure: failures.Failure, sentence: Sentence) -> str:
+    concerns_pattern = isinstance(failure.what, failures.PatternFault | failures.NotManual | failures.ShardingConflict)
+    return sentence.problem if concerns_pattern else f"{failure.subject.phrase} {sentence.problem}"
 
 
 def _hint_words(failure: failures.Failure) -> set[str]:
@@ -70,23 +70,6 @@ def _names(failure: failures.Failure, report: failures.Report) -> dict[str, str]
     return {axes[0]: name for name, axes in aliases if len(axes) == 1 and axes[0] not in words}
 
 
-def _line(failure: failures.Failure, sentence: Sentence) -> str:
-    concerns_pattern = isinstance(failure.what, failures.PatternFault | failures.NotManual | failures.ShardingConflict)
-    return sentence.problem if concerns_pattern else f"{failure.subject.phrase} {sentence.problem}"
-
-
-def _value_block(failure: failures.Failure, sentence: Sentence, per_shard: bool) -> str:
-    lines: list[str] = []
-    if failure.hint is not None:
-        label = f"{failure.subject}: "
-        lines.append(f"{label}{failure.hint}")
-        if sentence.span is not None:
-            lines.append(" " * len(label) + carets(failure.hint, sentence.span))
-    if failure.got is not None:
-        lines.append(f"got {failure.got}{' per shard' if per_shard else ''}")
-    return "\n".join(f"    {line}" for line in lines)
-
-
 def carets(hint: failures.HintText, span: Span) -> str:
     """Carets under a span of the hint's dims, or under its dtype."""
     if span == DTYPE:
@@ -95,8 +78,6 @@ def carets(hint: failures.HintText, span: Span) -> str:
 
 
 def _mesh_line(report: failures.Report) -> str:
-    if not report.mesh:
-        return ""
     text = "Mesh: " + mesh_text(report.mesh)
     if report.manual is not None and set(report.manual) != {name for name, _ in report.mesh}:
         text += f" (manual: {', '.join(report.manual) or 'none'})"
@@ -108,9 +89,9 @@ def _mesh_line(report: failures.Report) -> str:
     return text
 
 
-def word(failure: failures.Failure, names: Mapping[str, str] = MappingProxyType({})) -> Sentence:
+def word(failure: failures.Failure, names: Mapping[str, str] | None = None) -> Sentence:
     """A failure in words; names are what marks call mesh axes that have another name there."""
-    terms = Terms(failure.subject, names)
+    terms = Terms(failure.subject, names or {})
     match failure.what:
         case failures.Fault() as fault:
             return fault.words(terms)

@@ -19,6 +19,7 @@ import jax
 from .. import _jax
 from ..errors import failures
 from ..errors.failures import Failure, HintText
+from ..errors.phrases import count_text, quoted_axes
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes, Subject
 from . import structure
@@ -100,8 +101,9 @@ class TreeCheck:
                     if known is None:
                         self.sizes = self.sizes.bind_structure(name, treedef, subject)
                     elif known[0] != treedef:
-                        what = failures.StructureMismatch(name, str(known[0]), str(treedef), known[1])
-                        self.failures.append(Failure(what, subject))
+                        other = f"{known[1].phrase}, which '{name}' stands for"
+                        problem = f"has another tree structure than {other}: {treedef}, not {known[0]}"
+                        self.failures.append(Failure(failures.PlainMessage(problem), subject))
                 for path, part in found:
                     self.visit(inner, part, subject.at(path), path if name is not None else None)
             case FixedTuple() | SequenceOf() | MappingOf() | Fields():
@@ -257,23 +259,24 @@ def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Fail
     ]
 
 
-def wrong_container(
-    node: Container, value: Any
-) -> failures.WrongType | failures.WrongLength | failures.WrongKeys | None:
+def wrong_container(node: Container, value: Any) -> failures.Fault | None:
     """Why a value cannot be taken apart by its hint."""
     match node:
         case FixedTuple(items, kind):
             if not isinstance(value, kind):
                 return failures.WrongType(structure.node_name(node), describe(value))
-            return None if len(value) == len(items) else failures.WrongLength(len(items), len(value))
+            problem = f"has {count_text(len(value), 'item')}, but its hint has {len(items)}"
+            return None if len(value) == len(items) else failures.PlainMessage(problem)
         case SequenceOf(kind, _) | MappingOf(kind, _):
             return None if isinstance(value, kind) else failures.WrongType(structure.node_name(node), describe(value))
         case Fields(cls=cls, kind="TypedDict", fields=fields, optional=optional):
             if not isinstance(value, dict):
                 return failures.WrongType(cls.__name__, describe(value))
-            missing = tuple(name for name in fields if name not in value and name not in optional)
-            extra = tuple(str(name) for name in value if name not in fields)
-            return failures.WrongKeys(missing, extra) if missing or extra else None
+            missing = [name for name in fields if name not in value and name not in optional]
+            extra = [str(name) for name in value if name not in fields]
+            problems = [f"lacks {quoted_axes(missing)}"] if missing else []
+            problems += [f"has {quoted_axes(extra)}, which its hint does not know"] if extra else []
+            return failures.PlainMessage(" and ".join(problems)) if problems else None
         case Fields(cls=cls):
             return None if isinstance(value, cls) else failures.WrongType(cls.__name__, describe(value))
 
