@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import jax
@@ -24,21 +24,9 @@ from ..notation.tokens import SyntaxFault
 BOOLS = ("bool",)
 UINTS = ("uint2", "uint4", "uint8", "uint16", "uint32", "uint64")
 INTS = ("int2", "int4", "int8", "int16", "int32", "int64")
-FLOATS = (
-    "float4_e2m1fn",
-    "float8_e3m4",
-    "float8_e4m3",
-    "float8_e4m3b11fnuz",
-    "float8_e4m3fn",
-    "float8_e4m3fnuz",
-    "float8_e5m2",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-    "bfloat16",
-    "float16",
-    "float32",
-    "float64",
-)
+_SMALL_FLOATS = ("float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn",
+                 "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")  # fmt: skip
+FLOATS = (*_SMALL_FLOATS, "bfloat16", "float16", "float32", "float64")
 COMPLEXES = ("complex64", "complex128")
 KEYS = ("prng_key",)
 
@@ -60,19 +48,11 @@ FAMILIES: dict[str, tuple[str, ...] | None] = {
 
 def class_name(dtype: str) -> str:
     """The hint's name for one dtype: ``BFloat16``, ``UInt8``, ``Float8e4m3fn``."""
-    text = dtype.replace("_e", "e")
-    for old, new in (
-        ("bfloat", "BFloat"),
-        ("uint", "UInt"),
-        ("int", "Int"),
-        ("float", "Float"),
-        ("complex", "Complex"),
-    ):
-        if text.startswith(old):
-            return new + text.removeprefix(old)
-    raise ValueError(dtype)
+    kind = dtype.rstrip("0123456789") if "_" not in dtype else "float"
+    return _KINDS[kind] + dtype.removeprefix(kind).replace("_e", "e")
 
 
+_KINDS = {"bfloat": "BFloat", "uint": "UInt", "int": "Int", "float": "Float", "complex": "Complex"}
 NAMES: dict[str, tuple[str, ...] | None] = {
     **FAMILIES,
     **{class_name(dtype): (dtype,) for dtype in UINTS + INTS + FLOATS + COMPLEXES},
@@ -118,19 +98,16 @@ class ArrayHint:
 
     def takes_type(self, value: Any) -> bool:
         """Whether a value is an array of the hint's type."""
-        if self.array_type is Any:
-            return hasattr(value, "dtype") and _is_shape(getattr(value, "shape", None))
-        return isinstance(value, self.array_type)
+        if self.array_type is not Any:
+            return isinstance(value, self.array_type)
+        shape = getattr(value, "shape", None)  # modules and classes have an attribute of that name, too
+        return hasattr(value, "dtype") and isinstance(shape, tuple) and all(map(_is_size, shape))
 
     @property
     def type_text(self) -> str:
         """The array type as a message names it."""
-        return type_name(self.array_type)
-
-
-def _is_shape(shape: Any) -> bool:
-    """Whether a value's ``shape`` is one: modules and classes have an attribute of that name, too."""
-    return isinstance(shape, tuple) and all(map(_is_size, shape))
+        members = self.array_type if isinstance(self.array_type, tuple) else (self.array_type,)
+        return " | ".join("an array" if member is Any else _type_as_written(member) for member in members)
 
 
 def _is_size(size: Any) -> bool:
@@ -142,13 +119,6 @@ def rank_of(value: Any) -> int:
     """How many dims a value has; none where it only looks like an array."""
     shape = getattr(value, "shape", ())
     return len(shape) if isinstance(shape, tuple) else 0
-
-
-def type_name(array_type: Any) -> str:
-    """An array type, or a tuple of them, as a message names it."""
-    if isinstance(array_type, tuple):
-        return " | ".join(type_name(t) for t in array_type)
-    return "an array" if array_type is Any else _type_as_written(array_type)
 
 
 def _type_as_written(array_type: Any) -> str:
@@ -177,65 +147,44 @@ def parse_array_hint(
       AnnotationSyntaxError: for dims that cannot be read, or brackets that hold something else.
       MeshAxisError: for a mesh axis that is used twice.
     """
-    array_type, dims, pspec = split_item(dtype_name, item)
-    inner = read_array_hint(array_type)
-    written = text or _text(dtype_name, array_type, inner, dims, pspec)
-    try:
-        spec = parse(dims)
-        if pspec is not None:
-            spec = _with_pspec(spec, pspec)
-    except SyntaxFault as fault:
-        raise syntax_error(fault, written) from None
-    if inner is None:
-        return ArrayHint(dtypes, dtype_name, _array_classes(array_type, written), spec, written)
-    return _nest_hints(inner, dtypes, dtype_name, dims, pspec, written)
-
-
-def split_item(dtype_name: str, item: Any) -> tuple[Any, str, PartitionSpec | None]:
-    """Array type, dims and PartitionSpec, from the items in a hint's brackets."""
     items: tuple[Any, ...] = item if isinstance(item, tuple) else (item,)
     if len(items) not in (2, 3) or not isinstance(items[1], str):
         got = ", ".join(_type_as_written(item) if isinstance(item, type) else value_text(item) for item in items)
         raise AnnotationSyntaxError(
             f'{dtype_name}[{got}]: wants an array type and dims, as in {dtype_name}[Array, "b d"]'
         )
-    if len(items) == 2:
-        return items[0], items[1], None
-    if not isinstance(items[2], PartitionSpec):
-        name = type(items[2]).__name__
-        raise AnnotationSyntaxError(f"{dtype_name}[...]: the third item is of type {name}; it may be a PartitionSpec")
-    if odd := _jax.array.non_name_entries(items[2]):
-        raise AnnotationSyntaxError(
-            f"{dtype_name}[...]: P(...) holds {value_text(odd[0])}; write mesh axes by name, or None"
-        )
-    return items[0], items[1], items[2]
+    array_type, dims, pspec = items[0], items[1], items[2] if len(items) == 3 else None
+    if len(items) == 3 and not isinstance(pspec, PartitionSpec):
+        got = f"the third item is of type {type(pspec).__name__}; it may be a PartitionSpec"
+        raise AnnotationSyntaxError(f"{dtype_name}[...]: {got}")
+    if pspec is not None and (odd := _jax.array.non_name_entries(pspec)):
+        got = f"P(...) holds {value_text(odd[0])}; write mesh axes by name, or None"
+        raise AnnotationSyntaxError(f"{dtype_name}[...]: {got}")
 
-
-def _text(
-    dtype_name: str, array_type: Any, inner: ArrayHint | None, dims: str, pspec: PartitionSpec | None
-) -> HintText:
+    inner = read_array_hint(array_type)
     name = _type_as_written(array_type) if inner is None else str(inner.text)
     after = '"]' if pspec is None else f'", {_jax.array.spec_text(pspec)}]'
-    return HintText(f'{dtype_name}[{name}, "', dims, after)
+    written = text or HintText(f'{dtype_name}[{name}, "', dims, after)
+    try:
+        spec = parse(dims) if pspec is None else _with_pspec(parse(dims), pspec)
+    except SyntaxFault as fault:
+        raise syntax_error(fault, written) from None
+    if inner is None:
+        return ArrayHint(dtypes, dtype_name, _array_classes(array_type, written), spec, written)
+    return _nest_hints(inner, dtypes, dtype_name, spec, written)
 
 
 def _nest_hints(
-    inner: ArrayHint,
-    dtypes: tuple[str, ...] | None,
-    dtype_name: str,
-    dims: str,
-    pspec: PartitionSpec | None,
-    written: HintText,
+    inner: ArrayHint, dtypes: tuple[str, ...] | None, dtype_name: str, outer: Spec, written: HintText
 ) -> ArrayHint:
     """A hint inside a hint: the outer dims come first, the dtypes are those that both take."""
     common = intersect(dtypes, inner.dtypes)
     if common == ():
-        problem = f"{written}: no dtype is both {dtype_name} and {inner.dtype_name}"
-        raise AnnotationSyntaxError(problem)
-    name = _common_name(common, dtype_name, inner.dtype_name)
-    outer = parse(dims) if pspec is None else _with_pspec(parse(dims), pspec)
-    marks = " ".join(map(str, (*outer.marks, *inner.spec.marks)))
-    joined = " ".join(t for t in (" ".join(map(str, (*outer.dims, *inner.spec.dims))), marks) if t)
+        raise AnnotationSyntaxError(f"{written}: no dtype is both {dtype_name} and {inner.dtype_name}")
+    names = (dtype_name, inner.dtype_name, *NAMES)
+    same = (n for n in names if common == NAMES.get(n) or (common and set(common) == set(NAMES.get(n) or ())))
+    name = next(same, f"{dtype_name}[{inner.dtype_name}]")
+    joined = " ".join(map(str, (*outer.dims, *inner.spec.dims, *outer.marks, *inner.spec.marks)))
     text = HintText(f'{name}[{_type_as_written(inner.array_type)}, "', joined, '"]')
     try:
         return ArrayHint(common, name, inner.array_type, parse(joined), text)
@@ -252,18 +201,10 @@ def with_leading_dims(hint: ArrayHint, dims: str) -> ArrayHint:
     """
     written = HintText('Stacked["', dims, f'", {hint.text}]')
     try:
-        parse(dims)
+        outer = parse(dims)
     except SyntaxFault as fault:
         raise syntax_error(fault, written) from None
-    return _nest_hints(hint, None, hint.dtype_name, dims, None, written)
-
-
-def _common_name(dtypes: tuple[str, ...] | None, outer: str, inner: str) -> str:
-    """A name for the dtypes that two names both take."""
-    for name in (outer, inner, *NAMES):
-        if dtypes == NAMES.get(name) or (dtypes is not None and set(dtypes) == set(NAMES.get(name) or ())):
-            return name
-    return f"{outer}[{inner}]"
+    return _nest_hints(hint, None, hint.dtype_name, outer, written)
 
 
 def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
@@ -286,9 +227,7 @@ def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
         axes = entries.dim_axes[index] if index < len(entries.dim_axes) else ()
         if dim.broadcast and axes:
             raise SyntaxFault(f"'{dim}' may be of size 1, so it may not be sharded", source, dim.span)
-        dims[index] = Dim(
-            dim.size, Axes(axes, span=dim.span), dim.broadcast, dim.per_leaf, dim.label, dim.span, dim.size_span
-        )
+        dims[index] = replace(dim, axes=Axes(axes, span=dim.span))
     end = (max(len(source) - 1, 0), len(source))
     marks = [Mark(sign, a, end) for sign, axes in zip("+-", entries[1:], strict=True) for a in sorted(axes)]
     # Printed and parsed again, so that an axis that is used twice is refused in one place.
@@ -333,21 +272,15 @@ def read_array_hint(hint: Any) -> ArrayHint | None:
     ours = getattr(hint, "__typedshmap__", None)
     if isinstance(ours, ArrayHint):
         return ours
-    if isinstance(hint, type) and all(hasattr(hint, name) for name in ("dim_str", "dtypes", "array_type")):
-        return _read_jaxtyping(hint)
-    return None
-
-
-def _read_jaxtyping(hint: Any) -> ArrayHint:
-    dtypes = hint.dtypes
-    if isinstance(dtypes, (list, tuple)) and all(isinstance(d, str) for d in dtypes):
-        known = tuple("bool" if d == "bool_" else d for d in dtypes)
-    elif isinstance(dtypes, (list, tuple)):
-        raise AnnotationSyntaxError(f"{hint.__name__}: its dtypes are not plain names")
-    else:
-        known = None  # jaxtyping's mark for any dtype
-    name = hint.__name__.split("[")[0]
-    return parse_array_hint(name, known, (hint.array_type, hint.dim_str))
+    if not isinstance(hint, type) or not all(hasattr(hint, name) for name in ("dim_str", "dtypes", "array_type")):
+        return None
+    theirs: Any = hint
+    known = None  # jaxtyping has a mark of its own for any dtype
+    if isinstance(theirs.dtypes, (list, tuple)):
+        if not all(isinstance(dtype, str) for dtype in theirs.dtypes):
+            raise AnnotationSyntaxError(f"{theirs.__name__}: its dtypes are not plain names")
+        known = tuple("bool" if dtype == "bool_" else dtype for dtype in theirs.dtypes)
+    return parse_array_hint(theirs.__name__.split("[")[0], known, (theirs.array_type, theirs.dim_str))
 
 
 _ARRAY_LIKE = _union_classes(typing.get_args(ArrayLike), HintText("ArrayLike"))

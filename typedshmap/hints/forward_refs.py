@@ -15,6 +15,7 @@ import sys
 import types
 import typing
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ..errors import AnnotationSyntaxError, TypedShmapError
@@ -83,8 +84,10 @@ def _resolve_hint(function: Any, parameter: str, hint: Any, local: Mapping[str, 
     alone = types.SimpleNamespace(
         __annotations__={parameter: hint}, __type_params__=getattr(function, "__type_params__", ())
     )
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    names = getattr(function, "__globals__", None) or vars(module or builtins)
     try:
-        return typing.get_type_hints(alone, _globals_of(function), dict(local), include_extras=True)[parameter]
+        return typing.get_type_hints(alone, names, dict(local), include_extras=True)[parameter]
     except TypedShmapError:
         raise
     except NameError as error:
@@ -99,23 +102,11 @@ def _resolve_hint(function: Any, parameter: str, hint: Any, local: Mapping[str, 
         raise AnnotationSyntaxError(f"{name}: {problem}") from error
 
 
-def _globals_of(function: Any) -> dict[str, Any]:
-    """The names of the module of a function or a class."""
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    found: dict[str, Any] = getattr(function, "__globals__", None) or vars(module or builtins)
-    return found
-
-
 def has_string(hint: Any) -> bool:
     """Whether a hint is a string, or has one in it."""
     if isinstance(hint, (str, typing.ForwardRef)):
         return True
     return any(has_string(arg) for arg in typing.get_args(hint) if typing.get_origin(hint) is not typing.Literal)
-
-
-def _names_in(text: str) -> set[str]:
-    tree = _parse_expression(text)
-    return set() if tree is None else {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _parse_expression(text: str) -> ast.Expression | None:
@@ -130,12 +121,10 @@ def closure_variables(function: Any) -> dict[str, Any]:
     """What a function closes over, by name."""
     cells = getattr(function, "__closure__", None) or ()
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    found = {}
+    found: dict[str, Any] = {}
     for name, cell in zip(names, cells, strict=True):
-        try:
+        with suppress(ValueError):  # a name that is assigned later
             found[name] = cell.cell_contents
-        except ValueError:
-            continue  # a name that is assigned later
     return found
 
 
@@ -186,7 +175,8 @@ def _locals_of(frame: types.FrameType) -> dict[str, Any]:
 def names_in_annotations(function: Any, local: Mapping[str, Any]) -> Mapping[str, Any]:
     """The local values that strings among a function's annotations name."""
     hints = (getattr(function, "__annotations__", None) or {}).values()
-    names = {name for hint in hints for text in _strings_of(hint) for name in _names_in(text)}
+    trees = [tree for hint in hints for text in _strings_of(hint) if (tree := _parse_expression(text)) is not None]
+    names = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
     return {name: local[name] for name in names if name in local}
 
 

@@ -12,15 +12,14 @@ Invariant: an array on another mesh is compared over the mesh that it is on."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import jax
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import NamedSharding, Sharding
+from jax.sharding import NamedSharding
 
 from .. import _jax
 from ..errors import MeshAxisError, TypedShmapError, error_of
@@ -37,16 +36,13 @@ def with_value_mesh(value: Any, region: MeshContext) -> MeshContext:
     if region.role != "value" or region.is_manual or not _jax.array.is_jax_array(value):
         return region
     inner = _jax.array.strip_transforms(value).value
-    mesh = (
-        None
-        if not _jax.array.is_tracer(inner) and _jax.array.committed_sharding(inner) is None
-        else _jax.mesh.value_mesh(inner)
-    )
-    return region if mesh is None else region.plan((with_value_mesh, mesh), lambda: with_mesh(mesh, region))
+    if not _jax.array.is_tracer(inner) and _jax.array.committed_sharding(inner) is None:
+        return region
+    mesh = _jax.mesh.value_mesh(inner)
+    return region if mesh is None else region.plan((with_value_mesh, mesh), lambda: _with_mesh(mesh, region))
 
 
-def with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
-    """The mesh context with another mesh."""
+def _with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
     return intern_context(replace(region, mesh=mesh.shape_tuple, explicit=_jax.mesh.explicit_axes(mesh)))
 
 
@@ -78,7 +74,11 @@ def sharding_mismatch(
         return None
     if isinstance(placed, NamedSharding):
         return named_sharding_mismatch(placed, spec, inner.dims, len(inner.value.shape), "place it by shard(x, hint)")
-    return _mismatch_off_mesh(placed, spec, region)
+    # An array that is not on a mesh, but on one device as a rule, is unsharded.
+    if prod(shard_counts(spec, region)) == 1 or not placed.is_fully_replicated:
+        return None
+    got = f"on {', '.join(f'device {number}' for number in _jax.array.device_ids(placed, len(spec)))}, not on the mesh"
+    return WrongSharding(_jax.array.spec_text(spec), got, "place it by shard(x, hint)")
 
 
 def named_sharding_mismatch(
@@ -113,10 +113,10 @@ def _is_equivalent(placed: NamedSharding, spec: Any, rank: int) -> bool:
     return placed.is_equivalent_to(NamedSharding(placed.mesh, spec, memory_kind=placed.memory_kind), rank)
 
 
-def shards_of(spec: Any, region: MeshContext) -> int:
-    """The number of shards of a PartitionSpec over the mesh of a context."""
+def shard_counts(spec: Any, region: MeshContext) -> tuple[int, ...]:
+    """In how many shards a PartitionSpec cuts each dim, over the mesh of a context."""
     sizes = dict(region.mesh or ())
-    return prod(sizes.get(axis, 1) for axes in _jax.array.spec_entries(spec).dim_axes for axis in axes)
+    return tuple(prod(sizes.get(axis, 1) for axis in axes) for axes in _jax.array.spec_entries(spec).dim_axes)
 
 
 def _mismatch(want: Any, have: Any, cure: str) -> WrongSharding:
@@ -134,19 +134,9 @@ def wrong_marks(
         for axis in sorted(axes & auto):
             reason = f"mesh axis '{axis}' is of type Auto, over which JAX has no such global array"
             return BoundaryMark(sign, axis, reason, f"make '{axis}' an Explicit axis of the mesh, or drop the mark")
-    return (
-        None
-        if has_typed_mesh
-        else WrongSharding(_jax.array.spec_text(spec), "neither unreduced nor reduced in JAX's type")
-    )
-
-
-def _mismatch_off_mesh(placed: Sharding, spec: Any, region: MeshContext) -> WrongSharding | None:
-    """An array that is not on a mesh, but on one device as a rule, is unsharded."""
-    if shards_of(spec, region) == 1 or not placed.is_fully_replicated:
+    if has_typed_mesh:
         return None
-    got = f"on {', '.join(f'device {number}' for number in _jax.array.device_ids(placed, len(spec)))}, not on the mesh"
-    return WrongSharding(_jax.array.spec_text(spec), got, "place it by shard(x, hint)")
+    return WrongSharding(_jax.array.spec_text(spec), "neither unreduced nor reduced in JAX's type")
 
 
 def _mismatch_at_boundary(type_sharding: NamedSharding | None, want: Any, region: MeshContext) -> WrongSharding | None:
@@ -154,27 +144,22 @@ def _mismatch_at_boundary(type_sharding: NamedSharding | None, want: Any, region
 
     Where there are Auto axes too, JAX reshards over all; yet a mismatch in the type is refused there as well.
     """
-    expected, wanted = _jax.array.spec_text(want), _jax.array.spec_entries(want)
-    known = region.boundary_axes & (
-        region.explicit if type_sharding is None else _jax.mesh.explicit_axes(type_sharding.mesh)
-    )
-    explicit = _restrict_spec(known, wanted)
-    cure = f"place it by shard(x, hint), or under jit by jax.reshard(x, {_jax.array.spec_text(explicit)})"
-    if type_sharding is None:
-        is_unsharded = not any(wanted.dim_axes) and not wanted.unreduced and not wanted.reduced
-        return (
-            None if is_unsharded else WrongSharding(expected, "not placed on the mesh, whose axes are Explicit", cure)
-        )
-    have = _jax.array.spec_entries(type_sharding.spec)
-    missing = ((),) * (len(wanted.dim_axes) - len(have.dim_axes))
-    same_rank = have._replace(dim_axes=(*have.dim_axes, *missing))
-    return None if _restrict_spec(known, same_rank) == explicit else _mismatch(want, type_sharding.spec, cure)
+    explicit = region.explicit if type_sharding is None else _jax.mesh.explicit_axes(type_sharding.mesh)
+    wanted = _layout_of(want).over(region.boundary_axes & explicit)
+    spec = _jax.array.partition_spec(wanted.dim_axes, wanted.unreduced, wanted.reduced)
+    cure = f"place it by shard(x, hint), or under jit by jax.reshard(x, {_jax.array.spec_text(spec)})"
+    if type_sharding is not None:
+        have = _layout_of(type_sharding.spec, len(wanted.dim_axes)).over(region.boundary_axes & explicit)
+        return None if have == wanted else _mismatch(want, type_sharding.spec, cure)
+    if not _layout_of(want).axes:
+        return None
+    return WrongSharding(_jax.array.spec_text(want), "not placed on the mesh, whose axes are Explicit", cure)
 
 
-def _restrict_spec(axes: frozenset[str], spec: _jax.array.SpecEntries) -> Any:
-    """The PartitionSpec with these axes only."""
-    dim_axes = [tuple(axis for axis in part if axis in axes) for part in spec.dim_axes]
-    return _jax.array.partition_spec(dim_axes, spec.unreduced & axes, spec.reduced & axes)
+def _layout_of(spec: Any, rank: int = 0) -> Layout:
+    """The layout that a PartitionSpec says, with an entry for each of the dims."""
+    entries = _jax.array.spec_entries(spec)
+    return Layout((*entries.dim_axes, *((),) * (rank - len(entries.dim_axes))), entries.unreduced, entries.reduced)
 
 
 def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | None:
@@ -182,18 +167,11 @@ def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | N
 
     Axes of size 1 make no difference.
     """
-    have, wanted, sizes = (
-        _jax.array.spec_entries(type_sharding.spec),
-        _jax.array.spec_entries(want),
-        type_sharding.mesh.shape,
-    )
-    known = frozenset(axis for axis in _jax.mesh.explicit_axes(type_sharding.mesh) if sizes[axis] > 1)
-
-    def known_axes(dim_axes: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
-        kept = [tuple(axis for axis in axes if axis in known) for axes in dim_axes]
-        return tuple(kept) + ((),) * (len(wanted.dim_axes) - len(kept))
-
-    if known_axes(have.dim_axes) == known_axes(wanted.dim_axes) and have[1:] == wanted[1:]:
+    wanted, sizes = _layout_of(want), type_sharding.mesh.shape
+    have = _layout_of(type_sharding.spec, len(wanted.dim_axes))
+    known = [axis for axis in _jax.mesh.explicit_axes(type_sharding.mesh) if sizes[axis] > 1]
+    is_right = have.over(known).dim_axes == wanted.over(known).dim_axes
+    if is_right and (have.unreduced, have.reduced) == (wanted.unreduced, wanted.reduced):
         return None
     return _mismatch(want, type_sharding.spec, "place it by shard(x, hint), or jax.reshard")
 
@@ -247,21 +225,19 @@ def check_at_compile_time(
       place: where the user's program checks it.
     """
     region, inner = with_value_mesh(value, region), _jax.array.strip_transforms(value).value
-    if not region.is_manual and _jax.array.is_tracer(inner) and not _needs_no_inspection(inner, hints, region):
-        inspect_sharding(
-            value, _ExpectedSharding(hints, subject, region, function, sizes, _jax.array.type_text(value), place)
-        )
-
-
-def _needs_no_inspection(value: Any, hints: tuple[ArrayHint, ...], region: MeshContext) -> bool:
-    """Whether the type has the sharding already, or there is one device, or none."""
-    type_sharding = _jax.array.explicit_spec(value)
+    if region.is_manual or not _jax.array.is_tracer(inner):
+        return
+    type_sharding = _jax.array.explicit_spec(inner)
     if type_sharding is not None and not _jax.mesh.auto_axes(type_sharding.mesh):
-        return True
-    mesh = _jax.mesh.value_mesh(value) or _jax.mesh.context_mesh()
-    if mesh.empty:
-        return _jax.mesh.has_one_device() and not any(_axes_of(hint, region) for hint in hints)
-    return mesh.size == 1 or not _jax.mesh.has_devices(mesh)
+        return  # its type has the sharding
+    mesh = _jax.mesh.value_mesh(inner) or _jax.mesh.context_mesh()
+    if mesh.empty and _jax.mesh.has_one_device() and not any(_axes_of(hint, region) for hint in hints):
+        return
+    if not mesh.empty and (mesh.size == 1 or not _jax.mesh.has_devices(mesh)):
+        return
+    answer = _ExpectedSharding(hints, subject, region, function, sizes, _jax.array.type_text(value), place)
+    own = tuple(range(len(_jax.array.aval_of(value).shape)))
+    _primitive().bind(value, answer=answer, own=own, asks=_inspection_jaxpr())
 
 
 def _axes_of(hint: ArrayHint, region: MeshContext) -> frozenset[str]:
@@ -287,86 +263,53 @@ class _ExpectedSharding:
     place: str
 
     def __call__(self, sharding: Any, dims: tuple[int, ...], rank: int, mesh: Any) -> None:
-        """Compare; see `ShardingCallback`."""
-        region = _with_compiled_mesh(mesh, self.region)
-        value = _CompiledSharding(sharding, dims, rank, self.region.mesh is not None)
-        compared = ((hint, _compiled_mismatch(value, hint, region)) for hint in self.hints)
+        """Compare, at every compilation anew.
+
+        Args:
+          sharding: the sharding of the value in the compiled program.
+          dims: the dims that the hint describes; others are mapped over by ``jax.vmap``.
+          rank: the value's rank.
+          mesh: the abstract mesh of the program; None if it has none.
+        """
+        region = self.region
+        if region.mesh is None and mesh is not None and not mesh.empty:
+            region = _with_mesh(mesh, region)
+        compared = ((hint, self._mismatch(hint, region, sharding, dims, rank)) for hint in self.hints)
         wrong = [Failure(what, self.subject, hint.text, self.got) for hint, what in compared if what is not None]
         if len(wrong) < len(self.hints):
             return
         failure = wrong[0] if len(wrong) == 1 else Failure(NoUnionMember(tuple(wrong)), self.subject, None, self.got)
-        report = replace(region.report(self.function, (failure,), self.sizes), place=self.place)
+        report = region.report(self.function, (failure,), self.sizes, self.place)
         kind = MeshAxisError if isinstance(wrong[0].what, PlainMessage) else type(error_of(report))
         _recent_reports.append((kind, report))
         raise kind(report)
 
-
-class _CompiledSharding(NamedTuple):
-    """The sharding of a value in a compiled program.
-
-    Attributes:
-      dims: the dims that the hint describes.
-      rank: the value's rank.
-      traced_on_mesh: whether its mesh was known when it was traced, so that the hint's marks were compared.
-    """
-
-    sharding: Any
-    dims: tuple[int, ...]
-    rank: int
-    traced_on_mesh: bool
-
-
-def _compiled_mismatch(value: _CompiledSharding, hint: ArrayHint, region: MeshContext) -> object:
-    layout = region.layout(hint)
-    if not isinstance(layout, Layout):
-        return layout
-    if region.mesh is None and (axes := _axes_of(hint, region)):
-        return _no_mesh(axes)
-    spec = region.spec(hint, len(value.dims))
-    if not value.traced_on_mesh and (marked := wrong_marks(layout, spec, region, has_typed_mesh=False)):
-        return marked
-    spec = _jax.array.partition_spec(_jax.array.spec_entries(spec).dim_axes)  # XLA's answer has no marks
-    named = _jax.array.named_sharding(value.sharding, region.mesh or (), value.rank)
-    if named is not None:
-        return named_sharding_mismatch(named, spec, value.dims, value.rank, _cure(spec))
-    counts = _jax.array.shard_counts(value.sharding, value.rank)
-    return _shard_count_mismatch(tuple(counts[at] for at in value.dims), spec, region)
-
-
-def _with_compiled_mesh(mesh: Any, region: MeshContext) -> MeshContext:
-    """The mesh context with the program's mesh, where that was not known when it was traced."""
-    if region.mesh is not None or mesh is None or mesh.empty:
-        return region
-    return with_mesh(mesh, region)
-
-
-def _no_mesh(axes: frozenset[str]) -> PlainMessage:
-    named = f"mesh ax{'i' if len(axes) == 1 else 'e'}s {', '.join(repr(axis) for axis in sorted(axes))}"
-    cure = "call it under jax.set_mesh(mesh), or with arguments placed by shard(x, hint, mesh)"
-    return PlainMessage(f"names {named} in its hint, but no mesh is known", cure)
-
-
-def _shard_count_mismatch(counts: tuple[int, ...], spec: Any, region: MeshContext) -> WrongSharding | None:
-    """A sharding that no PartitionSpec expresses is compared by its number of parts along each dim."""
-    sizes = dict(region.mesh or ())
-    if counts == tuple(prod(sizes[axis] for axis in axes) for axes in _jax.array.spec_entries(spec).dim_axes):
-        return None
-    got = f"sharded in ({', '.join(map(str, counts))}) parts, which no PartitionSpec says"
-    return WrongSharding(_jax.array.spec_text(spec), got, _cure(spec))
-
-
-def _cure(spec: Any) -> str:
-    return f"constrain it by jax.lax.with_sharding_constraint(x, {_jax.array.spec_text(spec)})"
-
-
-ShardingCallback: TypeAlias = Callable[[Any, tuple[int, ...], int, Any], None]
-"""Is called with a value's sharding, the dims that are its own (others are mapped over by
-``jax.vmap``), its rank, and the abstract mesh of the program, None if it has none."""
-
-
-def inspect_sharding(x: Any, answer: ShardingCallback) -> None:
-    """Have ``answer`` called when the program is compiled, at every compilation anew."""
-    _primitive().bind(x, answer=answer, own=tuple(range(len(_jax.array.aval_of(x).shape))), asks=_inspection_jaxpr())
+    def _mismatch(
+        self, hint: ArrayHint, region: MeshContext, sharding: Any, dims: tuple[int, ...], rank: int
+    ) -> object | None:
+        layout = region.layout(hint)
+        if not isinstance(layout, Layout):
+            return layout
+        if region.mesh is None and (axes := _axes_of(hint, region)):
+            named = f"mesh ax{'i' if len(axes) == 1 else 'e'}s {', '.join(repr(axis) for axis in sorted(axes))}"
+            cure = "call it under jax.set_mesh(mesh), or with arguments placed by shard(x, hint, mesh)"
+            return PlainMessage(f"names {named} in its hint, but no mesh is known", cure)
+        spec = region.spec(hint, len(dims))
+        # Where the mesh was known when the value was traced, the marks were compared then.
+        if self.region.mesh is None and (marked := wrong_marks(layout, spec, region, has_typed_mesh=False)):
+            return marked
+        spec = _jax.array.partition_spec(_jax.array.spec_entries(spec).dim_axes)  # XLA's answer has no marks
+        cure = f"constrain it by jax.lax.with_sharding_constraint(x, {_jax.array.spec_text(spec)})"
+        placed = _jax.array.named_sharding(sharding, region.mesh or (), rank)
+        if placed is not None:
+            return named_sharding_mismatch(placed, spec, dims, rank, cure)
+        # One that no PartitionSpec expresses is compared by its number of parts along each dim.
+        parts = _jax.array.shard_counts(sharding, rank)
+        counts = tuple(parts[at] for at in dims)
+        if counts == shard_counts(spec, region):
+            return None
+        got = f"sharded in ({', '.join(map(str, counts))}) parts, which no PartitionSpec says"
+        return WrongSharding(_jax.array.spec_text(spec), got, cure)
 
 
 @cache
@@ -377,32 +320,26 @@ def _inspection_jaxpr() -> Any:
 
 @cache
 def _primitive() -> Any:
+    def call_back_now(x: Any, *, answer: _ExpectedSharding, own: tuple[int, ...], **_: Any) -> list[Any]:
+        placed = _jax.array.committed_sharding(x)
+        if placed is not None:
+            answer(placed, own, len(x.shape), None)
+        return []
+
+    def batch(args: Any, at: Any, *, own: tuple[int, ...], **task: Any) -> Any:
+        return primitive.bind(*args, own=tuple(dim + (dim >= at[0]) for dim in own), **task), []
+
     primitive = _jax.versions.extend_core().Primitive("ask_sharding")
     primitive.multiple_results = True
     primitive.def_effectful_abstract_eval(lambda x, *, asks, **task: ([], asks.effects))
-    primitive.def_impl(_call_back_now)
+    primitive.def_impl(call_back_now)
     mlir.register_lowering(primitive, _lower)
-    ad.primitive_jvps[primitive] = _differentiate
-    batching.primitive_batchers[primitive] = _batch
+    ad.primitive_jvps[primitive] = lambda primals, tangents, **task: (primitive.bind(*primals, **task), [])
+    batching.primitive_batchers[primitive] = batch
     return primitive
 
 
-def _call_back_now(x: Any, *, answer: ShardingCallback, own: tuple[int, ...], asks: Any) -> list[Any]:
-    placed = _jax.array.committed_sharding(x)
-    if placed is not None:
-        answer(placed, own, len(x.shape), None)
-    return []
-
-
-def _differentiate(primals: Any, tangents: Any, **task: Any) -> Any:
-    return _primitive().bind(*primals, **task), []
-
-
-def _batch(args: Any, at: Any, *, own: tuple[int, ...], **task: Any) -> Any:
-    return _primitive().bind(*args, own=tuple(dim + (dim >= at[0]) for dim in own), **task), []
-
-
-def _lower(context: Any, x: Any, *, answer: ShardingCallback, own: tuple[int, ...], asks: Any) -> Any:
+def _lower(context: Any, x: Any, *, answer: _ExpectedSharding, own: tuple[int, ...], asks: Any) -> Any:
     module = context.module_context
     where = module.axis_context
     if module.lowering_parameters.for_export or getattr(where, "device_assignment", None) is None:

@@ -97,21 +97,23 @@ class HintedSignature:
           StructureError: for a missing or an extra argument.
         """
         args = (*self.given, *args)
-        if (named := self._bind_plain(args, kwargs)) is not None:
-            return BoundCall(inspect.BoundArguments(self.signature, named), frozenset(named), args, kwargs)  # type: ignore[arg-type]
+        plain = self._plain_parameters
+        if plain is not None and len(args) + len(kwargs) == len(plain):
+            # Each parameter is given once, or one is missing; ``inspect`` is slow.
+            named = {**dict(zip(plain, args, strict=False)), **kwargs}
+            if named.keys() == plain.keys():
+                ordered = {name: named[name] for name in plain} if kwargs else named
+                return BoundCall(inspect.BoundArguments(self.signature, ordered), frozenset(named), args, kwargs)  # type: ignore[arg-type]
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise self._wrong_call_error(args, kwargs, str(error)) from None
-        if self.positional and self._is_variadic and len(self.positional) != len(args):
+        is_variadic = any(p.kind is p.VAR_POSITIONAL for p in self.signature.parameters.values())
+        if self.positional and is_variadic and len(self.positional) != len(args):
             raise self._wrong_call_error(args, kwargs, "")
         given = frozenset(bound.arguments)
         bound.apply_defaults()
         return BoundCall(bound, given, args, kwargs)
-
-    @cached_property
-    def _is_variadic(self) -> bool:
-        return any(p.kind is p.VAR_POSITIONAL for p in self.signature.parameters.values())
 
     @cached_property
     def _plain_parameters(self) -> dict[str, tuple[Subject, Node]] | None:
@@ -121,29 +123,28 @@ class HintedSignature:
             return None
         return {p.name: (Subject("argument", p.name), self.parameters.get(p.name, Untyped())) for p in parameters}
 
-    def _bind_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        """The arguments of a call that gives each parameter once, for which ``inspect`` is slow; else None."""
-        plain = self._plain_parameters
-        if plain is None or len(args) + len(kwargs) != len(plain):
-            return None
-        named = dict(zip(plain, args, strict=False))
-        for name in list(plain)[len(args) :]:
-            if name not in kwargs:
-                return None
-            named[name] = kwargs[name]
-        return named
-
     def _wrong_call_error(self, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> StructureError:
         """Name the argument that is missing or too many; else give Python's own reason."""
-        problem = _describe_wrong_call(self.signature, args, kwargs) or reason
-        problem = problem or f"got {len(args)} positional arguments, but in_types has {len(self.positional)}"
-        wants = f"{self.name}{self.signature_text()}"
-        return StructureError(f"{self.name}: {problem}\n\n    {wants}")
-
-    def signature_text(self) -> str:
-        """``(x, w, *, scale)``"""
-        plain = [p.replace(annotation=EMPTY, default=EMPTY) for p in self.signature.parameters.values()]
-        return str(inspect.Signature(plain))
+        parameters = self.signature.parameters
+        kinds = {p.kind for p in parameters.values()}
+        positional = [p.name for p in parameters.values() if p.kind in POSITIONAL]
+        twice = [name for name in positional[: len(args)] if name in kwargs]
+        unknown = [name for name in kwargs if name not in parameters]
+        taken = {*positional[: len(args)], *kwargs}
+        required = [p.name for p in parameters.values() if p.default is EMPTY and p.kind not in _VARIADIC]
+        missing = ", ".join(f"'{name}'" for name in required if name not in taken)
+        if inspect.Parameter.VAR_POSITIONAL not in kinds and len(args) > len(positional):
+            problem = f"got {len(args)} positional arguments, but takes {len(positional)}"
+        elif twice:
+            problem = f"got argument '{twice[0]}' twice"
+        elif unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+            problem = f"got argument '{unknown[0]}', which it does not have"
+        elif missing:
+            problem = f"argument {missing} is missing"
+        else:
+            problem = reason or f"got {len(args)} positional arguments, but in_types has {len(self.positional)}"
+        bare = [p.replace(annotation=EMPTY, default=EMPTY) for p in parameters.values()]
+        return StructureError(f"{self.name}: {problem}\n\n    {self.name}{inspect.Signature(bare)}")
 
     def arguments(self, bound: BoundCall) -> list[tuple[str, Subject, Node, Any]]:
         """Each argument that holds a hint: its parameter, its subject, its node, its value."""
@@ -163,24 +164,6 @@ class HintedSignature:
                 node = self.positional[at] if at < len(self.positional) else node
                 found.append((name, Subject("argument", name), node, value))
         return found
-
-
-def _describe_wrong_call(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    parameters = signature.parameters.values()
-    kinds = {p.kind for p in parameters}
-    positional = [p for p in parameters if p.kind in POSITIONAL]
-    taken = {p.name for p in positional[: len(args)]} | set(kwargs)
-    if inspect.Parameter.VAR_POSITIONAL not in kinds and len(args) > len(positional):
-        return f"got {len(args)} positional arguments, but takes {len(positional)}"
-    if twice := [p.name for p in positional[: len(args)] if p.name in kwargs]:
-        return f"got argument '{twice[0]}' twice"
-    unknown = [name for name in kwargs if name not in signature.parameters]
-    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
-        return f"got argument '{unknown[0]}', which it does not have"
-    missing = [p.name for p in parameters if p.default is EMPTY and p.kind not in _VARIADIC and p.name not in taken]
-    if missing:
-        return "argument " + ", ".join(f"'{name}'" for name in missing) + " is missing"
-    return None
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -269,77 +252,59 @@ def _read(
     strict: bool,
     local: Mapping[str, Any],
 ) -> HintedSignature:
-    name = name_of(function)
-    source = unwrap_annotations(function)
-    function, given = _unwrap_partial(function)
-    signature = _signature(function)
+    name, source = name_of(function), unwrap_annotations(function)
+    given, bound_by_name = (), set[str]()
+    if isinstance(function, functools.partial):
+        given, bound_by_name = function.args, set(function.keywords)
+        function = functools.partial(function.func, **function.keywords) if given else function
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Kernels written in C show no signature; in_types gives them one by position.
+        signature = inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
+    covered = _parameters_covered(signature, in_types, name, len(given))
+
     names = NameScope({**local, **closure_variables(source)})
-    _refuse_bad_in_types(in_types, signature, name, len(given))
-    covered = _parameters_covered(signature, in_types, len(given))
     replaced = covered if out_types is EMPTY else {*covered, "return"}
     hints = resolved_hints(source, names.local, name, replaced)
-    first = [p.name for p in signature.parameters.values()][: len(given)]
+    first = list(signature.parameters)[: len(given)]
+    may_be_bare = {"self", "cls", *first, *bound_by_name}
     parameters: dict[str, Node] = {}
-    for parameter in signature.parameters.values():
-        if parameter.name in covered:
-            continue
-        if parameter.name in hints:
-            parameters[parameter.name] = _node(hints[parameter.name], names, name, f"parameter '{parameter.name}'")
-        elif strict and parameter.name not in first and not _may_be_bare(parameter, function):
-            raise _missing_hint(name, f"parameter '{parameter.name}'", f'{parameter.name}: Float[Array, "..."]')
-    result = _result(hints, out_types, names, name, strict)
-    positional = tuple(
-        _node(hint, names, name, f"in_types[{i}]", parse_given_hint) for i, hint in enumerate(in_types or ())
-    )
+    for parameter in signature.parameters:
+        if parameter in hints and parameter not in covered:
+            parameters[parameter] = _node(hints[parameter], names, name, f"parameter '{parameter}'")
+        elif strict and parameter not in covered and parameter not in may_be_bare:
+            raise _missing_hint(name, f"parameter '{parameter}'", f'{parameter}: Float[Array, "..."]')
+
+    result = None
+    if out_types is not EMPTY:
+        result = _node(out_types, names, name, "the result", parse_given_hint)
+    elif "return" in hints:
+        result = _node(hints["return"], names, name, "the result")
+    if strict and result is None:
+        raise _missing_hint(name, "the result", '-> Float[Array, "..."]')
+    if strict and result is not None and any(isinstance(part, Untyped) for part in all_nodes(result)):
+        raise _missing_hint(name, "the result, or a part of it, annotated as Any,", '-> Float[Array, "..."]')
+
+    positional = [_node(hint, names, name, f"in_types[{i}]", parse_given_hint) for i, hint in enumerate(in_types or ())]
     if positional:
-        positional = (*(parameters.get(each, Untyped()) for each in first), *positional)
-    return HintedSignature(function, name, signature, parameters, positional, result, given)
+        positional = [*(parameters.get(each, Untyped()) for each in first), *positional]
+    return HintedSignature(function, name, signature, parameters, tuple(positional), result, given)
 
 
-def _unwrap_partial(function: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A partial without the arguments that it binds by position, and those arguments."""
-    if not isinstance(function, functools.partial) or not function.args:
-        return function, ()
-    return functools.partial(function.func, **function.keywords), function.args
-
-
-def _refuse_bad_in_types(in_types: Any, signature: inspect.Signature, name: str, given: int) -> None:
+def _parameters_covered(signature: inspect.Signature, in_types: Any, name: str, given: int) -> set[str]:
+    """The parameters whose hints ``in_types`` gives, after those that are given; it must be a tuple of so many."""
     if in_types is None:
-        return
+        return set()
     if not isinstance(in_types, tuple):
         got = in_types.__name__ if isinstance(in_types, type) else type(in_types).__name__
         raise AnnotationSyntaxError(f"{name}: in_types= wants a tuple of hints, one per argument; got {got}")
-    kinds = [p.kind for p in signature.parameters.values()]
-    most = sum(kind in POSITIONAL for kind in kinds) - given
-    if inspect.Parameter.VAR_POSITIONAL not in kinds and len(in_types) > most:
-        raise AnnotationSyntaxError(f"{name}: in_types= has {len(in_types)} hints for {most} positional parameters")
-
-
-def _parameters_covered(signature: inspect.Signature, in_types: tuple[Any, ...] | None, given: int) -> set[str]:
-    """The parameters whose hints ``in_types`` gives."""
-    if in_types is None:
-        return set()
-    names = [p.name for p in signature.parameters.values() if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
+    positional = [p.name for p in signature.parameters.values() if p.kind in POSITIONAL][given:]
     variadic = [p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL]
-    return {*names[given : given + len(in_types)], *variadic}
-
-
-def _may_be_bare(parameter: inspect.Parameter, function: Callable[..., Any]) -> bool:
-    """``self`` and ``cls``, and what a partial has already bound."""
-    bound = isinstance(function, functools.partial) and parameter.name in function.keywords
-    return parameter.name in ("self", "cls") or bound
-
-
-def _result(hints: Mapping[str, Any], out_types: Any, names: NameScope, name: str, strict: bool) -> Node | None:
-    hint, reader = (hints.get("return", EMPTY), parse_hint) if out_types is EMPTY else (out_types, parse_given_hint)
-    if hint is EMPTY:
-        if strict:
-            raise _missing_hint(name, "the result", '-> Float[Array, "..."]')
-        return None
-    node = _node(hint, names, name, "the result", reader)
-    if strict and any(isinstance(part, Untyped) for part in all_nodes(node)):
-        raise _missing_hint(name, "the result, or a part of it, annotated as Any,", '-> Float[Array, "..."]')
-    return node
+    if not variadic and len(in_types) > len(positional):
+        most = len(positional)
+        raise AnnotationSyntaxError(f"{name}: in_types= has {len(in_types)} hints for {most} positional parameters")
+    return {*positional[: len(in_types)], *variadic}
 
 
 def _missing_hint(name: str, what: str, example: str) -> AnnotationSyntaxError:
@@ -355,11 +320,3 @@ def _node(
         raise AnnotationSyntaxError(f"{name}: {what}: {error}") from None
     except NameError as error:
         raise undefined_name(name, what, error) from None
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        # Kernels written in C show no signature; in_types gives them one by position.
-        return inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])

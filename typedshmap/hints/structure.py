@@ -109,9 +109,42 @@ Node: TypeAlias = ArrayLeaf | Static | Untyped | Container | UnionOf | PyTreeOf
 NONE = Static(type(None))
 
 
-def holds_arrays(node: Node) -> bool:
-    """Whether any array is declared in a node."""
-    return any(isinstance(part, ArrayLeaf) or (isinstance(part, Fields) and part.is_open) for part in all_nodes(node))
+def parts_of(node: Node) -> list[tuple[str, Node]]:
+    """The nodes directly in a node, each with its step in a path."""
+    match node:
+        case FixedTuple(items):
+            return [(f"[{at}]", item) for at, item in enumerate(items)]
+        case UnionOf(options):
+            return [("", option) for option in options]
+        case SequenceOf(_, item) | MappingOf(_, item) | PyTreeOf(item):
+            return [("[...]", item)]
+        case Fields():
+            is_dict = node.kind == "TypedDict"
+            return [(f"[{name!r}]" if is_dict else f".{name}", inner) for name, inner in node.fields.items()]
+        case ArrayLeaf() | Static() | Untyped():
+            return []
+
+
+def all_nodes(node: Node) -> Iterator[Node]:
+    """A node and all nodes in it, each once."""
+    seen, waiting = set[int](), [node]
+    while waiting:
+        part = waiting.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            waiting += [inner for _, inner in parts_of(part)]
+
+
+def hints_by_path(
+    node: Node, path: str = "", enclosing: frozenset[int] = frozenset()
+) -> Iterator[tuple[str, ArrayHint]]:
+    """The hints of all arrays that a node declares, each with its path; recursion of a class is left out."""
+    if isinstance(node, ArrayLeaf):
+        yield path, node.hint
+    elif id(node) not in enclosing:
+        for step, part in parts_of(node):
+            yield from hints_by_path(part, path + step, enclosing | {id(node)})
 
 
 def array_hints(node: Node) -> Iterator[ArrayHint]:
@@ -119,48 +152,11 @@ def array_hints(node: Node) -> Iterator[ArrayHint]:
     return (part.hint for part in all_nodes(node) if isinstance(part, ArrayLeaf))
 
 
-def hints_by_path(
-    node: Node, path: str = "", enclosing: frozenset[int] = frozenset()
-) -> Iterator[tuple[str, ArrayHint]]:
-    """The hints of all arrays that a node declares, each with its path; recursion of a class is left out."""
-    match node:
-        case ArrayLeaf(hint):
-            yield path, hint
-        case FixedTuple(items):
-            for at, item in enumerate(items):
-                yield from hints_by_path(item, f"{path}[{at}]", enclosing)
-        case UnionOf(options, _):
-            for option in options:
-                yield from hints_by_path(option, path, enclosing)
-        case SequenceOf(_, item) | MappingOf(_, item) | PyTreeOf(item, _):
-            yield from hints_by_path(item, f"{path}[...]", enclosing)
-        case Fields() if id(node) not in enclosing:
-            for name, inner in node.fields.items():
-                step = f"[{name!r}]" if node.kind == "TypedDict" else f".{name}"
-                yield from hints_by_path(inner, path + step, enclosing | {id(node)})
-        case _:
-            pass
-
-
-def all_nodes(node: Node) -> Iterator[Node]:
-    """A node and all nodes in it, each once."""
-    seen: set[int] = set()
-    waiting = [node]
-    while waiting:
-        part = waiting.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        yield part
-        match part:
-            case FixedTuple(items) | UnionOf(items, _):
-                waiting.extend(items)
-            case SequenceOf(_, item) | MappingOf(_, item) | PyTreeOf(item, _):
-                waiting.append(item)
-            case Fields():
-                waiting.extend(part.fields.values())
-            case _:
-                pass
+def holds_arrays(node: Node) -> bool:
+    """Whether any array is declared in a node."""
+    if isinstance(node, ArrayLeaf):
+        return True
+    return any(isinstance(part, ArrayLeaf) or (isinstance(part, Fields) and part.is_open) for part in all_nodes(node))
 
 
 def hint_name(hint: Any) -> str:
@@ -303,33 +299,26 @@ def parse_hint(hint: Any, names: NameScope = NameScope()) -> Node:
     if hint is Any or hint is object:
         return Untyped()
     if isinstance(hint, TypeVar):
-        return _parse_typevar(hint, names)
+        if hint in names.types:
+            meant, where = names.types[hint]
+            return parse_hint(meant, NameScope(where.local, where.types, names.open))
+        if hint.__constraints__:
+            return _parse_union(hint.__constraints__, hint, names)
+        return parse_hint(hint.__bound__, names) if hint.__bound__ is not None else Untyped()
     alias = getattr(hint, "__value__", None) if type(hint).__name__ == "TypeAliasType" else None
     if alias is not None:
         return parse_hint(alias, names)
     if hasattr(hint, "__supertype__"):  # NewType
         return parse_hint(hint.__supertype__, names)
-    found = _parse_array(hint) or _parse_tree(hint, names)
-    return found if found is not None else _parse_generic(hint, names)
-
-
-def _parse_typevar(hint: TypeVar, names: NameScope) -> Node:
-    if hint in names.types:
-        meant, where = names.types[hint]
-        return parse_hint(meant, NameScope(where.local, where.types, names.open))
-    if hint.__constraints__:
-        return _parse_union(hint.__constraints__, hint, names)
-    return parse_hint(hint.__bound__, names) if hint.__bound__ is not None else Untyped()
+    return _parse_array(hint) or _parse_tree(hint, names) or _parse_generic(hint, names)
 
 
 def _parse_array(hint: Any) -> Node | None:
     array = read_array_hint(hint)
     if array is not None:
         return ArrayLeaf(array)
-    if hint in (jax.Array, np.ndarray):
+    if hint in (jax.Array, np.ndarray) or hint == jax.typing.ArrayLike:
         return ArrayLeaf(bare_array_hint(hint))
-    if hint == jax.typing.ArrayLike:
-        return ArrayLeaf(bare_array_hint(jax.typing.ArrayLike))
     if typing.get_origin(hint) is np.ndarray:
         return ArrayLeaf(bare_array_hint(np.ndarray))
     name = getattr(hint, "__name__", None)
@@ -340,59 +329,61 @@ def _parse_array(hint: Any) -> Node | None:
 
 def _parse_tree(hint: Any, names: NameScope) -> Node | None:
     """``Stacked``; or ``PyTree`` of ours or of jaxtyping, recognized by its attributes."""
-    stack = getattr(hint, "__stacked__", None) if isinstance(hint, type) else None
-    if stack is not None:
-        return _parse_stacked(stack[0], stack[1], names)
-    if isinstance(hint, type) and (hint.__module__, hint.__name__) == ("typedshmap.hints.types", "Stacked"):
-        raise AnnotationSyntaxError('Stacked: wants leading dims and a hint, as in Stacked["layers", Layer]')
-    if not isinstance(hint, type) or "PyTree" not in hint.__name__:
+    if not isinstance(hint, type):
         return None
-    if getattr(hint, "__module__", "").split(".")[0] not in ("typedshmap", "jaxtyping"):
+    if (stack := getattr(hint, "__stacked__", None)) is not None:
+        dims, stacked = stack
+        node = parse_hint(stacked, names)
+        if not holds_arrays(node):
+            raise AnnotationSyntaxError(
+                f"Stacked[{dims!r}, {hint_name(stacked)}]: {hint_name(stacked)} holds no arrays"
+            )
+        for part in all_nodes(node):
+            if isinstance(part, Fields) and part.is_open:
+                name = part.cls.__name__
+                raise AnnotationSyntaxError(f"Stacked[{dims!r}, {name}] is inside of {name} itself")
+        return map_hints(node, lambda hint: with_leading_dims(hint, dims))
+    if (hint.__module__, hint.__name__) == ("typedshmap.hints.types", "Stacked"):
+        raise AnnotationSyntaxError('Stacked: wants leading dims and a hint, as in Stacked["layers", Layer]')
+    if "PyTree" not in hint.__name__ or hint.__module__.split(".")[0] not in ("typedshmap", "jaxtyping"):
         return None
     leaf, structure = getattr(hint, "leaftype", Any), getattr(hint, "structure", None)
-    if structure is not None and not isinstance(structure, str):
-        structure = str(structure)
+    structure = None if structure is None else str(structure)
     if structure is not None and not structure.isidentifier():
         raise AnnotationSyntaxError(f"{hint.__name__}: the structure's name {structure!r} is not an identifier")
     node = parse_hint(leaf, names)
     return PyTreeOf(node, structure) if holds_arrays(node) else Untyped() if leaf is Any else Static(Any)
 
 
-def _parse_stacked(dims: str, hint: Any, names: NameScope) -> Node:
-    node = parse_hint(hint, names)
-    if not holds_arrays(node):
-        raise AnnotationSyntaxError(f"Stacked[{dims!r}, {hint_name(hint)}]: {hint_name(hint)} holds no arrays")
-    for part in all_nodes(node):
-        if isinstance(part, Fields) and part.is_open:
-            name = part.cls.__name__
-            raise AnnotationSyntaxError(f"Stacked[{dims!r}, {name}] is inside of {name} itself")
-    return map_hints(node, lambda hint: with_leading_dims(hint, dims))
-
-
 def _parse_generic(hint: Any, names: NameScope) -> Node:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    variables = getattr(origin, "__parameters__", None)
+
+    def only(inner: Node, node: Node) -> Node:
+        return node if holds_arrays(inner) else Static(hint)
+
     if origin is typing.Unpack or getattr(hint, "__unpacked__", False):
         raise AnnotationSyntaxError(f"{hint_name(hint)}: a hint that unpacks another one is not read")
     if type(origin).__name__ == "TypeAliasType":
         return parse_hint(origin.__value__, names.with_type_variables(origin.__type_params__, args))
     if origin is not None and getattr(typing, str(hint).removeprefix("typing."), None) is hint:
         return Static(origin)  # List, Dict or Callable of anything
-    if origin is typing.Annotated:
+    if origin is typing.Annotated or origin in _QUALIFIERS:
         return parse_hint(args[0], names)
     if origin in (typing.Union, types.UnionType):
         return _parse_union(args, hint, names)
-    if origin in _QUALIFIERS:
-        return parse_hint(args[0], names)
-    variables = getattr(origin, "__parameters__", None)
     if isinstance(origin, type) and variables:
         return _parse_class(origin, names.with_type_variables(variables, args), hint)
-    if origin is tuple:
-        return _parse_tuple(args, hint, names)
-    if origin in (list, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Iterable):
-        return _only_argument(SequenceOf(list if origin is list else (list, tuple), parse_hint(args[0], names)), hint)
+    if origin is tuple and args[1:] != (Ellipsis,):
+        items = tuple(parse_hint(arg, names) for arg in args)
+        return FixedTuple(items) if any(map(holds_arrays, items)) or not items else Static(hint)
+    if origin in _SEQUENCES:
+        item = parse_hint(args[0], names)
+        return only(item, SequenceOf(_SEQUENCES[origin], item))
     if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
         kind = dict if origin in (collections.abc.Mapping, collections.abc.MutableMapping) else origin
-        return _only_argument(MappingOf(kind, parse_hint(args[1], names)), hint)
+        value = parse_hint(args[1], names)
+        return only(value, MappingOf(kind, value))
     if origin is None and isinstance(hint, type):
         return _parse_class(hint, names, hint)
     if origin is None and type(hint).__module__ not in ("typing", "typing_extensions"):
@@ -407,18 +398,8 @@ _QUALIFIERS = (
     typing.NotRequired,
     getattr(typing, "ReadOnly", typing.Required),  # new in Python 3.13
 )
-
-
-def _only_argument(node: SequenceOf | MappingOf, hint: Any) -> Node:
-    inner = node.item if isinstance(node, SequenceOf) else node.value
-    return node if holds_arrays(inner) else Static(hint)
-
-
-def _parse_tuple(args: tuple[Any, ...], hint: Any, names: NameScope) -> Node:
-    if len(args) == 2 and args[1] is Ellipsis:
-        return _only_argument(SequenceOf(tuple, parse_hint(args[0], names)), hint)
-    items = tuple(parse_hint(arg, names) for arg in args)
-    return FixedTuple(items) if any(map(holds_arrays, items)) or not items else Static(hint)
+_ABSTRACT = (collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Iterable)
+_SEQUENCES: dict[Any, Any] = {tuple: tuple, list: list, **dict.fromkeys(_ABSTRACT, (list, tuple))}
 
 
 def _parse_union(args: tuple[Any, ...], hint: Any, names: NameScope) -> Node:
@@ -428,7 +409,7 @@ def _parse_union(args: tuple[Any, ...], hint: Any, names: NameScope) -> Node:
     return UnionOf(options, hint) if any(map(holds_arrays, options)) else Static(hint)
 
 
-def _parse_class(cls: type, names: NameScope, hint: Any) -> Node:
+def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
     """A NamedTuple, TypedDict or dataclass by its fields; any other class is static."""
     kind = _record_kind(cls)
     if kind is None:
@@ -439,10 +420,16 @@ def _parse_class(cls: type, names: NameScope, hint: Any) -> Node:
     inner = _with_base_type_variables(
         cls, NameScope({cls.__name__: cls, **names.local}, names.types, {**names.open, hint: record})
     )
-    hints = _fields(cls, kind, inner)
-    record.optional = _optional_keys(cls, hints) if kind == "TypedDict" else frozenset()
-    for name, field_hint in hints.items():
-        record.fields[name] = parse_hint(field_hint, inner)
+    hints = typing.get_type_hints(cls, localns=dict(inner.local), include_extras=True)
+    if kind == "TypedDict":  # whose own list of optional keys is wrong where its hints were strings
+        marked = {name: typing.get_origin(hint) for name, hint in hints.items()}
+        optional = cls.__optional_keys__ | {name for name, mark in marked.items() if mark is typing.NotRequired}
+        record.optional = frozenset(name for name in optional if marked.get(name) is not typing.Required)
+        fields = list(hints)
+    else:
+        fields = list(cls._fields) if kind == "NamedTuple" else [each.name for each in dataclasses.fields(cls)]
+    for name in fields:
+        record.fields[name] = parse_hint(hints.get(name, Any), inner)
     record.is_open = False
     return record if holds_arrays(record) else Static(hint)
 
@@ -463,19 +450,3 @@ def _record_kind(cls: type) -> str | None:
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return "NamedTuple"
     return "dataclass" if dataclasses.is_dataclass(cls) else None
-
-
-def _fields(cls: type, kind: str, names: NameScope) -> dict[str, Any]:
-    hints = typing.get_type_hints(cls, localns=dict(names.local), include_extras=True)
-    if kind == "NamedTuple":
-        return {name: hints.get(name, Any) for name in cls._fields}  # type: ignore[attr-defined]
-    if kind == "dataclass":
-        return {f.name: hints.get(f.name, Any) for f in dataclasses.fields(cls)}
-    return hints
-
-
-def _optional_keys(cls: Any, hints: Mapping[str, Any]) -> frozenset[str]:
-    """The keys that may be missing in a TypedDict; its own list is wrong where its hints were strings."""
-    optional = frozenset(name for name, hint in hints.items() if typing.get_origin(hint) is typing.NotRequired)
-    required = frozenset(name for name, hint in hints.items() if typing.get_origin(hint) is typing.Required)
-    return (frozenset(cls.__optional_keys__) | optional) - required

@@ -15,12 +15,11 @@ import jax
 from jax.typing import ArrayLike
 
 from ..errors import AnnotationSyntaxError
-from ..errors.failures import Failure
 from ..errors.messages import word
 from ..errors.phrases import value_text
-from ..notation.match import Sizes, Subject
-from .array_hint import NAMES, ArrayHint, parse_array_hint
-from .check_tree import TreeCheck
+from ..notation.match import NO_SIZES, Subject
+from .array_hint import NAMES, parse_array_hint
+from .check_tree import TreeCheck, check_value
 from .context import current_mesh_context, current_scope
 from .structure import ArrayLeaf, Node, hint_name, node_name, parse_hint
 
@@ -30,13 +29,9 @@ _CHECKED = Subject("checked", "checked")
 def _check_value(node: Node, value: Any) -> TreeCheck:
     """Check a value where the program is, binding nothing."""
     scope = current_scope()
+    arguments, sizes = (scope.arguments, scope.sizes) if scope else ({}, NO_SIZES)
     # ``isinstance`` returns no value, so that nothing can be asserted of it for the analysis of the body.
-    walk = TreeCheck(
-        current_mesh_context(is_stated=False), scope.arguments if scope else {}, scope.sizes if scope else Sizes()
-    )
-    walk.visit(node, value, _CHECKED)
-    walk.check_deferred()
-    return walk
+    return check_value(node, value, _CHECKED, current_mesh_context(is_stated=False), arguments, sizes)
 
 
 class CheckedMeta(type):
@@ -45,55 +40,53 @@ class CheckedMeta(type):
     __node__: Node
 
     def __instancecheck__(cls, value: Any) -> bool:
-        walk = _check_value(cls.__node__, value)
-        scope = current_scope()
-        if not walk.failures and scope is not None:
-            scope.sizes = walk.sizes
-        return not walk.failures
+        checked, scope = _check_value(cls.__node__, value), current_scope()
+        if not checked.failures and scope is not None:
+            scope.sizes = checked.sizes
+        return not checked.failures
 
     def __instancecheck_str__(cls, value: Any) -> str:
         """Beartype's message for a value that does not fit: a clause without a full stop."""
         failures = _check_value(cls.__node__, value).failures
-        return _failure_clause(failures[0], cls.__name__) if failures else f"it fits {cls.__name__}"
-
-
-def _failure_clause(failure: Failure, hint: str) -> str:
-    got = f" (got {failure.got})" if failure.got else ""
-    return f"value{failure.subject.path} {word(failure).problem}{got}, under {hint}"
+        if not failures:
+            return f"it fits {cls.__name__}"
+        got = f" (got {failures[0].got})" if failures[0].got else ""
+        return f"value{failures[0].subject.path} {word(failures[0]).problem}{got}, under {cls.__name__}"
 
 
 def _reduce(cls: CheckedMeta) -> Any:
     if cls is PyTree or cls is Stacked:
         return cls.__name__
     maker, item = cls.__made_of__  # type: ignore[attr-defined]
-    return (_rebuild, (maker, _pickle_item(item)))
+    return (_rebuild, (maker, _replaced(item, jax.Array, _PackedArray)))
 
 
 def _rebuild(maker: str, item: Any) -> Any:
-    makers: dict[str, Any] = {"PyTree": PyTree, "Stacked": Stacked}
-    return (makers.get(maker) or DTYPES[maker])[_unpickle_item(item)]
+    makers: dict[str, Any] = {"PyTree": PyTree, "Stacked": Stacked, **DTYPES}
+    return makers[maker][_replaced(item, _PackedArray, jax.Array)]
 
 
 class _PackedArray:
     """``jax.Array`` in a pickled hint; jax 0.10.2 cannot pickle the class itself."""
 
 
-def _pickle_item(item: Any) -> Any:
-    if item is jax.Array:
-        return _PackedArray
+def _replaced(item: Any, old: type, new: type) -> Any:
+    """What a hint was made of, with one class for another."""
     if isinstance(item, tuple):
-        return tuple(map(_pickle_item, item))
+        return tuple(_replaced(part, old, new) for part in item)
     if get_origin(item) in (Union, UnionType):
-        return [_pickle_item(member) for member in get_args(item)]
-    return item
+        return Union[tuple(_replaced(member, old, new) for member in get_args(item))]  # noqa: UP007 (made from a tuple)
+    return new if item is old else item
 
 
-def _unpickle_item(item: Any) -> Any:
-    if item is _PackedArray:
-        return jax.Array
-    if isinstance(item, tuple):
-        return tuple(map(_unpickle_item, item))
-    return Union[tuple(map(_unpickle_item, item))] if isinstance(item, list) else item  # noqa: UP007 (made from a tuple)
+def _make_cached(make: Any, *items: Any) -> Any:
+    """The class that a cached function makes of what is in a hint's brackets, which may have no hash."""
+    try:
+        return make(*items)
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return make.__wrapped__(*items)
 
 
 class Dtype:
@@ -124,54 +117,44 @@ class Dtype:
         if any(isinstance(member, CheckedMeta) for member in members):
             # A hint inside a hint goes into every member of a union.
             return Union[tuple(self[(member, *item[1:])] for member in members)]  # noqa: UP007
-        try:
-            return _hint_class(self, item)
-        except TypeError as error:
-            if isinstance(error, AnnotationSyntaxError) or "unhashable" not in str(error):
-                raise
-            return _hint_class.__wrapped__(self, item)
+        return _make_cached(_hint_class, self, item)
 
 
 @lru_cache(maxsize=4096)
 def _hint_class(dtype: Dtype, item: Any) -> Any:
     hint = parse_array_hint(dtype.__name__, dtype.dtypes, item)
-    return hint_class(hint, (dtype.__name__, item))
+    members = {
+        "__module__": "typedshmap",
+        "__typedshmap__": hint,
+        "__node__": ArrayLeaf(hint),
+        "__made_of__": (dtype.__name__, item),
+        "dim_str": str(hint.spec),
+        "dtypes": hint.dtypes,
+        "array_type": hint.array_type,
+    }
+    return CheckedMeta(str(hint.text), (), members)
 
 
-def hint_class(hint: ArrayHint, made_of: Any) -> Any:
-    """The class of a parsed hint."""
-    return CheckedMeta(
-        str(hint.text),
-        (),
-        {
-            "__module__": "typedshmap",
-            "__typedshmap__": hint,
-            "__node__": ArrayLeaf(hint),
-            "__made_of__": made_of,
-            "dim_str": str(hint.spec),
-            "dtypes": hint.dtypes,
-            "array_type": hint.array_type,
-        },
-    )
+class _LateMeta(CheckedMeta):
+    @property
+    def __node__(cls) -> Node:  # type: ignore[override]
+        """Built when it is asked for, since a class may stack itself, in a string, while it is being read."""
+        return _node_of_class(cls)
 
 
-class _TreeMeta(CheckedMeta):
+@lru_cache(maxsize=1024)
+def _node_of_class(cls: Any) -> Node:
+    return parse_hint(cls)
+
+
+class _TreeMeta(_LateMeta):
     def __getitem__(cls, item: Any) -> Any:
         leaf, structure = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
         if get_origin(structure) is Literal:  # how the name is written for static checkers
             structure = get_args(structure)[0]
         if structure is not None and not (isinstance(structure, str) and structure.isidentifier()):
             raise AnnotationSyntaxError(f"PyTree[..., {structure!r}]: the structure's name is an identifier, as in 'S'")
-        try:
-            return _tree_class(leaf, structure)
-        except TypeError as error:
-            if isinstance(error, AnnotationSyntaxError) or "unhashable" not in str(error):
-                raise
-            return _tree_class.__wrapped__(leaf, structure)
-
-    @property
-    def __node__(cls) -> Node:  # type: ignore[override]
-        return _node_of_class(cls)
+        return _make_cached(_tree_class, leaf, structure)
 
 
 @lru_cache(maxsize=1024)
@@ -193,7 +176,7 @@ def _leaf_name(leaf: Any) -> str:
         return hint_name(leaf)
 
 
-class _StackedMeta(CheckedMeta):
+class _StackedMeta(_LateMeta):
     def __getitem__(cls, item: Any) -> Any:
         if not isinstance(item, tuple) or len(item) != 2:
             raise AnnotationSyntaxError('Stacked[...]: wants leading dims and a hint, as in Stacked["layers", Layer]')
@@ -209,20 +192,9 @@ class _StackedMeta(CheckedMeta):
         members = {"__module__": "typedshmap", "__stacked__": (dims, hint), "__made_of__": ("Stacked", (dims, hint))}
         return _StackedMeta(f"Stacked[{dims!r}, {hint_name(hint)}]", (), members)
 
-    @property
-    def __node__(cls) -> Node:  # type: ignore[override]
-        """Built when it is asked for, since a class may stack itself, in a string, while it is being read."""
-        return _node_of_class(cls)
 
-
-@lru_cache(maxsize=1024)
-def _node_of_class(cls: Any) -> Node:
-    return parse_hint(cls)
-
-
-copyreg.pickle(CheckedMeta, _reduce)
-copyreg.pickle(_TreeMeta, _reduce)
-copyreg.pickle(_StackedMeta, _reduce)
+for _meta in (CheckedMeta, _TreeMeta, _StackedMeta):
+    copyreg.pickle(_meta, _reduce)
 
 
 class PyTree(metaclass=_TreeMeta):
