@@ -149,8 +149,8 @@ TENSOR_PARALLEL = (
         ' * jax.lax.axis_size("tp"))', ")", "mesh",
     ),
     Mutant(
-        "T18", "missing sum", "the gradient of weights that are equal on all shards summed over one axis of two", BY_HAND,
-        '    gradients = replace(gradients, down_bias=jax.lax.psum(gradients.down_bias, "tp"))\n', "", "mesh",
+        "T18", "missing sum", "the gradient of weights that are equal on all shards summed over one axis of two",
+        BY_HAND, '    gradients = replace(gradients, down_bias=jax.lax.psum(gradients.down_bias, "tp"))\n', "", "mesh",
     ),
     Mutant(
         "T19", "missing sum", "gradients not summed over the batch", BY_HAND,

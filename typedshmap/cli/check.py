@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .. import _jax, cli
-from ..errors import MeshAxisError, ShapeError, TypedShmapError
+from ..errors import ShapeError, TypedShmapError
 from ..errors.phrases import count_text, mesh_text
 from ..introspection import bound_self
 from ..sampling.meshes import has_marks, map_over_shards, mesh_like, needs_manual_region, trace_on
@@ -70,16 +70,15 @@ def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any]
 def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) -> None:
     """Trace a function; a helper for manual regions, known by its marks or its collectives, is mapped over the mesh."""
     f, made_of = function.function, function.made_of
-    is_helper = made_of.verb == "typed"
-    try:
-        if not is_helper or not has_marks(made_of.signature.read(bound_self(f))):
-            trace_on(f, drawn.structs(mesh), mesh)
-            return
-    except (NameError, MeshAxisError) as error:
-        if not is_helper or not needs_manual_region(error):
-            raise
-    explicit = _jax.mesh.with_axis_type(mesh, AxisType.Explicit)  # over which a result may be unreduced
-    trace_on(map_over_shards(f, made_of), drawn.structs(explicit), explicit)
+
+    def trace() -> None:
+        trace_on(f, drawn.structs(mesh), mesh)
+
+    if made_of.verb != "typed":
+        trace()
+    elif has_marks(made_of.signature.read(bound_self(f))) or needs_manual_region(trace):
+        explicit = _jax.mesh.with_axis_type(mesh, AxisType.Explicit)  # over which a result may be unreduced
+        trace_on(map_over_shards(f, made_of), drawn.structs(explicit), explicit)
 
 
 def _compare_meshes(function: cli.Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]) -> bool:

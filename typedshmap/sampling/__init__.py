@@ -27,13 +27,13 @@ def inputs(
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Inputs:
-    """Arguments for a function, made from its hints: random global arrays of the right dtype, shape and sharding.
+    """Make arguments for a function from its hints: random global arrays of the right dtype, shape and sharding.
 
-    The size of each name is drawn: a multiple of what its mesh axes need, with at least two elements per
-    shard, different for each name, and even where nothing is sharded. All ``...`` have the same sizes, and so
-    have all ``_``. Floats are normal, keys are keys, integers are small enough to be positions in the arrays
-    that they may index: below the last dim of an array that they share dims with (labels of logits), below the
-    first of one that they share none with (ids of a table). A union becomes its first member with arrays, so
+    The size of each name is drawn: a multiple of what its mesh axes need, with at least two elements per shard,
+    different for each name, and even for dims that are unsharded. All ``...`` have the same sizes, and so do all
+    ``_``. Floats are normally distributed, and keys are keys of ``jax.random``. Integers are small enough to be used as
+    indices: smaller than the last dim of an array with which they share dims (labels of logits), and than the first
+    dim of an array with which they share none (ids into a table). A union becomes its first member with arrays, so
     that an optional array is present; lists, dicts and trees of any length have two items.
 
     ```python
@@ -46,24 +46,23 @@ def inputs(
         an instance.
       mesh: the mesh of the arrays; by default the function's own, else the ambient one, else none. On an
         AbstractMesh they are ``jax.ShapeDtypeStruct``s.
-      seed: what sizes and values are drawn from.
-      arguments: arguments by name, also for names that are dims as well, and by path for fields,
-        ``{"state.step": 3}``.
+      seed: the seed of sizes and values.
+      arguments: arguments by name, also where a dim has the same name, and fields by path, ``{"state.step": 3}``.
       **sizes: a global size by the name of a dim (an integer; a tuple for ``*name``), or an argument by its
-        name: a value, or a function of a key and the global shape that makes it.
+        name: a value, or a function that makes it from a key and the global shape.
 
     Returns:
-      The arguments, without those that have defaults and no arrays.
+      The arguments, without those that have a default and hold no arrays.
 
     Raises:
-      StructureError: for a function without hints, and for arguments that no hint can make (a config, ``Any``,
-        an ``int``): pass them.
+      StructureError: for a function without hints, and for arguments that cannot be made from a hint (a config,
+        ``Any``, an ``int``) and have to be passed.
       ShapeError: for sizes that no hint names, or that do not fit.
       MeshAxisError: for an axis that the mesh does not have.
       ShardingError: for an argument marked ``+`` or ``~``, which cannot be placed.
     """
-    here = mesh_of(f, mesh, "inputs")
-    return plan_inputs(f, () if here is None else (here,), sizes, arguments, "inputs").draw(seed).on(here)
+    used = mesh_of(f, mesh, "inputs")
+    return plan_inputs(f, [used], sizes, arguments, "inputs").draw(seed).on(used)
 
 
 def mesh_of(f: Callable[..., Any], mesh: Any, verb: str) -> _jax.mesh.AnyMesh | None:
@@ -90,7 +89,7 @@ def strategies(
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> SearchStrategy[Inputs]:
-    """A strategy of hypothesis that draws what `inputs` makes.
+    """Make a hypothesis strategy that draws arguments as `inputs` makes them.
 
     Each size is one to four times what its mesh axes need, so that sizes may be equal and shards may have one
     element; a failing example shrinks to small sizes.
@@ -108,17 +107,17 @@ def strategies(
       **sizes: as for `inputs`.
 
     Raises:
-      StructureError: where hypothesis is not installed, and as `inputs` does.
-      ShapeError, MeshAxisError: as `inputs` does.
+      StructureError: where hypothesis is not installed, and as for `inputs`.
+      ShapeError, MeshAxisError: as for `inputs`.
     """
     try:
-        # hypothesis is a tool for tests, which only this needs.
+        # hypothesis is a tool for tests, and only needed here.
         from hypothesis import reject
         from hypothesis import strategies as st
     except ModuleNotFoundError:
         raise StructureError("strategies: wants hypothesis, which is not installed: pip install hypothesis") from None
-    here = mesh_of(f, mesh, "strategies")
-    plan = plan_inputs(f, () if here is None else (here,), sizes, arguments, "strategies")
+    used = mesh_of(f, mesh, "strategies")
+    plan = plan_inputs(f, [used], sizes, arguments, "strategies")
     factors = plan.factors
     multiples = st.fixed_dictionaries({name: st.integers(1, _MOST) for name in factors})
 
@@ -127,6 +126,6 @@ def strategies(
             drawn = plan.draw(seed, {name: times[name] * factor for name, factor in factors.items()})
         except ShapeError:
             reject()
-        return drawn.on(here)
+        return drawn.on(used)
 
     return st.builds(draw, st.integers(0, _SEEDS), multiples)

@@ -1,4 +1,4 @@
-"""The arguments of a call made from hints: what is drawn for each parameter, given for it, or left to its default."""
+"""The arguments of a call: each parameter's is drawn from its hint, given by the user, or left to its default."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from ..introspection import bound_self, require_decorated
 from ..notation.match import Subject
 from ..placement.structs import TreeBuilder, typed_key
 
+ArrayMaker = Callable[[Any, tuple[int, ...]], Any]
+"""Makes an array from a key and the global shape."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ArrayToDraw:
-    """The place of one array that is still to be made.
+    """A placeholder for one array that is yet to be drawn.
 
     Attributes:
-      hint: what it is.
-      make: makes it of a key and the global shape; None where it is drawn.
+      hint: the array's hint.
+      make: the user's function that makes the array; None where it is drawn.
     """
 
     hint: ArrayHint
-    make: Callable[[Any, tuple[int, ...]], Any] | None = None
+    make: ArrayMaker | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,9 +42,9 @@ class CallArgument:
     """One argument of a call.
 
     Attributes:
-      subject: what messages call it.
-      node: what its hint says.
-      value: its value, with an `ArrayToDraw` in the place of each array that is still to be made.
+      subject: its name in messages.
+      node: its hint.
+      value: its value, with an `ArrayToDraw` for each array that is yet to be drawn.
       is_keyword: whether it is passed by keyword.
     """
 
@@ -52,20 +55,20 @@ class CallArgument:
 
     @property
     def arrays_to_draw(self) -> list[ArrayToDraw]:
-        """The arrays that are still to be made."""
-        # None in what JAX cannot take apart, which the check of the arguments reports.
+        """The arrays that are yet to be drawn."""
+        # None of a value that JAX cannot flatten; the check of the arguments reports it.
         return [leaf for leaf in _jax.tree.leaves(self.value) if isinstance(leaf, ArrayToDraw)]
 
 
 @dataclass
 class _Given:
-    """What the user passes of the arguments.
+    """The arguments that the user gives.
 
     Attributes:
       verb: the function that messages name.
       values: arguments by name, and parts of them by path.
-      used: the names and paths that were asked for.
-      problems: what is wrong.
+      used: the names and paths that have been looked up.
+      problems: what is wrong with them.
     """
 
     verb: str
@@ -78,42 +81,39 @@ class _Given:
         return name in self.values
 
     def value(self, name: str, node: Node) -> Any:
-        """An argument: what was given for it, or a value made from its hint."""
+        """The value of an argument: as it is given, or made from its hint."""
         chosen = choose_members(node)
         if not self.has(name):
             cure = f"pass the argument: {name}=..."
             return TreeBuilder(self.verb, lambda hint, path: self._array(name + path, hint), cure).build(chosen)
         value = self.values[name]
-        if not callable(value) or not holds_arrays(node):
-            return value
-        if isinstance(chosen, ArrayLeaf):
+        if callable(value) and isinstance(chosen, ArrayLeaf):
             return ArrayToDraw(chosen.hint, value)
-        self.problems.append(
-            f"argument '{name}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
-            f"makes it; pass arguments={{'{name}.field': ...}}"
-        )
-        return None
+        if callable(value) and holds_arrays(node):
+            self.problems.append(
+                f"argument '{name}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
+                f"makes it; pass arguments={{'{name}.field': ...}}"
+            )
+        return value
 
     def _array(self, path: str, hint: ArrayHint) -> Any:
-        if not self.has(path):
-            return ArrayToDraw(hint)
-        value = self.values[path]
-        return ArrayToDraw(hint, value) if callable(value) else value
+        value = self.values[path] if self.has(path) else None
+        return value if self.has(path) and not callable(value) else ArrayToDraw(hint, value)
 
 
 def arguments_of(
     typed: HintedSignature, owner: tuple[Any, ...], verb: str, values: Mapping[str, Any]
 ) -> list[CallArgument]:
-    """The arguments of a call, but for those that are left to their defaults.
+    """The arguments of a call, without those that are left to their defaults.
 
     Args:
       typed: the function.
       owner: the instance, or the class, of a method.
       verb: the function that messages name.
-      values: what the user passes: arguments by name, and parts of them by path.
+      values: the arguments that the user gives by name, and parts of arguments by path.
 
     Raises:
-      StructureError: for all that no hint can make and was not given.
+      StructureError: for all arguments that are not given and cannot be made from a hint.
     """
     given, parameters = _Given(verb, values), _parameters(typed, owner)
     found, defaults = list[CallArgument](), list[CallArgument]()
@@ -130,7 +130,7 @@ def arguments_of(
         elif parameter.default is EMPTY:
             made = [CallArgument(subject, node, None, is_keyword)]
         else:
-            # Passed only if an argument that is passed by position follows.
+            # Passed only before an argument that is passed by position.
             defaults += [] if is_keyword else [CallArgument(subject, structure.Untyped(), parameter.default)]
             continue
         if made and not made[0].is_keyword:
@@ -144,7 +144,7 @@ def arguments_of(
 
 
 def _parameters(typed: HintedSignature, owner: tuple[Any, ...]) -> list[tuple[inspect.Parameter, tuple[Node, ...]]]:
-    """The parameters that a call fills, each with its hint; ``*args`` with those of two items, or of ``in_types``."""
+    """The parameters that a call fills, each with its hint; ``*args`` has one hint for each of two items."""
     found: list[tuple[inspect.Parameter, tuple[Node, ...]]] = []
     for at, parameter in enumerate(typed.signature.parameters.values()):
         node = typed.parameters.get(parameter.name, structure.Untyped())
@@ -156,7 +156,7 @@ def _parameters(typed: HintedSignature, owner: tuple[Any, ...]) -> list[tuple[in
 
 
 def _variadic(name: str, nodes: tuple[Node, ...], given: _Given) -> list[CallArgument]:
-    """The arguments of ``*args``: as they are given, or one for each hint."""
+    """The arguments of ``*args``: those that are given, or one for each hint."""
     values = given.values[name] if given.has(name) else None
     if values is None and not all(map(holds_arrays, nodes)):
         return []
@@ -169,7 +169,7 @@ def _variadic(name: str, nodes: tuple[Node, ...], given: _Given) -> list[CallArg
 
 
 def required_arguments(f: Callable[..., Any]) -> dict[str, Node]:
-    """The arguments of a function that no hint makes and that have no default, each with its hint."""
+    """The arguments that have no default and cannot be made from their hints, which come with them."""
     owner = bound_self(f)
     parameters = _parameters(require_decorated(f, "inputs").signature.read(owner), owner)
     return {parameter.name: nodes[0] for parameter, nodes in parameters if _is_needed(parameter, nodes[0])}
@@ -182,24 +182,24 @@ def _is_needed(parameter: inspect.Parameter, node: Node) -> bool:
 
 
 def needed_text(name: str, node: Node) -> str:
-    """What a message says of an argument that must be given."""
+    """The words of a message about an argument that must be given."""
     return f"argument '{name}' ({node_name(node)}) holds no arrays and has no default"
 
 
 def unknown_name_text(name: str, known: Sequence[str]) -> str:
-    """What a message says of a keyword that is neither a size nor an argument."""
+    """The words of a message about a keyword that is neither a size nor an argument."""
     return f"neither a dim of its hints nor an argument is called '{name}'{did_you_mean(name, known)}"
 
 
 def choose_members(node: Node, enclosing: frozenset[int] = frozenset()) -> Node:
-    """A node of which one value can be made.
+    """The hint with every choice made, so that a value can be built from it.
 
-    Of a union it is the first member that holds arrays, so that an optional array is there; lists, dicts and
-    trees of any length have two items.
+    A union becomes its first member that holds arrays, so that an optional array is present; lists, dicts and
+    trees of any length get two items.
 
     Args:
-      node: what a hint says.
-      enclosing: the records around it; a class holds itself no further.
+      node: the hint.
+      enclosing: the records that contain it, so that a class that contains itself ends.
     """
     match node:
         case structure.FixedTuple():
@@ -221,16 +221,16 @@ def choose_members(node: Node, enclosing: frozenset[int] = frozenset()) -> Node:
 
 
 class Inputs(tuple[Any, ...]):
-    """The arguments of one call: ``f(*made)``, or ``f(**made)``; of both kinds by ``f(*made.args, **made.kwargs)``.
+    """The arguments of one call: ``f(*made)``, ``f(**made)``, or with both kinds ``f(*made.args, **made.kwargs)``.
 
-    It holds the positional ones, as a tuple; by its name every argument is found, ``made["x"]``. It is a
-    pytree of all of them.
+    As a tuple it holds the positional arguments; ``made["x"]`` is any argument by its name. It is a pytree of all
+    arguments.
 
     Attributes:
       kwargs: the keyword-only arguments.
-      names: the names of the positional ones.
+      names: the names of the positional arguments.
       sizes: the global size of every name in the hints, a tuple of sizes for ``*name``.
-      seed: what it was drawn from.
+      seed: the seed that the arguments were drawn from.
     """
 
     kwargs: dict[str, Any]
@@ -247,7 +247,7 @@ class Inputs(tuple[Any, ...]):
         sizes: Mapping[str, Any],
         seed: int,
     ) -> Inputs:
-        """Put arguments together."""
+        """Make the arguments of a call."""
         made = cls(args)
         made.names, made.kwargs, made.sizes, made.seed = names, dict(kwargs), dict(sizes), seed
         return made
@@ -258,7 +258,7 @@ class Inputs(tuple[Any, ...]):
         return tuple(self)
 
     def keys(self) -> Iterator[str]:
-        """The names of all arguments that have one."""
+        """The names of the arguments."""
         yield from (*self.names, *self.kwargs)
 
     def __getitem__(self, at: Any) -> Any:
@@ -293,19 +293,19 @@ jax.tree_util.register_pytree_node(
 
 
 class FlatCall:
-    """The arguments of a call, its arrays apart from all that is static.
+    """The arguments of a call, with the arrays separated from everything static.
 
     Attributes:
-      arrays: the arrays among the arguments' leaves.
+      arrays: the arrays among the leaves of the arguments.
       names: their names, ``state.w`` or ``xs[0]``.
     """
 
     def __init__(self, made: Inputs, *kinds: type) -> None:
-        """Take the arguments of a call apart.
+        """Flatten the arguments of a call.
 
         Args:
           made: the arguments.
-          kinds: the classes of what counts as an array.
+          kinds: the classes that count as arrays.
         """
         found, self._structure = jax.tree_util.tree_flatten_with_path((list(made.args), made.kwargs))
         self._leaves = [leaf for _, leaf in found]
@@ -318,7 +318,7 @@ class FlatCall:
             self.names.append(argument + jax.tree_util.keystr(tuple(path)))
 
     def run(self, f: Callable[..., Any], arrays: Sequence[Any]) -> Any:
-        """Call a function with other arrays in the places of these."""
+        """Call a function with other arrays instead of these."""
         leaves = list(self._leaves)
         for at, array in zip(self._places, arrays, strict=True):
             leaves[at] = array

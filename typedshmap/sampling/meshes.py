@@ -1,4 +1,4 @@
-"""Run or trace a function on a mesh that a tool chose, with or without devices."""
+"""Trace a function, or map a helper, on a mesh that a tool has chosen, and read such meshes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh
 
 from .. import _jax
 from ..axis_names import AxisNaming, AxisRules
-from ..errors import StructureError
+from ..errors import MeshAxisError, StructureError
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint
 from ..hints.signature import HintedSignature
@@ -23,7 +23,7 @@ from .arguments import FlatCall, Inputs
 
 
 def trace_on(f: Callable[..., Any], made: Inputs, mesh: AbstractMesh) -> Any:
-    """The traced program of a call.
+    """The jaxpr of a call.
 
     Args:
       f: a function.
@@ -42,12 +42,12 @@ def trace_on(f: Callable[..., Any], made: Inputs, mesh: AbstractMesh) -> Any:
 def map_over_shards(
     f: Callable[..., Any], made_of: DecoratedInfo, mesh: _jax.mesh.AnyMesh | None = None
 ) -> Callable[..., Any]:
-    """A helper mapped over all axes of a mesh, as it is called in a manual region.
+    """Map a helper over all axes of a mesh, so that it is called in a manual region.
 
     Args:
       f: the helper.
-      made_of: what it is made of.
-      mesh: the mesh; None for that of the call. Only over Explicit axes may a result be unreduced.
+      made_of: the options of its decorator.
+      mesh: the mesh; None for that of the call. A result may be unreduced over Explicit axes only.
     """
     naming = made_of.naming
     rules = None if naming.rules is None else AxisRules(AxisNaming(rules=naming.rules))
@@ -65,17 +65,27 @@ def result_hints(typed: HintedSignature) -> list[ArrayHint]:
 
 
 def has_marks(typed: HintedSignature) -> bool:
-    """Whether hints have marks, so that they describe shards."""
+    """Whether hints have marks, so that the function is one of manual regions."""
     return any(hint.spec.marks for hint in (*argument_hints(typed), *result_hints(typed)))
 
 
-def needs_manual_region(error: Exception) -> bool:
-    """Whether an error says that a function uses manual axes outside of a manual region."""
-    return "unbound axis name" in str(error) or "is not manual here" in str(error)
+def needs_manual_region(trace: Callable[[], Any]) -> bool:
+    """Whether a helper cannot be traced with global arrays, since it uses manual axes.
+
+    Args:
+      trace: traces the helper; any other error is raised.
+    """
+    try:
+        trace()
+    except (NameError, MeshAxisError) as error:
+        if "unbound axis name" not in str(error) and "is not manual here" not in str(error):
+            raise
+        return True
+    return False
 
 
 def mesh_sizes(written: Any) -> dict[str, int] | None:
-    """The sizes of mesh axes in a dict, or in a text like ``"dp=4,tp=2"``; None for anything else."""
+    """The sizes of mesh axes in a dict, or in a text like ``"dp=4,tp=2"``; None for any other value."""
     if isinstance(written, str):
         try:
             return parse_mesh(written)
@@ -92,7 +102,7 @@ def parse_mesh(text: str) -> dict[str, int]:
     """The sizes of mesh axes in a text like ``"dp=4,tp=2"``.
 
     Raises:
-      ValueError: with what cannot be read.
+      ValueError: for a text that cannot be read, with the reason.
     """
     sizes: dict[str, int] = {}
     for part in filter(None, map(str.strip, text.split(","))):
@@ -117,10 +127,10 @@ def mesh_like(mesh: AbstractMesh, own: _jax.mesh.AnyMesh | None) -> AbstractMesh
 
 
 def require_bool_or_none(verb: str, name: str, value: Any) -> None:
-    """Refuse what is neither True, False nor None, which leaves it open.
+    """Refuse the value of an option that is neither True, False nor None.
 
     Raises:
-      StructureError: with the argument.
+      StructureError: for any other value.
     """
     if value is not None and not isinstance(value, bool):
         raise StructureError(f"{verb}: {name}={value_text(value)} is neither True, False nor None")

@@ -1,4 +1,4 @@
-"""The plan of a call's arguments, made from the hints; sizes and values are drawn from it, and placed on any mesh.
+"""Plan the arguments of a call from its hints, draw their sizes and values, and place them on any mesh.
 
 Invariant: the values are the same on every mesh."""
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from types import MappingProxyType
 from typing import Any
@@ -17,44 +17,46 @@ from jax.sharding import AbstractMesh
 
 from .. import _jax
 from ..axis_names import AxisNaming
-from ..errors import StructureError
+from ..errors import ShapeError, StructureError
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint
-from ..hints.check_tree import check_arguments
+from ..hints.check_tree import CheckedLeaf, check_arguments
 from ..hints.context import current_axis_naming
 from ..hints.signature import EMPTY
 from ..hints.structure import array_hints, holds_arrays
 from ..introspection import bound_self, require_decorated
 from ..notation.match import RETURN
+from ..notation.spec import Rest, names_in_expression
 from ..placement.context import placement_context_over
 from ..placement.structs import default_dtype, names_of, refuse_wrong_sizes
-from .arguments import ArrayToDraw, CallArgument, Inputs, arguments_of, unknown_name_text
+from . import draws
+from .arguments import ArrayMaker, ArrayToDraw, CallArgument, Inputs, arguments_of, unknown_name_text
+from .draws import SizeRequirement, SizeValues, factors_of, size_requirements
 from .meshes import argument_hints, result_hints
-from .sizes import SizeRequirement, SizeValues, draw_sizes, factors_of, shape_of, size_requirements
-from .values import bound_of, draw_value, key_of
 
-_OF_SIZES = 2**31
+_SIZE_STREAM = 2**31
+_TRIES = 2000
 
 
 def plan_inputs(
     f: Callable[..., Any],
-    meshes: Sequence[_jax.mesh.AnyMesh],
+    meshes: Sequence[_jax.mesh.AnyMesh | None],
     given: Mapping[str, Any] = MappingProxyType({}),
     arguments: Mapping[str, Any] | None = None,
     verb: str = "inputs",
 ) -> InputPlan:
-    """Plan the arguments of a call, whose sizes are to fit all of several meshes.
+    """Plan the arguments of a call, with sizes that divide over the axes of several meshes.
 
     Args:
       f: a decorated function, or a method of an instance.
-      meshes: the meshes over which the sizes must divide.
-      given: sizes by the names of dims, and arguments by theirs.
+      meshes: the meshes; None where there is none.
+      given: sizes by the names of dims, and arguments by their names.
       arguments: more arguments, by name or by path.
       verb: the function that messages name.
 
     Raises:
-      StructureError: for arguments that no hint can make and that are not given.
-      ShapeError: for what is not a size, or that no hint names.
+      StructureError: for arguments that are not given and cannot be made from a hint.
+      ShapeError: for a value that is not a size, and a size that no hint names.
       MeshAxisError: for an axis that a mesh does not have.
     """
     made_of, owner = require_decorated(f, verb), bound_self(f)
@@ -64,7 +66,7 @@ def plan_inputs(
     sizes = sizes_among(f, given)
     values = {name: value for name, value in given.items() if name not in sizes}
     found = arguments_of(typed, owner, verb, {**values, **(arguments or {})})
-    places = [placement_context_over(source, mesh, naming) for mesh in meshes or (None,)]
+    contexts = [placement_context_over(source, mesh, naming) for mesh in meshes]
     hints = [*(hint for each in found for hint in array_hints(each.node)), *result_hints(typed)]
     names = names_of(hints)
     if unknown := [name for name in sizes if name not in names]:
@@ -73,14 +75,14 @@ def plan_inputs(
     named = {name: parameter.default for name, parameter in parameters.items() if parameter.default is not EMPTY}
     named.update(zip(parameters, (*typed.given, *owner), strict=False))
     named.update((each.subject.name, each.value) for each in found if not each.subject.path)
-    # Arrays that are given in full bind sizes.
+    # Arguments that are given in full bind sizes.
     in_full = [(each.subject.name, each.subject, each.node, each.value) for each in found if not each.arrays_to_draw]
-    checked = check_arguments(in_full, named, places[0].context)
+    checked = check_arguments(in_full, named, contexts[0].context)
     if checked.failures:
-        raise places[0].error(checked.failures, checked.sizes)
+        raise contexts[0].error(checked.failures, checked.sizes)
     bound = {name.removeprefix("*"): size.size for name, size in checked.sizes if " at " not in name}
     drawn = [(each.subject, array.hint) for each in found for array in each.arrays_to_draw]
-    requirements = size_requirements([*drawn, *((RETURN, hint) for hint in result_hints(typed))], places)
+    requirements = size_requirements([*drawn, *((RETURN, hint) for hint in result_hints(typed))], contexts)
     return InputPlan(source, naming, found, named, [hint for _, hint in drawn], requirements, {**bound, **sizes})
 
 
@@ -91,7 +93,7 @@ def taken_names(f: Callable[..., Any]) -> set[str]:
 
 
 def sizes_among(f: Callable[..., Any], given: Mapping[str, Any]) -> SizeValues:
-    """The sizes among keywords: an integer by the name of a dim, unless an argument without arrays has that name."""
+    """The sizes among keywords: integers by the names of dims, unless an argument without arrays has that name."""
     typed = require_decorated(f, "inputs").signature.read(bound_self(f))
     dims = names_of(argument_hints(typed))
 
@@ -105,10 +107,10 @@ def sizes_among(f: Callable[..., Any], given: Mapping[str, Any]) -> SizeValues:
 
 
 def require_dict(arguments: Any, verb: str) -> None:
-    """Refuse what is not a dict of arguments by name.
+    """Refuse an ``arguments=`` that is not a dict of arguments by name.
 
     Raises:
-      StructureError: for anything else but None.
+      StructureError: for anything but None and such a dict.
     """
     if not isinstance(arguments, Mapping | None) or not all(isinstance(name, str) for name in arguments or ()):
         raise StructureError(
@@ -118,16 +120,16 @@ def require_dict(arguments: Any, verb: str) -> None:
 
 @dataclass(frozen=True)
 class InputPlan:
-    """The arguments of a function, before they are drawn.
+    """The arguments of a call, before their sizes and values are drawn.
 
     Attributes:
-      source: the verb and the function that messages name.
-      naming: what names in its hints mean.
-      arguments: its arguments, with an `ArrayToDraw` for each array.
-      named: all arguments by their names, for ``{argument}`` in a hint.
+      source: how messages begin: the verb and the function's name.
+      naming: the function's aliases and rules.
+      arguments: the arguments, with an `ArrayToDraw` for each array that is not given.
+      named: all arguments by name, for ``{argument}`` in a hint.
       hints: the hints of the arrays that are drawn.
       requirements: the requirements of arguments and result on the sizes.
-      given: the sizes that are fixed.
+      given: the sizes that are given.
     """
 
     source: str
@@ -140,22 +142,38 @@ class InputPlan:
 
     @property
     def factors(self) -> Mapping[str, int]:
-        """The number that the size of each name must be a multiple of, for names that are not given."""
+        """A divisor of the size of each name that is not given, so that it divides over its mesh axes."""
         return {name: n for name, n in factors_of(self.hints, self.requirements).items() if name not in self.given}
 
     def draw(self, seed: int, sizes: Mapping[str, Any] | None = None) -> UnplacedInputs:
         """Draw sizes and values.
 
         Args:
-          seed: what they are drawn from.
-          sizes: sizes that are fixed in this draw, besides those that are given.
+          seed: the seed.
+          sizes: sizes for this draw, besides those that are given.
 
         Raises:
           ShapeError: where no sizes fit.
         """
-        rng, fixed = np.random.default_rng([seed, _OF_SIZES]), {**(sizes or {}), **self.given}
-        drawn = draw_sizes(self.hints, self.requirements, fixed, self.named, rng, self.source)
-        return UnplacedInputs(self, drawn, seed)
+        rng, given = np.random.default_rng([seed, _SIZE_STREAM]), {**(sizes or {}), **self.given}
+        dims = [dim for hint in self.hints for dim in hint.spec.dims]
+        rests = dict.fromkeys(dim.name or draws.REST for dim in dims if isinstance(dim, Rest))
+        factors = factors_of(self.hints, self.requirements)
+        # The check of the arguments reports given sizes that do not divide, with the argument and the mesh.
+        undetermined = [
+            each
+            for each in self.requirements
+            if not given.keys() >= {*names_in_expression(each.expression)} or each.misfit(given, self.named, 1)
+        ]
+        misfits: list[str] = []
+        for attempt in range(_TRIES):
+            drawn = {**draws.draw_once(factors, rests, given, rng, spread=4 + attempt // 50), **given}
+            misfits = [misfit for each in undetermined if (misfit := each.misfit(drawn, self.named, each.factor))]
+            if not misfits and (attempt >= _TRIES // 4 or draws.are_distinct(drawn, factors, given)):
+                return UnplacedInputs(self, drawn, seed)
+        problem = misfits[0] if misfits else "no two sizes are different"
+        example = ", ".join(f"{name}={4 * factor}" for name, factor in list(factors.items())[:3]) or "x=..."
+        raise ShapeError(f"{self.source}: no sizes were found that fit: {problem}\n\nHint: pass sizes, as in {example}")
 
 
 @dataclass(frozen=True)
@@ -163,9 +181,9 @@ class UnplacedInputs:
     """The arguments of one call, before they are placed on a mesh.
 
     Attributes:
-      plan: what they were drawn for.
+      plan: the plan that they were drawn from.
       sizes: the size of each name.
-      seed: what they were drawn from.
+      seed: the seed that they were drawn from.
     """
 
     plan: InputPlan
@@ -173,93 +191,80 @@ class UnplacedInputs:
     seed: int
 
     def on(self, mesh: _jax.mesh.AnyMesh | None) -> Inputs:
-        """The arguments, placed on a mesh as their hints say; structs on an AbstractMesh.
+        """The arguments, sharded over a mesh by their hints; structs on an AbstractMesh.
 
         Raises:
-          TypedShmapError: for what does not fit there.
+          TypedShmapError: for an argument that does not fit the mesh.
         """
-        if isinstance(mesh, AbstractMesh):
-            return self.structs(mesh)
-
-        def put(value: Any, sharding: Any) -> Any:
-            return jax.numpy.asarray(value) if sharding is None else jax.device_put(value, sharding)
-
-        return self._build_inputs(mesh, self._values, put)
+        return self.structs(mesh) if isinstance(mesh, AbstractMesh) else self._place(mesh, self._values, _put)
 
     def structs(self, mesh: _jax.mesh.AnyMesh | None) -> Inputs:
         """The arguments with ``jax.ShapeDtypeStruct``s for arrays, which need no devices.
 
         Raises:
-          TypedShmapError: for what does not fit there.
+          TypedShmapError: for an argument that does not fit the mesh.
         """
-
-        def struct(value: Any, sharding: Any) -> Any:
-            value = value if hasattr(value, "dtype") else np.asarray(value)
-            return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
-
-        return self._build_inputs(mesh, self._fill_arrays(self._struct), struct)
+        return self._place(mesh, self._fill_arrays(as_structs=True), _struct)
 
     @cached_property
     def _values(self) -> list[Any]:
-        return self._fill_arrays(self._value)
+        return self._fill_arrays(as_structs=False)
 
-    def _fill_arrays(self, make: Callable[[ArrayToDraw, tuple[int, ...], tuple[int, int]], Any]) -> list[Any]:
-        """The arguments with an array for each `ArrayToDraw`, made of its shape and its seed."""
+    def _fill_arrays(self, as_structs: bool) -> list[Any]:
+        """The arguments with an array, or its struct, for each `ArrayToDraw`."""
         numbers = count()
 
         def fill(leaf: Any) -> Any:
             if not isinstance(leaf, ArrayToDraw):
                 return leaf
-            return make(leaf, shape_of(leaf.hint, self.sizes, self.plan.named), (self.seed, next(numbers)))
+            hint, seed = leaf.hint, (self.seed, next(numbers))
+            shape, dtype = draws.shape_of(hint, self.sizes, self.plan.named), default_dtype(hint)
+            if leaf.make is not None:
+                key, make = draws.key_of(seed), partial(self._make, leaf.make, hint, shape)
+                return jax.eval_shape(make, key) if as_structs else make(key)
+            if as_structs:
+                return jax.ShapeDtypeStruct(shape, dtype)
+            return draws.draw_value(shape, dtype, draws.bound_of(hint, self.plan.hints, self.sizes), seed)
 
         found = self.plan.arguments
         return [jax.tree.map(fill, each.value) if each.arrays_to_draw else each.value for each in found]
 
-    def _value(self, array: ArrayToDraw, shape: tuple[int, ...], seed: tuple[int, int]) -> Any:
-        if array.make is not None:
-            return self._made(array, key_of(seed), shape)
-        return draw_value(shape, default_dtype(array.hint), bound_of(array.hint, self.plan.hints, self.sizes), seed)
-
-    def _struct(self, array: ArrayToDraw, shape: tuple[int, ...], seed: tuple[int, int]) -> Any:
-        if array.make is not None:
-            return jax.eval_shape(lambda key: self._made(array, key, shape), key_of(seed))
-        return jax.ShapeDtypeStruct(shape, default_dtype(array.hint))
-
-    def _made(self, array: ArrayToDraw, key: Any, shape: tuple[int, ...]) -> Any:
-        """What the user's function makes, which must be an array."""
-        assert array.make is not None
-        value = array.make(key, shape)
+    def _make(self, make: ArrayMaker, hint: ArrayHint, shape: tuple[int, ...], key: Any) -> Any:
+        """The result of the user's function, which must be an array."""
+        value = make(key, shape)
         if isinstance(value, (*_jax.array.ARRAYS, *_jax.array.SCALARS)):
             return value
-        problem = f"the function that makes {array.hint.text} returned {value_text(value)}, which is not an array"
+        problem = f"the function that makes {hint.text} returned {value_text(value)}, which is not an array"
         raise StructureError(f"{self.plan.source}: {problem}")
 
-    def _build_inputs(
-        self, mesh: _jax.mesh.AnyMesh | None, values: Sequence[Any], put: Callable[[Any, Any], Any]
-    ) -> Inputs:
-        """Check each argument against its hint, and place its arrays as that says."""
-        arguments, place = self.plan.arguments, placement_context_over(self.plan.source, mesh, self.plan.naming)
+    def _place(self, mesh: _jax.mesh.AnyMesh | None, values: Sequence[Any], put: Callable[[Any, Any], Any]) -> Inputs:
+        """Check the arguments against their hints, and place their arrays."""
+        arguments, context = self.plan.arguments, placement_context_over(self.plan.source, mesh, self.plan.naming)
         given = [(a.subject.name, a.subject, a.node, value) for a, value in zip(arguments, values, strict=True)]
-        checked = check_arguments(given, self.plan.named, place.context)
+        checked = check_arguments(given, self.plan.named, context.context)
         if checked.failures:
-            raise place.error(checked.failures, checked.sizes)
-        args, names, kwargs = list[Any](), list[str](), dict[str, Any]()
-        for argument, ((name, _, node, value), leaves) in zip(arguments, checked.by_argument(), strict=True):
-            if holds_arrays(node):
-                arrays = [
-                    put(leaf.value, place.sharding(leaf.hint, len(np.shape(leaf.value))))
-                    if leaf.hint is not None and _takes_jax(leaf.hint)
-                    else leaf.value
-                    for leaf in leaves
-                ]
-                value = _jax.tree.unflatten_like(value, arrays)
-            if argument.is_keyword:
-                kwargs[name] = value
-            else:
-                args.append(value)
-                names.append(name)
-        return Inputs.of(tuple(args), tuple(names), kwargs, self.sizes, self.seed)
+            raise context.error(checked.failures, checked.sizes)
+
+        def put_leaf(leaf: CheckedLeaf) -> Any:
+            if leaf.hint is None or not (leaf.hint.array_type is Any or issubclass(jax.Array, leaf.hint.array_type)):
+                return leaf.value
+            return put(leaf.value, context.sharding(leaf.hint, len(np.shape(leaf.value))))
+
+        placed = [
+            _jax.tree.unflatten_like(value, map(put_leaf, leaves)) if holds_arrays(node) else value
+            for (_, _, node, value), leaves in checked.by_argument()
+        ]
+        pairs = list(zip(arguments, placed, strict=True))
+        args = [(each.subject.name, value) for each, value in pairs if not each.is_keyword]
+        kwargs = {each.subject.name: value for each, value in pairs if each.is_keyword}
+        names, positional = tuple(name for name, _ in args), tuple(value for _, value in args)
+        return Inputs.of(positional, names, kwargs, self.sizes, self.seed)
 
 
-def _takes_jax(hint: ArrayHint) -> bool:
-    return hint.array_type is Any or issubclass(jax.Array, hint.array_type)
+def _put(value: Any, sharding: Any) -> Any:
+    return jax.numpy.asarray(value) if sharding is None else jax.device_put(value, sharding)
+
+
+def _struct(value: Any, sharding: Any) -> Any:
+    value = value if hasattr(value, "dtype") else np.asarray(value)
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)

@@ -1,4 +1,4 @@
-"""Test sharded programs: inputs made from their hints, and the same result demanded on every mesh."""
+"""Test sharded programs: make their inputs from their hints, and require the same results on every mesh."""
 
 from ..sampling import inputs, strategies
 from ..sampling.arguments import Inputs

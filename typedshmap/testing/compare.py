@@ -1,20 +1,21 @@
-"""Compare a result on a mesh with the one on one device, up to what rounding alone may do to it.
+"""Compare a result on a mesh with the result on one device, up to rounding.
 
-Another mesh adds in another order. By the probabilistic rounding analysis of Higham and Mary, "A new approach
+A different mesh adds in a different order. By the probabilistic rounding analysis of Higham and Mary, "A new approach
 to probabilistic rounding error analysis" (SIAM J. Sci. Comput. 41(5), 2019), the computed sum of n terms is the exact
-sum of terms each off by a relative ``c sqrt(n) u`` at most, with a probability that tends to 1 quickly as c grows; u is
-the unit roundoff. So what another order may do to a result is what so small a change of the operands does to it.
+sum of perturbed terms, each with a relative error of at most ``c sqrt(n) u``, with a probability that tends to 1
+quickly as c grows; u is the unit roundoff. So a different order changes a result by no more than a perturbation of
+that size in the operands does.
 
-That is measured: the program runs again on one device with every inexact argument off by one unit in the last place
-of the coarsest dtype that the program computes in. Gradients, which are linear in the cotangents, are also computed
-of those times a number and divided by it, since they may depend on no argument. ``moved`` is the largest change of the
-result. Then
+That change is measured: the program runs again on one device with every inexact argument perturbed by one unit in the
+last place of the coarsest dtype that the program computes in. Gradients may depend on no argument, but they are linear
+in the cotangents: these are multiplied by a number, and the gradients divided by it. ``moved`` is the largest change of
+the result. Then
 
     allowed = c g (u scale + moved),    g = sqrt(n) v / u + sqrt(p)
 
-where ``scale`` is the largest entry of the result on one device, u belongs to the coarsest dtype, v to the dtype that
-sums are kept in (float32 for all that are shorter, as XLA keeps them), n is the longest sum in the program and p the
-number of devices, whose partial results are rounded to the coarse dtype before they are added."""
+where ``scale`` is the largest entry of the result on one device, u belongs to the coarsest dtype, v to the dtype in
+which sums are accumulated (float32 for shorter dtypes, as in XLA), n is the number of terms of the longest sum in the
+program, and p the number of devices, whose partial results are rounded to the coarse dtype before they are added."""
 
 from __future__ import annotations
 
@@ -31,81 +32,76 @@ from jax.sharding import Mesh
 from .. import _jax
 from .run import ArraysByName, HostArray, Outcome
 
-# Entries that are off by this share of the furthest one count as equally far off; rounding parts them by less.
+# Entries with an error of at least this share of the largest one are a tie, which only rounding would decide.
 _NEARLY = 1 - 1e-4
 
 
 @dataclass(frozen=True)
 class FormMismatch:
-    """A result that is missing, or of another shape or dtype.
+    """A result that is missing, or has a different shape or dtype.
 
     Attributes:
-      name: which result.
-      mesh: on which mesh.
-      here: what it is there; empty where there is none.
-      there: what it is on one device; empty where there is none.
+      name: the result's name.
+      mesh: the mesh on which it differs.
+      actual: its type on that mesh; empty where it is missing.
+      expected: its type on one device; empty where it is missing.
     """
 
     name: str
     mesh: Mesh
-    here: str
-    there: str
+    actual: str
+    expected: str
 
 
 @dataclass(frozen=True)
 class ValueMismatch:
-    """A result with other numbers.
+    """A result with different values.
 
     Attributes:
-      name: which result.
-      mesh: on which mesh.
-      here: what it is there.
-      there: what it is on one device.
-      allowed: how far rounding may take it; None for what must be equal.
-      wrong: which entries are further off.
+      name: the result's name.
+      mesh: the mesh on which it differs.
+      actual: its value on that mesh.
+      expected: its value on one device.
+      allowed: the largest difference that is allowed; None where the values must be equal.
+      wrong: a mask of the entries with a larger difference.
       dim_axes: the mesh axes that each dim is sharded over.
     """
 
     name: str
     mesh: Mesh
-    here: HostArray
-    there: HostArray
+    actual: HostArray
+    expected: HostArray
     allowed: float | None
     wrong: HostArray
     dim_axes: tuple[tuple[str, ...], ...]
 
     @property
     def at(self) -> tuple[int, ...]:
-        """The entry that is furthest off.
+        """The index of the entry with the largest difference.
 
-        Of those that are equally far off but for rounding it is the first, on every machine.
+        Of several whose differences are equal up to rounding it is the first, so that it is the same on every machine.
         """
         with np.errstate(invalid="ignore"):
-            off = np.abs(as_double(self.here) - as_double(self.there))
+            off = np.abs(as_double(self.actual) - as_double(self.expected))
         off = np.where(self.wrong, np.nan_to_num(off, nan=np.inf), -1)
         return tuple(int(i) for i in np.unravel_index(np.argmax(off >= _NEARLY * off.max()), off.shape))
 
     @property
     def by(self) -> float:
-        """How far the furthest entry is off."""
-        return float(abs(as_double(self.here[self.at]) - as_double(self.there[self.at])))
-
-    @property
-    def scale(self) -> float:
-        """The largest entry on one device."""
-        return scale_of(self.there)
+        """The largest difference."""
+        return float(abs(as_double(self.actual[self.at]) - as_double(self.expected[self.at])))
 
 
 Difference = FormMismatch | ValueMismatch
 
 
 class MeshTrial(NamedTuple):
-    """What was found on one mesh.
+    """The comparison of one mesh with one device.
 
     Attributes:
       mesh: the mesh.
-      differences: what is not as on one device.
-      jaxprs: what was traced there.
+      differences: the results that differ.
+      jaxprs: the programs that were traced on the mesh.
     """
 
     mesh: Mesh
@@ -115,12 +111,12 @@ class MeshTrial(NamedTuple):
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What counts as the same.
+    """The differences that are allowed.
 
     Attributes:
-      rounding: what rounding may do.
-      rtol: instead, the share of the largest entry that is allowed.
-      atol: instead, how much is allowed; both add up.
+      rounding: those that rounding explains.
+      rtol: instead of them, a share of the largest entry.
+      atol: instead of them, a number; it is added to that share.
     """
 
     rounding: Rounding
@@ -129,11 +125,11 @@ class Tolerance:
 
     @property
     def is_given(self) -> bool:
-        """Whether the user says what is allowed."""
+        """Whether the user has given a tolerance."""
         return self.rtol is not None or self.atol is not None
 
     def allowed(self, name: str, reference: HostArray, devices: int) -> float | None:
-        """How far a value may be off; None for one that must be equal."""
+        """The largest difference that is allowed; None for a value that must be equal."""
         if not _jax.array.is_inexact(reference.dtype):
             return None
         if not self.is_given:
@@ -142,49 +138,49 @@ class Tolerance:
 
 
 def differences(reference: Outcome, other: Outcome, tolerance: Tolerance) -> Iterator[Difference]:
-    """What is not the same on a mesh as on one device, in the order of the results."""
+    """The results that differ between a mesh and one device, in order."""
     for name in dict.fromkeys([*reference.values, *other.values]):
-        there, here = reference.values.get(name), other.values.get(name)
-        if there is None or here is None or there.shape != here.shape or there.dtype != here.dtype:
-            texts = ("" if values is None else _jax.array.type_text(values) for values in (here, there))
+        expected, actual = reference.values.get(name), other.values.get(name)
+        if expected is None or actual is None or expected.shape != actual.shape or expected.dtype != actual.dtype:
+            texts = ("" if values is None else _jax.array.type_text(values) for values in (actual, expected))
             yield FormMismatch(name, other.mesh, *texts)
             continue
-        allowed = tolerance.allowed(name, there, other.mesh.size)
-        wrong = ~are_close(here, there, allowed)
+        allowed = tolerance.allowed(name, expected, other.mesh.size)
+        wrong = ~are_close(actual, expected, allowed)
         if allowed is None:
             wrong &= ~tolerance.rounding.loose[name]
         if wrong.any():
-            yield ValueMismatch(name, other.mesh, here, there, allowed, wrong, other.specs.get(name, ()))
+            yield ValueMismatch(name, other.mesh, actual, expected, allowed, wrong, other.specs.get(name, ()))
 
 
-def are_close(here: HostArray, there: HostArray, allowed: float | None) -> HostArray:
-    """Which entries are as near as they may be. NaN, or the same infinity, on both sides is the same."""
+def are_close(actual: HostArray, expected: HostArray, allowed: float | None) -> HostArray:
+    """A mask of the entries whose difference is allowed; NaN equals NaN, and an infinity itself."""
     if allowed is None:
-        return here == there
-    here, there = as_double(here), as_double(there)
+        return actual == expected
+    actual, expected = as_double(actual), as_double(expected)
     with np.errstate(invalid="ignore"):
-        is_near = np.abs(here - there) <= allowed
-    return is_near | (here == there) | (np.isnan(here) & np.isnan(there))
+        is_near = np.abs(actual - expected) <= allowed
+    return is_near | (actual == expected) | (np.isnan(actual) & np.isnan(expected))
 
 
-# Right programs in float32 and bfloat16 used up to a fifth of what this allows; where all of a sum cancels, up to
-# three quarters.
+# Correct programs in float32 and bfloat16 used up to a fifth of what this allows; where a sum cancels completely, up
+# to three quarters.
 _C = 2.0
 _SINGLE = 2.0**-24
-_OF_PERTURBATIONS = 2**31 + 2
+_PERTURBATION_STREAM = 2**31 + 2
 _FACTORS = (1.3, 0.7, 1.7, 0.6)
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """What rounding may do to the values of a program.
+    """The effect of rounding on the results of a program.
 
     Attributes:
       dtype: the coarsest dtype that it computes in; None where nothing is inexact.
       unit: that dtype's unit roundoff.
       terms: the number of terms of its longest sum.
-      moved: for each inexact value, the largest change by one unit in the last place of the arguments.
-      loose: for each other value, the entries that changed.
+      moved: for each inexact result, its largest change when the arguments are perturbed.
+      loose: for each other result, a mask of the entries that changed.
     """
 
     dtype: Any
@@ -194,7 +190,7 @@ class Rounding:
     loose: ArraysByName
 
     def allowed(self, name: str, reference: HostArray, devices: int) -> float:
-        """How far a value may be off on so many devices."""
+        """The largest difference that rounding explains on so many devices."""
         if self.dtype is None:
             return 0.0
         growth = sqrt(self.terms) * min(self.unit, _SINGLE) / self.unit + sqrt(devices)
@@ -214,10 +210,10 @@ def as_double(values: HostArray) -> HostArray:
 
 
 def measure(reference: Outcome, seed: int) -> Rounding:
-    """What rounding may do to the values that a function gave on one device.
+    """Measure the effect of rounding on the results of a function on one device.
 
     Args:
-      reference: what it gave there.
+      reference: the results.
       seed: what the perturbations are drawn from.
     """
     results = (each for jaxpr in reference.jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr) for each in eqn.outvars)
@@ -240,8 +236,8 @@ def measure(reference: Outcome, seed: int) -> Rounding:
 
 
 def _perturb(arrays: Sequence[jax.Array], unit: float, seed: Sequence[int]) -> list[jax.Array]:
-    """Arrays whose inexact entries are off by one unit in the last place, up or down."""
-    rng, found = np.random.default_rng((*seed, _OF_PERTURBATIONS)), list(arrays)
+    """The arrays with every inexact entry perturbed by one unit in the last place, up or down."""
+    rng, found = np.random.default_rng((*seed, _PERTURBATION_STREAM)), list(arrays)
     for at, array in enumerate(arrays):
         if _jax.array.is_inexact(array.dtype):
             # One unit in the last place is u to 2 u of a number; three halves of u round to no less than one.
@@ -263,7 +259,7 @@ def longest_sum(jaxpr: Any) -> int:
 
 
 def _terms(eqn: Any) -> int:
-    """How many terms an equation adds up for one entry of its result, at most."""
+    """The number of terms that an equation adds up for one entry of its result, at most."""
     name, params = eqn.primitive.name, eqn.params
     sizes = [prod(atom.aval.shape) for atom in eqn.invars if hasattr(atom.aval, "shape")]
     match name:

@@ -1,6 +1,6 @@
-"""Word what a trial found: which result, on which mesh, how far off, which mesh axis makes the difference, and why.
+"""Describe a failed trial: the result that differs, the mesh, the difference, the mesh axis that makes it, and causes.
 
-The causes are facts measured of the numbers and read from the jaxpr, each with a cure."""
+Causes are inferred from patterns in the values and from the jaxpr; each has a cure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def failure_report(
     tried: Iterable[MeshTrial],
     left_out: Mapping[Mesh, str],
 ) -> str:
-    """The message of a failure.
+    """The message of a failed trial.
 
     Args:
       subject: the function.
       drawn: its arguments.
-      tolerance: what counts as the same.
-      tried: what was found on each mesh.
-      left_out: meshes that were not tried, each with the reason.
+      tolerance: the differences that are allowed.
+      tried: the comparison of each mesh with one device.
+      left_out: the meshes that were not tried, each with the reason.
     """
     tried = sorted(tried, key=lambda trial: trial.mesh.size)
     wrong = [trial for trial in tried if trial.differences]
@@ -42,10 +42,10 @@ def failure_report(
     first, mesh = wrong[0].differences[0], name_of_mesh(wrong[0].mesh)
     facts, cure = list[str](), ""
     if isinstance(first, FormMismatch):
-        problem = f" it is {first.here or 'missing'} on {mesh}, but {first.there or 'missing'} on one device"
+        problem = f" it is {first.actual or 'missing'} on {mesh}, but {first.expected or 'missing'} on one device"
     else:
-        here, there = numbers(first.here[first.at], first.there[first.at])
-        problem = f"{entry_place(first.at)} it is {here} on {mesh}, but {there} on one device"
+        actual, expected = numbers(first.actual[first.at], first.expected[first.at])
+        problem = f"{entry_place(first.at)} it is {actual} on {mesh}, but {expected} on one device"
         found = list(clues(first, wrong[0].jaxprs))
         cure = next((clue.cure for clue in found if clue.cure), "")
         facts = [_deviation(first, tolerance), *(clue.fact for clue in found)]
@@ -63,7 +63,7 @@ def failure_report(
 
 
 def describe_trial(subject: FunctionUnderTest, drawn: UnplacedInputs) -> list[str]:
-    """The sizes, the way of calling, and the seed of a trial."""
+    """The lines of a message that give the sizes of a trial, how the function was called, and the seed."""
     text = ", ".join(size_text(name, size) for name, size in drawn.sizes.items())
     lines = [f"Sizes: {text}"] if text else []
     if subject.kind == "global":
@@ -74,30 +74,30 @@ def describe_trial(subject: FunctionUnderTest, drawn: UnplacedInputs) -> list[st
 
 
 def differs_by_itself(subject: FunctionUnderTest, drawn: UnplacedInputs, found: Difference) -> str:
-    """The message where the same call on one device gives something else when it is made again."""
+    """The message of a trial whose result on one device changes when the call is repeated."""
     text = f"{result_phrase(found.name)} depends on something else than the arguments"
     if isinstance(found, ValueMismatch):
-        here, there = numbers(found.here[found.at], found.there[found.at])
-        text += f":{entry_place(found.at)} it is {there} on one device, and {here} when called there again"
+        actual, expected = numbers(found.actual[found.at], found.expected[found.at])
+        text += f":{entry_place(found.at)} it is {expected} on one device, and {actual} when called there again"
     return "\n".join([f"{subject.name}: {text}", "", *describe_trial(subject, drawn)])
 
 
 def result_phrase(name: str) -> str:
-    """What messages call a result or a gradient."""
+    """A result or a gradient, as a message names it."""
     return "return value" if name == "return" else name
 
 
 def numbers(a: Any, b: Any) -> tuple[str, str]:
-    """Two numbers, short, but long enough to see that they differ."""
+    """Two numbers, with as few digits as show that they differ."""
     if not _jax.array.is_inexact(a.dtype):
         return str(a), str(b)
-    # Four digits are the same on every machine, whose last ones rounding makes.
+    # At least four digits, which are the same on every machine; the last ones depend on rounding.
     texts = ((f"{a.item():.{digits}g}", f"{b.item():.{digits}g}") for digits in (4, 6, 9, 17))
     return next((pair for pair in texts if pair[0] != pair[1]), (str(a), str(b)))
 
 
 def entry_place(at: tuple[int, ...]) -> str:
-    """The place of an entry, `` at [0,3]``; nothing for a scalar."""
+    """The index of an entry, `` at [0,3]``; nothing for a scalar."""
     return f" at [{','.join(map(str, at))}]" if at else ""
 
 
@@ -107,13 +107,13 @@ def list_meshes(meshes: Iterable[Mesh]) -> str:
 
 
 def describe_omissions(left_out: Mapping[Mesh, str]) -> list[str]:
-    """The meshes that were not tried, by reason."""
+    """The lines that list the meshes that were not tried, by reason."""
     by_reason = {why: [mesh for mesh, each in left_out.items() if each == why] for why in left_out.values()}
     return [f"left out, since {why}: {list_meshes(meshes)}" for why, meshes in by_reason.items()]
 
 
 def _responsible_axes(name: str, wrong: Sequence[MeshTrial]) -> str:
-    """Which mesh axes alone already make a result differ."""
+    """The mesh axes that make a result differ, in words: each of them alone, or only all together."""
     longer = [longer_axes(trial.mesh) for trial in wrong if any(each.name == name for each in trial.differences)]
     alone = dict.fromkeys(axes[0] for axes in longer if len(axes) == 1)
     if not alone:
@@ -124,15 +124,15 @@ def _responsible_axes(name: str, wrong: Sequence[MeshTrial]) -> str:
 def _deviation(first: ValueMismatch, tolerance: Tolerance) -> str:
     entries = f"{int(first.wrong.sum())} of {first.wrong.size} entries differ" if first.wrong.size > 1 else "it differs"
     if first.allowed is None:
-        return f"{entries}; {_jax.array.dtype_name(first.there.dtype)} has to be equal"
+        return f"{entries}; {_jax.array.dtype_name(first.expected.dtype)} has to be equal"
     return f"{entries}, by up to {first.by:.3g}; {explained(tolerance, first.allowed, first.by)}"
 
 
 def explained(tolerance: Tolerance, allowed: float, by: float) -> str:
-    """How far it may be off.
+    """The difference that is allowed, in words.
 
-    What rounding explains is partly measured, and another machine adds in another order. So it is given by a power of
-    ten that is well above it, unless the difference is not above that, too.
+    What rounding explains is partly measured, and another machine may add in another order. So the text gives a power
+    of ten well above it, unless the difference itself is below that.
     """
     if tolerance.is_given:
         return f"{allowed:.3g} is allowed"
@@ -145,18 +145,18 @@ _DRAW = ("random_bits", "threefry2x32", "rng_bit_generator")
 
 
 class Clue(NamedTuple):
-    """What was measured, and what may be done; either may be empty."""
+    """A fact about a difference, and a cure, which may be empty."""
 
     fact: str
     cure: str
 
 
 def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any]) -> Iterator[Clue]:
-    """The clues that there are, the surest first.
+    """The clues to the cause of a difference, the surest first.
 
     Args:
       mismatch: the result that differs.
-      jaxprs: what was traced on that mesh.
+      jaxprs: the programs that were traced on its mesh.
     """
     sizes = {name: size for name, size in mismatch.mesh.shape.items() if size > 1}
     groups = [axes for count in range(1, len(sizes) + 1) for axes in combinations(sizes, count)]
@@ -203,19 +203,23 @@ def _factor_clues(mismatch: ValueMismatch, counts: Iterable[tuple[int, str]]) ->
         if isclose(factor, 1 / count, rel_tol=0.01):
             cure = f"is a sum over {axes} missing, or a mean taken of what is to be summed?"
             yield Clue(f"it is 1/{count} of what it is on one device, and {size}", cure)
-    if mismatch.here.size > 1:
+    if mismatch.actual.size > 1:
         text = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1{factor - 1:+.2g}"
         yield Clue(f"every entry is {text} times what it is on one device", "")
 
 
 def common_factor(mismatch: ValueMismatch) -> float | None:
-    """The one factor by which all entries are off, if there is one."""
-    here, there = as_double(mismatch.here), as_double(mismatch.there)
-    if mismatch.allowed is None or np.iscomplexobj(there) or not (np.isfinite(here).all() and np.isfinite(there).all()):
+    """The factor by which all entries differ, if it is the same for all."""
+    actual, expected = as_double(mismatch.actual), as_double(mismatch.expected)
+    if (
+        mismatch.allowed is None
+        or np.iscomplexobj(expected)
+        or not (np.isfinite(actual).all() and np.isfinite(expected).all())
+    ):
         return None
-    length = float(np.sum(there * there))
-    factor = float(np.sum(here * there)) / length if length else 0.0
-    if not factor or not np.all(np.abs(here - factor * there) <= mismatch.allowed * (1 + abs(factor))):
+    length = float(np.sum(expected * expected))
+    factor = float(np.sum(actual * expected)) / length if length else 0.0
+    if not factor or not np.all(np.abs(actual - factor * expected) <= mismatch.allowed * (1 + abs(factor))):
         return None
     return factor
 
@@ -233,9 +237,13 @@ def _repetition_clues(mismatch: ValueMismatch, counts: Iterable[tuple[int, str]]
 
 
 def repeated_dim(mismatch: ValueMismatch, count: int) -> int | None:
-    """The dim along which so many parts are equal on the mesh, and not on one device."""
-    for dim, size in enumerate(mismatch.here.shape):
-        if size % count == 0 and _are_equal(mismatch.here, dim, count) and not _are_equal(mismatch.there, dim, count):
+    """The dim along which that many parts are equal on the mesh, and are not on one device."""
+    for dim, size in enumerate(mismatch.actual.shape):
+        if (
+            size % count == 0
+            and _are_equal(mismatch.actual, dim, count)
+            and not _are_equal(mismatch.expected, dim, count)
+        ):
             return dim
     return None
 
@@ -258,22 +266,22 @@ def _order_clues(mismatch: ValueMismatch, counts: Iterable[int]) -> Iterator[Clu
 
 
 def part_order(mismatch: ValueMismatch, count: int) -> tuple[int, tuple[int, ...]] | None:
-    """A dim, and the order of its parts on the mesh, if all parts are there in another order."""
-    for dim, size in enumerate(mismatch.here.shape):
+    """A dim whose parts on the mesh are those on one device in another order, and that order."""
+    for dim, size in enumerate(mismatch.actual.shape):
         if size % count:
             continue
-        there, here = np.split(mismatch.there, count, dim), np.split(mismatch.here, count, dim)
-        places = [next((at for at, old in enumerate(there) if _are_close(new, old, mismatch)), -1) for new in here]
-        if sorted(places) == list(range(count)):
-            return dim, tuple(places)
+        expected, actual = np.split(mismatch.expected, count, dim), np.split(mismatch.actual, count, dim)
+        order = [next((at for at, old in enumerate(expected) if _are_close(new, old, mismatch)), -1) for new in actual]
+        if sorted(order) == list(range(count)):
+            return dim, tuple(order)
     return None
 
 
 def is_shuffled(mismatch: ValueMismatch) -> bool:
     """Whether the entries are the same in another order."""
-    if mismatch.here.size < 2 or np.iscomplexobj(mismatch.here):
+    if mismatch.actual.size < 2 or np.iscomplexobj(mismatch.actual):
         return False
-    return _are_close(np.sort(mismatch.here, None), np.sort(mismatch.there, None), mismatch)
+    return _are_close(np.sort(mismatch.actual, None), np.sort(mismatch.expected, None), mismatch)
 
 
 def _are_close(a: HostArray, b: HostArray, mismatch: ValueMismatch) -> bool:
@@ -291,7 +299,7 @@ def _shard_clues(mismatch: ValueMismatch, sizes: Mapping[str, int]) -> Iterator[
 
 
 def wrong_shards(mismatch: ValueMismatch, axis: str) -> tuple[int, ...] | None:
-    """The wrong shards along a mesh axis, if not all are wrong; None where no dim is sharded over that axis alone."""
+    """The wrong shards along a mesh axis; None if all are wrong, or if no dim is sharded over that axis alone."""
     sizes: Mapping[str, int] = mismatch.mesh.shape
     for dim, axes in enumerate(mismatch.dim_axes):
         if [each for each in axes if sizes[each] > 1] == [axis]:

@@ -1,6 +1,7 @@
-"""``assert_mesh_invariant``: a correct program gives the same global result on every mesh.
+"""``assert_mesh_invariant``: a correct program gives the same global results on every mesh.
 
-A trial runs what was drawn on one device and on every mesh; the first difference is reported."""
+A trial draws sizes and arguments, runs the program with them on one device and on every mesh, and reports the first
+difference."""
 
 from __future__ import annotations
 
@@ -22,27 +23,20 @@ from ..sampling import mesh_of
 from ..sampling.meshes import require_bool_or_none
 from ..sampling.plan import UnplacedInputs, plan_inputs
 from .compare import MeshTrial, Tolerance, differences, measure
-from .diagnose import (
-    describe_omissions,
-    describe_trial,
-    differs_by_itself,
-    failure_report,
-    list_meshes,
-    result_phrase,
-)
+from .diagnose import describe_omissions, describe_trial, differs_by_itself, failure_report, list_meshes, result_phrase
 from .meshes import axes_of, default_meshes, given_meshes, longer_axes, one_axis_mesh
 from .run import FunctionUnderTest, Outcome, classify_function, needs_manual_axes, run
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What a function was found to be invariant over.
+    """The meshes on which a function gave the same results.
 
     Attributes:
       function: its name.
-      meshes: the meshes, the first of them one device.
-      left_out: meshes that were to be tried, too, each with the reason why it was not.
-      seeds: the trials.
+      meshes: the meshes; the first one is a single device.
+      left_out: default meshes that were not tried, each with the reason.
+      seeds: the seed of each trial.
     """
 
     function: str
@@ -70,52 +64,53 @@ def assert_mesh_invariant(
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Verified:
-    """Demand that a function gives the same global results on every mesh, and the same gradients.
+    """Require that a function gives the same global results on every mesh, and the same gradients.
 
-    A right program does: the mesh says where things are computed, not what. One that takes a shard's mean for the
-    global one, takes a sum twice, draws the same random numbers on every shard, or swaps the axes of a dim, does not.
+    A correct program does: the mesh determines where values are computed, not what they are. A program that takes the
+    mean of a shard for the global mean, sums twice, draws the same random numbers on every shard, or swaps the mesh
+    axes of a dim does not.
 
     ```python
     assert_mesh_invariant(step, [{"dp": 4, "tp": 2}], grad=True, batch=32)
     ```
 
-    Each trial draws sizes and arguments by the hints, as `inputs` does, and runs the function on one device and on
-    every mesh. Numbers may differ by what another order of sums explains, ``2 g (u scale + moved)``: u is the unit
-    roundoff of the coarsest dtype that the program computes in; ``scale`` the largest entry of the result on one
-    device; ``moved`` the most that the result changes there when every inexact argument is off by one unit in the last
-    place of that dtype; and ``g = sqrt(n) v / u + sqrt(p)``, for sums of n terms kept in a dtype of unit roundoff v
-    (float32 or finer), on p devices. The square roots are those of N. J. Higham and T. Mary, "A new approach to
-    probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019. Integers, bools and keys have to be
-    equal, except where that change of the arguments changes them.
+    Each trial draws sizes and arguments from the hints, as `inputs` does, and runs the function on one device and on
+    every mesh. Numbers may differ by what a different order of summation explains, ``2 g (u scale + moved)``: u is the
+    unit roundoff of the coarsest dtype that the program computes in; ``scale`` the largest entry of the result on one
+    device; ``moved`` the largest change of the result there when every inexact argument is perturbed by one unit in
+    the last place of that dtype; and ``g = sqrt(n) v / u + sqrt(p)``, for sums of n terms accumulated in a dtype with
+    unit roundoff v (float32 or finer), on p devices. The square roots are those of N. J. Higham and T. Mary, "A new
+    approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019. Integers, bools and keys must
+    be equal, except where that perturbation of the arguments changes them.
 
     Args:
       f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``; or a method of
         an instance. Its own ``mesh=`` is replaced for the run.
       meshes: each a Mesh, a dict of sizes, or a text like ``"dp=4,tp=2"``; axes that are not named have size 1.
-        By default every axis alone, all together, and their sizes permuted: the axes of the function's own mesh,
-        of the ambient one, or of the hints, on the devices of this process. One device is always the first.
-      grad: whether the vector-Jacobian products have to agree, too: of all results in all inexact arguments,
+        By default each axis alone, all axes together, and their sizes permuted: the axes of the function's own mesh,
+        of the ambient one, or of the hints, on the devices of this process. One device always comes first.
+      grad: whether the vector-Jacobian products must agree as well: of all results in all inexact arguments,
         with random cotangents. Their names are ``grad(x)``.
-      exclude: results that rightly differ, by their paths: ``"return[0]"`` or ``"[0]"``, ``"return.noise"`` or
-        ``".noise"``; all that is in them is left out. For randomness that is each shard's own.
-      seed: what the first trial is drawn from, 0 by default; each further one from the next number.
+      exclude: results that may differ, such as random numbers drawn separately on each shard, by their paths:
+        ``"return[0]"`` or ``"[0]"``, ``"return.noise"`` or ``".noise"``; everything in them is left out.
+      seed: the seed of the first trial, 0 by default; each further trial has the next number.
       trials: how many times sizes and arguments are drawn.
-      rtol: instead of what rounding explains, the share of a result's largest entry that is allowed.
-      atol: the same as a number; both add up.
-      manual: of a helper made by ``typed``: whether it is one of manual regions, and mapped over all axes of the
-        mesh, or is called under ``jax.jit`` on global arrays. By default it is mapped if its hints bear marks
+      rtol: the share of a result's largest entry that is allowed, instead of what rounding explains.
+      atol: a number that is allowed, instead of what rounding explains; it is added to that share.
+      manual: for a helper made by ``typed``: whether it is meant for manual regions, and mapped over all axes of the
+        mesh, or called under ``jax.jit`` on global arrays. By default it is mapped if its hints have marks
         (``+axis``) or it communicates over mesh axes. A result marked ``+axis`` is summed.
       arguments: arguments by name or by path, as for `inputs`.
-      **sizes: sizes by the names of dims, and arguments by theirs, as for `inputs`; they are the same in all trials.
+      **sizes: sizes by the names of dims, and arguments by their names, as for `inputs`; the same in all trials.
 
     Returns:
-      What was tried.
+      The meshes and the trials.
 
     Raises:
-      AssertionError: for a result that depends on the mesh, with the axis that makes it and the seed.
-      MeshAxisError: where no mesh is known, or one has too few devices.
+      AssertionError: for a result that depends on the mesh, with the responsible axis and the seed.
+      MeshAxisError: where no mesh is known, or one needs more devices than there are.
       StructureError: for arguments that no hint can make, and for an unknown name in ``exclude``.
-      TypedShmapError: what is wrong with the function on some mesh; a note says on which.
+      TypedShmapError: for anything that is wrong with the function on a mesh; a note names the mesh.
     """
     made_of = require_decorated(f, VERB)
     typed = made_of.signature.read(bound_self(f))
@@ -146,7 +141,7 @@ def assert_mesh_invariant(
 VERB = "assert_mesh_invariant"
 UNCOMPILED = "XLA cannot compile it there"
 _UNFIT = "the sizes do not fit"
-# What XLA says of a sum over an axis of size 1 that is manual beside longer ones that are not.
+# XLA's message for a sum over a manual axis of size 1, where longer axes are not manual.
 _PARTIAL = "must be in (partial) manual partitioning mode"
 
 
@@ -198,9 +193,9 @@ def _is_within(name: str, outer: str) -> bool:
 def _fitting_meshes(
     f: Callable[..., Any], meshes: Sequence[Mesh], options: TrialOptions
 ) -> tuple[list[Mesh], dict[Mesh, str]]:
-    """The default meshes that the sizes fit, given or in the hints; and those that they do not, with the reason."""
+    """The meshes that the sizes fit, given or in the hints; and those that they do not fit, with the reason."""
     one, *others = meshes
-    options.draw(f, [one], 0)  # what is wrong with one device is wrong
+    options.draw(f, [one], 0)  # raises what is wrong on any mesh
     fitting, misfits = [one], dict[Mesh, ShapeError]()
     for mesh in others:
         try:
@@ -215,22 +210,22 @@ def _fitting_meshes(
 
 @dataclass(frozen=True)
 class _Trial:
-    """What was drawn is run on one mesh after another."""
+    """A function and its drawn arguments, which are run on one mesh after another."""
 
     subject: FunctionUnderTest
     drawn: UnplacedInputs
     options: TrialOptions
 
     def run(self, meshes: Sequence[Mesh], left_out: Mapping[Mesh, str], may_fail: bool) -> list[Mesh]:
-        """Compare what the function gives on the meshes with what it gives on the first, which is one device.
+        """Compare the results on each mesh with those on the first one, which is a single device.
 
         Args:
           meshes: the meshes.
-          left_out: those that are not tried, each with the reason.
-          may_fail: whether a mesh may be left out that XLA cannot compile for.
+          left_out: the meshes that are not tried, each with the reason.
+          may_fail: whether to leave out a mesh for which XLA cannot compile the function.
 
         Returns:
-          The meshes that XLA cannot compile for.
+          The meshes for which XLA cannot compile it.
 
         Raises:
           AssertionError: for a result that depends on the mesh.
@@ -258,23 +253,23 @@ class _Trial:
         return failed
 
     def _outcome(self, mesh: Mesh) -> Outcome:
-        """What the call gives on a mesh."""
-        meant, options, seed = self.subject.mesh_for(mesh), self.options, self.drawn.seed
+        """The results on a mesh."""
+        used, options, seed = self.subject.mesh_for(mesh), self.options, self.drawn.seed
         try:
-            return run(self.subject, self.drawn.on(meant), meant, options.grad, seed, options.is_excluded)
+            return run(self.subject, self.drawn.on(used), used, options.grad, seed, options.is_excluded)
         except Exception as error:
             where = f"{VERB}: {self.subject.name} on the mesh {mesh_text(mesh.shape.items())}"
             error.add_note("\n".join([where, *describe_trial(self.subject, self.drawn)]))
             raise
 
     def _compare(self, reference: Outcome, mesh: Mesh, tolerance: Tolerance) -> MeshTrial:
-        """What is not the same on a mesh, but for what is excluded."""
+        """The results that differ on a mesh, without those that are excluded."""
         outcome = self._outcome(mesh)
         found = differences(reference, outcome, tolerance)
         return MeshTrial(mesh, [each for each in found if not self.options.is_excluded(each.name)], outcome.jaxprs)
 
     def _refuse_unknown_names(self, reference: Outcome) -> None:
-        """Refuse names in ``exclude=`` that no result has, and a comparison of nothing."""
+        """Refuse names in ``exclude=`` that no result has, and a trial in which nothing is compared."""
         text, known, options = f"{VERB}: {self.subject.name}:", reference.values, self.options
         for outer in options.exclude:
             if not any(_is_within(each, outer) for each in known):
@@ -288,16 +283,16 @@ class _Trial:
     def _failure_message(
         self, reference: Outcome, tolerance: Tolerance, tried: Sequence[MeshTrial], left_out: Mapping[Mesh, str]
     ) -> str:
-        """The message of a failure, once it is known that the mesh causes it."""
+        """The message of a failure, after a second run on one device, which must agree with the first."""
         again = self._compare(reference, reference.mesh, tolerance)
         if again.differences:
             return differs_by_itself(self.subject, self.drawn, again.differences[0])
-        # Each axis of a mesh that differs alone, where that was not tried.
+        # Also try each axis of a mesh that differs alone.
         known, alone = {longer_axes(each.mesh) for each in tried}, list[MeshTrial]()
         mesh = next(each.mesh for each in tried if each.differences)
         for axis in longer_axes(mesh):
             if (axis,) not in known:
-                # A function may not run there at all; then the report does without that mesh.
+                # The function may not run on that mesh at all; then the report does without it.
                 with suppress(Exception):
                     alone.append(self._compare(reference, one_axis_mesh(mesh, axis), tolerance))
         return failure_report(self.subject, self.drawn, tolerance, [*tried, *alone], left_out)

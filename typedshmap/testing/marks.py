@@ -1,4 +1,4 @@
-"""``mesh_invariant``: mark a function whose results are to be the same on every mesh, for a test runner to find."""
+"""``mesh_invariant``: mark a function whose results must be the same on every mesh, for a test runner to find."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _ATTRIBUTE = "__typedshmap_invariant__"
 
 @dataclass(frozen=True)
 class InvarianceMark:
-    """What a mark asks.
+    """The arguments of a mark, which are those of `assert_mesh_invariant`.
 
     Attributes:
       meshes: the meshes to try; None for the default ones.
-      options: what else `assert_mesh_invariant` takes.
+      options: the other options, and sizes and arguments by their names.
     """
 
     meshes: Sequence[Any] | None
     options: Mapping[str, Any]
 
     def verify(self, f: Callable[..., Any]) -> Verified:
-        """Demand it of a function.
+        """Run `assert_mesh_invariant` on a function.
 
         Raises:
           AssertionError: for a result that depends on the mesh.
@@ -54,7 +54,7 @@ def mesh_invariant(
     **sizes: Any,
 ) -> Callable[[F], F]: ...
 def mesh_invariant(f: Any = None, /, *, meshes: Sequence[Any] | None = None, **options: Any) -> Any:
-    """Mark a function whose global results are to be the same on every mesh.
+    """Mark a function whose global results must be the same on every mesh.
 
     ``pytest --typedshmap-verify`` runs `assert_mesh_invariant` on every marked function. Otherwise the mark
     costs nothing and does not change the function.
@@ -67,14 +67,14 @@ def mesh_invariant(f: Any = None, /, *, meshes: Sequence[Any] | None = None, **o
 
     Args:
       f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``.
-      meshes: as for `assert_mesh_invariant`, like all that follows.
-      **options: the other options, and sizes and arguments by their names.
+      meshes: as for `assert_mesh_invariant`.
+      **options: its other options, and sizes and arguments by their names.
 
     Returns:
       The function.
 
     Raises:
-      StructureError: for a function that is not decorated yet: write the mark above its decorator.
+      StructureError: for a function that is not decorated yet; write the mark above its decorator.
     """
 
     def mark(function: Any) -> Any:
@@ -86,12 +86,12 @@ def mesh_invariant(f: Any = None, /, *, meshes: Sequence[Any] | None = None, **o
 
 
 def find_mark(f: Any) -> InvarianceMark | None:
-    """What a function's mark asks, also through ``jax.jit`` and other wrappers; None without one."""
+    """A function's mark, also through ``jax.jit`` and other wrappers; None if it has none."""
     return find_attribute(f, _ATTRIBUTE, InvarianceMark)
 
 
 class MarkedName(NamedTuple):
-    """A marked function, and where it is found."""
+    """A marked function, with a module that has it and its name there."""
 
     module: ModuleType
     name: str
@@ -99,7 +99,7 @@ class MarkedName(NamedTuple):
 
 
 def marked_functions(modules: Iterable[ModuleType]) -> list[MarkedName]:
-    """The marked functions among the names of modules, each once: where it is defined, else where it is found first."""
+    """The marked functions of modules, each once: in the module that defines it, else in the first one that has it."""
     found: dict[int, MarkedName] = {}
     for module in modules:
         # sys.modules may hold anything.
@@ -108,12 +108,12 @@ def marked_functions(modules: Iterable[ModuleType]) -> list[MarkedName]:
                 home, known = getattr(value, "__module__", None), found.get(id(value))
                 if known is None or home == module.__name__ != known.module.__name__:
                     found[id(value)] = MarkedName(module, name, value)
-    return sorted(found.values(), key=lambda place: place.module.__name__)
+    return sorted(found.values(), key=lambda marked: marked.module.__name__)
 
 
 def _may_be_marked(value: Any) -> bool:
-    """Whether a value is a function or wraps one; looking up attributes of other objects may do anything."""
+    """Whether a value is a function or wraps one; of other objects no attribute is read, which could run any code."""
     try:
         return isinstance(value, FunctionType) or "__wrapped__" in vars(value)
-    except Exception:  # no attributes of its own, or a stand-in for something that is not there yet
+    except Exception:  # it has no ``__dict__``, or is a lazy proxy
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from math import prod
 from typing import Any
 
@@ -29,12 +30,12 @@ _CURE = (
 
 @dataclass(frozen=True)
 class FunctionAxes:
-    """The mesh axes that a function knows.
+    """The mesh axes of a function, and devices to make meshes of them.
 
     Attributes:
-      sizes: their sizes; 1 where that is not known.
-      types: their types.
-      devices: the devices to make meshes of.
+      sizes: the size of each axis; 1 where it is not known.
+      types: the type of each axis.
+      devices: the devices.
     """
 
     sizes: Mapping[str, int]
@@ -42,7 +43,7 @@ class FunctionAxes:
     devices: Sequence[Any]
 
     def mesh(self, sizes: Mapping[str, int]) -> Mesh:
-        """A mesh of these axes, of size 1 where no size is given.
+        """A mesh of these axes, with size 1 where no size is given.
 
         Raises:
           MeshAxisError: for more devices than there are.
@@ -59,7 +60,7 @@ class FunctionAxes:
 
 
 def axes_of(function: DecoratedInfo, typed: HintedSignature, mesh: _jax.mesh.AnyMesh | None) -> FunctionAxes:
-    """The axes of a function's mesh; those in its hints, where no mesh is known."""
+    """The axes of a function's mesh; where no mesh is known, those that its hints name."""
     if mesh is not None:
         types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
         return FunctionAxes(dict(mesh.shape), types, _devices(mesh))
@@ -69,12 +70,12 @@ def axes_of(function: DecoratedInfo, typed: HintedSignature, mesh: _jax.mesh.Any
         if isinstance(layout, Layout):
             sharded = [axis for axes in layout.dim_axes for axis in axes]
             found += [*sharded, *sorted(layout.axes - set(sharded))]
-    names = dict.fromkeys([*found, *sorted(function.axis_names)])
-    return FunctionAxes(dict.fromkeys(names, 1), dict.fromkeys(names, AxisType.Auto), jax.local_devices())
+    found += sorted(function.axis_names)
+    return FunctionAxes(dict.fromkeys(found, 1), dict.fromkeys(found, AxisType.Auto), jax.local_devices())
 
 
 def _devices(mesh: _jax.mesh.AnyMesh) -> Sequence[Any]:
-    """The devices of a mesh's kind that this process has; those of the mesh first."""
+    """The devices of this process on the platform of a mesh, beginning with those of the mesh."""
     if isinstance(mesh, AbstractMesh):
         return jax.local_devices()
     own = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
@@ -85,8 +86,8 @@ def _devices(mesh: _jax.mesh.AnyMesh) -> Sequence[Any]:
 def default_meshes(axes: FunctionAxes, name: str) -> list[Mesh]:
     """One device, every axis alone, all axes together, and their sizes permuted.
 
-    An axis of the function's own mesh has its own size, where there are devices for it. An axis that would never be
-    longer than 2 is also tried at 4: on 2 shards, left is right.
+    An axis of the function's own mesh keeps its size, where there are enough devices. An axis that would never be
+    longer than 2 is also tried at 4: with 2 shards, a shift to the left is one to the right.
 
     Args:
       axes: the axes.
@@ -106,9 +107,9 @@ def default_meshes(axes: FunctionAxes, name: str) -> list[Mesh]:
         )
     together, available = _all_axes(axes), len(axes.devices)
     alone = {name: own if 1 < own <= available else max(together[name], 2) for name, own in axes.sizes.items()}
-    names, values = tuple(together), tuple(together.values())
+    values = tuple(together.values())
     rotations = [values[at:] + values[:at] for at in range(1, min(len(values), 3))]
-    permuted = [dict(zip(names, rotation, strict=True)) for rotation in rotations]
+    permuted = [dict(zip(together, rotation, strict=True)) for rotation in rotations]
     sizes = [{}, *({name: size} for name, size in alone.items()), together, *permuted]
     longest = {name: max(each.get(name, 1) for each in sizes) for name in axes.sizes}
     sizes += [{name: 4} for name, size in longest.items() if size == 2 and available >= 4]
@@ -118,23 +119,19 @@ def default_meshes(axes: FunctionAxes, name: str) -> list[Mesh]:
 
 
 def _all_axes(axes: FunctionAxes) -> dict[str, int]:
-    """The sizes of all axes together: their own, else the devices' prime factors dealt out, largest first."""
+    """The sizes of all axes together: their own, else the prime factors of the number of devices, largest first."""
     if 1 < prod(axes.sizes.values()) <= len(axes.devices):
         return dict(axes.sizes)
-    count, factor, factors = min(len(axes.devices), _MOST_DEVICES), 2, list[int]()
-    while count > 1:
-        if count % factor:
-            factor += 1
-        else:
-            factors, count = [factor, *factors], count // factor
-    names, sizes = tuple(axes.sizes), dict.fromkeys(axes.sizes, 1)
-    for at, each in enumerate(factors):
-        sizes[names[at % len(names)]] *= each
+    count, names, sizes = min(len(axes.devices), _MOST_DEVICES), cycle(axes.sizes), dict.fromkeys(axes.sizes, 1)
+    for prime in (7, 5, 3, 2):
+        while count % prime == 0:
+            sizes[next(names)] *= prime
+            count //= prime
     return sizes
 
 
 def given_meshes(meshes: Sequence[Any], axes: FunctionAxes) -> list[Mesh]:
-    """The meshes that a user gives, and before them one device.
+    """One device, and the meshes that the user gives.
 
     Args:
       meshes: each a Mesh, a dict of sizes, or a text like ``"dp=4,tp=2"``; axes that are not named have size 1.
@@ -146,33 +143,32 @@ def given_meshes(meshes: Sequence[Any], axes: FunctionAxes) -> list[Mesh]:
     if not isinstance(meshes, (list, tuple)) or not meshes:
         got = value_text(meshes)
         raise MeshAxisError(f"assert_mesh_invariant: meshes= wants a list of meshes, as in [{_EXAMPLE}]; got {got}")
-    sizes = [None if isinstance(mesh, Mesh) else _read_sizes(mesh) for mesh in meshes]
-    more = dict.fromkeys(name for each in sizes if each is not None for name in each if name not in axes.sizes)
-    known = FunctionAxes(
-        {**axes.sizes, **dict.fromkeys(more, 1)}, {**axes.types, **dict.fromkeys(more, AxisType.Auto)}, axes.devices
-    )
-    made = [mesh if each is None else known.mesh(each) for mesh, each in zip(meshes, sizes, strict=True)]
+    read: list[Mesh | dict[str, int]] = []
+    for mesh in meshes:
+        if isinstance(mesh, AbstractMesh):
+            problem = "an AbstractMesh has no devices to run on; pass its sizes as a dict"
+            raise MeshAxisError(f"assert_mesh_invariant: {problem}")
+        found = mesh if isinstance(mesh, Mesh) else mesh_sizes(mesh)
+        if found is None:
+            problem = f"assert_mesh_invariant: meshes= holds {value_text(mesh)}, which is not a mesh"
+            hint = f'write a jax.sharding.Mesh, {_EXAMPLE}, or a text like "dp=4,tp=2"'
+            raise MeshAxisError(f"{problem}\n\nHint: {hint}")
+        read.append(found)
+    more = [name for each in read if not isinstance(each, Mesh) for name in each if name not in axes.sizes]
+    sizes, types = {**axes.sizes, **dict.fromkeys(more, 1)}, {**axes.types, **dict.fromkeys(more, AxisType.Auto)}
+    known = FunctionAxes(sizes, types, axes.devices)
+    made = [each if isinstance(each, Mesh) else known.mesh(each) for each in read]
     return list(dict.fromkeys([one_axis_mesh(made[0], None), *made]))
 
 
-def _read_sizes(mesh: Any) -> dict[str, int]:
-    if isinstance(mesh, AbstractMesh):
-        raise MeshAxisError("assert_mesh_invariant: an AbstractMesh has no devices to run on; pass its sizes as a dict")
-    sizes = mesh_sizes(mesh)
-    if sizes is None:
-        problem = f"assert_mesh_invariant: meshes= holds {value_text(mesh)}, which is not a mesh"
-        raise MeshAxisError(f'{problem}\n\nHint: write a jax.sharding.Mesh, {_EXAMPLE}, or a text like "dp=4,tp=2"')
-    return sizes
-
-
 def one_axis_mesh(mesh: Mesh, axis: str | None) -> Mesh:
-    """The part of a mesh along one axis, the others of size 1; without an axis, its first device."""
+    """A mesh along one axis of a mesh, with the others of size 1; without an axis, of its first device."""
     part = tuple(slice(None) if name == axis else slice(1) for name in mesh.axis_names)
     return Mesh(mesh.devices[part], mesh.axis_names, axis_types=mesh.axis_types)
 
 
 def with_replica(mesh: Mesh) -> Mesh:
-    """One device and a copy of it, along an axis that nothing is sharded over.
+    """A mesh of one device, with a second one along an axis over which nothing is sharded.
 
     JAX cannot lower an unreduced result on a mesh of a single device.
     """
@@ -184,7 +180,7 @@ def with_replica(mesh: Mesh) -> Mesh:
 
 
 def name_of_mesh(mesh: Mesh) -> str:
-    """A mesh in a message: its axes longer than 1, or one device."""
+    """A mesh in a message: its axes that are longer than 1, or ``one device``."""
     return mesh_text((name, size) for name, size in mesh.shape.items() if size > 1) or "one device"
 
 

@@ -1,4 +1,4 @@
-"""Run a function on one mesh: its results, and its vector-Jacobian products, as arrays on the host."""
+"""Run a function on one mesh, and return its results and vector-Jacobian products as arrays on the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from .. import _jax
-from ..errors import MeshAxisError, StructureError
+from ..errors import StructureError
 from ..hints.signature import HintedSignature
 from ..introspection import DecoratedInfo
 from ..meshes import override_mesh
@@ -31,10 +31,10 @@ class FunctionUnderTest:
 
     Attributes:
       f: the function.
-      made_of: its decorator's record.
+      made_of: the options of its decorator.
       typed: its hints.
-      kind: how it is called: as it is; on global arrays; or mapped over all mesh axes.
-      is_ambient: whether its mesh is made the ambient one.
+      kind: how it is called: as it is; under ``jax.jit`` on global arrays; or mapped over all mesh axes.
+      is_ambient: whether the mesh that replaces its own becomes the ambient one, too.
     """
 
     f: Callable[..., Any]
@@ -48,7 +48,7 @@ class FunctionUnderTest:
         return self.typed.name
 
     def mesh_for(self, mesh: Mesh) -> Mesh:
-        """The mesh that replaces another one: unreduced results need Explicit axes and more than one device."""
+        """The mesh that the function runs on: an unreduced result needs Explicit axes and more than one device."""
         if self.kind == "mapped":
             mesh = _jax.mesh.with_axis_type(mesh, AxisType.Explicit)
         marks = [mark for hint in result_hints(self.typed) for mark in hint.spec.marks]
@@ -65,41 +65,35 @@ class FunctionUnderTest:
 def classify_function(
     f: Callable[..., Any], made_of: DecoratedInfo, typed: HintedSignature, manual: bool | None
 ) -> FunctionUnderTest:
-    """A function, with how it is to be called.
+    """Decide how a function is called.
 
     Args:
       f: the function.
-      made_of: its decorator's record.
+      made_of: the options of its decorator.
       typed: its hints.
-      manual: whether a helper is for manual regions; None to decide by its marks and its collectives.
+      manual: whether a helper is one of manual regions; None to decide by its marks.
 
     Raises:
       StructureError: for ``manual=`` of a function that is not a helper.
     """
     require_bool_or_none("assert_mesh_invariant", "manual", manual)
-    if made_of.verb != "typed" and manual is not None:
+    kind: CallKind = "as it is"
+    if made_of.verb == "typed":
+        kind = "mapped" if manual or (manual is None and has_marks(typed)) else "global"
+    elif manual is not None:
         raise StructureError(
             f"assert_mesh_invariant: {typed.name}: manual= is for helpers made by typed; this one is made by "
             f"{made_of.verb}"
         )
     is_ambient = made_of.mesh is None or not _jax.mesh.context_mesh().empty
-    if made_of.verb != "typed":
-        return FunctionUnderTest(f, made_of, typed, "as it is", is_ambient)
-    is_mapped = has_marks(typed) if manual is None else manual
-    return FunctionUnderTest(f, made_of, typed, "mapped" if is_mapped else "global", is_ambient)
+    return FunctionUnderTest(f, made_of, typed, kind, is_ambient)
 
 
 def needs_manual_axes(subject: FunctionUnderTest, made: Inputs, mesh: Mesh) -> bool:
     """Whether a helper cannot be traced with global arrays, since it uses manual axes."""
     call = FlatCall(made, jax.Array)
-    try:
-        with subject.on(mesh):
-            jax.eval_shape(lambda arrays: call.run(subject.f, arrays), call.arrays)
-    except (NameError, MeshAxisError) as error:
-        if needs_manual_region(error):
-            return True
-        raise
-    return False
+    with subject.on(mesh):
+        return needs_manual_region(lambda: jax.eval_shape(lambda arrays: call.run(subject.f, arrays), call.arrays))
 
 
 class CompiledProgram(NamedTuple):
@@ -107,8 +101,8 @@ class CompiledProgram(NamedTuple):
 
     Attributes:
       names: the paths of its results.
-      jaxpr: its equations.
-      compute: computes them.
+      jaxpr: its jaxpr.
+      compute: runs it.
     """
 
     names: list[str]
@@ -131,11 +125,11 @@ class Outcome:
     Attributes:
       mesh: the mesh.
       values: results by path, ``return[0].loss``, and gradients by argument, ``grad(w)``; on the host.
-      specs: for each result, the mesh axes that each dim is sharded over.
-      jaxprs: the programs that computed them.
+      specs: the mesh axes that each dim of a result is sharded over.
+      jaxprs: the programs that computed the values.
       arrays: the arrays among the arguments.
       gradients: the names of the gradients among the values.
-      again: computes the same from other arrays, with the cotangents times a number.
+      again: computes the values from other arrays, with the cotangents multiplied by a number.
     """
 
     mesh: Mesh
@@ -154,18 +148,18 @@ def run(
 
     Args:
       subject: the function.
-      made: its arguments, placed there.
+      made: its arguments, placed on the mesh.
       mesh: the mesh.
       grad: whether to compute vector-Jacobian products, of all results and in all inexact arguments.
-      seed: what the cotangents are drawn from.
-      is_excluded: whether a result, by its path, has no cotangent.
+      seed: the seed of the cotangents.
+      is_excluded: whether the result with a path has no cotangent.
     """
     call, names = FlatCall(made, jax.Array), list[str]()
     f = map_over_shards(subject.f, subject.made_of, mesh) if subject.kind == "mapped" else subject.f
 
     def forward(arrays: Sequence[Any]) -> list[Any]:
         found = jax.tree_util.tree_flatten_with_path(call.run(f, arrays))[0]
-        names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in found]  # known once this is traced
+        names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in found]  # known when this has been traced
         return [_global_array(leaf) for _, leaf in found]
 
     with subject.on(mesh):
@@ -174,7 +168,7 @@ def run(
         programs: list[tuple[CompiledProgram, tuple[Any, ...]]] = [(program, ())]
         if grad:
             pulled = [name for name in names if _jax.array.is_inexact(results[name].dtype) and not is_excluded(name)]
-            cotangents = [_cotangent(results[name], (seed, _OF_COTANGENTS, names.index(name))) for name in pulled]
+            cotangents = [_cotangent(results[name], (seed, _COTANGENT_STREAM, names.index(name))) for name in pulled]
             inexact = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
             labels = [f"grad({call.names[at]})" for at in inexact]
             pullback = _pullback(forward, inexact, [names.index(name) for name in pulled])
@@ -197,11 +191,11 @@ def run(
     return Outcome(mesh, again(call.arrays, 1.0), specs, jaxprs, call.arrays, gradients, again)
 
 
-_OF_COTANGENTS = 2**31 + 1
+_COTANGENT_STREAM = 2**31 + 1
 
 
 def _global_array(value: Any) -> Any:
-    """A global array; an unreduced one is summed."""
+    """A result as a global array; partial sums are added up."""
     value = value if _jax.array.is_jax_array(value) else jax.numpy.asarray(value)
     sharding = _jax.array.explicit_spec(value)
     if sharding is None:

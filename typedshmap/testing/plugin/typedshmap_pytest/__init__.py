@@ -1,7 +1,7 @@
 """``pytest --typedshmap-verify``: every function marked by ``mesh_invariant`` is a test.
 
-A package of its own, since pytest imports its plugins before any ``conftest.py``, many of which set ``XLA_FLAGS`` or
-``JAX_PLATFORMS``: importing ``typedshmap`` imports JAX, so it waits until tests are collected.
+This is a package of its own, since pytest imports plugins before any ``conftest.py``, and many of those set
+``XLA_FLAGS`` or ``JAX_PLATFORMS``. Importing ``typedshmap`` imports JAX, so it is delayed until tests are collected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add an item for every marked function, before others deselect."""
+    """Add an item for every marked function, before other plugins deselect items."""
     if not config.getoption(_FLAG):
         return
     for name in config.getini(_INI):
@@ -78,7 +78,7 @@ class MarkedFunction(pytest.Item):
         mark.verify(self.function)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The message of an error about the function; for any other error, also where it was raised."""
+        """The message alone of an error about the function; any other error with its traceback."""
         error = excinfo.value
         if not isinstance(error, AssertionError) and type(error).__module__ != "typedshmap":
             return super().repr_failure(excinfo, style)

@@ -1,4 +1,6 @@
-"""Draw sizes for the dims of hints: multiples of what the mesh axes need, no two of them equal by accident."""
+"""Draw sizes for the names in hints, and values for arrays.
+
+Sizes divide over their mesh axes, and no two of them are equal by accident."""
 
 from __future__ import annotations
 
@@ -7,31 +9,30 @@ from dataclasses import dataclass
 from math import lcm, prod
 from typing import Any
 
+import jax
 import numpy as np
 
-from ..errors import ShapeError
 from ..hints.array_hint import ArrayHint
 from ..notation.match import Bound, NoValue, Sizes, Subject, evaluate
-from ..notation.spec import Anything, Dim, Expression, Name, Rest, names_in_expression
+from ..notation.spec import Anything, Dim, Expression, Name, Rest
 from ..placement.context import PlacementContext
 from ..placement.structs import names_of
 
 REST = "..."
-"""The name of the sizes of an unnamed ``...``; all of them have the same."""
-_TRIES = 2000
+"""The name under which the sizes of an unnamed ``...`` are kept, which are the same for all."""
 _DRAWN = Subject("placed", "drawn")
 SizeValues = dict[str, Any]
-"""A size per name; a tuple of sizes for ``*name`` and ``...``; names like ``_`` among them."""
+"""The size of each name, ``_`` among them; a tuple of sizes for ``*name`` and ``...``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeRequirement:
-    """The requirement of a dim on the sizes.
+    """The requirement of one dim on the sizes.
 
     Attributes:
-      expression: the dim's size.
-      factor: it must be a multiple of this, so that it divides over its mesh axes on every mesh.
-      text: the dim's hint.
+      expression: the size of the dim.
+      factor: a divisor of that size, so that the dim divides over its mesh axes on every mesh.
+      text: the hint that has the dim.
     """
 
     expression: Expression
@@ -39,9 +40,9 @@ class SizeRequirement:
     text: str
 
     def misfit(self, sizes: SizeValues, arguments: Mapping[str, Any], factor: int) -> str | None:
-        """Why the dim has no size, or one that is not a multiple of a factor.
+        """The reason why the size of the dim is not a multiple of a factor, in words.
 
-        None where it is one, and where only the result binds its names.
+        None if it is one, and if only the result binds its names.
         """
         try:
             size = size_of(self.expression, sizes, arguments)
@@ -56,16 +57,16 @@ class SizeRequirement:
 
 
 def size_requirements(
-    hints: Iterable[tuple[Subject, ArrayHint]], places: Sequence[PlacementContext]
+    hints: Iterable[tuple[Subject, ArrayHint]], contexts: Sequence[PlacementContext]
 ) -> list[SizeRequirement]:
-    """The requirements of the dims of hints, over several meshes at once.
+    """The requirements of the dims of hints, for all of several meshes.
 
     Raises:
       MeshAxisError: for an axis that a mesh does not have.
     """
     found: list[SizeRequirement] = []
     for subject, hint in hints:
-        layouts = [(place.layout(hint, subject), dict(place.context.mesh or ())) for place in places]
+        layouts = [(each.layout(hint, subject), dict(each.context.mesh or ())) for each in contexts]
         for at, dim in enumerate(hint.spec.dims):
             if isinstance(dim, Dim):
                 factor = lcm(*(prod(sizes.get(axis, 1) for axis in layout.dim_axes[at]) for layout, sizes in layouts))
@@ -74,7 +75,7 @@ def size_requirements(
 
 
 def factors_of(hints: Sequence[ArrayHint], requirements: Iterable[SizeRequirement]) -> dict[str, int]:
-    """The number that the size of each name, and of ``_``, is drawn as a multiple of."""
+    """The number by which the drawn size of each name, and of ``_``, has to be divisible."""
     found = {name: 1 for name, is_rest in names_of(hints).items() if not is_rest}
     for dim in (dim for hint in hints for dim in hint.spec.dims):
         if isinstance(dim, Dim) and isinstance(dim.size, Anything):
@@ -86,50 +87,10 @@ def factors_of(hints: Sequence[ArrayHint], requirements: Iterable[SizeRequiremen
     return found
 
 
-def draw_sizes(
-    hints: Sequence[ArrayHint],
-    requirements: Sequence[SizeRequirement],
-    given: Mapping[str, Any],
-    arguments: Mapping[str, Any],
-    rng: np.random.Generator,
-    source: str,
-) -> SizeValues:
-    """A size for every name.
-
-    Args:
-      hints: those of the arguments.
-      requirements: those of all dims, also of the result.
-      given: sizes that are fixed.
-      arguments: the values for ``{argument}``.
-      rng: what is drawn from.
-      source: how messages begin.
-
-    Raises:
-      ShapeError: where no sizes were found that fit.
-    """
-    rests = dict.fromkeys(dim.name or REST for hint in hints for dim in hint.spec.dims if isinstance(dim, Rest))
-    factors, fixed = factors_of(hints, requirements), dict(given)
-    # Of a dim whose size is given, the check of the arguments reports that it does not divide, with argument and mesh.
-    undetermined = [
-        each
-        for each in requirements
-        if not fixed.keys() >= {*names_in_expression(each.expression)} or each.misfit(fixed, arguments, 1)
-    ]
-    misfits: list[str] = []
-    for attempt in range(_TRIES):
-        sizes = {**_draw_once(factors, rests, fixed, rng, spread=4 + attempt // 50), **fixed}
-        misfits = [misfit for each in undetermined if (misfit := each.misfit(sizes, arguments, each.factor))]
-        if not misfits and (attempt >= _TRIES // 4 or _are_distinct(sizes, factors, fixed)):
-            return sizes
-    problem = misfits[0] if misfits else "no two sizes are different"
-    example = ", ".join(f"{name}={4 * factor}" for name, factor in list(factors.items())[:3]) or "x=..."
-    raise ShapeError(f"{source}: no sizes were found that fit: {problem}\n\nHint: pass sizes, as in {example}")
-
-
-def _draw_once(
+def draw_once(
     factors: Mapping[str, int], rests: Iterable[str], given: Mapping[str, Any], rng: np.random.Generator, spread: int
 ) -> SizeValues:
-    """One draw: at least two elements per shard; even numbers where nothing is sharded, so that they can be halved."""
+    """Draw all sizes once: at least two elements per shard, and even sizes of unsharded dims, which a body may halve."""
     taken = {size for size in given.values() if isinstance(size, int)}
     drawn: SizeValues = {}
     for name, factor in factors.items():
@@ -141,8 +102,8 @@ def _draw_once(
     return drawn | {name: tuple(rng.choice(range(3, 9), 1, replace=False).tolist()) for name in rests}
 
 
-def _are_distinct(sizes: SizeValues, factors: Mapping[str, int], given: Mapping[str, Any]) -> bool:
-    """Whether all drawn sizes are different, global ones and those per shard."""
+def are_distinct(sizes: SizeValues, factors: Mapping[str, int], given: Mapping[str, Any]) -> bool:
+    """Whether all drawn sizes are different, global sizes as well as those of shards."""
     drawn = {name: sizes[name] for name in factors if name not in given}
     shards = {name: size // factors[name] for name, size in drawn.items() if factors[name] > 1}
     others = [size for name, size in sizes.items() if name not in shards and isinstance(size, int)]
@@ -171,3 +132,47 @@ def shape_of(hint: ArrayHint, sizes: SizeValues, arguments: Mapping[str, Any]) -
     for dim in hint.spec.dims:
         shape += sizes[dim.name or REST] if isinstance(dim, Rest) else [size_of(dim.size, sizes, arguments)]
     return tuple(shape)
+
+
+def draw_value(shape: tuple[int, ...], dtype: Any, below: int, seed: Sequence[int]) -> Any:
+    """A random global array on the host: normal floats, small integers, keys.
+
+    Args:
+      shape: its global shape.
+      dtype: its dtype.
+      below: the exclusive upper bound of integers.
+      seed: the seed, on which alone the value depends.
+    """
+    jnp = jax.numpy
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        key = key_of(seed)
+        return jax.random.split(key, prod(shape)).reshape(shape) if shape else key
+    rng = np.random.default_rng(seed)
+    if jnp.issubdtype(dtype, jnp.floating):
+        return rng.standard_normal(shape).astype(dtype)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return rng.integers(0, 2, shape).astype(bool)
+    return rng.integers(0, max(1, min(below, int(jnp.iinfo(dtype).max))), shape).astype(dtype)
+
+
+def key_of(seed: Sequence[int]) -> jax.Array:
+    """A key that depends on the seed alone."""
+    return jax.random.key(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+
+
+def bound_of(hint: ArrayHint, others: Iterable[ArrayHint], sizes: SizeValues) -> int:
+    """The exclusive upper bound of drawn integers, so that they are valid indices of the other arrays.
+
+    It is the smallest dim that they may index: the last dim of an array with which they share dims (logits and their
+    labels), the first dim of an array with which they share none (a table).
+    """
+    own, bounds = names_of([hint]), list[int]()
+    for other in others:
+        names = [dim.size.name for dim in other.spec.dims if isinstance(dim, Dim) and isinstance(dim.size, Name)]
+        free = [name for name in names if name not in own]
+        if other is not hint and free and len(other.spec.dims) > 1:
+            size = sizes.get(free[-1] if len(free) < len(names) else free[0])
+            bounds += [size] if isinstance(size, int) else []
+    return min(bounds, default=2)
