@@ -90,7 +90,7 @@ def factors_of(hints: Sequence[ArrayHint], requirements: Iterable[SizeRequiremen
 def draw_once(
     factors: Mapping[str, int], rests: Iterable[str], given: Mapping[str, Any], rng: np.random.Generator, spread: int
 ) -> SizeValues:
-    """Draw all sizes once: at least two elements per shard, and even sizes of unsharded dims, which a body may halve."""
+    """Draw all sizes once: at least two elements per shard, and even sizes of unsharded dims, to be halved."""
     taken = {size for size in given.values() if isinstance(size, int)}
     drawn: SizeValues = {}
     for name, factor in factors.items():
