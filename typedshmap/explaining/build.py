@@ -1,4 +1,4 @@
-"""Build the explanation of one call: its values, its collectives and its gradient's, its memory, what is left out."""
+"""Build the explanation of one call: its values, its collectives and those of its gradient, its memory, and notes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def explanation(call: ExplainedCall, grad: bool | None, bandwidth: Mapping[str, 
         {name: bound.size for name, bound in call.sizes if name.lstrip("*").isidentifier()},
         (*arguments, *costs.values, *results),
         (*costs.collectives, *gradient),
-        memory_of(arguments, results, donated_operands(jaxpr)),
+        memory_of(arguments, results, jaxpr),
         tuple(dict.fromkeys((*_notes(call, costs), *notes))),
         bandwidth,
     )
@@ -155,24 +155,19 @@ def value_of(ident: int, kind: ValueKind, leaf: CheckedLeaf, region: MeshContext
     return Value(ident, kind, name, shape, _jax.array.short_dtype(dtype), spec, shard, size, text, after=tuple(after))
 
 
-def memory_of(arguments: Sequence[Value], results: Sequence[Value], donated: Sequence[int]) -> Memory:
-    """What arguments and results take on one device; a donated argument is reused by a result of its type.
+def memory_of(arguments: Sequence[Value], results: Sequence[Value], closed_jaxpr: Any) -> Memory:
+    """The bytes of arguments and results on one device; a donated argument is reused by a result of its type.
 
     Args:
-      arguments: all arguments.
+      arguments: the operands of the jaxpr.
       results: all results.
-      donated: the numbers of the arguments that are donated.
+      closed_jaxpr: the jaxpr, in which calls say what is donated to them.
     """
-    offered = Counter((one.dtype, one.shard, one.bytes) for one in arguments if one.ident in donated)
+    jaxpr = _jax.jaxpr.open_jaxpr(closed_jaxpr)
+    calls = [zip(eqn.invars, eqn.params.get("donated_invars", ()), strict=False) for eqn in jaxpr.eqns]
+    donated = {var for call in calls for var, is_donated in call if is_donated and not _jax.jaxpr.is_literal(var)}
+    operands = zip(arguments, jaxpr.invars, strict=True)
+    offered = Counter((one.dtype, one.shard, one.bytes) for one, var in operands if var in donated)
     wanted = Counter((one.dtype, one.shard, one.bytes) for one in results)
     reused = sum(bytes_each * count for (*_, bytes_each), count in (offered & wanted).items())
     return Memory(sum(one.bytes for one in arguments), sum(one.bytes for one in results), reused)
-
-
-def donated_operands(closed_jaxpr: Any) -> list[int]:
-    """Which operands of a jaxpr are donated to a call in it."""
-    jaxpr = _jax.jaxpr.open_jaxpr(closed_jaxpr)
-    at = {var: place for place, var in enumerate(jaxpr.invars)}
-    calls = [zip(eqn.invars, eqn.params.get("donated_invars", ()), strict=False) for eqn in jaxpr.eqns]
-    given = [var for call in calls for var, is_donated in call if is_donated and not _jax.jaxpr.is_literal(var)]
-    return [at[var] for var in given if var in at]

@@ -26,20 +26,20 @@ Pass = Literal["forward", "gradient"]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One array that hints speak of.
+    """One array that a hint describes.
 
     Attributes:
       ident: its number among the values and collectives, in the jaxpr's order.
-      kind: what it is.
-      name: its path, ``state.weights.w_in``; ``return[1]``; of a checked one the function and what it is called.
+      kind: whether it is an argument, a result, or checked in the body.
+      name: its path, ``state.weights.w_in`` or ``return[1]``; for a checked one the function and its name there.
       shape: the global shape.
       dtype: JAX's short name, ``f32``.
       spec: how it is sharded, of full rank.
       shard: the shape of one device's part.
-      bytes: of that part.
-      hint: what is written.
-      place: of a checked value, the source of the check, ``train.py:12 (step)``.
-      after: the numbers of the values and collectives that it is computed from, with none between.
+      bytes: the size of that part.
+      hint: the hint, as it is written.
+      place: for a checked value, the source of the check, ``train.py:12 (step)``.
+      after: the numbers of the values and collectives that it is computed from, directly.
       times: how often a checked value is computed, in loops of known length.
     """
 
@@ -74,14 +74,14 @@ class Collective:
       group: how many devices communicate with each other.
       operand: the type of a shard that goes in, ``f32[8,16]``.
       result: the type of a shard that comes out.
-      bytes_in: of the operand.
-      bytes_out: of the result.
+      bytes_in: the bytes of the operand.
+      bytes_out: the bytes of the result.
       wire: the bytes that one device sends by a ring, each time; rounded up.
       times: how often it runs, by the lengths of the scans that it is in.
-      loops: what it is in, from the outside: ``scan of 12``, ``while``, ``cond``.
+      loops: the loops and branches that it is in, from the outside: ``scan of 12``, ``while``, ``cond``.
       place: its place in the user's source, ``train.py:12 (step)``; empty where that is not known.
       part: whether it belongs to the function itself, or is there because of a gradient.
-      after: the numbers of the values and collectives that it is computed from, with none between.
+      after: the numbers of the values and collectives that it is computed from directly.
     """
 
     ident: int
@@ -101,20 +101,20 @@ class Collective:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is in a while loop, so that it runs ``times`` in each of unknown many iterations."""
+        """Whether it is in a while loop, so that it runs ``times`` in each of an unknown number of iterations."""
         return "while" in self.loops
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What all collectives over the same mesh axes come to.
+    """The sums over all collectives of one part over the same mesh axes.
 
     Attributes:
       axes: the mesh axes.
-      part: of the function itself, or of its gradient.
+      part: whether they belong to the function itself, or to its gradient.
       count: how many run.
-      bytes_in: of all operands.
-      bytes_out: of all results.
+      bytes_in: the bytes of all operands.
+      bytes_out: the bytes of all results.
       wire: what one device sends.
       is_open: whether some are in a while loop of unknown length, where one iteration is counted.
     """
@@ -139,9 +139,9 @@ class Memory:
     """The bytes of one device that a call's arguments and results take.
 
     Attributes:
-      arguments: of all arguments.
-      results: of all results.
-      reused: of donated arguments whose memory results take over.
+      arguments: the bytes of all arguments.
+      results: the bytes of all results.
+      reused: the bytes of donated arguments whose memory results take over.
     """
 
     arguments: int
@@ -164,7 +164,7 @@ class Explained:
       sizes: the sizes of the names in its hints.
       values: its arguments and results, and what its body checks.
       collectives: what communicates, in the jaxpr's order.
-      memory: of its arguments and results.
+      memory: the bytes of its arguments and results.
       notes: what is not counted, and why.
       bandwidth: bytes that one device sends per second, by mesh axis, where that is given.
     """
@@ -185,7 +185,7 @@ class Explained:
 
     @property
     def totals(self) -> tuple[Total, ...]:
-        """Per mesh axes and part what the collectives come to; the function's own first."""
+        """The sums over the collectives per part and mesh axes; the function's own first."""
         names = [axis for axis, _ in self.mesh]
 
         def order(found: Collective) -> tuple[str, int, list[int]]:
@@ -218,7 +218,7 @@ class Failed:
 
     Attributes:
       mesh: the mesh axes with their sizes.
-      error: why.
+      error: the error that says why.
     """
 
     mesh: tuple[tuple[str, int], ...]
