@@ -9,7 +9,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ContextDecorator
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Literal
 
 import jax
@@ -46,8 +45,8 @@ class AxisNaming:
 NO_NAMING = AxisNaming()
 
 
-# The namings of the context managers around, the innermost last.
-_context = jax.make_user_context(default_value=())
+naming_context = jax.make_user_context(default_value=())
+"""The namings of the context managers around, the innermost last: a tuple of its own for each that is entered."""
 
 
 def axis_aliases(aliases: Mapping[str, AxesLike] | None = None, /, **more: AxesLike) -> AxisNames:
@@ -118,7 +117,7 @@ class AxisNames(ContextDecorator):
     naming: AxisNaming
 
     def __enter__(self) -> None:
-        entered = _context((*_context.value, self.naming))
+        entered = naming_context((*naming_context.value, self.naming))
         entered.__enter__()
         _thread_contexts().append(entered)
 
@@ -132,14 +131,10 @@ class AxisNames(ContextDecorator):
 class AxisRules(AxisNames):
     """Rules that hold inside a ``with``; made by `axis_rules`."""
 
-    @property
-    def rules(self) -> Rules:
-        assert self.naming.rules is not None
-        return self.naming.rules
-
     def __repr__(self) -> str:
-        pairs = [(name, axes[0] if len(axes) == 1 else axes or None) for name, axes in self.rules.pairs]
-        return f"axis_rules({pairs}, fallback={'error' if self.rules.must_match else 'unsharded'!r})"
+        rules = self.naming.rules or Rules(())
+        pairs = [(name, axes[0] if len(axes) == 1 else axes or None) for name, axes in rules.pairs]
+        return f"axis_rules({pairs}, fallback={'error' if rules.must_match else 'unsharded'!r})"
 
 
 _threads = threading.local()
@@ -181,7 +176,7 @@ def read_rules(rules: Any) -> Rules | None:
     if rules is None:
         return None
     if isinstance(rules, AxisRules):
-        return rules.rules
+        return rules.naming.rules
     pairs = list(rules.items()) if isinstance(rules, Mapping) else rules
     if not isinstance(pairs, (list, tuple)):
         raise MeshAxisError(f"rules= wants pairs of a dim's name and mesh axes, or a dict; got {type(rules).__name__}")
@@ -207,18 +202,3 @@ def _read_axes(kind: str, name: Any, axes: Any) -> tuple[str, ...]:
             f"the {kind} '{text}' stands for {value_text(axes)}; write a mesh axis, a tuple of them, or None"
         )
     return found
-
-
-def naming_context() -> object:
-    """An object that identifies the naming contexts around; it is compared by identity."""
-    return _context.value
-
-
-def context_depth() -> int:
-    """How many naming contexts are around."""
-    return len(_context.value)
-
-
-def context_naming(since: int = 0) -> AxisNaming:
-    """The naming of the contexts around, or of those entered after the first ``since``."""
-    return reduce(AxisNaming.then, _context.value[since:], NO_NAMING)

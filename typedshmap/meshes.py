@@ -69,8 +69,7 @@ def find_boundary(
         ambient = found if context.empty else _jax.mesh.ambient_devices()
         if ambient is not None:
             refuse_other_devices(name, ambient, leaves())
-    unknown = sorted(axis_names - set(found.axis_names), key=str)
-    if unknown:
+    if unknown := sorted(axis_names - set(found.axis_names), key=str):
         known = mesh_text(found.shape_tuple)
         raise MeshAxisError(
             f"{name}: axis_names= names mesh axis '{unknown[0]}', which the mesh ({known}) does not have"

@@ -244,16 +244,8 @@ class _RegionCall:
         def body(*shards: Any) -> list[Any]:
             region, leaves = self._enter_region(shards)
             args, kwargs = self.bound.with_arguments(self.checked.with_leaves([leaf.value for leaf in leaves]))
-            scope = context.CallScope(
-                self.typed.name,
-                self.bound.arguments,
-                self.checked.sizes,
-                context.decorator_axis_naming(self.info.naming),
-                manual=frozenset(region.sizes),
-                checked_axes=region.checked_axes,
-                has_vma=self.has_vma,
-                sink=analysis or context.current_sink(),
-            )
+            naming, sink = context.decorator_axis_naming(self.info.naming), analysis or context.current_sink()
+            scope = context.CallScope(self.typed.name, self.bound.arguments, self.checked.sizes, naming, region, sink)
             with context.scope_entered(scope):
                 try:
                     result = function(*args, **kwargs)

@@ -92,16 +92,8 @@ def _check_arguments(
             new = replace_leaves(value, checked.leaves[first:last], leaves[first:last])
             if new is not value:
                 cast.append((name, subject, new))
-    scope = context.CallScope(
-        typed.name,
-        bound.arguments,
-        checked.sizes,
-        context.decorator_axis_naming(naming),
-        manual=frozenset(region.sizes),
-        checked_axes=region.checked_axes,
-        has_vma=region.has_vma,
-        sink=context.current_sink(),
-    )
+    naming, sink = context.decorator_axis_naming(naming), context.current_sink()
+    scope = context.CallScope(typed.name, bound.arguments, checked.sizes, naming, region, sink)
     return *bound.with_arguments(cast), scope
 
 

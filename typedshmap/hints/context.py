@@ -12,11 +12,11 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache, partial, reduce
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from .. import _jax
-from ..axis_names import NO_NAMING, AliasPairs, AxisNaming, context_depth, context_naming, naming_context
+from ..axis_names import NO_NAMING, AliasPairs, AxisNaming, naming_context
 from ..errors.failures import Failure, Report
 from ..notation.layout import Layout, Rules, Unresolved, resolve
 from ..notation.match import NO_SIZES, Sizes, Subject
@@ -197,23 +197,19 @@ class CallScope:
       arguments: its arguments, for ``{self.heads}``.
       sizes: the sizes bound so far.
       naming: what names in hints mean by the decorators around.
-      depth: how many naming contexts were entered before the scope; those entered since replace ``naming``.
-      manual: the manual axes of the region that the scope belongs to.
-      checked_axes: those of them that the innermost typed region made manual.
-      has_vma: whether JAX types values as varying in that region.
+      region: the mesh context that the scope belongs to.
       sink: the analysis of the region's body, which takes the assertions about its values.
+      depth: how many naming contexts were entered before the scope; those entered since replace ``naming``.
       cached: the mesh context that was asked for last, behind what it was derived from.
     """
 
     function: str
     arguments: Mapping[str, Any]
-    sizes: Sizes = NO_SIZES
-    naming: AxisNaming = NO_NAMING
-    depth: int = field(default_factory=context_depth)
-    manual: frozenset[str] = frozenset()
-    checked_axes: frozenset[str] = frozenset()
-    has_vma: bool = False
+    sizes: Sizes
+    naming: AxisNaming
+    region: MeshContext
     sink: AssertionSink | None = None
+    depth: int = field(default_factory=lambda: len(naming_context.value))
     cached: tuple[object, object, AxisNaming, bool, MeshContext] | None = None
 
 
@@ -242,7 +238,7 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
       own: the naming of the decorator that asks.
       is_stated: whether a match is asserted of the value, so that the analysis of the body may decide it.
     """
-    mesh, context, scope = _jax.mesh.context_mesh(), naming_context(), _scope.get()
+    mesh, context, scope = _jax.mesh.context_mesh(), naming_context.value, _scope.get()
     if scope is not None and scope.cached is not None:
         of_mesh, of_context, of_naming, of_stated, region = scope.cached
         if of_mesh is mesh and of_context is context and of_naming is own and of_stated == is_stated:
@@ -250,12 +246,13 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
     manual_axes = _jax.mesh.manual_axes(mesh)
     manual = checked_axes = frozenset(name for name, _ in manual_axes)
     has_vma = False
-    is_own = scope is not None and scope.manual == manual
+    is_own = scope is not None and scope.region.sizes.keys() == manual
     if scope is not None and is_own:
-        checked_axes, has_vma = scope.checked_axes, scope.has_vma
+        checked_axes, has_vma = scope.region.checked_axes, scope.region.has_vma
     elif manual:  # a plain jax.shard_map, inside of the scope's region or by itself: hints must mention its axes
         has_vma = _jax.mesh.are_values_typed(manual_axes[0][0])
-        checked_axes = manual - (scope.manual - scope.checked_axes) if scope is not None else manual
+        if scope is not None:
+            checked_axes = manual - (scope.region.sizes.keys() - scope.region.checked_axes)
     sink = scope.sink if scope is not None and is_stated else None
     region = MeshContext.over(
         None if mesh.empty else mesh,
@@ -283,11 +280,9 @@ def current_axis_naming(own: AxisNaming = NO_NAMING) -> AxisNaming:
     Args:
       own: the naming of the decorator that asks, which is the innermost.
     """
-    scope, around = _scope.get(), context_naming()
-    if scope is None:
-        return around.then(own)
-    inside = context_naming(scope.depth) if around is not NO_NAMING else NO_NAMING
-    return around.then(scope.naming).then(inside).then(own)
+    scope, contexts = _scope.get(), naming_context.value
+    decorators = () if scope is None else (scope.naming, *contexts[scope.depth :])
+    return reduce(AxisNaming.then, (*contexts, *decorators, own), NO_NAMING)
 
 
 def decorator_axis_naming(own: AxisNaming) -> AxisNaming:

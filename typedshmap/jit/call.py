@@ -274,7 +274,8 @@ class JitCall:
         args, kwargs = self.bound.with_arguments((key.parameter, key.subject, key.unflatten(traced)) for key in keys)
         traced_bound = self.typed.signature.bind(*args, **kwargs)
         traced_bound.apply_defaults()
-        scope = CallScope(self.typed.name, traced_bound.arguments, self.sizes, decorator_axis_naming(self.naming))
+        naming, region = decorator_axis_naming(self.naming), self.context.boundary_context
+        scope = CallScope(self.typed.name, traced_bound.arguments, self.sizes, naming, region)
         return args, kwargs, scope
 
     def check_result(self, result: Any, scope: CallScope) -> Any:
