@@ -74,7 +74,7 @@ def test_the_quickstart_computes_what_the_same_step_by_hand_computes(programs: A
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-5), got, expected)
 
 
-def test_the_lowered_text_tells_programs_apart_that_differ_in_one_spec(programs: Any, mesh: Mesh) -> None:
+def test_the_lowered_texts_of_programs_that_differ_in_one_spec_differ(programs: Any, mesh: Mesh) -> None:
     _, typed, args = programs.PAIRS["several_axes_on_a_dim"](mesh)
     other = P(("tp", "dp"), None)
     by_hand = jax.shard_map(programs.over_both, mesh=mesh, in_specs=other, out_specs=(other, P(None)))

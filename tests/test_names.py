@@ -111,7 +111,7 @@ def test_constants_and_different_names_are_not_found() -> None:
 
 
 @pytest.mark.parametrize("path", texts())
-def test_no_identifier_has_a_word_that_another_stands_for(path: str) -> None:
+def test_no_identifier_has_a_word_that_has_a_replacement(path: str) -> None:
     assert wrong_words(texts()[path]) == set()
 
 

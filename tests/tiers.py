@@ -9,7 +9,7 @@ ParameterSet = type(pytest.param())
 
 
 def one_in(count: int, cases: Iterable[Any]) -> list[Any]:
-    """Parameters of which every ``count``-th, beginning with the first, is in the default run."""
+    """Parameters, with every ``count``-th, beginning with the first, in the default run."""
     return [case if at % count == 0 else slow(case) for at, case in enumerate(cases)]
 
 

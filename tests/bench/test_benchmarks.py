@@ -1,4 +1,4 @@
-"""The rows of the benchmarks are judged as they say, the page tells of all of them, and the command runs."""
+"""The rows of the benchmarks are judged as they say, the page has all of them, and the command runs."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_the_exponent_of_a_power_law_is_its_power(power: float, bench: Any, curv
     assert found.low == pytest.approx(found.high, abs=1e-9)
 
 
-def test_the_tail_of_a_line_is_linear_where_the_whole_of_it_is_not(bench: Any, curve: Any) -> None:
+def test_the_tail_of_a_line_is_linear_where_all_of_it_is_not(bench: Any, curve: Any) -> None:
     fitting, line = bench("costs.fitting"), curve(lambda n: 100 + 10 * n)
     assert line.tail().sizes == (100, 1000)
     assert fitting.exponent(line).value < 0.7
     assert 0.9 < fitting.exponent(line.tail()).value < 1
 
 
-def test_the_tail_of_a_quadratic_end_is_told_though_most_of_it_is_linear(bench: Any, curve: Any) -> None:
+def test_the_tail_of_a_quadratic_end_is_seen_though_most_of_it_is_linear(bench: Any, curve: Any) -> None:
     hidden = curve(lambda n: n + n * n / 1000)
     assert bench("costs.fitting").exponent(hidden.tail()).value > 1.2
 
@@ -81,10 +81,10 @@ def test_a_ratio_is_that_of_the_turns_and_not_of_a_machine_that_slows_down(bench
 def test_turns_alternate_which_side_is_first_and_time_both_as_often(bench: Any) -> None:
     timing, seen = bench("costs.timing"), []
     effort = timing.Effort(seconds=0.0, least=4)
-    turns = timing.take_turns(lambda: seen.append("ours"), lambda: seen.append("other"), effort)
+    iterations = timing.take_turns(lambda: seen.append("ours"), lambda: seen.append("other"), effort)
     once, turned = ["ours", "other"], ["other", "ours"]
     assert seen == once + once + turned + once + turned
-    assert len(turns.ours) == len(turns.other) == 4
+    assert len(iterations.ours) == len(iterations.other) == 4
 
 
 # The number with its interval, what the noise row was, the limit, and what is said.

@@ -19,7 +19,7 @@ def text_of(f: Callable[..., Any], *args: Any) -> str:
         return f(*args)
 
     text = jax.jit(program).lower(*args).as_text()
-    # There what a loop calls is numbered by all operations, also by those of which nothing is left.
+    # There what a loop calls is numbered by all operations, also by those that leave nothing behind.
     return re.sub(r"@closed_call_\d+", "@closed_call", text) if DROPS_UNUSED else text
 
 

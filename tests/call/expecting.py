@@ -1,4 +1,4 @@
-"""What the tests of calls share: numbers, an error told by its first line, and a call that is only traced."""
+"""What the tests of calls share: numbers, an error expected by its first line, and a call that is only traced."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_a_jaxpr_is_that_of_hand_written_shard_map(mesh: Mesh) -> None:
         lambda f: jax.export.export(jax.jit(f))(x[:6]),
     ],
 )
-def test_a_wrong_shape_is_told_ahead_of_time(look: Any, mesh: Mesh) -> None:
+def test_a_wrong_shape_is_reported_ahead_of_time(look: Any, mesh: Mesh) -> None:
     with pytest.raises(ShapeError, match=r"halve: argument 'x' has b=6, which does not divide over 'dp' \(4 shards\)"):
         look(typed_shard_map(halve, mesh=mesh))
 

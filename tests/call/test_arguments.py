@@ -358,7 +358,7 @@ def test_a_static_argument_may_change_between_calls(mesh: Mesh) -> None:
 # Any
 
 
-def test_an_argument_of_any_type_is_closed_over_whole(mesh: Mesh) -> None:
+def test_an_argument_of_any_type_is_closed_over_unsharded(mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
     def minus_mean(x: X, other: Any) -> X:
         assert other["y"].shape == (8, 4)
@@ -479,7 +479,7 @@ def test_a_hint_may_be_wrapped(hint: Any, mesh: Mesh) -> None:
 
 
 @pytest.mark.parametrize("hint", [Array, np.ndarray, ArrayLike, NDArray[np.float32], jnp.ndarray], ids=str)
-def test_a_bare_array_type_takes_any_array_whole(hint: Any, mesh: Mesh) -> None:
+def test_a_bare_array_type_takes_any_array_unsharded(hint: Any, mesh: Mesh) -> None:
     look = typed_shard_map(lambda value: value.sum(), mesh=mesh, in_types=(hint,), out_types=Float[Array, ""])
     same(look(x), x.sum())
     same(look(jnp.asarray(x)), x.sum())
@@ -558,7 +558,7 @@ def test_a_union_takes_no_other_value(mesh: Mesh) -> None:
         last(x)
 
 
-def test_a_static_member_of_a_union_is_told_by_its_type(mesh: Mesh) -> None:
+def test_a_static_member_of_a_union_is_reported_by_its_type(mesh: Mesh) -> None:
     def apply(x: X, y: Union[Float[Array, ""], int, str]) -> X:
         return x
 
@@ -591,7 +591,7 @@ OPTIONAL = [
 
 
 @pytest.mark.parametrize(("hint", "value", "problem"), OPTIONAL)
-def test_what_may_be_absent_and_is_wrong_is_told_as_if_it_were_asked_for(
+def test_what_may_be_absent_and_is_wrong_is_reported_as_if_it_were_asked_for(
     hint: Any, value: Any, problem: str, mesh: Mesh
 ) -> None:
     apply = typed_shard_map(lambda x, y: x, mesh=mesh, in_types=(X, Optional[hint]), out_types=X)

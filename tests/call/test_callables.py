@@ -219,7 +219,7 @@ def test_a_closed_over_python_value_is_read_at_every_call(mesh: Mesh) -> None:
     same(scale(x), x * 3)
 
 
-def test_a_closed_over_array_is_read_at_every_call_and_enters_whole(mesh: Mesh) -> None:
+def test_a_closed_over_array_is_read_at_every_call_and_enters_unsharded(mesh: Mesh) -> None:
     gain = jnp.arange(4.0)
 
     @typed_shard_map(mesh=mesh)
@@ -447,7 +447,7 @@ def test_a_mapped_function_can_be_wrapped(wrapper: Callable[..., Any], mesh: Mes
 
 @pytest.mark.parametrize("inner", WRAPPERS)
 @pytest.mark.parametrize("outer", WRAPPERS)
-def test_typed_stands_anywhere_in_a_stack(inner: Callable[..., Any], outer: Callable[..., Any]) -> None:
+def test_typed_may_be_anywhere_in_a_stack(inner: Callable[..., Any], outer: Callable[..., Any]) -> None:
     arrays = jnp.asarray(x), jnp.asarray(w)
     stacked = outer(typed(inner(project)))
     same(stacked(*arrays), x @ w)

@@ -329,7 +329,7 @@ def test_a_child_without_a_name_is_named_by_its_field(mesh: Mesh) -> None:
         typed_shard_map(lambda value: None, mesh=mesh, in_types=(Swapped,), out_types=None)(Swapped(x, w[:3]))
 
 
-def test_every_wrong_leaf_is_told(mesh: Mesh) -> None:
+def test_every_wrong_leaf_is_reported(mesh: Mesh) -> None:
     model = Model([Dense(w[0]), Dense(w, w)], {"in": b}, Pair(x.astype(int), w))
     with pytest.raises(ShapeError) as caught:
         typed_shard_map(lambda model: None, mesh=mesh, in_types=(Model,), out_types=None)(model)
@@ -574,7 +574,7 @@ def test_variables_of_a_class_are_no_fields(mesh: Mesh) -> None:
 # equinox
 
 
-def test_a_method_of_an_equinox_module_has_its_weights_whole_or_by_hint(mesh: Mesh) -> None:
+def test_a_method_of_an_equinox_module_has_its_weights_unsharded_or_by_hint(mesh: Mesh) -> None:
     class Layer(eqx.Module):
         w: W
 
@@ -671,7 +671,7 @@ def test_a_key_that_is_read_only_holds_arrays_as_others_do(mesh: Mesh) -> None:
     same(double({"x": x}), 2 * x)
 
 
-def test_of_many_failures_the_first_are_told_and_the_rest_counted(mesh: Mesh) -> None:
+def test_of_many_failures_the_first_are_reported_and_the_rest_counted(mesh: Mesh) -> None:
     first = typed_shard_map(lambda xs: xs[0], mesh=mesh, in_types=(list[X],), out_types=X)
     with pytest.raises(ShapeError) as caught:
         first([np.ones((8, 4, 1), np.float32)] * 20)
@@ -706,7 +706,7 @@ def test_none_is_no_array(mesh: Mesh) -> None:
         f(eqx.tree_at(lambda model: model.w, Activated(numbers(4, 6)), None))
 
 
-def test_an_unknown_axis_in_a_result_is_told_by_its_path(mesh: Mesh) -> None:
+def test_an_unknown_axis_in_a_result_is_reported_by_its_path(mesh: Mesh) -> None:
     @jax.tree_util.register_dataclass
     @dataclass
     class State:

@@ -1,4 +1,4 @@
-"""How a global array lies: concrete, under transformations, in compiled programs, on Explicit meshes.
+"""How a global array is sharded: concrete, under transformations, in compiled programs, on Explicit meshes.
 
 Every verdict on a sharding is held against JAX's own: the sharding of what a program returns.
 """
@@ -174,7 +174,7 @@ def test_all_agree_on_an_array_on_explicit_axes(
         pytest.param(jax.device_put(x, jax.devices()[0]), id="on one device"),
     ],
 )
-def test_an_array_that_lies_on_no_mesh_lies_as_any_hint_says(array: Any, ask: Callable[[Any, str], None]) -> None:
+def test_an_array_that_is_not_on_a_mesh_fits_any_sharding(array: Any, ask: Callable[[Any, str], None]) -> None:
     assert verdict(ask, array, "[b/dp] [d/tp]")
 
 
@@ -210,14 +210,14 @@ Hint: axes={'dp': ...} maps a name to mesh axes"""
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.grad], ids=["concrete", "traced", "differentiated"])
-def test_an_unknown_axis_is_told_with_the_arrays_own_mesh(wrap: Any) -> None:
+def test_an_unknown_axis_is_reported_with_the_arrays_own_mesh(wrap: Any) -> None:
     array = put(P("rows"), mesh_of(names=("rows", "columns")))
     with pytest.raises(MeshAxisError) as caught:
         wrap(lambda x: check(x, "[b/dp] d").sum())(array)
     assert str(caught.value) == UNKNOWN
 
 
-def test_an_unknown_axis_is_told_with_the_arrays_own_mesh_under_another(mesh: Mesh) -> None:
+def test_an_unknown_axis_is_reported_with_the_arrays_own_mesh_under_another(mesh: Mesh) -> None:
     array = put(P("rows"), mesh_of(names=("rows", "columns")))
     with jax.set_mesh(mesh), pytest.raises(MeshAxisError) as caught:
         check(array, "[b/dp] d")
@@ -239,7 +239,7 @@ def test_aliases_stand_for_the_axes_of_the_arrays_own_mesh() -> None:
         run(compiled("[b/dp] d"), array)
 
 
-def test_a_sharding_that_differs_is_told_with_the_arrays_own_mesh() -> None:
+def test_a_sharding_that_differs_is_reported_with_the_arrays_own_mesh() -> None:
     with pytest.raises(ShardingError) as caught:
         check(put(P(None, "tp")), "[b/dp] d")
     assert str(caught.value) == (
@@ -257,7 +257,7 @@ def test_axes_of_size_one_make_no_difference() -> None:
     run(compiled("[b/dp] [d/tp]", "[b/tp,dp] d"), put(P("dp"), row))
 
 
-def test_an_array_in_the_memory_of_the_host_lies_as_well() -> None:
+def test_an_array_in_the_memory_of_the_host_has_a_sharding_as_well() -> None:
     kinds = {memory.kind for memory in jax.devices()[0].addressable_memories()}
     for kind in kinds:
         array = jax.device_put(x, NamedSharding(mesh_of(), P("dp"), memory_kind=kind))
@@ -347,11 +347,11 @@ def test_a_compiled_vmap_knows_which_dim_is_mapped(name: str, at: int, hint: str
 def test_several_dims_may_be_mapped(hint: str, fits: bool) -> None:
     array = put(P("dp", None, "tp"), array=numbers(8, 4, 2))
     twice = jax.vmap(jax.vmap(lambda row: check(row, hint), in_axes=0), in_axes=0)
-    assert (told(lambda: twice(array)) is None) is fits
-    assert (told(lambda: jax.jit(jax.vmap(jax.vmap(lambda row: check(row, hint))))(array)) is None) is fits
+    assert (message(lambda: twice(array)) is None) is fits
+    assert (message(lambda: jax.jit(jax.vmap(jax.vmap(lambda row: check(row, hint))))(array)) is None) is fits
 
 
-def told(call: Callable[[], Any]) -> str | None:
+def message(call: Callable[[], Any]) -> str | None:
     """The first line of ours that a call ends with."""
     try:
         jax.block_until_ready(call())
@@ -369,7 +369,7 @@ def told(call: Callable[[], Any]) -> str | None:
 
 @pytest.mark.parametrize(("spec", "hint", "fits"), LIES)
 def test_a_compiled_program_compares_as_jax_does(spec: P, hint: str, fits: bool) -> None:
-    answer = told(lambda: compiled(hint)(put(spec)))
+    answer = message(lambda: compiled(hint)(put(spec)))
     assert (answer is None) is fits
     wanted = P() if hint == "..." else {"b d": P()}.get(hint)
     if wanted is not None:
@@ -389,13 +389,13 @@ At: {CHECKED_AT}
 Hint: constrain it by jax.lax.with_sharding_constraint(x, P(None, 'dp'))"""
 
 
-def test_jax_raises_its_own_error_with_the_whole_message() -> None:
+def test_jax_raises_its_own_error_with_the_full_message() -> None:
     with pytest.raises(jax.errors.JaxRuntimeError) as caught:
         compiled("b [d/dp]")(put(P("dp")))
     assert f"ShardingError: {WRONG}" in str(caught.value)
 
 
-def test_an_error_of_jax_tells_which_of_ours_it_comes_from() -> None:
+def test_an_error_of_jax_says_which_of_ours_it_comes_from() -> None:
     program = compiled("b [d/dp]")
     for _ in range(2):  # JAX compiles again what failed
         with pytest.raises(jax.errors.JaxRuntimeError) as caught:
@@ -406,13 +406,13 @@ def test_an_error_of_jax_tells_which_of_ours_it_comes_from() -> None:
         assert [str(failure.subject) for failure in ours.failures] == ["checked"]
 
 
-def test_an_error_that_is_not_ours_is_told_so() -> None:
+def test_an_error_that_is_not_ours_is_recognized() -> None:
     with contextlib.suppress(jax.errors.JaxRuntimeError):
         compiled("b [d/dp]")(put(P("dp")))
     assert original_error(jax.errors.JaxRuntimeError("INTERNAL: out of memory")) is None
 
 
-def test_the_name_of_the_function_around_is_told() -> None:
+def test_the_name_of_the_function_around_is_reported() -> None:
     @jax.jit
     @typed
     def step(x: Float[Array, "b d"]) -> Float[Array, "b d"]:
@@ -424,23 +424,23 @@ def test_the_name_of_the_function_around_is_told() -> None:
         step(put(P("dp")))
 
 
-def test_an_intermediate_value_lies_as_xla_has_it() -> None:
+def test_an_intermediate_value_is_sharded_as_xla_chooses() -> None:
     def product(hint: str) -> Any:
         return jax.jit(lambda x, w: jnp.sin(check(x @ w, hint)))
 
     w = put(P(None, "tp"), array=numbers(16, 6))
     assert product("[b/dp] [f/tp]")(put(P("dp")), w).sharding.spec == P("dp", "tp")
-    assert told(lambda: product("[b/dp] f")(put(P("dp")), w)) == (
+    assert message(lambda: product("[b/dp] f")(put(P("dp")), w)) == (
         "check: checked value is sharded P('dp', 'tp'), but its hint says P('dp', None)"
     )
 
 
-def test_a_constraint_says_how_a_value_lies(mesh: Mesh) -> None:
+def test_a_constraint_says_how_a_value_is_sharded(mesh: Mesh) -> None:
     def constrained(hint: str) -> Any:
         return jax.jit(lambda x: check(jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("tp", "dp"))), hint))
 
-    assert told(lambda: constrained("[b/tp] [d/dp]")(put(P("dp")))) is None
-    assert told(lambda: constrained("[b/dp] d")(put(P("dp")))) == (
+    assert message(lambda: constrained("[b/tp] [d/dp]")(put(P("dp")))) is None
+    assert message(lambda: constrained("[b/dp] d")(put(P("dp")))) == (
         "check: checked value is sharded P('tp', 'dp'), but its hint says P('dp', None)"
     )
 
@@ -449,10 +449,10 @@ def test_a_constraint_says_how_a_value_lies(mesh: Mesh) -> None:
 def test_under_an_ambient_mesh_a_constraint_says_it_too(spec: P, hint: str, fits: bool, mesh: Mesh) -> None:
     with jax.set_mesh(mesh):
         program = jax.jit(lambda x: check(jax.lax.with_sharding_constraint(x, spec), hint))
-        assert (told(lambda: program(x)) is None) is fits
+        assert (message(lambda: program(x)) is None) is fits
 
 
-def test_under_an_ambient_mesh_an_array_of_numpy_is_whole(mesh: Mesh) -> None:
+def test_under_an_ambient_mesh_an_array_of_numpy_is_unsharded(mesh: Mesh) -> None:
     with jax.set_mesh(mesh):
         run(compiled("b d", "..."), x)
         with fails_to_compile(
@@ -476,7 +476,9 @@ SHUFFLED = Mesh(np.array(jax.devices())[[3, 1, 4, 0, 5, 7, 2, 6]].reshape(2, 2, 
 def test_devices_in_another_order_are_those_of_the_mesh(spec: P, hint: str, problem: str | None) -> None:
     with jax.set_mesh(SHUFFLED):
         program = jax.jit(lambda x: check(jax.lax.with_sharding_constraint(x, spec), hint))
-        assert told(lambda: program(x)) == (None if problem is None else f"check: checked value is sharded {problem}")
+        assert message(lambda: program(x)) == (
+            None if problem is None else f"check: checked value is sharded {problem}"
+        )
 
 
 @pytest.mark.parametrize("kind", [AUTO, EXPLICIT])
@@ -491,19 +493,19 @@ def test_devices_in_another_order_are_those_of_the_mesh(spec: P, hint: str, prob
 def test_in_shardings_tell_the_mesh_when_the_program_is_compiled(kind: AxisType, hint: str, line: str | None) -> None:
     where = NamedSharding(mesh_of(kind, kind), P("dp"))
     program = jax.jit(lambda x: check(x, hint), in_shardings=where)
-    answer = told(lambda: program(x))
+    answer = message(lambda: program(x))
     assert answer == (None if line is None else f"check: checked value {line}")
 
 
-def test_a_dim_that_is_split_over_a_part_of_an_axis_is_told(mesh: Mesh) -> None:
+def test_a_dim_that_is_sharded_over_a_part_of_an_axis_is_reported(mesh: Mesh) -> None:
     def program(x: Any) -> Any:
         return check(x.reshape(2, 4, 16), "a b d")
 
     line = "check: checked value is sharded in (2, 2, 1) parts, which no PartitionSpec says, "
     line += "but its hint says P(None, None, None)"
-    assert told(lambda: jax.jit(program)(put(P("dp")))) == line
+    assert message(lambda: jax.jit(program)(put(P("dp")))) == line
     with jax.set_mesh(mesh):
-        assert told(lambda: jax.jit(lambda x: program(x))(put(P("dp")))) == line
+        assert message(lambda: jax.jit(lambda x: program(x))(put(P("dp")))) == line
 
 
 NO_MESH = f"""\
@@ -522,7 +524,7 @@ def test_without_a_mesh_brackets_cannot_be_compared() -> None:
     assert str(caught.value) == NO_MESH
 
 
-def test_without_a_mesh_what_has_no_brackets_is_whole() -> None:
+def test_without_a_mesh_what_has_no_brackets_is_unsharded() -> None:
     same(compiled("b d", "...")(x), 2 * x)
 
 
@@ -557,7 +559,7 @@ TRANSFORMED: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] =
 
 
 @pytest.mark.parametrize("name", TRANSFORMED)
-def test_a_check_stands_in_every_transformation(name: str) -> None:
+def test_a_check_works_in_every_transformation(name: str) -> None:
     right = TRANSFORMED[name](lambda x: check(jnp.sin(x), "[b/dp] d"))
     plain = TRANSFORMED[name](jnp.sin)
     same(right(put(P("dp"))), plain(x))
@@ -566,15 +568,15 @@ def test_a_check_stands_in_every_transformation(name: str) -> None:
         run(TRANSFORMED[name](lambda x: check(jnp.sin(x), "b d")), put(P("dp")))
 
 
-def test_a_check_stands_in_a_function_with_its_own_gradient() -> None:
+def test_a_check_works_in_a_function_with_its_own_gradient() -> None:
     gradient = jax.jit(jax.grad(lambda x: doubled(x).sum()))
     same(gradient(put(P("dp"))), np.full_like(x, 2))
-    assert told(lambda: jax.jit(jax.grad(lambda x: doubled(x).sum()))(put(P(None, "dp")))) == (
+    assert message(lambda: jax.jit(jax.grad(lambda x: doubled(x).sum()))(put(P(None, "dp")))) == (
         "check: checked value is sharded P(None, 'dp'), but its hint says P('dp', None)"
     )
 
 
-def test_a_gradient_lies_as_jax_has_it() -> None:
+def test_a_gradient_is_sharded_as_jax_chooses() -> None:
     def backward(hint: str) -> Any:
         @jax.custom_vjp
         def same_value(x: Any) -> Any:
@@ -583,31 +585,31 @@ def test_a_gradient_lies_as_jax_has_it() -> None:
         same_value.defvjp(lambda x: (x, None), lambda _, g: (check(g, hint),))
         return jax.jit(jax.grad(lambda x: (same_value(x) ** 2).sum()))
 
-    assert told(lambda: backward("[b/dp] d")(put(P("dp")))) is None
-    assert told(lambda: backward("[b/tp] d")(put(P("dp")))) == (
+    assert message(lambda: backward("[b/dp] d")(put(P("dp")))) is None
+    assert message(lambda: backward("[b/tp] d")(put(P("dp")))) == (
         "check: checked value is sharded P('dp', None), but its hint says P('tp', None)"
     )
 
 
-def test_of_two_checks_the_one_that_fails_is_told() -> None:
-    assert told(lambda: compiled("[b/dp] d", "b [d/tp]")(put(P("dp")))) == (
+def test_of_two_checks_the_one_that_fails_is_reported() -> None:
+    assert message(lambda: compiled("[b/dp] d", "b [d/tp]")(put(P("dp")))) == (
         "check: checked value is sharded P('dp', None), but its hint says P(None, 'tp')"
     )
-    assert told(lambda: compiled("[b/dp] d", "[b/dp] d")(put(P("dp")))) is None
+    assert message(lambda: compiled("[b/dp] d", "[b/dp] d")(put(P("dp")))) is None
 
 
-def test_a_leaf_is_told_by_its_path() -> None:
+def test_a_leaf_is_reported_by_its_path() -> None:
     tree = {"a": put(P("dp")), "b": [put(P("dp")), put(P(None, "tp"))]}
     program = jax.jit(lambda tree: check(tree, PyTree[Float[Array, "[b/dp] d"]]))
-    assert told(lambda: program(tree)) == (
+    assert message(lambda: program(tree)) == (
         "check: checked['b'][1] is sharded P(None, 'tp'), but its hint says P('dp', None)"
     )
 
 
-def test_a_prng_key_lies_as_other_arrays_do() -> None:
+def test_a_prng_key_is_sharded_as_other_arrays_are() -> None:
     keys = put(P("dp"), array=jax.random.split(jax.random.key(0), 8))
-    assert told(lambda: jax.jit(lambda k: check(k, "[b/dp]"))(keys)) is None
-    assert told(lambda: jax.jit(lambda k: check(k, "b"))(keys)) == (
+    assert message(lambda: jax.jit(lambda k: check(k, "[b/dp]"))(keys)) is None
+    assert message(lambda: jax.jit(lambda k: check(k, "b"))(keys)) == (
         "check: checked value is sharded P('dp'), but its hint says P(None)"
     )
 
@@ -619,22 +621,22 @@ PAIRS = tuple[Float[Array, "b [d/dp]"], int] | tuple[Float[Array, "[b/dp] d"], i
 @pytest.mark.parametrize(
     ("wrap", "hint"), [(lambda x: x, UNION), (lambda x: [x], list[UNION]), (lambda x: (x, 1), PAIRS)]
 )
-def test_any_member_of_a_union_may_say_how_a_value_lies(wrap: Callable[[Any], Any], hint: Any) -> None:
+def test_any_member_of_a_union_may_say_how_a_value_is_sharded(wrap: Callable[[Any], Any], hint: Any) -> None:
     @jax.jit
     def program(x: Any) -> Any:
         check(wrap(x), hint)
         return x
 
-    assert told(lambda: program(put(P("dp")))) is None
-    assert told(lambda: program(put(P(None, "dp")))) is None
+    assert message(lambda: program(put(P("dp")))) is None
+    assert message(lambda: program(put(P(None, "dp")))) is None
     problem = "is sharded P('tp', None), but its hint says"
-    assert problem in (told(lambda: program(put(P("tp")))) or "")
+    assert problem in (message(lambda: program(put(P("tp")))) or "")
 
 
 def test_an_optional_value_is_compared_with_its_own_hint() -> None:
     hint = tuple[Float[Array, "[b/dp] d"], Float[Array, "b [d/dp]"]] | None
     arrays = (put(P("dp")), put(P("dp")))
-    assert told(lambda: jax.jit(lambda pair: check(pair, hint))(arrays)) == (
+    assert message(lambda: jax.jit(lambda pair: check(pair, hint))(arrays)) == (
         "check: checked[1] is sharded P('dp', None), but its hint says P(None, 'dp')"
     )
 
@@ -650,7 +652,7 @@ def test_only_check_asks() -> None:
         assert isinstance(x, Float[Array, "[b/tp] d"])
         return x
 
-    assert told(lambda: jax.jit(lambda x: beartype(helper)(x))(put(P("dp")))) is None
+    assert message(lambda: jax.jit(lambda x: beartype(helper)(x))(put(P("dp")))) is None
 
 
 # One device
@@ -695,7 +697,7 @@ def test_where_there_is_one_device_only_nothing_is_asked() -> None:
 # Explicit axes
 
 
-def test_a_type_on_explicit_axes_tells_at_trace_time() -> None:
+def test_a_type_on_explicit_axes_is_checked_at_trace_time() -> None:
     array = put(P("dp", "tp"), mesh_of(EXPLICIT, EXPLICIT))
     program = jax.jit(lambda x: check(jnp.sin(x), "[b/dp] [d/tp]"))
     assert "ask_sharding" not in str(jax.make_jaxpr(program)(array))
@@ -704,7 +706,7 @@ def test_a_type_on_explicit_axes_tells_at_trace_time() -> None:
         jax.eval_shape(lambda x: check(jnp.sin(x), "[b/dp] d"), array)
 
 
-def test_an_explicit_mesh_without_devices_tells_as_well() -> None:
+def test_a_type_on_an_explicit_mesh_without_devices_is_checked_as_well() -> None:
     mesh = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(EXPLICIT, EXPLICIT))
     like = jax.ShapeDtypeStruct((8, 16), "float32", sharding=NamedSharding(mesh, P("dp")))
     with jax.sharding.use_abstract_mesh(mesh):
@@ -730,7 +732,7 @@ MIXED = [
 def test_axes_of_both_types_are_compared(spec: P, hint: str, fits: bool, kinds: tuple[AxisType, AxisType]) -> None:
     array = put(spec, mesh_of(*kinds))
     assert isinstance(array, Float[Array, hint]) is fits
-    assert (told(lambda: jax.jit(lambda x: check(x, hint))(array)) is None) is fits
+    assert (message(lambda: jax.jit(lambda x: check(x, hint))(array)) is None) is fits
 
 
 @pytest.mark.parametrize("kind", [AUTO, EXPLICIT])
@@ -746,19 +748,17 @@ def test_axes_of_both_types_are_compared(spec: P, hint: str, fits: bool, kinds: 
         ),
     ],
 )
-def test_a_sum_that_is_owed_over_an_explicit_axis_is_in_the_type(
-    hint: str, problem: str | None, kind: AxisType
-) -> None:
+def test_a_partial_sum_over_an_explicit_axis_is_in_the_type(hint: str, problem: str | None, kind: AxisType) -> None:
     mesh = mesh_of(EXPLICIT, kind)
 
     @jax.jit
     def program(x: Any, w: Any) -> Any:
-        owed = jnp.einsum("bm,mf->bf", x, w, out_sharding=P(None, None, unreduced={"dp"}))
-        return jax.reshard(check(owed, hint), P(None, None))
+        addends = jnp.einsum("bm,mf->bf", x, w, out_sharding=P(None, None, unreduced={"dp"}))
+        return jax.reshard(check(addends, hint), P(None, None))
 
     with jax.set_mesh(mesh):
         args = put(P(None, "dp"), mesh), put(P("dp"), mesh, numbers(16, 6))
-        assert told(lambda: program(*args)) == (None if problem is None else f"check: checked value {problem}")
+        assert message(lambda: program(*args)) == (None if problem is None else f"check: checked value {problem}")
 
 
 @pytest.mark.parametrize("sign", "+-")
@@ -767,9 +767,9 @@ def test_a_value_whose_type_knows_no_mesh_bears_no_mark(sign: str) -> None:
     line = "check: checked value is neither unreduced nor reduced in JAX's type, but its hint says "
     line += f"P(None, None, {word}={{'dp'}})"
     program = jax.jit(lambda x: check(x, f"b d {sign}dp"), in_shardings=NamedSharding(mesh, P()))
-    assert told(lambda: program(x)) == line
+    assert message(lambda: program(x)) == line
     with jax.set_mesh(mesh):
-        assert told(lambda: jax.jit(lambda x: check(x, f"b d {sign}dp"))(x)) == line
+        assert message(lambda: jax.jit(lambda x: check(x, f"b d {sign}dp"))(x)) == line
 
 
 def test_of_axes_of_both_types_only_explicit_ones_are_known_at_trace_time() -> None:

@@ -312,7 +312,7 @@ def test_beside_auto_axes_an_array_must_lie_right_over_the_explicit_ones(spec: P
 
 
 @pytest.mark.parametrize(("spec", "got"), [(P("dp", None), "P(None, None)"), (P("tp", "dp"), "P('tp', None)")])
-def test_beside_auto_axes_an_array_that_lies_otherwise_over_the_explicit_ones_is_refused(
+def test_beside_auto_axes_an_array_that_is_sharded_otherwise_over_the_explicit_ones_is_refused(
     spec: P, got: str, mixed: Mesh
 ) -> None:
     double = typed_shard_map(lambda x: x * 2, mesh=mixed, in_types=(XY,), out_types=XY)
@@ -363,7 +363,7 @@ def test_check_knows_the_sharding_of_an_explicit_mesh_under_jit(explicit: Mesh) 
 OWED = Float[Array, "[b/dp] +tp"]
 
 
-def rows_owed(x: XY) -> OWED:
+def rows_unreduced(x: XY) -> OWED:
     return x.sum(1)
 
 
@@ -371,26 +371,26 @@ def rows_summed(y: OWED) -> Float[Array, "[b/dp]"]:
     return jax.lax.psum(y, "tp")
 
 
-def test_a_sum_that_is_owed_leaves_and_comes_back(explicit: Mesh) -> None:
-    owed, summed = typed_shard_map(rows_owed), typed_shard_map(rows_summed)
+def test_a_partial_sum_leaves_and_comes_back(explicit: Mesh) -> None:
+    partial, summed = typed_shard_map(rows_unreduced), typed_shard_map(rows_summed)
     with jax.set_mesh(explicit):
         placed = shard(x, XY)
-        y = owed(placed)
+        y = partial(placed)
         assert jax.typeof(y).sharding.spec.unreduced == {"tp"}
         same(summed(y), x.sum(1))
-        same(jax.jit(lambda x: summed(owed(x)))(placed), x.sum(1))
+        same(jax.jit(lambda x: summed(partial(x)))(placed), x.sum(1))
 
 
-def test_a_sum_that_is_owed_is_refused_where_the_hint_does_not_say_so(explicit: Mesh) -> None:
+def test_a_partial_sum_is_refused_where_the_hint_does_not_say_so(explicit: Mesh) -> None:
     take = typed_shard_map(lambda y: y, in_types=(Float[Array, "[b/dp]"],), out_types=Float[Array, "[b/dp]"])
     line = "<lambda>: argument 'y' is sharded P('dp', unreduced={'tp'}), but its hint says P('dp')"
     with jax.set_mesh(explicit):
-        y = typed_shard_map(rows_owed)(shard(x, XY))
+        y = typed_shard_map(rows_unreduced)(shard(x, XY))
         with fails(ShardingError, line):
             take(y)
 
 
-def test_a_sum_that_is_not_owed_is_refused_where_the_hint_says_so(explicit: Mesh) -> None:
+def test_a_value_that_is_not_unreduced_is_refused_where_the_hint_says_so(explicit: Mesh) -> None:
     line = "rows_summed: argument 'y' is sharded P('dp'), but its hint says P('dp', unreduced={'tp'})"
     with jax.set_mesh(explicit), fails(ShardingError, line):
         typed_shard_map(rows_summed)(shard(x[:, 0], Float[Array, "[b/dp]"]))
@@ -584,7 +584,7 @@ def test_a_function_whose_axes_are_all_manual_is_checked(mesh: Mesh) -> None:
         traced(outer, x)
 
 
-def test_a_function_of_which_some_axes_are_manual_maps_the_others(mesh: Mesh) -> None:
+def test_a_function_inside_a_partly_manual_region_maps_the_other_axes(mesh: Mesh) -> None:
     seen: list[Any] = []
 
     @typed_shard_map(mesh=mesh)

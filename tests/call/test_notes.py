@@ -89,7 +89,7 @@ def test_an_exception_of_jax_passes_with_a_note(mesh: Mesh) -> None:
 ENDS_SO = "Hint: a collective over an axis that the mesh does not have ends so; the mesh's axes are 'dp', 'tp'"
 
 
-def test_an_axis_that_jax_does_not_know_is_told_in_the_note(mesh: Mesh) -> None:
+def test_an_axis_that_jax_does_not_know_is_reported_in_the_note(mesh: Mesh) -> None:
     def fail(x: X, w: W) -> X:
         return jax.lax.psum(x, "model")
 
@@ -97,7 +97,7 @@ def test_an_axis_that_jax_does_not_know_is_told_in_the_note(mesh: Mesh) -> None:
 
 
 @pytest.mark.parametrize("error", [AssertionError(), AssertionError("x"), ValueError()], ids=repr)
-def test_an_assertion_of_the_users_tells_of_no_axis(error: Exception, mesh: Mesh) -> None:
+def test_an_assertion_of_the_users_is_not_explained_by_an_axis(error: Exception, mesh: Mesh) -> None:
     assert notes_of(lambda: traced(typed_shard_map(failing(error), mesh=mesh), x, w), type(error)) == [NOTE]
 
 
@@ -121,7 +121,7 @@ def test_an_exception_that_the_body_catches_has_no_note(mesh: Mesh) -> None:
     assert notes(error) == []
 
 
-def test_leaves_of_trees_are_told_by_their_paths(mesh: Mesh) -> None:
+def test_leaves_of_trees_are_reported_by_their_paths(mesh: Mesh) -> None:
     def fail(tree: dict[str, list[X]]) -> X:
         raise Mistake
 

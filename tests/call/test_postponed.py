@@ -89,7 +89,7 @@ def test_a_name_of_a_function_further_out_is_found_where_the_function_uses_it(me
     same(make()(x), x * 2)
 
 
-def test_a_name_of_a_function_further_out_that_nothing_uses_is_told(mesh: Mesh) -> None:
+def test_a_name_of_a_function_further_out_that_nothing_uses_is_reported(mesh: Mesh) -> None:
     Rows = Float[Array, "[b/dp] d"]
 
     def make() -> Callable[..., Any]:
@@ -203,7 +203,7 @@ def test_a_global_name_may_be_defined_after_the_function() -> None:
         late(jax.numpy.asarray(x[0]))
 
 
-def test_a_name_that_is_never_defined_is_told_at_every_call(mesh: Mesh) -> None:
+def test_a_name_that_is_never_defined_is_reported_at_every_call(mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
     def double(x: X, y: Nowhere) -> X:
         return x * 2
@@ -213,7 +213,7 @@ def test_a_name_that_is_never_defined_is_told_at_every_call(mesh: Mesh) -> None:
             double(x, x)
 
 
-def test_a_name_in_the_result_that_is_never_defined_is_told(mesh: Mesh) -> None:
+def test_a_name_in_the_result_that_is_never_defined_is_reported(mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
     def double(x: X) -> Nowhere:
         return x * 2
@@ -279,7 +279,7 @@ def test_a_method_may_name_what_its_class_body_defines(mesh: Mesh) -> None:
     same(Layer().double(x), x * 2)
 
 
-def test_a_method_may_name_what_stands_around_its_class(mesh: Mesh) -> None:
+def test_a_method_may_name_what_is_around_its_class(mesh: Mesh) -> None:
     Rows = Float[Array, "[b/dp] d"]
 
     class Outer:

@@ -104,7 +104,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize(("hint", "problem"), UNREADABLE)
-def test_a_string_that_cannot_be_read_is_told(hint: Any, problem: str, mesh: Mesh) -> None:
+def test_a_string_that_cannot_be_read_is_reported(hint: Any, problem: str, mesh: Mesh) -> None:
     def double(x: X, y: int) -> X:
         return x
 
@@ -113,7 +113,7 @@ def test_a_string_that_cannot_be_read_is_told(hint: Any, problem: str, mesh: Mes
         typed_shard_map(double, mesh=mesh)
 
 
-def test_a_quoted_hint_that_cannot_be_read_is_told_as_any_other(mesh: Mesh) -> None:
+def test_a_quoted_hint_that_cannot_be_read_is_reported_as_any_other(mesh: Mesh) -> None:
     def double(x: "Float[Array, 'b/dp d']") -> X:
         return x
 
@@ -121,7 +121,7 @@ def test_a_quoted_hint_that_cannot_be_read_is_told_as_any_other(mesh: Mesh) -> N
         typed_shard_map(double, mesh=mesh)
 
 
-def test_an_undefined_quoted_name_is_told_at_the_call(mesh: Mesh) -> None:
+def test_an_undefined_quoted_name_is_reported_at_the_call(mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
     def double(x: list["Nowhere"]) -> X:
         return x[0]

@@ -34,15 +34,15 @@ x, w = numbers(8, 4), numbers(4, 12)
 
 
 def asked(question: Callable[[], Any], mesh: Mesh, **options: Any) -> Any:
-    """What a body with x and w is told."""
-    told: list[Any] = []
+    """The answer that a body with x and w gets."""
+    answers: list[Any] = []
 
     @typed_shard_map(mesh=mesh, **options)
     def body(x: X, w: W) -> None:
-        told.append(question())
+        answers.append(question())
 
     traced(body, x, w)
-    return told[0]
+    return answers[0]
 
 
 QUESTIONS = [
@@ -62,7 +62,7 @@ QUESTIONS = [
 
 
 @pytest.mark.parametrize(("question", "answer"), QUESTIONS)
-def test_a_body_is_told_its_sizes(question: Callable[[], Any], answer: Any, mesh: Mesh) -> None:
+def test_a_body_may_ask_for_its_sizes(question: Callable[[], Any], answer: Any, mesh: Mesh) -> None:
     assert asked(question, mesh) == answer
 
 
@@ -129,20 +129,20 @@ def test_aliases_are_read_in_brackets(mesh: Mesh) -> None:
 
 
 def test_a_program_for_export_has_sizes_that_are_symbols(mesh: Mesh) -> None:
-    told: list[Any] = []
+    answers: list[Any] = []
 
     @typed_shard_map(mesh=mesh)
     def body(x: X) -> Float[Array, "[b/dp]"]:
-        told.append((size("b"), shard_size("b"), shard_size("[b/]"), sizes()))
+        answers.append((size("b"), shard_size("b"), shard_size("[b/]"), sizes()))
         return x.sum(1)
 
     (rows,) = jax.export.symbolic_shape("8*n")
     exported = jax.export.export(jax.jit(body))(jax.ShapeDtypeStruct((rows, 4), "float32"))
-    assert str(told) == "[(8*n, 2*n, 8*n, {'b': 8*n, 'd': 4})]"
+    assert str(answers) == "[(8*n, 2*n, 8*n, {'b': 8*n, 'd': 4})]"
     assert str(exported.out_avals[0].shape) == "(8*n,)"
 
 
-def test_a_global_array_has_its_whole_size() -> None:
+def test_a_global_array_has_its_global_size() -> None:
     @typed
     def helper(x: X) -> tuple[int, int, int]:
         return size("b"), shard_size("b"), shard_size("[b/dp]")
@@ -254,7 +254,7 @@ def test_a_check_must_agree_with_what_is_bound(mesh: Mesh) -> None:
         traced(body, x)
 
 
-def test_a_name_that_a_check_bound_is_told_as_its_origin(mesh: Mesh) -> None:
+def test_a_name_that_a_check_bound_is_reported_as_its_origin(mesh: Mesh) -> None:
     def body(x: X) -> None:
         check(x, "[rows/dp] _")
         check(x, "_ rows ~dp")
@@ -274,20 +274,20 @@ def test_the_result_must_agree_with_what_a_check_bound(mesh: Mesh) -> None:
 
 
 def test_a_helper_has_sizes_of_its_own(mesh: Mesh) -> None:
-    told: list[Any] = []
+    answers: list[Any] = []
 
     @typed
     def helper(y: Float[Array, "[d/dp] b"]) -> None:
-        told.append((sizes(), shard_size("d")))
+        answers.append((sizes(), shard_size("d")))
 
     @typed_shard_map(mesh=mesh)
     def body(x: X) -> None:
         helper(x)
         helper(x[:, :3])
-        told.append((sizes(), shard_size("b")))
+        answers.append((sizes(), shard_size("b")))
 
     traced(body, x)
-    assert told == [({"d": 8, "b": 4}, 2), ({"d": 8, "b": 3}, 2), ({"b": 8, "d": 4}, 2)]
+    assert answers == [({"d": 8, "b": 4}, 2), ({"d": 8, "b": 3}, 2), ({"b": 8, "d": 4}, 2)]
 
 
 def test_a_name_in_a_result_is_bound_by_it(mesh: Mesh) -> None:
@@ -304,24 +304,24 @@ def test_a_name_for_several_dims_has_no_one_size(mesh: Mesh) -> None:
 
 
 def test_names_of_single_leaves_are_not_among_the_sizes(mesh: Mesh) -> None:
-    told: list[Any] = []
+    answers: list[Any] = []
     body = typed_shard_map(
-        lambda tree: told.append(sizes()),
+        lambda tree: answers.append(sizes()),
         mesh=mesh,
         in_types=(PyTree[Float[Array, "?n [d/tp]"], "S"],),
         out_types=None,
     )
     traced(body, {"a": x, "b": w[:, :4]})
-    assert told == [{"d": 4}]
+    assert answers == [{"d": 4}]
 
 
 def test_an_expression_over_sizes_is_a_python_integer(mesh: Mesh) -> None:
-    told: list[Any] = []
+    answers: list[Any] = []
 
     @jax.jit
     @typed_shard_map(mesh=mesh)
     def body(x: X) -> None:
-        told.append((type(size("b")), type(shard_size("b")), type(sizes()["d"])))
+        answers.append((type(size("b")), type(shard_size("b")), type(sizes()["d"])))
 
     body(x)
-    assert told == [(int, int, int)]
+    assert answers == [(int, int, int)]

@@ -82,9 +82,9 @@ def test_one_function_is_called_over_many_meshes() -> None:
 
     def work(number: int) -> list[Any]:
         found = []
-        for turn in range(ROUNDS):
-            with jax.sharding.use_abstract_mesh(MESHES[(number + turn) % 4]):
-                shape = (8 * (number + turn + 1), 16)
+        for step in range(ROUNDS):
+            with jax.sharding.use_abstract_mesh(MESHES[(number + step) % 4]):
+                shape = (8 * (number + step + 1), 16)
                 found.append(jax.eval_shape(lambda x: f(x), struct(*shape)).shape == shape)
         return found
 
@@ -98,13 +98,13 @@ def test_errors_name_the_sizes_of_their_own_call() -> None:
 
     def work(number: int) -> list[str]:
         lines = []
-        for turn in range(ROUNDS):
+        for step in range(ROUNDS):
             with pytest.raises(ShapeError) as caught:
-                f(np.ones((number + 1, turn), np.float32), np.ones(100 + number, np.float32))
+                f(np.ones((number + 1, step), np.float32), np.ones(100 + number, np.float32))
             lines.append(str(caught.value).splitlines()[-1])
         return lines
 
-    expected = [[f"Sizes: b={n + 1} (x dim 0), d={turn} (x dim 1)" for turn in range(ROUNDS)] for n in range(THREADS)]
+    expected = [[f"Sizes: b={n + 1} (x dim 0), d={step} (x dim 1)" for step in range(ROUNDS)] for n in range(THREADS)]
     assert at_once(work) == expected
 
 
@@ -150,8 +150,8 @@ def test_decorators_with_aliases_of_their_own_are_called_at_once() -> None:
 def test_one_string_of_dims_is_read_by_many_threads() -> None:
     def work(number: int) -> list[bool]:
         mesh, found = MESHES[number % 4], []
-        for turn in range(ROUNDS):
-            names = [f"t{turn}a", f"t{turn}b"]  # a string that no thread has read before
+        for step in range(ROUNDS):
+            names = [f"t{step}a", f"t{step}b"]  # a string that no thread has read before
 
             def body(x: Any, names: Any = names) -> Any:
                 check(x, f"[{names[0]}/dp] [{names[1]}/tp]")

@@ -145,7 +145,7 @@ def test_an_unjitted_vmap_is_that_of_plain_jax(mesh: Mesh) -> None:
 
 
 @pytest.mark.parametrize("around", AROUND)
-def test_a_wrong_argument_is_told_under_every_transformation(around: Callable[..., Any], mesh: Mesh) -> None:
+def test_a_wrong_argument_is_reported_under_every_transformation(around: Callable[..., Any], mesh: Mesh) -> None:
     with fails(ShapeError, "mlp: argument 'up' has d=3, but argument 'x' has d=4"):
         jax.jit(around(typed_shard_map(mlp, mesh=mesh)))(x, up[:3], down)
 
@@ -350,7 +350,7 @@ def test_a_training_step_is_that_of_plain_jax(mesh: Mesh) -> None:
 # Keys
 
 
-def test_a_key_enters_whole_and_gives_every_shard_the_same(mesh: Mesh) -> None:
+def test_a_key_enters_unsharded_and_gives_every_shard_the_same(mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
     def noise(key: Key[Array, ""], x: X) -> Float[Array, " d"]:
         return check(jax.random.normal(key, (size("d"),)), "d")

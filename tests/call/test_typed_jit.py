@@ -183,7 +183,7 @@ def test_values_and_shardings_are_those_of_jax_jit(function: Any, args: Any, ins
     assert jax.tree.map(lambda a: a.sharding, got) == jax.tree.map(lambda a: a.sharding, expected)
 
 
-def test_a_text_with_another_sharding_is_told_apart() -> None:
+def test_a_text_with_another_sharding_differs() -> None:
     by_hand = jax.jit(multiply, in_shardings=(dp, tp), out_shardings=dp).lower(x, w)
     assert typed_jit(multiply, mesh=MESH).lower(x, w).as_text() != by_hand.as_text()
 
@@ -574,7 +574,7 @@ def whole_on_no_mesh(array: Any, mesh: Mesh) -> jax.Array:
 
 @pytest.mark.parametrize("mesh", [MESH, mesh_of(4, 2, devices=jax.devices()[::-1])], ids=["in order", "reversed"])
 @pytest.mark.parametrize("verb", [typed_jit, typed_shard_map])
-def test_an_array_that_is_whole_on_the_devices_needs_no_mesh_of_its_own(verb: Any, mesh: Mesh) -> None:
+def test_an_array_that_is_replicated_on_the_devices_needs_no_mesh_of_its_own(verb: Any, mesh: Mesh) -> None:
     @verb(mesh=mesh)
     def double(w: Float[Array, "m f"]) -> Float[Array, "m f"]:
         return 2 * w
@@ -582,7 +582,7 @@ def test_an_array_that_is_whole_on_the_devices_needs_no_mesh_of_its_own(verb: An
     same(double(whole_on_no_mesh(w, mesh)), 2 * w)
 
 
-def test_an_array_that_is_whole_on_devices_in_another_order_is_told_so() -> None:
+def test_an_array_that_is_replicated_on_devices_in_another_order_is_reported() -> None:
     @typed_shard_map(mesh=MESH)
     def double(w: Float[Array, "m f"]) -> Float[Array, "m f"]:
         return 2 * w
@@ -711,7 +711,7 @@ def test_jax_refuses_the_shardings_that_are_refused_here() -> None:
             by_hand(array, w)
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(ShapeError) as caught:
         Counted().jitted()(placed(x, None, "dp"), w[:8], "n")
     assert str(caught.value) == (
@@ -728,7 +728,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     )
 
 
-def test_an_array_that_lies_otherwise_is_told_with_both_specs_and_a_cure() -> None:
+def test_an_array_that_is_sharded_otherwise_is_reported_with_both_specs_and_a_cure() -> None:
     with pytest.raises(ShardingError) as caught:
         Counted().jitted()(placed(x, None, "dp"), w)
     assert str(caught.value) == (
@@ -1031,7 +1031,7 @@ def test_wrong_arguments_are_refused_after_right_ones(x: Any, w: Any, error: Any
         jitted(x, w)
 
 
-def test_a_size_that_an_argument_tells_is_read_at_every_call() -> None:
+def test_a_size_that_an_argument_gives_is_read_at_every_call() -> None:
     class Model:
         width = 16
 
@@ -1246,7 +1246,7 @@ def test_it_is_differentiated_under_an_ambient_mesh() -> None:
     assert got.sharding.is_equivalent_to(dp, 2)
 
 
-def test_a_placed_array_that_lies_otherwise_is_found_under_grad() -> None:
+def test_a_placed_array_that_is_sharded_otherwise_is_found_under_grad() -> None:
     f = typed_jit(multiply, mesh=MESH)
     line = "multiply: argument 'x' is sharded P('tp'), but its hint says P('dp', None)"
     with fails(ShardingError, line):
@@ -1321,9 +1321,9 @@ def test_on_an_explicit_mesh_unreduced_values_leave_and_enter() -> None:
         return jax.reshard(y, P("dp", None))
 
     with jax.set_mesh(EXPLICIT):
-        owed = typed_jit(product)(x, w)
-        assert "U:tp" in str(jax.typeof(owed))
-        same(typed_jit(reduced)(owed), x @ w)
+        addends = typed_jit(product)(x, w)
+        assert "U:tp" in str(jax.typeof(addends))
+        same(typed_jit(reduced)(addends), x @ w)
         line = "reduced: argument 'y' is sharded P('dp', None), but its hint says P('dp', None, unreduced={'tp'})"
         with fails(ShardingError, line):
             typed_jit(reduced)(placed(x, "dp", None, mesh=EXPLICIT))

@@ -188,7 +188,7 @@ def test_what_leaves_a_region_may_not_vary_over_what_its_hint_does_not_mention(
         traced(typed_shard_map(body, mesh=mesh, in_types=(XY,), out_types=hint), x)
 
 
-def test_every_leaf_that_varies_is_told(mesh: Mesh) -> None:
+def test_every_leaf_that_varies_is_reported(mesh: Mesh) -> None:
     body = typed_shard_map(
         lambda x: (x.sum(0), x.sum(1)),
         mesh=mesh,
@@ -208,7 +208,7 @@ CURES = [
 
 
 @pytest.mark.parametrize(("kind", "cure"), CURES)
-def test_a_sum_may_stay_owed_at_the_boundary_over_explicit_axes_only(kind: AxisType, cure: str) -> None:
+def test_a_value_may_stay_unreduced_at_the_boundary_over_explicit_axes_only(kind: AxisType, cure: str) -> None:
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(kind, kind))
     body = typed_shard_map(lambda x: x.sum(), mesh=mesh, in_types=(XY,), out_types=Float[Array, ""])
     with jax.set_mesh(mesh), pytest.raises(VaryingError) as caught:
@@ -216,7 +216,7 @@ def test_a_sum_may_stay_owed_at_the_boundary_over_explicit_axes_only(kind: AxisT
     assert str(caught.value).splitlines()[-1] == cure
 
 
-def test_within_a_region_a_sum_may_stay_owed_over_any_axis(mesh: Mesh) -> None:
+def test_within_a_region_a_value_may_stay_unreduced_over_any_axis(mesh: Mesh) -> None:
     with pytest.raises(VaryingError) as caught:
         in_body(lambda x: [check(x.sum(), "~dp"), None][1], mesh)
     assert str(caught.value).splitlines()[-1] == (
@@ -239,7 +239,7 @@ def type_in_body(use: Callable[[Any], Any], mesh: Mesh) -> str:
     return seen[0]
 
 
-def test_check_hands_on_a_sum_that_is_owed_as_unreduced(mesh: Mesh) -> None:
+def test_check_returns_a_partial_sum_as_unreduced(mesh: Mesh) -> None:
     assert type_in_body(lambda x: check(x.sum(1), "[b/dp] +tp"), mesh) == "float32[2]{V:dp, U:tp}"
     both = type_in_body(lambda x: check(x.sum(), "+dp +tp"), mesh)
     assert both in ("float32[]{U:(dp,tp)}", "float32[]{U:(tp,dp)}")  # jax 0.9 has them in no order
@@ -303,18 +303,18 @@ HANDED_ON = [
 
 
 @pytest.mark.parametrize("call", HANDED_ON)
-def test_a_helper_gets_a_sum_that_is_owed_as_unreduced(call: Callable[[Any], str], mesh: Mesh) -> None:
+def test_a_helper_gets_a_partial_sum_as_unreduced(call: Callable[[Any], str], mesh: Mesh) -> None:
     seen: list[str] = []
     in_body(lambda x: seen.append(call(x.sum(1))), mesh)
     assert seen == ["float32[2]{V:dp, U:tp}"]
 
 
 @pytest.mark.parametrize("hint", [OWED | Float[Array, "[b/dp]"], Float[Array, "[b/dp]"] | OWED], ids=["first", "last"])
-def test_a_member_of_a_union_hands_on_a_sum_that_is_owed(hint: Any, mesh: Mesh) -> None:
+def test_a_member_of_a_union_returns_a_partial_sum(hint: Any, mesh: Mesh) -> None:
     assert type_in_body(lambda x: check(x.sum(1), hint), mesh) == "float32[2]{V:dp, U:tp}"
 
 
-def test_a_helper_returns_a_sum_that_is_owed_as_unreduced(mesh: Mesh) -> None:
+def test_a_helper_returns_a_partial_sum_as_unreduced(mesh: Mesh) -> None:
     @typed
     def helper(x: XY) -> tuple[OWED, XY]:
         return x.sum(1), x
@@ -323,7 +323,7 @@ def test_a_helper_returns_a_sum_that_is_owed_as_unreduced(mesh: Mesh) -> None:
     assert type_in_body(lambda x: helper(x)[1], mesh) == "float32[2,2]{V:(dp,tp)}"
 
 
-def test_a_sum_that_is_owed_can_be_taken(mesh: Mesh) -> None:
+def test_a_partial_sum_can_be_taken(mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
     def total(x: XY) -> Float[Array, "[b/dp]"]:
         return jax.lax.psum(check(x.sum(1), "[b/dp] +tp"), "tp")
@@ -332,7 +332,7 @@ def test_a_sum_that_is_owed_can_be_taken(mesh: Mesh) -> None:
     same(total(x), x.sum(1))
 
 
-def test_a_sum_that_is_owed_refuses_what_is_not_linear(mesh: Mesh) -> None:
+def test_a_partial_sum_refuses_what_is_not_linear(mesh: Mesh) -> None:
     with pytest.raises(Exception, match="unreduced"):
         in_body(lambda x: jnp.sin(check(x.sum(1), "[b/dp] +tp")) and None, mesh)
 
@@ -340,7 +340,7 @@ def test_a_sum_that_is_owed_refuses_what_is_not_linear(mesh: Mesh) -> None:
 # The un-jitted gradient on an Auto mesh, where JAX has no unreduced values
 
 
-def test_an_unjitted_gradient_goes_through_a_sum_that_is_owed(mesh: Mesh) -> None:
+def test_an_unjitted_gradient_goes_through_a_partial_sum(mesh: Mesh) -> None:
     @typed
     def partial_rows(x: XY) -> OWED:
         return x.sum(1)

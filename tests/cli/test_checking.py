@@ -29,7 +29,7 @@ def good(
 
 @typed_jit
 @typed_shard_map(check_vma=False)
-def owed(x: Float[Array, "[b/dp] m"], w: Float[Array, "[m/tp] m"]) -> Float[Array, "[b/dp] m"]:
+def part(x: Float[Array, "[b/dp] m"], w: Float[Array, "[m/tp] m"]) -> Float[Array, "[b/dp] m"]:
     return x[:, : w.shape[0]] @ w
 
 @typed
@@ -90,7 +90,7 @@ def run(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str, str]:
     return code, printed.out, printed.err
 
 
-def test_a_line_per_function_and_mesh_and_the_errors_whole(module, capsys):
+def test_a_line_per_function_and_mesh_and_the_errors_in_full(module, capsys):
     code, out, err = run(capsys, module("program_a", PROGRAM), "--mesh", "dp=4,tp=2", "--mesh", "dp=1024,tp=3")
     assert (code, err) == (1, "")
     lines = out.splitlines()
@@ -101,16 +101,16 @@ def test_a_line_per_function_and_mesh_and_the_errors_whole(module, capsys):
     m = int(lines[6].split(",")[1].split("]")[0])
     b = int(lines[6].split("[")[1].split(",")[0])
     assert first == (
-        "FAIL   owed  dp=4, tp=2\n"
-        "       VaryingError: owed: return value varies over 'tp', which its hint does not mention\n"
+        "FAIL   part  dp=4, tp=2\n"
+        "       VaryingError: part: return value varies over 'tp', which its hint does not mention\n"
         "\n"
         '           return: Float[Array, "[b/dp] m"]\n'
         f"           got f32[{b},{m}]{{V:(dp,tp)}} per shard\n"
         "\n"
         "       Mesh: dp=4, tp=2\n"
-        "       At: program_a.py:19 (owed)\n"
+        "       At: program_a.py:19 (part)\n"
         "       Hint: sum it over 'tp' (psum)\n"
-        "FAIL   owed  dp=1024, tp=3"
+        "FAIL   part  dp=1024, tp=3"
     )
     assert lines[-1] == "2 functions on 2 meshes: 2 failed"
 
@@ -174,7 +174,7 @@ def test_methods_are_named_and_what_no_hint_makes_is_passed(module, capsys):
     )
 
 
-def test_a_size_that_was_drawn_is_told_where_a_body_cannot_take_it(module, capsys):
+def test_a_size_that_was_drawn_is_reported_where_a_body_cannot_take_it(module, capsys):
     name = module(
         "program_k",
         """
@@ -304,7 +304,7 @@ def test_a_helper_of_manual_regions_is_mapped_over_the_mesh(module, capsys):
         from typedshmap import Array, Float, typed
 
         @typed
-        def owed(x: Float[Array, "[b/dp] d"]) -> Float[Array, "+dp"]:
+        def part(x: Float[Array, "[b/dp] d"]) -> Float[Array, "+dp"]:
             return jnp.sum(x)
 
         @typed
@@ -320,7 +320,7 @@ def test_a_helper_of_manual_regions_is_mapped_over_the_mesh(module, capsys):
             return jnp.mean(x) + 0 * jax.lax.psum(1, "dp")
         """,
     )
-    for function in ("owed", "mean", "of_global_arrays"):
+    for function in ("part", "mean", "of_global_arrays"):
         code, out, _ = run(capsys, f"{name}:{function}", "--mesh", "dp=4", "--size", "b=8 d=4", "--numerics")
         assert code == 0 and out.splitlines()[0] == f"ok     {function}  dp=4  (b=8, d=4)"
     code, out, _ = run(capsys, f"{name}:local", "--mesh", "dp=4", "--size", "b=8 d=4")
@@ -347,13 +347,13 @@ def test_what_the_command_line_cannot_write_is_given_by_a_mark(module, capsys):
     )
     code, out, _ = run(capsys, name, "--mesh", "dp=4", "--numerics", "--size", "b=8")
     assert code == 1
-    told = "StructureError: applied: argument 'f' (Callable) holds no arrays and has no default; "
+    reported = "StructureError: applied: argument 'f' (Callable) holds no arrays and has no default; "
     assert out.splitlines() == [
         "FAIL   applied  dp=4",
-        f"       {told}give it by @mesh_invariant(f=...)",
+        f"       {reported}give it by @mesh_invariant(f=...)",
         "ok     repeated  dp=4  (b=8)",
         "DIFFER applied",
-        f"       {told}give it by @mesh_invariant(f=...)",
+        f"       {reported}give it by @mesh_invariant(f=...)",
         "same   repeated  on one device and on dp=4",
         "2 functions on 1 mesh: 2 failed",
     ]

@@ -74,5 +74,5 @@ def rewritten(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    for argument in sys.argv[1:] * 2:  # twice, since a block that grows moves the lines that later ones tell
+    for argument in sys.argv[1:] * 2:  # twice, since a block that grows moves the lines that later ones mention
         Path(argument).write_text(rewritten(Path(argument)), encoding="utf-8")

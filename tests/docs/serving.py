@@ -18,7 +18,7 @@ from browser import command
 ALONE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 
 
-class Told:
+class BrowserReport:
     """What was posted, and what was asked for and is not there."""
 
     def __init__(self) -> None:
@@ -28,18 +28,18 @@ class Told:
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    def __init__(self, told: Told, *args: Any, **kwargs: Any) -> None:
-        self.told = told
+    def __init__(self, report: BrowserReport, *args: Any, **kwargs: Any) -> None:
+        self.report = report
         super().__init__(*args, **kwargs)
 
     def do_POST(self) -> None:
-        self.told.what = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.report.what = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(204)
         self.end_headers()
-        self.told.is_done.set()
+        self.report.is_done.set()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        self.told.missing.append(f"{self.path}: {code}")
+        self.report.missing.append(f"{self.path}: {code}")
         super().send_error(code, message, explain)
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -47,24 +47,24 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[str, Told]]:
+def served(folder: Path) -> Iterator[tuple[str, BrowserReport]]:
     """The address of a folder, while it is served."""
-    told = Told()
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, told, directory=str(folder))) as server:
+    report = BrowserReport()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, report, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", told
+        yield f"http://127.0.0.1:{server.server_address[1]}", report
         server.shutdown()
 
 
-def told_by(page: str, folder: Path, profile: Path, seconds: float = 120) -> Told:
+def report_of(page: str, folder: Path, profile: Path, seconds: float = 120) -> BrowserReport:
     """Open a page of a folder in a browser, and wait until it has posted what it found."""
-    with served(folder) as (address, told):
+    with served(folder) as (address, report):
         reader = subprocess.Popen(
             command(f"{address}/{page}", profile, ALONE, "--remote-debugging-port=0"), stderr=subprocess.DEVNULL
         )
         try:
-            assert told.is_done.wait(seconds), f"{page} tells nothing after {seconds} s"
+            assert report.is_done.wait(seconds), f"{page} reports nothing after {seconds} s"
         finally:
             reader.terminate()
             reader.wait(20)
-    return told
+    return report

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "picture"))
 from blocks import ROOT
 from browser import browse, is_drawn, needs_browser
 from links import dead_links, fetched_from_elsewhere, read_page, read_site
-from serving import ALONE, served, told_by
+from serving import ALONE, report_of, served
 
 pytestmark = pytest.mark.slow
 
@@ -92,8 +92,8 @@ def first_lines() -> dict[str, str]:
     """The first line of the docstring of every public function and class that is not a dtype's hint."""
     public = [getattr(module, name) for module in MODULES for name in module.__all__]
     ours = [each for each in public if getattr(each, "__module__", "").startswith("typedshmap")]
-    told = [each for each in ours if (inspect.isfunction(each) or inspect.isclass(each)) and each.__doc__]
-    return {each.__name__: squeezed(each.__doc__.splitlines()[0]) for each in told}
+    documented = [each for each in ours if (inspect.isfunction(each) or inspect.isclass(each)) and each.__doc__]
+    return {each.__name__: squeezed(each.__doc__.splitlines()[0]) for each in documented}
 
 
 def squeezed(text: str) -> str:
@@ -122,42 +122,42 @@ def test_the_table_of_dtypes_says_what_each_name_takes() -> None:
 
 
 @pytest.fixture(scope="module")
-def told(site: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def report(site: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a reader found who clicked on every link."""
     shutil.copy(HERE / "walk.html", site.parent)
-    found = told_by("walk.html", site.parent, tmp_path_factory.mktemp("browser"))
+    found = report_of("walk.html", site.parent, tmp_path_factory.mktemp("browser"))
     assert found.missing == []
     return found.what
 
 
 @needs_browser
-def test_a_reader_who_clicks_gets_to_every_page(site: Path, told: dict[str, Any]) -> None:
-    assert "error" not in told
-    assert set(told["pages"]) == {f"/site/{name}" for name in read_site(site)} - {"/site/404.html"}
-    for page in told["pages"].values():
-        assert set(page["navigation"]) == set(told["pages"]), page["title"]
+def test_a_reader_who_clicks_gets_to_every_page(site: Path, report: dict[str, Any]) -> None:
+    assert "error" not in report
+    assert set(report["pages"]) == {f"/site/{name}" for name in read_site(site)} - {"/site/404.html"}
+    for page in report["pages"].values():
+        assert set(page["navigation"]) == set(report["pages"]), page["title"]
 
 
 @needs_browser
-def test_every_page_is_laid_out_coloured_and_fits_a_phone(told: dict[str, Any]) -> None:
-    for name, page in told["pages"].items():
+def test_every_page_is_laid_out_coloured_and_fits_a_phone(report: dict[str, Any]) -> None:
+    for name, page in report["pages"].items():
         assert "typedshmap" in page["title"] and page["heading"] and page["height"] > 200, name
-        assert page["header"] == told["pages"]["/site/index.html"]["header"] != "rgba(0, 0, 0, 0)", name
+        assert page["header"] == report["pages"]["/site/index.html"]["header"] != "rgba(0, 0, 0, 0)", name
         assert page["fits"], name
         assert page["blocks"] == page["copies"], name
-    assert told["pages"]["/site/index.html"]["blocks"] > 0
-    assert told["pages"]["/site/index.html"]["colours"] > 3
+    assert report["pages"]["/site/index.html"]["blocks"] > 0
+    assert report["pages"]["/site/index.html"]["colours"] > 3
 
 
 @needs_browser
-def test_there_is_a_light_scheme_and_a_dark_one(told: dict[str, Any]) -> None:
-    light, dark = ([int(part) for part in re.findall(r"\d+", ground)[:3]] for ground in told["schemes"])
+def test_there_is_a_light_scheme_and_a_dark_one(report: dict[str, Any]) -> None:
+    light, dark = ([int(part) for part in re.findall(r"\d+", ground)[:3]] for ground in report["schemes"])
     assert min(light) > 200 and max(dark) < 80
 
 
 @needs_browser
-def test_the_search_finds_an_operation(told: dict[str, Any]) -> None:
-    assert told["found"] in ("/site/operations.html", "/site/api/operations.html")
+def test_the_search_finds_an_operation(report: dict[str, Any]) -> None:
+    assert report["found"] in ("/site/operations.html", "/site/api/operations.html")
 
 
 @needs_browser

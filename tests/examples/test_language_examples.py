@@ -152,7 +152,7 @@ class Training:
             signal.signal(signal.SIGINT, before)
 
     def losses(self, step: int = 16) -> list[float]:
-        """Those that the checkpoint of a step tells."""
+        """Those that the checkpoint of a step holds."""
         return json.loads((self.directory / str(step) / "run" / "metadata").read_text(encoding="utf-8"))["losses"]
 
     def steps(self) -> list[int]:
@@ -221,7 +221,7 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["between two checkpoints", "within a checkpoint"])
-def test_ctrl_c_ends_a_run_with_a_whole_checkpoint_and_one_sentence(
+def test_ctrl_c_ends_a_run_with_a_complete_checkpoint_and_one_sentence(
     moment: str, uninterrupted: Training, tmp_path: Path
 ) -> None:
     training = Training(tmp_path / "run", noisy_at_the_end(tmp_path, uninterrupted.env))

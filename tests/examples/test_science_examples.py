@@ -53,7 +53,7 @@ def run(program: Path | str, *arguments: str) -> subprocess.CompletedProcess[str
 
 @pytest.fixture
 def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """An example as a module, of which the environment and the path keep no trace."""
+    """An example as a module, which leaves no trace in the environment and the path."""
     monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"])
     monkeypatch.syspath_prepend(str(EXAMPLES))
     return __import__(request.param)

@@ -97,8 +97,8 @@ def sent_by(text: str, devices: int) -> Counter[Sent]:
     return found
 
 
-def told(found: Explanation) -> Counter[Sent]:
-    """What ``explain`` told, as what is read out of XLA's text."""
+def reported(found: Explanation) -> Counter[Sent]:
+    """What ``explain`` reported, as what is read out of XLA's text."""
     counted: Counter[Sent] = Counter()
     for one in found.collectives:
         group = 0 if one.operation == "collective-permute" else one.group
@@ -129,14 +129,14 @@ def _count(
             for sent in _sent(one, operation, types, devices):
                 found[sent] += times
             continue
-        turns = times
+        iterations = times
         if one.operation == "while":
             trips = _TRIPS.search(one.rest)
             assert trips is not None, f"a loop of unknown length: {one.rest}"
-            turns *= int(trips[1])
+            iterations *= int(trips[1])
         branches = [each.strip().lstrip("%") for each in "".join(_BRANCHES.findall(one.rest)).split(",") if each]
         for called in (*_CALLED.findall(one.rest), *branches):
-            _count(called, turns, computations, devices, found)
+            _count(called, iterations, computations, devices, found)
 
 
 def _sent(one: _Instruction, operation: str, types: dict[str, str], devices: int) -> list[Sent]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from compiled import Sent, sent_by, told
+from compiled import Sent, reported, sent_by
 from jax import lax
 
 from typedshmap import Array, Float32, all_gather, einsum, psum, reshard, typed_jit, typed_shard_map
@@ -31,7 +31,7 @@ def agree(f, mesh, *shapes, **options) -> Counter[Sent]:
     args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     found = explain(f, *args, mesh=mesh, grad=False, **options)
     xla = compiled(jax.jit(f), mesh, args)
-    assert told(found) == xla
+    assert reported(found) == xla
     return xla
 
 
@@ -95,10 +95,10 @@ def test_a_scan_runs_its_body_as_often_as_it_is_long(mesh):
 
 
 def test_nested_scans_multiply(mesh):
-    def turn(c, _):
+    def iteration(c, _):
         return lax.scan(lambda c, _: (lax.psum(jnp.sin(c), "tp"), None), lax.pmax(c, "dp"), None, length=3)[0], None
 
-    xla = agree(on_all(lambda x: lax.scan(turn, x, None, length=4)[0]), mesh, (32, 32))
+    xla = agree(on_all(lambda x: lax.scan(iteration, x, None, length=4)[0]), mesh, (32, 32))
     assert sorted(xla.values()) == [4, 12]
 
 
@@ -141,7 +141,7 @@ def agree_with_gradient(f, mesh, *shapes) -> Explanation:
 
     with jax.set_mesh(mesh):
         cotangent = jax.eval_shape(f, *args)
-    assert told(found) == compiled(jax.jit(both), mesh, [cotangent, *args])
+    assert reported(found) == compiled(jax.jit(both), mesh, [cotangent, *args])
     return found
 
 
@@ -188,11 +188,11 @@ def test_what_a_forward_rule_computes_more_belongs_to_the_gradient(mesh):
 def test_a_ring_goes_round_in_the_gradient_as_well(mesh):
     @typed_shard_map
     def ring(q: Float32[Array, "[s/dp] d"], k: Float32[Array, "[s/dp] d"]) -> Float32[Array, "[s/dp] d"]:
-        def turn(carry, _):
+        def iteration(carry, _):
             out, k = carry
             return (out + jnp.tanh(q * k), lax.ppermute(k, "dp", [(i, (i + 1) % 4) for i in range(4)])), None
 
-        return lax.scan(turn, (jnp.zeros_like(q), k), None, length=4)[0][0]
+        return lax.scan(iteration, (jnp.zeros_like(q), k), None, length=4)[0][0]
 
     found = agree_with_gradient(ring, mesh, (32, 8), (32, 8))
     assert (count_of(found, "forward"), count_of(found, "gradient")) == (4, 4)
@@ -233,7 +233,7 @@ def test_the_quickstart_is_counted_as_xla_compiles_it(mesh, name):
     with jax.set_mesh(mesh):
         args = _structs(f, mesh)
         xla = sent_by(f.lower(*args).compile().as_text(), mesh.size)
-    assert told(found) == xla
+    assert reported(found) == xla
     assert {operation for operation, *_ in xla} == {"all-gather", "all-reduce", "reduce-scatter"}
 
 
@@ -260,7 +260,7 @@ def test_what_xla_adds_to_global_operations_is_said_not_to_be_counted(mesh):
 
 ONLY_XLA = {
     "twice the same": (lambda x: lax.psum(x, "dp") + jnp.sin(lax.psum(x, "dp")), 2, 1),
-    "the same at every turn": (
+    "the same at every iteration": (
         lambda x: lax.scan(lambda c, _: (jnp.sin(c + lax.psum(x, "dp")), None), x, None, length=5)[0],
         5,
         1,
@@ -273,7 +273,7 @@ ONLY_XLA = {
 def test_what_only_xla_finds_superfluous_is_counted(mesh, body, ours, xlas):
     """What docs/explain.md says of the program as it stands: XLA may do less, and this shows where."""
     f, args = on_all(body), [jax.ShapeDtypeStruct((32, 32), jnp.float32)]
-    assert told(explain(f, *args, mesh=mesh, grad=False)).total() == ours
+    assert reported(explain(f, *args, mesh=mesh, grad=False)).total() == ours
     assert compiled(jax.jit(f), mesh, args).total() == xlas
 
 

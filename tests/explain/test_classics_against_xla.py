@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import sent_by, told
+from compiled import reported, sent_by
 from jax.sharding import Mesh
 from tiers import one_in
 
@@ -56,8 +56,8 @@ def test_a_classic_is_counted_as_xla_compiles_it(name, mesh, has_gradient, merge
         program = jax.jit(with_gradient(forward) if has_gradient else forward)
         given = (cotangents(forward, structs),) if has_gradient else ()
         xla = sent_by(program.lower(*given, *structs).compile().as_text(), there.size)
-    assert xla <= told(found)
-    assert (told(found) - xla).total() == merged
+    assert xla <= reported(found)
+    assert (reported(found) - xla).total() == merged
 
 
 def cotangents(forward, structs):

@@ -60,7 +60,7 @@ def test_sizes_that_are_drawn_fit_all_meshes():
     assert batch % 12 == 0 and ff % 10 == 0
 
 
-def test_a_body_that_fails_on_one_mesh_alone_is_told_in_its_row():
+def test_a_body_that_fails_on_one_mesh_alone_is_reported_in_its_row():
     @typed_shard_map
     def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
         return x.reshape(x.shape[0] // 2, 2, -1).reshape(x.shape) if x.shape[0] > 1 else x.reshape(3, -1)
@@ -70,7 +70,7 @@ def test_a_body_that_fails_on_one_mesh_alone_is_told_in_its_row():
     assert "dp=4" in str(found).splitlines()[4]
 
 
-def test_meshes_none_of_which_fits_are_all_told():
+def test_if_no_mesh_fits_all_are_reported():
     found = explain(layer, mesh=["dp=3,tp=1", "dp=5,tp=1"], batch=4)
     assert len(found.failures) == 2 and found.explanations == ()
     assert str(found).startswith("dp=3, tp=1: ShapeError: explain: layer: argument 'x' has batch=4")
@@ -182,8 +182,8 @@ def reduced_around(n: int) -> tuple[int, int]:
     held = [[{device} for _ in range(n)] for device in range(n)]  # whose addends are in each piece
     counts = []
     for first in (0, 1):
-        for turn in range(n - 1):
-            sent = [(device, (device + first - turn) % n) for device in range(n)]
+        for step in range(n - 1):
+            sent = [(device, (device + first - step) % n) for device in range(n)]
             parts = [set(held[device][piece]) for device, piece in sent]
             for (device, piece), part in zip(sent, parts, strict=True):
                 held[(device + 1) % n][piece] |= part

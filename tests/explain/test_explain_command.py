@@ -66,7 +66,7 @@ def test_one_function_on_one_mesh(capsys, module):
         """)
 
 
-def test_several_meshes_are_compared_and_one_that_fails_is_told(capsys, module):
+def test_several_meshes_are_compared_and_one_that_fails_is_reported(capsys, module):
     code, out, _ = run(capsys, f"{module}:total", "--mesh", "dp=4", "--mesh", "dp=3", "--size", "batch=64 model=4")
     assert code == 1
     assert out.splitlines()[2:5] == [
@@ -113,12 +113,12 @@ def test_a_page_is_written(capsys, module, tmp_path):
         (["--mesh", "dp=4", "--html", "/nowhere/page.html"], "explain: --html /nowhere/page.html: no such file"),
     ],
 )
-def test_what_cannot_be_read_is_told(capsys, module, arguments, message):
+def test_what_cannot_be_read_is_reported(capsys, module, arguments, message):
     code, _, err = run(capsys, f"{module}:total", *arguments)
     assert code == 2 and err.startswith(message)
 
 
-def test_a_function_that_is_not_there_is_told(capsys, module):
+def test_a_function_that_is_not_there_is_reported(capsys, module):
     code, _, err = run(capsys, f"{module}:totals", "--mesh", "dp=4")
     assert (code, err) == (2, f"explain: {module}: has no 'totals' (did you mean 'total'?)\n")
 

@@ -1,4 +1,4 @@
-"""What ``explain`` tells of one function on one mesh: values, collectives, memory, notes, and the text of it all."""
+"""What ``explain`` reports of one function on one mesh: values, collectives, memory, notes, and the text of it all."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def wire(found) -> dict[tuple[str, ...], int]:
     return {(total.part, *total.axes): total.wire for total in found.totals}
 
 
-def test_all_is_told_in_aligned_tables():
+def test_everything_is_shown_in_aligned_tables():
     found = explain(mlp, mesh="dp=16,tp=4", bandwidth={"tp": "400GB/s", "dp": 25e9}, **SIZES)
     line = mlp.__wrapped__.__code__.co_firstlineno + 4
     assert str(found) == dedent(f"""\
@@ -205,7 +205,7 @@ def test_keys_have_the_bytes_of_their_numbers():
     assert [(one.dtype, one.bytes) for one in found.values] == [("key<fry>", 16), ("f32", 8)]
 
 
-def test_an_argument_hinted_any_counts_as_whole():
+def test_an_argument_hinted_any_counts_as_unsharded():
     @typed_jit
     def f(x: Float32[Array, "[a/dp]"], rest: Any) -> Float32[Array, "[a/dp]"]:
         return x * rest["scale"]
@@ -273,13 +273,13 @@ def test_names_in_the_hints_of_a_mapped_function_keep_their_meaning():
 # Loops, branches, and what cannot be seen
 
 
-def test_a_while_loop_is_counted_for_one_turn_and_that_is_said():
+def test_a_while_loop_is_counted_for_one_iteration_and_that_is_said():
     @typed_shard_map
     def f(x: Float32[Array, "b"], n: Int[Array, ""]) -> Float32[Array, "b"]:
-        def turn(carry):
+        def iteration(carry):
             return carry[0] + 1, lax.psum(lax.pcast(carry[1], "dp", to="varying"), "dp")
 
-        return lax.while_loop(lambda carry: carry[0] < n, turn, (jnp.zeros_like(n), x))[1]
+        return lax.while_loop(lambda carry: carry[0] < n, iteration, (jnp.zeros_like(n), x))[1]
 
     found = explain(f, mesh="dp=4", b=2)
     (one,) = found.collectives
@@ -313,7 +313,7 @@ def test_equal_collectives_at_one_place_are_one_row():
     assert [row[-3] for row in rows] == ["5", "1"]
 
 
-def test_axes_that_stay_automatic_are_told():
+def test_axes_that_stay_automatic_are_reported():
     @typed_shard_map(axis_names={"dp"})
     def f(x: Float32[Array, "[a/dp] [b/tp]"]) -> Float32[Array, "[b/tp]"]:
         return psum(x.sum(0), "dp")
@@ -326,7 +326,7 @@ def test_axes_that_stay_automatic_are_told():
     )
 
 
-def test_a_kernel_that_may_communicate_is_told():
+def test_a_kernel_that_may_communicate_is_reported():
     pallas = pytest.importorskip("jax.experimental.pallas")
 
     @typed_shard_map(check_vma=False)
@@ -341,7 +341,7 @@ def test_a_kernel_that_may_communicate_is_told():
     assert note.endswith(" cannot be seen")
 
 
-def test_what_asks_how_a_global_array_lies_is_no_operation_on_it(mesh):
+def test_what_asks_for_the_sharding_of_a_global_array_is_not_an_operation_on_it(mesh):
     @typed_jit
     def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
         return check(x, "[a/dp] b")
@@ -372,7 +372,7 @@ def test_a_function_that_takes_a_gradient_itself_is_not_differentiated_again_unl
     assert len(explain(f, mesh="dp=4", a=8, b=2, grad=True).collectives) > len(found.collectives)
 
 
-def test_why_there_is_no_gradient_is_told():
+def test_why_there_is_no_gradient_is_reported():
     @typed_shard_map
     def f(x: Int[Array, "[a/dp] b"]) -> Int[Array, "b"]:
         return psum(x.sum(0), "dp")
@@ -484,7 +484,7 @@ def test_an_error_of_the_body_is_the_functions_own():
         explain(f, mesh="dp=4", a=8, b=2)
 
 
-def test_a_check_of_what_an_operation_told_already_is_a_row_too():
+def test_a_check_of_what_an_operation_recorded_already_is_a_row_too():
     @typed_shard_map
     def f(x: Float32[Array, "[b/dp] m"], w: Float32[Array, "m [f/tp]"]) -> Float32[Array, "[b/dp] [f/tp]"]:
         h = einsum(x, w, "[b/dp] m, m [f/tp] -> [b/dp] [f/tp]")
@@ -502,12 +502,12 @@ def test_a_check_of_what_an_operation_told_already_is_a_row_too():
         assert str(ours(x, w)).count("typedshmap_claim") == 0
 
 
-def test_a_helper_that_owes_a_sum_is_explained_on_a_mesh_of_any_type():
+def test_a_helper_with_an_unreduced_result_is_explained_on_a_mesh_of_any_type():
     @typed
-    def owed(x: Float32[Array, "[b/dp]"]) -> Float32[Array, "+dp"]:
+    def partial(x: Float32[Array, "[b/dp]"]) -> Float32[Array, "+dp"]:
         return jnp.sum(x)
 
-    (result,) = (one for one in explain(owed, mesh="dp=2", b=4).values if one.kind == "result")
+    (result,) = (one for one in explain(partial, mesh="dp=2", b=4).values if one.kind == "result")
     assert result.spec == P(unreduced={"dp"})
 
 

@@ -288,14 +288,14 @@ class Drawer:
             value_text, value = self.value()
             given["arguments"] = self.draw.choice([{name: value}, {name: lambda key, shape: value}, value])
             sizes_text += f", arguments={name}: {value_text}"
-        told = f"{function_text}; {mesh_text}; {sizes_text}"
+        message = f"{function_text}; {mesh_text}; {sizes_text}"
         makers: list[tuple[str, Callable[[], Any]]] = [
-            (f"inputs({told})", lambda: inputs(function, mesh=mesh, **given)),
-            (f"strategies({told})", lambda: strategies(function, mesh=mesh, **given)),
-            (f"explain({told})", lambda: explain(function, mesh=mesh, **given)),
-            (f"explain({told}; several)", lambda: explain(function, mesh=[mesh, self.mesh], **given)),
+            (f"inputs({message})", lambda: inputs(function, mesh=mesh, **given)),
+            (f"strategies({message})", lambda: strategies(function, mesh=mesh, **given)),
+            (f"explain({message})", lambda: explain(function, mesh=mesh, **given)),
+            (f"explain({message}; several)", lambda: explain(function, mesh=[mesh, self.mesh], **given)),
             self._explained_with_options(function_text, function),
-            self._compared(told, function, mesh, given),
+            self._compared(message, function, mesh, given),
         ]
         return self.draw.choice(makers)
 
@@ -318,12 +318,12 @@ class Drawer:
             value = self.draw.choice([value, {"dp": value}, {"tp": "400GB/s"}, {"zz": 1}, {3: 4}])
         return f"explain({text}, {option}={value_text})", lambda: explain(function, mesh=self.mesh, **{option: value})
 
-    def _compared(self, told: str, function: Any, mesh: Any, given: draws.Named) -> Case:
+    def _compared(self, message: str, function: Any, mesh: Any, given: draws.Named) -> Case:
         value_text, value = self.value()
         option = self.draw.choice(["meshes", "exclude", "seed", "trials", "rtol", "atol", "manual"])
         options = {"meshes": [mesh], option: value}
         return (
-            f"assert_mesh_invariant({told}; {option}={value_text})",
+            f"assert_mesh_invariant({message}; {option}={value_text})",
             lambda: assert_mesh_invariant(function, **options, **given),
         )
 
@@ -363,32 +363,32 @@ class Drawer:
         sizes_text, given = self.some_sizes() if draw.random() < 0.4 else ("", {})
         given.pop("hint", None)
         verb = draw.choice([*PATTERN_VERBS, "reduce", "einsum", "take", "softmax", "ppermute"])
-        function, told = getattr(typedshmap, verb), f"{verb}({text}, {other_text}, {shown(pattern)}; {sizes_text})"
+        function, message = getattr(typedshmap, verb), f"{verb}({text}, {other_text}, {shown(pattern)}; {sizes_text})"
         match verb:
             case "reduce":
                 reduction = draw.choice(REDUCTIONS)
-                return f"{told} {reduction}", lambda: function(value, pattern, reduction, **given)
+                return f"{message} {reduction}", lambda: function(value, pattern, reduction, **given)
             case "einsum":
                 operands = draw.choice([(value, other), (value,), (value, other, value), ()])
-                return told, lambda: function(*operands, pattern)
+                return message, lambda: function(*operands, pattern)
             case "take":
-                return told, lambda: function(value, other, pattern)
+                return message, lambda: function(value, other, pattern)
             case "softmax":
                 dims = draw.choice(["s", "b", "b s", "", "zz", 3, None, ("s",), "(b s)", "[s/tp]"])
-                return f"{told} {dims}", lambda: function(value, pattern, dims)
+                return f"{message} {dims}", lambda: function(value, pattern, dims)
             case "ppermute":
                 shift, axis = (
                     draw.choice([1, -1, 0, 2**70, 1.5, None, "1", True]),
                     draw.choice([None, "dp", "zz", 3, ("dp",)]),
                 )
-                return f"{told} {shift} {axis}", lambda: function(value, pattern, shift=shift, axis=axis)
+                return f"{message} {shift} {axis}", lambda: function(value, pattern, shift=shift, axis=axis)
             case "rearrange" | "repeat":
-                return told, lambda: function(value, pattern, **given)
+                return message, lambda: function(value, pattern, **given)
             case "psum" | "pmean" | "pmax" | "pmin":
                 axes = draw.choice([pattern, "dp", ("dp", "tp"), ["dp"], (), "zz", 3, None, {"dp"}, ("dp", 3)])
-                return f"{told} {shown(axes)}", lambda: function(value, axes)
+                return f"{message} {shown(axes)}", lambda: function(value, axes)
             case _:
-                return told, lambda: function(value, pattern)
+                return message, lambda: function(value, pattern)
 
 
 def annotated(x: Any, result: Any, y: Any = None) -> Any:

@@ -498,7 +498,7 @@ def item(draw: random.Random) -> tuple[str, Any]:
 
 
 def meshes(mesh: Mesh) -> Named:
-    """Meshes, some of which fit nothing, and what is none."""
+    """Meshes, some of which fit nothing, and values that are not meshes."""
     devices = np.array(jax.devices())
     auto, explicit = AxisType.Auto, AxisType.Explicit
     return {

@@ -1,4 +1,4 @@
-"""Run many calls, and tell what came out of them that should not."""
+"""Run many calls, and report what came out of them that should not."""
 
 from __future__ import annotations
 

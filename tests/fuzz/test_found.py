@@ -114,7 +114,7 @@ def partition_specs_on(mesh: Mesh) -> Any:
 
 
 @pytest.mark.parametrize(("call", "error", "line"), FOUND)
-def test_what_was_found_is_told(call: Callable[[Mesh], Any], error: type[Exception], line: str, mesh: Mesh) -> None:
+def test_what_was_found_is_reported(call: Callable[[Mesh], Any], error: type[Exception], line: str, mesh: Mesh) -> None:
     with pytest.raises(error) as caught:
         call(mesh)
     assert str(caught.value).splitlines()[0] == line
@@ -152,7 +152,7 @@ def test_a_bare_name_of_typing_is_what_it_names(hint: Any, right: Any) -> None:
 
 
 @pytest.mark.parametrize("hint", [typing.Self, typing.NoReturn, typing.Optional["Undefined"]])
-def test_a_static_hint_that_beartype_refuses_is_told(hint: Any) -> None:
+def test_a_static_hint_that_beartype_refuses_is_reported(hint: Any) -> None:
     with pytest.raises(AnnotationSyntaxError, match="is not a hint that beartype checks"):
         check([], hint)
 

@@ -1,4 +1,4 @@
-"""Whatever is given to a public function, nothing comes out but an error of ours, told in a readable text.
+"""Whatever is given to a public function, nothing comes out but an error of ours, in a readable text.
 
 ``TYPEDSHMAP_FUZZ=20`` makes twenty times as many calls, and ``TYPEDSHMAP_FUZZ_SEED`` draws others.
 """

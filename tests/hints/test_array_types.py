@@ -107,7 +107,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("call", "line"), NUMBERS, ids=["huge", "large", "huge and placed"])
-def test_an_integer_that_fits_no_dtype_is_told(call, line, mesh):
+def test_an_integer_that_fits_no_dtype_is_reported(call, line, mesh):
     with pytest.raises(StructureError) as caught:
         call(mesh)
     assert str(caught.value).splitlines()[0] == line
@@ -161,7 +161,7 @@ def test_array_like_takes_scalars_of_the_dtype_that_jax_gives_them(value, taken)
     ],
     ids=str,
 )
-def test_isinstance_tells_right_from_wrong(hint, right, wrong):
+def test_isinstance_distinguishes_right_from_wrong(hint, right, wrong):
     assert (isinstance(right, hint), isinstance(wrong, hint)) == (True, False)
 
 
@@ -191,7 +191,7 @@ SCALARS = (jnp.ones(()), np.ones(()), np.float32(1), 1.0, 1, True, 1j)
     [(Scalar, [True] + [False] * 6), (ScalarLike, [True] * 7), (PRNGKeyArray, [False] * 7)],
     ids=["Scalar", "ScalarLike", "PRNGKeyArray"],
 )
-def test_scalars_of_jax_numpy_and_python_are_told_apart(hint, taken):
+def test_scalars_of_jax_numpy_and_python_are_distinguished(hint, taken):
     assert [isinstance(value, hint) for value in SCALARS] == taken
 
 
@@ -308,7 +308,7 @@ def test_a_hint_prints_as_it_was_written():
     assert repr(Float[Array, "[a/dp]  b"]) == "<class 'typedshmap.Float[Array, \"[a/dp]  b\"]'>"
 
 
-def test_a_hint_tells_what_jaxtyping_hints_tell():
+def test_a_hint_has_the_attributes_of_jaxtyping_hints():
     hint = Float32[np.ndarray, "[a/dp] b"]
     assert (hint.dim_str, hint.dtypes, hint.array_type) == ("[a/dp] b", ("float32",), np.ndarray)
 

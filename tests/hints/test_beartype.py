@@ -37,15 +37,15 @@ def test_a_decorated_function_takes_and_returns_what_fits():
     ],
     ids=["size", "rank", "dtype", "array type", "no array"],
 )
-def test_an_argument_that_does_not_fit_is_told_with_its_facts(arguments, clause):
-    told = re.escape(f'as {clause}, under Float[Array, "2 n"].')
-    with pytest.raises(BeartypeCallHintViolation, match=told):
+def test_an_argument_that_does_not_fit_is_reported_with_its_facts(arguments, clause):
+    message = re.escape(f'as {clause}, under Float[Array, "2 n"].')
+    with pytest.raises(BeartypeCallHintViolation, match=message):
         total(*arguments)
 
 
-def test_a_result_that_does_not_fit_is_told_with_its_facts():
-    told = re.escape('as value has 2 dims, but its hint has 1 (got f32[2,3]), under Float[Array, "2"].')
-    with pytest.raises(BeartypeCallHintViolation, match=told):
+def test_a_result_that_does_not_fit_is_reported_with_its_facts():
+    message = re.escape('as value has 2 dims, but its hint has 1 (got f32[2,3]), under Float[Array, "2"].')
+    with pytest.raises(BeartypeCallHintViolation, match=message):
         total(jnp.ones((2, 3)), jnp.ones(()))
 
 
@@ -106,7 +106,7 @@ def test_a_door_that_raises_agrees_with_one_that_answers(value, right, wrong):
     ],
     ids=["size", "disagreeing dims", "list", "dict", "no array"],
 )
-def test_a_door_that_stays_shut_tells_the_size(value, hint, clause):
+def test_a_door_that_stays_shut_shows_the_size(value, hint, clause):
     with pytest.raises(BeartypeDoorHintViolation, match=re.escape(clause)):
         die_if_unbearable(value, hint)
 
@@ -188,7 +188,7 @@ def shut(hint):
     ],
     ids=str,
 )
-def test_in_a_manual_region_a_door_tells_global_and_shard_sizes(mesh, hint, clause):
+def test_in_a_manual_region_a_door_shows_global_and_shard_sizes(mesh, hint, clause):
     assert f"as {clause}, under {hint.__name__}." in in_region(mesh, P("dp"), shut(hint))
 
 
@@ -243,9 +243,9 @@ def test_in_a_call_a_tree_that_fits_in_part_binds_nothing():
     assert scoped(lambda: is_bearable(leaves, PyTree[Float[Array, "n"]])) == (False, {"b": 2, "d": 3})
 
 
-def test_in_a_call_a_door_tells_who_bound_the_size():
-    told = re.escape("value has d=4, but argument 'x' has d=3 (got f32[5,4]), under Float[Array, \"n d\"].")
-    with pytest.raises(BeartypeDoorHintViolation, match=told):
+def test_in_a_call_a_door_shows_what_bound_the_size():
+    message = re.escape("value has d=4, but argument 'x' has d=3 (got f32[5,4]), under Float[Array, \"n d\"].")
+    with pytest.raises(BeartypeDoorHintViolation, match=message):
         scoped(lambda: die_if_unbearable(jnp.ones((5, 4)), Float[Array, "n d"]))
 
 

@@ -48,7 +48,7 @@ def gain(model: Model) -> Float[Array, " m"]:
     return model.gain
 
 
-def told(f: Callable[[Any], Any], value: Any) -> str | None:
+def reported(f: Callable[[Any], Any], value: Any) -> str | None:
     """What is said of a value; None of one that fits."""
     try:
         jax.eval_shape(lambda value: f(value), value)
@@ -82,23 +82,23 @@ WRONG = {
 @pytest.mark.parametrize("value", RIGHT.values(), ids=RIGHT)
 def test_a_value_fits_whatever_was_met(value: Model, met: tuple[Model, ...], mesh: Mesh) -> None:
     f = typed_shard_map(gain, mesh=mesh)
-    assert [told(f, each) for each in (*met, value, value)] == [None] * (len(met) + 2)
+    assert [reported(f, each) for each in (*met, value, value)] == [None] * (len(met) + 2)
 
 
 @pytest.mark.parametrize("value", WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_told_in_the_same_words_whatever_was_met(value: Model, mesh: Mesh) -> None:
+def test_what_is_wrong_is_reported_in_the_same_words_whatever_came_before(value: Model, mesh: Mesh) -> None:
     f = typed_shard_map(gain, mesh=mesh)
-    first = told(f, value)
+    first = reported(f, value)
     for each in RIGHT.values():
-        told(f, each)
+        reported(f, each)
     assert first is not None
-    assert [told(f, value), told(f, value)] == [first, first]
+    assert [reported(f, value), reported(f, value)] == [first, first]
 
 
 def test_the_leaf_of_a_structure_that_was_met_is_named_by_its_path(mesh: Mesh) -> None:
     f = typed_shard_map(gain, mesh=mesh)
-    assert told(f, model(layer(), layer())) is None
-    message = told(f, model(layer(), layer(4, 8)))
+    assert reported(f, model(layer(), layer())) is None
+    message = reported(f, model(layer(), layer(4, 8)))
     assert message is not None
     assert message.splitlines()[0] == (
         "gain: argument 'model.layers[1].up' has f=8, but argument 'model.layers[0].up' has f=6"
@@ -110,9 +110,9 @@ def test_one_class_is_named_by_each_argument_that_it_is(mesh: Mesh) -> None:
     def first(a: Layer, b: Layer) -> Float[Array, "m [f/tp]"]:
         return a.up
 
-    assert told(lambda pair: first(*pair), (layer(), layer())) is None
+    assert reported(lambda pair: first(*pair), (layer(), layer())) is None
     for wrong, name in (((layer(4, 8), layer()), "b.up"), ((layer(), layer(4, 8)), "b.up")):
-        message = told(lambda pair: first(*pair), wrong)
+        message = reported(lambda pair: first(*pair), wrong)
         assert message is not None
         assert f"argument '{name}'" in message.splitlines()[0]
 
@@ -140,7 +140,7 @@ def test_a_structure_that_was_met_is_split_over_another_mesh() -> None:
     found: list[bool] = []
     for mesh in meshes:
         with jax.sharding.use_abstract_mesh(mesh):
-            found.append(told(f, value) is None)
+            found.append(reported(f, value) is None)
     assert found == [True, False, True]
 
 
@@ -171,7 +171,7 @@ def test_what_was_met_goes_with_the_function(mesh: Mesh) -> None:
             return next(iter(leaves.values()))
 
         key = Key("key")
-        assert told(typed_shard_map(first, mesh=mesh), {key: array(4)}) is None
+        assert reported(typed_shard_map(first, mesh=mesh), {key: array(4)}) is None
         return weakref.ref(key)
 
     ref = ends()
@@ -187,20 +187,20 @@ def test_no_more_than_some_structures_are_kept(mesh: Mesh) -> None:
     f = typed_shard_map(first, mesh=mesh)
     flats = {id(each) for each in gc.get_objects() if type(each).__name__ == "LeafHints"}
     for count in range(1, 100):
-        assert told(f, [array(4)] * count) is None
+        assert reported(f, [array(4)] * count) is None
     more = [each for each in gc.get_objects() if type(each).__name__ == "LeafHints" and id(each) not in flats]
     assert 0 < len(more) < 50
 
 
-def test_threads_are_told_of_their_own_values(mesh: Mesh) -> None:
+def test_threads_get_errors_about_their_own_values(mesh: Mesh) -> None:
     f = typed_shard_map(gain, mesh=mesh)
     values = [*RIGHT.values(), *WRONG.values()]
-    expected = [told(f, value) for value in values]
+    expected = [reported(f, value) for value in values]
     found: list[list[str | None]] = []
 
     def run(order: int) -> None:
         ordered = values[:: -1 if order % 2 else 1]
-        messages = [told(f, value) for value in ordered]
+        messages = [reported(f, value) for value in ordered]
         found.append(messages[:: -1 if order % 2 else 1])
 
     threads = [Thread(target=partial(run, order)) for order in range(4)]

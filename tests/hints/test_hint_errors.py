@@ -403,12 +403,12 @@ def message_of(dtype, item, error):
 
 
 @pytest.mark.parametrize(("dims", "message"), SYNTAX, ids=[dims for dims, _ in SYNTAX])
-def test_dims_that_cannot_be_read_are_told_with_carets(dims, message):
+def test_dims_that_cannot_be_read_are_reported_with_carets(dims, message):
     assert message_of(Float, (Array, dims), AnnotationSyntaxError) == dedent(message).strip()
 
 
 @pytest.mark.parametrize(("dims", "message"), TWICE, ids=[dims for dims, _ in TWICE])
-def test_a_mesh_axis_that_stands_twice_is_told_with_carets(dims, message):
+def test_a_mesh_axis_that_is_written_twice_is_reported_with_carets(dims, message):
     assert message_of(Float, (Array, dims), MeshAxisError) == dedent(message).strip()
 
 

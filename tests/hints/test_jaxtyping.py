@@ -168,7 +168,7 @@ def test_jaxtyping_hints_check_dtypes(mesh):
         traced(dense(mesh), (8, 4), (4, 2), dtype="int32")
 
 
-def test_a_mark_in_a_jaxtyping_hint_is_the_sum_still_owed(mesh):
+def test_a_mark_in_a_jaxtyping_hint_means_unreduced(mesh):
     @typed
     def partial(x: jaxtyping.Float[Array, "m [f/tp]"]) -> jaxtyping.Float[Array, "m +tp"]:
         return x.sum(1)
@@ -218,7 +218,7 @@ def same_structure(
     return None
 
 
-def test_a_structure_name_of_jaxtyping_takes_trees_alike():
+def test_a_structure_name_of_jaxtyping_takes_trees_of_one_structure():
     same_structure([jnp.ones(2), jnp.ones(3)], [jnp.zeros(2), jnp.zeros(3)])
 
 

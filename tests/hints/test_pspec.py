@@ -61,7 +61,7 @@ def test_a_partition_spec_comes_back_at_full_rank(dims, pspec, full):
     assert partition_specs(Float[Array, dims, pspec]) == full
 
 
-def test_each_entry_stands_as_brackets_and_a_spec_that_is_shorter_leaves_the_rest_unsharded():
+def test_each_entry_becomes_brackets_and_a_spec_that_is_shorter_leaves_the_rest_unsharded():
     assert str(Float[Array, "a b c", P("dp", None)].__typedshmap__.spec) == "[a/dp] [b/] [c/]"
 
 

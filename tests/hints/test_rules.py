@@ -182,7 +182,7 @@ def test_aliases_may_be_entered_again_inside_of_themselves() -> None:
         assert meaning() == P("dp", None)
 
 
-def test_contexts_that_are_left_in_turns_leave_nothing_behind() -> None:
+def test_contexts_that_are_left_alternately_leave_nothing_behind() -> None:
     def steps(rules: Any) -> Generator[None]:
         with axis_rules(rules):
             yield
@@ -363,7 +363,7 @@ Hint: make batch a multiple of 8, or pad it""",
 
 
 @pytest.mark.parametrize(("rules", "dims", "message"), MESSAGES.values(), ids=MESSAGES)
-def test_a_rule_that_cannot_hold_is_told_in_full(mesh: Mesh, rules: Any, dims: str, message: str) -> None:
+def test_a_rule_that_cannot_hold_is_reported_in_full(mesh: Mesh, rules: Any, dims: str, message: str) -> None:
     def f(x: Any) -> None:
         return None
 

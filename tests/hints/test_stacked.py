@@ -133,7 +133,7 @@ Sizes: layers=3 (layers.w dim 0), m=4 (layers.w dim 1), f=6 (layers.w dim 2)"""
     )
 
 
-def test_a_value_that_is_not_stacked_is_told_by_its_path(mesh: Mesh) -> None:
+def test_a_value_that_is_not_stacked_is_reported_by_its_path(mesh: Mesh) -> None:
     with pytest.raises(ShapeError, match=r"shard: given\.w has 2 dims, but its hint has 3"):
         shard(Layer(numbers(4, 6), numbers(3, 6, 4)), Stacked["layers", Layer], mesh)
 
@@ -271,7 +271,7 @@ def test_what_cannot_be_stacked_is_refused(make: Any, message: str) -> None:
     assert message in str(caught.value).splitlines()[0]
 
 
-def test_other_structure_is_told(mesh: Mesh) -> None:
+def test_other_structure_is_reported(mesh: Mesh) -> None:
     with pytest.raises(StructureError, match=r"shard: given value is a tuple, but its hint says Layer"):
         shard((1, 2), Stacked["layers", Layer], mesh)
 

@@ -60,7 +60,7 @@ def test_it_places_values(mesh: Mesh, place: Any) -> None:
         ([x], "shard: given value is a list, but its hint says dict"),
     ],
 )
-def test_another_structure_is_told_by_its_path(mesh: Mesh, value: Any, line: str) -> None:
+def test_another_structure_is_reported_by_its_path(mesh: Mesh, value: Any, line: str) -> None:
     with pytest.raises(StructureError) as caught:
         shard(value, HINTS, mesh)
     assert str(caught.value).splitlines()[0] == line

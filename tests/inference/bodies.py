@@ -1,7 +1,7 @@
 """What is known of the values of a body, written in few letters.
 
 ``dp _ tp,dp ? | dp tp +pp``: dim 0 is split over dp, dim 1 is whole, dim 2 is split over tp and dp in
-this order, of dim 3 nothing is known; the shards may differ over dp and tp, and over pp a sum is owed.
+this order, of dim 3 nothing is known; the shards may differ over dp and tp, and over pp they are unreduced.
 ``8/dp 6`` is an argument: a global array of 8 by 6, of which dim 0 is split over dp.
 """
 

@@ -81,7 +81,7 @@ class Body:
         fitting = [at for at, size in enumerate(x.shape) if size % divisor == 0 and size]
         return self.random.choice(fitting) if fitting else None
 
-    def alike(self, x: Any) -> int:
+    def index_like(self, x: Any) -> int:
         """The number of a value of the same shape."""
         return self.random.choice([at for at, other in enumerate(self.values) if other.shape == x.shape])
 
@@ -115,14 +115,14 @@ def elementwise(body: Body, x: Any) -> Made:
 
 @kind
 def combined(body: Body, x: Any) -> Made:
-    at = body.alike(x)
+    at = body.index_like(x)
     f = body.random.choice((jnp.add, jnp.maximum, jnp.subtract))
     return f(x, body.values[at]), (at,), (), lambda x, y, _: f(x, y)
 
 
 @kind
 def chosen(body: Body, x: Any) -> Made:
-    at = body.alike(x)
+    at = body.index_like(x)
     return jnp.where(lax.axis_index(body.axis()) == 1, x, body.values[at]), (at,), (), None
 
 
@@ -182,7 +182,7 @@ def spread(body: Body, x: Any) -> Made:
 
 @kind
 def joined(body: Body, x: Any) -> Made:
-    at, other = body.random.randrange(x.ndim), body.alike(x)
+    at, other = body.random.randrange(x.ndim), body.index_like(x)
     y = body.values[other]
     return jnp.concatenate([x, y], at), (other,), (at,), lambda x, y, _: jnp.concatenate([x, y], at)
 
@@ -212,13 +212,13 @@ def taken_by_another(body: Body, x: Any) -> Made:
 @kind
 def multiplied(body: Body, x: Any) -> Made:
     at, f = body.random.randrange(x.ndim), lambda x, y: jnp.tensordot(x, y, ((at,), (at,)))
-    other = body.alike(x)
+    other = body.index_like(x)
     return f(x, body.values[other]), (other,), (at,), lambda x, y, _: f(x, y)
 
 
 @kind
 def paired(body: Body, x: Any) -> Made:
-    other = body.alike(x)
+    other = body.index_like(x)
     f = lambda x, y: x[..., :, None] - y[..., None, :]  # noqa: E731
     return f(x, body.values[other]), (other,), (), lambda x, y, _: f(x, y)
 
@@ -307,7 +307,7 @@ def scattered(body: Body, x: Any) -> Made | None:
 
 @kind
 def scattered_of_one(body: Body, x: Any) -> Made | None:
-    """A sum of which one shard has all: what is whole over the axis is cut."""
+    """A sum that one shard has all of: what is unsharded over the axis is cut."""
     axis = body.axis()
     at = body.dim(x, SIZES[axis])
     if at is None:
@@ -352,7 +352,7 @@ def looped(body: Body, x: Any) -> Made:
 @kind
 def carried(body: Body, x: Any) -> Made:
     """A loop that hands values from one carry to the next."""
-    other = body.alike(x)
+    other = body.index_like(x)
     step = lambda _, c: (c[1] * 2, c[2], jnp.sign(c[2]))  # noqa: E731
     start = (body.vary(x), body.vary(x + 1), body.vary(body.values[other]))
     return lax.fori_loop(0, body.random.randint(1, 3), step, start)[0], (other,), (), None
@@ -370,7 +370,7 @@ def looped_until(body: Body, x: Any) -> Made:
 
 @kind
 def branched(body: Body, x: Any) -> Made:
-    other, third = body.random.randrange(len(body.values)), body.alike(x)
+    other, third = body.random.randrange(len(body.values)), body.index_like(x)
     which = jnp.abs(jnp.ravel(body.values[other])[0]) % 2
     mine, yours = body.vary(x), body.vary(body.values[third])
     return lax.switch(which, [lambda x, y: x, lambda x, y: y + 1], mine, yours), (other, third), (), None

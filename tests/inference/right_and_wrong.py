@@ -117,7 +117,7 @@ def transposed_by_hand(x: Any) -> Any:
 
 
 def ring_attention(q: Any, k: Any, v: Any) -> Any:
-    def turn(_: int, carry: Any) -> Any:
+    def iteration(_: int, carry: Any) -> Any:
         k, v, largest, total, out = carry
         scores = q @ k.T
         now = jnp.maximum(largest, scores.max(1))
@@ -128,7 +128,7 @@ def ring_attention(q: Any, k: Any, v: Any) -> Any:
 
     rows = q.shape[:1]
     start = (k, v, varied(jnp.full(rows, -jnp.inf)), varied(jnp.zeros(rows)), varied(jnp.zeros(q.shape)))
-    *_, total, out = lax.fori_loop(0, lax.axis_size("dp"), turn, start)
+    *_, total, out = lax.fori_loop(0, lax.axis_size("dp"), iteration, start)
     return out / total[:, None]
 
 
@@ -176,14 +176,14 @@ def conjugate_gradients(a: Any, b: Any) -> Any:
     def dot(x: Any, y: Any) -> Any:
         return summed(x @ y, "dp")
 
-    def turn(state: Any) -> Any:
+    def iteration(state: Any) -> Any:
         x, rest, way, before = state
         pushed = a @ lax.all_gather(way, "dp", tiled=True)
         step = before / dot(way, pushed)
         rest, now = rest - step * pushed, dot(rest - step * pushed, rest - step * pushed)
         return x + step * way, rest, rest + now / before * way, now
 
-    return lax.while_loop(lambda state: state[3] > 1e-9, turn, (jnp.zeros_like(b), b, b, dot(b, b)))[0]
+    return lax.while_loop(lambda state: state[3] > 1e-9, iteration, (jnp.zeros_like(b), b, b, dot(b, b)))[0]
 
 
 RIGHT: dict[str, Program] = {
@@ -222,7 +222,7 @@ RIGHT: dict[str, Program] = {
     "a shard's own index": Program((F,), F, lambda x: x + lax.axis_index("dp") * 0.0, XW[:1]),
     "a stack of the shards' sums": Program((F,), Float[Array, "d"], lambda x: summed(x.sum(0), "dp"), XW[:1]),
     "a scan over the rows": Program((F,), F, lambda x: lax.scan(lambda c, row: (c, row * 2), 0.0, x)[1], XW[:1]),
-    "a scan with a sum in each turn": Program(
+    "a scan with a sum in each iteration": Program(
         (X,),
         Float[Array, "[b/dp]"],
         lambda x: lax.scan(lambda c, row: (c, summed(row.sum(), "tp")), 0.0, x)[1],
@@ -314,8 +314,8 @@ RIGHT: dict[str, Program] = {
         lambda x, w: lax.scan(lambda x, w: (helper(x, gathered(w, "dp")), None), x, w)[0],
         (numbers(8, 8), numbers(2, 8, 8)),
     ),
-    "a sum that is owed, and taken": Program((X, W), OUT, lambda x, w: lax.psum(partial_product(x, w), "tp"), XW),
-    "two sums that are owed, and taken as one": Program(
+    "a partial sum, and taken": Program((X, W), OUT, lambda x, w: lax.psum(partial_product(x, w), "tp"), XW),
+    "two partial sums, taken as one": Program(
         (X, W), OUT, lambda x, w: lax.psum(partial_product(x, w) + partial_product(2 * x, w), "tp"), XW
     ),
     "an einsum that sums": Program((X, W), OUT, lambda x, w: einsum(x, w, "[b/dp] [k/tp], [k/tp] n -> [b/dp] n"), XW),
@@ -350,7 +350,7 @@ RIGHT: dict[str, Program] = {
     "an associative scan along a whole dim": Program(
         (F,), F, lambda x: lax.associative_scan(jnp.add, x, axis=1), XW[:1]
     ),
-    "rows in microbatches, of which each is split": Program(
+    "rows in microbatches, each of them sharded": Program(
         (F,),
         Float[Array, "d"],
         lambda x: summed(jnp.sin(check(x.reshape(2, -1, x.shape[1]), "m [_/dp] d")).sum((0, 1)), "dp"),
@@ -509,14 +509,14 @@ WRONG: dict[str, Program] = {
         XW,
         "the operand varies over 'tp', which the pattern does not mention",
     ),
-    "a sum owed that was taken": Program(
+    "a partial sum that was taken": Program(
         (X, W),
         OUT,
         lambda x, w: summed(check(summed(x @ w, "tp"), "[b/dp] n +tp"), "tp"),
         XW,
         "checked value is the same on every shard of 'tp', but its hint says '+tp'",
     ),
-    "a sum owed of a constant": Program(
+    "a partial sum of a constant": Program(
         (F,),
         Float[Array, "2"],
         lambda x: summed(check(jnp.ones(2), "2 +dp"), "dp"),

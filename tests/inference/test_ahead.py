@@ -60,11 +60,11 @@ def over(mesh: Mesh, body: Function, **options: Any) -> Function:
     return typed_shard_map(body, mesh=mesh, in_types=(X,), out_types=X, **options)
 
 
-def scanned(turn: Function) -> Function:
+def scanned(step: Function) -> Function:
     """A body that checks what it carries, and then what is made of that."""
 
     def body(x: Any) -> Any:
-        return lax.scan(lambda y, _: (turn(check(y, "[b/dp] d")), None), x, None, length=2)[0]
+        return lax.scan(lambda y, _: (step(check(y, "[b/dp] d")), None), x, None, length=2)[0]
 
     return body
 
@@ -72,35 +72,35 @@ def scanned(turn: Function) -> Function:
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("made", FOLLOWS)
 def test_what_follows_in_a_loop_is_no_claim(mesh: Mesh, made: str, check_vma: bool):
-    def turn(y: Any) -> Any:
+    def step(y: Any) -> Any:
         return check(FOLLOWS[made](y), "[b/dp] d").astype(y.dtype)
 
-    assert claims(over(mesh, scanned(turn), check_vma=check_vma), numbers) == 1
+    assert claims(over(mesh, scanned(step), check_vma=check_vma), numbers) == 1
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("made", DOES_NOT)
-def test_what_does_not_follow_stands_in_the_loop(mesh: Mesh, made: str, check_vma: bool):
-    def turn(y: Any) -> Any:
+def test_what_does_not_follow_is_a_claim_in_the_loop(mesh: Mesh, made: str, check_vma: bool):
+    def step(y: Any) -> Any:
         return check(DOES_NOT[made](y), "[b/dp] d")
 
-    assert claims(over(mesh, scanned(turn), check_vma=check_vma), numbers) == 2
+    assert claims(over(mesh, scanned(step), check_vma=check_vma), numbers) == 2
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("made", FOLLOWS)
 def test_what_contradicts_what_follows_is_refused(mesh: Mesh, made: str, check_vma: bool):
-    def turn(y: Any) -> Any:
+    def step(y: Any) -> Any:
         check(FOLLOWS[made](y).T, "[_/dp] _")
         return y
 
     with pytest.raises(ShardingError, match="is sharded over 'dp' in dim 1"):
-        jax.eval_shape(over(mesh, scanned(turn), check_vma=check_vma), numbers)
+        jax.eval_shape(over(mesh, scanned(step), check_vma=check_vma), numbers)
 
 
 @pytest.mark.skipif(DROPS_UNUSED, reason="before jax 0.10.2 each claim is an operation of the program")
 @pytest.mark.parametrize("check_vma", [True, False])
-def test_no_claim_stands_in_a_body(mesh: Mesh, check_vma: bool):
+def test_no_claim_is_in_a_body(mesh: Mesh, check_vma: bool):
     def body(x: Any) -> Any:
         y = gated(jnp.sort(x, axis=0), jnp.ones(4))
         return check(jax.grad(lambda z: check(z[jnp.arange(2)], "[b/dp] d").sum())(y), "[b/dp] d")
@@ -110,7 +110,7 @@ def test_no_claim_stands_in_a_body(mesh: Mesh, check_vma: bool):
 
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("around", [lambda f: f, jax.checkpoint, lambda f: jax.grad(lambda x: f(x).sum())])
-def test_what_stands_beside_a_body_is_judged_where_it_was_written(mesh: Mesh, around: Function, check_vma: bool):
+def test_a_claim_beside_a_body_is_judged_where_it_was_written(mesh: Mesh, around: Function, check_vma: bool):
     def body(x: Any) -> Any:
         y = jnp.tanh(x)
         check(y.T, "[_/dp] _")

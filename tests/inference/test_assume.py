@@ -1,4 +1,4 @@
-"""``assume``: what a kernel knows and the program does not tell."""
+"""``assume``: what a kernel knows and the program does not show."""
 
 from typing import Any
 
@@ -89,7 +89,7 @@ def test_a_layout_that_is_assumed_is_what_later_claims_are_compared_with(mesh: M
         jax.eval_shape(form(turned, mesh, out=Float[Array, "[_/dp] [_/tp]"]), *ARGS)
 
 
-def test_a_sum_that_is_assumed_to_be_owed_may_be_taken(mesh: Mesh) -> None:
+def test_a_value_that_is_assumed_to_be_unreduced_may_be_summed(mesh: Mesh) -> None:
     f = form(lambda x, w: lax.psum(assume(x @ w, "[b/dp] n +tp"), "tp"), mesh, check_vma=True)
     np.testing.assert_allclose(jax.block_until_ready(jax.jit(f)(*ARGS)), x @ w)
 

@@ -1,4 +1,4 @@
-"""A sum forgotten in a loop: JAX refuses the carry before the body is read, and ours tells why."""
+"""A sum forgotten in a loop: JAX refuses the carry before the body is analyzed, and ours says why."""
 
 from collections.abc import Callable
 from typing import Any
@@ -77,11 +77,11 @@ def test_the_helper_that_forgot_the_sum_is_named(mesh: Mesh, loop: Callable[...,
 def test_another_refusal_of_jax_stays_as_it_is(mesh: Mesh):
     @typed_shard_map(mesh=mesh)
     def f(x: Stream, up: Up, down: Down) -> Stream:
-        def turn(x: Any, _: None) -> Any:
+        def step(x: Any, _: None) -> Any:
             mlp(x, up, down)
             return x.astype(jnp.float16), None
 
-        return lax.scan(turn, x, None, length=2)[0]
+        return lax.scan(step, x, None, length=2)[0]
 
     with pytest.raises(TypeError, match="carry"):
         jax.eval_shape(f, x, ups[0], downs[0])
@@ -98,9 +98,9 @@ def test_a_doubt_that_the_reading_dispels_is_no_error(mesh: Mesh):
     def f(x: Stream) -> Stream:
         ones = lax.pcast(jnp.ones((4, 8)), "tp", to="varying")
 
-        def turn(total: Any, up: Any) -> Any:
+        def step(total: Any, up: Any) -> Any:
             return total + lax.pmax(product(x, up, up.T), "tp"), None
 
-        return lax.scan(turn, x, jnp.stack([ones, ones]))[0]
+        return lax.scan(step, x, jnp.stack([ones, ones]))[0]
 
     assert f(x).shape == (8, 4)

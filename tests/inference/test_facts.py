@@ -84,22 +84,22 @@ def test_axes_that_split_one_dim_each_stay() -> None:
     assert drop_repeated_axes((A, UNKNOWN, B)) == (A, UNKNOWN, B)
 
 
-def test_a_sum_owed_on_one_side_only_is_something_that_varies() -> None:
+def test_an_axis_unreduced_on_one_side_only_is_varying() -> None:
     one, other = ShardingFact(NO_AXES, frozenset("a"), (UNSHARDED,)), invarying(1)
     assert join(one, other) == ShardingFact(frozenset("a"), NO_AXES, (UNSHARDED,))
 
 
-def test_a_sum_owed_on_both_sides_is_owed() -> None:
-    owing = ShardingFact(frozenset("b"), frozenset("a"), (B,))
-    assert join(owing, ShardingFact(NO_AXES, frozenset("a"), (UNSHARDED,))) == owing
+def test_an_axis_unreduced_on_both_sides_is_unreduced() -> None:
+    partial = ShardingFact(frozenset("b"), frozenset("a"), (B,))
+    assert join(partial, ShardingFact(NO_AXES, frozenset("a"), (UNSHARDED,))) == partial
 
 
-def test_what_a_condition_chooses_owes_nothing_where_that_differs() -> None:
-    owing = ShardingFact(NO_AXES, frozenset("a"), (UNSHARDED,))
-    assert add_varying(owing, frozenset("a")) == ShardingFact(frozenset("a"), NO_AXES, (UNSHARDED,))
+def test_what_a_condition_chooses_is_not_unreduced_where_that_differs() -> None:
+    partial = ShardingFact(NO_AXES, frozenset("a"), (UNSHARDED,))
+    assert add_varying(partial, frozenset("a")) == ShardingFact(frozenset("a"), NO_AXES, (UNSHARDED,))
 
 
-def test_a_dim_without_axes_is_whole_however_it_came_to_be() -> None:
+def test_a_dim_without_axes_is_unsharded_however_it_came_to_be() -> None:
     assert TAUGHT.with_axes(()) == LOOSE.with_axes(()) == UNSHARDED
 
 
@@ -112,7 +112,7 @@ dims = st.one_of(
 )
 names = st.frozensets(st.sampled_from(list(AXES)))
 facts = st.builds(
-    lambda varying, owed, known: ShardingFact(varying, owed - varying, drop_repeated_axes(known)),
+    lambda varying, unreduced_axes, known: ShardingFact(varying, unreduced_axes - varying, drop_repeated_axes(known)),
     names,
     names,
     st.tuples(dims, dims),
@@ -224,7 +224,7 @@ def shard(array: np.ndarray, known: tuple[DimFact, ...], place: dict[str, int]) 
 
 
 @given(reshapes())
-def test_a_reshape_of_shards_is_what_it_says_of_the_whole(
+def test_a_reshape_of_shards_is_what_it_is_of_the_global_array(
     case: tuple[tuple[DimFact, ...], tuple[int, ...], tuple[int, ...]],
 ) -> None:
     known, before, after = case

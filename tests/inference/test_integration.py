@@ -38,10 +38,10 @@ def over(mesh: Mesh, body: Body, hint: Any = X, out: Any = None, **options: Any)
 
 
 def scanned(f: Body) -> Body:
-    def turn(carry: Any, _: None) -> tuple[Any, None]:
+    def step(carry: Any, _: None) -> tuple[Any, None]:
         return f(carry), None
 
-    return lambda y: lax.scan(turn, y, None, length=2)[0]
+    return lambda y: lax.scan(step, y, None, length=2)[0]
 
 
 KEPT: dict[str, Callable[[Body], Body]] = {
@@ -57,7 +57,7 @@ def helper(y: Any) -> Any:
 
 
 def regions(keep: Callable[[Body], Body], mesh: Mesh, check_vma: bool) -> tuple[Body, Body]:
-    """Two regions with one helper, of which the first gives it what is equal on all shards, the other does not."""
+    """Two regions with one helper; the first gives it what is equal on all shards, the other does not."""
     kept = keep(helper)
 
     def gathers(w: Any) -> Any:
@@ -94,7 +94,7 @@ def test_what_was_refused_in_one_region_is_taken_in_another(
     traced(jax.grad(lambda w: right(w).sum()), ROWS)
 
 
-def test_what_is_traced_for_another_region_is_told_as_of_this_one(mesh: Mesh) -> None:
+def test_what_is_traced_for_another_region_is_reported_as_of_this_one(mesh: Mesh) -> None:
     right, wrong = regions(jax.jit, mesh, False)
     traced(right, ROWS)
     with pytest.raises(VaryingError) as raised:
@@ -327,7 +327,7 @@ def test_a_body_is_lowered_as_by_hand_in_every_setting(
 
 
 def without_addresses(text: str) -> list[str]:
-    """A program without what tells one callback of Python from another."""
+    """A program without the identities of its Python callbacks."""
     return [line for line in text.splitlines() if "callback" not in line]
 
 

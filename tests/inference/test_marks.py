@@ -105,7 +105,7 @@ def test_what_differs_does(use: Any, wrap: Any, check_vma: bool, mesh: Mesh) -> 
     assert "varies over 'dp', which" in str(caught.value).splitlines()[0]
 
 
-def test_the_place_in_the_users_source_is_told(mesh: Mesh) -> None:
+def test_the_place_in_the_users_source_is_reported(mesh: Mesh) -> None:
     def wrong(x: Any, w: Any) -> Any:
         w = jnp.tile(w, (4, 1))
         return x @ check(w, "d n")
@@ -181,7 +181,7 @@ def test_what_only_a_gradient_states_is_compared_with_what_was_proven(mesh: Mesh
         jax.eval_shape(jax.grad(lambda w: (f(x, w) ** 2).sum()), w)
 
 
-def test_a_body_that_raises_is_told_what_was_not_found_out(mesh: Mesh) -> None:
+def test_a_body_that_raises_gets_a_note_on_what_was_not_found_out(mesh: Mesh) -> None:
     def body(x: Any, w: Any) -> Any:
         check(gathered(w), "d n")
         raise RuntimeError("mine")

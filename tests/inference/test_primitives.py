@@ -42,7 +42,7 @@ def varied(x: Any) -> Any:
 SHAPES = {
     "a unary function": Row(jnp.sin, ("8/dp 4",), "dp _ | dp"),
     "a cast": Row(lambda x: x.astype(jnp.bfloat16), ("8/dp 4/tp",), "dp tp | dp tp"),
-    "a sum of two alike": Row(lambda x, y: x + y, ("8/dp 4", "8/dp 4"), "dp _ | dp"),
+    "a sum of two with the same sharding": Row(lambda x, y: x + y, ("8/dp 4", "8/dp 4"), "dp _ | dp"),
     "a split and a whole dim": Row(lambda x, y: x + y, ("8/dp 4", "2 4"), "dp _ | dp"),
     "other dims split": Row(lambda x, y: x + y, ("8/dp 4", "2 8/tp"), "dp tp | dp tp"),
     "one axis on two dims": Row(lambda x, y: x + y, ("16/dp 4", "4 16/dp"), "? ? | dp"),
@@ -202,7 +202,7 @@ PROGRAMS = {
     "a branch by what differs": Row(
         lambda x, w: lax.cond(x.sum() > 0, lambda w: w * 2, lambda w: w, varied(w)), ("8/dp", "4/tp"), "tp | dp tp"
     ),
-    "branches that lie in different ways": Row(
+    "branches that are sharded in different ways": Row(
         lambda x: lax.cond(lax.psum(x.sum(), "dp") > 0, lambda x: x, lambda x: x.T, x), ("16/dp 4",), "? ? | dp"
     ),
     "a switch": Row(
@@ -349,12 +349,12 @@ OWED = {
 
 
 @pytest.mark.parametrize("name", OWED)
-def test_a_sum_that_is_owed(name: str) -> None:
+def test_an_unreduced_value(name: str) -> None:
     body, result = OWED[name]
     assert known_of_owed(body) == result
 
 
 def known_of_owed(body: Callable[..., Any]) -> str:
-    """What is known of a result of a value over which a sum is owed, in a region that JAX does not type."""
+    """What is known of a result of an unreduced value, in a region that JAX does not type."""
     start = ShardingFact(frozenset({"dp"}), frozenset({"tp"}), (DimFact(("dp",)), UNSHARDED))
     return known(body, "8/dp 4", check_vma=False, facts=[start])

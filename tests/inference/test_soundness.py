@@ -79,7 +79,7 @@ def is_known(fact: ShardingFact) -> bool:
 
 
 def assembled(value: np.ndarray, fact: ShardingFact) -> np.ndarray:
-    """The global array that shards make, as a fact says that they lie."""
+    """The global array that shards make, sharded as a fact says."""
     split = {axis: (dim, place) for dim, known in enumerate(fact.dims) for place, axis in enumerate(known.axes or ())}
     for at, axis in enumerate(SIZES):
         if axis not in split:
@@ -138,7 +138,7 @@ def test_a_value_that_differs_is_found() -> None:
         assert_equal_where_said(SHARDS, invarying(2), "rows")
 
 
-def test_a_dim_that_lies_elsewhere_is_found() -> None:
+def test_a_dim_that_is_sharded_otherwise_is_found() -> None:
     step = Step("transposed", (0,), (), lambda x, _: x.T)
     values = [SHARDS, SHARDS.swapaxes(2, 3)]
     assert assert_lies_as_said(1, step, values, [ROWS, COLUMNS])

@@ -31,7 +31,7 @@ def forward(x: Any, w: Any) -> Any:
 
 
 def backward(kept: Any, ct: Any) -> Any:
-    """Twice the gradient, by which it is told from JAX's own."""
+    """Twice the gradient, so that it differs from JAX's own."""
     return 2 * jax.lax.psum(ct @ kept[1].T, "tp"), 2 * jax.lax.psum(kept[0].T @ ct, "dp")
 
 
@@ -110,7 +110,7 @@ def test_a_mapped_derivative_outside_of_jit_has_the_same_values(make: Any, mesh:
     close(jax.block_until_ready(loss(make(by_type(mesh)))(x, w))[1], expected())
 
 
-def test_a_backward_function_that_forgets_a_sum_is_told(mesh: Mesh) -> None:
+def test_a_backward_function_that_forgets_a_sum_is_reported(mesh: Mesh) -> None:
     f = jax.custom_vjp(by_type(mesh)(make_product(), (X, W), Y))
     forgetful = by_type(mesh)(lambda kept, ct: (ct @ kept[1].T, kept[0].T @ ct), (tuple[X, W], Y), tuple[X, W])
     f.defvjp(by_type(mesh)(forward, (X, W), tuple[Y, tuple[X, W]]), forgetful)
@@ -122,7 +122,7 @@ def make_product() -> Callable[..., Any]:
     return lambda x, w: einsum(x, w, "[b/dp] d, d [f/tp] -> [b/dp] [f/tp]")
 
 
-def test_a_typed_backward_function_of_another_shape_is_told(mesh: Mesh) -> None:
+def test_a_typed_backward_function_of_another_shape_is_reported(mesh: Mesh) -> None:
     f = jax.custom_vjp(as_helper(product, (X, W), Y))
     wrong = as_helper(lambda kept, ct: (kept[0], check(ct, "[b/dp] [f/tp]")), (tuple[X, W], Y), tuple[X, W])
     f.defvjp(as_helper(forward, (X, W), tuple[Y, tuple[X, W]]), wrong)

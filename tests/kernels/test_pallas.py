@@ -39,7 +39,7 @@ x = np.random.default_rng(0).normal(size=(32, 256)).astype(np.float32)
 
 
 def like(x: Any, dtype: Any = None) -> Any:
-    """What a kernel gives that works on each shard alone; JAX wants to be told under check_vma."""
+    """What a kernel gives that works on each shard alone; JAX needs a declaration of it under check_vma."""
     return jax.ShapeDtypeStruct(x.shape, dtype or x.dtype, manual_axis_type=jax.typeof(x).manual_axis_type)
 
 
@@ -191,7 +191,7 @@ def test_a_kernel_whose_result_varies_is_no_global_array(mesh: Mesh) -> None:
         traced(kernel_of((8, 128), manual_axis_type=own_type), mesh, Float[Array, "[b/dp] t"])
 
 
-def test_what_jax_wants_of_a_kernel_is_told_by_jax_with_a_note(mesh: Mesh) -> None:
+def test_what_jax_wants_of_a_kernel_is_reported_by_jax_with_a_note(mesh: Mesh) -> None:
     with pytest.raises(ValueError, match=r"`manual_axis_type` on `jax.ShapeDtypeStruct` must not be `None`") as caught:
         traced(kernel_of((8, 128)), mesh)
     assert any("is f32[8,128]{V:(dp,tp)}" in note for note in caught.value.__notes__)

@@ -32,10 +32,10 @@ def said(mutant: Mutant, check_vma: bool) -> str:
 
 
 def without_numbers(message: str) -> str:
-    """A whole message without numbers that were computed."""
+    """A full message without numbers that were computed."""
     return re.sub(r"-?\d+\.\d+|\d+e-\d+|(?<= at )\[[\d,]+\]", "…", message)
 
 
-def told(line: str) -> str:
+def reported(line: str) -> str:
     """A first line without computed numbers and the place of the largest, which may differ in rounding."""
     return re.sub(r"(?<= )-?[\d.]+(e-?\d+)?([+-][\d.]+(e-?\d+)?j)?(?= on )|(?<= at )\[[\d,]+\]", "…", line)

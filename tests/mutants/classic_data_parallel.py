@@ -31,7 +31,7 @@ def standardised(x: X) -> X:
 
 @typed
 def dropped(x: X, key: Key[Array, ""]) -> X:
-    """One mask for the whole batch, of which each shard takes its rows: the same numbers on every mesh."""
+    """One mask for the global batch, from which each shard takes its rows: the same numbers on every mesh."""
     mask = jax.random.bernoulli(key, KEEP, (size("batch"), size("inputs")))
     mine = jax.lax.dynamic_slice_in_dim(mask, jax.lax.axis_index("dp") * len(x), len(x))
     return jnp.where(mine, x / KEEP, 0)

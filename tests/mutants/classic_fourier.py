@@ -1,4 +1,4 @@
-"""A long Fourier transform in two short ones, with a transpose of the whole array between them.
+"""A long Fourier transform in two short ones, with a transpose of the global array between them.
 
 The signal's element ``j * columns + c`` stands in row ``j``, column ``c``. Frequency ``k + rows * f``
 comes out in row ``k``, column ``f``.

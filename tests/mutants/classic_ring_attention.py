@@ -20,7 +20,7 @@ def varying(x: Array) -> Array:
 def attention(q: Rows, k: Rows, v: Rows) -> Rows:
     count, mine, rows = jax.lax.axis_size("sp"), jax.lax.axis_index("sp"), q.shape[1]
 
-    def turn(i: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+    def iteration(i: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         k, v, largest, total, out = carry
         block = (mine - i) % count
         scores = jnp.einsum("bqd,bkd->bqk", q, k) * size("head") ** -0.5
@@ -36,5 +36,5 @@ def attention(q: Rows, k: Rows, v: Rows) -> Rows:
 
     empty = varying(jnp.zeros(q.shape[:2]))
     start = (k, v, empty - 1e9, empty, varying(jnp.zeros(q.shape)))
-    _, _, _, total, out = jax.lax.fori_loop(0, count, turn, start)
+    _, _, _, total, out = jax.lax.fori_loop(0, count, iteration, start)
     return out / total[..., None]

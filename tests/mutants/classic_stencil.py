@@ -26,7 +26,7 @@ def with_halo(t: Array, axis: str, dim: int) -> Array:
 
 @typed
 def warmed(t: Plate, row: Int32[Array, ""]) -> Plate:
-    """Heated along one row of the whole plate."""
+    """Heated along one row of the global plate."""
     first_row = jax.lax.axis_index("y") * t.shape[0]
     rows = first_row + jnp.arange(t.shape[0])
     return t + 0.1 * (rows == row)[:, None]

@@ -74,7 +74,7 @@ def own_noise(x: Rows, key: Key[Array, ""]) -> tuple[Rows, Number]:
 
 @typed_shard_map
 def noise_by_row(x: Rows, key: Key[Array, ""]) -> Rows:
-    """Every row of the whole batch has a key."""
+    """Every row of the global batch has a key."""
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows_of(x))
     return x + jax.vmap(lambda key, row: jax.random.normal(key, row.shape))(keys, x)
 
@@ -181,7 +181,7 @@ def variance_by_squares(x: Rows) -> Float32[Array, "model"]:
 
 @typed_shard_map
 def masked(x: X) -> tuple[Float32[Array, "[batch/dp]"], Float32[Array, "[batch/dp]"]]:
-    """Rows of which nothing is left: minus infinity, and not a number."""
+    """Rows without any finite entry: minus infinity, and not a number."""
     kept = jnp.where(rows_of(x)[:, None] % 2 == 0, -jnp.inf, x)
     largest = jax.lax.pmax(kept.max(1), "tp")
     return largest, jax.lax.psum(jnp.exp(kept - largest[:, None]).sum(1), "tp")
@@ -189,7 +189,7 @@ def masked(x: X) -> tuple[Float32[Array, "[batch/dp]"], Float32[Array, "[batch/d
 
 @typed_shard_map
 def solved(a: Float32[Array, "[n/dp] n"], b: Float32[Array, "[n/dp]"]) -> Float32[Array, "[n/dp]"]:
-    """Conjugate gradients, until the rest is small: how many turns it takes depends on rounding."""
+    """Conjugate gradients, until the rest is small: how many iterations it takes depends on rounding."""
 
     def applied(v: Array) -> Array:
         whole = jax.lax.psum(a.T @ (a @ jax.lax.all_gather(v, "dp", tiled=True)), "dp")
@@ -198,7 +198,7 @@ def solved(a: Float32[Array, "[n/dp] n"], b: Float32[Array, "[n/dp]"]) -> Float3
     def dot(u: Array, v: Array) -> Array:
         return jax.lax.psum(u @ v, "dp")
 
-    def turn(state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def iteration(state: tuple[Array, ...]) -> tuple[Array, ...]:
         x, rest, way, before = state
         pushed = applied(way)
         step = before / dot(way, pushed)
@@ -207,12 +207,12 @@ def solved(a: Float32[Array, "[n/dp] n"], b: Float32[Array, "[n/dp]"]) -> Float3
         return x, rest, rest + now / before * way, now
 
     start = (jnp.zeros_like(b), b, b, dot(b, b))
-    return jax.lax.while_loop(lambda state: state[3] > 1e-10 * start[3], turn, start)[0]
+    return jax.lax.while_loop(lambda state: state[3] > 1e-10 * start[3], iteration, start)[0]
 
 
 @typed_shard_map
 def sampled(logits: Float32[Array, "[batch/dp] [vocab/tp]"], key: Key[Array, ""]) -> Int32[Array, "[batch/dp]"]:
-    """By a Gumbel number for every entry of the whole array."""
+    """By a Gumbel number for every entry of the global array."""
     noise = jax.random.gumbel(key, (size("batch"), size("vocab")))
     at = jax.lax.axis_index("dp") * logits.shape[0], jax.lax.axis_index("tp") * logits.shape[1]
     noisy = logits + jax.lax.dynamic_slice(noise, at, logits.shape)
@@ -258,7 +258,7 @@ def helper(x: Rows, w: Float32[Array, "model [ff/tp]"]) -> Float32[Array, "[batc
 
 
 @typed
-def owing(x: X, w: Float32[Array, "[model/tp] ff"]) -> Float32[Array, "[batch/dp] ff +tp"]:
+def partial_product(x: X, w: Float32[Array, "[model/tp] ff"]) -> Float32[Array, "[batch/dp] ff +tp"]:
     """One addend per shard, whose sum is the result."""
     return x @ w
 
@@ -308,5 +308,5 @@ SOUND = (
     Sound(handed_over),
     Sound(compiled),
     Sound(helper, grad=True),
-    Sound(owing),
+    Sound(partial_product),
 )

@@ -11,7 +11,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import jax
-from catalogue import FIRST_LINES, MUTANTS, label, said, told
+from catalogue import FIRST_LINES, MUTANTS, label, reported, said
 from trying import first_line, found_wrong
 from wrong import Mutant
 
@@ -40,7 +40,7 @@ def written_down() -> list[str]:
         error = found_wrong(mutant, check_vma)
         if error is None:
             sys.exit(f"{label(mutant, check_vma)} is not found")
-        lines.append(f"{label(mutant, check_vma)}: {told(first_line(error))}")
+        lines.append(f"{label(mutant, check_vma)}: {reported(first_line(error))}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Every mutant is found, by whom the table says, and told in a first line that is worth reading."""
+"""Every mutant is found, by whom the table says, and reported in a first line that is worth reading."""
 
 import re
 from functools import cache
@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import pytest
-from catalogue import MUTANTS, said, told, without_numbers
+from catalogue import MUTANTS, reported, said, without_numbers
 from mutation import Program, function_of
 from tiers import one_in, slow
 from trying import called, close, first_line, found_wrong, on_one_device
@@ -16,7 +16,7 @@ from wrong import Mutant
 
 from typedshmap import TypedShmapError
 
-# Some whole ones, of a mutant and its setting of check_vma.
+# Some full messages, by a mutant and its setting of check_vma.
 MESSAGES = {
     ("T1", False): """
         mlp: return value varies over 'tp', which its hint does not mention
@@ -78,10 +78,10 @@ FOUND_BY = {"types": TypedShmapError, "mesh": AssertionError, "JAX": Exception}
 
 
 @pytest.mark.parametrize(("mutant", "check_vma"), CASES)
-def test_a_mutant_is_found_and_told(mutant: Mutant, check_vma: bool) -> None:
+def test_a_mutant_is_found_and_reported(mutant: Mutant, check_vma: bool) -> None:
     error = found_wrong(mutant, check_vma)
     assert isinstance(error, FOUND_BY[mutant.found_by]), f"not found: {mutant}" if error is None else error
-    assert told(first_line(error)) == said(mutant, check_vma)
+    assert reported(first_line(error)) == said(mutant, check_vma)
     if (whole := MESSAGES.get((mutant.id, check_vma))) is not None:
         assert without_numbers(str(error)) == dedent(whole).strip()
     if mutant.found_by == "JAX":

@@ -18,7 +18,7 @@ def mesh_of(axes: dict[str, int]) -> Mesh:
 
 
 def on_one_device(program: Program) -> dict[str, int]:
-    """The axes of the program's meshes, of which none divides anything."""
+    """The axes of the program's meshes, with sizes that divide nothing."""
     return dict.fromkeys(program.meshes[-1], 1)
 
 

@@ -30,7 +30,7 @@ RING = (
     ),
     Mutant(
         "A6", "one too few", "the last block is left out", ATTENTION,
-        "fori_loop(0, count, turn, start)", "fori_loop(0, max(count - 1, 1), turn, start)", "mesh",
+        "fori_loop(0, count, iteration, start)", "fori_loop(0, max(count - 1, 1), iteration, start)", "mesh",
     ),
     Mutant(
         "A7", "local normaliser", "the total not rescaled where a larger score comes", ATTENTION,

@@ -8,7 +8,7 @@ from typedshmap.notation.spec import parse
 MESH = ("data", "fsdp", "tp")
 
 
-def laid(dims, mesh=MESH, /, **aliases):
+def layout_of(dims, mesh=MESH, /, **aliases):
     return resolve(parse(dims), aliases, mesh)
 
 
@@ -31,7 +31,7 @@ def marks(**axes):
     ],
 )
 def test_each_dim_has_its_mesh_axes_and_each_mark_its_own(dims, layout):
-    assert laid(dims) == layout
+    assert layout_of(dims) == layout
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_each_dim_has_its_mesh_axes_and_each_mark_its_own(dims, layout):
     ],
 )
 def test_an_alias_stands_for_its_mesh_axes(dims, aliases, layout):
-    assert laid(dims, **aliases) == layout
+    assert layout_of(dims, **aliases) == layout
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_an_alias_stands_for_its_mesh_axes(dims, aliases, layout):
         ("[a/x] [b/y]", {}, "x", "x"),
     ],
 )
-def test_an_unknown_axis_is_told_at_the_name_that_means_it(dims, aliases, axis, place):
-    found = laid(dims, **aliases)
+def test_an_unknown_axis_is_reported_at_the_name_that_means_it(dims, aliases, axis, place):
+    found = layout_of(dims, **aliases)
     assert isinstance(found, UnknownAxis)
     assert (found.axis, dims[slice(*found.span)]) == (axis, place)
 
@@ -81,7 +81,7 @@ def test_an_unknown_axis_is_told_at_the_name_that_means_it(dims, aliases, axis, 
     ],
 )
 def test_an_unknown_axis_knows_how_it_was_written_and_what_would_do(dims, aliases, unknown):
-    assert laid(dims, **aliases) == unknown
+    assert layout_of(dims, **aliases) == unknown
 
 
 @pytest.mark.parametrize(
@@ -95,26 +95,26 @@ def test_an_unknown_axis_knows_how_it_was_written_and_what_would_do(dims, aliase
         ("[a/x]", {"x": ("tp", "tp")}, "tp", "x"),
     ],
 )
-def test_an_axis_that_two_names_mean_is_told_at_the_second(dims, aliases, axis, place):
-    found = laid(dims, **aliases)
+def test_an_axis_that_two_names_mean_is_reported_at_the_second(dims, aliases, axis, place):
+    found = layout_of(dims, **aliases)
     assert isinstance(found, AxisTwice)
     assert (found.axis, dims[slice(*found.span)]) == (axis, place)
 
 
 def test_without_a_mesh_any_name_is_an_axis():
-    assert laid("[a/anything] +other", None) == Layout((("anything",),), **marks(unreduced=["other"]))
+    assert layout_of("[a/anything] +other", None) == Layout((("anything",),), **marks(unreduced=["other"]))
 
 
-def test_without_a_mesh_an_axis_used_twice_is_told_all_the_same():
-    assert laid("[a/x] [b/y]", None, x=("tp",), y=("tp",)) == AxisTwice("tp", (9, 10))
+def test_without_a_mesh_an_axis_used_twice_is_reported_all_the_same():
+    assert layout_of("[a/x] [b/y]", None, x=("tp",), y=("tp",)) == AxisTwice("tp", (9, 10))
 
 
 def test_a_mesh_without_axes_knows_none():
-    assert laid("[a/tp]", ()) == UnknownAxis("tp", "tp", (3, 5), (), ())
+    assert layout_of("[a/tp]", ()) == UnknownAxis("tp", "tp", (3, 5), (), ())
 
 
 def test_the_sharded_axes_are_those_in_brackets():
-    assert laid("[a/data,fsdp] b +tp").sharded == {"data", "fsdp"}
+    assert layout_of("[a/data,fsdp] b +tp").sharded == {"data", "fsdp"}
 
 
 RULES = (("batch", ("data",)), ("heads", ("tp",)), ("embed", ("data", "fsdp")), ("embed", ("fsdp",)), ("kv", ()))
@@ -200,7 +200,7 @@ def test_a_rule_may_name_an_alias(rules, aliases, parts):
         ("a b a", [("b", ("tp",)), ("a", ("data",))], RuledTwice("a", (4, 5))),
     ],
 )
-def test_a_rule_that_cannot_hold_is_told_at_its_dim(dims, rules, fault):
+def test_a_rule_that_cannot_hold_is_reported_at_its_dim(dims, rules, fault):
     assert ruled(dims, rules) == fault
 
 
@@ -212,7 +212,7 @@ def test_two_dims_of_one_name_have_no_rule():
     assert ruled("d d batch") == Layout(((), (), ("data",)))
 
 
-def test_two_names_of_one_axis_in_a_rule_are_told():
+def test_two_names_of_one_axis_in_a_rule_are_reported():
     assert ruled("a", [("a", ("x", "y"))], x=("tp",), y=("tp",)) == AxisTwice("tp", (0, 1))
 
 

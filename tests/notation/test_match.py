@@ -154,7 +154,7 @@ def test_any_number_of_dims_of_other_sizes_are_a_mismatch_of_their_sizes():
         ("a", (5,), 5, None, ()),
     ],
 )
-def test_a_wrong_shard_tells_its_global_size_its_own_and_the_manual_axes(dims, shape, size, shard, axes):
+def test_a_wrong_shard_reports_its_global_size_its_own_and_the_manual_axes(dims, shape, size, shard, axes):
     result = matched(dims, shape, known(a=4), held=MESH)
     assert (result.got, result.shard, result.axes, result.expected) == (size, shard, axes, 4)
 
@@ -183,7 +183,7 @@ def test_a_dim_that_divides_is_bound_at_its_global_size(dims, shape):
     assert bound_by(matched(dims, shape, split=MESH)) == {"a": shape[0]}
 
 
-def test_of_a_wrong_size_and_an_indivisible_one_the_wrong_size_is_told():
+def test_of_a_wrong_size_and_an_indivisible_one_the_wrong_size_is_reported():
     assert isinstance(matched("[a/dp]", (6,), known(a=4), split=MESH), SizeMismatch)
 
 
@@ -290,7 +290,7 @@ def test_an_expression_has_its_value(text, value):
         ("4//{self.zero}", "'4//{self.zero}' divides by zero, since {self.zero}=0"),
     ],
 )
-def test_an_argument_that_gives_no_size_is_told(text, reason):
+def test_an_argument_that_gives_no_size_is_reported(text, reason):
     class Config:
         rate, zero = 0.5, 0
 
@@ -302,7 +302,7 @@ def test_an_argument_that_gives_no_size_is_told(text, reason):
     assert result == BadExpression(dim(text), 0, reason, (0, len(text)))
 
 
-def test_without_arguments_an_argument_is_told_so():
+def test_without_arguments_an_argument_is_reported_as_unknown():
     reason = "'{n}' names no argument of this call (arguments: none)"
     assert matched("{n}", (4,)) == BadExpression(dim("{n}"), 0, reason, (0, 3))
 

@@ -286,10 +286,10 @@ def fault_of(source):
 
 
 @pytest.mark.parametrize(("source", "problem", "place", "cure"), FAULTS, ids=[row[0] for row in FAULTS])
-def test_a_mistake_is_told_with_its_place_and_its_cure(source, problem, place, cure):
+def test_a_mistake_is_reported_with_its_place_and_its_cure(source, problem, place, cure):
     fault = fault_of(source)
-    told = (fault.problem, source[slice(*fault.span)], fault.cure)
-    assert (type(fault), fault.source, told) == (SyntaxFault, source, (problem, place, cure))
+    parts = (fault.problem, source[slice(*fault.span)], fault.cure)
+    assert (type(fault), fault.source, parts) == (SyntaxFault, source, (problem, place, cure))
 
 
 @pytest.mark.parametrize(
@@ -302,14 +302,14 @@ def test_a_mistake_is_told_with_its_place_and_its_cure(source, problem, place, c
         ("+dp -dp", "dp", (4, 7)),
     ],
 )
-def test_a_mesh_axis_that_stands_twice_is_told_at_its_second_place(source, axis, span):
+def test_a_mesh_axis_that_is_written_twice_is_reported_at_its_second_place(source, axis, span):
     fault = fault_of(source)
-    told = (fault.problem, fault.span, fault.cure)
+    parts = (fault.problem, fault.span, fault.cure)
     assert (type(fault), fault.axis) == (RepeatedAxis, axis)
-    assert told == (f"mesh axis '{axis}' is used twice", span, None)
+    assert parts == (f"mesh axis '{axis}' is used twice", span, None)
 
 
-def test_of_two_faulty_places_the_first_is_told():
+def test_of_two_faulty_places_the_first_is_reported():
     source = "$ a $"
     assert fault_of(source).span == (0, 1)
 

@@ -52,7 +52,7 @@ class Given:
 
 
 def hint_of(parts: Parts) -> Any:
-    """The hint of an array that lies so, of any size."""
+    """The hint of an array that is sharded so, of any size."""
     return Shaped[Array, " ".join(f"[_/{','.join(axes)}]" if axes else "_" for axes in parts)]
 
 
@@ -78,7 +78,7 @@ class Case:
     Attributes:
       given: the arguments.
       steps: the operation, and what is needed to bring its result out of the region.
-      parts: how the result lies.
+      parts: how the result is sharded.
       value: the global result.
       weights: of the sum of the result's elements that is differentiated.
       gradients: of that sum with respect to each argument; None where there is none.

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for meshes, for dims that lie over them, and for what becomes of sums."""
+"""Hypothesis strategies for meshes, for dims that are sharded over them, and for what becomes of sums."""
 
 from __future__ import annotations
 
@@ -145,15 +145,20 @@ def is_dots(place: Dim | Place) -> bool:
 
 @st.composite
 def endings(
-    draw: st.DrawFn, sizes: Sizes, places: Sequence[Any], owed: Sequence[str], signs: str = "+~", scatters: bool = True
+    draw: st.DrawFn,
+    sizes: Sizes,
+    places: Sequence[Any],
+    unreduced: Sequence[str],
+    signs: str = "+~",
+    scatters: bool = True,
 ) -> Result:
-    """What becomes of the sums that are owed: each is taken, scattered, left unreduced or left varying.
+    """What becomes of partial sums: each is taken, scattered, left unreduced or left varying.
 
     Often all are scattered along one dim, since the order of several axes is what goes wrong.
     """
-    places, marks, order = list(places), dict[str, str](), draw(st.permutations(sorted(owed)))
+    places, marks, order = list(places), dict[str, str](), draw(st.permutations(sorted(unreduced)))
     named = [at for at, place in enumerate(places) if scatters and not is_dots(place)]
-    roomy = [at for at in named if places[at].size % prod(sizes[a] for a in (*places[at].axes, *owed)) == 0]
+    roomy = [at for at in named if places[at].size % prod(sizes[a] for a in (*places[at].axes, *unreduced)) == 0]
     if len(order) > 1 and roomy and draw(st.booleans()):
         at = draw(st.sampled_from(roomy))
         places[at] = replace(places[at], axes=(*places[at].axes, *order))
@@ -176,7 +181,7 @@ def renamed(place: Dim | Place, at: int) -> Dim | Place:
 def finishes(
     draw: st.DrawFn, sizes: Sizes, result: Result, at: int, verb: Callable[..., Any] = psum
 ) -> tuple[tuple[Step, ...], Parts]:
-    """Steps that take the sums that a result still owes, whole or scattered, in one call or several.
+    """Steps that take the sums over which a result is still unreduced, by psum or scattered, in one call or several.
 
     Args:
       at: where among all values the result stands.
@@ -196,7 +201,7 @@ def finishes(
 
 @dataclass(frozen=True)
 class Addends:
-    """How an operand comes to owe sums: its array has one more dim, which every shard adds up for itself."""
+    """How an operand becomes unreduced: its array has one more dim, which every shard adds up for itself."""
 
     axes: tuple[str, ...]
     signs: tuple[str, ...]

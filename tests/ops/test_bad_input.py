@@ -1,4 +1,4 @@
-"""What is no pattern, no array, no shape or no axis is told in our words; empty and half-precision arrays are right."""
+"""What is not a pattern, an array, a shape or an axis is reported in our words; empty and half-precision arrays fit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -159,13 +159,13 @@ def inside(mesh: Mesh, body: Callable[..., Any], hints: tuple[Any, ...], out: An
         ),
     ],
 )
-def test_what_is_given_wrongly_is_told(
+def test_bad_input_is_reported(
     mesh: Mesh, call: Callable[[Mesh], Any], error: type[Exception], first_line: str
 ) -> None:
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as caught:
         call(mesh)
-    assert str(told.value).splitlines()[0] == first_line
-    assert isinstance(told.value, TypedShmapError)
+    assert str(caught.value).splitlines()[0] == first_line
+    assert isinstance(caught.value, TypedShmapError)
 
 
 @pytest.mark.parametrize(
@@ -212,15 +212,15 @@ def test_what_is_given_wrongly_is_told(
         (lambda x: psum(x, ()), PatternError, "psum in f: no mesh axis is named"),
     ],
 )
-def test_what_is_given_wrongly_in_a_region_is_told(
+def test_bad_input_in_a_region_is_reported(
     mesh: Mesh, body: Callable[[Any], Any], error: type[Exception], first_line: str
 ) -> None:
     def f(x: Float[Array, "[b/dp] m"]) -> Float[Array, "..."]:
         return body(x)
 
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as caught:
         jax.eval_shape(typed_shard_map(f, mesh=mesh), X)
-    assert str(told.value).splitlines()[0] == first_line
+    assert str(caught.value).splitlines()[0] == first_line
 
 
 EMPTY = np.zeros((8, 0, 16), np.float32)

@@ -146,7 +146,7 @@ QUIET: dict[str, Program] = {
         lambda x: reduce(x, "[b/dp] s [d/tp] -> [b/dp] [d/tp]", "max"),
         ((8, 3, 8),),
     ),
-    "einsum of what is split alike": Program(
+    "einsum of what is sharded the same way": Program(
         ("[b/dp] [h/tp] q d", "[b/dp] [h/tp] k d"),
         "[b/dp] [h/tp] q k",
         lambda q, k: einsum(q, k, "[b/dp] [h/tp] q d, [b/dp] [h/tp] k d -> [b/dp] [h/tp] q k"),
@@ -326,7 +326,7 @@ def test_the_weights_of_a_megatron_pair_are_summed_over_the_data_alone(reader: A
     assert sent(reader, program, mesh)[0] == {GATHER: 1, SCATTER: 1}
 
 
-def test_the_gradients_of_a_megatron_pair_are_those_of_the_whole_program(mesh: Mesh) -> None:
+def test_the_gradients_of_a_megatron_pair_are_those_of_the_global_program(mesh: Mesh) -> None:
     hints = ("[b/dp] [s/tp] m", "m [f/tp]", "[f/tp] m")
     program = Program(hints, hints[0], megatron, ((4, 8, 16), (16, 32), (32, 16)))
     args, ct = program.args, numbers(4, 8, 16)

@@ -1,8 +1,8 @@
-"""The four cases of multiplying sharded matrices, as "How to Scale Your Model" tells them.
+"""The four cases of multiplying sharded matrices, as "How to Scale Your Model" describes them.
 
 1. Neither operand is sharded along the contracted dim: nothing is sent.
 2. One of them is: it is gathered first.
-3. Both are, alike: each shard has an addend, which is summed or scattered.
+3. Both are, over the same axes: each shard has an addend, which is summed or scattered.
 4. Both are sharded over one mesh axis, along dims that are kept: one of them is gathered first.
 """
 
@@ -54,7 +54,7 @@ class Case:
     """A product of two matrices, and what it sends.
 
     Attributes:
-      hints: how the operands and the result lie.
+      hints: how the operands and the result are sharded.
       body: the program on shards.
       forward: the collectives of the product.
       backward: those of its gradients with respect to both operands.
@@ -123,13 +123,13 @@ CASES = {
         {SCATTER: 1},
         {GATHER: 1, REDUCE: 1},
     ),
-    "3: left owed, then summed": Case(
+    "3: left unreduced, then summed": Case(
         ("[b/dp] [m/tp]", "[m/tp] f", "[b/dp] f"),
         lambda x, w: psum(einsum(x, w, "[b/dp] [m/tp], [m/tp] f -> [b/dp] f +tp"), "[b/dp] f +tp -> [b/dp] f"),
         {REDUCE: 1},
         {REDUCE: 1},
     ),
-    "3: left owed, then scattered": Case(
+    "3: left unreduced, then scattered": Case(
         ("[b/dp] [m/tp]", "[m/tp] f", "[b/dp] [f/tp]"),
         lambda x, w: psum_scatter(
             einsum(x, w, "[b/dp] [m/tp], [m/tp] f -> [b/dp] f +tp"), "[b/dp] f +tp -> [b/dp] [f/tp]"
@@ -178,13 +178,13 @@ in_every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 @in_every_case
 @pytest.mark.parametrize("check_vma", [True, False])
-def test_the_product_is_that_of_the_whole_matrices(case: Case, check_vma: bool, mesh: Mesh) -> None:
+def test_the_product_is_that_of_the_global_matrices(case: Case, check_vma: bool, mesh: Mesh) -> None:
     got = jax.block_until_ready(jax.jit(case.over(mesh, check_vma=check_vma))(x, w))
     np.testing.assert_allclose(got, x @ w, rtol=1e-4, atol=1e-4)
 
 
 @in_every_case
-def test_the_gradients_are_those_of_the_whole_matrices(case: Case, mesh: Mesh) -> None:
+def test_the_gradients_are_those_of_the_global_matrices(case: Case, mesh: Mesh) -> None:
     got = jax.block_until_ready(jax.jit(lambda *args: jax.vjp(case.over(mesh), *args)[1](ct))(x, w))
     for gradient, expected in zip(got, (ct @ w.T, x.T @ ct), strict=True):
         np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4)
@@ -203,7 +203,7 @@ def test_the_gradients_send_the_mirror_of_it(case: Case, reader: Any, mesh: Mesh
     assert Counter(one.kind for one in reader.collectives(text)) == case.backward
 
 
-def test_a_scattered_sum_sends_half_of_a_whole_one(reader: Any, mesh: Mesh) -> None:
+def test_a_scattered_sum_sends_half_of_an_all_reduce(reader: Any, mesh: Mesh) -> None:
     whole, part = (
         reader.sent(compiled(CASES[name].over(mesh), x, w)) for name in ("3: summed", "3: scattered along the columns")
     )

@@ -65,7 +65,7 @@ def test_what_is_more_than_a_product_is_left_to_jax(letters: str):
 
 @st.composite
 def products(draw: st.DrawFn) -> str:
-    """Letters of two operands, of which those that stand in one stand in the result."""
+    """Letters of two operands; those that are in one only are in the result."""
     names = st.lists(st.sampled_from("abcdef"), unique=True, max_size=4)
     first, second = draw(names), draw(names)
     apart = [name for name in (*first, *second) if (name in first) != (name in second)]

@@ -1,4 +1,4 @@
-"""Operations in a row, and operations on values that owe sums: every result is what the next one reads."""
+"""Operations in a row, and operations on unreduced values: every result is what the next one reads."""
 
 from __future__ import annotations
 
@@ -64,26 +64,26 @@ def marked(pattern: str, marks: str) -> str:
 
 @st.composite
 def carried(draw: st.DrawFn, sizes: Sizes, family: str) -> Case:
-    """An operation on an array that owes sums, which stay owed until the end."""
+    """An operation on an unreduced array, whose sums are taken at the end."""
     case = draw(LINEAR[family](sizes))
-    owed = draw(addends(sizes, axes_used(case, sizes)))
-    if not owed.axes or (case.steps[0].verb is ppermute and "axis" not in case.steps[0].options):
+    partial = draw(addends(sizes, axes_used(case, sizes)))
+    if not partial.axes or (case.steps[0].verb is ppermute and "axis" not in case.steps[0].options):
         return case
     argument, *others = case.given
-    x = integers(draw(seeds), (owed.count, *argument.array.shape))
+    x = integers(draw(seeds), (partial.count, *argument.array.shape))
     x[-1] += argument.array - x.sum(0)
     gradient = np.broadcast_to(case.gradients[0], x.shape)
     return replace(
         case,
-        given=(Given(x, (owed.axes, *argument.parts)), *others),
-        steps=carrying(case, owed, family != "take" and draw(st.booleans())),  # JAX looks up nothing that is unreduced
+        given=(Given(x, (partial.axes, *argument.parts)), *others),
+        steps=carrying(case, partial, family != "take" and draw(st.booleans())),  # JAX looks up no unreduced ids
         gradients=(gradient, *case.gradients[1:]),
     )
 
 
-def carrying(case: Case, owed: Addends, are_claimed: bool) -> tuple[Step, ...]:
+def carrying(case: Case, partial: Addends, are_claimed: bool) -> tuple[Step, ...]:
     """The steps of a case, the addends made before them and summed after them."""
-    marks, count = str(Result((), owed.marks)), len(case.given)
+    marks, count = str(Result((), partial.marks)), len(case.given)
     hint = [f"[_/{','.join(axes)}]" if axes else "_" for axes in case.given[0].parts]
     claims = [Step(claimed, (count,), (text((*hint, marks)),))] if are_claimed else []
     first = [Step(add_up, (0,)), *claims]
@@ -97,7 +97,7 @@ def carrying(case: Case, owed: Addends, are_claimed: bool) -> tuple[Step, ...]:
         for step in case.steps
     ]
     dims = tuple(Dim(f"r{at}", 1, axes) for at, axes in enumerate(case.parts))
-    last = Step(psum, (count + len(first) + len(later) - 1,), (arrow(Result(dims, owed.marks), text(dims)),))
+    last = Step(psum, (count + len(first) + len(later) - 1,), (arrow(Result(dims, partial.marks), text(dims)),))
     return (*first, *later, last)
 
 
@@ -250,7 +250,5 @@ def test_operations_in_a_row_are_those_of_the_global_array(batch: Any, mode: str
 @pytest.mark.parametrize("family", LINEAR)
 @forall(st.data(), MODES)
 @EXAMPLES
-def test_a_sum_that_is_owed_before_an_operation_may_be_taken_after_it(
-    family: str, data: st.DataObject, mode: str
-) -> None:
+def test_a_sum_due_before_a_linear_operation_may_be_taken_after_it(family: str, data: st.DataObject, mode: str) -> None:
     check(*data.draw(batches(lambda sizes: carried(sizes, family))), mode)

@@ -88,32 +88,32 @@ def used(draw: st.DrawFn, sizes: Sizes, dims: Sequence[Dim], step: Step, result:
 
 
 @st.composite
-def owing(draw: st.DrawFn, sizes: Sizes, signs: str = "+~") -> tuple[list[Dim], Addends]:
+def unreduced_dims(draw: st.DrawFn, sizes: Sizes, signs: str = "+~") -> tuple[list[Dim], Addends]:
     """Dims of an array that is unreduced over one axis at least."""
     dims = draw(named_dims(sizes, NAMES[: draw(st.integers(0, 3))], 4))
     must = draw(st.sampled_from(tuple(sizes)))
     dims = [replace(dim, axes=tuple(axis for axis in dim.axes if axis != must)) for dim in dims]
-    owed = draw(addends(sizes, [must, *(axis for dim in dims for axis in dim.axes)], signs))
-    count = owed.count * sizes[must]
-    return dims, Addends((*owed.axes, must), (*owed.signs, draw(st.sampled_from(signs))), count)
+    partial = draw(addends(sizes, [must, *(axis for dim in dims for axis in dim.axes)], signs))
+    count = partial.count * sizes[must]
+    return dims, Addends((*partial.axes, must), (*partial.signs, draw(st.sampled_from(signs))), count)
 
 
 @st.composite
 def summed(draw: st.DrawFn, sizes: Sizes, verb: Callable[..., Any] = psum) -> Case:
     """Addends, typed by JAX as varying or as unreduced, are summed at once or in parts."""
-    dims, owed = draw(owing(sizes))
-    result = Result(tuple(dims), owed.marks)
-    hint = Result(tuple(replace(dim, name="_") for dim in dims), owed.marks)
-    may_type = verb is psum or len(owed.axes) == 1  # JAX divides nothing that stays unreduced
+    dims, partial = draw(unreduced_dims(sizes))
+    result = Result(tuple(dims), partial.marks)
+    hint = Result(tuple(replace(dim, name="_") for dim in dims), partial.marks)
+    may_type = verb is psum or len(partial.axes) == 1  # JAX divides nothing that stays unreduced
     typed = (Step(claimed, (1,), (str(hint),)),) if may_type and draw(st.booleans()) else ()
     steps, parts = draw(finishes(sizes, result, 1 + len(typed), verb))
     rng = draw(seeds)
-    x = integers(rng, (owed.count, *shape_of(dims)))
-    shards = prod(sizes[axis] for axis in owed.axes) if verb is pmean else 1
+    x = integers(rng, (partial.count, *shape_of(dims)))
+    shards = prod(sizes[axis] for axis in partial.axes) if verb is pmean else 1
     value = x.sum(0) / shards
     weights = integers(rng, value.shape)
     gradient = np.broadcast_to(weights / shards, x.shape)
-    argument = given([Dim("z", owed.count, owed.axes), *dims], x)
+    argument = given([Dim("z", partial.count, partial.axes), *dims], x)
     every = (Step(add_up, (0,)), *typed, *steps)
     return Case((argument,), every, parts, value, weights, (gradient,), 1e-6 if shards > 1 else 0)
 
@@ -124,14 +124,14 @@ def averaged(sizes: Sizes) -> st.SearchStrategy[Case]:
 
 @st.composite
 def extremes(draw: st.DrawFn, sizes: Sizes) -> Case:
-    dims, owed = draw(owing(sizes, "~"))
+    dims, partial = draw(unreduced_dims(sizes, "~"))
     verb = draw(st.sampled_from((pmax, pmin)))
-    steps, parts = draw(finishes(sizes, Result(tuple(dims), owed.marks), 1, verb))
+    steps, parts = draw(finishes(sizes, Result(tuple(dims), partial.marks), 1, verb))
     rng = draw(seeds)
-    x = rng.integers(-99, 99, (owed.count, *shape_of(dims))).astype(np.float32)
+    x = rng.integers(-99, 99, (partial.count, *shape_of(dims))).astype(np.float32)
     name = "max" if verb is pmax else "min"
     value = getattr(x, name)(0)
-    argument = given([Dim("z", owed.count, owed.axes), *dims], x)
+    argument = given([Dim("z", partial.count, partial.axes), *dims], x)
     return Case((argument,), (Step(extreme_of, (0,), (name,)), *steps), parts, value, value)
 
 
@@ -148,21 +148,21 @@ def over_tree(x: Any, y: Any, verb: Callable[..., Any], axes: Any) -> Any:
 
 @st.composite
 def trees(draw: st.DrawFn, sizes: Sizes) -> Case:
-    """Leaves that owe sums over the same axes."""
-    dims, owed = draw(owing(sizes))
+    """Leaves that are unreduced over the same axes."""
+    dims, partial = draw(unreduced_dims(sizes))
     verb = draw(st.sampled_from((psum, pmean)))
-    axes = tuple(draw(st.permutations(owed.axes)))
+    axes = tuple(draw(st.permutations(partial.axes)))
     rng = draw(seeds)
-    x, y = (integers(rng, (owed.count, *shape_of(dims))) for _ in range(2))
+    x, y = (integers(rng, (partial.count, *shape_of(dims))) for _ in range(2))
     shards = prod(sizes[axis] for axis in axes) if verb is pmean else 1
     value = (x.sum(0) + 2 * y.sum(0)) / shards
     weights = integers(rng, value.shape)
     gradient = np.broadcast_to(weights / shards, x.shape)
-    lies = [Dim("z", owed.count, owed.axes), *dims]
+    placed = [Dim("z", partial.count, partial.axes), *dims]
     last = Step(over_tree, (2, 3), (verb, axes if len(axes) > 1 else axes[0]))
     steps = (Step(add_up, (0,)), Step(add_up, (1,)), last)
     tolerance = 1e-6 if shards > 1 else 0
-    both = (given(lies, x), given(lies, y))
+    both = (given(placed, x), given(placed, y))
     return Case(both, steps, parts_of(dims), value, weights, (gradient, 2 * gradient), tolerance)
 
 

@@ -51,7 +51,7 @@ def gradient_of(
     ]
     found = list(names)
     for place, name in enumerate(names):
-        if name in names[:place]:  # a diagonal: its gradient lies on it
+        if name in names[:place]:  # a diagonal, where the gradient is
             found[place] = next(fresh)
             spread.append(((name, found[place]), np.eye(x.shape[place])))
     others = [operand for other, operand in enumerate(operands) if other != at]
@@ -60,14 +60,14 @@ def gradient_of(
 
 @dataclass(frozen=True)
 class Factor:
-    """An operand of a product: its dims, of which the first may be written ``...``, and how it owes sums."""
+    """An operand of a product: its dims, the first of them perhaps written ``...``, and where it is unreduced."""
 
     dims: tuple[Dim, ...]
     dots: int
-    owed: Addends
+    partial: Addends
 
     def __str__(self) -> str:
-        return written(self.dims, self.dots, self.owed.marks)
+        return written(self.dims, self.dots, self.partial.marks)
 
     @property
     def names(self) -> list[str]:
@@ -79,8 +79,8 @@ def written(dims: Sequence[Any], dots: int, marks: Any) -> str:
 
 
 def shaped(factor: Factor) -> list[Dim]:
-    """The dims of the argument: one more in front, where the operand owes sums."""
-    more = [Dim("z", factor.owed.count, factor.owed.axes)] if factor.owed.axes else []
+    """The dims of the argument: one more in front, where the operand is unreduced."""
+    more = [Dim("z", factor.partial.count, factor.partial.axes)] if factor.partial.axes else []
     return [*more, *factor.dims]
 
 
@@ -96,17 +96,17 @@ def operands_of(draw: st.DrawFn, dims: Sequence[Dim], dots: Sequence[Dim]) -> tu
 
 @st.composite
 def multiplied(draw: st.DrawFn, sizes: Sizes, most_dots: int = 2) -> Case:
-    """One to three operands, one of which may owe sums; any may be used twice."""
+    """One to three operands, one of which may be unreduced; any may be used twice."""
     dims = draw(named_dims(sizes, "abcde"[: draw(st.integers(1, 5))], 2))
     count = draw(st.integers(0, most_dots))
     dots = [Dim("y", draw(st.integers(1, 3))), Dim("z", draw(st.integers(1, 3)))][:count]
     factors, used = [], [axis for dim in dims for axis in dim.axes]
     for at in range(draw(st.integers(1, 3))):
         own = draw(st.sampled_from((0, len(dots)))) if at else len(dots)
-        owed = draw(addends(sizes, used)) if draw(st.integers(0, 3)) == 0 else Addends((), (), 1)
-        used += owed.axes
-        factors.append(Factor(draw(operands_of(dims, dots[len(dots) - own :])), own, owed))
-    if draw(st.integers(0, 4)) == 0 and not factors[0].owed.axes:
+        partial = draw(addends(sizes, used)) if draw(st.integers(0, 3)) == 0 else Addends((), (), 1)
+        used += partial.axes
+        factors.append(Factor(draw(operands_of(dims, dots[len(dots) - own :])), own, partial))
+    if draw(st.integers(0, 4)) == 0 and not factors[0].partial.axes:
         factors.append(factors[0])
     return draw(product_cases(sizes, factors, len(dots)))
 
@@ -117,9 +117,9 @@ def product_cases(draw: st.DrawFn, sizes: Sizes, factors: list[Factor], dots: in
     known = list(dict.fromkeys(dim for factor in factors for dim in factor.dims[factor.dots :]))
     kept = draw(subsets(draw(st.permutations(known))))
     gone = [axis for dim in known if dim not in kept for axis in dim.axes]
-    owed = [axis for factor in factors for axis, sign in factor.owed.marks.items() if sign == "+"]
-    loose = {axis: sign for factor in factors for axis, sign in factor.owed.marks.items() if sign == "~"}
-    result = draw(endings(sizes, kept, [*gone, *owed]))
+    partial = [axis for factor in factors for axis, sign in factor.partial.marks.items() if sign == "+"]
+    loose = {axis: sign for factor in factors for axis, sign in factor.partial.marks.items() if sign == "~"}
+    result = draw(endings(sizes, kept, [*gone, *partial]))
     result = Result(result.places, {**result.marks, **loose})
     front = tuple(factors[0].dims[:dots])
     pattern = arrow(*factors, written((*front, *result.places), dots, result.marks))
@@ -130,11 +130,11 @@ def product_cases(draw: st.DrawFn, sizes: Sizes, factors: list[Factor], dots: in
 def run_of(draw: st.DrawFn, sizes: Sizes, factors: list[Factor], pattern: str, result: Result) -> Case:
     rng, alone = draw(seeds), list(dict.fromkeys(factors))
     args = [given(shaped(factor), integers(rng, shape_of(shaped(factor)))) for factor in alone]
-    sums = [at for at, factor in enumerate(alone) if factor.owed.axes]
-    takes = [len(alone) + sums.index(alone.index(f)) if f.owed.axes else alone.index(f) for f in factors]
+    sums = [at for at, factor in enumerate(alone) if factor.partial.axes]
+    takes = [len(alone) + sums.index(alone.index(f)) if f.partial.axes else alone.index(f) for f in factors]
     steps = [Step(add_up, (at,)) for at in sums] + [Step(einsum, tuple(takes), (pattern,))]
     after, parts = draw(finishes(sizes, result, len(alone) + len(steps) - 1))
-    arrays = [x.array.sum(0) if factor.owed.axes else x.array for factor, x in zip(alone, args, strict=True)]
+    arrays = [x.array.sum(0) if factor.partial.axes else x.array for factor, x in zip(alone, args, strict=True)]
     operands = [(factor.names, arrays[alone.index(factor)]) for factor in factors]
     names = [dim.name for dim in result.places]
     value = product_of(operands, names)

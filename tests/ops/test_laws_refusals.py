@@ -72,7 +72,7 @@ def other_hints(case: Case, sizes: Sizes) -> list[Case]:
 @pytest.mark.parametrize("family", READ)
 @forall(st.data())
 @EXAMPLES
-def test_an_operand_that_lies_otherwise_than_the_pattern_says_is_refused(
+def test_an_operand_that_is_sharded_otherwise_than_the_pattern_says_is_refused(
     family: str, check_vma: bool, data: st.DataObject
 ) -> None:
     sizes = data.draw(meshes())
@@ -102,13 +102,13 @@ def written(dims: Sequence[str], parts: Parts, marks: Any) -> str:
 
 @st.composite
 def other_results(draw: st.DrawFn, sizes: Sizes, family: str) -> Case:
-    """A case whose pattern has some mesh axes elsewhere in its result; sums that are then still owed are taken."""
+    """A case whose pattern has some mesh axes elsewhere in its result; sums that are then still due are taken."""
     case = draw(MADE[family](sizes).filter(is_open))
     at = place_of_pattern(case)
     step = case.steps[at]
     left, right = step.arguments[0].split(" -> ")
     dims, parts, marks = read_side(right)
-    signs = "" if family == "all_gather" else "+~"  # a gathered value owes no sum
+    signs = "" if family == "all_gather" else "+~"  # a gathered value is not unreduced
     for axis in draw(st.lists(st.sampled_from(tuple(sizes)), min_size=1, max_size=2)):
         parts = tuple(tuple(a for a in part if a != axis) for part in parts)
         marks = {a: sign for a, sign in marks.items() if a != axis}
@@ -130,7 +130,7 @@ def place_of_pattern(case: Case) -> int:
 
 
 def is_open(case: Case) -> bool:
-    """Whether a pattern says where its result lies, and only sums come after it."""
+    """Whether a pattern says how its result is sharded, and only sums come after it."""
     if not any(step.arguments and " -> " in step.arguments[0] for step in case.steps):
         return False
     at = place_of_pattern(case)

@@ -104,7 +104,7 @@ def factors(draw: st.DrawFn, sizes: Sizes, names: str) -> list[Factor]:
 
 
 def may_follow(factor: Factor, group: list[Factor], sizes: Sizes) -> bool:
-    """Whether a merged dim has this factor next, and its axes tell which factor each of them splits.
+    """Whether a merged dim has this factor next, and its axes show which factor each of them shards.
 
     An axis of size 1 may split any factor that another has split down to single elements.
     """
@@ -163,12 +163,12 @@ def passed(draw: st.DrawFn, sides: Sides) -> dict[str, int]:
 
 @st.composite
 def cases(
-    draw: st.DrawFn, sizes: Sizes, verb: Any, sides: Sides, owed: Sequence[str] = (), how: str | None = None
+    draw: st.DrawFn, sizes: Sizes, verb: Any, sides: Sides, unreduced: Sequence[str] = (), how: str | None = None
 ) -> Case:
     """A case of one of the three verbs; of a reduction of that kind."""
     sides = draw(with_dots(sides))
     left, right = draw(places(sides.left)), draw(places(sides.right))
-    result = draw(endings(sizes, right, owed, SIGNS[how], how in LINEAR))
+    result = draw(endings(sizes, right, unreduced, SIGNS[how], how in LINEAR))
     arguments = (f"{text(left)} -> {result}", *(() if how is None else (how,)))
     step = Step(verb, (0,), arguments, draw(passed(sides)))
     steps, parts = draw(finishes(sizes, result, 1, {"max": pmax, "min": pmin}.get(how, psum)))
@@ -176,7 +176,7 @@ def cases(
     x = numbers(rng, how, shape_of(left))
     value = np.asarray(forward(verb, x, sides, how)).reshape(shape_of(result.places))
     weights = integers(rng, value.shape)
-    has_gradient = how not in ("any", "all") and not (how in ("max", "min") and owed)
+    has_gradient = how not in ("any", "all") and not (how in ("max", "min") and unreduced)
     gradients = (backward(verb, x, value, weights, sides, how).reshape(x.shape),) if has_gradient else ()
     tolerance = 1e-6 if how == "mean" else 0
     return Case((given(left, x),), (step, *steps), parts, value, weights, gradients, tolerance)
@@ -256,9 +256,9 @@ def reduced(
     chosen = draw(subsets(items))
     kept = [factor for factor in items if factor in chosen or (keeps_sharded and factor.axes)]
     items = [factor if factor in kept else draw(maybe_number(factor)) for factor in items]
-    owed = [axis for f in items if f not in kept for axis in f.axes]
+    unreduced = [axis for f in items if f not in kept for axis in f.axes]
     sides = Sides(draw(grouped(items, sizes)), draw(grouped(kept, sizes)))
-    return draw(cases(sizes, reduce, sides, owed, draw(st.sampled_from(hows))))
+    return draw(cases(sizes, reduce, sides, unreduced, draw(st.sampled_from(hows))))
 
 
 @st.composite
@@ -303,7 +303,7 @@ def test_other_reductions_are_those_of_the_global_array(batch: Any, check_vma: b
 
 @forall(batches(extreme_of_whole_dims), MODES)
 @EXAMPLES
-def test_the_largest_over_whole_dims_has_the_gradient_of_the_global_array(batch: Any, mode: str) -> None:
+def test_the_largest_over_unsharded_dims_has_the_gradient_of_the_global_array(batch: Any, mode: str) -> None:
     check(*batch, mode)
 
 

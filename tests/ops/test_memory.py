@@ -176,7 +176,7 @@ def test_a_layout_that_agrees_or_says_less_is_accepted(claim: str, check_vma: bo
     trace(lambda w: rearrange(w, f"{claim} -> {claim}"), mesh, W, check_vma=check_vma)
 
 
-def test_the_whole_message_shows_both_places(mesh: Mesh) -> None:
+def test_the_full_message_shows_both_places(mesh: Mesh) -> None:
     with pytest.raises(ShardingError) as caught:
         trace(lambda w: all_gather(w, "[m/tp,dp] f -> m f"), mesh, W)
     assert (
@@ -205,11 +205,11 @@ def test_the_operand_that_is_read_wrongly_is_named(mesh: Mesh) -> None:
     contradicts(f'{line} ("[b/dp] [d/tp] -> [d/tp] [b/dp]")', use, mesh)
 
 
-# Sums that are owed
+# Partial sums
 
 
 @in_both_modes
-def test_a_sum_that_is_owed_is_no_split_dim(check_vma: bool, mesh: Mesh) -> None:
+def test_an_unreduced_axis_is_not_a_sharded_dim(check_vma: bool, mesh: Mesh) -> None:
     def use(x: Any) -> None:
         y = reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum")
         rearrange(y, "[b/dp,tp] -> 1 [b/dp,tp]")
@@ -267,7 +267,7 @@ def test_a_gathered_value_is_known_to_be_equal_on_all_shards(use: Any, mesh: Mes
     trace(lambda x: use(all_gather(x, "[b/dp] [d/tp] -> b d ~dp ~tp")), mesh)
 
 
-def test_a_gathered_value_owes_no_sum(mesh: Mesh) -> None:
+def test_a_gathered_value_is_not_unreduced(mesh: Mesh) -> None:
     def use(x: Any) -> None:
         reduce(all_gather(x, "[b/dp] [d/tp] -> b d ~dp ~tp"), "b d -> b +dp", "sum")
 
@@ -321,7 +321,7 @@ def test_a_sum_of_equal_shards_that_is_left_is_found_out_to_be_equal(mesh: Mesh)
 SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "a mean": ("reduce in body: the operand", lambda x: reduce(jax.nn.logsumexp(x, 1), "[b/dp] ->", "mean")),
     "a contraction": ("einsum in body: operand 2", lambda x: einsum(jnp.ones(2), x[:, 0], "[b/dp], [b/dp] ->")),
-    "a sum that is owed": ("psum in body: the operand", lambda x: psum(x.sum(), "~dp ->")),
+    "a partial sum": ("psum in body: the operand", lambda x: psum(x.sum(), "~dp ->")),
 }
 
 
@@ -473,7 +473,7 @@ def test_a_traced_constant_is_shared_by_two_functions(mesh: Mesh) -> None:
     np.testing.assert_allclose(jax.block_until_ready(jax.jit(both)(x, x)), x + 2 * x[0, 0], rtol=1e-5)
 
 
-def test_a_value_is_read_in_a_nested_region_as_it_lies_there(mesh: Mesh) -> None:
+def test_a_value_is_read_in_a_nested_region_as_it_is_sharded_there(mesh: Mesh) -> None:
     def outer(x: Float[Array, "[b/dp] [d/tp]"]) -> Float[Array, "[b/dp] [d/tp]"]:
         y = rearrange(x, "[b/dp] [d/tp] -> [b/dp] [d/tp]")
 

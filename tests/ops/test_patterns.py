@@ -171,7 +171,7 @@ MISTAKES: list[tuple[str, str, str | None]] = [
 
 
 @pytest.mark.parametrize(("marked", "problem", "cure"), MISTAKES)
-def test_a_mistake_is_told_with_its_place_and_cure(marked: str, problem: str, cure: str | None) -> None:
+def test_a_mistake_is_reported_with_its_place_and_cure(marked: str, problem: str, cure: str | None) -> None:
     source = marked.replace("|", "")
     with pytest.raises(SyntaxFault) as caught:
         parse_pattern(source)
@@ -183,7 +183,7 @@ def test_a_mistake_is_told_with_its_place_and_cure(marked: str, problem: str, cu
 @pytest.mark.parametrize(
     "marked", ["[a/tp] |+tp|", "[a/tp] [b/|tp|]", "[a/|tp,tp|]", "a +tp |~tp|", "a -> [b/dp] |-dp|"]
 )
-def test_an_axis_stands_once_for_one_array(marked: str) -> None:
+def test_an_axis_is_written_once_for_one_array(marked: str) -> None:
     source = marked.replace("|", "")
     with pytest.raises(RepeatedAxis) as caught:
         parse_pattern(source)
@@ -216,7 +216,7 @@ def test_every_factor_knows_its_place() -> None:
     assert [source[slice(*factor.span)] for factor in operand.factors] == ["a", "2", "b", "c"]
 
 
-def test_an_empty_side_stands_at_its_end() -> None:
+def test_an_empty_side_is_at_its_end() -> None:
     pattern = parse_pattern("a ->")
     assert pattern.result is not None
     assert pattern.result.span == (4, 4)
@@ -250,7 +250,7 @@ SHARDING = [("a b -> b a", False), ("[a/dp] -> a", True), ("a -> [a/dp]", True),
 
 
 @pytest.mark.parametrize(("source", "has_sharding"), SHARDING)
-def test_a_pattern_has_sharding_where_a_bracket_or_a_mark_stands(source: str, has_sharding: bool) -> None:
+def test_a_pattern_has_sharding_where_it_has_a_bracket_or_a_mark(source: str, has_sharding: bool) -> None:
     assert parse_pattern(source).has_sharding == has_sharding
 
 

@@ -105,14 +105,14 @@ def test_an_operation_on_a_global_array_is_global(operation: Any, reference: Any
     near(got, reference(x))
 
 
-def test_a_placed_array_lies_as_the_pattern_says(mesh: Mesh) -> None:
+def test_a_placed_array_is_sharded_as_the_pattern_says(mesh: Mesh) -> None:
     with pytest.raises(ShardingError) as caught:
         rearrange(shard(x, XY, mesh=mesh), "[b/tp] d -> d [b/tp]")
     line = "rearrange: the operand is sharded P('dp', 'tp'), but the pattern says P('tp', None)"
     assert first_line(caught.value) == line
 
 
-def test_an_array_with_explicit_axes_lies_as_the_pattern_says() -> None:
+def test_an_array_with_explicit_axes_is_sharded_as_the_pattern_says() -> None:
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
     placed = jax.device_put(x, NamedSharding(mesh, P("dp", "tp")))
     near(rearrange(placed, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), x.T)
@@ -129,7 +129,7 @@ PLAIN: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize(("operation", "expected"), PLAIN.values(), ids=PLAIN)
-def test_a_pattern_without_brackets_takes_an_array_wherever_it_lies(
+def test_a_pattern_without_brackets_takes_an_array_of_any_sharding(
     operation: Any, expected: Any, axis_type: AxisType
 ) -> None:
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(axis_type,) * 2)
@@ -137,7 +137,7 @@ def test_a_pattern_without_brackets_takes_an_array_wherever_it_lies(
 
 
 @pytest.mark.parametrize("is_set", [True, False], ids=["ambient mesh", "mesh of the arrays"])
-def test_a_product_of_arrays_with_explicit_axes_lies_as_its_pattern_says(is_set: bool) -> None:
+def test_a_product_of_arrays_with_explicit_axes_is_sharded_as_its_pattern_says(is_set: bool) -> None:
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
     placed = jax.device_put(x, NamedSharding(mesh, P("dp", "tp")))
     with jax.set_mesh(mesh) if is_set else axis_aliases():
@@ -210,7 +210,7 @@ MOVED: dict[str, Callable[[Any], Any]] = {
     "pmean": lambda x: pmean(x, "[b/dp] d ~tp -> [b/dp] d"),
     "psum of a tree": lambda x: psum([x], "tp"),
     "psum_scatter": lambda x: psum_scatter(x, "[b/dp] d +tp -> [b/dp] [d/tp]"),
-    "reduce, left owed": lambda x: reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"),
+    "reduce, left unreduced": lambda x: reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"),
     "einsum, left varying": lambda x: einsum(x, "[b/dp] [d/tp] -> [b/dp] ~tp"),
     "all_to_all": lambda x: all_to_all(x, "[b/dp] [d/tp] -> [b/dp,tp] d"),
     "ppermute": lambda x: ppermute(x, "[b/dp] [d/tp]", shift=1, axis="tp"),
@@ -301,7 +301,7 @@ def test_an_alias_of_a_context_holds_in_a_plain_region(other_mesh: Mesh) -> None
         near(jax.jit(jax.shard_map(body, mesh=other_mesh, in_specs=P(("data", "fsdp")), out_specs=P()))(x), x.sum(0))
 
 
-def test_an_error_tells_what_a_name_stands_for(other_mesh: Mesh) -> None:
+def test_an_error_shows_what_a_name_stands_for(other_mesh: Mesh) -> None:
     with pytest.raises(PatternError) as caught:
         traced(lambda x: rearrange(x, "[b/dp] d -> b d"), other_mesh, axes=ALIASES)
     assert first_line(caught.value).endswith(
@@ -383,9 +383,9 @@ def test_a_body_may_run_without_jit(body: Any, result: str, expected: Any, check
     near(plain(body, mesh, specs[result], check_vma=check_vma)(x), expected)
 
 
-# Values that owe a sum
+# Unreduced values
 
-OWED: dict[str, tuple[Callable[[Any], Any], str, str, Any]] = {
+UNREDUCED: dict[str, tuple[Callable[[Any], Any], str, str, Any]] = {
     "rearrange": (lambda y: rearrange(y, "[b/dp] +tp -> 1 [b/dp] +tp"), "i [b/dp] +tp", "i [b/dp]", x.sum(1)[None]),
     "repeat": (lambda y: repeat(y, "[b/dp] +tp -> 2 [b/dp] +tp"), "i [b/dp] +tp", "i [b/dp]", np.stack([x.sum(1)] * 2)),
     "reduce": (lambda y: reduce(y, "[b/dp] +tp -> +dp +tp", "sum"), "+dp +tp", "", x.sum()),
@@ -397,19 +397,19 @@ OWED: dict[str, tuple[Callable[[Any], Any], str, str, Any]] = {
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize(("operation", "owed", "result", "expected"), OWED.values(), ids=OWED)
-def test_a_sum_stays_owed_through_linear_operations(
-    operation: Any, owed: str, result: str, expected: Any, check_vma: bool, mesh: Mesh
+@pytest.mark.parametrize(("operation", "unreduced", "result", "expected"), UNREDUCED.values(), ids=UNREDUCED)
+def test_a_value_stays_unreduced_through_linear_operations(
+    operation: Any, unreduced: str, result: str, expected: Any, check_vma: bool, mesh: Mesh
 ) -> None:
     def body(x: Any) -> Any:
         y = operation(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"))
-        return psum(y, f"{owed} -> {result}")
+        return psum(y, f"{unreduced} -> {result}")
 
     near(in_body(body, mesh, Float[Array, result], check_vma=check_vma), expected)
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
-def test_the_mean_of_a_value_that_owes_a_sum_is_that_of_the_sum(check_vma: bool, mesh: Mesh) -> None:
+def test_the_mean_of_an_unreduced_value_is_that_of_the_sum(check_vma: bool, mesh: Mesh) -> None:
     def body(x: Any) -> Any:
         return reduce(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] +tp ->", "mean")
 
@@ -435,9 +435,7 @@ NOT_LINEAR: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize(("operation", "line"), NOT_LINEAR.values(), ids=NOT_LINEAR)
-def test_a_value_that_owes_a_sum_is_put_into_nothing_else(
-    operation: Any, line: str, check_vma: bool, mesh: Mesh
-) -> None:
+def test_an_unreduced_value_is_put_into_nothing_else(operation: Any, line: str, check_vma: bool, mesh: Mesh) -> None:
     def use(x: Any) -> Any:
         return operation(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"))
 
@@ -461,7 +459,7 @@ def test_addends_of_a_table_are_looked_up_where_jax_has_no_types(mesh: Mesh) -> 
     near(in_body(body, mesh, Float[Array, "i"], check_vma=False), x.sum(1)[[5, 2]])
 
 
-def test_a_value_that_owes_a_sum_is_not_read_as_a_whole_one(mesh: Mesh) -> None:
+def test_an_unreduced_value_is_not_read_as_a_reduced_one(mesh: Mesh) -> None:
     def use(x: Any) -> Any:
         return rearrange(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] -> 1 [b/dp]")
 
@@ -521,7 +519,7 @@ def test_leaves_that_are_the_same_on_every_shard_are_named_by_their_paths(
     assert first_line(caught.value) == f"{verb} in <lambda>: {what}"
 
 
-def test_leaves_of_several_kinds_of_mistakes_are_told_together(mesh: Mesh) -> None:
+def test_leaves_of_several_kinds_of_mistakes_are_reported_together(mesh: Mesh) -> None:
     with pytest.raises(StructureError) as caught:
         traced(lambda x: psum({"a": "text", "b": jnp.ones(2), "c": x}, "dp"), mesh)
     assert [str(failure.subject) for failure in caught.value.failures] == ["tree['a']", "tree['b']"]
@@ -599,7 +597,7 @@ def test_a_gradient_that_is_scattered_is_not_summed_over_its_shards(mesh: Mesh) 
         jax.eval_shape(typed_shard_map(body, mesh=mesh), x, x)
 
 
-def test_a_helper_of_a_region_reads_its_operands_alike(mesh: Mesh) -> None:
+def test_a_helper_of_a_region_reads_its_operands_as_the_region_does(mesh: Mesh) -> None:
     @typed
     def total(x: Float[Array, "[b/dp] [d/tp]"]) -> Float[Array, "[b/dp]"]:
         return reduce(x, "[b/dp] [d/tp] -> [b/dp]", "sum")

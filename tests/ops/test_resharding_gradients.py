@@ -44,8 +44,8 @@ def cube() -> Mesh:
     return Mesh(np.array(jax.devices()).reshape(2, 2, 2), AXES)
 
 
-def partition(spec: tuple[Any, ...], owed: frozenset[str] = frozenset()) -> Layout:
-    return Layout(tuple((e,) if isinstance(e, str) else tuple(e or ()) for e in spec), owed)
+def partition(spec: tuple[Any, ...], unreduced: frozenset[str] = frozenset()) -> Layout:
+    return Layout(tuple((e,) if isinstance(e, str) else tuple(e or ()) for e in spec), unreduced)
 
 
 def resharder(source: Any, target: Any, typed: bool = True) -> Callable[[Any], Any]:
@@ -141,11 +141,11 @@ def test_the_gradient_is_right_without_jit(cube: Mesh) -> None:
 @pytest.mark.parametrize("check_vma, kind", [(True, "varying"), (True, "unreduced"), (False, "untyped")])
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("target", [("a", None), (None, "a"), (None, None), ("c", "a")], ids=str)
-def test_every_addend_of_a_sum_gets_the_whole_cotangent(
+def test_every_addend_of_a_sum_gets_the_full_cotangent(
     target: Any, kept: bool, check_vma: bool, kind: str, cube: Mesh
 ) -> None:
-    owed = frozenset("b")
-    found = plan(partition(("a", None), owed), partition(target, owed if kept else frozenset()), SHAPE, SIZES)
+    unreduced = frozenset("b")
+    found = plan(partition(("a", None), unreduced), partition(target, unreduced if kept else frozenset()), SHAPE, SIZES)
     assert isinstance(found, Plan)
 
     def body(x: jax.Array) -> jax.Array:
@@ -191,8 +191,8 @@ def test_a_value_that_is_the_same_everywhere_but_typed_otherwise_has_the_right_g
 
 
 def test_an_axis_over_which_a_value_is_typed_as_varying_is_not_used_for_others(cube: Mesh) -> None:
-    owed = Layout(((), ()), frozenset("ab"))
-    found = plan(owed, partition((None, ("b", "a"))), SHAPE, SIZES)
+    unreduced = Layout(((), ()), frozenset("ab"))
+    found = plan(unreduced, partition((None, ("b", "a"))), SHAPE, SIZES)
     assert isinstance(found, Plan)
     assert "c" in found.steps[0].axes
 

@@ -19,9 +19,9 @@ SHAPE = (16, 32)
 
 def cut(text: str) -> Layout:
     """A partition: ``a,b|c +d`` has two dims, and is unreduced over d."""
-    dims, _, owed = text.partition(" +")
+    dims, _, unreduced_axes = text.partition(" +")
     parts = tuple(tuple(dim.split(",")) if dim else () for dim in dims.split("|"))
-    return Layout(parts, frozenset(owed.split(",")) if owed else frozenset())
+    return Layout(parts, frozenset(unreduced_axes.split(",")) if unreduced_axes else frozenset())
 
 
 def layouts(axes: tuple[str, ...], dims: int) -> Iterator[Layout]:
@@ -99,7 +99,7 @@ def test_the_reason_says_what_is_indivisible() -> None:
     assert found.reason == "dim 1 has 6 elements, which 4 shards do not divide"
 
 
-def test_the_reason_says_which_sum_is_not_owed() -> None:
+def test_the_reason_says_over_which_axis_the_source_is_not_unreduced() -> None:
     found = plan(cut("|"), cut("| +a,b"), SHAPE, SIZES)
     assert isinstance(found, Unreachable)
     assert found.reason == "there is no partial sum over 'a', 'b' before, so none can be left"
@@ -144,7 +144,7 @@ def test_the_lower_bound_is_what_some_device_lacks(source: Layout, target: Layou
     assert found.lower_bound == max(lacking)
 
 
-def test_a_sum_owed_makes_the_whole_target_the_lower_bound() -> None:
+def test_a_partial_sum_makes_all_of_the_target_the_lower_bound() -> None:
     assert planned("| +a", "b|").lower_bound == 256
 
 
@@ -162,18 +162,18 @@ MESHES = (
 def tasks(draw: st.DrawFn) -> tuple[Layout, Layout, tuple[int, ...], dict[str, int]]:
     sizes = draw(st.sampled_from(MESHES))
     rank = draw(st.integers(1, 3))
-    owed = draw(st.frozensets(st.sampled_from(sorted(sizes))))
-    kept = draw(st.frozensets(st.sampled_from(sorted(owed)))) if owed else owed
-    ends = [_end(draw, sorted(set(sizes) - marks), rank, marks) for marks in (owed, kept)]
+    unreduced_axes = draw(st.frozensets(st.sampled_from(sorted(sizes))))
+    kept = draw(st.frozensets(st.sampled_from(sorted(unreduced_axes)))) if unreduced_axes else unreduced_axes
+    ends = [_end(draw, sorted(set(sizes) - marks), rank, marks) for marks in (unreduced_axes, kept)]
     least = [prod(sizes[a] for a in {*x, *y}) for x, y in zip(ends[0].dim_axes, ends[1].dim_axes, strict=True)]
     return ends[0], ends[1], tuple(n * draw(st.integers(1, 3)) for n in least), sizes
 
 
-def _end(draw: st.DrawFn, axes: list[str], rank: int, owed: frozenset[str]) -> Layout:
+def _end(draw: st.DrawFn, axes: list[str], rank: int, unreduced_axes: frozenset[str]) -> Layout:
     order = draw(st.permutations(axes))
     places = draw(st.lists(st.integers(-1, rank - 1), min_size=len(order), max_size=len(order)))
     parts = tuple(tuple(a for a, place in zip(order, places, strict=True) if place == i) for i in range(rank))
-    return Layout(parts, owed)
+    return Layout(parts, unreduced_axes)
 
 
 @given(tasks())

@@ -152,7 +152,7 @@ OWING = [Layout(source.dim_axes, frozenset("b")) for source in layouts(("a", "c"
 
 @pytest.mark.parametrize("kind", ["varying", "unreduced"])
 @pytest.mark.parametrize("source", one_in(5, OWING), ids=str)
-def test_a_sum_that_is_owed_is_taken(source: Layout, kind: str, cube: Mesh, collectives: Any) -> None:
+def test_a_partial_sum_is_taken(source: Layout, kind: str, cube: Mesh, collectives: Any) -> None:
     compiled = summed(cube, source, LAYOUTS, kind)
     value = np.random.default_rng(0).integers(0, 99, (2, *SHAPE)).astype(np.float32)
     outs = jax.block_until_ready(compiled([_placed(value, cube, source)] * len(LAYOUTS)))
@@ -163,7 +163,7 @@ def test_a_sum_that_is_owed_is_taken(source: Layout, kind: str, cube: Mesh, coll
 
 @pytest.mark.parametrize("kind", ["varying", "unreduced"])
 @pytest.mark.parametrize("source", one_in(5, OWING), ids=str)
-def test_a_sum_that_the_target_owes_as_well_is_left(source: Layout, kind: str, cube: Mesh) -> None:
+def test_a_sum_over_which_the_target_is_unreduced_too_is_left(source: Layout, kind: str, cube: Mesh) -> None:
     value = np.random.default_rng(0).integers(0, 99, (2, *SHAPE)).astype(np.float32)
     outs = jax.block_until_ready(summed(cube, source, OWING, kind)([_placed(value, cube, source)] * len(OWING)))
     shards = [shard for out in outs for shard in out.addressable_shards]
@@ -187,7 +187,7 @@ def test_jax_0_9_refuses_to_move_an_unreduced_value(cube: Mesh) -> None:
 
 
 @pytest.mark.skipif(not HAS_MANUAL_TYPES, reason=NOT_MOVED)
-def test_sums_of_which_one_is_typed_unreduced_and_one_varying_are_taken_together(cube: Mesh) -> None:
+def test_a_sum_typed_unreduced_and_one_typed_varying_are_taken_together(cube: Mesh) -> None:
     found = planned(Layout(((), ()), frozenset("bc")), Layout(((), ())))
 
     def body(x: jax.Array) -> jax.Array:

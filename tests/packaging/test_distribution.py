@@ -113,7 +113,7 @@ def test_the_source_distribution_holds_what_its_tests_need(built: Path) -> None:
     assert {name.partition("/")[0] for name in held} == known, "what else lies in the tree stays there"
 
 
-def test_the_version_stands_in_one_place_and_heads_the_changelog() -> None:
+def test_the_version_is_in_one_place_and_heads_the_changelog() -> None:
     heading = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert heading is not None and heading[1] == typedshmap.__version__
     assert typedshmap.__version__ not in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

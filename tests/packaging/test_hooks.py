@@ -30,7 +30,7 @@ def run(name: str, *arguments: str, folder: Path = ROOT) -> subprocess.Completed
 
 @needs_source
 @pytest.mark.parametrize("name", HOOKS)
-def test_a_hook_passes_on_the_whole_tree(name: str) -> None:
+def test_a_hook_passes_on_all_files(name: str) -> None:
     done = run(name)
     assert done.returncode == 0, done.stdout + done.stderr
 

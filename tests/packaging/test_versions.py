@@ -77,8 +77,8 @@ def imported_with(version: str, program: str = "") -> subprocess.CompletedProces
 def test_a_jax_that_is_too_old_is_refused_by_one_line() -> None:
     done = imported_with("0.7.2")
     range_tried = f"{versions.LOWEST} or newer (tried up to {versions.NEWEST_TRIED})"
-    told = f"ImportError: typedshmap needs jax {range_tried}, but jax 0.7.2 is installed"
-    assert done.stderr.splitlines()[-1] == told
+    message = f"ImportError: typedshmap needs jax {range_tried}, but jax 0.7.2 is installed"
+    assert done.stderr.splitlines()[-1] == message
 
 
 FAILS = """

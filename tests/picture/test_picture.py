@@ -73,7 +73,7 @@ def test_lines_go_to_the_right_and_nothing_overlaps(name, explained):
             assert one is other or one.x != other.x or apart
 
 
-def test_a_collective_stands_between_what_it_takes_and_what_is_made_of_it(explained):
+def test_a_collective_is_between_what_it_takes_and_what_is_made_of_it(explained):
     picture = lay_out_picture(explained["mlp"])
     arrows = {p.rows[0].operation: p.x for p in picture.nodes if p.kind == "collective"}
     boxes = {p.rows[0].name: p.x for p in picture.nodes if p.kind != "collective"}

@@ -137,7 +137,7 @@ def test_all_shards_of_an_array_have_one_dtype(mesh: Mesh) -> None:
         from_callback(lambda i: x[i].astype(np.float16 if i[0].start else np.float32), X, mesh, batch=8, d=4)
 
 
-def test_a_wrong_shard_of_a_tree_is_told_in_full(mesh: Mesh) -> None:
+def test_a_wrong_shard_of_a_tree_is_reported_in_full(mesh: Mesh) -> None:
     with pytest.raises(ShapeError) as error:
         from_callback(lambda path, index: x, tuple[Layer, Layer], mesh, d=4, ff=6)
     assert str(error.value) == (

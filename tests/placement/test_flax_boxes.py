@@ -71,7 +71,7 @@ def flax_specs(boxed: Any, rules: Any = RULES) -> Any:
 
 
 def equivalent(got: Any, specs: Any, mesh: Mesh) -> None:
-    """Expect arrays to lie as specs say."""
+    """Expect arrays to be sharded as specs say."""
 
     def compare(x: Any, spec: P) -> None:
         assert x.sharding.is_equivalent_to(NamedSharding(mesh, spec), x.ndim)
@@ -169,7 +169,7 @@ def test_a_hint_that_agrees_is_checked_and_taken(mesh: Mesh) -> None:
     assert jax.tree.structure(placed) == jax.tree.structure(boxed)
 
 
-def test_a_hint_that_does_not_fit_the_array_is_told_by_its_path(mesh: Mesh) -> None:
+def test_a_hint_that_does_not_fit_the_array_is_reported_by_its_path(mesh: Mesh) -> None:
     with axis_rules(RULES), pytest.raises(ShapeError) as caught:
         shard(initialised(Dense()), of_kernel(Float[Array, "embed mlp depth"]), mesh)
     first = "shard: given['params']['Dense_0']['kernel'] has 2 dims, but its hint has 3"
@@ -226,7 +226,7 @@ Mesh: dp=4, tp=2; rules: embed=dp""",
 
 
 @pytest.mark.parametrize(("call", "error", "message"), MESSAGES.values(), ids=MESSAGES)
-def test_a_box_that_cannot_be_placed_is_told_in_full(mesh: Mesh, call: Any, error: Any, message: str) -> None:
+def test_a_box_that_cannot_be_placed_is_reported_in_full(mesh: Mesh, call: Any, error: Any, message: str) -> None:
     with axis_rules(RULES), pytest.raises(error) as caught:
         call(mesh)
     assert str(caught.value) == message

@@ -196,7 +196,7 @@ STATIC = [
 
 
 @pytest.mark.parametrize(("hint", "specs"), STATIC)
-def test_static_fields_have_their_defaults_and_numbers_are_whole(hint: Any, specs: Any) -> None:
+def test_static_fields_have_their_defaults_and_numbers_are_unsharded(hint: Any, specs: Any) -> None:
     got = partition_specs(hint)
     assert jax.tree.structure(got) == jax.tree.structure(specs)
     if hint is not Gained:
@@ -500,7 +500,7 @@ def test_an_abstract_mesh_has_no_place() -> None:
     )
 
 
-def test_everything_that_does_not_fit_is_told_by_its_path(mesh: Mesh) -> None:
+def test_everything_that_does_not_fit_is_reported_by_its_path(mesh: Mesh) -> None:
     with pytest.raises(ShapeError) as error:
         shard(Deep(Pair(x[:6], w), (Arrays(w, b[:4]), Arrays(w.astype(int), b))), Deep, mesh)
     assert str(error.value) == (
@@ -631,7 +631,7 @@ def test_axes_of_size_one_make_no_difference_to_a_committed_array() -> None:
         pytest.param(jax.device_put(x, jax.devices()[0]), id="on one device"),
     ],
 )
-def test_an_array_that_lies_on_no_mesh_lies_as_any_hint_says(array: Any) -> None:
+def test_an_array_that_is_not_on_a_mesh_fits_any_sharding(array: Any) -> None:
     assert check(array, "[b/dp] [d/tp]") is array
 
 

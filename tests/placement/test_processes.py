@@ -80,7 +80,7 @@ def test_both_processes_raise_the_same_error(name: str, together: str) -> None:
     assert f"{kind}: {text.splitlines()[0]}" == FIRST_LINES[name]
 
 
-def test_sizes_that_differ_are_told_in_full(together: str) -> None:
+def test_sizes_that_differ_are_reported_in_full(together: str) -> None:
     found = re.search(r"^process 0: error size: (.*)$", together, re.MULTILINE)
     assert found is not None
     assert json.loads(found[1])[1] == (
@@ -192,7 +192,7 @@ def test_one_process_gives_the_global_array(mesh: Mesh) -> None:
         assert from_process_local(x, X, batch=8).sharding == expected.sharding
 
 
-def test_one_process_is_told_of_its_data_as_of_a_global_value(mesh: Mesh) -> None:
+def test_in_one_process_errors_speak_of_its_data_as_of_a_global_value(mesh: Mesh) -> None:
     with pytest.raises(ShapeError) as error:
         from_process_local([x, x[:6]], list[X], mesh, batch=6)
     assert str(error.value) == (

@@ -226,7 +226,7 @@ def test_sizes_that_are_wrong_are_listed(hint: Any, sizes: Any, problem: str) ->
         shape_structs(hint, **sizes)
 
 
-def test_wrong_sizes_are_told_in_full() -> None:
+def test_wrong_sizes_are_reported_in_full() -> None:
     with pytest.raises(ShapeError) as error:
         shape_structs(Model, vocab=8, d=4, f=6)
     assert str(error.value) == (
@@ -249,13 +249,13 @@ NO_SIZE = [
 
 
 @pytest.mark.parametrize(("dims", "problem"), NO_SIZE)
-def test_a_dim_without_a_size_is_told(dims: str, problem: str) -> None:
+def test_a_dim_without_a_size_is_reported(dims: str, problem: str) -> None:
     sizes = {"d": (4,)} if "*d" in dims else {"d": 4, "e": 1} if "?e" in dims else {"d": 4}
     with fails(ShapeError, f"shape_structs: hint value {problem}"):
         shape_structs(Float[Array, dims], **sizes)
 
 
-def test_what_does_not_divide_is_told_in_full_with_all_its_paths(mesh: Mesh) -> None:
+def test_what_does_not_divide_is_reported_in_full_with_all_its_paths(mesh: Mesh) -> None:
     with pytest.raises(ShapeError) as error:
         shape_structs(Model, mesh, vocab=7, d=4, ff=5)
     assert str(error.value) == (

@@ -35,7 +35,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "multiprocess.py"
 X = Float[Array, "[b/dp] d"]
 x = np.arange(64, dtype=np.float32).reshape(8, 8)
 
-# Of each mesh the order of the devices, of which 0 to 3 are the first process's; dp=4, tp=2.
+# Of each mesh the order of the devices; 0 to 3 are the first process's; dp=4, tp=2.
 MESHES = {
     "rows": [0, 1, 2, 3, 4, 5, 6, 7],
     "columns": [0, 4, 1, 5, 2, 6, 3, 7],
@@ -178,7 +178,7 @@ def check_shard(own: int) -> None:
             with raises("shard: given value is on devices of several processes"):
                 shard(placed, X, Mesh(other, ("dp", "tp")))
         holds(shard(placed, Float[Array, "b [d/tp]"], mesh), x, NamedSharding(mesh, P(None, "tp")))
-        with jax.set_mesh(mesh):  # where each key lies on the devices of both processes
+        with jax.set_mesh(mesh):  # where each key is on the devices of both processes
             everywhere = shard(jax.random.split(jax.random.key(0), 8), Key[Array, "[b/dp]"])
         assert everywhere.sharding == NamedSharding(mesh, P("dp"))
         data = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), 8)))
@@ -198,7 +198,7 @@ def check_callback(own: int) -> None:
         from_callback(lambda index: jax.numpy.ones((8, 8)), Float[Array, "b d"], b=8, d=8)
 
 
-# What both processes must raise alike: by process the data, the hint, the order of the devices, the sizes.
+# What both processes must raise in the same words: by process the data, the hint, the order of the devices, the sizes.
 ERRORS: dict[str, Any] = {
     "size": lambda own: (batch(4 - 2 * own), Batch, {}),
     "number": lambda own: (np.ones((2 + 2 * own, 2)), Float[Array, "[_/dp] d"], {}),
@@ -220,12 +220,12 @@ def check_errors(own: int) -> None:
     mesh = mesh_of(MESHES["rows"])
     for name, case in ERRORS.items():
         data, hint, sizes = case(own)
-        told = None
+        message = None
         try:
             from_process_local(data, hint, mesh, **sizes)
         except TypedShmapError as error:
-            told = [type(error).__name__, str(error)]
-        print(f"error {name}: {json.dumps(told)}")
+            message = [type(error).__name__, str(error)]
+        print(f"error {name}: {json.dumps(message)}")
 
 
 def check_a_mesh_of_others(own: int) -> None:

@@ -88,7 +88,7 @@ def test_write_keeps_the_ends_of_lines(folder: Path) -> None:
     assert (folder / "program.py").read_bytes() == AFTER.replace("\n", "\r\n").encode()
 
 
-def test_a_last_line_without_an_end_is_told_as_diff_tells_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_last_line_without_an_end_is_shown_as_by_diff(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "program.py").write_text(BEFORE.rstrip("\n"), encoding="utf-8")
     main(["rewrite", "program.py"])
     assert capsys.readouterr().out.endswith("=mesh)\n\\ No newline at end of file\n")
@@ -105,7 +105,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize(("name", "expected"), PROBLEMS.items(), ids=list(PROBLEMS))
-def test_what_is_not_rewritten_is_told_on_stderr(
+def test_what_is_not_rewritten_is_reported_on_stderr(
     name: str, expected: tuple[int, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (main(["rewrite", name]), *capsys.readouterr()) == (expected[0], "", expected[1])

@@ -101,7 +101,7 @@ def  odd( a,b = 1 ) :   # é
 """
 
 
-def test_what_stands_around_stays_as_it_is(case: Case) -> None:
+def test_what_is_around_stays_as_it_is(case: Case) -> None:
     found = rewrite(f"# -*- é -*-\n\n{case.before}{ODD}")
     assert found.text.startswith("# -*- é -*-\n\n")
     assert found.text.endswith(ODD)

@@ -1,4 +1,4 @@
-"""Arguments made from the hints: what they are, what is drawn alike, what the user passes, what is refused."""
+"""Arguments made from the hints: what they are, what is drawn equal, what the user passes, what is refused."""
 
 import functools
 from dataclasses import dataclass
@@ -158,7 +158,7 @@ def test_integers_are_positions_in_what_they_index() -> None:
     assert set(np.unique(made["ids"])) == set(range(5)), "below v, the table's first dim, and c, the last one of logits"
 
 
-def test_containers_unions_and_options_are_made_whole() -> None:
+def test_containers_unions_and_options_are_made_completely() -> None:
     @typed_shard_map
     def f(
         pair: tuple[Float[Array, "b"], Float[Array, "c"]],
@@ -315,7 +315,7 @@ def test_what_cannot_be_made_is_refused_with_its_reason(call: Any, message: str)
     assert str(caught.value) == message
 
 
-def test_sizes_that_no_draw_fits_are_told() -> None:
+def test_sizes_that_no_draw_fits_are_reported() -> None:
     @typed_shard_map
     def f(x: Float[Array, "n 2*n+1"], y: Float[Array, "[2*n+1/tp]"]) -> Float[Array, "n"]: ...
 
@@ -323,7 +323,7 @@ def test_sizes_that_no_draw_fits_are_told() -> None:
         inputs(f, mesh=MESH)
 
 
-def test_a_size_that_no_argument_tells_is_said_and_one_below_zero() -> None:
+def test_a_size_that_no_argument_gives_is_reported_and_one_below_zero() -> None:
     @typed_shard_map
     def f(x: Float[Array, "b"], y: Float[Array, "{x} b"]) -> Float[Array, "b"]: ...
 

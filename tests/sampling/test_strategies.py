@@ -39,11 +39,11 @@ def test_given_sizes_stay_and_shapes_need_no_devices(made: Inputs) -> None:
     assert isinstance(made["x"], jax.ShapeDtypeStruct)
 
 
-def test_an_example_shrinks_to_small_sizes_that_may_be_alike() -> None:
+def test_an_example_shrinks_to_small_sizes_that_may_be_equal() -> None:
     made = find(strategies(mlp, mesh=MESH), lambda made: True)
     assert made.sizes == {"b": 4, "m": 1, "f": 2} and made.seed == 0
-    alike = find(strategies(mlp, mesh=MESH), lambda made: made.sizes["b"] == made.sizes["f"])
-    assert alike.sizes == {"b": 4, "m": 1, "f": 4}
+    equal = find(strategies(mlp, mesh=MESH), lambda made: made.sizes["b"] == made.sizes["f"])
+    assert equal.sizes == {"b": 4, "m": 1, "f": 4}
 
 
 def test_that_hypothesis_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_a_gradient_by_way_of_two_kernels_is_that_of_plain_attention() -> None:
     close(got, expected)
 
 
-def test_swapped_tuples_are_told_as_a_wrong_number_of_items() -> None:
+def test_swapped_tuples_are_reported_as_a_wrong_number_of_items() -> None:
     assert message(backward, COTANGENTS, RESIDUALS) == text("""
         StructureError: backward_kernel: argument 'residuals' has 2 items, but its hint has 5
 
@@ -95,7 +95,7 @@ def test_swapped_tuples_are_told_as_a_wrong_number_of_items() -> None:
     """)
 
 
-def test_two_items_of_a_tuple_that_are_swapped_are_told_by_their_dims() -> None:
+def test_two_items_of_a_tuple_that_are_swapped_are_reported_by_their_dims() -> None:
     assert message(backward, (q, lse, k, v, q), COTANGENTS) == text("""
         ShapeError: backward_kernel: argument 'residuals[0]' has 4 dims, but its hint has 3
 
@@ -108,7 +108,7 @@ def test_two_items_of_a_tuple_that_are_swapped_are_told_by_their_dims() -> None:
     """)  # noqa: E501
 
 
-def test_a_kernel_that_forgets_a_gradient_is_told_so() -> None:
+def test_a_kernel_that_forgets_a_gradient_is_reported() -> None:
     def forgetful(residuals: Any, cotangents: Any) -> Any:
         return backward_kernel(residuals, cotangents)[:2]
 
@@ -174,7 +174,7 @@ def test_an_optional_scale_may_be_given_as_none() -> None:
     np.testing.assert_array_equal(typed(*ARGS, None), typed(*ARGS))
 
 
-def test_two_aliases_of_one_mesh_axis_are_told_where_they_meet() -> None:
+def test_two_aliases_of_one_mesh_axis_are_reported_where_they_meet() -> None:
     assert message(heads_typed("data", "x", ("y", "x")), *ARGS) == text("""
         MeshAxisError: attend_heads: argument 'q' uses mesh axis 'x' twice in its hint
 
@@ -205,7 +205,7 @@ def test_segments_as_floats_are_named() -> None:
     assert first == "DtypeError: attend_heads: argument 'q_seg' has dtype float32, but its hint says Int"
 
 
-# 24. A context over several shards; a vector with one entry per shard tells each its rank.
+# 24. A context over several shards; a vector with one entry per shard gives each its rank.
 
 CONTEXT = mesh_of(context=4, model=2)
 TOKENS = 8
@@ -281,7 +281,7 @@ def test_ranks_that_do_not_divide_over_the_context_are_named() -> None:
     """)
 
 
-def test_ranks_of_which_there_are_too_many_are_named_where_the_hint_says_how_many() -> None:
+def test_too_many_ranks_are_named_where_the_hint_says_how_many() -> None:
     @typed_shard_map(mesh=CONTEXT, check_vma=False)
     def ranked(
         x: Float[Array, "[t/context]"], rank: Int32[Array, f"[ranks={CONTEXT.shape['context']}/context]"]

@@ -147,7 +147,7 @@ def test_buffers_that_are_given_away_are_used_again() -> None:
     assert text.count("tf.aliasing_output") + text.count("jax.buffer_donor") == 2
 
 
-def test_a_flat_result_in_the_place_of_a_nested_one_is_told() -> None:
+def test_a_flat_result_in_the_place_of_a_nested_one_is_reported() -> None:
     typed = typed_shard_map(mesh=PAGES, check_vma=False)(partial(copy_pages, flat=True))
     assert message(typed, *COPY, None, dst) == text("""
         StructureError: copy_pages: return value has 3 items, but its hint has 2
@@ -243,7 +243,7 @@ def test_a_write_to_slots_is_that_by_hand(module: Any, page_axis: Any, kv_axis: 
 
 
 @pytest.mark.parametrize("module", [typedshmap, jaxtyping], ids=["typedshmap", "jaxtyping"])
-def test_tokens_of_another_number_of_heads_are_told_with_global_sizes(module: Any) -> None:
+def test_tokens_of_another_number_of_heads_are_reported_with_global_sizes(module: Any) -> None:
     typed = typed_shard_map(mesh=EASY, axes={"page": "sp"}, check_vma=False)(slots_of(module, "sp"))
     assert message(typed, fresh[:, :2], slots, paged) == text("""
         ShapeError: write: argument 'pool' has g=4, but argument 'tokens' has g=2

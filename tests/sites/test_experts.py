@@ -16,7 +16,7 @@ MESH = mesh_of(data=2, seq=1, expert=2, tp=2)
 X = Float[Array, "[b/data] [s/seq] [d/tp]"]
 
 
-# 10. Eleven arguments, of which four may be absent; losses that are None where they are not asked for.
+# 10. Eleven arguments, four of which may be absent; losses that are None where they are not asked for.
 
 
 def experts(
@@ -137,7 +137,7 @@ def test_an_argument_that_is_missing_among_eleven_is_named() -> None:
     """)
 
 
-def test_results_of_another_number_are_told() -> None:
+def test_results_of_another_number_are_reported() -> None:
     first = message(typed_shard_map(three_of_two, mesh=MESH), x).splitlines()[0]
     assert first == "StructureError: three_of_two: return value has 2 items, but its hint has 3"
 
@@ -216,7 +216,7 @@ def test_a_layer_in_a_region_that_is_manual_over_all_axes_runs_as_it_is() -> Non
     one_program(jax.jit(by_hand), jax.jit(nested), tokens, wi)
 
 
-def test_weights_that_were_not_gathered_are_told_with_shard_and_global_size() -> None:
+def test_weights_that_were_not_gathered_are_reported_with_shard_and_global_size() -> None:
     typed = jax.jit(typed_shard_map(mesh=LAYER)(layer_body), static_argnames="gathered")
     with pytest.raises(ValueError) as caught:
         typed(tokens, wi, gathered=False)

@@ -44,7 +44,7 @@ def test_a_matmul_that_is_summed_is_that_by_hand(shape: tuple[int, ...], check_v
     close(got, x @ w)
 
 
-def test_a_matmul_whose_contracted_dim_is_whole_needs_no_sum() -> None:
+def test_a_matmul_whose_contracted_dim_is_unsharded_needs_no_sum() -> None:
     specs = {"in_specs": (P("data", None), P(None, "model")), "out_specs": P("data", "model")}
     by_hand = jax.shard_map(partial(matmul, over=None), mesh=MESH, **specs)
     axes = {"in_": None, "out": "model"}
@@ -75,13 +75,13 @@ def test_a_sum_that_is_deferred_on_an_explicit_mesh_is_that_by_hand() -> None:
 
 def test_a_sum_that_is_deferred_to_the_caller_in_the_region_is_that_by_hand() -> None:
     @typed
-    def owed(
+    def deferred(
         x: Float[Array, "[b/data] ... [k/model]"], w: Float[Array, "[k/model] n"]
     ) -> Float[Array, "[b/data] ... n +model"]:
         return matmul(x, w, over=None)
 
     def two(x: Any, w: Any) -> Any:
-        return jax.lax.psum(owed(x, w) + owed(2 * x, w), "model")
+        return jax.lax.psum(deferred(x, w) + deferred(2 * x, w), "model")
 
     specs = {"in_specs": (P("data", "model"), P("model", None)), "out_specs": P("data", None)}
     types = {"in_types": (Float[Array, "[b/data] [k/model]"], Float[Array, "[k/model] n"])}
@@ -92,7 +92,7 @@ def test_a_sum_that_is_deferred_to_the_caller_in_the_region_is_that_by_hand() ->
     close(one_program(by_hand, typed_two, numbers(4, 8), numbers(8, 6)), 3 * numbers(4, 8) @ numbers(8, 6))
 
 
-def test_a_sum_that_was_deferred_and_is_not_declared_is_told() -> None:
+def test_a_sum_that_was_deferred_and_is_not_declared_is_reported() -> None:
     assert message(matmul_typed(None, SUMMED), numbers(4, 8), numbers(8, 6)) == text("""
         VaryingError: matmul: return value varies over 'model', which its hint does not mention
 
@@ -104,7 +104,7 @@ def test_a_sum_that_was_deferred_and_is_not_declared_is_told() -> None:
     """)
 
 
-def test_a_sum_that_is_declared_as_owed_but_was_taken_is_told() -> None:
+def test_a_result_declared_as_unreduced_whose_sum_was_taken_is_reported() -> None:
     first = message(matmul_typed("model", OWED, mesh=EXPLICIT.abstract_mesh), *matmul_shapes()).splitlines()[0]
     assert first == (
         "VaryingError: matmul: return value is the same on every shard of 'model', but its hint says '+in_'"
@@ -115,7 +115,7 @@ def matmul_shapes() -> tuple[Any, Any]:
     return placed(numbers(4, 8), P("data", "model")), placed(numbers(8, 6), P("model", None))
 
 
-def test_a_sum_that_is_owed_may_not_leave_on_auto_axes() -> None:
+def test_an_unreduced_value_may_not_leave_on_auto_axes() -> None:
     assert message(matmul_typed(None, OWED), numbers(4, 8), numbers(8, 6)) == text("""
         ShardingError: matmul: return value is marked '+in_' in its hint, but mesh axis 'model' is of type Auto, over which JAX lets no such value in or out
 
@@ -167,7 +167,7 @@ def test_the_flag_of_a_grouped_matmul_may_be_given_at_the_call() -> None:
     )
 
 
-def test_a_grouped_matmul_that_is_not_summed_is_told() -> None:
+def test_a_grouped_matmul_that_is_not_summed_is_reported() -> None:
     assert message(typed_shard_map(partial(gmm, reduce=False), mesh=GROUPS), *GMM) == text("""
         VaryingError: gmm: return value varies over 'model', which its hint does not mention
 

@@ -68,7 +68,7 @@ def test_a_sum_over_the_stages_of_one_shard_is_no_sum_over_all() -> None:
     """)
 
 
-def test_a_result_that_lost_its_stages_is_told_with_both_sizes() -> None:
+def test_a_result_that_lost_its_stages_is_reported_with_both_sizes() -> None:
     @typed_shard_map(mesh=STAGES)
     def last(x: Float[Array, "[stages/stage] ..."]) -> Float[Array, "[stages/stage] ..."]:
         return x[-1:]
@@ -144,6 +144,6 @@ def test_an_element_of_the_list_that_differs_is_named() -> None:
     """)
 
 
-def test_a_tuple_in_the_place_of_the_list_is_told() -> None:
+def test_a_tuple_in_the_place_of_the_list_is_reported() -> None:
     first = message(join, (numbers(8, 3, 2),) * 2).splitlines()[0]
     assert first == "StructureError: join_body: argument 'parts' is a tuple, but its hint says list"

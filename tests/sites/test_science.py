@@ -83,7 +83,7 @@ def test_levels_that_do_not_divide_are_named() -> None:
     """)
 
 
-def test_an_axis_that_the_mesh_lacks_is_told_as_it_is_written() -> None:
+def test_an_axis_that_the_mesh_lacks_is_reported_as_it_is_written() -> None:
     first = message(build("levels"), numbers(8, 2)).splitlines()[0]
     assert first == (
         "MeshAxisError: cumsum: argument 'x' names mesh axis 'levels' (as 'lev'), "
@@ -219,7 +219,7 @@ def test_rows_of_a_jacobian_are_those_by_hand() -> None:
     close(got, jacobian @ jacobian.T)
 
 
-def test_whole_samples_that_are_a_shard_of_them_are_named() -> None:
+def test_samples_that_are_only_a_shard_of_the_batch_are_named() -> None:
     samples = numbers(8, 5)
     assert message(typed_shard_map(mesh=SAMPLES)(rows), samples, samples[:2], PARAMS, STATE) == text("""
         ShapeError: rows: argument 'all_' has n=2, but argument 'mine' has n=8

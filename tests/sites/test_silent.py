@@ -54,17 +54,17 @@ def test_axes_that_changed_places_are_refused_by_the_names_of_the_dims() -> None
     """)
 
 
-def test_an_owed_sum_of_what_does_not_vary_is_refused() -> None:  # K14
+def test_a_partial_sum_of_what_does_not_vary_is_refused() -> None:  # K14
     @typed
-    def owed(a: Float[Array, "[b/d] k"]) -> Float[Array, "[b/d] k +t"]:
+    def partial(a: Float[Array, "[b/d] k"]) -> Float[Array, "[b/d] k +t"]:
         return 2 * a
 
     @typed_shard_map(mesh=MESH)
     def total(a: Float[Array, "[b/d] k"]) -> Float[Array, "[b/d] k"]:
-        return jax.lax.psum(owed(a), "t")
+        return jax.lax.psum(partial(a), "t")
 
     first = message(total, x).splitlines()[0]
-    assert first == "VaryingError: owed: return value is the same on every shard of 't', but its hint says '+t'"
+    assert first == "VaryingError: partial: return value is the same on every shard of 't', but its hint says '+t'"
 
 
 def test_a_flattened_dim_whose_minor_part_is_split_is_refused() -> None:  # K21
@@ -132,7 +132,7 @@ def test_a_missing_sum_names_the_function(call: Any) -> None:  # K5, K26
     )
 
 
-def test_a_gathered_value_names_the_function_and_is_not_told_to_turn_the_check_off() -> None:  # K26
+def test_a_gathered_value_names_the_function_and_the_cure_is_not_to_turn_the_check_off() -> None:  # K26
     @typed_shard_map(mesh=MESH)
     def whole(a: Float[Array, "[b/d] k"]) -> Float[Array, "b k"]:
         return jax.lax.all_gather(a, "d", axis=0, tiled=True)

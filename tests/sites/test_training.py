@@ -13,7 +13,7 @@ from pairs import close, mesh_of, message, numbers, one_program, text, whole_num
 
 from typedshmap import Array, Float, Int32, ShardingError, Stacked, UInt32, shard, typed_shard_map
 
-# 14. Arrays that carry their sharding in their type; the results lie as one of the arguments does.
+# 14. Arrays that carry their sharding in their type; the results are sharded as one of the arguments is.
 
 EXPLICIT = mesh_of(AxisType.Explicit, x=2, y=4)
 
@@ -206,7 +206,7 @@ def test_a_training_step_is_that_by_hand() -> None:
     close(metrics.grad_norm, np.sqrt(sum((np.asarray(g) ** 2).sum() for g in jax.tree.leaves(grads))))
 
 
-def test_a_state_that_is_placed_by_its_hints_goes_through_steps_and_lies_as_before() -> None:
+def test_a_state_that_is_placed_by_its_hints_goes_through_steps_and_keeps_its_sharding() -> None:
     typed = jax.jit(typed_shard_map(mesh=MESH)(step_of(HPARAMS)), donate_argnums=0)
     state = shard(STATE, State, MESH)
     before = jax.tree.map(lambda x: x.sharding, state)

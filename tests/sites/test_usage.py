@@ -421,14 +421,14 @@ def test_a_wrong_argument_is_named_however_the_call_is_written(typed: Any, args:
     assert message(typed, *args).splitlines()[0] == first
 
 
-def test_one_hint_in_the_place_of_a_tuple_of_them_is_told() -> None:
+def test_one_hint_in_the_place_of_a_tuple_of_them_is_reported() -> None:
     with pytest.raises(AnnotationSyntaxError) as caught:
         typed_shard_map(lambda x: x, mesh=MESH, in_types=X, out_types=X)  # type: ignore[arg-type]
     wants = "<lambda>: in_types= wants a tuple of hints, one per argument; got "
     assert str(caught.value) == wants + 'Float[Array, "[b/dp] d"]'
 
 
-def test_an_alias_of_an_alias_is_told() -> None:
+def test_an_alias_of_an_alias_is_reported() -> None:
     aliased = Float[Array, "[b/batch] d"]
     axes = {"batch": "rows", "rows": "dp"}
     typed = typed_shard_map(lambda x: x, mesh=MESH, in_types=(aliased,), out_types=aliased, axes=axes)
@@ -445,7 +445,7 @@ def test_an_alias_of_an_alias_is_told() -> None:
     """)  # noqa: E501
 
 
-def test_an_argument_whose_default_is_none_is_told_to_say_so() -> None:
+def test_an_argument_whose_default_is_none_is_asked_to_say_so() -> None:
     @typed_shard_map(mesh=MESH)
     def plus(x: X, bias: Float[Array, "d"] = None) -> X:  # type: ignore[assignment]
         return x if bias is None else x + bias

@@ -107,7 +107,7 @@ def test_a_wrong_leaf_is_named_by_its_path(weights: Block, first: str) -> None:
     assert message(typed, weights, ALL).splitlines()[0] == first
 
 
-def test_paths_that_are_no_strings_are_told() -> None:
+def test_paths_that_are_no_strings_are_reported() -> None:
     assert message(typed, BLOCK, ((0, 1),)) == text("""
         StructureError: gather: argument 'indices' is a tuple with 0 (int) in it, but its hint says tuple[tuple[str, ...], ...]
 

@@ -60,7 +60,7 @@ def first_line(f, *args, **kwargs) -> str:
     return failure(f, *args, **kwargs).splitlines()[0]
 
 
-def test_a_local_mean_is_told_in_full():
+def test_a_local_mean_is_reported_in_full():
     assert failure(center) == (
         "center: return value depends on the mesh: at [9,0] it is -0.1135 on tp=2, but 0.3677 on one device\n"
         "\n"
@@ -82,35 +82,35 @@ def test_a_right_program_says_what_was_tried():
     assert found.seeds == (0, 1)
 
 
-def test_a_sum_taken_twice_is_told_by_its_factor():
+def test_a_sum_taken_twice_is_reported_by_its_factor():
     @typed_shard_map
     def twice(x: X, w: Float[Array, "[model/tp] out"]) -> Float[Array, "[batch/dp] out"]:
         return jax.lax.psum(jax.lax.psum(x @ w, "tp"), "tp")
 
-    told = failure(twice, [{"dp": 2, "tp": 4}])
-    assert "it is 4 times what it is on one device, and the size of 'tp' is 4\n" in told
-    assert told.endswith(
+    message = failure(twice, [{"dp": 2, "tp": 4}])
+    assert "it is 4 times what it is on one device, and the size of 'tp' is 4\n" in message
+    assert message.endswith(
         "Hint: is a sum over 'tp' taken once too often, or does every shard count what all of them hold?"
     )
 
 
-def test_a_mean_where_a_sum_is_due_is_told_by_its_factor():
+def test_a_mean_where_a_sum_is_due_is_reported_by_its_factor():
     @typed_shard_map
     def mean(x: X, w: Float[Array, "[model/tp] out"]) -> Float[Array, "[batch/dp] out"]:
         return jax.lax.pmean(x @ w, "tp")
 
-    told = failure(mean, ["dp=2,tp=4"])
-    assert "it is 1/4 of what it is on one device, and the size of 'tp' is 4\n" in told
+    message = failure(mean, ["dp=2,tp=4"])
+    assert "it is 1/4 of what it is on one device, and the size of 'tp' is 4\n" in message
 
 
-def test_the_same_random_numbers_on_every_shard_are_told():
+def test_the_same_random_numbers_on_every_shard_are_reported():
     @typed_shard_map
     def noise(x: Float[Array, "[batch/dp] model"], key: Key[Array, ""]) -> Float[Array, "[batch/dp] model"]:
         return 0 * x + jax.random.normal(key, x.shape)
 
-    told = failure(noise, ["dp=4"])
-    assert "its 4 parts along dim 0 are equal, and the size of 'dp' is 4\n" in told
-    assert "Hint: does every shard along 'dp' draw the same random numbers?" in told
+    message = failure(noise, ["dp=4"])
+    assert "its 4 parts along dim 0 are equal, and the size of 'dp' is 4\n" in message
+    assert "Hint: does every shard along 'dp' draw the same random numbers?" in message
 
 
 def test_random_numbers_of_each_shard_are_declared():
@@ -138,31 +138,32 @@ def test_what_is_excluded_takes_no_part_in_the_gradient():
     assert_mesh_invariant(noisy, ["dp=2"], grad=True, exclude="[0]", trials=1)
 
 
-def test_swapped_axes_of_a_dim_are_told_by_the_order_of_the_parts():
+def test_swapped_axes_of_a_dim_are_reported_by_the_order_of_the_parts():
     @typed_shard_map(check_vma=False)
     def swapped(x: Float[Array, "[n/dp,tp]"]) -> Float[Array, "[n/dp,tp]"]:
         rows = jax.lax.all_gather(x, ("tp", "dp"))
         at = jax.lax.axis_index("dp") * jax.lax.axis_size("tp") + jax.lax.axis_index("tp")
         return rows[at]
 
-    told = failure(swapped, ["dp=2,tp=2"])
-    assert "its 4 parts along dim 0 stand in the order 0, 2, 1, 3\n" in told
+    message = failure(swapped, ["dp=2,tp=2"])
+    assert "its 4 parts along dim 0 stand in the order 0, 2, 1, 3\n" in message
     assert (
-        "only 'dp' and 'tp' together make the difference\n    differs on dp=2, tp=2\n    agrees on dp=2; tp=2\n" in told
+        "only 'dp' and 'tp' together make the difference\n    differs on dp=2, tp=2\n    agrees on dp=2; tp=2\n"
+        in message
     )
 
 
-def test_a_wrong_order_of_entries_is_told():
+def test_a_wrong_order_of_entries_is_reported():
     @typed_shard_map
     def flat(x: X) -> Float[Array, "[batch*model/dp,tp]"]:
         return x.reshape(-1)
 
-    told = failure(flat)
-    assert "it has the same entries in another order\n" in told
-    assert told.endswith("Hint: is a dim flattened or split in the wrong order?")
+    message = failure(flat)
+    assert "it has the same entries in another order\n" in message
+    assert message.endswith("Hint: is a dim flattened or split in the wrong order?")
 
 
-def test_the_shards_that_are_wrong_are_told():
+def test_the_shards_that_are_wrong_are_reported():
     @typed_shard_map
     def total(x: Float[Array, "[n/dp] m"]) -> Float[Array, "[n/dp] m"]:
         return jnp.cumsum(x, 0)
@@ -201,8 +202,8 @@ def test_every_axis_that_alone_makes_the_difference_is_named():
     def local(x: X) -> X:
         return x - x.mean()
 
-    told = failure(local)
-    assert "    each of 'tp', 'dp' alone makes the difference\n" in told
+    message = failure(local)
+    assert "    each of 'tp', 'dp' alone makes the difference\n" in message
 
 
 def test_other_results_that_are_wrong_are_listed():
@@ -210,9 +211,9 @@ def test_other_results_that_are_wrong_are_listed():
     def both(x: X) -> tuple[X, X, X]:
         return x - x.mean(-1, keepdims=True), x, x - x.max(-1, keepdims=True)
 
-    told = failure(both, grad=True)
-    assert told.startswith("both: return[0] depends on the mesh: ")
-    assert "\n    wrong, too: return[2], grad(x)\n" in told
+    message = failure(both, grad=True)
+    assert message.startswith("both: return[0] depends on the mesh: ")
+    assert "\n    wrong, too: return[2], grad(x)\n" in message
 
 
 def test_a_scalar_has_no_place():
@@ -234,7 +235,7 @@ def test_a_scalar_has_no_place():
     )
 
 
-def test_a_shape_that_depends_on_the_mesh_is_told():
+def test_a_shape_that_depends_on_the_mesh_is_reported():
     @typed_shard_map(check_vma=False)
     def stacked(x: Float[Array, "[n/dp]"]) -> Float[Array, "[_/dp] 2"]:
         return jnp.stack([x[:2], x[:2]], 1)
@@ -244,7 +245,7 @@ def test_a_shape_that_depends_on_the_mesh_is_told():
     )
 
 
-def test_a_result_that_is_missing_on_one_mesh_is_told():
+def test_a_result_that_is_missing_on_one_mesh_is_reported():
     @typed
     def some(x: X) -> dict[str, X]:
         return {"y": x, **({"z": x} if jax.sharding.get_abstract_mesh().shape["tp"] == 1 else {})}
@@ -277,9 +278,9 @@ def test_trees_of_arguments_and_results_are_named_by_path():
         wrong = state.w * jax.lax.pmean(x.sum(), "dp")
         return State(wrong, state.step + 1), Metrics(loss, loss > 0)
 
-    told = failure(step, ["dp=2,tp=2"], grad=True)
-    assert told.startswith("step: return[0].w depends on the mesh: ")
-    assert "wrong, too: grad(state.w), grad(x)\n" in told
+    message = failure(step, ["dp=2,tp=2"], grad=True)
+    assert message.startswith("step: return[0].w depends on the mesh: ")
+    assert "wrong, too: grad(state.w), grad(x)\n" in message
     assert_mesh_invariant(step, ["dp=2,tp=2"], exclude="return[0].w", trials=1)
     assert_mesh_invariant(step, ["dp=2,tp=2"], exclude=["[0]"], trials=1)
     assert_mesh_invariant(step, ["dp=2,tp=2"], grad=True, exclude=["[0].w"], trials=1)
@@ -295,7 +296,7 @@ def test_static_defaulted_and_keyword_only_arguments_stay_as_they_are():
     assert_mesh_invariant(scaled, ["dp=2,tp=2"], grad=True, power=3, trials=1)
 
 
-def test_positional_arguments_without_names_are_told_by_their_number():
+def test_positional_arguments_without_names_are_reported_by_their_number():
     @typed_shard_map
     def scaled(*xs: X) -> X:
         return sum(xs) * xs[0].max()
@@ -433,7 +434,7 @@ def test_explicit_axes_stay_explicit():
     explicit = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
 
     @typed_shard_map(mesh=explicit)
-    def owed(x: X, w: Float[Array, "[model/tp] out"]) -> Float[Array, "[batch/dp] out +tp"]:
+    def partial(x: X, w: Float[Array, "[model/tp] out"]) -> Float[Array, "[batch/dp] out +tp"]:
         return einsum(x, w, "[b/dp] [m/tp], [m/tp] o -> [b/dp] o +tp")
 
     @typed_shard_map(mesh=explicit)
@@ -441,7 +442,7 @@ def test_explicit_axes_stay_explicit():
         return jnp.tanh(x @ w)
 
     with jax.set_mesh(explicit):
-        found = assert_mesh_invariant(owed, grad=True, trials=1)
+        found = assert_mesh_invariant(partial, grad=True, trials=1)
         assert {kind for each in found.meshes for kind in each.axis_types} == {AxisType.Explicit}
         assert first_line(wrong).startswith("wrong: return value depends on the mesh: ")
 
@@ -459,8 +460,8 @@ def test_a_helper_with_marks_is_mapped_and_its_result_summed():
         return jnp.exp(x.sum(-1))
 
     assert_mesh_invariant(taken, grad=True, trials=1)
-    told = failure(wrong)
-    assert "\nCalled: inside of typed_shard_map over all mesh axes; manual=False calls it on global arrays\n" in told
+    message = failure(wrong)
+    assert "\nCalled: inside of typed_shard_map over all mesh axes; manual=False calls it on global arrays\n" in message
 
 
 def test_a_helper_that_communicates_is_mapped():
@@ -481,7 +482,7 @@ def test_a_helper_that_communicates_is_mapped():
     assert "Called: inside of typed_shard_map" in failure(wrong)
 
 
-def test_another_helper_is_called_on_global_arrays_unless_told_otherwise():
+def test_another_helper_is_called_on_global_arrays_unless_asked_otherwise():
     @typed
     def normal(x: X) -> X:
         return x - x.mean(-1, keepdims=True)
@@ -511,10 +512,10 @@ def test_a_failure_comes_again_from_its_seed():
     def rarely(x: Float[Array, "[n/dp]"]) -> Float[Array, "[n/dp]"]:
         return x if size("n") % 20 else x - x.mean()
 
-    told = failure(rarely, ["dp=4"], trials=20)
-    seed = int(told.split("Again: seed=")[1].splitlines()[0])
+    message = failure(rarely, ["dp=4"], trials=20)
+    seed = int(message.split("Again: seed=")[1].splitlines()[0])
     assert seed > 0
-    assert failure(rarely, ["dp=4"], seed=seed) == told
+    assert failure(rarely, ["dp=4"], seed=seed) == message
 
 
 def test_given_sizes_and_arguments_are_the_same_in_every_trial():
@@ -581,7 +582,7 @@ def test_an_exception_of_the_body_on_some_mesh_passes_through_with_a_note():
 
 
 def test_bad_options_are_refused():
-    for options, told in [
+    for options, message in [
         ({"trials": 0}, "assert_mesh_invariant: trials=0 is not a whole number from 1 on"),
         ({"seed": -1}, "assert_mesh_invariant: seed=-1 is not a whole number from 0 on"),
         ({"seed": 1.5}, "assert_mesh_invariant: seed=1.5 is not a whole number from 0 on"),
@@ -592,7 +593,7 @@ def test_bad_options_are_refused():
     ]:
         with pytest.raises(StructureError) as caught:
             assert_mesh_invariant(center, **options)
-        assert str(caught.value) == told
+        assert str(caught.value) == message
 
 
 def test_unknown_names_in_exclude_are_refused_with_those_that_there_are():
@@ -643,16 +644,16 @@ def test_an_error_of_one_in_a_thousand_is_found_in_float32():
     assert first_line(made(1e-3), **sizes).startswith("loss: return value depends on the mesh: ")
 
 
-def test_numbers_are_told_long_enough_to_differ():
+def test_numbers_are_shown_with_enough_digits_to_differ():
     @typed_shard_map
     def near(x: X) -> X:
         return x * jnp.where(jax.lax.axis_size("tp") > 1, 1 + 1e-6, 1)
 
-    told = failure(near, ["dp=2,tp=2"], rtol=2e-7)
-    numbers = told.splitlines()[0].partition(" it is ")[2].removesuffix(" on one device")
+    message = failure(near, ["dp=2,tp=2"], rtol=2e-7)
+    numbers = message.splitlines()[0].partition(" it is ")[2].removesuffix(" on one device")
     here, there = numbers.split(" on tp=2, but ")
     assert here != there
-    assert "\n    every entry is 1+" in told
+    assert "\n    every entry is 1+" in message
 
 
 def test_given_tolerances_replace_the_justified_one():
@@ -662,5 +663,5 @@ def test_given_tolerances_replace_the_justified_one():
 
     assert_mesh_invariant(near, ["tp=2"], rtol=0.02, trials=1)
     assert_mesh_invariant(near, ["tp=2"], atol=1.0, trials=1)
-    told = failure(near, ["tp=2"], rtol=0.001, atol=0.001)
-    assert " is allowed\n" in told
+    message = failure(near, ["tp=2"], rtol=0.001, atol=0.001)
+    assert " is allowed\n" in message

@@ -81,7 +81,7 @@ def test_given_meshes_may_be_dicts_and_texts_and_bear_the_axes_of_the_hints():
 
 
 @pytest.mark.parametrize(
-    ("meshes", "told"),
+    ("meshes", "message"),
     [
         (["dp"], "meshes= holds 'dp', which is not a mesh"),
         (["dp=x"], "meshes= holds 'dp=x', which is not a mesh"),
@@ -93,10 +93,10 @@ def test_given_meshes_may_be_dicts_and_texts_and_bear_the_axes_of_the_hints():
         (["dp=16"], "the mesh dp=16 needs 16 devices, and there are 8"),
     ],
 )
-def test_what_is_no_mesh_is_refused(meshes, told):
+def test_what_is_no_mesh_is_refused(meshes, message):
     with pytest.raises(MeshAxisError) as caught:
         given_meshes(meshes, axes(dp=1))
-    assert str(caught.value).splitlines()[0] == f"assert_mesh_invariant: {told}"
+    assert str(caught.value).splitlines()[0] == f"assert_mesh_invariant: {message}"
 
 
 def test_meshes_that_given_sizes_do_not_fit_are_left_out_and_told():

@@ -103,7 +103,7 @@ def test_an_ini_option_names_modules_that_no_test_imports(project):
 
 
 @pytest.mark.slow
-def test_a_module_that_cannot_be_imported_is_told(project):
+def test_a_module_that_cannot_be_imported_is_reported(project):
     project.makeini("[pytest]\ntypedshmap_verify = nowhere\n")
     found = run(project, "--typedshmap-verify")
     assert found.ret == pytest.ExitCode.USAGE_ERROR
@@ -158,7 +158,7 @@ def test_a_mark_leaves_the_function_as_it_is():
     assert mark.verify(f).seeds == (0, 1, 2)
 
 
-def test_a_mark_stands_above_the_decorator():
+def test_a_mark_is_above_the_decorator():
     with pytest.raises(StructureError, match="mesh_invariant: wants a function made by typed_shard_map"):
         mesh_invariant(lambda x: x)
 

@@ -1,4 +1,4 @@
-"""How far rounding may take a result, and what the numbers tell of a difference."""
+"""How far rounding may take a result, and what the numbers say about a difference."""
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +67,7 @@ def test_the_scale_is_that_of_the_finite_entries():
     assert scale_of(np.zeros((0, 2))) == 0.0
 
 
-def test_the_same_not_a_number_and_infinity_are_alike():
+def test_the_same_not_a_number_and_infinity_are_equal():
     here, there = np.array([np.nan, np.inf, np.inf, np.nan, 1.0]), np.array([np.nan, np.inf, -np.inf, 1.0, 1.0])
     assert are_close(here, there, 0.1).tolist() == [True, True, False, False, True]
 

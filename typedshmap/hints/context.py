@@ -246,7 +246,7 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
     manual_axes = _jax.mesh.manual_axes(mesh)
     manual = checked_axes = frozenset(name for name, _ in manual_axes)
     has_vma = False
-    is_own = scope is not None and scope.region.sizes.keys() == manual
+    is_own = scope is not None and frozenset(scope.region.sizes) == manual
     if scope is not None and is_own:
         checked_axes, has_vma = scope.region.checked_axes, scope.region.has_vma
     elif manual:  # a plain jax.shard_map, inside of the scope's region or by itself: hints must mention its axes
