@@ -11,22 +11,5 @@ from .resharding import plan_reshard, reshard
 from .shapes import rearrange, reduce, repeat
 from .sums import pmax, pmean, pmin, psum, psum_scatter
 
-__all__ = [
-    "all_gather",
-    "all_to_all",
-    "einsum",
-    "logsumexp",
-    "plan_reshard",
-    "pmax",
-    "pmean",
-    "pmin",
-    "ppermute",
-    "psum",
-    "psum_scatter",
-    "rearrange",
-    "reduce",
-    "repeat",
-    "reshard",
-    "softmax",
-    "take",
-]
+__all__ = ["all_gather", "all_to_all", "einsum", "logsumexp", "plan_reshard", "pmax", "pmean", "pmin", "ppermute",
+           "psum", "psum_scatter", "rearrange", "reduce", "repeat", "reshard", "softmax", "take"]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -12,7 +13,6 @@ from .. import _jax
 from ..errors.failures import WrongSize
 from ..errors.phrases import quoted_axes, sharding_text
 from ..notation.layout import shared_prefix
-from ..notation.pattern import PatternDim
 from .operands import Operand, read_operands, record_result
 from .operation import MeshAxes, Operation, SideLayout, read_operation, shard_count
 
@@ -116,10 +116,7 @@ def read_move(call: Operation, x: Any) -> tuple[Operand, SideLayout]:
 
 def refuse_other_dims(call: Operation) -> None:
     """Refuse sides whose dims differ in more than their sharding."""
-    left, right = (
-        [PatternDim(dim.factors, None, dim.is_group) if isinstance(dim, PatternDim) else dim for dim in side.dims]
-        for side in (call.pattern.operands[0], call.result)
-    )
+    left, _, right = call.local_pattern(lambda dim: str(replace(dim, axes=None))).partition(" -> ")
     if left != right:
         cure = f"{call.verb} changes the sharding only; rearrange reorders, merges and splits dims"
         raise call.fault("the two sides have different dims", call.result.span, cure)
@@ -242,9 +239,8 @@ def ppermute(x: T, pattern: str, *, shift: int, axis: str | None = None) -> T:
 
 
 def _axes_to_shift(call: Operation, operand: Operand, axis: str | None) -> MeshAxes:
-    groups = [axes for axes in operand.layout.dim_axes if axes]
-    groups += [call.meaning(mark.axis) for mark in operand.layout.side.marks if mark.sign == "~"]
-    groups = [axes for axes in groups if axes]
+    marked = [call.meaning(mark.axis) for mark in operand.layout.side.marks if mark.sign == "~"]
+    groups = [axes for axes in (*operand.layout.dim_axes, *marked) if axes]
     if axis is not None:
         wanted = call.meaning(axis)
         call.require_manual(wanted)

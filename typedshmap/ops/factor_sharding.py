@@ -191,8 +191,7 @@ def plan_partial_sums(
         raise call.wrong(NotUnreduced(axis, call.region.sizes[axis]), RESULT)
     taken = {axis for _, axes in scattered for axis in axes}
     left = [axis for axis in addends if axis not in taken]
-    unreduced = tuple([axis for axis in left if axis in layout.unreduced])
-    varying = tuple([axis for axis in left if axis in layout.varying])
+    unreduced, varying = (tuple([a for a in left if a in marked]) for marked in (layout.unreduced, layout.varying))
     summed = tuple([axis for axis in left if axis not in layout.unreduced | layout.varying])
     return PartialSums(layout, addends, tuple(scattered), summed, unreduced, varying)
 

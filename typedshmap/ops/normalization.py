@@ -34,7 +34,7 @@ def logsumexp(x: T, pattern: str) -> T:
       PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `reduce` does.
     """
     call = read_operation("logsumexp", pattern, 1)
-    operand = _read_operand(call, x)
+    operand, value = _read_operand(call, x)
     left, right = operand.layout, call.resolve_side(-1, dots=operand.layout.dots)
     names, kept = [place.names[0] for place in left.dims], [place.names[0] for place in right.dims]
     dims = tuple(at for at, name in enumerate(names) if name not in kept)
@@ -45,7 +45,6 @@ def logsumexp(x: T, pattern: str) -> T:
     axes_of = dict(zip(names, left.dim_axes, strict=True))
     plan_partial_sums(call, right, [axes_of.get(name, ()) for name in kept], {}, ())
     refuse_dropped_varying(call, [operand], right)
-    value = _inexact_value(call, operand)
     top = _maximum(call, value, dims, axes)
     finite = jnp.where(jnp.isfinite(top), top, 0)
     total = _sum(call, jnp.exp(value - jnp.expand_dims(finite, dims)), dims, axes)
@@ -73,29 +72,32 @@ def softmax(x: T, pattern: str, dims: str) -> T:
       PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `reduce` does.
     """
     call = read_operation("softmax", pattern, 1, has_result=False)
-    known, names = call.pattern.operands[0].names, dims.split() if isinstance(dims, str) else []
+    given: Any = dims
+    known, names = call.pattern.operands[0].names, given.split() if isinstance(given, str) else []
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         wrong = f"'{unknown[0]}' is not a dim of the pattern" if unknown else f"dims={dims!r} names no dim"
         raise call.fault(wrong, None, f"its dims are {', '.join(known)}")
-    operand = _read_operand(call, x)
+    operand, value = _read_operand(call, x)
     places = operand.layout.dims
     chosen = tuple(at for at, place in enumerate(places) if place.names[0] in names)
     axes = tuple(axis for at in chosen for axis in places[at].axes)
-    value = _inexact_value(call, operand)
     exponentials = jnp.exp(value - _maximum(call, value, chosen, axes, keepdims=True))
     shares = exponentials / _sum(call, exponentials, chosen, axes, keepdims=True)
     return record_result(call, shares, (operand,), operand.layout)
 
 
-def _read_operand(call: Operation, x: Any) -> Operand:
+def _read_operand(call: Operation, x: Any) -> tuple[Operand, Any]:
+    """The operand, and its value as numbers that have exponentials."""
     call.plan(("names",), lambda: _refuse_other_names(call) is None)
     (operand,) = read_operands(call, (x,))
     refuse_non_numbers(call, operand)
     for axis in sorted(operand.layout.unreduced):
         problem = f"{call.verb} of a value that is unreduced over '{axis}'"
         raise call.fault(problem, operand.layout.side.span, "take the sum first (psum)")
-    return operand
+    value: Any = jnp.asarray(operand.value)
+    value = value if jnp.issubdtype(value.dtype, jnp.inexact) else value.astype(jnp.float32)
+    return operand, _jax.casts.drop_reduced(value) if call.region.has_vma else value
 
 
 def _refuse_other_names(call: Operation) -> None:
@@ -103,12 +105,6 @@ def _refuse_other_names(call: Operation) -> None:
     call.require_names()
     call.refuse_new_names()
     call.refuse_repeated_names("on one side")
-
-
-def _inexact_value(call: Operation, operand: Operand) -> Any:
-    value: Any = jnp.asarray(operand.value)
-    value = value if jnp.issubdtype(value.dtype, jnp.inexact) else value.astype(jnp.float32)
-    return _jax.casts.drop_reduced(value) if call.region.has_vma else value
 
 
 def _maximum(call: Operation, value: Any, dims: tuple[int, ...], axes: tuple[str, ...], keepdims: bool = False) -> Any:

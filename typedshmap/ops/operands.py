@@ -137,20 +137,17 @@ def _refuse_known_mismatch(
     if is_same or len(known.dim_axes) != len(layout.dims):
         return
     compared = known.covered_axes - (known.varying - known.invarying) - layout.varying
-    for at, (place, axes) in enumerate(zip(layout.dims, known.dim_axes, strict=True)):
-        claimed = tuple(axis for axis in place.axes if axis in compared)
-        if claimed != tuple(axis for axis in axes if axis in compared):
-            actual = f"{sharding_text(axes)} ({known.text})"
-            what = PatternLayoutMismatch(at, sharding_text(claimed), actual, known.place, place.dim.span)
+    claimed, actual = layout.over(compared), known.over(compared)
+    for at, place in enumerate(layout.dims):
+        if claimed.dim_axes[at] != actual.dim_axes[at]:
+            text = f"{sharding_text(known.dim_axes[at])} ({known.text})"
+            what = PatternLayoutMismatch(at, sharding_text(claimed.dim_axes[at]), text, known.place, place.dim.span)
             raise call.wrong(what, subject, value)
-    claimed, actual = (
-        f"unreduced over {quoted_axes(sorted(axes & compared))}" if axes & compared else "not unreduced"
-        for axes in (layout.unreduced, known.unreduced)
-    )
-    if claimed != actual:
+    if claimed.unreduced != actual.unreduced:
+        one, other = (f"unreduced over {quoted_axes(sorted(axes))}" if axes else "not unreduced"
+                      for axes in (claimed.unreduced, actual.unreduced))  # fmt: skip
         span = next((mark.span for mark in layout.side.marks if mark.sign == "+"), layout.side.span)
-        what = PatternLayoutMismatch(None, claimed, f"{actual} ({known.text})", known.place, span)
-        raise call.wrong(what, subject, value)
+        raise call.wrong(PatternLayoutMismatch(None, one, f"{other} ({known.text})", known.place, span), subject, value)
 
 
 def record_result(

@@ -204,7 +204,7 @@ class Operation:
         if mesh is None or axis in mesh:
             return self.wrong(NotManual(axis, span))
         others = tuple(name for name, _ in self.region.aliases if name not in mesh)
-        return self.wrong(UnknownAxis(axis, axis, span or (0, len(self.pattern.source)), mesh, others))
+        return self.wrong(UnknownAxis(axis, axis, (0, len(self.pattern.source)), mesh, others))
 
     def require_names(self) -> None:
         """Refuse merged dims and numbers, where an operation takes one name per dim."""
@@ -241,11 +241,10 @@ class Operation:
 
     def local_pattern(self, dim_text: Callable[[PatternDim], str]) -> str:
         """The pattern without its sharding."""
-        sides = [
-            ["..." if isinstance(dim, Dots) else dim_text(dim) for dim in side.dims] for side in self.pattern.sides
-        ]
-        *operands, result = map(" ".join, sides)
-        return f"{', '.join(operands)} -> {result}"
+        sides: list[str] = []
+        for side in self.pattern.sides:
+            sides.append(" ".join(["..." if isinstance(dim, Dots) else dim_text(dim) for dim in side.dims]))
+        return f"{', '.join(sides[:-1])} -> {sides[-1]}"
 
 
 def _factors_of(item: Factor | Dots, count: int) -> tuple[Factor, ...]:

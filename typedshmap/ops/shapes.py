@@ -188,8 +188,6 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
     factor_axes = factor_sharding.factor_axes_of(call, [operand], extents, right)
     old = {key for place in left.dims for key in place.keys}
     inherited = [_inherited_axes(call, place, old, factor_axes, extents) for place in right.dims]
-    for place in left.dims:
-        axes_of_merged(call, place, factor_axes, extents)
     kept = {key for place in right.dims for key in place.keys}
     addends = {axis: key for key, axes in factor_axes.items() if key not in kept for axis in axes}
     addends |= {axis: f"+{axis}" for axis in sorted(left.unreduced)}
