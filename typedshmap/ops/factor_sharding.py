@@ -133,6 +133,14 @@ def refuse_dropped_varying(call: Operation, operands: Sequence[Operand], right: 
         raise call.fault(f"'-{axis}' is on the result only", right.side.span, "all_gather makes such a value")
 
 
+def refuse_moved_axes(call: Operation, before: Sequence[MeshAxes], right: SideLayout, cure: str) -> None:
+    """Refuse a result in which a dim is sharded otherwise than before."""
+    for place, axes in zip(right.dims, before, strict=True):
+        if place.axes != axes:
+            sides = f"{sharding_text(axes)} on the left, but {sharding_text(place.axes)} on the right"
+            raise call.fault(f"'{place.name}' is {sides}", place.dim.span, cure)
+
+
 class PartialSums(NamedTuple):
     """A result, and what becomes of its partial sums.
 

@@ -179,13 +179,9 @@ def record_result(
     invarying = frozenset[str]().union(*[operand.invarying for operand in operands]) - differing - layout.differing
     invarying |= made_invarying | (layout.varying - differing)
     covered_axes, text = region.checked_axes | layout.differing, f'"{call.pattern.source}"'
+    axes = (layout.dim_axes, layout.unreduced, layout.reduced, layout.varying)
     known = KnownLayout(
-        *(layout.dim_axes, layout.unreduced, layout.reduced, layout.varying),
-        invarying=invarying,
-        covered_axes=covered_axes,
-        addend_axes=addend_axes,
-        text=text,
-        place=call.where,
+        *axes, invarying=invarying, covered_axes=covered_axes, addend_axes=addend_axes, text=text, place=call.where
     )
     record_layout(value, known)
     return value
@@ -250,10 +246,10 @@ def _size_mismatch(
         problem = f"has {name}={size}{_shard_text(operand, index)}, but {name}={expected} was passed"
         return _wrong_size(call, operand, problem, span)
     if call.is_plain:
-        has = f"{operand.subject.phrase} has "
-        has += f"size {size} in dim {index}" if name.isdecimal() else f"{name}={size}"
+        phrase = operand.subject.phrase
         if known is None:
-            return call.fault(f"{has}, but the pattern says {expected}", span)
+            return call.fault(f"{phrase} has size {size} in dim {index}, but the pattern says {expected}", span)
+        has = f"{phrase} has {name}={size}"
         if known.subject == operand.subject:
             return call.fault(f"{has} in dim {index}, but {name}={expected} in dim {known.dim}", span)
         return call.fault(f"{has}, but {known.subject.phrase} has {name}={expected}", span)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from .. import _jax
 from ..errors import PatternError
 from ..errors.failures import NotAnArray
-from ..errors.phrases import quoted_axes, sharding_text, value_text
+from ..errors.phrases import quoted_axes, value_text
 from ..notation.match import Subject
 from ..notation.pattern import PatternDim
 from . import factor_sharding
@@ -192,12 +192,8 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
     addends = {axis: key for key, axes in factor_axes.items() if key not in kept for axis in axes}
     addends |= {axis: f"+{axis}" for axis in sorted(left.unreduced)}
     if call.verb != "reduce":
-        for place, axes in zip(right.dims, inherited, strict=True):
-            if place.axes != axes:
-                before, after = sharding_text(axes), sharding_text(place.axes)
-                problem = f"'{place.name}' is {before} on the left, but {after} on the right"
-                cure = f"{call.verb} moves nothing between shards; all_gather, all_to_all and reshard do"
-                raise call.fault(problem, place.dim.span, cure)
+        cure = f"{call.verb} moves nothing between shards; all_gather, all_to_all and reshard do"
+        factor_sharding.refuse_moved_axes(call, inherited, right, cure)
         for axis in sorted(left.unreduced ^ right.unreduced):
             cure = f"{call.verb} takes no sum; psum and psum_scatter do"
             raise call.fault(f"'+{axis}' is on one side only", right.side.span, cure)

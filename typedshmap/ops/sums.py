@@ -11,14 +11,13 @@ import jax
 
 from .. import _jax
 from ..errors.failures import Failure, PlainMessage, RedundantPsum, UnusableDtype
-from ..errors.phrases import sharding_text
 from ..hints.array_hint import KEYS, takes
 from ..hints.check_array import describe
 from ..hints.context import lookup_layout
 from ..notation.match import Subject
 from ..notation.pattern import Pattern
 from .collectives import read_move
-from .factor_sharding import plan_partial_sums, psum_value, scatter_value
+from .factor_sharding import plan_partial_sums, psum_value, refuse_moved_axes, scatter_value
 from .operands import record_result, refuse_non_numbers
 from .operation import Operation, current_operation, read_operation, shard_count
 from .shapes import extremum
@@ -131,12 +130,9 @@ def _reduce_array(call: Operation, x: Any) -> Any:
     refuse_non_numbers(call, operand)
     left = operand.layout
     unreduced = {axis: f"+{axis}" for axis in call.region.sizes if axis in left.unreduced | left.varying}
-    for place, before in zip(right.dims, left.dim_axes, strict=True):
-        if call.verb != "psum_scatter" and place.axes != before:
-            after = sharding_text(place.axes)
-            problem = f"'{place.name}' is {sharding_text(before)} on the left, but {after} on the right"
-            cure = "psum_scatter scatters a sum; all_gather, all_to_all and reshard move shards"
-            raise call.fault(problem, place.dim.span, cure)
+    if call.verb != "psum_scatter":
+        cure = "psum_scatter scatters a sum; all_gather, all_to_all and reshard move shards"
+        refuse_moved_axes(call, left.dim_axes, right, cure)
     for sign, before, after in (("+", left.unreduced, right.unreduced), ("~", left.varying, right.varying)):
         for axis in sorted(after - before):
             raise call.fault(f"'{sign}{axis}' is on the right only", right.side.span)

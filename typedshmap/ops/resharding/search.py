@@ -55,7 +55,7 @@ def _search_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: 
             if shape[dim] % (shards := shard_count(axes, known)):
                 reason = f"dim {dim} has {shape[dim]} elements, which {shards} shards do not divide"
                 return Unreachable(reason, axes, dim)
-    # Searched is without axes of size 1, and without those that stay unreduced.
+    # The search leaves out axes of size 1, and those over which the array stays unreduced.
     usable = {axis: size for axis, size in sizes if size > 1 and axis not in target.unreduced}
     start, goal = (SearchState(end.over(usable).dim_axes, end.over(usable).unreduced) for end in (source, target))
     fixed: DimAxes = ((),) * len(shape)
