@@ -148,25 +148,25 @@ class Operation:
         return self.plan(("side", index, rank, dots), lambda: self._resolve_side(index, rank, dots))
 
     def _resolve_side(self, index: int, rank: int, dots: int | None) -> SideLayout:
-        side, manual = self.pattern.sides[index], frozenset(self.region.sizes)
-        layout = self.layout(index).over(manual)
+        side, manual, layout = self.pattern.sides[index], frozenset(self.region.sizes), self.layout(index)
         # JAX's types have + and - of Explicit axes outside of manual regions, too.
         markable = manual or self.region.explicit
         for mark in side.marks:
             for axis in self.meaning(mark.axis):
                 if axis not in markable or (mark.sign == "~" and not manual):
                     raise self.not_manual(axis, mark.span)
-        places: list[ResolvedDim] = []
         count = rank - len(side.dims) + 1 if dots is None else dots
-        for dim, axes in zip(side.dims, layout.dim_axes, strict=True):
+        dims: list[PatternDim] = []
+        for dim in side.dims:
             if isinstance(dim, Dots):
-                places += [ResolvedDim(PatternDim((dot,), span=dim.span), ()) for dot in _factors_of(dim, count)]
+                dims += [PatternDim((dot,), span=dim.span) for dot in _factors_of(dim, count)]
             else:
                 factors = tuple(chain.from_iterable(_factors_of(item, count) for item in dim.factors))
-                places.append(ResolvedDim(PatternDim(factors, dim.axes, dim.is_group, dim.span), axes))
-        dim_axes, marks = tuple([place.axes for place in places]), (layout.unreduced, layout.reduced, layout.varying)
-        dots = 0 if side.dots is None else count
-        return SideLayout(dim_axes, *marks, side=side, dims=tuple(places), dots=dots)
+                dims.append(PatternDim(factors, dim.axes, dim.is_group, dim.span))
+        layout = layout.at_rank(len(dims), self.hints[index].spec.rest).over(manual)
+        places, dots = tuple(map(ResolvedDim, dims, layout.dim_axes)), 0 if side.dots is None else count
+        axes = (layout.dim_axes, layout.unreduced, layout.reduced, layout.varying)
+        return SideLayout(*axes, side=side, dims=places, dots=dots)
 
     def meaning(self, name: str) -> MeshAxes:
         """The mesh axes that a name in the pattern stands for."""
