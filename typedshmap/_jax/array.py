@@ -103,6 +103,13 @@ def jvp_primal(x: Any) -> Any:
     return getattr(x, "primal", None)
 
 
+def undifferentiated(x: Any) -> Any:
+    """The value for which a tracer of a differentiation stands, of several one in the other; any other value itself."""
+    while (inner := jvp_primal(x)) is not None:
+        x = inner
+    return x
+
+
 @lru_cache(maxsize=256)
 def dtype_name(dtype: Any) -> str:
     """JAX's name of a dtype."""
@@ -177,11 +184,7 @@ def type_key(x: Any) -> tuple[Any, ...]:
 
 def is_mapped(x: Any) -> bool:
     """Whether ``jax.vmap`` maps over a value here, so that it has dims that its shape does not tell."""
-    while isinstance(x, jax.core.Tracer):
-        if hasattr(x, "batch_dim"):
-            return True
-        x = jvp_primal(x)
-    return False
+    return hasattr(undifferentiated(x), "batch_dim")
 
 
 def committed_sharding(x: Any) -> jax.sharding.Sharding | None:

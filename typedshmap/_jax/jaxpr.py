@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.interpreters import partial_eval
 
-from .array import is_tracer, jvp_primal
+from .array import is_tracer, undifferentiated
 from .mesh import without_ambient
 from .versions import DROPS_UNUSED, extend_core
 
@@ -129,7 +129,7 @@ def find_region(jaxpr: Any) -> TracedRegion | None:
 
 def region_of_results(results: Sequence[Any]) -> TracedRegion | None:
     """The manual region that returned traced values; None where no program that is being traced tells."""
-    traced = [_undifferentiated(value) for value in results]
+    traced = [undifferentiated(value) for value in results]
     eqn = getattr(traced[0], "parent", None) if traced else None
     if eqn is None or eqn.primitive.name != "shard_map":
         return None
@@ -152,14 +152,7 @@ def are_staged(values: Iterable[Any]) -> bool:
     """Whether all traced values are ones of a program that is being traced, if it is only differentiated, too."""
     kind = partial_eval.DynamicJaxprTracer
     others = [x for x in values if type(x) is not kind and is_tracer(x)]  # mostly none
-    return all(isinstance(_undifferentiated(x), kind) for x in others)
-
-
-def _undifferentiated(x: Any) -> Any:
-    """The value for which a tracer of a differentiation stands."""
-    while (inner := jvp_primal(x)) is not None:
-        x = inner
-    return x
+    return all(isinstance(undifferentiated(x), kind) for x in others)
 
 
 def variable_of(value: Any, traces: Container[int]) -> Any:
@@ -168,7 +161,7 @@ def variable_of(value: Any, traces: Container[int]) -> Any:
     None for an operand or a constant of the program, for what is mapped over, and for a value of another trace;
     and on JAX's versions that drop a variable which nothing uses.
     """
-    below = _undifferentiated(value)
+    below = undifferentiated(value)
     if DROPS_UNUSED or type(below) is not partial_eval.DynamicJaxprTracer or below.parent is None:
         return None
     return below.val if id(getattr(below, "_trace", None)) in traces else None

@@ -83,15 +83,14 @@ class RegionAnalysis:
         )
         if is_known and not is_kept:
             return value
-        claim = claims.Claim(
-            layout, assertion._replace(must_be_invarying=NO_AXES) if is_known else assertion, self.origin
-        )
+        stated = assertion._replace(must_be_invarying=NO_AXES) if is_known else assertion
+        claim = claims.Claim(layout, stated, self.origin)
         var = _jax.jaxpr.variable_of(value, self.traces)
         # Tools ask for each check, also for those that are implied.
         if var is None and not is_kept and claims.is_implied(value, claim, self.early_interpreter):
             return value
         self.claims.append(claim)
-        if claim.assertion.must_be_invarying and var is None:
+        if stated.must_be_invarying and var is None:
             # In a loop or a call: note what is known by now against it.
             self.doubted = claims.known_contradiction(value, claim, self.early_interpreter) or self.doubted
         # Tools read the jaxpr; and one that was traced before comes without what was noted beside it.
@@ -118,12 +117,11 @@ class RegionAnalysis:
 
         JAX raises it before the jaxpr is complete; what it advises makes the carry vary and hides the cause.
         """
-        what = self.doubted.what if self.doubted is not None else None
-        if self.doubted is None or not isinstance(what, UnmentionedVarying) or not isinstance(error, TypeError):
+        found = self.doubted
+        if found is None or not isinstance(found.what, UnmentionedVarying) or not isinstance(error, TypeError):
             return None
-        if not all(re.search(rf"\b{re.escape(axis)}\b", str(error)) for axis in what.axes):
-            return None
-        return _finding_error(self.doubted, self.origin, self.early_interpreter)
+        is_cause = all(re.search(rf"\b{re.escape(axis)}\b", str(error)) for axis in found.what.axes)
+        return _finding_error(found, self.origin, self.early_interpreter) if is_cause else None
 
     @property
     def origins(self) -> set[claims.Origin]:

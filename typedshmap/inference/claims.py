@@ -222,11 +222,8 @@ def has_layout(dims: Sequence[DimFact], dim_axes: Sequence[tuple[str, ...]]) -> 
 
 def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: AxisSet) -> ShardingFact:
     """A fact with what a claim adds: sharded dims, unreduced axes; invarying axes only if it is assumed."""
-    layout, is_assumed = claim.layout, claim.assertion.is_assumed
-    if not is_assumed and not layout.unreduced and has_layout([fact.dims[at] for at in own], layout.dim_axes):
-        return fact
-    covered_axes = claim.covered_axes & axes
-    claimed_axes, dims = covered_axes - layout.varying, list(fact.dims)
+    layout, covered_axes, dims = claim.layout, claim.covered_axes & axes, list(fact.dims)
+    claimed_axes = covered_axes - layout.varying
     for at, names in zip(own, layout.dim_axes, strict=True):
         dim, part = dims[at], tuple(axis for axis in names if axis in axes)
         if dim.axes == part:
@@ -236,7 +233,7 @@ def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: A
         else:
             dims[at] = DimFact(part, from_claim=bool(part))
     varying, unreduced = fact.varying, fact.unreduced
-    if is_assumed:
+    if claim.assertion.is_assumed:
         varying -= covered_axes - layout.sharded - layout.unreduced - layout.varying
         unreduced -= covered_axes - layout.unreduced
     newly = layout.unreduced & varying & axes

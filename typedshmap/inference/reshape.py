@@ -226,29 +226,18 @@ def iota(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
     return [lattice.invarying(len(eqn.outvars[0].aval.shape))]
 
 
+_RULES_BY_NAME = (broadcast_in_dim, reshape, tile, fft, dynamic_slice, concatenate, stack, sort, top_k, gather, iota)
 RULES = {
-    "broadcast_in_dim": broadcast_in_dim,
+    **{rule.__name__: rule for rule in _RULES_BY_NAME},
     "transpose": _by_param(_permute_dims, "permutation"),
     "squeeze": _by_param(_remove_dims, "dimensions"),
-    "reshape": reshape,
     "rev": _by_param(_slice_dims_at, "dimensions"),
-    "slice": slice_or_pad,
-    "pad": slice_or_pad,
-    "tile": tile,
-    "fft": fft,
+    **dict.fromkeys(("slice", "pad"), slice_or_pad),
     **dict.fromkeys(("reduce_window_sum", "reduce_window_max", "reduce_window_min"), reduce_window),
-    "dynamic_slice": dynamic_slice,
-    "dynamic_update_slice": scatter,
-    "concatenate": concatenate,
-    "stack": stack,
     "split": _by_param(_slice_dims_at, "axis"),
     "unstack": _by_param(_remove_dims, "axis"),
-    "sort": sort,
-    "top_k": top_k,
-    "gather": gather,
-    "iota": iota,
     **dict.fromkeys(("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max", "scatter_add",
-                     "scatter_sub", "scatter-sub"), scatter),
+                     "scatter_sub", "scatter-sub", "dynamic_update_slice"), scatter),
     **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor",
                      "argmax", "argmin"), _by_param(_remove_dims, "axes")),
 }  # fmt: skip
