@@ -13,6 +13,7 @@ import numpy as np
 from jax.interpreters import partial_eval
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from ..notation.layout import Layout
 from .versions import HAS_MANUAL_TYPES, manual_axes_of
 
 # Most values by far: the tracers of a program that is being traced. To ask one for what it does not have is slow.
@@ -207,23 +208,16 @@ def partition_spec(
     return PartitionSpec(*entries, unreduced=frozenset(unreduced), reduced=frozenset(reduced))
 
 
-class SpecEntries(NamedTuple):
-    """The entries of a PartitionSpec, each as a tuple of mesh axes."""
-
-    dim_axes: tuple[tuple[str, ...], ...]
-    unreduced: frozenset[str]
-    reduced: frozenset[str]
-
-
 def _raw_entries(spec: PartitionSpec) -> Sequence[Any]:
     # The attribute is new in jax 0.10.2, which in return does not iterate over a spec with unreduced axes.
     return spec.partitions if hasattr(spec, "partitions") else tuple(spec)
 
 
-def spec_entries(spec: PartitionSpec) -> SpecEntries:
-    """Read a PartitionSpec."""
-    dim_axes = tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in _raw_entries(spec))
-    return SpecEntries(dim_axes, frozenset(spec.unreduced), frozenset(spec.reduced))
+def spec_entries(spec: PartitionSpec, rank: int = 0) -> Layout:
+    """The layout that a PartitionSpec says, with an entry for each of the dims."""
+    dim_axes = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in _raw_entries(spec)]
+    unsharded = ((),) * (rank - len(dim_axes))
+    return Layout((*dim_axes, *unsharded), frozenset(spec.unreduced), frozenset(spec.reduced))
 
 
 def non_name_entries(spec: PartitionSpec) -> list[Any]:
@@ -234,9 +228,9 @@ def non_name_entries(spec: PartitionSpec) -> list[Any]:
 
 def spec_text(spec: PartitionSpec) -> str:
     """``P('dp', None)``, alike on every version."""
-    dim_axes, unreduced, reduced = spec_entries(spec)
-    entries = [repr(axes[0]) if len(axes) == 1 else repr(axes) if axes else "None" for axes in dim_axes]
-    for word, axes in (("unreduced", unreduced), ("reduced", reduced)):
+    layout = spec_entries(spec)
+    entries = [repr(axes[0]) if len(axes) == 1 else repr(axes) if axes else "None" for axes in layout.dim_axes]
+    for word, axes in (("unreduced", layout.unreduced), ("reduced", layout.reduced)):
         entries += [f"{word}={{{', '.join(map(repr, sorted(axes)))}}}"] if axes else []
     return f"P({', '.join(entries)})"
 

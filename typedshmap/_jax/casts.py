@@ -138,13 +138,13 @@ def device_put_global(x: Any, sharding: NamedSharding) -> Any:
         return (jax.device_put if sharding.is_fully_addressable else _device_put_among_processes)(x, sharding)
     spec, explicit = spec_entries(sharding.spec), explicit_axes(sharding.mesh)
     if explicit:
-        dim_axes = [tuple(axis for axis in axes if axis in explicit) for axes in spec.dim_axes]
-        over_explicit = NamedSharding(sharding.mesh, partition_spec(dim_axes, spec.unreduced, spec.reduced))
-        x = (jax.device_put if context_mesh().empty else jax.reshard)(x, over_explicit)
-    if len(explicit) == len(sharding.mesh.axis_names):
+        over_explicit = partition_spec(spec.over(explicit).dim_axes, spec.unreduced, spec.reduced)
+        x = (jax.device_put if context_mesh().empty else jax.reshard)(x, NamedSharding(sharding.mesh, over_explicit))
+    others = frozenset(sharding.mesh.axis_names) - explicit
+    if not others:
         return x
-    dim_axes = [tuple(axis for axis in axes if axis not in explicit) for axes in spec.dim_axes]
-    return jax.lax.with_sharding_constraint(x, NamedSharding(sharding.mesh, partition_spec(dim_axes)))
+    over_others = partition_spec(spec.over(others).dim_axes)
+    return jax.lax.with_sharding_constraint(x, NamedSharding(sharding.mesh, over_others))
 
 
 def device_put_typed(x: Any, sharding: NamedSharding | PartitionSpec) -> Any:

@@ -229,7 +229,9 @@ def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
             raise SyntaxFault(f"'{dim}' may be of size 1, so it may not be sharded", source, dim.span)
         dims[index] = replace(dim, axes=Axes(axes, span=dim.span))
     end = (max(len(source) - 1, 0), len(source))
-    marks = [Mark(sign, a, end) for sign, axes in zip("+-", entries[1:], strict=True) for a in sorted(axes)]
+    marks = [
+        Mark(sign, a, end) for sign, axes in (("+", entries.unreduced), ("-", entries.reduced)) for a in sorted(axes)
+    ]
     # Printed and parsed again, so that an axis that is used twice is refused in one place.
     made = Spec(tuple(dims), (*spec.marks, *marks), source)
     try:

@@ -145,21 +145,15 @@ def _mismatch_at_boundary(type_sharding: NamedSharding | None, want: Any, region
     Where there are Auto axes too, JAX reshards over all; yet a mismatch in the type is refused there as well.
     """
     explicit = region.explicit if type_sharding is None else _jax.mesh.explicit_axes(type_sharding.mesh)
-    wanted = _layout_of(want).over(region.boundary_axes & explicit)
+    wanted = _jax.array.spec_entries(want).over(region.boundary_axes & explicit)
     spec = _jax.array.partition_spec(wanted.dim_axes, wanted.unreduced, wanted.reduced)
     cure = f"place it by shard(x, hint), or under jit by jax.reshard(x, {_jax.array.spec_text(spec)})"
     if type_sharding is not None:
-        have = _layout_of(type_sharding.spec, len(wanted.dim_axes)).over(region.boundary_axes & explicit)
+        have = _jax.array.spec_entries(type_sharding.spec, len(wanted.dim_axes)).over(region.boundary_axes & explicit)
         return None if have == wanted else _mismatch(want, type_sharding.spec, cure)
-    if not _layout_of(want).axes:
+    if not _jax.array.spec_entries(want).axes:
         return None
     return WrongSharding(_jax.array.spec_text(want), "not placed on the mesh, whose axes are Explicit", cure)
-
-
-def _layout_of(spec: Any, rank: int = 0) -> Layout:
-    """The layout that a PartitionSpec says, with an entry for each of the dims."""
-    entries = _jax.array.spec_entries(spec)
-    return Layout((*entries.dim_axes, *((),) * (rank - len(entries.dim_axes))), entries.unreduced, entries.reduced)
 
 
 def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | None:
@@ -167,8 +161,8 @@ def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | N
 
     Axes of size 1 make no difference.
     """
-    wanted, sizes = _layout_of(want), type_sharding.mesh.shape
-    have = _layout_of(type_sharding.spec, len(wanted.dim_axes))
+    wanted, sizes = _jax.array.spec_entries(want), type_sharding.mesh.shape
+    have = _jax.array.spec_entries(type_sharding.spec, len(wanted.dim_axes))
     known = [axis for axis in _jax.mesh.explicit_axes(type_sharding.mesh) if sizes[axis] > 1]
     is_right = have.over(known).dim_axes == wanted.over(known).dim_axes
     if is_right and (have.unreduced, have.reduced) == (wanted.unreduced, wanted.reduced):

@@ -127,9 +127,8 @@ def permute(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> li
     fact, axes = facts[0], _jax.jaxpr.named_axes(eqn, interpreter.axes)
     varying = fact.varying | fact.unreduced
     if not varying.issuperset(axes):
-        sizes = {
-            axis: size for axis, size in interpreter.sizes.items() if axis in axes
-        }  # in the mesh's order, as indices
+        # Indices count in the mesh's order.
+        sizes = {axis: size for axis, size in interpreter.sizes.items() if axis in axes}
         varying |= _permuted_axes(eqn.params["perm"], sizes, varying)
     dims = fact.dims
     if len(axes) > 1:
@@ -159,8 +158,9 @@ def reshard(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> li
     varying = ((fact.varying | fact.unreduced) - gone) | (target.sharded & interpreter.axes)
     unreduced = target.unreduced & varying
     lead = fact.dims[: len(fact.dims) - len(target.dim_axes)]
-    dims = (DimFact(tuple(axis for axis in axes if axis in interpreter.axes)) for axes in target.dim_axes)
-    return [ShardingFact(varying - unreduced, unreduced, (*lead, *dims))]
+    return [
+        ShardingFact(varying - unreduced, unreduced, (*lead, *map(DimFact, target.over(interpreter.axes).dim_axes)))
+    ]
 
 
 def axis_index(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import _jax
 from .interpreter import Interpreter, default_rule
-from .lattice import NO_AXES, UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, add_varying, join, join_dims, unknown
+from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, add_varying, join, join_dims, unknown
 
 _MOST_ITERATIONS = 12
 
@@ -86,11 +86,8 @@ def linear_solve(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) 
 @lru_cache(maxsize=1024)
 def fact_of_spec(spec: Any, rank: int, axes: AxisSet) -> ShardingFact:
     """What a spec says of an argument where it enters the region."""
-    entries = _jax.array.spec_entries(spec)
-    dims = [tuple(axis for axis in names if axis in axes) for names in entries.dim_axes]
-    dims += [()] * (rank - len(dims))
-    varying = frozenset(axis for names in dims for axis in names)
-    return ShardingFact(varying, entries.unreduced & axes or NO_AXES, tuple(DimFact(names) for names in dims))
+    layout = _jax.array.spec_entries(spec, rank).over(axes)
+    return ShardingFact(layout.sharded, layout.unreduced, tuple(map(DimFact, layout.dim_axes)))
 
 
 RULES = {

@@ -97,10 +97,8 @@ class Interpreter:
 
     def results_of(self, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
         """What is known of the results of one equation."""
-        results = self.rules[eqn.primitive.name](self, eqn, facts)
-        if not self.has_vma:
-            return list(results)
-        return [self._with_typed_unreduced(var.aval, fact) for var, fact in zip(eqn.outvars, results, strict=True)]
+        results = zip(eqn.outvars, self.rules[eqn.primitive.name](self, eqn, facts), strict=True)
+        return [self._with_typed_unreduced(var.aval, fact) if self.has_vma else fact for var, fact in results]
 
     def _with_typed_unreduced(self, aval: Any, fact: ShardingFact) -> ShardingFact:
         """A fact that is unreduced over the axes that JAX's type says, and no others."""
@@ -132,12 +130,8 @@ def default_rule(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) 
         # And over the mesh axes along which it communicates, or an equation in the jaxprs that it runs.
         varying = varying_of(facts).union(_jax.jaxpr.named_axes(eqn, axes))
         # An operation that is written in Python, as jax 0.12 has them, keeps its jaxprs among parameters of its own.
-        written = eqn.params.get("_prim")
-        inner = [
-            *_jax.jaxpr.inner_jaxprs(eqn),
-            *(_jax.jaxpr.inner_jaxprs(written) if hasattr(written, "params") else ()),
-        ]
-        for jaxpr in inner:
+        owners = [owner for owner in (eqn, eqn.params.get("_prim")) if hasattr(owner, "params")]
+        for jaxpr in (jaxpr for owner in owners for jaxpr in _jax.jaxpr.inner_jaxprs(owner)):
             varying = varying.union(*(_jax.jaxpr.named_axes(each, axes) for each in _jax.jaxpr.all_equations(jaxpr)))
     results = [unknown(varying, len(getattr(var.aval, "shape", ()))) for var in eqn.outvars]
     if interpreter.has_vma and eqn.primitive.name == "pallas_call":

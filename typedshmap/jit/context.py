@@ -143,7 +143,7 @@ def _mismatch(value: Any, placed: Any, hint: ArrayHint, context: JitContext) -> 
         return named_sharding_mismatch(value.sharding, want, tuple(range(rank)), rank, _CURE)
     is_untyped = placed is None and _jax.array.explicit_spec(value) is None
     if is_untyped and _jax.array.committed_sharding(_underlying_value(value)) is None:
-        has_marks = any(_jax.array.spec_entries(want)[1:])
+        has_marks = bool(want.unreduced or want.reduced)
         return WrongSharding(_jax.array.spec_text(want), "not placed on the mesh") if has_marks else None
     own = with_value_mesh(value, context.value_context)
     layout = own.layout(hint)
