@@ -211,11 +211,8 @@ def _factor_clues(mismatch: ValueMismatch, counts: Iterable[tuple[int, str]]) ->
 def common_factor(mismatch: ValueMismatch) -> float | None:
     """The factor by which all entries differ, if it is the same for all."""
     actual, expected = as_double(mismatch.actual), as_double(mismatch.expected)
-    if (
-        mismatch.allowed is None
-        or np.iscomplexobj(expected)
-        or not (np.isfinite(actual).all() and np.isfinite(expected).all())
-    ):
+    is_finite = np.isfinite(actual).all() and np.isfinite(expected).all()
+    if mismatch.allowed is None or np.iscomplexobj(expected) or not is_finite:
         return None
     length = float(np.sum(expected * expected))
     factor = float(np.sum(actual * expected)) / length if length else 0.0
@@ -238,12 +235,9 @@ def _repetition_clues(mismatch: ValueMismatch, counts: Iterable[tuple[int, str]]
 
 def repeated_dim(mismatch: ValueMismatch, count: int) -> int | None:
     """The dim along which that many parts are equal on the mesh, and are not on one device."""
-    for dim, size in enumerate(mismatch.actual.shape):
-        if (
-            size % count == 0
-            and _are_equal(mismatch.actual, dim, count)
-            and not _are_equal(mismatch.expected, dim, count)
-        ):
+    actual, expected = mismatch.actual, mismatch.expected
+    for dim, size in enumerate(actual.shape):
+        if size % count == 0 and _are_equal(actual, dim, count) and not _are_equal(expected, dim, count):
             return dim
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -96,28 +96,6 @@ def needs_manual_axes(subject: FunctionUnderTest, made: Inputs, mesh: Mesh) -> b
         return needs_manual_region(lambda: jax.eval_shape(lambda arrays: call.run(subject.f, arrays), call.arrays))
 
 
-class CompiledProgram(NamedTuple):
-    """A compiled program.
-
-    Attributes:
-      names: the paths of its results.
-      jaxpr: its jaxpr.
-      compute: runs it.
-    """
-
-    names: list[str]
-    jaxpr: Any
-    compute: Callable[..., list[jax.Array]]
-
-    def __call__(self, *args: Any) -> dict[str, jax.Array]:
-        return dict(zip(self.names, jax.block_until_ready(self.compute(*args)), strict=True))
-
-
-def _compile(f: Callable[..., Any], names: list[str], *args: Any) -> CompiledProgram:
-    traced = jax.jit(f).trace(*args)
-    return CompiledProgram(names, traced.jaxpr, traced.lower().compile())
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The results of a function on one mesh.
@@ -135,7 +113,7 @@ class Outcome:
     mesh: Mesh
     values: ArraysByName
     specs: Mapping[str, tuple[tuple[str, ...], ...]]
-    jaxprs: tuple[Any, ...]
+    jaxprs: Sequence[Any]
     arrays: Sequence[jax.Array]
     gradients: frozenset[str]
     again: Callable[[Sequence[jax.Array], float], ArraysByName]
@@ -163,32 +141,41 @@ def run(
         return [_global_array(leaf) for _, leaf in found]
 
     with subject.on(mesh):
-        program = _compile(forward, names, call.arrays)
-        results = program(call.arrays)
-        programs: list[tuple[CompiledProgram, tuple[Any, ...]]] = [(program, ())]
+        jaxpr, compute = _compile(forward, call.arrays)
+        results = dict(zip(names, compute(call.arrays), strict=True))
+        # Of each program the names of its results, the compiled function, and its cotangents.
+        programs: list[tuple[list[str], Callable[..., list[jax.Array]], tuple[Any, ...]]] = [(names, compute, ())]
+        jaxprs, labels = [jaxpr], list[str]()
         if grad:
             pulled = [name for name in names if _jax.array.is_inexact(results[name].dtype) and not is_excluded(name)]
             cotangents = [_cotangent(results[name], (seed, _COTANGENT_STREAM, names.index(name))) for name in pulled]
             inexact = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
             labels = [f"grad({call.names[at]})" for at in inexact]
             pullback = _pullback(forward, inexact, [names.index(name) for name in pulled])
-            programs.append((_compile(pullback, labels, call.arrays, cotangents), (cotangents,)))
+            jaxpr, compute = _compile(pullback, call.arrays, cotangents)
+            programs.append((labels, compute, (cotangents,)))
+            jaxprs.append(jaxpr)
 
     def again(arrays: Sequence[jax.Array], factor: float) -> ArraysByName:
         def scale(array: Any) -> Any:
             return jax.device_put((array * factor).astype(array.dtype), array.sharding)
 
         with subject.on(mesh):
-            found = [each(list(arrays), *jax.tree.map(scale, more)) for each, more in programs]
-        return {name: _host(array) for part in found for name, array in part.items()}
+            found = [(paths, program(list(arrays), *jax.tree.map(scale, more))) for paths, program, more in programs]
+        return {path: _host(array) for paths, values in found for path, array in zip(paths, values, strict=True)}
 
     specs: dict[str, tuple[tuple[str, ...], ...]] = {}
     for name, array in results.items():
         sharding = array.sharding
         specs[name] = _jax.array.spec_entries(sharding.spec).dim_axes if isinstance(sharding, NamedSharding) else ()
-    gradients = frozenset(name for each, _ in programs[1:] for name in each.names)
-    jaxprs = tuple(each.jaxpr for each, _ in programs)
-    return Outcome(mesh, again(call.arrays, 1.0), specs, jaxprs, call.arrays, gradients, again)
+    return Outcome(mesh, again(call.arrays, 1.0), specs, jaxprs, call.arrays, frozenset(labels), again)
+
+
+def _compile(f: Callable[..., list[Any]], *args: Any) -> tuple[Any, Callable[..., list[jax.Array]]]:
+    """The jaxpr of a function, and the compiled function, which waits for its results."""
+    traced = jax.jit(f).trace(*args)
+    compiled = traced.lower().compile()
+    return traced.jaxpr, lambda *args: jax.block_until_ready(compiled(*args))
 
 
 _COTANGENT_STREAM = 2**31 + 1
