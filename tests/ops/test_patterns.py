@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from typedshmap.notation.pattern import Dots, Factor, Pattern, PatternDim, Side, parse_pattern
-from typedshmap.notation.spec import Axes, Mark
+from typedshmap.notation.pattern import Factor, Pattern, PatternDim, Side, parse_pattern
+from typedshmap.notation.spec import Axes, Mark, Rest
 from typedshmap.notation.tokens import RepeatedAxis, SyntaxFault
 
-DOTS = Dots()
+DOTS = Rest()
 
 
 def name(text: str) -> PatternDim:
@@ -23,7 +23,7 @@ def sharded(dim: PatternDim, *axes: str, grouped: bool = False) -> PatternDim:
     return PatternDim(dim.factors, Axes(axes, grouped), dim.is_group)
 
 
-def side(*dims: PatternDim | Dots, marks: str = "") -> Side:
+def side(*dims: PatternDim | Rest, marks: str = "") -> Side:
     return Side(dims, tuple(Mark(mark[0], mark[1:]) for mark in marks.split()))
 
 
@@ -289,7 +289,7 @@ def dims(draw: st.DrawFn, free: list[str]) -> PatternDim:
 def sides(draw: st.DrawFn) -> Side:
     """A side: at most one ``...``, no mesh axis twice."""
     free = list(draw(st.permutations(AXES)))
-    found: list[PatternDim | Dots] = [draw(dims(free)) for _ in range(draw(st.integers(0, 3)))]
+    found: list[PatternDim | Rest] = [draw(dims(free)) for _ in range(draw(st.integers(0, 3)))]
     where = draw(st.sampled_from(["nowhere", "between", "in a group"]))
     if where == "between":
         found.insert(draw(st.integers(0, len(found))), DOTS)

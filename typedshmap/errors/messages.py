@@ -10,15 +10,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from ..notation.layout import AxisTwice, NoRule, RuledTwice, UnknownAxis
-from ..notation.match import (
-    BadExpression,
-    Indivisible,
-    Mismatch,
-    OutsideTree,
-    RankMismatch,
-    SizeMismatch,
-    UnboundNames,
-)
+from ..notation.match import BadExpression, Indivisible, Mismatch, OutsideTree, RankMismatch, SizeMismatch, UnboundNames
 from ..notation.spec import Anything, Dim, Name, Number, Rest
 from ..notation.tokens import Span
 from . import failures

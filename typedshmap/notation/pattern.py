@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import ClassVar
 
 from .spec import NOWHERE, Anything, Axes, Dim, Mark, Rest, Spec, refuse_repeated_axes
 from .tokens import MOST_DIGITS, Cursor, Span, SyntaxFault, split_tokens
@@ -36,21 +35,10 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
-class Dots:
-    """Any number of dims, ``...``."""
-
-    axes: ClassVar[None] = None
-    span: Span = field(default=NOWHERE, compare=False)
-
-    def __str__(self) -> str:
-        return "..."
-
-
-@dataclass(frozen=True, slots=True)
 class PatternDim:
     """One dim: its factors, major to minor, and its mesh axes (None without brackets)."""
 
-    factors: tuple[Factor | Dots, ...]
+    factors: tuple[Factor | Rest, ...]
     axes: Axes | None = None
     is_group: bool = False
     span: Span = field(default=NOWHERE, compare=False)
@@ -65,7 +53,7 @@ class PatternDim:
 class Side:
     """An operand or the result of a pattern."""
 
-    dims: tuple[PatternDim | Dots, ...]
+    dims: tuple[PatternDim | Rest, ...]
     marks: tuple[Mark, ...] = ()
     span: Span = field(default=NOWHERE, compare=False)
 
@@ -73,7 +61,7 @@ class Side:
         return " ".join(map(str, (*self.dims, *self.marks)))
 
     @property
-    def items(self) -> Iterator[Factor | Dots]:
+    def items(self) -> Iterator[Factor | Rest]:
         """The factors of all dims, in order."""
         for dim in self.dims:
             yield from dim.factors if isinstance(dim, PatternDim) else (dim,)
@@ -89,16 +77,13 @@ class Side:
         return tuple(factor.name for factor in self.factors if factor.number is None)
 
     @property
-    def dots(self) -> Dots | None:
+    def dots(self) -> Rest | None:
         """The ``...``, in parentheses or not."""
-        return next((item for item in self.items if isinstance(item, Dots)), None)
+        return next((item for item in self.items if isinstance(item, Rest)), None)
 
     def spec(self, source: str) -> Spec:
         """What this side says as a hint does: any sizes, these mesh axes, these marks."""
-        dims = (
-            Rest(span=dim.span) if isinstance(dim, Dots) else Dim(Anything(), dim.axes, span=dim.span)
-            for dim in self.dims
-        )
+        dims = (dim if isinstance(dim, Rest) else Dim(Anything(), dim.axes, span=dim.span) for dim in self.dims)
         return Spec(tuple(dims), self.marks, source)
 
 
@@ -151,7 +136,7 @@ class _PatternParser(Cursor):
 
     def side(self, within: Span) -> Side:
         """side := item* mark*"""
-        dims: list[PatternDim | Dots] = []
+        dims: list[PatternDim | Rest] = []
         marks: list[Mark] = []
         while self.peek():
             if self.peek() in ("+", "-", "~"):
@@ -162,7 +147,7 @@ class _PatternParser(Cursor):
             else:
                 dims.append(self.item())
         side = Side(tuple(dims), tuple(marks), self.since(0) if self.tokens else (within[1], within[1]))
-        dots = [item for item in side.items if isinstance(item, Dots)]
+        dots = [item for item in side.items if isinstance(item, Rest)]
         if len(dots) > 1:
             raise self.fault("the pattern has '...' twice for one array", dots[1].span, "keep one of them")
         refuse_repeated_axes(self.source, dims, marks)
@@ -176,14 +161,14 @@ class _PatternParser(Cursor):
             raise self.fault(problem, self.since(start), f"write {sign}axis, as in {sign}tp")
         return Mark(sign, self.take().text, self.since(start))
 
-    def item(self) -> PatternDim | Dots:
+    def item(self) -> PatternDim | Rest:
         """item := bracketed | dots | dim"""
         dim = self.bracketed() if self.peek() == "[" else self.dots() if self.peek() == "..." else self.dim()
         if self.peek() == "/":
             raise self.unbracketed(dim)
         return dim
 
-    def unbracketed(self, dim: PatternDim | Dots) -> SyntaxFault:
+    def unbracketed(self, dim: PatternDim | Rest) -> SyntaxFault:
         start = next(i for i, token in enumerate(self.tokens) if token.span[0] == dim.span[0])
         self.take()
         self.axes()
@@ -240,7 +225,7 @@ class _PatternParser(Cursor):
         """group := '(' (factor | '...')* ')'"""
         start = self.at
         self.take()
-        factors: list[Factor | Dots] = []
+        factors: list[Factor | Rest] = []
         while not self.accept(")"):
             if self.peek() == "(":
                 raise self.fault("the pattern has parentheses inside parentheses", cure="one level is enough")
@@ -256,7 +241,7 @@ class _PatternParser(Cursor):
         cure = f"{verb} [({text} ...)/{dim.axes}]: a merged dim is sharded on its major factor"
         return self.fault("the pattern has brackets inside parentheses", self.since(at), cure)
 
-    def dots(self) -> Dots:
+    def dots(self) -> Rest:
         """dots := '...'"""
         start = self.at
         span = self.take().span
@@ -265,7 +250,7 @@ class _PatternParser(Cursor):
         touches_after = self.kind() in ("name", "number") and self.here()[0] == span[1]
         if touches_before or touches_after or (self.peek() == "..." and self.here()[0] == span[1]):
             raise self.fault("the pattern has '...' without a space beside it", span, "separate dims by spaces")
-        return Dots(span)
+        return Rest(span=span)
 
     def factor(self) -> Factor:
         """factor := NAME | NUMBER"""

@@ -17,8 +17,8 @@ from ..hints.array_hint import ArrayHint
 from ..hints.context import MeshContext, current_mesh_context, current_scope
 from ..notation.layout import AxisTwice, Layout, UnknownAxis
 from ..notation.match import NO_SIZES, Subject
-from ..notation.pattern import Dots, Factor, Pattern, PatternDim, Side, parse_pattern
-from ..notation.spec import written_axes
+from ..notation.pattern import Factor, Pattern, PatternDim, Side, parse_pattern
+from ..notation.spec import Rest, written_axes
 from ..notation.tokens import RepeatedAxis, Span, SyntaxFault
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ class Operation:
         count = rank - len(side.dims) + 1 if dots is None else dots
         dims: list[PatternDim] = []
         for dim in side.dims:
-            if isinstance(dim, Dots):
+            if isinstance(dim, Rest):
                 dims += [PatternDim((dot,), span=dim.span) for dot in _factors_of(dim, count)]
             else:
                 factors = tuple(chain.from_iterable(_factors_of(item, count) for item in dim.factors))
@@ -243,13 +243,13 @@ class Operation:
         """The pattern without its sharding."""
         sides: list[str] = []
         for side in self.pattern.sides:
-            sides.append(" ".join(["..." if isinstance(dim, Dots) else dim_text(dim) for dim in side.dims]))
+            sides.append(" ".join(["..." if isinstance(dim, Rest) else dim_text(dim) for dim in side.dims]))
         return f"{', '.join(sides[:-1])} -> {sides[-1]}"
 
 
-def _factors_of(item: Factor | Dots, count: int) -> tuple[Factor, ...]:
+def _factors_of(item: Factor | Rest, count: int) -> tuple[Factor, ...]:
     """The factor, or one for each dim that ``...`` stands for, counted from the last as broadcasting does."""
-    return tuple(Factor(f"…{at}", item.span) for at in range(count, 0, -1)) if isinstance(item, Dots) else (item,)
+    return tuple(Factor(f"…{at}", item.span) for at in range(count, 0, -1)) if isinstance(item, Rest) else (item,)
 
 
 def current_operation(verb: str, pattern: Pattern, hints: tuple[ArrayHint, ...] = ()) -> Operation:
