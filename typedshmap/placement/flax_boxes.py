@@ -169,15 +169,12 @@ def _parse_names(cls: str, written: Any, is_logical: bool) -> ArrayHint:
     for entry in written:
         span = (start, start + len(repr(entry)))
         start = span[1] + 2
-        dims.append(_dim(cls, entry, is_logical, span))
+        if is_logical and isinstance(entry, str):
+            dims.append(Dim(Anything(), None, label=entry, span=span, size_span=span))
+            continue
+        axes: Iterable[Any] = () if entry is None else (entry,) if isinstance(entry, str) else entry
+        if not isinstance(axes, (tuple, list)) or not all(isinstance(axis, str) for axis in axes):
+            raise AnnotationSyntaxError(f"{cls}: {value_text(entry)} among its names is not a name")
+        dims.append(Dim(Anything(), Axes(tuple(axes), span=span), span=span, size_span=span))
     source = ", ".join(map(repr, written))
     return ArrayHint(None, "Shaped", Any, Spec(tuple(dims), (), source), HintText(f"{cls} names=(", source, ")"))
-
-
-def _dim(cls: str, entry: Any, is_logical: bool, span: tuple[int, int]) -> Dim:
-    if is_logical and isinstance(entry, str):
-        return Dim(Anything(), None, label=entry, span=span, size_span=span)
-    axes: Iterable[Any] = () if entry is None else (entry,) if isinstance(entry, str) else entry
-    if not isinstance(axes, (tuple, list)) or not all(isinstance(axis, str) for axis in axes):
-        raise AnnotationSyntaxError(f"{cls}: {value_text(entry)} among its names is not a name")
-    return Dim(Anything(), Axes(tuple(axes), span=span), span=span, size_span=span)

@@ -10,11 +10,11 @@ process is the parts that its devices hold, each once and in global order; all p
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -33,8 +33,6 @@ from ..notation.spec import Dim, Rest
 from ..notation.tokens import Span
 from .context import PlacementContext, devices_of, placement_context, without_given
 from .structs import GIVEN, any_size_hint, bound_sizes, refuse_wrong_sizes, sizes_of_dim
-
-V = TypeVar("V")
 
 
 def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: int | tuple[int, ...]) -> Any:
@@ -172,9 +170,8 @@ class LocalLeaf:
     def meaning(self, index: int) -> str:
         """``batch=6, which means batch=12 globally``"""
         assert self.hint is not None
-        name = _dim_name(_per_dim(self.hint, len(self.shape), self.hint.spec.dims)[index])
-        own, global_size = self.value.shape[index], self.shape[index]
-        return _size_text(name, index, own, global_size)
+        name = _dim_name(_dims(self.hint, len(self.shape))[index])
+        return _size_text(name, index, self.value.shape[index], self.shape[index])
 
 
 # A member of a union is chosen by its rank at first, and then by the global sizes that it means.
@@ -230,9 +227,8 @@ def _local_leaf(leaf: CheckedLeaf, place: PlacementContext, processes: ProcessMe
     if (refused := _why_refused(value)) is not None:
         return Failure(refused, subject, hint.text, _jax.array.type_text(value))
     own, shape = tuple(getattr(value, "shape", ())), list[int]()
-    dims = _per_dim(hint, len(own), hint.spec.dims)
-    dim_axes = _per_dim(hint, len(own), place.layout(hint, subject).dim_axes)
-    for index, (size, dim, axes) in enumerate(zip(own, dims, dim_axes, strict=True)):
+    dim_axes = place.layout(hint, subject).at_rank(len(own), hint.spec.rest).dim_axes
+    for index, (size, dim, axes) in enumerate(zip(own, _dims(hint, len(own)), dim_axes, strict=True)):
         parts = processes.held_parts(axes)
         global_size = parts.global_size(size)
         if global_size is None:
@@ -291,11 +287,10 @@ def _in_local_terms(failure: Failure, leaves: Mapping[Subject, LocalLeaf]) -> Fa
     return replace(failure, what=WrongSize(problem, what.span), got=got)
 
 
-def _per_dim(hint: ArrayHint, rank: int, values: Iterable[V]) -> list[V]:
-    """What belongs to each dim of an array, from what belongs to each token of its hint."""
-    dims = hint.spec.dims
-    counts = (rank - len(dims) + 1 if isinstance(dim, Rest) else 1 for dim in dims)
-    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+def _dims(hint: ArrayHint, rank: int) -> tuple[Dim | Rest, ...]:
+    """The token of a hint that each dim of an array belongs to."""
+    dims, rest = hint.spec.dims, hint.spec.rest
+    return dims if rest is None else (*dims[:rest], *[dims[rest]] * (rank - len(dims) + 1), *dims[rest + 1 :])
 
 
 def _dim_name(dim: Dim | Rest) -> str | None:
@@ -345,7 +340,7 @@ class ReportedLeaf(NamedTuple):
     def of(cls, leaf: LocalLeaf) -> ReportedLeaf:
         """What the other processes need to know of an array."""
         assert leaf.hint is not None
-        dims, text = _per_dim(leaf.hint, len(leaf.shape), leaf.hint.spec.dims), leaf.hint.text
+        dims, text = _dims(leaf.hint, len(leaf.shape)), leaf.hint.text
         return cls(
             leaf.subject.path,
             leaf.shape,
@@ -415,12 +410,8 @@ def refuse_subset(place: PlacementContext, processes: ProcessMesh) -> None:
 
 def first_error(reports: Iterable[ProcessReport]) -> TypedShmapError | None:
     """The error of the first process that has one."""
-    for report in sorted(reports):
-        if report.error is not None:
-            name, text = report.error
-            found: TypedShmapError = getattr(errors, name)(text)
-            return found
-    return None
+    found = [report.error for report in sorted(reports) if report.error is not None]
+    return getattr(errors, found[0][0])(found[0][1]) if found else None
 
 
 Disagreement = tuple[type[TypedShmapError], Failure]
@@ -430,25 +421,22 @@ Disagreement = tuple[type[TypedShmapError], Failure]
 def first_disagreement(reports: Iterable[ProcessReport]) -> Disagreement | None:
     """The first difference between the first process and another one."""
     first, *others = sorted(reports)
-    return next((found for other in others for found in _disagreements(first, other)), None)
-
-
-def _disagreements(first: ProcessReport, other: ProcessReport) -> Iterator[Disagreement]:
-    a, b = first.process, other.process
-    for own, their in zip(first.leaves, other.leaves, strict=False):
-        if own.path != their.path:
-            problem = f"is on process {a}, but process {b} has data{their.path} in its place"
-            yield StructureError, _failure(own, PlainMessage(problem))
-        elif own[:3] != their[:3]:
-            yield _disagreement(own, a, their, b)
-    for longer, shorter in ((first, other), (other, first)):
-        for leaf in longer.leaves[len(shorter.leaves) :]:
-            problem = f"is on process {longer.process}, but not on process {shorter.process}"
-            yield StructureError, _failure(leaf, PlainMessage(problem))
+    for other in others:
+        for own, their in zip(first.leaves, other.leaves, strict=False):
+            if own[:3] != their[:3]:
+                return _disagreement(own, first.process, their, other.process)
+        for longer, shorter in ((first, other), (other, first)):
+            for leaf in longer.leaves[len(shorter.leaves) :]:
+                problem = f"is on process {longer.process}, but not on process {shorter.process}"
+                return StructureError, _failure(leaf, PlainMessage(problem))
+    return None
 
 
 def _disagreement(own: ReportedLeaf, a: int, their: ReportedLeaf, b: int) -> Disagreement:
     """How an array on process ``b`` differs from the one on process ``a``."""
+    if own.path != their.path:
+        problem = f"is on process {a}, but process {b} has data{their.path} in its place"
+        return StructureError, _failure(own, PlainMessage(problem))
     ranks = len(own.global_shape), len(their.global_shape)
     if ranks[0] != ranks[1]:
         problem = f"has {count_text(ranks[1], 'dim')} on process {b}, but process {a} has {count_text(ranks[0], 'dim')}"

@@ -18,19 +18,10 @@ from .. import _jax
 from ..errors import ShapeError, StructureError, TypedShmapError, error_of
 from ..errors.failures import Failure, NonPytreeField, NotAPytree, PlainMessage, Report, WrongSize
 from ..errors.phrases import did_you_mean, value_text
+from ..hints import structure
 from ..hints.array_hint import KEYS, ArrayHint
 from ..hints.check_tree import CheckedLeaf
-from ..hints.structure import (
-    ArrayLeaf,
-    Fields,
-    FixedTuple,
-    Node,
-    Static,
-    UnionOf,
-    holds_arrays,
-    node_name,
-    parse_hint_or_dims,
-)
+from ..hints.structure import ArrayLeaf, Node, Static, holds_arrays, node_name, parse_hint_or_dims
 from ..notation.match import Bound, Mismatch, NoValue, Sizes, Subject, evaluate, mismatch_of
 from ..notation.spec import Anything as AnySize
 from ..notation.spec import Argument, Dim, Name, Number, Rest, names_in_expression
@@ -207,13 +198,11 @@ _PREFERRED = (float, int, "uint64", complex, bool)
 def default_dtype(hint: ArrayHint) -> Any:
     """The one dtype of a hint, or JAX's default for its kind."""
     names = hint.dtypes
-    defaults = [_jax.array.default_dtype(kind) for kind in _PREFERRED]
-    if names is None:
-        return defaults[0]
-    if "prng_key" in names:
+    if names is not None and "prng_key" in names:
         return jax.eval_shape(lambda: jax.random.key(0)).dtype
-    usual = [dtype for dtype in defaults if str(dtype) in names]
-    return usual[0] if usual else jax.numpy.dtype(names[0])
+    defaults = map(_jax.array.default_dtype, _PREFERRED)
+    usual = [dtype for dtype in defaults if names is None or str(dtype) in names]
+    return usual[0] if usual or names is None else jax.numpy.dtype(names[0])
 
 
 _MISSING: Any = dataclasses.MISSING
@@ -254,16 +243,16 @@ class TreeBuilder:
                 return self.array(hint, path)
             case Static(hint) if self._needs_no_default(hint):
                 return None if hint is type(None) else self.scalar
-            case FixedTuple(items, kind):
+            case structure.FixedTuple(items, kind):
                 return kind(self.build(item, f"{path}[{i}]", inside) for i, item in enumerate(items))
-            case Fields(_, kind, fields) if id(node) not in inside:
+            case structure.Fields(_, kind, fields) if id(node) not in inside:
                 inside |= {id(node)}
                 if kind == "TypedDict":
                     return {name: self.build(inner, f"{path}[{name!r}]", inside) for name, inner in fields.items()}
                 return (self._named_tuple if kind == "NamedTuple" else self._dataclass)(node, path, inside)
-            case UnionOf(options, _) if (key := typed_key(options)) is not None:
+            case structure.UnionOf(options, _) if (key := typed_key(options)) is not None:
                 return self.build(key, path, inside)
-            case UnionOf():
+            case structure.UnionOf():
                 raise self.open(f"{path or node_name(node)} is a union")
             case _:
                 raise self.open(f"{path or node_name(node)} does not say how many arrays it holds")
@@ -279,12 +268,12 @@ class TreeBuilder:
     def _needs_no_default(self, hint: Any) -> bool:
         return hint is type(None) or (hint in _SCALARS and self.scalar is not None)
 
-    def _named_tuple(self, node: Fields, path: str, inside: frozenset[int]) -> Any:
+    def _named_tuple(self, node: structure.Fields, path: str, inside: frozenset[int]) -> Any:
         defaults: Mapping[str, Any] = getattr(node.cls, "_field_defaults", {})
         fields = node.fields.items()
         return node.cls(*(self._field(n, defaults.get(name, _MISSING), f"{path}.{name}", inside) for name, n in fields))
 
-    def _dataclass(self, node: Fields, path: str, inside: frozenset[int]) -> Any:
+    def _dataclass(self, node: structure.Fields, path: str, inside: frozenset[int]) -> Any:
         markers = {field.name: object() for field in dataclasses.fields(node.cls)}
         try:
             children = _jax.tree.one_level(_new_instance(node.cls, markers))
