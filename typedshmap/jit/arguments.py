@@ -8,8 +8,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -25,8 +24,7 @@ from .context import JitContext
 VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
 
-@dataclass(frozen=True, slots=True)
-class ArgSelector:
+class ArgSelector(NamedTuple):
     """The arguments that an option selects.
 
     Attributes:
@@ -50,8 +48,7 @@ class ArgSelector:
         return by_number + [each for _, each, *_ in given if each.name in self.names and not each.path]
 
 
-@dataclass(frozen=True, slots=True)
-class JitOptions:
+class JitOptions(NamedTuple):
     """The options of ``jax.jit`` but for the shardings.
 
     Attributes:
@@ -148,8 +145,7 @@ def traced_leaf(leaf: CheckedLeaf) -> TracedLeaf:
 _LEAF = jax.tree_util.tree_structure(0)
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentKey:
+class ArgumentKey(NamedTuple):
     """What a trace depends on in one argument."""
 
     parameter: str

@@ -1,10 +1,10 @@
 """A call of a ``typed_jit``: check the arguments, flatten them, and run the program that fits them.
 
 A program is one function that ``jax.jit`` compiled: for a mesh, the types and the structure of the arguments, their
-static values, and what names mean around. It is found by a key that a check of the arguments makes. A call like one
-that was checked before is not checked again: its program is found by a dispatch key, which takes a single flattening of
-the arguments. Both are needed. Many dispatch keys lead to one program (an argument by position or by keyword, placed or
-not), which must be traced once; and a call under a transformation has no dispatch key, so that no tracer is kept.
+static values, and the meaning of names. It is found by a key that is made when the arguments are checked. A call like
+one before is not checked again: its program is found by a dispatch key, for which the arguments are only flattened.
+Both keys are needed. Several dispatch keys may lead to one program, which must be traced once: an argument comes by
+position or by keyword, placed or not. And a call under a transformation has no dispatch key, so that no tracer is kept.
 
 Invariant: what a program's function reads when it is traced is in its key, and a dispatch key has all that a check
 depends on."""
@@ -179,7 +179,7 @@ class JitCall:
         self.sizes = checked.sizes
         failures, failed = list(checked.failures), {failure.subject for failure in checked.failures}
         for leaf in checked.leaves:
-            if leaf.hint is not None and leaf.subject not in failed and (wrong := sharding_failure(leaf, self.context)):
+            if leaf.subject not in failed and (wrong := sharding_failure(leaf, self.context)):
                 failures.append(wrong)
         self.keys: list[ArgumentKey] = []
         self.values: list[Any] = []

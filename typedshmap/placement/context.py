@@ -69,10 +69,10 @@ class PlacementContext:
         Raises:
           TypedShmapError: for everything that is wrong.
         """
-        walk = self.check_tree(node, value, name)
-        if walk.failures:
-            raise self.error(walk.failures, walk.sizes)
-        return walk
+        checked = self.check_tree(node, value, name)
+        if checked.failures:
+            raise self.error(checked.failures, checked.sizes)
+        return checked
 
     def error(self, failures: Iterable[Failure], sizes: Sizes = NO_SIZES) -> TypedShmapError:
         """The error for what is wrong here."""

@@ -1,4 +1,4 @@
-"""Flax's boxes, which carry names for the dims of an array, read as hints, as are trees that Flax has boxed.
+"""Trees that Flax has boxed: a box names the dims of its array, and the names are read as a hint.
 
 ``nn.LogicallyPartitioned``, ``nn.Partitioned`` and ``nnx.Variable`` are recognized by their attributes, so that Flax
 is never imported."""
@@ -6,8 +6,8 @@ is never imported."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -29,8 +29,7 @@ from .context import PlacementContext
 _UNSHARDED = bare_array_hint(Any)
 
 
-@dataclass(frozen=True, slots=True)
-class FlaxLeaf:
+class FlaxLeaf(NamedTuple):
     """One leaf of a boxed tree.
 
     Attributes:
@@ -44,8 +43,7 @@ class FlaxLeaf:
     box: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class FlaxTree:
+class FlaxTree(NamedTuple):
     """A boxed tree, leaf by leaf, each checked."""
 
     leaves: tuple[FlaxLeaf, ...]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -91,8 +91,7 @@ def _global_array(leaf: LocalLeaf, place: PlacementContext) -> Any:
     return jax.make_array_from_process_local_data(place.sharding(leaf.hint, value.ndim), value, leaf.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessMesh:
+class ProcessMesh(NamedTuple):
     """The processes of a mesh, seen from one of them.
 
     Attributes:
@@ -158,8 +157,7 @@ def process_mesh(place: PlacementContext) -> ProcessMesh:
 # The leaves of this process
 
 
-@dataclass(frozen=True, slots=True)
-class LocalLeaf:
+class LocalLeaf(NamedTuple):
     """One leaf of a process's data: its hint, if it is an array, and the global shape that it means."""
 
     hint: ArrayHint | None
@@ -213,10 +211,10 @@ def _match_leaves(node: Node, data: Any, place: PlacementContext) -> list[Checke
         return loose
 
     loose = map_hints(node, any_size)  # kept, so that no other hint gets the id of one of its own
-    walk = replace(place, context=_ANYWHERE).check_tree(loose, data, "data")
-    if walk.failures:
-        raise place.error(walk.failures)
-    return [leaf if leaf.hint is None else leaf._replace(hint=known[id(leaf.hint)]) for leaf in walk.leaves]
+    checked = replace(place, context=_ANYWHERE).check_tree(loose, data, "data")
+    if checked.failures:
+        raise place.error(checked.failures)
+    return [leaf if leaf.hint is None else leaf._replace(hint=known[id(leaf.hint)]) for leaf in checked.leaves]
 
 
 def _local_leaf(leaf: CheckedLeaf, place: PlacementContext, processes: ProcessMesh) -> LocalLeaf | Failure:
@@ -260,12 +258,12 @@ def _check_global(
         leaf.value if leaf.hint is None else jax.ShapeDtypeStruct(leaf.shape, jax.typeof(leaf.value).dtype)
         for leaf in leaves
     ]
-    walk = place.check_tree(node, _jax.tree.unflatten_like(data, structs), "data", bound_sizes(sizes))
-    if walk.failures:
+    checked = place.check_tree(node, _jax.tree.unflatten_like(data, structs), "data", bound_sizes(sizes))
+    if checked.failures:
         known = {leaf.subject: leaf for leaf in leaves}
-        failures = [_in_local_terms(failure, known) for failure in walk.failures]
-        raise place.error(failures, without_given(walk.sizes, sizes))
-    return walk.leaves
+        failures = [_in_local_terms(failure, known) for failure in checked.failures]
+        raise place.error(failures, without_given(checked.sizes, sizes))
+    return checked.leaves
 
 
 def _in_local_terms(failure: Failure, leaves: Mapping[Subject, LocalLeaf]) -> Failure:

@@ -91,9 +91,9 @@ def structs_of(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) ->
         raise place.error(failures)
     made = (jax.ShapeDtypeStruct(shape, default_dtype(slot.hint)) for slot, shape in zip(slots, shapes, strict=True))
     tree = _jax.tree.unflatten_like(tree, [next(made) if isinstance(leaf, _ArraySlot) else leaf for leaf in leaves])
-    walk = place.check_tree(node, tree, "hint", known)
-    if walk.failures:
-        raise place.error(walk.failures, without_given(walk.sizes, sizes))
+    checked = place.check_tree(node, tree, "hint", known)
+    if checked.failures:
+        raise place.error(checked.failures, without_given(checked.sizes, sizes))
 
     def placed(leaf: CheckedLeaf) -> CheckedLeaf:
         if leaf.hint is None:
@@ -102,7 +102,7 @@ def structs_of(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) ->
         sharding = place.sharding(leaf.hint, len(shape))
         return leaf._replace(value=jax.ShapeDtypeStruct(shape, dtype, sharding=sharding))
 
-    return tree, [placed(leaf) for leaf in walk.leaves]
+    return tree, [placed(leaf) for leaf in checked.leaves]
 
 
 # Sizes by keyword
