@@ -14,6 +14,7 @@ from .hints.array_hint import ArrayHint
 from .hints.check_array import check_array
 from .hints.check_tree import CheckedLeaf, TreeCheck, check_value
 from .hints.context import (
+    CallScope,
     LayoutAssertion,
     MeshContext,
     current_mesh_context,
@@ -71,7 +72,7 @@ def check(x: T, hint: Any) -> T:
     """
     region, node = current_mesh_context(), parse_hint_or_dims(hint)
     name, checked = _check_in_scope(x, node, region, _CHECKED, "check")
-    if not region.is_manual:
+    if not region.manual:
         place = frame_place(caller_frame(1))  # no traceback leads here once XLA has chosen the sharding
         for leaf in checked.leaves:
             if leaf.hint is not None and _jax.array.is_tracer(leaf.value):
@@ -82,14 +83,12 @@ def check(x: T, hint: Any) -> T:
 
 def _check_in_scope(x: Any, node: Node, region: MeshContext, subject: Subject, verb: str) -> tuple[str, TreeCheck]:
     """Check a value in the current scope, which takes over the sizes that it binds; with the name for messages."""
-    scope = current_scope()
-    name = scope.function if scope else verb
-    checked = check_value(node, x, subject, region, scope.arguments if scope else {}, scope.sizes if scope else Sizes())
+    scope = current_scope() or CallScope(verb, {})
+    checked = check_value(node, x, subject, region, scope.arguments, scope.sizes)
     if checked.failures:
-        raise failure_error(checked, name)
-    if scope is not None:
-        scope.sizes = checked.sizes
-    return name, checked
+        raise failure_error(checked, scope.function)
+    scope.sizes = checked.sizes
+    return scope.function, checked
 
 
 def failure_error(checked: TreeCheck, function: str) -> TypedShmapError:
@@ -134,14 +133,12 @@ def cast_leaves(
         return leaves
     # Most hints bear no mark, and need no layout here.
     if region.has_vma and any(leaf.hint is not None and leaf.hint.spec.marks for leaf in leaves):
-        leaves = [_cast_unreduced(leaf, region) for leaf in leaves]
+        leaves = list(leaves)
+        for at, leaf in enumerate(leaves):
+            layout = region.layout(leaf.hint) if leaf.hint is not None else None
+            if isinstance(layout, Layout) and (axes := layout.unreduced.intersection(region.sizes)):
+                leaves[at] = leaf._replace(value=_jax.casts.pcast_unreduced(leaf.value, axes))
     return assert_layouts(leaves, region, function, sizes, is_assumed)
-
-
-def _cast_unreduced(leaf: CheckedLeaf, region: MeshContext) -> CheckedLeaf:
-    layout = region.layout(leaf.hint) if leaf.hint is not None else None
-    axes = layout.unreduced & frozenset(region.sizes) if isinstance(layout, Layout) else None
-    return leaf._replace(value=_jax.casts.pcast_unreduced(leaf.value, axes)) if axes else leaf
 
 
 def replace_leaves(value: Any, before: list[CheckedLeaf], after: list[CheckedLeaf]) -> Any:
@@ -294,7 +291,7 @@ def assume(x: T, hint: Any) -> T:
       MeshAxisError: for an axis that the mesh does not have.
     """
     region = current_mesh_context()
-    if region.is_manual:
+    if region.manual:
         region = intern_context(replace(region, inferred_axes=region.checked_axes))
     name, checked = _check_in_scope(x, parse_hint_or_dims(hint), region, _ASSUMED, "assume")
     return cast_to_hint(x, checked.leaves, region, name, checked.sizes, is_assumed=True)

@@ -243,27 +243,21 @@ def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
 
 def _array_classes(array_type: Any, written: HintText) -> Any:
     """An array type as ``isinstance`` takes it; Any stays."""
-    if array_type is Any:
-        return Any
+    origin = typing.get_origin(array_type)
     if isinstance(array_type, TypeVar):
-        bound = array_type.__constraints__ or ((array_type.__bound__,) if array_type.__bound__ else (Any,))
-        return _union_classes(bound, written)
-    if typing.get_origin(array_type) is np.ndarray:  # numpy.typing.NDArray
+        members = array_type.__constraints__ or (array_type.__bound__ or Any,)
+    elif origin in (typing.Union, types.UnionType):
+        members = typing.get_args(array_type)
+    elif origin is np.ndarray:  # numpy.typing.NDArray
         return np.ndarray
-    if isinstance(array_type, type) and not hasattr(array_type, "__node__"):
+    elif array_type is Any or (isinstance(array_type, type) and not hasattr(array_type, "__node__")):
         return array_type
-    if typing.get_origin(array_type) in (typing.Union, types.UnionType):
-        return _union_classes(typing.get_args(array_type), written)
-    text = value_text(array_type)
-    raise AnnotationSyntaxError(f"{written}: {text} is not an array type, as Array, np.ndarray and ArrayLike are")
-
-
-def _union_classes(members: tuple[Any, ...], written: HintText) -> Any:
+    else:
+        text = value_text(array_type)
+        raise AnnotationSyntaxError(f"{written}: {text} is not an array type, as Array, np.ndarray and ArrayLike are")
     classes = [_array_classes(member, written) for member in members]
-    if Any in classes:
-        return Any
     flat = [c for item in classes for c in (item if isinstance(item, tuple) else (item,))]
-    return flat[0] if len(flat) == 1 else tuple(flat)
+    return Any if Any in classes else flat[0] if len(flat) == 1 else tuple(flat)
 
 
 def read_array_hint(hint: Any) -> ArrayHint | None:
@@ -285,7 +279,7 @@ def read_array_hint(hint: Any) -> ArrayHint | None:
     return parse_array_hint(theirs.__name__.split("[")[0], known, (theirs.array_type, theirs.dim_str))
 
 
-_ARRAY_LIKE = _union_classes(typing.get_args(ArrayLike), HintText("ArrayLike"))
+_ARRAY_LIKE = _array_classes(ArrayLike, HintText("ArrayLike"))
 
 
 def bare_array_hint(array_type: Any) -> ArrayHint:

@@ -13,16 +13,8 @@ import jax
 import numpy as np
 
 from .. import _jax
-from ..errors.failures import (
-    BoundaryMark,
-    Failure,
-    NotAnArray,
-    NotUnreduced,
-    UnmarkedReduced,
-    UnmarkedUnreduced,
-    UnmentionedVarying,
-    WrongDtype,
-)
+from ..errors import failures
+from ..errors.failures import BoundaryMark, Failure, NotAnArray
 from ..notation.layout import Layout, Unresolved
 from ..notation.match import CompiledDim, Match, Sizes, Subject, compile_dims, match
 from ..notation.spec import Anything, Name, Number
@@ -72,7 +64,7 @@ def _compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint:
         _wrong_mark(layout, region) if region.role != "value" else None,
         region.checked_axes - layout.sharded - layout.unreduced - layout.varying,
         # The sharding of a global value may not be in its type.
-        not by_call and (region.role != "value" or region.is_manual),
+        not by_call and bool(region.role != "value" or region.manual),
     )
 
 
@@ -140,7 +132,7 @@ def check_array(
             may_be_unreduced = region.boundary_axes & unmentioned <= region.explicit
             agrees = is_result and known is not None and unmentioned <= known.invarying
             axes = tuple(axis for axis in region.sizes if axis in unmentioned)
-            what = UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
+            what = failures.UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
     return (found, unmentioned) if what is None else Failure(what, subject, hint.text, _jax.array.type_text(value))
 
 
@@ -156,11 +148,11 @@ def _wrong_type(value: Any, hint: ArrayHint, role: Role) -> NotAnArray | None:
     return None if hint.takes_type(value) else NotAnArray(hint.type_text, describe(value))
 
 
-def _wrong_dtype(value: Any, hint: ArrayHint, role: Role) -> WrongDtype | None:
+def _wrong_dtype(value: Any, hint: ArrayHint, role: Role) -> failures.WrongDtype | None:
     if hint.dtypes is None:
         return None
     got = _jax.array.canonical_dtype(value) if role != "value" else _jax.array.dtype_name_of(value)
-    return None if takes(hint.dtypes, got) else WrongDtype(hint.dtype_name, got)
+    return None if takes(hint.dtypes, got) else failures.WrongDtype(hint.dtype_name, got)
 
 
 def describe(value: Any) -> str:
@@ -196,13 +188,13 @@ def _wrong_mark(layout: Layout, region: MeshContext) -> BoundaryMark | None:
 
 def _wrong_unreduced(
     kind: _jax.array.ManualType, layout: Layout, region: MeshContext
-) -> UnmarkedUnreduced | NotUnreduced | UnmarkedReduced | None:
+) -> failures.UnmarkedUnreduced | failures.NotUnreduced | failures.UnmarkedReduced | None:
     """Compare partial sums: an unreduced axis must be marked ``+``, one marked ``+`` be varying or unreduced."""
     order = tuple(axis for axis in region.sizes if axis in region.checked_axes)
     if unreduced := tuple(axis for axis in order if axis in kind.unreduced - layout.unreduced):
-        return UnmarkedUnreduced(unreduced)
+        return failures.UnmarkedUnreduced(unreduced)
     for axis in order:
         if axis in layout.unreduced and axis not in kind.varying | kind.unreduced:
-            return NotUnreduced(axis, region.sizes[axis])
+            return failures.NotUnreduced(axis, region.sizes[axis])
     reduced = tuple(axis for axis in order if axis in kind.reduced - layout.reduced)
-    return UnmarkedReduced(reduced) if reduced and region.role == "boundary" else None
+    return failures.UnmarkedReduced(reduced) if reduced and region.role == "boundary" else None

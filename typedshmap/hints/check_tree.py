@@ -292,9 +292,7 @@ def may_match(node: Node, value: Any) -> bool:
             return any(may_match(option, value) for option in options)
         case structure.Untyped() | PyTreeOf():
             return True
-        case FixedTuple(items, kind):
-            return isinstance(value, kind) and len(value) == len(items)
-        case SequenceOf() | MappingOf() | Fields():
+        case FixedTuple() | SequenceOf() | MappingOf() | Fields():
             return wrong_container(node, value) is None
 
 

@@ -135,16 +135,12 @@ class MeshContext:
 
         return self.plan(("spec", hint, rank), make)
 
-    @property
-    def is_manual(self) -> bool:
-        return bool(self.manual)
-
     def report(self, function: str, failures: tuple[Failure, ...], sizes: Sizes, place: str = "") -> Report:
         """The facts of an error here."""
         used = tuple((name, axes) for name, axes in self.aliases if axes != (name,))
         manual = tuple(self.sizes) if self.manual else None
         rules = self.rules.pairs if self.rules is not None else ()
-        return Report(function, failures, self.mesh or (), manual, self.is_manual, used, sizes, rules, place)
+        return Report(function, failures, self.mesh or (), manual, bool(self.manual), used, sizes, rules, place)
 
 
 @lru_cache(maxsize=256)
@@ -188,6 +184,9 @@ class LayoutAssertion(NamedTuple):
     is_assumed: bool = False
 
 
+_NOWHERE = MeshContext(None, ())
+
+
 @dataclass
 class CallScope:
     """What is bound in one call.
@@ -205,9 +204,9 @@ class CallScope:
 
     function: str
     arguments: Mapping[str, Any]
-    sizes: Sizes
-    naming: AxisNaming
-    region: MeshContext
+    sizes: Sizes = NO_SIZES
+    naming: AxisNaming = NO_NAMING
+    region: MeshContext = _NOWHERE
     sink: AssertionSink | None = None
     depth: int = field(default_factory=lambda: len(naming_context.value))
     cached: tuple[object, object, AxisNaming, bool, MeshContext] | None = None
@@ -244,15 +243,12 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
         if of_mesh is mesh and of_context is context and of_naming is own and of_stated == is_stated:
             return region
     manual_axes = _jax.mesh.manual_axes(mesh)
-    manual = checked_axes = frozenset(name for name, _ in manual_axes)
-    has_vma = False
-    is_own = scope is not None and frozenset(scope.region.sizes) == manual
-    if scope is not None and is_own:
-        checked_axes, has_vma = scope.region.checked_axes, scope.region.has_vma
-    elif manual:  # a plain jax.shard_map, inside of the scope's region or by itself: hints must mention its axes
-        has_vma = _jax.mesh.are_values_typed(manual_axes[0][0])
-        if scope is not None:
-            checked_axes = manual - (scope.region.sizes.keys() - scope.region.checked_axes)
+    outer = scope.region if scope is not None else _NOWHERE
+    if is_own := outer.sizes == dict(manual_axes):
+        checked_axes, has_vma = outer.checked_axes, outer.has_vma
+    else:  # a plain jax.shard_map, inside of the scope's region or by itself: hints must mention its axes
+        checked_axes = frozenset(dict(manual_axes)) - (frozenset(outer.sizes) - outer.checked_axes)
+        has_vma = bool(manual_axes) and _jax.mesh.are_values_typed(manual_axes[0][0])
     sink = scope.sink if scope is not None and is_stated else None
     region = MeshContext.over(
         None if mesh.empty else mesh,

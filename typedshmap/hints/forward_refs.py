@@ -70,36 +70,31 @@ def resolved_hints(function: Any, local: Mapping[str, Any], name: str, covered: 
       covered: the parameters whose annotations are not read, and may use undefined names.
     """
     annotations = getattr(function, "__annotations__", None) or {}
-    return {
-        parameter: _resolve_hint(function, parameter, hint, local, name) if has_string(hint) else hint
-        for parameter, hint in annotations.items()
-        if parameter not in covered
-    }
-
-
-def _resolve_hint(function: Any, parameter: str, hint: Any, local: Mapping[str, Any], name: str) -> Any:
-    """One hint, its strings evaluated in the function's module."""
-    what = "the result" if parameter == "return" else f"parameter '{parameter}'"
-    # By itself, so that it is known which one cannot be read.
-    alone = types.SimpleNamespace(
-        __annotations__={parameter: hint}, __type_params__=getattr(function, "__type_params__", ())
-    )
+    found = {parameter: hint for parameter, hint in annotations.items() if parameter not in covered}
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     names = getattr(function, "__globals__", None) or vars(module or builtins)
-    try:
-        return typing.get_type_hints(alone, names, dict(local), include_extras=True)[parameter]
-    except TypedShmapError:
-        raise
-    except NameError as error:
-        raise undefined_name(name, what, error) from None
-    except Exception as error:  # whatever the expression raises
-        bad = [text for text in _strings_of(hint) if _parse_expression(text) is None]
-        if bad:
-            text = bad[0] if len(bad[0]) < _LONGEST else bad[0][: _LONGEST - 4] + "..."
-            problem = f"a hint is a string that is not a Python expression: {text}"
-            raise AnnotationSyntaxError(f"{name}: {problem}") from None
-        problem = f"the hint of {what} cannot be read: {error or type(error).__name__}"
-        raise AnnotationSyntaxError(f"{name}: {problem}") from error
+    for parameter, hint in found.items():
+        if not has_string(hint):
+            continue
+        what = "the result" if parameter == "return" else f"parameter '{parameter}'"
+        # By itself, so that it is known which one cannot be read.
+        variables = getattr(function, "__type_params__", ())
+        alone = types.SimpleNamespace(__annotations__={parameter: hint}, __type_params__=variables)
+        try:
+            found[parameter] = typing.get_type_hints(alone, names, dict(local), include_extras=True)[parameter]
+        except TypedShmapError:
+            raise
+        except NameError as error:
+            raise undefined_name(name, what, error) from None
+        except Exception as error:  # whatever the expression raises
+            bad = [text for text in _strings_of(hint) if _parse_expression(text) is None]
+            if bad:
+                text = bad[0] if len(bad[0]) < _LONGEST else bad[0][: _LONGEST - 4] + "..."
+                problem = f"a hint is a string that is not a Python expression: {text}"
+                raise AnnotationSyntaxError(f"{name}: {problem}") from None
+            problem = f"the hint of {what} cannot be read: {error or type(error).__name__}"
+            raise AnnotationSyntaxError(f"{name}: {problem}") from error
+    return found
 
 
 def has_string(hint: Any) -> bool:

@@ -33,7 +33,7 @@ from .context import MeshContext, intern_context
 
 def with_value_mesh(value: Any, region: MeshContext) -> MeshContext:
     """The mesh context with the mesh that a global value is on, if it has one."""
-    if region.role != "value" or region.is_manual or not _jax.array.is_jax_array(value):
+    if region.role != "value" or region.manual or not _jax.array.is_jax_array(value):
         return region
     inner = _jax.array.strip_transforms(value).value
     if not _jax.array.is_tracer(inner) and _jax.array.committed_sharding(inner) is None:
@@ -219,7 +219,7 @@ def check_at_compile_time(
       place: where the user's program checks it.
     """
     region, inner = with_value_mesh(value, region), _jax.array.strip_transforms(value).value
-    if region.is_manual or not _jax.array.is_tracer(inner):
+    if region.manual or not _jax.array.is_tracer(inner):
         return
     type_sharding = _jax.array.explicit_spec(inner)
     if type_sharding is not None and not _jax.mesh.auto_axes(type_sharding.mesh):

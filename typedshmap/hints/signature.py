@@ -34,15 +34,11 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 class BoundCall:
     """A call's arguments by name, defaults included, and the arguments as they were given."""
 
-    bound_arguments: inspect.BoundArguments
+    signature: inspect.Signature
+    arguments: dict[str, Any]
     given: frozenset[str]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments by name."""
-        return self.bound_arguments.arguments
 
     def with_arguments(self, changes: Iterable[tuple[str, Subject, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the function with: some replaced, and defaults left to the function.
@@ -54,7 +50,7 @@ class BoundCall:
         if not (changes := list(changes)):
             return self.args, self.kwargs
         for name, subject, value in changes:
-            kind = self.bound_arguments.signature.parameters[name].kind
+            kind = self.signature.parameters[name].kind
             new = changed.get(name, self.arguments[name])
             if kind is inspect.Parameter.VAR_POSITIONAL:
                 index = int(subject.path[1:-1])
@@ -64,7 +60,7 @@ class BoundCall:
             else:
                 changed[name] = value
         kept = {name: value for name, value in self.arguments.items() if name in self.given or name in changed}
-        call = inspect.BoundArguments(self.bound_arguments.signature, {**kept, **changed})  # type: ignore[arg-type]
+        call = inspect.BoundArguments(self.signature, {**kept, **changed})  # type: ignore[arg-type]
         return call.args, call.kwargs
 
 
@@ -103,7 +99,7 @@ class HintedSignature:
             named = {**dict(zip(plain, args, strict=False)), **kwargs}
             if named.keys() == plain.keys():
                 ordered = {name: named[name] for name in plain} if kwargs else named
-                return BoundCall(inspect.BoundArguments(self.signature, ordered), frozenset(named), args, kwargs)  # type: ignore[arg-type]
+                return BoundCall(self.signature, ordered, frozenset(named), args, kwargs)
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -113,7 +109,7 @@ class HintedSignature:
             raise self._wrong_call_error(args, kwargs, "")
         given = frozenset(bound.arguments)
         bound.apply_defaults()
-        return BoundCall(bound, given, args, kwargs)
+        return BoundCall(self.signature, bound.arguments, given, args, kwargs)
 
     @cached_property
     def _plain_parameters(self) -> dict[str, tuple[Subject, Node]] | None:

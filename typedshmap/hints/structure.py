@@ -231,34 +231,28 @@ def parse_hint_or_dims(hint: Any) -> Node:
     Raises:
       AnnotationSyntaxError: for something that is not a hint.
     """
-    if isinstance(hint, str):
-        return _parse_dims(hint)
-    found = _parse_nested(hint, parse_hint_or_dims)
-    if found is not None:
-        return found
-    try:
-        return parse_hint(hint)
-    except NameError as error:
-        raise AnnotationSyntaxError(f"{hint_name(hint)} names '{error.name}', which is not defined") from None
+    return parse_given_hint(hint, NameScope(), may_be_dims=True)
 
 
-def parse_given_hint(hint: Any, names: NameScope) -> Node:
+def parse_given_hint(hint: Any, names: NameScope, may_be_dims: bool = False) -> Node:
     """The tree of a hint of ``in_types`` or ``out_types``, which may be a tuple, list or dict of hints.
 
     Raises:
       AnnotationSyntaxError: for something that is not a hint.
     """
-    return _parse_nested(hint, lambda inner: parse_given_hint(inner, names)) or parse_hint(hint, names)
-
-
-def _parse_nested(hint: Any, read_inner: Callable[[Any], Node]) -> Node | None:
-    """The tree of a tuple, list or dict of hints."""
+    if may_be_dims and isinstance(hint, str):
+        return _parse_dims(hint)
     if type(hint) in (tuple, list):
-        return FixedTuple(tuple(map(read_inner, hint)), type(hint))
+        return FixedTuple(tuple(parse_given_hint(inner, names, may_be_dims) for inner in hint), type(hint))
     if type(hint) is dict and all(isinstance(name, str) for name in hint):
-        fields = {name: read_inner(inner) for name, inner in hint.items()}
+        fields = {name: parse_given_hint(inner, names, may_be_dims) for name, inner in hint.items()}
         return Fields(dict, "TypedDict", fields, is_open=False)
-    return None
+    try:
+        return parse_hint(hint, names)
+    except NameError as error:
+        if not may_be_dims:
+            raise
+        raise AnnotationSyntaxError(f"{hint_name(hint)} names '{error.name}', which is not defined") from None
 
 
 @lru_cache(maxsize=1024)
@@ -317,10 +311,9 @@ def _parse_array(hint: Any) -> Node | None:
     array = read_array_hint(hint)
     if array is not None:
         return ArrayLeaf(array)
-    if hint in (jax.Array, np.ndarray) or hint == jax.typing.ArrayLike:
-        return ArrayLeaf(bare_array_hint(hint))
-    if typing.get_origin(hint) is np.ndarray:
-        return ArrayLeaf(bare_array_hint(np.ndarray))
+    bare = np.ndarray if typing.get_origin(hint) is np.ndarray else hint
+    if bare in (jax.Array, np.ndarray) or bare == jax.typing.ArrayLike:
+        return ArrayLeaf(bare_array_hint(bare))
     name = getattr(hint, "__name__", None)
     if name in NAMES and getattr(hint, "__module__", "").startswith(("typedshmap", "jaxtyping")):
         raise AnnotationSyntaxError(f'{name}: wants an array type and dims, as in {name}[Array, "b d"]')

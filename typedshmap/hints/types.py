@@ -17,21 +17,21 @@ from jax.typing import ArrayLike
 from ..errors import AnnotationSyntaxError
 from ..errors.messages import word
 from ..errors.phrases import value_text
-from ..notation.match import NO_SIZES, Subject
+from ..notation.match import Subject
 from .array_hint import NAMES, parse_array_hint
 from .check_tree import TreeCheck, check_value
-from .context import current_mesh_context, current_scope
+from .context import CallScope, current_mesh_context, current_scope
 from .structure import ArrayLeaf, Node, hint_name, node_name, parse_hint
 
 _CHECKED = Subject("checked", "checked")
 
 
-def _check_value(node: Node, value: Any) -> TreeCheck:
-    """Check a value where the program is, binding nothing."""
-    scope = current_scope()
-    arguments, sizes = (scope.arguments, scope.sizes) if scope else ({}, NO_SIZES)
+def _check_value(node: Node, value: Any) -> tuple[TreeCheck, CallScope]:
+    """Check a value where the program is, in whose scope nothing is bound yet."""
+    scope = current_scope() or CallScope("", {})
     # ``isinstance`` returns no value, so that nothing can be asserted of it for the analysis of the body.
-    return check_value(node, value, _CHECKED, current_mesh_context(is_stated=False), arguments, sizes)
+    region = current_mesh_context(is_stated=False)
+    return check_value(node, value, _CHECKED, region, scope.arguments, scope.sizes), scope
 
 
 class CheckedMeta(type):
@@ -40,14 +40,14 @@ class CheckedMeta(type):
     __node__: Node
 
     def __instancecheck__(cls, value: Any) -> bool:
-        checked, scope = _check_value(cls.__node__, value), current_scope()
-        if not checked.failures and scope is not None:
+        checked, scope = _check_value(cls.__node__, value)
+        if not checked.failures:
             scope.sizes = checked.sizes
         return not checked.failures
 
     def __instancecheck_str__(cls, value: Any) -> str:
         """Beartype's message for a value that does not fit: a clause without a full stop."""
-        failures = _check_value(cls.__node__, value).failures
+        failures = _check_value(cls.__node__, value)[0].failures
         if not failures:
             return f"it fits {cls.__name__}"
         got = f" (got {failures[0].got})" if failures[0].got else ""
