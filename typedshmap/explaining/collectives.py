@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -39,8 +39,7 @@ _NO_COMMUNICATION = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _EquationContext:
+class _EquationContext(NamedTuple):
     """What is around an equation.
 
     Attributes:
@@ -51,14 +50,14 @@ class _EquationContext:
       place: the source of the call around it, for an equation without a source of its own.
     """
 
-    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    sizes: Mapping[str, int]
     times: int = 1
     loops: tuple[str, ...] = ()
     part: Pass = "forward"
     place: str = ""
 
     def inside(self, loop: str, times: int = 1) -> _EquationContext:
-        return replace(self, times=self.times * times, loops=(*self.loops, loop))
+        return self._replace(times=self.times * times, loops=(*self.loops, loop))
 
 
 @dataclass
@@ -92,7 +91,7 @@ class JaxprCosts:
         for eqn in jaxpr.eqns:
             part: Pass = "gradient" if _jax.jaxpr.is_transposed(eqn) else around.part
             self.is_transposed |= part == "gradient"
-            at = replace(around, part=part, place=_jax.jaxpr.equation_place(eqn) or around.place)
+            at = around._replace(part=part, place=_jax.jaxpr.equation_place(eqn) or around.place)
             results = self._equation(eqn, [sources_of(atom) for atom in eqn.invars], at)
             known.update(zip(eqn.outvars, results, strict=True))
             if eqn.primitive.name == CLAIM and not _jax.jaxpr.is_literal(eqn.invars[0]):
@@ -119,7 +118,7 @@ class JaxprCosts:
             if auto := ", ".join(axis for axis, size in mesh.shape.items() if axis not in sizes and size > 1):
                 note = "not manual in a region: there XLA splits arrays further, and what it sends is not counted"
                 self.notes.append(f"{auto} {note}")
-            return self.read(params["jaxpr"], sources, replace(at, sizes={**at.sizes, **sizes}))
+            return self.read(params["jaxpr"], sources, at._replace(sizes={**at.sizes, **sizes}))
         if name == CLAIM:
             if params["claim"].assertion.subject.kind != "checked":
                 return sources
@@ -200,8 +199,8 @@ def read_jaxpr(jaxpr: Any, count: int) -> tuple[JaxprCosts, list[Sources]]:
     """
     start, idents = [frozenset([at]) for at in range(count)], itertools.count(count)
     costs, live = JaxprCosts(idents), JaxprCosts(idents)
-    results = costs.read(jaxpr, start, _EquationContext())
-    live.read(_jax.jaxpr.without_dead_equations(jaxpr), start, _EquationContext())
+    results = costs.read(jaxpr, start, _EquationContext({}))
+    live.read(_jax.jaxpr.without_dead_equations(jaxpr), start, _EquationContext({}))
     # What is left without dead code, as it is in the full jaxpr, which has the checks.
     kept, alive = live.collectives, list[Collective]()
     for one in costs.collectives:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from html import escape
 from itertools import cycle, groupby
 from operator import itemgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .model import Collective, Explained, Value, ValueKind, bytes_text
 
@@ -28,10 +27,11 @@ _STYLE = """
 
 def figure(explained: Explained) -> str:
     """The picture of a function's own values and collectives, and what its colours mean."""
-    colours, legend = colours_of(axis for axis, _ in explained.mesh), list[str]()
-    for axis, size in explained.mesh:
-        colour = colours[axis]
-        legend.append(f'<span style="background:{colour};color:{ink(colour)}">{escape(axis)}={size}</span>')
+    colours = colours_of(axis for axis, _ in explained.mesh)
+    legend = [
+        f'<span style="background:{colours[axis]};color:{ink(colours[axis])}">{escape(axis)}={size}</span>'
+        for axis, size in explained.mesh
+    ]
     legend.append(f'<span style="background:{UNSHARDED}">unsharded</span>')
     legend.append("dims: global size → shard size, in the colours of the mesh axes that they are sharded over; ")
     legend.append("arrows: collectives, bytes of one device in → out")
@@ -157,8 +157,7 @@ CHARACTER = 7.25
 ROW, TITLE, PAD, GAP, BETWEEN, MARGIN, _HEAD = 22, 24, 8, 16, 70, 20, 16
 
 
-@dataclass(frozen=True, slots=True)
-class PictureNode:
+class PictureNode(NamedTuple):
     """A box with a row per value, or an arrow for one collective; its place and size are in pixels.
 
     Attributes:
@@ -194,8 +193,7 @@ class PictureNode:
         return self.y + TITLE * bool(self.title) + PAD / 2 + ROW * (self.idents.index(ident) + 0.5)
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(NamedTuple):
     """Nodes at their places, and between which there are lines.
 
     Attributes:
@@ -230,7 +228,7 @@ def lay_out_picture(explained: Explained) -> Picture:
         stacked: list[PictureNode] = []
         for wanted, node in sorted(((desired_y(node), node) for node in column), key=itemgetter(0)):
             y = max(y, wanted - node.height / 2)
-            stacked.append(replace(node, x=x, y=y, width=width))
+            stacked.append(node._replace(x=x, y=y, width=width))
             y += node.height + GAP
         placed.update((ident, node) for node in stacked for ident in node.idents)
         found += stacked
