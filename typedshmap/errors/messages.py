@@ -122,9 +122,8 @@ def word(failure: failures.Failure, names: Mapping[str, str] | None = None) -> S
             return Sentence(f"has dim '{name}'{terms.within}, {why}", span, cure)
         case RuledTwice(name, span):
             problem = f"has dim '{name}' twice{terms.within}, so that the rule for it could mean either"
-            return Sentence(
-                problem, span, None if terms.is_box else f"write [{name}/axis] or [{name}/] for one of them"
-            )
+            cure = None if terms.is_box else f"write [{name}/axis] or [{name}/] for one of them"
+            return Sentence(problem, span, cure)
         case what:
             raise TypeError(f"no words for {what!r}")
 

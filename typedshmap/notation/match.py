@@ -220,18 +220,14 @@ def _match_rest(
     key, soft_key = f"*{dim.name}{suffix}", f"*#{dim.name}{suffix}"
     exact, soft = sizes.get(key), sizes.get(soft_key)
     joined = shape if soft is None else _broadcast(shape, soft.size)
-    wrong = None
     if dim.broadcast:
-        if joined is None:
-            wrong = soft
-        elif exact is not None and _broadcast(joined, exact.size) != exact.size:
-            wrong = exact
-    elif exact is not None:
-        wrong = exact if exact.size != shape else None
-    elif joined != shape:
-        wrong = soft
-    if wrong is not None:
-        return SizeMismatch(dim, index, shape, None, (), wrong.size, wrong, dim.span)
+        known = soft if joined is None else exact
+        fits = joined is not None and (exact is None or _broadcast(joined, exact.size) == exact.size)
+    else:
+        known = exact or soft
+        fits = joined == shape if exact is None else exact.size == shape
+    if known is not None and not fits:
+        return SizeMismatch(dim, index, shape, None, (), known.size, known, dim.span)
     if not dim.broadcast:
         return sizes if exact is not None else sizes.bind(key, Bound(shape, subject, index))
     assert joined is not None
