@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -74,7 +73,7 @@ def _plan_gathers(call: Operation, operand: Operand, right: SideLayout) -> list[
             of_dim.append(Gather(at, (axis, *together), to))
         found += of_dim
     call.require_manual(sorted(call.layout(0).sharded - call.layout(-1).sharded))
-    gone = {axis for gather in found for axis in gather.axes}
+    gone = frozenset(axis for gather in found for axis in gather.axes)
     if not gone and not call.has_unused_alias:
         raise call.fault("the pattern gathers nothing: both sides are sharded the same way", right.side.span)
     refuse_other_marks(call, operand.layout, right, gone)
@@ -122,7 +121,7 @@ def refuse_other_dims(call: Operation) -> None:
         raise call.fault("the two sides have different dims", call.result.span, cure)
 
 
-def refuse_other_marks(call: Operation, left: SideLayout, right: SideLayout, gone: Set[str] = frozenset[str]()) -> None:
+def refuse_other_marks(call: Operation, left: SideLayout, right: SideLayout, gone: frozenset[str]) -> None:
     """Refuse marks on one side only, except those of the axes that are gathered."""
     for sign, before, after in (
         ("+", left.unreduced, right.unreduced),
@@ -158,7 +157,7 @@ def all_to_all(x: T, pattern: str) -> T:
     call = read_operation("all_to_all", pattern, 1)
     operand, right = read_move(call, x)
     moves = call.plan((len(operand.shape),), lambda: _plan_exchanges(call, operand, right))
-    refuse_other_marks(call, operand.layout, right)
+    refuse_other_marks(call, operand.layout, right, frozenset())
     value = operand.value
     for axes, dim, to in moves:
         place, size = right.dims[to], operand.shape[to]

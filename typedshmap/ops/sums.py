@@ -4,7 +4,6 @@ A sum over an axis over which the value is not a partial sum would count it seve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import jax
@@ -19,7 +18,7 @@ from ..notation.pattern import Pattern
 from .collectives import read_move
 from .factor_sharding import plan_partial_sums, psum_value, refuse_moved_axes, scatter_value
 from .operands import record_result, refuse_non_numbers
-from .operation import Operation, current_operation, read_operation, shard_count
+from .operation import MeshAxes, Operation, current_operation, read_operation, shard_count
 from .shapes import extremum
 
 T = TypeVar("T")
@@ -141,7 +140,7 @@ def _reduce_array(call: Operation, x: Any) -> Any:
         axis = sorted(left.unreduced)[0]
         raise call.fault(f"a {call.verb} of addends over '{axis}'", left.side.span, f"write '~{axis}', or psum first")
     taken = set(sums.summed).union(*[axes for _, axes in sums.scattered])
-    redundant = _redundant_psum(call, operand.value, [axis for axis in call.region.sizes if axis in taken])
+    redundant = _redundant_psum(call, operand.value, tuple([axis for axis in call.region.sizes if axis in taken]))
     if redundant is not None:
         raise call.wrong(redundant, operand.subject, operand.value)
     if not call.has_unused_alias:
@@ -160,7 +159,7 @@ def _reduce_array(call: Operation, x: Any) -> Any:
     return record_result(call, value, (operand,), right)
 
 
-def _reduce_over(call: Operation, value: Any, axes: tuple[str, ...]) -> Any:
+def _reduce_over(call: Operation, value: Any, axes: MeshAxes) -> Any:
     has_vma = call.region.has_vma
     if call.verb in ("pmax", "pmin"):
         return extremum(call, call.verb[1:], value, axes)
@@ -175,7 +174,7 @@ def _reduce_over(call: Operation, value: Any, axes: tuple[str, ...]) -> Any:
     return psum_value(value, axes, has_vma) / shard_count(axes, call.region.sizes)
 
 
-def _redundant_psum(call: Operation, value: Any, axes: Iterable[str]) -> RedundantPsum | None:
+def _redundant_psum(call: Operation, value: Any, axes: MeshAxes) -> RedundantPsum | None:
     """The first axis over which a value is the same on every shard, by JAX's type or by its known layout."""
     kind, known, has_vma = _jax.array.manual_type(value), lookup_layout(value), call.region.has_vma
     for axis in axes:
@@ -216,7 +215,7 @@ def _reduce_tree(verb: str, tree: Any, axes: Any) -> Any:
     return _jax.tree.unflatten_like(tree, [_reduce_over(call, leaf, names) for _, leaf in leaves]) if names else tree
 
 
-def _wrong_leaf(call: Operation, path: str, leaf: Any, axes: tuple[str, ...]) -> Failure | None:
+def _wrong_leaf(call: Operation, path: str, leaf: Any, axes: MeshAxes) -> Failure | None:
     """Why a leaf cannot be reduced: it is not an array of numbers, or is the same on every shard of an axis."""
     subject = Subject("argument", "tree", path)
     if not isinstance(leaf, (*_jax.array.ARRAYS, *_jax.array.SCALARS)):

@@ -56,7 +56,7 @@ def reshard(x: T, pattern: str) -> T:
     if str(left.side) != str(right.side):
         call.require_manual()
     # A sum may be taken; other marks have to be on both sides.
-    refuse_other_marks(call, replace(left, unreduced=right.unreduced), right)
+    refuse_other_marks(call, replace(left, unreduced=right.unreduced), right, frozenset())
     shape = tuple([operand.global_size(at, sizes) for at in range(len(operand.shape))])
     planned = _plan_operation(call, left, right, shape)
     if has_vma and left.unreduced:

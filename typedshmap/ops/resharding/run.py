@@ -5,10 +5,8 @@ and since a function with a gradient of its own (``jax.custom_vjp``) cannot be d
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache, partial
-from itertools import chain
 from math import prod
 from typing import Any
 
@@ -157,7 +155,7 @@ def _merge_back(x: Any, dims: Mapping[int, MeshAxes], axes: MeshAxes, sizes: Axi
     x = x.reshape(*(sizes[axis] for axis in axes), *x.shape[1:])
     groups = [[*map(axes.index, dims.get(dim, ())), len(axes) + dim] for dim in range(x.ndim - len(axes))]
     shape = [prod(x.shape[place] for place in group) for group in groups]
-    return x.transpose(list(chain.from_iterable(groups))).reshape(shape)
+    return x.transpose([place for group in groups for place in group]).reshape(shape)
 
 
 def permutation(before: DimAxes, after: DimAxes, axes: MeshAxes, sizes: AxisSizes) -> list[tuple[int, int]]:
@@ -172,10 +170,10 @@ def permutation(before: DimAxes, after: DimAxes, axes: MeshAxes, sizes: AxisSize
       sizes: the axes' sizes.
     """
     have, needed = _blocks(before, axes, sizes), _blocks(after, axes, sizes)
-    senders: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    senders: dict[tuple[int, ...], list[int]] = {}
     for device, block in enumerate(have):
         if block != needed[device]:
-            senders[block].append(device)
+            senders.setdefault(block, []).append(device)
     return [(device if have[device] == block else senders[block].pop(), device) for device, block in enumerate(needed)]
 
 

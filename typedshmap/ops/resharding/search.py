@@ -6,7 +6,6 @@ sent by the busiest device, by ring formulas, times the number of devices, so th
 from __future__ import annotations
 
 import operator
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -268,10 +267,10 @@ class Graph:
     def _layouts_by_counts(self, axes: frozenset[str]) -> dict[tuple[int, ...], list[DimAxes]]:
         """All layouts over some of the axes, by the number of shards of each dim."""
         if axes not in self.same_shape:
-            groups = self.same_shape[axes] = defaultdict(list)
+            groups = self.same_shape.setdefault(axes, {})
             for some in [(), *_subsets(axes)]:
                 for dim_axes in arrangements(some, len(self.shape)):
-                    groups[_shard_counts(dim_axes, self.sizes)].append(dim_axes)
+                    groups.setdefault(_shard_counts(dim_axes, self.sizes), []).append(dim_axes)
         return self.same_shape[axes]
 
 
