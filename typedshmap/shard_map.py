@@ -252,8 +252,7 @@ class _RegionCall:
                 except TypedShmapError:
                     raise
                 except Exception as error:
-                    cause = analysis.explain_loop_error(error) if analysis else None
-                    if cause is not None:
+                    if analysis and (cause := analysis.explain_loop_error(error)):
                         raise cause from error
                     self._add_note(error, scope, leaves)
                     raise
