@@ -97,8 +97,9 @@ class _Given:
         return value
 
     def _array(self, path: str, hint: ArrayHint) -> Any:
-        value = self.values[path] if self.has(path) else None
-        return value if self.has(path) and not callable(value) else ArrayToDraw(hint, value)
+        if self.has(path) and not callable(self.values[path]):
+            return self.values[path]
+        return ArrayToDraw(hint, self.values.get(path))
 
 
 def arguments_of(
