@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     add_check(check)
     explain = verbs.add_parser(
         "explain",
-        help="tell what typed functions hold and send on meshes that nobody has",
+        help="report what typed functions hold and send on meshes that nobody has",
         description="Print tables of the values and collectives of typed_shard_map and typed_jit functions, on "
         "abstract meshes, with inputs made from the hints; several meshes are compared. No devices are needed.",
         epilog="The exit code is 0 where all can be traced, 1 where one cannot, 2 where the command line is wrong.",

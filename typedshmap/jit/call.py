@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
 import jax
+import jax.core
 
 from .. import _jax
 from ..axis_names import AxisNaming
