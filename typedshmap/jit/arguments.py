@@ -118,7 +118,7 @@ def _parse_selector(function: Callable[..., Any], kind: str, numbers: Any, names
 
 
 class StaticLeaf:
-    """A static value, compared by its type and ``==``, and numbers to the last bit."""
+    """A static value, compared by its type and ``==``, a float or a complex number by its ``repr``."""
 
     __slots__ = ("_key", "value")
 

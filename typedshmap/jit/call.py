@@ -280,7 +280,7 @@ class JitCall:
         return args, kwargs, scope
 
     def check_result(self, result: Any, scope: CallScope) -> Any:
-        """The result, checked; note its shardings."""
+        """Check the result, and note its shardings."""
         assert self.typed.result is not None
         context = self.context
         checked = check_tree.check_value(

@@ -88,12 +88,12 @@ def _why_unplaceable(value: Any, hint: ArrayHint, place: PlacementContext) -> No
 
 
 def _place_leaf(leaf: CheckedLeaf, place: PlacementContext) -> Any:
-    """One array, placed as its hint says; a leaf without such a hint stays as it is."""
+    """One array, placed as its hint says; a leaf without a hint stays as it is."""
     if leaf.hint is None:
         return leaf.value
     try:
         return _jax.casts.device_put_global(leaf.value, place.sharding(leaf.hint, rank_of(leaf.value)))
-    except AssertionError:  # by which JAX says so, in all of them
+    except AssertionError:  # JAX compares the values, and raises this in all processes
         problem = "is not the same in all processes, or holds NaN, which JAX finds equal to nothing"
         message = PlainMessage(
             problem, "place by from_process_local what each of them has, by from_callback what holds NaN"

@@ -1,8 +1,8 @@
 """``from_process_local``: global arrays from the data of each process, checked as the global value that it means.
 
-The global size that a process's own size means depends on the sharding, which the hints give. So every leaf is first
-paired with its hint, whatever its size; then its global shape is computed; then all leaves are checked together, so
-that one name has one size. Finally the processes compare their leaves.
+Which global size a process's own size means depends on the sharding, and so on the hint. So each leaf is first matched
+with its hint by dtype and rank only; then its global shape is computed; then all leaves are checked together, so that
+one name has one size. At last the processes compare their leaves.
 
 Invariant: every process gets the same reports, so every process raises the same error. Along each dim, the data of a
 process is the parts that its devices hold, each once and in global order; all parts have the same size."""
@@ -74,13 +74,13 @@ def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: 
     node, processes = parse_hint_or_dims(T), process_mesh(place)
     hints = list(array_hints(node))
     refuse_wrong_sizes(place.verb, hints, sizes, must_all=False)
-    own = place if processes.is_alone else replace(place, verb=f"{place.verb} on process {processes.own}")
+    here = place if processes.is_alone else replace(place, verb=f"{place.verb} on process {processes.own}")
     known, dims = bound_sizes(sizes), [dim for hint in hints for dim in hint.spec.dims]
     if processes.is_alone or all(isinstance(sizes_of_dim(dim, 0, known), tuple) for dim in dims):
-        leaves = _local_leaves(node, data, own, processes, sizes)
+        leaves = _local_leaves(node, data, here, processes, sizes)
     else:
         refuse_subset(place, processes)
-        leaves = _agreed_leaves(place, processes.own, lambda: _local_leaves(node, data, own, processes, sizes))
+        leaves = _agreed_leaves(place, processes.own, lambda: _local_leaves(node, data, here, processes, sizes))
     return _jax.tree.unflatten_like(data, [_global_array(leaf, place) for leaf in leaves])
 
 

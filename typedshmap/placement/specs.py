@@ -84,6 +84,7 @@ def _map_hints(
 ) -> Any:
     """What ``make`` returns for each array, from its context, its hint and its rank, in the structure of the hint."""
     if holds_boxes(T if like is None else like):
+        # A boxed tree needs no hint: its boxes have names.
         boxed = check_boxes(place, T, None) if like is None else check_boxes(place, like, parse_hint_or_dims(T))
         return boxed.map(lambda each: make(each.place, each.leaf.hint, rank_of(each.leaf.value)), are_specs=True)
     node = parse_hint_or_dims(T)
