@@ -237,6 +237,8 @@ FAULTS = [
     ("{a.0}", "unexpected '0' in braces", "0", BRACES),
     ("{a.0 x}", "unexpected '0' in braces", "0", BRACES),
     ("{a[x]}", "unexpected 'x' in braces", "x", BRACES),
+    ("{a[0 1]}", "unexpected '1' in braces", "1", BRACES),
+    ("{a[0.]}", "unexpected '.' in braces", ".", BRACES),
     ("9" * 101, "a size of 101 digits", "9" * 101, None),
     ("(" * 3000 + "a" + ")" * 3000, "the dims are nested too deeply", "(" * 3000 + "a" + ")" * 3000, None),
     ("a/b/c", "'a/b/c' is sharded without brackets", "a/b/c", "write [a/axis]"),

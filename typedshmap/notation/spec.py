@@ -437,7 +437,7 @@ class _SpecParser(Cursor):
                 raise self.fault(f"unexpected '{self.peek()}' in braces", cure=cure)
             step = self.take().text
             steps.append(step if sign == "." else int(step))
-            if sign == "[" and (closing := self.take().text) != "]":
-                raise self.fault(f"unexpected '{closing}' in braces", cure=cure)
+            if sign == "[":
+                self.expect("]", f"unexpected '{self.peek()}' in braces", cure)
         self.expect("}", f"unexpected '{self.peek()}' in braces", cure)
         return Argument(root, tuple(steps))
