@@ -6,6 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -60,7 +61,7 @@ class BoundCall:
             else:
                 changed[name] = value
         kept = {name: value for name, value in self.arguments.items() if name in self.given or name in changed}
-        call = inspect.BoundArguments(self.signature, {**kept, **changed})  # type: ignore[arg-type]
+        call = inspect.BoundArguments(self.signature, kept | changed)  # type: ignore[arg-type]
         return call.args, call.kwargs
 
 
@@ -200,18 +201,12 @@ class LazySignature:
         self._given = (function, in_types, out_types, strict)
         self._string_locals: Mapping[str, Any] = {}
         self._typed: HintedSignature | None = None
-        annotations = getattr(unwrap_annotations(function), "__annotations__", None) or {}
-        if any(map(has_string, annotations.values())):
-            self._read_in(frame)
-            return
-        try:
-            self._typed = _read(*self._given, {})
-        except Undefined:
-            self._read_in(frame)
-
-    def _read_in(self, frame: types.FrameType | None) -> None:
-        """Read the hints with the names local to a frame."""
-        source = unwrap_annotations(self._given[0])
+        source = unwrap_annotations(function)
+        annotations = getattr(source, "__annotations__", None) or {}
+        if not any(map(has_string, annotations.values())):
+            with suppress(Undefined):
+                self._typed = _read(*self._given, {})
+                return
         local = enclosing_locals(source, frame)
         try:
             self._typed = _read(*self._given, local)
