@@ -327,16 +327,12 @@ def record_layout(value: Any, what: KnownLayout | LayoutAssertion) -> None:
     key = id(value)
     ref, before = _known.get(key, _NO_ENTRY)
     if ref is None or before is None or ref() is not value:
-        _known[key] = (weakref.ref(value, partial(_forget, key)), what)
+        _known[key] = (weakref.ref(value, lambda _: _known.pop(key, None)), what)
         return
     if isinstance(what, LayoutAssertion):
         invarying = before.must_be_invarying if isinstance(before, LayoutAssertion) else before.invarying
         what = what._replace(must_be_invarying=what.must_be_invarying | invarying) if invarying else what
     _known[key] = (ref, what)
-
-
-def _forget(key: int, _: object) -> None:
-    _known.pop(key, None)
 
 
 def lookup_layout(value: Any) -> KnownLayout | None:
