@@ -16,7 +16,7 @@ _SAME_SHAPE = (
     "one_minus_square population_count real reduce_precision round rsqrt sign sin sinh sqrt square "
     "stop_gradient tan tanh copy copy_p convert_element_type neg pvary preduced "
     "reduced_vary_cast reduced_vary_cast_p reciprocal cumsum cumprod cummax cummin cumlogsumexp polynomial "
-    "bitcast_convert_type reshard optimization_barrier device_put sharding_constraint layout_constraint"
+    "reshard optimization_barrier device_put sharding_constraint layout_constraint"
 )
 _ELEMENTWISE = (
     "add add_any and atan2 clamp complex div eq eq_to ge gt igamma igamma_grad_a igammac le le_to lt "
@@ -52,12 +52,13 @@ def same_shape(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) ->
     """As many results as operands, or fewer: each has the shape of its operand, and is sharded as that."""
     if facts and facts[0].unreduced and not interpreter.has_vma:
         facts = [ShardingFact(*transfer_unreduced(eqn.primitive.name, facts[:1]), facts[0].dims), *facts[1:]]
-    if len(facts) == len(eqn.outvars) == 1 and len(eqn.outvars[0].aval.shape) == len(facts[0].dims):
-        return facts
-    found, ranks = facts[: len(eqn.outvars)], [len(var.aval.shape) for var in eqn.outvars]
-    if ranks == [len(fact.dims) for fact in found]:
-        return found
-    return [fact.with_dims([UNKNOWN] * rank) for fact, rank in zip(found, ranks, strict=True)]
+    return facts[: len(eqn.outvars)]
+
+
+def bitcast(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """A type of another width adds a dim, or takes one away."""
+    rank = len(eqn.outvars[0].aval.shape)
+    return facts if rank == len(facts[0].dims) else [facts[0].with_dims([UNKNOWN] * rank)]
 
 
 def elementwise(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -141,6 +142,7 @@ def convolution(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -
 RULES = {
     **dict.fromkeys(_SAME_SHAPE.split(), same_shape),
     **dict.fromkeys(_ELEMENTWISE.split(), elementwise),
+    "bitcast_convert_type": bitcast,
     "dot_general": dot_general,
     "conv_general_dilated": convolution,
 }
