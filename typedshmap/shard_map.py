@@ -304,8 +304,9 @@ class _RegionCall:
         if not self.entered:
             leaves = assert_layouts(leaves, region, name, sizes)
         values: list[Any] = []
+        unsharded = PartitionSpec()
         for value, hint, subject, must_be_invarying in leaves:
-            spec, assertion = PartitionSpec(), None
+            spec, assertion = unsharded, None
             if hint is not None:
                 layout = region.layout(hint)
                 assert isinstance(layout, Layout)
