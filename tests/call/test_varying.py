@@ -102,7 +102,9 @@ def with_verdict(use: Callable[[], None], name: str, problem: str | None) -> Non
 def test_the_values_of_the_table_have_these_types(type_: str, mesh: Mesh) -> None:
     seen: list[str] = []
     in_body(lambda x: seen.append(str(jax.typeof(VALUES[type_](x)))), mesh)
-    assert seen == ["float32[]" if type_ == "none" else f"float32[]{{{type_}}}"]
+    (text,) = seen
+    # jax 0.9 has several unreduced axes in no order.
+    assert text.replace("U:(tp,dp)", "U:(dp,tp)") == ("float32[]" if type_ == "none" else f"float32[]{{{type_}}}")
 
 
 @pytest.mark.parametrize(("type_", "hint", "problem"), RULE)
