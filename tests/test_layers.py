@@ -193,7 +193,7 @@ def test_the_imports_that_are_read_are_those_of_the_package():
     assert {
         "typedshmap imports typedshmap.shard_map",
         "typedshmap.hints.check_array imports typedshmap._jax",
-        "typedshmap.errors imports typedshmap.notation.tokens",
+        "typedshmap.errors imports typedshmap.errors.failures",
         "typedshmap.hints.python_types imports beartype.door",
         "typedshmap.notation.pattern imports typedshmap.notation.spec",
     } <= found

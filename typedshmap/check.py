@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from . import _jax
 from .errors import ShapeError, TypedShmapError, error_of
-from .errors.failures import Failure
+from .errors.failures import Bound, Failure, Subject
 from .errors.phrases import value_text
 from .hints.array_hint import ArrayHint
 from .hints.check_array import check_array
@@ -27,7 +27,7 @@ from .hints.forward_refs import caller_frame, frame_place
 from .hints.global_sharding import check_at_compile_time, with_value_mesh
 from .hints.structure import ArrayLeaf, Node, UnionOf, all_nodes, array_hints, holds_arrays, parse_hint_or_dims
 from .notation.layout import Layout
-from .notation.match import Bound, Sizes, Subject
+from .notation.match import Sizes
 
 T = TypeVar("T")
 _CHECKED = Subject("checked", "checked")

@@ -19,8 +19,9 @@ from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from .check import assert_layouts
 from .errors import TypedShmapError, error_of
-from .errors.failures import Failure, PlainMessage, UnmentionedVarying
-from .errors.phrases import mesh_text, quoted_axes, sizes_text
+from .errors.failures import RETURN, Failure, PlainMessage, UnmentionedVarying
+from .errors.messages import sizes_text
+from .errors.phrases import mesh_text, quoted_axes
 from .hints import context
 from .hints.check_array import describe
 from .hints.check_tree import CheckedLeaf, array_leaves, check_arguments, check_value, unknown_axes
@@ -31,7 +32,7 @@ from .inference.analysis import RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, wraps
 from .meshes import find_boundary, read_axis_names, read_mesh
 from .notation.layout import Layout
-from .notation.match import RETURN, Sizes
+from .notation.match import Sizes
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,13 +8,12 @@ from typing import Any, TypeVar, overload
 from . import _jax
 from .axis_names import AxesLike, AxisNaming, AxisRules, RulesLike, read_naming
 from .check import cast_leaves, cast_to_hint, failure_error, replace_leaves
-from .errors.failures import Failure, UnmentionedVarying
+from .errors.failures import RETURN, Failure, Subject, UnmentionedVarying
 from .hints import context
 from .hints.check_tree import check_arguments, check_value
 from .hints.forward_refs import caller_frame
 from .hints.signature import HintedSignature, LazySignature
 from .introspection import DecoratedInfo, wraps
-from .notation.match import RETURN, Subject
 
 F = TypeVar("F", bound=Callable[..., Any])
 

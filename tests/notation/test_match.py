@@ -9,17 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_strategies import chains
 
+from typedshmap.errors.failures import Bound, Subject
 from typedshmap.notation.layout import resolve
 from typedshmap.notation.match import (
     BadExpression,
-    Bound,
     Indivisible,
     Match,
     OutsideTree,
     RankMismatch,
     SizeMismatch,
     Sizes,
-    Subject,
     UnboundNames,
     compile_dims,
     match,

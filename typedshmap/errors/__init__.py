@@ -6,12 +6,9 @@ from __future__ import annotations
 
 from einops import EinopsError
 
-from ..notation.layout import Unresolved
-from ..notation.match import Mismatch
-from ..notation.tokens import RepeatedAxis, SyntaxFault
 from . import failures
-from .failures import Failure, HintText, Report
-from .messages import carets, render
+from .failures import Failure, Report
+from .messages import render
 
 
 class TypedShmapError(Exception):
@@ -70,8 +67,8 @@ for _error in (TypedShmapError, *TypedShmapError.__subclasses__()):
     _error.__module__ = "typedshmap"
 
 _CLASSES = {
-    ShapeError: Mismatch | failures.WrongSize,
-    MeshAxisError: Unresolved | failures.NotManual,
+    ShapeError: failures.Mismatch | failures.WrongSize,
+    MeshAxisError: failures.Unresolved | failures.NotManual,
     PatternError: failures.PatternFault,
     DtypeError: failures.WrongDtype | failures.UnusableDtype,
     ShardingError: failures.WrongSharding
@@ -98,11 +95,3 @@ def class_of(failure: Failure) -> type[TypedShmapError]:
 def error_of(report: Report) -> TypedShmapError:
     """The exception for a report; its class is that of the first failure."""
     return class_of(report.failures[0])(report)
-
-
-def syntax_error(fault: SyntaxFault, hint: HintText) -> TypedShmapError:
-    """The exception for a hint that cannot be read."""
-    kind = MeshAxisError if isinstance(fault, RepeatedAxis) else AnnotationSyntaxError
-    pointer = f"\n    {carets(hint, fault.span)}" if fault.span[0] < fault.span[1] else ""
-    text = f"{hint}: {fault.problem}\n\n    {hint}{pointer}"
-    return kind(f"{text}\n\nHint: {fault.cure}" if fault.cure else text)

@@ -1,16 +1,17 @@
 """What can be wrong with a value: every kind of fault is data, and puts itself into words.
 
-The mismatches of shapes and the names that stand for no mesh axis are in `notation`; their words are in `messages`."""
+A kind that is found in one place only, as a mismatch of sizes, is defined where it is found."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import dataclass_transform
+from typing import NamedTuple, TypeAlias, dataclass_transform
 
-from ..notation.match import NO_SIZES, Sizes, Subject
-from ..notation.tokens import Span
 from .phrases import quoted_axes, sharding_text
+
+Span: TypeAlias = tuple[int, int]
+"""A half-open place in the user's text."""
 
 DTYPE: Span = (-1, 0)
 """A span that stands for the dtype, which is not among a hint's dims."""
@@ -18,13 +19,45 @@ DTYPE: Span = (-1, 0)
 _RESHARD = "write what the value is; reshard(x, ...) changes it"
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
-    """A fault in words: the problem, where carets go, and the cure."""
+class Subject(NamedTuple):
+    """The value that is spoken of: an argument, the return value or a checked value, or a part of it."""
 
-    problem: str
-    span: Span | None = None
-    cure: str | None = None
+    kind: str
+    name: str
+    path: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.path}"
+
+    def at(self, step: str) -> Subject:
+        return Subject(self.kind, self.name, self.path + step)
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether a pattern says how it should be."""
+        return self.kind in ("operand", "pattern")
+
+    @property
+    def phrase(self) -> str:
+        """How a sentence names it."""
+        if self.kind == "argument":
+            return f"argument '{self}'"
+        if self.is_pattern:
+            return str(self) if " " in self.name else f"the {self}"
+        return str(self) if self.path else f"{self.name} value"
+
+
+RETURN = Subject("return", "return")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A global size (or the sizes of a ``*name``), who bound it, and over which mesh axes it was seen."""
+
+    size: int | tuple[int, ...]
+    subject: Subject
+    dim: int
+    layouts: frozenset[tuple[str, ...]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +73,6 @@ class Terms:
     names: Mapping[str, str]
 
     @property
-    def is_pattern(self) -> bool:
-        return self.subject.kind in ("operand", "pattern")
-
-    @property
     def is_box(self) -> bool:
         """Whether names of a Flax box, which has no brackets, are in the place of a hint."""
         return self.subject.kind == "boxed"
@@ -51,12 +80,12 @@ class Terms:
     @property
     def hint(self) -> str:
         """What says how the value should be."""
-        return "the pattern" if self.is_pattern else "its box" if self.is_box else "its hint"
+        return "the pattern" if self.subject.is_pattern else "its box" if self.is_box else "its hint"
 
     @property
     def within(self) -> str:
         """How a sentence says that something is written there."""
-        return "" if self.is_pattern else " among its names" if self.is_box else " in its hint"
+        return "" if self.subject.is_pattern else " among its names" if self.is_box else " in its hint"
 
     def marks(self, sign: str, axes: tuple[str, ...]) -> str:
         """Axes with a mark before each, by the names that they have there."""
@@ -72,6 +101,25 @@ class Fault:
 
     def words(self, terms: Terms) -> Sentence:
         raise NotImplementedError
+
+
+class Sentence(Fault):
+    """A fault in words: the problem, where carets go, and the cure."""
+
+    problem: str
+    span: Span | None = None
+    cure: str | None = None
+
+    def words(self, terms: Terms) -> Sentence:
+        return self
+
+
+class Mismatch(Fault):
+    """A shape that does not match a spec."""
+
+
+class Unresolved(Fault):
+    """A name in a hint that stands for no mesh axis, or for one that the hint has already."""
 
 
 class WrongType(Fault):
@@ -128,7 +176,7 @@ class UnmentionedVarying(Fault):
     may_agree: bool = False
 
     def words(self, terms: Terms) -> Sentence:
-        varies = "is typed as varying" if terms.is_pattern and self.may_agree else "varies"
+        varies = "is typed as varying" if terms.subject.is_pattern and self.may_agree else "varies"
         problem = f"{varies} over {quoted_axes(self.axes)}, which {terms.hint} does not mention"
         return Sentence(problem, cure=self._cure(terms))
 
@@ -136,7 +184,7 @@ class UnmentionedVarying(Fault):
         brackets, unreduced, varying = (terms.marks(sign, self.axes) for sign in "/+~")
         total = f"sum it over {quoted_axes(self.axes)} (psum)"
         may_differ = f"or '{varying}' if the shards may differ"
-        if terms.is_pattern and not self.may_agree:
+        if terms.subject.is_pattern and not self.may_agree:
             bracketed = f"[dim{brackets.split()[0]}]"
             return f"write {bracketed} for a dim that is sharded, '{unreduced}' if a sum is due, {may_differ}"
         if self.leaves_region and self.may_agree:
@@ -272,22 +320,11 @@ class PlainMessage(Fault):
         return Sentence(self.problem, cure=self.cure)
 
 
-class LocatedMessage(Fault):
-    """A fault of a pattern or of sizes that is put into words where it is found, with its place."""
-
-    problem: str
-    span: Span | None = None
-    cure: str | None = None
-
-    def words(self, terms: Terms) -> Sentence:
-        return Sentence(self.problem, self.span, self.cure)
-
-
-class PatternFault(LocatedMessage):
+class PatternFault(Sentence):
     """A pattern that makes no sense, or none for these operands."""
 
 
-class WrongSize(LocatedMessage):
+class WrongSize(Sentence):
     """A size that an operation cannot take."""
 
 
@@ -370,13 +407,6 @@ class ShardingConflict(Fault):
 
 
 @dataclass(frozen=True, slots=True)
-class NoUnionMember:
-    """A value that no member of a union takes, and why each of them does not."""
-
-    reasons: tuple[Failure, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class HintText:
     """A hint as the user wrote it; carets are placed relative to its ``dims``."""
 
@@ -387,22 +417,44 @@ class HintText:
     def __str__(self) -> str:
         return f"{self.before}{self.dims}{self.after}"
 
+    def carets(self, span: Span) -> str:
+        """Carets under a span of the dims, or under the dtype."""
+        if span == DTYPE:
+            return "^" * len(self.before.split("[")[0])
+        return " " * (len(self.before) + span[0]) + "^" * (span[1] - span[0])
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One thing that is wrong with one value.
 
     Attributes:
-      what: the mismatch.
+      what: what is wrong.
       subject: the value.
       hint: its hint, if it has one.
       got: the value's type in JAX's notation, if it is an array.
     """
 
-    what: object
+    what: Fault
     subject: Subject
     hint: HintText | None = None
     got: str | None = None
+
+    def words(self, names: Mapping[str, str] | None = None) -> Sentence:
+        """It in words; names are what marks call mesh axes that have another name there."""
+        return self.what.words(Terms(self.subject, names or {}))
+
+
+class NoUnionMember(Fault):
+    """A value that no member of a union takes, and why each of them does not."""
+
+    reasons: tuple[Failure, ...]
+
+    def words(self, terms: Terms) -> Sentence:
+        labels = (f"{reason.hint}: " if reason.hint is not None else "" for reason in self.reasons)
+        problems = (reason.words(terms.names).problem for reason in self.reasons)
+        listed = "; ".join(f"{label}{problem}" for label, problem in zip(labels, problems, strict=True))
+        return Sentence(f"fits no member of {terms.hint} ({listed})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +479,6 @@ class Report:
     manual: tuple[str, ...] | None = None
     per_shard: bool = False
     aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    sizes: Sizes = NO_SIZES
+    sizes: Iterable[tuple[str, Bound]] = ()
     rules: tuple[tuple[str, tuple[str, ...]], ...] = ()
     place: str = ""

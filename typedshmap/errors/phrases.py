@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from ..notation.match import Sizes
-
 _LONGEST = 80
 
 
@@ -30,15 +28,6 @@ def mesh_text(mesh: Iterable[tuple[str, object]]) -> str:
 def alias_text(axes: tuple[str, ...]) -> str:
     """What a name stands for: a mesh axis, several, or None."""
     return "None" if not axes else axes[0] if len(axes) == 1 else f"({', '.join(axes)})"
-
-
-def sizes_text(sizes: Sizes) -> str:
-    """``batch=8 (q dim 0), d=64 (q dim 3)``"""
-    return ", ".join(
-        f"{size_text(name, bound.size)} ({bound.subject} {'from ' * isinstance(bound.size, tuple)}dim {bound.dim})"
-        for name, bound in sizes
-        if " at " not in name
-    )
 
 
 def size_text(name: str, size: int | tuple[int, ...]) -> str:

@@ -12,13 +12,13 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from .. import _jax
 from ..errors import MeshAxisError, error_of
+from ..errors.failures import RETURN
 from ..errors.phrases import value_text
 from ..hints.check_tree import CheckedLeaf, TreeCheck, check_arguments_as_traced, check_as_traced, check_value
 from ..hints.context import MeshContext, current_axis_naming
 from ..inference.analysis import keep_all_claims
 from ..introspection import bound_self, require_decorated
 from ..meshes import override_mesh
-from ..notation.match import RETURN
 from ..sampling.arguments import Inputs
 from ..sampling.meshes import map_over_shards, mesh_like, mesh_sizes
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from .. import _jax
-from ..errors import AnnotationSyntaxError, syntax_error
+from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
 from ..errors.phrases import value_text
 from ..notation.spec import Axes, Dim, Mark, Spec, parse
@@ -168,7 +168,7 @@ def parse_array_hint(
     try:
         spec = parse(dims) if pspec is None else _with_pspec(parse(dims), pspec)
     except SyntaxFault as fault:
-        raise syntax_error(fault, written) from None
+        raise fault.in_hint(written) from None
     if inner is None:
         return ArrayHint(dtypes, dtype_name, _array_classes(array_type, written), spec, written)
     return _nest_hints(inner, dtypes, dtype_name, spec, written)
@@ -189,7 +189,7 @@ def _nest_hints(
     try:
         return ArrayHint(common, name, inner.array_type, parse(joined), text)
     except SyntaxFault as fault:
-        raise syntax_error(fault, text) from None
+        raise fault.in_hint(text) from None
 
 
 def with_leading_dims(hint: ArrayHint, dims: str) -> ArrayHint:
@@ -203,7 +203,7 @@ def with_leading_dims(hint: ArrayHint, dims: str) -> ArrayHint:
     try:
         outer = parse(dims)
     except SyntaxFault as fault:
-        raise syntax_error(fault, written) from None
+        raise fault.in_hint(written) from None
     return _nest_hints(hint, None, hint.dtype_name, outer, written)
 
 

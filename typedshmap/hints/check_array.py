@@ -14,9 +14,9 @@ import numpy as np
 
 from .. import _jax
 from ..errors import failures
-from ..errors.failures import BoundaryMark, Failure, NotAnArray
+from ..errors.failures import BoundaryMark, Failure, NotAnArray, Subject
 from ..notation.layout import Layout, Unresolved
-from ..notation.match import CompiledDim, Match, Sizes, Subject, compile_dims, match
+from ..notation.match import CompiledDim, Match, Sizes, compile_dims, match
 from ..notation.spec import Anything, Name, Number
 from .array_hint import ArrayHint, takes
 from .context import MeshContext, Role, lookup_layout

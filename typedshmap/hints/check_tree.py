@@ -18,10 +18,10 @@ import jax
 
 from .. import _jax
 from ..errors import failures
-from ..errors.failures import Failure, HintText
+from ..errors.failures import Failure, HintText, Subject
 from ..errors.phrases import count_text, quoted_axes
 from ..notation.layout import Layout
-from ..notation.match import NO_SIZES, Sizes, Subject
+from ..notation.match import NO_SIZES, Sizes
 from . import structure
 from .array_hint import ArrayHint
 from .check_array import check_array, describe
@@ -214,9 +214,8 @@ class TreeCheck:
             except _jax.tree.BadTree as bad:
                 self._note_bad_tree(bad, value, subject)
                 return
-            wrong = failures.NotAPytree(type(value).__name__) if children is None else None
-        if wrong is not None or children is None:
-            self.failures.append(Failure(wrong, subject))
+        if children is None:
+            self.failures.append(Failure(wrong or failures.NotAPytree(type(value).__name__), subject))
             self._close_over(value, subject)
             return
         if isinstance(node, Fields):

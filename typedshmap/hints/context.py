@@ -17,9 +17,9 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from .. import _jax
 from ..axis_names import NO_NAMING, AliasPairs, AxisNaming, naming_context
-from ..errors.failures import Failure, Report
+from ..errors.failures import Failure, Report, Subject
 from ..notation.layout import Layout, Rules, Unresolved, resolve
-from ..notation.match import NO_SIZES, Sizes, Subject
+from ..notation.match import NO_SIZES, Sizes
 from .array_hint import ArrayHint
 
 T = TypeVar("T")

@@ -23,10 +23,10 @@ from jax.sharding import NamedSharding
 
 from .. import _jax
 from ..errors import MeshAxisError, TypedShmapError, error_of
-from ..errors.failures import BoundaryMark, Failure, NoUnionMember, PlainMessage, Report, WrongSharding
+from ..errors.failures import BoundaryMark, Failure, Fault, NoUnionMember, PlainMessage, Report, Subject, WrongSharding
 from ..errors.messages import render
 from ..notation.layout import Layout
-from ..notation.match import Sizes, Subject
+from ..notation.match import Sizes
 from .array_hint import ArrayHint
 from .context import MeshContext, intern_context
 
@@ -280,7 +280,7 @@ class _ExpectedSharding:
 
     def _mismatch(
         self, hint: ArrayHint, region: MeshContext, sharding: Any, dims: tuple[int, ...], rank: int
-    ) -> object | None:
+    ) -> Fault | None:
         layout = region.layout(hint)
         if not isinstance(layout, Layout):
             return layout

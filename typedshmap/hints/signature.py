@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import AnnotationSyntaxError, StructureError
+from ..errors.failures import Subject
 from ..errors.phrases import value_text
-from ..notation.match import Subject
 from .forward_refs import (
     Undefined,
     closure_variables,

@@ -15,9 +15,8 @@ import jax
 from jax.typing import ArrayLike
 
 from ..errors import AnnotationSyntaxError
-from ..errors.messages import word
+from ..errors.failures import Subject
 from ..errors.phrases import value_text
-from ..notation.match import Subject
 from .array_hint import NAMES, parse_array_hint
 from .check_tree import TreeCheck, check_value
 from .context import CallScope, current_mesh_context, current_scope
@@ -51,7 +50,7 @@ class CheckedMeta(type):
         if not failures:
             return f"it fits {cls.__name__}"
         got = f" (got {failures[0].got})" if failures[0].got else ""
-        return f"value{failures[0].subject.path} {word(failures[0]).problem}{got}, under {cls.__name__}"
+        return f"value{failures[0].subject.path} {failures[0].words().problem}{got}, under {cls.__name__}"
 
 
 def _reduce(cls: CheckedMeta) -> Any:

@@ -11,9 +11,9 @@ import jax
 
 from .. import _jax
 from ..errors import TypedShmapError, error_of
-from ..errors.failures import Failure, UnmentionedVarying
+from ..errors.failures import Failure, Subject, UnmentionedVarying
 from ..hints.context import LayoutAssertion, MeshContext, current_sink, lookup_layout
-from ..notation.match import NO_SIZES, Subject
+from ..notation.match import NO_SIZES
 from . import claims, collectives, control_flow, elementwise, reshape
 from .control_flow import fact_of_spec
 from .interpreter import CLAIM, Finding, Interpreter, TransferRule

@@ -33,7 +33,7 @@ class Finding(NamedTuple):
     """
 
     eqn: Any
-    what: object | None
+    what: Any
     claim: Any = None
     fact: ShardingFact = invarying(0)
     aval: Any = None

@@ -14,11 +14,11 @@ import jax
 
 from .. import _jax
 from ..errors import StructureError
+from ..errors.failures import Subject
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint, rank_of
 from ..hints.check_tree import BoundArgument, CheckedLeaf
 from ..hints.signature import POSITIONAL, HintedSignature, name_of
-from ..notation.match import Subject
 from .context import JitContext
 
 VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD

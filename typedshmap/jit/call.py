@@ -26,7 +26,7 @@ import jax.core
 from .. import _jax
 from ..axis_names import AxisNaming
 from ..errors import StructureError, error_of
-from ..errors.failures import Failure, PlainMessage
+from ..errors.failures import RETURN, Failure, PlainMessage
 from ..hints import check_tree
 from ..hints.check_array import describe
 from ..hints.context import CallScope, current_axis_naming, decorator_axis_naming, scope_entered
@@ -34,7 +34,7 @@ from ..hints.global_sharding import original_error
 from ..hints.signature import HintedSignature, LazySignature
 from ..hints.structure import Static, Untyped, array_hints, holds_arrays
 from ..meshes import override_mesh, use_jit_mesh
-from ..notation.match import RETURN, Sizes
+from ..notation.match import Sizes
 from .arguments import VAR_KEYWORD, ArgumentKey, JitOptions, StaticLeaf, flatten_argument, place_unplaced, traced_leaf
 from .context import jit_context, sharding_failure
 

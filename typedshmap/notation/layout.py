@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 
+from ..errors.failures import Sentence, Span, Terms, Unresolved
+from ..errors.phrases import quoted_axes
 from .spec import Dim, Name, Spec, written_axes
-from .tokens import Span
 
 Aliases = Mapping[str, tuple[str, ...]]
 
@@ -65,8 +67,7 @@ def shared_prefix(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
     return a[:length]
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownAxis:
+class UnknownAxis(Unresolved):
     """A hint names a mesh axis that is neither in the mesh nor an alias.
 
     Attributes:
@@ -84,17 +85,35 @@ class UnknownAxis:
     aliases: tuple[str, ...]
     by_rule: bool = False
 
+    def words(self, terms: Terms) -> Sentence:
+        # An alias of an alias is none, and a mesh may call an axis by a number.
+        aliases = self.aliases if self.written == self.axis else ()
+        axis, known = str(self.axis), tuple(map(str, (*self.mesh, *aliases)))
+        # "data" is far from "dp" in letters, and yet what is meant; so a first letter will do.
+        similar = [name for name in known if name[:1] == axis[:1]]
+        close = get_close_matches(axis, known, n=1) or (similar if len(similar) == 1 else [])
+        cure = f"did you mean '{close[0]}'? " if close else ""
+        if self.by_rule:
+            name = f"'{axis}' (by the rule for '{self.written}')"
+            cure += "change the rule" + ("" if terms.is_box else f", or write [{self.written}/]")
+        else:
+            name = f"'{axis}'" if self.written == axis else f"'{axis}' (as '{self.written}')"
+            cure += f"axes={{'{self.written}': ...}} maps a name to mesh axes"
+        problem = f"names mesh axis {name}, which is not among the mesh's axes {quoted_axes(self.mesh)}"
+        return Sentence(problem, self.span, cure)
 
-@dataclass(frozen=True, slots=True)
-class AxisTwice:
+
+class AxisTwice(Unresolved):
     """Two names of a hint mean the same mesh axis."""
 
     axis: str
     span: Span
 
+    def words(self, terms: Terms) -> Sentence:
+        return Sentence(f"uses mesh axis '{self.axis}' twice{terms.within}", self.span)
 
-@dataclass(frozen=True, slots=True)
-class NoRule:
+
+class NoRule(Unresolved):
     """A dim's name for which no rule is left, where one must be.
 
     Attributes:
@@ -105,16 +124,24 @@ class NoRule:
     taken: tuple[str, ...]
     span: Span
 
+    def words(self, terms: Terms) -> Sentence:
+        axes = tuple(dict.fromkeys(self.taken))
+        given = f"whose rules give {quoted_axes(axes)}, which {'is' if len(axes) == 1 else 'are'} taken"
+        why = given if axes else "which no rule names"
+        cure = f"add ('{self.name}', None) to the rules" + ("" if terms.is_box else f", or write [{self.name}/]")
+        return Sentence(f"has dim '{self.name}'{terms.within}, {why}", self.span, cure)
 
-@dataclass(frozen=True, slots=True)
-class RuledTwice:
+
+class RuledTwice(Unresolved):
     """A name with a rule that two dims of one array have, so that either could be meant."""
 
     name: str
     span: Span
 
-
-Unresolved = UnknownAxis | AxisTwice | NoRule | RuledTwice
+    def words(self, terms: Terms) -> Sentence:
+        problem = f"has dim '{self.name}' twice{terms.within}, so that the rule for it could mean either"
+        cure = None if terms.is_box else f"write [{self.name}/axis] or [{self.name}/] for one of them"
+        return Sentence(problem, self.span, cure)
 
 
 def resolve(

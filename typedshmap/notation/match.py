@@ -10,24 +10,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
+from ..errors.failures import Bound, Mismatch, Sentence, Span, Subject, Terms
+from ..errors.phrases import count_text, quoted_axes, size_text
 from .layout import Layout
 from .spec import Anything, Argument, Binary, Call, Dim, Expression, Group, Name, Negative, Number, Rest, Spec
-from .tokens import Span
 
 
-@dataclass(frozen=True, slots=True)
-class RankMismatch:
+class RankMismatch(Mismatch):
     """Another number of dims than the spec's (at least that number where it has a ``...``)."""
 
     expected: int
     at_least: bool
     got: int
 
+    def words(self, terms: Terms) -> Sentence:
+        least = "at least " if self.at_least else ""
+        return Sentence(f"has {count_text(self.got, 'dim')}, but {terms.hint} has {least}{self.expected}")
 
-@dataclass(frozen=True, slots=True)
-class SizeMismatch:
+
+class SizeMismatch(Mismatch):
     """Another size than the spec's; ``origin`` is who bound the expected one, None for the spec itself."""
 
     dim: Dim | Rest
@@ -39,9 +42,19 @@ class SizeMismatch:
     origin: Bound | None
     span: Span
 
+    def words(self, terms: Terms) -> Sentence:
+        shards = "" if self.shard is None else f" ({self.shard} per shard over {quoted_axes(self.axes)})"
+        has = f"has {_dim_size_text(self.dim, self.index, self.got)}{shards}"
+        or_one = " (or 1)" if self.dim.broadcast else ""
+        if self.origin is None:
+            return Sentence(f"{has}, but {terms.hint} says {self.expected}{or_one}", self.span)
+        expected = size_text(_dim_name(self.dim, self.index), self.expected)
+        if self.origin.subject == terms.subject:
+            return Sentence(f"{has} in dim {self.index}, but {expected} in dim {self.origin.dim}", self.span)
+        return Sentence(f"{has}, but {self.origin.subject.phrase} has {expected}{or_one}", self.span)
 
-@dataclass(frozen=True, slots=True)
-class Indivisible:
+
+class Indivisible(Mismatch):
     """A dim that does not divide over its mesh axes."""
 
     dim: Dim
@@ -51,9 +64,14 @@ class Indivisible:
     shards: int
     span: Span
 
+    def words(self, terms: Terms) -> Sentence:
+        over = f"{quoted_axes(self.axes)} ({count_text(self.shards, 'shard')})"
+        cure = f"make {_dim_name(self.dim, self.index)} a multiple of {self.shards}, or pad it"
+        has = f"has {_dim_size_text(self.dim, self.index, self.size)}"
+        return Sentence(f"{has}, which does not divide over {over}", self.span, cure)
 
-@dataclass(frozen=True, slots=True)
-class UnboundNames:
+
+class UnboundNames(Mismatch):
     """An expression over names that nothing binds."""
 
     dim: Dim
@@ -61,9 +79,13 @@ class UnboundNames:
     names: tuple[str, ...]
     span: Span
 
+    def words(self, terms: Terms) -> Sentence:
+        named = quoted_axes(self.names)
+        cure = f"name {named} as a dim of an argument, or write {{{self.names[0]}}} for an argument's value"
+        return Sentence(f"has dim '{self.dim.size}'{terms.within}, but nothing binds {named}", self.span, cure)
 
-@dataclass(frozen=True, slots=True)
-class BadExpression:
+
+class BadExpression(Mismatch):
     """An expression that gives no size, and why."""
 
     dim: Dim
@@ -71,16 +93,35 @@ class BadExpression:
     reason: str
     span: Span
 
+    def words(self, terms: Terms) -> Sentence:
+        return Sentence(f"has a hint that cannot be evaluated: {self.reason}", self.span)
 
-@dataclass(frozen=True, slots=True)
-class OutsideTree:
+
+class OutsideTree(Mismatch):
     """A ``?name`` outside of a structured PyTree."""
 
     dim: Dim | Rest
     span: Span
 
+    def words(self, terms: Terms) -> Sentence:
+        cure = "write PyTree[..., \"S\"] around it, or drop the '?'"
+        return Sentence(f"has '{self.dim}'{terms.within}, outside of a PyTree with a structure name", self.span, cure)
 
-Mismatch: TypeAlias = RankMismatch | SizeMismatch | Indivisible | UnboundNames | BadExpression | OutsideTree
+
+def _dim_name(dim: Dim | Rest, index: int) -> str:
+    """How a sentence names a dim: by its name, its label, its expression, or its index."""
+    if isinstance(dim, Rest):
+        return f"*{dim.name}"
+    if dim.label is not None:
+        return dim.label
+    return f"dim {index}" if isinstance(dim.size, Anything | Number) else str(dim.size)
+
+
+def _dim_size_text(dim: Dim | Rest, index: int, size: int | tuple[int, ...]) -> str:
+    if isinstance(dim, Dim) and dim.label is None and not isinstance(dim.size, Name):
+        is_plain = isinstance(dim.size, Anything | Number)
+        return f"size {size} in dim {index}" if is_plain else f"size {size} in dim {index}, '{dim.size}'"
+    return size_text(_dim_name(dim, index), size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,42 +344,6 @@ def _read(argument: Argument, arguments: Mapping[str, Any]) -> int:
         return int(value.__index__())
     except Exception:
         raise NoValue(f"'{argument}' is {type(value).__name__}, not an integer") from None
-
-
-class Subject(NamedTuple):
-    """The value that is spoken of: an argument, the return value or a checked value, or a part of it."""
-
-    kind: str
-    name: str
-    path: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name}{self.path}"
-
-    def at(self, step: str) -> Subject:
-        return Subject(self.kind, self.name, self.path + step)
-
-    @property
-    def phrase(self) -> str:
-        """How a sentence names it."""
-        if self.kind == "argument":
-            return f"argument '{self}'"
-        if self.kind in ("operand", "pattern"):
-            return str(self) if " " in self.name else f"the {self}"
-        return str(self) if self.path else f"{self.name} value"
-
-
-RETURN = Subject("return", "return")
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A global size (or the sizes of a ``*name``), who bound it, and over which mesh axes it was seen."""
-
-    size: int | tuple[int, ...]
-    subject: Subject
-    dim: int
-    layouts: frozenset[tuple[str, ...]] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from ..errors.failures import Span
 from .spec import NOWHERE, Anything, Axes, Dim, Mark, Rest, Spec, refuse_repeated_axes
-from .tokens import MOST_DIGITS, Cursor, Span, SyntaxFault, split_tokens
+from .tokens import MOST_DIGITS, Cursor, SyntaxFault, split_tokens
 
 _ARROW = "->"
 _AXES = re.compile(r"(,\w+)+")

@@ -14,7 +14,8 @@ from functools import lru_cache
 from itertools import pairwise, takewhile
 from typing import Any, ClassVar, TypeAlias
 
-from .tokens import MOST_DIGITS, Cursor, RepeatedAxis, Span, SyntaxFault, Token, split_tokens
+from ..errors.failures import Span
+from .tokens import MOST_DIGITS, Cursor, RepeatedAxis, SyntaxFault, Token, split_tokens
 
 NOWHERE: Span = (0, 0)
 

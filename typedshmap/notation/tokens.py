@@ -5,22 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar
 
-Span: TypeAlias = tuple[int, int]
-"""A half-open place in the user's text."""
+from ..errors import AnnotationSyntaxError, MeshAxisError, TypedShmapError
+from ..errors.failures import HintText, Span
 
 
 class SyntaxFault(Exception):
     """Text that is not a hint: the problem, its span, and what to write instead."""
 
+    error: ClassVar[type[TypedShmapError]] = AnnotationSyntaxError
+
     def __init__(self, problem: str, source: str, span: Span, cure: str | None = None) -> None:
         super().__init__(problem, source, span, cure)
         self.problem, self.source, self.span, self.cure = problem, source, span, cure
 
+    def in_hint(self, hint: HintText) -> TypedShmapError:
+        """The exception for a hint that cannot be read."""
+        pointer = f"\n    {hint.carets(self.span)}" if self.span[0] < self.span[1] else ""
+        text = f"{hint}: {self.problem}\n\n    {hint}{pointer}"
+        return self.error(f"{text}\n\nHint: {self.cure}" if self.cure else text)
+
 
 class RepeatedAxis(SyntaxFault):
     """A mesh axis that stands twice in one hint."""
+
+    error = MeshAxisError
 
     def __init__(self, axis: str, source: str, span: Span) -> None:
         super().__init__(f"mesh axis '{axis}' is used twice", source, span)

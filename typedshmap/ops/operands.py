@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _jax
-from ..errors.failures import Failure, NotAnArray, PatternLayoutMismatch, UnmentionedVarying, UnusableDtype, WrongSize
+from ..errors import failures
+from ..errors.failures import Bound, Failure, PatternLayoutMismatch, Span, Subject, UnusableDtype, WrongSize
 from ..errors.phrases import count_text, quoted_axes, sharding_text
 from ..hints.array_hint import KEYS, takes
 from ..hints.check_array import check_array, describe
 from ..hints.context import KnownLayout, LayoutAssertion, current_sink, lookup_layout, record_layout
-from ..notation.match import NO_SIZES, Bound, SizeMismatch, Subject
+from ..notation.match import NO_SIZES, SizeMismatch
 from ..notation.pattern import PatternDim
 from ..notation.spec import Dim, Name
-from ..notation.tokens import Span
 from .operation import RESULT, Operation, ResolvedDim, SideLayout
 
 
@@ -79,7 +79,7 @@ def _check(call: Operation, index: int, value: Any, subject: Subject) -> frozens
     if call.is_plain:
         # All that einops asks of an operand, however it is sharded.
         if not hint.takes_type(value):
-            raise call.wrong(NotAnArray("an array", describe(value)), subject)
+            raise call.wrong(failures.NotAnArray("an array", describe(value)), subject)
         side, got = call.pattern.operands[index], len(_jax.array.aval_of(value).shape)
         has_rest = hint.spec.rest is not None
         expected = len(side.dims) - has_rest
@@ -100,7 +100,7 @@ def refuse_unknown(call: Operation, value: Any, subject: Subject) -> None:
     """Refuse an array of NumPy that JAX does not take, such as one of strings."""
     reason = _jax.array.why_not_array(value) if isinstance(value, np.ndarray) else None
     if reason is not None:
-        what = NotAnArray("an array", f"{describe(value)} that JAX refuses ({reason})")
+        what = failures.NotAnArray("an array", f"{describe(value)} that JAX refuses ({reason})")
         raise call.wrong(what, subject, value)
 
 
@@ -200,7 +200,7 @@ def _refuse_scalar_varying(call: Operation, value: Any, operands: Sequence[Opera
     if not call.region.checked_axes.isdisjoint(axes):
         found = ((operand.subject, operand.value) for operand in operands)
         culprits = (one for one in found if not _jax.array.manual_type(one[1]).varying.isdisjoint(axes))
-        raise call.wrong(UnmentionedVarying(axes, False, may_agree=True), *next(culprits, (RESULT, value)))
+        raise call.wrong(failures.UnmentionedVarying(axes, False, may_agree=True), *next(culprits, (RESULT, value)))
 
 
 def key_of_operands(operands: list[Operand]) -> tuple[Any, ...]:

@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 
 from .. import _jax
 from ..errors import TypedShmapError, error_of
-from ..errors.failures import Failure, HintText, NotManual, PatternFault
+from ..errors.failures import Failure, Fault, HintText, NotManual, PatternFault, Span, Subject
 from ..errors.phrases import count_text, quoted_axes
 from ..hints.array_hint import ArrayHint
 from ..hints.context import MeshContext, current_mesh_context, current_scope
 from ..notation.layout import AxisTwice, Layout, UnknownAxis
-from ..notation.match import NO_SIZES, Subject
+from ..notation.match import NO_SIZES
 from ..notation.pattern import Factor, Pattern, PatternDim, Side, parse_pattern
 from ..notation.spec import Rest, written_axes
-from ..notation.tokens import RepeatedAxis, Span, SyntaxFault
+from ..notation.tokens import RepeatedAxis, SyntaxFault
 
 T = TypeVar("T")
 MeshAxes = tuple[str, ...]
@@ -114,7 +114,7 @@ class Operation:
         """The exception for what is wrong with operands."""
         return error_of(self.region.report(self.where, failures, NO_SIZES))
 
-    def wrong(self, what: object, subject: Subject = _PATTERN, value: Any = None) -> TypedShmapError:
+    def wrong(self, what: Fault, subject: Subject = _PATTERN, value: Any = None) -> TypedShmapError:
         """The exception for a pattern, an operand or a result that does not fit."""
         got = None if value is None else _jax.array.type_text(value)
         return self.error(Failure(what, subject, HintText('"', self.pattern.source, '"'), got))

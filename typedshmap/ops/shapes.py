@@ -14,9 +14,8 @@ import jax.numpy as jnp
 
 from .. import _jax
 from ..errors import PatternError
-from ..errors.failures import NotAnArray
+from ..errors.failures import NotAnArray, Subject
 from ..errors.phrases import quoted_axes, value_text
-from ..notation.match import Subject
 from ..notation.pattern import PatternDim
 from . import factor_sharding
 from .factor_sharding import Extents, FactorAxes, MeshReduction, PartialSums, axes_of_merged, run_partial_sums

@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 import jax
 
 from .. import _jax
-from ..errors.failures import Failure, PlainMessage, RedundantPsum, UnusableDtype
+from ..errors.failures import Failure, PlainMessage, RedundantPsum, Subject, UnusableDtype
 from ..hints.array_hint import KEYS, takes
 from ..hints.check_array import describe
 from ..hints.context import lookup_layout
-from ..notation.match import Subject
 from ..notation.pattern import Pattern
 from .collectives import read_move
 from .factor_sharding import plan_partial_sums, psum_value, refuse_moved_axes, scatter_value

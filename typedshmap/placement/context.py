@@ -11,14 +11,14 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from .. import _jax
 from ..axis_names import AxisNaming
 from ..errors import MeshAxisError, TypedShmapError, error_of
-from ..errors.failures import Failure
+from ..errors.failures import Failure, Subject
 from ..hints.array_hint import ArrayHint
 from ..hints.check_tree import TreeCheck, check_value
 from ..hints.context import MeshContext, current_axis_naming
 from ..hints.structure import Node
 from ..meshes import read_mesh
 from ..notation.layout import Layout
-from ..notation.match import NO_SIZES, Sizes, Subject
+from ..notation.match import NO_SIZES, Sizes
 
 
 @dataclass(frozen=True, slots=True)

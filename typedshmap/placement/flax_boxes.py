@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from .. import _jax
 from ..axis_names import read_rules
 from ..errors import AnnotationSyntaxError
-from ..errors.failures import Failure, HintText, WrongSharding
+from ..errors.failures import Failure, HintText, Subject, WrongSharding
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint, bare_array_hint, rank_of
 from ..hints.check_array import check_array
@@ -22,7 +22,7 @@ from ..hints.check_tree import CheckedLeaf
 from ..hints.context import intern_context
 from ..hints.structure import Node
 from ..notation.layout import Rules
-from ..notation.match import NO_SIZES, Subject
+from ..notation.match import NO_SIZES
 from ..notation.spec import Anything, Axes, Dim, Rest, Spec
 from .context import PlacementContext
 

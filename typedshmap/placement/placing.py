@@ -10,13 +10,12 @@ from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
 from ..errors import StructureError
-from ..errors.failures import Failure, NotAnArray, PlainMessage, WrongDtype, WrongSize
+from ..errors.failures import Failure, NotAnArray, PlainMessage, Subject, WrongDtype, WrongSize
 from ..hints.array_hint import ArrayHint, rank_of, takes
 from ..hints.check_array import describe
 from ..hints.check_tree import CheckedLeaf
 from ..hints.signature import EMPTY
 from ..hints.structure import ArrayLeaf, parse_hint_or_dims
-from ..notation.match import Subject
 from .context import PlacementContext, devices_of, placement_context
 from .flax_boxes import check_boxes, holds_boxes
 from .structs import default_dtype, structs_of

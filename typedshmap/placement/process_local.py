@@ -22,15 +22,14 @@ from jax.sharding import Mesh
 
 from .. import _jax, errors
 from ..errors import DtypeError, MeshAxisError, ShapeError, StructureError, TypedShmapError
-from ..errors.failures import Failure, HintText, PlainMessage, WrongSize
+from ..errors.failures import Failure, HintText, PlainMessage, Span, Subject, WrongSize
 from ..errors.phrases import count_text
 from ..hints.array_hint import ArrayHint
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import MeshContext
 from ..hints.structure import Node, array_hints, map_hints, parse_hint_or_dims
-from ..notation.match import NO_SIZES, SizeMismatch, Subject
+from ..notation.match import NO_SIZES, SizeMismatch
 from ..notation.spec import Dim, Rest
-from ..notation.tokens import Span
 from .context import PlacementContext, devices_of, placement_context, without_given
 from .structs import GIVEN, any_size_hint, bound_sizes, refuse_wrong_sizes, sizes_of_dim
 

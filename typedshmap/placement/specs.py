@@ -10,12 +10,12 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
-from ..errors.failures import Failure
+from ..errors.failures import Failure, Subject
 from ..hints.array_hint import ArrayHint, rank_of
 from ..hints.check_array import check_array
 from ..hints.context import current_mesh_context, intern_context
 from ..hints.structure import parse_hint_or_dims
-from ..notation.match import NO_SIZES, Subject
+from ..notation.match import NO_SIZES
 from .context import PlacementContext, placement_context
 from .flax_boxes import check_boxes, holds_boxes
 from .structs import TreeBuilder, any_size_hint, default_dtype

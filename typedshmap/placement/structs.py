@@ -15,14 +15,14 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
-from ..errors import ShapeError, StructureError, TypedShmapError, error_of
-from ..errors.failures import Failure, NonPytreeField, NotAPytree, PlainMessage, Report, WrongSize
+from ..errors import ShapeError, StructureError, TypedShmapError, error_of, failures
+from ..errors.failures import Bound, Failure, Fault, NotAPytree, PlainMessage, Report, Subject, WrongSize
 from ..errors.phrases import did_you_mean, value_text
 from ..hints import structure
 from ..hints.array_hint import KEYS, ArrayHint
 from ..hints.check_tree import CheckedLeaf
 from ..hints.structure import ArrayLeaf, Node, Static, holds_arrays, node_name, parse_hint_or_dims
-from ..notation.match import Bound, Mismatch, NoValue, Sizes, Subject, evaluate, mismatch_of
+from ..notation.match import NoValue, Sizes, evaluate, mismatch_of
 from ..notation.spec import Anything as AnySize
 from ..notation.spec import Argument, Dim, Name, Number, Rest, names_in_expression
 from .context import PlacementContext, placement_context, without_given
@@ -87,8 +87,8 @@ def structs_of(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) ->
     refuse_wrong_sizes(place.verb, [slot.hint for slot in slots], sizes, must_all=True)
     known = bound_sizes(sizes)
     shapes = [_shape_of(slot, known) for slot in slots]
-    if failures := [shape for shape in shapes if isinstance(shape, Failure)]:
-        raise place.error(failures)
+    if wrong := [shape for shape in shapes if isinstance(shape, Failure)]:
+        raise place.error(wrong)
     made = (jax.ShapeDtypeStruct(shape, default_dtype(slot.hint)) for slot, shape in zip(slots, shapes, strict=True))
     tree = _jax.tree.unflatten_like(tree, [next(made) if isinstance(leaf, _ArraySlot) else leaf for leaf in leaves])
     checked = place.check_tree(node, tree, "hint", known)
@@ -169,7 +169,7 @@ def _shape_of(slot: _ArraySlot, sizes: Sizes) -> tuple[int, ...] | Failure:
     return tuple(shape)
 
 
-def sizes_of_dim(dim: Dim | Rest, index: int, sizes: Sizes) -> tuple[int, ...] | WrongSize | Mismatch:
+def sizes_of_dim(dim: Dim | Rest, index: int, sizes: Sizes) -> tuple[int, ...] | Fault:
     """The sizes that a token of a hint means, with sizes that are known."""
     no_size = "for which no size can be given"
     if isinstance(dim, Rest):
@@ -261,7 +261,7 @@ class TreeBuilder:
         """The error for a hint that leaves something open."""
         return StructureError(f"{self.verb}: {problem}\n\nHint: {self.cure}")
 
-    def _wrong_class(self, what: object, path: str) -> TypedShmapError:
+    def _wrong_class(self, what: Fault, path: str) -> TypedShmapError:
         """The error for a class that JAX cannot take apart as its hints say."""
         return error_of(Report(self.verb, (Failure(what, Subject("placed", "hint", path)),)))
 
@@ -291,7 +291,7 @@ class TreeBuilder:
             if id(markers[field.name]) in flattened:
                 values[field.name] = self._field(inner, default, at, inside)
             elif holds_arrays(inner):
-                raise self._wrong_class(NonPytreeField(node.cls.__name__, field.name), path)
+                raise self._wrong_class(failures.NonPytreeField(node.cls.__name__, field.name), path)
             else:
                 values[field.name] = self._default(default, at)
         return _new_instance(node.cls, values)

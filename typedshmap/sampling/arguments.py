@@ -11,13 +11,13 @@ import jax
 
 from .. import _jax
 from ..errors import StructureError
+from ..errors.failures import Subject
 from ..errors.phrases import did_you_mean
 from ..hints import structure
 from ..hints.array_hint import ArrayHint
 from ..hints.signature import EMPTY, POSITIONAL, HintedSignature
 from ..hints.structure import ArrayLeaf, Node, holds_arrays, node_name
 from ..introspection import bound_self, require_decorated
-from ..notation.match import Subject
 from ..placement.structs import TreeBuilder, typed_key
 
 ArrayMaker = Callable[[Any, tuple[int, ...]], Any]

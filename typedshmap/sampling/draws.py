@@ -12,8 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..errors.failures import Bound, Subject
 from ..hints.array_hint import ArrayHint
-from ..notation.match import Bound, NoValue, Sizes, Subject, evaluate
+from ..notation.match import NoValue, Sizes, evaluate
 from ..notation.spec import Anything, Dim, Expression, Name, Rest
 from ..placement.context import PlacementContext
 from ..placement.structs import names_of

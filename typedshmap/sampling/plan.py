@@ -18,6 +18,7 @@ from jax.sharding import AbstractMesh
 from .. import _jax
 from ..axis_names import AxisNaming
 from ..errors import ShapeError, StructureError
+from ..errors.failures import RETURN
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint
 from ..hints.check_tree import CheckedLeaf, check_arguments
@@ -25,7 +26,6 @@ from ..hints.context import current_axis_naming
 from ..hints.signature import EMPTY
 from ..hints.structure import array_hints, holds_arrays
 from ..introspection import bound_self, require_decorated
-from ..notation.match import RETURN
 from ..notation.spec import Rest, names_in_expression
 from ..placement.context import placement_context_over
 from ..placement.structs import default_dtype, names_of, refuse_wrong_sizes
