@@ -43,7 +43,7 @@ LATE = {
     ("typedshmap._jax.versions", "jax.extend"),
     ("typedshmap._jax.versions", "jax.interpreters"),
     ("typedshmap.ops.resharding.run", "jax.interpreters"),
-    ("typedshmap.__main__", "typedshmap.rewriting.command"),
+    ("typedshmap.cli.rewrite", "typedshmap.rewriting.command"),
     ("typedshmap.sampling", "hypothesis"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.marks"),
     ("typedshmap.hints.python_types", "beartype"),

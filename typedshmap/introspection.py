@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
+
+import numpy as np
 
 from . import _jax
 from .axis_names import NO_NAMING, AxisNaming
@@ -93,3 +95,36 @@ def bound_self(f: Any) -> tuple[Any, ...]:
     """The instance, or the class, that a method is bound to, also by Equinox; nothing for a function."""
     owner = getattr(f, "__self__", None)
     return () if owner is None else (owner,)
+
+
+def require_bool_or_none(verb: str, name: str, value: Any) -> None:
+    """Refuse the value of an option that is neither True, False nor None.
+
+    Raises:
+      StructureError: for any other value.
+    """
+    if value is not None and not isinstance(value, bool):
+        raise StructureError(f"{verb}: {name}={value_text(value)} is neither True, False nor None")
+
+
+def require_integer(verb: str, name: str, value: Any, least: int) -> int:
+    """The integer that an option is.
+
+    Raises:
+      StructureError: for any other value, and for a smaller number.
+    """
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+        raise StructureError(f"{verb}: {name}={value_text(value)} is not a whole number from {least} on")
+    return int(value)
+
+
+def require_dict(verb: str, arguments: Any) -> None:
+    """Refuse an ``arguments=`` that is not a dict of arguments by name.
+
+    Raises:
+      StructureError: for anything but None and such a dict.
+    """
+    if not isinstance(arguments, Mapping | None) or not all(isinstance(name, str) for name in arguments or ()):
+        raise StructureError(
+            f"{verb}: arguments= wants a dict of arguments by name or path, got {value_text(arguments)}"
+        )

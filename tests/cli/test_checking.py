@@ -216,6 +216,7 @@ def test_numerics_find_what_types_cannot(module, capsys):
     assert lines[-2:] == ["same   doubled  on one device and on dp=4", "2 functions on 1 mesh: 1 failed"]
 
 
+DIGITS, THOUSANDS = f"b={'9' * 26}", f"b={'9' * 5000}"
 WRONG_USE = [
     (["nothing_here", "--mesh", "dp=4"], "nothing_here: there is no such module (a file is named with its .py)"),
     (["nothing.py", "--mesh", "dp=4"], "nothing.py: there is no such file"),
@@ -247,6 +248,30 @@ WRONG_USE = [
         "program_h: cannot be imported (it found 8 devices; --devices gives another number of virtual ones)\n"
         "    ZeroDivisionError: division by zero\n    At: {folder}/program_h.py:1 (<module>)",
     ),
+    (
+        ["program_m.py", "--mesh", "dp=4"],
+        "program_m.py: cannot be imported (it found 8 devices; --devices gives another number of virtual ones)\n"
+        "    SyntaxError: '(' was never closed (program_m.py, line 1)",
+    ),
+    (
+        ["program_n", "--mesh", "dp=4"],
+        "program_n: cannot be imported (it found 8 devices; --devices gives another number of virtual ones)\n"
+        "    SystemExit: 3\n    At: {folder}/program_n.py:1 (<module>)",
+    ),
+    (
+        ["program_o", "--mesh", "dp=4"],
+        "program_o: f: the hint of parameter 'x' names 'Undefined', which is not defined\n\n"
+        "Hint: define 'Undefined' above f; a name of an outer function must stand in the function around f",
+    ),
+    (["program_g", "--mesh", "dp=4", "--devices", "0"], "0 virtual CPU devices are asked for; 1 to 512 can be made"),
+    (["program_g", "--mesh", DIGITS], f"--mesh {DIGITS}: a mesh has at most 2147483647 devices"),
+    (["program_g", "--mesh", "dp=65536,tp=65536"], "--mesh dp=65536,tp=65536: a mesh has at most 2147483647 devices"),
+    (["program_g", "--mesh", THOUSANDS], f"--mesh {THOUSANDS[:20]}...: a mesh has at most 2147483647 devices"),
+    (["program_g", "--mesh", "dp=4", "--size", DIGITS], f"--size {DIGITS}: a size has at most 18 digits"),
+    (
+        ["program_g", "--mesh", "dp=4", "--size", THOUSANDS],
+        f"--size {THOUSANDS[:20]}...: a size has at most 18 digits",
+    ),
 ]
 
 
@@ -254,8 +279,39 @@ WRONG_USE = [
 def test_what_cannot_be_read_is_said(arguments, message, module, capsys, tmp_path):
     module("program_g", PROGRAM)
     module("program_h", "1 / 0")
+    module("program_m", "f(")
+    module("program_n", "raise SystemExit(3)")
+    module(
+        "program_o",
+        """
+        from typedshmap import Array, Float, typed_shard_map
+
+        @typed_shard_map
+        def f(x: "Undefined") -> Float[Array, "b"]: ...
+        """,
+    )
     code, out, err = run(capsys, *arguments)
     assert (code, out, err) == (2, "", f"check: {message.replace('{folder}', str(tmp_path))}\n")
+
+
+@pytest.mark.parametrize("option", ["--seed", "--devices"])
+@pytest.mark.parametrize("number", ["-1", "x", "9" * 5000])
+def test_a_number_that_cannot_be_read_is_said_in_one_line(option, number, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["check", "program_g", "--mesh", "dp=4", option, number])
+    short = number if len(number) < 20 else f"{number[:20]}..."
+    expected = f"error: argument {option}: '{short}' is not a whole number of at most 18 digits"
+    assert capsys.readouterr().err.splitlines()[-1].endswith(expected)
+
+
+def test_a_reader_that_has_gone_ends_it_quietly(module, capsys, monkeypatch):
+    name = module("program_p", PROGRAM)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(["check", f"{name}:helper", "--mesh", "dp=4"]) == 1
+    assert capsys.readouterr().err == ""
 
 
 def command(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:

@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 import typedshmap as ts
 from typedshmap import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Stacked, typed, typed_jit, typed_shard_map
+from typedshmap.sampling.arguments import FlatCall
 from typedshmap.sampling.plan import plan_inputs
 from typedshmap.testing import inputs
 
@@ -256,6 +257,37 @@ def test_a_helper_has_inputs_too_and_named_rests_have_sizes() -> None:
 
 
 @typed_shard_map
+def sums(x: Float[Array, "[b/dp] d"], *xs: Float[Array, "d"]) -> Float[Array, "[b/dp] d"]:
+    return x + sum(xs)
+
+
+def test_items_of_a_variadic_parameter_are_given_together_or_by_their_paths() -> None:
+    assert [x.shape for x in inputs(sums, mesh=MESH, d=3, b=4, xs=[np.ones(3, np.float32)] * 3)] == [
+        (4, 3),
+        *[(3,)] * 3,
+    ]
+    assert len(inputs(sums, mesh=MESH, xs=())) == 1
+    made = inputs(sums, mesh=MESH, arguments={"xs[1]": lambda key, shape: jnp.zeros(shape)})
+    assert made[1].any() and not made[2].any()
+    assert FlatCall(made, jax.Array).names == ["x", "xs[0]", "xs[1]"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Chain:
+    link: Float[Array, "d"]
+    more: "Chain | None"
+
+
+def test_an_optional_part_of_its_own_class_is_none() -> None:
+    @typed
+    def f(chain: Chain) -> Float[Array, "d"]: ...
+
+    made = inputs(f, d=3)["chain"]
+    assert made.link.shape == (3,) and made.more is None
+
+
+@typed_shard_map
 def wrong(x: Float[Array, "[batch/dp] d"], y: Float[Array, "d"], config: dict, flag: bool) -> Float[Array, "d"]: ...
 
 
@@ -278,6 +310,11 @@ REFUSED = [
         lambda: inputs(wrong, mesh=MESH, config={}, flag=True, arguments={"x.y": 3}),
         "inputs: wrong: neither a dim of its hints nor an argument is called 'x.y'",
     ),
+    (
+        lambda: inputs(sums, mesh=MESH, xs=3),
+        "inputs: sums: argument '*xs' wants a list or a tuple of arguments, got 3",
+    ),
+    (lambda: inputs(sums, mesh=MESH, seed=-1), "inputs: seed=-1 is not a whole number from 0 on"),
     (
         lambda: inputs(step, mesh=MESH, weights=lambda key, shape: None),
         "inputs: step: argument 'weights' (Weights) is several arrays, so that no function of a key and a shape "

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib
 import importlib.util
 import inspect
 import os
@@ -22,12 +21,12 @@ import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from ..errors import StructureError, TypedShmapError
-from ..errors.phrases import count_text, did_you_mean
+from ..errors.phrases import count_text, did_you_mean, excerpt
+from ..hints.signature import HintedSignature
 from ..hints.structure import Static
-from ..introspection import DecoratedInfo, find_decorated
-from ..sampling.arguments import needed_text, required_arguments
+from ..introspection import DecoratedInfo, bound_self, find_decorated
+from ..sampling.arguments import needed_text, required_arguments, sizes_among, taken_names
 from ..sampling.meshes import parse_mesh
-from ..sampling.plan import sizes_among, taken_names
 from ..testing.marks import find_mark
 
 DONE, FAILED, WRONG = 0, 1, 2
@@ -48,10 +47,12 @@ def read_functions(given: argparse.Namespace, devices: int) -> tuple[list[Functi
     Raises:
       UsageError: for what cannot be read, found or imported.
     """
-    virtual_devices(given.devices or devices)
-    functions = find_functions(given.target)
-    values = {**read_sizes(given.size), **read_arguments(given.arg)}
-    known = {name for each in functions for name in taken_names(each.function)}
+    virtual_devices(devices if given.devices is None else given.devices)
+    functions, values = find_functions(given.target), read_values(given.size, given.arg)
+    try:
+        known = {name for each in functions for name in taken_names(each.typed)}
+    except TypedShmapError as error:
+        raise UsageError(f"{given.target}: {error}") from None
     if unknown := [name for name in values if name.partition(".")[0] not in known]:
         raise UsageError(f"no function has a dim or an argument '{unknown[0]}'; there are {', '.join(sorted(known))}")
     return functions, values
@@ -69,50 +70,56 @@ def read_meshes(texts: Sequence[str], explicit: bool) -> list[AbstractMesh]:
         try:
             sizes = parse_mesh(text)
         except ValueError as error:
-            raise UsageError(f"--mesh {text or repr(text)}: {error}") from None
+            raise UsageError(f"--mesh {excerpt(text) or repr(text)}: {error}") from None
         meshes.append(AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(kind,) * len(sizes)))
     return meshes
 
 
-def _split_pair(text: str, where: str, example: str) -> tuple[str, str]:
-    name, equals, value = text.strip().partition("=")
-    if not equals or not name.strip().isidentifier():
-        raise UsageError(f"{where}: '{text.strip()}' is not a name and a value, as in {example}")
-    return name.strip(), value.strip()
+_MOST_DIGITS = 18
 
 
-def read_sizes(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
-    """Sizes written as ``batch=32``, or ``rest=4,8`` for ``*rest``; several with blanks between them.
-
-    Raises:
-      UsageError: for what is not a size.
-    """
-    found: dict[str, int | tuple[int, ...]] = {}
-    for text in " ".join(texts).split():
-        name, value = _split_pair(text, f"--size {text}", "batch=32")
-        numbers = [number for number in value.split(",") if number]
-        if not numbers or not all(number.isdecimal() for number in numbers):
-            raise UsageError(
-                f"--size {text}: '{value}' is not a size; write a number, or several with commas for *{name}"
-            )
-        found[name] = tuple(map(int, numbers)) if "," in value else int(value)
-    return found
+def natural_number(text: str) -> int:
+    """The number of an option, for argparse."""
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+        raise argparse.ArgumentTypeError(f"'{excerpt(text)}' is not a whole number of at most {_MOST_DIGITS} digits")
+    return int(text)
 
 
-def read_arguments(texts: Sequence[str]) -> dict[str, Any]:
-    """Arguments written as ``scale=0.5``: a Python literal, else a string.
+def read_values(sizes: Sequence[str], arguments: Sequence[str]) -> dict[str, Any]:
+    """The sizes and arguments of a command line by their names.
+
+    Args:
+      sizes: texts like ``batch=32``, or ``rest=4,8`` for ``*rest``; several with blanks between them.
+      arguments: texts like ``scale=0.5``, of a Python literal, else a string.
 
     Raises:
-      UsageError: for what is not a name and a value.
+      UsageError: for what is not a name and a value, and for what is not a size.
     """
     found: dict[str, Any] = {}
-    for text in texts:
-        name, value = _split_pair(text, f"--arg {text}", "scale=0.5")
+    for text in " ".join(sizes).split():
+        name, value = _split_pair(text, "--size", "batch=32")
+        numbers = [number for number in value.split(",") if number]
+        if not numbers or not all(number.isdecimal() for number in numbers):
+            problem = f"'{excerpt(value)}' is not a size; write a number, or several with commas for *{name}"
+            raise UsageError(f"--size {excerpt(text)}: {problem}")
+        if max(map(len, numbers)) > _MOST_DIGITS:
+            raise UsageError(f"--size {excerpt(text)}: a size has at most {_MOST_DIGITS} digits")
+        found[name] = tuple(map(int, numbers)) if "," in value else int(value)
+    for text in arguments:
+        name, value = _split_pair(text, "--arg", "scale=0.5")
         try:
             found[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             found[name] = value
     return found
+
+
+def _split_pair(text: str, option: str, example: str) -> tuple[str, str]:
+    name, equals, value = map(str.strip, text.strip().partition("="))
+    if not equals or not name.isidentifier():
+        text = excerpt(text.strip())
+        raise UsageError(f"{option} {text}: '{text}' is not a name and a value, as in {example}")
+    return name, value
 
 
 class Function(NamedTuple):
@@ -121,6 +128,16 @@ class Function(NamedTuple):
     name: str
     function: Any
     made_of: DecoratedInfo
+
+    @property
+    def typed(self) -> HintedSignature:
+        return self.made_of.signature.read(bound_self(self.function))
+
+    @property
+    def mark(self) -> Mapping[str, Any]:
+        """The sizes, arguments and options that its ``mesh_invariant`` gives."""
+        found = find_mark(self.function)
+        return {} if found is None else found.options
 
 
 def find_functions(target: str) -> list[Function]:
@@ -162,7 +179,7 @@ def _import_module(path: str) -> ModuleType:
         module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
-    except Exception as error:  # whatever the module raises
+    except (Exception, SystemExit) as error:  # whatever the module raises
         if isinstance(error, ModuleNotFoundError) and error.name and f"{path}.".startswith(f"{error.name}."):
             raise UsageError(f"{path}: there is no such module (a file is named with its .py)") from None
         found = f"it found {count_text(jax.device_count(), 'device')}; --devices gives another number of virtual ones"
@@ -203,15 +220,15 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
     Raises:
       StructureError: for an argument that nothing gives.
     """
-    f, known, mark = function.function, taken_names(function.function), find_mark(function.function)
-    options = {} if mark is None else mark.options
-    marked = {name: value for name, value in options.items() if name in known}
-    sizes = sizes_among(f, marked)
+    typed = function.typed
+    known = taken_names(typed)
+    marked = {name: value for name, value in function.mark.items() if name in known}
+    sizes = sizes_among(typed, marked)
     found = {name: value for name, value in marked.items() if name not in sizes}
-    found |= options.get("arguments") or {}
+    found |= function.mark.get("arguments") or {}
     found |= {name: value for name, value in values.items() if name.partition(".")[0] in known}
     problems: list[str] = []
-    for name, node in required_arguments(f).items():
+    for name, node in required_arguments(typed, bound_self(function.function)).items():
         if name not in found:
             is_literal = isinstance(node, Static) and node.hint in _LITERALS
             cure = f"pass --arg {name}=..." if is_literal else f"give it by @mesh_invariant({name}=...)"
@@ -219,12 +236,6 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
     if problems:
         raise StructureError(f"{function.name}: {'; '.join(problems)}")
     return found
-
-
-def options_for(function: Function) -> dict[str, Any]:
-    """The options of a function's mark besides sizes and arguments."""
-    known, mark = taken_names(function.function), find_mark(function.function)
-    return {} if mark is None else {name: value for name, value in mark.options.items() if name not in known}
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -236,7 +247,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add("--arg", action="append", default=[], metavar="scale=0.5", help="an argument that no hint makes")
     add("--explicit", action="store_true", help="mesh axes are of type Explicit, where the function has no own mesh")
     devices = "the virtual CPU devices that the module finds; by default as many as the first mesh has"
-    add("--devices", type=int, metavar="8", help=devices)
+    add("--devices", type=natural_number, metavar="8", help=devices)
 
 
 MOST = 512
@@ -259,6 +270,7 @@ def virtual_devices(count: int) -> None:
 
 _OF_JAX = "--------------------"
 """The beginning of the note by which JAX says that it has filtered a traceback."""
+_NOT_OF_USER = ("site-packages", "importlib", f"{Path(__file__).parents[1]}{os.sep}")
 
 
 def format_error(error: BaseException) -> str:
@@ -266,10 +278,11 @@ def format_error(error: BaseException) -> str:
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(_OF_JAX)]
     lines = [f"{type(error).__name__}: {error}", *notes]
     if not isinstance(error, TypedShmapError | AssertionError):
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_user(frame.filename)]
-        lines += [f"At: {frame.filename}:{frame.lineno} ({frame.name})" for frame in frames[-1:]]
+        frames = traceback.extract_tb(error.__traceback__)
+        places = [
+            f"At: {frame.filename}:{frame.lineno} ({frame.name})"
+            for frame in frames
+            if not frame.filename.startswith("<") and not any(part in frame.filename for part in _NOT_OF_USER)
+        ]
+        lines += places[-1:]
     return "\n".join(lines)
-
-
-def _is_of_user(filename: str) -> bool:
-    return not filename.startswith("<") and "site-packages" not in filename and "importlib" not in filename

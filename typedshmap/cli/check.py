@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from textwrap import indent
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh, use_abstract_mesh
 
 from .. import _jax, cli
 from ..errors import ShapeError, TypedShmapError
 from ..errors.phrases import count_text, mesh_text
-from ..introspection import bound_self
-from ..sampling.meshes import has_marks, map_over_shards, mesh_like, needs_manual_region, trace_on
+from ..meshes import override_mesh
+from ..sampling.arguments import FlatCall, taken_names
+from ..sampling.meshes import has_marks, map_over_shards, mesh_like, needs_manual_region
 from ..sampling.plan import UnplacedInputs, plan_inputs
 from ..testing import assert_mesh_invariant
 
 
-def add_check(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's options."""
+def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the verb and its options."""
+    parser = add_parser(
+        "check",
+        help="trace typed functions on meshes that nobody has",
+        description="Trace every typed_shard_map and typed_jit function of a module on abstract meshes, with inputs "
+        "made from the hints. No devices are needed.",
+        epilog="The exit code is 0 where all are right, 1 where one is not, 2 where the command line cannot be read.",
+    )
     cli.add_common(parser)
-    parser.add_argument("--seed", type=int, default=0, help="what sizes are drawn from")
+    parser.add_argument("--seed", type=cli.natural_number, default=0, help="what sizes are drawn from")
     numerics = "also run each function, on virtual CPU devices, and on one: all alike"
     parser.add_argument("--numerics", action="store_true", help=numerics)
     parser.set_defaults(verb=run)
@@ -71,14 +80,16 @@ def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) ->
     """Trace a function; a helper for manual regions, known by its marks or its collectives, is mapped over the mesh."""
     f, made_of = function.function, function.made_of
 
-    def trace() -> None:
-        trace_on(f, drawn.structs(mesh), mesh)
+    def trace(f: Any, mesh: AbstractMesh) -> None:
+        call = FlatCall(drawn.structs(mesh), *_jax.array.SHAPES)
+        with override_mesh(mesh), nullcontext() if made_of.mesh is not None else use_abstract_mesh(mesh):
+            jax.make_jaxpr(lambda *arrays: call.run(f, arrays))(*call.arrays)
 
     if made_of.verb != "typed":
-        trace()
-    elif has_marks(made_of.signature.read(bound_self(f))) or needs_manual_region(trace):
-        explicit = _jax.mesh.with_axis_type(mesh, AxisType.Explicit)  # over which a result may be unreduced
-        trace_on(map_over_shards(f, made_of), drawn.structs(explicit), explicit)
+        trace(f, mesh)
+    elif has_marks(function.typed) or needs_manual_region(lambda: trace(f, mesh)):
+        # Over Explicit axes a result may be unreduced.
+        trace(map_over_shards(f, made_of), _jax.mesh.with_axis_type(mesh, AxisType.Explicit))
 
 
 def _compare_meshes(function: cli.Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]) -> bool:
@@ -86,8 +97,9 @@ def _compare_meshes(function: cli.Function, meshes: Sequence[AbstractMesh], valu
     devices, like = np.array(jax.devices()), [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]
     placed = [Mesh(devices[: m.size].reshape(m.axis_sizes), m.axis_names, axis_types=m.axis_types) for m in like]
     try:
-        arguments = cli.arguments_for(function, values)
-        assert_mesh_invariant(function.function, placed, **cli.options_for(function), **arguments)
+        known, arguments = taken_names(function.typed), cli.arguments_for(function, values)
+        options = {name: value for name, value in function.mark.items() if name not in known}
+        assert_mesh_invariant(function.function, placed, **options, **arguments)
     except Exception as error:  # as above
         print(f"DIFFER {function.name}\n{indent(cli.format_error(error), '       ')}")
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import indent
 
@@ -15,8 +16,15 @@ from ..explaining.tables import Comparison, Explanation, document
 from ..sampling.meshes import mesh_like
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's options."""
+def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the verb and its options."""
+    parser = add_parser(
+        "explain",
+        help="report what typed functions hold and send on meshes that nobody has",
+        description="Print tables of the values and collectives of typed_shard_map and typed_jit functions, on "
+        "abstract meshes, with inputs made from the hints; several meshes are compared. No devices are needed.",
+        epilog="The exit code is 0 where all can be traced, 1 where one cannot, 2 where the command line is wrong.",
+    )
     cli.add_common(parser)
     add = parser.add_argument
     rate = "what one device sends per second over a mesh axis, which turns bytes into seconds"

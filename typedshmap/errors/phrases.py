@@ -20,6 +20,11 @@ def value_text(value: object) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
+def excerpt(text: str) -> str:
+    """What a user wrote, cut where it is long."""
+    return text if len(text) < _LONGEST else f"{text[:20]}..."
+
+
 def mesh_text(mesh: Iterable[tuple[str, object]]) -> str:
     """``dp=4, tp=2``"""
     return ", ".join(f"{name}={size}" for name, size in mesh)

@@ -12,10 +12,9 @@ from jax.sharding import AbstractMesh, Mesh
 from ..errors import StructureError
 from ..hints.signature import POSITIONAL
 from ..hints.structure import holds_arrays
-from ..introspection import bound_self, require_decorated
+from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict
 from ..sampling.arguments import Inputs
-from ..sampling.meshes import require_bool_or_none
-from ..sampling.plan import plan_inputs, require_dict
+from ..sampling.plan import plan_inputs
 from .build import explanation
 from .model import Collective, Explained, Failed, Memory, Total, Value, read_bandwidth
 from .tables import Comparison, Explanation
@@ -112,7 +111,7 @@ def explain_call(
 ) -> Explanation | Comparison:
     """`explain`, with the sizes and arguments that are given by name as a dict."""
     made_of = require_decorated(f, "explain")
-    require_dict(arguments, "explain")
+    require_dict("explain", arguments)
     require_bool_or_none("explain", "grad", grad)
     meshes = meshes_of(mesh, made_of.mesh, (*args, *given.values()))
     inputs_for = partial(_plan_inputs, f, args, given, arguments)

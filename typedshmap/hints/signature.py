@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import AnnotationSyntaxError, StructureError
 from ..errors.failures import Subject
 from ..errors.phrases import value_text
+from .array_hint import ArrayHint
 from .forward_refs import (
     Undefined,
     closure_variables,
@@ -24,7 +25,7 @@ from .forward_refs import (
     undefined_name,
     unwrap_annotations,
 )
-from .structure import NameScope, Node, Untyped, all_nodes, parse_given_hint, parse_hint
+from .structure import NameScope, Node, Untyped, all_nodes, array_hints, parse_given_hint, parse_hint
 
 EMPTY = inspect.Parameter.empty
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -86,6 +87,16 @@ class HintedSignature:
     positional: tuple[Node, ...]
     result: Node | None
     given: tuple[Any, ...] = ()
+
+    @property
+    def argument_hints(self) -> list[ArrayHint]:
+        """The hints of all arrays among the arguments."""
+        return [hint for node in (*self.parameters.values(), *self.positional) for hint in array_hints(node)]
+
+    @property
+    def result_hints(self) -> list[ArrayHint]:
+        """The hints of all arrays in the result."""
+        return [] if self.result is None else list(array_hints(self.result))
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
         """The call's arguments by name, defaults included.

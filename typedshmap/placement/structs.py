@@ -219,6 +219,7 @@ class TreeBuilder:
       cure: what to do where the hint leaves something open.
       static: what replaces a leaf that is not an array, from the field's default value.
       scalar: what replaces a Python number without a default; None where there must be one.
+      choose: the node to build, from a node and the records around it, where the hint leaves a choice.
     """
 
     verb: str
@@ -226,6 +227,7 @@ class TreeBuilder:
     cure: str
     static: Callable[[Any], Any] = lambda default: default
     scalar: Any = None
+    choose: Callable[[Node, frozenset[int]], Node] = lambda node, inside: node
 
     def build(self, node: Node, path: str = "", inside: frozenset[int] = frozenset()) -> Any:
         """A value in the structure of a hint.
@@ -238,7 +240,7 @@ class TreeBuilder:
         Raises:
           StructureError: for a hint that leaves open how many arrays it holds.
         """
-        match node:
+        match node := self.choose(node, inside):
             case ArrayLeaf(hint):
                 return self.array(hint, path)
             case Static(hint) if self._needs_no_default(hint):
@@ -298,6 +300,7 @@ class TreeBuilder:
 
     def _field(self, node: Node, default: Any, path: str, inside: frozenset[int]) -> Any:
         """A field that JAX flattens: a tree of its own, or leaves that are not arrays."""
+        node = self.choose(node, inside)
         is_filled = default is _MISSING and isinstance(node, Static) and self._needs_no_default(node.hint)
         if holds_arrays(node) or is_filled:
             return self.build(node, path, inside)

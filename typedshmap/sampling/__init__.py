@@ -9,7 +9,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
 from ..errors import ShapeError, StructureError
-from ..introspection import require_decorated
+from ..introspection import require_decorated, require_integer
 from ..meshes import read_mesh
 from .arguments import Inputs
 from .plan import plan_inputs
@@ -61,7 +61,7 @@ def inputs(
       MeshAxisError: for an axis that the mesh does not have.
       ShardingError: for an argument marked ``+`` or ``~``, which cannot be placed.
     """
-    used = mesh_of(f, mesh, "inputs")
+    used, seed = mesh_of(f, mesh, "inputs"), require_integer("inputs", "seed", seed, 0)
     return plan_inputs(f, [used], sizes, arguments, "inputs").draw(seed).on(used)
 
 
@@ -75,10 +75,6 @@ def mesh_of(f: Callable[..., Any], mesh: Any, verb: str) -> _jax.mesh.AnyMesh | 
     context = _jax.mesh.context_mesh()
     ambient = None if context.empty else _jax.mesh.ambient_devices() or context
     return read_mesh(mesh) or require_decorated(f, verb).mesh or ambient
-
-
-_MOST = 4
-_SEEDS = 2**32 - 1
 
 
 def strategies(
@@ -118,8 +114,8 @@ def strategies(
         raise StructureError("strategies: wants hypothesis, which is not installed: pip install hypothesis") from None
     used = mesh_of(f, mesh, "strategies")
     plan = plan_inputs(f, [used], sizes, arguments, "strategies")
-    factors = plan.factors
-    multiples = st.fixed_dictionaries({name: st.integers(1, _MOST) for name in factors})
+    factors = {name: factor for name, factor in plan.factors.items() if name not in plan.given}
+    multiples = st.fixed_dictionaries({name: st.integers(1, 4) for name in factors})
 
     def draw(seed: int, times: dict[str, int]) -> Inputs:
         try:
@@ -128,4 +124,4 @@ def strategies(
             reject()
         return drawn.on(used)
 
-    return st.builds(draw, st.integers(0, _SEEDS), multiples)
+    return st.builds(draw, st.integers(0, 2**32 - 1), multiples)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
 from .. import _jax
 from ..errors import StructureError
 from ..errors.failures import Subject
-from ..errors.phrases import did_you_mean
+from ..errors.phrases import did_you_mean, value_text
 from ..hints import structure
 from ..hints.array_hint import ArrayHint
-from ..hints.signature import EMPTY, POSITIONAL, HintedSignature
+from ..hints.check_tree import BoundArgument
+from ..hints.signature import EMPTY, HintedSignature
 from ..hints.structure import ArrayLeaf, Node, holds_arrays, node_name
-from ..introspection import bound_self, require_decorated
-from ..placement.structs import TreeBuilder, typed_key
+from ..placement.structs import TreeBuilder, names_of, typed_key
 
 ArrayMaker = Callable[[Any, tuple[int, ...]], Any]
 """Makes an array from a key and the global shape."""
@@ -37,110 +38,95 @@ class ArrayToDraw:
     make: ArrayMaker | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class CallArgument:
-    """One argument of a call.
-
-    Attributes:
-      subject: its name in messages.
-      node: its hint.
-      value: its value, with an `ArrayToDraw` for each array that is yet to be drawn.
-      is_keyword: whether it is passed by keyword.
-    """
-
-    subject: Subject
-    node: Node
-    value: Any
-    is_keyword: bool = False
-
-    @property
-    def arrays_to_draw(self) -> list[ArrayToDraw]:
-        """The arrays that are yet to be drawn."""
-        # None of a value that JAX cannot flatten; the check of the arguments reports it.
-        return [leaf for leaf in _jax.tree.leaves(self.value) if isinstance(leaf, ArrayToDraw)]
-
-
-@dataclass
-class _Given:
-    """The arguments that the user gives.
-
-    Attributes:
-      verb: the function that messages name.
-      values: arguments by name, and parts of them by path.
-      used: the names and paths that have been looked up.
-      problems: what is wrong with them.
-    """
-
-    verb: str
-    values: Mapping[str, Any]
-    used: set[str] = field(default_factory=set[str])
-    problems: list[str] = field(default_factory=list[str])
-
-    def has(self, name: str) -> bool:
-        self.used.add(name)
-        return name in self.values
-
-    def value(self, name: str, node: Node) -> Any:
-        """The value of an argument: as it is given, or made from its hint."""
-        chosen = choose_members(node)
-        if not self.has(name):
-            cure = f"pass the argument: {name}=..."
-            return TreeBuilder(self.verb, lambda hint, path: self._array(name + path, hint), cure).build(chosen)
-        value = self.values[name]
-        if callable(value) and isinstance(chosen, ArrayLeaf):
-            return ArrayToDraw(chosen.hint, value)
-        if callable(value) and holds_arrays(node):
-            self.problems.append(
-                f"argument '{name}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
-                f"makes it; pass arguments={{'{name}.field': ...}}"
-            )
-        return value
-
-    def _array(self, path: str, hint: ArrayHint) -> Any:
-        if self.has(path) and not callable(self.values[path]):
-            return self.values[path]
-        return ArrayToDraw(hint, self.values.get(path))
+def arrays_to_draw(value: Any) -> list[ArrayToDraw]:
+    """The arrays in an argument that are yet to be drawn."""
+    # None of a value that JAX cannot flatten; the check of the arguments reports it.
+    return [leaf for leaf in _jax.tree.leaves(value) if isinstance(leaf, ArrayToDraw)]
 
 
 def arguments_of(
-    typed: HintedSignature, owner: tuple[Any, ...], verb: str, values: Mapping[str, Any]
-) -> list[CallArgument]:
+    typed: HintedSignature, owner: tuple[Any, ...], verb: str, given: Mapping[str, Any]
+) -> list[BoundArgument]:
     """The arguments of a call, without those that are left to their defaults.
 
     Args:
       typed: the function.
       owner: the instance, or the class, of a method.
       verb: the function that messages name.
-      values: the arguments that the user gives by name, and parts of arguments by path.
+      given: the arguments that the user gives by name, and parts of arguments by path.
+
+    Returns:
+      The arguments, with an `ArrayToDraw` for each array that is not given.
 
     Raises:
       StructureError: for all arguments that are not given and cannot be made from a hint.
     """
-    given, parameters = _Given(verb, values), _parameters(typed, owner)
-    found, defaults = list[CallArgument](), list[CallArgument]()
+    used, problems = set[str](), list[str]()
+
+    def array(path: str, hint: ArrayHint) -> Any:
+        used.add(path)
+        value = given.get(path)
+        return value if path in given and not callable(value) else ArrayToDraw(hint, value)
+
+    def value_of(name: str, node: Node) -> Any:
+        used.add(name)
+        if name not in given:
+            cure = f"pass the argument: {name}=..."
+            return TreeBuilder(verb, lambda hint, path: array(name + path, hint), cure, choose=choose_member).build(
+                node
+            )
+        value, chosen = given[name], choose_member(node)
+        if callable(value) and isinstance(chosen, ArrayLeaf):
+            return ArrayToDraw(chosen.hint, value)
+        if callable(value) and holds_arrays(node):
+            problems.append(
+                f"argument '{name}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
+                f"makes it; pass arguments={{'{name}.field': ...}}"
+            )
+        return value
+
+    def variadic(name: str, nodes: Sequence[Node]) -> list[BoundArgument]:
+        """The arguments of ``*args``: those that are given, or one for each hint."""
+        used.add(name)
+        items = given.get(name)
+        if items is None and not all(map(holds_arrays, nodes)):
+            return []
+        if items is not None:
+            try:
+                items = tuple(items)
+            except TypeError:
+                problems.append(f"argument '*{name}' wants a list or a tuple of arguments, got {value_text(items)}")
+                return []
+            nodes = nodes if len(items) == len(nodes) else [nodes[0]] * len(items)
+        subjects = [Subject("argument", name, f"[{at}]") for at in range(len(nodes))]
+        values = items or [value_of(str(subject), node) for subject, node in zip(subjects, nodes, strict=True)]
+        return [(name, *each) for each in zip(subjects, nodes, values, strict=True)]
+
+    parameters, required = _parameters(typed, owner), required_arguments(typed, owner)
+    found, defaults = list[BoundArgument](), list[BoundArgument]()
     for parameter, nodes in parameters:
-        name, node, is_keyword = parameter.name, nodes[0], parameter.kind not in POSITIONAL
+        name, node, is_keyword = parameter.name, nodes[0], parameter.kind is parameter.KEYWORD_ONLY
         subject = Subject("argument", name)
         if parameter.kind is parameter.VAR_POSITIONAL:
-            made = _variadic(name, nodes, given)
-        elif given.has(name) or holds_arrays(node):
-            made = [CallArgument(subject, node, given.value(name, node), is_keyword)]
-        elif _is_needed(parameter, node):
-            given.problems.append(f"{needed_text(name, node)}; pass {name}=...")
+            made = variadic(name, nodes)
+        elif name in given or holds_arrays(node):
+            made = [(name, subject, node, value_of(name, node))]
+        elif name in required:
+            problems.append(f"{needed_text(name, node)}; pass {name}=...")
             continue
         elif parameter.default is EMPTY:
-            made = [CallArgument(subject, node, None, is_keyword)]
+            made = [(name, subject, node, None)]
         else:
             # Passed only before an argument that is passed by position.
-            defaults += [] if is_keyword else [CallArgument(subject, structure.Untyped(), parameter.default)]
+            defaults += [] if is_keyword else [(name, subject, structure.Untyped(), parameter.default)]
             continue
-        if made and not made[0].is_keyword:
+        if made and not is_keyword:
             found, defaults = found + defaults, []
         found += made
     known = [parameter.name for parameter, _ in parameters]
-    given.problems += [unknown_name_text(name, known) for name in values if name not in given.used]
-    if given.problems:
-        raise StructureError(f"{verb}: {typed.name}: {'; '.join(given.problems)}")
+    problems += [unknown_name_text(name, known) for name in given if name not in used]
+    if problems:
+        raise StructureError(f"{verb}: {typed.name}: {'; '.join(problems)}")
     return found
 
 
@@ -156,30 +142,14 @@ def _parameters(typed: HintedSignature, owner: tuple[Any, ...]) -> list[tuple[in
     return [pair for pair in found[len(typed.given) + len(owner) :] if pair[0].kind is not pair[0].VAR_KEYWORD]
 
 
-def _variadic(name: str, nodes: tuple[Node, ...], given: _Given) -> list[CallArgument]:
-    """The arguments of ``*args``: those that are given, or one for each hint."""
-    values = given.values[name] if given.has(name) else None
-    if values is None and not all(map(holds_arrays, nodes)):
-        return []
-    if values is not None and len(values) != len(nodes):
-        nodes = nodes[:1] * len(values)
-    subjects = [Subject("argument", name, f"[{at}]") for at in range(len(nodes))]
-    if values is None:
-        values = [given.value(str(subject), node) for subject, node in zip(subjects, nodes, strict=True)]
-    return list(map(CallArgument, subjects, nodes, values))
-
-
-def required_arguments(f: Callable[..., Any]) -> dict[str, Node]:
+def required_arguments(typed: HintedSignature, owner: tuple[Any, ...]) -> dict[str, Node]:
     """The arguments that have no default and cannot be made from their hints, which come with them."""
-    owner = bound_self(f)
-    parameters = _parameters(require_decorated(f, "inputs").signature.read(owner), owner)
-    return {parameter.name: nodes[0] for parameter, nodes in parameters if _is_needed(parameter, nodes[0])}
-
-
-def _is_needed(parameter: inspect.Parameter, node: Node) -> bool:
-    is_none = isinstance(node, structure.Static) and node.hint is type(None)
-    may_be_empty = parameter.kind is parameter.VAR_POSITIONAL or parameter.default is not EMPTY
-    return not is_none and not may_be_empty and not holds_arrays(node)
+    return {
+        parameter.name: node
+        for parameter, (node, *_) in _parameters(typed, owner)
+        if parameter.default is EMPTY and parameter.kind is not parameter.VAR_POSITIONAL
+        if not holds_arrays(node) and not (isinstance(node, structure.Static) and node.hint is type(None))
+    }
 
 
 def needed_text(name: str, node: Node) -> str:
@@ -192,31 +162,44 @@ def unknown_name_text(name: str, known: Sequence[str]) -> str:
     return f"neither a dim of its hints nor an argument is called '{name}'{did_you_mean(name, known)}"
 
 
-def choose_members(node: Node, enclosing: frozenset[int] = frozenset()) -> Node:
-    """The hint with every choice made, so that a value can be built from it.
+def taken_names(typed: HintedSignature) -> set[str]:
+    """The names of the dims in a function's hints, and of its parameters."""
+    return {*names_of([*typed.argument_hints, *typed.result_hints]), *typed.signature.parameters}
+
+
+def sizes_among(typed: HintedSignature, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes among keywords: integers by the names of dims, unless an argument without arrays has that name."""
+    dims = names_of(typed.argument_hints)
+
+    def is_size(name: str, value: Any) -> bool:
+        is_number = isinstance(value, (int, np.integer, tuple)) and not isinstance(value, bool)
+        if name not in typed.signature.parameters:
+            return is_number or name in dims
+        return is_number and name in dims and name in typed.parameters and holds_arrays(typed.parameters[name])
+
+    return {name: value for name, value in given.items() if is_size(name, value)}
+
+
+def choose_member(node: Node, inside: frozenset[int] = frozenset()) -> Node:
+    """The node from which a value can be built, where the hint leaves a choice.
 
     A union becomes its first member that holds arrays, so that an optional array is present; lists, dicts and
     trees of any length get two items.
 
     Args:
       node: the hint.
-      enclosing: the records that contain it, so that a class that contains itself ends.
+      inside: the records that contain it, so that a class that contains itself ends.
     """
     match node:
-        case structure.FixedTuple():
-            return structure.map_children(node, lambda item: choose_members(item, enclosing))
         case structure.SequenceOf(kind, item):
-            one = choose_members(item, enclosing)
-            return structure.FixedTuple((one, one), list if issubclass(list, kind) else tuple)
+            return structure.FixedTuple((item, item), list if issubclass(list, kind) else tuple)
         case structure.MappingOf(_, item) | structure.PyTreeOf(item, _):
-            one = choose_members(item, enclosing)
-            return structure.Fields(dict, "TypedDict", {"a": one, "b": one}, is_open=False)
+            return structure.Fields(dict, "TypedDict", {"a": item, "b": item}, is_open=False)
         case structure.UnionOf(options, _) if typed_key(options) is None:
-            fit = [option for option in options if holds_arrays(option) and id(option) not in enclosing]
+            finite = [option for option in options if id(option) not in inside] or options
+            fit = [option for option in finite if holds_arrays(option)]
             leaves = [option for option in fit if isinstance(option, ArrayLeaf)]
-            return choose_members((leaves or fit or options)[0], enclosing)
-        case structure.Fields() if id(node) not in enclosing:
-            return structure.map_children(node, lambda inner: choose_members(inner, enclosing | {id(node)}))
+            return choose_member((leaves or fit or finite)[0], inside)
         case _:
             return node
 
@@ -312,7 +295,8 @@ class FlatCall:
         self._leaves = [leaf for _, leaf in found]
         self._places = [at for at, leaf in enumerate(self._leaves) if isinstance(leaf, kinds)]
         self.arrays = [self._leaves[at] for at in self._places]
-        labels = [f"{name}[{at}]" if made.names.count(name) > 1 else name for at, name in enumerate(made.names)]
+        names = made.names
+        labels = [f"{n}[{at - names.index(n)}]" if names.count(n) > 1 else n for at, n in enumerate(names)]
         self.names: list[str] = []
         for (is_keyword, first, *path), _ in (found[at] for at in self._places):
             argument = first.key if is_keyword.idx else labels[first.idx]

@@ -4,9 +4,9 @@ Invariant: the values are the same on every mesh."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import count
 from types import MappingProxyType
 from typing import Any
@@ -21,25 +21,23 @@ from ..errors import ShapeError, StructureError
 from ..errors.failures import RETURN
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint
-from ..hints.check_tree import CheckedLeaf, check_arguments
+from ..hints.check_tree import BoundArgument, CheckedArguments, CheckedLeaf, check_arguments
 from ..hints.context import current_axis_naming
-from ..hints.signature import EMPTY
-from ..hints.structure import array_hints, holds_arrays
-from ..introspection import bound_self, require_decorated
+from ..hints.signature import EMPTY, HintedSignature
+from ..hints.structure import array_hints
+from ..introspection import bound_self, require_decorated, require_dict
 from ..notation.spec import Rest, names_in_expression
-from ..placement.context import placement_context_over
+from ..placement.context import PlacementContext, placement_context_over
 from ..placement.structs import default_dtype, names_of, refuse_wrong_sizes
 from . import draws
-from .arguments import ArrayMaker, ArrayToDraw, CallArgument, Inputs, arguments_of, unknown_name_text
-from .draws import SizeRequirement, SizeValues, factors_of, size_requirements
-from .meshes import argument_hints, result_hints
+from .arguments import ArrayToDraw, Inputs, arguments_of, arrays_to_draw, sizes_among, unknown_name_text
 
 _SIZE_STREAM = 2**31
 _TRIES = 2000
 
 
 def plan_inputs(
-    f: Callable[..., Any],
+    f: Any,
     meshes: Sequence[_jax.mesh.AnyMesh | None],
     given: Mapping[str, Any] = MappingProxyType({}),
     arguments: Mapping[str, Any] | None = None,
@@ -60,62 +58,41 @@ def plan_inputs(
       MeshAxisError: for an axis that a mesh does not have.
     """
     made_of, owner = require_decorated(f, verb), bound_self(f)
-    require_dict(arguments, verb)
+    require_dict(verb, arguments)
     typed, naming = made_of.signature.read(owner), current_axis_naming(made_of.naming)
     parameters, source = typed.signature.parameters, f"{verb}: {typed.name}"
-    sizes = sizes_among(f, given)
+    sizes = sizes_among(typed, given)
     values = {name: value for name, value in given.items() if name not in sizes}
     found = arguments_of(typed, owner, verb, {**values, **(arguments or {})})
     contexts = [placement_context_over(source, mesh, naming) for mesh in meshes]
-    hints = [*(hint for each in found for hint in array_hints(each.node)), *result_hints(typed)]
+    hints = [*(hint for _, _, node, _ in found for hint in array_hints(node)), *typed.result_hints]
     names = names_of(hints)
     if unknown := [name for name in sizes if name not in names]:
         raise StructureError(f"{source}: {unknown_name_text(unknown[0], [*names, *parameters])}")
     refuse_wrong_sizes(source, hints, sizes, must_all=False)
     named = {name: parameter.default for name, parameter in parameters.items() if parameter.default is not EMPTY}
     named.update(zip(parameters, (*typed.given, *owner), strict=False))
-    named.update((each.subject.name, each.value) for each in found if not each.subject.path)
+    named.update((name, value) for name, subject, _, value in found if not subject.path)
     # Arguments that are given in full bind sizes.
-    in_full = [(each.subject.name, each.subject, each.node, each.value) for each in found if not each.arrays_to_draw]
-    checked = check_arguments(in_full, named, contexts[0].context)
+    in_full = [argument for argument in found if not arrays_to_draw(argument[-1])]
+    bound = {
+        name.removeprefix("*"): size.size
+        for name, size in _check(in_full, named, contexts[0]).sizes
+        if " at " not in name
+    }
+    drawn = [(subject, array.hint) for _, subject, _, value in found for array in arrays_to_draw(value)]
+    requirements = draws.size_requirements([*drawn, *((RETURN, hint) for hint in typed.result_hints)], contexts)
+    drawn_hints = [hint for _, hint in drawn]
+    factors = draws.factors_of(drawn_hints, requirements)
+    return InputPlan(source, typed, naming, found, named, drawn_hints, requirements, factors, {**bound, **sizes})
+
+
+def _check(given: Sequence[BoundArgument], named: Mapping[str, Any], context: PlacementContext) -> CheckedArguments:
+    """Check arguments against their hints, and raise what is wrong."""
+    checked = check_arguments(given, named, context.context)
     if checked.failures:
-        raise contexts[0].error(checked.failures, checked.sizes)
-    bound = {name.removeprefix("*"): size.size for name, size in checked.sizes if " at " not in name}
-    drawn = [(each.subject, array.hint) for each in found for array in each.arrays_to_draw]
-    requirements = size_requirements([*drawn, *((RETURN, hint) for hint in result_hints(typed))], contexts)
-    return InputPlan(source, naming, found, named, [hint for _, hint in drawn], requirements, {**bound, **sizes})
-
-
-def taken_names(f: Callable[..., Any]) -> set[str]:
-    """The names of the dims in a function's hints, and of its parameters."""
-    typed = require_decorated(f, "inputs").signature.read(bound_self(f))
-    return {*names_of([*argument_hints(typed), *result_hints(typed)]), *typed.signature.parameters}
-
-
-def sizes_among(f: Callable[..., Any], given: Mapping[str, Any]) -> SizeValues:
-    """The sizes among keywords: integers by the names of dims, unless an argument without arrays has that name."""
-    typed = require_decorated(f, "inputs").signature.read(bound_self(f))
-    dims = names_of(argument_hints(typed))
-
-    def is_size(name: str, value: Any) -> bool:
-        is_number = isinstance(value, (int, np.integer, tuple)) and not isinstance(value, bool)
-        if name not in typed.signature.parameters:
-            return is_number or name in dims
-        return is_number and name in dims and name in typed.parameters and holds_arrays(typed.parameters[name])
-
-    return {name: value for name, value in given.items() if is_size(name, value)}
-
-
-def require_dict(arguments: Any, verb: str) -> None:
-    """Refuse an ``arguments=`` that is not a dict of arguments by name.
-
-    Raises:
-      StructureError: for anything but None and such a dict.
-    """
-    if not isinstance(arguments, Mapping | None) or not all(isinstance(name, str) for name in arguments or ()):
-        raise StructureError(
-            f"{verb}: arguments= wants a dict of arguments by name or path, got {value_text(arguments)}"
-        )
+        raise context.error(checked.failures, checked.sizes)
+    return checked
 
 
 @dataclass(frozen=True)
@@ -124,28 +101,27 @@ class InputPlan:
 
     Attributes:
       source: how messages begin: the verb and the function's name.
-      naming: the function's aliases and rules.
+      typed: the function.
+      naming: its aliases and rules.
       arguments: the arguments, with an `ArrayToDraw` for each array that is not given.
       named: all arguments by name, for ``{argument}`` in a hint.
       hints: the hints of the arrays that are drawn.
       requirements: the requirements of arguments and result on the sizes.
+      factors: a divisor of the size of each name, so that it divides over its mesh axes.
       given: the sizes that are given.
     """
 
     source: str
+    typed: HintedSignature
     naming: AxisNaming
-    arguments: Sequence[CallArgument]
+    arguments: Sequence[BoundArgument]
     named: Mapping[str, Any]
     hints: Sequence[ArrayHint]
-    requirements: Sequence[SizeRequirement]
-    given: SizeValues
+    requirements: Sequence[draws.SizeRequirement]
+    factors: Mapping[str, int]
+    given: draws.SizeValues
 
-    @property
-    def factors(self) -> Mapping[str, int]:
-        """A divisor of the size of each name that is not given, so that it divides over its mesh axes."""
-        return {name: n for name, n in factors_of(self.hints, self.requirements).items() if name not in self.given}
-
-    def draw(self, seed: int, sizes: Mapping[str, Any] | None = None) -> UnplacedInputs:
+    def draw(self, seed: int, sizes: Mapping[str, Any] = MappingProxyType({})) -> UnplacedInputs:
         """Draw sizes and values.
 
         Args:
@@ -155,10 +131,9 @@ class InputPlan:
         Raises:
           ShapeError: where no sizes fit.
         """
-        rng, given = np.random.default_rng([seed, _SIZE_STREAM]), {**(sizes or {}), **self.given}
+        rng, given, factors = np.random.default_rng([seed, _SIZE_STREAM]), {**sizes, **self.given}, self.factors
         dims = [dim for hint in self.hints for dim in hint.spec.dims]
         rests = dict.fromkeys(dim.name or draws.REST for dim in dims if isinstance(dim, Rest))
-        factors = factors_of(self.hints, self.requirements)
         # The check of the arguments reports given sizes that do not divide, with the argument and the mesh.
         undetermined = [
             each
@@ -187,7 +162,7 @@ class UnplacedInputs:
     """
 
     plan: InputPlan
-    sizes: SizeValues
+    sizes: draws.SizeValues
     seed: int
 
     def on(self, mesh: _jax.mesh.AnyMesh | None) -> Inputs:
@@ -196,7 +171,7 @@ class UnplacedInputs:
         Raises:
           TypedShmapError: for an argument that does not fit the mesh.
         """
-        return self.structs(mesh) if isinstance(mesh, AbstractMesh) else self._place(mesh, self._values, _put)
+        return self._place(mesh, isinstance(mesh, AbstractMesh))
 
     def structs(self, mesh: _jax.mesh.AnyMesh | None) -> Inputs:
         """The arguments with ``jax.ShapeDtypeStruct``s for arrays, which need no devices.
@@ -204,7 +179,7 @@ class UnplacedInputs:
         Raises:
           TypedShmapError: for an argument that does not fit the mesh.
         """
-        return self._place(mesh, self._fill_arrays(as_structs=True), _struct)
+        return self._place(mesh, as_structs=True)
 
     @cached_property
     def _values(self) -> list[Any]:
@@ -217,54 +192,46 @@ class UnplacedInputs:
         def fill(leaf: Any) -> Any:
             if not isinstance(leaf, ArrayToDraw):
                 return leaf
-            hint, seed = leaf.hint, (self.seed, next(numbers))
+            hint, make, seed = leaf.hint, leaf.make, (self.seed, next(numbers))
             shape, dtype = draws.shape_of(hint, self.sizes, self.plan.named), default_dtype(hint)
-            if leaf.make is not None:
-                key, make = draws.key_of(seed), partial(self._make, leaf.make, hint, shape)
-                return jax.eval_shape(make, key) if as_structs else make(key)
-            if as_structs:
+            if make is None and as_structs:
                 return jax.ShapeDtypeStruct(shape, dtype)
-            return draws.draw_value(shape, dtype, draws.bound_of(hint, self.plan.hints, self.sizes), seed)
+            if make is None:
+                return draws.draw_value(shape, dtype, draws.bound_of(hint, self.plan.hints, self.sizes), seed)
 
-        found = self.plan.arguments
-        return [jax.tree.map(fill, each.value) if each.arrays_to_draw else each.value for each in found]
+            def made(key: Any) -> Any:
+                value = make(key, shape)
+                if isinstance(value, (*_jax.array.ARRAYS, *_jax.array.SCALARS)):
+                    return value
+                problem = f"the function that makes {hint.text} returned {value_text(value)}, which is not an array"
+                raise StructureError(f"{self.plan.source}: {problem}")
 
-    def _make(self, make: ArrayMaker, hint: ArrayHint, shape: tuple[int, ...], key: Any) -> Any:
-        """The result of the user's function, which must be an array."""
-        value = make(key, shape)
-        if isinstance(value, (*_jax.array.ARRAYS, *_jax.array.SCALARS)):
-            return value
-        problem = f"the function that makes {hint.text} returned {value_text(value)}, which is not an array"
-        raise StructureError(f"{self.plan.source}: {problem}")
+            return jax.eval_shape(made, draws.key_of(seed)) if as_structs else made(draws.key_of(seed))
 
-    def _place(self, mesh: _jax.mesh.AnyMesh | None, values: Sequence[Any], put: Callable[[Any, Any], Any]) -> Inputs:
+        values = [value for *_, value in self.plan.arguments]
+        return [jax.tree.map(fill, value) if arrays_to_draw(value) else value for value in values]
+
+    def _place(self, mesh: _jax.mesh.AnyMesh | None, as_structs: bool) -> Inputs:
         """Check the arguments against their hints, and place their arrays."""
-        arguments, context = self.plan.arguments, placement_context_over(self.plan.source, mesh, self.plan.naming)
-        given = [(a.subject.name, a.subject, a.node, value) for a, value in zip(arguments, values, strict=True)]
-        checked = check_arguments(given, self.plan.named, context.context)
-        if checked.failures:
-            raise context.error(checked.failures, checked.sizes)
+        plan, values = self.plan, self._fill_arrays(True) if as_structs else self._values
+        context = placement_context_over(plan.source, mesh, plan.naming)
+        arguments = [(*argument[:3], value) for argument, value in zip(plan.arguments, values, strict=True)]
+        checked = _check(arguments, plan.named, context)
 
-        def put_leaf(leaf: CheckedLeaf) -> Any:
-            if leaf.hint is None or not (leaf.hint.array_type is Any or issubclass(jax.Array, leaf.hint.array_type)):
-                return leaf.value
-            return put(leaf.value, context.sharding(leaf.hint, len(np.shape(leaf.value))))
+        def place(leaf: CheckedLeaf) -> Any:
+            hint, value = leaf.hint, leaf.value
+            if hint is None or not (hint.array_type is Any or issubclass(jax.Array, hint.array_type)):
+                return value
+            sharding = context.sharding(hint, len(np.shape(value)))
+            if as_structs:
+                value = value if hasattr(value, "dtype") else np.asarray(value)
+                return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
+            return jax.numpy.asarray(value) if sharding is None else jax.device_put(value, sharding)
 
-        placed = [
-            _jax.tree.unflatten_like(value, map(put_leaf, leaves)) if holds_arrays(node) else value
-            for (_, _, node, value), leaves in checked.by_argument()
-        ]
-        pairs = list(zip(arguments, placed, strict=True))
-        args = [(each.subject.name, value) for each, value in pairs if not each.is_keyword]
-        kwargs = {each.subject.name: value for each, value in pairs if each.is_keyword}
-        names, positional = tuple(name for name, _ in args), tuple(value for _, value in args)
-        return Inputs.of(positional, names, kwargs, self.sizes, self.seed)
-
-
-def _put(value: Any, sharding: Any) -> Any:
-    return jax.numpy.asarray(value) if sharding is None else jax.device_put(value, sharding)
-
-
-def _struct(value: Any, sharding: Any) -> Any:
-    value = value if hasattr(value, "dtype") else np.asarray(value)
-    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
+        with_arrays = checked.with_leaves([place(leaf) for leaf in checked.leaves])
+        placed = {subject: value for _, subject, value in with_arrays}
+        pairs = [(name, placed.get(subject, value)) for name, subject, _, value in arguments]
+        keywords = {p.name for p in plan.typed.signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
+        names, args = (tuple(pair[at] for pair in pairs if pair[0] not in keywords) for at in (0, 1))
+        kwargs = {name: value for name, value in pairs if name in keywords}
+        return Inputs.of(args, names, kwargs, self.sizes, self.seed)

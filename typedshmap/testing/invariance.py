@@ -18,9 +18,8 @@ from jax.sharding import Mesh
 from .. import _jax
 from ..errors import ShapeError, StructureError
 from ..errors.phrases import count_text, mesh_text, quoted_axes, value_text
-from ..introspection import bound_self, require_decorated
+from ..introspection import bound_self, require_bool_or_none, require_decorated, require_integer
 from ..sampling import mesh_of
-from ..sampling.meshes import require_bool_or_none
 from ..sampling.plan import UnplacedInputs, plan_inputs
 from .compare import MeshTrial, Tolerance, differences, measure
 from .diagnose import describe_omissions, describe_trial, differs_by_itself, failure_report, list_meshes, result_phrase
@@ -120,13 +119,13 @@ def assert_mesh_invariant(
     options = TrialOptions(
         grad, _names(exclude), _tolerance_option("rtol", rtol), _tolerance_option("atol", atol), arguments, sizes
     )
-    first = _integer_option("seed", 0 if seed is None else seed, 0)
+    first = require_integer(VERB, "seed", 0 if seed is None else seed, 0)
     axes, left_out = axes_of(made_of, typed, own), dict[Mesh, str]()
     if meshes is None:
         chosen, left_out = _fitting_meshes(f, default_meshes(axes, typed.name), options)
     else:
         chosen = given_meshes(meshes, axes)
-    seeds = tuple(range(first, first + _integer_option("trials", trials, 1)))
+    seeds = tuple(range(first, first + require_integer(VERB, "trials", trials, 1)))
     if subject.kind == "global" and manual is None:
         drawn = options.draw(f, chosen, first)
         if needs_manual_axes(subject, drawn.on(chosen[0]), chosen[0]):
@@ -143,12 +142,6 @@ UNCOMPILED = "XLA cannot compile it there"
 _UNFIT = "the sizes do not fit"
 # XLA's message for a sum over a manual axis of size 1, where longer axes are not manual.
 _PARTIAL = "must be in (partial) manual partitioning mode"
-
-
-def _integer_option(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise StructureError(f"{VERB}: {name}={value_text(value)} is not a whole number from {least} on")
-    return value
 
 
 def _tolerance_option(name: str, value: Any) -> float | None:

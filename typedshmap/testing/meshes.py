@@ -19,7 +19,7 @@ from ..hints.context import MeshContext, current_axis_naming
 from ..hints.signature import HintedSignature
 from ..introspection import DecoratedInfo
 from ..notation.layout import Layout
-from ..sampling.meshes import argument_hints, mesh_sizes, result_hints
+from ..sampling.meshes import mesh_sizes
 
 _MOST_DEVICES = 8
 _EXAMPLE = '{"dp": 4, "tp": 2}'
@@ -65,7 +65,7 @@ def axes_of(function: DecoratedInfo, typed: HintedSignature, mesh: _jax.mesh.Any
         types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
         return FunctionAxes(dict(mesh.shape), types, _devices(mesh))
     context, found = MeshContext.over(None, current_axis_naming(function.naming)), list[str]()
-    for hint in (*argument_hints(typed), *result_hints(typed)):
+    for hint in (*typed.argument_hints, *typed.result_hints):
         layout = context.layout(hint)
         if isinstance(layout, Layout):
             sharded = [axis for axes in layout.dim_axes for axis in axes]

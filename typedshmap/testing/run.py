@@ -14,10 +14,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from .. import _jax
 from ..errors import StructureError
 from ..hints.signature import HintedSignature
-from ..introspection import DecoratedInfo
+from ..introspection import DecoratedInfo, require_bool_or_none
 from ..meshes import override_mesh
 from ..sampling.arguments import FlatCall, Inputs
-from ..sampling.meshes import has_marks, map_over_shards, needs_manual_region, require_bool_or_none, result_hints
+from ..sampling.meshes import has_marks, map_over_shards, needs_manual_region
 from .meshes import with_replica
 
 HostArray = np.ndarray[Any, Any]
@@ -51,7 +51,7 @@ class FunctionUnderTest:
         """The mesh that the function runs on: an unreduced result needs Explicit axes and more than one device."""
         if self.kind == "mapped":
             mesh = _jax.mesh.with_axis_type(mesh, AxisType.Explicit)
-        marks = [mark for hint in result_hints(self.typed) for mark in hint.spec.marks]
+        marks = [mark for hint in self.typed.result_hints for mark in hint.spec.marks]
         is_unreduced = self.kind != "global" and any(mark.sign == "+" for mark in marks)
         return with_replica(mesh) if mesh.size == 1 and is_unreduced else mesh
 
