@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, Mesh
 from . import _jax
 from .errors import MeshAxisError, ShardingError, StructureError
 from .errors.failures import Failure, PlainMessage, Report
-from .errors.phrases import mesh_text
+from .errors.phrases import count_text, mesh_text
 from .hints.check_tree import CheckedLeaf
 from .hints.context import SizedAxes
 
@@ -100,9 +100,10 @@ def find_mesh(name: str, mesh: _jax.mesh.AnyMesh | None, leaves: Callable[[], li
         return mesh or use_jit_mesh.value or override or _mesh_of_arguments(name, leaves())
     if mesh is None:
         return context
-    # The decorator's must agree with the ambient one, whichever axes are manual by now.
-    matches = mesh.shape_tuple == context.shape_tuple if context.manual_axes else _jax.mesh.is_same_mesh(mesh, context)
-    if not matches:
+    # The decorator's must agree with the ambient one, whichever axes are manual by now. Meshes that are the same for
+    # a program need not be equal: only one of them may know the kind of its devices.
+    has_types = bool(context.manual_axes) or mesh.axis_types == context.axis_types
+    if mesh.shape_tuple != context.shape_tuple or not has_types:
         here, given = _mesh_description(context), _mesh_description(mesh)
         raise MeshAxisError(f"{name}: its mesh ({given}) contradicts the ambient one ({here})")
     ambient = _jax.mesh.ambient_devices()
@@ -175,4 +176,4 @@ def _device_ids(mesh: Mesh) -> list[int]:
 def devices_text(ids: list[int]) -> str:
     """``8 devices (0, 1, 2, 3, 4, 5, 6, 7)``"""
     shown = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
-    return f"{len(ids)} device{'s' if len(ids) != 1 else ''} ({shown})"
+    return f"{count_text(len(ids), 'device')} ({shown})"

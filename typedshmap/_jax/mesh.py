@@ -31,15 +31,6 @@ def explicit_axes(mesh: AnyMesh) -> frozenset[str]:
     return frozenset(mesh.explicit_axes)
 
 
-def is_same_mesh(a: AnyMesh, b: AnyMesh) -> bool:
-    """Whether two meshes have the same axes, sizes and types, whatever their devices.
-
-    ``mesh.abstract_mesh == AbstractMesh(sizes, names)`` is False, since one of them knows its
-    device's kind; what matters for a program is compared here.
-    """
-    return a.shape_tuple == b.shape_tuple and a.axis_types == b.axis_types
-
-
 def value_mesh(x: Any) -> AnyMesh | None:
     """The mesh that a value was placed on: concrete for a placed array, abstract under ``jit``."""
     sharding = getattr(x, "sharding", None) if not isinstance(x, jax.core.Tracer) else None

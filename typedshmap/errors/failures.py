@@ -178,24 +178,23 @@ class UnmentionedVarying(Fault):
     def words(self, terms: Terms) -> Sentence:
         varies = "is typed as varying" if terms.subject.is_pattern and self.may_agree else "varies"
         problem = f"{varies} over {quoted_axes(self.axes)}, which {terms.hint} does not mention"
-        return Sentence(problem, cure=self._cure(terms))
-
-    def _cure(self, terms: Terms) -> str:
         brackets, unreduced, varying = (terms.marks(sign, self.axes) for sign in "/+~")
         total = f"sum it over {quoted_axes(self.axes)} (psum)"
         may_differ = f"or '{varying}' if the shards may differ"
         if terms.subject.is_pattern and not self.may_agree:
             bracketed = f"[dim{brackets.split()[0]}]"
-            return f"write {bracketed} for a dim that is sharded, '{unreduced}' if a sum is due, {may_differ}"
-        if self.leaves_region and self.may_agree:
+            cure = f"write {bracketed} for a dim that is sharded, '{unreduced}' if a sum is due, {may_differ}"
+        elif self.leaves_region and self.may_agree:
             gather = f"gather it without '{varying}', or take the mean (pmean)"
-            return f"its shards agree, and JAX types them as varying: {gather}"
-        if self.may_agree:
+            cure = f"its shards agree, and JAX types them as varying: {gather}"
+        elif self.may_agree:
             mean = f"pmean(x, '{varying} ->') where it is differentiated"
-            return f"{total}; if its shards agree, write '{varying}', and {mean}"
-        if not self.leaves_region:
-            return f"{total}, write '{unreduced}' if the sum is still due, {may_differ}"
-        return f"{total}, or write '{unreduced}' if the sum is still due" if self.may_be_unreduced else total
+            cure = f"{total}; if its shards agree, write '{varying}', and {mean}"
+        elif not self.leaves_region:
+            cure = f"{total}, write '{unreduced}' if the sum is still due, {may_differ}"
+        else:
+            cure = f"{total}, or write '{unreduced}' if the sum is still due" if self.may_be_unreduced else total
+        return Sentence(problem, cure=cure)
 
 
 class UnmarkedUnreduced(Fault):

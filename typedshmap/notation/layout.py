@@ -175,10 +175,15 @@ def resolve(
     dim_axes = [
         tuple(axis for name in dim.axes.names for axis in meaning[name]) if dim.axes else () for dim in spec.dims
     ]
+    # A rule may shard dims with a name or a label and without brackets.
+    rules, unruled = rules or Rules(), dict[str, list[int]]()
+    for at, dim in enumerate(spec.dims):
+        name = isinstance(dim, Dim) and (dim.label or (isinstance(dim.size, Name) and dim.size.name))
+        if name and dim.axes is None and not dim.broadcast:
+            unruled.setdefault(name, []).append(at)
     # The rules are gone through in their order, not the dims, as ``flax.linen.logical_to_mesh_axes`` does.
-    unruled = _dims_by_name(spec) if rules is not None else {}
     taken: dict[str, tuple[str, ...]] = {}
-    for name, written in rules.pairs if rules is not None else ():
+    for name, written in rules.pairs:
         dims = unruled.get(name)
         if not dims:
             continue
@@ -192,19 +197,8 @@ def resolve(
             return wrong
         dim_axes[dims[0]] = axes
         del unruled[name]
-    if unruled and rules is not None and rules.must_match:
+    if unruled and rules.must_match:
         name, dims = next(iter(unruled.items()))
         return NoRule(name, taken.get(name, ()), spec.dims[dims[0]].span)
     marked = {sign: frozenset(a for m in spec.marks if m.sign == sign for a in meaning[m.axis]) for sign in "+-~"}
     return Layout(tuple(dim_axes), marked["+"], marked["-"], marked["~"])
-
-
-def _dims_by_name(spec: Spec) -> dict[str, list[int]]:
-    """Where the dims are that a rule may shard: those with a name or a label and without brackets."""
-    found: dict[str, list[int]] = {}
-    for at, dim in enumerate(spec.dims):
-        if isinstance(dim, Dim) and dim.axes is None and not dim.broadcast:
-            name = dim.label or (dim.size.name if isinstance(dim.size, Name) else None)
-            if name is not None:
-                found.setdefault(name, []).append(at)
-    return found

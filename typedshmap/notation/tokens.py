@@ -67,7 +67,9 @@ def split_tokens(source: str, span: Span, separator: str) -> Iterator[list[Token
     for found in _TOKEN.finditer(source, *span):
         token = Token(str(found.lastgroup), found.group(), found.span())
         if token.kind == "unknown":
-            raise _unknown_character(source, token)
+            before, after = re.search(r"\w+$", source[: token.span[0]]), re.match(r"\w+", source[token.span[1] :])
+            cure = f"write [{before.group()}/{after.group()}]" if token.text == "!" and before and after else None
+            raise SyntaxFault(f"unexpected character '{token.text}'", source, token.span, cure)
         if token.kind == separator and not opened:
             yield run
             run = []
@@ -80,12 +82,6 @@ def split_tokens(source: str, span: Span, separator: str) -> Iterator[list[Token
     if opened:
         raise SyntaxFault(f"'{opened[-1].text}' is never closed", source, opened[-1].span)
     yield run
-
-
-def _unknown_character(source: str, token: Token) -> SyntaxFault:
-    before, after = re.search(r"\w+$", source[: token.span[0]]), re.match(r"\w+", source[token.span[1] :])
-    cure = f"write [{before.group()}/{after.group()}]" if token.text == "!" and before and after else None
-    return SyntaxFault(f"unexpected character '{token.text}'", source, token.span, cure)
 
 
 class Cursor:
