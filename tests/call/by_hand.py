@@ -19,8 +19,8 @@ def text_of(f: Callable[..., Any], *args: Any) -> str:
         return f(*args)
 
     text = jax.jit(program).lower(*args).as_text()
-    # There what a loop calls is numbered by all operations, also by those that leave nothing behind.
-    return re.sub(r"@closed_call_\d+", "@closed_call", text) if DROPS_UNUSED else text
+    # There functions are numbered by all operations, also by those that leave nothing behind.
+    return re.sub(r"(@\w+?)_\d+\b", r"\1", text) if DROPS_UNUSED else text
 
 
 def expect_same_program(typed: Callable[..., Any], by_hand: Callable[..., Any], *args: Any) -> None:
