@@ -33,8 +33,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from typedshmap.notation.layout import Layout
-from typedshmap.ops.resharding.plan import Plan
-from typedshmap.ops.resharding.search import plan
+from typedshmap.ops.resharding.plan import Plan, plan
 
 Parts = tuple[tuple[str, ...], ...]
 Pair = tuple[Parts, Parts]

@@ -16,9 +16,8 @@ from jax.sharding import PartitionSpec as P
 from typedshmap import _jax
 from typedshmap._jax.versions import DROPS_UNUSED, HAS_MANUAL_TYPES
 from typedshmap.notation.layout import Layout
-from typedshmap.ops.resharding.plan import Plan
+from typedshmap.ops.resharding.plan import Plan, plan
 from typedshmap.ops.resharding.run import run
-from typedshmap.ops.resharding.search import plan
 
 BENCH = Path(__file__).parents[2] / "bench"
 AXES = ("a", "b", "c")

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from typedshmap.notation.layout import Layout
-from typedshmap.ops.resharding.plan import Plan, Unreachable
+from typedshmap.ops.resharding.plan import Plan, Unreachable, plan
 from typedshmap.ops.resharding.run import permutation
-from typedshmap.ops.resharding.search import plan
 
 SIZES = {"a": 2, "b": 2, "c": 2}
 SHAPE = (16, 32)

@@ -15,9 +15,8 @@ from tiers import one_in
 
 from typedshmap._jax.versions import HAS_MANUAL_TYPES
 from typedshmap.notation.layout import Layout
-from typedshmap.ops.resharding.plan import Plan
+from typedshmap.ops.resharding.plan import Plan, plan
 from typedshmap.ops.resharding.run import run
-from typedshmap.ops.resharding.search import plan
 
 BENCH = Path(__file__).parents[2] / "bench"
 AXES = ("a", "b", "c")

@@ -21,8 +21,7 @@ import jax
 from .. import _jax
 from ..inference.claims import Claim
 from ..inference.interpreter import CLAIM
-from ..ops.resharding.plan import Unreachable
-from ..ops.resharding.search import plan
+from ..ops.resharding.plan import plan_steps
 from .model import Collective, MeshAxes, Pass, Value, ring_bytes
 
 Sources = frozenset[int]
@@ -237,10 +236,8 @@ def collective_costs(eqn: Any, sizes: Mapping[str, int]) -> list[Collective] | N
 def _reshard_costs(eqn: Any, sizes: Mapping[str, int]) -> Iterator[Collective]:
     """The steps of this library's own ``reshard``, which is one equation of a jaxpr."""
     params, aval = eqn.params, eqn.invars[0].aval
-    found = plan(params["source"], params["target"], params["shape"], dict(params["sizes"]))
-    assert not isinstance(found, Unreachable), found.reason
     lead = aval.shape[: params["lead"]]
-    for step in found.steps:
+    for step in plan_steps(params["source"], params["target"], params["shape"], params["sizes"]):
         axes = tuple(axis for axis in step.axes if axis in sizes)
         if axes and (operation := _jax.jaxpr.COLLECTIVES.get(step.kind)):
             ends = [jax.ShapeDtypeStruct((*lead, *end), aval.dtype) for end in (step.shard_before, step.shard_after)]

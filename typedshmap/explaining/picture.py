@@ -35,10 +35,24 @@ def figure(explained: Explained) -> str:
     legend.append(f'<span style="background:{UNSHARDED}">unsharded</span>')
     legend.append("dims: global size → shard size, in the colours of the mesh axes that they are sharded over; ")
     legend.append("arrows: collectives, bytes of one device in → out")
+    picture = lay_out_picture(explained)
+    node_of = {ident: node for node in picture.nodes for ident in node.idents}
+    elements: list[str] = []
+    for start, end in picture.lines:
+        left, right = node_of[start], node_of[end]
+        x0, y0, x1, y1 = left.x + left.width, left.anchor(start), right.x, right.anchor(end)
+        bend = max(BETWEEN / 2, (x1 - x0) / 2)
+        path = f"M{x0:.1f} {y0:.1f}C{x0 + bend:.1f} {y0:.1f} {x1 - bend:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
+        far = " far" if x1 - x0 > 2 * BETWEEN else ""
+        elements.append(f'<path class="flow{far}" d="{path}"/>')
+    for node in picture.nodes:
+        elements += ['<g class="node">', *_shapes(node, colours), "</g>"]
+    size = f'width="{picture.width:.0f}" height="{picture.height:.0f}"'
+    name = escape(f"{explained.function}: values and collectives", quote=True)
     return (
         f"<style>{''.join(line.strip() for line in _STYLE.splitlines())}</style>"
-        f'<div class="typedshmap-legend">{"".join(legend)}</div>'
-        f'<div class="typedshmap-picture">{_draw(explained, colours)}</div>'
+        f'<div class="typedshmap-legend">{"".join(legend)}</div><div class="typedshmap-picture">'
+        f'<svg {size} role="img" aria-label="{name}">{"".join(elements)}</svg></div>'
     )
 
 
@@ -55,25 +69,6 @@ def colours_of(axes: Iterable[str]) -> dict[str, str]:
 def ink(colour: str) -> str:
     """The colour of text that is legible on a colour."""
     return "#ffffff" if colour in _DARK else "#1f2328"
-
-
-def _draw(explained: Explained, colours: Mapping[str, str]) -> str:
-    """The picture of what belongs to the function itself, as one ``<svg>``."""
-    picture = lay_out_picture(explained)
-    node_of = {ident: node for node in picture.nodes for ident in node.idents}
-    elements: list[str] = []
-    for start, end in picture.lines:
-        left, right = node_of[start], node_of[end]
-        x0, y0, x1, y1 = left.x + left.width, left.anchor(start), right.x, right.anchor(end)
-        bend = max(BETWEEN / 2, (x1 - x0) / 2)
-        path = f"M{x0:.1f} {y0:.1f}C{x0 + bend:.1f} {y0:.1f} {x1 - bend:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
-        far = " far" if x1 - x0 > 2 * BETWEEN else ""
-        elements.append(f'<path class="flow{far}" d="{path}"/>')
-    for node in picture.nodes:
-        elements += ['<g class="node">', *_shapes(node, colours), "</g>"]
-    size = f'width="{picture.width:.0f}" height="{picture.height:.0f}"'
-    name = escape(f"{explained.function}: values and collectives", quote=True)
-    return f'<svg {size} role="img" aria-label="{name}">{"".join(elements)}</svg>'
 
 
 def _shapes(node: PictureNode, colours: Mapping[str, str]) -> Iterator[str]:
@@ -115,10 +110,6 @@ def _cells(value: Value) -> list[tuple[str, float, tuple[str, ...]]]:
         for size, part, axes in zip(value.shape, value.shard, value.axes, strict=True)
     ]
     return [(text, len(text) * CHARACTER + 10, axes) for text, axes in texts]
-
-
-def _row_width(value: Value) -> float:
-    return (len(value.name) + len(value.dtype) + 1) * CHARACTER + sum(width for _, width, _ in _cells(value))
 
 
 def _arrow(node: PictureNode, each: Collective, colours: Mapping[str, str]) -> Iterator[str]:
@@ -245,7 +236,11 @@ def _nodes(explained: Explained) -> list[PictureNode]:
         for root, group in groupby((value for value in explained.values if value.kind == kind), key=_box_name):
             values = tuple(group)
             title = "" if kind == "check" or values[0].name == root else root
-            width, height = max(map(_row_width, values)) + 4 * PAD, TITLE * bool(title) + ROW * len(values) + PAD
+            texts = [(len(value.name) + len(value.dtype) + 1) * CHARACTER for value in values]
+            rows = [
+                text + sum(width for _, width, _ in _cells(value)) for text, value in zip(texts, values, strict=True)
+            ]
+            width, height = max(rows) + 4 * PAD, TITLE * bool(title) + ROW * len(values) + PAD
             found.append(PictureNode(kind, title, values, width, height))
     needed = {before for value in explained.values for before in value.after}
     for each in reversed(explained.collectives):

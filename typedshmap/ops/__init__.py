@@ -3,13 +3,12 @@
 A pattern is global mathematics over global sizes. Nothing is sent that it does not show.
 """
 
-from .collectives import all_gather, all_to_all, ppermute
+from .collectives import all_gather, all_to_all, pmax, pmean, pmin, ppermute, psum, psum_scatter
 from .contraction import einsum
 from .lookup import take
 from .normalization import logsumexp, softmax
 from .resharding import plan_reshard, reshard
 from .shapes import rearrange, reduce, repeat
-from .sums import pmax, pmean, pmin, psum, psum_scatter
 
 __all__ = ["all_gather", "all_to_all", "einsum", "logsumexp", "plan_reshard", "pmax", "pmean", "pmin", "ppermute",
            "psum", "psum_scatter", "rearrange", "reduce", "repeat", "reshard", "softmax", "take"]  # fmt: skip

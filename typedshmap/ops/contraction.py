@@ -15,9 +15,8 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from .. import _jax
-from .factor_sharding import PartialSums, addend_axes, plan_product, run_partial_sums
-from .operands import Operand, key_of_operands, read_operands, record_result, refuse_non_numbers, refuse_unreduced_type
-from .operation import Operation, read_operation
+from .factor_sharding import PartialSums, plan_product, record_sums, run_partial_sums
+from .operation import Operand, Operation, read_operation
 
 _NUMBERS = (bool, int, float, complex)
 
@@ -53,15 +52,17 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
         values, pattern = [pattern], None
     values = [np.asarray(value) if isinstance(value, _NUMBERS) else value for value in values]
     call = read_operation("einsum", pattern, len(values), allows_underscore=True)
-    operands = read_operands(call, tuple(values))
-    plan = call.plan(key_of_operands(operands), lambda: _plan(call, operands))
+    operands = call.read_operands(tuple(values))
+    plan = call.plan_for(operands, lambda: _plan(call, operands))
     local = _contract(call, operands, plan, precision, preferred_element_type)
-    value, left = run_partial_sums(call, local, plan.sums), addend_axes(local, plan.sums)
-    return record_result(call, value, operands, plan.sums.result, addend_axes=left)
+    return record_sums(call, operands, plan.sums, local, run_partial_sums(call, local, plan.sums))
 
 
 class Contraction(NamedTuple):
-    """The contraction on one shard, as `jax.numpy.einsum` writes it and as one product if it is one; and the sums."""
+    """The contraction on one shard, as `jax.numpy.einsum` writes it and as one product if it is one; and the sums.
+
+    The letters are its name in profiles, too.
+    """
 
     letters: str
     dot: Dot | None
@@ -101,13 +102,18 @@ def _contract(
         arguments: list[Any] = [*values, call.local_pattern(lambda dim: str(dim.factors[0]))]
         return einops.einsum(*arguments)
     for operand in operands:
-        refuse_non_numbers(call, operand)
+        call.refuse_non_numbers(operand)
     if call.region.has_vma:
         for operand in operands if len(operands) > 1 else ():
-            refuse_unreduced_type(call, operand, operand.subject.phrase, "and JAX does not multiply such values")
+            call.refuse_unreduced_type(operand, operand.subject.phrase, "and JAX does not multiply such values")
         values = [_jax.casts.drop_reduced(value) for value in values]
-    if plan.dot is not None and options.keys() <= {"precision"} and can_dot(plan.dot, values):
-        return dot(plan.dot, values, precision)
+    dot = plan.dot
+    if dot is not None and options.keys() <= {"precision"} and can_dot(dot, values):
+        first, second = reversed(values) if dot.is_swapped else values
+        dtype = _jax.array.aval_of(first).dtype
+        with jax.named_scope(plan.letters):
+            made = jax.lax.dot_general(first, second, dot.numbers, precision, preferred_element_type=dtype)
+            return made if dot.order is None else jax.lax.transpose(made, dot.order)
     return jnp.einsum(plan.letters, *values, **options)
 
 
@@ -115,13 +121,11 @@ class Dot(NamedTuple):
     """Two operands contracted, and the result's dims put in order.
 
     Attributes:
-      letters: the contraction as `jax.numpy.einsum` writes it, which is its name in profiles.
       is_swapped: whether the second operand comes first.
       numbers: the dimension numbers of the ``dot_general``: contracted dims, then batch dims, of both.
       order: where the result's dims are in the product; None if in this order.
     """
 
-    letters: str
     is_swapped: bool
     numbers: Any
     order: tuple[int, ...] | None
@@ -135,17 +139,18 @@ def plan_dot(letters: str) -> Dot | None:
         return None
     if not set(operands[0]) ^ set(operands[1]) <= set(result):
         return None
-    straight = _plan_dot(letters, False, operands, result)
-    # As `jax.numpy.einsum` has it: what needs a transpose anyway begins with the second.
-    return straight if straight.order is None else _plan_dot(letters, True, operands[::-1], result)
-
-
-def _plan_dot(letters: str, is_swapped: bool, operands: list[str], result: str) -> Dot:
     shared, alone = set(operands[0]) & set(operands[1]), set(operands[0]) ^ set(operands[1])
     batch, contracted = [name for name in result if name in shared], sorted(shared - set(result))
-    made = [*batch, *(name for name in "".join(operands) if name in alone)]
-    numbers = tuple(tuple(tuple(map(side.index, names)) for side in operands) for names in (contracted, batch))
-    return Dot(letters, is_swapped, numbers, None if made == list(result) else tuple(map(made.index, result)))
+
+    def plan_in_order(is_swapped: bool) -> Dot:
+        both = operands[::-1] if is_swapped else operands
+        made = [*batch, *(name for name in "".join(both) if name in alone)]
+        numbers = tuple(tuple(tuple(map(side.index, names)) for side in both) for names in (contracted, batch))
+        return Dot(is_swapped, numbers, None if made == list(result) else tuple(map(made.index, result)))
+
+    # As `jax.numpy.einsum` has it: what needs a transpose anyway begins with the second.
+    straight = plan_in_order(False)
+    return straight if straight.order is None else plan_in_order(True)
 
 
 def can_dot(what: Dot, values: list[Any]) -> bool:
@@ -156,12 +161,3 @@ def can_dot(what: Dot, values: list[Any]) -> bool:
     if first.dtype != second.dtype or first.weak_type or second.weak_type:
         return False
     return all(first.shape[at] == second.shape[to] for both in what.numbers for at, to in zip(*both, strict=True))
-
-
-def dot(what: Dot, values: list[Any], precision: Any) -> Any:
-    """The contraction of two values."""
-    first, second = reversed(values) if what.is_swapped else values
-    dtype = _jax.array.aval_of(first).dtype
-    with jax.named_scope(what.letters):
-        made = jax.lax.dot_general(first, second, what.numbers, precision, preferred_element_type=dtype)
-        return made if what.order is None else jax.lax.transpose(made, what.order)

@@ -1,4 +1,4 @@
-"""Over which mesh axes each factor of a pattern is sharded, and the partial sums where a sharded one is summed.
+"""The size and the mesh axes of each factor of a pattern, and the partial sums where a sharded one is summed.
 
 A merged dim is sharded on its major factors: the axes of ``[(h d)/tp]`` are those of ``h``, then those of ``d``;
 and ``d`` may have some only if ``h`` is sharded down to single elements. Anything else would interleave the shards of a
@@ -10,21 +10,106 @@ Where a sharded factor is summed, each shard has a partial sum. Over each such a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
 
 from .. import _jax
-from ..errors.failures import NotUnreduced, WrongSize
-from ..errors.phrases import sharding_text
-from .operands import Operand, solve
-from .operation import RESULT, MeshAxes, Operation, ResolvedDim, SideLayout, shard_count
+from ..errors import PatternError
+from ..errors.failures import Bound, NotUnreduced, Span, Subject, WrongSize
+from ..errors.phrases import quoted_axes, sharding_text
+from ..notation.match import SizeMismatch
+from ..notation.pattern import PatternDim
+from ..notation.spec import Dim, Name
+from .operation import RESULT, MeshAxes, Operand, Operation, ResolvedDim, SideLayout
 
 Extents = Mapping[str, int]
-MeshReduction = Callable[[Any, MeshAxes], Any]
 FactorAxes = dict[str, MeshAxes]
 """Per factor its mesh axes, major to minor."""
+
+
+def solve(call: Operation, operands: list[Operand], lengths: Mapping[str, int]) -> dict[str, int]:
+    """The global size of every factor in the operands, and those that were passed.
+
+    Raises:
+      ShapeError: for sizes that contradict each other, or that do not divide.
+      PatternError: for factors whose size is not known; where this is einops, for all of these.
+    """
+    extents, sizes = dict(lengths), call.region.sizes
+    origins = {name: Bound(size, Subject("argument", name), 0) for name, size in lengths.items()}
+    # einops leaves an einsum to NumPy and JAX, which broadcast a size of 1.
+    broadcasts = call.verb == "einsum" and call.is_plain
+    merged: list[tuple[Operand, int, int]] = []
+    for operand in operands:
+        for index, (place, size) in enumerate(zip(operand.layout.dims, operand.global_shape(sizes), strict=True)):
+            if len(place.keys) != 1:
+                merged.append((operand, index, size))
+                continue
+            name, key, bound = place.names[0], place.keys[0], Bound(size, operand.subject, index)
+            known = origins.setdefault(key, bound)
+            expected = extents.setdefault(key, int(name) if name.isdecimal() else size)
+            if broadcasts and expected == 1:
+                extents[key], origins[key] = size, bound
+            elif size != expected and not key.startswith("…") and not (broadcasts and size == 1):
+                raise _size_mismatch(call, operand, index, size, expected, None if name.isdecimal() else known)
+    for operand, index, size in merged:
+        _bind_merged(call, operand, index, size, extents)
+    return extents
+
+
+def _size_mismatch(
+    call: Operation, operand: Operand, index: int, size: int, expected: int, known: Bound | None
+) -> Exception:
+    place = operand.layout.dims[index]
+    name, span = place.names[0], place.dim.span
+    if known is not None and known.subject.kind == "argument":
+        problem = f"has {name}={size}{_shard_text(operand, index)}, but {name}={expected} was passed"
+        return _wrong_size(call, operand, problem, span)
+    if call.is_plain:
+        phrase = operand.subject.phrase
+        if known is None:
+            return call.fault(f"{phrase} has size {size} in dim {index}, but the pattern says {expected}", span)
+        has = f"{phrase} has {name}={size}"
+        if known.subject == operand.subject:
+            return call.fault(f"{has} in dim {index}, but {name}={expected} in dim {known.dim}", span)
+        return call.fault(f"{has}, but {known.subject.phrase} has {name}={expected}", span)
+    shard = operand.shape[index] if place.axes else None
+    what = SizeMismatch(Dim(Name(name), span=span), index, size, shard, place.axes, expected, known, span)
+    return call.wrong(what, operand.subject, operand.value)
+
+
+def _wrong_size(call: Operation, operand: Operand, problem: str, span: Span) -> Exception:
+    if call.is_plain:
+        return call.fault(f"{operand.subject.phrase} {problem}", span)
+    return call.wrong(WrongSize(problem, span), operand.subject, operand.value)
+
+
+def _shard_text(operand: Operand, index: int) -> str:
+    axes = operand.layout.dim_axes[index]
+    return f" ({operand.shape[index]} per shard over {quoted_axes(axes)})" if axes else ""
+
+
+def _bind_merged(call: Operation, operand: Operand, index: int, size: int, extents: dict[str, int]) -> None:
+    """Bind the one factor of a merged dim whose size is not known."""
+    place = operand.layout.dims[index]
+    span = place.dim.span
+    extents |= {key: int(name) for key, name in zip(place.keys, place.names, strict=True) if name.isdecimal()}
+    known = {key: extents[key] for key in place.keys if key in extents}
+    unknown = [key for key in place.keys if key not in extents]
+    product, text = prod(known.values()), str(PatternDim(place.dim.factors, None, True))
+    if len(unknown) > 1:
+        names = " and ".join(map(repr, unknown))
+        raise call.fault(f"the sizes of {names} in '{text}' are not known", span, f"pass {unknown[0]}=...")
+    if (unknown and (product == 0 or size % product)) or (not unknown and size != product):
+        verb = "does not divide by" if unknown else "is not the product of"
+        sizes = " ".join(f"{key.split()[0]}={known[key]}" for key in known) or 1
+        problem = f"has {text}={size}{_shard_text(operand, index)}, which {verb} {sizes}"
+        raise _wrong_size(call, operand, problem, span)
+    for key in unknown:
+        extents[key] = size // product
 
 
 def axes_of_merged(call: Operation, place: ResolvedDim, factor_axes: FactorAxes, extents: Extents) -> MeshAxes:
@@ -43,7 +128,7 @@ def axes_of_merged(call: Operation, place: ResolvedDim, factor_axes: FactorAxes,
             ordered = " ".join([first, *(name for name in place.names if name != first)])
             raise call.fault(problem, place.dim.span, f"write ({ordered}), or gather '{first}' first (all_gather)")
         axes += own
-        if open_factor is None and extents[key] != shard_count(own, sizes):
+        if open_factor is None and extents[key] != call.shards(own):
             open_factor = key
     return axes
 
@@ -57,7 +142,7 @@ def split_merged_axes(call: Operation, place: ResolvedDim, known: FactorAxes, ex
     remaining, found, sizes = list(place.axes), FactorAxes(), call.region.sizes
     for key in place.keys:
         taken, left = known.get(key), extents[key]
-        if taken is None or tuple(remaining[: len(taken)]) != taken or left % shard_count(taken, sizes):
+        if taken is None or tuple(remaining[: len(taken)]) != taken or left % call.shards(taken):
             taken = ()
             for axis in remaining:
                 if left <= 1 or left % sizes[axis]:
@@ -66,7 +151,7 @@ def split_merged_axes(call: Operation, place: ResolvedDim, known: FactorAxes, ex
                 taken += (axis,)
         found[key] = taken
         del remaining[: len(taken)]
-        if extents[key] != shard_count(taken, sizes):
+        if extents[key] != call.shards(taken):
             break
     if any(sizes[axis] > 1 for axis in remaining):
         return None
@@ -191,7 +276,7 @@ def plan_partial_sums(
             cure = f"write {written}; all_gather, all_to_all and reshard move shards"
             raise call.fault(problem, place.dim.span, cure)
         if extra:
-            if local[at] % shard_count(extra, call.region.sizes):
+            if local[at] % call.shards(extra):
                 problem = f"has {place.name}={local[at]} on each shard, which cannot be scattered {call.over(extra)}"
                 raise call.wrong(WrongSize(problem, place.dim.span), RESULT)
             scattered.append((at, extra))
@@ -211,8 +296,8 @@ def plan_product(call: Operation, operands: list[Operand]) -> PartialSums:
       ShapeError, PatternError, VaryingError: for operands that do not go together, or a result that
         contradicts them.
     """
-    extents, sizes = solve(call, operands, {}), call.region.sizes
-    right = call.resolve_side(-1, dots=max((operand.layout.dots for operand in operands), default=0))
+    extents = solve(call, operands, {})
+    right = call.resolve_side(-1, max((operand.layout.dots for operand in operands), default=0))
     factor_axes, kept = factor_axes_of(call, operands, extents, right), call.result.names
     addends = {axis: name for name, axes in factor_axes.items() if name not in kept for axis in axes}
     for operand in operands:
@@ -225,42 +310,61 @@ def plan_product(call: Operation, operands: list[Operand]) -> PartialSums:
             addends[axis] = f"+{axis}"
     names = [place.names[0] for place in right.dims]
     inherited = [factor_axes.get(name, ()) for name in names]
-    local = [extents[name] // shard_count(axes, sizes) for name, axes in zip(names, inherited, strict=True)]
+    local = [extents[name] // call.shards(axes) for name, axes in zip(names, inherited, strict=True)]
     sums = plan_partial_sums(call, right, inherited, addends, local)
     refuse_dropped_varying(call, operands, right)
     return sums
 
 
-def run_partial_sums(call: Operation, value: Any, sums: PartialSums, collective: MeshReduction | None = None) -> Any:
-    """Take the sums of a local result over mesh axes.
-
-    Args:
-      call: the call.
-      value: the local result.
-      sums: the plan.
-      collective: replaces ``jax.lax.psum`` in other reductions.
-    """
+def run_partial_sums(call: Operation, value: Any, sums: PartialSums, reduction: Any = "sum") -> Any:
+    """Take the sums of a local result over mesh axes, or another reduction where nothing is scattered."""
     has_vma = call.region.has_vma
     for dim, axes in sums.scattered:
         value = scatter_value(value, axes, dim, has_vma)
     if sums.summed:
-        value = psum_value(value, sums.summed, has_vma) if collective is None else collective(value, sums.summed)
+        value = reduce_shards(call, value, sums.summed, reduction)
     if has_vma and sums.unreduced:
         value = _jax.casts.pcast_unreduced(_jax.casts.pcast_varying(value, sums.unreduced), sums.unreduced)
     return _jax.casts.pcast_varying(value, sums.varying) if has_vma and sums.varying else value
 
 
-def addend_axes(value: Any, sums: PartialSums) -> frozenset[str]:
-    """The axes over which a plan leaves each shard of a local result its own addend, as JAX types it."""
-    return _jax.array.manual_type(value).varying.intersection(sums.varying) if sums.varying else frozenset()
-
-
-def psum_value(value: Any, axes: MeshAxes, has_vma: bool) -> Any:
-    """The sum over mesh axes, the same on every shard."""
-    return jax.lax.psum(_jax.casts.pcast_unreduced_all(value, axes, has_vma), axes)
+def record_sums(
+    call: Operation, operands: Sequence[Operand], sums: PartialSums, local: Any, value: Any, is_stated: bool = False
+) -> Any:
+    """Record a result; over the axes that it is left varying over, each shard of the local one is its own addend."""
+    own = _jax.array.manual_type(local).varying.intersection(sums.varying) if sums.varying else frozenset[str]()
+    return call.record_result(value, operands, sums.result, addend_axes=own, is_stated=is_stated)
 
 
 def scatter_value(value: Any, axes: MeshAxes, dim: int, has_vma: bool) -> Any:
     """The sum over mesh axes, scattered along a dim."""
     value = _jax.casts.pcast_unreduced_all(value, axes, has_vma)
     return jax.lax.psum_scatter(value, axes, scatter_dimension=dim, tiled=True)
+
+
+def reduce_shards(call: Operation, value: Any, axes: MeshAxes, reduction: Any) -> Any:
+    """A reduction of the shards' values over mesh axes, the same on every shard."""
+    has_vma = call.region.has_vma
+    if reduction in ("max", "any", "min", "all"):
+        value = _jax.casts.pcast_varying(value, axes) if has_vma else value
+        which = "max" if reduction in ("max", "any") else "min"
+        return _extremum(value, axes, which, f'{call.where}: "{call.pattern.source}"')
+    if reduction == "prod":  # JAX has no such collective, and the shards' products are gathered
+        gathered = _jax.casts.all_gather(value[None], axes, 0, "invarying", has_vma)
+        return jax.numpy.prod(gathered, axis=0).astype(value.dtype)
+    return jax.lax.psum(_jax.casts.pcast_unreduced_all(value, axes, has_vma), axes)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
+def _extremum(x: Any, axes: MeshAxes, reduction: str, text: str) -> Any:
+    """The largest or the smallest of the shards' values; to differentiate it is a PatternError."""
+    return (jax.lax.pmax if reduction == "max" else jax.lax.pmin)(x, axes)
+
+
+@_extremum.defjvp
+def _refuse_derivative(axes: Any, reduction: str, text: str, primals: Any, tangents: Any) -> Any:
+    over = quoted_axes(axes)
+    raise PatternError(
+        f"{text}: '{reduction}' over {over} is a p{reduction}, which has no derivative\n\n"
+        f"Hint: jax.lax.stop_gradient(x) where none is needed, or all_gather over {over} before"
+    )

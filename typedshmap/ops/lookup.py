@@ -9,9 +9,8 @@ import jax.numpy as jnp
 
 from .. import _jax
 from ..errors.failures import UnusableDtype
-from .factor_sharding import PartialSums, addend_axes, plan_product, run_partial_sums
-from .operands import Operand, key_of_operands, read_operands, record_result, refuse_unreduced_type
-from .operation import MeshAxes, Operation, read_operation, shard_count
+from .factor_sharding import PartialSums, plan_product, record_sums, run_partial_sums
+from .operation import MeshAxes, Operand, Operation, read_operation
 
 
 def take(table: Any, ids: Any, pattern: str) -> Any:
@@ -42,13 +41,12 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
     """
     call = read_operation("take", pattern, 2)
     looked_up = call.plan(("names",), lambda: _check_names(call))
-    operands = read_operands(call, (table, ids))
+    operands = call.read_operands((table, ids))
     if not jnp.issubdtype(_jax.array.aval_of(ids).dtype, jnp.integer):
         raise call.wrong(UnusableDtype(_jax.array.dtype_name_of(ids), "ids are integers"), operands[1].subject, ids)
-    plan = call.plan(key_of_operands(operands), lambda: _plan(call, operands, looked_up))
+    plan = call.plan_for(operands, lambda: _plan(call, operands, looked_up))
     rows = _take_locally(call, operands, plan)
-    value, addends = run_partial_sums(call, rows, plan.sums), addend_axes(rows, plan.sums)
-    return record_result(call, value, operands, plan.sums.result, addend_axes=addends, is_stated=True)
+    return record_sums(call, operands, plan.sums, rows, run_partial_sums(call, rows, plan.sums), is_stated=True)
 
 
 def _check_names(call: Operation) -> str:
@@ -114,7 +112,7 @@ def _take_locally(call: Operation, operands: list[Operand], plan: Lookup) -> Any
     table, ids = jnp.asarray(operands[0].value), jnp.asarray(operands[1].value)
     if call.region.has_vma:
         reason = "in which nothing can be looked up"
-        refuse_unreduced_type(call, operands[0], "the table", reason)
+        call.refuse_unreduced_type(operands[0], "the table", reason)
         table, ids = _jax.casts.drop_reduced(table), _jax.casts.drop_reduced(ids)
         # JAX's batched gather requires both to vary over the same axes.
         axes = _jax.array.manual_type(table).varying | _jax.array.manual_type(ids).varying
@@ -122,7 +120,7 @@ def _take_locally(call: Operation, operands: list[Operand], plan: Lookup) -> Any
     table, ids = transpose_to(table, plan.table), transpose_to(ids, plan.ids)
     count, sizes = table.shape[plan.shared], call.region.sizes
     if ids.dtype.itemsize > 4:
-        ids = jnp.where((ids >= 0) & (ids < count * shard_count(plan.axes, sizes)), ids, -1)
+        ids = jnp.where((ids >= 0) & (ids < count * call.shards(plan.axes)), ids, -1)
     # An id of another shard becomes negative or at least `count`. What wraps around in 32 bits, a negative id minus
     # the first one here or an unsigned one, is not below count either.
     ids = ids.astype(jnp.int32)
@@ -131,24 +129,20 @@ def _take_locally(call: Operation, operands: list[Operand], plan: Lookup) -> Any
         for axis in plan.axes[1:]:
             shard = shard * sizes[axis] + jax.lax.axis_index(axis)
         ids = ids - shard * count
-    return transpose_to(lookup_rows(table, ids, plan.shared), plan.order)
-
-
-def lookup_rows(table: Any, ids: Any, shared: int) -> Any:
-    """Rows of ``table`` along the dim after the shared ones; zeros for ids that are negative or too large."""
-    shape, rank = table.shape, ids.ndim
-    if shape[shared] == 0:
-        return jnp.zeros((*ids.shape, *shape[shared + 1 :]), table.dtype)
-    together = tuple(range(shared))
+    # Rows along the dim after the shared ones; zeros for ids that are negative or too large.
+    shape, rank, shared = table.shape, ids.ndim, tuple(range(plan.shared))
+    if not count:
+        return transpose_to(jnp.zeros((*ids.shape, *shape[plan.shared + 1 :]), table.dtype), plan.order)
     numbers = jax.lax.GatherDimensionNumbers(
-        offset_dims=tuple(range(rank, rank + len(shape) - shared - 1)),
-        collapsed_slice_dims=(shared,),
-        start_index_map=(shared,),
-        operand_batching_dims=together,
-        start_indices_batching_dims=together,
+        offset_dims=tuple(range(rank, rank + len(shape) - plan.shared - 1)),
+        collapsed_slice_dims=(plan.shared,),
+        start_index_map=(plan.shared,),
+        operand_batching_dims=shared,
+        start_indices_batching_dims=shared,
     )
-    row = (*(1 for _ in together), 1, *shape[shared + 1 :])
-    return jax.lax.gather(table, jnp.expand_dims(ids, rank), numbers, row, mode="fill", fill_value=0)
+    row = (*(1 for _ in shared), 1, *shape[plan.shared + 1 :])
+    rows = jax.lax.gather(table, jnp.expand_dims(ids, rank), numbers, row, mode="fill", fill_value=0)
+    return transpose_to(rows, plan.order)
 
 
 def transpose_to(x: Any, order: tuple[int, ...]) -> Any:

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from .. import _jax
-from .factor_sharding import plan_partial_sums, psum_value, refuse_dropped_varying
-from .operands import Operand, read_operands, record_result, refuse_non_numbers
-from .operation import Operation, read_operation
+from .factor_sharding import plan_partial_sums, reduce_shards, refuse_dropped_varying
+from .operation import Operand, Operation, read_operation
 
 T = TypeVar("T")
 
@@ -35,7 +34,7 @@ def logsumexp(x: T, pattern: str) -> T:
     """
     call = read_operation("logsumexp", pattern, 1)
     operand, value = _read_operand(call, x)
-    left, right = operand.layout, call.resolve_side(-1, dots=operand.layout.dots)
+    left, right = operand.layout, call.resolve_side(-1, operand.layout.dots)
     names, kept = [place.names[0] for place in left.dims], [place.names[0] for place in right.dims]
     dims = tuple(at for at, name in enumerate(names) if name not in kept)
     axes = tuple(axis for at in dims for axis in left.dim_axes[at])
@@ -50,7 +49,7 @@ def logsumexp(x: T, pattern: str) -> T:
     total = _sum(call, jnp.exp(value - jnp.expand_dims(finite, dims)), dims, axes)
     rest = [name for name in names if name in kept]
     result = (jnp.log(total) + finite).transpose(tuple(map(rest.index, kept)))
-    return record_result(call, result, (operand,), right)
+    return call.record_result(result, (operand,), right)
 
 
 def softmax(x: T, pattern: str, dims: str) -> T:
@@ -84,14 +83,14 @@ def softmax(x: T, pattern: str, dims: str) -> T:
     axes = tuple(axis for at in chosen for axis in places[at].axes)
     exponentials = jnp.exp(value - _maximum(call, value, chosen, axes, keepdims=True))
     shares = exponentials / _sum(call, exponentials, chosen, axes, keepdims=True)
-    return record_result(call, shares, (operand,), operand.layout)
+    return call.record_result(shares, (operand,), operand.layout)
 
 
 def _read_operand(call: Operation, x: Any) -> tuple[Operand, Any]:
     """The operand, and its value as numbers that have exponentials."""
     call.plan(("names",), lambda: _refuse_other_names(call) is None)
-    (operand,) = read_operands(call, (x,))
-    refuse_non_numbers(call, operand)
+    (operand,) = call.read_operands((x,))
+    call.refuse_non_numbers(operand)
     for axis in sorted(operand.layout.unreduced):
         problem = f"{call.verb} of a value that is unreduced over '{axis}'"
         raise call.fault(problem, operand.layout.side.span, "take the sum first (psum)")
@@ -117,4 +116,4 @@ def _maximum(call: Operation, value: Any, dims: tuple[int, ...], axes: tuple[str
 
 def _sum(call: Operation, value: Any, dims: tuple[int, ...], axes: tuple[str, ...], keepdims: bool = False) -> Any:
     total = jnp.sum(value, axis=dims, keepdims=keepdims)
-    return psum_value(total, axes, call.region.has_vma) if axes else total
+    return reduce_shards(call, total, axes, "sum") if axes else total

@@ -1,20 +1,26 @@
-"""One call of an operation: its pattern, resolved over the mesh around the call, and its errors."""
+"""One call of an operation: its pattern, resolved over the mesh around the call, its operands, and its errors.
+
+The sizes of a pattern are global: a shard's size times the sizes of the dim's manual mesh axes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from .. import _jax
-from ..errors import TypedShmapError, error_of
-from ..errors.failures import Failure, Fault, HintText, NotManual, PatternFault, Span, Subject
-from ..errors.phrases import count_text, quoted_axes
-from ..hints.array_hint import ArrayHint
-from ..hints.context import MeshContext, current_mesh_context, current_scope
+from ..errors import TypedShmapError, error_of, failures
+from ..errors.failures import Failure, Fault, HintText, Span, Subject
+from ..errors.phrases import count_text, quoted_axes, sharding_text
+from ..hints import context
+from ..hints.array_hint import KEYS, ArrayHint, takes
+from ..hints.check_array import check_array, describe
 from ..notation.layout import AxisTwice, Layout, UnknownAxis
 from ..notation.match import NO_SIZES
 from ..notation.pattern import Factor, Pattern, PatternDim, Side, parse_pattern
@@ -81,6 +87,29 @@ def shard_count(axes: Iterable[str], sizes: Mapping[str, int]) -> int:
     return prod([sizes[axis] for axis in axes])
 
 
+class Operand(NamedTuple):
+    """A value and its side of the pattern.
+
+    Attributes:
+      value: one shard.
+      shape: the shard's shape.
+      subject: what a message calls it.
+      layout: its side.
+      invarying: the axes over which its shards are known to be equal, whatever JAX's type says.
+    """
+
+    value: Any
+    shape: tuple[int, ...]
+    subject: Subject
+    layout: SideLayout
+    invarying: frozenset[str]
+
+    def global_shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of the global array, by the sizes of the mesh axes."""
+        pairs = zip(self.shape, self.layout.dim_axes, strict=True)
+        return tuple([size * shard_count(axes, sizes) for size, axes in pairs])
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One call of an operation.
@@ -96,7 +125,7 @@ class Operation:
     verb: str
     pattern: Pattern
     hints: tuple[ArrayHint, ...]
-    region: MeshContext
+    region: context.MeshContext
     where: str
 
     @property
@@ -110,9 +139,9 @@ class Operation:
         assert self.pattern.result is not None
         return self.pattern.result
 
-    def error(self, *failures: Failure) -> TypedShmapError:
+    def error(self, *found: Failure) -> TypedShmapError:
         """The exception for what is wrong with operands."""
-        return error_of(self.region.report(self.where, failures, NO_SIZES))
+        return error_of(self.region.report(self.where, found, NO_SIZES))
 
     def wrong(self, what: Fault, subject: Subject = _PATTERN, value: Any = None) -> TypedShmapError:
         """The exception for a pattern, an operand or a result that does not fit."""
@@ -121,11 +150,15 @@ class Operation:
 
     def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> TypedShmapError:
         """The exception for what is wrong with the pattern."""
-        return self.wrong(PatternFault(problem, span, cure))
+        return self.wrong(failures.PatternFault(problem, span, cure))
 
     def plan(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Work something out once per pattern, region and key; the key holds the shapes and all else it depends on."""
         return self.region.plan((self.pattern.source, self.verb, *key), make)
+
+    def plan_for(self, operands: list[Operand], make: Callable[[], T], *more: Any) -> T:
+        """A plan that depends on the operands' shapes, and on where their shards are known to be equal."""
+        return self.plan((*[(operand.shape, operand.invarying) for operand in operands], *more), make)
 
     def layout(self, index: int) -> Layout:
         """The layout that a side describes, over all mesh axes; the result has index -1."""
@@ -134,39 +167,34 @@ class Operation:
             raise self.wrong(layout)
         return layout
 
-    def resolve_side(self, index: int, rank: int = 0, dots: int | None = None) -> SideLayout:
-        """Resolve a side over the mesh for arrays of one rank; the result has index -1.
-
-        Args:
-          index: which of the operands.
-          rank: the number of dims; ignored where ``dots`` is given.
-          dots: how many of them ``...`` stands for.
+    def resolve_side(self, index: int, dots: int) -> SideLayout:
+        """Resolve a side over the mesh, where ``...`` stands for so many dims; the result has index -1.
 
         Raises:
           MeshAxisError: for an axis that is unknown, repeated, or not manual where it is marked.
         """
-        return self.plan(("side", index, rank, dots), lambda: self._resolve_side(index, rank, dots))
 
-    def _resolve_side(self, index: int, rank: int, dots: int | None) -> SideLayout:
-        side, manual, layout = self.pattern.sides[index], frozenset(self.region.sizes), self.layout(index)
-        # JAX's types have + and - of Explicit axes outside of manual regions, too.
-        markable = manual or self.region.explicit
-        for mark in side.marks:
-            for axis in self.meaning(mark.axis):
-                if axis not in markable or (mark.sign == "~" and not manual):
-                    raise self.not_manual(axis, mark.span)
-        count = rank - len(side.dims) + 1 if dots is None else dots
-        dims: list[PatternDim] = []
-        for dim in side.dims:
-            if isinstance(dim, Rest):
-                dims += [PatternDim((dot,), span=dim.span) for dot in _factors_of(dim, count)]
-            else:
-                factors = tuple(chain.from_iterable(_factors_of(item, count) for item in dim.factors))
-                dims.append(PatternDim(factors, dim.axes, dim.is_group, dim.span))
-        layout = layout.at_rank(len(dims), self.hints[index].spec.rest).over(manual)
-        places, dots = tuple(map(ResolvedDim, dims, layout.dim_axes)), 0 if side.dots is None else count
-        axes = (layout.dim_axes, layout.unreduced, layout.reduced, layout.varying)
-        return SideLayout(*axes, side=side, dims=places, dots=dots)
+        def resolve() -> SideLayout:
+            side, manual, layout = self.pattern.sides[index], frozenset(self.region.sizes), self.layout(index)
+            # JAX's types have + and - of Explicit axes outside of manual regions, too.
+            markable = manual or self.region.explicit
+            for mark in side.marks:
+                for axis in self.meaning(mark.axis):
+                    if axis not in markable or (mark.sign == "~" and not manual):
+                        raise self.not_manual(axis, mark.span)
+            dims: list[PatternDim] = []
+            for dim in side.dims:
+                if isinstance(dim, Rest):
+                    dims += [PatternDim((dot,), span=dim.span) for dot in _factors_of(dim, dots)]
+                else:
+                    factors = tuple(chain.from_iterable(_factors_of(item, dots) for item in dim.factors))
+                    dims.append(PatternDim(factors, dim.axes, dim.is_group, dim.span))
+            layout = layout.at_rank(len(dims), self.hints[index].spec.rest).over(manual)
+            places, count = tuple(map(ResolvedDim, dims, layout.dim_axes)), 0 if side.dots is None else dots
+            axes = (layout.dim_axes, layout.unreduced, layout.reduced, layout.varying)
+            return SideLayout(*axes, side=side, dims=places, dots=count)
+
+        return self.plan(("side", index, dots), resolve)
 
     def meaning(self, name: str) -> MeshAxes:
         """The mesh axes that a name in the pattern stands for."""
@@ -202,7 +230,7 @@ class Operation:
         """The exception for something that happens over an axis that is not manual here."""
         mesh = None if self.region.mesh is None else tuple(name for name, _ in self.region.mesh)
         if mesh is None or axis in mesh:
-            return self.wrong(NotManual(axis, span))
+            return self.wrong(failures.NotManual(axis, span))
         others = tuple(name for name, _ in self.region.aliases if name not in mesh)
         return self.wrong(UnknownAxis(axis, axis, (0, len(self.pattern.source)), mesh, others))
 
@@ -235,9 +263,13 @@ class Operation:
         dims = (dim for dim in side.dims if isinstance(dim, PatternDim) and name in map(str, dim.factors))
         return next(dims, side).span
 
+    def shards(self, axes: Iterable[str]) -> int:
+        """How many shards mesh axes make."""
+        return prod([self.region.sizes[axis] for axis in axes])
+
     def over(self, axes: MeshAxes) -> str:
         """``over 'dp', 'tp' (8 shards)``"""
-        return f"over {quoted_axes(axes)} ({shard_count(axes, self.region.sizes)} shards)"
+        return f"over {quoted_axes(axes)} ({self.shards(axes)} shards)"
 
     def local_pattern(self, dim_text: Callable[[PatternDim], str]) -> str:
         """The pattern without its sharding."""
@@ -245,6 +277,148 @@ class Operation:
         for side in self.pattern.sides:
             sides.append(" ".join(["..." if isinstance(dim, Rest) else dim_text(dim) for dim in side.dims]))
         return f"{', '.join(sides[:-1])} -> {sides[-1]}"
+
+    def read_operands(self, values: tuple[Any, ...]) -> list[Operand]:
+        """Check values against their sides of the pattern.
+
+        Raises:
+          ShapeError, VaryingError, ShardingError, StructureError: for one that does not fit.
+        """
+        operands: list[Operand] = []
+        for index, value in enumerate(values):
+            subject = Subject("operand", "operand" if len(self.pattern.operands) == 1 else f"operand {index + 1}")
+            known = context.lookup_layout(value) if self.region.manual else None
+            hint, must_be_invarying = self.hints[index], frozenset[str]()
+            if self.is_plain:
+                self._refuse_for_einops(index, value, subject)
+            else:
+                if self.region.manual and isinstance(value, np.ndarray):
+                    self.refuse_unknown(value, subject)
+                found = check_array(value, hint, self.region, NO_SIZES, subject, {})
+                if isinstance(found, Failure):
+                    raise self.error(found)
+                must_be_invarying = found[1]
+            shape = tuple(_jax.array.aval_of(value).shape)
+            layout = self.resolve_side(index, len(shape) - len(hint.spec.dims) + 1)
+            if known is not None:
+                self._refuse_mismatch(layout, known, subject, value)
+            value = self._assert_layout(index, value, subject, must_be_invarying)
+            invarying = must_be_invarying if known is None else must_be_invarying | known.invarying
+            if self.region.has_vma:
+                invarying |= _jax.array.manual_type(value).reduced
+            operands.append(Operand(value, shape, subject, layout, invarying - layout.differing))
+        return operands
+
+    def _refuse_for_einops(self, index: int, value: Any, subject: Subject) -> None:
+        """Refuse what einops refuses of an operand, however it is sharded."""
+        hint, side = self.hints[index], self.pattern.operands[index]
+        if not hint.takes_type(value):
+            raise self.wrong(failures.NotAnArray("an array", describe(value)), subject)
+        has_rest, got = hint.spec.rest is not None, len(_jax.array.aval_of(value).shape)
+        expected = len(side.dims) - has_rest
+        if got < expected or (got > expected and not has_rest):
+            expects = f"{'at least ' if has_rest else ''}{expected}"
+            raise self.fault(f"{subject.phrase} has {count_text(got, 'dim')}, but the pattern has {expects}", side.span)
+
+    def refuse_unknown(self, value: Any, subject: Subject) -> None:
+        """Refuse an array of NumPy that JAX does not take, such as one of strings."""
+        reason = _jax.array.why_not_array(value) if isinstance(value, np.ndarray) else None
+        if reason is not None:
+            what = failures.NotAnArray("an array", f"{describe(value)} that JAX refuses ({reason})")
+            raise self.wrong(what, subject, value)
+
+    def refuse_non_numbers(self, operand: Operand) -> None:
+        """Refuse what cannot be computed with: keys of ``jax.random``, and arrays that JAX does not take."""
+        self.refuse_unknown(operand.value, operand.subject)
+        if takes(KEYS, dtype := _jax.array.dtype_name_of(operand.value)):
+            what = failures.UnusableDtype(dtype, f"{self.verb} takes numbers")
+            raise self.wrong(what, operand.subject, operand.value)
+
+    def refuse_unreduced_type(self, operand: Operand, name: str, reason: str) -> None:
+        """Refuse an operand that JAX itself types as unreduced, where that has no meaning."""
+        for axis in sorted(_jax.array.manual_type(operand.value).unreduced):
+            cure = f"take the sum first (psum), or leave it '~{axis}' where it was made"
+            problem = f"{name} is unreduced over '{axis}' in JAX's type, {reason}"
+            raise self.fault(problem, operand.layout.side.span, cure)
+
+    def _assert_layout(self, index: int, value: Any, subject: Subject, invarying: frozenset[str]) -> Any:
+        """The value, after its side of the pattern has been written into the jaxpr as an assertion."""
+        sink = context.current_sink()
+        if sink is None or not self.region.manual:
+            return value
+        hint, is_assumed = self.hints[index], subject is RESULT
+        assertion = context.LayoutAssertion(hint, self.region, subject, self.where, NO_SIZES, invarying, is_assumed)
+        return sink.assert_layout(value, assertion)
+
+    def _refuse_mismatch(self, layout: SideLayout, known: context.KnownLayout, subject: Subject, value: Any) -> None:
+        """Refuse a pattern that reads a value in another layout than it is known to have."""
+        is_same = known.dim_axes == layout.dim_axes and known.unreduced == layout.unreduced
+        if is_same or len(known.dim_axes) != len(layout.dims):
+            return
+        compared = known.covered_axes - (known.varying - known.invarying) - layout.varying
+        claimed, actual = layout.over(compared), known.over(compared)
+        for at, place in enumerate(layout.dims):
+            if claimed.dim_axes[at] != actual.dim_axes[at]:
+                one, other = sharding_text(claimed.dim_axes[at]), sharding_text(known.dim_axes[at])
+                texts = (one, f"{other} ({known.text})", known.place)
+                raise self.wrong(failures.PatternLayoutMismatch(at, *texts, place.dim.span), subject, value)
+        if claimed.unreduced != actual.unreduced:
+            one, other = (f"unreduced over {quoted_axes(sorted(axes))}" if axes else "not unreduced"
+                          for axes in (claimed.unreduced, actual.unreduced))  # fmt: skip
+            span = next((mark.span for mark in layout.side.marks if mark.sign == "+"), layout.side.span)
+            texts = (one, f"{other} ({known.text})", known.place)
+            raise self.wrong(failures.PatternLayoutMismatch(None, *texts, span), subject, value)
+
+    def record_result(
+        self,
+        value: Any,
+        operands: Sequence[Operand],
+        layout: SideLayout,
+        made_invarying: frozenset[str] = frozenset(),
+        addend_axes: frozenset[str] = frozenset(),
+        is_stated: bool = False,
+    ) -> Any:
+        """Record the layout of a result, and return the result.
+
+        Args:
+          made_invarying: axes over which the operation itself made all shards equal.
+          addend_axes: axes over which it left every shard its own addend.
+          is_stated: whether the jaxpr states it as well, where the equations themselves do not show the layout.
+        """
+        region = self.region
+        if not region.manual:
+            return value
+        if not layout.dims and region.has_vma:
+            self._refuse_scalar_varying(value, operands, layout)
+        if is_stated:
+            value = self._assert_layout(-1, value, RESULT, frozenset())
+        # What is computed of the operands is equal on all shards where some are known to be, and none differs; and over
+        # an axis that only a ``~`` of the result mentions.
+        differing = frozenset[str]().union(*[operand.layout.differing for operand in operands])
+        invarying = frozenset[str]().union(*[operand.invarying for operand in operands]) - differing - layout.differing
+        invarying |= made_invarying | (layout.varying - differing)
+        covered_axes, text = region.checked_axes | layout.differing, f'"{self.pattern.source}"'
+        axes = (layout.dim_axes, layout.unreduced, layout.reduced, layout.varying)
+        known = context.KnownLayout(
+            *axes, invarying=invarying, covered_axes=covered_axes, addend_axes=addend_axes, text=text, place=self.where
+        )
+        context.record_layout(value, known)
+        return value
+
+    def _refuse_scalar_varying(self, value: Any, operands: Sequence[Operand], layout: SideLayout) -> None:
+        """Refuse a scalar that is typed as varying over an axis that the pattern does not mention.
+
+        Either a sum was forgotten, or its shards are equal and its gradient would be too large by their number.
+        """
+        aval = _jax.array.aval_of(value)
+        if not _jax.array.is_inexact(aval.dtype):
+            return
+        varying = _jax.array.manual_type_in(aval).varying - layout.varying - layout.unreduced
+        axes = tuple(axis for axis in self.region.sizes if axis in varying)
+        if not self.region.checked_axes.isdisjoint(axes):
+            found = ((operand.subject, operand.value) for operand in operands)
+            culprits = (one for one in found if not _jax.array.manual_type(one[1]).varying.isdisjoint(axes))
+            raise self.wrong(failures.UnmentionedVarying(axes, False, may_agree=True), *next(culprits, (RESULT, value)))
 
 
 def _factors_of(item: Factor | Rest, count: int) -> tuple[Factor, ...]:
@@ -254,9 +428,9 @@ def _factors_of(item: Factor | Rest, count: int) -> tuple[Factor, ...]:
 
 def current_operation(verb: str, pattern: Pattern, hints: tuple[ArrayHint, ...] = ()) -> Operation:
     """A call of an operation in the current mesh context."""
-    scope = current_scope()
+    scope = context.current_scope()
     where = verb if scope is None else f"{verb} in {scope.function}"
-    return Operation(verb, pattern, hints, current_mesh_context(), where)
+    return Operation(verb, pattern, hints, context.current_mesh_context(), where)
 
 
 def read_operation(
@@ -276,7 +450,7 @@ def read_operation(
       MeshAxisError: for a mesh axis that is repeated.
     """
     if not isinstance(pattern, str):
-        what = PatternFault(f"the pattern is of type {type(pattern).__name__}, and not a string")
+        what = failures.PatternFault(f"the pattern is of type {type(pattern).__name__}, and not a string")
         raise current_operation(verb, Pattern((), None)).error(Failure(what, _PATTERN))
     try:
         parsed, hints = _read_pattern(pattern, allows_underscore)

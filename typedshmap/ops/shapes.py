@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from functools import partial
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 import einops
-import jax
-import jax.numpy as jnp
 
 from .. import _jax
-from ..errors import PatternError
 from ..errors.failures import NotAnArray, Subject
-from ..errors.phrases import quoted_axes, value_text
+from ..errors.phrases import value_text
 from ..notation.pattern import PatternDim
 from . import factor_sharding
-from .factor_sharding import Extents, FactorAxes, MeshReduction, PartialSums, axes_of_merged, run_partial_sums
-from .operands import Operand, key_of_operands, read_operands, record_result, solve
-from .operation import MeshAxes, Operation, ResolvedDim, SideLayout, read_operation, shard_count
+from .factor_sharding import Extents, FactorAxes, PartialSums, run_partial_sums
+from .operation import MeshAxes, Operand, Operation, ResolvedDim, SideLayout, read_operation
 
 T = TypeVar("T")
 Reduction = str | Callable[[Any, tuple[int, ...]], Any]
@@ -125,16 +120,15 @@ def _run_einops(verb: str, x: Any, pattern: Any, lengths: dict[str, Any], reduct
     sizes = {name: _read_size(call, name, length) for name, length in lengths.items()}
     if verb == "reduce" and not callable(reduction) and reduction not in REDUCTIONS:
         raise call.fault(f"the reduction {reduction!r} is not known", None, f"known are {', '.join(REDUCTIONS)}")
-    operands = read_operands(call, (x,))
-    key = (key_of_operands(operands), tuple(sizes.items()), reduction if isinstance(reduction, str) else "function")
-    plan = call.plan(key, lambda: _plan(call, operands[0], sizes, reduction))
+    operands = call.read_operands((x,))
+    more = (tuple(sizes.items()), reduction if isinstance(reduction, str) else "function")
+    plan = call.plan_for(operands, lambda: _plan(call, operands[0], sizes, reduction), more)
     local = _run_locally(call, operands[0], plan, reduction)
     if reduction == "mean":
         value = _mean(call, local, operands[0], plan.sums)
     else:
-        value = run_partial_sums(call, local, plan.sums, _collective(call, reduction))
-    addends = factor_sharding.addend_axes(local, plan.sums)
-    return record_result(call, value, operands, plan.sums.result, addend_axes=addends, is_stated=True)
+        value = run_partial_sums(call, local, plan.sums, reduction or "sum")
+    return factor_sharding.record_sums(call, operands, plan.sums, local, value, is_stated=True)
 
 
 def _check_names(call: Operation, lengths: Mapping[str, Any]) -> None:
@@ -179,9 +173,9 @@ def _read_size(call: Operation, name: str, length: Any) -> int:
 
 
 def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reduction: Reduction | None) -> Rearrangement:
-    left, sizes = operand.layout, call.region.sizes
-    extents = solve(call, [operand], lengths)
-    right = call.resolve_side(-1, dots=left.dots)
+    left = operand.layout
+    extents = factor_sharding.solve(call, [operand], lengths)
+    right = call.resolve_side(-1, left.dots)
     for place in right.dims:
         extents |= {key: int(name) for key, name in zip(place.keys, place.names, strict=True) if name.isdecimal()}
     factor_axes = factor_sharding.factor_axes_of(call, [operand], extents, right)
@@ -198,7 +192,7 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
             raise call.fault(f"'+{axis}' is on one side only", right.side.span, cure)
     elif reduction not in ("sum", "mean"):
         _refuse_partial_sums(call, reduction, left, right, addends)
-    local = {key: size // shard_count(factor_axes.get(key, ()), sizes) for key, size in extents.items()}
+    local = {key: size // call.shards(factor_axes.get(key, ())) for key, size in extents.items()}
     shape = [prod([local[key] for key in place.keys]) for place in right.dims]
     sums = factor_sharding.plan_partial_sums(call, right, inherited, addends, shape)
     factor_sharding.refuse_dropped_varying(call, [operand], right)
@@ -223,19 +217,19 @@ def _inherited_axes(
 
     New factors, which ``old`` does not have, are made in the parts that the result asks for.
     """
-    keys, sizes = place.keys, call.region.sizes
+    keys = place.keys
     known = {key: factor_axes.get(key, ()) for key in keys if key in old}
     if not known:
         if keys:
             factor_axes[keys[0]] = place.axes
-        shards, size = shard_count(place.axes, sizes), prod([extents[key] for key in keys])
+        shards, size = call.shards(place.axes), prod([extents[key] for key in keys])
         if size % shards or (extents[keys[0]] if keys else 1) % shards:
             raise call.fault(f"'{place.name}'={size} does not divide {call.over(place.axes)}", place.dim.span)
         return place.axes
     if len(known) < len(keys):
         made = factor_sharding.split_merged_axes(call, place, known, extents) or {}
         factor_axes.update({key: axes for key, axes in made.items() if key not in old})
-    return axes_of_merged(call, place, factor_axes, extents)
+    return factor_sharding.axes_of_merged(call, place, factor_axes, extents)
 
 
 def _refuse_partial_sums(
@@ -271,51 +265,14 @@ def _run_locally(call: Operation, operand: Operand, plan: Rearrangement, reducti
         raise call.fault(str(error).splitlines()[-1].strip(), (0, len(call.pattern.source))) from None
 
 
-def _collective(call: Operation, reduction: Any) -> MeshReduction | None:
-    """The collective of a reduction; None for the sum."""
-    if reduction == "prod":
-        return partial(_product, call.region.has_vma)
-    extrema = {"max": "max", "min": "min", "any": "max", "all": "min"}
-    found = extrema.get(reduction) if isinstance(reduction, str) else None
-    return partial(extremum, call, found) if found is not None else None
-
-
 def _mean(call: Operation, value: Any, operand: Operand, sums: PartialSums) -> Any:
     """The mean of the shards' means; over the axes of a ``+`` mark they are added and not averaged."""
-    sizes = call.region.sizes
     if not (call.region.has_vma and _jax.array.manual_type(value).unreduced):
-        shards = shard_count((axis for axis, name in sums.addends.items() if not name.startswith("+")), sizes)
+        shards = call.shards(axis for axis, name in sums.addends.items() if not name.startswith("+"))
         return run_partial_sums(call, value / shards if shards > 1 else value, sums)
     if sums.unreduced:
         cure = "take the sum first (psum), or reduce by 'sum'"
         raise call.fault("'mean' of a value that stays unreduced: JAX scales no such value", call.result.span, cure)
-    global_size = prod(operand.global_size(at, sizes) for at in range(len(operand.shape)))
-    kept = value.size * shard_count(operand.layout.sharded - sums.addends.keys(), sizes)
+    global_size = prod(operand.global_shape(call.region.sizes))
+    kept = value.size * call.shards(operand.layout.sharded - sums.addends.keys())
     return run_partial_sums(call, value, sums) * (kept / global_size)
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
-def _extremum(x: Any, axes: MeshAxes, reduction: str, text: str) -> Any:
-    """The largest or the smallest of the shards' values."""
-    return (jax.lax.pmax if reduction == "max" else jax.lax.pmin)(x, axes)
-
-
-@_extremum.defjvp
-def _refuse_derivative(axes: Any, reduction: str, text: str, primals: Any, tangents: Any) -> Any:
-    over = quoted_axes(axes)
-    raise PatternError(
-        f"{text}: '{reduction}' over {over} is a p{reduction}, which has no derivative\n\n"
-        f"Hint: jax.lax.stop_gradient(x) where none is needed, or all_gather over {over} before"
-    )
-
-
-def extremum(call: Operation, reduction: str, value: Any, axes: MeshAxes) -> Any:
-    """The largest or the smallest over mesh axes; to differentiate it is a PatternError."""
-    value = _jax.casts.pcast_varying(value, axes) if call.region.has_vma else value
-    return _extremum(value, axes, reduction, f'{call.where}: "{call.pattern.source}"')
-
-
-def _product(has_vma: bool, value: Any, axes: MeshAxes) -> Any:
-    """The product over mesh axes: JAX has no such collective, and the shards' products are gathered."""
-    gathered = _jax.casts.all_gather(value[None], axes, 0, "invarying", has_vma)
-    return jnp.prod(gathered, axis=0).astype(value.dtype)

@@ -163,12 +163,37 @@ def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any]) -> Iterator[Clue]:
     counts = [(prod(sizes[axis] for axis in axes), quoted_axes(axes)) for axes in groups]
     primitives = {eqn.primitive.name for jaxpr in jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr)}
     is_random = not primitives.isdisjoint(_DRAW)
-    patterns = [
-        *_factor_clues(mismatch, counts),
-        *_repetition_clues(mismatch, counts, is_random),
-        *_order_clues(mismatch, sorted({count for count, _ in counts})),
-    ]
-    yield from patterns[:1] or _shard_clues(mismatch, sizes)
+    patterns = list[Clue]()
+    if (factor := common_factor(mismatch)) is not None:
+        for count, axes in counts:
+            size = f"the size of {axes} is {count}"
+            if isclose(factor, count, rel_tol=0.01):
+                cure = f"is a sum over {axes} taken once too often, or does every shard count what all of them hold?"
+                patterns.append(Clue(f"it is {count} times what it is on one device, and {size}", cure))
+            if isclose(factor, 1 / count, rel_tol=0.01):
+                cure = f"is a sum over {axes} missing, or a mean taken of what is to be summed?"
+                patterns.append(Clue(f"it is 1/{count} of what it is on one device, and {size}", cure))
+        if mismatch.actual.size > 1:
+            text = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1{factor - 1:+.2g}"
+            patterns.append(Clue(f"every entry is {text} times what it is on one device", ""))
+    for count, axes in counts:
+        if (dim := repeated_dim(mismatch, count)) is not None:
+            fact = f"its {count} parts along dim {dim} are equal, and the size of {axes} is {count}"
+            folded = " (fold jax.lax.axis_index into the key, or draw the whole and take a part)"
+            done = f"draw the same random numbers?{folded}" if is_random else "compute the same?"
+            patterns.append(Clue(fact, f"does every shard along {axes} {done}"))
+    for count in sorted({count for count, _ in counts}):
+        if (found := part_order(mismatch, count)) is not None:
+            fact = f"its {count} parts along dim {found[0]} stand in the order {', '.join(map(str, found[1]))}"
+            patterns.append(Clue(fact, "are mesh axes swapped in a dim, or shards moved the wrong way?"))
+    if is_shuffled(mismatch):
+        fact = "it has the same entries in another order"
+        patterns.append(Clue(fact, "is a dim flattened or split in the wrong order?"))
+    yield from patterns[:1]
+    for axis in sizes if not patterns else ():
+        if (wrong := wrong_shards(mismatch, axis)) is not None:
+            text = f"shard {wrong[0]}" if len(wrong) == 1 else f"shards {', '.join(map(str, wrong))}"
+            yield Clue(f"along '{axis}' only {text} of {sizes[axis]} {'is' if len(wrong) == 1 else 'are'} wrong", "")
     busy = collective_axes(jaxprs, sizes)
     idle = [axis for axis in sizes if axis not in busy]
     if idle and "shard_map" in primitives:
@@ -188,26 +213,6 @@ def collective_axes(jaxprs: Sequence[Any], sizes: Mapping[str, int]) -> set[str]
     return {axis for eqn in collectives for axis in _jax.jaxpr.named_axes(eqn, among)}
 
 
-# One factor
-
-
-def _factor_clues(mismatch: ValueMismatch, counts: Iterable[tuple[int, str]]) -> Iterator[Clue]:
-    factor = common_factor(mismatch)
-    if factor is None:
-        return
-    for count, axes in counts:
-        size = f"the size of {axes} is {count}"
-        if isclose(factor, count, rel_tol=0.01):
-            cure = f"is a sum over {axes} taken once too often, or does every shard count what all of them hold?"
-            yield Clue(f"it is {count} times what it is on one device, and {size}", cure)
-        if isclose(factor, 1 / count, rel_tol=0.01):
-            cure = f"is a sum over {axes} missing, or a mean taken of what is to be summed?"
-            yield Clue(f"it is 1/{count} of what it is on one device, and {size}", cure)
-    if mismatch.actual.size > 1:
-        text = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1{factor - 1:+.2g}"
-        yield Clue(f"every entry is {text} times what it is on one device", "")
-
-
 def common_factor(mismatch: ValueMismatch) -> float | None:
     """The factor by which all entries differ, if it is the same for all."""
     actual, expected = as_double(mismatch.actual), as_double(mismatch.expected)
@@ -221,42 +226,17 @@ def common_factor(mismatch: ValueMismatch) -> float | None:
     return factor
 
 
-# Equal parts
-
-
-def _repetition_clues(mismatch: ValueMismatch, counts: Iterable[tuple[int, str]], is_random: bool) -> Iterator[Clue]:
-    for count, axes in counts:
-        if (dim := repeated_dim(mismatch, count)) is not None:
-            fact = f"its {count} parts along dim {dim} are equal, and the size of {axes} is {count}"
-            folded = " (fold jax.lax.axis_index into the key, or draw the whole and take a part)"
-            done = f"draw the same random numbers?{folded}" if is_random else "compute the same?"
-            yield Clue(fact, f"does every shard along {axes} {done}")
-
-
 def repeated_dim(mismatch: ValueMismatch, count: int) -> int | None:
     """The dim along which that many parts are equal on the mesh, and are not on one device."""
-    actual, expected = mismatch.actual, mismatch.expected
-    for dim, size in enumerate(actual.shape):
-        if size % count == 0 and _are_equal(actual, dim, count) and not _are_equal(expected, dim, count):
+
+    def are_equal(values: HostArray, dim: int) -> bool:
+        first, *others = np.split(values, count, dim)
+        return all(np.array_equal(first, other) for other in others)
+
+    for dim, size in enumerate(mismatch.actual.shape):
+        if size % count == 0 and are_equal(mismatch.actual, dim) and not are_equal(mismatch.expected, dim):
             return dim
     return None
-
-
-def _are_equal(values: HostArray, dim: int, count: int) -> bool:
-    first, *others = np.split(values, count, dim)
-    return all(np.array_equal(first, other) for other in others)
-
-
-# Another order
-
-
-def _order_clues(mismatch: ValueMismatch, counts: Iterable[int]) -> Iterator[Clue]:
-    for count in counts:
-        if (found := part_order(mismatch, count)) is not None:
-            fact = f"its {count} parts along dim {found[0]} stand in the order {', '.join(map(str, found[1]))}"
-            yield Clue(fact, "are mesh axes swapped in a dim, or shards moved the wrong way?")
-    if is_shuffled(mismatch):
-        yield Clue("it has the same entries in another order", "is a dim flattened or split in the wrong order?")
 
 
 def part_order(mismatch: ValueMismatch, count: int) -> tuple[int, tuple[int, ...]] | None:
@@ -280,16 +260,6 @@ def is_shuffled(mismatch: ValueMismatch) -> bool:
 
 def _are_close(a: HostArray, b: HostArray, mismatch: ValueMismatch) -> bool:
     return bool(are_close(a, b, mismatch.allowed).all())
-
-
-# Some shards
-
-
-def _shard_clues(mismatch: ValueMismatch, sizes: Mapping[str, int]) -> Iterator[Clue]:
-    for axis in sizes:
-        if (wrong := wrong_shards(mismatch, axis)) is not None:
-            text = f"shard {wrong[0]}" if len(wrong) == 1 else f"shards {', '.join(map(str, wrong))}"
-            yield Clue(f"along '{axis}' only {text} of {sizes[axis]} {'is' if len(wrong) == 1 else 'are'} wrong", "")
 
 
 def wrong_shards(mismatch: ValueMismatch, axis: str) -> tuple[int, ...] | None:

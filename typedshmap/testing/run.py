@@ -22,6 +22,7 @@ from .meshes import with_replica
 
 HostArray = np.ndarray[Any, Any]
 ArraysByName = dict[str, HostArray]
+Program = tuple[list[str], Callable[[Sequence[jax.Array], float], list[jax.Array]]]
 CallKind = Literal["as it is", "global", "mapped"]
 
 
@@ -141,41 +142,56 @@ def run(
         return [_global_array(leaf) for _, leaf in found]
 
     with subject.on(mesh):
-        jaxpr, compute = _compile(forward, call.arrays)
-        results = dict(zip(names, compute(call.arrays), strict=True))
-        # Of each program the names of its results, the compiled function, and its cotangents.
-        programs: list[tuple[list[str], Callable[..., list[jax.Array]], tuple[Any, ...]]] = [(names, compute, ())]
+        jaxpr, types, compute = _compile(forward, call.arrays)
+        results = dict(zip(names, types, strict=True))
+        # Each program with the names of its results; it takes the arrays, and a number that multiplies its cotangents.
+        programs: list[Program] = [(names, lambda arrays, _: compute(arrays))]
         jaxprs, labels = [jaxpr], list[str]()
         if grad:
             pulled = [name for name in names if _jax.array.is_inexact(results[name].dtype) and not is_excluded(name)]
             cotangents = [_cotangent(results[name], (seed, _COTANGENT_STREAM, names.index(name))) for name in pulled]
             inexact = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
+
+            def pullback(arrays: Sequence[Any], cotangents: list[Any]) -> list[Any]:
+                """The vector-Jacobian product of some results, in all inexact arguments."""
+
+                def some(changed: list[Any]) -> list[Any]:
+                    mixed = {**dict(enumerate(arrays)), **dict(zip(inexact, changed, strict=True))}
+                    found = dict(zip(names, forward(list(mixed.values())), strict=True))
+                    return [found[name] for name in pulled]
+
+                gradients = jax.vjp(some, [arrays[at] for at in inexact])[1](cotangents)[0]
+                return list(map(_global_array, gradients))
+
+            def scaled(factor: float) -> list[Any]:
+                return [jax.device_put((each * factor).astype(each.dtype), each.sharding) for each in cotangents]
+
+            jaxpr, _, pull = _compile(pullback, call.arrays, cotangents)
             labels = [f"grad({call.names[at]})" for at in inexact]
-            pullback = _pullback(forward, inexact, [names.index(name) for name in pulled])
-            jaxpr, compute = _compile(pullback, call.arrays, cotangents)
-            programs.append((labels, compute, (cotangents,)))
+            programs.append((labels, lambda arrays, factor: pull(arrays, scaled(factor))))
             jaxprs.append(jaxpr)
 
     def again(arrays: Sequence[jax.Array], factor: float) -> ArraysByName:
-        def scale(array: Any) -> Any:
-            return jax.device_put((array * factor).astype(array.dtype), array.sharding)
-
         with subject.on(mesh):
-            found = [(paths, program(list(arrays), *jax.tree.map(scale, more))) for paths, program, more in programs]
-        return {path: _host(array) for paths, values in found for path, array in zip(paths, values, strict=True)}
+            found = [dict(zip(paths, program(list(arrays), factor), strict=True)) for paths, program in programs]
+        return {path: _host(array) for values in found for path, array in values.items()}
 
-    specs: dict[str, tuple[tuple[str, ...], ...]] = {}
-    for name, array in results.items():
-        sharding = array.sharding
-        specs[name] = _jax.array.spec_entries(sharding.spec).dim_axes if isinstance(sharding, NamedSharding) else ()
+    specs = {
+        name: _jax.array.spec_entries(each.sharding.spec).dim_axes if isinstance(each.sharding, NamedSharding) else ()
+        for name, each in results.items()
+    }
     return Outcome(mesh, again(call.arrays, 1.0), specs, jaxprs, call.arrays, frozenset(labels), again)
 
 
-def _compile(f: Callable[..., list[Any]], *args: Any) -> tuple[Any, Callable[..., list[jax.Array]]]:
-    """The jaxpr of a function, and the compiled function, which waits for its results."""
+def _compile(
+    f: Callable[..., list[Any]], *args: Any
+) -> tuple[Any, list[jax.ShapeDtypeStruct], Callable[..., list[jax.Array]]]:
+    """The jaxpr of a function, the types and shardings of its results, and the compiled function, which waits."""
     traced = jax.jit(f).trace(*args)
     compiled = traced.lower().compile()
-    return traced.jaxpr, lambda *args: jax.block_until_ready(compiled(*args))
+    pairs = zip(traced.jaxpr.out_avals, compiled.output_shardings, strict=True)
+    types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding) for aval, sharding in pairs]
+    return traced.jaxpr, types, lambda *args: jax.block_until_ready(compiled(*args))
 
 
 _COTANGENT_STREAM = 2**31 + 1
@@ -193,26 +209,7 @@ def _global_array(value: Any) -> Any:
     return jax.reshard(value, _jax.array.partition_spec(entries.dim_axes))
 
 
-def _pullback(
-    forward: Callable[[Sequence[Any]], list[Any]], inexact: Sequence[int], pulled: Sequence[int]
-) -> Callable[[Sequence[Any], list[Any]], list[Any]]:
-    """The vector-Jacobian product of some results, in all inexact arguments."""
-
-    def pullback(arrays: Sequence[Any], cotangents: list[Any]) -> list[Any]:
-        def some(changed: list[Any]) -> list[Any]:
-            mixed = list(arrays)
-            for at, array in zip(inexact, changed, strict=True):
-                mixed[at] = array
-            results = forward(mixed)
-            return [results[at] for at in pulled]
-
-        gradients = jax.vjp(some, [arrays[at] for at in inexact])[1](cotangents)[0]
-        return list(map(_global_array, gradients))
-
-    return pullback
-
-
-def _cotangent(result: jax.Array, seed: Sequence[int]) -> jax.Array:
+def _cotangent(result: jax.ShapeDtypeStruct, seed: Sequence[int]) -> jax.Array:
     rng = np.random.default_rng(seed)
     drawn = rng.standard_normal(result.shape) + 1j * rng.standard_normal(result.shape)
     is_complex = jax.numpy.issubdtype(result.dtype, jax.numpy.complexfloating)

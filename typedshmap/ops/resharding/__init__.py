@@ -17,11 +17,9 @@ from ...hints.context import MeshContext, current_axis_naming
 from ...meshes import read_mesh
 from ...notation.layout import Layout
 from ..collectives import read_move, refuse_other_dims, refuse_other_marks
-from ..operands import record_result
 from ..operation import RESULT, Operation, SideLayout, read_operation
-from .plan import Plan
+from .plan import Plan, plan
 from .run import run
-from .search import plan
 
 T = TypeVar("T")
 
@@ -57,8 +55,7 @@ def reshard(x: T, pattern: str) -> T:
         call.require_manual()
     # A sum may be taken; other marks have to be on both sides.
     refuse_other_marks(call, replace(left, unreduced=right.unreduced), right, frozenset())
-    shape = tuple([operand.global_size(at, sizes) for at in range(len(operand.shape))])
-    planned = _plan_operation(call, left, right, shape)
+    planned = _plan_operation(call, left, right, operand.global_shape(sizes))
     if has_vma and left.unreduced:
         kind = _jax.array.manual_type(operand.value)
         for axis in sorted(left.unreduced - kind.varying - kind.unreduced):
@@ -66,7 +63,7 @@ def reshard(x: T, pattern: str) -> T:
     value = run(operand.value, planned, has_vma)
     if has_vma and right.unreduced:
         value = _jax.casts.pcast_unreduced(value, right.unreduced)
-    return record_result(call, value, (operand,), right)
+    return call.record_result(value, (operand,), right)
 
 
 def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, *, dtype: Any = np.float32) -> Plan:
@@ -102,7 +99,7 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, 
     region = MeshContext.over(over, current_axis_naming(), manual=over.shape_tuple)
     call = replace(read_operation("plan_reshard", pattern, 1), region=region, where="plan_reshard")
     refuse_other_dims(call)
-    left, right = (call.resolve_side(index, len(sizes)) for index in (0, -1))
+    left, right = (call.resolve_side(index, len(sizes) - len(call.result.dims) + 1) for index in (0, -1))
     if len(left.dims) != len(sizes):
         rank = count_text(len(left.side.dims), "dim")
         raise call.fault(f"the pattern has {rank}, but the shape {sizes} has {len(sizes)}")

@@ -1,14 +1,25 @@
-"""A plan: the steps from one layout of a global array to another, what each sends, and the least any plan sends."""
+"""A plan: the steps from one layout of a global array to another, what each sends, and the search for the cheapest.
+
+It is a shortest path, first among those whose shards stay within the ends. The nodes of the graph are states of an
+array on a mesh; an edge is what one collective makes of one. Costs are elements sent by the busiest device, by ring
+formulas, times the number of devices, so that they are integers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import chain, combinations, count, groupby, permutations, product
 from math import ceil, prod
 from typing import NamedTuple
 
-from ...notation.layout import Layout
+from ... import _jax
+from ...errors.phrases import quoted_axes
+from ...hints.context import SizedAxes
+from ...notation.layout import Layout, shared_prefix
 from ..operation import MeshAxes, shard_count
 
 DimAxes = tuple[MeshAxes, ...]
@@ -182,3 +193,299 @@ def _pattern_text(layout: Layout, shape: tuple[int, ...]) -> str:
 
 def _shape_text(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "scalar"
+
+
+# Up to here the search is for the cheapest of all. With more axes there are too many states: those that
+# can stay in place do, and a path that needs little more is preferred to one that has sent little so far.
+MANY_AXES = 4
+GREED = 8
+
+
+def plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Plan | Unreachable:
+    """The cheapest steps from one layout of an array to another.
+
+    Where the target stays unreduced, so do all steps. A shard on the way is no larger than the
+    larger of the two ends, unless divisibility leaves no such way. Over more than four mesh axes that
+    change, a plan may be a little dearer than the cheapest.
+
+    Args:
+      source: the layout to start from.
+      target: the layout to reach.
+      shape: the global shape.
+      sizes: the mesh axes that may be used, with their sizes; all that the layouts name, at least.
+    """
+    return _search_plan(source, target, tuple(shape), tuple(sizes.items()))
+
+
+def plan_steps(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> tuple[Step, ...]:
+    """The steps of a plan that is known to exist."""
+    found = _search_plan(source, target, shape, sizes)
+    assert isinstance(found, Plan)
+    return found.steps
+
+
+@lru_cache(maxsize=4096)
+def _search_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> Plan | Unreachable:
+    known = dict(sizes)
+    if missing := tuple(sorted(target.unreduced - source.unreduced)):
+        return Unreachable(f"there is no partial sum over {quoted_axes(missing)} before, so none can be left", missing)
+    for end in (source, target):
+        for dim, axes in enumerate(end.dim_axes):
+            if shape[dim] % (shards := shard_count(axes, known)):
+                reason = f"dim {dim} has {shape[dim]} elements, which {shards} shards do not divide"
+                return Unreachable(reason, axes, dim)
+    # The search leaves out axes of size 1, and those over which the array stays unreduced.
+    usable = {axis: size for axis, size in sizes if size > 1 and axis not in target.unreduced}
+    start, goal = (SearchState(end.over(usable).dim_axes, end.over(usable).unreduced) for end in (source, target))
+    fixed: DimAxes = ((),) * len(shape)
+    if len(usable) > MANY_AXES:
+        fixed = tuple(map(shared_prefix, start.dim_axes, goal.dim_axes))
+        start, goal = (
+            end._replace(dim_axes=tuple(axes[len(gone) :] for axes, gone in zip(end.dim_axes, fixed, strict=True)))
+            for end in (start, goal)
+        )
+        mentioned = start.sharded | goal.sharded | start.unreduced
+        usable = {axis: size for axis, size in usable.items() if axis in mentioned}
+    graph = _graph(shard_shape(fixed, shape, known), tuple(usable.items()))
+    limit = max(prod(shard_shape(end.dim_axes, shape, known)) for end in (source, target))
+    within = graph.cheapest_path(start, goal, limit)
+    moves = within if within is not None else graph.cheapest_path(start, goal, None)
+    assert moves is not None, "gathering all and slicing is always possible"
+    steps = (*_drop_unit_axes(source, target, shape, known), *graph.steps(start, moves, fixed, target.unreduced))
+    return Plan(source, target, shape, sizes, steps, within is not None)
+
+
+@lru_cache(maxsize=64)
+def _graph(shape: tuple[int, ...], sizes: SizedAxes) -> Graph:
+    return Graph(shape, dict(sizes))
+
+
+def _drop_unit_axes(source: Layout, target: Layout, shape: tuple[int, ...], sizes: AxisSizes) -> Iterator[Step]:
+    """Nothing is sent over an axis of size 1, but JAX's type must lose it where the target does not name it."""
+    units = {axis for axis, size in sizes.items() if size == 1}
+    here = Layout(source.over(sizes.keys() - units).dim_axes, source.unreduced)
+    shard = shard_shape(source.dim_axes, shape, sizes)
+    for dim, axes in enumerate(source.dim_axes):
+        if some := tuple(axis for axis in axes if axis in units - target.sharded):
+            yield Step("all_gather", some, (dim,), here, here, shard, shard, Fraction(0))
+    if unreduced := tuple(sorted(source.unreduced & units - target.unreduced)):
+        after = Layout(here.dim_axes, here.unreduced - set(unreduced))
+        yield Step("psum", unreduced, (), here, after, shard, shard, Fraction(0))
+
+
+class SearchState(NamedTuple):
+    """The layout of an array during the search.
+
+    Attributes:
+      dim_axes: per dim its mesh axes.
+      unreduced: axes over which the array is unreduced, and the sum will be taken.
+      stale_vma: axes over which the value is the same everywhere, but typed by JAX as varying. A
+        ``ppermute`` leaves them, and only a gather to invarying takes them away.
+    """
+
+    dim_axes: DimAxes
+    unreduced: frozenset[str] = frozenset()
+    stale_vma: frozenset[str] = frozenset()
+
+    @property
+    def sharded(self) -> frozenset[str]:
+        return frozenset(chain.from_iterable(self.dim_axes))
+
+    def append(self, added: Mapping[int, MeshAxes]) -> SearchState:
+        """With more minor axes in some dims."""
+        return self._replace(dim_axes=tuple(axes + added.get(dim, ()) for dim, axes in enumerate(self.dim_axes)))
+
+    def drop(self, lengths: Mapping[int, int]) -> SearchState:
+        """With fewer minor axes in some dims."""
+        kept = (axes[: len(axes) - lengths.get(dim, 0)] for dim, axes in enumerate(self.dim_axes))
+        return self._replace(dim_axes=tuple(kept))
+
+
+class Move(NamedTuple):
+    """One collective, or a slice: its kind, its axes in their order, the dims it touches, where it leads, its cost."""
+
+    kind: str
+    axes: MeshAxes
+    dims: tuple[int, ...]
+    after: SearchState
+    cost: int
+
+
+@dataclass(slots=True)
+class Graph:
+    """All states of arrays of one shape over some mesh axes, none of them of size 1; edges are found once."""
+
+    shape: tuple[int, ...]
+    sizes: AxisSizes
+    known_moves: dict[SearchState, tuple[Move, ...]] = field(default_factory=dict)
+    same_shape: dict[frozenset[str], dict[tuple[int, ...], list[DimAxes]]] = field(default_factory=dict)
+
+    def cheapest_path(self, start: SearchState, goal: SearchState, limit: int | None) -> tuple[Move, ...] | None:
+        """A shortest path by elements sent, then by collectives, then by slices; no shard larger than a limit.
+
+        The search is A*: a device must still be sent what it lacks.
+        """
+        greed = 1 if len(self.sizes) <= MANY_AXES else GREED
+        tie, done = count(), set[SearchState]()
+        waiting: list[tuple[int, tuple[int, int, int], int, SearchState, tuple[Move, ...]]]
+        waiting = [(0, (0, 0, 0), next(tie), start, ())]
+        while waiting:
+            _, (sent, collectives, slices), _, state, path = heappop(waiting)
+            if state == goal:
+                return path
+            if state in done:
+                continue
+            done.add(state)
+            for move in self.moves(state):
+                if move.after not in done and (limit is None or self.elements(move.after) <= limit):
+                    is_slice = move.kind == "slice"
+                    cost = (sent + move.cost, collectives + (not is_slice), slices + is_slice)
+                    total = cost[0] + greed * self.cost_bound(move.after, goal)
+                    heappush(waiting, (total, cost, next(tie), move.after, (*path, move)))
+        return None
+
+    def steps(self, state: SearchState, moves: Sequence[Move], fixed: DimAxes, kept: frozenset[str]) -> Iterator[Step]:
+        """The moves as steps, slices that follow each other as one.
+
+        Args:
+          state: the state before the first.
+          moves: what is done.
+          fixed: per dim its major axes that stay in place.
+          kept: the axes over which the array stays unreduced.
+        """
+        for _, group in groupby(moves, lambda move: None if move.kind == "slice" else move):
+            some = list(group)
+            after = some[-1].after
+            axes = tuple(chain.from_iterable(move.axes for move in some))
+            dims = tuple(sorted({dim for move in some for dim in move.dims}))
+            old, new = (shard_shape(end.dim_axes, self.shape, self.sizes) for end in (state, after))
+            sent = Fraction(sum(move.cost for move in some), prod(self.sizes.values()))
+            before, behind = (
+                Layout(tuple(map(operator.add, fixed, end.dim_axes)), end.unreduced | kept) for end in (state, after)
+            )
+            yield Step(some[-1].kind, axes, dims, before, behind, old, new, sent)
+            state = after
+
+    def moves(self, state: SearchState) -> tuple[Move, ...]:
+        """What can be done in a state."""
+        if state not in self.known_moves:
+            kinds = (self._slices, self._gathers, self._exchanges, self._sums, self._permutes)
+            self.known_moves[state] = tuple(chain.from_iterable(kind(state) for kind in kinds))
+        return self.known_moves[state]
+
+    def elements(self, state: SearchState) -> int:
+        """The size of a shard."""
+        return prod(shard_shape(state.dim_axes, self.shape, self.sizes))
+
+    def cost_bound(self, state: SearchState, goal: SearchState) -> int:
+        """A cost that no way from one state to another is below."""
+        if state.unreduced:
+            lacking = self.elements(goal)
+        else:
+            lacking = elements_missing(state.dim_axes, goal.dim_axes, self.shape, self.sizes)
+        return lacking * prod(self.sizes.values())
+
+    def _cost(self, state: SearchState, axes: MeshAxes, kind: str) -> int:
+        """What all devices send, if each sends as much as the busiest."""
+        n, elements = shard_count(axes, self.sizes), self.elements(state)
+        return ring_cost(_jax.jaxpr.COLLECTIVES[kind], n, elements, n * elements) * (prod(self.sizes.values()) // n)
+
+    def _divides(self, state: SearchState, dim: int, axes: MeshAxes) -> bool:
+        return self.shape[dim] % shard_count(state.dim_axes[dim] + axes, self.sizes) == 0
+
+    def _slices(self, state: SearchState) -> Iterator[Move]:
+        free = set(self.sizes) - state.sharded - state.unreduced
+        for axis, dim in product(sorted(free), range(len(self.shape))):
+            if self._divides(state, dim, (axis,)):
+                after = state.append({dim: (axis,)})._replace(stale_vma=state.stale_vma - {axis})
+                yield Move("slice", (axis,), (dim,), after, 0)
+
+    def _gathers(self, state: SearchState) -> Iterator[Move]:
+        for dim, axes in enumerate(state.dim_axes):
+            for start in range(len(axes)):
+                gone = axes[start:]
+                cost = self._cost(state, gone, "all_gather")
+                yield Move("all_gather", gone, (dim,), state.drop({dim: len(gone)}), cost)
+
+    def _exchanges(self, state: SearchState) -> Iterator[Move]:
+        """Move the minor axes of some dims to be the minor axes of others, in any order, in one all_to_all."""
+        for lengths in product(*(range(len(axes) + 1) for axes in state.dim_axes)):
+            sources = {dim: length for dim, length in enumerate(lengths) if length}
+            others = [dim for dim, length in enumerate(lengths) if not length]
+            if not sources or not others:
+                continue
+            axes = tuple(chain.from_iterable(state.dim_axes[dim][-length:] for dim, length in sources.items()))
+            left, cost = state.drop(sources), self._cost(state, axes, "all_to_all")
+            for spread in arrangements(axes, len(others)):
+                added = {dim: new for dim, new in zip(others, spread, strict=True) if new}
+                if all(self._divides(left, dim, new) for dim, new in added.items()):
+                    yield Move("all_to_all", axes, (*sources, *added), left.append(added), cost)
+
+    def _sums(self, state: SearchState) -> Iterator[Move]:
+        """Take the sum over some axes: on all shards, or scattered along a dim, in any order of the axes."""
+        after = {axes: state._replace(unreduced=state.unreduced - set(axes)) for axes in _subsets(state.unreduced)}
+        for axes, summed in after.items():
+            yield Move("psum", axes, (), summed, self._cost(state, axes, "psum"))
+        for (some, summed), dim in product(after.items(), range(len(self.shape))):
+            for axes in permutations(some) if self._divides(state, dim, some) else ():
+                cost = self._cost(state, axes, "psum_scatter")
+                yield Move("psum_scatter", axes, (dim,), summed.append({dim: axes}), cost)
+
+    def _permutes(self, state: SearchState) -> Iterator[Move]:
+        """Hand the blocks to other devices: any layout with the same shard shape."""
+        usable = frozenset(self.sizes) - state.unreduced
+        cost = self._cost(state, (), "ppermute")  # the same over whichever axes
+        for dim_axes in self._layouts_by_counts(usable)[_shard_counts(state.dim_axes, self.sizes)]:
+            if dim_axes == state.dim_axes:
+                continue
+            axes = moved_axes(state.dim_axes, dim_axes, self.sizes)
+            free = usable - set(chain.from_iterable(dim_axes))
+            after = SearchState(dim_axes, state.unreduced, (state.stale_vma | set(axes)) & free)
+            dims = tuple(dim for dim, old in enumerate(state.dim_axes) if old != dim_axes[dim])
+            yield Move("ppermute", axes, dims, after, cost)
+
+    def _layouts_by_counts(self, axes: frozenset[str]) -> dict[tuple[int, ...], list[DimAxes]]:
+        """All layouts over some of the axes, by the number of shards of each dim."""
+        if axes not in self.same_shape:
+            groups = self.same_shape.setdefault(axes, {})
+            for some in [(), *_subsets(axes)]:
+                for dim_axes in arrangements(some, len(self.shape)):
+                    groups.setdefault(_shard_counts(dim_axes, self.sizes), []).append(dim_axes)
+        return self.same_shape[axes]
+
+
+def arrangements(axes: MeshAxes, dims: int) -> Iterator[DimAxes]:
+    """All ways to give axes to dims, in all orders."""
+    if not axes:
+        yield ((),) * dims
+        return
+    *others, axis = axes
+    for dim_axes in arrangements(tuple(others), dims):
+        for dim, old in enumerate(dim_axes):
+            for place in range(len(old) + 1):
+                yield (*dim_axes[:dim], (*old[:place], axis, *old[place:]), *dim_axes[dim + 1 :])
+
+
+def axis_strides(dim_axes: DimAxes, sizes: AxisSizes) -> dict[str, tuple[int, int]]:
+    """Per axis its dim, and how many blocks of that dim are between two neighbours along the axis."""
+    return {
+        axis: (dim, shard_count(axes[place + 1 :], sizes))
+        for dim, axes in enumerate(dim_axes)
+        for place, axis in enumerate(axes)
+    }
+
+
+def moved_axes(before: DimAxes, after: DimAxes, sizes: AxisSizes) -> MeshAxes:
+    """The axes that mean another thing afterwards: along the others, blocks can keep their place."""
+    old, new = axis_strides(before, sizes), axis_strides(after, sizes)
+    return tuple(axis for axis in sizes if old.get(axis) != new.get(axis))
+
+
+def _shard_counts(dim_axes: DimAxes, sizes: AxisSizes) -> tuple[int, ...]:
+    return tuple(shard_count(axes, sizes) for axes in dim_axes)
+
+
+def _subsets(axes: frozenset[str]) -> list[MeshAxes]:
+    """All but the empty one."""
+    names = sorted(axes)
+    return [some for length in range(1, len(names) + 1) for some in combinations(names, length)]

@@ -16,10 +16,9 @@ import numpy as np
 from ... import _jax
 from ...hints.context import SizedAxes
 from ...notation.layout import Layout
-from ..factor_sharding import psum_value, scatter_value
+from ..factor_sharding import scatter_value
 from ..operation import MeshAxes, shard_count
-from .plan import AxisSizes, DimAxes, Plan, Unreachable
-from .search import axis_strides, plan
+from .plan import AxisSizes, DimAxes, Plan, axis_strides, plan_steps
 
 
 def run(x: Any, planned: Plan, has_vma: bool) -> Any:
@@ -39,16 +38,10 @@ def run(x: Any, planned: Plan, has_vma: bool) -> Any:
     aboard = _jax.array.manual_type(x).varying - source.sharded - source.unreduced - target.sharded
     sizes = tuple((axis, size) for axis, size in planned.sizes if axis not in aboard)
     # Over axes of size 1 nothing moves, but the layout changes, which the analysis of the body has to see.
-    if source == target and not _cached_plan(source, target, shape, sizes).steps:
+    if source == target and not plan_steps(source, target, shape, sizes):
         return x
     _jax.casts.refuse_unreduced(x)
     return _primitive().bind(x, source=source, target=target, shape=shape, sizes=sizes, has_vma=has_vma, lead=0)
-
-
-def _cached_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> Plan:
-    found = plan(source, target, shape, dict(sizes))
-    assert not isinstance(found, Unreachable), found.reason
-    return found
 
 
 @cache
@@ -73,7 +66,7 @@ def _run_planned(
 ) -> Any:
     """Run the steps of a plan, one after the other; ``lead`` dims of ``x`` come before those that the steps know."""
     known = dict(sizes)
-    for step in _cached_plan(source, target, shape, sizes).steps:
+    for step in plan_steps(source, target, shape, sizes):
         before, after, axes = step.before.dim_axes, step.after.dim_axes, step.axes
         dims = [lead + dim for dim in step.dims]
         gone = {lead + dim: before[dim][len(after[dim]) :] for dim in step.dims}
@@ -93,7 +86,7 @@ def _run_planned(
                 ordered = tuple(axis for axis in _jax.mesh.context_mesh().axis_names if axis in axes)
                 x = jax.lax.ppermute(x, ordered, permutation(before, after, ordered, known))
             case "psum":
-                x = psum_value(x, axes, has_vma)
+                x = jax.lax.psum(_jax.casts.pcast_unreduced_all(x, axes, has_vma), axes)
             case _:
                 x = scatter_value(x, axes, dims[0], has_vma)
     return x
@@ -110,7 +103,7 @@ def _transpose(cotangent: Any, x: Any, *, source: Layout, target: Layout, has_vm
         return jax.linear_transpose(forward, x.aval)(cotangent)
     kind, kept = _jax.array.manual_type_in(x.aval), target.unreduced
     back = {"source": Layout(target.dim_axes, kept), "target": Layout(source.dim_axes, kept)}
-    if _cached_plan(**back, shape=task["shape"], sizes=task["sizes"]).steps:
+    if plan_steps(**back, shape=task["shape"], sizes=task["sizes"]):
         cotangent = _primitive().bind(cotangent, **back, has_vma=has_vma, **task)
     # A value typed as varying over an axis over which it is the same has one addend per device for a cotangent. Here
     # every device has all of it, so that the first keeps it, and the others get zeros.
