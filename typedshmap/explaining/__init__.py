@@ -15,10 +15,9 @@ from ..hints.structure import holds_arrays
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict
 from ..sampling.arguments import Inputs
 from ..sampling.plan import plan_inputs
-from .build import explanation
+from .build import ExplainedCall, explanation, meshes_of
 from .model import Collective, Explained, Failed, Memory, Total, Value, read_bandwidth
 from .tables import Comparison, Explanation
-from .trace import ExplainedCall, meshes_of
 
 __all__ = ["Collective", "Comparison", "Explained", "Explanation", "Failed", "Memory", "Total", "Value", "explain"]
 
