@@ -272,6 +272,17 @@ def test_items_of_a_variadic_parameter_are_given_together_or_by_their_paths() ->
     assert FlatCall(made, jax.Array).names == ["x", "xs[0]", "xs[1]"]
 
 
+def test_in_types_of_a_variadic_parameter_are_not_those_of_a_keyword() -> None:
+    def scale(*xs: Any, k: float = 2.0) -> Any:
+        return [x * k for x in xs]
+
+    hint = Float[Array, "[b/dp]"]
+    f = typed_shard_map(scale, mesh=MESH, in_types=(hint, hint), out_types=[hint, hint])
+    made = inputs(f, b=4)
+    assert list(made.keys()) == ["xs", "xs"]
+    np.testing.assert_array_equal(f(*made, k=3.0)[1], 3 * np.asarray(made[1]))
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Chain:

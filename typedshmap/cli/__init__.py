@@ -270,7 +270,7 @@ def virtual_devices(count: int) -> None:
 
 _OF_JAX = "--------------------"
 """The beginning of the note by which JAX says that it has filtered a traceback."""
-_NOT_OF_USER = ("site-packages", "importlib", f"{Path(__file__).parents[1]}{os.sep}")
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def format_error(error: BaseException) -> str:
@@ -278,11 +278,12 @@ def format_error(error: BaseException) -> str:
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(_OF_JAX)]
     lines = [f"{type(error).__name__}: {error}", *notes]
     if not isinstance(error, TypedShmapError | AssertionError):
-        frames = traceback.extract_tb(error.__traceback__)
-        places = [
-            f"At: {frame.filename}:{frame.lineno} ({frame.name})"
-            for frame in frames
-            if not frame.filename.startswith("<") and not any(part in frame.filename for part in _NOT_OF_USER)
-        ]
-        lines += places[-1:]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_user(frame.filename)]
+        lines += [f"At: {frame.filename}:{frame.lineno} ({frame.name})" for frame in frames[-1:]]
     return "\n".join(lines)
+
+
+def _is_of_user(filename: str) -> bool:
+    return not filename.startswith(("<", _PACKAGE)) and not any(
+        part in filename for part in ("site-packages", "importlib")
+    )

@@ -169,7 +169,8 @@ class HintedSignature:
             elif kind is inspect.Parameter.VAR_KEYWORD:
                 found += [(name, Subject("argument", key), node, v) for key, v in value.items()]
             else:
-                node = self.positional[at] if at < len(self.positional) else node
+                is_positional = at < len(self.positional) and kind is not inspect.Parameter.KEYWORD_ONLY
+                node = self.positional[at] if is_positional else node
                 found.append((name, Subject("argument", name), node, value))
         return found
 

@@ -72,9 +72,8 @@ def arguments_of(
         used.add(name)
         if name not in given:
             cure = f"pass the argument: {name}=..."
-            return TreeBuilder(verb, lambda hint, path: array(name + path, hint), cure, choose=choose_member).build(
-                node
-            )
+            builder = TreeBuilder(verb, lambda hint, path: array(name + path, hint), cure, choose=choose_member)
+            return builder.build(node)
         value, chosen = given[name], choose_member(node)
         if callable(value) and isinstance(chosen, ArrayLeaf):
             return ArrayToDraw(chosen.hint, value)
@@ -131,14 +130,11 @@ def arguments_of(
 
 
 def _parameters(typed: HintedSignature, owner: tuple[Any, ...]) -> list[tuple[inspect.Parameter, tuple[Node, ...]]]:
-    """The parameters that a call fills, each with its hint; ``*args`` has one hint for each of two items."""
+    """The parameters that a call fills, each with the hints from its own on; ``*args`` without has two of its own."""
     found: list[tuple[inspect.Parameter, tuple[Node, ...]]] = []
     for at, parameter in enumerate(typed.signature.parameters.values()):
-        node = typed.parameters.get(parameter.name, structure.Untyped())
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            found.append((parameter, typed.positional[at:] or (node, node)))
-        else:
-            found.append((parameter, typed.positional[at : at + 1] or (node,)))
+        by_position = typed.positional[at:] if parameter.kind is not parameter.KEYWORD_ONLY else ()
+        found.append((parameter, by_position or (typed.parameters.get(parameter.name, structure.Untyped()),) * 2))
     return [pair for pair in found[len(typed.given) + len(owner) :] if pair[0].kind is not pair[0].VAR_KEYWORD]
 
 

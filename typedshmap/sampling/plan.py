@@ -1,13 +1,15 @@
 """Plan the arguments of a call from its hints, draw their sizes and values, and place them on any mesh.
 
-Invariant: the values are the same on every mesh."""
+Invariant: the values are the same on every mesh. Sizes divide over their mesh axes, and no two of them are equal by
+accident."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
+from math import lcm, prod
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +20,7 @@ from jax.sharding import AbstractMesh
 from .. import _jax
 from ..axis_names import AxisNaming
 from ..errors import ShapeError, StructureError
-from ..errors.failures import RETURN
+from ..errors.failures import RETURN, Bound, Subject
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint
 from ..hints.check_tree import BoundArgument, CheckedArguments, CheckedLeaf, check_arguments
@@ -26,14 +28,19 @@ from ..hints.context import current_axis_naming
 from ..hints.signature import EMPTY, HintedSignature
 from ..hints.structure import array_hints
 from ..introspection import bound_self, require_decorated, require_dict
-from ..notation.spec import Rest, names_in_expression
+from ..notation.match import NoValue, Sizes, evaluate
+from ..notation.spec import Anything, Dim, Expression, Name, Rest, names_in_expression
 from ..placement.context import PlacementContext, placement_context_over
 from ..placement.structs import default_dtype, names_of, refuse_wrong_sizes
-from . import draws
 from .arguments import ArrayToDraw, Inputs, arguments_of, arrays_to_draw, sizes_among, unknown_name_text
 
 _SIZE_STREAM = 2**31
 _TRIES = 2000
+REST = "..."
+"""The name under which the sizes of an unnamed ``...`` are kept, which are the same for all."""
+_DRAWN = Subject("placed", "drawn")
+SizeValues = dict[str, Any]
+"""The size of each name, ``_`` among them; a tuple of sizes for ``*name`` and ``...``."""
 
 
 def plan_inputs(
@@ -75,15 +82,12 @@ def plan_inputs(
     named.update((name, value) for name, subject, _, value in found if not subject.path)
     # Arguments that are given in full bind sizes.
     in_full = [argument for argument in found if not arrays_to_draw(argument[-1])]
-    bound = {
-        name.removeprefix("*"): size.size
-        for name, size in _check(in_full, named, contexts[0]).sizes
-        if " at " not in name
-    }
+    known = _check(in_full, named, contexts[0]).sizes
+    bound = {name.removeprefix("*"): size.size for name, size in known if " at " not in name}
     drawn = [(subject, array.hint) for _, subject, _, value in found for array in arrays_to_draw(value)]
-    requirements = draws.size_requirements([*drawn, *((RETURN, hint) for hint in typed.result_hints)], contexts)
+    requirements = size_requirements([*drawn, *((RETURN, hint) for hint in typed.result_hints)], contexts)
     drawn_hints = [hint for _, hint in drawn]
-    factors = draws.factors_of(drawn_hints, requirements)
+    factors = factors_of(drawn_hints, requirements)
     return InputPlan(source, typed, naming, found, named, drawn_hints, requirements, factors, {**bound, **sizes})
 
 
@@ -117,9 +121,9 @@ class InputPlan:
     arguments: Sequence[BoundArgument]
     named: Mapping[str, Any]
     hints: Sequence[ArrayHint]
-    requirements: Sequence[draws.SizeRequirement]
+    requirements: Sequence[SizeRequirement]
     factors: Mapping[str, int]
-    given: draws.SizeValues
+    given: SizeValues
 
     def draw(self, seed: int, sizes: Mapping[str, Any] = MappingProxyType({})) -> UnplacedInputs:
         """Draw sizes and values.
@@ -133,7 +137,7 @@ class InputPlan:
         """
         rng, given, factors = np.random.default_rng([seed, _SIZE_STREAM]), {**sizes, **self.given}, self.factors
         dims = [dim for hint in self.hints for dim in hint.spec.dims]
-        rests = dict.fromkeys(dim.name or draws.REST for dim in dims if isinstance(dim, Rest))
+        rests = dict.fromkeys(dim.name or REST for dim in dims if isinstance(dim, Rest))
         # The check of the arguments reports given sizes that do not divide, with the argument and the mesh.
         undetermined = [
             each
@@ -142,9 +146,9 @@ class InputPlan:
         ]
         misfits: list[str] = []
         for attempt in range(_TRIES):
-            drawn = {**draws.draw_once(factors, rests, given, rng, spread=4 + attempt // 50), **given}
+            drawn = {**draw_once(factors, rests, given, rng, spread=4 + attempt // 50), **given}
             misfits = [misfit for each in undetermined if (misfit := each.misfit(drawn, self.named, each.factor))]
-            if not misfits and (attempt >= _TRIES // 4 or draws.are_distinct(drawn, factors, given)):
+            if not misfits and (attempt >= _TRIES // 4 or are_distinct(drawn, factors, given)):
                 return UnplacedInputs(self, drawn, seed)
         problem = misfits[0] if misfits else "no two sizes are different"
         example = ", ".join(f"{name}={4 * factor}" for name, factor in list(factors.items())[:3]) or "x=..."
@@ -162,7 +166,7 @@ class UnplacedInputs:
     """
 
     plan: InputPlan
-    sizes: draws.SizeValues
+    sizes: SizeValues
     seed: int
 
     def on(self, mesh: _jax.mesh.AnyMesh | None) -> Inputs:
@@ -193,11 +197,11 @@ class UnplacedInputs:
             if not isinstance(leaf, ArrayToDraw):
                 return leaf
             hint, make, seed = leaf.hint, leaf.make, (self.seed, next(numbers))
-            shape, dtype = draws.shape_of(hint, self.sizes, self.plan.named), default_dtype(hint)
+            shape, dtype = shape_of(hint, self.sizes, self.plan.named), default_dtype(hint)
             if make is None and as_structs:
                 return jax.ShapeDtypeStruct(shape, dtype)
             if make is None:
-                return draws.draw_value(shape, dtype, draws.bound_of(hint, self.plan.hints, self.sizes), seed)
+                return draw_value(shape, dtype, bound_of(hint, self.plan.hints, self.sizes), seed)
 
             def made(key: Any) -> Any:
                 value = make(key, shape)
@@ -206,7 +210,7 @@ class UnplacedInputs:
                 problem = f"the function that makes {hint.text} returned {value_text(value)}, which is not an array"
                 raise StructureError(f"{self.plan.source}: {problem}")
 
-            return jax.eval_shape(made, draws.key_of(seed)) if as_structs else made(draws.key_of(seed))
+            return jax.eval_shape(made, key_of(seed)) if as_structs else made(key_of(seed))
 
         values = [value for *_, value in self.plan.arguments]
         return [jax.tree.map(fill, value) if arrays_to_draw(value) else value for value in values]
@@ -235,3 +239,154 @@ class UnplacedInputs:
         names, args = (tuple(pair[at] for pair in pairs if pair[0] not in keywords) for at in (0, 1))
         kwargs = {name: value for name, value in pairs if name in keywords}
         return Inputs.of(args, names, kwargs, self.sizes, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRequirement:
+    """The requirement of one dim on the sizes.
+
+    Attributes:
+      expression: the size of the dim.
+      factor: a divisor of that size, so that the dim divides over its mesh axes on every mesh.
+      text: the hint that has the dim.
+    """
+
+    expression: Expression
+    factor: int
+    text: str
+
+    def misfit(self, sizes: SizeValues, arguments: Mapping[str, Any], factor: int) -> str | None:
+        """The reason why the size of the dim is not a multiple of a factor, in words.
+
+        None if it is one, and if only the result binds its names.
+        """
+        try:
+            size = size_of(self.expression, sizes, arguments)
+        except NoValue as unknown:
+            (reason,) = unknown.args
+            return f"{reason} ({self.text})" if isinstance(reason, str) else None
+        if size < 0:
+            return f"'{self.expression}' is {size}, which is not a size ({self.text})"
+        if size % factor:
+            return f"'{self.expression}' is {size}, which is not a multiple of {factor} ({self.text})"
+        return None
+
+
+def size_requirements(
+    hints: Iterable[tuple[Subject, ArrayHint]], contexts: Sequence[PlacementContext]
+) -> list[SizeRequirement]:
+    """The requirements of the dims of hints, for all of several meshes.
+
+    Raises:
+      MeshAxisError: for an axis that a mesh does not have.
+    """
+    found: list[SizeRequirement] = []
+    for subject, hint in hints:
+        layouts = [(each.layout(hint, subject), dict(each.context.mesh or ())) for each in contexts]
+        for at, dim in enumerate(hint.spec.dims):
+            if isinstance(dim, Dim):
+                factor = lcm(*(prod(sizes.get(axis, 1) for axis in layout.dim_axes[at]) for layout, sizes in layouts))
+                found.append(SizeRequirement(dim.size, factor, str(hint.text)))
+    return found
+
+
+def factors_of(hints: Sequence[ArrayHint], requirements: Iterable[SizeRequirement]) -> dict[str, int]:
+    """The number by which the drawn size of each name, and of ``_``, has to be divisible."""
+    found = {name: 1 for name, is_rest in names_of(hints).items() if not is_rest}
+    sizes = [dim.size for hint in hints for dim in hint.spec.dims if isinstance(dim, Dim)]
+    found |= {str(size): 1 for size in sizes if isinstance(size, Anything)}
+    for requirement in requirements:
+        if (name := str(requirement.expression)) in found:
+            found[name] = lcm(found[name], requirement.factor)
+    return found
+
+
+def draw_once(
+    factors: Mapping[str, int], rests: Iterable[str], given: Mapping[str, Any], rng: np.random.Generator, spread: int
+) -> SizeValues:
+    """Draw all sizes once: at least two elements per shard, and even sizes of unsharded dims, to be halved."""
+    taken = {size for size in given.values() if isinstance(size, int)}
+    drawn: SizeValues = {}
+    for name, factor in factors.items():
+        unit = factor if factor > 1 else 2
+        sizes = [unit * k for k in range(2, 2 + spread + len(factors))]
+        free = [size for size in sizes if size not in taken] or sizes
+        drawn[name] = int(rng.choice(free[:spread]))
+        taken.add(drawn[name])
+    return drawn | {name: tuple(rng.choice(range(3, 9), 1, replace=False).tolist()) for name in rests}
+
+
+def are_distinct(sizes: SizeValues, factors: Mapping[str, int], given: Mapping[str, Any]) -> bool:
+    """Whether all drawn sizes are different, global sizes as well as those of shards."""
+    drawn = {name: sizes[name] for name in factors if name not in given}
+    shards = {name: size // factors[name] for name, size in drawn.items() if factors[name] > 1}
+    others = [size for name, size in sizes.items() if name not in shards and isinstance(size, int)]
+    return len(set(drawn.values())) == len(drawn) and not set(shards.values()) & set(others)
+
+
+def size_of(expression: Expression, sizes: SizeValues, arguments: Mapping[str, Any]) -> int:
+    """The size of a dim.
+
+    Raises:
+      NoValue: for a name that has none.
+    """
+    if isinstance(expression, Anything) and str(expression) in sizes:
+        return sizes[str(expression)]
+    bound = {name: Bound(size, _DRAWN, 0) for name, size in sizes.items() if isinstance(size, int)}
+    return evaluate(expression, Sizes(bound), arguments)
+
+
+def shape_of(hint: ArrayHint, sizes: SizeValues, arguments: Mapping[str, Any]) -> tuple[int, ...]:
+    """The global shape of a hint's array.
+
+    Raises:
+      NoValue: for a name that has no size.
+    """
+    shape: list[int] = []
+    for dim in hint.spec.dims:
+        shape += sizes[dim.name or REST] if isinstance(dim, Rest) else [size_of(dim.size, sizes, arguments)]
+    return tuple(shape)
+
+
+def draw_value(shape: tuple[int, ...], dtype: Any, below: int, seed: Sequence[int]) -> Any:
+    """A random global array on the host: normal floats, small integers, keys.
+
+    Args:
+      shape: its global shape.
+      dtype: its dtype.
+      below: the exclusive upper bound of integers.
+      seed: the seed, on which alone the value depends.
+    """
+    jnp = jax.numpy
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        key = key_of(seed)
+        return jax.random.split(key, prod(shape)).reshape(shape) if shape else key
+    rng = np.random.default_rng(seed)
+    if jnp.issubdtype(dtype, jnp.floating):
+        return rng.standard_normal(shape).astype(dtype)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return rng.integers(0, 2, shape).astype(bool)
+    return rng.integers(0, max(1, min(below, int(jnp.iinfo(dtype).max))), shape).astype(dtype)
+
+
+def key_of(seed: Sequence[int]) -> jax.Array:
+    """A key that depends on the seed alone."""
+    return jax.random.key(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+
+
+def bound_of(hint: ArrayHint, others: Iterable[ArrayHint], sizes: SizeValues) -> int:
+    """The exclusive upper bound of drawn integers, so that they are valid indices of the other arrays.
+
+    It is the smallest dim that they may index: the last dim of an array with which they share dims (logits and their
+    labels), the first dim of an array with which they share none (a table).
+    """
+    own, bounds = names_of([hint]), list[int]()
+    for other in others:
+        names = [dim.size.name for dim in other.spec.dims if isinstance(dim, Dim) and isinstance(dim.size, Name)]
+        free = [name for name in names if name not in own]
+        if other is not hint and free and len(other.spec.dims) > 1:
+            size = sizes.get(free[-1] if len(free) < len(names) else free[0])
+            bounds += [size] if isinstance(size, int) else []
+    return min(bounds, default=2)
