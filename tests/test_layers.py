@@ -204,7 +204,7 @@ HOUSE = {
     "typedshmap.notation": "",
     "typedshmap.notation.spec": "",
     "typedshmap.errors": "",
-    "typedshmap.errors.messages": "",
+    "typedshmap.errors.failures": "",
     "typedshmap._jax": "",
     "typedshmap.hints": "",
     "typedshmap.hints.check_array": "",
@@ -225,7 +225,7 @@ HOUSE = {
         ("hints.check_array", "from typedshmap import check", "check"),
         ("hints.check_array", "from typedshmap.typed import typed as t", "typed"),
         ("hints.check_array", "def f():\n    from ..check import size", "check"),
-        ("errors.messages", "if TYPE_CHECKING:\n    from ..typed import typed", "typed"),
+        ("errors.failures", "if TYPE_CHECKING:\n    from ..typed import typed", "typed"),
     ],
 )
 def test_an_import_of_a_layer_above_is_found(module, text, target):
@@ -239,7 +239,7 @@ def test_an_import_of_a_layer_above_is_found(module, text, target):
         ("check", "from .typed import typed"),
         ("check", "from .hints.check_array import check_array"),
         ("hints.check_array", "from .. import _jax"),
-        ("errors.messages", "from ..notation.spec import Dim"),
+        ("errors.failures", "from ..notation.spec import Dim"),
     ],
 )
 def test_an_import_of_its_own_layer_or_one_below_is_allowed(module, text):
@@ -250,7 +250,7 @@ def test_an_import_of_its_own_layer_or_one_below_is_allowed(module, text):
     "text", ["import jax", "import numpy as np", "from jax.sharding import Mesh", "import beartype.door"]
 )
 def test_an_import_beyond_the_standard_library_is_found(text):
-    assert len(beyond_stdlib({**HOUSE, "typedshmap.errors.messages": text})) == 1
+    assert len(beyond_stdlib({**HOUSE, "typedshmap.errors.failures": text})) == 1
     assert beyond_stdlib({**HOUSE, "typedshmap.hints.check_array": text}) == []
 
 

@@ -19,8 +19,7 @@ from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from .check import assert_layouts
 from .errors import TypedShmapError, error_of
-from .errors.failures import RETURN, Failure, PlainMessage, UnmentionedVarying
-from .errors.messages import sizes_text
+from .errors.failures import RETURN, Failure, PlainMessage, UnmentionedVarying, sizes_text
 from .errors.phrases import mesh_text, quoted_axes
 from .hints import context
 from .hints.check_array import describe

@@ -1,4 +1,4 @@
-"""The exceptions. They carry a `Report`, whose text is made in `messages`.
+"""The exceptions. They carry a `Report`, whose text is theirs.
 
 An error about a call is raised by the verbs with every failure of the call in ``error.failures``."""
 
@@ -8,7 +8,6 @@ from einops import EinopsError
 
 from . import failures
 from .failures import Failure, Report
-from .messages import render
 
 
 class TypedShmapError(Exception):
@@ -26,9 +25,6 @@ class TypedShmapError(Exception):
     def failures(self) -> tuple[Failure, ...]:
         """Everything that is wrong with the call; the message reports the first in full."""
         return self.report.failures if self.report else ()
-
-    def __str__(self) -> str:
-        return render(self.report) if self.report else str(self.args[0])
 
 
 class AnnotationSyntaxError(TypedShmapError, ValueError):

@@ -1,14 +1,17 @@
-"""What can be wrong with a value: every kind of fault is data, and puts itself into words.
+"""What can be wrong with a value: every kind of fault is data, and puts itself into words; a `Report` is the message.
+
+Invariant: the first line alone names the function, the value, what is wrong and both numbers.
 
 A kind that is found in one place only, as a mismatch of sizes, is defined where it is found."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, dataclass_transform
 
-from .phrases import quoted_axes, sharding_text
+from .phrases import alias_text, mesh_text, quoted_axes, sharding_text, size_text
 
 Span: TypeAlias = tuple[int, int]
 """A half-open place in the user's text."""
@@ -17,6 +20,7 @@ DTYPE: Span = (-1, 0)
 """A span that stands for the dtype, which is not among a hint's dims."""
 
 _RESHARD = "write what the value is; reshard(x, ...) changes it"
+_MOST_OTHERS = 8
 
 
 class Subject(NamedTuple):
@@ -58,6 +62,15 @@ class Bound:
     subject: Subject
     dim: int
     layouts: frozenset[tuple[str, ...]] = frozenset()
+
+
+def sizes_text(sizes: Iterable[tuple[str, Bound]]) -> str:
+    """``batch=8 (q dim 0), d=64 (q dim 3)``"""
+    return ", ".join(
+        f"{size_text(name, bound.size)} ({bound.subject} {'from ' * isinstance(bound.size, tuple)}dim {bound.dim})"
+        for name, bound in sizes
+        if " at " not in name
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,6 +452,11 @@ class Failure:
     hint: HintText | None = None
     got: str | None = None
 
+    @property
+    def hint_words(self) -> set[str]:
+        """The names of dims and axes in the hint."""
+        return set(re.findall(r"\w+", self.hint.dims)) if self.hint is not None else set()
+
     def words(self, names: Mapping[str, str] | None = None) -> Sentence:
         """It in words; names are what marks call mesh axes that have another name there."""
         return self.what.words(Terms(self.subject, names or {}))
@@ -481,3 +499,50 @@ class Report:
     sizes: Iterable[tuple[str, Bound]] = ()
     rules: tuple[tuple[str, tuple[str, ...]], ...] = ()
     place: str = ""
+
+    def __str__(self) -> str:
+        """The whole message: first line, hint and value, mesh, sizes, cure, the other failures."""
+        first, *others = self.failures
+        sentence = first.words(self._names(first))
+        value: list[str] = []
+        if first.hint is not None:
+            label = f"    {first.subject}: "
+            value.append(f"{label}{first.hint}")
+            if sentence.span is not None:
+                value.append(" " * len(label) + first.hint.carets(sentence.span))
+        if first.got is not None:
+            value.append(f"    got {first.got}{' per shard' if self.per_shard else ''}")
+        facts = [self._mesh_line()] if self.mesh else []
+        is_of_sizes = isinstance(first.what, Mismatch | WrongSize | NoUnionMember)
+        if is_of_sizes or (first.subject.is_pattern and not isinstance(first.what, UnmentionedVarying)):
+            facts += [f"Sizes: {text}"] if (text := sizes_text(self.sizes)) else []
+        facts += [f"At: {self.place}"] if self.place else []
+        facts += [f"Hint: {sentence.cure}"] if sentence.cure else []
+        facts += [f"Also: {self._line(other)}" for other in others[:_MOST_OTHERS]]
+        if len(others) > _MOST_OTHERS:
+            facts.append(f"Also: {len(others) - _MOST_OTHERS} more, in error.failures")
+        blocks = [f"{self.function}: {self._line(first)}", "\n".join(value), "\n".join(facts)]
+        return "\n\n".join(filter(None, blocks))
+
+    def _line(self, failure: Failure) -> str:
+        problem = failure.words(self._names(failure)).problem
+        concerns_pattern = isinstance(failure.what, PatternFault | NotManual | ShardingConflict)
+        return problem if concerns_pattern else f"{failure.subject.phrase} {problem}"
+
+    def _names(self, failure: Failure) -> dict[str, str]:
+        """What marks call a mesh axis: an alias that stands for it alone, unless the hint has the axis itself."""
+        words = failure.hint_words
+        # Of several, one that the hint has.
+        aliases = sorted(self.aliases, key=lambda alias: alias[0] in words)
+        return {axes[0]: name for name, axes in aliases if len(axes) == 1 and axes[0] not in words}
+
+    def _mesh_line(self) -> str:
+        text = "Mesh: " + mesh_text(self.mesh)
+        if self.manual is not None and set(self.manual) != {name for name, _ in self.mesh}:
+            text += f" (manual: {', '.join(self.manual) or 'none'})"
+        words = self.failures[0].hint_words
+        rules = tuple(rule for rule in self.rules if rule[0] in words)
+        for label, named in (("axes", self.aliases), ("rules", rules)):
+            if named:
+                text += f"; {label}: " + ", ".join(f"{name}={alias_text(axes)}" for name, axes in named)
+        return text

@@ -24,7 +24,6 @@ from jax.sharding import NamedSharding
 from .. import _jax
 from ..errors import MeshAxisError, TypedShmapError, error_of
 from ..errors.failures import BoundaryMark, Failure, Fault, NoUnionMember, PlainMessage, Report, Subject, WrongSharding
-from ..errors.messages import render
 from ..notation.layout import Layout
 from ..notation.match import Sizes
 from .array_hint import ArrayHint
@@ -195,7 +194,7 @@ def original_error(error: BaseException) -> TypedShmapError | None:
       A new error of the class, text and report of the one that was raised in JAX's callback.
     """
     text = str(error)
-    return next((kind(report) for kind, report in reversed([*_recent_reports]) if render(report) in text), None)
+    return next((kind(report) for kind, report in reversed([*_recent_reports]) if str(report) in text), None)
 
 
 def check_at_compile_time(
