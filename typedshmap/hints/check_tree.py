@@ -21,13 +21,16 @@ from ..errors import failures
 from ..errors.failures import Failure, HintText, Subject
 from ..errors.phrases import count_text, quoted_axes
 from ..notation.layout import Layout
-from ..notation.match import NO_SIZES, Sizes
+from ..notation.match import NO_SIZES, Match, Sizes
 from . import structure
 from .array_hint import ArrayHint
 from .check_array import check_array, describe
 from .context import MeshContext
 from .python_types import describe_static, holds_array, is_instance
 from .structure import ArrayLeaf, Container, Fields, FixedTuple, MappingOf, Node, PyTreeOf, SequenceOf, Static, UnionOf
+
+ArrayCheck = Callable[..., tuple[Match, frozenset[str]] | Failure]
+"""`check_array`, or what checks something else in an array's place."""
 
 
 class CheckedLeaf(NamedTuple):
@@ -66,6 +69,7 @@ class TreeCheck:
       failures: what is wrong.
       deferred: parts with an expression over names that are not bound yet.
       is_second_visit: whether nothing more will be bound, so that nothing can be deferred.
+      check: checks one array.
     """
 
     region: MeshContext
@@ -75,6 +79,7 @@ class TreeCheck:
     failures: list[Failure] = field(default_factory=list)
     deferred: list[Deferred] = field(default_factory=list)
     is_second_visit: bool = False
+    check: ArrayCheck = check_array
 
     def visit(self, node: Node, value: Any, subject: Subject, leaf: str | None = None) -> None:
         """Check a value against a node."""
@@ -121,10 +126,10 @@ class TreeCheck:
 
     def _branch(self, is_second_visit: bool) -> TreeCheck:
         """A check of its own, which knows the sizes bound so far."""
-        return TreeCheck(self.region, self.arguments, self.sizes, is_second_visit=is_second_visit)
+        return TreeCheck(self.region, self.arguments, self.sizes, is_second_visit=is_second_visit, check=self.check)
 
     def _visit_array(self, hint: ArrayHint, value: Any, subject: Subject, leaf: str | None = None) -> None:
-        found = check_array(value, hint, self.region, self.sizes, subject, self.arguments, leaf)
+        found = self.check(value, hint, self.region, self.sizes, subject, self.arguments, leaf)
         must_be_invarying = frozenset[str]()
         if isinstance(found, Failure):
             self.failures.append(found)
@@ -422,9 +427,10 @@ def check_value(
     context: MeshContext,
     named: Mapping[str, Any],
     sizes: Sizes = NO_SIZES,
+    check: ArrayCheck = check_array,
 ) -> TreeCheck:
     """Check one value, such as a result; what does not fit is in the failures."""
-    checked = TreeCheck(context, named, sizes)
+    checked = TreeCheck(context, named, sizes, check=check)
     checked.visit(node, value, subject)
     checked.check_deferred()
     return checked

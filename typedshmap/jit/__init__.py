@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
@@ -15,7 +16,6 @@ from ..hints.forward_refs import caller_frame
 from ..hints.signature import LazySignature
 from ..introspection import DecoratedInfo, wraps
 from ..meshes import read_mesh
-from .arguments import parse_options
 from .call import JitFunction
 
 P = ParamSpec("P")
@@ -116,7 +116,7 @@ def typed_jit(
     found, naming = read_mesh(mesh), read_naming(axes, rules)
 
     def wrap(function: Callable[..., Any], hinted: LazySignature) -> Any:
-        jitted = JitFunction(hinted, found, naming, parse_options(function, jit_options))
+        jitted = JitFunction(hinted, found, naming, function, jit_options)
 
         # A plain function, so that it binds as a method, with the methods of what jax.jit returns.
         @wraps(function, DecoratedInfo("typed_jit", hinted, found, naming))
@@ -129,8 +129,9 @@ def typed_jit(
                 _jax.versions.note_untried(error)
                 raise
 
-        for method in (jitted.lower, jitted.trace, jitted.eval_shape, jitted.clear_cache):
-            setattr(typed_jit_call, method.__name__, method)
+        for method in ("lower", "trace", "eval_shape"):
+            setattr(typed_jit_call, method, partial(jitted.ahead_of_time, method))
+        typed_jit_call.clear_cache = jitted.clear_cache  # type: ignore[attr-defined]
         return typed_jit_call
 
     if f is None:

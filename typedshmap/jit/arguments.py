@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from ..errors.failures import Subject
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint, rank_of
 from ..hints.check_tree import BoundArgument, CheckedLeaf
-from ..hints.signature import POSITIONAL, HintedSignature, name_of
+from ..hints.signature import POSITIONAL, name_of
 from .context import JitContext
 
 VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
@@ -35,35 +35,23 @@ class ArgSelector(NamedTuple):
     names: frozenset[str] = frozenset()
     numbers: tuple[int, ...] = ()
 
-    def select(self, given: Sequence[BoundArgument], typed: HintedSignature) -> list[Subject]:
-        """Those of the arguments of a call that are selected."""
+    def select(self, given: Sequence[BoundArgument], kinds: Mapping[str, Any], skipped: int) -> list[Subject]:
+        """Those of the arguments of a call that are selected; the first ones, of a partial, have no number."""
         if not self.names and not self.numbers:
             return []
-        kinds = {name: parameter.kind for name, parameter in typed.signature.parameters.items()}
-        numbered = [each for name, each, *_ in given if kinds[name] in (*POSITIONAL, VAR_POSITIONAL)][
-            len(typed.given) :
-        ]
-        count = len(numbered)
-        by_number = [numbered[number] for number in self.numbers if -count <= number < count]
+        numbered = [each for name, each, *_ in given if kinds[name] in (*POSITIONAL, VAR_POSITIONAL)][skipped:]
+        by_number = [numbered[at] for at in self.numbers if -len(numbered) <= at < len(numbered)]
         return by_number + [each for _, each, *_ in given if each.name in self.names and not each.path]
 
 
-class JitOptions(NamedTuple):
-    """The options of ``jax.jit`` but for the shardings.
-
-    Attributes:
-      static: the arguments that ``static_argnums`` and ``static_argnames`` select.
-      donated: those that ``donate_argnums`` and ``donate_argnames`` select.
-      others: the options that ``jax.jit`` gets as they are.
-    """
-
-    static: ArgSelector
-    donated: ArgSelector
-    others: Mapping[str, Any]
-
-
-def parse_options(function: Callable[..., Any], options: Mapping[str, Any]) -> JitOptions:
+def parse_options(
+    function: Callable[..., Any], options: Mapping[str, Any]
+) -> tuple[ArgSelector, ArgSelector, dict[str, Any]]:
     """Read the options of a ``typed_jit``.
+
+    Returns:
+      The arguments that ``static_argnums`` and ``static_argnames`` select; those that ``donate_argnums`` and
+      ``donate_argnames`` select; and the options that ``jax.jit`` gets as they are.
 
     Raises:
       StructureError: for a parameter that does not exist, or shardings, which the hints say.
@@ -73,30 +61,25 @@ def parse_options(function: Callable[..., Any], options: Mapping[str, Any]) -> J
     for given in ("in_shardings", "out_shardings"):
         if given in others:
             raise StructureError(f"{name}: {given}= is what the hints say, so that typed_jit does not take it")
-    static, donated = (
-        _parse_selector(function, kind, others.pop(f"{kind}_argnums", None), others.pop(f"{kind}_argnames", None))
-        for kind in ("static", "donate")
-    )
+    static, donated = _parse_selector(function, "static", others), _parse_selector(function, "donate", others)
     if both := sorted(static.names & donated.names):
         raise StructureError(f"{name}: parameter '{both[0]}' is both static and donated, but no static one has buffers")
     # With in_shardings, as every call has it, so that JAX refuses an option when the function is decorated.
     jax.jit(lambda: None, in_shardings=(), **others)
-    return JitOptions(static, donated, others)
+    return static, donated, others
 
 
-def _parse_selector(function: Callable[..., Any], kind: str, numbers: Any, names: Any) -> ArgSelector:
+def _parse_selector(function: Callable[..., Any], kind: str, options: dict[str, Any]) -> ArgSelector:
+    """Take ``static_argnums`` and ``static_argnames``, or those of ``donate``, out of the options."""
     owner, by_number, by_name = name_of(function), f"{kind}_argnums", f"{kind}_argnames"
+    numbers, names = options.pop(by_number, None), options.pop(by_name, None)
     try:
         several: Any = () if numbers is None else (numbers,) if hasattr(numbers, "__index__") else numbers
         found_numbers = tuple(map(operator.index, several))
     except TypeError:
         raise StructureError(f"{owner}: {by_number}= wants a number, or several; got {value_text(numbers)}") from None
-    try:
-        found_names = (
-            () if names is None else (names,) if isinstance(names, (str, *_jax.array.ARRAYS)) else tuple(names)
-        )
-    except TypeError:
-        found_names = (names,)
+    is_one = isinstance(names, (str, *_jax.array.ARRAYS)) or not isinstance(names, Iterable)
+    found_names: tuple[Any, ...] = () if names is None else (names,) if is_one else tuple(names)
     if not all(isinstance(name, str) for name in found_names):
         raise StructureError(f"{owner}: {by_name}= wants a parameter's name, or several; got {value_text(names)}")
     if not found_numbers and not found_names:
@@ -109,11 +92,9 @@ def _parse_selector(function: Callable[..., Any], kind: str, numbers: Any, names
     if VAR_POSITIONAL in kinds.values():
         return ArgSelector(frozenset(found_names), found_numbers)
     positional = [name for name, kind in kinds.items() if kind in POSITIONAL]
-    for number in found_numbers:
-        if not -len(positional) <= number < len(positional):
-            raise StructureError(
-                f"{owner}: {by_number}= has {value_text(number)}, but {owner} takes {len(positional)} by position"
-            )
+    if beyond := [number for number in found_numbers if not -len(positional) <= number < len(positional)]:
+        got, most = value_text(beyond[0]), len(positional)
+        raise StructureError(f"{owner}: {by_number}= has {got}, but {owner} takes {most} by position")
     return ArgSelector(frozenset(found_names) | {positional[number] for number in found_numbers})
 
 
@@ -226,9 +207,9 @@ def place_unplaced(key: ArgumentKey, value: Any, context: JitContext) -> Any:
     ``jax.jit`` places such an array as ``in_shardings`` says, but types it as unsharded where it is traced.
     """
     leaves, structure = jax.tree_util.tree_flatten(value)
-    placed = list(leaves)
-    for at, (leaf, traced) in enumerate(zip(leaves, key.traced, strict=True)):
+    placed: list[Any] = []
+    for leaf, traced in zip(leaves, key.traced, strict=True):
         is_known = _jax.array.explicit_spec(leaf) is not None or _jax.array.committed_sharding(leaf) is not None
-        if not is_known and (sharding := context.sharding(*traced)) is not None:
-            placed[at] = _jax.casts.device_put_typed(leaf, sharding)
+        sharding = None if is_known else context.sharding(*traced)
+        placed.append(leaf if sharding is None else _jax.casts.device_put_typed(leaf, sharding))
     return value if all(map(operator.is_, placed, leaves)) else structure.unflatten(placed)

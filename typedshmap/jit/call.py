@@ -14,14 +14,15 @@ from __future__ import annotations
 import functools
 import inspect
 import keyword
+import operator
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.core
+import numpy as np
 
 from .. import _jax
 from ..axis_names import AxisNaming
@@ -35,7 +36,7 @@ from ..hints.signature import HintedSignature, LazySignature
 from ..hints.structure import Static, Untyped, array_hints, holds_arrays
 from ..meshes import override_mesh, use_jit_mesh
 from ..notation.match import Sizes
-from .arguments import VAR_KEYWORD, ArgumentKey, JitOptions, StaticLeaf, flatten_argument, place_unplaced, traced_leaf
+from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
 from .context import jit_context, sharding_failure
 
 T = TypeVar("T")
@@ -48,9 +49,10 @@ class JitFunction:
     """A function and the programs that were compiled from it."""
 
     def __init__(
-        self, hinted: LazySignature, mesh: _jax.mesh.AnyMesh | None, naming: AxisNaming, options: JitOptions
+        self, hinted: LazySignature, mesh: _jax.mesh.AnyMesh | None, naming: AxisNaming, function: Any, options: Any
     ) -> None:
-        self.signature, self.mesh, self.naming, self.options = hinted, mesh, naming, options
+        self.signature, self.mesh, self.naming = hinted, mesh, naming
+        self.static, self.donated, self.options = parse_options(function, options)
         self._typed: HintedSignature | None = None
         self._reads_values = False
         self._programs: dict[Any, Any] = {}
@@ -70,9 +72,9 @@ class JitFunction:
         if typed is self._typed:
             return typed
         for name, node in typed.parameters.items():
-            if name in self.options.static.names and holds_arrays(node):
+            if name in self.static.names and holds_arrays(node):
                 raise StructureError(f"{typed.name}: parameter '{name}' is to be static, but its hint holds arrays")
-            if name in self.options.donated.names and not holds_arrays(node) and not isinstance(node, Untyped):
+            if name in self.donated.names and not holds_arrays(node) and not isinstance(node, Untyped):
                 raise StructureError(f"{typed.name}: parameter '{name}' is to be donated, but its hint holds no arrays")
         # A size like {self.heads} may change though no key shows it.
         self._reads_values = any("{" in str(h.spec) for node in typed.parameters.values() for h in array_hints(node))
@@ -81,10 +83,8 @@ class JitFunction:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function, compiled."""
-        if _jax.trace.is_jit_disabled():
-            call = JitCall(self, args, kwargs)
-            return call.within(call.traceable())
-        key = dispatch_key(args, kwargs, self.naming)
+        is_compiled = not _jax.trace.is_jit_disabled()
+        key = dispatch_key(args, kwargs, self.naming) if is_compiled else None
         cached = self._dispatch_cache.get(key)
         if cached is not None:
             program, sources = cached
@@ -92,26 +92,16 @@ class JitFunction:
             # Should JAX trace it again, which it may at any time, the call is checked again.
             return _run(program, values, lambda: JitCall(self, args, kwargs))
         call = JitCall(self, args, kwargs)
-        program = self.program(call)
-        result = call.within(program)
+        program = self.program(call) if is_compiled else call.traceable()
+        result = _run(program, call.values, lambda: call)
         if key is not None and not self._reads_values and (sources := call.sources(args, kwargs)) is not None:
             self._keep(self._dispatch_cache, key, (program, sources))
         return result
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Lower the function for these arguments, as ``jax.jit(f).lower`` does."""
+    def ahead_of_time(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call ``lower``, ``trace`` or ``eval_shape`` of the program for these arguments."""
         call = JitCall(self, args, kwargs, is_running=False)
-        return call.within(self.program(call).lower)
-
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """Trace the function for these arguments, as ``jax.jit(f).trace`` does."""
-        call = JitCall(self, args, kwargs, is_running=False)
-        return call.within(self.program(call).trace)
-
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """The shapes and dtypes of the result for these arguments, as ``jax.jit(f).eval_shape`` returns them."""
-        call = JitCall(self, args, kwargs, is_running=False)
-        return call.within(self.program(call).eval_shape)
+        return _run(getattr(self.program(call), method), call.values, lambda: call)
 
     def clear_cache(self) -> None:
         """Forget all programs."""
@@ -129,16 +119,11 @@ class JitFunction:
         function, traced = call.traceable(), call.traced_keys
         options: dict[str, Any] = {
             "in_shardings": tuple(each.shardings(call.context) for each in traced),
-            **self.options.others,
+            **self.options,
         }
         if donated := tuple(at for at, each in enumerate(traced) if each.subject in call.donated):
             options["donate_argnums"] = donated
-        token = _running.set(lambda: call)
-        try:
-            # From this frame, since JAX records the whole stack with every equation; it uses this trace again.
-            jax.jit(function, **options).eval_shape(*call.values)
-        finally:
-            _running.reset(token)
+        _run(jax.jit(function, **options).eval_shape, call.values, lambda: call)  # JAX uses this trace again
         return self._keep(self._programs, key, jax.jit(function, out_shardings=call.out_shardings, **options))
 
     def _keep(self, cache: dict[Any, T], key: Any, value: T) -> T:
@@ -155,19 +140,18 @@ class JitCall:
     def __init__(
         self, jitted: JitFunction, args: tuple[Any, ...], kwargs: dict[str, Any], is_running: bool = True
     ) -> None:
-        options, self.naming = jitted.options, jitted.naming
-        self.typed = typed = jitted.read(args)
-        self.bound = typed.bind(args, kwargs)
+        self.typed, self.naming = jitted.read(args), jitted.naming
+        typed, self.bound = self.typed, self.typed.bind(args, kwargs)
         given, kinds = typed.arguments(self.bound), {n: p.kind for n, p in typed.signature.parameters.items()}
-        self.donated = options.donated.select(given, typed)
-        if static := options.static.select(given, typed):
+        self.donated = jitted.donated.select(given, kinds, len(typed.given))
+        if static := jitted.static.select(given, kinds, len(typed.given)):
             given = [
                 (name, subject, _STATIC if subject in static and isinstance(node, Untyped) else node, value)
                 for name, subject, node, value in given
             ]
-        if VAR_KEYWORD in kinds.values():
+        if inspect.Parameter.VAR_KEYWORD in kinds.values():
             # Keywords in any order are one program, as they are to jax.jit.
-            given.sort(key=lambda each: each[1].name if kinds[each[0]] is VAR_KEYWORD else "")
+            given.sort(key=lambda each: each[1].name if kinds[each[0]] is inspect.Parameter.VAR_KEYWORD else "")
 
         self.context = jit_context(
             typed.name, jitted.mesh, self.naming, lambda: check_tree.array_leaves(given), is_running
@@ -179,9 +163,11 @@ class JitCall:
             checked = check_tree.check_arguments_as_traced(given, self.bound.arguments, boundary, has_shardings=True)
         self.sizes = checked.sizes
         failures, failed = list(checked.failures), {failure.subject for failure in checked.failures}
-        for leaf in checked.leaves:
-            if leaf.subject not in failed and (wrong := sharding_failure(leaf, self.context)):
-                failures.append(wrong)
+        failures += [
+            wrong
+            for leaf in checked.leaves
+            if leaf.subject not in failed and (wrong := sharding_failure(leaf, self.context))
+        ]
         self.keys: list[ArgumentKey] = []
         self.values: list[Any] = []
         for (name, subject, node, value), leaves in checked.by_argument():
@@ -215,14 +201,12 @@ class JitCall:
         try:
             hash(key)
         except TypeError:
-            static = [(each, leaf) for each in self.keys for leaf in each.leaves if isinstance(leaf, StaticLeaf)]
-            for each, leaf in static:
+            for each, leaf in [(key, leaf) for key in self.keys for leaf in key.leaves if isinstance(leaf, StaticLeaf)]:
                 try:
                     hash(leaf)
                 except TypeError:
-                    what = PlainMessage(
-                        f"is static, and {describe(leaf.value)} has no hash", "pass a value that can be hashed"
-                    )
+                    problem = f"is static, and {describe(leaf.value)} has no hash"
+                    what = PlainMessage(problem, "pass a value that can be hashed")
                     self._raise(self.sizes, [Failure(what, each.subject)])
             raise
         return key
@@ -234,11 +218,7 @@ class JitCall:
         """
 
         def traced(*values: Any) -> Any:
-            call = _running.get()()
-            args, kwargs, scope = call.arguments(values)
-            with use_jit_mesh(call.context.mesh), scope_entered(scope):
-                result = call.typed.function(*args, **kwargs)
-            return call.check_result(result, scope)
+            return _running.get()().body(iter(values))
 
         function: Any = self.typed.function
         while isinstance(function, functools.partial):
@@ -253,49 +233,38 @@ class JitCall:
         traced.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return traced
 
-    def within(self, program: Callable[..., Any]) -> Any:
-        """Call a program; if JAX traces it, then for this call."""
-        return _run(program, self.values, lambda: self)
-
     def sources(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, ...] | None:
         """Where in a call the values of its program are; None if one is not an argument just as it was given."""
         # Bound like the call itself, with the position or the keyword of each argument as its value.
         bound = self.typed.bind(tuple(range(len(args))), {name: name for name in kwargs})
-        found = [each for each in self.typed.arguments(bound) if each[0] in bound.given][len(self.typed.given) :]
-        sources = {subject: source for _, subject, _, source in found}
-        for key, value in zip(self.traced_keys, self.values, strict=True):
-            source = sources.get(key.subject)
-            if source is None or (args[source] if isinstance(source, int) else kwargs[source]) is not value:
-                return None
-        return tuple(sources[key.subject] for key in self.traced_keys)
+        arguments = self.typed.arguments(bound)[len(self.typed.given) :]
+        by_subject = {subject: source for name, subject, _, source in arguments if name in bound.given}
+        sources = tuple(by_subject.get(key.subject, -1) for key in self.traced_keys)
+        given = {**dict(enumerate(args)), **kwargs}
+        return sources if all(map(operator.is_, map(given.get, sources), self.values)) else None
 
-    def arguments(self, values: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any], CallScope]:
-        """What the function is called with where ``jax.jit`` traces these values, and in which scope."""
-        traced, keys = iter(values), [key for key in self.keys if key.is_replaced]
-        args, kwargs = self.bound.with_arguments((key.parameter, key.subject, key.unflatten(traced)) for key in keys)
-        traced_bound = self.typed.signature.bind(*args, **kwargs)
-        traced_bound.apply_defaults()
-        naming, region = decorator_axis_naming(self.naming), self.context.boundary_context
-        scope = CallScope(self.typed.name, traced_bound.arguments, self.sizes, naming, region)
-        return args, kwargs, scope
-
-    def check_result(self, result: Any, scope: CallScope) -> Any:
-        """Check the result, and note its shardings."""
+    def body(self, traced: Iterator[Any]) -> Any:
+        """Call the function with what ``jax.jit`` traces for each value, check the result, and note its shardings."""
+        replaced = [(key.parameter, key.subject, key.unflatten(traced)) for key in self.keys if key.is_replaced]
+        args, kwargs = self.bound.with_arguments(replaced)
+        named = self.typed.signature.bind(*args, **kwargs)
+        named.apply_defaults()
+        context, region = self.context, self.context.boundary_context
+        scope = CallScope(self.typed.name, named.arguments, self.sizes, decorator_axis_naming(self.naming), region)
+        with use_jit_mesh(context.mesh), scope_entered(scope):
+            result = self.typed.function(*args, **kwargs)
         assert self.typed.result is not None
-        context = self.context
-        checked = check_tree.check_value(
-            self.typed.result, result, RETURN, context.boundary_context, scope.arguments, scope.sizes
-        )
+        checked = check_tree.check_value(self.typed.result, result, RETURN, region, named.arguments, scope.sizes)
         # A constant is where it was made, and is placed like all results.
-        traced = [leaf for leaf in checked.leaves if _jax.array.is_tracer(leaf.value)]
+        leaves = [leaf for leaf in checked.leaves if _jax.array.is_tracer(leaf.value)]
         failures = (
             checked.failures
-            or [wrong for leaf in traced if (wrong := sharding_failure(leaf, context))]
+            or [wrong for leaf in leaves if (wrong := sharding_failure(leaf, context))]
             or _non_array_failures(checked.leaves, "which is not an array and cannot leave a program")
         )
         self._raise(checked.sizes, failures)
         shardings = [context.sharding(*traced_leaf(leaf)) for leaf in checked.leaves]
-        self.out_shardings = jax.tree_util.tree_structure(result).unflatten(shardings)
+        self.out_shardings = _jax.tree.unflatten_like(result, shardings)
         return result
 
 
@@ -354,20 +323,18 @@ def dispatch_key(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisNami
 
 def _dispatch_leaf_key(leaf: Any) -> Any:
     kind = _array_kind(type(leaf))
-    if kind == "jax":
+    if kind is jax.Array:
         # Its type has its shape and dtype, and JAX has one object for all types that are equal.
         return (jax.typeof(leaf), leaf.sharding if leaf.committed else None)
-    if kind == "numpy":
+    if kind is np.ndarray:
         return (type(leaf), leaf.shape, leaf.dtype)
-    if kind == "traced":
-        raise TypeError("a value that is being traced")
-    return StaticLeaf(leaf)
+    if kind is object:
+        return StaticLeaf(leaf)
+    raise TypeError("a value that is being traced")
 
 
-@lru_cache(maxsize=256)
-def _array_kind(cls: type) -> Literal["jax", "numpy", "traced", "other"]:
-    if issubclass(cls, (jax.core.Tracer, *_jax.array.SHAPES)):
-        return "traced"
-    if issubclass(cls, jax.Array):
-        return "jax"
-    return "numpy" if issubclass(cls, _jax.array.ARRAYS) else "other"
+@functools.lru_cache(maxsize=256)
+def _array_kind(cls: type) -> type:
+    return next(
+        kind for kind in (jax.core.Tracer, *_jax.array.SHAPES, *_jax.array.ARRAYS, object) if issubclass(cls, kind)
+    )

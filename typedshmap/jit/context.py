@@ -76,29 +76,21 @@ def jit_context(
         axes = ", ".join(f"'{axis}'" for axis, _ in manual)
         problem = f"is a typed_jit, called inside a manual region over {axes}, where arrays are shards"
         raise MeshAxisError(f"{name}: {problem}\n\nHint: decorate it by typed instead, or call it outside")
-    found, by_spec = find_mesh(name, mesh, leaves), False
+    found = find_mesh(name, mesh, leaves)
+    if isinstance(found, AbstractMesh) and isinstance(devices := _jax.mesh.ambient_devices(), Mesh):
+        found = devices
     if isinstance(found, AbstractMesh):
-        found = _with_devices(name, found, leaves, is_running)
+        own = (_jax.mesh.value_mesh(_underlying_value(leaf.value)) for leaf in leaves())
+        like = next((mesh for mesh in own if isinstance(mesh, Mesh) and mesh.shape_tuple == found.shape_tuple), None)
+        if like is not None:
+            found = Mesh(like.devices, like.axis_names, found.axis_types)
+        elif is_running and _jax.trace.is_outside_traces():
+            refuse_other_devices(name, found, leaves())
+    by_spec = False
     if isinstance(found, AbstractMesh) and not ambient.empty:
         # Under jax.grad and jax.vmap JAX computes at once, and only it knows the ambient mesh's devices there.
         by_spec = not any(_jax.array.is_tracer(_underlying_value(leaf.value)) for leaf in leaves())
     return _cached_context(found, current_axis_naming(naming), by_spec)
-
-
-def _with_devices(
-    name: str, mesh: AbstractMesh, leaves: Callable[[], list[CheckedLeaf]], is_running: bool
-) -> _jax.mesh.AnyMesh:
-    ambient = _jax.mesh.ambient_devices()
-    if isinstance(ambient, Mesh):
-        return ambient
-    arrays = leaves()
-    for leaf in arrays:
-        own = _jax.mesh.value_mesh(_underlying_value(leaf.value))
-        if isinstance(own, Mesh) and own.shape_tuple == mesh.shape_tuple:
-            return own if own.axis_types == mesh.axis_types else Mesh(own.devices, own.axis_names, mesh.axis_types)
-    if is_running and _jax.trace.is_outside_traces():
-        refuse_other_devices(name, mesh, arrays)
-    return mesh
 
 
 def _underlying_value(value: Any) -> Any:
@@ -114,18 +106,18 @@ def sharding_failure(leaf: CheckedLeaf, context: JitContext) -> Failure | None:
     value, hint = leaf.value, leaf.hint
     if hint is None:
         return None
-    placed, what = _jax.array.committed_sharding(value), None
+    placed, rank, what = _jax.array.committed_sharding(value), len(getattr(value, "shape", ())), None
     if hint.spec.marks:
         layout = context.boundary_context.layout(hint)
         assert isinstance(layout, Layout)
         what = wrong_marks(layout, None, context.boundary_context, has_typed_mesh=True)
     elif placed is not None:
-        want = context.sharding(hint, len(value.shape))
-        if isinstance(want, NamedSharding) and _is_equivalent(placed, want, len(value.shape)):
+        want = context.sharding(hint, rank)
+        if isinstance(want, NamedSharding) and _is_equivalent(placed, want, rank):
             return None
     elif isinstance(value, (np.ndarray, *_jax.array.SCALARS)):
         return None
-    what = what or _mismatch(value, placed, hint, context)
+    what = what or _mismatch(value, placed, hint, rank, context)
     return Failure(what, leaf.subject, hint.text, _jax.array.type_text(value)) if what is not None else None
 
 
@@ -134,8 +126,9 @@ def _is_equivalent(have: Any, want: NamedSharding, rank: int) -> bool:
     return have == want or (isinstance(want.mesh, Mesh) and have.is_equivalent_to(want, rank))
 
 
-def _mismatch(value: Any, placed: Any, hint: ArrayHint, context: JitContext) -> WrongSharding | BoundaryMark | None:
-    rank = len(getattr(value, "shape", ()))
+def _mismatch(
+    value: Any, placed: Any, hint: ArrayHint, rank: int, context: JitContext
+) -> WrongSharding | BoundaryMark | None:
     want = context.value_context.spec(hint, rank)
     if isinstance(value, _jax.array.SHAPES):
         if not isinstance(value.sharding, NamedSharding):
@@ -148,18 +141,16 @@ def _mismatch(value: Any, placed: Any, hint: ArrayHint, context: JitContext) -> 
     own = with_value_mesh(value, context.value_context)
     layout = own.layout(hint)
     wrong = sharding_mismatch(value, layout, hint, own) if isinstance(layout, Layout) else None
-    return wrong if wrong is not None or placed is None else _mesh_mismatch(placed, want, context)
-
-
-def _mesh_mismatch(placed: Any, want: PartitionSpec, context: JitContext) -> WrongSharding | None:
-    """The same sharding over another mesh: of other devices, in another order, or with other axes."""
-    own, mesh = getattr(placed, "mesh", None), context.mesh
-    if isinstance(mesh, AbstractMesh) or (own is not None and own.devices.tolist() == mesh.devices.tolist()):
+    mesh = context.mesh
+    if wrong is not None or placed is None or isinstance(mesh, AbstractMesh):
+        return wrong
+    # The same sharding over another mesh: of other devices, in another order, or with other axes.
+    placed_mesh = getattr(placed, "mesh", None)
+    if placed_mesh is not None and placed_mesh.devices.tolist() == mesh.devices.tolist():
         return None
-    devices, others = [device.id for device in mesh.devices.flat], _jax.array.device_ids(placed, len(want))
-    have = f"sharded {_jax.array.spec_text(placed.spec) if own is not None else placed}"
-    if own is not None and others == devices:
-        here, there = f"over {mesh_text(mesh.shape_tuple)}", f"over {mesh_text(own.shape_tuple)}"
-    else:
-        here, there = f"on {devices_text(devices)}", f"on {devices_text(others)}"
+    devices, others = [device.id for device in mesh.devices.flat], _jax.array.device_ids(placed, rank)
+    here, there = f"on {devices_text(devices)}", f"on {devices_text(others)}"
+    if placed_mesh is not None and others == devices:
+        here, there = f"over {mesh_text(mesh.shape_tuple)}", f"over {mesh_text(placed_mesh.shape_tuple)}"
+    have = f"sharded {_jax.array.spec_text(placed.spec) if placed_mesh is not None else placed}"
     return WrongSharding(f"{_jax.array.spec_text(want)} {here}", f"{have} {there}", _CURE)

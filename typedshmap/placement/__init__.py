@@ -3,8 +3,7 @@
 from .. import _jax
 from .placing import from_callback, shard
 from .process_local import from_process_local
-from .specs import partition_specs, shardings
-from .structs import shape_structs
+from .structs import partition_specs, shape_structs, shardings
 
 _jax.trace.load_extend()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,8 @@ from ..axis_names import AxisNaming
 from ..errors import MeshAxisError, TypedShmapError, error_of
 from ..errors.failures import Failure, Subject
 from ..hints.array_hint import ArrayHint
-from ..hints.check_tree import TreeCheck, check_value
+from ..hints.check_array import check_array
+from ..hints.check_tree import ArrayCheck, CheckedLeaf, check_value
 from ..hints.context import MeshContext, current_axis_naming
 from ..hints.structure import Node
 from ..meshes import read_mesh
@@ -54,25 +55,24 @@ class PlacementContext:
             raise self.error((Failure(found, subject, hint.text),))
         return found
 
-    def check_tree(self, node: Node, value: Any, name: str, sizes: Sizes = NO_SIZES) -> TreeCheck:
-        """Check a value against a hint's tree and collect failures in the result.
+    def require_match(
+        self, node: Node, value: Any, name: str = "given", sizes: Sizes = NO_SIZES, check: ArrayCheck = check_array
+    ) -> list[CheckedLeaf]:
+        """Check a value against a hint's tree, and return its leaves.
 
         Args:
           name: what messages call the value.
-          sizes: the sizes that are known before.
-        """
-        return check_value(node, value, Subject("placed", name), self.context, {}, sizes)
-
-    def require_match(self, node: Node, value: Any, name: str) -> TreeCheck:
-        """Check a value against a hint's tree.
+          sizes: the sizes that are given, which an error does not list.
+          check: checks one array.
 
         Raises:
           TypedShmapError: for everything that is wrong.
         """
-        checked = self.check_tree(node, value, name)
+        checked = check_value(node, value, Subject("placed", name), self.context, {}, sizes, check)
         if checked.failures:
-            raise self.error(checked.failures, checked.sizes)
-        return checked
+            found = {name: bound for name, bound in checked.sizes if name not in sizes.bound}
+            raise self.error(checked.failures, Sizes(found, checked.sizes.structures))
+        return checked.leaves
 
     def error(self, failures: Iterable[Failure], sizes: Sizes = NO_SIZES) -> TypedShmapError:
         """The error for what is wrong here."""
@@ -117,8 +117,3 @@ def devices_of(place: PlacementContext) -> Mesh:
     """The mesh of a context on devices."""
     assert isinstance(place.mesh, Mesh)
     return place.mesh
-
-
-def without_given(sizes: Sizes, without: Mapping[str, Any]) -> Sizes:
-    """The sizes that were bound, without those that were given."""
-    return Sizes({name: bound for name, bound in sizes if name not in without}, sizes.structures)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from .. import _jax
@@ -29,12 +30,12 @@ from .context import PlacementContext
 _UNSHARDED = bare_array_hint(Any)
 
 
-class FlaxLeaf(NamedTuple):
-    """One leaf of a boxed tree.
+class PlacedLeaf(NamedTuple):
+    """One leaf of a tree, checked.
 
     Attributes:
-      leaf: its array, with the names of its dims as a hint; they bind no sizes, since Flax's do not.
-      place: the context that its names are resolved in.
+      leaf: its array and its hint: of a boxed array the names of its dims, which bind no sizes, since Flax's do not.
+      place: the context that the hint is resolved in.
       box: the box; None for a leaf without one.
     """
 
@@ -43,14 +44,14 @@ class FlaxLeaf(NamedTuple):
     box: Any = None
 
 
-class FlaxTree(NamedTuple):
-    """A boxed tree, leaf by leaf, each checked."""
+class PlacedTree(NamedTuple):
+    """A tree, leaf by leaf, each checked."""
 
-    leaves: tuple[FlaxLeaf, ...]
+    leaves: tuple[PlacedLeaf, ...]
     structure: Any
 
-    def map(self, make: Callable[[FlaxLeaf], Any], are_specs: bool = False) -> Any:
-        """The tree with other values in the same boxes.
+    def map(self, make: Callable[[PlacedLeaf], Any], are_specs: bool = False) -> Any:
+        """The tree with other values, boxed as they were.
 
         Specs replace the boxes of ``flax.linen``, as in ``nn.get_partition_spec``, and go inside ``nnx``'s variables.
         """
@@ -61,32 +62,33 @@ class FlaxTree(NamedTuple):
         return self.structure.unflatten(values)
 
 
-def check_boxes(place: PlacementContext, value: Any, node: Node | None) -> FlaxTree:
-    """A boxed tree, checked against its names, and against a hint for the tree without its boxes.
+def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> PlacedTree:
+    """A tree, checked against its hint; a boxed one against the names of its boxes, and without them against a hint.
 
     Raises:
       TypedShmapError: for everything that is wrong.
     """
+    if node is not None and not holds_boxes(value):
+        leaves = tuple(PlacedLeaf(leaf, place) for leaf in place.require_match(node, value))
+        return PlacedTree(leaves, jax.tree_util.tree_structure(value))
     found, structure = _jax.tree.flatten_with_paths(value, is_box)
     leaves = tuple(_read_leaf(place, part, Subject("boxed", "given", path)) for path, part in found)
-    failures = [(each, wrong) for each in leaves if (wrong := _sharding_failure(each)) is not None]
+    failures: list[tuple[PlacedLeaf, Failure]] = []
+    for each in leaves:
+        part, hint, subject, _ = each.leaf
+        assert hint is not None
+        wrong = check_array(part, hint, each.place.context, NO_SIZES, subject, {})
+        failures += [(each, wrong)] if isinstance(wrong, Failure) else []
     if not failures and node is not None:
         bare_tree = structure.unflatten([each.leaf.value for each in leaves])
-        pairs = zip(leaves, place.require_match(node, bare_tree, "given").leaves, strict=True)
+        pairs = zip(leaves, place.require_match(node, bare_tree), strict=True)
         failures = [(each, wrong) for each, leaf in pairs if (wrong := _contradiction(each, leaf, place)) is not None]
     if failures:
         raise failures[0][0].place.error(wrong for _, wrong in failures)
-    return FlaxTree(leaves, structure)
+    return PlacedTree(leaves, structure)
 
 
-def _sharding_failure(each: FlaxLeaf) -> Failure | None:
-    value, hint, subject, _ = each.leaf
-    assert hint is not None
-    found = check_array(value, hint, each.place.context, NO_SIZES, subject, {})
-    return found if isinstance(found, Failure) else None
-
-
-def _contradiction(each: FlaxLeaf, leaf: CheckedLeaf, place: PlacementContext) -> Failure | None:
+def _contradiction(each: PlacedLeaf, leaf: CheckedLeaf, place: PlacementContext) -> Failure | None:
     """A hint with another sharding than the names of the box; ``...`` alone leaves the sharding open."""
     names, hint, rank = each.leaf.hint, leaf.hint, rank_of(leaf.value)
     if hint is None or names is None or each.box is None:
@@ -119,27 +121,26 @@ def holds_boxes(value: Any) -> bool:
 _NAMES = ("out_sharding", "sharding_names", "sharding")
 
 
-def _read_leaf(place: PlacementContext, part: Any, subject: Subject) -> FlaxLeaf:
+def _read_leaf(place: PlacementContext, part: Any, subject: Subject) -> PlacedLeaf:
     """A leaf of a boxed tree, with the names of its box as a hint.
 
     Raises:
       AnnotationSyntaxError: for something else than names.
     """
     if not is_box(part):
-        return FlaxLeaf(CheckedLeaf(part, _UNSHARDED, subject), place)
+        return PlacedLeaf(CheckedLeaf(part, _UNSHARDED, subject), place)
     cls, children, is_linen = type(part).__name__, _jax.tree.one_level(part), _is_linen(part)
     if children is None or len(children) != 1:
         raise AnnotationSyntaxError(f"{cls} is a box of Flax that does not hold just one value")
     if is_linen:
-        hint = _parse_names(cls, part.names, is_logical=hasattr(part, "rules"))
-        own_rules = read_rules(getattr(part, "rules", None))
+        written, own_rules, is_logical = part.names, getattr(part, "rules", None), hasattr(part, "rules")
     else:
         metadata = part.get_metadata()
         written = next((metadata[key] for key in _NAMES if metadata.get(key) is not None), None)
-        hint = _parse_names(cls, written.spec if isinstance(written, NamedSharding) else written, is_logical=True)
-        own_rules = read_rules(metadata.get("sharding_rules"))
-    context = place.context
-    rules = own_rules if own_rules is not None else context.rules
+        written = written.spec if isinstance(written, NamedSharding) else written
+        own_rules, is_logical = metadata.get("sharding_rules"), True
+    hint, rules, context = _parse_names(cls, written, is_logical), read_rules(own_rules), place.context
+    rules = rules if rules is not None else context.rules
     known = rules if rules is not None else Rules(must_match=True)  # without any rules, every name is an error
     if not is_linen:
         # In nnx a name without a rule is itself a mesh axis.
@@ -149,7 +150,7 @@ def _read_leaf(place: PlacementContext, part: Any, subject: Subject) -> FlaxLeaf
         own = tuple((name, (name,)) for name in names if name not in ruled and (axes is None or name in axes))
         known = replace(known, pairs=(*known.pairs, *own))
     within = replace(place, context=intern_context(replace(context, rules=known)))
-    return FlaxLeaf(CheckedLeaf(children[0][1], hint, subject), within, part)
+    return PlacedLeaf(CheckedLeaf(children[0][1], hint, subject), within, part)
 
 
 def _parse_names(cls: str, written: Any, is_logical: bool) -> ArrayHint:

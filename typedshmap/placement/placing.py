@@ -17,7 +17,7 @@ from ..hints.check_tree import CheckedLeaf
 from ..hints.signature import EMPTY
 from ..hints.structure import ArrayLeaf, parse_hint_or_dims
 from .context import PlacementContext, devices_of, placement_context
-from .flax_boxes import check_boxes, holds_boxes
+from .flax_boxes import PlacedLeaf, check_leaves, holds_boxes
 from .structs import default_dtype, structs_of
 
 T = TypeVar("T")
@@ -52,52 +52,39 @@ def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> T
     # Under jit no devices are known, and none are needed.
     place = placement_context("shard", mesh, needs="devices" if _jax.trace.is_outside_traces() else "mesh")
     node = None if hint is EMPTY else parse_hint_or_dims(hint)
-    if holds_boxes(x):
-        boxed = check_boxes(place, x, node)
-        _refuse(place, [each.leaf for each in boxed.leaves])
-        return boxed.map(lambda each: _place_leaf(each.leaf, each.place))
-    if node is None:
+    if node is None and not holds_boxes(x):
         problem = "no hint is given, and the value holds no boxes of Flax, which would say how it lies"
         raise StructureError(f"shard: {problem}")
-    leaves = place.require_match(node, x, "given").leaves
-    _refuse(place, leaves)
-    return _jax.tree.unflatten_like(x, [_place_leaf(leaf, place) for leaf in leaves])
-
-
-def _refuse(place: PlacementContext, leaves: list[CheckedLeaf]) -> None:
-    failures = [
-        Failure(what, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value))
-        for leaf in leaves
-        if leaf.hint is not None and (what := _why_unplaceable(leaf.value, leaf.hint, place)) is not None
-    ]
+    tree, failures = check_leaves(place, x, node), list[Failure]()
+    for value, hint, subject, _ in (each.leaf for each in tree.leaves):
+        where = _jax.array.committed_sharding(value)
+        if hint is None:
+            continue
+        if isinstance(value, _jax.array.SHAPES):
+            what = NotAnArray(hint.type_text, describe(value))
+        elif where is None or where.is_fully_addressable or where.device_set == set(devices_of(place).devices.flat):
+            continue
+        else:
+            problem = "is on devices of several processes, which are not those of the mesh"
+            what = PlainMessage(f"{problem}; JAX moves none between them")
+        failures.append(Failure(what, subject, hint.text, _jax.array.type_text(value)))
     if failures:
         raise place.error(failures)
+    return tree.map(_place_leaf)
 
 
-def _why_unplaceable(value: Any, hint: ArrayHint, place: PlacementContext) -> NotAnArray | PlainMessage | None:
-    """Why a value cannot be placed: it has no values, or is on other processes' devices."""
-    if isinstance(value, _jax.array.SHAPES):
-        return NotAnArray(hint.type_text, describe(value))
-    where = _jax.array.committed_sharding(value)
-    if where is None or where.is_fully_addressable or where.device_set == set(devices_of(place).devices.flat):
-        return None
-    return PlainMessage(
-        "is on devices of several processes, which are not those of the mesh; JAX moves none between them"
-    )
-
-
-def _place_leaf(leaf: CheckedLeaf, place: PlacementContext) -> Any:
+def _place_leaf(each: PlacedLeaf) -> Any:
     """One array, placed as its hint says; a leaf without a hint stays as it is."""
+    leaf, place, _ = each
     if leaf.hint is None:
         return leaf.value
     try:
         return _jax.casts.device_put_global(leaf.value, place.sharding(leaf.hint, rank_of(leaf.value)))
     except AssertionError:  # JAX compares the values, and raises this in all processes
         problem = "is not the same in all processes, or holds NaN, which JAX finds equal to nothing"
-        message = PlainMessage(
-            problem, "place by from_process_local what each of them has, by from_callback what holds NaN"
-        )
-        raise place.error((Failure(message, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)),)) from None
+        cure = "place by from_process_local what each of them has, by from_callback what holds NaN"
+        what = PlainMessage(problem, cure)
+        raise place.error((Failure(what, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)),)) from None
 
 
 Index = tuple[slice, ...]
@@ -142,44 +129,37 @@ def from_callback(
 
 
 def _array_from_callback(leaf: CheckedLeaf, callback: Callable[..., Any], is_one: bool, place: PlacementContext) -> Any:
-    if leaf.hint is None:
+    struct, hint = leaf.value, leaf.hint
+    if hint is None:
         return leaf.value
-    struct, dtypes = leaf.value, list[str]()
+    dtypes = list[str]()  # of the shards so far
 
     def shard_at(index: Index | None) -> Any:
         assert index is not None
         value = callback(index) if is_one else callback(leaf.subject.path, index)
-        _refuse_shard(value, index, leaf, place, dtypes)
-        return value
+        of = leaf.subject.path and f" of {leaf.subject.path}"
+        subject = Subject("placed", f"the shard{of}", f" at {index_text(index)}")
+        what: object = _why_no_values(value, hint)
+        if what is not None:
+            raise place.error((Failure(what, subject, hint.text),))
+        shape, expected = getattr(value, "shape", ()), struct.sharding.shard_shape(struct.shape)
+        dtype = _jax.array.canonical_dtype(value)
+        dtypes.append(dtype)
+        if shape != expected:
+            what = WrongSize(f"has shape {shape}, but {expected} is its part of the global shape {struct.shape}")
+        elif not takes(hint.dtypes, dtype):
+            what = WrongDtype(hint.dtype_name, dtype)
+        elif dtype != dtypes[0]:
+            what = WrongDtype(f"{hint.dtype_name}, and the shards before have {dtypes[0]}", dtype)
+        else:
+            return value
+        raise place.error((Failure(what, subject, hint.text, _jax.array.type_text(value)),))
 
     # A process without a device in the mesh makes no shard, which would give the dtype.
     has_some = bool(struct.sharding.addressable_devices)
     return jax.make_array_from_callback(
-        struct.shape, struct.sharding, shard_at, dtype=None if has_some else default_dtype(leaf.hint)
+        struct.shape, struct.sharding, shard_at, dtype=None if has_some else default_dtype(hint)
     )
-
-
-def _refuse_shard(value: Any, index: Index, leaf: CheckedLeaf, place: PlacementContext, dtypes: list[str]) -> None:
-    """Refuse what is not a shard of the array; ``dtypes`` are those of its shards so far."""
-    hint = leaf.hint
-    assert hint is not None
-    of = leaf.subject.path and f" of {leaf.subject.path}"
-    subject = Subject("placed", f"the shard{of}", f" at {index_text(index)}")
-    what: object = _why_no_values(value, hint)
-    if what is not None:
-        raise place.error((Failure(what, subject, hint.text),))
-    shape, expected = getattr(value, "shape", ()), leaf.value.sharding.shard_shape(leaf.value.shape)
-    dtype = _jax.array.canonical_dtype(value)
-    dtypes.append(dtype)
-    if shape != expected:
-        what = WrongSize(f"has shape {shape}, but {expected} is its part of the global shape {leaf.value.shape}")
-    elif not takes(hint.dtypes, dtype):
-        what = WrongDtype(hint.dtype_name, dtype)
-    elif dtype != dtypes[0]:
-        what = WrongDtype(f"{hint.dtype_name}, and the shards before have {dtypes[0]}", dtype)
-    else:
-        return
-    raise place.error((Failure(what, subject, hint.text, _jax.array.type_text(value)),))
 
 
 def _why_no_values(value: Any, hint: ArrayHint) -> NotAnArray | PlainMessage | None:

@@ -1,8 +1,8 @@
 """``from_process_local``: global arrays from the data of each process, checked as the global value that it means.
 
-Which global size a process's own size means depends on the sharding, and so on the hint. So each leaf is first matched
-with its hint by dtype and rank only; then its global shape is computed; then all leaves are checked together, so that
-one name has one size. At last the processes compare their leaves.
+Which global size a process's own size means depends on the sharding, and so on the hint. So each array is first matched
+with its hint by dtype and rank only; then its global shape is computed, and checked with those of the other arrays, so
+that one name has one size. At last the processes compare their arrays.
 
 Invariant: every process gets the same reports, so every process raises the same error. Along each dim, the data of a
 process is the parts that its devices hold, each once and in global order; all parts have the same size."""
@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import product, zip_longest
 from math import prod
 from typing import Any, NamedTuple
 
@@ -25,13 +25,14 @@ from ..errors import DtypeError, MeshAxisError, ShapeError, StructureError, Type
 from ..errors.failures import Failure, HintText, PlainMessage, Span, Subject, WrongSize
 from ..errors.phrases import count_text
 from ..hints.array_hint import ArrayHint
-from ..hints.check_tree import CheckedLeaf
+from ..hints.check_array import check_array
 from ..hints.context import MeshContext
-from ..hints.structure import Node, array_hints, map_hints, parse_hint_or_dims
-from ..notation.match import NO_SIZES, SizeMismatch
+from ..hints.structure import Node, array_hints, parse_hint_or_dims
+from ..notation.layout import Layout
+from ..notation.match import NO_SIZES, SizeMismatch, Sizes
 from ..notation.spec import Dim, Rest
-from .context import PlacementContext, devices_of, placement_context, without_given
-from .structs import GIVEN, any_size_hint, bound_sizes, refuse_wrong_sizes, sizes_of_dim
+from .context import PlacementContext, devices_of, placement_context
+from .structs import GIVEN, any_size_hint, bound_sizes, refuse_wrong_sizes, shape_of
 
 
 def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: int | tuple[int, ...]) -> Any:
@@ -74,12 +75,12 @@ def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: 
     hints = list(array_hints(node))
     refuse_wrong_sizes(place.verb, hints, sizes, must_all=False)
     here = place if processes.is_alone else replace(place, verb=f"{place.verb} on process {processes.own}")
-    known, dims = bound_sizes(sizes), [dim for hint in hints for dim in hint.spec.dims]
-    if processes.is_alone or all(isinstance(sizes_of_dim(dim, 0, known), tuple) for dim in dims):
-        leaves = _local_leaves(node, data, here, processes, sizes)
+    known = bound_sizes(sizes)
+    if processes.is_alone or all(isinstance(shape_of(hint, known), tuple) for hint in hints):
+        leaves = _local_leaves(node, data, here, processes, known)
     else:
         refuse_subset(place, processes)
-        leaves = _agreed_leaves(place, processes.own, lambda: _local_leaves(node, data, here, processes, sizes))
+        leaves = _agreed_leaves(place, processes.own, lambda: _local_leaves(node, data, here, processes, known))
     return _jax.tree.unflatten_like(data, [_global_array(leaf, place) for leaf in leaves])
 
 
@@ -162,69 +163,59 @@ class LocalLeaf(NamedTuple):
     hint: ArrayHint | None
     value: Any
     subject: Subject
-    shape: tuple[int, ...] = ()
-
-    def meaning(self, index: int) -> str:
-        """``batch=6, which means batch=12 globally``"""
-        assert self.hint is not None
-        name = _dim_name(_dims(self.hint, len(self.shape))[index])
-        return _size_text(name, index, self.value.shape[index], self.shape[index])
-
-
-# A member of a union is chosen by its rank at first, and then by the global sizes that it means.
-_MOST_ITERATIONS = 4
+    shape: tuple[int, ...]
 
 
 def _local_leaves(
-    node: Node, data: Any, place: PlacementContext, processes: ProcessMesh, sizes: Mapping[str, Any]
+    node: Node, data: Any, place: PlacementContext, processes: ProcessMesh, sizes: Sizes
 ) -> list[LocalLeaf]:
-    """A process's leaves with their global shapes, checked as one global value.
+    """A process's leaves, each array checked as the global one that it means.
 
     Raises:
       TypedShmapError: for everything that is wrong.
     """
-    checked = _match_leaves(node, data, place)
-    for _ in range(_MOST_ITERATIONS):
-        found = [_local_leaf(leaf, place, processes) for leaf in checked]
-        if failures := [leaf for leaf in found if isinstance(leaf, Failure)]:
-            raise place.error(failures)
-        leaves = [leaf for leaf in found if isinstance(leaf, LocalLeaf)]
-        checked = _check_global(node, data, leaves, place, sizes)
-        if all(leaf.hint is other.hint for leaf, other in zip(leaves, checked, strict=True)):
-            return leaves
-        checked = [leaf._replace(value=own.value) for leaf, own in zip(checked, leaves, strict=True)]
-    problem = "fits now one and now another member of its union, by the global size that each of them means"
-    raise place.error((Failure(PlainMessage(problem), Subject("placed", "data")),))
+    values: dict[Subject, Any] = {}
+    shapes: dict[tuple[Subject, ArrayHint | None], tuple[int, ...]] = {}
+
+    def check(value: Any, hint: ArrayHint, region: MeshContext, known: Sizes, subject: Subject, *rest: Any) -> Any:
+        shape = _global_shape(value, hint, subject, region, processes)
+        if isinstance(shape, Failure):
+            return shape
+        values[subject], shapes[subject, hint] = value, shape
+        # A dtype that JAX narrows is narrowed here, too.
+        struct = jax.ShapeDtypeStruct(shape, jax.typeof(value).dtype)
+        found = check_array(struct, hint, region, known, subject, *rest)
+        return _in_local_terms(found, values) if isinstance(found, Failure) else found
+
+    leaves = place.require_match(node, data, "data", sizes, check)
+    return [LocalLeaf(hint, value, at, shapes.get((at, hint), ())) for value, hint, at, _ in leaves]
 
 
 _ANYWHERE = MeshContext.over(None, role="placement")
 
 
-def _match_leaves(node: Node, data: Any, place: PlacementContext) -> list[CheckedLeaf]:
-    """Every leaf with its hint; structure, dtypes and ranks are checked, sizes are not."""
-    known: dict[int, ArrayHint] = {}
-
-    def any_size(hint: ArrayHint) -> ArrayHint:
-        loose = any_size_hint(hint)
-        known[id(loose)] = hint
-        return loose
-
-    loose = map_hints(node, any_size)  # kept, so that no other hint gets the id of one of its own
-    checked = replace(place, context=_ANYWHERE).check_tree(loose, data, "data")
-    if checked.failures:
-        raise place.error(checked.failures)
-    return [leaf if leaf.hint is None else leaf._replace(hint=known[id(leaf.hint)]) for leaf in checked.leaves]
-
-
-def _local_leaf(leaf: CheckedLeaf, place: PlacementContext, processes: ProcessMesh) -> LocalLeaf | Failure:
-    """A leaf with the global shape that it means."""
-    value, hint, subject = leaf.value, leaf.hint, leaf.subject
-    if hint is None:
-        return LocalLeaf(None, value, subject)
-    if (refused := _why_refused(value)) is not None:
+def _global_shape(
+    value: Any, hint: ArrayHint, subject: Subject, region: MeshContext, processes: ProcessMesh
+) -> tuple[int, ...] | Failure:
+    """The global shape that an array of a process means, if its dtype and its rank are those of its hint."""
+    found = check_array(value, any_size_hint(hint), _ANYWHERE, NO_SIZES, subject, {})
+    if isinstance(found, Failure):
+        return found
+    refused = None
+    if isinstance(value, _jax.array.SHAPES):
+        refused = PlainMessage("is a ShapeDtypeStruct, which holds no values")
+    elif _jax.array.is_tracer(value):
+        problem = "is a value under jax.jit or another transformation, which no process has"
+        refused = PlainMessage(problem, "call it outside of them")
+    elif isinstance(value, jax.Array) and not value.is_fully_addressable:
+        refused = PlainMessage("is a global array already, not this process's part", "place it by shard(x, hint)")
+    if refused is not None:
         return Failure(refused, subject, hint.text, _jax.array.type_text(value))
-    own, shape = tuple(getattr(value, "shape", ())), list[int]()
-    dim_axes = place.layout(hint, subject).at_rank(len(own), hint.spec.rest).dim_axes
+    layout = region.layout(hint)
+    if not isinstance(layout, Layout):
+        return Failure(layout, subject, hint.text)
+    own, shape = np.shape(value), list[int]()
+    dim_axes = layout.at_rank(len(own), hint.spec.rest).dim_axes
     for index, (size, dim, axes) in enumerate(zip(own, _dims(hint, len(own)), dim_axes, strict=True)):
         parts = processes.held_parts(axes)
         global_size = parts.global_size(size)
@@ -234,54 +225,24 @@ def _local_leaf(leaf: CheckedLeaf, place: PlacementContext, processes: ProcessMe
             problem = f"has {_size_text(_dim_name(dim), index, size, size)}, which does not divide over {shards}"
             return Failure(WrongSize(problem, dim.span), subject, hint.text, _jax.array.type_text(value))
         shape.append(global_size)
-    return LocalLeaf(hint, value, subject, tuple(shape))
+    return tuple(shape)
 
 
-def _why_refused(value: Any) -> PlainMessage | None:
-    if isinstance(value, _jax.array.SHAPES):
-        return PlainMessage("is a ShapeDtypeStruct, which holds no values")
-    if _jax.array.is_tracer(value):
-        return PlainMessage(
-            "is a value under jax.jit or another transformation, which no process has", "call it outside of them"
-        )
-    if isinstance(value, jax.Array) and not value.is_fully_addressable:
-        return PlainMessage("is a global array already, not this process's part", "place it by shard(x, hint)")
-    return None
-
-
-def _check_global(
-    node: Node, data: Any, leaves: list[LocalLeaf], place: PlacementContext, sizes: Mapping[str, Any]
-) -> list[CheckedLeaf]:
-    """Check the global value without its arrays' values; a dtype that JAX narrows is narrowed here, too."""
-    structs = [
-        leaf.value if leaf.hint is None else jax.ShapeDtypeStruct(leaf.shape, jax.typeof(leaf.value).dtype)
-        for leaf in leaves
-    ]
-    checked = place.check_tree(node, _jax.tree.unflatten_like(data, structs), "data", bound_sizes(sizes))
-    if checked.failures:
-        known = {leaf.subject: leaf for leaf in leaves}
-        failures = [_in_local_terms(failure, known) for failure in checked.failures]
-        raise place.error(failures, without_given(checked.sizes, sizes))
-    return checked.leaves
-
-
-def _in_local_terms(failure: Failure, leaves: Mapping[Subject, LocalLeaf]) -> Failure:
-    """A failure of the global value, in terms of the data that this process has."""
-    what, leaf = failure.what, leaves.get(failure.subject)
-    if leaf is None:
-        return failure
-    got = _jax.array.type_text(leaf.value)
-    if not isinstance(what, SizeMismatch) or not isinstance(what.dim, Dim) or not isinstance(what.expected, int):
-        return replace(failure, got=got)
-    if what.origin is None:
-        expected = f"its hint says {what.expected}"
-    elif what.origin.subject == GIVEN:
-        expected = f"{_dim_name(what.dim)}={what.expected} is given"
-    else:
-        other = leaves[what.origin.subject]
-        expected = f"{other.subject.phrase} has {other.meaning(what.origin.dim)}"
-    problem = f"has {leaf.meaning(what.index)}, but {expected}"
-    return replace(failure, what=WrongSize(problem, what.span), got=got)
+def _in_local_terms(failure: Failure, values: Mapping[Subject, Any]) -> Failure:
+    """A failure of a global array, in terms of the data that this process has."""
+    what, value = failure.what, values[failure.subject]
+    if isinstance(what, SizeMismatch) and isinstance(what.got, int) and isinstance(what.expected, int):
+        name, origin = _dim_name(what.dim), what.origin
+        if origin is None:
+            expected = f"its hint says {what.expected}"
+        elif origin.subject == GIVEN:
+            expected = f"{name}={what.expected} is given"
+        else:
+            own_size = values[origin.subject].shape[origin.dim]
+            expected = f"{origin.subject.phrase} has {_size_text(name, origin.dim, own_size, what.expected)}"
+        has = _size_text(name, what.index, value.shape[what.index], what.got)
+        what = WrongSize(f"has {has}, but {expected}", what.span)
+    return replace(failure, what=what, got=_jax.array.type_text(value))
 
 
 def _dims(hint: ArrayHint, rank: int) -> tuple[Dim | Rest, ...]:
@@ -342,7 +303,7 @@ class ReportedLeaf(NamedTuple):
             leaf.subject.path,
             leaf.shape,
             _jax.array.canonical_dtype(leaf.value),
-            tuple(getattr(leaf.value, "shape", ())),
+            np.shape(leaf.value),
             tuple(map(_dim_name, dims)),
             (text.before, text.dims, text.after),
             tuple(dim.span for dim in dims),
@@ -419,13 +380,14 @@ def first_disagreement(reports: Iterable[ProcessReport]) -> Disagreement | None:
     """The first difference between the first process and another one."""
     first, *others = sorted(reports)
     for other in others:
-        for own, their in zip(first.leaves, other.leaves, strict=False):
+        pairs: Iterable[tuple[Any, Any]] = zip_longest(first.leaves, other.leaves)
+        for own, their in pairs:
+            if own is None or their is None:
+                leaf, here, there = (their, other, first) if own is None else (own, first, other)
+                problem = f"is on process {here.process}, but not on process {there.process}"
+                return StructureError, _failure(leaf, PlainMessage(problem))
             if own[:3] != their[:3]:
                 return _disagreement(own, first.process, their, other.process)
-        for longer, shorter in ((first, other), (other, first)):
-            for leaf in longer.leaves[len(shorter.leaves) :]:
-                problem = f"is on process {longer.process}, but not on process {shorter.process}"
-                return StructureError, _failure(leaf, PlainMessage(problem))
     return None
 
 

@@ -1,4 +1,4 @@
-"""Values made from a hint, in its structure: ``ShapeDtypeStruct``s, once its dims have sizes.
+"""Values made from a hint, in its structure: specs, shardings, and ``ShapeDtypeStruct``s once its dims have sizes.
 
 The caller chooses what each array becomes. Static fields have their defaults, since they are part of the structure
 that JAX compares."""
@@ -16,19 +16,107 @@ from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
 from ..errors import ShapeError, StructureError, TypedShmapError, error_of, failures
-from ..errors.failures import Bound, Failure, Fault, NotAPytree, PlainMessage, Report, Subject, WrongSize
+from ..errors.failures import Bound, Failure, Fault, Subject, WrongSize
 from ..errors.phrases import did_you_mean, value_text
 from ..hints import structure
-from ..hints.array_hint import KEYS, ArrayHint
+from ..hints.array_hint import KEYS, ArrayHint, rank_of
+from ..hints.check_array import check_array
 from ..hints.check_tree import CheckedLeaf
+from ..hints.context import current_mesh_context, intern_context
 from ..hints.structure import ArrayLeaf, Node, Static, holds_arrays, node_name, parse_hint_or_dims
-from ..notation.match import NoValue, Sizes, evaluate, mismatch_of
+from ..notation.match import NO_SIZES, NoValue, Sizes, evaluate, mismatch_of
 from ..notation.spec import Anything as AnySize
-from ..notation.spec import Argument, Dim, Name, Number, Rest, names_in_expression
-from .context import PlacementContext, placement_context, without_given
+from ..notation.spec import Argument, Dim, Name, Rest, names_in_expression
+from .context import PlacementContext, placement_context
+from .flax_boxes import check_leaves, holds_boxes
 
 GIVEN = Subject("placed", "given")
 """The origin of a size that is given by keyword."""
+
+_CURE = "pass like=, a value that fixes ranks and lengths"
+
+
+def partition_specs(T: Any, like: Any = None) -> Any:
+    """The PartitionSpecs that a hint, or a class of hints, means; each of full rank.
+
+    ```python
+    partition_specs(Float[Array, "[batch/dp] d"])  # P('dp', None)
+    partition_specs(Weights, like=weights)  # Weights(embed=P('tp', 'dp'), ...)
+    ```
+
+    Args:
+      T: a hint, or a class whose fields have hints.
+      like: a value of that type, which fixes ranks and lengths where the hint leaves them open.
+
+    Returns:
+      The specs, in the structure of ``like``, else in that of the hint; static fields have their
+      defaults, and a leaf that is not an array has ``P()``.
+
+    Raises:
+      StructureError: for a hint whose ranks or lengths are open, without ``like``.
+      MeshAxisError: for a mesh axis that the ambient mesh does not have.
+    """
+    context = replace(current_mesh_context(), manual=(), checked_axes=frozenset(), has_vma=False, role="placement")
+    return _map_hints(
+        PlacementContext("partition_specs", None, intern_context(context)), T, like, PlacementContext.spec
+    )
+
+
+def shardings(T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None) -> Any:
+    """The NamedShardings that a hint, or a class of hints, means: `partition_specs` over a mesh.
+
+    They are what ``jax.jit`` takes as ``in_shardings`` and ``out_shardings``, ``jax.device_put`` as
+    its second argument, and checkpoint libraries as the target of a restore.
+
+    ```python
+    jax.jit(init, out_shardings=shardings(Weights, mesh))(key)
+    ```
+
+    Args:
+      T: a hint, or a class whose fields have hints.
+      mesh: the mesh, which may be abstract; by default the ambient one.
+      like: a value of that type, which fixes ranks and lengths where the hint leaves them open.
+
+    Returns:
+      The shardings, in the structure of ``like``, else in that of the hint.
+
+    Raises:
+      MeshAxisError: for no mesh, or an axis that it does not have.
+      StructureError: for a hint whose ranks or lengths are open, without ``like``.
+      ShardingError: for a mark ``~``, and for ``+`` or ``-`` over Auto axes.
+    """
+    place = placement_context("shardings", mesh, needs="mesh")
+    # Sizes need not divide yet, and marks follow the rule of a boundary.
+    axes = frozenset(axis for axis, _ in place.context.entering)
+    context = intern_context(replace(place.context, entering=(), boundary_axes=axes))
+    return _map_hints(replace(place, context=context), T, like, PlacementContext.sharding)
+
+
+def _map_hints(
+    place: PlacementContext, T: Any, like: Any, make: Callable[[PlacementContext, ArrayHint | None, int], Any]
+) -> Any:
+    """What ``make`` returns for each array, from its context, its hint and its rank, in the structure of the hint."""
+    if like is not None or holds_boxes(T):  # a boxed tree needs no hint: its boxes have names
+        value, node = (T, None) if like is None else (like, parse_hint_or_dims(T))
+        tree = check_leaves(place, value, node)
+        return tree.map(lambda each: make(each.place, each.leaf.hint, rank_of(each.leaf.value)), are_specs=True)
+
+    def array(hint: ArrayHint, path: str) -> Any:
+        if hint.spec.rest is not None:
+            raise builder.open(f"the rank of {path or hint.text} is open")
+        rank, subject = len(hint.spec.dims), Subject("placed", "hint", path)
+        place.layout(hint, subject)
+        if place.mesh is not None:
+            # Marks are refused by the rule for arrays, applied to an array of any size.
+            some = jax.ShapeDtypeStruct((0,) * rank, default_dtype(hint))
+            found = check_array(some, any_size_hint(hint), place.context, NO_SIZES, subject, {})
+            if isinstance(found, Failure):
+                raise place.error((replace(found, got=None),))
+        return make(place, hint, rank)
+
+    unsharded = make(place, None, 0)
+    builder = TreeBuilder(place.verb, array, _CURE, lambda value: jax.tree.map(lambda _: unsharded, value), unsharded)
+    return builder.build(parse_hint_or_dims(T))
 
 
 def shape_structs(T: Any, /, mesh: Mesh | AbstractMesh | None = None, **sizes: int | tuple[int, ...]) -> Any:
@@ -86,23 +174,20 @@ def structs_of(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) ->
     slots = [leaf for leaf in leaves if isinstance(leaf, _ArraySlot)]
     refuse_wrong_sizes(place.verb, [slot.hint for slot in slots], sizes, must_all=True)
     known = bound_sizes(sizes)
-    shapes = [_shape_of(slot, known) for slot in slots]
-    if wrong := [shape for shape in shapes if isinstance(shape, Failure)]:
-        raise place.error(wrong)
-    made = (jax.ShapeDtypeStruct(shape, default_dtype(slot.hint)) for slot, shape in zip(slots, shapes, strict=True))
+    found = [(slot, shape_of(slot.hint, known)) for slot in slots]
+    if wrong := [(slot, shape) for slot, shape in found if not isinstance(shape, tuple)]:
+        raise place.error(Failure(what, Subject("placed", "hint", slot.path), slot.hint.text) for slot, what in wrong)
+    made = (jax.ShapeDtypeStruct(shape, default_dtype(slot.hint)) for slot, shape in found)
     tree = _jax.tree.unflatten_like(tree, [next(made) if isinstance(leaf, _ArraySlot) else leaf for leaf in leaves])
-    checked = place.check_tree(node, tree, "hint", known)
-    if checked.failures:
-        raise place.error(checked.failures, without_given(checked.sizes, sizes))
 
     def placed(leaf: CheckedLeaf) -> CheckedLeaf:
-        if leaf.hint is None:
+        struct, hint, *_ = leaf
+        if hint is None:
             return leaf
-        shape, dtype = leaf.value.shape, leaf.value.dtype
-        sharding = place.sharding(leaf.hint, len(shape))
-        return leaf._replace(value=jax.ShapeDtypeStruct(shape, dtype, sharding=sharding))
+        sharding = place.sharding(hint, len(struct.shape))
+        return leaf._replace(value=jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding))
 
-    return tree, [placed(leaf) for leaf in checked.leaves]
+    return tree, [placed(leaf) for leaf in place.require_match(node, tree, "hint", known)]
 
 
 # Sizes by keyword
@@ -110,10 +195,9 @@ def structs_of(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) ->
 
 def bound_sizes(sizes: Mapping[str, Any]) -> Sizes:
     """Given sizes as those that are known before anything is matched."""
-    known = {
-        f"*{name}" if isinstance(size, tuple) else name: tuple(map(int, size)) if isinstance(size, tuple) else int(size)
-        for name, size in sizes.items()
-    }
+    known: dict[str, Any] = {}
+    for name, size in sizes.items():
+        known |= {f"*{name}": tuple(map(int, size))} if isinstance(size, tuple) else {name: int(size)}
     return Sizes({name: Bound(size, GIVEN, 0) for name, size in known.items()})
 
 
@@ -156,40 +240,30 @@ def names_of(hints: Iterable[ArrayHint]) -> dict[str, bool]:
     return found
 
 
-# Shapes
-
-
-def _shape_of(slot: _ArraySlot, sizes: Sizes) -> tuple[int, ...] | Failure:
-    shape: list[int] = []
-    for index, dim in enumerate(slot.hint.spec.dims):
-        found = sizes_of_dim(dim, index, sizes)
-        if not isinstance(found, tuple):
-            return Failure(found, Subject("placed", "hint", slot.path), slot.hint.text)
-        shape += found
+def shape_of(hint: ArrayHint, sizes: Sizes) -> tuple[int, ...] | Fault:
+    """The shape that a hint means, with sizes that are known; or why it has none."""
+    shape, no_size = list[int](), "for which no size can be given"
+    for index, dim in enumerate(hint.spec.dims):
+        if isinstance(dim, Rest):
+            known = sizes.get(f"*{dim.name}") if dim.name is not None else None
+            if known is None:
+                return WrongSize(f"has '{dim}', {no_size}", dim.span, "write '*name' instead, and pass its size")
+            assert isinstance(known.size, tuple)
+            shape += known.size
+            continue
+        expression = dim.size
+        if isinstance(expression, AnySize | Argument):
+            return WrongSize(f"has dim '{expression}', {no_size}", dim.span, "write a name instead, and pass its size")
+        if isinstance(expression, Name) and sizes.get(expression.name) is None:
+            return WrongSize(f"has dim '{expression}', but '*{expression}' stands for several dims", dim.span)
+        try:
+            size = evaluate(expression, sizes, {})
+        except NoValue as unknown:
+            return mismatch_of(unknown, dim, index, dim.span)
+        if size < 0:
+            return WrongSize(f"has dim '{expression}' of size {size}", dim.span)
+        shape.append(size)
     return tuple(shape)
-
-
-def sizes_of_dim(dim: Dim | Rest, index: int, sizes: Sizes) -> tuple[int, ...] | Fault:
-    """The sizes that a token of a hint means, with sizes that are known."""
-    no_size = "for which no size can be given"
-    if isinstance(dim, Rest):
-        known = sizes.get(f"*{dim.name}") if dim.name is not None else None
-        if known is None:
-            return WrongSize(f"has '{dim}', {no_size}", dim.span, "write '*name' instead, and pass its size")
-        assert isinstance(known.size, tuple)
-        return known.size
-    expression = dim.size
-    if isinstance(expression, Number):
-        return (expression.value,)
-    if isinstance(expression, AnySize | Argument):
-        return WrongSize(f"has dim '{expression}', {no_size}", dim.span, "write a name instead, and pass its size")
-    if isinstance(expression, Name) and sizes.get(expression.name) is None:
-        return WrongSize(f"has dim '{expression}', but '*{expression}' stands for several dims", dim.span)
-    try:
-        size = evaluate(expression, sizes, {})
-    except NoValue as unknown:
-        return mismatch_of(unknown, dim, index, dim.span)
-    return (size,) if size >= 0 else WrongSize(f"has dim '{expression}' of size {size}", dim.span)
 
 
 _PREFERRED = (float, int, "uint64", complex, bool)
@@ -251,7 +325,8 @@ class TreeBuilder:
                 inside |= {id(node)}
                 if kind == "TypedDict":
                     return {name: self.build(inner, f"{path}[{name!r}]", inside) for name, inner in fields.items()}
-                return (self._named_tuple if kind == "NamedTuple" else self._dataclass)(node, path, inside)
+                values = self._fields(node, path, inside)
+                return node.cls(*values.values()) if kind == "NamedTuple" else _new_instance(node.cls, values)
             case structure.UnionOf(options, _) if (key := typed_key(options)) is not None:
                 return self.build(key, path, inside)
             case structure.UnionOf():
@@ -265,51 +340,47 @@ class TreeBuilder:
 
     def _wrong_class(self, what: Fault, path: str) -> TypedShmapError:
         """The error for a class that JAX cannot take apart as its hints say."""
-        return error_of(Report(self.verb, (Failure(what, Subject("placed", "hint", path)),)))
+        return error_of(failures.Report(self.verb, (Failure(what, Subject("placed", "hint", path)),)))
 
     def _needs_no_default(self, hint: Any) -> bool:
         return hint is type(None) or (hint in _SCALARS and self.scalar is not None)
 
-    def _named_tuple(self, node: structure.Fields, path: str, inside: frozenset[int]) -> Any:
-        defaults: Mapping[str, Any] = getattr(node.cls, "_field_defaults", {})
-        fields = node.fields.items()
-        return node.cls(*(self._field(n, defaults.get(name, _MISSING), f"{path}.{name}", inside) for name, n in fields))
-
-    def _dataclass(self, node: structure.Fields, path: str, inside: frozenset[int]) -> Any:
-        markers = {field.name: object() for field in dataclasses.fields(node.cls)}
-        try:
-            children = _jax.tree.one_level(_new_instance(node.cls, markers))
-        except _jax.tree.BadTree as bad:
-            problem = f"is of class {node.cls.__name__} that JAX cannot take apart: {bad}"
-            raise self._wrong_class(PlainMessage(problem), path) from None
-        if children is None:
-            raise self._wrong_class(NotAPytree(node.cls.__name__), path)
-        flattened = {id(part) for _, part in children}  # a marker is found in the fields that JAX flattens
+    def _fields(self, node: structure.Fields, path: str, inside: frozenset[int]) -> dict[str, Any]:
+        """The fields of a NamedTuple or a dataclass; static ones, and those that JAX does not flatten, by default."""
+        cls, flattened = node.cls, node.fields.keys()
+        defaults: dict[str, Any] = getattr(cls, "_field_defaults", {})
+        if node.kind == "dataclass":
+            flattened, fields = self._flattened(cls, path), dataclasses.fields(cls)
+            factories: dict[str, Any] = {field.name: field.default_factory for field in fields}
+            made = {name: factory() for name, factory in factories.items() if factory is not _MISSING}
+            defaults = {field.name: field.default for field in fields} | made
         values: dict[str, Any] = {}
-        for field in dataclasses.fields(node.cls):
-            inner, at = node.fields[field.name], f"{path}.{field.name}"
-            factory: Any = field.default_factory
-            default = field.default if factory is _MISSING else factory()
-            if id(markers[field.name]) in flattened:
-                values[field.name] = self._field(inner, default, at, inside)
-            elif holds_arrays(inner):
-                raise self._wrong_class(failures.NonPytreeField(node.cls.__name__, field.name), path)
+        for name, inner in node.fields.items():
+            default, at, is_child = defaults.get(name, _MISSING), f"{path}.{name}", name in flattened
+            inner = self.choose(inner, inside) if is_child else inner
+            is_filled = default is _MISSING and isinstance(inner, Static) and self._needs_no_default(inner.hint)
+            if is_child and (holds_arrays(inner) or is_filled):
+                values[name] = self.build(inner, at, inside)
+            elif not is_child and holds_arrays(inner):
+                raise self._wrong_class(failures.NonPytreeField(cls.__name__, name), path)
+            elif default is _MISSING:
+                raise self.open(f"{at} holds no array and has no default")
             else:
-                values[field.name] = self._default(default, at)
-        return _new_instance(node.cls, values)
+                values[name] = self.static(default) if is_child else default
+        return values
 
-    def _field(self, node: Node, default: Any, path: str, inside: frozenset[int]) -> Any:
-        """A field that JAX flattens: a tree of its own, or leaves that are not arrays."""
-        node = self.choose(node, inside)
-        is_filled = default is _MISSING and isinstance(node, Static) and self._needs_no_default(node.hint)
-        if holds_arrays(node) or is_filled:
-            return self.build(node, path, inside)
-        return self.static(self._default(default, path))
-
-    def _default(self, default: Any, path: str) -> Any:
-        if default is _MISSING:
-            raise self.open(f"{path} holds no array and has no default")
-        return default
+    def _flattened(self, cls: type, path: str) -> set[str]:
+        """The fields of a dataclass that JAX flattens: those in which it finds a marker."""
+        markers = {field.name: object() for field in dataclasses.fields(cls)}
+        try:
+            children = _jax.tree.one_level(_new_instance(cls, markers))
+        except _jax.tree.BadTree as bad:
+            problem = f"is of class {cls.__name__} that JAX cannot take apart: {bad}"
+            raise self._wrong_class(failures.PlainMessage(problem), path) from None
+        if children is None:
+            raise self._wrong_class(failures.NotAPytree(cls.__name__), path)
+        found = {id(part) for _, part in children}
+        return {name for name, marker in markers.items() if id(marker) in found}
 
 
 def typed_key(options: tuple[Node, ...]) -> ArrayLeaf | None:
