@@ -263,6 +263,10 @@ WRONG_USE = [
         "program_o: f: the hint of parameter 'x' names 'Undefined', which is not defined\n\n"
         "Hint: define 'Undefined' above f; a name of an outer function must stand in the function around f",
     ),
+    (
+        ["program_g", "--mesh", "dp=4", "--arg", "0.5"],
+        "--arg 0.5: '0.5' is not a name and a value, as in scale=0.5",
+    ),
     (["program_g", "--mesh", "dp=4", "--devices", "0"], "0 virtual CPU devices are asked for; 1 to 512 can be made"),
     (["program_g", "--mesh", DIGITS], f"--mesh {DIGITS}: a mesh has at most 2147483647 devices"),
     (["program_g", "--mesh", "dp=65536,tp=65536"], "--mesh dp=65536,tp=65536: a mesh has at most 2147483647 devices"),

@@ -82,6 +82,12 @@ def test_they_are_a_pytree_of_all_arguments() -> None:
     assert len(jax.tree.leaves(made)) == 6
 
 
+def test_they_are_printed_by_their_types() -> None:
+    assert repr(inputs(helper, mesh=MESH, b=4, rest=(3,))) == "Inputs(x=f32[4,3], k=i32[]; seed=0)"
+    made = inputs(step, mesh=MESH, batch=4, seq=3, seed=2)
+    assert repr(made).startswith("Inputs(weights=Weights of 3, batch=Batch of 2, key=key<fry>[]; seed=2")
+
+
 def test_values_and_sizes_depend_on_the_seed_alone() -> None:
     meshes = [mesh_of(1, 1), mesh_of(4, 2), mesh_of(2, 4), mesh_of(8, 1)]
     drawn = plan_inputs(step, meshes).draw(3)
@@ -324,6 +330,10 @@ REFUSED = [
     (
         lambda: inputs(sums, mesh=MESH, xs=3),
         "inputs: sums: argument '*xs' wants a list or a tuple of arguments, got 3",
+    ),
+    (
+        lambda: inputs(sums, mesh=MESH, x=lambda key, shape: "x"),
+        "inputs: sums: the function that makes Float[Array, \"[b/dp] d\"] returned 'x', which is not an array",
     ),
     (lambda: inputs(sums, mesh=MESH, seed=-1), "inputs: seed=-1 is not a whole number from 0 on"),
     (

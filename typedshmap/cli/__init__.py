@@ -283,6 +283,11 @@ def format_error(error: BaseException) -> str:
     return "\n".join(lines)
 
 
+def print_failure(line: str, error: BaseException, more: str = "") -> None:
+    """Print what is wrong with a function, under a line that names it."""
+    print(f"{line}\n{indent(format_error(error) + more, '       ')}")
+
+
 def _is_of_user(filename: str) -> bool:
     return not filename.startswith(("<", _PACKAGE)) and not any(
         part in filename for part in ("site-packages", "importlib")

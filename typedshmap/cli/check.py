@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from textwrap import indent
 from typing import Any
 
 import jax
@@ -66,11 +65,10 @@ def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any]
         drawn_sizes = {name: size for name, size in drawn.sizes.items() if name not in planned.given}
         _trace(function, drawn, mesh)
     except Exception as error:  # whatever the function's own code raises is printed, and the next one is checked
-        text = cli.format_error(error)
         # Another size may help, since a body may divide a dim that the hints leave unsharded.
-        if drawn_sizes and (isinstance(error, ShapeError) or not isinstance(error, TypedShmapError)):
-            text += f"\nDrawn: {mesh_text(drawn_sizes.items())}; --size gives others"
-        print(f"FAIL   {label}\n{indent(text, '       ')}")
+        may_help = drawn_sizes and (isinstance(error, ShapeError) or not isinstance(error, TypedShmapError))
+        drawn_text = f"\nDrawn: {mesh_text(drawn_sizes.items())}; --size gives others" if may_help else ""
+        cli.print_failure(f"FAIL   {label}", error, drawn_text)
         return False
     print(f"ok     {label}  ({mesh_text(drawn.sizes.items())})" if drawn.sizes else f"ok     {label}")
     return True
@@ -101,7 +99,7 @@ def _compare_meshes(function: cli.Function, meshes: Sequence[AbstractMesh], valu
         options = {name: value for name, value in function.mark.items() if name not in known}
         assert_mesh_invariant(function.function, placed, **options, **arguments)
     except Exception as error:  # as above
-        print(f"DIFFER {function.name}\n{indent(cli.format_error(error), '       ')}")
+        cli.print_failure(f"DIFFER {function.name}", error)
         return False
     print(f"same   {function.name}  on one device and on {'; '.join(mesh_text(mesh.shape_tuple) for mesh in meshes)}")
     return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import indent
 
 from .. import cli
 from ..errors import MeshAxisError, StructureError
@@ -57,8 +56,8 @@ def run(given: argparse.Namespace) -> int:
             arguments = cli.arguments_for(function, values)
             one = explain_call(function.function, (), arguments, mesh=mesh, grad=given.grad, bandwidth=bandwidth)
         except Exception as error:  # whatever the function's own code raises is printed, and the next one is explained
-            print(f"FAIL   {function.name}  {'; '.join(mesh_text(mesh.shape_tuple) for mesh in own_meshes)}")
-            print(f"{indent(cli.format_error(error), '       ')}\n")
+            where = "; ".join(mesh_text(mesh.shape_tuple) for mesh in own_meshes)
+            cli.print_failure(f"FAIL   {function.name}  {where}", error, "\n")
         else:
             print(f"{one}\n")
             found.append(one)
