@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from os.path import basename
 from typing import Any, TypeVar
 
 from . import _jax
-from .errors import ShapeError, TypedShmapError, error_of
+from .errors import ShapeError, TypedShmapError
 from .errors.failures import Bound, Failure, Subject
 from .errors.phrases import value_text
 from .hints.array_hint import ArrayHint
 from .hints.check_array import check_array
 from .hints.check_tree import CheckedLeaf, TreeCheck, check_value
-from .hints.context import (
-    CallScope,
-    LayoutAssertion,
-    MeshContext,
-    current_mesh_context,
-    current_scope,
-    current_sink,
-    intern_context,
-    record_layout,
-)
-from .hints.forward_refs import caller_frame, frame_place
-from .hints.global_sharding import check_at_compile_time, with_value_mesh
-from .hints.structure import ArrayLeaf, Node, UnionOf, all_nodes, array_hints, holds_arrays, parse_hint_or_dims
+from .hints.context import CallScope, MeshContext, current_mesh_context, current_scope, intern_context
+from .hints.global_sharding import check_at_compile_time
+from .hints.signature import caller_frame
+from .hints.structure import ArrayLeaf, Node, UnionOf, array_hints, holds_arrays, parse_hint_or_dims, walk
 from .notation.layout import Layout
 from .notation.match import Sizes
 
@@ -73,12 +65,14 @@ def check(x: T, hint: Any) -> T:
     region, node = current_mesh_context(), parse_hint_or_dims(hint)
     name, checked = _check_in_scope(x, node, region, _CHECKED, "check")
     if not region.manual:
-        place = frame_place(caller_frame(1))  # no traceback leads here once XLA has chosen the sharding
+        frame = caller_frame(1)  # no traceback leads there once XLA has chosen the sharding
+        assert frame is not None
+        place = f"{basename(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})"
         for leaf in checked.leaves:
             if leaf.hint is not None and _jax.array.is_tracer(leaf.value):
                 hints = _candidate_hints(leaf, leaf.hint, node, checked)
                 check_at_compile_time(leaf.value, hints, leaf.subject, region, name, checked.sizes, place)
-    return cast_to_hint(x, checked.leaves, region, name, checked.sizes)
+    return checked.cast(x, name)
 
 
 def _check_in_scope(x: Any, node: Node, region: MeshContext, subject: Subject, verb: str) -> tuple[str, TreeCheck]:
@@ -86,22 +80,14 @@ def _check_in_scope(x: Any, node: Node, region: MeshContext, subject: Subject, v
     scope = current_scope() or CallScope(verb, {})
     checked = check_value(node, x, subject, region, scope.arguments, scope.sizes)
     if checked.failures:
-        raise failure_error(checked, scope.function)
+        raise checked.error(scope.function)
     scope.sizes = checked.sizes
     return scope.function, checked
 
 
-def failure_error(checked: TreeCheck, function: str) -> TypedShmapError:
-    """The error for what does not fit, with the mesh of the first value that does not."""
-    subject = checked.failures[0].subject
-    value = next((leaf.value for leaf in checked.leaves if leaf.subject == subject), None)
-    region = with_value_mesh(value, checked.region)
-    return error_of(region.report(function, tuple(checked.failures), checked.sizes))
-
-
 def _candidate_hints(leaf: CheckedLeaf, hint: ArrayHint, node: Node, checked: TreeCheck) -> tuple[ArrayHint, ...]:
     """The hints that a leaf may fit: the one that matched, and of a union all that match but for the sharding."""
-    for part in all_nodes(node):
+    for _, part in walk(node):
         options = [option for option in part.options if holds_arrays(option)] if isinstance(part, UnionOf) else []
         members = [found for option in options for found in array_hints(option)]
         if len(options) > 1 and hint in members:
@@ -112,78 +98,6 @@ def _candidate_hints(leaf: CheckedLeaf, hint: ArrayHint, node: Node, checked: Tr
     region, sizes, named = checked.region, checked.sizes, checked.arguments
     found = (check_array(leaf.value, other, region, sizes, leaf.subject, named) for other in others)
     return (hint, *(other for other, match in zip(others, found, strict=True) if not isinstance(match, Failure)))
-
-
-def cast_to_hint(
-    value: Any, leaves: list[CheckedLeaf], region: MeshContext, function: str, sizes: Sizes, is_assumed: bool = False
-) -> Any:
-    """A value with its leaves cast as `cast_leaves` does; outside of manual regions the value itself."""
-    return replace_leaves(value, leaves, cast_leaves(leaves, region, function, sizes, is_assumed))
-
-
-def cast_leaves(
-    leaves: list[CheckedLeaf], region: MeshContext, function: str, sizes: Sizes, is_assumed: bool = False
-) -> list[CheckedLeaf]:
-    """Shards at the types of their hints, unreduced over the axes of ``+axis``, whose layouts are asserted.
-
-    Returns:
-      The leaves; the same list if none is another value now, as outside of manual regions.
-    """
-    if not region.manual:
-        return leaves
-    # Most hints bear no mark, and need no layout here.
-    if region.has_vma and any(leaf.hint is not None and leaf.hint.spec.marks for leaf in leaves):
-        leaves = list(leaves)
-        for at, leaf in enumerate(leaves):
-            layout = region.layout(leaf.hint) if leaf.hint is not None else None
-            if isinstance(layout, Layout) and (axes := layout.unreduced.intersection(region.sizes)):
-                leaves[at] = leaf._replace(value=_jax.casts.pcast_unreduced(leaf.value, axes))
-    return assert_layouts(leaves, region, function, sizes, is_assumed)
-
-
-def replace_leaves(value: Any, before: list[CheckedLeaf], after: list[CheckedLeaf]) -> Any:
-    """A value with other leaves; the same object if all are the same."""
-    if after is before or all(new.value is old.value for new, old in zip(after, before, strict=True)):
-        return value
-    if len(before) == 1 and before[0].value is value:
-        return after[0].value
-    return _jax.tree.unflatten_like(value, (leaf.value for leaf in after))
-
-
-def assert_layouts(
-    leaves: list[CheckedLeaf],
-    region: MeshContext,
-    function: str,
-    sizes: Sizes,
-    is_assumed: bool = False,
-    is_proven: bool = False,
-) -> list[CheckedLeaf]:
-    """Record for the operations that follow how shards are laid out, as their hints say, and have it analyzed.
-
-    Args:
-      leaves: the shards, and static leaves.
-      region: where they are.
-      function: the function whose hints they have.
-      sizes: the sizes of its dims.
-      is_assumed: whether the analysis believes the hints.
-      is_proven: whether it knows already, as at the boundary of a region.
-
-    Returns:
-      The leaves, in a loop or a call within the region some with a claim in the program; the same list if none has.
-    """
-    analysis, claimed = None if is_proven else current_sink(), leaves
-    for at, leaf in enumerate(leaves):
-        if leaf.hint is None:
-            continue
-        value = leaf.value
-        stated = LayoutAssertion(leaf.hint, region, leaf.subject, function, sizes, leaf.must_be_invarying, is_assumed)
-        if analysis is not None:
-            value = analysis.assert_layout(value, stated)
-        if value is not leaf.value:
-            claimed = list(leaves) if claimed is leaves else claimed
-            claimed[at] = leaf._replace(value=value)
-        record_layout(value, stated)
-    return claimed
 
 
 def size(name: str) -> int:
@@ -294,4 +208,4 @@ def assume(x: T, hint: Any) -> T:
     if region.manual:
         region = intern_context(replace(region, inferred_axes=region.checked_axes))
     name, checked = _check_in_scope(x, parse_hint_or_dims(hint), region, _ASSUMED, "assume")
-    return cast_to_hint(x, checked.leaves, region, name, checked.sizes, is_assumed=True)
+    return checked.cast(x, name, is_assumed=True)

@@ -17,21 +17,18 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
-from .check import assert_layouts
-from .errors import TypedShmapError, error_of
+from .errors import TypedShmapError
 from .errors.failures import RETURN, Failure, PlainMessage, UnmentionedVarying, sizes_text
 from .errors.phrases import mesh_text, quoted_axes
 from .hints import context
 from .hints.check_array import describe
-from .hints.check_tree import CheckedLeaf, array_leaves, check_arguments, check_value, unknown_axes
-from .hints.forward_refs import caller_frame
-from .hints.signature import EMPTY, LazySignature
+from .hints.check_tree import CheckedLeaf, array_leaves, assert_layouts, check_arguments, check_value, unknown_axes
+from .hints.signature import EMPTY, LazySignature, caller_frame
 from .hints.structure import Untyped, array_hints, holds_arrays
 from .inference.analysis import RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, wraps
 from .meshes import find_boundary, read_axis_names, read_mesh
 from .notation.layout import Layout
-from .notation.match import Sizes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -175,7 +172,7 @@ class _RegionCall:
 
         self.checked = check_arguments(given, self.bound.arguments, self.outer_context)
         if failures := (*self.checked.failures, *unknown_axes(typed.result, self.outer_context, RETURN)):
-            raise self._error(self.outer_context, failures, self.checked.sizes)
+            raise self.outer_context.error(typed.name, failures, self.checked.sizes)
 
         self.arrays = [leaf.value for leaf in self.checked.leaves if leaf.hint is not None]
         self.analysis = RegionAnalysis(self.manual) if self.entered else None
@@ -185,9 +182,6 @@ class _RegionCall:
         self.results: list[context.LayoutAssertion | None] = []
         self.out_specs: list[PartitionSpec] = []
         self.deferred_error: TypedShmapError | None = None
-
-    def _error(self, region: context.MeshContext, failures: Sequence[Failure], sizes: Sizes) -> TypedShmapError:
-        return error_of(region.report(self.typed.name, tuple(failures), sizes))
 
     def map_body(self) -> Callable[..., Any]:
         """What to call with the global arrays: the body mapped over the shards, and analyzed.
@@ -243,7 +237,7 @@ class _RegionCall:
 
         def body(*shards: Any) -> list[Any]:
             region, leaves = self._enter_region(shards)
-            args, kwargs = self.bound.with_arguments(self.checked.with_leaves([leaf.value for leaf in leaves]))
+            args, kwargs = self.bound.with_arguments(self.checked.with_leaves(leaves))
             naming, sink = context.decorator_axis_naming(self.info.naming), analysis or context.current_sink()
             scope = context.CallScope(self.typed.name, self.bound.arguments, self.checked.sizes, naming, region, sink)
             with context.scope_entered(scope):
@@ -293,13 +287,13 @@ class _RegionCall:
             only_varying = all(isinstance(failure.what, UnmentionedVarying) for failure in failures)
             if only_varying and analysis is not None and analysis.unproven:
                 # The result may vary because of something that the analysis finds, which is reported instead.
-                self.deferred_error = self._error(region, failures, sizes)
+                self.deferred_error = region.error(name, failures, sizes)
                 return []
-            raise self._error(region, failures, sizes)
+            raise region.error(name, failures, sizes)
         if stuck := [leaf for leaf in leaves if _jax.array.why_not_array(leaf.value) is not None]:
             why = "which is not an array and cannot leave the manual region"
             failures = [Failure(PlainMessage(f"is {describe(leaf.value)}, {why}"), leaf.subject) for leaf in stuck]
-            raise self._error(region, failures, sizes)
+            raise region.error(name, failures, sizes)
         self.result_structure = jax.tree_util.tree_structure(result)
         if not self.entered:
             leaves = assert_layouts(leaves, region, name, sizes)

@@ -7,12 +7,10 @@ from typing import Any, TypeVar, overload
 
 from . import _jax
 from .axis_names import AxesLike, AxisNaming, AxisRules, RulesLike, read_naming
-from .check import cast_leaves, cast_to_hint, failure_error, replace_leaves
-from .errors.failures import RETURN, Failure, Subject, UnmentionedVarying
+from .errors.failures import RETURN, Failure, UnmentionedVarying
 from .hints import context
 from .hints.check_tree import check_arguments, check_value
-from .hints.forward_refs import caller_frame
-from .hints.signature import HintedSignature, LazySignature
+from .hints.signature import HintedSignature, LazySignature, caller_frame
 from .introspection import DecoratedInfo, wraps
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,14 +81,8 @@ def _check_arguments(
     bound = typed.bind(args, kwargs)
     checked = check_arguments(typed.arguments(bound), bound.arguments, region)
     if checked.failures:
-        raise failure_error(checked, typed.name)
-    leaves = cast_leaves(checked.leaves, region, typed.name, checked.sizes)
-    cast: list[tuple[str, Subject, Any]] = []
-    if leaves is not checked.leaves:
-        for (name, subject, _, value), (first, last) in zip(checked.given, checked.spans, strict=True):
-            new = replace_leaves(value, checked.leaves[first:last], leaves[first:last])
-            if new is not value:
-                cast.append((name, subject, new))
+        raise checked.error(typed.name)
+    cast = checked.with_leaves(checked.cast_leaves(typed.name))
     naming, sink = context.decorator_axis_naming(naming), context.current_sink()
     scope = context.CallScope(typed.name, bound.arguments, checked.sizes, naming, region, sink)
     return *bound.with_arguments(cast), scope
@@ -109,5 +101,5 @@ def _check_result(typed: HintedSignature, result: Any, region: context.MeshConte
             wrong = UnmentionedVarying(axes, False, may_agree=True)
             checked.failures.append(Failure(wrong, subject, hint.text, _jax.array.type_text(value)))
     if checked.failures:
-        raise failure_error(checked, typed.name)
-    return cast_to_hint(result, checked.leaves, region, typed.name, checked.sizes)
+        raise checked.error(typed.name)
+    return checked.cast(result, typed.name)

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from .. import _jax
-from ..errors import MeshAxisError, StructureError, TypedShmapError, error_of
+from ..errors import MeshAxisError, StructureError, TypedShmapError
 from ..errors.failures import RETURN
 from ..errors.phrases import value_text
 from ..hints.check_tree import CheckedLeaf, TreeCheck, check_arguments_as_traced, check_as_traced, check_value
@@ -225,7 +225,7 @@ class ExplainedCall:
 
     def _raise(self, checked: TreeCheck) -> None:
         if checked.failures:
-            raise error_of(self.region.report(self.typed.name, tuple(checked.failures), checked.sizes))
+            raise self.region.error(self.typed.name, checked.failures, checked.sizes)
 
     def _struct(self, leaf: CheckedLeaf) -> Any:
         """The shape, dtype and sharding of an array."""
@@ -240,15 +240,10 @@ class ExplainedCall:
 
     def run(self, values: Iterable[Any]) -> Any:
         """Call the function with values in the place of what is traced."""
-        leaves = [leaf.value for leaf in self.checked.leaves]
+        leaves = list(self.checked.leaves)
         for at, value in zip(self.traced, values, strict=True):
-            leaves[at] = value
-        changed = [
-            (name, subject, _jax.tree.unflatten_like(value, leaves[first:last]))
-            for (name, subject, _, value), (first, last) in zip(self.checked.given, self.checked.spans, strict=True)
-            if any(first <= at < last for at in self.traced)
-        ]
-        args, kwargs = self.bound.with_arguments(changed)
+            leaves[at] = leaves[at]._replace(value=value)
+        args, kwargs = self.bound.with_arguments(self.checked.with_leaves(leaves))
         return self.f(*args[len(self.owner) + len(self.typed.given) :], **kwargs)
 
     def trace(self) -> tuple[Any, Any]:

@@ -165,13 +165,17 @@ def parse_array_hint(
     name = _type_as_written(array_type) if inner is None else str(inner.text)
     after = '"]' if pspec is None else f'", {_jax.array.spec_text(pspec)}]'
     written = text or HintText(f'{dtype_name}[{name}, "', dims, after)
-    try:
-        spec = parse(dims) if pspec is None else _with_pspec(parse(dims), pspec)
-    except SyntaxFault as fault:
-        raise fault.in_hint(written) from None
+    spec = _parse_spec(dims, written, pspec)
     if inner is None:
         return ArrayHint(dtypes, dtype_name, _array_classes(array_type, written), spec, written)
     return _nest_hints(inner, dtypes, dtype_name, spec, written)
+
+
+def _parse_spec(dims: str, written: HintText, pspec: PartitionSpec | None = None) -> Spec:
+    try:
+        return parse(dims) if pspec is None else _with_pspec(parse(dims), pspec)
+    except SyntaxFault as fault:
+        raise fault.in_hint(written) from None
 
 
 def _nest_hints(
@@ -186,10 +190,7 @@ def _nest_hints(
     name = next(same, f"{dtype_name}[{inner.dtype_name}]")
     joined = " ".join(map(str, (*outer.dims, *inner.spec.dims, *outer.marks, *inner.spec.marks)))
     text = HintText(f'{name}[{_type_as_written(inner.array_type)}, "', joined, '"]')
-    try:
-        return ArrayHint(common, name, inner.array_type, parse(joined), text)
-    except SyntaxFault as fault:
-        raise fault.in_hint(text) from None
+    return ArrayHint(common, name, inner.array_type, _parse_spec(joined, text), text)
 
 
 def with_leading_dims(hint: ArrayHint, dims: str) -> ArrayHint:
@@ -200,11 +201,7 @@ def with_leading_dims(hint: ArrayHint, dims: str) -> ArrayHint:
       MeshAxisError: for a mesh axis that is used twice.
     """
     written = HintText('Stacked["', dims, f'", {hint.text}]')
-    try:
-        outer = parse(dims)
-    except SyntaxFault as fault:
-        raise fault.in_hint(written) from None
-    return _nest_hints(hint, None, hint.dtype_name, outer, written)
+    return _nest_hints(hint, None, hint.dtype_name, _parse_spec(dims, written), written)
 
 
 def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:

@@ -33,8 +33,8 @@ class CompiledHint:
     Attributes:
       layout: its mesh axes.
       dims: what each dim must be.
-      wrong_mark: what is wrong with one of its marks, whatever the value is.
       unmentioned: the axes over which a value may not be varying, unless it is known to be invarying.
+      wrong_mark: what is wrong with one of its marks, whatever the value is.
       is_by_type: whether the type of a traced value and the sizes that are bound decide whether it fits.
       kinds: what it takes, by class, class of type, and dtype. Bounded.
       last: what fitted last: its type, its class, the sizes bound before, the match, and the unmentioned axes over
@@ -43,8 +43,8 @@ class CompiledHint:
 
     layout: Layout | Unresolved
     dims: tuple[CompiledDim, ...] = ()
-    wrong_mark: BoundaryMark | None = None
     unmentioned: frozenset[str] = frozenset()
+    wrong_mark: BoundaryMark | None = None
     is_by_type: bool = False
     kinds: set[tuple[type, type, Any]] = field(default_factory=set[tuple[type, type, Any]])
     last: dict[Subject | None, tuple[Any, type, Sizes, Match, frozenset[str]]] = field(
@@ -60,9 +60,9 @@ def _compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint:
     by_call = [dim for dim in hint.spec.dims if dim.per_leaf or not isinstance(getattr(dim, "size", None), _BY_TYPE)]
     return CompiledHint(
         layout,
-        compile_dims(hint.spec, layout, region.sizes, dict(region.entering)),
-        _wrong_mark(layout, region) if region.role != "value" else None,
+        compile_dims(hint.spec, layout, dict(region.manual), dict(region.entering)),
         region.checked_axes - layout.sharded - layout.unreduced - layout.varying,
+        _wrong_mark(layout, region) if region.role != "value" else None,
         # The sharding of a global value may not be in its type.
         not by_call and bool(region.role != "value" or region.manual),
     )
@@ -105,7 +105,9 @@ def check_array(
         found = match(tuple(getattr(aval, "shape", ())), compiled.dims, sizes, subject, arguments, leaf)
         if not isinstance(found, Match):
             return Failure(found, subject, hint.text, _jax.array.type_text(value))
-        what = _wrong_dtype(value, hint, region.role) if is_new_kind else None
+        if is_new_kind and hint.dtypes is not None:
+            dtype = _jax.array.canonical_dtype(value) if region.role != "value" else _jax.array.dtype_name_of(value)
+            what = None if takes(hint.dtypes, dtype) else failures.WrongDtype(hint.dtype_name, dtype)
         if what is None and is_new_kind and kind[2] is not None and len(compiled.kinds) < _MOST_KINDS:
             compiled.kinds.add(kind)
         what = what or compiled.wrong_mark
@@ -146,13 +148,6 @@ def _wrong_type(value: Any, hint: ArrayHint, role: Role) -> NotAnArray | None:
             return None  # a dtype that JAX does not have is not one of the hint's, which is the clearer message
         return None if reason is None else NotAnArray(hint.type_text, f"{describe(value)} that JAX refuses ({reason})")
     return None if hint.takes_type(value) else NotAnArray(hint.type_text, describe(value))
-
-
-def _wrong_dtype(value: Any, hint: ArrayHint, role: Role) -> failures.WrongDtype | None:
-    if hint.dtypes is None:
-        return None
-    got = _jax.array.canonical_dtype(value) if role != "value" else _jax.array.dtype_name_of(value)
-    return None if takes(hint.dtypes, got) else failures.WrongDtype(hint.dtype_name, got)
 
 
 def describe(value: Any) -> str:

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import jax
 
 from .. import _jax
-from ..errors import failures
+from ..errors import TypedShmapError, failures
 from ..errors.failures import Failure, HintText, Subject
 from ..errors.phrases import count_text, quoted_axes
 from ..notation.layout import Layout
@@ -25,7 +25,8 @@ from ..notation.match import NO_SIZES, Match, Sizes
 from . import structure
 from .array_hint import ArrayHint
 from .check_array import check_array, describe
-from .context import MeshContext
+from .context import LayoutAssertion, MeshContext, current_sink, record_layout
+from .global_sharding import with_value_mesh
 from .python_types import describe_static, holds_array, is_instance
 from .structure import ArrayLeaf, Container, Fields, FixedTuple, MappingOf, Node, PyTreeOf, SequenceOf, Static, UnionOf
 
@@ -123,6 +124,34 @@ class TreeCheck:
             self.failures += branch.failures
             self.sizes = branch.sizes
             self.leaves[late.at : late.at + len(branch.leaves)] = branch.leaves
+
+    def error(self, function: str) -> TypedShmapError:
+        """The error for what does not fit, with the mesh of the first value that does not."""
+        subject = self.failures[0].subject
+        value = next((leaf.value for leaf in self.leaves if leaf.subject == subject), None)
+        return with_value_mesh(value, self.region).error(function, self.failures, self.sizes)
+
+    def cast_leaves(self, function: str, is_assumed: bool = False) -> list[CheckedLeaf]:
+        """Shards at the types of their hints, unreduced over the axes of ``+axis``, whose layouts are asserted.
+
+        Returns:
+          The leaves; the same list if none is another value now, as outside of manual regions.
+        """
+        region, leaves = self.region, self.leaves
+        if not region.manual:
+            return leaves
+        # Most hints bear no mark, and need no layout here.
+        if region.has_vma and any(leaf.hint is not None and leaf.hint.spec.marks for leaf in leaves):
+            leaves = list(leaves)
+            for at, leaf in enumerate(leaves):
+                layout = region.layout(leaf.hint) if leaf.hint is not None else None
+                if isinstance(layout, Layout) and (axes := layout.unreduced.intersection(region.sizes)):
+                    leaves[at] = leaf._replace(value=_jax.casts.pcast_unreduced(leaf.value, axes))
+        return assert_layouts(leaves, region, function, self.sizes, is_assumed)
+
+    def cast(self, value: Any, function: str, is_assumed: bool = False) -> Any:
+        """The value that was checked, with its leaves cast; outside of manual regions the value itself."""
+        return _with_leaves(value, self.leaves, self.cast_leaves(function, is_assumed))
 
     def _branch(self, is_second_visit: bool) -> TreeCheck:
         """A check of its own, which knows the sizes bound so far."""
@@ -223,9 +252,15 @@ class TreeCheck:
             self.failures.append(Failure(wrong or failures.NotAPytree(type(value).__name__), subject))
             self._close_over(value, subject)
             return
-        if isinstance(node, Fields):
-            children = self._field_children(node, value, children, subject)
-        for (key, part), inner in zip(children, child_hints(node, children), strict=True):
+        match node:
+            case FixedTuple(hints):
+                pass
+            case SequenceOf(_, item) | MappingOf(_, item):
+                hints = (item,) * len(children)
+            case Fields():
+                children = self._field_children(node, value, children, subject)
+                hints = tuple(node.fields.get(key_name(key), structure.Untyped()) for key, _ in children)
+        for (key, part), inner in zip(children, hints, strict=True):
             # A module whose leaves are filtered, and its gradient, has None in place of what is not an array.
             if part is not None or not isinstance(inner, Static):
                 self.visit(inner, part, subject.at(str(key)), leaf)
@@ -257,32 +292,28 @@ def _type_text(value: Any) -> str | None:
 
 def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Failure]:
     """The failures of hints that name unknown mesh axes, known before there is a value."""
-    found = ((path, hint, region.layout(hint)) for path, hint in structure.hints_by_path(node))
     return [
-        Failure(layout, subject.at(path), hint.text) for path, hint, layout in found if not isinstance(layout, Layout)
+        Failure(layout, subject.at(path), part.hint.text)
+        for path, part in structure.walk(node)
+        if isinstance(part, ArrayLeaf) and not isinstance(layout := region.layout(part.hint), Layout)
     ]
 
 
 def wrong_container(node: Container, value: Any) -> failures.Fault | None:
     """Why a value cannot be taken apart by its hint."""
-    match node:
-        case FixedTuple(items, kind):
-            if not isinstance(value, kind):
-                return failures.WrongType(structure.node_name(node), describe(value))
-            problem = f"has {count_text(len(value), 'item')}, but its hint has {len(items)}"
-            return None if len(value) == len(items) else failures.PlainMessage(problem)
-        case SequenceOf(kind, _) | MappingOf(kind, _):
-            return None if isinstance(value, kind) else failures.WrongType(structure.node_name(node), describe(value))
-        case Fields(cls=cls, kind="TypedDict", fields=fields, optional=optional):
-            if not isinstance(value, dict):
-                return failures.WrongType(cls.__name__, describe(value))
-            missing = [name for name in fields if name not in value and name not in optional]
-            extra = [str(name) for name in value if name not in fields]
-            problems = [f"lacks {quoted_axes(missing)}"] if missing else []
-            problems += [f"has {quoted_axes(extra)}, which its hint does not know"] if extra else []
-            return failures.PlainMessage(" and ".join(problems)) if problems else None
-        case Fields(cls=cls):
-            return None if isinstance(value, cls) else failures.WrongType(cls.__name__, describe(value))
+    is_typed_dict = isinstance(node, Fields) and node.kind == "TypedDict"
+    kind = dict if is_typed_dict else node.cls if isinstance(node, Fields) else node.kind
+    if not isinstance(value, kind):
+        return failures.WrongType(structure.node_name(node), describe(value))
+    problems: list[str] = []
+    if isinstance(node, FixedTuple) and len(value) != len(node.items):
+        problems = [f"has {count_text(len(value), 'item')}, but its hint has {len(node.items)}"]
+    elif isinstance(node, Fields) and is_typed_dict:
+        missing = [name for name in node.fields if name not in value and name not in node.optional]
+        extra = [str(name) for name in value if name not in node.fields]
+        problems = [f"lacks {quoted_axes(missing)}"] if missing else []
+        problems += [f"has {quoted_axes(extra)}, which its hint does not know"] if extra else []
+    return failures.PlainMessage(" and ".join(problems)) if problems else None
 
 
 def may_match(node: Node, value: Any) -> bool:
@@ -298,17 +329,6 @@ def may_match(node: Node, value: Any) -> bool:
             return True
         case FixedTuple() | SequenceOf() | MappingOf() | Fields():
             return wrong_container(node, value) is None
-
-
-def child_hints(node: Container, children: list[tuple[Any, Any]]) -> list[Node]:
-    """The hint of each child."""
-    match node:
-        case FixedTuple(items):
-            return list(items)
-        case SequenceOf(_, item) | MappingOf(_, item):
-            return [item] * len(children)
-        case Fields():
-            return [node.fields.get(key_name(key), structure.Untyped()) for key, _ in children]
 
 
 def key_name(key: Any) -> str:
@@ -369,7 +389,7 @@ def _known_structures(node: Container) -> tuple[bool, dict[Any, LeafHints]]:
     found = _structures.get(node)
     if found is None:
         kinds = (ArrayLeaf, FixedTuple, SequenceOf, MappingOf, Fields)
-        found = _structures[node] = (all(isinstance(part, kinds) for part in structure.all_nodes(node)), {})
+        found = _structures[node] = (all(isinstance(part, kinds) for _, part in structure.walk(node)), {})
     return found
 
 
@@ -396,11 +416,14 @@ class CheckedArguments(TreeCheck):
         for argument, (first, last) in zip(self.given, self.spans, strict=True):
             yield argument, self.leaves[first:last]
 
-    def with_leaves(self, values: Sequence[Any]) -> Iterator[tuple[str, Subject, Any]]:
-        """The arguments that hold arrays, made of other leaves, as `BoundCall.with_arguments` takes them."""
-        for (name, subject, node, value), (first, last) in zip(self.given, self.spans, strict=True):
-            if structure.holds_arrays(node):
-                yield name, subject, _jax.tree.unflatten_like(value, values[first:last])
+    def with_leaves(self, leaves: list[CheckedLeaf]) -> Iterator[tuple[str, Subject, Any]]:
+        """The arguments that other leaves change, as `BoundCall.with_arguments` takes them."""
+        if leaves is self.leaves:
+            return
+        for (name, subject, _, value), (first, last) in zip(self.given, self.spans, strict=True):
+            new = _with_leaves(value, self.leaves[first:last], leaves[first:last])
+            if new is not value:
+                yield name, subject, new
 
 
 def check_arguments(given: Sequence[BoundArgument], named: Mapping[str, Any], context: MeshContext) -> CheckedArguments:
@@ -434,6 +457,51 @@ def check_value(
     checked.visit(node, value, subject)
     checked.check_deferred()
     return checked
+
+
+def _with_leaves(value: Any, before: list[CheckedLeaf], after: list[CheckedLeaf]) -> Any:
+    """A value with other leaves; the same object if all are the same."""
+    if after is before or all(new.value is old.value for new, old in zip(after, before, strict=True)):
+        return value
+    if len(before) == 1 and before[0].value is value:
+        return after[0].value
+    return _jax.tree.unflatten_like(value, (leaf.value for leaf in after))
+
+
+def assert_layouts(
+    leaves: list[CheckedLeaf],
+    region: MeshContext,
+    function: str,
+    sizes: Sizes,
+    is_assumed: bool = False,
+    is_proven: bool = False,
+) -> list[CheckedLeaf]:
+    """Record for the operations that follow how shards are laid out, as their hints say, and have it analyzed.
+
+    Args:
+      leaves: the shards, and static leaves.
+      region: where they are.
+      function: the function whose hints they have.
+      sizes: the sizes of its dims.
+      is_assumed: whether the analysis believes the hints.
+      is_proven: whether it knows already, as at the boundary of a region.
+
+    Returns:
+      The leaves, in a loop or a call within the region some with a claim in the program; the same list if none has.
+    """
+    analysis, claimed = None if is_proven else current_sink(), leaves
+    for at, leaf in enumerate(leaves):
+        if leaf.hint is None:
+            continue
+        value = leaf.value
+        stated = LayoutAssertion(leaf.hint, region, leaf.subject, function, sizes, leaf.must_be_invarying, is_assumed)
+        if analysis is not None:
+            value = analysis.assert_layout(value, stated)
+        if value is not leaf.value:
+            claimed = list(leaves) if claimed is leaves else claimed
+            claimed[at] = leaf._replace(value=value)
+        record_layout(value, stated)
+    return claimed
 
 
 def array_leaves(given: Sequence[BoundArgument]) -> list[CheckedLeaf]:

@@ -8,7 +8,7 @@ as long as the tracer lives."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from .. import _jax
 from ..axis_names import NO_NAMING, AliasPairs, AxisNaming, naming_context
+from ..errors import TypedShmapError, error_of
 from ..errors.failures import Failure, Report, Subject
 from ..notation.layout import Layout, Rules, Unresolved, resolve
 from ..notation.match import NO_SIZES, Sizes
@@ -141,6 +142,12 @@ class MeshContext:
         manual = tuple(self.sizes) if self.manual else None
         rules = self.rules.pairs if self.rules is not None else ()
         return Report(function, failures, self.mesh or (), manual, bool(self.manual), used, sizes, rules, place)
+
+    def error(
+        self, function: str, failures: Iterable[Failure], sizes: Sizes = NO_SIZES, place: str = ""
+    ) -> TypedShmapError:
+        """The error for what does not fit here."""
+        return error_of(self.report(function, tuple(failures), sizes, place))
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,8 @@ Invariant: an array on another mesh is compared over the mesh that it is on."""
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import Any
@@ -228,34 +229,10 @@ def check_at_compile_time(
         return
     if not mesh.empty and (mesh.size == 1 or not _jax.mesh.has_devices(mesh)):
         return
-    answer = _ExpectedSharding(hints, subject, region, function, sizes, _jax.array.type_text(value), place)
-    own = tuple(range(len(_jax.array.aval_of(value).shape)))
-    _primitive().bind(value, answer=answer, own=own, asks=_inspection_jaxpr())
+    got = _jax.array.type_text(value)
 
-
-def _axes_of(hint: ArrayHint, region: MeshContext) -> frozenset[str]:
-    layout = region.layout(hint)
-    return layout.sharded | layout.unreduced | layout.reduced if isinstance(layout, Layout) else frozenset()
-
-
-@dataclass(frozen=True, eq=False)
-class _ExpectedSharding:
-    """The hints that a value's sharding is compared with; it holds no value, since the program keeps it alive.
-
-    Attributes:
-      got: the value's type.
-      place: where the user's program checks it, which the traceback of a compilation does not show.
-    """
-
-    hints: tuple[ArrayHint, ...]
-    subject: Subject
-    region: MeshContext
-    function: str
-    sizes: Sizes
-    got: str
-    place: str
-
-    def __call__(self, sharding: Any, dims: tuple[int, ...], rank: int, mesh: Any) -> None:
+    # It holds no value, since the program keeps it alive.
+    def compare(sharding: Any, dims: tuple[int, ...], rank: int, mesh: Any) -> None:
         """Compare, at every compilation anew.
 
         Args:
@@ -264,45 +241,54 @@ class _ExpectedSharding:
           rank: the value's rank.
           mesh: the abstract mesh of the program; None if it has none.
         """
-        region = self.region
-        if region.mesh is None and mesh is not None and not mesh.empty:
-            region = _with_mesh(mesh, region)
-        compared = ((hint, self._mismatch(hint, region, sharding, dims, rank)) for hint in self.hints)
-        wrong = [Failure(what, self.subject, hint.text, self.got) for hint, what in compared if what is not None]
-        if len(wrong) < len(self.hints):
+        is_late = region.mesh is None
+        here = _with_mesh(mesh, region) if is_late and mesh is not None and not mesh.empty else region
+        compared = ((hint, _compiled_mismatch(hint, here, is_late, sharding, dims, rank)) for hint in hints)
+        wrong = [Failure(what, subject, hint.text, got) for hint, what in compared if what is not None]
+        if len(wrong) < len(hints):
             return
-        failure = wrong[0] if len(wrong) == 1 else Failure(NoUnionMember(tuple(wrong)), self.subject, None, self.got)
-        report = region.report(self.function, (failure,), self.sizes, self.place)
+        failure = wrong[0] if len(wrong) == 1 else Failure(NoUnionMember(tuple(wrong)), subject, None, got)
+        report = here.report(function, (failure,), sizes, place)
         kind = MeshAxisError if isinstance(wrong[0].what, PlainMessage) else type(error_of(report))
         _recent_reports.append((kind, report))
         raise kind(report)
 
-    def _mismatch(
-        self, hint: ArrayHint, region: MeshContext, sharding: Any, dims: tuple[int, ...], rank: int
-    ) -> Fault | None:
-        layout = region.layout(hint)
-        if not isinstance(layout, Layout):
-            return layout
-        if region.mesh is None and (axes := _axes_of(hint, region)):
-            named = f"mesh ax{'i' if len(axes) == 1 else 'e'}s {', '.join(repr(axis) for axis in sorted(axes))}"
-            cure = "call it under jax.set_mesh(mesh), or with arguments placed by shard(x, hint, mesh)"
-            return PlainMessage(f"names {named} in its hint, but no mesh is known", cure)
-        spec = region.spec(hint, len(dims))
-        # Where the mesh was known when the value was traced, the marks were compared then.
-        if self.region.mesh is None and (marked := wrong_marks(layout, spec, region, has_typed_mesh=False)):
-            return marked
-        spec = _jax.array.partition_spec(_jax.array.spec_entries(spec).dim_axes)  # XLA's answer has no marks
-        cure = f"constrain it by jax.lax.with_sharding_constraint(x, {_jax.array.spec_text(spec)})"
-        placed = _jax.array.named_sharding(sharding, region.mesh or (), rank)
-        if placed is not None:
-            return named_sharding_mismatch(placed, spec, dims, rank, cure)
-        # One that no PartitionSpec expresses is compared by its number of parts along each dim.
-        parts = _jax.array.shard_counts(sharding, rank)
-        counts = tuple(parts[at] for at in dims)
-        if counts == shard_counts(spec, region):
-            return None
-        got = f"sharded in ({', '.join(map(str, counts))}) parts, which no PartitionSpec says"
-        return WrongSharding(_jax.array.spec_text(spec), got, cure)
+    own = tuple(range(len(_jax.array.aval_of(value).shape)))
+    _primitive().bind(value, compare=compare, own=own, asks=_inspection_jaxpr())
+
+
+def _axes_of(hint: ArrayHint, region: MeshContext) -> frozenset[str]:
+    layout = region.layout(hint)
+    return layout.sharded | layout.unreduced | layout.reduced if isinstance(layout, Layout) else frozenset()
+
+
+def _compiled_mismatch(
+    hint: ArrayHint, region: MeshContext, is_late: bool, sharding: Any, dims: tuple[int, ...], rank: int
+) -> Fault | None:
+    """What is wrong with the sharding that XLA has chosen; ``is_late`` if the mesh was not known before."""
+    layout = region.layout(hint)
+    if not isinstance(layout, Layout):
+        return layout
+    if region.mesh is None and (axes := _axes_of(hint, region)):
+        named = f"mesh ax{'i' if len(axes) == 1 else 'e'}s {', '.join(repr(axis) for axis in sorted(axes))}"
+        cure = "call it under jax.set_mesh(mesh), or with arguments placed by shard(x, hint, mesh)"
+        return PlainMessage(f"names {named} in its hint, but no mesh is known", cure)
+    spec = region.spec(hint, len(dims))
+    # Where the mesh was known when the value was traced, the marks were compared then.
+    if is_late and (marked := wrong_marks(layout, spec, region, has_typed_mesh=False)):
+        return marked
+    spec = _jax.array.partition_spec(_jax.array.spec_entries(spec).dim_axes)  # XLA's answer has no marks
+    cure = f"constrain it by jax.lax.with_sharding_constraint(x, {_jax.array.spec_text(spec)})"
+    placed = _jax.array.named_sharding(sharding, region.mesh or (), rank)
+    if placed is not None:
+        return named_sharding_mismatch(placed, spec, dims, rank, cure)
+    # One that no PartitionSpec expresses is compared by its number of parts along each dim.
+    parts = _jax.array.shard_counts(sharding, rank)
+    counts = tuple(parts[at] for at in dims)
+    if counts == shard_counts(spec, region):
+        return None
+    got = f"sharded in ({', '.join(map(str, counts))}) parts, which no PartitionSpec says"
+    return WrongSharding(_jax.array.spec_text(spec), got, cure)
 
 
 @cache
@@ -313,10 +299,10 @@ def _inspection_jaxpr() -> Any:
 
 @cache
 def _primitive() -> Any:
-    def call_back_now(x: Any, *, answer: _ExpectedSharding, own: tuple[int, ...], **_: Any) -> list[Any]:
+    def call_back_now(x: Any, *, compare: Callable[..., None], own: tuple[int, ...], **_: Any) -> list[Any]:
         placed = _jax.array.committed_sharding(x)
         if placed is not None:
-            answer(placed, own, len(x.shape), None)
+            compare(placed, own, len(x.shape), None)
         return []
 
     def batch(args: Any, at: Any, *, own: tuple[int, ...], **task: Any) -> Any:
@@ -332,7 +318,7 @@ def _primitive() -> Any:
     return primitive
 
 
-def _lower(context: Any, x: Any, *, answer: _ExpectedSharding, own: tuple[int, ...], asks: Any) -> Any:
+def _lower(context: Any, x: Any, *, compare: Callable[..., None], own: tuple[int, ...], asks: Any) -> Any:
     module = context.module_context
     where = module.axis_context
     if module.lowering_parameters.for_export or getattr(where, "device_assignment", None) is None:
@@ -342,7 +328,7 @@ def _lower(context: Any, x: Any, *, answer: _ExpectedSharding, own: tuple[int, .
     def inspect(x: Any) -> tuple[()]:
         numbers = jax.random.key_data(x) if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else x
         rank = len(numbers.shape)  # a key has dims of its own, at the end
-        jax.debug.inspect_array_sharding(numbers, callback=lambda sharding: answer(sharding, own, rank, mesh))
+        jax.debug.inspect_array_sharding(numbers, callback=lambda sharding: compare(sharding, own, rank, mesh))
         return ()
 
     # Without the mesh JAX passes XLA's sharding on as it is; with it, a dim that is sharded over a part

@@ -1,31 +1,29 @@
-"""The hints of a function's signature, and the arguments of a call bound to them."""
+"""The hints of a function's signature, strings (PEP 563) included, and the arguments of a call bound to them.
+
+Invariant: the frame of a decoration is looked at and let go. Of its names only those that strings name are kept,
+and only while one of them is not defined yet.
+"""
 
 from __future__ import annotations
 
+import ast
+import builtins
 import functools
 import inspect
+import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..errors import AnnotationSyntaxError, StructureError
+from ..errors import AnnotationSyntaxError, StructureError, TypedShmapError
 from ..errors.failures import Subject
 from ..errors.phrases import value_text
 from .array_hint import ArrayHint
-from .forward_refs import (
-    Undefined,
-    closure_variables,
-    enclosing_locals,
-    has_string,
-    names_in_annotations,
-    resolved_hints,
-    undefined_name,
-    unwrap_annotations,
-)
-from .structure import NameScope, Node, Untyped, all_nodes, array_hints, parse_given_hint, parse_hint
+from .structure import NameScope, Node, Untyped, array_hints, parse_given_hint, parse_hint, walk
 
 EMPTY = inspect.Parameter.empty
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -186,7 +184,11 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 class LazySignature:
-    """A function whose hints are read when it is decorated, or at its first call if a name is not defined yet."""
+    """A function whose hints are read when it is decorated, or at its first call if a name is not defined yet.
+
+    Attributes:
+      known: the function with its hints read, if they could be read so far.
+    """
 
     def __init__(
         self,
@@ -212,23 +214,21 @@ class LazySignature:
             raise StructureError(f"a function is wanted, got {value_text(function)} of type {type(function).__name__}")
         self._given = (function, in_types, out_types, strict)
         self._string_locals: Mapping[str, Any] = {}
-        self._typed: HintedSignature | None = None
-        source = unwrap_annotations(function)
+        self.known: HintedSignature | None = None
+        source = _unwrap_annotations(function)
         annotations = getattr(source, "__annotations__", None) or {}
-        if not any(map(has_string, annotations.values())):
-            with suppress(Undefined):
-                self._typed = _read(*self._given, {})
+        strings = [text for hint in annotations.values() for text in _strings_in(hint)]
+        if not strings:
+            with suppress(_Undefined):
+                self.known = _read(*self._given, {})
                 return
-        local = enclosing_locals(source, frame)
+        local = _enclosing_locals(source, frame)
         try:
-            self._typed = _read(*self._given, local)
-        except Undefined:
-            self._string_locals = names_in_annotations(source, local)
-
-    @property
-    def known(self) -> HintedSignature | None:
-        """The function with its hints read, if they could be read when it was decorated."""
-        return self._typed
+            self.known = _read(*self._given, local)
+        except _Undefined:
+            trees = filter(None, map(_parse_expression, strings))
+            names = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
+            self._string_locals = {name: local[name] for name in names if name in local}
 
     def read(self, args: tuple[Any, ...]) -> HintedSignature:
         """The function with its hints read, for a call with these arguments.
@@ -236,16 +236,16 @@ class LazySignature:
         Raises:
           AnnotationSyntaxError: for a name in a hint that is still not defined.
         """
-        if self._typed is None:
+        if self.known is None:
             try:
-                self._typed = _read(*self._given, self._string_locals)
-            except Undefined:
+                self.known = _read(*self._given, self._string_locals)
+            except _Undefined:
                 # A method of a local class may name that class, which only its instances lead to.
                 first = args[0] if args else None
                 owner = first if isinstance(first, type) else type(first)
                 own = {cls.__name__: cls for cls in reversed(owner.__mro__)}
-                self._typed = _read(*self._given, {**own, **self._string_locals})
-        return self._typed
+                self.known = _read(*self._given, {**own, **self._string_locals})
+        return self.known
 
 
 def _read(
@@ -255,7 +255,7 @@ def _read(
     strict: bool,
     local: Mapping[str, Any],
 ) -> HintedSignature:
-    name, source = name_of(function), unwrap_annotations(function)
+    name, source = name_of(function), _unwrap_annotations(function)
     given, bound_by_name = (), set[str]()
     if isinstance(function, functools.partial):
         given, bound_by_name = function.args, set(function.keywords)
@@ -267,9 +267,9 @@ def _read(
         signature = inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
     covered = _parameters_covered(signature, in_types, name, len(given))
 
-    names = NameScope({**local, **closure_variables(source)})
+    names = NameScope({**local, **_closure_variables(source)})
     replaced = covered if out_types is EMPTY else {*covered, "return"}
-    hints = resolved_hints(source, names.local, name, replaced)
+    hints = _resolved_hints(source, names.local, name, replaced)
     first = list(signature.parameters)[: len(given)]
     may_be_bare = {"self", "cls", *first, *bound_by_name}
     parameters: dict[str, Node] = {}
@@ -286,7 +286,7 @@ def _read(
         result = _node(hints["return"], names, name, "the result")
     if strict and result is None:
         raise _missing_hint(name, "the result", '-> Float[Array, "..."]')
-    if strict and result is not None and any(isinstance(part, Untyped) for part in all_nodes(result)):
+    if strict and result is not None and any(isinstance(part, Untyped) for _, part in walk(result)):
         raise _missing_hint(name, "the result, or a part of it, annotated as Any,", '-> Float[Array, "..."]')
 
     positional = [_node(hint, names, name, f"in_types[{i}]", parse_given_hint) for i, hint in enumerate(in_types or ())]
@@ -322,4 +322,141 @@ def _node(
     except AnnotationSyntaxError as error:
         raise AnnotationSyntaxError(f"{name}: {what}: {error}") from None
     except NameError as error:
-        raise undefined_name(name, what, error) from None
+        raise _undefined_name(name, what, error) from None
+
+
+_LONGEST = 80
+
+
+class _Undefined(AnnotationSyntaxError):
+    """A name in a hint that is not defined yet."""
+
+
+_Undefined.__name__ = AnnotationSyntaxError.__name__
+_Undefined.__qualname__ = AnnotationSyntaxError.__qualname__
+_Undefined.__module__ = AnnotationSyntaxError.__module__
+
+
+def _undefined_name(name: str, what: str, error: NameError) -> _Undefined:
+    """The error for a name that is not defined where a function is decorated."""
+    text = f"{name}: the hint of {what} names '{error.name}', which is not defined"
+    cure = f"define '{error.name}' above {name}; a name of an outer function must stand in the function around {name}"
+    return _Undefined(f"{text}\n\nHint: {cure}")
+
+
+def _unwrap_annotations(function: Any) -> Any:
+    """The object that carries the annotations: through partials, wrappers, methods, instances."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif isinstance(function, types.MethodType):
+            function = function.__func__
+        elif not isinstance(function, types.FunctionType):
+            # An instance is called by its class's method, whatever attributes it has.
+            call = getattr(type(function), "__call__", None)  # noqa: B004 (the function, not whether there is one)
+            if not isinstance(call, types.FunctionType):
+                return function
+            function = call
+        else:
+            return function
+
+
+def _resolved_hints(function: Any, local: Mapping[str, Any], name: str, covered: Collection[str]) -> dict[str, Any]:
+    """A function's annotations, its strings evaluated.
+
+    Args:
+      function: the object that carries them.
+      local: names beside the function's globals.
+      name: the function's name in messages.
+      covered: the parameters whose annotations are not read, and may use undefined names.
+    """
+    annotations = getattr(function, "__annotations__", None) or {}
+    found = {parameter: hint for parameter, hint in annotations.items() if parameter not in covered}
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    names = getattr(function, "__globals__", None) or vars(module or builtins)
+    for parameter, hint in found.items():
+        if not (strings := _strings_in(hint)):
+            continue
+        what = "the result" if parameter == "return" else f"parameter '{parameter}'"
+        # By itself, so that it is known which one cannot be read.
+        variables = getattr(function, "__type_params__", ())
+        alone = types.SimpleNamespace(__annotations__={parameter: hint}, __type_params__=variables)
+        try:
+            found[parameter] = typing.get_type_hints(alone, names, dict(local), include_extras=True)[parameter]
+        except TypedShmapError:
+            raise
+        except NameError as error:
+            raise _undefined_name(name, what, error) from None
+        except Exception as error:  # whatever the expression raises
+            if bad := [text for text in strings if _parse_expression(text) is None]:
+                text = bad[0] if len(bad[0]) < _LONGEST else bad[0][: _LONGEST - 4] + "..."
+                problem = f"a hint is a string that is not a Python expression: {text}"
+                raise AnnotationSyntaxError(f"{name}: {problem}") from None
+            problem = f"the hint of {what} cannot be read: {error or type(error).__name__}"
+            raise AnnotationSyntaxError(f"{name}: {problem}") from error
+    return found
+
+
+def _strings_in(hint: Any) -> list[str]:
+    """The strings that are a hint, or a part of one."""
+    if isinstance(hint, (str, typing.ForwardRef)):
+        return [hint if isinstance(hint, str) else hint.__forward_arg__]
+    args = () if typing.get_origin(hint) is typing.Literal else typing.get_args(hint)
+    return [text for arg in args for text in _strings_in(arg)]
+
+
+def _parse_expression(text: str) -> ast.Expression | None:
+    """A string as a Python expression; None if it is not one."""
+    try:
+        return ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two if it is nested too deep
+        return None
+
+
+def _closure_variables(function: Any) -> dict[str, Any]:
+    """What a function closes over, by name."""
+    cells = getattr(function, "__closure__", None) or ()
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    found: dict[str, Any] = {}
+    for name, cell in zip(names, cells, strict=True):
+        with suppress(ValueError):  # a name that is assigned later
+            found[name] = cell.cell_contents
+    return found
+
+
+def _enclosing_locals(function: Any, frame: types.FrameType | None) -> Mapping[str, Any]:
+    """The names local to the function around a function's definition; those of a class body in it first.
+
+    Args:
+      function: the function whose hints are read.
+      frame: the frame in which it is decorated. Where a helper decorates, the definition is further up
+        the stack; where it is not on the stack at all, the frame's names are used, and do not hide the
+        function's own globals.
+    """
+    name, module, home = str(getattr(function, "__qualname__", "")), getattr(function, "__globals__", None), frame
+    while home is not None and not (home.f_globals is module and name.startswith(f"{home.f_code.co_qualname}.")):
+        home = home.f_back
+    found: dict[str, Any] = {}
+    around = home or frame
+    while around is not None and around.f_locals is not around.f_globals:
+        shown = around.f_locals
+        found = {**shown, **found}
+        if around.f_code.co_flags & inspect.CO_OPTIMIZED:
+            # Before Python 3.13 the frame keeps the dict that it once showed, and with it every value in it until its
+            # function returns; the function's own variables are not touched.
+            if sys.version_info < (3, 13):
+                shown.clear()
+            break  # a function; a class body is run by the function around it
+        around = around.f_back
+    known = {} if home is not None else getattr(function, "__globals__", {})
+    return {name: value for name, value in found.items() if name not in known}
+
+
+def caller_frame(depth: int) -> types.FrameType | None:
+    """The frame ``depth`` calls above the caller of this."""
+    frame = inspect.currentframe()
+    for _ in range(depth + 1):
+        frame = frame.f_back if frame is not None else None
+    return frame

@@ -39,9 +39,6 @@ class Static:
 
     hint: Any
 
-    def __str__(self) -> str:
-        return hint_name(self.hint)
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Untyped:
@@ -109,54 +106,40 @@ Node: TypeAlias = ArrayLeaf | Static | Untyped | Container | UnionOf | PyTreeOf
 NONE = Static(type(None))
 
 
-def parts_of(node: Node) -> list[tuple[str, Node]]:
-    """The nodes directly in a node, each with its step in a path."""
-    match node:
-        case FixedTuple(items):
-            return [(f"[{at}]", item) for at, item in enumerate(items)]
-        case UnionOf(options):
-            return [("", option) for option in options]
-        case SequenceOf(_, item) | MappingOf(_, item) | PyTreeOf(item):
-            return [("[...]", item)]
-        case Fields():
-            is_dict = node.kind == "TypedDict"
-            return [(f"[{name!r}]" if is_dict else f".{name}", inner) for name, inner in node.fields.items()]
-        case ArrayLeaf() | Static() | Untyped():
-            return []
-
-
-def all_nodes(node: Node) -> Iterator[Node]:
-    """A node and all nodes in it, each once."""
-    seen, waiting = set[int](), [node]
+def walk(node: Node) -> Iterator[tuple[str, Node]]:
+    """A node and all nodes in it, each once, with its path."""
+    seen, waiting = set[int](), [("", node)]
     while waiting:
-        part = waiting.pop()
-        if id(part) not in seen:
-            seen.add(id(part))
-            yield part
-            waiting += [inner for _, inner in parts_of(part)]
-
-
-def hints_by_path(
-    node: Node, path: str = "", enclosing: frozenset[int] = frozenset()
-) -> Iterator[tuple[str, ArrayHint]]:
-    """The hints of all arrays that a node declares, each with its path; recursion of a class is left out."""
-    if isinstance(node, ArrayLeaf):
-        yield path, node.hint
-    elif id(node) not in enclosing:
-        for step, part in parts_of(node):
-            yield from hints_by_path(part, path + step, enclosing | {id(node)})
+        path, part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield path, part
+        match part:
+            case FixedTuple(items):
+                inside = [(f"{path}[{at}]", item) for at, item in enumerate(items)]
+            case UnionOf(options):
+                inside = [(path, option) for option in options]
+            case SequenceOf(_, item) | MappingOf(_, item) | PyTreeOf(item):
+                inside = [(f"{path}[...]", item)]
+            case Fields(_, kind, fields):
+                step = "[{!r}]".format if kind == "TypedDict" else ".{}".format
+                inside = [(path + step(name), item) for name, item in fields.items()]
+            case ArrayLeaf() | Static() | Untyped():
+                continue
+        waiting += reversed(inside)
 
 
 def array_hints(node: Node) -> Iterator[ArrayHint]:
     """The hints of all arrays that a node declares."""
-    return (part.hint for part in all_nodes(node) if isinstance(part, ArrayLeaf))
+    return (part.hint for _, part in walk(node) if isinstance(part, ArrayLeaf))
 
 
 def holds_arrays(node: Node) -> bool:
     """Whether any array is declared in a node."""
     if isinstance(node, ArrayLeaf):
         return True
-    return any(isinstance(part, ArrayLeaf) or (isinstance(part, Fields) and part.is_open) for part in all_nodes(node))
+    return any(isinstance(part, ArrayLeaf) or (isinstance(part, Fields) and part.is_open) for _, part in walk(node))
 
 
 def hint_name(hint: Any) -> str:
@@ -187,40 +170,32 @@ def node_name(node: Node) -> str:
             return "Any"
 
 
-def map_children(node: Node, change: Callable[[Node], Node]) -> Node:
-    """The node with each of the nodes directly in it changed."""
-    match node:
-        case FixedTuple(items, kind):
-            return FixedTuple(tuple(map(change, items)), kind)
-        case SequenceOf(kind, item):
-            return SequenceOf(kind, change(item))
-        case MappingOf(kind, value):
-            return MappingOf(kind, change(value))
-        case UnionOf(options, hint):
-            return UnionOf(tuple(map(change, options)), hint)
-        case PyTreeOf(leaf, structure):
-            return PyTreeOf(change(leaf), structure)
-        case Fields(cls, kind, fields, optional):
-            changed = {name: change(inner) for name, inner in fields.items()}
-            return Fields(cls, kind, changed, optional, is_open=False)
-        case ArrayLeaf() | Static() | Untyped():
-            return node
-
-
 def map_hints(node: Node, change: Callable[[ArrayHint], ArrayHint]) -> Node:
     """The tree with the hint of every array changed."""
     records: dict[int, Fields] = {}
 
     def changed(part: Node) -> Node:
-        if isinstance(part, ArrayLeaf):
-            return ArrayLeaf(change(part.hint))
-        if not isinstance(part, Fields):
-            return map_children(part, changed)
-        if id(part) not in records:  # a record may hold itself, so it is made before its fields are
-            record = records[id(part)] = Fields(part.cls, part.kind, {}, part.optional)
-            record.fields.update((name, changed(inner)) for name, inner in part.fields.items())
-            record.is_open = False
-        return records[id(part)]
+        match part:
+            case ArrayLeaf(hint):
+                return ArrayLeaf(change(hint))
+            case FixedTuple(items, kind):
+                return FixedTuple(tuple(map(changed, items)), kind)
+            case SequenceOf(kind, item):
+                return SequenceOf(kind, changed(item))
+            case MappingOf(kind, value):
+                return MappingOf(kind, changed(value))
+            case UnionOf(options, hint):
+                return UnionOf(tuple(map(changed, options)), hint)
+            case PyTreeOf(leaf, structure):
+                return PyTreeOf(changed(leaf), structure)
+            case Fields():
+                if id(part) not in records:  # a record may hold itself, so it is made before its fields are
+                    record = records[id(part)] = Fields(part.cls, part.kind, {}, part.optional)
+                    record.fields.update((name, changed(inner)) for name, inner in part.fields.items())
+                    record.is_open = False
+                return records[id(part)]
+            case Static() | Untyped():
+                return part
 
     return changed(node)
 
@@ -304,12 +279,7 @@ def parse_hint(hint: Any, names: NameScope = NameScope()) -> Node:
         return parse_hint(alias, names)
     if hasattr(hint, "__supertype__"):  # NewType
         return parse_hint(hint.__supertype__, names)
-    return _parse_array(hint) or _parse_tree(hint, names) or _parse_generic(hint, names)
-
-
-def _parse_array(hint: Any) -> Node | None:
-    array = read_array_hint(hint)
-    if array is not None:
+    if (array := read_array_hint(hint)) is not None:
         return ArrayLeaf(array)
     bare = np.ndarray if typing.get_origin(hint) is np.ndarray else hint
     if bare in (jax.Array, np.ndarray) or bare == jax.typing.ArrayLike:
@@ -317,7 +287,7 @@ def _parse_array(hint: Any) -> Node | None:
     name = getattr(hint, "__name__", None)
     if name in NAMES and getattr(hint, "__module__", "").startswith(("typedshmap", "jaxtyping")):
         raise AnnotationSyntaxError(f'{name}: wants an array type and dims, as in {name}[Array, "b d"]')
-    return None
+    return _parse_tree(hint, names) or _parse_generic(hint, names)
 
 
 def _parse_tree(hint: Any, names: NameScope) -> Node | None:
@@ -331,7 +301,7 @@ def _parse_tree(hint: Any, names: NameScope) -> Node | None:
             raise AnnotationSyntaxError(
                 f"Stacked[{dims!r}, {hint_name(stacked)}]: {hint_name(stacked)} holds no arrays"
             )
-        for part in all_nodes(node):
+        for _, part in walk(node):
             if isinstance(part, Fields) and part.is_open:
                 name = part.cls.__name__
                 raise AnnotationSyntaxError(f"Stacked[{dims!r}, {name}] is inside of {name} itself")
@@ -351,10 +321,6 @@ def _parse_tree(hint: Any, names: NameScope) -> Node | None:
 def _parse_generic(hint: Any, names: NameScope) -> Node:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     variables = getattr(origin, "__parameters__", None)
-
-    def only(inner: Node, node: Node) -> Node:
-        return node if holds_arrays(inner) else Static(hint)
-
     if origin is typing.Unpack or getattr(hint, "__unpacked__", False):
         raise AnnotationSyntaxError(f"{hint_name(hint)}: a hint that unpacks another one is not read")
     if type(origin).__name__ == "TypeAliasType":
@@ -367,21 +333,19 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
         return _parse_union(args, hint, names)
     if isinstance(origin, type) and variables:
         return _parse_class(origin, names.with_type_variables(variables, args), hint)
-    if origin is tuple and args[1:] != (Ellipsis,):
-        items = tuple(parse_hint(arg, names) for arg in args)
-        return FixedTuple(items) if any(map(holds_arrays, items)) or not items else Static(hint)
-    if origin in _SEQUENCES:
-        item = parse_hint(args[0], names)
-        return only(item, SequenceOf(_SEQUENCES[origin], item))
-    if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
-        kind = dict if origin in (collections.abc.Mapping, collections.abc.MutableMapping) else origin
-        value = parse_hint(args[1], names)
-        return only(value, MappingOf(kind, value))
     if origin is None and isinstance(hint, type):
         return _parse_class(hint, names, hint)
     if origin is None and type(hint).__module__ not in ("typing", "typing_extensions"):
         raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint")
-    return Static(hint)
+    node: Node = Static(hint)
+    if origin is tuple and args[1:] != (Ellipsis,):
+        node = FixedTuple(tuple(parse_hint(arg, names) for arg in args))
+    elif origin in _SEQUENCES:
+        node = SequenceOf(_SEQUENCES[origin], parse_hint(args[0], names))
+    elif isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
+        kind = dict if origin in (collections.abc.Mapping, collections.abc.MutableMapping) else origin
+        node = MappingOf(kind, parse_hint(args[1], names))
+    return node if holds_arrays(node) or not args else Static(hint)
 
 
 _QUALIFIERS = (

@@ -134,16 +134,12 @@ def _hint_class(dtype: Dtype, item: Any) -> Any:
     return CheckedMeta(str(hint.text), (), members)
 
 
+_node_of_class = lru_cache(maxsize=1024)(parse_hint)
+
+
 class _LateMeta(CheckedMeta):
-    @property
-    def __node__(cls) -> Node:  # type: ignore[override]
-        """Built when it is asked for, since a class may stack itself, in a string, while it is being read."""
-        return _node_of_class(cls)
-
-
-@lru_cache(maxsize=1024)
-def _node_of_class(cls: Any) -> Node:
-    return parse_hint(cls)
+    # Built when it is asked for, since a class may stack itself, in a string, while it is being read.
+    __node__ = property(_node_of_class)  # type: ignore[assignment]
 
 
 class _TreeMeta(_LateMeta):
@@ -158,7 +154,11 @@ class _TreeMeta(_LateMeta):
 
 @lru_cache(maxsize=1024)
 def _tree_class(leaf: Any, structure: str | None) -> Any:
-    name = f"PyTree[{_leaf_name(leaf)}{f', {structure!r}' if structure else ''}]"
+    try:
+        leaf_name = node_name(parse_hint(leaf))
+    except NameError:  # a class that names what is defined later; it is read when it is asked for
+        leaf_name = hint_name(leaf)
+    name = f"PyTree[{leaf_name}{f', {structure!r}' if structure else ''}]"
     members = {
         "__module__": "typedshmap",
         "leaftype": leaf,
@@ -166,13 +166,6 @@ def _tree_class(leaf: Any, structure: str | None) -> Any:
         "__made_of__": ("PyTree", leaf if structure is None else (leaf, structure)),
     }
     return _TreeMeta(name, (), members)
-
-
-def _leaf_name(leaf: Any) -> str:
-    try:
-        return node_name(parse_hint(leaf))
-    except NameError:  # a class that names what is defined later; it is read when it is asked for
-        return hint_name(leaf)
 
 
 class _StackedMeta(_LateMeta):

@@ -10,10 +10,9 @@ from typing import Any
 import jax
 
 from .. import _jax
-from ..errors import TypedShmapError, error_of
+from ..errors import TypedShmapError
 from ..errors.failures import Failure, Subject, UnmentionedVarying
 from ..hints.context import LayoutAssertion, MeshContext, current_sink, lookup_layout
-from ..notation.match import NO_SIZES
 from . import claims, collectives, control_flow, elementwise, reshape
 from .control_flow import fact_of_spec
 from .interpreter import CLAIM, Finding, Interpreter, TransferRule
@@ -215,7 +214,7 @@ def _unproven_axes(stated: LayoutAssertion) -> tuple[str, ...]:
 def _unproven_error(claim: claims.Claim) -> TypedShmapError:
     stated = claim.assertion
     failure = Failure(UnmentionedVarying(_unproven_axes(stated), False), stated.subject, stated.hint.text)
-    return error_of(stated.region.report(stated.function, (failure,), stated.sizes))
+    return stated.region.error(stated.function, (failure,), stated.sizes)
 
 
 def _finding_error(found: Finding, origin: claims.Origin, interpreter: Interpreter) -> TypedShmapError:
@@ -223,7 +222,7 @@ def _finding_error(found: Finding, origin: claims.Origin, interpreter: Interpret
     place = _jax.jaxpr.equation_place(found.eqn) if found.eqn is not None else ""
     if found.claim is None:
         failure = Failure(found.what, Subject("whole", "body"))
-        return error_of(origin.region.report(origin.function, (failure,), NO_SIZES, place))
+        return origin.region.error(origin.function, (failure,), place=place)
     text, stated = found.aval.str_short(short_dtypes=True), found.claim.assertion
     if not interpreter.has_vma:
         marks = [
@@ -233,4 +232,4 @@ def _finding_error(found: Finding, origin: claims.Origin, interpreter: Interpret
         ]
         text += f"{{{', '.join(marks)}}}" if marks else ""
     failure = Failure(found.what, stated.subject, stated.hint.text, text)
-    return error_of(stated.region.report(stated.function, (failure,), stated.sizes, place))
+    return stated.region.error(stated.function, (failure,), stated.sizes, place)

@@ -12,8 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 from .. import _jax
 from ..axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from ..errors import TypedShmapError
-from ..hints.forward_refs import caller_frame
-from ..hints.signature import LazySignature
+from ..hints.signature import LazySignature, caller_frame
 from ..introspection import DecoratedInfo, wraps
 from ..meshes import read_mesh
 from .call import JitFunction

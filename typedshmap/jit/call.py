@@ -26,7 +26,7 @@ import numpy as np
 
 from .. import _jax
 from ..axis_names import AxisNaming
-from ..errors import StructureError, error_of
+from ..errors import StructureError
 from ..errors.failures import RETURN, Failure, PlainMessage
 from ..hints import check_tree
 from ..hints.check_array import describe
@@ -188,7 +188,7 @@ class JitCall:
 
     def _raise(self, sizes: Sizes, failures: Sequence[Failure]) -> None:
         if failures:
-            raise error_of(self.context.boundary_context.report(self.typed.name, tuple(failures), sizes))
+            raise self.context.boundary_context.error(self.typed.name, failures, sizes)
 
     def key(self) -> Any:
         """All that a trace depends on.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from .. import _jax
-from ..errors import TypedShmapError, error_of, failures
+from ..errors import TypedShmapError, failures
 from ..errors.failures import Failure, Fault, HintText, Span, Subject
 from ..errors.phrases import count_text, quoted_axes, sharding_text
 from ..hints import context
@@ -141,7 +141,7 @@ class Operation:
 
     def error(self, *found: Failure) -> TypedShmapError:
         """The exception for what is wrong with operands."""
-        return error_of(self.region.report(self.where, found, NO_SIZES))
+        return self.region.error(self.where, found)
 
     def wrong(self, what: Fault, subject: Subject = _PATTERN, value: Any = None) -> TypedShmapError:
         """The exception for a pattern, an operand or a result that does not fit."""

@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from .. import _jax
 from ..axis_names import AxisNaming
-from ..errors import MeshAxisError, TypedShmapError, error_of
+from ..errors import MeshAxisError, TypedShmapError
 from ..errors.failures import Failure, Subject
 from ..hints.array_hint import ArrayHint
 from ..hints.check_array import check_array
@@ -76,7 +76,7 @@ class PlacementContext:
 
     def error(self, failures: Iterable[Failure], sizes: Sizes = NO_SIZES) -> TypedShmapError:
         """The error for what is wrong here."""
-        return error_of(self.context.report(self.verb, tuple(failures), sizes))
+        return self.context.error(self.verb, failures, sizes)
 
 
 def placement_context(verb: str, mesh: Any, needs: Literal["mesh", "devices"] | None) -> PlacementContext:

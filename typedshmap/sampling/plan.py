@@ -232,7 +232,7 @@ class UnplacedInputs:
                 return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
             return jax.numpy.asarray(value) if sharding is None else jax.device_put(value, sharding)
 
-        with_arrays = checked.with_leaves([place(leaf) for leaf in checked.leaves])
+        with_arrays = checked.with_leaves([leaf._replace(value=place(leaf)) for leaf in checked.leaves])
         placed = {subject: value for _, subject, value in with_arrays}
         pairs = [(name, placed.get(subject, value)) for name, subject, _, value in arguments]
         keywords = {p.name for p in plan.typed.signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
