@@ -115,7 +115,20 @@ def _added_collectives(
     Transposed equations belong to the gradient; so does what its forward part has more of than the function
     alone, as that of a ``jax.custom_vjp`` may.
     """
-    same, added = _match_collectives(both, alone), list[Collective]()
+    # Which of those in the forward part are those of the function alone: first without what a transformation changes
+    # that moves a collective, for instance out of a loop; then wherever it is written, since the forward part of a
+    # `jax.custom_vjp` is in another place than the function itself.
+    same, added = dict[int, int](), list[Collective]()
+    moved: dict[str, Any] = {"ident": 0, "after": (), "times": 1, "loops": ()}
+    for ignored in (moved, {**moved, "place": ""}):
+        left: defaultdict[Collective, list[int]] = defaultdict(list)
+        for one in alone:
+            if one.ident not in same.values():
+                left[replace(one, **ignored)].append(one.ident)
+        for one in both:
+            equal = left[replace(one, **ignored)]
+            if one.part == "forward" and one.ident not in same and equal:
+                same[one.ident] = equal.pop(0)
     numbers = {**numbers, **same}
     for one in both:
         if one.ident not in same:
@@ -123,26 +136,6 @@ def _added_collectives(
             after = tuple(sorted(numbers[source] for source in one.after if source in numbers))
             added.append(replace(one, ident=ident, part="gradient", after=after))
     return added
-
-
-def _match_collectives(both: Sequence[Collective], alone: Sequence[Collective]) -> dict[int, int]:
-    """Which of the collectives in the forward part of a gradient's jaxpr are those of the function alone.
-
-    The forward part of a ``jax.custom_vjp`` is written in another place than the function itself.
-    """
-    pairs: dict[int, int] = {}
-    # Without what a transformation changes that moves a collective, for instance out of a loop.
-    moved: dict[str, Any] = {"ident": 0, "after": (), "times": 1, "loops": ()}
-    for ignored in (moved, {**moved, "place": ""}):
-        left: defaultdict[Collective, list[int]] = defaultdict(list)
-        for one in alone:
-            if one.ident not in pairs.values():
-                left[replace(one, **ignored)].append(one.ident)
-        for one in both:
-            same = left[replace(one, **ignored)]
-            if one.part == "forward" and one.ident not in pairs and same:
-                pairs[one.ident] = same.pop(0)
-    return pairs
 
 
 def value_of(ident: int, kind: ValueKind, leaf: CheckedLeaf, region: MeshContext, after: Sequence[int] = ()) -> Value:

@@ -24,10 +24,8 @@ def cond(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
     """One of several branches; the results vary where the choice does."""
     which, operands = facts[0], facts[1:]
     taken = [interpreter.interpret(branch, operands) for branch in eqn.params["branches"]]
-    results = taken[0]
-    for other in taken[1:]:
-        results = [join(a, b) for a, b in zip(results, other, strict=True)]
-    return [add_varying(fact, which.varying | which.unreduced) for fact in results]
+    varying = which.varying | which.unreduced
+    return [add_varying(reduce(join, results), varying) for results in zip(*taken, strict=True)]
 
 
 def scan(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:

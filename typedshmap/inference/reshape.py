@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import prod
 from typing import Any
 
@@ -175,10 +175,7 @@ def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> li
 
 
 def _join_operands(facts: Sequence[ShardingFact]) -> list[DimFact]:
-    dims = list(facts[0].dims)
-    for fact in facts[1:]:
-        dims = [lattice.join_dims(a, b) for a, b in zip(dims, fact.dims, strict=True)]
-    return dims
+    return [reduce(lattice.join_dims, dims) for dims in zip(*[fact.dims for fact in facts], strict=True)]
 
 
 def concatenate(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:

@@ -19,7 +19,7 @@ import jax
 
 from .. import _jax
 from ..errors import PatternError
-from ..errors.failures import Bound, NotUnreduced, Span, Subject, WrongSize
+from ..errors.failures import Bound, NotUnreduced, Subject, WrongSize
 from ..errors.phrases import quoted_axes, sharding_text
 from ..notation.match import SizeMismatch
 from ..notation.pattern import PatternDim
@@ -66,8 +66,7 @@ def _size_mismatch(
     place = operand.layout.dims[index]
     name, span = place.names[0], place.dim.span
     if known is not None and known.subject.kind == "argument":
-        problem = f"has {name}={size}{_shard_text(operand, index)}, but {name}={expected} was passed"
-        return _wrong_size(call, operand, problem, span)
+        return _wrong_size(call, operand, index, f"{name}={size}", f"but {name}={expected} was passed")
     if call.is_plain:
         phrase = operand.subject.phrase
         if known is None:
@@ -81,15 +80,14 @@ def _size_mismatch(
     return call.wrong(what, operand.subject, operand.value)
 
 
-def _wrong_size(call: Operation, operand: Operand, problem: str, span: Span) -> Exception:
+def _wrong_size(call: Operation, operand: Operand, index: int, has: str, problem: str) -> Exception:
+    """The exception for a dim whose size contradicts something else than another operand."""
+    place = operand.layout.dims[index]
+    shard = f" ({operand.shape[index]} per shard over {quoted_axes(place.axes)})" if place.axes else ""
+    problem = f"has {has}{shard}, {problem}"
     if call.is_plain:
-        return call.fault(f"{operand.subject.phrase} {problem}", span)
-    return call.wrong(WrongSize(problem, span), operand.subject, operand.value)
-
-
-def _shard_text(operand: Operand, index: int) -> str:
-    axes = operand.layout.dim_axes[index]
-    return f" ({operand.shape[index]} per shard over {quoted_axes(axes)})" if axes else ""
+        return call.fault(f"{operand.subject.phrase} {problem}", place.dim.span)
+    return call.wrong(WrongSize(problem, place.dim.span), operand.subject, operand.value)
 
 
 def _bind_merged(call: Operation, operand: Operand, index: int, size: int, extents: dict[str, int]) -> None:
@@ -106,8 +104,7 @@ def _bind_merged(call: Operation, operand: Operand, index: int, size: int, exten
     if (unknown and (product == 0 or size % product)) or (not unknown and size != product):
         verb = "does not divide by" if unknown else "is not the product of"
         sizes = " ".join(f"{key.split()[0]}={known[key]}" for key in known) or 1
-        problem = f"has {text}={size}{_shard_text(operand, index)}, which {verb} {sizes}"
-        raise _wrong_size(call, operand, problem, span)
+        raise _wrong_size(call, operand, index, f"{text}={size}", f"which {verb} {sizes}")
     for key in unknown:
         extents[key] = size // product
 

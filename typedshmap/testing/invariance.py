@@ -116,22 +116,24 @@ def assert_mesh_invariant(
     own = mesh_of(f, None, VERB)
     require_bool_or_none(VERB, "grad", grad)
     subject = classify_function(f, made_of, typed, manual)
-    options = TrialOptions(
-        grad, _names(exclude), _tolerance_option("rtol", rtol), _tolerance_option("atol", atol), arguments, sizes
-    )
+    names, limits = _names(exclude), (_tolerance_option("rtol", rtol), _tolerance_option("atol", atol))
+
+    def draw(meshes: Sequence[Mesh], seed: int) -> UnplacedInputs:
+        return plan_inputs(f, meshes, sizes, arguments, VERB).draw(seed)
+
     first = require_integer(VERB, "seed", 0 if seed is None else seed, 0)
     axes, left_out = axes_of(made_of, typed, own), dict[Mesh, str]()
     if meshes is None:
-        chosen, left_out = _fitting_meshes(f, default_meshes(axes, typed.name), options)
+        chosen, left_out = _fitting_meshes(draw, default_meshes(axes, typed.name))
     else:
         chosen = given_meshes(meshes, axes)
     seeds = tuple(range(first, first + require_integer(VERB, "trials", trials, 1)))
-    if subject.kind == "global" and manual is None:
-        drawn = options.draw(f, chosen, first)
-        if needs_manual_axes(subject, drawn.on(chosen[0]), chosen[0]):
-            subject = replace(subject, kind="mapped")
+    one, may_be_mapped = chosen[0], subject.kind == "global" and manual is None
+    if may_be_mapped and needs_manual_axes(subject, draw(chosen, first).on(one), one):
+        subject = replace(subject, kind="mapped")
     for each in seeds:
-        failed = _Trial(subject, options.draw(f, chosen, each), options).run(chosen, left_out, may_fail=meshes is None)
+        trial = _Trial(subject, draw(chosen, each), grad, names, *limits)
+        failed = trial.run(chosen, left_out, may_fail=meshes is None)
         left_out.update(dict.fromkeys(failed, UNCOMPILED))
         chosen = [mesh for mesh in chosen if mesh not in failed]
     return Verified(typed.name, tuple(chosen), left_out, seeds)
@@ -161,38 +163,20 @@ def _names(exclude: Any) -> tuple[str, ...]:
     return tuple(name if name.startswith(("return", "grad(")) else f"return{name}" for name in names)
 
 
-@dataclass(frozen=True)
-class TrialOptions:
-    """The options of every trial."""
-
-    grad: bool
-    exclude: tuple[str, ...]
-    rtol: float | None
-    atol: float | None
-    arguments: Mapping[str, Any] | None
-    given: Mapping[str, Any]
-
-    def draw(self, f: Callable[..., Any], meshes: Sequence[Mesh], seed: int) -> UnplacedInputs:
-        return plan_inputs(f, meshes, self.given, self.arguments, VERB).draw(seed)
-
-    def is_excluded(self, name: str) -> bool:
-        return any(_is_within(name, outer) for outer in self.exclude)
-
-
 def _is_within(name: str, outer: str) -> bool:
     return name == outer or (name.startswith(outer) and name[len(outer)] in ".[")
 
 
 def _fitting_meshes(
-    f: Callable[..., Any], meshes: Sequence[Mesh], options: TrialOptions
+    draw: Callable[[Sequence[Mesh], int], UnplacedInputs], meshes: Sequence[Mesh]
 ) -> tuple[list[Mesh], dict[Mesh, str]]:
     """The meshes that the sizes fit, given or in the hints; and those that they do not fit, with the reason."""
     one, *others = meshes
-    options.draw(f, [one], 0)  # raises what is wrong on any mesh
+    draw([one], 0)  # raises what is wrong on any mesh
     fitting, misfits = [one], dict[Mesh, ShapeError]()
     for mesh in others:
         try:
-            options.draw(f, [one, mesh], 0).structs(mesh)
+            draw([one, mesh], 0).structs(mesh)
             fitting.append(mesh)
         except ShapeError as error:
             misfits[mesh] = error
@@ -207,7 +191,13 @@ class _Trial:
 
     subject: FunctionUnderTest
     drawn: UnplacedInputs
-    options: TrialOptions
+    grad: bool
+    exclude: tuple[str, ...]
+    rtol: float | None
+    atol: float | None
+
+    def is_excluded(self, name: str) -> bool:
+        return any(_is_within(name, outer) for outer in self.exclude)
 
     def run(self, meshes: Sequence[Mesh], left_out: Mapping[Mesh, str], may_fail: bool) -> list[Mesh]:
         """Compare the results on each mesh with those on the first one, which is a single device.
@@ -231,7 +221,7 @@ class _Trial:
                 text = f"{VERB}: {self.subject.name}: {result_phrase(name)} is NaN on one device"
                 text += ", which no mesh can change; pass arguments for which it is not"
                 warnings.warn(text, stacklevel=3)
-        tolerance = Tolerance(measure(reference, self.drawn.seed), self.options.rtol, self.options.atol)
+        tolerance = Tolerance(measure(reference, self.drawn.seed), self.rtol, self.atol)
         tried, failed = list[MeshTrial](), list[Mesh]()
         for mesh in others:
             try:
@@ -247,9 +237,9 @@ class _Trial:
 
     def _outcome(self, mesh: Mesh) -> Outcome:
         """The results on a mesh."""
-        used, options, seed = self.subject.mesh_for(mesh), self.options, self.drawn.seed
+        used = self.subject.mesh_for(mesh)
         try:
-            return run(self.subject, self.drawn.on(used), used, options.grad, seed, options.is_excluded)
+            return run(self.subject, self.drawn.on(used), used, self.grad, self.drawn.seed, self.is_excluded)
         except Exception as error:
             where = f"{VERB}: {self.subject.name} on the mesh {mesh_text(mesh.shape.items())}"
             error.add_note("\n".join([where, *describe_trial(self.subject, self.drawn)]))
@@ -259,18 +249,18 @@ class _Trial:
         """The results that differ on a mesh, without those that are excluded."""
         outcome = self._outcome(mesh)
         found = differences(reference, outcome, tolerance)
-        return MeshTrial(mesh, [each for each in found if not self.options.is_excluded(each.name)], outcome.jaxprs)
+        return MeshTrial(mesh, [each for each in found if not self.is_excluded(each.name)], outcome.jaxprs)
 
     def _refuse_unknown_names(self, reference: Outcome) -> None:
         """Refuse names in ``exclude=`` that no result has, and a trial in which nothing is compared."""
-        text, known, options = f"{VERB}: {self.subject.name}:", reference.values, self.options
-        for outer in options.exclude:
+        text, known = f"{VERB}: {self.subject.name}:", reference.values
+        for outer in self.exclude:
             if not any(_is_within(each, outer) for each in known):
                 are = f"Hint: they are {quoted_axes(known)}"
                 raise StructureError(f"{text} exclude= names '{outer}', which is none of its results\n\n{are}")
-        if all(map(options.is_excluded, known)):
+        if all(map(self.is_excluded, known)):
             raise StructureError(f"{text} nothing is left to compare; its results are {quoted_axes(known) or 'none'}")
-        if options.grad and not reference.gradients:
+        if self.grad and not reference.gradients:
             raise StructureError(f"{text} grad=True, but no argument is inexact, so that there is no gradient")
 
     def _failure_message(
