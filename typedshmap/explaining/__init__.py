@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeAlias, overload
 
 from jax.sharding import AbstractMesh, Mesh
@@ -113,7 +112,23 @@ def explain_call(
     require_dict("explain", arguments)
     require_bool_or_none("explain", "grad", grad)
     meshes = meshes_of(mesh, made_of.mesh, (*args, *given.values()))
-    inputs_for = partial(_plan_inputs, f, args, given, arguments)
+    owner = bound_self(f)
+
+    def inputs_for(meshes: Sequence[AbstractMesh]) -> Callable[[AbstractMesh], Inputs]:
+        """The arguments of the call on each mesh: as they are given, or made from the hints."""
+        typed = made_of.signature.read((*owner, *args))
+        if not arguments:
+            with suppress(StructureError):
+                bound = typed.bind((*owner, *args), dict(given))
+                if args or all(name in bound.given for name, node in typed.parameters.items() if holds_arrays(node)):
+                    return lambda mesh: Inputs.of(args, (), given, {}, _SEED)
+        parameters = list(typed.signature.parameters.values())[len(owner) + len(typed.given) :]
+        names = [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]
+        if len(args) > len(names):
+            typed.bind((*owner, *args), {})
+            raise StructureError(f"explain: {typed.name}: pass all arguments, or none, to a function of *args")
+        by_name = dict(zip(names, args, strict=False))
+        return plan_inputs(f, meshes, {**by_name, **given}, arguments, "explain").draw(_SEED).structs
 
     def explain_on(inputs: Callable[[AbstractMesh], Inputs], mesh: AbstractMesh) -> Explanation:
         rates = read_bandwidth("explain", bandwidth, mesh.shape_tuple)
@@ -137,27 +152,3 @@ def explain_call(
         except Exception as error:  # the user's own code may fail on one mesh alone, and JAX with it
             rows.append(Failed(each.shape_tuple, error))
     return Comparison(tuple(rows))
-
-
-def _plan_inputs(
-    f: Callable[..., Any],
-    args: tuple[Any, ...],
-    given: Mapping[str, Any],
-    arguments: Mapping[str, Any] | None,
-    meshes: Sequence[AbstractMesh],
-) -> Callable[[AbstractMesh], Inputs]:
-    """The arguments of the call on each mesh: as they are given, or made from the hints."""
-    owner = bound_self(f)
-    typed = require_decorated(f, "explain").signature.read((*owner, *args))
-    if not arguments:
-        with suppress(StructureError):
-            bound = typed.bind((*owner, *args), dict(given))
-            if args or all(name in bound.given for name, node in typed.parameters.items() if holds_arrays(node)):
-                return lambda mesh: Inputs.of(args, (), given, {}, _SEED)
-    parameters = list(typed.signature.parameters.values())[len(owner) + len(typed.given) :]
-    names = [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]
-    if len(args) > len(names):
-        typed.bind((*owner, *args), {})
-        raise StructureError(f"explain: {typed.name}: pass all arguments, or none, to a function of *args")
-    by_name = dict(zip(names, args, strict=False))
-    return plan_inputs(f, meshes, {**by_name, **given}, arguments, "explain").draw(_SEED).structs

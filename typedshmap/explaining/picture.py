@@ -46,7 +46,15 @@ def figure(explained: Explained) -> str:
         far = " far" if x1 - x0 > 2 * BETWEEN else ""
         elements.append(f'<path class="flow{far}" d="{path}"/>')
     for node in picture.nodes:
-        elements += ['<g class="node">', *_shapes(node, colours), "</g>"]
+        elements.append('<g class="node">')
+        if node.kind != "collective":
+            corner, sides = f'x="{node.x:.1f}" y="{node.y:.1f}"', f'width="{node.width:.1f}" height="{node.height:.1f}"'
+            elements.append(f'<rect class="box" {corner} {sides} rx="6"/>')
+        if node.title:
+            elements.append(_text(node.x + PAD, node.y + TITLE / 2 + 2, node.title, "strong"))
+        for row in node.rows:
+            elements += _arrow(node, row, colours) if isinstance(row, Collective) else _value_row(node, row, colours)
+        elements.append("</g>")
     size = f'width="{picture.width:.0f}" height="{picture.height:.0f}"'
     name = escape(f"{explained.function}: values and collectives", quote=True)
     return (
@@ -69,17 +77,6 @@ def colours_of(axes: Iterable[str]) -> dict[str, str]:
 def ink(colour: str) -> str:
     """The colour of text that is legible on a colour."""
     return "#ffffff" if colour in _DARK else "#1f2328"
-
-
-def _shapes(node: PictureNode, colours: Mapping[str, str]) -> Iterator[str]:
-    """A box with its title and a row per value, or an arrow."""
-    x, y, width, height = node.x, node.y, node.width, node.height
-    if node.kind != "collective":
-        yield f'<rect class="box" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="6"/>'
-    if node.title:
-        yield _text(x + PAD, y + TITLE / 2 + 2, node.title, "strong")
-    for row in node.rows:
-        yield from _arrow(node, row, colours) if isinstance(row, Collective) else _value_row(node, row, colours)
 
 
 def _value_row(node: PictureNode, value: Value, colours: Mapping[str, str]) -> Iterator[str]:

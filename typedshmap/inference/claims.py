@@ -135,13 +135,12 @@ def _primitive() -> Any:
     mlir.register_lowering(primitive, lambda _, x, **__: [x])
     ad.primitive_jvps[primitive] = lambda primals, tangents, **what: (primitive.bind(*primals, **what), tangents[0])
     ad.primitive_transposes[primitive] = lambda cotangent, x, **_: [cotangent]
-    batching.primitive_batchers[primitive] = _batch
+
+    def batch(args: Any, at: Any, *, claim: Claim, own: tuple[int, ...]) -> Any:
+        return primitive.bind(*args, claim=claim, own=tuple(dim + (dim >= at[0]) for dim in own)), at[0]
+
+    batching.primitive_batchers[primitive] = batch
     return primitive
-
-
-def _batch(args: Any, at: Any, *, claim: Claim, own: tuple[int, ...]) -> Any:
-    own = tuple(dim + (dim >= at[0]) for dim in own)
-    return _primitive().bind(*args, claim=claim, own=own), at[0]
 
 
 def judge_claim(interpreter: Interpreter, eqn: Any, claim: Claim, facts: list[ShardingFact]) -> list[ShardingFact]:
