@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product, zip_longest
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -380,14 +380,13 @@ def first_disagreement(reports: Iterable[ProcessReport]) -> Disagreement | None:
     """The first difference between the first process and another one."""
     first, *others = sorted(reports)
     for other in others:
-        pairs: Iterable[tuple[Any, Any]] = zip_longest(first.leaves, other.leaves)
-        for own, their in pairs:
-            if own is None or their is None:
-                leaf, here, there = (their, other, first) if own is None else (own, first, other)
-                problem = f"is on process {here.process}, but not on process {there.process}"
-                return StructureError, _failure(leaf, PlainMessage(problem))
+        for own, their in zip(first.leaves, other.leaves, strict=False):
             if own[:3] != their[:3]:
                 return _disagreement(own, first.process, their, other.process)
+        for longer, shorter in ((first, other), (other, first)):
+            for leaf in longer.leaves[len(shorter.leaves) :]:
+                problem = f"is on process {longer.process}, but not on process {shorter.process}"
+                return StructureError, _failure(leaf, PlainMessage(problem))
     return None
 
 
