@@ -17,7 +17,7 @@ from ..notation.layout import Layout
 from .versions import HAS_MANUAL_TYPES, manual_axes_of
 
 # Most values by far: the tracers of a program that is being traced. To ask one for what it does not have is slow.
-_STAGED = partial_eval.DynamicJaxprTracer
+STAGED = partial_eval.DynamicJaxprTracer
 
 
 class ManualType(NamedTuple):
@@ -33,7 +33,7 @@ _UNTYPED = ManualType(frozenset(), frozenset(), frozenset())
 
 def manual_type(x: Any) -> Any:
     """The manual type of a value; empty outside manual regions and under ``check_vma=False``."""
-    return manual_type_in(x.aval if type(x) is _STAGED else jax.typeof(x))
+    return manual_type_in(x.aval if type(x) is STAGED else jax.typeof(x))
 
 
 def manual_type_in(aval: Any) -> Any:
@@ -46,7 +46,7 @@ def manual_type_in(aval: Any) -> Any:
 
 def aval_of(x: Any) -> Any:
     """What has a value's shape and dtype: a tracer's type, whose attributes are slow to reach through it."""
-    if type(x) is _STAGED:
+    if type(x) is STAGED:
         return x.aval
     return jax.typeof(x) if isinstance(x, jax.core.Tracer) else x
 
@@ -94,12 +94,12 @@ def size_in_bytes(shape: tuple[int, ...], dtype: Any) -> int:
 
 def is_tracer(x: Any) -> bool:
     """Whether a value is being traced."""
-    return type(x) is _STAGED or isinstance(x, jax.core.Tracer)
+    return type(x) is STAGED or isinstance(x, jax.core.Tracer)
 
 
 def jvp_primal(x: Any) -> Any:
     """The value that a tracer of a differentiation stands for; None for any other."""
-    if type(x) is _STAGED or not isinstance(x, jax.core.Tracer):
+    if type(x) is STAGED or not isinstance(x, jax.core.Tracer):
         return None
     return getattr(x, "primal", None)
 

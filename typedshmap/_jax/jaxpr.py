@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.interpreters import partial_eval
 
-from .array import is_tracer, undifferentiated
+from .array import STAGED, is_tracer, undifferentiated
 from .mesh import without_ambient
 from .versions import DROPS_UNUSED, extend_core
 
@@ -150,9 +150,8 @@ def make_jaxpr(f: Any, args: Sequence[Any]) -> Any:
 
 def are_staged(values: Iterable[Any]) -> bool:
     """Whether all traced values are ones of a program that is being traced, if it is only differentiated, too."""
-    kind = partial_eval.DynamicJaxprTracer
-    others = [x for x in values if type(x) is not kind and is_tracer(x)]  # mostly none
-    return all(isinstance(undifferentiated(x), kind) for x in others)
+    others = [x for x in values if type(x) is not STAGED and is_tracer(x)]  # mostly none
+    return all(isinstance(undifferentiated(x), STAGED) for x in others)
 
 
 def variable_of(value: Any, traces: Container[int]) -> Any:
@@ -162,7 +161,7 @@ def variable_of(value: Any, traces: Container[int]) -> Any:
     and on JAX's versions that drop a variable which nothing uses.
     """
     below = undifferentiated(value)
-    if DROPS_UNUSED or type(below) is not partial_eval.DynamicJaxprTracer or below.parent is None:
+    if DROPS_UNUSED or type(below) is not STAGED or below.parent is None:
         return None
     return below.val if id(getattr(below, "_trace", None)) in traces else None
 
@@ -177,7 +176,7 @@ def source_here() -> Any:
 
 def equation_of(value: Any) -> Any:
     """The equation that made a value of a program that is being traced; None for an operand, and any other value."""
-    return value.parent if type(value) is partial_eval.DynamicJaxprTracer else None
+    return value.parent if type(value) is STAGED else None
 
 
 def result_index(value: Any, eqn: Any) -> int:

@@ -26,11 +26,6 @@ def one_level(value: Any) -> list[tuple[Any, Any]] | None:
     return list(flat[0]) if flat is not None else None
 
 
-def field_key(name: str) -> Any:
-    """The key of a field among a pytree's children."""
-    return jax.tree_util.GetAttrKey(name)
-
-
 def replace_children(value: Any, children: list[Any]) -> Any:
     """A pytree's outermost node with other children."""
     structure = jax.tree_util.tree_structure(value, is_leaf=lambda part: part is not value)

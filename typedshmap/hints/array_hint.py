@@ -210,20 +210,20 @@ def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
     source = spec.source
     for dim in spec.dims:
         if isinstance(dim, Dim) and dim.axes is not None:
-            raise SyntaxFault("brackets and P(...) in one hint", source, dim.span, "write one of them")
+            raise SyntaxFault("brackets and P(...) in one hint", dim.span, "write one of them")
     fixed = len(spec.dims) if spec.rest is None else spec.rest
     if len(entries.dim_axes) > fixed:
         counted = "1 entry" if len(entries.dim_axes) == 1 else f"{len(entries.dim_axes)} entries"
         problem = f"P(...) has {counted} for {fixed} dim{'' if fixed == 1 else 's'}"
         cure = "write brackets" if spec.rest is not None else None
-        raise SyntaxFault(problem, source, (0, len(source)), cure)
+        raise SyntaxFault(problem, (0, len(source)), cure)
     dims = list(spec.dims)
     for index, dim in enumerate(dims):
         if not isinstance(dim, Dim):
             continue
         axes = entries.dim_axes[index] if index < len(entries.dim_axes) else ()
         if dim.broadcast and axes:
-            raise SyntaxFault(f"'{dim}' may be of size 1, so it may not be sharded", source, dim.span)
+            raise SyntaxFault(f"'{dim}' may be of size 1, so it may not be sharded", dim.span)
         dims[index] = replace(dim, axes=Axes(axes, span=dim.span))
     end = (max(len(source) - 1, 0), len(source))
     marks = [
@@ -234,7 +234,7 @@ def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
     try:
         parse(str(made))
     except SyntaxFault as fault:
-        raise type(fault)(getattr(fault, "axis", fault.problem), source, (0, len(source))) from None
+        raise type(fault)(getattr(fault, "axis", fault.problem), (0, len(source))) from None
     return made
 
 

@@ -348,7 +348,7 @@ def field_keys(node: Fields, value: Any, children: list[tuple[Any, Any]]) -> lis
         return children
     found = {id(getattr(marked, name, None)): name for name in node.fields}
     return [
-        (_jax.tree.field_key(found[id(mark)]) if id(mark) in found else key, part)
+        (jax.tree_util.GetAttrKey(found[id(mark)]) if id(mark) in found else key, part)
         for mark, (key, part) in zip(marks, children, strict=True)
     ]
 

@@ -116,15 +116,14 @@ def parse_pattern(source: str) -> Pattern:
     """pattern := side (',' side)* ('->' side)?"""
     arrows = [found.span() for found in re.finditer(_ARROW, source)]
     if len(arrows) > 1:
-        raise SyntaxFault("the pattern has two arrows", source, arrows[1])
+        raise SyntaxFault("the pattern has two arrows", arrows[1])
     start, end = arrows[0] if arrows else (len(source), 0)
     sides = _parse_sides(source, (0, start))
     if not arrows:
         return Pattern(tuple(sides), None, source)
     results = _parse_sides(source, (end, len(source)))
     if len(results) > 1:
-        problem = "the pattern has a comma in its result"
-        raise SyntaxFault(problem, source, results[1].span, "one result stands after '->'")
+        raise SyntaxFault("the pattern has a comma in its result", results[1].span, "one result stands after '->'")
     return Pattern(tuple(sides), results[0], source)
 
 
@@ -151,7 +150,7 @@ class _PatternParser(Cursor):
         dots = [item for item in side.items if isinstance(item, Rest)]
         if len(dots) > 1:
             raise self.fault("the pattern has '...' twice for one array", dots[1].span, "keep one of them")
-        refuse_repeated_axes(self.source, dims, marks)
+        refuse_repeated_axes(dims, marks)
         return side
 
     def mark(self) -> Mark:

@@ -200,17 +200,17 @@ def parse(source: str) -> Spec:
         runs = split_tokens(source, (0, len(source)), "space")
         items = [_SpecParser(source, run).item() for run in runs if run]
     except RecursionError:
-        raise SyntaxFault("the dims are nested too deeply", source, (0, len(source))) from None
+        raise SyntaxFault("the dims are nested too deeply", (0, len(source))) from None
     dims = tuple(item for item in items if not isinstance(item, Mark))
     marks = tuple(item for item in items if isinstance(item, Mark))
     rests = [dim for dim in dims if isinstance(dim, Rest)]
     if len(rests) > 1:
         problem = f"'{rests[0]}' and '{rests[1]}' both stand for any number of dims"
-        raise SyntaxFault(problem, source, rests[1].span, "keep one of them")
+        raise SyntaxFault(problem, rests[1].span, "keep one of them")
     for mark, following in pairwise(items):
         if isinstance(mark, Mark) and not isinstance(following, Mark):
-            raise SyntaxFault(f"'{mark}' stands before a dim", source, mark.span, f"move '{mark}' to the end")
-    refuse_repeated_axes(source, dims, marks)
+            raise SyntaxFault(f"'{mark}' stands before a dim", mark.span, f"move '{mark}' to the end")
+    refuse_repeated_axes(dims, marks)
     return Spec(dims, marks, source)
 
 
@@ -222,12 +222,12 @@ def written_axes(dims: Iterable[Any], marks: Iterable[Mark]) -> Iterator[tuple[s
     yield from ((mark.axis, mark.span) for mark in marks)
 
 
-def refuse_repeated_axes(source: str, dims: Iterable[Any], marks: Iterable[Mark]) -> None:
+def refuse_repeated_axes(dims: Iterable[Any], marks: Iterable[Mark]) -> None:
     """Refuse a mesh axis that one array has twice."""
     seen: set[str] = set()
     for axis, span in written_axes(dims, marks):
         if axis in seen:
-            raise RepeatedAxis(axis, source, span)
+            raise RepeatedAxis(axis, span)
         seen.add(axis)
 
 

@@ -16,9 +16,9 @@ class SyntaxFault(Exception):
 
     error: ClassVar[type[TypedShmapError]] = AnnotationSyntaxError
 
-    def __init__(self, problem: str, source: str, span: Span, cure: str | None = None) -> None:
-        super().__init__(problem, source, span, cure)
-        self.problem, self.source, self.span, self.cure = problem, source, span, cure
+    def __init__(self, problem: str, span: Span, cure: str | None = None) -> None:
+        super().__init__(problem, span, cure)
+        self.problem, self.span, self.cure = problem, span, cure
 
     def in_hint(self, hint: HintText) -> TypedShmapError:
         """The exception for a hint that cannot be read."""
@@ -32,8 +32,8 @@ class RepeatedAxis(SyntaxFault):
 
     error = MeshAxisError
 
-    def __init__(self, axis: str, source: str, span: Span) -> None:
-        super().__init__(f"mesh axis '{axis}' is used twice", source, span)
+    def __init__(self, axis: str, span: Span) -> None:
+        super().__init__(f"mesh axis '{axis}' is used twice", span)
         self.axis = axis
 
 
@@ -69,7 +69,7 @@ def split_tokens(source: str, span: Span, separator: str) -> Iterator[list[Token
         if token.kind == "unknown":
             before, after = re.search(r"\w+$", source[: token.span[0]]), re.match(r"\w+", source[token.span[1] :])
             cure = f"write [{before.group()}/{after.group()}]" if token.text == "!" and before and after else None
-            raise SyntaxFault(f"unexpected character '{token.text}'", source, token.span, cure)
+            raise SyntaxFault(f"unexpected character '{token.text}'", token.span, cure)
         if token.kind == separator and not opened:
             yield run
             run = []
@@ -78,9 +78,9 @@ def split_tokens(source: str, span: Span, separator: str) -> Iterator[list[Token
             if token.text in _OPENED_BY.values():
                 opened.append(token)
             elif token.text in _OPENED_BY and not (opened and opened.pop().text == _OPENED_BY[token.text]):
-                raise SyntaxFault(f"'{token.text}' closes nothing", source, token.span)
+                raise SyntaxFault(f"'{token.text}' closes nothing", token.span)
     if opened:
-        raise SyntaxFault(f"'{opened[-1].text}' is never closed", source, opened[-1].span)
+        raise SyntaxFault(f"'{opened[-1].text}' is never closed", opened[-1].span)
     yield run
 
 
@@ -124,4 +124,4 @@ class Cursor:
         return self.source[span[0] : span[1]]
 
     def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> SyntaxFault:
-        return SyntaxFault(problem, self.source, span or self.here(), cure)
+        return SyntaxFault(problem, span or self.here(), cure)

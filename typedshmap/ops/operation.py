@@ -477,6 +477,6 @@ def _read_pattern(source: str, allows_underscore: bool) -> tuple[Pattern, tuple[
     for factor in chain.from_iterable(side.factors for side in pattern.sides):
         if factor.name == "_" and not allows_underscore:
             problem = "the pattern has '_'; a name neither starts nor ends with an underscore"
-            raise SyntaxFault(problem, source, factor.span)
+            raise SyntaxFault(problem, factor.span)
     specs = (side.spec(source) for side in pattern.sides)
     return pattern, tuple(ArrayHint(None, "Shaped", Any, spec, text, takes_rules=False) for spec in specs)
