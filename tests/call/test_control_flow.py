@@ -160,6 +160,8 @@ def test_a_body_is_lowered_as_by_hand(name: str, check_vma: bool, mesh: Mesh) ->
 # JAX differentiates no while_loop backwards.
 @pytest.mark.parametrize("name", [name for name in BODIES if "while" not in name])
 def test_the_gradient_of_a_body_is_lowered_as_by_hand(name: str, mesh: Mesh) -> None:
+    if name == "associative_scan" and jax.__version__.startswith("0.11."):
+        pytest.skip("XLA ends the process when it compiles the hand-written gradient")
     programs = [jax.grad(lambda *args, f=f: (f(*args) ** 2).sum(), (0, 1, 2)) for f in twice(BODIES[name], mesh)]
     expect_same_program(*programs, *ARGS)
 
@@ -192,7 +194,10 @@ TAKING_NAMES = {
 
 
 def policies() -> list[str]:
-    return [name for name in dir(POLICIES) if not name.startswith("_")]
+    # jax 0.11 shows the classes of some, too.
+    return [
+        name for name in dir(POLICIES) if not name.startswith("_") and not isinstance(getattr(POLICIES, name), type)
+    ]
 
 
 @pytest.mark.parametrize("name", policies())
