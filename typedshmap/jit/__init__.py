@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
@@ -128,9 +127,8 @@ def typed_jit(
                 _jax.versions.note_untried(error)
                 raise
 
-        for method in ("lower", "trace", "eval_shape"):
-            setattr(typed_jit_call, method, partial(jitted.ahead_of_time, method))
-        typed_jit_call.clear_cache = jitted.clear_cache  # type: ignore[attr-defined]
+        for method in (jitted.lower, jitted.trace, jitted.eval_shape, jitted.clear_cache):
+            setattr(typed_jit_call, method.__name__, method)
         return typed_jit_call
 
     if f is None:

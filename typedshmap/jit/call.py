@@ -16,7 +16,7 @@ import inspect
 import keyword
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -98,10 +98,20 @@ class JitFunction:
             self._keep(self._dispatch_cache, key, (program, sources))
         return result
 
-    def ahead_of_time(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call ``lower``, ``trace`` or ``eval_shape`` of the program for these arguments."""
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Lower the function for these arguments, as ``jax.jit(f).lower`` does."""
         call = JitCall(self, args, kwargs, is_running=False)
-        return _run(getattr(self.program(call), method), call.values, lambda: call)
+        return _run(self.program(call).lower, call.values, lambda: call)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """Trace the function for these arguments, as ``jax.jit(f).trace`` does."""
+        call = JitCall(self, args, kwargs, is_running=False)
+        return _run(self.program(call).trace, call.values, lambda: call)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The shapes and dtypes of the result for these arguments, as ``jax.jit(f).eval_shape`` returns them."""
+        call = JitCall(self, args, kwargs, is_running=False)
+        return _run(self.program(call).eval_shape, call.values, lambda: call)
 
     def clear_cache(self) -> None:
         """Forget all programs."""
@@ -123,7 +133,12 @@ class JitFunction:
         }
         if donated := tuple(at for at, each in enumerate(traced) if each.subject in call.donated):
             options["donate_argnums"] = donated
-        _run(jax.jit(function, **options).eval_shape, call.values, lambda: call)  # JAX uses this trace again
+        token = _running.set(lambda: call)
+        try:
+            # From this frame, since JAX records the whole stack with every equation; it uses this trace again.
+            jax.jit(function, **options).eval_shape(*call.values)
+        finally:
+            _running.reset(token)
         return self._keep(self._programs, key, jax.jit(function, out_shardings=call.out_shardings, **options))
 
     def _keep(self, cache: dict[Any, T], key: Any, value: T) -> T:
@@ -218,7 +233,11 @@ class JitCall:
         """
 
         def traced(*values: Any) -> Any:
-            return _running.get()().body(iter(values))
+            call = _running.get()()
+            args, kwargs, scope = call.arguments(values)
+            with use_jit_mesh(call.context.mesh), scope_entered(scope):
+                result = call.typed.function(*args, **kwargs)
+            return call.check_result(result, scope)
 
         function: Any = self.typed.function
         while isinstance(function, functools.partial):
@@ -243,18 +262,21 @@ class JitCall:
         given = {**dict(enumerate(args)), **kwargs}
         return sources if all(map(operator.is_, map(given.get, sources), self.values)) else None
 
-    def body(self, traced: Iterator[Any]) -> Any:
-        """Call the function with what ``jax.jit`` traces for each value, check the result, and note its shardings."""
+    def arguments(self, values: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any], CallScope]:
+        """What the function is called with where ``jax.jit`` traces these values, and in which scope."""
+        traced = iter(values)
         replaced = [(key.parameter, key.subject, key.unflatten(traced)) for key in self.keys if key.is_replaced]
         args, kwargs = self.bound.with_arguments(replaced)
         named = self.typed.signature.bind(*args, **kwargs)
         named.apply_defaults()
-        context, region = self.context, self.context.boundary_context
-        scope = CallScope(self.typed.name, named.arguments, self.sizes, decorator_axis_naming(self.naming), region)
-        with use_jit_mesh(context.mesh), scope_entered(scope):
-            result = self.typed.function(*args, **kwargs)
+        naming, region = decorator_axis_naming(self.naming), self.context.boundary_context
+        return args, kwargs, CallScope(self.typed.name, named.arguments, self.sizes, naming, region)
+
+    def check_result(self, result: Any, scope: CallScope) -> Any:
+        """Check the result, and note its shardings."""
         assert self.typed.result is not None
-        checked = check_tree.check_value(self.typed.result, result, RETURN, region, named.arguments, scope.sizes)
+        context, region = self.context, self.context.boundary_context
+        checked = check_tree.check_value(self.typed.result, result, RETURN, region, scope.arguments, scope.sizes)
         # A constant is where it was made, and is placed like all results.
         leaves = [leaf for leaf in checked.leaves if _jax.array.is_tracer(leaf.value)]
         failures = (
