@@ -28,7 +28,7 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add = parser.add_argument
     rate = "what one device sends per second over a mesh axis, which turns bytes into seconds"
     add("--bandwidth", action="append", default=[], metavar="tp=400GB/s", help=rate)
-    grad = "tell of the gradient; by default where there is one and the function takes none itself"
+    grad = "explain the gradient, too; by default where there is one and the function takes none itself"
     add("--grad", action=argparse.BooleanOptionalAction, default=None, help=grad)
     add("--html", metavar="FILE", help="write one page with tables and pictures, too")
     parser.set_defaults(verb=run)

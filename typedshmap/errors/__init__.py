@@ -56,7 +56,7 @@ class VaryingError(TypedShmapError, TypeError):
 
 
 class StructureError(TypedShmapError, TypeError):
-    """A container, a type or an argument that is not what the annotation says."""
+    """A container, a type or an argument that is not what the hint says."""
 
 
 for _error in (TypedShmapError, *TypedShmapError.__subclasses__()):
