@@ -237,7 +237,7 @@ class _RegionCall:
 
         def body(*shards: Any) -> list[Any]:
             region, leaves = self._enter_region(shards)
-            args, kwargs = self.bound.with_arguments(self.checked.with_leaves(leaves))
+            args, kwargs = self.bound.with_arguments(self.checked.with_leaves(leaves, copies_containers=True))
             naming, sink = context.decorator_axis_naming(self.info.naming), analysis or context.current_sink()
             scope = context.CallScope(self.typed.name, self.bound.arguments, self.checked.sizes, naming, region, sink)
             with context.scope_entered(scope):

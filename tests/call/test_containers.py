@@ -718,3 +718,19 @@ def test_an_unknown_axis_in_a_result_is_reported_by_its_path(mesh: Mesh) -> None
         f()
     assert [failure.subject.phrase for failure in caught.value.failures] == ["return.weights[1]", "return.losses[...]"]
     assert str(caught.value).startswith("<lambda>: return.weights[1] names mesh axis 'pd', which is not among")
+
+
+def test_a_body_within_a_region_gets_a_container_of_its_own(mesh: Mesh) -> None:
+    Pair = dict[str, Float[Array, "[b/dp]"]]
+
+    @typed_shard_map(mesh=mesh, axis_names={"dp"})
+    def inner(pair: Pair) -> Float[Array, "[b/dp]"]:
+        pair["x"] = 2 * pair["x"]
+        return pair["x"]
+
+    @typed_shard_map(mesh=mesh)
+    def outer(pair: Pair) -> Float[Array, "[b/dp]"]:
+        return inner(pair) - pair["x"]
+
+    ones = np.ones(8, np.float32)
+    np.testing.assert_array_equal(jax.block_until_ready(outer({"x": ones})), ones)

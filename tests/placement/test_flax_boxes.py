@@ -257,7 +257,7 @@ def test_without_a_hint_there_must_be_boxes(mesh: Mesh) -> None:
     with pytest.raises(StructureError) as caught:
         shard({"a": jnp.ones(8)}, mesh=mesh)
     assert str(caught.value) == (
-        "shard: no hint is given, and the value holds no boxes of Flax, which would say how it lies"
+        "shard: no hint is given, and the value holds no boxes of Flax, which would say how it is sharded"
     )
 
 

@@ -98,14 +98,14 @@ def is_tracer(x: Any) -> bool:
 
 
 def jvp_primal(x: Any) -> Any:
-    """The value that a tracer of a differentiation stands for; None for any other."""
+    """The primal value of a tracer of a differentiation; None for any other."""
     if type(x) is STAGED or not isinstance(x, jax.core.Tracer):
         return None
     return getattr(x, "primal", None)
 
 
 def undifferentiated(x: Any) -> Any:
-    """The value for which a tracer of a differentiation stands, of several one in the other; any other value itself."""
+    """The innermost primal value of tracers of nested differentiations; any other value itself."""
     while (inner := jvp_primal(x)) is not None:
         x = inner
     return x
@@ -148,7 +148,7 @@ def default_dtype(kind: Any) -> Any:
 
 
 class Underlying(NamedTuple):
-    """What a tracer of ``jax.grad`` or ``jax.vmap`` stands for.
+    """The value behind a tracer of ``jax.grad`` or ``jax.vmap``.
 
     Attributes:
       value: the value, which is itself a tracer only of a program that is being compiled.
@@ -179,7 +179,7 @@ def strip_transforms(x: Any) -> Underlying:
 
 
 def type_key(x: Any) -> tuple[Any, ...]:
-    """What tells a value's type from others where it is traced: its shape, dtype, and whether that is weak."""
+    """What distinguishes a value's type where it is traced: its shape, dtype, and whether that is weak."""
     return (getattr(x, "shape", ()), getattr(x, "dtype", type(x)), getattr(x, "weak_type", False))
 
 
@@ -227,7 +227,7 @@ def non_name_entries(spec: PartitionSpec) -> list[Any]:
 
 
 def spec_text(spec: PartitionSpec) -> str:
-    """``P('dp', None)``, alike on every version."""
+    """``P('dp', None)``, the same on every version."""
     layout = spec_entries(spec)
     entries = [repr(axes[0]) if len(axes) == 1 else repr(axes) if axes else "None" for axes in layout.dim_axes]
     for word, axes in (("unreduced", layout.unreduced), ("reduced", layout.reduced)):
@@ -249,7 +249,7 @@ def named_sharding(
     """A sharding of XLA's over mesh axes; None for one that no PartitionSpec over them says.
 
     Under an ambient mesh XLA's answer comes without that mesh, on devices in its order. How the
-    parts step along each axis tells which dims it shards.
+    parts step along each axis shows which dims it shards.
     """
     if isinstance(sharding, NamedSharding):
         return sharding

@@ -69,7 +69,7 @@ def refuse_unreduced(x: Any) -> None:
 
 
 def pcast_unreduced_all(x: Any, axes: tuple[str, ...], has_vma: bool) -> Any:
-    """``x`` as an addend over ``axes``, all of them typed alike, as a sum over several needs it."""
+    """``x`` as an addend over ``axes``, all of them typed in the same way, as a sum over several needs it."""
     if not has_vma or not axes:
         return x
     x = pcast_varying(x, axes)
@@ -120,7 +120,7 @@ def _device_put_among_processes(x: Any, sharding: NamedSharding) -> Any:
         return jax.device_put(x, sharding)
     is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
     if not x.is_fully_addressable:
-        # Under jax.set_mesh a key that every process makes lies on all of them.
+        # Under jax.set_mesh a key that every process makes is placed on all of them.
         moved = jax.device_put(jax.random.key_data(x) if is_key else x, sharding)
         return jax.random.wrap_key_data(moved, impl=jax.random.key_impl(x)) if is_key else moved
     if is_key:

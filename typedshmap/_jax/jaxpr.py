@@ -26,7 +26,7 @@ _LIBRARIES = (
 )
 
 
-# On jax 0.12 True stands for "when lowered", and leaves a call in the program.
+# On jax 0.12 True means "when lowered", and leaves a call in the program.
 _EARLY: Any = getattr(jax, "Inline").JAX_EARLY if hasattr(jax, "Inline") else True  # noqa: B009 (not known to 0.10)
 
 
@@ -94,7 +94,7 @@ def open_jaxpr(jaxpr: Any) -> Any:
 
 
 def is_literal(atom: Any) -> bool:
-    """Whether an equation's operand is a constant that stands in the program's text."""
+    """Whether an equation's operand is a constant in the text of the jaxpr."""
     return isinstance(atom, extend_core().Literal)
 
 
@@ -128,7 +128,7 @@ def find_region(jaxpr: Any) -> TracedRegion | None:
 
 
 def region_of_results(results: Sequence[Any]) -> TracedRegion | None:
-    """The manual region that returned traced values; None where no program that is being traced tells."""
+    """The manual region that returned traced values; None where no program that is being traced shows it."""
     traced = [undifferentiated(value) for value in results]
     eqn = getattr(traced[0], "parent", None) if traced else None
     if eqn is None or eqn.primitive.name != "shard_map":
@@ -185,7 +185,7 @@ def result_index(value: Any, eqn: Any) -> int:
 
 
 def is_constant(value: Any) -> bool:
-    """Whether a value is a constant that stands in the text of the program that is being traced."""
+    """Whether a value is a constant in the text of the program that is being traced."""
     return is_literal(getattr(value, "val", None))
 
 

@@ -21,7 +21,7 @@ def load_extend() -> None:
     from jax.extend.source_info_util import register_exclusion
 
     is_outside_traces()
-    # JAX tells where an operation comes from, in profiles and lowered programs, by the user's line and not ours.
+    # JAX says where an operation comes from, in profiles and lowered programs, by the user's line and not ours.
     register_exclusion(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
 
 
@@ -31,7 +31,7 @@ def is_outside_traces() -> bool:
 
 
 def trace_ids() -> list[int]:
-    """What tells the trace that is running from others, and after it those that it hands on to."""
+    """What identifies the running trace, and after it those that it hands values on to."""
     found: list[int] = []
     with extend_core().take_current_trace() as trace:
         while trace is not None:

@@ -32,7 +32,7 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     )
     cli.add_common(parser)
     parser.add_argument("--seed", type=cli.natural_number, default=0, help="what sizes are drawn from")
-    numerics = "also run each function, on virtual CPU devices, and on one: all alike"
+    numerics = "also run each function, on virtual CPU devices, and on one: all give the same"
     parser.add_argument("--numerics", action="store_true", help=numerics)
     parser.set_defaults(verb=run)
 

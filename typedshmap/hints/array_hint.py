@@ -280,5 +280,5 @@ _ARRAY_LIKE = _array_classes(ArrayLike, HintText("ArrayLike"))
 
 
 def bare_array_hint(array_type: Any) -> ArrayHint:
-    """The hint that a bare array type stands for: ``Shaped[Array, "..."]``."""
+    """The hint that a bare array type means: ``Shaped[Array, "..."]``."""
     return parse_array_hint("Shaped", None, (array_type, "..."))

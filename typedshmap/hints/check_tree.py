@@ -416,12 +416,22 @@ class CheckedArguments(TreeCheck):
         for argument, (first, last) in zip(self.given, self.spans, strict=True):
             yield argument, self.leaves[first:last]
 
-    def with_leaves(self, leaves: list[CheckedLeaf]) -> Iterator[tuple[str, Subject, Any]]:
-        """The arguments that other leaves change, as `BoundCall.with_arguments` takes them."""
+    def with_leaves(
+        self, leaves: list[CheckedLeaf], copies_containers: bool = False
+    ) -> Iterator[tuple[str, Subject, Any]]:
+        """The arguments that other leaves change, as `BoundCall.with_arguments` takes them.
+
+        Args:
+          leaves: the leaves of all arguments.
+          copies_containers: whether a container is a new one even if its leaves are the same.
+        """
         if leaves is self.leaves:
             return
-        for (name, subject, _, value), (first, last) in zip(self.given, self.spans, strict=True):
-            new = _with_leaves(value, self.leaves[first:last], leaves[first:last])
+        for (name, subject, node, value), (first, last) in zip(self.given, self.spans, strict=True):
+            if copies_containers and structure.holds_arrays(node):
+                new = _jax.tree.unflatten_like(value, [leaf.value for leaf in leaves[first:last]])
+            else:
+                new = _with_leaves(value, self.leaves[first:last], leaves[first:last])
             if new is not value:
                 yield name, subject, new
 

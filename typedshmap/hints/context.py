@@ -42,7 +42,7 @@ class MeshContext:
       checked_axes: the axes over which a hint must say that a value varies.
       has_vma: whether JAX types values as varying here.
       aliases: names in hints that stand for mesh axes.
-      role: what the check is for. ``"value"``: a value as it stands; ``"boundary"``: an argument or
+      role: what the check is for. ``"value"``: a value as it is; ``"boundary"``: an argument or
         a result of a ``typed_shard_map``; ``"placement"``: a value that is about to be placed. In
         the last two NumPy arrays and Python scalars count as the JAX arrays that they become.
       explicit: the mesh axes of type Explicit.

@@ -241,7 +241,7 @@ class NameScope:
 
     Attributes:
       local: names local to the enclosing function.
-      types: the hint that each type variable stands for, with the names of the place where that was written.
+      types: the hint of each type variable, with the names of the place where that was written.
       open: the records that are being read.
     """
 

@@ -92,7 +92,7 @@ RULES = {
     **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
                      "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "custom_vmap_call",
                      "composite", "xla_metadata_call"), call),
-    "shard_map": call,  # a manual region within: its axes are minor to this region's, of which alone facts are known
+    "shard_map": call,  # a nested region: facts are over the axes of this one only
     "cond": cond,
     "scan": scan,
     "while": while_loop,

@@ -61,7 +61,7 @@ def invarying(rank: int) -> ShardingFact:
 
 @lru_cache(maxsize=4096)
 def unknown(varying: AxisSet, rank: int) -> ShardingFact:
-    """A value with dims of which nothing is known."""
+    """A value about whose dims nothing is known."""
     return ShardingFact(varying, NO_AXES, (UNKNOWN,) * rank)
 
 

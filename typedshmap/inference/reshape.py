@@ -61,7 +61,7 @@ def _permute_dims(dims: Dims, order: Any) -> Dims:
 
 
 def _remove_dims(dims: Dims, gone: Any) -> Dims:
-    """Dims without some, that were of size 1 or are reduced, or of which each index becomes a value."""
+    """Dims without those that were of size 1, are reduced, or are unstacked."""
     places = {at % len(dims) for at in (gone if isinstance(gone, tuple) else (gone,))}
     return tuple(dim for at, dim in enumerate(dims) if at not in places)
 
@@ -129,7 +129,7 @@ def _regroup_dims(dims: Sequence[DimFact], before: Sequence[int], after: Sequenc
 
 
 def _slice_dims_at(dims: Dims, places: Any) -> Dims:
-    """Dims of which some are sliced, or reversed, split or sorted on each shard."""
+    """Dims, some of them sliced, reversed, split or sorted on each shard."""
     places = places if isinstance(places, tuple) else (places,)
     return tuple(_sliced_dim(dim) if at in places else dim for at, dim in enumerate(dims))
 

@@ -107,7 +107,7 @@ class Pattern:
 
     @property
     def has_sharding(self) -> bool:
-        """Whether any bracket or mark stands in it."""
+        """Whether it has any bracket or mark."""
         return any(side.marks or any(dim.axes for dim in side.dims) for side in self.sides)
 
 

@@ -32,7 +32,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name that stands for a global size, ``batch``."""
+    """The name of a global size, ``batch``."""
 
     name: str
 
@@ -123,7 +123,7 @@ class Axes:
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """One dim: its size, and how it lies over the mesh (``axes`` is None without brackets)."""
+    """One dim: its size, and how it is sharded over the mesh (``axes`` is None without brackets)."""
 
     size: Expression
     axes: Axes | None = None

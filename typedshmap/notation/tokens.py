@@ -28,7 +28,7 @@ class SyntaxFault(Exception):
 
 
 class RepeatedAxis(SyntaxFault):
-    """A mesh axis that stands twice in one hint."""
+    """A mesh axis that one hint has twice."""
 
     error = MeshAxisError
 

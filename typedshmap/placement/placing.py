@@ -53,7 +53,7 @@ def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> T
     place = placement_context("shard", mesh, needs="devices" if _jax.trace.is_outside_traces() else "mesh")
     node = None if hint is EMPTY else parse_hint_or_dims(hint)
     if node is None and not holds_boxes(x):
-        problem = "no hint is given, and the value holds no boxes of Flax, which would say how it lies"
+        problem = "no hint is given, and the value holds no boxes of Flax, which would say how it is sharded"
         raise StructureError(f"shard: {problem}")
     tree, failures = check_leaves(place, x, node), list[Failure]()
     for value, hint, subject, _ in (each.leaf for each in tree.leaves):
