@@ -36,7 +36,8 @@ def check(x: T, hint: Any) -> T:
     y = check(h @ v, "[batch/dp] model +tp")  # returned as f32[2,16]{V:dp, U:tp}
     ```
 
-    A global array must be sharded as its hint says, and dims without brackets must be unsharded. That
+    A global array must be sharded as its hint says: one bracket, mark or rule that applies says it of all
+    dims, and those without are unsharded; a hint without any says nothing of the sharding. That
     is compared at once for an array that is placed on a mesh, over that mesh, and for one with
     Explicit axes in its type. Arrays of NumPy and uncommitted ones have no sharding yet, and fit.
 

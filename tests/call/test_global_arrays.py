@@ -31,8 +31,12 @@ from typedshmap import (
     PyTree,
     ShardingError,
     axis_aliases,
+    axis_rules,
     check,
+    partition_specs,
+    shard,
     typed,
+    typed_jit,
     typed_shard_map,
 )
 from typedshmap.hints.global_sharding import original_error
@@ -92,21 +96,20 @@ LIES = [
     (P(("dp", "tp")), "[b/tp,dp] d", False),
     (P(("dp", "tp")), "[b/dp] d", False),
     (P(), "b d", True),
-    (P(), "...", True),
+    (P(), "b [d/]", True),
     (P(), "[b/dp] d", False),
-    (P("dp"), "b d", False),
-    (P("dp"), "...", False),
+    # Of the sharding a hint says nothing, or all.
+    (P("dp"), "b d", True),
+    (P("dp", "tp"), "b d", True),
+    (P("dp"), "...", True),
+    (P("dp"), "b [d/]", False),
+    (P("dp"), "[b/] ...", False),
+    (P("dp"), "[b/] [d/]", False),
+    (P("dp"), "[b/dp] [d/]", True),
     (P(None, "tp"), "[b/dp] d", False),
 ]
 
-MEANS = {
-    "[b/dp] d": P("dp"),
-    "[b/dp] [d/tp]": P("dp", "tp"),
-    "[b/dp,tp] d": P(("dp", "tp")),
-    "[b/tp,dp] d": P(("tp", "dp")),
-    "b d": P(),
-    "...": P(),
-}
+UNSHARDED = ("b [d/]", "[b/] ...", "[b/] [d/]")
 
 
 def by_check(array: Any, hint: str) -> None:
@@ -262,7 +265,7 @@ def test_an_array_in_the_memory_of_the_host_has_a_sharding_as_well() -> None:
     for kind in kinds:
         array = jax.device_put(x, NamedSharding(mesh_of(), P("dp"), memory_kind=kind))
         assert check(array, "[b/dp] d") is array
-        assert not isinstance(array, Float[Array, "b d"])
+        assert not isinstance(array, Float[Array, "[b/] d"])
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["concrete", "traced"])
@@ -273,6 +276,37 @@ def test_a_mark_over_an_auto_axis_is_refused(sign: str, wrap: Any) -> None:
         wrap(lambda x: check(x, f"[b/dp] d {sign}tp"))(put(P("dp")))
 
 
+def test_a_rule_that_applies_says_how_the_whole_array_is_sharded(mesh: Mesh) -> None:
+    hint, array = Float[Array, "b d"], put(P("dp"))
+    for rules, fits in (
+        ([("b", "dp")], True),
+        ([("d", "tp")], False),
+        ([("b", None)], False),
+        ([("heads", "tp")], True),  # of no dim of this array
+        ([("b", "tp"), ("d", "tp")], False),
+    ):
+        with axis_rules(rules):
+            assert isinstance(array, hint) is fits
+            assert (message(lambda: jax.jit(lambda x: check(x, hint))(array)) is None) is fits
+
+
+def test_a_hint_without_sharding_asks_nothing() -> None:
+    program = jax.jit(lambda x: check(2 * x, Float[Array, "b d"] | Float[Array, "[b/tp] d"]))
+    assert "ask_sharding" not in str(jax.make_jaxpr(program)(put(P("dp"))))
+
+
+def test_verbs_that_place_read_a_hint_without_brackets_as_unsharded(mesh: Mesh) -> None:
+    @typed_jit(mesh=mesh)
+    def double(x: Float[Array, "b d"]) -> Float[Array, "b d"]:
+        return 2 * x
+
+    assert partition_specs(Float[Array, "b d"]) == P(None, None)
+    assert shard(x, Float[Array, "b d"], mesh).sharding.is_fully_replicated
+    assert double(x).sharding.is_fully_replicated
+    with fails(ShardingError, "double: argument 'x' is sharded P('dp'), but its hint says P(None, None)"):
+        double(put(P("dp")))
+
+
 # Transformations that compute at once
 
 
@@ -281,7 +315,7 @@ def test_a_gradient_that_is_worked_out_at_once_looks_at_the_value() -> None:
     grad = jax.grad(lambda x: (check(x, "[b/dp] d") ** 2).sum())
     same(grad(array), 2 * x)
     with fails(ShardingError, "check: checked value is sharded P('dp'), but its hint says P(None, None)"):
-        jax.grad(lambda x: check(x, "b d").sum())(array)
+        jax.grad(lambda x: check(x, "[b/] d").sum())(array)
 
 
 MAPPED = [
@@ -289,7 +323,8 @@ MAPPED = [
     (0, "[d/tp]", "P(None), but its hint says P('tp')"),
     (0, "[d/dp]", "P(None), but its hint says P('dp')"),
     (1, "[b/dp]", None),
-    (1, "b", "P('dp'), but its hint says P(None)"),
+    (1, "b", None),
+    (1, "[b/]", "P('dp'), but its hint says P(None)"),
     (1, "[b/tp]", "P('dp'), but its hint says P('tp')"),
 ]
 
@@ -343,7 +378,7 @@ def test_a_compiled_vmap_knows_which_dim_is_mapped(name: str, at: int, hint: str
         run(program, put(P("dp")))
 
 
-@pytest.mark.parametrize(("hint", "fits"), [("[a/tp]", True), ("a", False), ("[a/dp]", False)])
+@pytest.mark.parametrize(("hint", "fits"), [("[a/tp]", True), ("a", True), ("[a/]", False), ("[a/dp]", False)])
 def test_several_dims_may_be_mapped(hint: str, fits: bool) -> None:
     array = put(P("dp", None, "tp"), array=numbers(8, 4, 2))
     twice = jax.vmap(jax.vmap(lambda row: check(row, hint), in_axes=0), in_axes=0)
@@ -371,11 +406,9 @@ def message(call: Callable[[], Any]) -> str | None:
 def test_a_compiled_program_compares_as_jax_does(spec: P, hint: str, fits: bool) -> None:
     answer = message(lambda: compiled(hint)(put(spec)))
     assert (answer is None) is fits
-    wanted = P() if hint == "..." else {"b d": P()}.get(hint)
-    if wanted is not None:
-        assert (
-            jax.jit(lambda x: x * 2)(put(spec)).sharding.is_equivalent_to(NamedSharding(mesh_of(), wanted), 2) is fits
-        )
+    if hint in UNSHARDED:
+        unsharded = NamedSharding(mesh_of(), P())
+        assert jax.jit(lambda x: x * 2)(put(spec)).sharding.is_equivalent_to(unsharded, 2) is fits
 
 
 WRONG = f"""\
@@ -454,7 +487,7 @@ def test_under_an_ambient_mesh_a_constraint_says_it_too(spec: P, hint: str, fits
 
 def test_under_an_ambient_mesh_an_array_of_numpy_is_unsharded(mesh: Mesh) -> None:
     with jax.set_mesh(mesh):
-        run(compiled("b d", "..."), x)
+        run(compiled("b d", "...", "b [d/]"), x)
         with fails_to_compile(
             ShardingError, "check: checked value is sharded P(None, None), but its hint says P('dp', None)"
         ):
@@ -499,7 +532,7 @@ def test_in_shardings_tell_the_mesh_when_the_program_is_compiled(kind: AxisType,
 
 def test_a_dim_that_is_sharded_over_a_part_of_an_axis_is_reported(mesh: Mesh) -> None:
     def program(x: Any) -> Any:
-        return check(x.reshape(2, 4, 16), "a b d")
+        return check(x.reshape(2, 4, 16), "[a/] b d")
 
     line = "check: checked value is sharded in (2, 2, 1) parts, which no PartitionSpec says, "
     line += "but its hint says P(None, None, None)"
@@ -565,7 +598,7 @@ def test_a_check_works_in_every_transformation(name: str) -> None:
     same(right(put(P("dp"))), plain(x))
     line = "check: checked value is sharded P('dp', None), but its hint says P(None, None)"
     with fails_to_compile(ShardingError, line):
-        run(TRANSFORMED[name](lambda x: check(jnp.sin(x), "b d")), put(P("dp")))
+        run(TRANSFORMED[name](lambda x: check(jnp.sin(x), "b [d/]")), put(P("dp")))
 
 
 def test_a_check_works_in_a_function_with_its_own_gradient() -> None:
@@ -609,7 +642,7 @@ def test_a_leaf_is_reported_by_its_path() -> None:
 def test_a_prng_key_is_sharded_as_other_arrays_are() -> None:
     keys = put(P("dp"), array=jax.random.split(jax.random.key(0), 8))
     assert message(lambda: jax.jit(lambda k: check(k, "[b/dp]"))(keys)) is None
-    assert message(lambda: jax.jit(lambda k: check(k, "b"))(keys)) == (
+    assert message(lambda: jax.jit(lambda k: check(k, "[b/]"))(keys)) == (
         "check: checked value is sharded P('dp'), but its hint says P(None)"
     )
 
@@ -662,12 +695,12 @@ ONE = mesh_of(shape=(1, 1))
 
 
 def test_on_one_device_every_sharding_is_the_same() -> None:
-    program = compiled("[b/dp] d", "b [d/dp,tp]", "b d")
+    program = compiled("[b/dp] d", "b [d/dp,tp]", "b [d/]")
     assert "ask_sharding" not in str(jax.make_jaxpr(program)(put(P("dp"), ONE)))
     run(program, put(P("dp"), ONE))
     run(jax.jit(lambda x: check(x, "[b/dp] d"), in_shardings=NamedSharding(ONE, P())), x)
     with jax.set_mesh(ONE):
-        run(compiled("[b/dp] d", "b d"), x)
+        run(compiled("[b/dp] d", "b [d/]"), x)
 
 
 def test_on_one_device_an_unknown_axis_is_refused() -> None:
@@ -681,7 +714,7 @@ def test_on_one_device_an_unknown_axis_is_refused() -> None:
 ALONE = """
 import jax, numpy as np
 from typedshmap import check
-program = jax.jit(lambda x: check(2 * x, "b d"))
+program = jax.jit(lambda x: check(2 * x, "b [d/]"))
 print("ask_sharding" in str(jax.make_jaxpr(program)(np.ones((4, 2)))), program(np.ones((4, 2))).sum())
 """
 
@@ -723,7 +756,8 @@ MIXED = [
     (P(("dp", "tp")), "[b/tp,dp] d", False),
     (P(("tp", "dp")), "[b/tp,dp] d", True),
     (P("tp"), "[b/tp] d", True),
-    (P("tp"), "b d", False),
+    (P("tp"), "b [d/]", False),
+    (P("tp"), "b d", True),
 ]
 
 
@@ -740,7 +774,8 @@ def test_axes_of_both_types_are_compared(spec: P, hint: str, fits: bool, kinds: 
     ("hint", "problem"),
     [
         ("b f +dp", None),
-        ("b f", "is sharded P(None, None, unreduced={'dp'}), but its hint says P(None, None)"),
+        ("b f", None),
+        ("[b/] f", "is sharded P(None, None, unreduced={'dp'}), but its hint says P(None, None)"),
         ("b [f/dp]", "is sharded P(None, None, unreduced={'dp'}), but its hint says P(None, 'dp')"),
         (
             "b f -dp",

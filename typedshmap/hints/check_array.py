@@ -117,7 +117,10 @@ def check_array(
                 unmentioned = manual_type.varying & compiled.unmentioned
                 if manual_type.unreduced or manual_type.reduced or layout.unreduced:
                     what = _wrong_unreduced(manual_type, layout, region)
-        elif what is None and (region.role == "boundary" or (region.role == "value" and isinstance(value, jax.Array))):
+        elif what is None and (
+            region.role == "boundary"
+            or (region.role == "value" and not layout.is_silent and isinstance(value, jax.Array))
+        ):
             what = sharding_mismatch(value, layout, hint, region)
         if what is None and compiled.is_by_type and aval is not value:  # an array is not its type, and is not kept
             if len(compiled.last) >= _MOST_KINDS:

@@ -219,7 +219,7 @@ def check_at_compile_time(
       place: where the user's program checks it.
     """
     region, inner = with_value_mesh(value, region), _jax.array.strip_transforms(value).value
-    if region.manual or not _jax.array.is_tracer(inner):
+    if region.manual or not _jax.array.is_tracer(inner) or any(_is_silent(hint, region) for hint in hints):
         return
     type_sharding = _jax.array.explicit_spec(inner)
     if type_sharding is not None and not _jax.mesh.auto_axes(type_sharding.mesh):
@@ -255,6 +255,11 @@ def check_at_compile_time(
 
     own = tuple(range(len(_jax.array.aval_of(value).shape)))
     _primitive().bind(value, compare=compare, own=own, asks=_inspection_jaxpr())
+
+
+def _is_silent(hint: ArrayHint, region: MeshContext) -> bool:
+    layout = region.layout(hint)
+    return isinstance(layout, Layout) and layout.is_silent
 
 
 def _axes_of(hint: ArrayHint, region: MeshContext) -> frozenset[str]:

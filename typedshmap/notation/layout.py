@@ -32,12 +32,17 @@ class Layout:
     """How an array is sharded: per dim its mesh axes, major to minor, and those over which its shards differ otherwise.
 
     Resolved from a spec it has one entry per token, so that a ``...`` counts as one dim.
+
+    Attributes:
+      is_silent: whether no bracket, mark or rule says how the array is sharded, so that it is unsharded where it is
+        placed, and anything where it is only looked at.
     """
 
     dim_axes: tuple[tuple[str, ...], ...]
     unreduced: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
     varying: frozenset[str] = frozenset()
+    is_silent: bool = False
 
     @cached_property
     def sharded(self) -> frozenset[str]:
@@ -183,6 +188,7 @@ def resolve(
             unruled.setdefault(name, []).append(at)
     # The rules are gone through in their order, not the dims, as ``flax.linen.logical_to_mesh_axes`` does.
     taken: dict[str, tuple[str, ...]] = {}
+    is_silent = not spec.marks and all(dim.axes is None for dim in spec.dims)
     for name, written in rules.pairs:
         dims = unruled.get(name)
         if not dims:
@@ -195,10 +201,10 @@ def resolve(
             continue
         if wrong := use(axes, name, spec.dims[dims[0]].span, by_rule=True):
             return wrong
-        dim_axes[dims[0]] = axes
+        dim_axes[dims[0]], is_silent = axes, False
         del unruled[name]
     if unruled and rules.must_match:
         name, dims = next(iter(unruled.items()))
         return NoRule(name, taken.get(name, ()), spec.dims[dims[0]].span)
     marked = {sign: frozenset(a for m in spec.marks if m.sign == sign for a in meaning[m.axis]) for sign in "+-~"}
-    return Layout(tuple(dim_axes), marked["+"], marked["-"], marked["~"])
+    return Layout(tuple(dim_axes), marked["+"], marked["-"], marked["~"], is_silent)
