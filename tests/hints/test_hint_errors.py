@@ -347,7 +347,7 @@ SYNTAX = [
             Float[Array, "{}"]
                            ^
 
-        Hint: write {argument} or {argument.attribute}
+        Hint: write {argument}, {argument.attribute} or {argument-1}
         """,
     ),
     (
@@ -358,7 +358,7 @@ SYNTAX = [
             Float[Array, "{a b}"]
                              ^
 
-        Hint: write {argument} or {argument.attribute}
+        Hint: write {argument}, {argument.attribute} or {argument-1}
         """,
     ),
     (
@@ -369,7 +369,7 @@ SYNTAX = [
             Float[Array, "{a[x]}"]
                              ^
 
-        Hint: write {argument} or {argument.attribute}
+        Hint: write {argument}, {argument.attribute} or {argument-1}
         """,
     ),
 ]

@@ -9,6 +9,7 @@ from typedshmap.notation.spec import (
     Argument,
     Axes,
     Binary,
+    Braces,
     Call,
     Dim,
     Expression,
@@ -25,8 +26,10 @@ AXES = ("dp", "tp", "sp", "fsdp", "_x")
 
 names = st.sampled_from(("a", "b", "batch", "d2", "min", "größe"))
 numbers = st.builds(Number, st.integers(0, 10**20))
-steps = st.lists(st.one_of(names, st.integers(0, 99)), max_size=3).map(tuple)
-leaves = st.one_of(numbers, st.builds(Name, names), st.builds(Argument, names, steps))
+steps = st.lists(st.one_of(names, st.integers(-9, 99)), max_size=3).map(tuple)
+arguments = st.builds(Argument, names, steps)
+in_braces = st.one_of(numbers, arguments, st.builds(Binary, arguments, st.sampled_from("+-%"), numbers))
+leaves = st.one_of(numbers, st.builds(Name, names), st.builds(Braces, in_braces))
 
 
 def chains(terms: st.SearchStrategy[Expression], *operators: str) -> st.SearchStrategy[Expression]:
@@ -70,7 +73,8 @@ def dims(draw: st.DrawFn, free: list[str]) -> Dim:
     """One dim, taking its mesh axes from those that are free."""
     per_leaf, broadcast = draw(st.booleans()), draw(st.booleans())
     anything = st.builds(Anything, st.sampled_from(("_", "_n", "__")))
-    size = draw(st.builds(Name, names) if per_leaf else st.one_of(leaves, anything, expressions))
+    sizes = st.one_of(leaves, expressions) if broadcast else st.one_of(leaves, anything, expressions)
+    size = draw(st.builds(Name, names) if per_leaf else sizes)
     label = draw(st.one_of(st.none(), names))
     count = draw(st.one_of(st.none(), st.integers(0, 0 if broadcast else min(2, len(free)))))
     axes = None if count is None else Axes(tuple(free.pop() for _ in range(count)), bool(count) and draw(st.booleans()))

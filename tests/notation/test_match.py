@@ -264,6 +264,10 @@ def test_a_name_per_leaf_is_another_than_the_plain_name():
         ("{table.rows}", 9),
         ("{table[0]}", 8),
         ("{np}", 11),
+        ("{n-1}", 4),
+        ("{ 2 * (n - self.heads) }", -2),
+        ("{min(self.sizes[-1], a)}-b", 4),
+        ("{a-n}", 2),
         ("{flag}", 1),
     ],
 )
@@ -280,7 +284,7 @@ def test_an_expression_has_its_value(text, value):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{n}", "'{n}' names no argument of this call (arguments: x, self)"),
+        ("{n.heads}", "'{n.heads}' names no argument of this call (arguments: x, self)"),
         ("{x}+1", "'{x}' is str, not an integer"),
         ("{x[0]}", "'{x[0]}' is str, not an integer"),
         ("{self.rate}", "'{self.rate}' is float, not an integer"),
@@ -302,8 +306,8 @@ def test_an_argument_that_gives_no_size_is_reported(text, reason):
 
 
 def test_without_arguments_an_argument_is_reported_as_unknown():
-    reason = "'{n}' names no argument of this call (arguments: none)"
-    assert matched("{n}", (4,)) == BadExpression(dim("{n}"), 0, reason, (0, 3))
+    reason = "'{n.x}' names no argument of this call (arguments: none)"
+    assert matched("{n.x}", (4,)) == BadExpression(dim("{n.x}"), 0, reason, (0, 5))
 
 
 @pytest.mark.parametrize(
@@ -312,6 +316,7 @@ def test_without_arguments_an_argument_is_reported_as_unknown():
         ("a b+1", (2, 3), 1, ("b",)),
         ("2*n d", (4, 5), 0, ("n",)),
         ("*n n+1", (1, 2), 1, ("n",)),
+        ("{n-1} d", (1, 2), 0, ("n",)),
         ("a+1 a", (5, 4), 0, ("a",)),
     ],
 )

@@ -151,6 +151,7 @@ MISTAKES: list[tuple[str, str, str | None]] = [
     ("a|-|1", "the pattern has a '-' without a mesh axis", "write -axis, as in -tp"),
     # Names, numbers and characters.
     ("|2a| b", "the pattern has '2a', which is not a name", None),
+    ("|1_000| b", "the pattern has '1_000', which is not a name", None),
     ("|²| b", "the pattern has '²', which is not a name", None),
     ("|_a| b", "the pattern has '_a'; a name neither starts nor ends with an underscore", None),
     ("b |a_|", "the pattern has 'a_'; a name neither starts nor ends with an underscore", None),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..errors.failures import Bound, Mismatch, Sentence, Span, Subject, Terms
 from ..errors.phrases import count_text, quoted_axes, size_text
 from .layout import Layout
-from .spec import Anything, Argument, Binary, Call, Dim, Expression, Group, Name, Negative, Number, Rest, Spec
+from .spec import Anything, Argument, Binary, Braces, Call, Dim, Expression, Group, Name, Negative, Number, Rest, Spec
 
 
 class RankMismatch(Mismatch):
@@ -81,7 +81,9 @@ class UnboundNames(Mismatch):
 
     def words(self, terms: Terms) -> Sentence:
         named = quoted_axes(self.names)
-        cure = f"name {named} as a dim of an argument, or write {{{self.names[0]}}} for an argument's value"
+        is_in_braces = "{" in str(self.dim.size)
+        argument = "as an argument" if is_in_braces else f"write {{{self.names[0]}}} for an argument's value"
+        cure = f"name {named} as a dim of an argument, or {argument}"
         return Sentence(f"has dim '{self.dim.size}'{terms.within}, but nothing binds {named}", self.span, cure)
 
 
@@ -304,7 +306,7 @@ def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any])
     match expression:
         case Number(value):
             return value
-        case Group(inner):
+        case Group(inner) | Braces(inner):
             return evaluate(inner, sizes, arguments)
         case Negative(inner):
             return -evaluate(inner, sizes, arguments)
@@ -315,7 +317,7 @@ def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any])
             assert isinstance(bound.size, int)
             return bound.size
         case Argument():
-            return _read(expression, arguments)
+            return _read(expression, sizes, arguments)
         case Call(function, items):
             return _FUNCTIONS[function](evaluate(item, sizes, arguments) for item in items)
         case Binary(left, sign, right):
@@ -329,21 +331,23 @@ def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any])
             raise NoValue((str(expression),))
 
 
-def _read(argument: Argument, arguments: Mapping[str, Any]) -> int:
-    """The integer that ``{argument.path}`` leads to."""
+def _read(argument: Argument, sizes: Sizes, arguments: Mapping[str, Any]) -> int:
+    """The integer that ``{argument.path}`` leads to, or the size of a dim that no argument is named as."""
     if argument.root not in arguments:
+        if not argument.steps:
+            return evaluate(Name(argument.root), sizes, arguments)
         known = ", ".join(arguments) or "none"
-        raise NoValue(f"'{argument}' names no argument of this call (arguments: {known})")
+        raise NoValue(f"'{{{argument}}}' names no argument of this call (arguments: {known})")
     value = arguments[argument.root]
     for step in argument.steps:
         try:
             value = getattr(value, step) if isinstance(step, str) else value[step]
         except Exception as error:
-            raise NoValue(f"'{argument}' cannot be read: {type(error).__name__}: {error}") from None
+            raise NoValue(f"'{{{argument}}}' cannot be read: {type(error).__name__}: {error}") from None
     try:
         return int(value.__index__())
     except Exception:
-        raise NoValue(f"'{argument}' is {type(value).__name__}, not an integer") from None
+        raise NoValue(f"'{{{argument}}}' is {type(value).__name__}, not an integer") from None
 
 
 @dataclass(frozen=True)

@@ -261,6 +261,8 @@ class _PatternParser(Cursor):
         if token.kind == "number" and self.kind() == "name" and self.here()[0] == token.span[1]:
             name = self.take().text
             raise self.fault(f"the pattern has '{token.text}{name}', which is not a name", self.since(self.at - 2))
+        if token.kind == "number" and not token.text.isdecimal():
+            raise self.fault(f"the pattern has '{token.text}', which is not a name", token.span)
         if token.kind == "number" and len(token.text) > MOST_DIGITS:
             raise self.fault(f"a size of {len(token.text)} digits", token.span)
         if token.text != "_" and (token.text.startswith("_") or token.text.endswith("_")):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
 from ..errors.failures import Span
@@ -52,14 +52,24 @@ class Anything:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A size read from the call's arguments, ``{self.heads}`` or ``{sizes[0]}``."""
+    """A name in braces, ``heads``, ``self.heads`` or ``sizes[0]``: an argument of the call, else the size of a dim."""
 
     root: str
     steps: tuple[str | int, ...] = ()
 
     def __str__(self) -> str:
         steps = (f".{s}" if isinstance(s, str) else f"[{s}]" for s in self.steps)
-        return f"{{{self.root}{''.join(steps)}}}"
+        return f"{self.root}{''.join(steps)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Braces:
+    """An expression over the call's arguments, ``{kernel-1}``."""
+
+    inner: Expression
+
+    def __str__(self) -> str:
+        return f"{{{self.inner}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +115,7 @@ class Call:
         return f"{self.function}({','.join(map(str, self.arguments))})"
 
 
-Expression: TypeAlias = Number | Name | Anything | Argument | Group | Negative | Binary | Call
+Expression: TypeAlias = Number | Name | Anything | Argument | Braces | Group | Negative | Binary | Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +152,7 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Any number of dims, ``...`` or ``*name``."""
+    """Any number of dims, ``...`` or ``*name``; the name of a ``*`` alone is empty."""
 
     axes: ClassVar[None] = None
     name: str | None = None
@@ -191,6 +201,7 @@ class Spec:
 
 
 FUNCTIONS = ("min", "max")
+_MOST_TOKENS = 200
 
 
 @lru_cache(maxsize=4096)
@@ -236,7 +247,7 @@ def names_in_expression(size: Expression) -> tuple[str, ...]:
     match size:
         case Name(name):
             return (name,)
-        case Group(inner) | Negative(inner):
+        case Group(inner) | Negative(inner) | Braces(inner):
             return names_in_expression(inner)
         case Binary(left, _, right):
             return names_in_expression(left) + names_in_expression(right)
@@ -246,17 +257,26 @@ def names_in_expression(size: Expression) -> tuple[str, ...]:
             return ()
 
 
+_BRACES = "write {argument}, {argument.attribute} or {argument-1}"
+
+
 class _SpecParser(Cursor):
     """The grammar of one dim or mark."""
 
+    is_in_braces = False
+
     def item(self) -> Dim | Rest | Mark:
-        """item := mark | bracketed | rest | dim"""
+        """item := mark | bracketed | '...' | dim"""
+        if len(self.tokens) > _MOST_TOKENS:  # an expression is a tree, which may not be too deep to walk
+            raise self.fault(f"a dim of more than {_MOST_TOKENS} tokens", self.tokens[_MOST_TOKENS].span)
         if self.peek() in ("+", "-", "~"):
             item = self.mark()
         elif self.peek() == "[":
             item = self.bracketed()
+        elif self.accept("..."):
+            item = Rest(span=self.since(0))
         else:
-            item = self.rest() if self.is_rest() else self.dim()
+            item = self.dim()
         if self.at < len(self.tokens):
             raise self.leftover()
         return item
@@ -283,41 +303,15 @@ class _SpecParser(Cursor):
             raise self.fault(f"'{sign}' wants a mesh axis", self.full_span(), cure)
         return Mark(sign, self.take().text, self.full_span())
 
-    def is_rest(self) -> bool:
-        """Whether ``...`` comes next, or a ``*`` among the signs before a name."""
-        signs = takewhile(lambda token: token.text in ("#", "?", "*"), self.tokens[self.at :])
-        return self.peek() == "..." or any(token.text == "*" for token in signs)
-
-    def rest(self) -> Rest:
-        """rest := '...' | ('*' | '#' | '?')+ NAME"""
-        if self.accept("..."):
-            return Rest(span=self.full_span())
-        signs = self.prefixes("*#?")
-        if self.kind() != "name":
-            raise self.fault("'*' wants a name", self.full_span(), "write *name, or ... for dims without a name")
-        name = self.take().text
-        if name.startswith("_") and len(signs) > 1:
-            raise self.fault(f"'{name}' has no size to compare", self.full_span(), "give it a name, or write ...")
-        return Rest(None if name.startswith("_") else name, "#" in signs, "?" in signs, self.full_span())
-
-    def prefixes(self, signs: str = "#?") -> list[str]:
-        """prefixes := ('#' | '?')*, each once"""
-        seen: list[str] = []
-        while self.peek() and self.peek() in signs:
-            if self.peek() in seen:
-                raise self.fault(f"'{self.peek()}' is written twice")
-            seen.append(self.take().text)
-        return seen
-
     def bracketed(self) -> Dim:
         """bracketed := '[' dim '/' axes? ']'"""
         self.take()
-        if self.is_rest():
-            problem = f"'{self.text(self.full_span())}' shards any number of dims"
-            raise self.fault(problem, cure="brackets hold one dim; name the dim that is sharded")
         if self.peek() in ("]", "/"):
             raise self.fault("brackets without a dim", self.full_span(), "write [dim/axis]; _ is a dim of any size")
-        dim = self.dim()
+        dim = None if self.peek() == "..." else self.dim()
+        if not isinstance(dim, Dim):
+            problem = f"'{self.text(self.full_span())}' shards any number of dims"
+            raise self.fault(problem, self.tokens[1].span, "brackets hold one dim; name the dim that is sharded")
         if not self.accept("/"):
             inner = self.text(self.since(1))
             cure = f"write [{inner}/axis], or [{inner}/] for a dim that is not sharded"
@@ -348,27 +342,65 @@ class _SpecParser(Cursor):
             raise self.fault(f"'{self.peek()}' is not a mesh axis", cure="write [dim/axis], or [dim/a,b] for two")
         return self.take().text
 
-    def dim(self) -> Dim:
-        """dim := (NAME '=')? ('#' | '?')* sum"""
-        start, label = self.at, None
-        if self.kind() == "name" and self.at + 1 < len(self.tokens) and self.tokens[self.at + 1].text == "=":
-            label = self.take().text
-            self.take()
-        signs = self.prefixes()
-        broadcast, per_leaf = "#" in signs, "?" in signs
+    def dim(self) -> Dim | Rest:
+        """dim := signs sum | signs NAME?, the latter with a '*' among the signs"""
+        start, (signs, label) = self.at, self.signs()
+        if "*" in signs:
+            return self.rest(start, signs)
         size_start = self.at
         if self.at == len(self.tokens):
             raise self.fault("a dim is missing here", self.full_span())
-        if self.peek() in ("...", "*"):
-            raise self.fault(f"unexpected '{self.peek()}'", cure="any number of dims stand alone, as in ... or *name")
+        if self.peek() == "...":
+            raise self.fault("unexpected '...'", cure="any number of dims stand alone, as in ... or *name")
         size = self.sum()
-        if isinstance(size, Name) and size.name.startswith("_"):
-            size = Anything(size.name)
-        elif anonymous := [name for name in names_in_expression(size) if name.startswith("_")]:
-            raise self.fault(f"'{anonymous[0]}' has no size to compute with", self.since(size_start), "give it a name")
-        if per_leaf and not isinstance(size, Name):
-            raise self.fault("'?' wants a name", self.since(start), "write ?name")
-        return Dim(size, None, broadcast, per_leaf, label, self.since(start), self.since(size_start))
+        if isinstance(size, Name):
+            if "_" in signs or size.name.startswith("_"):
+                size, signs = self.anonymous(size.name, start, signs, "_"), signs - {"?"}
+        elif unsized := [name for name in names_in_expression(size) if name.startswith("_")]:
+            raise self.fault(f"'{unsized[0]}' has no size to compute with", self.since(size_start), "give it a name")
+        elif wants_name := signs & {"?", "_"}:
+            sign = min(wants_name)
+            raise self.fault(f"'{sign}' wants a name", self.since(start), f"write {sign}name")
+        return Dim(size, None, "#" in signs, "?" in signs, label, self.since(start), self.since(size_start))
+
+    def rest(self, start: int, signs: set[str]) -> Rest:
+        """rest := NAME?"""
+        if self.kind() == "number":
+            raise self.fault("'*' wants a name", self.full_span(), "write *name, or ... for dims without a name")
+        name = self.take().text if self.kind() == "name" else ""
+        if "_" in signs or name.startswith("_"):
+            self.anonymous(name, start, signs, "...")
+            return Rest(span=self.since(start))
+        return Rest(name, "#" in signs, "?" in signs, self.since(start))
+
+    def anonymous(self, name: str, start: int, signs: set[str], instead: str) -> Anything:
+        """A dim of any size, which '#' has nothing to compare with."""
+        name = name if name.startswith("_") else f"_{name}"
+        if "#" in signs:
+            cure = f"give it a name, or write {instead}"
+            raise self.fault(f"'{name}' has no size to compare", self.since(start), cure)
+        return Anything(name)
+
+    def signs(self) -> tuple[set[str], str | None]:
+        """signs := ('*' | '#' | '?' | '_' | NAME '=')*, each once, in any order
+
+        Returns:
+          The signs, and the label before the '='.
+        """
+        seen, label = set[str](), None
+        while True:
+            start, following = self.at, self.tokens[self.at + 1].text if self.at + 1 < len(self.tokens) else ""
+            if self.kind() == "name" and following == "=" and label is None:
+                label, sign = self.take().text, self.take().text
+                if label.startswith("_"):
+                    label, sign = label[1:] or None, "_"
+            elif self.peek() in ("*", "#", "?") or (self.peek() == "_" and following in ("*", "#", "?")):
+                sign = self.take().text
+            else:
+                return seen, label
+            if sign in seen:
+                raise self.fault(f"'{sign}' is written twice", self.since(start))
+            seen.add(sign)
 
     def sum(self) -> Expression:
         """sum := product (('+' | '-') product)*"""
@@ -392,20 +424,22 @@ class _SpecParser(Cursor):
         return Binary(base, "**", self.unary()) if self.accept("**") else base
 
     def atom(self) -> Expression:
-        """atom := NUMBER | NAME | call | '(' sum ')' | argument"""
+        """atom := NUMBER | NAME | call | '(' sum ')' | braces, or an argument in braces"""
         if self.kind() == "number":
             if len(self.peek()) > MOST_DIGITS:
                 raise self.fault(f"a size of {len(self.peek())} digits")
             return Number(int(self.take().text))
         if self.kind() == "name":
             name = self.take()
-            return self.call(name) if self.peek() == "(" else Name(name.text)
+            if self.peek() == "(":
+                return self.call(name)
+            return self.argument(name.text) if self.is_in_braces else Name(name.text)
         if self.accept("("):
             inner = self.sum()
             self.close_parenthesis()
             return Group(inner)
         if self.peek() == "{":
-            return self.argument()
+            return self.braces()
         if self.at == len(self.tokens):
             raise self.fault(f"'{self.text(self.full_span())}' ends too early", self.full_span())
         if self.peek() == ",":
@@ -426,19 +460,28 @@ class _SpecParser(Cursor):
     def close_parenthesis(self) -> None:
         self.expect(")", f"unexpected '{self.peek()}' in parentheses")
 
-    def argument(self) -> Argument:
-        """argument := '{' NAME ('.' NAME | '[' NUMBER ']')* '}'"""
+    def braces(self) -> Braces:
+        """braces := '{' sum '}'"""
+        if self.is_in_braces:
+            raise self.fault("braces stand in braces", cure=_BRACES)
         self.take()
-        cure = "write {argument} or {argument.attribute}"
-        if self.kind() != "name":
-            raise self.fault("braces want an argument's name", self.here(), cure)
-        root, steps = self.take().text, list[str | int]()
+        if self.peek() == "}":
+            raise self.fault("braces want an argument's name", cure=_BRACES)
+        self.is_in_braces = True
+        inner = self.sum()
+        self.is_in_braces = False
+        self.expect("}", f"unexpected '{self.peek()}' in braces", _BRACES)
+        return Braces(inner)
+
+    def argument(self, root: str) -> Argument:
+        """argument := NAME ('.' NAME | '[' '-'? NUMBER ']')*"""
+        steps = list[str | int]()
         while sign := self.accept(".", "["):
+            minus = self.accept("-") if sign == "[" else ""
             if self.kind() != ("name" if sign == "." else "number") or (sign == "[" and len(self.peek()) > MOST_DIGITS):
-                raise self.fault(f"unexpected '{self.peek()}' in braces", cure=cure)
+                raise self.fault(f"unexpected '{self.peek()}' in braces", cure=_BRACES)
             step = self.take().text
-            steps.append(step if sign == "." else int(step))
+            steps.append(step if sign == "." else int(minus + step))
             if sign == "[":
-                self.expect("]", f"unexpected '{self.peek()}' in braces", cure)
-        self.expect("}", f"unexpected '{self.peek()}' in braces", cure)
+                self.expect("]", f"unexpected '{self.peek()}' in braces", _BRACES)
         return Argument(root, tuple(steps))

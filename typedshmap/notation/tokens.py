@@ -50,7 +50,7 @@ MOST_DIGITS = 100
 """Python reads no number of more than a few thousand, and no array has a size of that many."""
 
 _TOKEN = re.compile(
-    r"(?P<space>\s+)|(?P<comma>,)|(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|//|\*\*|[][(){}/+\-*%=#?~.])"
+    r"(?P<space>\s+)|(?P<comma>,)|(?P<number>\d+(?:_\d+)*)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|//|\*\*|[][(){}/+\-*%=#?~.])"
     r"|(?P<unknown>.)"
 )
 _OPENED_BY = {"]": "[", ")": "(", "}": "{"}
@@ -67,7 +67,8 @@ def split_tokens(source: str, span: Span, separator: str) -> Iterator[list[Token
     for found in _TOKEN.finditer(source, *span):
         token = Token(str(found.lastgroup), found.group(), found.span())
         if token.kind == "unknown":
-            before, after = re.search(r"\w+$", source[: token.span[0]]), re.match(r"\w+", source[token.span[1] :])
+            start, end = token.span
+            before, after = re.search(r"\w+$", source[max(start - 40, 0) : start]), re.match(r"\w+", source[end:])
             cure = f"write [{before.group()}/{after.group()}]" if token.text == "!" and before and after else None
             raise SyntaxFault(f"unexpected character '{token.text}'", token.span, cure)
         if token.kind == separator and not opened:

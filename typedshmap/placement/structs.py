@@ -26,7 +26,7 @@ from ..hints.context import current_mesh_context, intern_context
 from ..hints.structure import ArrayLeaf, Node, Static, holds_arrays, node_name, parse_hint_or_dims
 from ..notation.match import NO_SIZES, NoValue, Sizes, evaluate, mismatch_of
 from ..notation.spec import Anything as AnySize
-from ..notation.spec import Argument, Dim, Name, Rest, names_in_expression
+from ..notation.spec import Braces, Dim, Name, Rest, names_in_expression
 from .context import PlacementContext, placement_context
 from .flax_boxes import check_leaves, holds_boxes
 
@@ -252,7 +252,7 @@ def shape_of(hint: ArrayHint, sizes: Sizes) -> tuple[int, ...] | Fault:
             shape += known.size
             continue
         expression = dim.size
-        if isinstance(expression, AnySize | Argument):
+        if isinstance(expression, AnySize | Braces):
             return WrongSize(f"has dim '{expression}', {no_size}", dim.span, "write a name instead, and pass its size")
         if isinstance(expression, Name) and sizes.get(expression.name) is None:
             return WrongSize(f"has dim '{expression}', but '*{expression}' stands for several dims", dim.span)
