@@ -200,7 +200,7 @@ class _RegionCall:
             # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
             # when the result is, and JAX reads them after it has called the body.
             out_specs=self.out_specs,
-            axis_names=self.manual,
+            axis_names=self.info.axis_names,
             check_vma=self.check_vma,
         )
         program = mapped
@@ -257,7 +257,9 @@ class _RegionCall:
 
     def _enter_region(self, shards: tuple[Any, ...]) -> tuple[context.MeshContext, list[CheckedLeaf]]:
         """The mesh context of the body, and all leaves with shards for arrays, their layouts known to operations."""
-        checked_axes = self.manual
+        # Not the axis, if it is an Explicit one, over which a dim is sharded that jax.vmap maps over.
+        manual = _jax.mesh.manual_axes(_jax.mesh.context_mesh())
+        checked_axes = boundary_axes = self.manual.intersection(dict(manual))
         if not self.entered:
             # All are manual already: those in the hints, which it would have made manual.
             nodes = (*self.typed.parameters.values(), *self.typed.positional, self.result_hint)
@@ -265,7 +267,7 @@ class _RegionCall:
             axes = frozenset(axis for layout in layouts if isinstance(layout, Layout) for axis in layout.axes)
             checked_axes = axes & (self.info.axis_names or axes)
         region = context.MeshContext.over(
-            self.mesh, self.naming, "boundary", self.outer + self.entered, (), self.manual, checked_axes, self.has_vma
+            self.mesh, self.naming, "boundary", manual, (), boundary_axes, checked_axes, self.has_vma
         )
         if self.analysis is not None:
             self.analysis.begin(self.typed.name, region)

@@ -7,10 +7,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from by_hand import text_of
 from expecting import fails, numbers, same, traced
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, Float, Int, Key, ShapeError, VaryingError, check, shard_size, size, typed, typed_shard_map
+from typedshmap import (
+    Array,
+    Float,
+    Int,
+    Key,
+    ShapeError,
+    ShardingError,
+    TypedShmapError,
+    VaryingError,
+    check,
+    shard_size,
+    size,
+    typed,
+    typed_shard_map,
+)
 
 X = Float[Array, "[b/dp] d"]
 U = Float[Array, "d [f/tp]"]
@@ -151,6 +167,85 @@ def test_a_wrong_argument_is_reported_under_every_transformation(around: Callabl
 
 
 # Tracing and compiling ahead of time
+
+
+# A dim that vmap maps over and that is sharded: over an Explicit axis, which vmap takes away, or by spmd_axis_name.
+
+ROW = Float[Array, "[n/tp]"]
+W = Float[Array, "[n/tp] m"]
+
+
+def row_body(row: ROW, w: W) -> Float[Array, "m"]:
+    assert (size("n"), shard_size("n")) == (8, 4)
+    return jax.lax.psum(check(jnp.sin(row), "[n/tp]") @ w, "tp")
+
+
+ROW_SPECS: dict[str, Any] = {"in_specs": (P("tp"), P("tp", None)), "out_specs": P(None)}
+# What surrounds a function of a row and a matrix; both hold for rows as columns, too.
+AROUND_ROWS = {
+    "vmap": lambda f, spmd: jax.vmap(f, (0, None), spmd_axis_name=spmd),
+    "vmap of jit": lambda f, spmd: jax.vmap(jax.jit(f), (0, None), spmd_axis_name=spmd),
+    "vmap of checkpoint": lambda f, spmd: jax.vmap(jax.checkpoint(f), (0, None), spmd_axis_name=spmd),
+    "vmap of grad": lambda f, spmd: jax.vmap(jax.grad(lambda row, w: f(row, w).sum()), (0, None), spmd_axis_name=spmd),
+    "grad of vmap": lambda f, spmd: jax.grad(
+        lambda x, w: jax.vmap(f, (0, None), spmd_axis_name=spmd)(x, w).sum(), argnums=(0, 1)
+    ),
+    "other dims": lambda f, spmd: lambda x, w: jax.vmap(f, (1, None), 1, spmd_axis_name=spmd)(x.T, w),
+}
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+@pytest.mark.parametrize("around", AROUND_ROWS)
+def test_a_sharded_dim_may_be_mapped_over(around: str, kind: AxisType, check_vma: bool) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(kind,) * 2)
+    spmd = "dp" if kind is AxisType.Auto else None
+    options = {"mesh": mesh, "check_vma": check_vma}
+
+    def by_hand(row: Any, w: Any) -> Any:
+        return jax.lax.psum(jnp.sin(row) @ w, "tp")
+
+    pair = typed_shard_map(row_body, **options), jax.shard_map(by_hand, **ROW_SPECS, **options)
+    with jax.set_mesh(mesh):
+        args = (jax.device_put(numbers(4, 8), P("dp", "tp")), jax.device_put(numbers(8, 3), P("tp", None)))
+        typed, plain = (text_of(AROUND_ROWS[around](f, spmd), *args) for f in pair)
+    assert typed.replace("row_body", "by_hand") == plain
+
+
+@pytest.mark.parametrize("jit", [True, False])
+def test_an_explicit_axis_may_be_mapped_over_unjitted_and_twice(jit: bool) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("pp", "dp", "tp"), axis_types=(AxisType.Explicit,) * 3)
+    rows = typed_shard_map(lambda row: check(2 * row, "[n/tp]"), mesh=mesh, in_types=(ROW,), out_types=ROW)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(numbers(2, 4, 8), P("pp", "dp", "tp"))
+        twice = jax.vmap(jax.vmap(rows))
+        got = (jax.jit(twice) if jit else twice)(x)
+    assert got.sharding == x.sharding
+    same(got, 2 * numbers(2, 4, 8))
+
+
+WRONG_ROWS = [
+    (("[n/dp]", "n"), lambda row: row, ShardingError, "argument 'x' is sharded P('tp'), but its hint says P('dp')"),
+    (("[n/tp]", ""), jnp.sum, VaryingError, "return value varies over 'tp', which its hint does not mention"),
+    (("[n/tp]", "[n/tp]"), lambda row: check(row, "n ~tp"), ShapeError,
+     "checked value has n=4, but argument 'x' has n=8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize(("hints", "body", "error", "line"), WRONG_ROWS)
+def test_what_is_wrong_is_found_where_an_explicit_axis_is_mapped_over(
+    hints: tuple[str, str], body: Any, error: type[TypedShmapError], line: str, check_vma: bool
+) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    took, gave = (Float[Array, text] for text in hints)
+
+    def f(x: took) -> gave:  # pyright: ignore[reportInvalidTypeForm]
+        return body(x)
+
+    with jax.set_mesh(mesh), fails(error, f"f: {line}"):
+        x = jax.device_put(numbers(4, 8), P("dp", "tp"))
+        traced(jax.vmap(typed_shard_map(f, check_vma=check_vma)), x)
 
 
 def test_eval_shape_gives_global_shapes(mesh: Mesh) -> None:
