@@ -257,9 +257,11 @@ class _RegionCall:
 
     def _enter_region(self, shards: tuple[Any, ...]) -> tuple[context.MeshContext, list[CheckedLeaf]]:
         """The mesh context of the body, and all leaves with shards for arrays, their layouts known to operations."""
-        # Not the axis, if it is an Explicit one, over which a dim is sharded that jax.vmap maps over.
-        manual = _jax.mesh.manual_axes(_jax.mesh.context_mesh())
-        checked_axes = boundary_axes = self.manual.intersection(dict(manual))
+        manual, checked_axes = self.outer + self.entered, self.manual
+        if self.outer_context.explicit:  # jax.vmap takes away the axis over which the dim is sharded that it maps over
+            manual = _jax.mesh.manual_axes(_jax.mesh.context_mesh())
+            checked_axes = checked_axes.intersection(dict(manual))
+        boundary_axes = checked_axes
         if not self.entered:
             # All are manual already: those in the hints, which it would have made manual.
             nodes = (*self.typed.parameters.values(), *self.typed.positional, self.result_hint)

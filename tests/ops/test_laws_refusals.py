@@ -54,15 +54,22 @@ def other_parts(parts: Parts, axes: Sequence[str]) -> Iterator[Parts]:
                 yield (*without[:at], (*part[:place], axis, *part[place:]), *without[at + 1 :])
 
 
-def other_hints(case: Case, sizes: Sizes) -> list[Case]:
-    """The case with another hint for an argument that a pattern reads."""
+def without_units(parts: Parts, sizes: Sizes) -> Parts:
+    """Over mesh axes of size 1 nothing is split."""
+    return tuple(tuple(axis for axis in axes if sizes[axis] > 1) for axes in parts)
+
+
+def other_hints(case: Case, sizes: Sizes, is_same: bool = False) -> list[Case]:
+    """The case with another hint for an argument that a pattern reads; one that says the same if so asked."""
     read = {at for step in case.steps if step.arguments for at in step.takes}
     found: list[Case] = []
     for at in sorted(read & set(range(len(case.given)))):
         argument = case.given[at]
         for parts in other_parts(argument.parts, tuple(sizes)):
             shards = [prod(sizes[axis] for axis in axes) for axes in parts]
-            if parts != argument.parts and not any(n % s for n, s in zip(argument.array.shape, shards, strict=True)):
+            same = without_units(parts, sizes) == without_units(argument.parts, sizes)
+            fits = not any(n % s for n, s in zip(argument.array.shape, shards, strict=True))
+            if parts != argument.parts and same == is_same and fits:
                 others = (*case.given[:at], replace(argument, parts=parts), *case.given[at + 1 :])
                 found.append(replace(case, given=others))
     return found
@@ -80,6 +87,16 @@ def test_an_operand_that_is_sharded_otherwise_than_the_pattern_says_is_refused(
     for case in data.draw(st.lists(st.sampled_from(wrong), min_size=1, max_size=12, unique_by=id)):
         with pytest.raises(TypedShmapError):
             traced(sizes, case, check_vma)
+
+
+@pytest.mark.parametrize("family", READ)
+@forall(st.data())
+@EXAMPLES
+def test_where_axes_of_size_1_stand_is_no_reason_to_refuse_an_operand(family: str, data: st.DataObject) -> None:
+    sizes = data.draw(meshes().filter(lambda sizes: 1 in sizes.values()))
+    same = data.draw(READ[family](sizes).map(lambda case: other_hints(case, sizes, is_same=True)).filter(bool))
+    for case in data.draw(st.lists(st.sampled_from(same), min_size=1, max_size=4, unique_by=id)):
+        traced(sizes, case, False)
 
 
 # Results: an item of a side is a dim, with or without brackets, or a mark.

@@ -55,6 +55,11 @@ def is_jit_disabled() -> bool:
     return bool(getattr(jax.config, "jax_disable_jit"))  # noqa: B009 (unknown to type checkers)
 
 
+def types_have_unit_axes() -> bool:
+    """Whether the types of values mention mesh axes of size 1 (not by ``jax_remove_size_one_mesh_axis_from_type``)."""
+    return not getattr(jax.config, "jax_remove_size_one_mesh_axis_from_type", False)
+
+
 def has_64_bits() -> bool:
     """Whether dtypes of 64 bits stay as they are."""
     return bool(getattr(jax.config, "jax_enable_x64"))  # noqa: B009 (unknown to type checkers)

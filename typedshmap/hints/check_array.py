@@ -61,7 +61,8 @@ def _compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint:
     return CompiledHint(
         layout,
         compile_dims(hint.spec, layout, dict(region.manual), dict(region.entering)),
-        region.checked_axes - layout.sharded - layout.unreduced - layout.varying,
+        # What leaves the region has to satisfy JAX, which types values as varying over axes of size 1, too.
+        (region.checked_axes | region.boundary_axes) - layout.sharded - layout.unreduced - layout.varying,
         _wrong_mark(layout, region) if region.role != "value" else None,
         # The sharding of a global value may not be in its type.
         not by_call and bool(region.role != "value" or region.manual),
@@ -112,7 +113,7 @@ def check_array(
             compiled.kinds.add(kind)
         what = what or compiled.wrong_mark
         if what is None and region.manual:
-            if region.has_vma and region.checked_axes:
+            if region.has_vma and (region.checked_axes or region.boundary_axes):
                 manual_type = _jax.array.manual_type_in(aval)
                 unmentioned = manual_type.varying & compiled.unmentioned
                 if manual_type.unreduced or manual_type.reduced or layout.unreduced:
@@ -188,11 +189,12 @@ def _wrong_unreduced(
     kind: _jax.array.ManualType, layout: Layout, region: MeshContext
 ) -> failures.UnmarkedUnreduced | failures.NotUnreduced | failures.UnmarkedReduced | None:
     """Compare partial sums: an unreduced axis must be marked ``+``, one marked ``+`` be varying or unreduced."""
-    order = tuple(axis for axis in region.sizes if axis in region.checked_axes)
+    checked_axes = region.checked_axes | region.boundary_axes
+    order = tuple(axis for axis in region.sizes if axis in checked_axes)
     if unreduced := tuple(axis for axis in order if axis in kind.unreduced - layout.unreduced):
         return failures.UnmarkedUnreduced(unreduced)
     for axis in order:
-        if axis in layout.unreduced and axis not in kind.varying | kind.unreduced:
+        if axis in layout.unreduced & region.nontrivial_axes and axis not in kind.varying | kind.unreduced:
             return failures.NotUnreduced(axis, region.sizes[axis])
     reduced = tuple(axis for axis in order if axis in kind.reduced - layout.reduced)
     return failures.UnmarkedReduced(reduced) if reduced and region.role == "boundary" else None

@@ -39,7 +39,7 @@ class MeshContext:
       manual: the axes over which a value here is one shard.
       entering: the axes over which it is about to be sharded, so that its dims must divide.
       boundary_axes: the axes of the boundary that it crosses, on its way in or out.
-      checked_axes: the axes over which a hint must say that a value varies.
+      checked_axes: the axes over which a hint must say that a value varies, none of them of size 1.
       has_vma: whether JAX types values as varying here.
       aliases: names in hints that stand for mesh axes.
       role: what the check is for. ``"value"``: a value as it is; ``"boundary"``: an argument or
@@ -86,6 +86,7 @@ class MeshContext:
     ) -> MeshContext:
         """Where values are checked over a mesh, if one is known."""
         axes, explicit = (None, frozenset[str]()) if mesh is None else (mesh.shape_tuple, _jax.mesh.explicit_axes(mesh))
+        checked_axes = checked_axes.difference(axis for axis, size in manual if size == 1)
         where = (axes, manual, entering, boundary_axes, checked_axes, has_vma)
         return intern_context(cls(*where, naming.aliases, role, explicit, naming.rules, inferred_axes))
 
@@ -93,6 +94,11 @@ class MeshContext:
     def sizes(self) -> Mapping[str, int]:
         """The sizes of the axes over which a value here is one shard."""
         return dict(self.manual)
+
+    @cached_property
+    def nontrivial_axes(self) -> frozenset[str]:
+        """Those of several shards: over an axis of size 1 nothing varies, nothing is split, and no sum is due."""
+        return frozenset(axis for axis, size in self.manual if size > 1)
 
     def layout(self, hint: ArrayHint) -> Layout | Unresolved:
         """The mesh axes that a hint means here."""
@@ -116,11 +122,13 @@ class MeshContext:
         return found
 
     def manual_layout(self, hint: ArrayHint, rank: int) -> Layout | None:
-        """The layout of a shard of a rank, over the manual axes; None for a hint that names unknown mesh axes."""
+        """The layout of a shard of a rank, over the nontrivial axes; None for a hint that names unknown mesh axes."""
 
         def make() -> Layout | None:
             layout = self.layout(hint)
-            return layout.at_rank(rank, hint.spec.rest).over(self.sizes) if isinstance(layout, Layout) else None
+            if not isinstance(layout, Layout):
+                return None
+            return layout.at_rank(rank, hint.spec.rest).over(self.nontrivial_axes)
 
         return self.plan((hint, rank), make)
 

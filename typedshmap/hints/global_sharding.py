@@ -140,18 +140,20 @@ def wrong_marks(
 
 
 def _mismatch_at_boundary(type_sharding: NamedSharding | None, want: Any, region: MeshContext) -> WrongSharding | None:
-    """On Explicit axes JAX requires the argument's spec to be the boundary's, axes of size 1 included.
+    """On Explicit axes JAX requires the argument's spec to be the boundary's, axes of size 1 included by default.
 
     Where there are Auto axes too, JAX reshards over all; yet a mismatch in the type is refused there as well.
     """
     explicit = region.explicit if type_sharding is None else _jax.mesh.explicit_axes(type_sharding.mesh)
+    if not _jax.trace.types_have_unit_axes():
+        explicit = explicit.difference(axis for axis, size in region.mesh or () if size == 1)
     wanted = _jax.array.spec_entries(want).over(region.boundary_axes & explicit)
     spec = _jax.array.partition_spec(wanted.dim_axes, wanted.unreduced, wanted.reduced)
     cure = f"place it by shard(x, hint), or under jit by jax.reshard(x, {_jax.array.spec_text(spec)})"
     if type_sharding is not None:
         have = _jax.array.spec_entries(type_sharding.spec, len(wanted.dim_axes)).over(region.boundary_axes & explicit)
         return None if have == wanted else _mismatch(want, type_sharding.spec, cure)
-    if not _jax.array.spec_entries(want).axes:
+    if not wanted.axes:
         return None
     return WrongSharding(_jax.array.spec_text(want), "not placed on the mesh, whose axes are Explicit", cure)
 

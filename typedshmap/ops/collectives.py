@@ -69,12 +69,14 @@ class Gather(NamedTuple):
 def _plan_gathers(call: Operation, operand: Operand, right: SideLayout) -> list[Gather]:
     found: list[Gather] = []
     for at, (before, place) in enumerate(zip(operand.layout.dim_axes, right.dims, strict=True)):
-        if before[: len(place.axes)] != place.axes:
+        kept = call.nontrivial(place.axes)
+        if call.nontrivial(before)[: len(kept)] != kept:
             sides = f"{sharding_text(before)} on the left, but {sharding_text(place.axes)} on the right"
             problem = f"'{place.name}' is {sides}: only minor axes can be gathered"
             raise call.fault(problem, place.dim.span, "reshard(x, ...) changes any sharding into any other")
         of_dim: list[Gather] = []
-        for axis in reversed(before[len(place.axes) :]):  # the minor axes first; those of one type go together
+        leaving = [axis for axis in before if axis not in place.axes]
+        for axis in reversed(leaving):  # the minor axes first; those of one type go together
             to = "reduced" if axis in right.reduced else "varying" if axis in right.varying else "invarying"
             together = of_dim.pop().axes if of_dim and of_dim[-1].to == to else ()
             of_dim.append(Gather(at, (axis, *together), to))
@@ -128,7 +130,7 @@ def refuse_other_marks(call: Operation, left: SideLayout, right: SideLayout, gon
         ("~", left.varying, right.varying - gone),
         ("-", left.reduced, right.reduced - gone),
     ):
-        for axis in sorted(before ^ after):
+        for axis in sorted(call.region.nontrivial_axes & (before ^ after)):
             name, side = ("left", left.side) if axis in before else ("right", right.side)
             cure = f"write it on both sides: {call.verb} leaves it"
             raise call.fault(f"'{sign}{axis}' is on the {name} only", side.span, cure)
@@ -165,7 +167,9 @@ def all_to_all(x: T, pattern: str) -> T:
             problem = f"has {place.name}={size} on each shard, which does not divide {call.over(axes)}"
             raise call.wrong(WrongSize(problem, place.dim.span), operand.subject, operand.value)
         value = _jax.casts.pcast_varying(value, axes) if call.region.has_vma else value
-        value = jax.lax.all_to_all(value, axes, to, dim, tiled=True)
+        # JAX refuses to exchange what it does not type as varying, which may be so over axes of size 1.
+        if call.nontrivial(axes) or _jax.trace.types_have_unit_axes():
+            value = jax.lax.all_to_all(value, axes, to, dim, tiled=True)
     return call.record_result(value, (operand,), right)
 
 
@@ -364,11 +368,11 @@ def _reduce_array(call: Operation, x: Any) -> Any:
         cure = "psum_scatter scatters a sum; all_gather, all_to_all and reshard move shards"
         refuse_moved_axes(call, left.dim_axes, right, cure)
     for sign, before, after in (("+", left.unreduced, right.unreduced), ("~", left.varying, right.varying)):
-        for axis in sorted(after - before):
+        for axis in sorted(call.region.nontrivial_axes & after - before):
             raise call.fault(f"'{sign}{axis}' is on the right only", right.side.span)
     sums = plan_partial_sums(call, right, left.dim_axes, unreduced, operand.shape)
-    if call.verb in ("pmax", "pmin") and left.unreduced:
-        axis = sorted(left.unreduced)[0]
+    if call.verb in ("pmax", "pmin") and (marked := call.region.nontrivial_axes & left.unreduced):
+        axis = sorted(marked)[0]
         raise call.fault(f"a {call.verb} of addends over '{axis}'", left.side.span, f"write '~{axis}', or psum first")
     taken = set(sums.summed).union(*[axes for _, axes in sums.scattered])
     redundant = _redundant_psum(call, operand.value, tuple([axis for axis in call.region.sizes if axis in taken]))
@@ -405,7 +409,7 @@ def _reduce_over(call: Operation, value: Any, axes: MeshAxes) -> Any:
 def _redundant_psum(call: Operation, value: Any, axes: MeshAxes) -> RedundantPsum | None:
     """The first axis over which a value is the same on every shard, by JAX's type or by its known layout."""
     kind, known, has_vma = _jax.array.manual_type(value), lookup_layout(value), call.region.has_vma
-    for axis in axes:
+    for axis in call.nontrivial(axes):
         is_known = False
         if known is not None and axis in known.invarying:
             # A mean of values that are equal is right, and makes JAX's type say that they are.

@@ -183,17 +183,18 @@ def factor_axes_of(call: Operation, operands: list[Operand], extents: Extents, r
                 raise call.fault(problem, place.dim.span, "make the major factor a multiple of the mesh axes")
             for key in keys:
                 axes = own.get(key, ())
-                if found.setdefault(key, axes) != axes:
+                if call.nontrivial(found.setdefault(key, axes)) != call.nontrivial(axes):
                     first, one, two = origin[key], sharding_text(found[key]), sharding_text(place.axes)
                     problem = f"'{key}' is {one} in {first.subject.phrase}, but {two} in {operand.subject.phrase}"
                     sharded = (first if len(found[key]) > len(place.axes) else operand).subject.phrase
                     cure = f"gather it in {sharded} first (all_gather), or reshard the other operand"
                     raise call.fault(problem, place.dim.span, cure)
+                found[key] = max(found[key], axes, key=len)
                 origin.setdefault(key, operand)
     # Of two factors over one mesh axis, every shard would meet only its own part of the other.
     seen: dict[str, str] = {}
     for key, axes in found.items():
-        for axis in axes:
+        for axis in call.nontrivial(axes):
             if axis in seen:
                 other = seen[axis]
                 problem = f"'{other}' in {origin[other].subject.phrase} and '{key}' in {origin[key].subject.phrase}"
@@ -207,7 +208,7 @@ def factor_axes_of(call: Operation, operands: list[Operand], extents: Extents, r
 def refuse_dropped_varying(call: Operation, operands: Sequence[Operand], right: SideLayout) -> None:
     """Refuse a result that does not mention an axis over which an operand is marked ``~``."""
     for operand in operands:
-        for axis in sorted(operand.layout.varying - right.differing):
+        for axis in sorted(call.region.nontrivial_axes & operand.layout.varying - right.differing):
             problem = f"{operand.subject.phrase} is marked '~{axis}', but the result does not mention '{axis}'"
             mark = next(m.span for m in operand.layout.side.marks if m.sign == "~")
             raise call.fault(problem, mark, f"write '~{axis}' on the result, too; psum or pmean removes the mark")
@@ -218,7 +219,7 @@ def refuse_dropped_varying(call: Operation, operands: Sequence[Operand], right: 
 def refuse_moved_axes(call: Operation, before: Sequence[MeshAxes], right: SideLayout, cure: str) -> None:
     """Refuse a result in which a dim is sharded otherwise than before."""
     for place, axes in zip(right.dims, before, strict=True):
-        if place.axes != axes:
+        if call.nontrivial(place.axes) != call.nontrivial(axes):
             sides = f"{sharding_text(axes)} on the left, but {sharding_text(place.axes)} on the right"
             raise call.fault(f"'{place.name}' is {sides}", place.dim.span, cure)
 
@@ -262,8 +263,11 @@ def plan_partial_sums(
     """
     scattered: list[tuple[int, MeshAxes]] = []
     for at, (place, axes) in enumerate(zip(layout.dims, inherited, strict=True)):
-        is_prefix, extra = place.axes[: len(axes)] == axes, place.axes[len(axes) :]
-        missing = [axis for axis in extra if axis not in addends]
+        wanted = place.axes
+        if wanted[: len(axes)] != axes:
+            wanted, axes = call.nontrivial(wanted), call.nontrivial(axes)
+        is_prefix, extra = wanted[: len(axes)] == axes, wanted[len(axes) :]
+        missing = [axis for axis in call.nontrivial(extra) if axis not in addends]
         if not is_prefix or missing:
             sharding = sharding_text(place.axes)
             problem = f"'{place.name}' is {sharding_text(axes)} in the operands, but {sharding} in the result"
@@ -272,12 +276,12 @@ def plan_partial_sums(
             written = f"[{name}/{','.join(axes)}]" if axes else place.name
             cure = f"write {written}; all_gather, all_to_all and reshard move shards"
             raise call.fault(problem, place.dim.span, cure)
-        if extra:
+        if extra := tuple([axis for axis in extra if axis in addends]):
             if local[at] % call.shards(extra):
                 problem = f"has {place.name}={local[at]} on each shard, which cannot be scattered {call.over(extra)}"
                 raise call.wrong(WrongSize(problem, place.dim.span), RESULT)
             scattered.append((at, extra))
-    for axis in sorted(layout.unreduced - addends.keys()):
+    for axis in sorted(call.region.nontrivial_axes & layout.unreduced - addends.keys()):
         raise call.wrong(NotUnreduced(axis, call.region.sizes[axis]), RESULT)
     taken = {axis for _, axes in scattered for axis in axes}
     left = [axis for axis in addends if axis not in taken]
@@ -300,7 +304,7 @@ def plan_product(call: Operation, operands: list[Operand]) -> PartialSums:
     for operand in operands:
         for axis in sorted(operand.layout.unreduced):
             is_used = any(axis in axes for axes in factor_axes.values())
-            if is_used or axis in addends:
+            if axis in call.region.nontrivial_axes and (is_used or axis in addends):
                 where = "another operand is sharded over it" if is_used else "so is another operand"
                 problem = f"{operand.subject.phrase} is unreduced over '{axis}', and {where}"
                 raise call.fault(problem, operand.layout.side.span, f"take the sum first (psum over '{axis}')")

@@ -38,7 +38,7 @@ def logsumexp(x: T, pattern: str) -> T:
     names, kept = [place.names[0] for place in left.dims], [place.names[0] for place in right.dims]
     dims = tuple(at for at, name in enumerate(names) if name not in kept)
     axes = tuple(axis for at in dims for axis in left.dim_axes[at])
-    for axis in axes:
+    for axis in call.nontrivial(axes):
         if axis in right.differing:
             raise call.fault(f"a {call.verb} leaves no partial sum over '{axis}'", call.result.span, "drop it")
     axes_of = dict(zip(names, left.dim_axes, strict=True))
@@ -91,7 +91,7 @@ def _read_operand(call: Operation, x: Any) -> tuple[Operand, Any]:
     call.plan(("names",), lambda: _refuse_other_names(call) is None)
     (operand,) = call.read_operands((x,))
     call.refuse_non_numbers(operand)
-    for axis in sorted(operand.layout.unreduced):
+    for axis in sorted(call.region.nontrivial_axes & operand.layout.unreduced):
         problem = f"{call.verb} of a value that is unreduced over '{axis}'"
         raise call.fault(problem, operand.layout.side.span, "take the sum first (psum)")
     value: Any = jnp.asarray(operand.value)

@@ -267,6 +267,10 @@ class Operation:
         """How many shards mesh axes make."""
         return prod([self.region.sizes[axis] for axis in axes])
 
+    def nontrivial(self, axes: MeshAxes) -> MeshAxes:
+        """Those of the axes that have several shards, over which alone dims and sums differ."""
+        return tuple(filter(self.region.nontrivial_axes.__contains__, axes))
+
     def over(self, axes: MeshAxes) -> str:
         """``over 'dp', 'tp' (8 shards)``"""
         return f"over {quoted_axes(axes)} ({self.shards(axes)} shards)"
@@ -355,7 +359,8 @@ class Operation:
         is_same = known.dim_axes == layout.dim_axes and known.unreduced == layout.unreduced
         if is_same or len(known.dim_axes) != len(layout.dims):
             return
-        compared = known.covered_axes - (known.varying - known.invarying) - layout.varying
+        compared = (known.covered_axes & self.region.nontrivial_axes) - (known.varying - known.invarying)
+        compared -= layout.varying
         claimed, actual = layout.over(compared), known.over(compared)
         for at, place in enumerate(layout.dims):
             if claimed.dim_axes[at] != actual.dim_axes[at]:
@@ -414,7 +419,7 @@ class Operation:
         if not _jax.array.is_inexact(aval.dtype):
             return
         varying = _jax.array.manual_type_in(aval).varying - layout.varying - layout.unreduced
-        axes = tuple(axis for axis in self.region.sizes if axis in varying)
+        axes = tuple(axis for axis in self.region.sizes if axis in varying & self.region.nontrivial_axes)
         if not self.region.checked_axes.isdisjoint(axes):
             found = ((operand.subject, operand.value) for operand in operands)
             culprits = (one for one in found if not _jax.array.manual_type(one[1]).varying.isdisjoint(axes))

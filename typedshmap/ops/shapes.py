@@ -187,7 +187,7 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
     if call.verb != "reduce":
         cure = f"{call.verb} moves nothing between shards; all_gather, all_to_all and reshard do"
         factor_sharding.refuse_moved_axes(call, inherited, right, cure)
-        for axis in sorted(left.unreduced ^ right.unreduced):
+        for axis in sorted(call.region.nontrivial_axes & (left.unreduced ^ right.unreduced)):
             cure = f"{call.verb} takes no sum; psum and psum_scatter do"
             raise call.fault(f"'+{axis}' is on one side only", right.side.span, cure)
     elif reduction not in ("sum", "mean"):
@@ -237,11 +237,11 @@ def _refuse_partial_sums(
 ) -> None:
     """Refuse a reduction that is not a sum where the pattern reads, leaves or scatters a partial sum."""
     name = repr(reduction) if isinstance(reduction, str) else "a function"
-    for axis in sorted(left.unreduced):
+    for axis in sorted(call.region.nontrivial_axes & left.unreduced):
         cure = f"take the sum first: psum(x, '... +{axis} -> ...')"
         raise call.fault(f"{name} of a value that is unreduced over '{axis}'", left.side.span, cure)
     span = right.side.span
-    for axis in addends:
+    for axis in call.nontrivial(tuple(addends)):
         if not isinstance(reduction, str) and axis not in right.varying:
             problem = f"a function reduces one shard, and '{addends[axis]}' is sharded over '{axis}'"
             raise call.fault(problem, span, f"write '~{axis}' on the result, and combine the shards yourself")

@@ -58,7 +58,7 @@ def reshard(x: T, pattern: str) -> T:
     planned = _plan_operation(call, left, right, operand.global_shape(sizes))
     if has_vma and left.unreduced:
         kind = _jax.array.manual_type(operand.value)
-        for axis in sorted(left.unreduced - kind.varying - kind.unreduced):
+        for axis in sorted(call.region.nontrivial_axes & left.unreduced - kind.varying - kind.unreduced):
             raise call.wrong(NotUnreduced(axis, sizes[axis]), operand.subject, operand.value)
     value = run(operand.value, planned, has_vma)
     if has_vma and right.unreduced:
@@ -108,7 +108,8 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, 
 
 
 def _plan_operation(call: Operation, left: SideLayout, right: SideLayout, shape: tuple[int, ...]) -> Plan:
-    source, target = (Layout(side.dim_axes, side.unreduced) for side in (left, right))
+    known = left.unreduced | call.region.nontrivial_axes
+    source, target = (Layout(side.dim_axes, side.unreduced & known) for side in (left, right))
     found = plan(source, target, shape, call.region.sizes)
     if isinstance(found, Plan):
         return found
