@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from os.path import basename
 from typing import Any, TypeVar
 
 from . import _jax
 from .errors import ShapeError, TypedShmapError
 from .errors.failures import Bound, Failure, Subject
 from .errors.phrases import value_text
+from .errors.places import running_place
 from .hints.array_hint import ArrayHint
 from .hints.check_array import check_array
 from .hints.check_tree import CheckedLeaf, TreeCheck, check_value
 from .hints.context import CallScope, MeshContext, current_mesh_context, current_scope, intern_context
 from .hints.global_sharding import check_at_compile_time
-from .hints.signature import caller_frame
 from .hints.structure import ArrayLeaf, Node, UnionOf, array_hints, holds_arrays, parse_hint_or_dims, walk
 from .notation.layout import Layout
 from .notation.match import Sizes
@@ -66,9 +65,7 @@ def check(x: T, hint: Any) -> T:
     region, node = current_mesh_context(), parse_hint_or_dims(hint)
     name, checked = _check_in_scope(x, node, region, _CHECKED, "check")
     if not region.manual:
-        frame = caller_frame(1)  # no traceback leads there once XLA has chosen the sharding
-        assert frame is not None
-        place = f"{basename(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})"
+        place = running_place()  # no traceback leads there once XLA has chosen the sharding
         for leaf in checked.leaves:
             if leaf.hint is not None and _jax.array.is_tracer(leaf.value):
                 hints = _candidate_hints(leaf, leaf.hint, node, checked)
@@ -138,7 +135,7 @@ def _bracketed_size(text: str) -> int:
     try:
         node = parse_hint_or_dims(text)
     except TypedShmapError as error:
-        raise ShapeError(f"shard_size: {error}") from None
+        raise ShapeError(f"shard_size: {error.sentence}") from None
     assert isinstance(node, ArrayLeaf)
     dims, region = node.hint.spec.dims, current_mesh_context()
     layout = region.layout(node.hint)

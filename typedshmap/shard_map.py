@@ -17,13 +17,22 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
-from .errors import TypedShmapError
+from .errors import TypedShmapError, placed_at_decoration
 from .errors.failures import RETURN, Failure, PlainMessage, UnmentionedVarying, sizes_text
 from .errors.phrases import mesh_text, quoted_axes
+from .errors.places import caller_frame
 from .hints import context
 from .hints.check_array import describe
-from .hints.check_tree import CheckedLeaf, array_leaves, assert_layouts, check_arguments, check_value, unknown_axes
-from .hints.signature import EMPTY, LazySignature, caller_frame
+from .hints.check_tree import (
+    CheckedLeaf,
+    array_leaves,
+    assert_layouts,
+    check_arguments,
+    check_value,
+    result_place,
+    unknown_axes,
+)
+from .hints.signature import EMPTY, LazySignature
 from .hints.structure import Untyped, array_hints, holds_arrays
 from .inference.analysis import RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, wraps
@@ -113,7 +122,8 @@ def typed_shard_map(
         body as a whole shows is raised last, with the place in the source ("At: file:line").
     """
     _jax.trace.load_extend()
-    given_mesh, names, naming = read_mesh(mesh), read_axis_names(axis_names), read_naming(axes, rules)
+    with placed_at_decoration():
+        given_mesh, names, naming = read_mesh(mesh), read_axis_names(axis_names), read_naming(axes, rules)
 
     def wrap(function: Callable[..., Any], hinted: LazySignature) -> Callable[..., Any]:
         info = DecoratedInfo("typed_shard_map", hinted, given_mesh, naming, names)
@@ -288,16 +298,17 @@ class _RegionCall:
         self.results.clear()
         self.out_specs.clear()
         if failures:
+            error = region.error(name, failures, sizes, result_place(self.typed, failures, leaves))
             only_varying = all(isinstance(failure.what, UnmentionedVarying) for failure in failures)
             if only_varying and analysis is not None and analysis.unproven:
                 # The result may vary because of something that the analysis finds, which is reported instead.
-                self.deferred_error = region.error(name, failures, sizes)
+                self.deferred_error = error
                 return []
-            raise region.error(name, failures, sizes)
+            raise error
         if stuck := [leaf for leaf in leaves if _jax.array.why_not_array(leaf.value) is not None]:
             why = "which is not an array and cannot leave the manual region"
             failures = [Failure(PlainMessage(f"is {describe(leaf.value)}, {why}"), leaf.subject) for leaf in stuck]
-            raise region.error(name, failures, sizes)
+            raise region.error(name, failures, sizes, result_place(self.typed, failures, leaves))
         self.result_structure = jax.tree_util.tree_structure(result)
         if not self.entered:
             leaves = assert_layouts(leaves, region, name, sizes)

@@ -7,10 +7,12 @@ from typing import Any, TypeVar, overload
 
 from . import _jax
 from .axis_names import AxesLike, AxisNaming, AxisRules, RulesLike, read_naming
+from .errors import placed_at_decoration
 from .errors.failures import RETURN, Failure, UnmentionedVarying
+from .errors.places import caller_frame
 from .hints import context
-from .hints.check_tree import check_arguments, check_value
-from .hints.signature import HintedSignature, LazySignature, caller_frame
+from .hints.check_tree import check_arguments, check_value, result_place
+from .hints.signature import HintedSignature, LazySignature
 from .introspection import DecoratedInfo, wraps
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,7 +53,8 @@ def typed(
         that are not what their hints say.
     """
     _jax.trace.load_extend()
-    naming = read_naming(axes, rules)
+    with placed_at_decoration():
+        naming = read_naming(axes, rules)
 
     def wrap(function: Callable[..., Any], hinted: LazySignature) -> Callable[..., Any]:
         @wraps(function, DecoratedInfo("typed", hinted, None, naming))
@@ -101,5 +104,6 @@ def _check_result(typed: HintedSignature, result: Any, region: context.MeshConte
             wrong = UnmentionedVarying(axes, False, may_agree=True)
             checked.failures.append(Failure(wrong, subject, hint.text, _jax.array.type_text(value)))
     if checked.failures:
-        raise checked.error(typed.name)
+        place = result_place(typed, checked.failures, checked.leaves) if region.manual else ""
+        raise checked.error(typed.name, place)
     return checked.cast(result, typed.name)

@@ -261,6 +261,7 @@ WRONG_USE = [
     (
         ["program_o", "--mesh", "dp=4"],
         "program_o: f: the hint of parameter 'x' names 'Undefined', which is not defined\n\n"
+        "At: program_o.py:5 (f)\n"
         "Hint: define 'Undefined' above f; a name of an outer function must stand in the function around f",
     ),
     (

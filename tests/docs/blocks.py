@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import linecache
 import re
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+FILE = "example.py"
+"""What a block's code is called in messages."""
+
 _FENCE = re.compile(r"^```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -45,10 +49,11 @@ def blocks(source: str) -> Iterator[Block]:
         yield Block(headings[-1] if headings else "", line, fence["text"], expected, place)
 
 
-def run(block: Block, namespace: dict[str, object], name: str) -> str:
+def run(block: Block, namespace: dict[str, object]) -> str:
     """What a block prints, or the error that ends it; notes of ours included."""
-    # As many lines before the code as in the file, so that a traceback leads there.
-    code = compile("\n" * (block.line - 1) + block.code, name, "exec", dont_inherit=True)
+    # Lines are those of the block, for who reads the page, and for whoever writes another block above.
+    linecache.cache[FILE] = (len(block.code), None, block.code.splitlines(keepends=True), FILE)
+    code = compile(block.code, FILE, "exec", dont_inherit=True)
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
@@ -66,7 +71,7 @@ def rewritten(path: Path) -> str:
     source, namespace = path.read_text(encoding="utf-8"), {"__name__": path.stem}
     pieces, done = [], 0
     for block in blocks(source):
-        output = run(block, namespace, str(path))
+        output = run(block, namespace)
         if block.place is not None:
             pieces += [source[done : block.place[0]], output + "\n"]
             done = block.place[1]
@@ -74,5 +79,5 @@ def rewritten(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    for argument in sys.argv[1:] * 2:  # twice, since a block that grows moves the lines that later ones mention
+    for argument in sys.argv[1:]:
         Path(argument).write_text(rewritten(Path(argument)), encoding="utf-8")

@@ -18,7 +18,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 def test_the_blocks_of_a_page_run_and_give_what_the_page_says(page: Path) -> None:
     namespace: dict[str, object] = {"__name__": page.stem}
     for block in blocks(page.read_text(encoding="utf-8")):
-        output = run(block, namespace, str(page))
+        output = run(block, namespace)
         if block.expected is not None:
             assert output == block.expected, f"{page.name}, line {block.line}: {block.heading}"
 
@@ -33,9 +33,9 @@ def test_every_room_of_the_package_is_in_the_table_of_the_layout() -> None:
 
 def test_a_block_that_says_something_else_is_noticed() -> None:
     block = Block("", 1, "print(1)", "2", None)
-    assert run(block, {}, "page") == "1" != block.expected
+    assert run(block, {}) == "1" != block.expected
 
 
 def test_an_error_that_no_text_expects_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
-        run(Block("", 1, "1 / 0", None, None), {}, "page")
+        run(Block("", 1, "1 / 0", None, None), {})

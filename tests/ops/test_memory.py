@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from lines import unplaced
 
 from typedshmap import (
     Array,
@@ -180,7 +181,7 @@ def test_the_full_message_shows_both_places(mesh: Mesh) -> None:
     with pytest.raises(ShardingError) as caught:
         trace(lambda w: all_gather(w, "[m/tp,dp] f -> m f"), mesh, W)
     assert (
-        str(caught.value)
+        unplaced(caught.value)
         == """\
 all_gather in body: the operand is read as sharded over 'tp', 'dp' in dim 0, but body's hint of argument 'x' says \
 sharded over 'dp', 'tp' (x: Float[Array, "[m/dp,tp] f"])

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
+from lines import unplaced
 
 from typedshmap import TypedShmapError
 
@@ -58,7 +59,7 @@ def message(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     """The class and the whole message of our error that a call raises while it is traced."""
     with pytest.raises(TypedShmapError) as caught:
         jax.eval_shape(lambda: function(*args, **kwargs))
-    return f"{type(caught.value).__name__}: {caught.value}"
+    return f"{type(caught.value).__name__}: {unplaced(caught.value)}"
 
 
 def text(block: str) -> str:

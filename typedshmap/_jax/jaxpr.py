@@ -4,7 +4,6 @@ Everything is read by the public names of ``jax.extend.core`` and by attributes 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,17 +13,10 @@ from typing import Any
 import jax
 from jax.interpreters import partial_eval
 
-from .array import STAGED, is_tracer, undifferentiated
+from ..errors.places import is_users, place_text
+from .array import STAGED, is_tracer, strip_transforms, undifferentiated
 from .mesh import without_ambient
 from .versions import DROPS_UNUSED, extend_core
-
-# Frames of these are passed over in looking for the user's own.
-_SITE = os.path.dirname(os.path.dirname(os.path.abspath(jax.__file__ or "")))
-_LIBRARIES = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    *(os.path.join(_SITE, name) + os.sep for name in ("jax", "jaxlib", "einops", "beartype")),
-)
-
 
 # On jax 0.12 True means "when lowered", and leaves a call in the program.
 _EARLY: Any = getattr(jax, "Inline").JAX_EARLY if hasattr(jax, "Inline") else True  # noqa: B009 (not known to 0.10)
@@ -189,13 +181,17 @@ def is_constant(value: Any) -> bool:
     return is_literal(getattr(value, "val", None))
 
 
+def value_place(value: Any) -> str:
+    """Where the user wrote what made a value that is being traced; empty for an operand, and any other value."""
+    eqn = equation_of(strip_transforms(value).value) if is_tracer(value) else None
+    return equation_place(eqn) if eqn is not None else ""
+
+
 def equation_place(eqn: Any) -> str:
     """Where the user wrote an equation, as ``train.py:12 (step)``; empty where that is not known."""
-    traceback = getattr(eqn.source_info, "traceback", None)
-    for frame in getattr(traceback, "frames", ()):
-        if not frame.file_name.startswith(_LIBRARIES):
-            return f"{os.path.basename(frame.file_name)}:{frame.line_num} ({frame.function_name})"
-    return ""
+    frames = getattr(getattr(eqn.source_info, "traceback", None), "frames", ())
+    users = (frame for frame in frames if is_users(frame.file_name))
+    return next((place_text(frame.file_name, frame.line_num, frame.function_name) for frame in users), "")
 
 
 def without_dead_equations(closed_jaxpr: Any) -> Any:

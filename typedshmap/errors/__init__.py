@@ -4,22 +4,49 @@ An error about a call is raised by the verbs with every failure of the call in `
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import ClassVar
+
 from einops import EinopsError
 
 from . import failures
 from .failures import Failure, Report
+from .places import running_place
 
 
 class TypedShmapError(Exception):
     """The base of all errors of this library.
 
     Attributes:
-      report: what went wrong and where, as data; None for an error that is a plain sentence.
+      place: the line of the user's, ``train.py:12 (step)``, if it was found while something was traced or decorated.
     """
 
-    def __init__(self, what: Report | str) -> None:
+    _is_of_source: ClassVar[bool] = False
+    """Whether it is about what is written on the line that runs, traced or not."""
+
+    def __init__(self, what: Report | str, place: str = "") -> None:
         super().__init__(what)
-        self.report = what if isinstance(what, Report) else None
+        given = what.place if isinstance(what, Report) else place
+        self.place = given or running_place(is_traced=not self._is_of_source)
+
+    @property
+    def report(self) -> Report | None:
+        """What went wrong and where, as data; None for an error that is a plain sentence."""
+        what = self.args[0]
+        return replace(what, place=self.place) if isinstance(what, Report) else None
+
+    @property
+    def sentence(self) -> str:
+        """The message of an error that is a plain sentence, without the place."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        if self.report is not None or not self.place:
+            return str(self.report or self.sentence)
+        problem, hint, cure = self.sentence.partition("\n\nHint: ")
+        return f"{problem}\n\nAt: {self.place}{hint[1:]}{cure}"
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -29,6 +56,8 @@ class TypedShmapError(Exception):
 
 class AnnotationSyntaxError(TypedShmapError, ValueError):
     """A hint that cannot be read, or that is missing."""
+
+    _is_of_source = True
 
 
 class MeshAxisError(TypedShmapError, ValueError):
@@ -91,3 +120,13 @@ def class_of(failure: Failure) -> type[TypedShmapError]:
 def error_of(report: Report) -> TypedShmapError:
     """The exception for a report; its class is that of the first failure."""
     return class_of(report.failures[0])(report)
+
+
+@contextmanager
+def placed_at_decoration() -> Generator[None]:
+    """Have an error of a decorator's options name the line that decorates."""
+    try:
+        yield
+    except TypedShmapError as error:
+        error.place = error.place or running_place()
+        raise

@@ -487,7 +487,7 @@ class Report:
       aliases: names of mesh axes that are not their own.
       sizes: what was bound.
       rules: mesh axes for dims without brackets, by their names.
-      place: where in the user's program, if no traceback says it.
+      place: the line of the user's program; empty where a traceback ends there.
     """
 
     function: str

@@ -28,6 +28,7 @@ from .check_array import check_array, describe
 from .context import LayoutAssertion, MeshContext, current_sink, record_layout
 from .global_sharding import with_value_mesh
 from .python_types import describe_static, holds_array, is_instance
+from .signature import HintedSignature
 from .structure import ArrayLeaf, Container, Fields, FixedTuple, MappingOf, Node, PyTreeOf, SequenceOf, Static, UnionOf
 
 ArrayCheck = Callable[..., tuple[Match, frozenset[str]] | Failure]
@@ -125,11 +126,10 @@ class TreeCheck:
             self.sizes = branch.sizes
             self.leaves[late.at : late.at + len(branch.leaves)] = branch.leaves
 
-    def error(self, function: str) -> TypedShmapError:
+    def error(self, function: str, place: str = "") -> TypedShmapError:
         """The error for what does not fit, with the mesh of the first value that does not."""
-        subject = self.failures[0].subject
-        value = next((leaf.value for leaf in self.leaves if leaf.subject == subject), None)
-        return with_value_mesh(value, self.region).error(function, self.failures, self.sizes)
+        value = _value_of(self.failures[0].subject, self.leaves)
+        return with_value_mesh(value, self.region).error(function, self.failures, self.sizes, place)
 
     def cast_leaves(self, function: str, is_assumed: bool = False) -> list[CheckedLeaf]:
         """Shards at the types of their hints, unreduced over the axes of ``+axis``, whose layouts are asserted.
@@ -284,6 +284,16 @@ class TreeCheck:
                 else:
                     self.failures += branch.failures
         return children
+
+
+def _value_of(subject: Subject, leaves: Sequence[CheckedLeaf]) -> Any:
+    """The leaf that a message speaks of; None where it speaks of no leaf."""
+    return next((leaf.value for leaf in leaves if leaf.subject == subject), None)
+
+
+def result_place(typed: HintedSignature, failures: Sequence[Failure], leaves: Sequence[CheckedLeaf]) -> str:
+    """Where the user wrote what made the first part of a result that does not fit, or where it was returned."""
+    return _jax.jaxpr.value_place(_value_of(failures[0].subject, leaves)) or typed.return_place
 
 
 def _type_text(value: Any) -> str | None:

@@ -16,12 +16,13 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from ..errors import AnnotationSyntaxError, StructureError, TypedShmapError
 from ..errors.failures import Subject
 from ..errors.phrases import value_text
+from ..errors.places import hint_place, return_place, running_place
 from .array_hint import ArrayHint
 from .structure import NameScope, Node, Untyped, array_hints, parse_given_hint, parse_hint, walk
 
@@ -95,6 +96,15 @@ class HintedSignature:
     def result_hints(self) -> list[ArrayHint]:
         """The hints of all arrays in the result."""
         return [] if self.result is None else list(array_hints(self.result))
+
+    @property
+    def return_place(self) -> str:
+        """The line on which the function returns."""
+        return return_place(_unwrap_annotations(self.function))
+
+    def hint_place(self, parameter: str) -> str:
+        """The line of a parameter's hint."""
+        return hint_place(_unwrap_annotations(self.function), parameter)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
         """The call's arguments by name, defaults included.
@@ -211,7 +221,8 @@ class LazySignature:
           AnnotationSyntaxError: for a hint that is missing or cannot be read.
         """
         if not callable(function):
-            raise StructureError(f"a function is wanted, got {value_text(function)} of type {type(function).__name__}")
+            got = f"{value_text(function)} of type {type(function).__name__}"
+            raise StructureError(f"a function is wanted, got {got}", running_place())
         self._given = (function, in_types, out_types, strict)
         self._string_locals: Mapping[str, Any] = {}
         self.known: HintedSignature | None = None
@@ -275,21 +286,23 @@ def _read(
     parameters: dict[str, Node] = {}
     for parameter in signature.parameters:
         if parameter in hints and parameter not in covered:
-            parameters[parameter] = _node(hints[parameter], names, name, f"parameter '{parameter}'")
+            parameters[parameter] = _node(hints[parameter], names, name, source, parameter)
         elif strict and parameter not in covered and parameter not in may_be_bare:
-            raise _missing_hint(name, f"parameter '{parameter}'", f'{parameter}: Float[Array, "..."]')
+            example = f'{parameter}: Float[Array, "..."]'
+            raise _missing_hint(name, f"parameter '{parameter}'", example, hint_place(source, parameter))
 
     result = None
     if out_types is not EMPTY:
-        result = _node(out_types, names, name, "the result", parse_given_hint)
+        result = _given_node(out_types, names, name, "the result")
     elif "return" in hints:
-        result = _node(hints["return"], names, name, "the result")
+        result = _node(hints["return"], names, name, source, "return")
     if strict and result is None:
-        raise _missing_hint(name, "the result", '-> Float[Array, "..."]')
+        raise _missing_hint(name, "the result", _RESULT_EXAMPLE, hint_place(source, "return"))
     if strict and result is not None and any(isinstance(part, Untyped) for _, part in walk(result)):
-        raise _missing_hint(name, "the result, or a part of it, annotated as Any,", '-> Float[Array, "..."]')
+        what = "the result, or a part of it, annotated as Any,"
+        raise _missing_hint(name, what, _RESULT_EXAMPLE, hint_place(source, "return"))
 
-    positional = [_node(hint, names, name, f"in_types[{i}]", parse_given_hint) for i, hint in enumerate(in_types or ())]
+    positional = [_given_node(hint, names, name, f"in_types[{i}]") for i, hint in enumerate(in_types or ())]
     if positional:
         positional = [*(parameters.get(each, Untyped()) for each in first), *positional]
     return HintedSignature(function, name, signature, parameters, tuple(positional), result, given)
@@ -310,19 +323,36 @@ def _parameters_covered(signature: inspect.Signature, in_types: Any, name: str, 
     return {*positional[: len(in_types)], *variadic}
 
 
-def _missing_hint(name: str, what: str, example: str) -> AnnotationSyntaxError:
-    return AnnotationSyntaxError(f"{name}: {what} has no hint\n\nHint: annotate it, as in {example}")
+_RESULT_EXAMPLE = '-> Float[Array, "..."]'
 
 
-def _node(
-    hint: Any, names: NameScope, name: str, what: str, reader: Callable[[Any, NameScope], Node] = parse_hint
-) -> Node:
+def _missing_hint(name: str, what: str, example: str, place: str) -> AnnotationSyntaxError:
+    return AnnotationSyntaxError(f"{name}: {what} has no hint\n\nHint: annotate it, as in {example}", place)
+
+
+def _node(hint: Any, names: NameScope, name: str, source: Any, parameter: str) -> Node:
+    """The hint that a function has for a parameter or for its ``"return"``, read."""
     try:
-        return reader(hint, names)
+        return parse_hint(hint, names)
     except AnnotationSyntaxError as error:
-        raise AnnotationSyntaxError(f"{name}: {what}: {error}") from None
+        problem = f"{name}: {_phrase(parameter)}: {error.sentence}"
+        raise AnnotationSyntaxError(problem, hint_place(source, parameter)) from None
+    except NameError as error:
+        raise _undefined_name(name, _phrase(parameter), error, hint_place(source, parameter)) from None
+
+
+def _given_node(hint: Any, names: NameScope, name: str, what: str) -> Node:
+    """A hint of ``in_types`` or ``out_types``, read."""
+    try:
+        return parse_given_hint(hint, names)
+    except AnnotationSyntaxError as error:
+        raise AnnotationSyntaxError(f"{name}: {what}: {error.sentence}") from None
     except NameError as error:
         raise _undefined_name(name, what, error) from None
+
+
+def _phrase(parameter: str) -> str:
+    return "the result" if parameter == "return" else f"parameter '{parameter}'"
 
 
 _LONGEST = 80
@@ -337,11 +367,11 @@ _Undefined.__qualname__ = AnnotationSyntaxError.__qualname__
 _Undefined.__module__ = AnnotationSyntaxError.__module__
 
 
-def _undefined_name(name: str, what: str, error: NameError) -> _Undefined:
+def _undefined_name(name: str, what: str, error: NameError, place: str = "") -> _Undefined:
     """The error for a name that is not defined where a function is decorated."""
     text = f"{name}: the hint of {what} names '{error.name}', which is not defined"
     cure = f"define '{error.name}' above {name}; a name of an outer function must stand in the function around {name}"
-    return _Undefined(f"{text}\n\nHint: {cure}")
+    return _Undefined(f"{text}\n\nHint: {cure}", place)
 
 
 def _unwrap_annotations(function: Any) -> Any:
@@ -379,23 +409,24 @@ def _resolved_hints(function: Any, local: Mapping[str, Any], name: str, covered:
     for parameter, hint in found.items():
         if not (strings := _strings_in(hint)):
             continue
-        what = "the result" if parameter == "return" else f"parameter '{parameter}'"
+        what, place = _phrase(parameter), partial(hint_place, function, parameter)
         # By itself, so that it is known which one cannot be read.
         variables = getattr(function, "__type_params__", ())
         alone = types.SimpleNamespace(__annotations__={parameter: hint}, __type_params__=variables)
         try:
             found[parameter] = typing.get_type_hints(alone, names, dict(local), include_extras=True)[parameter]
-        except TypedShmapError:
+        except TypedShmapError as error:
+            error.place = place()
             raise
         except NameError as error:
-            raise _undefined_name(name, what, error) from None
+            raise _undefined_name(name, what, error, place()) from None
         except Exception as error:  # whatever the expression raises
             if bad := [text for text in strings if _parse_expression(text) is None]:
                 text = bad[0] if len(bad[0]) < _LONGEST else bad[0][: _LONGEST - 4] + "..."
                 problem = f"a hint is a string that is not a Python expression: {text}"
-                raise AnnotationSyntaxError(f"{name}: {problem}") from None
+                raise AnnotationSyntaxError(f"{name}: {problem}", place()) from None
             problem = f"the hint of {what} cannot be read: {error or type(error).__name__}"
-            raise AnnotationSyntaxError(f"{name}: {problem}") from error
+            raise AnnotationSyntaxError(f"{name}: {problem}", place()) from error
     return found
 
 
@@ -452,11 +483,3 @@ def _enclosing_locals(function: Any, frame: types.FrameType | None) -> Mapping[s
         around = around.f_back
     known = {} if home is not None else getattr(function, "__globals__", {})
     return {name: value for name, value in found.items() if name not in known}
-
-
-def caller_frame(depth: int) -> types.FrameType | None:
-    """The frame ``depth`` calls above the caller of this."""
-    frame = inspect.currentframe()
-    for _ in range(depth + 1):
-        frame = frame.f_back if frame is not None else None
-    return frame

@@ -10,8 +10,9 @@ from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
 from ..axis_names import AxesLike, AxisRules, RulesLike, read_naming
-from ..errors import TypedShmapError
-from ..hints.signature import LazySignature, caller_frame
+from ..errors import TypedShmapError, placed_at_decoration
+from ..errors.places import caller_frame
+from ..hints.signature import LazySignature
 from ..introspection import DecoratedInfo, wraps
 from ..meshes import read_mesh
 from .call import JitFunction
@@ -111,10 +112,12 @@ def typed_jit(
         what their hints say; ``error.failures`` holds all of them.
     """
     _jax.trace.load_extend()
-    found, naming = read_mesh(mesh), read_naming(axes, rules)
+    with placed_at_decoration():
+        found, naming = read_mesh(mesh), read_naming(axes, rules)
 
     def wrap(function: Callable[..., Any], hinted: LazySignature) -> Any:
-        jitted = JitFunction(hinted, found, naming, function, jit_options)
+        with placed_at_decoration():
+            jitted = JitFunction(hinted, found, naming, function, jit_options)
 
         # A plain function, so that it binds as a method, with the methods of what jax.jit returns.
         @wraps(function, DecoratedInfo("typed_jit", hinted, found, naming))

@@ -73,9 +73,11 @@ class JitFunction:
             return typed
         for name, node in typed.parameters.items():
             if name in self.static.names and holds_arrays(node):
-                raise StructureError(f"{typed.name}: parameter '{name}' is to be static, but its hint holds arrays")
+                problem = f"parameter '{name}' is to be static, but its hint holds arrays"
+                raise StructureError(f"{typed.name}: {problem}", typed.hint_place(name))
             if name in self.donated.names and not holds_arrays(node) and not isinstance(node, Untyped):
-                raise StructureError(f"{typed.name}: parameter '{name}' is to be donated, but its hint holds no arrays")
+                problem = f"parameter '{name}' is to be donated, but its hint holds no arrays"
+                raise StructureError(f"{typed.name}: {problem}", typed.hint_place(name))
         # A size like {self.heads} may change though no key shows it.
         self._reads_values = any("{" in str(h.spec) for node in typed.parameters.values() for h in array_hints(node))
         self._typed = typed
@@ -201,9 +203,9 @@ class JitCall:
             self.values = [place_unplaced(key, value, self.context) for key, value in pairs]
         self.out_shardings: Any = None
 
-    def _raise(self, sizes: Sizes, failures: Sequence[Failure]) -> None:
+    def _raise(self, sizes: Sizes, failures: Sequence[Failure], place: str = "") -> None:
         if failures:
-            raise self.context.boundary_context.error(self.typed.name, failures, sizes)
+            raise self.context.boundary_context.error(self.typed.name, failures, sizes, place)
 
     def key(self) -> Any:
         """All that a trace depends on.
@@ -284,7 +286,8 @@ class JitCall:
             or [wrong for leaf in leaves if (wrong := sharding_failure(leaf, context))]
             or _non_array_failures(checked.leaves, "which is not an array and cannot leave a program")
         )
-        self._raise(checked.sizes, failures)
+        if failures:
+            self._raise(checked.sizes, failures, check_tree.result_place(self.typed, failures, checked.leaves))
         shardings = [context.sharding(*traced_leaf(leaf)) for leaf in checked.leaves]
         self.out_shardings = _jax.tree.unflatten_like(result, shardings)
         return result

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from ..errors import AnnotationSyntaxError, MeshAxisError, TypedShmapError
 from ..errors.failures import HintText, Span
+from ..errors.places import running_place
 
 
 class SyntaxFault(Exception):
@@ -24,7 +25,7 @@ class SyntaxFault(Exception):
         """The exception for a hint that cannot be read."""
         pointer = f"\n    {hint.carets(self.span)}" if self.span[0] < self.span[1] else ""
         text = f"{hint}: {self.problem}\n\n    {hint}{pointer}"
-        return self.error(f"{text}\n\nHint: {self.cure}" if self.cure else text)
+        return self.error(f"{text}\n\nHint: {self.cure}" if self.cure else text, running_place())
 
 
 class RepeatedAxis(SyntaxFault):

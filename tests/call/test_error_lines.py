@@ -1,0 +1,340 @@
+"""The user's line that an error names: of what is wrong in a body, of a call, of a hint."""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from beartype import beartype
+from jax.sharding import Mesh
+from lines import place
+
+from typedshmap import Array, Float, TypedShmapError, check, einsum, size, typed, typed_jit, typed_shard_map
+from typedshmap.errors.places import is_users, place_text
+
+X, W = Float[Array, "[b/dp] [m/tp]"], Float[Array, "[m/tp] f"]
+x, w = np.ones((8, 4), np.float32), np.ones((4, 6), np.float32)
+
+
+def line_of(call: Callable[[], Any]) -> str | None:
+    """The line that our error names."""
+    with pytest.raises(TypedShmapError) as caught:
+        call()
+    return next((line[4:] for line in str(caught.value).splitlines() if line.startswith("At: ")), None)
+
+
+# Bodies
+
+
+@typed
+def kept(y: Float[Array, "[b/dp] d"]) -> Float[Array, "[b/dp] d"]:
+    return y
+
+
+def forgotten_sum(x: X, w: W) -> Float[Array, "[b/dp] f"]:
+    y = x @ w  # here
+    return y
+
+
+def forgotten_sum_that_is_checked(x: X, w: W) -> Float[Array, "[b/dp] f"]:
+    y = x @ w
+    return check(y, "[b/dp] f")  # here
+
+
+def another_size(x: X, w: W) -> Float[Array, "[b/dp] 5"]:
+    x = x[:, :1]  # here
+    return x
+
+
+def an_argument_as_it_is(x: X, w: W) -> Float[Array, "[b/dp] 5"]:
+    if size("f") == 3:
+        w = w + 1
+    return x  # here
+
+
+def a_list(x: X, w: W) -> X:
+    y = [x + 1]
+    return y  # here
+
+
+def one_of_several(x: X, w: W) -> tuple[X, Float[Array, "[b/dp] 3"]]:
+    z = w * 2  # here
+    return x + 1, z
+
+
+def an_argument_of_a_helper(x: X, w: W) -> X:
+    x = x + 1
+    return kept(x[0])  # here
+
+
+def a_call_of_a_helper(x: X, w: W) -> X:
+    return kept(x, w)  # here
+
+
+def a_claim(x: X, w: W) -> X:
+    check(x, "[b/dp] 3")  # here
+    return x
+
+
+def a_claim_in_a_loop(x: X, w: W) -> X:
+    def step(carry: Any, _: None) -> Any:
+        return check(carry, "b m"), None
+
+    return jax.lax.scan(step, x, None, length=2)[0]
+
+
+def a_size(x: X, w: W) -> X:
+    return x * size("heads")  # here
+
+
+def a_pattern(x: X, w: W) -> X:
+    return einsum(x, w, "[b/dp] m, n f -> [b/dp] f")  # here
+
+
+def a_pattern_that_cannot_be_read(x: X, w: W) -> X:
+    return einsum(x, w, "[b/dp m, m f -> [b/dp] f")  # here
+
+
+def a_hint_that_cannot_be_read(x: X, w: W) -> X:
+    return check(x, "b!dp")  # here
+
+
+BODIES = [
+    forgotten_sum,
+    forgotten_sum_that_is_checked,
+    another_size,
+    an_argument_as_it_is,
+    a_list,
+    one_of_several,
+    an_argument_of_a_helper,
+    a_call_of_a_helper,
+    a_claim,
+    a_size,
+    a_pattern,
+    a_pattern_that_cannot_be_read,
+    a_hint_that_cannot_be_read,
+]
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
+def test_an_error_of_a_body_names_the_line(body: Callable[..., Any], check_vma: bool, mesh: Mesh) -> None:
+    step = typed_shard_map(body, mesh=mesh, check_vma=check_vma)
+    assert line_of(lambda: jax.eval_shape(lambda x, w: step(x, w), x, w)) == place(body)
+
+
+AROUND: list[Callable[..., Any]] = [
+    lambda f: f(x, w),
+    lambda f: jax.jit(f)(x, w),
+    lambda f: jax.grad(lambda x: f(x, w).sum())(x),
+    lambda f: jax.vmap(f)(x[None], w[None]),
+    lambda f: jax.eval_shape(jax.checkpoint(f), x, w),
+]
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("call", AROUND, ids=["at once", "jit", "grad", "vmap", "checkpoint"])
+def test_the_line_is_the_same_under_every_transformation(call: Callable[..., Any], check_vma: bool, mesh: Mesh) -> None:
+    step = typed_shard_map(forgotten_sum, mesh=mesh, check_vma=check_vma)
+    assert line_of(lambda: call(step)) == place(forgotten_sum)
+
+
+def test_a_line_in_a_loop_is_named(mesh: Mesh) -> None:
+    step = typed_shard_map(a_claim_in_a_loop, mesh=mesh)
+    first = a_claim_in_a_loop.__code__.co_firstlineno
+    assert line_of(lambda: jax.eval_shape(step, x, w)) == f"test_error_lines.py:{first + 2} (step)"
+
+
+def test_the_result_of_a_helper_names_the_line_that_made_it(mesh: Mesh) -> None:
+    x_hint = Float[Array, "[b/dp] d"]
+
+    @typed
+    def halved(y: x_hint) -> x_hint:
+        z = y[:1]  # here
+        return z
+
+    step = typed_shard_map(lambda x: halved(x), mesh=mesh, in_types=(x_hint,), out_types=x_hint)
+    assert line_of(lambda: step(x)) == place(halved)
+
+
+def test_a_method_is_named_with_its_class(mesh: Mesh) -> None:
+    class Layer:
+        @typed_shard_map(mesh=mesh)
+        def __call__(self, x: X) -> Float[Array, "[b/dp] 3"]:
+            return x * 2  # here
+
+    assert line_of(lambda: Layer()(x)) == place(Layer.__call__)
+
+
+def test_the_result_of_a_compiled_function_names_the_line(mesh: Mesh) -> None:
+    @typed_jit(mesh=mesh)
+    def last(x: X) -> X:
+        y = x[:, :1]  # here
+        return y + 0 if len(y.shape) > 2 else y
+
+    assert line_of(lambda: last(x)) == place(last)
+
+
+# Calls
+
+
+def step_of(mesh: Mesh) -> Callable[..., Any]:
+    return typed_shard_map(forgotten_sum, mesh=mesh)
+
+
+def test_an_argument_of_a_traced_call_names_the_call(mesh: Mesh) -> None:
+    step = step_of(mesh)
+
+    def train(x: Any) -> Any:
+        x = x + 1
+        return step(x, x)  # here
+
+    assert line_of(lambda: jax.eval_shape(train, x)) == place(train)
+    assert line_of(lambda: jax.jit(train)(x)) == place(train)
+
+
+def test_a_traceback_says_where_an_untraced_call_stands(mesh: Mesh) -> None:
+    assert line_of(lambda: step_of(mesh)(x, x)) is None
+
+
+def test_checks_of_other_libraries_are_passed_over(mesh: Mesh) -> None:
+    checked = beartype(kept)
+
+    def body(x: X) -> X:
+        return checked(x[0])  # here
+
+    assert line_of(lambda: typed_shard_map(body, mesh=mesh)(x)) == place(body)
+
+
+# Decorations
+
+
+def a_hint(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def f(
+        x: X,
+        y: Float[Array, "b!dp"],
+    ) -> X:
+        return x
+
+
+def a_quoted_hint(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def f(
+        x: X,
+        y: "Float[Array, 'b!dp']",
+    ) -> X:
+        return x
+
+
+def a_result_without_a_hint(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def f(
+        x: X,
+    ): ...
+
+
+def a_parameter_without_a_hint(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    @beartype
+    def f(y, x: X) -> X: ...
+
+
+def what_is_no_hint(mesh: Mesh) -> None:
+    @typed
+    def f(
+        x: X,
+    ) -> 3: ...
+
+
+def given_hints(mesh: Mesh) -> None:
+    def f(x): ...
+
+    typed_shard_map(
+        f, mesh=mesh, in_types=("b!dp",), out_types=X
+    )  # fmt: skip
+
+
+def aliases(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh, axes="dp")  # type: ignore[arg-type]
+    def f(x: X) -> X: ...
+
+
+def options(mesh: Mesh) -> None:
+    @typed_jit(mesh=mesh, static_argnames="z")
+    def f(x: X) -> X: ...
+
+
+DECORATIONS = [
+    (a_hint, 4, "a_hint"),
+    (a_quoted_hint, 4, "f"),
+    (a_result_without_a_hint, 2, "f"),
+    (a_parameter_without_a_hint, 3, "f"),
+    (what_is_no_hint, 4, "f"),
+    (given_hints, 3, "given_hints"),
+    (aliases, 1, "aliases"),
+    (options, 1, "options"),
+]
+
+
+@pytest.mark.parametrize(("decorate", "line", "name"), DECORATIONS, ids=lambda value: getattr(value, "__name__", ""))
+def test_an_error_of_decoration_names_the_hint_or_the_def(
+    decorate: Callable[[Mesh], None], line: int, name: str, mesh: Mesh
+) -> None:
+    first = decorate.__code__.co_firstlineno
+    assert line_of(lambda: decorate(mesh)) == f"test_error_lines.py:{first + line} ({name})"
+
+
+def test_a_hint_that_cannot_be_read_names_its_own_line() -> None:
+    def hints() -> None:
+        Float[Array, "b d"]
+        Float[Array, "b/dp"]  # here
+
+    assert line_of(hints) == place(hints)
+
+
+def test_a_function_without_source_names_the_line_of_its_code(mesh: Mesh) -> None:
+    code = compile("\n\ndef f(x: 3): return x", "made.py", "exec")
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    assert line_of(lambda: typed(namespace["f"])) == "made.py:3 (f)"
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("file", "is_own"),
+    [
+        (__file__, True),
+        ("<stdin>", True),
+        ("<string>", True),
+        ("<ipython-input-3-0123>", True),
+        ("/tmp/ipykernel_12/345.py", True),
+        (jax.__file__, False),
+        (pytest.__file__, False),
+        (jnp.__file__, False),
+        (dataclasses.__file__, False),
+        ("<frozen importlib._bootstrap>", False),
+        ("<@beartype(a.f) at 0x1>", False),
+    ],
+)
+def test_frames_of_libraries_are_not_the_users(file: str, is_own: bool) -> None:
+    assert is_users(file) is is_own
+
+
+def test_cells_of_a_notebook_are_named_as_the_notebook_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = "/tmp/ipykernel_12/345.py"
+    assert place_text("<ipython-input-3-0123>", 2, "<module>") == "In[3]:2 (<module>)"
+    assert place_text(cell, 2, "step") == "cell:2 (step)"
+    names = SimpleNamespace(format_code_name=lambda file: ("Cell", "In[4]") if file == cell else None)
+    ipython: Any = ModuleType("IPython")
+    ipython.get_ipython = lambda: SimpleNamespace(compile=names)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    assert place_text(cell, 2, "step") == "In[4]:2 (step)"
+    assert place_text("/home/a/train.py", 2, "Model.step") == "train.py:2 (Model.step)"

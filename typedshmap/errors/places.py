@@ -1,0 +1,109 @@
+"""Lines of the user's source: which one is running, and how a message shows it.
+
+Frames of the library, of Python's own modules and of all that is installed beside them are not the user's."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import inspect
+import linecache
+import os
+import re
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+_PACKAGE, _JAX = os.path.dirname(os.path.dirname(__file__)), getattr(find_spec("jax"), "origin", None) or __file__
+_FOLDERS = (_PACKAGE, os.path.dirname(_JAX), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_ROOTS = tuple(os.path.abspath(folder) + os.sep for folder in _FOLDERS)
+_INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
+
+# What libraries compile as they run: importlib, beartype's checks, NumPy's and attrs's functions.
+_GENERATED = ("<frozen ", "<@", "<__array_function__", "<decorator-gen", "<attrs generated")
+
+# A cell of a notebook, by IPython's name of it and by the file that ipykernel gives it.
+_CELL = re.compile(r"<ipython-input-(\d+)-|[/\\]ipykernel_\d+[/\\]|[/\\]ipython-input-")
+
+
+@lru_cache(maxsize=4096)
+def is_users(file: str) -> bool:
+    """Whether a file is the user's own, by its name."""
+    return not file.startswith((*_ROOTS, *_GENERATED)) and not any(part in file for part in _INSTALLED)
+
+
+def place_text(file: str, line: int, function: str) -> str:
+    """``train.py:12 (step)``; of a notebook ``In[3]:12 (step)``. A nested function has its own name alone."""
+    return f"{_file_text(file)}:{line} ({function.rpartition('<locals>.')[2]})"
+
+
+def _file_text(file: str) -> str:
+    cell = _CELL.search(file)
+    if cell is None:
+        return os.path.basename(file)
+    if cell[1]:
+        return f"In[{cell[1]}]"
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    named = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
+    return named[1] if named else "cell"
+
+
+def running_place(is_traced: bool = False) -> str:
+    """The line of the user's that is running; empty if there is none.
+
+    Args:
+      is_traced: whether it counts only if JAX is tracing it, so that a traceback leads through JAX.
+    """
+    frames = list(_frames_from(caller_frame(0)))
+    if is_traced and not any(str(frame.f_globals.get("__name__")).partition(".")[0] == "jax" for frame in frames):
+        return ""
+    users = (frame for frame in frames if is_users(frame.f_code.co_filename))
+    return next((place_text(each.f_code.co_filename, each.f_lineno, each.f_code.co_qualname) for each in users), "")
+
+
+def _frames_from(frame: types.FrameType | None) -> Iterator[types.FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def caller_frame(depth: int) -> types.FrameType | None:
+    """The frame ``depth`` calls above the caller of this."""
+    frame = inspect.currentframe()
+    for _ in range(depth + 1):
+        frame = frame.f_back if frame is not None else None
+    return frame
+
+
+def hint_place(function: Any, parameter: str) -> str:
+    """The line of a parameter's hint, or of ``"return"``'s; where there is none, that of the ``def``."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ""
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = ast.Module([], [])
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != code.co_name:
+            continue
+        if min([node.lineno, *(each.lineno for each in node.decorator_list)]) == code.co_firstlineno:
+            hints = {each.arg: each.annotation for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+            hint = node.returns if parameter == "return" else hints.get(parameter)
+            return place_text(code.co_filename, hint.lineno if hint is not None else node.lineno, code.co_qualname)
+    return place_text(code.co_filename, code.co_firstlineno, code.co_qualname)
+
+
+def return_place(function: Any) -> str:
+    """The line on which a function returns, or on which it begins if it does so on several; empty for one in C."""
+    code = getattr(function, "__code__", None)
+    if code is None or not is_users(code.co_filename):
+        return ""
+    ends = (at.positions for at in dis.get_instructions(code) if at.opname.startswith("RETURN_"))
+    lines = {positions.lineno for positions in ends if positions is not None}
+    line = lines.pop() if len(lines) == 1 else None
+    return place_text(code.co_filename, line or code.co_firstlineno, code.co_qualname)
