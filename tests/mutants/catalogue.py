@@ -38,4 +38,5 @@ def without_numbers(message: str) -> str:
 
 def reported(line: str) -> str:
     """A first line without computed numbers and the place of the largest, which may differ in rounding."""
-    return re.sub(r"(?<= )-?[\d.]+(e-?\d+)?([+-][\d.]+(e-?\d+)?j)?(?= on )|(?<= at )\[[\d,]+\]", "…", line)
+    number = r"-?[\d.]+(?:e-?\d+)?(?:[+-][\d.]+(?:e-?\d+)?j)?"
+    return re.sub(rf"(?<= ){number}(?= on )|(?<=, not ){number}|(?<= at )\[[\d,]+\]", "…", line)

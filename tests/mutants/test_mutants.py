@@ -40,10 +40,9 @@ MESSAGES = {
         Hint: write what the value is; reshard(x, ...) changes it
     """,
     ("T17", True): """
-        by_hand: return[0] depends on the mesh: it is … on tp=2, but … on one device
+        by_hand: return[0] depends on the mesh: it is 2 times what one device gives, the size of 'tp': … on tp=2, not …
 
             it differs, by up to …; rounding in float32 explains at most …
-            it is 2 times what it is on one device, and the size of 'tp' is 2
             'tp' alone makes the difference
             differs on tp=2; tp=2, dp=2
             agrees on dp=2
@@ -51,7 +50,7 @@ MESSAGES = {
 
         Sizes: model=8, ff=12, batch=6
         Again: seed=0
-        Hint: is a sum over 'tp' taken once too often, or does every shard count what all of them hold?
+        Hint: is a sum over 'tp' taken once too often, something divided by a shard's size, or counted by every shard?
     """,
     ("A1", True): """
         attention: return value depends on the mesh: at … it is … on sp=3, but … on one device

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from typedshmap.testing.compare import Rounding, Tolerance, ValueMismatch, are_close, longest_sum, scale_of, unit_of
+from typedshmap.testing.compare import (
+    Rounding,
+    Tolerance,
+    ValueMismatch,
+    are_close,
+    coarsest_dtype,
+    longest_sum,
+    scale_of,
+    unit_of,
+)
 from typedshmap.testing.diagnose import (
     collective_axes,
     common_factor,
@@ -19,6 +28,13 @@ from typedshmap.testing.diagnose import (
 )
 
 MESH = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("dp", "tp"))
+
+
+def rounding(dtype, terms, moved=(), uncertain=None) -> Rounding:
+    """What the results of a program with one result come to."""
+    moved = np.asarray(moved)
+    counted = np.ones(moved.shape, bool) if uncertain is None else np.asarray(uncertain)
+    return Rounding(jnp.dtype(dtype), unit_of(dtype), terms, {"return": moved}, {"return": counted}, {})
 
 
 def apart(here, there, allowed=1e-6, parts=()) -> ValueMismatch:
@@ -49,10 +65,32 @@ def test_the_longest_sum_of_a_program_is_counted(f, shapes, count):
 
 
 def test_what_is_allowed_grows_with_the_root_of_the_sum_and_the_coarsest_unit():
-    single = Rounding(jnp.float32, unit_of(jnp.float32), 100, {"return": 0.0}, {})
+    single = rounding(jnp.float32, 100, moved=[0.0, 0.0])
     assert single.allowed("return", np.array([3.0, -5.0]), 4) == pytest.approx(2 * (10 + 2) * 2.0**-24 * 5)
-    half = Rounding(jnp.bfloat16, unit_of(jnp.bfloat16), 100, {"return": 0.25}, {})
+    half = rounding(jnp.bfloat16, 100, moved=[0.25])
     assert half.allowed("return", np.array([1.0]), 4) == pytest.approx(2 * (10 * 2.0**-16 + 2) * (2.0**-8 + 0.25))
+
+
+def test_entries_that_are_the_same_on_every_mesh_do_not_count():
+    masked = rounding(jnp.float32, 1, moved=[0.5, 100.0], uncertain=[True, False])
+    assert masked.allowed("return", np.array([2.0, -1e9]), 1) == pytest.approx(2 * 2 * (2.0**-24 * 2 + 0.5))
+
+
+@pytest.mark.parametrize(
+    ("f", "dtype"),
+    [
+        (lambda x: x + 1, jnp.float32),
+        (lambda x: x.astype(jnp.bfloat16).astype(jnp.float32) + 1, jnp.bfloat16),
+        (lambda x: x.astype(jnp.float8_e4m3fn).astype(jnp.float32) + 1, jnp.float32),
+        (lambda x: jnp.dot(*[x.astype(jnp.float8_e4m3fn)] * 2, preferred_element_type=jnp.float32), jnp.float32),
+        (lambda x: (x.astype(jnp.float8_e4m3fn) * x.astype(jnp.float8_e4m3fn)).astype(jnp.float32), jnp.float8_e4m3fn),
+        (lambda x: x > 1, None),
+    ],
+    ids=["plain", "short cast", "narrow cast", "narrow operands", "narrow product", "no result"],
+)  # fmt: skip
+def test_the_coarsest_dtype_is_one_that_is_computed_in(f, dtype):
+    shape = jax.ShapeDtypeStruct((4,), jnp.float32)
+    assert coarsest_dtype([jax.make_jaxpr(f)(shape)]) == dtype
 
 
 @pytest.mark.parametrize(
@@ -144,14 +182,11 @@ def test_the_axes_that_a_program_communicates_over_are_read():
     ],
 )
 def test_what_rounding_explains_is_a_power_of_ten_well_above_it_where_the_difference_is_larger(allowed, by, text):
-    assert explained(Tolerance(Rounding(jnp.dtype(jnp.float32), 2.0**-24, 1, {}, {})), allowed, by) == text
+    assert explained(Tolerance(rounding(jnp.float32, 1)), allowed, by) == text
 
 
 def test_a_bound_that_is_given_is_repeated():
-    assert (
-        explained(Tolerance(Rounding(jnp.dtype(jnp.float32), 2.0**-24, 1, {}, {}), atol=0.1), 0.1, 0.5)
-        == "0.1 is allowed"
-    )
+    assert explained(Tolerance(rounding(jnp.float32, 1), atol=0.1), 0.1, 0.5) == "0.1 is allowed"
 
 
 @pytest.mark.parametrize(

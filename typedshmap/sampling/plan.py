@@ -6,12 +6,12 @@ accident."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from math import lcm, prod
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -32,9 +32,11 @@ from ..notation.match import NoValue, Sizes, evaluate
 from ..notation.spec import Anything, Dim, Expression, Name, Rest, names_in_expression
 from ..placement.context import PlacementContext, placement_context_over
 from ..placement.structs import default_dtype, names_of, refuse_wrong_sizes
-from .arguments import ArrayToDraw, Inputs, arguments_of, arrays_to_draw, sizes_among, unknown_name_text
+from .arguments import ArrayToDraw, FlatCall, Inputs, arguments_of, arrays_to_draw, sizes_among, unknown_name_text
 
 _SIZE_STREAM = 2**31
+_COMPARED_STREAM = 2**31 + 3
+_MOST_COMPARED = 1e6
 _TRIES = 2000
 REST = "..."
 """The name under which the sizes of an unnamed ``...`` are kept, which are the same for all."""
@@ -125,6 +127,10 @@ class InputPlan:
     factors: Mapping[str, int]
     given: SizeValues
 
+    def with_multiples(self, of: int) -> InputPlan:
+        """The same with sizes that are also multiples of a number."""
+        return replace(self, factors={name: lcm(factor, of) for name, factor in self.factors.items()})
+
     def draw(self, seed: int, sizes: Mapping[str, Any] = MappingProxyType({})) -> UnplacedInputs:
         """Draw sizes and values.
 
@@ -154,6 +160,14 @@ class InputPlan:
         example = ", ".join(f"{name}={4 * factor}" for name, factor in list(factors.items())[:3]) or "x=..."
         raise ShapeError(f"{self.source}: no sizes were found that fit: {problem}\n\nHint: pass sizes, as in {example}")
 
+    def call_of(self, values: Iterable[Any], drawn: UnplacedInputs) -> Inputs:
+        """The call with a value for each of the arguments."""
+        pairs = [(name, value) for (name, *_), value in zip(self.arguments, values, strict=True)]
+        keywords = {p.name for p in self.typed.signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
+        names, args = (tuple(pair[at] for pair in pairs if pair[0] not in keywords) for at in (0, 1))
+        kwargs = {name: value for name, value in pairs if name in keywords}
+        return Inputs.of(args, names, kwargs, drawn.sizes, drawn.seed)
+
 
 @dataclass(frozen=True)
 class UnplacedInputs:
@@ -163,11 +177,15 @@ class UnplacedInputs:
       plan: the plan that they were drawn from.
       sizes: the size of each name.
       seed: the seed that they were drawn from.
+      compared: by argument, numbers that the program compares it with; some entries are drawn close to them.
+      factor: what floats are multiplied by.
     """
 
     plan: InputPlan
     sizes: SizeValues
     seed: int
+    compared: Mapping[str, Iterable[ComparedNumber]] = field(default_factory=dict[str, Any])
+    factor: float = 1.0
 
     def on(self, mesh: _jax.mesh.AnyMesh | None) -> Inputs:
         """The arguments, sharded over a mesh by their hints; structs on an AbstractMesh.
@@ -192,6 +210,9 @@ class UnplacedInputs:
     def _fill_arrays(self, as_structs: bool) -> list[Any]:
         """The arguments with an array, or its struct, for each `ArrayToDraw`."""
         numbers = count()
+        values = [value for *_, value in self.plan.arguments]
+        placeholders = FlatCall(self.plan.call_of(values, self), ArrayToDraw)
+        names = {id(leaf): name for leaf, name in zip(placeholders.arrays, placeholders.names, strict=True)}
 
         def fill(leaf: Any) -> Any:
             if not isinstance(leaf, ArrayToDraw):
@@ -201,7 +222,12 @@ class UnplacedInputs:
             if make is None and as_structs:
                 return jax.ShapeDtypeStruct(shape, dtype)
             if make is None:
-                return draw_value(shape, dtype, bound_of(hint, self.plan.hints, self.sizes), seed)
+                below = bound_of(hint, self.plan.hints, self.sizes)
+                drawn = draw_value(shape, dtype, below or 2, seed)
+                if self.factor != 1 and _jax.array.is_inexact(dtype):
+                    drawn = (drawn * self.factor).astype(dtype)
+                compared = self.compared.get(names[id(leaf)], ())
+                return mix_in(drawn, compared, below, seed) if compared else drawn
 
             def made(key: Any) -> Any:
                 value = make(key, shape)
@@ -212,7 +238,6 @@ class UnplacedInputs:
 
             return jax.eval_shape(made, key_of(seed)) if as_structs else made(key_of(seed))
 
-        values = [value for *_, value in self.plan.arguments]
         return [jax.tree.map(fill, value) if arrays_to_draw(value) else value for value in values]
 
     def _place(self, mesh: _jax.mesh.AnyMesh | None, as_structs: bool) -> Inputs:
@@ -234,11 +259,7 @@ class UnplacedInputs:
 
         with_arrays = checked.with_leaves([leaf._replace(value=place(leaf)) for leaf in checked.leaves])
         placed = {subject: value for _, subject, value in with_arrays}
-        pairs = [(name, placed.get(subject, value)) for name, subject, _, value in arguments]
-        keywords = {p.name for p in plan.typed.signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
-        names, args = (tuple(pair[at] for pair in pairs if pair[0] not in keywords) for at in (0, 1))
-        kwargs = {name: value for name, value in pairs if name in keywords}
-        return Inputs.of(args, names, kwargs, self.sizes, self.seed)
+        return plan.call_of([placed.get(subject, value) for _, subject, _, value in arguments], self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,13 +392,49 @@ def draw_value(shape: tuple[int, ...], dtype: Any, below: int, seed: Sequence[in
     return rng.integers(0, max(1, min(below, int(jnp.iinfo(dtype).max))), shape).astype(dtype)
 
 
+class ComparedNumber(NamedTuple):
+    """A number that a program compares an argument with, and whether it asks for equality."""
+
+    value: float
+    is_equality: bool
+
+
+def mix_in(values: Any, compared: Iterable[ComparedNumber], below: int | None, seed: Sequence[int]) -> Any:
+    """Values, some of them replaced by numbers that a program compares them with, or close to these on both sides.
+
+    Args:
+      values: an array.
+      compared: the numbers.
+      below: the exclusive upper bound of integers that are indices; others are put there only where it is asked
+        whether they are equal, as for the id of padding.
+      seed: the seed.
+    """
+    is_integer = np.issubdtype(values.dtype, np.integer)
+    candidates = set[float]()
+    for number, is_equality in compared:
+        step = 1 if is_integer else 0.1 * max(abs(number), 1.0)
+        near = {number} if is_equality else {number - step, number} if is_integer else {number - step, number + step}
+        if is_integer:
+            is_drawn = number >= step and (below is None or number < below)
+        else:
+            is_drawn = 1 <= abs(number) <= _MOST_COMPARED  # beside a smaller one there are normal numbers
+        candidates |= near if is_equality or is_drawn else set()
+    limits = jax.numpy.iinfo(values.dtype) if is_integer else jax.numpy.finfo(values.dtype)
+    fitting = sorted(x for x in candidates if float(limits.min) <= x <= float(limits.max))
+    if not fitting:
+        return values
+    rng = np.random.default_rng((*seed, _COMPARED_STREAM))
+    is_replaced = rng.random(values.shape) < max(1 / 8, 1 / (1 + values.size))
+    return np.where(is_replaced, rng.choice(fitting, values.shape).astype(values.dtype), values)
+
+
 def key_of(seed: Sequence[int]) -> jax.Array:
     """A key that depends on the seed alone."""
     return jax.random.key(int(np.random.SeedSequence(seed).generate_state(1)[0]))
 
 
-def bound_of(hint: ArrayHint, others: Iterable[ArrayHint], sizes: SizeValues) -> int:
-    """The exclusive upper bound of drawn integers, so that they are valid indices of the other arrays.
+def bound_of(hint: ArrayHint, others: Iterable[ArrayHint], sizes: SizeValues) -> int | None:
+    """The exclusive upper bound of drawn integers, so that they are valid indices of the other arrays; None without.
 
     It is the smallest dim that they may index: the last dim of an array with which they share dims (logits and their
     labels), the first dim of an array with which they share none (a table).
@@ -389,4 +446,4 @@ def bound_of(hint: ArrayHint, others: Iterable[ArrayHint], sizes: SizeValues) ->
         if other is not hint and free and len(other.spec.dims) > 1:
             size = sizes.get(free[-1] if len(free) < len(names) else free[0])
             bounds += [size] if isinstance(size, int) else []
-    return min(bounds, default=2)
+    return min(bounds, default=None)

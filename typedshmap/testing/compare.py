@@ -15,12 +15,16 @@ the result. Then
 
 where ``scale`` is the largest entry of the result on one device, u belongs to the coarsest dtype, v to the dtype in
 which sums are accumulated (float32 for shorter dtypes, as in XLA), n is the number of terms of the longest sum in the
-program, and p the number of devices, whose partial results are rounded to the coarse dtype before they are added."""
+program, and p the number of devices, whose partial results are rounded to the coarse dtype before they are added.
+
+Only entries that are not the same to the last bit on every mesh count for ``scale`` and ``moved``: a score of -1e9
+behind a mask says nothing about the others. Dtypes of fewer than 16 bits count where something is computed in them;
+what is only cast to them and back, as in a product of quantized numbers, is rounded alike on every mesh."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod, sqrt
 from typing import Any, NamedTuple
@@ -136,6 +140,21 @@ class Tolerance:
             return self.rounding.allowed(name, reference, devices)
         return (self.rtol or 0.0) * scale_of(reference) + (self.atol or 0.0)
 
+    def over(self, reference: Outcome, others: Iterable[Outcome]) -> Tolerance:
+        """The same for a comparison with these meshes."""
+        return replace(self, rounding=self.rounding.over(reference, others))
+
+    def looseness(self, reference: Outcome, devices: int) -> dict[str, float]:
+        """By result: what rounding explains as a share of the median entry, where that is much."""
+        found: dict[str, float] = {}
+        for name in () if self.is_given else self.rounding.moved:
+            sizes = np.abs(as_double(reference.values[name][self.rounding.uncertain[name]]))
+            sizes = np.sort(sizes[np.isfinite(sizes) & (sizes > 0)])
+            if sizes.size:
+                share = self.rounding.allowed(name, reference.values[name], devices) / sizes[(sizes.size - 1) // 2]
+                found |= {name: float(share)} if share > _MUCH else {}
+        return found
+
 
 def differences(reference: Outcome, other: Outcome, tolerance: Tolerance) -> Iterator[Difference]:
     """The results that differ between a mesh and one device, in order."""
@@ -167,6 +186,8 @@ def are_close(actual: HostArray, expected: HostArray, allowed: float | None) -> 
 # to three quarters.
 _C = 2.0
 _SINGLE = 2.0**-24
+# A tolerance of a larger share of the median entry hides mistakes.
+_MUCH = 0.01
 _PERTURBATION_STREAM = 2**31 + 2
 _FACTORS = (1.3, 0.7, 1.7, 0.6)
 
@@ -179,14 +200,16 @@ class Rounding:
       dtype: the coarsest dtype that it computes in; None where nothing is inexact.
       unit: that dtype's unit roundoff.
       terms: the number of terms of its longest sum.
-      moved: for each inexact result, its largest change when the arguments are perturbed.
+      moved: for each inexact result, the largest change of each entry when the arguments are perturbed.
+      uncertain: for each inexact result, a mask of the entries that are not the same to the last bit on every mesh.
       loose: for each other result, a mask of the entries that changed.
     """
 
     dtype: Any
     unit: float
     terms: int
-    moved: Mapping[str, float]
+    moved: ArraysByName
+    uncertain: ArraysByName
     loose: ArraysByName
 
     def allowed(self, name: str, reference: HostArray, devices: int) -> float:
@@ -194,7 +217,17 @@ class Rounding:
         if self.dtype is None:
             return 0.0
         growth = sqrt(self.terms) * min(self.unit, _SINGLE) / self.unit + sqrt(devices)
-        return _C * growth * (self.unit * scale_of(reference) + self.moved[name])
+        scale, moved = (scale_of(values[self.uncertain[name]]) for values in (reference, self.moved[name]))
+        return _C * growth * (self.unit * scale + moved)
+
+    def over(self, reference: Outcome, others: Iterable[Outcome]) -> Rounding:
+        """The same for a comparison with these meshes."""
+        uncertain = {name: np.zeros(each.shape, bool) for name, each in self.moved.items()}
+        for name, mask in uncertain.items():
+            for values in (each.values.get(name) for each in others):
+                if values is not None and values.shape == mask.shape:
+                    mask |= ~are_close(values, reference.values[name], 0.0)
+        return replace(self, uncertain=uncertain)
 
 
 def scale_of(values: HostArray) -> float:
@@ -216,23 +249,40 @@ def measure(reference: Outcome, seed: int) -> Rounding:
       reference: the results.
       seed: what the perturbations are drawn from.
     """
-    results = (each for jaxpr in reference.jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr) for each in eqn.outvars)
-    dtypes = dict.fromkeys(each.aval.dtype for each in results if hasattr(each.aval, "dtype"))
-    coarsest = max(filter(_jax.array.is_inexact, dtypes), key=unit_of, default=None)
+    coarsest = coarsest_dtype(reference.jaxprs)
     unit = 0.0 if coarsest is None else unit_of(coarsest)
     terms = max((longest_sum(jaxpr) for jaxpr in reference.jaxprs), default=1)
     values = reference.values
-    moved = {name: 0.0 for name, each in values.items() if _jax.array.is_inexact(each.dtype)}
+    moved = {name: np.zeros(each.shape) for name, each in values.items() if _jax.array.is_inexact(each.dtype)}
     loose = {name: np.zeros(each.shape, bool) for name, each in values.items() if name not in moved}
     for at, factor in enumerate(_FACTORS):
         changed = reference.again(_perturb(reference.arrays, unit, (seed, at)), factor)
         for name, most in moved.items():
             back = as_double(changed[name]) / (factor if name in reference.gradients else 1.0)
             with np.errstate(invalid="ignore"):
-                moved[name] = max(most, scale_of(back - as_double(values[name])))
+                change = np.abs(back - as_double(values[name]))
+            np.maximum(most, change, out=most, where=np.isfinite(change))
         for name, known in loose.items():
             known |= changed[name] != values[name]
-    return Rounding(coarsest, unit, terms, moved, loose)
+    return Rounding(coarsest, unit, terms, moved, {}, loose)
+
+
+def coarsest_dtype(jaxprs: Iterable[Any]) -> Any:
+    """The coarsest dtype that programs compute in; None where nothing is inexact."""
+    found = dict[Any, None]()
+    for eqn in (eqn for jaxpr in jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr)):
+        dtypes = [each.aval.dtype for each in eqn.outvars if hasattr(each.aval, "dtype")]
+        is_moved = eqn.primitive.name in _MOVING or any(_jax.jaxpr.inner_jaxprs(eqn))
+        found.update((each, None) for each in dtypes if each.itemsize > 1 or not is_moved)
+    return max(filter(_jax.array.is_inexact, found), key=unit_of, default=None)
+
+
+# Operations that compute nothing; what they return of fewer than 16 bits was cast to that.
+_MOVING_NAMES = (
+    "convert_element_type reshape broadcast_in_dim transpose squeeze slice dynamic_slice gather concatenate copy "
+    "select_n clamp max min pad rev split all_gather all_gather_invariant all_to_all ppermute pvary name"
+)
+_MOVING = frozenset(_MOVING_NAMES.split())
 
 
 def _perturb(arrays: Sequence[jax.Array], unit: float, seed: Sequence[int]) -> list[jax.Array]:

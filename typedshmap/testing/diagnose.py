@@ -49,6 +49,9 @@ def failure_report(
         found = list(clues(first, wrong[0].jaxprs))
         cure = next((clue.cure for clue in found if clue.cure), "")
         facts = [_deviation(first, tolerance), *(clue.fact for clue in found)]
+        if found and found[0].is_pattern:
+            problem = f" {found[0].fact}:{entry_place(first.at)} {actual} on {mesh}, not {expected}"
+            del facts[1]
     facts += [_responsible_axes(first.name, wrong), f"differs on {list_meshes(trial.mesh for trial in wrong)}"]
     if agreeing := [trial.mesh for trial in tried if not trial.differences]:
         facts.append(f"agrees on {list_meshes(agreeing)}")
@@ -58,7 +61,12 @@ def failure_report(
     if others := [name for name in names if name != phrase]:
         more = f" and {len(others) - 6} more" if len(others) > 6 else ""
         facts.append(f"wrong, too: {', '.join(others[:6])}{more}")
-    lines = [f"{subject.name}: {phrase} depends on the mesh:{problem}", "", *(f"    {fact}" for fact in facts), ""]
+    lines = [
+        f"{subject.name}: {phrase} depends on the mesh:{problem}",
+        "",
+        *(f"    {fact}" for fact in facts),
+        "",
+    ]
     return "\n".join([*lines, *describe_trial(subject, drawn), *([f"Hint: {cure}"] if cure else [])])
 
 
@@ -80,6 +88,19 @@ def differs_by_itself(subject: FunctionUnderTest, drawn: UnplacedInputs, found: 
         actual, expected = numbers(found.actual[found.at], found.expected[found.at])
         text += f":{entry_place(found.at)} it is {expected} on one device, and {actual} when called there again"
     return "\n".join([f"{subject.name}: {text}", "", *describe_trial(subject, drawn)])
+
+
+def has_not_ended(subject: FunctionUnderTest, drawn: UnplacedInputs, mesh: Mesh, seconds: float) -> str:
+    """The message of a mesh on which the program takes too long."""
+    lines = [
+        f"{subject.name}: it has not ended on {name_of_mesh(mesh)} after {seconds:.0f} seconds",
+        "",
+        "    shards that wait for each other do so for ever, and so do programs that run on these devices afterwards",
+        "",
+        *describe_trial(subject, drawn),
+        "Hint: is there a collective in a branch or a loop that only some shards reach? Else timeout= waits longer",
+    ]
+    return "\n".join(lines)
 
 
 def result_phrase(name: str) -> str:
@@ -145,10 +166,11 @@ _DRAW = ("random_bits", "threefry2x32", "rng_bit_generator")
 
 
 class Clue(NamedTuple):
-    """A fact about a difference, and a cure, which may be empty."""
+    """A fact about a difference, a cure, which may be empty, and whether the numbers themselves show it."""
 
     fact: str
     cure: str
+    is_pattern: bool = False
 
 
 def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any]) -> Iterator[Clue]:
@@ -166,44 +188,44 @@ def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any]) -> Iterator[Clue]:
     patterns = list[Clue]()
     if (factor := common_factor(mismatch)) is not None:
         for count, axes in counts:
-            size = f"the size of {axes} is {count}"
             if isclose(factor, count, rel_tol=0.01):
-                cure = f"is a sum over {axes} taken once too often, or does every shard count what all of them hold?"
-                patterns.append(Clue(f"it is {count} times what it is on one device, and {size}", cure))
+                what = "something divided by a shard's size, or counted by every shard?"
+                cure = f"is a sum over {axes} taken once too often, {what}"
+                patterns.append(Clue(f"it is {count} times what one device gives, the size of {axes}", cure, True))
             if isclose(factor, 1 / count, rel_tol=0.01):
                 cure = f"is a sum over {axes} missing, or a mean taken of what is to be summed?"
-                patterns.append(Clue(f"it is 1/{count} of what it is on one device, and {size}", cure))
+                fact = f"it is 1/{count} of what one device gives, by the size of {axes}"
+                patterns.append(Clue(fact, cure, True))
         if mismatch.actual.size > 1:
             text = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1{factor - 1:+.2g}"
             patterns.append(Clue(f"every entry is {text} times what it is on one device", ""))
     for count, axes in counts:
         if (dim := repeated_dim(mismatch, count)) is not None:
-            fact = f"its {count} parts along dim {dim} are equal, and the size of {axes} is {count}"
+            fact = f"its {count} parts along dim {dim} are equal, as many as {axes} has shards"
             folded = " (fold jax.lax.axis_index into the key, or draw the whole and take a part)"
             done = f"draw the same random numbers?{folded}" if is_random else "compute the same?"
-            patterns.append(Clue(fact, f"does every shard along {axes} {done}"))
+            patterns.append(Clue(fact, f"does every shard along {axes} {done}", True))
     for count in sorted({count for count, _ in counts}):
         if (found := part_order(mismatch, count)) is not None:
             fact = f"its {count} parts along dim {found[0]} stand in the order {', '.join(map(str, found[1]))}"
-            patterns.append(Clue(fact, "are mesh axes swapped in a dim, or shards moved the wrong way?"))
+            patterns.append(Clue(fact, "are mesh axes swapped in a dim, or shards moved the wrong way?", True))
     if is_shuffled(mismatch):
         fact = "it has the same entries in another order"
-        patterns.append(Clue(fact, "is a dim flattened or split in the wrong order?"))
+        patterns.append(Clue(fact, "is a dim flattened or split in the wrong order?", True))
     yield from patterns[:1]
     for axis in sizes if not patterns else ():
         if (wrong := wrong_shards(mismatch, axis)) is not None:
             text = f"shard {wrong[0]}" if len(wrong) == 1 else f"shards {', '.join(map(str, wrong))}"
             yield Clue(f"along '{axis}' only {text} of {sizes[axis]} {'is' if len(wrong) == 1 else 'are'} wrong", "")
+    if not patterns and is_random:
+        kept = f"exclude={mismatch.name!r} leaves this result out"
+        cure = f"where random numbers rightly differ from shard to shard, {kept}"
+        yield Clue("the program draws random numbers", cure)
     busy = collective_axes(jaxprs, sizes)
     idle = [axis for axis in sizes if axis not in busy]
     if idle and "shard_map" in primitives:
         over = " or ".join(map(repr, idle))
         yield Clue(f"nothing in the program communicates over {over}", "is something of one shard taken for all of it?")
-    if not patterns and is_random:
-        cure = (
-            f"where random numbers rightly differ from shard to shard, exclude={mismatch.name!r} leaves this result out"
-        )
-        yield Clue("the program draws random numbers", cure if "axis_index" in primitives else "")
 
 
 def collective_axes(jaxprs: Sequence[Any], sizes: Mapping[str, int]) -> set[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import lcm
 from typing import Any
 
 import jax
@@ -16,15 +17,25 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import _jax
-from ..errors import ShapeError, StructureError
+from ..errors import ShapeError, StructureError, VaryingError
 from ..errors.phrases import count_text, mesh_text, quoted_axes, value_text
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_integer
 from ..sampling import mesh_of
 from ..sampling.plan import UnplacedInputs, plan_inputs
 from .compare import MeshTrial, Tolerance, differences, measure
-from .diagnose import describe_omissions, describe_trial, differs_by_itself, failure_report, list_meshes, result_phrase
-from .meshes import axes_of, default_meshes, given_meshes, longer_axes, one_axis_mesh
+from .comparisons import numbers_compared
+from .diagnose import (
+    describe_omissions,
+    describe_trial,
+    differs_by_itself,
+    failure_report,
+    has_not_ended,
+    list_meshes,
+    result_phrase,
+)
+from .meshes import axes_of, default_meshes, given_meshes, longer_axes, name_of_mesh, one_axis_mesh
 from .run import FunctionUnderTest, Outcome, classify_function, needs_manual_axes, run
+from .waiting import TookTooLong, progress
 
 
 @dataclass(frozen=True)
@@ -36,16 +47,25 @@ class Verified:
       meshes: the meshes; the first one is a single device.
       left_out: default meshes that were not tried, each with the reason.
       seeds: the seed of each trial.
+      loose: the results that were compared with a tolerance of more than 1 % of their median entry, each with that
+        share; a mistake of that size is not found.
+      misfit: the error that the sizes drawn first led to, where only multiples of all mesh axes were accepted.
     """
 
     function: str
     meshes: tuple[Mesh, ...]
     left_out: Mapping[Mesh, str]
     seeds: tuple[int, ...]
+    loose: Mapping[str, float] = field(default_factory=dict[str, float])
+    misfit: str = ""
 
     def __str__(self) -> str:
-        text = "; ".join([count_text(len(self.seeds), "trial"), *describe_omissions(self.left_out)])
-        return f"{self.function}: the same on {list_meshes(self.meshes)} ({text})"
+        facts = [count_text(len(self.seeds), "trial"), *describe_omissions(self.left_out)]
+        if self.misfit:
+            facts.append(f"sizes are multiples of all mesh axes, since others led to {self.misfit}")
+        for name, share in self.loose.items():
+            facts.append(f"{result_phrase(name)} compared only up to {share:.2g} of its median entry")
+        return f"{self.function}: the same on {list_meshes(self.meshes)} ({'; '.join(facts)})"
 
 
 def assert_mesh_invariant(
@@ -57,6 +77,7 @@ def assert_mesh_invariant(
     exclude: str | Iterable[str] = (),
     seed: int | None = None,
     trials: int = 3,
+    timeout: float = 120,
     rtol: float | None = None,
     atol: float | None = None,
     manual: bool | None = None,
@@ -74,13 +95,20 @@ def assert_mesh_invariant(
     ```
 
     Each trial draws sizes and arguments from the hints, as `inputs` does, and runs the function on one device and on
-    every mesh. Numbers may differ by what a different order of summation explains, ``2 g (u scale + moved)``: u is the
-    unit roundoff of the coarsest dtype that the program computes in; ``scale`` the largest entry of the result on one
+    every mesh. Where the program compares an argument with a number, some entries are drawn on both sides of it, or
+    equal to it; every third trial has floats a hundred times larger, if the results are finite there. Where the
+    function refuses the sizes, they are drawn once more, as multiples of all mesh axes.
+
+    Numbers may differ by what a different order of summation explains, ``2 g (u scale + moved)``: u is the unit
+    roundoff of the coarsest dtype that the program computes in; ``scale`` the largest entry of the result on one
     device; ``moved`` the largest change of the result there when every inexact argument is perturbed by one unit in
     the last place of that dtype; and ``g = sqrt(n) v / u + sqrt(p)``, for sums of n terms accumulated in a dtype with
-    unit roundoff v (float32 or finer), on p devices. The square roots are those of N. J. Higham and T. Mary, "A new
-    approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019. Integers, bools and keys must
-    be equal, except where that perturbation of the arguments changes them.
+    unit roundoff v (float32 or finer), on p devices. Entries that are the same to the last bit on all meshes count
+    neither for ``scale`` nor for ``moved``. The square roots are those of N. J. Higham and T. Mary, "A new approach to
+    probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019. Integers, bools and keys must be equal,
+    except where that perturbation of the arguments changes them.
+
+    What takes longer than some seconds is told on stderr while it is under way.
 
     Args:
       f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``; or a method of
@@ -94,6 +122,8 @@ def assert_mesh_invariant(
         ``"return[0]"`` or ``"[0]"``, ``"return.noise"`` or ``".noise"``; everything in them is left out.
       seed: the seed of the first trial, 0 by default; each further trial has the next number.
       trials: how many times sizes and arguments are drawn.
+      timeout: the seconds that a program may run on a mesh, without its compilation. Shards that wait for each other
+        do so for ever; on a CPU that is found after 40 seconds in which nothing is computed.
       rtol: the share of a result's largest entry that is allowed, instead of what rounding explains.
       atol: a number that is allowed, instead of what rounding explains; it is added to that share.
       manual: for a helper made by ``typed``: whether it is meant for manual regions, and mapped over all axes of the
@@ -103,10 +133,11 @@ def assert_mesh_invariant(
       **sizes: sizes by the names of dims, and arguments by their names, as for `inputs`; the same in all trials.
 
     Returns:
-      The meshes and the trials.
+      The meshes and the trials, and how well results could be compared.
 
     Raises:
-      AssertionError: for a result that depends on the mesh, with the responsible axis and the seed.
+      AssertionError: for a result that depends on the mesh, with the responsible axis and the seed; for a mesh on which
+        the program does not end in time.
       MeshAxisError: where no mesh is known, or one needs more devices than there are.
       StructureError: for arguments that no hint can make, and for an unknown name in ``exclude``.
       TypedShmapError: for anything that is wrong with the function on a mesh; a note names the mesh.
@@ -116,10 +147,12 @@ def assert_mesh_invariant(
     own = mesh_of(f, None, VERB)
     require_bool_or_none(VERB, "grad", grad)
     subject = classify_function(f, made_of, typed, manual)
-    names, limits = _names(exclude), (_tolerance_option("rtol", rtol), _tolerance_option("atol", atol))
+    names, limits = _names(exclude), (_number_option("rtol", rtol), _number_option("atol", atol))
+    if not (seconds := _number_option("timeout", timeout)):
+        raise StructureError(f"{VERB}: timeout={value_text(timeout)} is not a number of seconds")
 
-    def draw(meshes: Sequence[Mesh], seed: int) -> UnplacedInputs:
-        return plan_inputs(f, meshes, sizes, arguments, VERB).draw(seed)
+    def draw(meshes: Sequence[Mesh], seed: int, multiples_of: int = 1) -> UnplacedInputs:
+        return plan_inputs(f, meshes, sizes, arguments, VERB).with_multiples(multiples_of).draw(seed)
 
     first = require_integer(VERB, "seed", 0 if seed is None else seed, 0)
     axes, left_out = axes_of(made_of, typed, own), dict[Mesh, str]()
@@ -131,22 +164,50 @@ def assert_mesh_invariant(
     one, may_be_mapped = chosen[0], subject.kind == "global" and manual is None
     if may_be_mapped and needs_manual_axes(subject, draw(chosen, first).on(one), one):
         subject = replace(subject, kind="mapped")
-    for each in seeds:
-        trial = _Trial(subject, draw(chosen, each), grad, names, *limits)
-        failed = trial.run(chosen, left_out, may_fail=meshes is None)
-        left_out.update(dict.fromkeys(failed, UNCOMPILED))
-        chosen = [mesh for mesh in chosen if mesh not in failed]
-    return Verified(typed.name, tuple(chosen), left_out, seeds)
+    compared, multiples_of, misfit = numbers_compared(subject, draw(chosen, first).on(one), one), 1, ""
+    loose: dict[str, float] = {}
+    with progress(f"{VERB}: {typed.name}") as report:
+
+        def trial(seed: int) -> _Trial:
+            drawn = replace(
+                draw(chosen, seed, multiples_of), compared=compared, factor=_LARGE if seed % 3 == 2 else 1.0
+            )
+            return _Trial(subject, drawn, grad, names, *limits, seconds, report)
+
+        for each in seeds:
+            tried = trial(each)
+            try:
+                failed = tried.run(chosen, left_out, loose, may_fail=meshes is None)
+            except (AssertionError, StructureError, VaryingError):
+                raise
+            except Exception as error:
+                # Sizes that the hints allow may be refused by the body, where it scatters an unsharded dim.
+                multiples_of = lcm(*(mesh.size for mesh in chosen))
+                again = trial(each)
+                if again.drawn.sizes == tried.drawn.sizes:
+                    raise
+                try:
+                    failed = again.run(chosen, left_out, loose, may_fail=meshes is None)
+                except AssertionError:
+                    raise
+                except Exception:
+                    raise error from None
+                misfit = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            left_out.update(dict.fromkeys(failed, UNCOMPILED))
+            chosen = [mesh for mesh in chosen if mesh not in failed]
+    return Verified(typed.name, tuple(chosen), left_out, seeds, loose, misfit)
 
 
 VERB = "assert_mesh_invariant"
+# What floats are multiplied by in every third trial, so that they reach other branches.
+_LARGE = 100.0
 UNCOMPILED = "XLA cannot compile it there"
 _UNFIT = "the sizes do not fit"
 # XLA's message for a sum over a manual axis of size 1, where longer axes are not manual.
 _PARTIAL = "must be in (partial) manual partitioning mode"
 
 
-def _tolerance_option(name: str, value: Any) -> float | None:
+def _number_option(name: str, value: Any) -> float | None:
     if value is None:
         return None
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
@@ -195,16 +256,21 @@ class _Trial:
     exclude: tuple[str, ...]
     rtol: float | None
     atol: float | None
+    timeout: float
+    report: Callable[[str], None]
 
     def is_excluded(self, name: str) -> bool:
         return any(_is_within(name, outer) for outer in self.exclude)
 
-    def run(self, meshes: Sequence[Mesh], left_out: Mapping[Mesh, str], may_fail: bool) -> list[Mesh]:
+    def run(
+        self, meshes: Sequence[Mesh], left_out: Mapping[Mesh, str], loose: dict[str, float], may_fail: bool
+    ) -> list[Mesh]:
         """Compare the results on each mesh with those on the first one, which is a single device.
 
         Args:
           meshes: the meshes.
           left_out: the meshes that are not tried, each with the reason.
+          loose: is given the results with a large tolerance, each with its share of the median entry.
           may_fail: whether to leave out a mesh for which XLA cannot compile the function.
 
         Returns:
@@ -215,6 +281,9 @@ class _Trial:
         """
         one, *others = meshes
         reference = self._outcome(one)
+        if self.drawn.factor > 1 and not reference.is_finite:
+            smaller = replace(self.drawn, factor=self.drawn.factor / 10)
+            return replace(self, drawn=smaller).run(meshes, left_out, loose, may_fail)
         self._refuse_unknown_names(reference)
         for name, array in reference.values.items():
             if _jax.array.is_inexact(array.dtype) and array.size and np.isnan(array).all():
@@ -222,32 +291,39 @@ class _Trial:
                 text += ", which no mesh can change; pass arguments for which it is not"
                 warnings.warn(text, stacklevel=3)
         tolerance = Tolerance(measure(reference, self.drawn.seed), self.rtol, self.atol)
-        tried, failed = list[MeshTrial](), list[Mesh]()
+        outcomes, failed = dict[Mesh, Outcome](), list[Mesh]()
         for mesh in others:
             try:
-                tried.append(self._compare(reference, mesh, tolerance))
+                outcomes[mesh] = self._outcome(mesh)
             except jax.errors.JaxRuntimeError as error:
                 if not may_fail or _PARTIAL not in str(error) or len(failed) + 1 == len(others):
                     raise
                 failed.append(mesh)
+        tolerance = tolerance.over(reference, outcomes.values())
+        tried = [self._compare(reference, mesh, outcome, tolerance) for mesh, outcome in outcomes.items()]
         if any(each.differences for each in tried):
             omitted = {**left_out, **dict.fromkeys(failed, UNCOMPILED)}
-            raise AssertionError(self._failure_message(reference, tolerance, tried, omitted))
+            raise AssertionError(self._failure_message(reference, tolerance, [*outcomes.values()], tried, omitted))
+        for name, share in tolerance.looseness(reference, max(mesh.size for mesh in meshes)).items():
+            if not self.is_excluded(name):
+                loose[name] = max(share, loose.get(name, 0.0))
         return failed
 
     def _outcome(self, mesh: Mesh) -> Outcome:
         """The results on a mesh."""
-        used = self.subject.mesh_for(mesh)
+        used, drawn = self.subject.mesh_for(mesh), self.drawn
+        self.report(f"on {name_of_mesh(mesh)}, seed {drawn.seed}")
         try:
-            return run(self.subject, self.drawn.on(used), used, self.grad, self.drawn.seed, self.is_excluded)
+            return run(self.subject, drawn.on(used), used, self.grad, drawn.seed, self.is_excluded, self.timeout)
+        except TookTooLong as late:
+            raise AssertionError(has_not_ended(self.subject, drawn, mesh, *late.args)) from None
         except Exception as error:
             where = f"{VERB}: {self.subject.name} on the mesh {mesh_text(mesh.shape.items())}"
             error.add_note("\n".join([where, *describe_trial(self.subject, self.drawn)]))
             raise
 
-    def _compare(self, reference: Outcome, mesh: Mesh, tolerance: Tolerance) -> MeshTrial:
+    def _compare(self, reference: Outcome, mesh: Mesh, outcome: Outcome, tolerance: Tolerance) -> MeshTrial:
         """The results that differ on a mesh, without those that are excluded."""
-        outcome = self._outcome(mesh)
         found = differences(reference, outcome, tolerance)
         return MeshTrial(mesh, [each for each in found if not self.is_excluded(each.name)], outcome.jaxprs)
 
@@ -264,10 +340,15 @@ class _Trial:
             raise StructureError(f"{text} grad=True, but no argument is inexact, so that there is no gradient")
 
     def _failure_message(
-        self, reference: Outcome, tolerance: Tolerance, tried: Sequence[MeshTrial], left_out: Mapping[Mesh, str]
+        self,
+        reference: Outcome,
+        tolerance: Tolerance,
+        outcomes: Sequence[Outcome],
+        tried: Sequence[MeshTrial],
+        left_out: Mapping[Mesh, str],
     ) -> str:
         """The message of a failure, after a second run on one device, which must agree with the first."""
-        again = self._compare(reference, reference.mesh, tolerance)
+        again = self._compare(reference, reference.mesh, self._outcome(reference.mesh), tolerance)
         if again.differences:
             return differs_by_itself(self.subject, self.drawn, again.differences[0])
         # Also try each axis of a mesh that differs alone.
@@ -277,5 +358,8 @@ class _Trial:
             if (axis,) not in known:
                 # The function may not run on that mesh at all; then the report does without it.
                 with suppress(Exception):
-                    alone.append(self._compare(reference, one_axis_mesh(mesh, axis), tolerance))
+                    short = one_axis_mesh(mesh, axis)
+                    outcome = self._outcome(short)
+                    limits = tolerance.over(reference, [*outcomes, outcome])
+                    alone.append(self._compare(reference, short, outcome, limits))
         return failure_report(self.subject, self.drawn, tolerance, [*tried, *alone], left_out)

@@ -47,6 +47,7 @@ def mesh_invariant(
     exclude: str | Iterable[str] = (),
     seed: int | None = None,
     trials: int = 3,
+    timeout: float = 120,
     rtol: float | None = None,
     atol: float | None = None,
     manual: bool | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -19,6 +20,7 @@ from ..meshes import override_mesh
 from ..sampling.arguments import FlatCall, Inputs
 from ..sampling.meshes import has_marks, map_over_shards, needs_manual_region
 from .meshes import with_replica
+from .waiting import wait_for
 
 HostArray = np.ndarray[Any, Any]
 ArraysByName = dict[str, HostArray]
@@ -55,6 +57,10 @@ class FunctionUnderTest:
         marks = [mark for hint in self.typed.result_hints for mark in hint.spec.marks]
         is_unreduced = self.kind != "global" and any(mark.sign == "+" for mark in marks)
         return with_replica(mesh) if mesh.size == 1 and is_unreduced else mesh
+
+    def mapped(self, mesh: Mesh) -> Callable[..., Any]:
+        """What takes global arrays: the function, or for a helper of a manual region what maps it over the shards."""
+        return map_over_shards(self.f, self.made_of, mesh) if self.kind == "mapped" else self.f
 
     @contextmanager
     def on(self, mesh: Mesh) -> Generator[None]:
@@ -119,9 +125,21 @@ class Outcome:
     gradients: frozenset[str]
     again: Callable[[Sequence[jax.Array], float], ArraysByName]
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all numbers are."""
+        inexact = (each for each in self.values.values() if _jax.array.is_inexact(each.dtype))
+        return all(bool(np.isfinite(each.astype(np.complex128)).all()) for each in inexact)
+
 
 def run(
-    subject: FunctionUnderTest, made: Inputs, mesh: Mesh, grad: bool, seed: int, is_excluded: Callable[[str], bool]
+    subject: FunctionUnderTest,
+    made: Inputs,
+    mesh: Mesh,
+    grad: bool,
+    seed: int,
+    is_excluded: Callable[[str], bool],
+    timeout: float,
 ) -> Outcome:
     """Run a function on one mesh.
 
@@ -132,9 +150,10 @@ def run(
       grad: whether to compute vector-Jacobian products, of all results and in all inexact arguments.
       seed: the seed of the cotangents.
       is_excluded: whether the result with a path has no cotangent.
+      timeout: the seconds that each program may take.
     """
     call, names = FlatCall(made, jax.Array), list[str]()
-    f = map_over_shards(subject.f, subject.made_of, mesh) if subject.kind == "mapped" else subject.f
+    f = subject.mapped(mesh)
 
     def forward(arrays: Sequence[Any]) -> list[Any]:
         found = jax.tree_util.tree_flatten_with_path(call.run(f, arrays))[0]
@@ -173,7 +192,9 @@ def run(
 
     def again(arrays: Sequence[jax.Array], factor: float) -> ArraysByName:
         with subject.on(mesh):
-            found = [dict(zip(paths, program(list(arrays), factor), strict=True)) for paths, program in programs]
+            # Nothing but this may wait for ever: a program that is compiled, and whose shards wait for each other.
+            done = [wait_for(partial(program, list(arrays), factor), timeout) for _, program in programs]
+            found = [dict(zip(paths, values, strict=True)) for (paths, _), values in zip(programs, done, strict=True)]
         return {path: _host(array) for values in found for path, array in values.items()}
 
     specs = {
