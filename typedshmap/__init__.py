@@ -34,7 +34,7 @@ __version__ = "0.1.0"
 __all__ = [  # noqa: RUF022 (by what they are, not by the alphabet)
     "typed_shard_map", "typed_jit", "typed", "check", "assume", "size", "shard_size", "sizes", "explain",
     # Hints: arrays by their dtypes, and what holds them.
-    "Array", "ArrayLike", "PRNGKeyArray", "Scalar", "ScalarLike", "PyTree", "Stacked",
+    "Array", "ArrayLike", "PRNGKeyArray", "Scalar", "ScalarLike", "PyTree", "Stacked", "Like",
     "Shaped", "Bool", "Key", "Num", "Real", "Inexact", "Float", "Complex", "Integer", "Int", "UInt",
     "BFloat16", "Float16", "Float32", "Float64", "Complex64", "Complex128",
     "Float4e2m1fn", "Float8e3m4", "Float8e4m3", "Float8e4m3b11fnuz", "Float8e4m3fn", "Float8e4m3fnuz",
@@ -127,10 +127,11 @@ if TYPE_CHECKING:
     ScalarLike = ArrayLike
     PyTree = TypeAliasType("PyTree", Any, type_params=(_T, _S))
     Stacked = TypeAliasType("Stacked", _T, type_params=(_S, _T))
+    Like = TypeAliasType("Like", _S, type_params=(_S, _T))
 else:
     from importlib import import_module
 
-    from .hints.types import DTYPES, PRNGKeyArray, PyTree, Scalar, ScalarLike, Stacked
+    from .hints.types import DTYPES, Like, PRNGKeyArray, PyTree, Scalar, ScalarLike, Stacked
 
     globals().update(DTYPES)
     del DTYPES

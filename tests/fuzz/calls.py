@@ -21,6 +21,7 @@ from typedshmap import (
     Array,
     Float,
     Int,
+    Like,
     PyTree,
     Stacked,
     axis_aliases,
@@ -132,6 +133,9 @@ class Drawer:
         if self.draw.random() < 0.5:
             name = self.draw.choice(["S", "", "a b", 3, None, "?", other])
             return f"PyTree[{text}, {shown(name)}]", lambda: PyTree[hint, name]
+        if self.draw.random() < 0.3:
+            value_text, value = named(self.draw, self.values, "f32[8,16]")
+            return f"Like[{shown(other)}, {text}] {value_text}", lambda: shape_structs(Like[other, hint], like=value)
         dims = self.draw.choice([string(self.draw), other])
         return f"Stacked[{shown(dims)}, {text}]", lambda: shape_structs(Stacked[dims, hint])
 

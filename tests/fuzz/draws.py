@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import typedshmap
-from typedshmap import Array, Bool, Float, Float32, Int, Key, PyTree, Shaped, Stacked
+from typedshmap import Array, Bool, Float, Float32, Int, Key, Like, PyTree, Shaped, Stacked
 
 Named = dict[str, Any]
 
@@ -319,10 +319,13 @@ HINTS: Named = {
     "bare Float": Float,
     "bare PyTree": PyTree,
     "bare Stacked": Stacked,
+    "bare Like": Like,
     "PyTree": PyTree[Float[Array, "..."]],
     "PyTree S": PyTree[Float[Array, "?n ..."], "S"],
     "PyTree of int": PyTree[int],
     "Stacked": Stacked["layers", Layer],
+    "Like": Like[Any, Layer],
+    "Like any keys": Like[dict, dict[str, Float[Array, "b [s/tp]"]]],
     "Stacked sharded": Stacked["[n/tp]", Float[Array, "b"]],
     "tuple": tuple[Float[Array, "b s"], int],
     "tuple[()]": tuple[()],

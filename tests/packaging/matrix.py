@@ -32,7 +32,7 @@ HEADER = (
 )
 CORE = ("tests/notation", "tests/hints", "tests/inference")
 OPERATIONS = ("tests/call", "tests/ops")
-NEEDED = ("equinox", "flatbuffers", "flax", "hypothesis", "jaxtyping", "pytest", "pytest-xdist")
+NEEDED = ("equinox", "flatbuffers", "flax", "hypothesis", "jaxtyping", "optax", "pytest", "pytest-xdist")
 VERSIONS = """
 import platform, beartype, einops, jax, numpy, typedshmap
 print(platform.python_version(), *(module.__version__ for module in (jax, beartype, einops, numpy)))

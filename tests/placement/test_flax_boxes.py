@@ -1,11 +1,14 @@
 """Trees that Flax has boxed with names: their specs against Flax's own, and placing them."""
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
@@ -16,6 +19,7 @@ from typedshmap import (
     AnnotationSyntaxError,
     Array,
     Float,
+    Like,
     MeshAxisError,
     PyTree,
     ShapeError,
@@ -23,8 +27,10 @@ from typedshmap import (
     StructureError,
     axis_rules,
     partition_specs,
+    shape_structs,
     shard,
     shardings,
+    typed_shard_map,
 )
 
 RULES = (("embed", "dp"), ("mlp", "tp"), ("heads", "tp"), ("batch", "dp"))
@@ -316,3 +322,77 @@ def test_a_name_of_nnx_that_is_neither_is_an_error(mesh: Mesh) -> None:
         shard(state, mesh=mesh)
     first = "shard: given['a'] names mesh axis 'embed' (by the rule for 'embed'), which is not among the mesh's axes"
     assert str(caught.value).startswith(first)
+
+
+# nnx, its variables without names, by hints
+
+
+class Linear(TypedDict):
+    kernel: Float[Array, "[d/dp] [f/tp]"]
+    bias: Float[Array, "[f/tp]"]
+
+
+ANY_KEYS = Mapping[str, Float[Array, "..."]]
+
+
+class Columns(TypedDict):
+    kernel: Float[Array, "d [f/tp]"]
+    bias: Float[Array, "[f/tp]"]
+
+
+@pytest.fixture
+def linear() -> nnx.Module:
+    return nnx.Linear(8, 16, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    ("hint", "make"),
+    [
+        (Linear, nnx.state),
+        (ANY_KEYS, nnx.state),
+        (Like[nnx.State, Linear], nnx.state),
+        (Like[optax.OptState, Linear], lambda model: optax.adam(0.1).init(nnx.state(model))),
+        (Like[nnx.State, Linear], lambda model: nnx.state(nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param))),
+    ],
+    ids=["state", "any keys", "like state", "optax", "nnx.Optimizer"],
+)
+def test_nnx_state_has_hints_by_its_keys(hint: Any, make: Any, linear: nnx.Module, mesh: Mesh) -> None:
+    state = make(linear)
+    placed = shard(state, hint, mesh)
+    assert jax.tree.structure(placed) == jax.tree.structure(state)
+    by_rank = {1: P("tp"), 2: P("dp", "tp")} if hint != ANY_KEYS else {}
+    equivalent(placed, jax.tree.map(lambda x: by_rank.get(x.ndim, P()), state), mesh)
+    structs = shape_structs(hint, mesh, like=state)
+    assert jax.tree.map(lambda x: x.sharding, structs) == shardings(hint, mesh, like=state)
+    mapped = typed_shard_map(lambda tree: tree, mesh=mesh, in_types=(hint,), out_types=hint)
+    assert jax.tree.structure(jax.eval_shape(mapped, state)) == jax.tree.structure(state)
+
+
+def test_a_hint_says_how_boxes_without_names_are_sharded(mesh: Mesh) -> None:
+    with nnx.use_eager_sharding(False):
+        state = nnx.State({"kernel": nnx.Param(jnp.ones((8, 4)), out_sharding=("tp", None)), "bias": jnp.ones(4)})
+    first = "given['kernel'] is boxed as Param names=('tp', None), which means P('tp', None)"
+    with axis_rules({}), jax.set_mesh(mesh), pytest.raises(ShardingError, match=re.escape(first)):
+        shard(state, Linear)
+    state["kernel"] = nnx.Param(jnp.ones((8, 4)))
+    equivalent(jax.tree.leaves(shard(state, Linear, mesh)), [P("tp"), P("dp", "tp")], mesh)
+
+
+def test_a_module_is_merged_in_the_body(linear: nnx.Module, mesh: Mesh) -> None:
+    graph, state = nnx.split(linear)
+    x = np.ones((4, 8), np.float32)
+
+    @typed_shard_map(mesh=mesh)
+    def forward(graph: nnx.GraphDef[nnx.Linear], state: Columns, x: Float[Array, "n d"]) -> Float[Array, "n [f/tp]"]:
+        return nnx.merge(graph, state)(x)
+
+    got = jax.block_until_ready(jax.jit(forward, static_argnums=0)(graph, state, x))
+    np.testing.assert_allclose(got, linear(x), rtol=1e-5)
+
+
+def test_a_variable_of_another_shape_is_reported_by_its_path(mesh: Mesh) -> None:
+    state = nnx.state(nnx.Linear(6, 16, rngs=nnx.Rngs(0)))
+    for hint in (Linear, Like[Any, Linear]):
+        f = typed_shard_map(lambda state: None, mesh=mesh, in_types=(hint,), out_types=None)
+        with pytest.raises(ShapeError, match=r"argument 'state\['kernel'\]\.value' has d=6, which does not divide"):
+            f(state=state)

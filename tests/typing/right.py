@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, assert_type
+from typing import Any, Literal, NamedTuple, assert_type
 
 import jax
 import numpy as np
+import optax  # type: ignore[import-untyped]
 from jax.sharding import Mesh, PartitionSpec
 
 from typedshmap import (
@@ -15,6 +16,7 @@ from typedshmap import (
     Float,
     Int,
     Key,
+    Like,
     PRNGKeyArray,
     PyTree,
     Scalar,
@@ -81,6 +83,33 @@ class Weights:
 def first_embed(stacked: Stacked[Literal["layers"], Weights]) -> Array:
     assert_type(stacked, Weights)
     return stacked.embed[0]
+
+
+class Line(NamedTuple):
+    slope: Float[Array, "n [d/tp]"]
+    offset: Float[Array, "[d/tp]"]
+
+
+State = Like[optax.OptState, Line]
+
+
+@dataclass
+class Training:
+    line: Line
+    state: Like[optax.OptState, Line]
+    anything: Like[Any, dict[str, Float[Array, "n [d/tp]"]]]
+
+
+@typed_jit
+def update(line: Line, state: State) -> tuple[Line, Like[optax.OptState, Line]]:
+    changes, state = optax.adam(1e-3).update(line, state)
+    assert_type(Training(line, state, 3).state, optax.OptState)
+    changed: Any = optax.apply_updates(line, changes)
+    return changed, state
+
+
+def updated(line: Line) -> Line:
+    return update(line, optax.adam(1e-3).init(line))[0]
 
 
 @typed_shard_map(rules=[("batch", ("data", "fsdp")), ("ff", None)])

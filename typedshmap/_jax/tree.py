@@ -32,6 +32,17 @@ def replace_children(value: Any, children: list[Any]) -> Any:
     return jax.tree_util.tree_unflatten(structure, children)
 
 
+def is_box(value: Any) -> bool:
+    """Whether a value is a box of Flax: ``nnx.Variable``, or one of ``flax.linen``."""
+    cls = type(value)
+    return (hasattr(cls, "get_metadata") and hasattr(cls, "raw_value")) or is_linen_box(value)
+
+
+def is_linen_box(value: Any) -> bool:
+    """Whether a value is a box of ``flax.linen``: ``nn.Partitioned``, ``nn.LogicallyPartitioned``."""
+    return hasattr(type(value), "replace_boxed") and hasattr(value, "names")
+
+
 class BadTree(Exception):
     """A value that JAX cannot take apart: a dict whose keys have no order, a class that is registered wrongly."""
 
@@ -42,6 +53,14 @@ def leaves(value: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any
         return jax.tree_util.tree_leaves(value, is_leaf)
     except Exception:
         return []
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a value is a pytree without leaves, as None is."""
+    try:
+        return jax.tree_util.tree_structure(value).num_leaves == 0
+    except Exception:
+        return False
 
 
 def flatten(value: Any) -> tuple[list[Any], Any]:

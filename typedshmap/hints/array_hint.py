@@ -87,6 +87,7 @@ class ArrayHint:
       spec: the dims, their sharding and the marks.
       text: the hint as it was written.
       takes_rules: whether rules may shard its dims by their names; in a pattern names are its own.
+      may_be_missing: whether None, or another node without leaves, may be in its place.
     """
 
     dtypes: tuple[str, ...] | None
@@ -95,6 +96,7 @@ class ArrayHint:
     spec: Spec
     text: HintText
     takes_rules: bool = True
+    may_be_missing: bool = False
 
     def takes_type(self, value: Any) -> bool:
         """Whether a value is an array of the hint's type."""
@@ -119,6 +121,12 @@ def rank_of(value: Any) -> int:
     """How many dims a value has; none where it only looks like an array."""
     shape = getattr(value, "shape", ())
     return len(shape) if isinstance(shape, tuple) else 0
+
+
+def is_of_rank(hint: ArrayHint, rank: int) -> bool:
+    """Whether a hint is of this rank, or takes it."""
+    dims = len(hint.spec.dims)
+    return rank == dims if hint.spec.rest is None else rank >= dims - 1
 
 
 def _type_as_written(array_type: Any) -> str:

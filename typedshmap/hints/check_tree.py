@@ -9,7 +9,7 @@ flattened at a boundary and rebuilt behind it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -21,15 +21,27 @@ from ..errors import TypedShmapError, failures
 from ..errors.failures import Failure, HintText, Subject
 from ..errors.phrases import count_text, quoted_axes
 from ..notation.layout import Layout
-from ..notation.match import NO_SIZES, Match, Sizes
+from ..notation.match import NO_SIZES, Match, RankMismatch, Sizes
 from . import structure
-from .array_hint import ArrayHint
+from .array_hint import ArrayHint, is_of_rank, rank_of
 from .check_array import check_array, describe
 from .context import LayoutAssertion, MeshContext, current_sink, record_layout
 from .global_sharding import with_value_mesh
 from .python_types import describe_static, holds_array, is_instance
 from .signature import HintedSignature
-from .structure import ArrayLeaf, Container, Fields, FixedTuple, MappingOf, Node, PyTreeOf, SequenceOf, Static, UnionOf
+from .structure import (
+    ArrayLeaf,
+    Container,
+    Fields,
+    FixedTuple,
+    LikeOf,
+    MappingOf,
+    Node,
+    PyTreeOf,
+    SequenceOf,
+    Static,
+    UnionOf,
+)
 
 ArrayCheck = Callable[..., tuple[Match, frozenset[str]] | Failure]
 """`check_array`, or what checks something else in an array's place."""
@@ -113,7 +125,7 @@ class TreeCheck:
                         self.failures.append(Failure(failures.PlainMessage(problem), subject))
                 for path, part in found:
                     self.visit(inner, part, subject.at(path), path if name is not None else None)
-            case FixedTuple() | SequenceOf() | MappingOf() | Fields():
+            case FixedTuple() | SequenceOf() | MappingOf() | Fields() | LikeOf():
                 self._visit_container(node, value, subject, leaf)
 
     def check_deferred(self) -> None:
@@ -161,6 +173,12 @@ class TreeCheck:
         found = self.check(value, hint, self.region, self.sizes, subject, self.arguments, leaf)
         must_be_invarying = frozenset[str]()
         if isinstance(found, Failure):
+            if hint.may_be_missing and _jax.tree.is_empty(value):
+                return
+            if _jax.tree.is_box(value) and len(inside := _jax.tree.one_level(value) or ()) == 1:
+                ((key, part),) = inside
+                self._visit_array(hint, part, subject.at(str(key)), leaf)
+                return
             self.failures.append(found)
         elif (unbound := found[0].unbound) and self.is_second_visit and self.region.role != "placement":
             # What is placed by itself may have a dim like seq+1 whose seq belongs to another array.
@@ -217,7 +235,7 @@ class TreeCheck:
                 self.failures.append(Failure(what, subject, None, _type_text(value)))
         self._close_over(value, subject)
 
-    def _visit_container(self, node: Container, value: Any, subject: Subject, leaf: str | None) -> None:
+    def _visit_container(self, node: Container | LikeOf, value: Any, subject: Subject, leaf: str | None) -> None:
         """Check the children; of a value of a known structure the leaves at once, by their hints."""
         is_fixed, known = _known_structures(node)
         try:
@@ -229,7 +247,10 @@ class TreeCheck:
                 self._visit_array(hint, part, at)
             return
         first, failed = len(self.leaves), len(self.failures)
-        self._visit_children(node, value, subject, leaf)
+        if isinstance(node, LikeOf):
+            self._visit_like(node, value, subject)
+        else:
+            self._visit_children(node, value, subject, leaf)
         found = self.leaves[first:]
         # A value that JAX flattens may be one array to its hint.
         if leaves is None or len(found) != len(leaves) or not all(map(is_, (one.value for one in found), leaves)):
@@ -265,6 +286,45 @@ class TreeCheck:
             if part is not None or not isinstance(inner, Static):
                 self.visit(inner, part, subject.at(str(key)), leaf)
 
+    def _visit_like(self, node: LikeOf, value: Any, subject: Subject) -> None:
+        """Check the largest sub-trees of the parameters' structure, and the other arrays."""
+        if (wrong := wrong_container(node, value)) is not None:
+            self.failures.append(Failure(wrong, subject))
+            self._close_over(value, subject)
+            return
+        members, similar = node.members, set[int]()
+
+        def is_similar(part: Any) -> bool:
+            if found := any(self._has_structure(member, part) for member in members):
+                similar.add(id(part))
+            return found
+
+        for path, part in self._flatten(value, is_similar, subject)[0]:
+            if id(part) in similar:
+                first = len(self.failures)
+                self.visit(node.parameters, part, subject.at(path))
+                self.failures[first:] = [_with_cure(failure, node) for failure in self.failures[first:]]
+            elif isinstance(part, _ARRAYS):
+                self._visit_array(node.other.hint, part, subject.at(path))
+            else:
+                self.leaves.append(CheckedLeaf(part, None, subject.at(path)))
+
+    def _has_structure(self, node: Node, value: Any) -> bool:
+        """Whether a value has the structure of a hint; one that no class or key shows also has to have its ranks."""
+        has_rank = False
+
+        def check(part: Any, hint: ArrayHint, region: MeshContext, sizes: Sizes, subject: Subject, *rest: Any) -> Any:
+            nonlocal has_rank
+            if not isinstance(part, _ARRAYS):
+                return Failure(failures.NotAnArray(hint.type_text, describe(part)), subject)
+            has_rank |= is_of_rank(hint, rank_of(part))
+            return Match(sizes), frozenset[str]()
+
+        branch = self._branch(is_second_visit=False)
+        branch.check = check
+        branch.visit(node, value, Subject("checked", "checked"))
+        return not branch.failures and (has_rank or structure.is_named(node))
+
     def _field_children(
         self, node: Fields, value: Any, children: list[tuple[Any, Any]], subject: Subject
     ) -> list[tuple[Any, Any]]:
@@ -286,6 +346,9 @@ class TreeCheck:
         return children
 
 
+_ARRAYS = (*_jax.array.ARRAYS, *_jax.array.SHAPES, *_jax.array.SCALARS)
+
+
 def _value_of(subject: Subject, leaves: Sequence[CheckedLeaf]) -> Any:
     """The leaf that a message speaks of; None where it speaks of no leaf."""
     return next((leaf.value for leaf in leaves if leaf.subject == subject), None)
@@ -300,6 +363,17 @@ def _type_text(value: Any) -> str | None:
     return _jax.array.type_text(value) if isinstance(value, _jax.array.ARRAYS) else None
 
 
+def _with_cure(failure: Failure, node: LikeOf) -> Failure:
+    """A failure of what has the structure of parameters, with what to write where it is meant to have other ranks."""
+    what, name = failure.what, structure.node_name(node.parameters)
+    if not isinstance(what, RankMismatch):
+        return failure
+    more = f"{name} | " + (f'Stacked["n", {name}]' if what.got > what.expected else "PyTree[Array]")
+    means = "with a leading dim" if what.got > what.expected else "unsharded"
+    cure = f"where trees of {name} hold arrays of other ranks, Like[..., {more}] takes them, {means}"
+    return replace(failure, what=replace(what, cure=cure))
+
+
 def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Failure]:
     """The failures of hints that name unknown mesh axes, known before there is a value."""
     return [
@@ -309,10 +383,14 @@ def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Fail
     ]
 
 
-def wrong_container(node: Container, value: Any) -> failures.Fault | None:
+def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | None:
     """Why a value cannot be taken apart by its hint."""
+    if isinstance(node, LikeOf):
+        names = " or ".join(map(structure.hint_name, node.classes))
+        is_right = not node.classes or isinstance(value, node.classes)
+        return None if is_right else failures.WrongType(names, describe(value))
     is_typed_dict = isinstance(node, Fields) and node.kind == "TypedDict"
-    kind = dict if is_typed_dict else node.cls if isinstance(node, Fields) else node.kind
+    kind = Mapping if is_typed_dict else node.cls if isinstance(node, Fields) else node.kind
     if not isinstance(value, kind):
         return failures.WrongType(structure.node_name(node), describe(value))
     problems: list[str] = []
@@ -337,7 +415,7 @@ def may_match(node: Node, value: Any) -> bool:
             return any(may_match(option, value) for option in options)
         case structure.Untyped() | PyTreeOf():
             return True
-        case FixedTuple() | SequenceOf() | MappingOf() | Fields():
+        case FixedTuple() | SequenceOf() | MappingOf() | Fields() | LikeOf():
             return wrong_container(node, value) is None
 
 
@@ -391,15 +469,17 @@ class LeafHints:
 
 
 # Weak, since a node goes with the function or the class that it was made for.
-_structures: WeakKeyDictionary[Container, tuple[bool, dict[Any, LeafHints]]] = WeakKeyDictionary()
+_structures: WeakKeyDictionary[Container | LikeOf, tuple[bool, dict[Any, LeafHints]]] = WeakKeyDictionary()
 
 
-def _known_structures(node: Container) -> tuple[bool, dict[Any, LeafHints]]:
+def _known_structures(node: Container | LikeOf) -> tuple[bool, dict[Any, LeafHints]]:
     """Whether the structure of a value determines the hints of its leaves, and the structures so far; bounded."""
     found = _structures.get(node)
     if found is None:
-        kinds = (ArrayLeaf, FixedTuple, SequenceOf, MappingOf, Fields)
-        found = _structures[node] = (all(isinstance(part, kinds) for _, part in structure.walk(node)), {})
+        kinds = (ArrayLeaf, FixedTuple, SequenceOf, MappingOf, Fields, LikeOf)
+        parts = [part for _, part in structure.walk(node)]
+        by_rank = any(isinstance(part, LikeOf) and not structure.is_named(part.parameters) for part in parts)
+        found = _structures[node] = (all(isinstance(part, kinds) for part in parts) and not by_rank, {})
     return found
 
 

@@ -1,7 +1,7 @@
 """The structure of a Python type hint: a tree of nodes, built once, when a function is decorated.
 
 `parse_hint` reads ``tuple list dict NamedTuple TypedDict``, dataclasses (of ``flax.struct`` and ``equinox`` too),
-unions, ``PyTree`` and ``Stacked``; a hint without arrays is `Static`.
+unions, ``PyTree``, ``Stacked`` and ``Like``; a hint without arrays is `Static`.
 
 Invariant: a node is never changed once it is built, so that trees share their parts."""
 
@@ -12,7 +12,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
@@ -100,8 +100,31 @@ class PyTreeOf:
     structure: str | None
 
 
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class LikeOf:
+    """Any pytree: the sub-trees of some parameters' structure have their hints, and its other arrays are unsharded.
+
+    Attributes:
+      name: the hint as a message names it.
+      classes: the classes that its root may be of; empty for any.
+      parameters: the hint of the sub-trees, in which an array may be of any dtype, and missing.
+      other: the hint of the other arrays.
+    """
+
+    name: str
+    classes: tuple[type, ...]
+    parameters: Node
+    other: ArrayLeaf
+
+    @property
+    def members(self) -> tuple[Node, ...]:
+        """The hints whose structure is looked for: of a union those that say one."""
+        options = self.parameters.options if isinstance(self.parameters, UnionOf) else (self.parameters,)
+        return tuple(each for each in options if not isinstance(each, PyTreeOf | Static | Untyped)) or options
+
+
 Container: TypeAlias = FixedTuple | SequenceOf | MappingOf | Fields
-Node: TypeAlias = ArrayLeaf | Static | Untyped | Container | UnionOf | PyTreeOf
+Node: TypeAlias = ArrayLeaf | Static | Untyped | Container | UnionOf | PyTreeOf | LikeOf
 
 NONE = Static(type(None))
 
@@ -125,6 +148,8 @@ def walk(node: Node) -> Iterator[tuple[str, Node]]:
             case Fields(_, kind, fields):
                 step = "[{!r}]".format if kind == "TypedDict" else ".{}".format
                 inside = [(path + step(name), item) for name, item in fields.items()]
+            case LikeOf(_, _, parameters, other):
+                inside = [(f"{path}[...]", parameters), (f"{path}[...]", other)]
             case ArrayLeaf() | Static() | Untyped():
                 continue
         waiting += reversed(inside)
@@ -140,6 +165,17 @@ def holds_arrays(node: Node) -> bool:
     if isinstance(node, ArrayLeaf):
         return True
     return any(isinstance(part, ArrayLeaf) or (isinstance(part, Fields) and part.is_open) for _, part in walk(node))
+
+
+def is_named(node: Node) -> bool:
+    """Whether a class or keys, and not only the arrays in it, show that a value has this structure."""
+    match node:
+        case SequenceOf(_, item) | MappingOf(_, item):
+            return is_named(item)
+        case FixedTuple(items):
+            return any(map(is_named, items))
+        case _:
+            return isinstance(node, Fields)
 
 
 def hint_name(hint: Any) -> str:
@@ -166,6 +202,8 @@ def node_name(node: Node) -> str:
             return hint_name(hint)
         case PyTreeOf(leaf, _):
             return f"PyTree[{node_name(leaf)}]"
+        case LikeOf(name):
+            return name
         case Untyped():
             return "Any"
 
@@ -188,6 +226,8 @@ def map_hints(node: Node, change: Callable[[ArrayHint], ArrayHint]) -> Node:
                 return UnionOf(tuple(map(changed, options)), hint)
             case PyTreeOf(leaf, structure):
                 return PyTreeOf(changed(leaf), structure)
+            case LikeOf(name, classes, parameters, other):
+                return LikeOf(name, classes, _loosened(changed(parameters)), ArrayLeaf(change(other.hint)))
             case Fields():
                 if id(part) not in records:  # a record may hold itself, so it is made before its fields are
                     record = records[id(part)] = Fields(part.cls, part.kind, {}, part.optional)
@@ -291,23 +331,24 @@ def parse_hint(hint: Any, names: NameScope = NameScope()) -> Node:
 
 
 def _parse_tree(hint: Any, names: NameScope) -> Node | None:
-    """``Stacked``; or ``PyTree`` of ours or of jaxtyping, recognized by its attributes."""
+    """``Stacked`` and ``Like``; or ``PyTree`` of ours or of jaxtyping, recognized by its attributes."""
     if not isinstance(hint, type):
         return None
     if (stack := getattr(hint, "__stacked__", None)) is not None:
         dims, stacked = stack
-        node = parse_hint(stacked, names)
-        if not holds_arrays(node):
-            raise AnnotationSyntaxError(
-                f"Stacked[{dims!r}, {hint_name(stacked)}]: {hint_name(stacked)} holds no arrays"
-            )
-        for _, part in walk(node):
-            if isinstance(part, Fields) and part.is_open:
-                name = part.cls.__name__
-                raise AnnotationSyntaxError(f"Stacked[{dims!r}, {name}] is inside of {name} itself")
+        node = _parse_inner(stacked, names, hint.__name__)
         return map_hints(node, lambda hint: with_leading_dims(hint, dims))
+    if (like := getattr(hint, "__like__", None)) is not None:
+        kind, parameters = like
+        node = _loosened(_parse_inner(parameters, names, hint.__name__))
+        while isinstance(node, PyTreeOf) and node.structure is None:  # any tree would have its structure
+            node = node.leaf
+        text = HintText(f"unsharded, in no {node_name(node)} of {hint.__name__}")
+        return LikeOf(hint.__name__, plain_classes(kind), node, ArrayLeaf(replace(_ANY_ARRAY, text=text)))
     if (hint.__module__, hint.__name__) == ("typedshmap.hints.types", "Stacked"):
         raise AnnotationSyntaxError('Stacked: wants leading dims and a hint, as in Stacked["layers", Layer]')
+    if (hint.__module__, hint.__name__) == ("typedshmap.hints.types", "Like"):
+        raise AnnotationSyntaxError("Like: wants a class and a hint, as in Like[optax.OptState, Params]")
     if "PyTree" not in hint.__name__ or hint.__module__.split(".")[0] not in ("typedshmap", "jaxtyping"):
         return None
     leaf, structure = getattr(hint, "leaftype", Any), getattr(hint, "structure", None)
@@ -316,6 +357,32 @@ def _parse_tree(hint: Any, names: NameScope) -> Node | None:
         raise AnnotationSyntaxError(f"{hint.__name__}: the structure's name {structure!r} is not an identifier")
     node = parse_hint(leaf, names)
     return PyTreeOf(node, structure) if holds_arrays(node) else Untyped() if leaf is Any else Static(Any)
+
+
+def _parse_inner(hint: Any, names: NameScope, around: str) -> Node:
+    """The tree of a hint whose arrays ``Stacked`` or ``Like`` change, so that it must be read completely."""
+    node = parse_given_hint(hint, names)
+    if not holds_arrays(node):
+        raise AnnotationSyntaxError(f"{around}: {hint_name(hint)} holds no arrays")
+    for _, part in walk(node):
+        if isinstance(part, Fields) and part.is_open:
+            raise AnnotationSyntaxError(f"{around} is inside of {part.cls.__name__} itself")
+    return node
+
+
+_ANY_ARRAY = bare_array_hint(jax.typing.ArrayLike)
+
+
+def _loosened(node: Node) -> Node:
+    """The hint of what has the structure of parameters: of any dtype, and perhaps without some of the arrays."""
+    return map_hints(node, lambda hint: replace(hint, dtypes=None, may_be_missing=True))
+
+
+def plain_classes(kind: Any) -> tuple[type, ...]:
+    """The classes that a value may be of; none where it may be anything, as ``optax.OptState`` says."""
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    found = typing.get_args(kind) if is_union else (typing.get_origin(kind) or kind,)
+    return found if all(isinstance(cls, type) and cls not in (Any, object) for cls in found) else ()
 
 
 def _parse_generic(hint: Any, names: NameScope) -> Node:
@@ -343,8 +410,7 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
     elif origin in _SEQUENCES:
         node = SequenceOf(_SEQUENCES[origin], parse_hint(args[0], names))
     elif isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
-        kind = dict if origin in (collections.abc.Mapping, collections.abc.MutableMapping) else origin
-        node = MappingOf(kind, parse_hint(args[1], names))
+        node = MappingOf(origin, parse_hint(args[1], names))
     return node if holds_arrays(node) or not args else Static(hint)
 
 

@@ -20,7 +20,7 @@ from ..errors.phrases import value_text
 from .array_hint import NAMES, parse_array_hint
 from .check_tree import TreeCheck, check_value
 from .context import CallScope, current_mesh_context, current_scope
-from .structure import ArrayLeaf, Node, hint_name, node_name, parse_hint
+from .structure import ArrayLeaf, Node, hint_name, node_name, parse_hint, plain_classes
 
 _CHECKED = Subject("checked", "checked")
 
@@ -54,14 +54,14 @@ class CheckedMeta(type):
 
 
 def _reduce(cls: CheckedMeta) -> Any:
-    if cls is PyTree or cls is Stacked:
+    if cls is PyTree or cls is Stacked or cls is Like:
         return cls.__name__
     maker, item = cls.__made_of__  # type: ignore[attr-defined]
     return (_rebuild, (maker, _replaced(item, jax.Array, _PackedArray)))
 
 
 def _rebuild(maker: str, item: Any) -> Any:
-    makers: dict[str, Any] = {"PyTree": PyTree, "Stacked": Stacked, **DTYPES}
+    makers: dict[str, Any] = {"PyTree": PyTree, "Stacked": Stacked, "Like": Like, **DTYPES}
     return makers[maker][_replaced(item, _PackedArray, jax.Array)]
 
 
@@ -185,7 +185,25 @@ class _StackedMeta(_LateMeta):
         return _StackedMeta(f"Stacked[{dims!r}, {hint_name(hint)}]", (), members)
 
 
-for _meta in (CheckedMeta, _TreeMeta, _StackedMeta):
+class _LikeMeta(_LateMeta):
+    def __getitem__(cls, item: Any) -> Any:
+        if not isinstance(item, tuple) or len(item) != 2:
+            raise AnnotationSyntaxError("Like[...]: wants a class and a hint, as in Like[optax.OptState, Params]")
+        kind, hint = item
+        if not isinstance(kind, type) and kind is not Any and get_origin(kind) is None:
+            raise AnnotationSyntaxError(f"Like[{value_text(kind)}, ...]: {value_text(kind)} is not a class, nor Any")
+        name = f"Like[{hint_name(kind) if isinstance(kind, type) or kind is Any else '...'}, {_item_name(hint)}]"
+        # An alias such as optax.OptState names what cannot be pickled, and says nothing.
+        made_of = ("Like", (kind if plain_classes(kind) else Any, hint))
+        return _LikeMeta(name, (), {"__module__": "typedshmap", "__like__": item, "__made_of__": made_of})
+
+
+def _item_name(hint: Any) -> str:
+    """A hint in the name of a class, which bears no text that is long or cannot be printed."""
+    return hint_name(hint) if isinstance(hint, type) or get_origin(hint) is not None else value_text(hint)
+
+
+for _meta in (CheckedMeta, _TreeMeta, _StackedMeta, _LikeMeta):
     copyreg.pickle(_meta, _reduce)
 
 
@@ -218,6 +236,33 @@ class Stacked(metaclass=_StackedMeta):
     """
 
     __made_of__ = ("Stacked", None)
+
+
+class Like(metaclass=_LikeMeta):
+    """A pytree of any library's, like parameters that have hints: ``Like[optax.OptState, Params]``.
+
+    The first item is the class of its root, or anything: of ``Any`` and of an alias such as ``optax.OptState`` nothing
+    is required. Its largest sub-trees of the structure of ``Params`` have the shapes and shardings of ``Params``; their
+    dtypes are their own, and None, ``optax.MaskedNode`` or another empty node may be in the place of an array. Its
+    other arrays, such as counts, are unsharded.
+
+    ```python
+    @typed_jit(mesh=mesh, donate_argnames=("params", "state"))
+    def step(
+        params: Params, state: Like[optax.OptState, Params], batch: Batch
+    ) -> tuple[Params, Like[optax.OptState, Params]]:
+        updates, state = optimizer.update(jax.grad(loss)(params, batch), state, params)
+        return optax.apply_updates(params, updates), state
+    ```
+
+    A class, or the keys of a dict, show where a sub-tree is. A hint that has neither (one array, ``dict[str, W]``,
+    ``list[W]``) is looked for by its ranks: it is what has its containers and an array of as many dims.
+    Where trees of the parameters' structure hold arrays of other shapes, a union says which: ``Params |
+    Stacked["memory", Params]`` for L-BFGS, ``Params | PyTree[Float[Array, "..."]]`` for Adafactor, whose factors are
+    then unsharded.
+    """
+
+    __made_of__ = ("Like", None)
 
 
 DTYPES: dict[str, Dtype] = {name: Dtype(name, dtypes) for name, dtypes in NAMES.items()}

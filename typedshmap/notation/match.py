@@ -24,10 +24,13 @@ class RankMismatch(Mismatch):
     expected: int
     at_least: bool
     got: int
+    cure: str | None = None
 
     def words(self, terms: Terms) -> Sentence:
         least = "at least " if self.at_least else ""
-        return Sentence(f"has {count_text(self.got, 'dim')}, but {terms.hint} has {least}{self.expected}")
+        return Sentence(
+            f"has {count_text(self.got, 'dim')}, but {terms.hint} has {least}{self.expected}", None, self.cure
+        )
 
 
 class SizeMismatch(Mismatch):

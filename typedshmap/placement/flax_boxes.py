@@ -57,7 +57,7 @@ class PlacedTree(NamedTuple):
         """
         values = list(map(make, self.leaves))
         for at, each in enumerate(self.leaves):
-            if each.box is not None and not (are_specs and _is_linen(each.box)):
+            if each.box is not None and not (are_specs and _jax.tree.is_linen_box(each.box)):
                 values[at] = _jax.tree.replace_children(each.box, [values[at]])
         return self.structure.unflatten(values)
 
@@ -71,7 +71,7 @@ def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> Plac
     if node is not None and not holds_boxes(value):
         leaves = tuple(PlacedLeaf(leaf, place) for leaf in place.require_match(node, value))
         return PlacedTree(leaves, jax.tree_util.tree_structure(value))
-    found, structure = _jax.tree.flatten_with_paths(value, is_box)
+    found, structure = _jax.tree.flatten_with_paths(value, _jax.tree.is_box)
     leaves = tuple(_read_leaf(place, part, Subject("boxed", "given", path)) for path, part in found)
     failures: list[tuple[PlacedLeaf, Failure]] = []
     for each in leaves:
@@ -81,19 +81,23 @@ def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> Plac
         failures += [(each, wrong)] if isinstance(wrong, Failure) else []
     if not failures and node is not None:
         bare_tree = structure.unflatten([each.leaf.value for each in leaves])
-        pairs = zip(leaves, place.require_match(node, bare_tree), strict=True)
+        pairs = list(zip(leaves, place.require_match(node, bare_tree), strict=True))
         failures = [(each, wrong) for each, leaf in pairs if (wrong := _contradiction(each, leaf, place)) is not None]
+        # A box without names, as nnx.Param is at first, leaves all to the hint.
+        is_hinted = [leaf.hint is not None and _says_nothing(each.leaf.hint) for each, leaf in pairs]
+        leaves = tuple(
+            PlacedLeaf(leaf, place, each.box) if is_new else each
+            for (each, leaf), is_new in zip(pairs, is_hinted, strict=True)
+        )
     if failures:
         raise failures[0][0].place.error(wrong for _, wrong in failures)
     return PlacedTree(leaves, structure)
 
 
 def _contradiction(each: PlacedLeaf, leaf: CheckedLeaf, place: PlacementContext) -> Failure | None:
-    """A hint with another sharding than the names of the box; ``...`` alone leaves the sharding open."""
+    """A hint with another sharding than the names of the box."""
     names, hint, rank = each.leaf.hint, leaf.hint, rank_of(leaf.value)
-    if hint is None or names is None or each.box is None:
-        return None
-    if all(isinstance(dim, Rest) for dim in hint.spec.dims) and not hint.spec.marks:
+    if hint is None or names is None or _says_nothing(hint) or _says_nothing(names):
         return None
     want, have = place.spec(hint, rank), each.place.spec(names, rank)
     if want == have:
@@ -102,19 +106,14 @@ def _contradiction(each: PlacedLeaf, leaf: CheckedLeaf, place: PlacementContext)
     return Failure(what, leaf.subject, hint.text, _jax.array.type_text(leaf.value))
 
 
-def is_box(value: Any) -> bool:
-    """Whether a value is a box of Flax."""
-    cls = type(value)
-    return (hasattr(cls, "get_metadata") and hasattr(cls, "raw_value")) or _is_linen(value)
-
-
-def _is_linen(value: Any) -> bool:
-    return hasattr(type(value), "replace_boxed") and hasattr(value, "names")
+def _says_nothing(hint: ArrayHint | None) -> bool:
+    """Whether a hint, or the names of a box, is ``...`` alone, which leaves the sharding open."""
+    return hint is None or (all(isinstance(dim, Rest) for dim in hint.spec.dims) and not hint.spec.marks)
 
 
 def holds_boxes(value: Any) -> bool:
     """Whether any part of a value is a box."""
-    return any(map(is_box, _jax.tree.leaves(value, is_box)))
+    return any(map(_jax.tree.is_box, _jax.tree.leaves(value, _jax.tree.is_box)))
 
 
 # What Flax has called the names of an nnx.Variable, the newest first.
@@ -127,9 +126,9 @@ def _read_leaf(place: PlacementContext, part: Any, subject: Subject) -> PlacedLe
     Raises:
       AnnotationSyntaxError: for something else than names.
     """
-    if not is_box(part):
+    if not _jax.tree.is_box(part):
         return PlacedLeaf(CheckedLeaf(part, _UNSHARDED, subject), place)
-    cls, children, is_linen = type(part).__name__, _jax.tree.one_level(part), _is_linen(part)
+    cls, children, is_linen = type(part).__name__, _jax.tree.one_level(part), _jax.tree.is_linen_box(part)
     if children is None or len(children) != 1:
         raise AnnotationSyntaxError(f"{cls} is a box of Flax that does not hold just one value")
     if is_linen:

@@ -91,7 +91,7 @@ Index = tuple[slice, ...]
 
 
 def from_callback(
-    callback: Callable[..., Any], T: Any, /, mesh: Mesh | None = None, **sizes: int | tuple[int, ...]
+    callback: Callable[..., Any], T: Any, /, mesh: Mesh | None = None, like: Any = None, **sizes: int | tuple[int, ...]
 ) -> Any:
     """Global arrays whose shards a callback gives, as ``jax.make_array_from_callback``.
 
@@ -110,6 +110,7 @@ def from_callback(
         dtype for all shards of an array, on all processes.
       T: a hint, or a class whose fields have hints.
       mesh: the mesh; by default the ambient one.
+      like: a value of that type, or its structs, where the hint leaves structure or ranks open, as `shape_structs`.
       **sizes: the global size of each name in the hints; a tuple of sizes for ``*name``.
 
     Returns:
@@ -123,7 +124,7 @@ def from_callback(
     """
     node = parse_hint_or_dims(T)
     place = placement_context("from_callback", mesh, needs="devices")
-    tree, leaves = structs_of(node, place, sizes)
+    tree, leaves = structs_of(node, place, sizes, like)
     is_one = isinstance(node, ArrayLeaf)
     return _jax.tree.unflatten_like(tree, [_array_from_callback(leaf, callback, is_one, place) for leaf in leaves])
 

@@ -23,7 +23,7 @@ from ..hints.array_hint import KEYS, ArrayHint, rank_of
 from ..hints.check_array import check_array
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import current_mesh_context, intern_context
-from ..hints.structure import ArrayLeaf, Node, Static, holds_arrays, node_name, parse_hint_or_dims
+from ..hints.structure import ArrayLeaf, Node, Static, array_hints, holds_arrays, node_name, parse_hint_or_dims
 from ..notation.match import NO_SIZES, NoValue, Sizes, evaluate, mismatch_of
 from ..notation.spec import Anything as AnySize
 from ..notation.spec import Braces, Dim, Name, Rest, names_in_expression
@@ -119,7 +119,9 @@ def _map_hints(
     return builder.build(parse_hint_or_dims(T))
 
 
-def shape_structs(T: Any, /, mesh: Mesh | AbstractMesh | None = None, **sizes: int | tuple[int, ...]) -> Any:
+def shape_structs(
+    T: Any, /, mesh: Mesh | AbstractMesh | None = None, like: Any = None, **sizes: int | tuple[int, ...]
+) -> Any:
     """The arrays that a hint, or a class of hints, describes, as ``jax.ShapeDtypeStruct``s of global shape.
 
     Use them where no values are needed: in ``jax.eval_shape``, in ``jax.jit(f).lower``, as the target of
@@ -137,11 +139,13 @@ def shape_structs(T: Any, /, mesh: Mesh | AbstractMesh | None = None, **sizes: i
     Args:
       T: a hint, or a class whose fields have hints.
       mesh: the mesh, which may be abstract; by default the ambient one, if there is one.
-      **sizes: the global size of each name in the hints; a tuple of sizes for ``*name``.
+      like: a value of that type, whose structure, shapes and dtypes the structs have, where the hint leaves them
+        open: of ``Like[optax.OptState, Weights]`` what ``jax.eval_shape(optimizer.init, structs)`` returns.
+      **sizes: the global size of each name in the hints; a tuple of sizes for ``*name``. With ``like`` none is needed.
 
     Returns:
-      The structs, in the structure of the hint, with shardings where a mesh is known. A leaf that is not
-      an array has its default.
+      The structs, in the structure of ``like``, else in that of the hint, with shardings where a mesh is known. A leaf
+      that is not an array has its default.
 
     Raises:
       ShapeError: for a size that is missing, unknown or none, and a dim that has none (``_``,
@@ -150,7 +154,7 @@ def shape_structs(T: Any, /, mesh: Mesh | AbstractMesh | None = None, **sizes: i
       MeshAxisError: for an axis that the mesh does not have, and in a manual region.
       ShardingError: for a mark ``+`` or ``~``, and for ``-`` over Auto axes.
     """
-    tree, leaves = structs_of(parse_hint_or_dims(T), placement_context("shape_structs", mesh, needs=None), sizes)
+    tree, leaves = structs_of(parse_hint_or_dims(T), placement_context("shape_structs", mesh, needs=None), sizes, like)
     return _jax.tree.unflatten_like(tree, [leaf.value for leaf in leaves])
 
 
@@ -162,14 +166,41 @@ class _ArraySlot:
     path: str
 
 
-def structs_of(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) -> tuple[Any, list[CheckedLeaf]]:
+def structs_of(
+    node: Node, place: PlacementContext, sizes: Mapping[str, Any], like: Any = None
+) -> tuple[Any, list[CheckedLeaf]]:
     """A tree in the structure of a hint, and its leaves: a struct for each array, with its hint and its path.
+
+    Args:
+      node: the hint.
+      place: where the arrays are to be.
+      sizes: the sizes of names.
+      like: a value in whose structure the tree is; None where the hint says all.
 
     Raises:
       TypedShmapError: for sizes that are wrong, and for arrays that cannot be made, all of them.
     """
+    if like is None:
+        tree, name = _unplaced_structs(node, place, sizes), "hint"
+    else:
+        refuse_wrong_sizes(place.verb, array_hints(node), sizes, must_all=False)
+        tree, name = like, "like"
+
+    def placed(leaf: CheckedLeaf) -> CheckedLeaf:
+        value, hint, *_ = leaf
+        if hint is None:
+            return leaf
+        struct = value if isinstance(value, _jax.array.SHAPES) else jax.typeof(value)
+        sharding = place.sharding(hint, len(struct.shape))
+        return leaf._replace(value=jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding))
+
+    return tree, [placed(leaf) for leaf in place.require_match(node, tree, name, bound_sizes(sizes))]
+
+
+def _unplaced_structs(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) -> Any:
+    """A value in the structure of a hint, with a struct without a sharding for each array."""
     cure = "write tuples instead of lists, and classes instead of dicts; give fields without arrays a default"
-    tree = TreeBuilder(place.verb, _ArraySlot, cure).build(node)
+    tree = TreeBuilder(place.verb, _ArraySlot, f"{cure}; or {_CURE}").build(node)
     leaves = jax.tree_util.tree_leaves(tree)
     slots = [leaf for leaf in leaves if isinstance(leaf, _ArraySlot)]
     refuse_wrong_sizes(place.verb, [slot.hint for slot in slots], sizes, must_all=True)
@@ -178,16 +209,7 @@ def structs_of(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) ->
     if wrong := [(slot, shape) for slot, shape in found if not isinstance(shape, tuple)]:
         raise place.error(Failure(what, Subject("placed", "hint", slot.path), slot.hint.text) for slot, what in wrong)
     made = (jax.ShapeDtypeStruct(shape, default_dtype(slot.hint)) for slot, shape in found)
-    tree = _jax.tree.unflatten_like(tree, [next(made) if isinstance(leaf, _ArraySlot) else leaf for leaf in leaves])
-
-    def placed(leaf: CheckedLeaf) -> CheckedLeaf:
-        struct, hint, *_ = leaf
-        if hint is None:
-            return leaf
-        sharding = place.sharding(hint, len(struct.shape))
-        return leaf._replace(value=jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding))
-
-    return tree, [placed(leaf) for leaf in place.require_match(node, tree, "hint", known)]
+    return _jax.tree.unflatten_like(tree, [next(made) if isinstance(leaf, _ArraySlot) else leaf for leaf in leaves])
 
 
 # Sizes by keyword
