@@ -246,8 +246,11 @@ class Inputs(tuple[Any, ...]):
 
     @property
     def by_name(self) -> dict[str, Any]:
-        """The arguments by their names."""
-        return {**dict(zip(self.names, self, strict=False)), **self.kwargs}
+        """The arguments by their names; those of ``*args`` as a tuple."""
+        found = dict(zip(self.names, self, strict=False))
+        for name in {name for name in self.names if self.names.count(name) > 1}:
+            found[name] = tuple(value for own, value in zip(self.names, self, strict=False) if own == name)
+        return {**found, **self.kwargs}
 
     def call(self, f: Callable[..., Any]) -> Any:
         """Call a function with these arguments."""

@@ -1,0 +1,45 @@
+"""A program is waited for no longer than is allowed, and not in silence."""
+
+import time
+
+import pytest
+
+from typedshmap.testing import waiting
+from typedshmap.testing.waiting import TookTooLong, progress, wait_for
+
+
+def test_what_a_program_returns_or_raises_comes_through():
+    assert wait_for(lambda: 3, 5.0, 5.0) == 3
+    with pytest.raises(ZeroDivisionError):
+        wait_for(lambda: 1 // 0, 5.0, 5.0)
+
+
+@pytest.mark.parametrize(("seconds", "idle"), [(0.1, 60.0), (60.0, 0.1)], ids=["too long", "nothing computed"])
+def test_a_program_that_waits_is_given_up(seconds, idle):
+    began = time.monotonic()
+    with pytest.raises(TookTooLong):
+        wait_for(lambda: time.sleep(20), seconds, idle)
+    assert time.monotonic() - began < 10
+
+
+def test_a_program_that_computes_is_not_taken_for_one_that_waits():
+    def compute() -> int:
+        ends, count = time.process_time() + 1.5, 0
+        while time.process_time() < ends:
+            count += 1
+        return count
+
+    assert wait_for(compute, 60.0, 1.2) > 0
+
+
+def test_what_is_under_way_is_told_on_stderr_once_it_takes_long(monkeypatch, capsys):
+    monkeypatch.setattr(waiting, "_SILENCE", 0.05)
+    with progress("verify: f") as report:
+        report("on dp=2, seed 0")
+        time.sleep(0.4)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("verify: f: on dp=2, seed 0, after 0 s\n")
+    with progress("verify: f"):
+        pass
+    assert capsys.readouterr().err == ""
