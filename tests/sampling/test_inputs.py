@@ -277,6 +277,7 @@ def test_items_of_a_variadic_parameter_are_given_together_or_by_their_paths() ->
     made = inputs(sums, mesh=MESH, arguments={"xs[1]": lambda key, shape: jnp.zeros(shape)})
     assert made[1].any() and not made[2].any()
     assert FlatCall(made, jax.Array).names == ["x", "xs[0]", "xs[1]"]
+    assert made["xs"] == made.args[1:]
 
 
 def test_in_types_of_a_variadic_parameter_are_not_those_of_a_keyword() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any, Literal
 
 import jax
@@ -20,7 +21,7 @@ from ..meshes import override_mesh
 from ..sampling.arguments import FlatCall, Inputs
 from ..sampling.meshes import has_marks, map_over_shards, needs_manual_region
 from .meshes import with_replica
-from .waiting import wait_for
+from .waiting import IDLE, wait_for
 
 HostArray = np.ndarray[Any, Any]
 ArraysByName = dict[str, HostArray]
@@ -160,6 +161,7 @@ def run(
         names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in found]  # known when this has been traced
         return [_global_array(leaf) for _, leaf in found]
 
+    idle = IDLE if mesh.size > 1 and mesh.devices.flat[0].platform == "cpu" else inf
     with subject.on(mesh):
         jaxpr, types, compute = _compile(forward, call.arrays)
         results = dict(zip(names, types, strict=True))
@@ -193,7 +195,7 @@ def run(
     def again(arrays: Sequence[jax.Array], factor: float) -> ArraysByName:
         with subject.on(mesh):
             # Nothing but this may wait for ever: a program that is compiled, and whose shards wait for each other.
-            done = [wait_for(partial(program, list(arrays), factor), timeout) for _, program in programs]
+            done = [wait_for(partial(program, list(arrays), factor), timeout, idle) for _, program in programs]
             found = [dict(zip(paths, values, strict=True)) for (paths, _), values in zip(programs, done, strict=True)]
         return {path: _host(array) for values in found for path, array in values.items()}
 

@@ -13,8 +13,8 @@ T = TypeVar("T")
 _SILENCE = 8.0
 
 
-# On a CPU, XLA ends the process when shards have waited for each other for 60 seconds.
-_IDLE = 40.0
+IDLE = 40.0
+"""The seconds in which shards that wait for each other on a CPU are found; XLA ends the process after 60."""
 _HARDLY = 0.01
 
 
@@ -22,14 +22,14 @@ class TookTooLong(AssertionError):
     """A program that has not ended in time; its argument is the number of seconds."""
 
 
-def wait_for(compute: Callable[[], T], seconds: float) -> T:
+def wait_for(compute: Callable[[], T], seconds: float, idle: float) -> T:
     """What a function returns, or raises.
 
     It runs in a thread, where it goes on for ever if its shards wait for each other, since nothing can end a
     collective.
 
     Raises:
-      TookTooLong: where it takes longer, or this process has computed next to nothing for 40 seconds.
+      TookTooLong: where it takes longer, or this process has computed next to nothing for ``idle`` seconds.
     """
     returned, raised = list[T](), list[BaseException]()
 
@@ -47,7 +47,7 @@ def wait_for(compute: Callable[[], T], seconds: float) -> T:
         now = time.monotonic()
         if time.process_time() - used > _HARDLY * (now - moved):
             moved, used = now, time.process_time()
-        if now - began >= seconds or now - moved >= _IDLE:
+        if now - began >= seconds or now - moved >= idle:
             raise TookTooLong(now - began)
         thread.join(min(1.0, seconds - (now - began)))
     if raised:
