@@ -16,6 +16,7 @@ from .axis_names import axis_aliases, axis_rules
 from .check import assume, check, shard_size, size, sizes
 from .errors import (
     AnnotationSyntaxError,
+    DivergenceError,
     DtypeError,
     MeshAxisError,
     PatternError,
@@ -47,8 +48,8 @@ __all__ = [  # noqa: RUF022 (by what they are, not by the alphabet)
     "all_gather", "all_to_all", "einsum", "logsumexp", "plan_reshard", "pmax", "pmean", "pmin", "ppermute", "psum",
     "psum_scatter", "rearrange", "reduce", "repeat", "reshard", "softmax", "take",
     # Errors.
-    "AnnotationSyntaxError", "DtypeError", "MeshAxisError", "PatternError", "ShapeError", "ShardingError",
-    "StructureError", "TypedShmapError", "VaryingError",
+    "AnnotationSyntaxError", "DivergenceError", "DtypeError", "MeshAxisError", "PatternError", "ShapeError",
+    "ShardingError", "StructureError", "TypedShmapError", "VaryingError",
 ]
 # fmt: on
 

@@ -73,11 +73,21 @@ def collective_operation(eqn: Any) -> str | None:
     return COLLECTIVES.get(eqn.primitive.name.removesuffix("_start"))
 
 
-def named_axes(eqn: Any, among: frozenset[str]) -> tuple[str, ...]:
-    """Which of some mesh axes an equation names, in its own order."""
+_COLLECTIVE_NAMES = {"psum2": "psum", "reduce_scatter": "psum_scatter", "reshard_shards": "reshard"}
+
+
+def collective_name(eqn: Any) -> str:
+    """The function that makes a collective: ``psum`` for any of the primitives that stand for it."""
+    name: str = eqn.primitive.name.removesuffix("_start").removeprefix("unreduced_").removesuffix("_dynamic")
+    name = name.removesuffix("_invariant").removesuffix("_reduced")
+    return _COLLECTIVE_NAMES.get(name, name)
+
+
+def named_axes(eqn: Any, among: frozenset[str] | None = None) -> tuple[str, ...]:
+    """Which of some mesh axes an equation names, in its own order; None stands for all."""
     names = eqn.params.get("axis_name", eqn.params.get("axes", ()))
     names = names if isinstance(names, (tuple, list)) else (names,)
-    return tuple([name for name in names if isinstance(name, str) and name in among])
+    return tuple([name for name in names if isinstance(name, str) and (among is None or name in among)])
 
 
 def open_jaxpr(jaxpr: Any) -> Any:

@@ -84,6 +84,10 @@ class VaryingError(TypedShmapError, TypeError):
     """A value that varies, or is unreduced, otherwise than its hint says."""
 
 
+class DivergenceError(TypedShmapError):
+    """A collective that not all shards of its mesh axes reach, which would wait for ever."""
+
+
 class StructureError(TypedShmapError, TypeError):
     """A container, a type or an argument that is not what the hint says."""
 
@@ -105,7 +109,9 @@ _CLASSES = {
     | failures.UnmarkedUnreduced
     | failures.NotUnreduced
     | failures.UnmarkedReduced
-    | failures.RedundantPsum,
+    | failures.RedundantPsum
+    | failures.UntypedVarying,
+    DivergenceError: failures.DivergentCollective,
 }
 
 

@@ -418,6 +418,67 @@ class ShardingConflict(Fault):
         return Sentence(f"{self.operation} combines {self.where}, but {ways}", cure=cure)
 
 
+class DivergentCollective(Fault):
+    """A collective in a branch or loop that not all shards of its axes reach.
+
+    Attributes:
+      collective: its name.
+      axes: its mesh axes.
+      diverging: the mesh axes over which the predicate varies, and all of whose shards it waits for.
+      control: ``"cond"``, ``"switch"`` or ``"loop"``.
+      is_gradient: whether differentiation made it.
+      since: where the predicate began to vary.
+    """
+
+    collective: str
+    axes: tuple[str, ...]
+    diverging: tuple[str, ...]
+    control: str
+    is_gradient: bool = False
+    since: str = ""
+
+    def words(self, terms: Terms) -> Sentence:
+        what, over = self.collective, quoted_axes(self.diverging)
+        is_loop = self.control == "loop"
+        predicate = f"the {'condition' if is_loop else 'predicate'} of the {self.control} around it varies over {over}"
+        problem = f"{what} over {quoted_axes(self.axes)} would deadlock: {predicate}"
+        problem += f" since {self.since}" if self.since else ""
+        if self.is_gradient:
+            cast = f"{_pcast('x', self.diverging)} before the {self.control}"
+            return Sentence(problem, cure=f"it is the gradient of a value x that is invarying until there: {cast}")
+        agree = "when the loop ends, by pmax of its condition" if is_loop else "the branch, by pmax of the predicate"
+        where = "loop" if is_loop else "branch"
+        return Sentence(problem, cure=f"let all shards agree on {agree}; or move the {what} out of the {where}")
+
+
+class UntypedVarying(Fault):
+    """A result that JAX types as invarying though it varies, so that gradients through it are wrong.
+
+    Attributes:
+      operation: what computes it.
+      axes: the mesh axes over which it varies.
+      is_control: whether that is control flow, whose predicate varies.
+    """
+
+    operation: str
+    axes: tuple[str, ...]
+    is_control: bool
+
+    def words(self, terms: Terms) -> Sentence:
+        over, cast = quoted_axes(self.axes), _pcast("x", self.axes)
+        reason = "as its predicate does" if self.is_control else "as its operands may"
+        problem = f"a result of {self.operation} varies over {over}, {reason}, but JAX types it as invarying"
+        if self.is_control:
+            cure = f"cast what it is given before: {cast}; or let all shards agree on the predicate"
+        else:
+            cure = f"cast it: {cast}; or state that its shards agree: assume(x, hint)"
+        return Sentence(f"{problem}: gradients are wrong", cure=cure)
+
+
+def _pcast(name: str, axes: tuple[str, ...]) -> str:
+    return f"jax.lax.pcast({name}, {(axes[0] if len(axes) == 1 else axes)!r}, to='varying')"
+
+
 @dataclass(frozen=True, slots=True)
 class HintText:
     """A hint as the user wrote it; carets are placed relative to its ``dims``."""
@@ -474,6 +535,9 @@ class NoUnionMember(Fault):
         return Sentence(f"fits no member of {terms.hint} ({listed})")
 
 
+_ABOUT_OPERATIONS = PatternFault | NotManual | ShardingConflict | DivergentCollective | UntypedVarying
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """All that went wrong in one call, and where.
@@ -526,7 +590,7 @@ class Report:
 
     def _line(self, failure: Failure) -> str:
         problem = failure.words(self._names(failure)).problem
-        concerns_pattern = isinstance(failure.what, PatternFault | NotManual | ShardingConflict)
+        concerns_pattern = isinstance(failure.what, _ABOUT_OPERATIONS)
         return problem if concerns_pattern else f"{failure.subject.phrase} {problem}"
 
     def _names(self, failure: Failure) -> dict[str, str]:

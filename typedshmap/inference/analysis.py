@@ -11,12 +11,13 @@ import jax
 
 from .. import _jax
 from ..errors import TypedShmapError
-from ..errors.failures import Failure, Subject, UnmentionedVarying
+from ..errors.failures import Failure, Subject, UnmentionedVarying, UntypedVarying
 from ..hints.context import LayoutAssertion, MeshContext, current_sink, lookup_layout
 from . import claims, collectives, control_flow, elementwise, reshape
 from .control_flow import fact_of_spec
 from .interpreter import CLAIM, Finding, Interpreter, TransferRule
 from .lattice import NO_AXES, AxisSet, ShardingFact
+from .marks import has_wrong_gradient, is_used
 
 RULES: Mapping[str, TransferRule] = {
     **elementwise.RULES,
@@ -166,8 +167,10 @@ def analyze_region(
     judged = [found for found in interpreter.findings if found.claim is not None]
     if traced.is_differentiated and not {*map(id, analysis.claims)} <= {id(found.claim) for found in judged}:
         return False
+    _refuse_divergence(interpreter, body, origin)
+    _refuse_wrong_gradients(interpreter, body, origin)
     for found in interpreter.findings:
-        if found.what is not None:
+        if found.what is not None and found.control is None:
             raise _finding_error(found, origin, interpreter)
     _refuse_unproven(analysis, judged, body)
     for assertion, at in zip(results, traced.results, strict=True):
@@ -179,6 +182,26 @@ def analyze_region(
             raise _finding_error(Finding(eqn, what, claim, fact, var.aval), origin, interpreter)
     analysis.is_done = True
     return True
+
+
+def _refuse_divergence(interpreter: Interpreter, body: Any, origin: claims.Origin) -> None:
+    """Refuse the first collective that not all shards reach; one of which nothing comes never runs."""
+    for found in interpreter.findings:
+        if found.control is not None and is_used(interpreter, body, found.eqn):
+            raise _finding_error(found, origin, interpreter)
+
+
+def _refuse_wrong_gradients(interpreter: Interpreter, body: Any, origin: claims.Origin) -> None:
+    """Refuse the first result that JAX types wrongly where that makes gradients wrong."""
+    untyped = interpreter.untyped
+    if not untyped or not has_wrong_gradient(interpreter, body, {key: axes for key, (_, axes) in untyped.items()}):
+        return
+    for key, (eqn, results) in untyped.items():
+        if has_wrong_gradient(interpreter, body, {key: results}):
+            axes, is_control = frozenset[str]().union(*results.values()), eqn.primitive.name in control_flow.RULES
+            operation = control_flow.control_name(eqn) if is_control else eqn.primitive.name
+            what = UntypedVarying(operation, tuple(axis for axis in interpreter.sizes if axis in axes), is_control)
+            raise _finding_error(Finding(eqn, what), origin, interpreter)
 
 
 def _judge_claim(

@@ -4,12 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import takewhile
 from math import prod
 from typing import Any
 
 from .. import _jax
+from ..notation.layout import Layout
 from .interpreter import Interpreter
 from .lattice import NO_AXES, UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, unknown
+
+
+def awaited_axes(interpreter: Interpreter, eqn: Any) -> AxisSet:
+    """The axes whose shards must all run an equation for it to end; none if it does not communicate.
+
+    XLA makes one operation of what a permute sends in all groups of its axes, and on CPUs it waits for all of them.
+    Which shards the groups of ``axis_index_groups`` bring together is not followed.
+    """
+    if eqn.primitive.name == "reshard_shards":
+        return interpreter.split_axes(_moved_axes(eqn.params["source"], eqn.params["target"]))
+    operation = _jax.jaxpr.collective_operation(eqn)
+    if operation is None or eqn.params.get("axis_index_groups") is not None:
+        return NO_AXES
+    axes = interpreter.split_axes(frozenset(_jax.jaxpr.named_axes(eqn, interpreter.axes)))
+    return interpreter.split_axes(interpreter.axes) if axes and operation == "collective-permute" else axes
+
+
+def _moved_axes(source: Layout, target: Layout) -> AxisSet:
+    """The axes along which shards change places between two layouts: all but those that keep theirs, or only cut."""
+    moved = set(source.unreduced - target.unreduced)
+    for before, after in zip(source.dim_axes, target.dim_axes, strict=True):
+        kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+        moved.update(before[kept:])
+    return frozenset(moved)
 
 
 def _varying_after_pick(fact: ShardingFact, axes: tuple[str, ...]) -> AxisSet:

@@ -8,7 +8,9 @@ from itertools import count
 from typing import Any
 
 from .. import _jax
-from .interpreter import Interpreter, default_rule
+from ..errors.failures import DivergentCollective
+from .collectives import awaited_axes
+from .interpreter import Finding, Interpreter, default_rule
 from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, add_varying, join, join_dims, unknown
 
 _MOST_ITERATIONS = 12
@@ -21,11 +23,16 @@ def call(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> Seque
 
 
 def cond(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """One of several branches; the results vary where the choice does."""
-    which, operands = facts[0], facts[1:]
-    taken = [interpreter.interpret(branch, operands) for branch in eqn.params["branches"]]
-    varying = which.varying | which.unreduced
-    return [add_varying(reduce(join, results), varying) for results in zip(*taken, strict=True)]
+    """One of several branches; what they do not all hand on varies where the choice does."""
+    which, operands, branches = facts[0], facts[1:], eqn.params["branches"]
+    taken = [interpreter.interpret(branch, operands) for branch in branches]
+    results = [reduce(join, each) for each in zip(*taken, strict=True)]
+    if diverging := interpreter.split_axes(which.varying | which.unreduced):
+        _note_collectives(interpreter, eqn, branches, diverging)
+        handed_on = [_handed_on(branch) for branch in branches]
+        is_same = [len(set(each)) == 1 and each[0] is not None for each in zip(*handed_on, strict=True)]
+        results = _diverged(interpreter, eqn, results, is_same, diverging)
+    return results
 
 
 def scan(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -45,19 +52,56 @@ def scan(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
 
 
 def while_loop(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A loop; where its condition varies, so does all that it carries."""
-    params = eqn.params
+    """A loop; where its condition varies, so does what it leaves behind.
+
+    Within it a value is invarying if it is the same on all shards that are still in the loop.
+    """
+    condition, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
     conds, consts, carry = _jax.jaxpr.while_operands(eqn, facts)
-
-    def iteration(now: list[ShardingFact]) -> list[ShardingFact]:
-        (ends,) = interpreter.interpret(params["cond_jaxpr"], [*conds, *now])
-        after = interpreter.interpret(params["body_jaxpr"], [*consts, *now])
-        return [add_varying(fact, ends.varying | ends.unreduced) for fact in after]
-
-    carry = _fixed_point(interpreter, carry, iteration)
-    interpreter.interpret(params["cond_jaxpr"], [*conds, *carry])
-    interpreter.interpret(params["body_jaxpr"], [*consts, *carry])
+    carry = _fixed_point(interpreter, carry, lambda now: interpreter.interpret(body, [*consts, *now]))
+    (goes_on,) = interpreter.interpret(condition, [*conds, *carry])
+    interpreter.interpret(body, [*consts, *carry])
+    if diverging := interpreter.split_axes(goes_on.varying | goes_on.unreduced):
+        _note_collectives(interpreter, eqn, (condition, body), diverging)
+        is_same = [at == operand for at, operand in enumerate(_handed_on(body), len(consts))]
+        carry = _diverged(interpreter, eqn, carry, is_same, diverging)
     return carry
+
+
+def _handed_on(closed_jaxpr: Any) -> list[int | None]:
+    """Which operand each result of a jaxpr is; None for one that is computed."""
+    jaxpr = _jax.jaxpr.open_jaxpr(closed_jaxpr)
+    places = {id(var): at for at, var in enumerate(jaxpr.invars)}
+    return [places.get(id(var)) for var in jaxpr.outvars]
+
+
+def _diverged(
+    interpreter: Interpreter, eqn: Any, results: list[ShardingFact], is_same: list[bool], axes: AxisSet
+) -> list[ShardingFact]:
+    """What is known of results where shards took different branches, or left a loop at different times.
+
+    Args:
+      is_same: whether a result is an operand, whichever way a shard went.
+    """
+    results = [fact if same else add_varying(fact, axes) for fact, same in zip(results, is_same, strict=True)]
+    interpreter.note_untyped(eqn, results)
+    return results
+
+
+def _note_collectives(interpreter: Interpreter, eqn: Any, jaxprs: Sequence[Any], axes: AxisSet) -> None:
+    """Note the collectives in branches or in a loop that not all shards of their axes reach."""
+    for inner in (inner for jaxpr in jaxprs for inner in _jax.jaxpr.all_equations(jaxpr)):
+        if awaited := awaited_axes(interpreter, inner) & axes:
+            diverging = tuple(axis for axis in interpreter.sizes if axis in awaited)
+            is_gradient = _jax.jaxpr.is_transposed(inner) or _jax.jaxpr.is_transposed(eqn)
+            name, named = _jax.jaxpr.collective_name(inner), _jax.jaxpr.named_axes(inner) or diverging
+            what = DivergentCollective(name, named, diverging, control_name(eqn), is_gradient)
+            interpreter.findings.append(Finding(inner, what, control=eqn))
+
+
+def control_name(eqn: Any) -> str:
+    """The control flow that an equation is."""
+    return "loop" if eqn.primitive.name == "while" else "cond" if len(eqn.params["branches"]) == 2 else "switch"
 
 
 def _fixed_point(interpreter: Interpreter, carry: list[ShardingFact], iteration: Any) -> list[ShardingFact]:

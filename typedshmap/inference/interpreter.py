@@ -30,6 +30,7 @@ class Finding(NamedTuple):
       claim: the claim, if it is one.
       fact: what was known before of the value that it is about.
       aval: that value's type.
+      control: the branch or loop around the operation, whose predicate is at fault.
     """
 
     eqn: Any
@@ -37,6 +38,7 @@ class Finding(NamedTuple):
     claim: Any = None
     fact: ShardingFact = invarying(0)
     aval: Any = None
+    control: Any = None
 
 
 class Interpreter:
@@ -46,6 +48,8 @@ class Interpreter:
       sizes: the mesh axes that the region made manual, with their sizes.
       has_vma: whether JAX types values as varying, so that facts follow from its types, too.
       findings: what came of claims, and the operations that make no sense, in the order of the equations.
+      untyped: equations with results that vary though JAX types them as invarying: by the equation's id, it and by the
+        place of a result the axes.
     """
 
     def __init__(
@@ -56,10 +60,11 @@ class Interpreter:
         claim_equations: Mapping[Any, Sequence[Any]] | None = None,
     ) -> None:
         self.sizes, self.has_vma = sizes, has_vma
-        self.rules = defaultdict[str, TransferRule](lambda: default_rule, rules)
+        self.rules: dict[str, TransferRule] = defaultdict(lambda: default_rule, rules)
         self.claim_equations = claim_equations or {}
         self.axes: AxisSet = frozenset(sizes)
         self.findings: list[Finding] = []
+        self.untyped: dict[int, tuple[Any, dict[int, AxisSet]]] = {}
         # By a jaxpr's id, which belongs to it while it is alive, as it is here.
         self._remembered: dict[tuple[int, tuple[ShardingFact, ...]], tuple[Any, list[ShardingFact], list[Finding]]] = {}
 
@@ -107,6 +112,17 @@ class Interpreter:
             return fact
         return ShardingFact((fact.varying | fact.unreduced) - unreduced, unreduced, fact.dims)
 
+    def split_axes(self, axes: AxisSet) -> AxisSet:
+        """Those of some axes that have more than one shard."""
+        return frozenset(axis for axis in axes if self.sizes.get(axis, 1) > 1) if axes else axes
+
+    def note_untyped(self, eqn: Any, facts: Sequence[ShardingFact]) -> None:
+        """Note which results of an equation vary though JAX types them as invarying."""
+        for at, (var, fact) in enumerate(zip(eqn.outvars, facts, strict=True)) if self.has_vma else ():
+            typed = _jax.array.manual_type_in(var.aval)
+            if axes := self.split_axes(fact.varying - typed.varying - typed.unreduced):
+                self.untyped.setdefault(id(eqn), (eqn, {}))[1][at] = axes
+
     def note_conflict(self, eqn: Any, where: str, first: DimFact, second: DimFact) -> None:
         """Note that an operation takes two dims for the same that are sharded differently."""
         what = ShardingConflict(eqn.primitive.name, where, first.axes or (), second.axes or ())
@@ -115,6 +131,9 @@ class Interpreter:
 
 # Results that do not depend on operands alone: the host may answer as it likes, a reference is written to later.
 _FROM_OUTSIDE = frozenset(["io_callback", "new_ref", "empty_ref", "ref"])
+
+CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
+"""What runs outside of JAX, which types the results as invarying whatever the operands are."""
 
 
 def default_rule(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -134,6 +153,8 @@ def default_rule(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) 
         for jaxpr in (jaxpr for owner in owners for jaxpr in _jax.jaxpr.inner_jaxprs(owner)):
             varying = varying.union(*(_jax.jaxpr.named_axes(each, axes) for each in _jax.jaxpr.all_equations(jaxpr)))
     results = [unknown(varying, len(getattr(var.aval, "shape", ()))) for var in eqn.outvars]
+    if eqn.primitive.name in CALLBACKS:
+        interpreter.note_untyped(eqn, results)
     if interpreter.has_vma and eqn.primitive.name == "pallas_call":
         typed = [_jax.array.manual_type_in(var.aval).varying for var in eqn.outvars]
         return [fact._replace(varying=varying & axes) for fact, axes in zip(results, typed, strict=True)]

@@ -1,0 +1,95 @@
+"""Follow marks through a jaxpr: whether a result comes of an equation, and where a gradient passes a wrong type.
+
+A mark stands in a fact as one more axis over which a value varies, so that the transfer rules hand it on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from .. import _jax
+from .interpreter import CALLBACKS, CLAIM, Interpreter, TransferRule
+from .lattice import NO_AXES, AxisSet, ShardingFact, add_varying, invarying, unknown, varying_of
+
+MarkRule = Callable[[Any, int, "list[ShardingFact]", ShardingFact], ShardingFact]
+"""The fact of a result with its marks, from its equation, its place, the facts of the operands, and its own."""
+
+# No mesh axis is called so.
+_USED, _TANGENT, _WRONG = (frozenset([mark]) for mark in ("is used", "has a tangent", "has a wrong gradient"))
+
+
+def is_used(interpreter: Interpreter, jaxpr: Any, eqn: Any) -> bool:
+    """Whether what an equation computes reaches a result of the jaxpr that it stands in, or the world outside."""
+    is_seen = False
+
+    def mark(at: Any, _: int, operands: list[ShardingFact], result: ShardingFact) -> ShardingFact:
+        nonlocal is_seen
+        is_seen |= at.primitive.name in CALLBACKS and varying_of(operands) >= _USED
+        return add_varying(result, _USED) if at is eqn else result
+
+    entering = [invarying(len(var.aval.shape)) for var in jaxpr.invars]
+    return varying_of(_Marking(interpreter, mark).interpret(jaxpr, entering)) >= _USED or is_seen
+
+
+def has_wrong_gradient(interpreter: Interpreter, jaxpr: Any, untyped: Mapping[int, Mapping[int, AxisSet]]) -> bool:
+    """Whether the gradient of a result passes a value that JAX types as invarying though it varies.
+
+    JAX sums the cotangent of such a value over shards that each need their own, and takes that of what it is combined
+    with from one shard alone. Nothing is wrong with one that has no tangent and becomes varying in JAX's types, too.
+
+    Args:
+      untyped: by the id of an equation and the place of a result, the axes over which it varies against its type.
+    """
+
+    def mark(eqn: Any, at: int, operands: list[ShardingFact], result: ShardingFact) -> ShardingFact:
+        aval = eqn.outvars[at].aval
+        typed, name = _jax.array.manual_type_in(aval), eqn.primitive.name
+        marks = result.varying | result.unreduced | untyped.get(id(eqn), {}).get(at, NO_AXES)
+        marks -= typed.varying | typed.unreduced
+        if name.startswith("custom_"):  # what has a derivative of its own has one whatever computes it
+            marks |= varying_of(operands) & (_TANGENT | _WRONG)
+        if name in CALLBACKS or name == "stop_gradient" or not _jax.array.is_inexact(aval.dtype):
+            marks -= _TANGENT | _WRONG
+        elif marks >= _TANGENT and marks - _TANGENT:
+            marks |= _WRONG
+        return ShardingFact(marks, NO_AXES, result.dims)
+
+    entering = [
+        add_varying(invarying(len(var.aval.shape)), _TANGENT if _jax.array.is_inexact(var.aval.dtype) else NO_AXES)
+        for var in jaxpr.invars
+    ]
+    return varying_of(_Marking(interpreter, mark).interpret(jaxpr, entering)) >= _WRONG
+
+
+class _Marking(Interpreter):
+    """An interpreter whose facts are marks; nothing varies by itself."""
+
+    def __init__(self, interpreter: Interpreter, mark: MarkRule) -> None:
+        super().__init__(interpreter.sizes, False, {}, interpreter.claim_equations)
+        self.rules = _MarkingRules(interpreter.rules, mark)
+
+    def split_axes(self, axes: AxisSet) -> AxisSet:
+        return axes
+
+
+class _MarkingRules(dict[str, TransferRule]):
+    """The transfer rules, with a mark on each result; what has no rule hands on all marks of its operands."""
+
+    def __init__(self, rules: Mapping[str, TransferRule], mark: MarkRule) -> None:
+        super().__init__({CLAIM: rules[CLAIM]})
+        self.unmarked, self.mark = rules, mark
+
+    def __missing__(self, name: str) -> TransferRule:
+        self[name] = partial(self._marked, self.unmarked.get(name, _all_marks))
+        return self[name]
+
+    def _marked(
+        self, rule: TransferRule, interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]
+    ) -> list[ShardingFact]:
+        return [self.mark(eqn, at, facts, result) for at, result in enumerate(rule(interpreter, eqn, facts))]
+
+
+def _all_marks(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    return [unknown(varying_of(facts), len(getattr(var.aval, "shape", ()))) for var in eqn.outvars]
