@@ -194,7 +194,7 @@ def test_the_imports_that_are_read_are_those_of_the_package():
         "typedshmap imports typedshmap.shard_map",
         "typedshmap.hints.check_array imports typedshmap._jax",
         "typedshmap.errors imports typedshmap.errors.failures",
-        "typedshmap.hints.python_types imports beartype.door",
+        "typedshmap.hints.python_types imports beartype",
         "typedshmap.notation.pattern imports typedshmap.notation.spec",
     } <= found
 

@@ -151,7 +151,7 @@ def test_a_bare_name_of_typing_is_what_it_names(hint: Any, right: Any) -> None:
         check(3, hint)
 
 
-@pytest.mark.parametrize("hint", [typing.Self, typing.NoReturn, typing.Optional["Undefined"]])
+@pytest.mark.parametrize("hint", [typing.Self, typing.NoReturn])
 def test_a_static_hint_that_beartype_refuses_is_reported(hint: Any) -> None:
     with pytest.raises(AnnotationSyntaxError, match="is not a hint that beartype checks"):
         check([], hint)

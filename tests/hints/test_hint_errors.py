@@ -462,7 +462,23 @@ def test_carets_stand_under_the_dims_of_any_hint(dtype, item, message):
     ("item", "message"),
     [
         ((3, "b"), 'Float[3, "b"]: 3 is not an array type, as Array, np.ndarray and ArrayLike are'),
-        (("Array", "b"), "Float[Array, \"b\"]: 'Array' is not an array type, as Array, np.ndarray and ArrayLike are"),
+        (
+            ("Array", "b"),
+            "Float['Array', \"b\"]: 'Array' is not an array type, as Array, np.ndarray and ArrayLike are\n\n"
+            "Hint: write the type itself, as in Float[Array, ...]",
+        ),
+        ((str, "b"), 'Float[str, "b"]: str is not an array type, as Array, np.ndarray and ArrayLike are'),
+        (
+            (None | type(None), "b"),
+            'Float[NoneType, "b"]: None is not an array type, as Array, np.ndarray and ArrayLike are',
+        ),
+        ((int, ""), 'Float[int, ""]: a Python int is not Float'),
+        ((int | bool, ""), 'Float[int | bool, ""]: a Python int | bool is not Float'),
+        (
+            (float, "... n"),
+            'Float[float, "... n"]: a Python float has no dims\n\n'
+            '    Float[float, "... n"]\n                      ^\n\nHint: write "" or "..."',
+        ),
         ((list[int], "b"), 'Float[list, "b"]: list[int] is not an array type, as Array, np.ndarray and ArrayLike are'),
         (
             (Int[Array, "c"], "b"),
@@ -497,11 +513,32 @@ def test_a_dtype_name_that_is_called_says_to_write_brackets(name, arguments):
     assert unplaced(caught.value) == f'{name}(...): a hint is written in square brackets, as in {name}[Array, "b d"]'
 
 
-@pytest.mark.parametrize("structure", ["a b", "", 3, "?S"], ids=repr)
-def test_the_name_of_a_structure_is_an_identifier(structure):
+STRUCTURE = 'write a name, as in "S", names of structures inside of each other, "S T", or "S ..." or "... S"'
+
+
+@pytest.mark.parametrize(
+    ("structure", "problem"),
+    [
+        ("", '"]: the structure has no name\n\n    PyTree[..., ""]'),
+        ("S, T", '"]: \'S,\' is not the name of a structure\n\n    PyTree[..., "S, T"]\n                 ^^'),
+        ("S ?T", '"]: \'?T\' is not the name of a structure\n\n    PyTree[..., "S ?T"]\n                   ^^'),
+        ("S ... T", '"]: \'...\' is not the name of a structure\n\n    PyTree[..., "S ... T"]\n                   ^^^'),
+        (
+            "... S ...",
+            '"]: \'...\' is not the name of a structure\n\n    PyTree[..., "... S ..."]\n' + 23 * " " + "^^^",
+        ),
+    ],
+)
+def test_what_does_not_name_a_structure_is_an_error(structure, problem):
     with pytest.raises(AnnotationSyntaxError) as caught:
         PyTree[Float[Array, "a"], structure]
-    assert unplaced(caught.value) == f"PyTree[..., {structure!r}]: the structure's name is an identifier, as in 'S'"
+    assert unplaced(caught.value) == f'PyTree[..., "{structure}{problem}\n\nHint: {STRUCTURE}'
+
+
+def test_a_structure_is_a_string():
+    with pytest.raises(AnnotationSyntaxError) as caught:
+        PyTree[Float[Array, "a"], 3]
+    assert unplaced(caught.value) == f"PyTree[..., 3]: the structure is a string\n\nHint: {STRUCTURE}"
 
 
 def test_an_annotation_error_is_a_value_error_of_this_library():

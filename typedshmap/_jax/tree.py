@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -93,3 +93,29 @@ def flatten_with_paths(value: Any, is_leaf: Callable[[Any], bool] | None) -> tup
 def unflatten_like(value: Any, leaves: Iterable[Any]) -> Any:
     """A pytree of the structure of ``value`` with other leaves."""
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(value), leaves)
+
+
+def is_composed(structure: Any, pieces: Sequence[Any], is_open: bool = False) -> bool:
+    """Whether a structure is the first piece with the second one at each of its leaves, and so on.
+
+    Args:
+      structure: the structure of a tree.
+      pieces: other structures.
+      is_open: whether any trees may stand at the leaves of the last piece.
+    """
+
+    def is_from(part: Any, piece: Any, rest: Sequence[Any]) -> bool:
+        if (node := piece.node_data()) is None:  # a leaf
+            return is_composed(part, rest, is_open)
+        parts, inner = part.children(), piece.children()
+        is_same = part.node_data() == node and len(parts) == len(inner)
+        return is_same and all(is_from(*pair, rest) for pair in zip(parts, inner, strict=True))
+
+    return is_from(structure, pieces[0], pieces[1:]) if pieces else is_open or structure.node_data() is None
+
+
+def is_made_of(structure: Any, pieces: Sequence[Any]) -> bool:
+    """Whether a structure is any tree with composed pieces at its leaves."""
+    if is_composed(structure, pieces):
+        return True
+    return structure.node_data() is not None and all(is_made_of(part, pieces) for part in structure.children())

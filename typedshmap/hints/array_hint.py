@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ForwardRef, TypeVar
 
 import jax
 import numpy as np
+import numpy.typing
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
@@ -105,6 +107,13 @@ class ArrayHint:
         shape = getattr(value, "shape", None)  # modules and classes have an attribute of that name, too
         return hasattr(value, "dtype") and isinstance(shape, tuple) and all(map(_is_size, shape))
 
+    def takes_dtype(self, value: Any, dtype: str) -> bool:
+        """Whether a value of a dtype fits; a Python number is of every dtype of its kind."""
+        kind = _SCALAR_KINDS.get(type(value))
+        if kind is None or self.dtypes is None:
+            return takes(self.dtypes, dtype)
+        return any(each.startswith(kind) for each in self.dtypes)
+
     @property
     def type_text(self) -> str:
         """The array type as a message names it."""
@@ -131,8 +140,10 @@ def is_of_rank(hint: ArrayHint, rank: int) -> bool:
 
 def _type_as_written(array_type: Any) -> str:
     """An array type as the user wrote it."""
+    if typing.get_origin(array_type) is typing.Annotated:
+        return _type_as_written(array_type.__origin__)
     if isinstance(array_type, tuple) or typing.get_origin(array_type) in (typing.Union, types.UnionType):
-        if array_type in (ArrayLike, _ARRAY_LIKE):
+        if array_type in (ArrayLike, numpy.typing.ArrayLike, _ARRAY_LIKE):
             return "ArrayLike"
         members = array_type if isinstance(array_type, tuple) else typing.get_args(array_type)
         return " | ".join(map(_type_as_written, members))
@@ -140,7 +151,7 @@ def _type_as_written(array_type: Any) -> str:
     for known, name in ((jax.Array, "Array"), (np.ndarray, "np.ndarray"), (Any, "Any")):
         if array_type is known:
             return name
-    name = array_type if isinstance(array_type, str) else getattr(array_type, "__name__", None)
+    name = getattr(array_type, "__name__", None)
     return name if isinstance(name, str) else value_text(array_type)
 
 
@@ -169,14 +180,17 @@ def parse_array_hint(
         got = f"P(...) holds {value_text(odd[0])}; write mesh axes by name, or None"
         raise AnnotationSyntaxError(f"{dtype_name}[...]: {got}")
 
-    inner = read_array_hint(array_type)
+    members = list(union_members(array_type))
+    inner = read_array_hint(members[0]) if len(members) == 1 else None
     name = _type_as_written(array_type) if inner is None else str(inner.text)
     after = '"]' if pspec is None else f'", {_jax.array.spec_text(pspec)}]'
     written = text or HintText(f'{dtype_name}[{name}, "', dims, after)
     spec = _parse_spec(dims, written, pspec)
-    if inner is None:
-        return ArrayHint(dtypes, dtype_name, _array_classes(array_type, written), spec, written)
-    return _nest_hints(inner, dtypes, dtype_name, spec, written)
+    if inner is not None:
+        return _nest_hints(inner, dtypes, dtype_name, spec, written)
+    hint = ArrayHint(dtypes, dtype_name, _array_classes(array_type, written), spec, written)
+    _refuse_unfit_scalars(hint)
+    return hint
 
 
 def _parse_spec(dims: str, written: HintText, pspec: PartitionSpec | None = None) -> Spec:
@@ -246,23 +260,74 @@ def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
     return made
 
 
+def is_type_alias(hint: Any) -> bool:
+    """Whether this is ``type X = ...``, of Python or of ``typing_extensions``."""
+    return type(hint).__name__ == "TypeAliasType"
+
+
+_SCALAR_KINDS = {bool: "bool", int: "int", float: "float", complex: "complex"}
+"""Python's numbers, each with the kind of the dtypes that it may be of."""
+
+
+def union_members(array_type: Any, aliases: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """The members of a union of array types, or of hints; aliases and type variables are what they stand for.
+
+    Raises:
+      AnnotationSyntaxError: for a type alias that holds itself.
+    """
+    origin = typing.get_origin(array_type)
+    if array_type in aliases:
+        raise AnnotationSyntaxError(f"the type alias {array_type.__name__} holds itself")
+    if array_type is numpy.typing.ArrayLike:  # whose members are protocols, and text
+        parts: tuple[Any, ...] = (ArrayLike,)
+    elif is_type_alias(array_type):
+        parts, aliases = (array_type.__value__,), (*aliases, array_type)
+    elif isinstance(array_type, TypeVar):
+        parts = array_type.__constraints__ or (array_type.__bound__ or Any,)
+    elif origin in (typing.Union, types.UnionType):
+        parts = typing.get_args(array_type)
+    elif origin is typing.Annotated:
+        parts = (array_type.__origin__,)
+    elif hasattr(array_type, "__supertype__"):  # NewType
+        parts = (array_type.__supertype__,)
+    else:
+        yield array_type
+        return
+    for part in parts:
+        yield from union_members(part, aliases)
+
+
 def _array_classes(array_type: Any, written: HintText) -> Any:
     """An array type as ``isinstance`` takes it; Any stays."""
-    origin = typing.get_origin(array_type)
-    if isinstance(array_type, TypeVar):
-        members = array_type.__constraints__ or (array_type.__bound__ or Any,)
-    elif origin in (typing.Union, types.UnionType):
-        members = typing.get_args(array_type)
-    elif origin is np.ndarray:  # numpy.typing.NDArray
-        return np.ndarray
-    elif array_type is Any or (isinstance(array_type, type) and not hasattr(array_type, "__node__")):
-        return array_type
-    else:
-        text = value_text(array_type)
-        raise AnnotationSyntaxError(f"{written}: {text} is not an array type, as Array, np.ndarray and ArrayLike are")
-    classes = [_array_classes(member, written) for member in members]
-    flat = [c for item in classes for c in (item if isinstance(item, tuple) else (item,))]
-    return Any if Any in classes else flat[0] if len(flat) == 1 else tuple(flat)
+    classes: list[Any] = []
+    for member in union_members(array_type):
+        cls = np.ndarray if typing.get_origin(member) is np.ndarray else member  # numpy.typing.NDArray
+        if cls is Any or cls is object:
+            return Any
+        if not isinstance(cls, type) or typing.get_origin(cls) is not None or hasattr(cls, "__node__"):
+            cure = f"write the type itself, as in {written.before.split('[')[0]}[Array, ...]"
+            cure = f"\n\nHint: {cure}" if isinstance(cls, (str, ForwardRef)) else ""
+            problem = f"{value_text(member)} is not an array type, as Array, np.ndarray and ArrayLike are"
+            raise AnnotationSyntaxError(f"{written}: {problem}{cure}")
+        classes.append(cls)
+    # What is no array at all, as None in an Optional, is left out where something else remains.
+    found = [cls for cls in classes if cls.__module__ != "builtins" or cls in _SCALAR_KINDS]
+    if not found:
+        name = "None" if type(None) in classes else classes[0].__name__
+        raise AnnotationSyntaxError(f"{written}: {name} is not an array type, as Array, np.ndarray and ArrayLike are")
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _refuse_unfit_scalars(hint: ArrayHint) -> None:
+    """Refuse Python's numbers where they can have neither the dtypes nor the dims of a hint."""
+    classes = hint.array_type if isinstance(hint.array_type, tuple) else (hint.array_type,)
+    if not all(cls in _SCALAR_KINDS for cls in classes):
+        return
+    names = " | ".join(cls.__name__ for cls in classes)
+    if hint.dtypes is not None and not any(d.startswith(_SCALAR_KINDS[cls]) for d in hint.dtypes for cls in classes):
+        raise AnnotationSyntaxError(f"{hint.text}: a Python {names} is not {hint.dtype_name}")
+    if dim := next((dim for dim in hint.spec.dims if isinstance(dim, Dim)), None):
+        raise SyntaxFault(f"a Python {names} has no dims", dim.span, 'write "" or "..."').in_hint(hint.text)
 
 
 def read_array_hint(hint: Any) -> ArrayHint | None:

@@ -107,8 +107,13 @@ def check_array(
         if not isinstance(found, Match):
             return Failure(found, subject, hint.text, _jax.array.type_text(value))
         if is_new_kind and hint.dtypes is not None:
-            dtype = _jax.array.canonical_dtype(value) if region.role != "value" else _jax.array.dtype_name_of(value)
-            what = None if takes(hint.dtypes, dtype) else failures.WrongDtype(hint.dtype_name, dtype)
+            if region.role != "value":
+                dtype = _jax.array.canonical_dtype(value)
+                fits = takes(hint.dtypes, dtype)
+            else:
+                dtype = _jax.array.dtype_name_of(value)
+                fits = hint.takes_dtype(value, dtype)
+            what = None if fits else failures.WrongDtype(hint.dtype_name, dtype)
         if what is None and is_new_kind and kind[2] is not None and len(compiled.kinds) < _MOST_KINDS:
             compiled.kinds.add(kind)
         what = what or compiled.wrong_mark

@@ -112,19 +112,8 @@ class TreeCheck:
                     self.leaves.append(CheckedLeaf(part, None, subject.at(path)))
             case UnionOf():
                 self._visit_union(node, value, subject, leaf)
-            case PyTreeOf(inner, name):
-                is_leaf = None if isinstance(inner, ArrayLeaf) else lambda part: may_match(inner, part)
-                found, treedef = self._flatten(value, is_leaf, subject)
-                if name is not None and treedef is not None:
-                    known = self.sizes.structures.get(name)
-                    if known is None:
-                        self.sizes = self.sizes.bind_structure(name, treedef, subject)
-                    elif known[0] != treedef:
-                        other = f"{known[1].phrase}, which '{name}' stands for"
-                        problem = f"has another tree structure than {other}: {treedef}, not {known[0]}"
-                        self.failures.append(Failure(failures.PlainMessage(problem), subject))
-                for path, part in found:
-                    self.visit(inner, part, subject.at(path), path if name is not None else None)
+            case PyTreeOf():
+                self._visit_tree(node, value, subject, leaf)
             case FixedTuple() | SequenceOf() | MappingOf() | Fields() | LikeOf():
                 self._visit_container(node, value, subject, leaf)
 
@@ -234,6 +223,29 @@ class TreeCheck:
                 what = failures.NoUnionMember(tuple(branch.failures[0] for branch in relevant))
                 self.failures.append(Failure(what, subject, None, _type_text(value)))
         self._close_over(value, subject)
+
+    def _visit_tree(self, node: PyTreeOf, value: Any, subject: Subject, leaf: str | None) -> None:
+        """Check the leaves and the structure; one composed of names that are not bound yet waits for them."""
+        first, failed, written = len(self.leaves), len(self.failures), " ".join(node.structure)
+        is_flat = isinstance(node.leaf, ArrayLeaf | structure.Untyped)
+        found, treedef = self._flatten(value, None if is_flat else lambda part: may_match(node.leaf, part), subject)
+        unbound = [name for name in node.structure if name != "..." and name not in self.sizes.structures]
+        wrong = cure = None
+        if not node.structure or treedef is None:
+            unbound = []
+        elif unbound and len(node.structure) == 1:
+            self.sizes = self.sizes.bind_structure(unbound.pop(), treedef, subject)
+        elif not unbound:
+            wrong = _wrong_structure(node.structure, treedef, self.sizes)
+        elif self.is_second_visit and self.region.role != "placement":
+            wrong = f"has structure '{written}' in its hint, but nothing binds {quoted_axes(unbound)}"
+            cure = f'name the structure of another tree, as in PyTree[..., "{unbound[0]}"]'
+        if wrong is not None:
+            self.failures.append(Failure(failures.PlainMessage(wrong, cure), subject))
+        for path, part in found:
+            self.visit(node.leaf, part, subject.at(path), f"{written}{path}" if node.structure else leaf)
+        if unbound and not self.is_second_visit and len(self.failures) == failed:
+            self.deferred.append(Deferred(node, value, subject, leaf, first))
 
     def _visit_container(self, node: Container | LikeOf, value: Any, subject: Subject, leaf: str | None) -> None:
         """Check the children; of a value of a known structure the leaves at once, by their hints."""
@@ -374,6 +386,31 @@ def _with_cure(failure: Failure, node: LikeOf) -> Failure:
     return replace(failure, what=replace(what, cure=cure))
 
 
+def _wrong_structure(names: tuple[str, ...], found: Any, sizes: Sizes) -> str | None:
+    """Why the structure of a tree is not the one that its hint names."""
+    known = [(name, *sizes.structures[name]) for name in names if name != "..."]
+    if len(names) == 1 and known:
+        ((name, expected, origin),) = known
+        if found == expected:
+            return None
+        other = f"{origin.phrase}, which '{name}' stands for"
+        return f"has another tree structure than {other}: {_structure_text(found)}, not {_structure_text(expected)}"
+    pieces = [piece for _, piece, _ in known]
+    if names[0] == "...":
+        fits = _jax.tree.is_made_of(found, pieces)
+    else:
+        fits = _jax.tree.is_composed(found, pieces, is_open=names[-1] == "...")
+    where = ", ".join(f"{name}={_structure_text(piece)} ({origin})" for name, piece, origin in known)
+    return (
+        None if fits else f"has tree structure {_structure_text(found)}, which is not '{' '.join(names)}' for {where}"
+    )
+
+
+def _structure_text(treedef: Any) -> str:
+    text = str(treedef)
+    return text if len(text) < _LONGEST_STRUCTURE else f"{text[: _LONGEST_STRUCTURE - 4]}..."
+
+
 def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Failure]:
     """The failures of hints that name unknown mesh axes, known before there is a value."""
     return [
@@ -442,6 +479,7 @@ def field_keys(node: Fields, value: Any, children: list[tuple[Any, Any]]) -> lis
 
 
 _MOST_STRUCTURES = 16
+_LONGEST_STRUCTURE = 400
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Collection, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from .. import _jax
@@ -61,14 +63,34 @@ def _items(value: Any, hint: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _is_bearable(value: Any, hint: Any) -> bool:
-    from beartype import BeartypeConf
-    from beartype.door import is_bearable
-    from beartype.roar import BeartypeException
+    from beartype.roar import BeartypeCallHintViolation, BeartypeException
 
     try:
-        return is_bearable(value, hint, conf=BeartypeConf(is_pep484_tower=True))
+        check = _beartype_check(hint) if isinstance(hint, Hashable) else _beartype_check.__wrapped__(hint)
+        check(value)
+    except BeartypeCallHintViolation:
+        return False
     except BeartypeException as error:  # typing.Self, a name that is not defined
         raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint that beartype checks: {error}") from None
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _beartype_check(hint: Any) -> Callable[[Any], None]:
+    """A function that beartype lets take values of a hint only.
+
+    Not by ``beartype.door``, which holds a lock while it asks whether ``isinstance`` takes a class, and so our own
+    ``__instancecheck__``, which may come here.
+    """
+    from beartype import BeartypeConf, beartype
+
+    def check(value: Any) -> None:
+        pass
+
+    check.__annotations__ = {"value": hint}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # typing.List is deprecated
+        return beartype(conf=BeartypeConf(is_pep484_tower=True))(check)
 
 
 def holds_array(value: Any) -> bool:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ForwardRef, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -23,7 +24,16 @@ from .. import _jax
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
 from ..errors.phrases import value_text
-from .array_hint import NAMES, ArrayHint, bare_array_hint, parse_array_hint, read_array_hint, with_leading_dims
+from ..notation.tokens import SyntaxFault
+from .array_hint import (
+    NAMES,
+    ArrayHint,
+    bare_array_hint,
+    is_type_alias,
+    parse_array_hint,
+    read_array_hint,
+    with_leading_dims,
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -94,10 +104,14 @@ class UnionOf:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PyTreeOf:
-    """Any pytree of such leaves; trees with the same structure name have one structure."""
+    """Any pytree of such leaves.
+
+    ``structure`` has the names of its structure, outermost first: each stands at the leaves of the one before it. Trees
+    of one name have one structure, and ``...`` before or behind the names stands for any.
+    """
 
     leaf: Node
-    structure: str | None
+    structure: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -283,16 +297,27 @@ class NameScope:
       local: names local to the enclosing function.
       types: the hint of each type variable, with the names of the place where that was written.
       open: the records that are being read.
+      aliases: the type aliases that are being read, in the innermost record.
     """
 
     local: Mapping[str, Any] = field(default_factory=dict)
     types: Mapping[Any, tuple[Any, NameScope]] = field(default_factory=dict)
     open: Mapping[Any, Fields] = field(default_factory=dict)
+    aliases: tuple[Any, ...] = ()
 
     def with_type_variables(self, variables: tuple[Any, ...], args: tuple[Any, ...]) -> NameScope:
         """These names, with arguments for a generic class's type variables."""
         more = {variable: (arg, self) for variable, arg in zip(variables, args, strict=False)}
-        return NameScope(self.local, {**self.types, **more}, self.open)
+        return replace(self, types={**self.types, **more})
+
+    def within_alias(self, alias: Any) -> NameScope:
+        """These names, within a type alias, which may not hold itself."""
+        if alias in self.aliases:
+            raise AnnotationSyntaxError(f"the type alias {alias.__name__} holds itself\n\nHint: {_ANY_DEPTH}")
+        return replace(self, aliases=(*self.aliases, alias))
+
+
+_ANY_DEPTH = "for trees of any depth write PyTree[...]"
 
 
 def parse_hint(hint: Any, names: NameScope = NameScope()) -> Node:
@@ -310,13 +335,18 @@ def parse_hint(hint: Any, names: NameScope = NameScope()) -> Node:
     if isinstance(hint, TypeVar):
         if hint in names.types:
             meant, where = names.types[hint]
-            return parse_hint(meant, NameScope(where.local, where.types, names.open))
+            return parse_hint(meant, replace(where, open=names.open))
         if hint.__constraints__:
             return _parse_union(hint.__constraints__, hint, names)
         return parse_hint(hint.__bound__, names) if hint.__bound__ is not None else Untyped()
-    alias = getattr(hint, "__value__", None) if type(hint).__name__ == "TypeAliasType" else None
-    if alias is not None:
-        return parse_hint(alias, names)
+    if isinstance(hint, (str, ForwardRef)):  # what the annotations of a function do not resolve
+        text = hint if isinstance(hint, str) else hint.__forward_arg__
+        cure = "names in strings are looked up for the annotations of functions only" if text.isidentifier() else None
+        raise AnnotationSyntaxError(
+            f"{value_text(text)} is not a hint" + (f"\n\nHint: {cure}; {_ANY_DEPTH}" if cure else "")
+        )
+    if is_type_alias(hint):
+        return parse_hint(hint.__value__, names.within_alias(hint))
     if hasattr(hint, "__supertype__"):  # NewType
         return parse_hint(hint.__supertype__, names)
     if (array := read_array_hint(hint)) is not None:
@@ -351,12 +381,30 @@ def _parse_tree(hint: Any, names: NameScope) -> Node | None:
         raise AnnotationSyntaxError("Like: wants a class and a hint, as in Like[optax.OptState, Params]")
     if "PyTree" not in hint.__name__ or hint.__module__.split(".")[0] not in ("typedshmap", "jaxtyping"):
         return None
-    leaf, structure = getattr(hint, "leaftype", Any), getattr(hint, "structure", None)
-    structure = None if structure is None else str(structure)
-    if structure is not None and not structure.isidentifier():
-        raise AnnotationSyntaxError(f"{hint.__name__}: the structure's name {structure!r} is not an identifier")
-    node = parse_hint(leaf, names)
-    return PyTreeOf(node, structure) if holds_arrays(node) else Untyped() if leaf is Any else Static(Any)
+    leaf, text = getattr(hint, "leaftype", Any), getattr(hint, "structure", None)
+    structure = () if text is None else parse_structure(text)
+    return Untyped() if leaf is Any and not structure else PyTreeOf(parse_hint(leaf, names), structure)
+
+
+def parse_structure(text: Any) -> tuple[str, ...]:
+    """The names of a tree's structure, ``"S"``, ``"S T"``, ``"S ..."`` or ``"... S"``.
+
+    Raises:
+      AnnotationSyntaxError: for anything else.
+    """
+    cure = 'write a name, as in "S", names of structures inside of each other, "S T", or "S ..." or "... S"'
+    if not isinstance(text, str):
+        raise AnnotationSyntaxError(f"PyTree[..., {value_text(text)}]: the structure is a string\n\nHint: {cure}")
+    pieces = [(found.group(), found.span()) for found in re.finditer(r"\S+", text)]
+    hint = HintText('PyTree[..., "', text, '"]')
+    if not pieces:
+        raise SyntaxFault("the structure has no name", (0, 0), cure).in_hint(hint)
+    for at, (name, span) in enumerate(pieces):
+        if name == "..." and (at == 0 or (at == len(pieces) - 1 and pieces[0][0] != "...")):
+            continue
+        if not name.isidentifier():
+            raise SyntaxFault(f"'{name}' is not the name of a structure", span, cure).in_hint(hint)
+    return tuple(name for name, _ in pieces)
 
 
 def _parse_inner(hint: Any, names: NameScope, around: str) -> Node:
@@ -390,8 +438,10 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
     variables = getattr(origin, "__parameters__", None)
     if origin is typing.Unpack or getattr(hint, "__unpacked__", False):
         raise AnnotationSyntaxError(f"{hint_name(hint)}: a hint that unpacks another one is not read")
-    if type(origin).__name__ == "TypeAliasType":
-        return parse_hint(origin.__value__, names.with_type_variables(origin.__type_params__, args))
+    if is_type_alias(origin):
+        inner = names.with_type_variables(origin.__type_params__, args).within_alias(origin)
+        node = parse_hint(origin.__value__, inner)
+        return Static(hint) if isinstance(node, Static) else node
     if origin is not None and getattr(typing, str(hint).removeprefix("typing."), None) is hint:
         return Static(origin)  # List, Dict or Callable of anything
     if origin is typing.Annotated or origin in _QUALIFIERS:

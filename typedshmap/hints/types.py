@@ -7,7 +7,8 @@ as every verb, in the current mesh context.
 from __future__ import annotations
 
 import copyreg
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -16,11 +17,11 @@ from jax.typing import ArrayLike
 
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import Subject
-from ..errors.phrases import value_text
-from .array_hint import NAMES, parse_array_hint
+from ..errors.phrases import count_text, value_text
+from .array_hint import NAMES, parse_array_hint, read_array_hint, union_members
 from .check_tree import TreeCheck, check_value
 from .context import CallScope, current_mesh_context, current_scope
-from .structure import ArrayLeaf, Node, hint_name, node_name, parse_hint, plain_classes
+from .structure import ArrayLeaf, Node, hint_name, node_name, parse_hint, parse_structure, plain_classes
 
 _CHECKED = Subject("checked", "checked")
 
@@ -37,6 +38,9 @@ class CheckedMeta(type):
     """A class whose instances are the values that fit a hint."""
 
     __node__: Node
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise AnnotationSyntaxError(f"{cls.__name__} is a hint, of which there are no instances")
 
     def __instancecheck__(cls, value: Any) -> bool:
         checked, scope = _check_value(cls.__node__, value)
@@ -110,12 +114,15 @@ class Dtype:
         name = self.__name__
         raise AnnotationSyntaxError(f'{name}(...): a hint is written in square brackets, as in {name}[Array, "b d"]')
 
+    def __instancecheck__(self, value: Any) -> bool:
+        name = self.__name__
+        raise AnnotationSyntaxError(f'isinstance(..., {name}): a hint has dims too, as in {name}[Array, "..."]')
+
     def __getitem__(self, item: Any) -> Any:
-        array_type = item[0] if isinstance(item, tuple) and item else None
-        members = get_args(array_type) if get_origin(array_type) in (Union, UnionType) else ()
-        if any(isinstance(member, CheckedMeta) for member in members):
+        members = list(union_members(item[0])) if isinstance(item, tuple) and item else []
+        if len(members) > 1 and any(read_array_hint(member) is not None for member in members):
             # A hint inside a hint goes into every member of a union.
-            return Union[tuple(self[(member, *item[1:])] for member in members)]  # noqa: UP007
+            return reduce(or_, (self[(member, *item[1:])] for member in members))
         return _make_cached(_hint_class, self, item)
 
 
@@ -127,6 +134,7 @@ def _hint_class(dtype: Dtype, item: Any) -> Any:
         "__typedshmap__": hint,
         "__node__": ArrayLeaf(hint),
         "__made_of__": (dtype.__name__, item),
+        "dtype": DTYPES.get(hint.dtype_name, dtype),
         "dim_str": str(hint.spec),
         "dtypes": hint.dtypes,
         "array_type": hint.array_type,
@@ -144,12 +152,15 @@ class _LateMeta(CheckedMeta):
 
 class _TreeMeta(_LateMeta):
     def __getitem__(cls, item: Any) -> Any:
-        leaf, structure = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+        if isinstance(item, tuple) and len(item) != 2:
+            got = count_text(len(item), "item")
+            raise AnnotationSyntaxError(
+                f'PyTree[...]: wants a hint and at most a structure, as in PyTree[T, "S"]; got {got}'
+            )
+        leaf, structure = item if isinstance(item, tuple) else (item, None)
         if get_origin(structure) is Literal:  # how the name is written for static checkers
             structure = get_args(structure)[0]
-        if structure is not None and not (isinstance(structure, str) and structure.isidentifier()):
-            raise AnnotationSyntaxError(f"PyTree[..., {structure!r}]: the structure's name is an identifier, as in 'S'")
-        return _make_cached(_tree_class, leaf, structure)
+        return _make_cached(_tree_class, leaf, None if structure is None else " ".join(parse_structure(structure)))
 
 
 @lru_cache(maxsize=1024)
@@ -211,8 +222,9 @@ class PyTree(metaclass=_TreeMeta):
     """A pytree whose leaves all fit a hint: ``PyTree[Float[Array, "..."]]``.
 
     ``PyTree[T, "S"]`` gives the tree's structure a name; every tree of that name in a call has the
-    same structure, and a dim ``?name`` in ``T`` may differ from leaf to leaf. A bare ``PyTree``
-    takes any tree.
+    same structure, and a dim ``?name`` in ``T`` may differ from leaf to leaf. ``"S T"`` is a tree of
+    structure ``S`` with one of structure ``T`` at each leaf, ``"S ..."`` one with any trees there, and
+    ``"... T"`` any tree of trees ``T``. A bare ``PyTree`` takes any tree.
     """
 
     leaftype: Any = Any

@@ -1,0 +1,152 @@
+"""Names of tree structures, trees of what are no arrays, and type aliases."""
+
+import sys
+import types
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import pytest
+
+from typedshmap import (
+    AnnotationSyntaxError,
+    Array,
+    Float,
+    PyTree,
+    ShapeError,
+    StructureError,
+    check,
+    typed,
+    typed_shard_map,
+)
+
+Pairs = PyTree[int, "S T"]
+
+
+@typed
+def composed(z: Pairs, x: PyTree[int, "T"], y: PyTree[int, "S"]) -> PyTree[int, "S ..."]:
+    return z
+
+
+def test_a_structure_may_be_composed_of_those_of_later_arguments():
+    assert composed({"key": (4, 5)}, (1, 2), {"key": 3}) == {"key": (4, 5)}
+
+
+def test_a_structure_that_is_composed_otherwise_is_reported_with_its_parts():
+    with pytest.raises(StructureError) as caught:
+        composed({"key": [4, 5]}, (1, 2), {"key": 3})
+    assert str(caught.value).splitlines()[0] == (
+        "composed: argument 'z' has tree structure PyTreeDef({'key': [*, *]}), which is not 'S T' "
+        "for S=PyTreeDef({'key': *}) (y), T=PyTreeDef((*, *)) (x)"
+    )
+
+
+def test_a_structure_of_a_name_that_nothing_binds_is_reported():
+    @typed
+    def alone(z: Pairs) -> None:
+        return None
+
+    with pytest.raises(StructureError) as caught:
+        alone([1])
+    assert str(caught.value) == (
+        "alone: argument 'z' has structure 'S T' in its hint, but nothing binds 'S', 'T'\n\n"
+        'Hint: name the structure of another tree, as in PyTree[..., "S"]'
+    )
+
+
+def test_a_leaf_that_is_no_array_is_named_by_its_path():
+    with pytest.raises(
+        StructureError, match=r"^composed: argument 'x\[1\]\['a'\]' is 'b' \(str\), but its hint says int"
+    ):
+        composed([1], (1, {"a": "b"}), [1])
+
+
+def test_a_static_tree_is_closed_over_at_a_boundary(mesh):
+    @typed_shard_map(mesh=mesh)
+    def scaled(x: Float[Array, "[b/dp]"], config: PyTree[int]) -> Float[Array, "[b/dp]"]:
+        return x * config["scale"][0]
+
+    assert jax.block_until_ready(scaled(np.ones(4, np.float32), {"scale": [3]})).tolist() == [3.0] * 4
+    with pytest.raises(
+        StructureError, match=r"^scaled: argument 'config\['scale'\]\[0\]' is an array, but its hint int"
+    ):
+        scaled(np.ones(4, np.float32), {"scale": [np.ones(())]})
+
+
+def test_a_tree_inside_of_one_leaf_has_the_names_of_that_leaf():
+    @typed
+    def sized(x: PyTree[tuple[PyTree[Float[np.ndarray, "?n"]], int], "S"]) -> None:
+        return None
+
+    sized([([np.ones(2), np.ones(2)], 1), (np.ones(3), 1)])
+    with pytest.raises(ShapeError, match=r"^sized: argument 'x\[0\]\[0\]\[1\]' has n=3, but"):
+        sized([([np.ones(2), np.ones(3)], 1)])
+
+
+def test_an_alias_that_holds_itself_is_an_error():
+    tree = float | list["tree"]
+    with pytest.raises(AnnotationSyntaxError) as caught:
+        check([1.0], tree)
+    lines = str(caught.value).splitlines()
+    assert (lines[0], lines[-1]) == (
+        "'tree' is not a hint",
+        "Hint: names in strings are looked up for the annotations of functions only; "
+        "for trees of any depth write PyTree[...]",
+    )
+
+
+ALIASES = """
+type Vector = Float[np.ndarray, "n"]
+type Pair[T] = tuple[T, T]
+type Nested = Vector | list[Nested]
+type Endless[T] = tuple[T, Endless[T]]
+type Itself = Itself
+type AnyArray = np.ndarray | Array
+
+@dataclass
+class Node:
+    w: Vector
+    children: 'Nodes'
+
+type Nodes = list[Node]
+jax.tree_util.register_dataclass(Node)
+"""
+
+
+@pytest.fixture(scope="module")
+def aliases():
+    if sys.version_info < (3, 12):
+        pytest.skip("Python 3.12 has type aliases")
+    module = {**globals(), "__name__": "aliases", "dataclass": dataclass}
+    sys.modules["aliases"] = found = types.ModuleType("aliases")
+    vars(found).update(module)
+    exec(ALIASES, vars(found))
+    yield found
+    del sys.modules["aliases"]
+
+
+def test_a_type_alias_means_what_it_stands_for(aliases):
+    one = np.ones(2)
+    check(one, aliases.Vector)
+    check((one, (one, one)), tuple[aliases.Vector, aliases.Pair[aliases.Vector]])
+    check(((one, one),) * 2, aliases.Pair[aliases.Pair[aliases.Vector]])
+    check((1, 2), aliases.Pair[int])
+    check(aliases.Node(one, [aliases.Node(one, [])]), aliases.Node)
+    assert isinstance(one, Float[aliases.AnyArray, "n"])
+    assert isinstance(np.ones((3, 2)), Float[aliases.Vector, "m"])
+    for value, hint in [((one, np.ones(3)), aliases.Pair[aliases.Vector]), ((1, "a"), aliases.Pair[int])]:
+        with pytest.raises((ShapeError, StructureError)):
+            check(value, hint)
+
+
+@pytest.mark.parametrize("name", ["Nested", "Endless", "Itself"])
+def test_a_type_alias_that_holds_itself_is_an_error(aliases, name):
+    alias = getattr(aliases, name)
+    message = f"the type alias {name} holds itself"
+    for hint in (alias[aliases.Vector] if name == "Endless" else alias, list[alias]):
+        with pytest.raises(AnnotationSyntaxError, match=message):
+            check([np.ones(2)], hint)
+    with pytest.raises(
+        AnnotationSyntaxError, match=message if name == "Itself" else "is not an array type|holds itself"
+    ):
+        Float[alias, "n"]
