@@ -371,7 +371,7 @@ def _parse_tree(hint: Any, names: NameScope) -> Node | None:
     if (like := getattr(hint, "__like__", None)) is not None:
         kind, parameters = like
         node = _loosened(_parse_inner(parameters, names, hint.__name__))
-        while isinstance(node, PyTreeOf) and node.structure is None:  # any tree would have its structure
+        while isinstance(node, PyTreeOf) and not node.structure:  # any tree would have its structure
             node = node.leaf
         text = HintText(f"unsharded, in no {node_name(node)} of {hint.__name__}")
         return LikeOf(hint.__name__, plain_classes(kind), node, ArrayLeaf(replace(_ANY_ARRAY, text=text)))
