@@ -1,4 +1,4 @@
-"""The programs of parallel mathematics: each runs, agrees with its reference, and is the same on every mesh."""
+"""Programs of parallel mathematics, and of an optimizer: each agrees with its reference, and is the same on a mesh."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ MESHES = {
     "pipeline": "dp=2,pp=4",
     "stencil": "y=2,x=4",
     "fft": "y=2,x=4",
+    "optimizer": "fsdp=8",
 }
 LAST_LINES = {
     "ring_attention": "Values and gradients are those of plain attention.",
     "pipeline": "The loss fell; nothing differs from plain JAX by more than",
     "stencil": "The waves are those of NumPy.",
     "fft": "Transforms and potential are those of NumPy.",
+    "optimizer": "The loss fell; no parameter differs from one device's by more than",
 }
 SHOWN = {
     "ring_attention": "shard 2   3 4 4 0     3 2 2 2",
     "pipeline": "stage 2   .  .  0  1  2  3  4  5  6  7  .",
     "stencil": "depth 8: differs from NumPy by",
     "fft": "spectrum            P('y', 'x', None)",
+    "optimizer": "[1][0].nu.layers.down            float32[3,128,32]  P(None, 'fsdp', None)",
 }
 # A line of each program, and the same with a mistake: what it prints last then, with exit code 1.
 MISTAKES = {
@@ -40,6 +43,7 @@ MISTAKES = {
     "pipeline": ('x[jnp.clip(micro, 0, size("micro") - 1)]', "x[0]"),
     "stencil": ("shift=-1", "shift=1"),
     "fft": ("fft(field, axis=2)", "fft(field, axis=2).conj()"),
+    "optimizer": ("shard(init(0), Params)", "shard(init(2), Params)"),
 }
 
 

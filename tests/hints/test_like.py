@@ -14,7 +14,7 @@ import optax
 import pytest
 from beartype import beartype
 from beartype.door import is_bearable
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import (
@@ -46,6 +46,7 @@ from typedshmap import (
     typed_jit,
     typed_shard_map,
 )
+from typedshmap.testing import assert_mesh_invariant, inputs
 
 W = Float32[Array, "[d/dp] [f/tp]"]
 B = Float32[Array, "[f/tp]"]
@@ -403,14 +404,65 @@ def update(params: Params, state: State) -> State:
     return adam.update(params, state, params)[1]
 
 
-def test_explain_wants_the_state_and_reports_its_arrays(mesh: Mesh) -> None:
-    with pytest.raises(StructureError) as caught:
-        explain(update, mesh="dp=4,tp=2", d=8, f=16)
-    assert str(caught.value) == (
-        "explain: Like[..., Params] does not say how many arrays it holds\n\nHint: pass the argument: state=..."
-    )
-    report = str(explain(update, mesh="dp=4,tp=2", d=8, f=16, state=jax.eval_shape(adam.init, params)))
-    assert "state[0].mu.w" in report
+class Both(NamedTuple):
+    params: Params
+    state: State
+
+
+@typed_jit
+def update_both(both: Both) -> Both:
+    return Both(both.params, adam.update(both.params, both.state)[1])
+
+
+def test_inputs_are_made_by_a_function_of_the_parameters(mesh: Mesh) -> None:
+    made = inputs(update, mesh=mesh, d=8, f=16, state=adam.init)
+    assert made["state"][0].mu.w.sharding.spec == S_W
+    assert jax.tree.structure(made["state"]) == jax.tree.structure(adam.init(params))
+    made = inputs(update, mesh=mesh, state=adam.init(params))
+    assert made["params"].w.shape == (8, 16)
+    for arguments in ({"both.state": adam.init}, {"both": Both(params, adam.init(params))}):
+        structs = inputs(update_both, mesh=AbstractMesh((4, 2), ("dp", "tp")), arguments=arguments)
+        assert structs["both"].state[0].mu.w.sharding.spec == S_W
+    for function, how in ((update, {"state": adam.init}), (update_both, {"arguments": {"both.state": adam.init}})):
+        assert "state[0].mu.w" in str(explain(function, mesh="dp=4,tp=2", d=8, f=16, **how))
+    assert "state[0].mu.w" in str(explain(update, params, mesh="dp=4,tp=2", state=adam.init))
+    assert "state[0].mu.w" in str(explain(update, params, jax.eval_shape(adam.init, params), mesh="dp=4,tp=2"))
+    assert_mesh_invariant(update, ["dp=2,tp=2"], trials=1, state=adam.init)
+
+
+WANTED = " has a structure that no hint says, so that it wants a value, or a function of the parameters;"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: inputs(update),
+            f"inputs: update: argument 'state' (Like[..., Params]){WANTED} pass state=optimizer.init",
+        ),
+        (
+            lambda: explain(update, mesh="dp=4,tp=2"),
+            f"explain: update: argument 'state' (Like[..., Params]){WANTED} pass state=optimizer.init",
+        ),
+        (
+            lambda: inputs(update_both),
+            f"inputs: update_both: argument 'both.state' (Like[..., Params]){WANTED}"
+            " pass arguments={'both.state': optimizer.init}",
+        ),
+        (
+            lambda: inputs(alone, state=adam.init),
+            "inputs: alone: no argument has the structure of the parameters from which Like[..., Params] is to be made",
+        ),
+    ],
+    ids=["inputs", "explain", "a field", "no parameters"],
+)
+def test_a_state_that_cannot_be_drawn_is_asked_for(call: Any, message: str) -> None:
+    assert message_of(call).splitlines()[0] == message
+
+
+@typed_jit
+def alone(state: State) -> State:
+    return state
 
 
 # What it refuses
@@ -494,6 +546,12 @@ def test_other_ranks_in_the_structure_of_the_parameters_are_refused(
 ) -> None:
     lines = message_of(lambda: shard(optimizer.init(params), State, mesh)).splitlines()
     assert lines[0] == first and cure in lines
+
+
+def test_of_other_ranks_the_first_is_reported_in_full(mesh: Mesh) -> None:
+    state = optax.adafactor(0.1, min_dim_size_to_factor=4).init({"b": b, "w": w})
+    lines = message_of(lambda: shard(state, Like[Any, Named], mesh)).splitlines()
+    assert lines[0] == "shard: given[0].v_row['w'] has 1 dim, but its hint has 2"
 
 
 def test_parameters_of_which_some_have_other_ranks_are_refused(mesh: Mesh) -> None:

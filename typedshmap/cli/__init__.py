@@ -25,7 +25,7 @@ from ..errors.phrases import count_text, did_you_mean, excerpt
 from ..hints.signature import HintedSignature
 from ..hints.structure import Static
 from ..introspection import DecoratedInfo, bound_self, find_decorated
-from ..sampling.arguments import needed_text, required_arguments, sizes_among, taken_names
+from ..sampling.arguments import example_text, needed_text, required_arguments, sizes_among, taken_names
 from ..sampling.meshes import parse_mesh
 from ..testing.marks import find_mark
 
@@ -231,7 +231,9 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
     for name, node in required_arguments(typed, bound_self(function.function)).items():
         if name not in found:
             is_literal = isinstance(node, Static) and node.hint in _LITERALS
-            cure = f"pass --arg {name}=..." if is_literal else f"give it by @mesh_invariant({name}=...)"
+            cure = (
+                f"pass --arg {name}=..." if is_literal else f"give it by @mesh_invariant({name}={example_text(node)})"
+            )
             problems.append(f"{needed_text(name, node)}; {cure}")
     if problems:
         raise StructureError(f"{function.name}: {'; '.join(problems)}")

@@ -12,7 +12,7 @@ from ..errors import StructureError
 from ..hints.signature import POSITIONAL
 from ..hints.structure import holds_arrays
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict
-from ..sampling.arguments import Inputs
+from ..sampling.arguments import Inputs, makes_tree
 from ..sampling.plan import plan_inputs
 from .build import ExplainedCall, explanation, meshes_of
 from .model import Collective, Explained, Failed, Memory, Total, Value, read_bandwidth
@@ -120,7 +120,9 @@ def explain_call(
         if not arguments:
             with suppress(StructureError):
                 bound = typed.bind((*owner, *args), dict(given))
-                if args or all(name in bound.given for name, node in typed.parameters.items() if holds_arrays(node)):
+                is_made = any(makes_tree(value, node) for _, _, node, value in typed.arguments(bound))
+                arrays = [name for name, node in typed.parameters.items() if holds_arrays(node)]
+                if not is_made and (args or all(name in bound.given for name in arrays)):
                     return lambda mesh: Inputs.of(args, (), given, {}, _SEED)
         parameters = list(typed.signature.parameters.values())[len(owner) + len(typed.given) :]
         names = [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]

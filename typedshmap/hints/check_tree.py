@@ -304,6 +304,20 @@ class TreeCheck:
             self.failures.append(Failure(wrong, subject))
             self._close_over(value, subject)
             return
+        for path, part, is_similar in self.parts_like(node, value, subject):
+            if is_similar:
+                first = len(self.failures)
+                self.visit(node.parameters, part, subject.at(path))
+                found = [_with_cure(failure, node) for failure in self.failures[first:]]
+                # Of arrays of other ranks some may have the rank by accident, and another size.
+                self.failures[first:] = sorted(found, key=lambda failure: not isinstance(failure.what, RankMismatch))
+            elif isinstance(part, _ARRAYS):
+                self._visit_array(node.other.hint, part, subject.at(path))
+            else:
+                self.leaves.append(CheckedLeaf(part, None, subject.at(path)))
+
+    def parts_like(self, node: LikeOf, value: Any, subject: Subject) -> list[tuple[str, Any, bool]]:
+        """The largest sub-trees of the parameters' structure, and the leaves beside them; each with its path."""
         members, similar = node.members, set[int]()
 
         def is_similar(part: Any) -> bool:
@@ -311,15 +325,8 @@ class TreeCheck:
                 similar.add(id(part))
             return found
 
-        for path, part in self._flatten(value, is_similar, subject)[0]:
-            if id(part) in similar:
-                first = len(self.failures)
-                self.visit(node.parameters, part, subject.at(path))
-                self.failures[first:] = [_with_cure(failure, node) for failure in self.failures[first:]]
-            elif isinstance(part, _ARRAYS):
-                self._visit_array(node.other.hint, part, subject.at(path))
-            else:
-                self.leaves.append(CheckedLeaf(part, None, subject.at(path)))
+        found = self._flatten(value, is_similar, subject)[0]
+        return [(path, part, id(part) in similar) for path, part in found]
 
     def _has_structure(self, node: Node, value: Any) -> bool:
         """Whether a value has the structure of a hint; one that no class or key shows also has to have its ranks."""

@@ -316,6 +316,7 @@ class TreeBuilder:
       static: what replaces a leaf that is not an array, from the field's default value.
       scalar: what replaces a Python number without a default; None where there must be one.
       choose: the node to build, from a node and the records around it, where the hint leaves a choice.
+      like: what replaces a tree like parameters, from its hint and its path; None where its structure is not known.
     """
 
     verb: str
@@ -324,6 +325,7 @@ class TreeBuilder:
     static: Callable[[Any], Any] = lambda default: default
     scalar: Any = None
     choose: Callable[[Node, frozenset[int]], Node] = lambda node, inside: node
+    like: Callable[[structure.LikeOf, str], Any] | None = None
 
     def build(self, node: Node, path: str = "", inside: frozenset[int] = frozenset()) -> Any:
         """A value in the structure of a hint.
@@ -349,6 +351,8 @@ class TreeBuilder:
                     return {name: self.build(inner, f"{path}[{name!r}]", inside) for name, inner in fields.items()}
                 values = self._fields(node, path, inside)
                 return node.cls(*values.values()) if kind == "NamedTuple" else _new_instance(node.cls, values)
+            case structure.LikeOf() if self.like is not None:
+                return self.like(node, path)
             case structure.UnionOf(options, _) if (key := typed_key(options)) is not None:
                 return self.build(key, path, inside)
             case structure.UnionOf():

@@ -49,7 +49,8 @@ def inputs(
       seed: the seed of sizes and values.
       arguments: arguments by name, also where a dim has the same name, and fields by path, ``{"state.step": 3}``.
       **sizes: a global size by the name of a dim (an integer; a tuple for ``*name``), or an argument by its
-        name: a value, or a function that makes it from a key and the global shape.
+        name: a value, or a function that makes it: an array from a key and the global shape, ``Like[..., Params]``
+        from the parameters (``state=optimizer.init``).
 
     Returns:
       The arguments, without those that have a default and hold no arrays.

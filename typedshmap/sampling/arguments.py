@@ -18,7 +18,7 @@ from ..hints import structure
 from ..hints.array_hint import ArrayHint
 from ..hints.check_tree import BoundArgument
 from ..hints.signature import EMPTY, HintedSignature
-from ..hints.structure import ArrayLeaf, Node, holds_arrays, node_name
+from ..hints.structure import ArrayLeaf, LikeOf, Node, holds_arrays, node_name
 from ..placement.structs import TreeBuilder, names_of, typed_key
 
 ArrayMaker = Callable[[Any, tuple[int, ...]], Any]
@@ -36,6 +36,31 @@ class ArrayToDraw:
 
     hint: ArrayHint
     make: ArrayMaker | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TreeToMake:
+    """A placeholder for a tree like parameters, which the user's function makes from the drawn ones.
+
+    Attributes:
+      node: the tree's hint.
+      make: the function, such as an optimizer's ``init``.
+    """
+
+    node: LikeOf
+    make: Callable[[Any], Any]
+
+
+def makes_tree(value: Any, node: Node) -> bool:
+    """Whether what is given for a tree like parameters is a function that makes it, and not a module, say."""
+    if not callable(value) or not isinstance(choose_member(node), LikeOf):
+        return False
+    return any(leaf is value for leaf in _jax.tree.leaves(value))
+
+
+def is_to_draw(value: Any) -> bool:
+    """Whether a part of an argument is yet to be drawn or made."""
+    return any(isinstance(leaf, ArrayToDraw | TreeToMake) for leaf in _jax.tree.leaves(value))
 
 
 def arrays_to_draw(value: Any) -> list[ArrayToDraw]:
@@ -68,15 +93,24 @@ def arguments_of(
         value = given.get(path)
         return value if path in given and not callable(value) else ArrayToDraw(hint, value)
 
+    def like(path: str, node: LikeOf) -> Any:
+        used.add(path)
+        if path not in given:
+            problems.append(f"{needed_text(path, node)}; pass arguments={{'{path}': optimizer.init}}")
+        value = given.get(path)
+        return TreeToMake(node, value) if makes_tree(value, node) else value
+
     def value_of(name: str, node: Node) -> Any:
         used.add(name)
         if name not in given:
             cure = f"pass the argument: {name}=..."
-            builder = TreeBuilder(verb, lambda hint, path: array(name + path, hint), cure, choose=choose_member)
-            return builder.build(node)
+            arrays, trees = lambda hint, path: array(name + path, hint), lambda node, path: like(name + path, node)
+            return TreeBuilder(verb, arrays, cure, choose=choose_member, like=trees).build(node)
         value, chosen = given[name], choose_member(node)
         if callable(value) and isinstance(chosen, ArrayLeaf):
             return ArrayToDraw(chosen.hint, value)
+        if isinstance(chosen, LikeOf) and makes_tree(value, chosen):
+            return TreeToMake(chosen, value)
         if callable(value) and holds_arrays(node):
             problems.append(
                 f"argument '{name}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
@@ -108,11 +142,11 @@ def arguments_of(
         subject = Subject("argument", name)
         if parameter.kind is parameter.VAR_POSITIONAL:
             made = variadic(name, nodes)
+        elif name in required and name not in given:
+            problems.append(f"{needed_text(name, node)}; pass {name}={example_text(node)}")
+            continue
         elif name in given or holds_arrays(node):
             made = [(name, subject, node, value_of(name, node))]
-        elif name in required:
-            problems.append(f"{needed_text(name, node)}; pass {name}=...")
-            continue
         elif parameter.default is EMPTY:
             made = [(name, subject, node, None)]
         else:
@@ -144,13 +178,22 @@ def required_arguments(typed: HintedSignature, owner: tuple[Any, ...]) -> dict[s
         parameter.name: node
         for parameter, (node, *_) in _parameters(typed, owner)
         if parameter.default is EMPTY and parameter.kind is not parameter.VAR_POSITIONAL
-        if not holds_arrays(node) and not (isinstance(node, structure.Static) and node.hint is type(None))
+        if not holds_arrays(node) or isinstance(choose_member(node), LikeOf)
+        if not (isinstance(node, structure.Static) and node.hint is type(None))
     }
 
 
 def needed_text(name: str, node: Node) -> str:
     """The words of a message about an argument that must be given."""
+    if isinstance(choose_member(node), LikeOf):
+        reason = "has a structure that no hint says, so that it wants a value, or a function of the parameters"
+        return f"argument '{name}' ({node_name(node)}) {reason}"
     return f"argument '{name}' ({node_name(node)}) holds no arrays and has no default"
+
+
+def example_text(node: Node) -> str:
+    """What may be given for an argument."""
+    return "optimizer.init" if isinstance(choose_member(node), LikeOf) else "..."
 
 
 def unknown_name_text(name: str, known: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from math import lcm, prod
 from types import MappingProxyType
@@ -23,8 +23,8 @@ from ..errors import ShapeError, StructureError
 from ..errors.failures import RETURN, Bound, Subject
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint
-from ..hints.check_tree import BoundArgument, CheckedArguments, CheckedLeaf, check_arguments
-from ..hints.context import current_axis_naming
+from ..hints.check_tree import BoundArgument, CheckedArguments, CheckedLeaf, TreeCheck, check_arguments
+from ..hints.context import MeshContext, current_axis_naming
 from ..hints.signature import EMPTY, HintedSignature
 from ..hints.structure import array_hints
 from ..introspection import bound_self, require_decorated, require_dict
@@ -32,7 +32,17 @@ from ..notation.match import NoValue, Sizes, evaluate
 from ..notation.spec import Anything, Dim, Expression, Name, Rest, names_in_expression
 from ..placement.context import PlacementContext, placement_context_over
 from ..placement.structs import default_dtype, names_of, refuse_wrong_sizes
-from .arguments import ArrayToDraw, FlatCall, Inputs, arguments_of, arrays_to_draw, sizes_among, unknown_name_text
+from .arguments import (
+    ArrayToDraw,
+    FlatCall,
+    Inputs,
+    TreeToMake,
+    arguments_of,
+    arrays_to_draw,
+    is_to_draw,
+    sizes_among,
+    unknown_name_text,
+)
 
 _SIZE_STREAM = 2**31
 _COMPARED_STREAM = 2**31 + 3
@@ -83,7 +93,7 @@ def plan_inputs(
     named.update(zip(parameters, (*typed.given, *owner), strict=False))
     named.update((name, value) for name, subject, _, value in found if not subject.path)
     # Arguments that are given in full bind sizes.
-    in_full = [argument for argument in found if not arrays_to_draw(argument[-1])]
+    in_full = [argument for argument in found if not is_to_draw(argument[-1])]
     known = _check(in_full, named, contexts[0]).sizes
     bound = {name.removeprefix("*"): size.size for name, size in known if " at " not in name}
     drawn = [(subject, array.hint) for _, subject, _, value in found for array in arrays_to_draw(value)]
@@ -238,7 +248,21 @@ class UnplacedInputs:
 
             return jax.eval_shape(made, key_of(seed)) if as_structs else made(key_of(seed))
 
-        return [jax.tree.map(fill, value) if arrays_to_draw(value) else value for value in values]
+        filled = [jax.tree.map(fill, value) if arrays_to_draw(value) else value for value in values]
+        make = partial(self._make_tree, filled, as_structs=as_structs)
+        return [jax.tree.map(make, value) if is_to_draw(value) else value for value in filled]
+
+    def _make_tree(self, filled: Sequence[Any], leaf: Any, as_structs: bool) -> Any:
+        """What the user's function makes of the first parameters among the arguments; any other leaf is itself."""
+        if not isinstance(leaf, TreeToMake):
+            return leaf
+        checked, subject = TreeCheck(MeshContext.over(None, role="placement"), {}), Subject("placed", "parameters")
+        parts = (part for value in filled for part in checked.parts_like(leaf.node, value, subject))
+        parameters = next((part for _, part, is_similar in parts if is_similar), None)
+        if parameters is None:
+            problem = f"no argument has the structure of the parameters from which {leaf.node.name} is to be made"
+            raise StructureError(f"{self.plan.source}: {problem}")
+        return jax.eval_shape(leaf.make, parameters) if as_structs else leaf.make(parameters)
 
     def _place(self, mesh: _jax.mesh.AnyMesh | None, as_structs: bool) -> Inputs:
         """Check the arguments against their hints, and place their arrays."""
