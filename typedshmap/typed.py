@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from . import _jax
 from .axis_names import AxesLike, AxisNaming, AxisRules, RulesLike, read_naming
 from .errors import placed_at_decoration
-from .errors.failures import RETURN, Failure, UnmentionedVarying
+from .errors.failures import RETURN, Failure, Subject, UnmentionedVarying
 from .errors.places import caller_frame
 from .hints import context
 from .hints.check_tree import check_arguments, check_value, result_place
-from .hints.signature import HintedSignature, LazySignature
+from .hints.resumption import AwaitedInScope, in_scope
+from .hints.signature import HintedSignature, LazySignature, is_generator
+from .hints.structure import Node
 from .introspection import DecoratedInfo, wraps
 
 F = TypeVar("F", bound=Callable[..., Any])
+_YIELDED = Subject("yielded", "yielded")
 
 
 @overload
@@ -33,6 +38,9 @@ def typed(
     shard, though JAX types it as varying, needs no mark, except for a float result of rank 0, whose
     gradient inside the region would be too large. Every call has sizes of its own. Parameters
     without arrays are checked by beartype, those without a hint not at all.
+
+    The arguments of a generator are checked when it is called, and all that it yields; its names hold whenever its
+    body runs, and nowhere else. A coroutine is checked when it is awaited.
 
     ```python
     @typed
@@ -57,16 +65,32 @@ def typed(
         naming = read_naming(axes, rules)
 
     def wrap(function: Callable[..., Any], hinted: LazySignature) -> Callable[..., Any]:
-        @wraps(function, DecoratedInfo("typed", hinted, None, naming))
         def typed_helper(*args: Any, **kwargs: Any) -> Any:
             typed, region = hinted.read(args), context.current_mesh_context(naming)
             args, kwargs, scope = _check_arguments(typed, naming, region, args, kwargs)
             with context.scope_entered(scope):
                 # From this frame: JAX records the whole stack with every equation that it traces.
                 result = typed.function(*args, **kwargs)
-            return _check_result(typed, result, region, scope)
+            return _check_result(typed, typed.result, RETURN, region, scope, result)
 
-        return typed_helper
+        def typed_generator(*args: Any, **kwargs: Any) -> Any:
+            typed, region = hinted.read(args), context.current_mesh_context(naming)
+            args, kwargs, scope = _check_arguments(typed, naming, region, args, kwargs)
+            check_item = partial(_check_result, typed, typed.yielded, _YIELDED, region, scope)
+            check_result = partial(_check_result, typed, typed.result, RETURN, region, scope)
+            with context.scope_entered(scope):
+                body = typed.function(*args, **kwargs)
+            return in_scope(body, scope, check_item, check_result)
+
+        async def typed_coroutine(*args: Any, **kwargs: Any) -> Any:
+            typed, region = hinted.read(args), context.current_mesh_context(naming)
+            args, kwargs, scope = _check_arguments(typed, naming, region, args, kwargs)
+            result = await AwaitedInScope(typed.function(*args, **kwargs), scope)
+            return _check_result(typed, typed.result, RETURN, region, scope, result)
+
+        is_coroutine = inspect.iscoroutinefunction(function)
+        wrapper = typed_generator if is_generator(function) else typed_coroutine if is_coroutine else typed_helper
+        return wraps(function, DecoratedInfo("typed", hinted, None, naming))(wrapper)
 
     if f is None:
         return lambda function: wrap(function, LazySignature(function, caller_frame(1), strict=False))
@@ -91,18 +115,25 @@ def _check_arguments(
     return *bound.with_arguments(cast), scope
 
 
-def _check_result(typed: HintedSignature, result: Any, region: context.MeshContext, scope: context.CallScope) -> Any:
-    """The result, at the type of its hint."""
-    if typed.result is None:
+def _check_result(
+    typed: HintedSignature,
+    hint: Node | None,
+    subject: Subject,
+    region: context.MeshContext,
+    scope: context.CallScope,
+    result: Any,
+) -> Any:
+    """The result, or what is yielded, at the type of its hint."""
+    if hint is None:
         return result
-    checked = check_value(typed.result, result, RETURN, region, scope.arguments, scope.sizes)
-    for value, hint, subject, must_be_invarying in checked.leaves:
+    checked = check_value(hint, result, subject, region, scope.arguments, scope.sizes)
+    for value, leaf_hint, at, must_be_invarying in checked.leaves:
         # The gradient of a loss that is the same on every shard, but that JAX types as varying, is too large.
         is_number = must_be_invarying and not _jax.array.aval_of(value).shape
-        if hint is not None and is_number and _jax.array.is_inexact(value.dtype):
+        if leaf_hint is not None and is_number and _jax.array.is_inexact(value.dtype):
             axes = tuple(axis for axis in region.sizes if axis in must_be_invarying)
             wrong = UnmentionedVarying(axes, False, may_agree=True)
-            checked.failures.append(Failure(wrong, subject, hint.text, _jax.array.type_text(value)))
+            checked.failures.append(Failure(wrong, at, leaf_hint.text, _jax.array.type_text(value)))
     if checked.failures:
         place = result_place(typed, checked.failures, checked.leaves) if region.manual else ""
         raise checked.error(typed.name, place)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import collections.abc
 import functools
 import inspect
 import sys
@@ -24,7 +25,7 @@ from ..errors.failures import Subject
 from ..errors.phrases import value_text
 from ..errors.places import hint_place, return_place, running_place
 from .array_hint import ArrayHint
-from .structure import NameScope, Node, Untyped, array_hints, parse_given_hint, parse_hint, walk
+from .structure import NameScope, Node, Untyped, array_hints, hint_name, parse_given_hint, parse_hint, walk
 
 EMPTY = inspect.Parameter.empty
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -77,6 +78,7 @@ class HintedSignature:
       positional: hints by position, from ``in_types``.
       result: the hint of what it returns; None where it has none.
       given: arguments that a partial has bound by position.
+      yielded: the hint of what a generator yields; ``result`` is then that of what it returns in the end.
     """
 
     function: Callable[..., Any]
@@ -86,6 +88,7 @@ class HintedSignature:
     positional: tuple[Node, ...]
     result: Node | None
     given: tuple[Any, ...] = ()
+    yielded: Node | None = None
 
     @property
     def argument_hints(self) -> list[ArrayHint]:
@@ -291,7 +294,10 @@ def _read(
             example = f'{parameter}: Float[Array, "..."]'
             raise _missing_hint(name, f"parameter '{parameter}'", example, hint_place(source, parameter))
 
-    result = None
+    result = yielded = None
+    if not strict and "return" in hints and is_generator(source):
+        yields_and_returns = _generator_hints(hints.pop("return"), name)
+        yielded, result = (_node(hint, names, name, source, "return") for hint in yields_and_returns)
     if out_types is not EMPTY:
         result = _given_node(out_types, names, name, "the result")
     elif "return" in hints:
@@ -305,7 +311,28 @@ def _read(
     positional = [_given_node(hint, names, name, f"in_types[{i}]") for i, hint in enumerate(in_types or ())]
     if positional:
         positional = [*(parameters.get(each, Untyped()) for each in first), *positional]
-    return HintedSignature(function, name, signature, parameters, tuple(positional), result, given)
+    return HintedSignature(function, name, signature, parameters, tuple(positional), result, given, yielded)
+
+
+def is_generator(function: Any) -> bool:
+    """Whether a function, or the one that it wraps, is a generator, asynchronous or not."""
+    function = _unwrap_annotations(function)
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+_GENERATORS = (
+    *(collections.abc.Generator, collections.abc.Iterator, collections.abc.Iterable),
+    *(collections.abc.AsyncGenerator, collections.abc.AsyncIterator, collections.abc.AsyncIterable),
+)
+
+
+def _generator_hints(hint: Any, name: str) -> tuple[Any, Any]:
+    """The hints of what a generator yields and of what it returns in the end."""
+    origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin in _GENERATORS or not isinstance(hint, type):
+        has_result = origin is collections.abc.Generator and len(args) == 3
+        return args[0] if args else Any, args[2] if has_result else Any
+    raise AnnotationSyntaxError(f"{name}: a generator's hint is Iterator[...], got {hint_name(hint)}")
 
 
 def _parameters_covered(signature: inspect.Signature, in_types: Any, name: str, given: int) -> set[str]:

@@ -1,0 +1,82 @@
+"""Run a generator or a coroutine in the scope of its call, which holds only while it runs itself.
+
+What is between two of its steps runs in the caller's own scope."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from .context import CallScope, scope_entered
+
+Check = Callable[[Any], Any]
+"""Checks a value, and returns what is handed on."""
+
+
+def in_scope(body: Any, scope: CallScope, check_item: Check, check_result: Check) -> Any:
+    """A generator, or an asynchronous one, that runs in a scope.
+
+    Args:
+      body: the generator; what a decorator made of one is handed on as it is.
+      scope: the scope of the call.
+      check_item: checks what it yields.
+      check_result: checks what it returns in the end.
+    """
+    if inspect.isasyncgen(body):
+        return _async_generator(body, scope, check_item)
+    return _generator(body, scope, check_item, check_result) if inspect.isgenerator(body) else body
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedInScope:
+    """Something to await, in a scope."""
+
+    body: Any
+    scope: CallScope
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return _generator(self.body, self.scope, _unchecked, _unchecked)
+
+
+def _unchecked(value: Any) -> Any:
+    return value
+
+
+def _generator(body: Any, scope: CallScope, check_item: Check, check_result: Check) -> Generator[Any, Any, Any]:
+    step, sent, is_last = body.send, None, False
+    while True:
+        with scope_entered(scope):
+            try:
+                item = step(sent)
+            except StopIteration as end:
+                item, is_last = end.value, True
+        if is_last:
+            return check_result(item)
+        item = check_item(item)
+        try:
+            step, sent = body.send, (yield item)
+        except GeneratorExit:
+            with scope_entered(scope):
+                body.close()
+            raise
+        except BaseException as error:
+            step, sent = body.throw, error
+
+
+async def _async_generator(body: Any, scope: CallScope, check_item: Check) -> AsyncGenerator[Any, Any]:
+    step = body.asend(None)
+    while True:
+        try:
+            item = await AwaitedInScope(step, scope)
+        except StopAsyncIteration:
+            return
+        item = check_item(item)
+        try:
+            step = body.asend((yield item))
+        except GeneratorExit:
+            await AwaitedInScope(body.aclose(), scope)
+            raise
+        except BaseException as error:
+            step = body.athrow(error)
