@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from .errors import TypedShmapError, placed_at_decoration
-from .errors.failures import RETURN, Failure, PlainMessage, UnmentionedVarying, sizes_text
+from .errors.failures import RETURN, Failure, PlainMessage, UnmarkedUnreduced, UnmentionedVarying, sizes_text
 from .errors.phrases import mesh_text, quoted_axes
 from .errors.places import caller_frame
 from .hints import context
@@ -142,6 +142,8 @@ def typed_shard_map(
                 raise
             except Exception as error:
                 _jax.versions.note_untried(error)
+                if check_vma and (cause := _cause_behind(error, info, args, kwargs)):
+                    raise cause from error
                 raise
 
         return typed_call
@@ -199,21 +201,9 @@ class _RegionCall:
         Where a program is being traced, also one that is differentiated as it is traced, the call is JAX's own, and
         the analysis waits for what it has traced. Where something is computed at once, the analysis comes before.
         """
-        body = self._body()
         if not self.entered:
-            return body
-        hinted = ((leaf.hint, len(getattr(leaf.value, "shape", ()))) for leaf in self.checked.leaves)
-        mapped: Callable[..., Any] = jax.shard_map(
-            body,
-            mesh=self.mesh,
-            in_specs=tuple(self.outer_context.spec(hint, rank) for hint, rank in hinted if hint is not None),
-            # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
-            # when the result is, and JAX reads them after it has called the body.
-            out_specs=self.out_specs,
-            axis_names=self.info.axis_names,
-            check_vma=self.check_vma,
-        )
-        program = mapped
+            return self._body()
+        mapped = program = self.mapped()
         if not _jax.trace.is_jit_disabled() and _jax.jaxpr.are_staged(self.arrays):
             if _jax.trace.is_outside_traces():
                 program = jax.jit(mapped)  # one for every call: nothing that the function closes over can be stale
@@ -224,6 +214,20 @@ class _RegionCall:
                 program = _jax.jaxpr.inline_jit(mapped)
         self._analyze(_jax.jaxpr.find_region(_jax.jaxpr.make_jaxpr(program, self.arrays)))
         return program
+
+    def mapped(self) -> Callable[..., Any]:
+        """The body mapped over the shards by ``jax.shard_map``."""
+        hinted = ((leaf.hint, len(getattr(leaf.value, "shape", ()))) for leaf in self.checked.leaves)
+        return jax.shard_map(
+            self._body(),
+            mesh=self.mesh,
+            in_specs=tuple(self.outer_context.spec(hint, rank) for hint, rank in hinted if hint is not None),
+            # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
+            # when the result is, and JAX reads them after it has called the body.
+            out_specs=self.out_specs,
+            axis_names=self.info.axis_names,
+            check_vma=self.check_vma,
+        )
 
     def analyze_after(self, results: Sequence[Any]) -> None:
         """Analyze the body where a program that is being traced now has its results."""
@@ -236,7 +240,11 @@ class _RegionCall:
     def _analyze(self, traced: _jax.jaxpr.TracedRegion | None) -> bool:
         """Compare what the hints and checks of the body assert with what its jaxpr does; False if parts are missing."""
         assert self.analysis is not None
-        is_complete = analyze_region(self.analysis, traced, self.results)
+        try:
+            is_complete = analyze_region(self.analysis, traced, self.results)
+        except TypedShmapError as error:  # of an argument that is returned as it is, which no equation made
+            error.place = error.place or self.typed.return_place
+            raise
         if self.deferred_error is not None:
             raise self.deferred_error
         return is_complete
@@ -256,8 +264,6 @@ class _RegionCall:
                 except TypedShmapError:
                     raise
                 except Exception as error:
-                    if analysis and (cause := analysis.explain_loop_error(error)):
-                        raise cause from error
                     self._add_note(error, scope, leaves)
                     raise
             return self._check_result(result, region, scope)
@@ -353,6 +359,32 @@ class _RegionCall:
         if cure := _cure(error, self.mesh.axis_names):
             lines.append(f"Hint: {cure}")
         error.add_note("\n".join(lines))
+
+
+def _cause_behind(
+    error: Exception, info: DecoratedInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> TypedShmapError | None:
+    """The error behind JAX's that two types differ over manual axes, as those of a loop's carry after a forgotten sum.
+
+    JAX raises it before the jaxpr is complete; what it advises makes the carry vary and hides the cause. Without JAX's
+    types the body is traced to its end. That is believed of what comes before a gradient, which is another one there.
+    """
+    if not _jax.versions.DIFFERING_MANUAL_AXES.search(str(error)):
+        return None
+    try:
+        call = _RegionCall(info, False, args, kwargs)
+        traced = _jax.jaxpr.find_region(_jax.jaxpr.make_jaxpr(call.mapped(), call.arrays))
+        if call.analysis is not None and traced is not None and call.deferred_error is None:
+            forward = _jax.jaxpr.before_gradients(traced)
+            analyze_region(call.analysis, forward, call.results if forward is traced else ())
+    except TypedShmapError as found:
+        wrong = found.failures[0].what if found.failures else None
+        if isinstance(wrong, UnmentionedVarying | UnmarkedUnreduced):
+            named = (re.search(rf"\b{re.escape(axis)}\b", str(error)) for axis in wrong.axes)
+            return found if all(named) else None
+    except Exception:  # the user's, or JAX's; the first one is raised
+        return None
+    return None
 
 
 def _cure(error: Exception, axis_names: Iterable[str]) -> str | None:

@@ -74,6 +74,82 @@ def test_the_helper_that_forgot_the_sum_is_named(mesh: Mesh, loop: Callable[...,
     assert "carry" in str(raised.value.__cause__)
 
 
+# No helper says anything about what is in the loop; the hint of the result does.
+
+Part, Weight, Sum = Float32[Array, "[b/dp] [m/tp]"], Float32[Array, "[m/tp] f"], Float32[Array, "[b/dp] f"]
+w = np.ones((4, 5), np.float32)
+
+
+def nothing(x: Any) -> Any:
+    return lax.pcast(jnp.zeros((x.shape[0], 5), np.float32), "dp", to="varying")
+
+
+def in_scan(x: Any, w: Any) -> Any:
+    return lax.scan(lambda total, _: (total + x @ w, None), nothing(x), None, length=3)[0]
+
+
+def in_fori_loop(x: Any, w: Any) -> Any:
+    return lax.fori_loop(0, 3, lambda _, total: total + x @ w, nothing(x))
+
+
+def in_while_loop(x: Any, w: Any) -> Any:
+    start = (0, nothing(x))
+    return lax.while_loop(lambda carry: carry[0] < 3, lambda carry: (carry[0] + 1, carry[1] + x @ w), start)[1]
+
+
+def in_a_branch(x: Any, w: Any) -> Any:
+    return lax.cond(lax.pmax(x.sum(), ("dp", "tp")) > 1, lambda: x @ w, lambda: nothing(x))
+
+
+def in_one_of_three(x: Any, w: Any) -> Any:
+    which = lax.pmax(x.sum(), ("dp", "tp")).astype(int)
+    return lax.switch(which, [lambda: nothing(x), lambda: x @ w, lambda: nothing(x) + 1])
+
+
+def in_a_helper_under_jit(x: Any, w: Any) -> Any:
+    return jax.jit(in_scan)(x, w)
+
+
+def in_a_checkpoint(x: Any, w: Any) -> Any:
+    return jax.checkpoint(in_scan)(x, w)
+
+
+HIDDEN = [in_scan, in_fori_loop, in_while_loop, in_a_branch, in_one_of_three, in_a_helper_under_jit, in_a_checkpoint]
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("body", HIDDEN)
+def test_a_forgotten_sum_comes_before_what_jax_says_of_types(mesh: Mesh, body: Callable[..., Any], check_vma: bool):
+    f = typed_shard_map(body, mesh=mesh, in_types=(Part, Weight), out_types=Sum, check_vma=check_vma)
+    with pytest.raises(VaryingError) as raised:
+        jax.eval_shape(f, x, w)
+    lines = str(raised.value).splitlines()
+    assert lines[0] == f"{body.__name__}: return value varies over 'tp', which its hint does not mention"
+    assert any(line.startswith("At: test_behind.py:") for line in lines)
+
+
+@pytest.mark.parametrize("body", HIDDEN)
+def test_where_only_types_differ_jax_says_so(mesh: Mesh, body: Callable[..., Any]):
+    def summed(x: Any, w: Any) -> Any:
+        return lax.psum(body(x, w), "tp")
+
+    f = typed_shard_map(summed, mesh=mesh, in_types=(Part, Weight), out_types=Sum)
+    with pytest.raises(TypeError, match="manual ax"):
+        jax.eval_shape(f, x, w)
+
+
+def test_a_gradient_is_not_judged_without_jaxs_types(mesh: Mesh):
+    """Without them jax.grad sums nothing, so that the gradient of a replicated weight is of each shard's rows."""
+
+    def gradient(x: Any, w: Any) -> Any:
+        loss = jax.grad(lambda w: lax.psum(in_scan(x, w), "tp").sum())
+        return loss(w)
+
+    f = typed_shard_map(gradient, mesh=mesh, in_types=(Part, Weight), out_types=Weight)
+    with pytest.raises(TypeError, match="manual ax"):
+        jax.eval_shape(f, x, w)
+
+
 def test_another_refusal_of_jax_stays_as_it_is(mesh: Mesh):
     @typed_shard_map(mesh=mesh)
     def f(x: Stream, up: Up, down: Down) -> Stream:

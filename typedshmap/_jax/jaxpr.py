@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from itertools import chain
 from operator import is_not
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -34,6 +35,11 @@ def counted_equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
 def all_equations(jaxpr: Any) -> Iterator[Any]:
     """The equations of a jaxpr and of all jaxprs within it."""
     return (eqn for eqn, _ in counted_equations(jaxpr))
+
+
+def maker_of(jaxpr: Any, var: Any) -> Any:
+    """The equation of a jaxpr, or of one within it, that makes a variable; None for an operand or a constant."""
+    return next((eqn for eqn in all_equations(jaxpr) if any(result is var for result in eqn.outvars)), None)
 
 
 def called_jaxpr(eqn: Any) -> Any:
@@ -127,6 +133,17 @@ def find_region(jaxpr: Any) -> TracedRegion | None:
     """The last manual region that a program runs, whose results are the call's."""
     eqn = next((eqn for eqn in reversed(open_jaxpr(jaxpr).eqns) if eqn.primitive.name == "shard_map"), None)
     return None if eqn is None else TracedRegion(eqn, tuple(range(len(eqn.outvars))))
+
+
+def before_gradients(traced: TracedRegion) -> TracedRegion:
+    """A region up to its first transposed equation, and without results; as it is if it has none."""
+    body = traced.eqn.params["jaxpr"]
+    is_backward = [any(map(is_transposed, [eqn, *chain(*map(all_equations, inner_jaxprs(eqn)))])) for eqn in body.eqns]
+    if True not in is_backward:
+        return traced
+    forward = body.eqns[: is_backward.index(True)]
+    jaxpr = SimpleNamespace(eqns=forward, invars=body.invars, constvars=body.constvars, outvars=[])
+    return TracedRegion(SimpleNamespace(params={**traced.eqn.params, "jaxpr": jaxpr}), ())
 
 
 def region_of_results(results: Sequence[Any]) -> TracedRegion | None:

@@ -10,6 +10,7 @@ Imported before anything else of the library asks JAX for what an older one does
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -48,6 +49,10 @@ _UNTRIED = (
     if _installed > _numbers(NEWEST_TRIED)
     else None
 )
+
+
+DIFFERING_MANUAL_AXES = re.compile(r"(varying manual axes|manual axis types) do not match")
+"""What JAX says where two types differ only in the axes over which values vary, up to 0.9 and later."""
 
 
 def note_untried(error: BaseException) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -48,7 +47,6 @@ class RegionAnalysis:
             return
         self.claims: list[claims.Claim] = []
         self.claim_equations: dict[Any, list[claims.ClaimEquation]] = {}
-        self.doubted: Finding | None = None
         self.inner: list[RegionAnalysis] = []
         self.origin = claims.Origin(function, region)
         self.early_interpreter = self.interpreter(region.has_vma)
@@ -90,9 +88,6 @@ class RegionAnalysis:
         if var is None and not is_kept and claims.is_implied(value, claim, self.early_interpreter):
             return value
         self.claims.append(claim)
-        if stated.must_be_invarying and var is None:
-            # In a loop or a call: note what is known by now against it.
-            self.doubted = claims.known_contradiction(value, claim, self.early_interpreter) or self.doubted
         # Tools read the jaxpr; and one that was traced before comes without what was noted beside it.
         if var is None or self.is_inner or keeps_all:
             return claims.insert_claim(value, claim, _jax.trace.trace_ids()[0] in self.traces)
@@ -111,17 +106,6 @@ class RegionAnalysis:
             f"{', '.join(map(repr, _unproven_axes(stated)))}, as {stated.hint.text} says"
             for stated in (claim.assertion for claim in self.unproven_claims)
         ]
-
-    def explain_loop_error(self, error: Exception) -> TypedShmapError | None:
-        """The error behind JAX's, of a loop's carry whose type another iteration changes since a sum was forgotten.
-
-        JAX raises it before the jaxpr is complete; what it advises makes the carry vary and hides the cause.
-        """
-        found = self.doubted
-        if found is None or not isinstance(found.what, UnmentionedVarying) or not isinstance(error, TypeError):
-            return None
-        is_cause = all(re.search(rf"\b{re.escape(axis)}\b", str(error)) for axis in found.what.axes)
-        return _finding_error(found, self.origin, self.early_interpreter) if is_cause else None
 
     @property
     def origins(self) -> set[claims.Origin]:
@@ -171,15 +155,16 @@ def analyze_region(
     _refuse_wrong_gradients(interpreter, body, origin)
     for found in interpreter.findings:
         if found.what is not None and found.control is None:
-            raise _finding_error(found, origin, interpreter)
+            raise _finding_error(_at_its_making(found, body), origin, interpreter)
     _refuse_unproven(analysis, judged, body)
     for assertion, at in zip(results, traced.results, strict=True):
         var, fact = body.outvars[at], out[at]
         claim = claims.make_claim(assertion, len(var.aval.shape), origin) if assertion is not None else None
         what = claims.contradiction(claim, fact, var.aval.shape, interpreter) if claim is not None else None
         if what is not None:
-            eqn = next((eqn for eqn in reversed(body.eqns) if any(result is var for result in eqn.outvars)), None)
-            raise _finding_error(Finding(eqn, what, claim, fact, var.aval), origin, interpreter)
+            raise _finding_error(
+                Finding(_jax.jaxpr.maker_of(body, var), what, claim, fact, var.aval), origin, interpreter
+            )
     analysis.is_done = True
     return True
 
@@ -238,6 +223,13 @@ def _unproven_error(claim: claims.Claim) -> TypedShmapError:
     stated = claim.assertion
     failure = Failure(UnmentionedVarying(_unproven_axes(stated), False), stated.subject, stated.hint.text)
     return stated.region.error(stated.function, (failure,), stated.sizes)
+
+
+def _at_its_making(found: Finding, body: Any) -> Finding:
+    """A finding about what a function returned, where that was made; its claim is where the function was called."""
+    is_result = found.claim is not None and found.claim.assertion.subject.kind == "return"
+    maker = _jax.jaxpr.maker_of(body, found.eqn.invars[0]) if is_result else None
+    return found if maker is None else found._replace(eqn=maker)
 
 
 def _finding_error(found: Finding, origin: claims.Origin, interpreter: Interpreter) -> TypedShmapError:

@@ -259,19 +259,6 @@ def is_implied(value: Any, claim: Claim, interpreter: Interpreter) -> bool:
     return contradiction(claim, fact, _jax.array.aval_of(value).shape, interpreter) is None
 
 
-def known_contradiction(value: Any, claim: Claim, interpreter: Interpreter) -> Finding | None:
-    """That a value is known to vary which is claimed to be invarying.
-
-    It may be invarying for all that, if one of those that it was computed from is: so this is not an error by itself.
-    """
-    fact, aval = _fact_of(value, interpreter, {}, iter(range(_MOST_EQUATIONS))), _jax.array.aval_of(value)
-    interpreter.findings.clear()
-    what = contradiction(claim, fact, aval.shape, interpreter) if fact is not None else None
-    if fact is None or not isinstance(what, UnmentionedVarying):
-        return None
-    return Finding(_jax.jaxpr.equation_of(value), what, claim, fact, aval)
-
-
 def _fact_of(
     value: Any, interpreter: Interpreter, found: dict[int, ShardingFact | None], budget: Iterator[int]
 ) -> ShardingFact | None:

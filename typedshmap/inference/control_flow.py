@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
 from itertools import count
 from typing import Any
@@ -41,8 +41,8 @@ def scan(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
     fixed, carry, stacked = facts[:consts], facts[consts : consts + carried], facts[consts + carried :]
     items = [fact.with_dims(fact.dims[1:]) for fact in stacked]
     body = eqn.params["jaxpr"]
-    carry = _fixed_point(interpreter, carry, lambda now: interpreter.interpret(body, [*fixed, *now, *items])[:carried])
-    results = list(interpreter.interpret(body, [*fixed, *carry, *items]))
+    _, found = _fixed_point(interpreter, carry, lambda now: interpreter.interpret(body, [*fixed, *now, *items]))
+    results = list(found)
     # A result per iteration, along a leading dim that is sharded as what the loop goes over.
     lead = reduce(join_dims, [fact.dims[0] for fact in stacked], UNSHARDED)
     for at, fact in enumerate(results[carried:], carried):
@@ -58,9 +58,8 @@ def while_loop(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) ->
     """
     condition, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
     conds, consts, carry = _jax.jaxpr.while_operands(eqn, facts)
-    carry = _fixed_point(interpreter, carry, lambda now: interpreter.interpret(body, [*consts, *now]))
+    carry, _ = _fixed_point(interpreter, carry, lambda now: interpreter.interpret(body, [*consts, *now]))
     (goes_on,) = interpreter.interpret(condition, [*conds, *carry])
-    interpreter.interpret(body, [*consts, *carry])
     if diverging := interpreter.split_axes(goes_on.varying | goes_on.unreduced):
         _note_collectives(interpreter, eqn, (condition, body), diverging)
         is_same = [at == operand for at, operand in enumerate(_handed_on(body), len(consts))]
@@ -104,18 +103,29 @@ def control_name(eqn: Any) -> str:
     return "loop" if eqn.primitive.name == "while" else "cond" if len(eqn.params["branches"]) == 2 else "switch"
 
 
-def _fixed_point(interpreter: Interpreter, carry: list[ShardingFact], iteration: Any) -> list[ShardingFact]:
-    """The least fact that holds before every iteration of a loop; the findings on the way to it do not count."""
-    before = list(interpreter.findings)
+def _fixed_point(
+    interpreter: Interpreter, carry: list[ShardingFact], iteration: Callable[[list[ShardingFact]], list[ShardingFact]]
+) -> tuple[list[ShardingFact], list[ShardingFact]]:
+    """The least fact that holds before every iteration of a loop, and what an iteration returns, its carry first.
+
+    The findings are those of that iteration. What is wrong in the first iteration comes before what follows from it.
+    """
+    before, since = interpreter.findings, dict[int, int]()
     for times in count():
-        after = [join(a, b) for a, b in zip(carry, iteration(carry), strict=True)]
+        interpreter.findings = []
+        results = iteration(carry)
+        for found in interpreter.findings:
+            if found.what is not None:
+                since.setdefault(id(found.eqn), times)
+        after = [join(a, b) for a, b in zip(carry, results, strict=False)]
         if times >= _MOST_ITERATIONS:  # a claim in the loop may add again and again what the carry loses
             after = [unknown(fact.varying | fact.unreduced, len(fact.dims)) for fact in after]
         if after == carry:
             break
         carry = after
-    interpreter.findings = before
-    return carry
+    found = interpreter.findings
+    interpreter.findings = before + (sorted(found, key=lambda one: since.get(id(one.eqn), times)) if since else found)
+    return carry, results
 
 
 def linear_solve(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> Sequence[ShardingFact]:
