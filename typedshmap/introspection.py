@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from . import _jax
 from .axis_names import NO_NAMING, AxisNaming
 from .errors import StructureError
 from .errors.phrases import value_text
-from .hints.signature import LazySignature, name_of
+from .hints.signature import EMPTY, LazySignature, name_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -74,6 +75,48 @@ def find_attribute(f: Any, name: str, cls: type[T]) -> T | None:
             return found
         f = getattr(f, "__wrapped__", None)
     return None
+
+
+Wrap: TypeAlias = Callable[[Callable[..., Any], LazySignature, DecoratedInfo | None], Callable[..., Any]]
+
+
+def decorate(
+    f: Any,
+    wrap: Wrap,
+    frame: types.FrameType | None,
+    in_types: Any = None,
+    out_types: Any = EMPTY,
+    strict: bool = True,
+) -> Any:
+    """Wrap a function, or the functions of a ``classmethod``, a ``staticmethod`` or a ``property``.
+
+    Args:
+      f: what is decorated.
+      wrap: makes the wrapper of a function from it, its signature, and what a decorator of this library below says.
+      frame: the frame in which it is decorated.
+      in_types: as for `LazySignature`, as the next two are; those of a decorator below where none are given.
+      out_types: the hint of the result.
+      strict: whether a parameter or a result without a hint is an error.
+    """
+
+    def decorated(function: Any) -> Any:
+        below, own = find_decorated(function), (in_types, out_types)
+        if below is not None:
+            given = zip(own, below.signature.given_types, (None, EMPTY), strict=True)
+            own = tuple(other if mine is absent else mine for mine, other, absent in given)
+        return wrap(function, LazySignature(function, frame, *own, strict), below)
+
+    match f:
+        case classmethod() | staticmethod():
+            return type(f)(decorated(f.__func__))
+        case property():
+            return type(f)(*(part and decorated(part) for part in (f.fget, f.fset, f.fdel)), f.__doc__)
+        case functools.cached_property():
+            return type(f)(decorated(f.func))
+        case functools.partialmethod():
+            return type(f)(decorated(f.func), *f.args, **f.keywords)
+        case _:
+            return decorated(f)
 
 
 def require_decorated(f: Any, verb: str) -> DecoratedInfo:

@@ -35,7 +35,7 @@ from .hints.check_tree import (
 from .hints.signature import EMPTY, LazySignature
 from .hints.structure import Untyped, array_hints, holds_arrays
 from .inference.analysis import RegionAnalysis, analyze_region
-from .introspection import DecoratedInfo, wraps
+from .introspection import DecoratedInfo, decorate, wraps
 from .meshes import find_boundary, read_axis_names, read_mesh
 from .notation.layout import Layout
 
@@ -52,7 +52,7 @@ def typed_shard_map(
     check_vma: bool = True,
     axes: Mapping[str, AxesLike] | None = None,
     rules: RulesLike | AxisRules | None = None,
-    in_types: tuple[Any, ...] | None = None,
+    in_types: Any = None,
     out_types: Any = EMPTY,
 ) -> F: ...
 @overload
@@ -65,7 +65,7 @@ def typed_shard_map(
     check_vma: bool = True,
     axes: Mapping[str, AxesLike] | None = None,
     rules: RulesLike | AxisRules | None = None,
-    in_types: tuple[Any, ...] | None = None,
+    in_types: Any = None,
     out_types: Any = EMPTY,
 ) -> Callable[[F], F]: ...
 def typed_shard_map(
@@ -77,7 +77,7 @@ def typed_shard_map(
     check_vma: bool = True,
     axes: Mapping[str, AxesLike] | None = None,
     rules: RulesLike | AxisRules | None = None,
-    in_types: tuple[Any, ...] | None = None,
+    in_types: Any = None,
     out_types: Any = EMPTY,
 ) -> Any:
     """Map a function over shards, with ``in_specs`` and ``out_specs`` taken from its hints.
@@ -96,8 +96,10 @@ def typed_shard_map(
     ```
 
     Args:
-      f: the function. Every parameter but ``self`` and ``cls`` has a hint, and so has the result. A
-        parameter whose hint holds no array is static; one hinted ``Any`` is closed over.
+      f: the function. Every parameter but ``self`` and ``cls`` has a hint, and so has the result; one
+        that has a default, ``*args`` and ``**kwargs`` need none. A parameter without a hint, or whose hint
+        holds no array, is static; one hinted ``Any`` is closed over. A ``float`` or an ``int`` may be an
+        array of rank 0.
       mesh: as for `jax.shard_map`; by default the ambient mesh, else the arguments' own, looked up at
         every call.
       axis_names: the mesh axes to make manual; by default all. Axes in hints that are not manual
@@ -106,8 +108,8 @@ def typed_shard_map(
         infers it from the traced body all the same.
       axes: names in the hints that stand for mesh axes: one, several (major to minor), or None.
       rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
-      in_types: one hint per positional argument, for functions that carry none; a tuple, list or dict
-        of hints for an argument that is one.
+      in_types: a tuple of hints, one per positional argument, for functions that carry none; within it
+        a tuple, list or dict of hints for an argument that is one. One hint alone is that of one argument.
       out_types: the hint of the result; ``tuple[A, B]`` or ``(A, B)`` for several.
 
     Returns:
@@ -123,9 +125,10 @@ def typed_shard_map(
     """
     _jax.trace.load_extend()
     with placed_at_decoration():
-        given_mesh, names, naming = read_mesh(mesh), read_axis_names(axis_names), read_naming(axes, rules)
+        given_mesh, names, own = read_mesh(mesh), read_axis_names(axis_names), read_naming(axes, rules)
 
-    def wrap(function: Callable[..., Any], hinted: LazySignature) -> Callable[..., Any]:
+    def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Callable[..., Any]:
+        naming = own if below is None else below.naming.then(own)
         info = DecoratedInfo("typed_shard_map", hinted, given_mesh, naming, names)
 
         @wraps(function, info)
@@ -149,8 +152,8 @@ def typed_shard_map(
         return typed_call
 
     if f is None:
-        return lambda function: wrap(function, LazySignature(function, caller_frame(1), in_types, out_types))
-    return wrap(f, LazySignature(f, caller_frame(1), in_types, out_types))
+        return lambda function: decorate(function, wrap, caller_frame(1), in_types, out_types)
+    return decorate(f, wrap, caller_frame(1), in_types, out_types)
 
 
 _NOTE_BEGINS = "typedshmap: in "

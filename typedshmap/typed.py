@@ -17,7 +17,7 @@ from .hints.check_tree import check_arguments, check_value, result_place
 from .hints.resumption import AwaitedInScope, in_scope
 from .hints.signature import HintedSignature, LazySignature, is_generator
 from .hints.structure import Node
-from .introspection import DecoratedInfo, wraps
+from .introspection import DecoratedInfo, decorate, wraps
 
 F = TypeVar("F", bound=Callable[..., Any])
 _YIELDED = Subject("yielded", "yielded")
@@ -49,7 +49,7 @@ def typed(
     ```
 
     Args:
-      f: the function.
+      f: the function; also a ``classmethod``, a ``staticmethod`` or a ``property``.
       axes: names in the hints that stand for mesh axes.
       rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
 
@@ -62,9 +62,11 @@ def typed(
     """
     _jax.trace.load_extend()
     with placed_at_decoration():
-        naming = read_naming(axes, rules)
+        own = read_naming(axes, rules)
 
-    def wrap(function: Callable[..., Any], hinted: LazySignature) -> Callable[..., Any]:
+    def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Callable[..., Any]:
+        naming = own if below is None else below.naming.then(own)
+
         def typed_helper(*args: Any, **kwargs: Any) -> Any:
             typed, region = hinted.read(args), context.current_mesh_context(naming)
             args, kwargs, scope = _check_arguments(typed, naming, region, args, kwargs)
@@ -93,8 +95,8 @@ def typed(
         return wraps(function, DecoratedInfo("typed", hinted, None, naming))(wrapper)
 
     if f is None:
-        return lambda function: wrap(function, LazySignature(function, caller_frame(1), strict=False))
-    return wrap(f, LazySignature(f, caller_frame(1), strict=False))
+        return lambda function: decorate(function, wrap, caller_frame(1), strict=False)
+    return decorate(f, wrap, caller_frame(1), strict=False)
 
 
 def _check_arguments(

@@ -1,16 +1,31 @@
 """Arguments are bound as Python binds them, and mapped or static as their hints say."""
 
 import enum
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, NewType, Optional, TypedDict, TypeVar, Union, Unpack
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    NewType,
+    Optional,
+    TypedDict,
+    TypeVar,
+    Union,
+    Unpack,
+)
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from expecting import fails, numbers, same, traced
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
@@ -27,10 +42,12 @@ from typedshmap import (
     Int32,
     Num,
     PRNGKeyArray,
+    PyTree,
     ShapeError,
     StructureError,
     TypedShmapError,
     UInt8,
+    VaryingError,
     size,
     sizes,
     typed,
@@ -332,10 +349,227 @@ def test_an_array_given_to_a_static_parameter_is_refused(hint: Any, array: Any, 
         typed_shard_map(with_static(hint, []), mesh=mesh)(x, array)
 
 
-def test_a_traced_number_given_to_a_static_parameter_is_refused(mesh: Mesh) -> None:
-    line = "apply: argument 'option' is an array, but its hint int holds none, so the argument is static"
+# Numbers, which under jit are arrays
+
+
+NUMBERS = [
+    (float, 0.5),
+    (float, 3),
+    (int, 3),
+    (float | None, 0.5),
+    (int | None, 3),
+    (int | float, 0.5),
+    (Literal["none"] | float, 0.5),
+]
+
+
+@pytest.mark.parametrize(("hint", "value"), NUMBERS, ids=str)
+def test_a_number_that_is_traced_enters_unsharded(hint: Any, value: Any, mesh: Mesh) -> None:
+    seen: list[Any] = []
+    apply = typed_shard_map(with_static(hint, seen), mesh=mesh)
+    traced(apply, x, value)
+    traced(lambda x: apply(x, jnp.asarray(value)), x)
+    traced(lambda x: apply(x, np.asarray(value)), x)
+    assert [jax.typeof(number).str_short()[-2:] for number in seen] == ["[]"] * 3  # not varying
+
+
+def by_rate(x: X, rate: float) -> X:
+    return x * rate
+
+
+def test_a_rate_may_be_scanned_differentiated_and_mapped_over(mesh: Mesh) -> None:
+    apply = typed_shard_map(by_rate, mesh=mesh)
+    same(jax.jit(apply)(x, 0.5), x * 0.5)
+    same(apply(x, jnp.float32(0.5)), x * 0.5)
+    same(jax.grad(lambda rate: apply(x, rate).sum())(0.5), x.sum())
+    same(jax.jit(jax.grad(lambda rate: apply(x, rate).sum()))(0.5), x.sum())
+    rates = jnp.arange(3.0)
+    same(jax.jit(jax.vmap(apply, in_axes=(None, 0)))(x, rates), x * rates[:, None, None])
+    same(jax.jit(lambda x: jax.lax.scan(lambda x, rate: (apply(x, rate), None), x, 1 + rates)[0])(x), x * 6)
+
+
+class Counted(NamedTuple):
+    w: X
+    step: int = 0
+
+
+def test_a_step_that_is_counted_may_go_round_and_round(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def step(state: Counted) -> Counted:
+        return Counted(state.w * 2, state.step + 1)
+
+    once = step(step(Counted(x)))
+    same(once, Counted(x * 4, 2))
+    same(jax.jit(lambda s: jax.lax.fori_loop(0, 3, lambda _, s: step(s), s))(once), Counted(x * 32, 5))
+
+
+WRONG_NUMBERS = [
+    (int, 0.5, "int"),
+    (bool, True, "bool"),
+    (float, 1j, "float"),
+    (int, True, "int"),
+    (str | int, np.ones(3, int), "str | int"),
+    (tuple[float, int], (0.5, 3), "tuple[float, int]"),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "name"), WRONG_NUMBERS, ids=str)
+def test_another_traced_value_given_to_a_static_parameter_is_refused(
+    hint: Any, value: Any, name: str, mesh: Mesh
+) -> None:
+    line = f"apply: argument 'option' is an array, but its hint {name} holds none, so the argument is static"
     with fails(StructureError, line):
-        jax.jit(typed_shard_map(with_static(int, []), mesh=mesh))(x, 3)
+        jax.jit(typed_shard_map(with_static(hint, []), mesh=mesh))(x, value)
+
+
+def test_a_number_of_a_helper_may_not_differ_between_shards(mesh: Mesh) -> None:
+    @typed
+    def scaled(x: X, by: float) -> X:
+        return x * by
+
+    @typed_shard_map(mesh=mesh)
+    def apply(x: X) -> X:
+        return scaled(x, x.sum())
+
+    with fails(VaryingError, "scaled: argument 'by' varies over 'dp', which its hint does not mention"):
+        traced(apply, x)
+
+
+# Options, which have no hint
+
+
+def with_options(x: X, power=1, *rest, shift=0.0, **more) -> X:
+    return x**power * (rest[0] if rest else 1) + shift + more.get("last", 0)
+
+
+OPTIONS = [
+    ((), {}, x),
+    ((2,), {}, x**2),
+    ((), {"power": 2}, x**2),
+    ((2, 3.0), {}, x**2 * 3),
+    ((), {"shift": 0.5}, x + 0.5),
+    ((), {"shift": np.float32(0.5)}, x + 0.5),
+    ((2, 3.0), {"shift": 0.5, "last": 1, "unused": "relu"}, x**2 * 3 + 1.5),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "expected"), OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    "given", [{}, {"in_types": X}, {"in_types": (X,), "out_types": X}], ids=["hints", "one", "all"]
+)
+def test_options_without_hints_are_static(args: Any, kwargs: Any, expected: Any, given: Any, mesh: Mesh) -> None:
+    apply = typed_shard_map(with_options, mesh=mesh, **given)
+    same(apply(x, *args, **kwargs), expected)
+    same(jax.jit(lambda x: apply(x, *args, **kwargs))(x), expected)
+
+
+OPTION_ARRAYS = [
+    ((D,), {}, "power"),
+    ((2, {"a": D}), {}, "rest[0]"),
+    ((), {"shift": D}, "shift"),
+    ((), {"power": np.ones(())}, "power"),
+    ((), {"last": [D]}, "last"),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "name"), OPTION_ARRAYS, ids=str)
+@pytest.mark.parametrize("given", [{}, {"in_types": (X,), "out_types": X}], ids=["hints", "in_types"])
+def test_an_array_given_to_an_option_is_refused(args: Any, kwargs: Any, name: str, given: Any, mesh: Mesh) -> None:
+    line = f"with_options: argument '{name}' is an array, but has no hint, so the argument is static"
+    with fails(StructureError, line):
+        typed_shard_map(with_options, mesh=mesh, **given)(x, *args, **kwargs)
+
+
+def test_an_array_given_to_an_option_says_what_to_write(mesh: Mesh) -> None:
+    with pytest.raises(StructureError) as caught:
+        typed_shard_map(with_options, mesh=mesh)(x, D)
+    assert str(caught.value).splitlines()[2:] == [
+        "    got f32[4]",
+        "",
+        "Mesh: dp=4, tp=2",
+        'Hint: annotate it, as in power: Float[Array, "..."]',
+    ]
+
+
+# Containers that do not say what they hold
+
+
+BARE = [
+    (dict, {"a": d, "b": [x]}, "['b'][0]"),
+    (list, [d, (x,)], "[1][0]"),
+    (tuple, (d, {"a": x}), "[1]['a']"),
+    (PyTree, {"a": d, "b": x}, "['b']"),
+    (jaxtyping.PyTree, [x], "[0]"),
+    (typing.Dict, {"a": x}, "['a']"),  # noqa: UP006 (a hint of older programs)
+    (typing.List, [x], "[0]"),  # noqa: UP006
+    (Sequence, (x,), "[0]"),
+    (Mapping, {"a": x}, "['a']"),
+    (dict | None, {"a": x}, "['a']"),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "path"), BARE, ids=str)
+def test_arrays_in_a_bare_container_are_unsharded(hint: Any, value: Any, path: str, mesh: Mesh) -> None:
+    def apply(x: X, tree: hint) -> tuple[X, hint]:
+        return x, jax.tree.map(lambda leaf: leaf * 2, tree)
+
+    def reduced(x: X, tree: hint) -> hint:
+        return jax.tree.map(lambda leaf: x.sum(), tree)
+
+    expected = x, jax.tree.map(lambda leaf: leaf * 2, value)
+    mapped = typed_shard_map(apply, mesh=mesh)
+    same(mapped(x, value), expected)
+    by_hand = jax.shard_map(apply, mesh=mesh, in_specs=(P("dp"), P()), out_specs=(P("dp"), P()))
+    assert jax.eval_shape(mapped, x, value) == jax.eval_shape(by_hand, x, value)
+    name = f"return{path}"
+    with fails(VaryingError, f"reduced: {name} varies over 'dp', which its hint does not mention"):
+        traced(typed_shard_map(reduced, mesh=mesh), x, jax.tree.map(lambda leaf: leaf if leaf is x else None, value))
+
+
+def test_what_else_a_bare_container_holds_is_static(mesh: Mesh) -> None:
+    seen: list[Any] = []
+    unordered = {1: "one", "two": 2, None: object()}
+
+    @typed_shard_map(mesh=mesh)
+    def apply(x: X, log: list, config: dict, more: PyTree, mixed: dict) -> dict:
+        log.append((config, more))
+        return {"loss": jax.lax.psum(x.sum(), "dp") * mixed["gain"] * mixed["scale"], "steps": 3, "none": None}
+
+    mixed = {"gain": jnp.float32(2), "scale": 2, "name": "mean"}
+    same(apply(x, seen, unordered, "relu", mixed), {"loss": 4 * x.sum(), "steps": 3, "none": None})
+    assert seen == [(unordered, "relu")]
+    assert seen[0][0] is unordered
+
+
+def test_a_class_of_plain_options_is_static(mesh: Mesh) -> None:
+    @dataclass
+    class Options:
+        names: list
+        more: dict
+
+    seen: list[Any] = []
+    options = Options(["relu"], {"a": 1})
+    same(typed_shard_map(with_static(Options, seen), mesh=mesh)(x, options), x)
+    assert seen == [options]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "got"), [(dict, [D], "a list"), (list, D, "an array"), (tuple, 3, "3 (int)")]
+)
+def test_another_value_in_the_place_of_a_bare_container_is_refused(hint: Any, value: Any, got: str, mesh: Mesh) -> None:
+    def apply(x: X, tree: hint) -> X:
+        return x
+
+    with fails(StructureError, f"apply: argument 'tree' is {got}, but its hint says {hint.__name__}"):
+        typed_shard_map(apply, mesh=mesh)(x, value)
+
+
+def test_a_container_of_any_is_no_hint_of_a_result(mesh: Mesh) -> None:
+    def apply(x: X) -> dict[str, Any]:
+        return {"x": x}
+
+    with fails(AnnotationSyntaxError, "apply: the result, or a part of it, annotated as Any, has no hint"):
+        typed_shard_map(apply, mesh=mesh)
 
 
 def test_static_arguments_of_jit_are_static(mesh: Mesh) -> None:

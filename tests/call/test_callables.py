@@ -19,11 +19,14 @@ from typedshmap import (
     Float,
     ShapeError,
     StructureError,
+    explain,
     sizes,
     typed,
+    typed_jit,
     typed_shard_map,
 )
 
+ALL = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
 X = Float[Array, "[b/dp] d"]
 W = Float[Array, "d [f/tp]"]
 Y = Float[Array, "[b/dp] [f/tp]"]
@@ -303,6 +306,124 @@ def test_what_a_partial_binds_needs_no_hint(mesh: Mesh) -> None:
 def test_typed_reads_the_hints_of_a_partial() -> None:
     helper = typed(functools.partial(affine, gain=2, shift=jnp.float32(1)))
     same(helper(jnp.asarray(w), jnp.asarray(x)), x @ w * 2 + 1)
+
+
+# Methods that are decorated from outside
+
+
+def described(verb: Any) -> Any:
+    """A class whose descriptors are decorated."""
+
+    class Table:
+        """Some rows."""
+
+        gain = 3
+
+        def __init__(self) -> None:
+            self.rows = jnp.asarray(x)
+
+        @verb
+        @classmethod
+        def times(cls, x: X) -> X:
+            """Times the gain."""
+            return x * cls.gain
+
+        @verb
+        @staticmethod
+        def doubled(x: X) -> X:
+            return x * 2
+
+        @verb
+        @property
+        def total(self) -> Float[Array, ""]:
+            """The sum of all rows."""
+            return self.rows.sum()
+
+        @verb
+        @functools.cached_property
+        def mean(self) -> Float[Array, ""]:
+            return self.rows.mean()
+
+        def powered(self, x: X, power: int) -> X:
+            return x**power
+
+        squared = verb(functools.partialmethod(powered, power=2))
+
+    return Table
+
+
+DECORATED = [
+    pytest.param(typed, id="typed"),
+    pytest.param(lambda f: typed_shard_map(mesh=ALL)(f), id="typed_shard_map"),
+    pytest.param(typed_jit(mesh=ALL), id="typed_jit"),
+]
+
+
+@pytest.mark.parametrize("verb", DECORATED)
+def test_a_descriptor_may_be_decorated_from_outside(verb: Any) -> None:
+    cls = described(verb)
+    table, array = cls(), jnp.asarray(x)
+    same([cls.times(array), table.times(array)], [x * 3] * 2)
+    same([cls.doubled(array), table.doubled(array)], [x * 2] * 2)
+    same([table.total, table.mean, table.squared(array)], [x.sum(), x.mean(), x**2])
+    assert (cls.total.__doc__, cls.times.__doc__) == ("The sum of all rows.", "Times the gain.")
+
+    class Heir(cls):
+        gain = 5
+
+    same(Heir.times(array), x * 5)
+    with fails(ShapeError, "Table.times: argument 'x' has 3 dims, but its hint has 2"):
+        cls.times(array[None])
+
+
+def test_typed_checks_what_a_property_is_set_to() -> None:
+    class Holder:
+        @property
+        def array(self) -> X:
+            return self.held
+
+        @array.setter
+        def array(self, array: X) -> None:
+            self.held = array
+
+        array = typed(array)
+
+    holder = Holder()
+    holder.array = jnp.asarray(x)
+    same(holder.array, x)
+    with fails(ShapeError, "Holder.array: argument 'array' has 1 dim, but its hint has 2"):
+        holder.array = jnp.asarray(x[0])
+
+
+def test_a_method_decorated_from_outside_is_explained() -> None:
+    cls = described(typed_shard_map(mesh=ALL))
+    assert [value.shape for value in explain(cls.times, b=8, d=4).values] == [(8, 4), (8, 4)]
+
+
+# A decorator over another one
+
+
+def doubled(x: Float[Array, "[b/rows] d"], times: int = 2) -> Float[Array, "[b/rows] d"]:
+    return x * times
+
+
+def test_a_decorator_takes_over_what_the_one_below_was_given() -> None:
+    below = typed_shard_map(doubled, mesh=ALL, axes={"rows": "dp"})
+    hint = Float[Array, "[b/rows] d"]
+    by_types = typed_shard_map(lambda x: x * 2, mesh=ALL, axes={"rows": "dp"}, in_types=hint, out_types=hint)
+    for inner in (below, by_types):
+        jitted = typed_jit(inner)
+        same(jitted(x), x * 2)
+        assert jitted(x).sharding.spec == jax.sharding.PartitionSpec("dp", None)
+    same(typed(below)(jnp.asarray(x)), x * 2)
+    same(typed(by_types)(jnp.asarray(x)), x * 2)
+    with fails(ShapeError, "<lambda>: argument 'x' has 1 dim, but its hint has 2"):
+        typed(by_types)(jnp.asarray(x[0]))
+    same(typed_shard_map(typed(doubled, axes={"rows": "dp"}), mesh=ALL)(x), x * 2)
+    # What it is given itself wins.
+    columns = typed_jit(by_types, axes={"rows": ("dp", "tp")})
+    assert columns.lower(x).compile().input_shardings[0][0].spec == jax.sharding.PartitionSpec(("dp", "tp"), None)
+    same(jax.grad(lambda x: typed_jit(below)(x).sum())(x), 2 * np.ones_like(x))
 
 
 # in_types and out_types

@@ -522,3 +522,35 @@ def test_options_that_are_none_are_refused(options, message):
     with pytest.raises(StructureError) as caught:
         explain(mlp, mesh="dp=2,tp=2", **options)
     assert str(caught.value) == message
+
+
+@typed_jit
+def init(rows: int = 8) -> dict[str, Float[Array, "[b/dp] d"]]:
+    return {"w": jnp.ones((rows, 4))}
+
+
+def test_a_function_without_arrays_is_explained():
+    assert [(value.name, value.shard) for value in explain(init, mesh="dp=4").values] == [("return['w']", (2, 4))]
+    assert [row.values[0].shard for row in explain(init, mesh=["dp=4", "dp=2"], rows=16)] == [(4, 4), (8, 4)]
+    assert explain(init, 16, mesh={"dp": 8}).values[0].shard == (2, 4)
+
+
+def test_a_function_without_arrays_is_compiled_on_the_ambient_mesh(mesh):
+    def loss(w):
+        return (w * init()["w"]).sum()
+
+    with jax.set_mesh(mesh):
+        assert init()["w"].sharding.spec == P("dp", None)
+        assert jax.jit(lambda: init(16)["w"])().shape == (16, 4)
+        np.testing.assert_array_equal(jax.grad(loss)(jnp.ones((8, 4))), np.ones((8, 4)))
+        np.testing.assert_array_equal(jax.jit(jax.grad(loss))(jnp.ones((8, 4))), np.ones((8, 4)))
+
+
+def test_options_are_left_to_their_defaults():
+    @typed_shard_map
+    def f(x: Float32[Array, "[a/dp] b"], scale=2.0, *rest, flag=True, **more) -> Float32[Array, "[a/dp] b"]:
+        return x * scale
+
+    by_size = explain(f, mesh="dp=4", a=8, b=2)
+    given = explain(f, *shapes((8, 2)), 3.0, mesh="dp=4", flag=False, unused="relu")
+    assert by_size.values[0].shard == given.values[0].shard == (2, 2)

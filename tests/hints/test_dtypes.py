@@ -124,3 +124,27 @@ def test_a_tracer_has_its_dtype():
     seen = []
     jax.eval_shape(lambda x, k: seen.append(f(x, k)), jnp.ones(2, "bfloat16"), jax.random.split(jax.random.key(0), 3))
     assert seen == [(True, True)]
+
+
+KEY_CURE = "Hint: make it by jax.random.key, or jax.random.wrap_key_data; PRNGKeyArray takes a raw PRNGKey as well"
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "line", "cure"),
+    [
+        (Key[Array, ""], jax.random.PRNGKey(0), "uint32, but its hint says Key", KEY_CURE),
+        (Key[Array, "b"], jax.random.split(jax.random.PRNGKey(0)), "uint32, but its hint says Key", KEY_CURE),
+        (
+            typedshmap.UInt32[Array, "2"],
+            jax.random.key(0),
+            "key<fry>, but its hint says UInt32",
+            "Hint: annotate a key of jax.random.key as Key; PRNGKeyArray takes both kinds",
+        ),
+        (Key[Array, ""], jnp.ones(3), "float32, but its hint says Key", "    got f32[3]"),
+    ],
+)
+def test_a_key_of_the_other_kind_is_named_by_its_dtype(hint, value, line, cure):
+    with pytest.raises(typedshmap.DtypeError) as caught:
+        typedshmap.check(value, hint)
+    lines = str(caught.value).splitlines()
+    assert (lines[0], lines[-1]) == (f"check: checked value has dtype {line}", cure)

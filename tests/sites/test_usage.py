@@ -422,11 +422,17 @@ def test_a_wrong_argument_is_named_however_the_call_is_written(typed: Any, args:
     assert message(typed, *args).splitlines()[0] == first
 
 
-def test_one_hint_in_the_place_of_a_tuple_of_them_is_reported() -> None:
-    with pytest.raises(AnnotationSyntaxError) as caught:
-        typed_shard_map(lambda x: x, mesh=MESH, in_types=X, out_types=X)  # type: ignore[arg-type]
-    wants = "<lambda>: in_types= wants a tuple of hints, one per argument; got "
-    assert unplaced(caught.value) == wants + 'Float[Array, "[b/dp] d"]'
+def test_one_hint_is_that_of_one_argument() -> None:
+    np.testing.assert_array_equal(typed_shard_map(lambda x: 2 * x, mesh=MESH, in_types=X, out_types=X)(x), 2 * x)
+    pair = typed_shard_map(lambda pair: pair[0] - pair[1], mesh=MESH, in_types=tuple[X, X], out_types=X)
+    np.testing.assert_array_equal(pair((2 * x, x)), x)
+    with pytest.raises(AnnotationSyntaxError, match=r"^<lambda>: parameter 'y' has no hint"):
+        typed_shard_map(lambda x, y: x, mesh=MESH, in_types=X, out_types=X)
+    for given in ([X], {"x": X}):
+        with pytest.raises(AnnotationSyntaxError) as caught:
+            typed_shard_map(lambda x: x, mesh=MESH, in_types=given, out_types=X)
+        got = type(given).__name__
+        assert unplaced(caught.value) == f"<lambda>: in_types= wants a tuple of hints, one per argument; got {got}"
 
 
 def test_an_alias_of_an_alias_is_reported() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 import jax
 
@@ -32,10 +33,19 @@ def is_outside_traces() -> bool:
 
 def trace_ids() -> list[int]:
     """What identifies the running trace, and after it those that it hands values on to."""
-    found: list[int] = []
+    return [id(trace) for trace in _running_traces()]
+
+
+def is_staged() -> bool:
+    """Whether a program is being traced here, so that nothing is computed at once, as under ``jax.grad`` alone."""
+    return any(hasattr(trace, "frame") for trace in _running_traces())  # the equations so far
+
+
+def _running_traces() -> list[Any]:
+    found: list[Any] = []
     with extend_core().take_current_trace() as trace:
         while trace is not None:
-            found.append(id(trace))
+            found.append(trace)
             trace = getattr(trace, "parent_trace", None)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -24,6 +25,16 @@ def one_level(value: Any) -> list[tuple[Any, Any]] | None:
     except Exception as error:
         raise BadTree(str(error)) from None
     return list(flat[0]) if flat is not None else None
+
+
+def is_registered(cls: type) -> bool:
+    """Whether JAX takes values of a class apart."""
+    if inspect.isabstract(cls):
+        return False
+    try:
+        return one_level(object.__new__(cls)) is not None
+    except BadTree:  # it has no fields yet
+        return True
 
 
 def replace_children(value: Any, children: list[Any]) -> Any:

@@ -159,7 +159,12 @@ class WrongDtype(Fault):
     got: str
 
     def words(self, terms: Terms) -> Sentence:
-        return Sentence(f"has dtype {self.got}, but {terms.hint} says {self.expected}", DTYPE)
+        cure = None
+        if self.expected == "Key" and self.got == "uint32":
+            cure = "make it by jax.random.key, or jax.random.wrap_key_data; PRNGKeyArray takes a raw PRNGKey as well"
+        elif self.got.startswith("key<"):
+            cure = "annotate a key of jax.random.key as Key; PRNGKeyArray takes both kinds"
+        return Sentence(f"has dtype {self.got}, but {terms.hint} says {self.expected}", DTYPE, cure)
 
 
 class UnusableDtype(Fault):
@@ -311,11 +316,14 @@ class NonPytreeField(Fault):
 
 
 class StaticArray(Fault):
-    """An array where the hint says that the value is static."""
+    """An array for a value that is static: its hint holds no array, or it has none."""
 
-    hint: str
+    hint: str | None
 
     def words(self, terms: Terms) -> Sentence:
+        if self.hint is None:
+            cure = f'annotate it, as in {terms.subject.name}: Float[Array, "..."]'
+            return Sentence("is an array, but has no hint, so the argument is static", cure=cure)
         if terms.subject.kind == "return":
             return Sentence(f"is an array, but {terms.hint} says {self.hint}")
         problem = f"is an array, but {terms.hint} {self.hint} holds none, so the argument is static"

@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from ..errors import StructureError
 from ..hints.signature import POSITIONAL
-from ..hints.structure import holds_arrays
+from ..hints.structure import declares_arrays
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict
 from ..sampling.arguments import Inputs, makes_tree
 from ..sampling.plan import plan_inputs
@@ -121,7 +121,7 @@ def explain_call(
             with suppress(StructureError):
                 bound = typed.bind((*owner, *args), dict(given))
                 is_made = any(makes_tree(value, node) for _, _, node, value in typed.arguments(bound))
-                arrays = [name for name, node in typed.parameters.items() if holds_arrays(node)]
+                arrays = [name for name, node in typed.parameters.items() if declares_arrays(node)]
                 if not is_made and (args or all(name in bound.given for name in arrays)):
                     return lambda mesh: Inputs.of(args, (), given, {}, _SEED)
         parameters = list(typed.signature.parameters.values())[len(owner) + len(typed.given) :]

@@ -18,7 +18,7 @@ from ..errors.failures import BoundaryMark, Failure, NotAnArray, Subject
 from ..notation.layout import Layout, Unresolved
 from ..notation.match import CompiledDim, Match, Sizes, compile_dims, match
 from ..notation.spec import Anything, Name, Number
-from .array_hint import ArrayHint, takes
+from .array_hint import KEYS, ArrayHint, takes
 from .context import MeshContext, Role, lookup_layout
 from .global_sharding import sharding_mismatch, with_value_mesh
 
@@ -105,7 +105,7 @@ def check_array(
             return Failure(layout, subject, hint.text, _jax.array.type_text(value))
         found = match(tuple(getattr(aval, "shape", ())), compiled.dims, sizes, subject, arguments, leaf)
         if not isinstance(found, Match):
-            return Failure(found, subject, hint.text, _jax.array.type_text(value))
+            return Failure(_wrong_key(value, hint) or found, subject, hint.text, _jax.array.type_text(value))
         if is_new_kind and hint.dtypes is not None:
             if region.role != "value":
                 dtype = _jax.array.canonical_dtype(value)
@@ -145,6 +145,15 @@ def check_array(
             axes = tuple(axis for axis in region.sizes if axis in unmentioned)
             what = failures.UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
     return (found, unmentioned) if what is None else Failure(what, subject, hint.text, _jax.array.type_text(value))
+
+
+def _wrong_key(value: Any, hint: ArrayHint) -> failures.WrongDtype | None:
+    """A key where the hint says none, or the other way round: what is wrong then is not the shape."""
+    dtype = _jax.array.dtype_name_of(value)
+    is_key = dtype.startswith("key<")
+    if hint.dtypes is None or is_key == (hint.dtypes == KEYS):
+        return None
+    return failures.WrongDtype(hint.dtype_name, dtype)
 
 
 def _wrong_type(value: Any, hint: ArrayHint, role: Role) -> NotAnArray | None:

@@ -27,7 +27,7 @@ from .array_hint import ArrayHint, is_of_rank, rank_of
 from .check_array import check_array, describe
 from .context import LayoutAssertion, MeshContext, current_sink, record_layout
 from .global_sharding import with_value_mesh
-from .python_types import describe_static, holds_array, is_instance
+from .python_types import describe_static, holds_array, is_instance, number_hint
 from .signature import HintedSignature
 from .structure import (
     ArrayLeaf,
@@ -100,16 +100,20 @@ class TreeCheck:
         match node:
             case ArrayLeaf(hint):
                 self._visit_array(hint, value, subject, leaf)
+            case Static(hint) if getattr(value, "shape", None) == () and (number := number_hint(value, hint)):
+                self._visit_array(number, value, subject, leaf)
             case Static(hint):
                 if (has_array := holds_array(value)) or not is_instance(value, hint):
-                    name = structure.hint_name(hint)
+                    name = None if node is structure.OPTION else structure.hint_name(hint)
                     wrong = failures.StaticArray(name) if has_array else None
-                    wrong = wrong or failures.WrongType(name, describe_static(value, hint))
-                    self.failures.append(Failure(wrong, subject, HintText(name), _type_text(value)))
+                    wrong = wrong or failures.WrongType(str(name), describe_static(value, hint))
+                    self.failures.append(Failure(wrong, subject, HintText(name) if name else None, _type_text(value)))
                 self._close_over(value, subject)
             case structure.Untyped():
                 for path, part in self._flatten(value, None, subject)[0]:
                     self.leaves.append(CheckedLeaf(part, None, subject.at(path)))
+            case structure.BareTree(kind, hint):
+                self._visit_bare_tree(kind, hint, value, subject)
             case UnionOf():
                 self._visit_union(node, value, subject, leaf)
             case PyTreeOf():
@@ -194,6 +198,26 @@ class TreeCheck:
 
     def _close_over(self, value: Any, subject: Subject) -> None:
         self.leaves.extend(CheckedLeaf(leaf, None, subject) for leaf in _jax.tree.leaves(value))
+
+    def _visit_bare_tree(self, kind: type, hint: ArrayHint, value: Any, subject: Subject) -> None:
+        """Check the arrays in a container whose hint does not say what it holds; what else it holds is static."""
+        if not isinstance(value, kind):
+            what = failures.WrongType(str(hint.text), describe(value))
+            self.failures.append(Failure(what, subject, hint.text, _type_text(value)))
+            self._close_over(value, subject)
+            return
+        try:
+            found, _ = _jax.tree.flatten_with_paths(value, None)
+        except _jax.tree.BadTree as bad:
+            if holds_array(value):
+                self._note_bad_tree(bad, value, subject)
+            return
+        arrays = (*_jax.array.ARRAYS, *(_jax.array.SHAPES if self.region.role == "placement" else ()))
+        for path, part in found:
+            if isinstance(part, arrays):
+                self._visit_array(hint, part, subject.at(path))
+            else:
+                self.leaves.append(CheckedLeaf(part, None, subject.at(path)))
 
     def _visit_union(self, node: UnionOf, value: Any, subject: Subject, leaf: str | None) -> None:
         """Take the first member that fits; the others bind nothing.
@@ -459,6 +483,8 @@ def may_match(node: Node, value: Any) -> bool:
             return any(may_match(option, value) for option in options)
         case structure.Untyped() | PyTreeOf():
             return True
+        case structure.BareTree(kind):
+            return isinstance(value, kind)
         case FixedTuple() | SequenceOf() | MappingOf() | Fields() | LikeOf():
             return wrong_container(node, value) is None
 
@@ -563,7 +589,8 @@ class CheckedArguments(TreeCheck):
         if leaves is self.leaves:
             return
         for (name, subject, node, value), (first, last) in zip(self.given, self.spans, strict=True):
-            if copies_containers and structure.holds_arrays(node):
+            is_static = isinstance(node, structure.BareTree) and all(leaf.hint is None for leaf in leaves[first:last])
+            if copies_containers and structure.holds_arrays(node) and not is_static:
                 new = _jax.tree.unflatten_like(value, [leaf.value for leaf in leaves[first:last]])
             else:
                 new = _with_leaves(value, self.leaves[first:last], leaves[first:last])

@@ -5,13 +5,19 @@ from __future__ import annotations
 import types
 import typing
 import warnings
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+import jax
+import numpy as np
+
 from .. import _jax
 from ..errors import AnnotationSyntaxError
+from ..errors.failures import HintText
 from ..errors.phrases import value_text
+from ..notation.spec import parse
+from .array_hint import NAMES, ArrayHint, takes
 from .check_array import describe
 
 _PLAIN = (bool, int, str, bytes, list, tuple, dict, set, frozenset, type(None))
@@ -66,7 +72,10 @@ def _is_bearable(value: Any, hint: Any) -> bool:
     from beartype.roar import BeartypeCallHintViolation, BeartypeException
 
     try:
-        check = _beartype_check(hint) if isinstance(hint, Hashable) else _beartype_check.__wrapped__(hint)
+        try:
+            check = _beartype_check(hint)
+        except TypeError:  # it has no hash
+            check = _beartype_check.__wrapped__(hint)
         check(value)
     except BeartypeCallHintViolation:
         return False
@@ -91,6 +100,24 @@ def _beartype_check(hint: Any) -> Callable[[Any], None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # typing.List is deprecated
         return beartype(conf=BeartypeConf(is_pep484_tower=True))(check)
+
+
+_NUMBERS = {
+    number: ArrayHint(dtypes, number.__name__, Any, parse(""), HintText(number.__name__))
+    for number, dtypes in ((float, NAMES["Real"]), (int, NAMES["Integer"]))
+}
+
+
+def number_hint(value: Any, hint: Any) -> ArrayHint | None:
+    """The hint of an array of rank 0 in the place of a ``float`` or an ``int``; None for any other value.
+
+    A number of NumPy counts as an array while a program is traced.
+    """
+    kinds = jax.Array if _jax.trace.is_outside_traces() else (*_jax.array.ARRAYS, np.generic)
+    number = next((each for each in (float, int) if each in _union_members(hint)), None)
+    if number is None or not isinstance(value, kinds) or isinstance(value, (float, int)):
+        return None
+    return _NUMBERS[number] if takes(_NUMBERS[number].dtypes, _jax.array.dtype_name_of(value)) else None
 
 
 def holds_array(value: Any) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain, repeat
 from typing import Any
 
 from ..errors import AnnotationSyntaxError, StructureError, TypedShmapError
@@ -25,7 +26,18 @@ from ..errors.failures import Subject
 from ..errors.phrases import value_text
 from ..errors.places import hint_place, return_place, running_place
 from .array_hint import ArrayHint
-from .structure import NameScope, Node, Untyped, array_hints, hint_name, parse_given_hint, parse_hint, walk
+from .structure import (
+    OPTION,
+    NameScope,
+    Node,
+    Static,
+    Untyped,
+    array_hints,
+    hint_name,
+    parse_given_hint,
+    parse_hint,
+    walk,
+)
 
 EMPTY = inspect.Parameter.empty
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -127,8 +139,9 @@ class HintedSignature:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise self._wrong_call_error(args, kwargs, str(error)) from None
-        is_variadic = any(p.kind is p.VAR_POSITIONAL for p in self.signature.parameters.values())
-        if self.positional and is_variadic and len(self.positional) != len(args):
+        kinds = [p.kind for p in self.signature.parameters.values()]
+        is_variadic = len(self.positional) > sum(kind in POSITIONAL for kind in kinds)
+        if is_variadic and len(self.positional) > len(args):
             raise self._wrong_call_error(args, kwargs, "")
         given = frozenset(bound.arguments)
         bound.apply_defaults()
@@ -174,8 +187,7 @@ class HintedSignature:
             kind = self.signature.parameters[name].kind
             node = self.parameters.get(name, Untyped())
             if kind is inspect.Parameter.VAR_POSITIONAL:
-                nodes = self.positional[at:] or (node,) * len(value)
-                pairs = zip(nodes, value, strict=True)
+                pairs = zip(chain(self.positional[at:], repeat(node)), value, strict=False)
                 found += [(name, Subject("argument", name, f"[{i}]"), n, v) for i, (n, v) in enumerate(pairs)]
             elif kind is inspect.Parameter.VAR_KEYWORD:
                 found += [(name, Subject("argument", key), node, v) for key, v in value.items()]
@@ -201,13 +213,14 @@ class LazySignature:
 
     Attributes:
       known: the function with its hints read, if they could be read so far.
+      given_types: the ``in_types`` and the ``out_types`` that were given instead of annotations.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
         frame: types.FrameType | None,
-        in_types: tuple[Any, ...] | None = None,
+        in_types: Any = None,
         out_types: Any = EMPTY,
         strict: bool = True,
     ) -> None:
@@ -216,7 +229,7 @@ class LazySignature:
         Args:
           function: the function to decorate.
           frame: the frame in which it is decorated, for names local to an enclosing function.
-          in_types: one hint per positional argument, instead of annotations.
+          in_types: a tuple of hints, one per positional argument, or one hint; instead of annotations.
           out_types: the hint of the result, instead of the annotation.
           strict: whether a parameter or a result without a hint is an error.
 
@@ -227,6 +240,7 @@ class LazySignature:
             got = f"{value_text(function)} of type {type(function).__name__}"
             raise StructureError(f"a function is wanted, got {got}", running_place())
         self._given = (function, in_types, out_types, strict)
+        self.given_types = (in_types, out_types)
         self._string_locals: Mapping[str, Any] = {}
         self.known: HintedSignature | None = None
         source = _unwrap_annotations(function)
@@ -264,7 +278,7 @@ class LazySignature:
 
 def _read(
     function: Callable[..., Any],
-    in_types: tuple[Any, ...] | None,
+    in_types: Any,
     out_types: Any,
     strict: bool,
     local: Mapping[str, Any],
@@ -279,6 +293,11 @@ def _read(
     except (TypeError, ValueError):
         # Kernels written in C show no signature; in_types gives them one by position.
         signature = inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
+    if in_types is not None and not isinstance(in_types, tuple):
+        if isinstance(in_types, (list, dict)):
+            got = type(in_types).__name__
+            raise AnnotationSyntaxError(f"{name}: in_types= wants a tuple of hints, one per argument; got {got}")
+        in_types = (in_types,)
     covered = _parameters_covered(signature, in_types, name, len(given))
 
     names = NameScope({**local, **_closure_variables(source)})
@@ -287,10 +306,14 @@ def _read(
     first = list(signature.parameters)[: len(given)]
     may_be_bare = {"self", "cls", *first, *bound_by_name}
     parameters: dict[str, Node] = {}
-    for parameter in signature.parameters:
-        if parameter in hints and parameter not in covered:
+    for parameter, declared in signature.parameters.items():
+        if parameter in hints:
             parameters[parameter] = _node(hints[parameter], names, name, source, parameter)
-        elif strict and parameter not in covered and parameter not in may_be_bare:
+        elif not strict or parameter in may_be_bare:
+            continue
+        elif declared.default is not EMPTY or declared.kind in _VARIADIC:
+            parameters[parameter] = OPTION
+        elif parameter not in covered:
             example = f'{parameter}: Float[Array, "..."]'
             raise _missing_hint(name, f"parameter '{parameter}'", example, hint_place(source, parameter))
 
@@ -304,7 +327,7 @@ def _read(
         result = _node(hints["return"], names, name, source, "return")
     if strict and result is None:
         raise _missing_hint(name, "the result", _RESULT_EXAMPLE, hint_place(source, "return"))
-    if strict and result is not None and any(isinstance(part, Untyped) for _, part in walk(result)):
+    if strict and result is not None and any(_is_any(part) for _, part in walk(result)):
         what = "the result, or a part of it, annotated as Any,"
         raise _missing_hint(name, what, _RESULT_EXAMPLE, hint_place(source, "return"))
 
@@ -335,19 +358,25 @@ def _generator_hints(hint: Any, name: str) -> tuple[Any, Any]:
     raise AnnotationSyntaxError(f"{name}: a generator's hint is Iterator[...], got {hint_name(hint)}")
 
 
-def _parameters_covered(signature: inspect.Signature, in_types: Any, name: str, given: int) -> set[str]:
-    """The parameters whose hints ``in_types`` gives, after those that are given; it must be a tuple of so many."""
+def _is_any(node: Node) -> bool:
+    """Whether a node takes anything, or a container of anything."""
+    if isinstance(node, Static) and typing.get_origin(node.hint) in (tuple, list, dict):
+        return Any in typing.get_args(node.hint)
+    return isinstance(node, Untyped)
+
+
+def _parameters_covered(
+    signature: inspect.Signature, in_types: tuple[Any, ...] | None, name: str, given: int
+) -> set[str]:
+    """The parameters whose hints ``in_types`` gives, after those that are given; it may not have more."""
     if in_types is None:
         return set()
-    if not isinstance(in_types, tuple):
-        got = in_types.__name__ if isinstance(in_types, type) else type(in_types).__name__
-        raise AnnotationSyntaxError(f"{name}: in_types= wants a tuple of hints, one per argument; got {got}")
     positional = [p.name for p in signature.parameters.values() if p.kind in POSITIONAL][given:]
     variadic = [p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL]
     if not variadic and len(in_types) > len(positional):
         most = len(positional)
         raise AnnotationSyntaxError(f"{name}: in_types= has {len(in_types)} hints for {most} positional parameters")
-    return {*positional[: len(in_types)], *variadic}
+    return {*positional[: len(in_types)], *(variadic if len(in_types) > len(positional) else ())}
 
 
 _RESULT_EXAMPLE = '-> Float[Array, "..."]'

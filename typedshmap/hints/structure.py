@@ -7,6 +7,7 @@ Invariant: a node is never changed once it is built, so that trees share their p
 
 from __future__ import annotations
 
+import collections
 import collections.abc
 import dataclasses
 import re
@@ -137,10 +138,20 @@ class LikeOf:
         return tuple(each for each in options if not isinstance(each, PyTreeOf | Static | Untyped)) or options
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class BareTree:
+    """Any pytree of a class, a bare ``dict`` or ``PyTree``: its arrays have one hint, its other leaves are static."""
+
+    kind: type
+    leaf: ArrayHint
+
+
 Container: TypeAlias = FixedTuple | SequenceOf | MappingOf | Fields
-Node: TypeAlias = ArrayLeaf | Static | Untyped | Container | UnionOf | PyTreeOf | LikeOf
+Node: TypeAlias = ArrayLeaf | Static | Untyped | Container | UnionOf | PyTreeOf | BareTree | LikeOf
 
 NONE = Static(type(None))
+OPTION = Static(object)
+"""A parameter without a hint that need not be given."""
 
 
 def walk(node: Node) -> Iterator[tuple[str, Node]]:
@@ -164,7 +175,7 @@ def walk(node: Node) -> Iterator[tuple[str, Node]]:
                 inside = [(path + step(name), item) for name, item in fields.items()]
             case LikeOf(_, _, parameters, other):
                 inside = [(f"{path}[...]", parameters), (f"{path}[...]", other)]
-            case ArrayLeaf() | Static() | Untyped():
+            case ArrayLeaf() | Static() | Untyped() | BareTree():
                 continue
         waiting += reversed(inside)
 
@@ -174,11 +185,16 @@ def array_hints(node: Node) -> Iterator[ArrayHint]:
     return (part.hint for _, part in walk(node) if isinstance(part, ArrayLeaf))
 
 
-def holds_arrays(node: Node) -> bool:
+def declares_arrays(node: Node) -> bool:
     """Whether any array is declared in a node."""
     if isinstance(node, ArrayLeaf):
         return True
     return any(isinstance(part, ArrayLeaf) or (isinstance(part, Fields) and part.is_open) for _, part in walk(node))
+
+
+def holds_arrays(node: Node) -> bool:
+    """Whether any array is declared in a node, or may be in it undeclared."""
+    return declares_arrays(node) or any(isinstance(part, BareTree) for _, part in walk(node))
 
 
 def is_named(node: Node) -> bool:
@@ -218,6 +234,8 @@ def node_name(node: Node) -> str:
             return f"PyTree[{node_name(leaf)}]"
         case LikeOf(name):
             return name
+        case BareTree(kind):
+            return "PyTree" if kind is object else kind.__name__
         case Untyped():
             return "Any"
 
@@ -242,6 +260,8 @@ def map_hints(node: Node, change: Callable[[ArrayHint], ArrayHint]) -> Node:
                 return PyTreeOf(changed(leaf), structure)
             case LikeOf(name, classes, parameters, other):
                 return LikeOf(name, classes, _loosened(changed(parameters)), ArrayLeaf(change(other.hint)))
+            case BareTree(kind, leaf):
+                return BareTree(kind, change(leaf))
             case Fields():
                 if id(part) not in records:  # a record may hold itself, so it is made before its fields are
                     record = records[id(part)] = Fields(part.cls, part.kind, {}, part.optional)
@@ -381,6 +401,8 @@ def _parse_tree(hint: Any, names: NameScope) -> Node | None:
         raise AnnotationSyntaxError("Like: wants a class and a hint, as in Like[optax.OptState, Params]")
     if "PyTree" not in hint.__name__ or hint.__module__.split(".")[0] not in ("typedshmap", "jaxtyping"):
         return None
+    if hint.__name__ == "PyTree":
+        return _bare_tree(object, "PyTree")
     leaf, text = getattr(hint, "leaftype", Any), getattr(hint, "structure", None)
     structure = () if text is None else parse_structure(text)
     return Untyped() if leaf is Any and not structure else PyTreeOf(parse_hint(leaf, names), structure)
@@ -443,7 +465,7 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
         node = parse_hint(origin.__value__, inner)
         return Static(hint) if isinstance(node, Static) else node
     if origin is not None and getattr(typing, str(hint).removeprefix("typing."), None) is hint:
-        return Static(origin)  # List, Dict or Callable of anything
+        return _parse_class(origin, names, origin)  # List, Dict or Callable of anything
     if origin is typing.Annotated or origin in _QUALIFIERS:
         return parse_hint(args[0], names)
     if origin in (typing.Union, types.UnionType):
@@ -471,8 +493,15 @@ _QUALIFIERS = (
     typing.NotRequired,
     getattr(typing, "ReadOnly", typing.Required),  # new in Python 3.13
 )
-_ABSTRACT = (collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Iterable)
+_ABSTRACT = (
+    collections.abc.Sequence,
+    collections.abc.MutableSequence,
+    collections.abc.Collection,
+    collections.abc.Iterable,
+)
 _SEQUENCES: dict[Any, Any] = {tuple: tuple, list: list, **dict.fromkeys(_ABSTRACT, (list, tuple))}
+_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict)
+_BARE = (*_SEQUENCES, *_MAPPINGS, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
 def _parse_union(args: tuple[Any, ...], hint: Any, names: NameScope) -> Node:
@@ -482,9 +511,15 @@ def _parse_union(args: tuple[Any, ...], hint: Any, names: NameScope) -> Node:
     return UnionOf(options, hint) if any(map(holds_arrays, options)) else Static(hint)
 
 
+def _bare_tree(kind: type, name: str) -> BareTree:
+    return BareTree(kind, replace(_ANY_ARRAY, text=HintText(name)))
+
+
 def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
-    """A NamedTuple, TypedDict or dataclass by its fields; any other class is static."""
+    """A NamedTuple, TypedDict or dataclass by its fields; a container of anything; any other class is static."""
     kind = _record_kind(cls)
+    if cls in _BARE:
+        return _bare_tree(cls, cls.__name__)
     if kind is None:
         return Static(hint)
     if hint in names.open:
@@ -504,7 +539,9 @@ def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
     for name in fields:
         record.fields[name] = parse_hint(hints.get(name, Any), inner)
     record.is_open = False
-    return record if holds_arrays(record) else Static(hint)
+    if declares_arrays(record) or (holds_arrays(record) and _jax.tree.is_registered(cls)):
+        return record
+    return Static(hint)
 
 
 def _with_base_type_variables(cls: type, names: NameScope) -> NameScope:

@@ -13,7 +13,7 @@ from ..axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from ..errors import TypedShmapError, placed_at_decoration
 from ..errors.places import caller_frame
 from ..hints.signature import LazySignature
-from ..introspection import DecoratedInfo, wraps
+from ..introspection import DecoratedInfo, decorate, wraps
 from ..meshes import read_mesh
 from .call import JitFunction
 
@@ -91,7 +91,8 @@ def typed_jit(
 
     Args:
       f: the function. Every parameter but ``self`` and ``cls`` has a hint, and so has the result.
-      mesh: the mesh; by default the ambient one, else the arguments' own, looked up at every call.
+      mesh: the mesh; by default that of a ``typed_shard_map`` right below, else the ambient one, else the
+        arguments' own, looked up at every call.
       axes: names in the hints that stand for mesh axes: one, several (major to minor), or None.
       rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
       **jit_options: as for `jax.jit`: ``donate_argnums``, ``donate_argnames``, ``static_argnums``,
@@ -113,9 +114,12 @@ def typed_jit(
     """
     _jax.trace.load_extend()
     with placed_at_decoration():
-        found, naming = read_mesh(mesh), read_naming(axes, rules)
+        own_mesh, own = read_mesh(mesh), read_naming(axes, rules)
 
-    def wrap(function: Callable[..., Any], hinted: LazySignature) -> Any:
+    def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Any:
+        found, naming = own_mesh, own
+        if below is not None:
+            found, naming = own_mesh or below.mesh, below.naming.then(own)
         with placed_at_decoration():
             jitted = JitFunction(hinted, found, naming, function, jit_options)
 
@@ -135,5 +139,5 @@ def typed_jit(
         return typed_jit_call
 
     if f is None:
-        return lambda function: wrap(function, LazySignature(function, caller_frame(1)))
-    return wrap(f, LazySignature(f, caller_frame(1)))
+        return lambda function: decorate(function, wrap, caller_frame(1))
+    return decorate(f, wrap, caller_frame(1))

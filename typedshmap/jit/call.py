@@ -33,7 +33,7 @@ from ..hints.check_array import describe
 from ..hints.context import CallScope, current_axis_naming, decorator_axis_naming, scope_entered
 from ..hints.global_sharding import original_error
 from ..hints.signature import HintedSignature, LazySignature
-from ..hints.structure import Static, Untyped, array_hints, holds_arrays
+from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
 from ..meshes import override_mesh, use_jit_mesh
 from ..notation.match import Sizes
 from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
@@ -72,7 +72,7 @@ class JitFunction:
         if typed is self._typed:
             return typed
         for name, node in typed.parameters.items():
-            if name in self.static.names and holds_arrays(node):
+            if name in self.static.names and declares_arrays(node):
                 problem = f"parameter '{name}' is to be static, but its hint holds arrays"
                 raise StructureError(f"{typed.name}: {problem}", typed.hint_place(name))
             if name in self.donated.names and not holds_arrays(node) and not isinstance(node, Untyped):
@@ -163,7 +163,7 @@ class JitCall:
         self.donated = jitted.donated.select(given, kinds, len(typed.given))
         if static := jitted.static.select(given, kinds, len(typed.given)):
             given = [
-                (name, subject, _STATIC if subject in static and isinstance(node, Untyped) else node, value)
+                (name, subject, _STATIC if subject in static and isinstance(node, (Untyped, BareTree)) else node, value)
                 for name, subject, node, value in given
             ]
         if inspect.Parameter.VAR_KEYWORD in kinds.values():

@@ -89,7 +89,7 @@ def jit_context(
     by_spec = False
     if isinstance(found, AbstractMesh) and not ambient.empty:
         # Under jax.grad and jax.vmap JAX computes at once, and only it knows the ambient mesh's devices there.
-        by_spec = not any(_jax.array.is_tracer(_underlying_value(leaf.value)) for leaf in leaves())
+        by_spec = not _jax.trace.is_staged()
     return _cached_context(found, current_axis_naming(naming), by_spec)
 
 

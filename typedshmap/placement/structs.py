@@ -23,7 +23,7 @@ from ..hints.array_hint import KEYS, ArrayHint, rank_of
 from ..hints.check_array import check_array
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import current_mesh_context, intern_context
-from ..hints.structure import ArrayLeaf, Node, Static, array_hints, holds_arrays, node_name, parse_hint_or_dims
+from ..hints.structure import ArrayLeaf, Node, Static, array_hints, declares_arrays, node_name, parse_hint_or_dims
 from ..notation.match import NO_SIZES, NoValue, Sizes, evaluate, mismatch_of
 from ..notation.spec import Anything as AnySize
 from ..notation.spec import Braces, Dim, Name, Rest, names_in_expression
@@ -384,10 +384,11 @@ class TreeBuilder:
         for name, inner in node.fields.items():
             default, at, is_child = defaults.get(name, _MISSING), f"{path}.{name}", name in flattened
             inner = self.choose(inner, inside) if is_child else inner
-            is_filled = default is _MISSING and isinstance(inner, Static) and self._needs_no_default(inner.hint)
-            if is_child and (holds_arrays(inner) or is_filled):
+            is_built = isinstance(inner, Static) and self._needs_no_default(inner.hint)
+            is_filled = default is _MISSING and (is_built or isinstance(inner, structure.BareTree))
+            if is_child and (declares_arrays(inner) or is_filled):
                 values[name] = self.build(inner, at, inside)
-            elif not is_child and holds_arrays(inner):
+            elif not is_child and declares_arrays(inner):
                 raise self._wrong_class(failures.NonPytreeField(cls.__name__, name), path)
             elif default is _MISSING:
                 raise self.open(f"{at} holds no array and has no default")

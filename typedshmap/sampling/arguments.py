@@ -18,7 +18,7 @@ from ..hints import structure
 from ..hints.array_hint import ArrayHint
 from ..hints.check_tree import BoundArgument
 from ..hints.signature import EMPTY, HintedSignature
-from ..hints.structure import ArrayLeaf, LikeOf, Node, holds_arrays, node_name
+from ..hints.structure import ArrayLeaf, LikeOf, Node, declares_arrays, node_name
 from ..placement.structs import TreeBuilder, names_of, typed_key
 
 ArrayMaker = Callable[[Any, tuple[int, ...]], Any]
@@ -111,7 +111,7 @@ def arguments_of(
             return ArrayToDraw(chosen.hint, value)
         if isinstance(chosen, LikeOf) and makes_tree(value, chosen):
             return TreeToMake(chosen, value)
-        if callable(value) and holds_arrays(node):
+        if callable(value) and declares_arrays(node):
             problems.append(
                 f"argument '{name}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
                 f"makes it; pass arguments={{'{name}.field': ...}}"
@@ -122,7 +122,7 @@ def arguments_of(
         """The arguments of ``*args``: those that are given, or one for each hint."""
         used.add(name)
         items = given.get(name)
-        if items is None and not all(map(holds_arrays, nodes)):
+        if items is None and not all(map(declares_arrays, nodes)):
             return []
         if items is not None:
             try:
@@ -145,7 +145,7 @@ def arguments_of(
         elif name in required and name not in given:
             problems.append(f"{needed_text(name, node)}; pass {name}={example_text(node)}")
             continue
-        elif name in given or holds_arrays(node):
+        elif name in given or declares_arrays(node):
             made = [(name, subject, node, value_of(name, node))]
         elif parameter.default is EMPTY:
             made = [(name, subject, node, None)]
@@ -178,7 +178,7 @@ def required_arguments(typed: HintedSignature, owner: tuple[Any, ...]) -> dict[s
         parameter.name: node
         for parameter, (node, *_) in _parameters(typed, owner)
         if parameter.default is EMPTY and parameter.kind is not parameter.VAR_POSITIONAL
-        if not holds_arrays(node) or isinstance(choose_member(node), LikeOf)
+        if not declares_arrays(node) or isinstance(choose_member(node), LikeOf)
         if not (isinstance(node, structure.Static) and node.hint is type(None))
     }
 
@@ -214,7 +214,7 @@ def sizes_among(typed: HintedSignature, given: Mapping[str, Any]) -> dict[str, A
         is_number = isinstance(value, (int, np.integer, tuple)) and not isinstance(value, bool)
         if name not in typed.signature.parameters:
             return is_number or name in dims
-        return is_number and name in dims and name in typed.parameters and holds_arrays(typed.parameters[name])
+        return is_number and name in dims and name in typed.parameters and declares_arrays(typed.parameters[name])
 
     return {name: value for name, value in given.items() if is_size(name, value)}
 
@@ -236,7 +236,7 @@ def choose_member(node: Node, inside: frozenset[int] = frozenset()) -> Node:
             return structure.Fields(dict, "TypedDict", {"a": item, "b": item}, is_open=False)
         case structure.UnionOf(options, _) if typed_key(options) is None:
             finite = [option for option in options if id(option) not in inside] or options
-            fit = [option for option in finite if holds_arrays(option)]
+            fit = [option for option in finite if declares_arrays(option)]
             leaves = [option for option in fit if isinstance(option, ArrayLeaf)]
             return choose_member((leaves or fit or finite)[0], inside)
         case _:
