@@ -19,7 +19,7 @@ def place(function: Callable[..., Any], mark: str = "# here") -> str:
 
 
 def unplaced(error: BaseException) -> str:
-    """A message without the line that it names, if it names one: for tests of what else it says."""
+    """A message without the lines that it names: for tests of what else it says."""
     text, count = re.subn(rf"\n+{_PLACE}\Z|{_PLACE}\n", "", str(error))
     assert count <= 1, error
-    return text
+    return re.sub(r" at \w+\.py:\d+", "", text)

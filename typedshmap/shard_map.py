@@ -34,7 +34,7 @@ from .hints.check_tree import (
 )
 from .hints.signature import EMPTY, LazySignature
 from .hints.structure import Untyped, array_hints, holds_arrays
-from .inference.analysis import RegionAnalysis, analyze_region
+from .inference.analysis import Refused, RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, decorate, wraps
 from .meshes import find_boundary, read_axis_names, read_mesh
 from .notation.layout import Layout
@@ -194,9 +194,8 @@ class _RegionCall:
         self.analyzed_after: Callable[..., Any] | None = None
         # What the body fills in when it is traced.
         self.result_structure: Any = None
-        self.results: list[context.LayoutAssertion | None] = []
+        self.results: list[context.LayoutAssertion | Refused | None] = []
         self.out_specs: list[PartitionSpec] = []
-        self.deferred_error: TypedShmapError | None = None
 
     def map_body(self) -> Callable[..., Any]:
         """What to call with the global arrays: the body mapped over the shards, and analyzed.
@@ -244,13 +243,10 @@ class _RegionCall:
         """Compare what the hints and checks of the body assert with what its jaxpr does; False if parts are missing."""
         assert self.analysis is not None
         try:
-            is_complete = analyze_region(self.analysis, traced, self.results)
+            return analyze_region(self.analysis, traced, self.results)
         except TypedShmapError as error:  # of an argument that is returned as it is, which no equation made
             error.place = error.place or self.typed.return_place
             raise
-        if self.deferred_error is not None:
-            raise self.deferred_error
-        return is_complete
 
     def _body(self) -> Callable[..., list[Any]]:
         """What ``jax.shard_map`` maps: leaves in, leaves out."""
@@ -264,7 +260,9 @@ class _RegionCall:
             with context.scope_entered(scope):
                 try:
                     result = function(*args, **kwargs)
-                except TypedShmapError:
+                except TypedShmapError as error:
+                    if analysis and (earlier := analysis.earlier_contradiction(error)):
+                        raise earlier from error
                     raise
                 except Exception as error:
                     self._add_note(error, scope, leaves)
@@ -291,7 +289,7 @@ class _RegionCall:
             self.mesh, self.naming, "boundary", manual, (), boundary_axes, checked_axes, self.has_vma
         )
         if self.analysis is not None:
-            self.analysis.begin(self.typed.name, region)
+            self.analysis.begin(self.typed, region, self.checked.leaves)
         remaining = iter(shards)
         leaves = [
             leaf if leaf.hint is None else CheckedLeaf(next(remaining), leaf.hint, leaf.subject)
@@ -306,14 +304,10 @@ class _RegionCall:
         leaves, sizes, failures = checked.leaves, checked.sizes, checked.failures
         self.results.clear()
         self.out_specs.clear()
-        if failures:
-            error = region.error(name, failures, sizes, result_place(self.typed, failures, leaves))
-            only_varying = all(isinstance(failure.what, UnmentionedVarying) for failure in failures)
-            if only_varying and analysis is not None and analysis.unproven:
-                # The result may vary because of something that the analysis finds, which is reported instead.
-                self.deferred_error = error
-                return []
-            raise error
+        # What varies by its type leaves all the same: the analysis knows since when.
+        refused = {one.subject: one for one in failures if isinstance(one.what, UnmentionedVarying)}
+        if failures and (analysis is None or len(refused) < len(failures)):
+            raise region.error(name, failures, sizes, result_place(self.typed, failures, leaves))
         if stuck := [leaf for leaf in leaves if _jax.array.why_not_array(leaf.value) is not None]:
             why = "which is not an array and cannot leave the manual region"
             failures = [Failure(PlainMessage(f"is {describe(leaf.value)}, {why}"), leaf.subject) for leaf in stuck]
@@ -331,10 +325,13 @@ class _RegionCall:
                 assertion = context.LayoutAssertion(hint, region, subject, name, sizes, must_be_invarying)
                 if self.manual:
                     spec = region.spec(hint, len(getattr(value, "shape", ())))
-                if layout.unreduced:
+                if layout.unreduced and subject not in refused:
                     value = _jax.casts.pcast_unreduced(value, layout.unreduced)
                 if layout.reduced and region.has_vma:
                     value = _jax.casts.pcast_reduced(value, layout.reduced)
+            if subject in refused:
+                value, spec = _leaving(value, spec)
+                assertion = Refused(refused[subject], sizes)
             self.results.append(assertion)
             self.out_specs.append(spec)
             values.append(value)
@@ -377,7 +374,7 @@ def _cause_behind(
     try:
         call = _RegionCall(info, False, args, kwargs)
         traced = _jax.jaxpr.find_region(_jax.jaxpr.make_jaxpr(call.mapped(), call.arrays))
-        if call.analysis is not None and traced is not None and call.deferred_error is None:
+        if call.analysis is not None and traced is not None:
             forward = _jax.jaxpr.before_gradients(traced)
             analyze_region(call.analysis, forward, call.results if forward is traced else ())
     except TypedShmapError as found:
@@ -388,6 +385,13 @@ def _cause_behind(
     except Exception:  # the user's, or JAX's; the first one is raised
         return None
     return None
+
+
+def _leaving(value: Any, spec: PartitionSpec) -> tuple[Any, PartitionSpec]:
+    """A value, and the spec by which it leaves the region though it varies over more axes than its hint mentions."""
+    first, *others = _jax.array.spec_entries(spec).dim_axes or ((),)
+    more = _jax.array.manual_type(value).varying.difference(first, *others)
+    return (value if value.shape else value[None]), PartitionSpec((*first, *sorted(more)), *others)
 
 
 def _cure(error: Exception, axis_names: Iterable[str]) -> str | None:

@@ -109,7 +109,8 @@ def test_a_line_per_function_and_mesh_and_the_errors_in_full(module, capsys):
         "\n"
         "       Mesh: dp=4, tp=2\n"
         "       At: program_a.py:19 (part)\n"
-        "       Hint: sum it over 'tp' (psum)\n"
+        "       Hint: the contraction over m (sharded over 'tp') at program_a.py:19 "
+        "leaves partial sums: psum over 'tp'\n"
         "FAIL   part  dp=1024, tp=3"
     )
     assert lines[-1] == "2 functions on 2 meshes: 2 failed"

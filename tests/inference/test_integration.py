@@ -101,6 +101,7 @@ def test_what_is_traced_for_another_region_is_reported_as_of_this_one(mesh: Mesh
         traced(wrong, ROWS)
     message = str(raised.value)
     line = helper.__code__.co_firstlineno + 1
+    joined = regions.__code__.co_firstlineno + 8
     expected = f"""\
 repeats: checked value varies over 'dp', which its hint does not mention
 
@@ -109,7 +110,8 @@ repeats: checked value varies over 'dp', which its hint does not mention
 
 Mesh: dp=4, tp=2
 At: test_integration.py:{line} (helper)
-Hint: sum it over 'dp' (psum), write '+dp' if the sum is still due, or '~dp' if the shards may differ"""
+Hint: the concatenate at test_integration.py:{joined} is of each shard's part of r (sharded over 'dp'): \
+gather it first; write '~dp' if the shards may differ"""
     assert message == expected
 
 

@@ -26,8 +26,8 @@ MESSAGES = {
 
         Mesh: dp=2, tp=2
         At: classic_tensor_mlp.py:40 (forward)
-        Hint: sum it over 'tp' (psum), write '+tp' if the sum is still due, or '~tp' if the shards may differ
-    """,
+        Hint: the contraction over ff (sharded over 'tp') at classic_tensor_mlp.py:34 leaves partial sums: psum over 'tp' before add at classic_tensor_mlp.py:34
+    """,  # noqa: E501
     ("F5", True): """
         spectrum: return[2] is sharded over 'p', 'q' in dim 0, but its hint says sharded over 'q', 'p'
 

@@ -19,6 +19,7 @@ from typedshmap import (
     VaryingError,
     all_gather,
     all_to_all,
+    assume,
     check,
     einsum,
     logsumexp,
@@ -233,7 +234,7 @@ SAME: dict[str, Callable[[Any], Any]] = {
     "psum": lambda x: psum(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] +tp -> [b/dp]"),
     "reduce": lambda x: reduce(x, "[b/dp] [d/tp] -> [b/dp]", "sum"),
     "all_gather": lambda x: all_gather(x, "[b/dp] [d/tp] -> [b/dp] d ~tp"),
-    "a hint": lambda x: check(x.sum(1) * 0, "[b/dp]"),
+    "a hint": lambda x: assume(x.sum(1) * 0, "[b/dp]"),
 }
 
 
@@ -241,7 +242,7 @@ SAME: dict[str, Callable[[Any], Any]] = {
 def test_a_tree_of_what_is_known_to_be_equal_is_not_summed_where_jax_has_no_types(
     place: str, make: Any, mesh: Mesh
 ) -> None:
-    who = "body's hint of checked value" if place == "a hint" else f"{place} in body"
+    who = "body's hint of assumed value" if place == "a hint" else f"{place} in body"
     with pytest.raises(VaryingError) as caught:
         trace(lambda x: psum({"y": make(x)}, "tp"), mesh, check_vma=False)
     line = f"psum in body: argument 'tree['y']' is the same on every shard of 'tp' by {who}, so a psum over it"
@@ -319,21 +320,34 @@ def test_a_sum_of_equal_shards_that_is_left_is_found_out_to_be_equal(mesh: Mesh)
     trace(use, mesh)
 
 
-SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "a mean": ("reduce in body: the operand", lambda x: reduce(jax.nn.logsumexp(x, 1), "[b/dp] ->", "mean")),
-    "a contraction": ("einsum in body: operand 2", lambda x: einsum(jnp.ones(2), x[:, 0], "[b/dp], [b/dp] ->")),
-    "a partial sum": ("psum in body: the operand", lambda x: psum(x.sum(), "~dp ->")),
+SCALARS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "a mean": (
+        "reduce in body: the operand",
+        lambda x: reduce(jax.nn.logsumexp(x, 1), "[b/dp] ->", "mean"),
+        "the maximum over d (sharded over 'tp') at {} is of each shard's part, and logsumexp goes on with it: "
+        "gather the dim first",
+    ),
+    "a contraction": (
+        "einsum in body: operand 2",
+        lambda x: einsum(jnp.ones(2), x[:, 0], "[b/dp], [b/dp] ->"),
+        "the slice at {} is of each shard's part of d (sharded over 'tp'): gather it first",
+    ),
+    "a partial sum": (
+        "psum in body: the operand",
+        lambda x: psum(x.sum(), "~dp ->"),
+        "the sum over d (sharded over 'tp') at {} leaves partial sums: psum over 'tp', "
+        "or write '+tp' if the sum is still due",
+    ),
 }
 
 
-@pytest.mark.parametrize(("who", "use"), SCALARS.values(), ids=SCALARS)
-def test_of_a_scalar_that_is_typed_as_varying_nobody_says_that_its_shards_agree(who: str, use: Any, mesh: Mesh) -> None:
+@pytest.mark.parametrize(("who", "use", "cure"), SCALARS.values(), ids=SCALARS)
+def test_of_a_scalar_that_is_typed_as_varying_it_is_said_since_when(who: str, use: Any, cure: str, mesh: Mesh) -> None:
     with pytest.raises(VaryingError) as caught:
         trace(use, mesh)
     line, *_, hint = str(caught.value).splitlines()
     assert line == f"{who} is typed as varying over 'tp', which the pattern does not mention"
-    agree = "if its shards agree, write '~tp', and pmean(x, '~tp ->') where it is differentiated"
-    assert hint == f"Hint: sum it over 'tp' (psum); {agree}"
+    assert hint == f"Hint: {cure.format(f'test_memory.py:{use.__code__.co_firstlineno}')}"
 
 
 # Where a value is differentiated, closed over, or put through a helper

@@ -100,7 +100,7 @@ def test_a_sum_that_was_deferred_and_is_not_declared_is_reported() -> None:
             got f32[2,6]{V:(data,model)} per shard
 
         Mesh: data=2, model=4; axes: in_=model, out=None
-        Hint: sum it over 'model' (psum)
+        Hint: the contraction over k (sharded over 'model') leaves partial sums: psum over 'model'
     """)
 
 
@@ -175,7 +175,7 @@ def test_a_grouped_matmul_that_is_not_summed_is_reported() -> None:
             got f32[10,5]{V:(data,model)} per shard
 
         Mesh: data=1, model=4
-        Hint: sum it over 'model' (psum)
+        Hint: the contraction over k (sharded over 'model') leaves partial sums: psum over 'model'
     """)
 
 

@@ -64,7 +64,7 @@ def test_a_sum_over_the_stages_of_one_shard_is_no_sum_over_all() -> None:
             got f32[3]{V:stage} per shard
 
         Mesh: stage=4, tp=2
-        Hint: sum it over 'stage' (psum)
+        Hint: the sum over stages (sharded over 'stage') leaves partial sums: psum over 'stage'
     """)
 
 

@@ -144,8 +144,8 @@ def test_a_gathered_value_names_the_function_and_the_cure_is_not_to_turn_the_che
             got f32[8,8]{V:d} per shard
 
         Mesh: d=4, t=2
-        Hint: sum it over 'd' (psum)
-    """)
+        Hint: its shards agree since the all_gather, and JAX types them as varying: gather it by all_gather without '~', or lax.all_gather(..., to='invarying')
+    """)  # noqa: E501
 
 
 def test_what_jax_refuses_inside_a_body_names_the_function_and_its_shards() -> None:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, dropwhile, takewhile
 from operator import is_not
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.interpreters import partial_eval
@@ -18,6 +18,9 @@ from ..errors.places import is_users, place_text
 from .array import STAGED, is_tracer, strip_transforms, undifferentiated
 from .mesh import without_ambient
 from .versions import DROPS_UNUSED, extend_core
+
+# What JAX calls the functions that compute gradients.
+_GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_grad_f_aux", "vjp", "linearize"])
 
 # On jax 0.12 True means "when lowered", and leaves a call in the program.
 _EARLY: Any = getattr(jax, "Inline").JAX_EARLY if hasattr(jax, "Inline") else True  # noqa: B009 (not known to 0.10)
@@ -185,6 +188,56 @@ def variable_of(value: Any, traces: Container[int]) -> Any:
     return below.val if id(getattr(below, "_trace", None)) in traces else None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class UnfinishedEquation:
+    """An equation of a program that is being traced, in the form that it will have."""
+
+    primitive: Any
+    invars: list[Any]
+    outvars: list[Any]
+    params: Any
+    source_info: Any
+
+
+class UnfinishedJaxpr(NamedTuple):
+    """What a program that is being traced has computed some values by.
+
+    Attributes:
+      invars: the variables that it starts from.
+      operands: their values.
+    """
+
+    eqns: list[Any]
+    invars: list[Any]
+    operands: list[Any]
+    outvars: list[Any]
+    constvars: tuple[()] = ()
+
+
+def unfinished_jaxpr(values: Sequence[Any]) -> UnfinishedJaxpr:
+    """The equations behind values that are being traced, each after those of its operands."""
+    found, seen = UnfinishedJaxpr([], [], [], [value.val for value in values]), set[int]()
+    waiting = [(value, False) for value in reversed(values)]
+    while waiting:
+        value, is_ready = waiting.pop()
+        eqn = value.parent
+        key = id(value.val) if eqn is None else id(eqn)
+        if key in seen or is_literal(value.val):
+            continue
+        if eqn is None:
+            seen.add(key)
+            found.invars.append(value.val)
+            found.operands.append(value)
+        elif is_ready:
+            seen.add(key)
+            atoms = [operand.val for operand in eqn.invars]
+            found.eqns.append(UnfinishedEquation(eqn.primitive, atoms, eqn.outvars, eqn.params, eqn.source_info))
+        else:
+            waiting.append((value, True))
+            waiting += [(operand, False) for operand in reversed(eqn.invars)]
+    return found
+
+
 def source_here() -> Any:
     """Where the program is, as an equation that is made here knows it."""
     # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
@@ -214,11 +267,50 @@ def value_place(value: Any) -> str:
     return equation_place(eqn) if eqn is not None else ""
 
 
+def is_staged(value: Any, traces: Container[int] | None = None) -> bool:
+    """Whether a value is one of a program that is being traced, of one of these traces if any are given."""
+    return type(value) is STAGED and (traces is None or id(getattr(value, "_trace", None)) in traces)
+
+
+def called_function(eqn: Any) -> str:
+    """The function of a library by which the user's line made an equation; else the equation's own name."""
+    inner = called_jaxpr(eqn)
+    name = str(eqn.params.get("name") or getattr(getattr(inner, "debug_info", None), "func_name", "")).lstrip("_")
+    if not name.isidentifier():
+        name = ([frame.function_name for frame in _library_frames(eqn)] or [""])[-1]
+    return name if name.isidentifier() and not name.startswith("_") else str(eqn.primitive.name)
+
+
 def equation_place(eqn: Any) -> str:
     """Where the user wrote an equation, as ``train.py:12 (step)``; empty where that is not known."""
-    frames = getattr(getattr(eqn.source_info, "traceback", None), "frames", ())
-    users = (frame for frame in frames if is_users(frame.file_name))
-    return next((place_text(frame.file_name, frame.line_num, frame.function_name) for frame in users), "")
+    frame = next((frame for frame in _frames(eqn) if is_users(frame.file_name)), None)
+    return "" if frame is None else _frame_place(frame)
+
+
+def _frames(eqn: Any) -> Iterator[Any]:
+    """The frames in which an equation was made, from the innermost on."""
+    return iter(getattr(getattr(eqn.source_info, "traceback", None), "frames", ()))
+
+
+def _frame_place(frame: Any) -> str:
+    return place_text(frame.file_name, frame.line_num, frame.function_name)
+
+
+def _library_frames(eqn: Any) -> Iterator[Any]:
+    """The frames between the user's line and the making of an equation, from the innermost on."""
+    return takewhile(lambda frame: not is_users(frame.file_name), _frames(eqn))
+
+
+def library_functions(eqn: Any) -> set[str]:
+    """The functions of JAX by which the user's line made an equation, ``mean`` for instance."""
+    return {frame.function_name for frame in _library_frames(eqn)}
+
+
+def gradient_place(eqn: Any) -> str:
+    """Where the user asked for the gradient of which an equation is a part; else where the equation is."""
+    frames = dropwhile(lambda frame: frame.function_name.rpartition(".")[2] not in _GRADIENTS, _frames(eqn))
+    outer = next((frame for frame in frames if is_users(frame.file_name)), None)
+    return equation_place(eqn) if outer is None else _frame_place(outer)
 
 
 def without_dead_equations(closed_jaxpr: Any) -> Any:

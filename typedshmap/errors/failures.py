@@ -177,6 +177,87 @@ class UnusableDtype(Fault):
         return Sentence(f"has dtype {self.got}, but {self.usable}")
 
 
+class Cause(NamedTuple):
+    """Since when a value varies, as the traced body shows.
+
+    Attributes:
+      kind: how it varies; see `typedshmap.inference.causes.Provenance`, and ``agreement``: it is the same on every
+        shard, and JAX types it as varying.
+      axes: over which mesh axes it does so since then.
+      what: the operation.
+      place: where it is.
+      dim: the name of the sharded dim.
+      subject: the argument that has the dim.
+      collective: what makes the value the same on every shard, and right.
+      late: the operation that the collective has to come before, and its place.
+      within: the function that does both, so that no collective can stand between.
+      divisor: what a sum was divided by, where that may be the number of a shard's elements or of all, and its place.
+      astray: a sum over another axis, over which nothing is due, and its place.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    what: str = ""
+    place: str = ""
+    dim: str = ""
+    subject: str = ""
+    collective: str = ""
+    late: str = ""
+    within: str = ""
+    divisor: str = ""
+    astray: str = ""
+
+    @property
+    def origin(self) -> str:
+        """``the contraction over heads (sharded over 'tp') at model.py:40``"""
+        over = f" over {self.sharded_dim}" if self.collective and self.what != "gradient" else ""
+        return f"the {self.what}{over}{f' at {line}' if (line := self.place.partition(' ')[0]) else ''}"
+
+    @property
+    def sharded_dim(self) -> str:
+        """``heads (sharded over 'tp')``"""
+        sharded = f"sharded over {quoted_axes(self.axes)}"
+        return f"{self.dim} ({sharded})" if self.dim else f"a dim {sharded}"
+
+    def cure(self, terms: Terms, may_be_unreduced: bool, may_vary: bool) -> str:
+        """What to write instead."""
+        over, before = quoted_axes(self.axes), f" before {self.late}" if self.late else ""
+        unreduced, varying, brackets = (terms.marks(sign, self.axes) for sign in "+~/")
+        differ = f"write '{varying}' if the shards may differ" if may_vary else ""
+        if self.astray:
+            return f"{self.origin} leaves partial sums: {self.collective} over {over}, in the place of {self.astray}"
+        if self.within:
+            return f"{self.origin} is of each shard's part, and {self.within} goes on with it: gather the dim first"
+        if self.divisor:
+            either = f"pmean over {over} if that counts a shard's elements, psum if it counts all"
+            return f"{self.origin} leaves partial sums, which {self.divisor} divides: {either}"
+        if self.kind == "sum":
+            mark = f", or write '{unreduced}' if the sum is still due" if may_be_unreduced and not self.late else ""
+            return f"{self.origin} leaves partial sums: psum over {over}{before}{mark}"
+        if self.collective:
+            return f"{self.origin} is of each shard's part: {self.collective} over {over}{before}"
+        if self.kind == "part":
+            dim, of = self.dim or "a dim", f" of {self.subject}" if self.subject else ""
+            bracketed = f"[{self.dim or 'dim'}{brackets.split()[0]}]"
+            return f"{dim}{of} is still sharded over {over}: write {bracketed}, or gather it (all_gather)"
+        if self.kind == "agreement":
+            gather = "gather it by all_gather without '~', or lax.all_gather(..., to='invarying')"
+            cure = gather if "gather" in self.what else "take the mean (pmean)"
+            return f"its shards agree since {self.origin}, and JAX types them as varying: {cure}"
+        if self.kind == "opaque":
+            return f"nothing is known of what {self.origin} returns: if its shards agree, state it by assume(x, hint)"
+        if self.kind == "index":
+            same = "compute it the same on all shards"
+            return f"{self.origin} is each shard's own: {f'{differ}, or {same}' if differ else same}"
+        if self.kind == "choice":
+            cure = f"the shards go different ways at {self.origin}: let its condition be the same on all of them"
+        elif self.dim or self.subject or self.kind == "mixed":
+            cure = f"{self.origin} is of each shard's part of {self.sharded_dim}: gather it first"
+        else:
+            cure = f"the shards differ since {self.origin}, and no collective makes them agree"
+        return f"{cure}; {differ}" if differ else cure
+
+
 class UnmentionedVarying(Fault):
     """A value that varies over mesh axes its hint does not mention.
 
@@ -186,43 +267,34 @@ class UnmentionedVarying(Fault):
       may_be_unreduced: whether ``+`` may be; over an Auto axis no addend leaves.
       may_agree: whether its shards may be equal all the same, so that a sum would count it several times, which
         nobody knows while the body is traced; of a value that leaves, whether they are.
+      cause: since when it varies, if that is known.
     """
 
     axes: tuple[str, ...]
     leaves_region: bool
     may_be_unreduced: bool = True
     may_agree: bool = False
+    cause: Cause | None = None
 
     def words(self, terms: Terms) -> Sentence:
         varies = "is typed as varying" if terms.subject.is_pattern and self.may_agree else "varies"
         problem = f"{varies} over {quoted_axes(self.axes)}, which {terms.hint} does not mention"
-        brackets, unreduced, varying = (terms.marks(sign, self.axes) for sign in "/+~")
-        total = f"sum it over {quoted_axes(self.axes)} (psum)"
-        may_differ = f"or '{varying}' if the shards may differ"
-        if terms.subject.is_pattern and not self.may_agree:
-            bracketed = f"[dim{brackets.split()[0]}]"
-            cure = f"write {bracketed} for a dim that is sharded, '{unreduced}' if a sum is due, {may_differ}"
-        elif self.leaves_region and self.may_agree:
-            gather = f"gather it without '{varying}', or take the mean (pmean)"
-            cure = f"its shards agree, and JAX types them as varying: {gather}"
-        elif self.may_agree:
-            mean = f"pmean(x, '{varying} ->') where it is differentiated"
-            cure = f"{total}; if its shards agree, write '{varying}', and {mean}"
-        elif not self.leaves_region:
-            cure = f"{total}, write '{unreduced}' if the sum is still due, {may_differ}"
-        else:
-            cure = f"{total}, or write '{unreduced}' if the sum is still due" if self.may_be_unreduced else total
-        return Sentence(problem, cure=cure)
+        if self.cause is not None:
+            may_vary = not self.leaves_region and not self.may_agree
+            return Sentence(problem, cure=self.cause.cure(terms, self.may_be_unreduced, may_vary))
+        return Sentence(problem)
 
 
 class UnmarkedUnreduced(Fault):
-    """A value that JAX types as unreduced over mesh axes its hint does not mark with ``+``."""
+    """A value that is unreduced over mesh axes its hint does not mark with ``+``."""
 
     axes: tuple[str, ...]
+    cause: Cause | None = None
 
     def words(self, terms: Terms) -> Sentence:
-        axes = quoted_axes(self.axes)
-        cure = f"take the sum (psum over {axes}), or write '{terms.marks('+', self.axes)}'"
+        axes, mark = quoted_axes(self.axes), terms.marks("+", self.axes)
+        cure = f"take the sum (psum over {axes}), or write '{mark}'"
+        cure = cure if self.cause is None else self.cause.cure(terms, True, False)
         return Sentence(f"is unreduced over {axes}, which {terms.hint} does not mention", cure=cure)
 
 

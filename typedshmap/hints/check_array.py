@@ -19,7 +19,7 @@ from ..notation.layout import Layout, Unresolved
 from ..notation.match import CompiledDim, Match, Sizes, compile_dims, match
 from ..notation.spec import Anything, Name, Number
 from .array_hint import KEYS, ArrayHint, takes
-from .context import MeshContext, Role, lookup_layout
+from .context import MeshContext, Role, explained, lookup_layout
 from .global_sharding import sharding_mismatch, with_value_mesh
 
 _MOST_KINDS = 64
@@ -143,7 +143,7 @@ def check_array(
             may_be_unreduced = region.boundary_axes & unmentioned <= region.explicit
             agrees = is_result and known is not None and unmentioned <= known.invarying
             axes = tuple(axis for axis in region.sizes if axis in unmentioned)
-            what = failures.UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
+            what = explained(value, failures.UnmentionedVarying(axes, is_result, may_be_unreduced, agrees))
     return (found, unmentioned) if what is None else Failure(what, subject, hint.text, _jax.array.type_text(value))
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from .. import _jax
 from ..axis_names import NO_NAMING, AliasPairs, AxisNaming, naming_context
 from ..errors import TypedShmapError, error_of
-from ..errors.failures import Failure, Report, Subject
+from ..errors.failures import Failure, Fault, Report, Subject
 from ..notation.layout import Layout, Rules, Unresolved, resolve
 from ..notation.match import NO_SIZES, Sizes
 from .array_hint import ArrayHint
@@ -176,6 +176,10 @@ class AssertionSink(Protocol):
         """The value, with the assertion recorded."""
         ...
 
+    def explain(self, value: Any, what: Fault) -> Fault:
+        """What is wrong with a value, with its cause, as far as the body has been traced."""
+        ...
+
 
 class LayoutAssertion(NamedTuple):
     """The assertion that a value fits a hint.
@@ -285,6 +289,12 @@ def current_sink() -> AssertionSink | None:
     return scope.sink if scope is not None else None
 
 
+def explained(value: Any, what: Fault) -> Fault:
+    """What is wrong with a value, with its cause, where the body around is analyzed."""
+    sink = current_sink()
+    return what if sink is None else sink.explain(value, what)
+
+
 def current_axis_naming(own: AxisNaming = NO_NAMING) -> AxisNaming:
     """What names in hints mean here: the innermost of decorators and context managers wins.
 
@@ -362,6 +372,17 @@ def lookup_layout(value: Any) -> KnownLayout | None:
             return region.plan((hint, subject, function, invarying, rank), partial(_asserted_layout, what, rank))
         value = _jax.array.jvp_primal(value)
     return None
+
+
+def lookup_assertion(value: Any) -> LayoutAssertion | None:
+    """The hint that a value was given last, if no operation returned it."""
+    ref, what = _known.get(id(value), _NO_ENTRY)
+    return what if ref is not None and ref() is value and isinstance(what, LayoutAssertion) else None
+
+
+def recorded_values() -> list[Any]:
+    """The tracers whose layouts are recorded, those recorded first first."""
+    return [value for ref, _ in list(_known.values()) if (value := ref()) is not None]
 
 
 def _asserted_layout(stated: LayoutAssertion, rank: int) -> KnownLayout | None:

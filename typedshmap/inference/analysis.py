@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import jax
 
 from .. import _jax
 from ..errors import TypedShmapError
-from ..errors.failures import Failure, Subject, UnmentionedVarying, UntypedVarying
-from ..hints.context import LayoutAssertion, MeshContext, current_sink, lookup_layout
+from ..errors.failures import Failure, Fault, Subject, UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
+from ..hints.check_tree import CheckedLeaf
+from ..hints.context import (
+    LayoutAssertion,
+    MeshContext,
+    current_sink,
+    lookup_assertion,
+    lookup_layout,
+    recorded_values,
+)
+from ..hints.signature import HintedSignature
+from ..notation.layout import Layout
+from ..notation.match import Sizes
 from . import claims, collectives, control_flow, elementwise, reshape
+from .causes import Causes, Provenance, find_cause
 from .control_flow import fact_of_spec
 from .interpreter import CLAIM, Finding, Interpreter, TransferRule
-from .lattice import NO_AXES, AxisSet, ShardingFact
+from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
 from .marks import has_wrong_gradient, is_used
 
 RULES: Mapping[str, TransferRule] = {
@@ -37,18 +50,20 @@ class RegionAnalysis:
         self.axes, self.is_done = axes, False
         self.proven: set[tuple[Any, ...]] = set()
 
-    def begin(self, function: str, region: MeshContext) -> None:
-        """Note the body, and the traces in which its claims stay; the region around notes the regions within it.
+    def begin(self, typed: HintedSignature, region: MeshContext, arguments: Sequence[CheckedLeaf]) -> None:
+        """Note the body, its arguments, and the traces in which its claims stay.
+
+        The region around notes the regions within it.
 
         A body that is differentiated as it is traced has several: one differentiates what it hands on to the next.
         """
-        self.traces = frozenset(_jax.trace.trace_ids())
+        self.typed, self.arguments, self.traces = typed, arguments, frozenset(_jax.trace.trace_ids())
         if self.is_done:
             return
         self.claims: list[claims.Claim] = []
         self.claim_equations: dict[Any, list[claims.ClaimEquation]] = {}
         self.inner: list[RegionAnalysis] = []
-        self.origin = claims.Origin(function, region)
+        self.origin = claims.Origin(typed.name, region)
         self.early_interpreter = self.interpreter(region.has_vma)
         around = current_sink()
         self.is_inner = isinstance(around, RegionAnalysis)
@@ -107,10 +122,64 @@ class RegionAnalysis:
             for stated in (claim.assertion for claim in self.unproven_claims)
         ]
 
+    def explain(self, value: Any, what: Fault) -> Fault:
+        """What is wrong with a value, with its cause, as far as the body has been traced."""
+        below = _jax.array.undifferentiated(value)
+        if not _jax.jaxpr.is_staged(below):
+            return what
+        causes = cache(lambda: self._interpret_unfinished([below])[1])
+        return with_cause(what, partial(_provenance_of_result, causes, 0))
+
+    def earlier_contradiction(self, error: TypedShmapError) -> TypedShmapError | None:
+        """The error of a claim before one that an operation raises, which the wrong claim may have brought about."""
+        values = [value for value in recorded_values() if _jax.jaxpr.is_staged(value, self.traces)]
+        if not (self.claim_equations and values):
+            return None
+        findings, causes = self._interpret_unfinished(values)
+        wrong = {id(found.claim): found for found in findings if found.claim is not None and found.what is not None}
+        first = next((wrong[id(claim)] for claim in self.claims if id(claim) in wrong), None)
+        if first is None:
+            return None
+        what = with_cause(first.what, partial(causes.of_operand, first.eqn))
+        return _finding_error(first._replace(what=what), self.origin, self.early_interpreter)
+
+    def _interpret_unfinished(self, values: Sequence[Any]) -> tuple[list[Finding], Causes]:
+        """What the equations behind some values show: of claims, unless too little is known, and of causes."""
+        jaxpr, has_vma = _jax.jaxpr.unfinished_jaxpr(values), self.origin.region.has_vma
+        interpreter = self.interpreter(has_vma, self.claim_equations)
+        known = [claims.fact_of_operand(operand, interpreter.axes, has_vma) for operand in jaxpr.operands]
+        ranks = [len(_jax.array.aval_of(operand).shape) for operand in jaxpr.operands]
+        facts = [fact or unknown(interpreter.axes, rank) for fact, rank in zip(known, ranks, strict=True)]
+        interpreter.interpret(jaxpr, facts)
+        stated = [lookup_assertion(operand) for operand in jaxpr.operands]
+
+        def name_dim(at: int, axis: str) -> tuple[str, str]:
+            one, rank = stated[at], ranks[at]
+            layout = one.region.manual_layout(one.hint, rank) if one is not None else None
+            if one is None or layout is None:
+                return "", ""
+            return claims.dim_name(layout, one.hint, axis), one.subject.phrase
+
+        return [] if None in known else interpreter.findings, Causes(interpreter, jaxpr, facts, name_dim)
+
     @property
     def origins(self) -> set[claims.Origin]:
         """The bodies of this region and of those within it, as they are traced now."""
         return {self.origin}.union(*(inner.origins for inner in self.inner))
+
+    def name_dim(self, at: int, axis: str) -> tuple[str, str]:
+        """What its hint calls the dim of an operand of the body that is sharded over an axis, and the argument.
+
+        Args:
+          at: which operand it is, counted from the last: what the body closes over comes before its arguments.
+        """
+        hinted = [leaf for leaf in self.arguments if leaf.hint is not None]
+        argument = hinted[at] if len(hinted) >= -at else None
+        if argument is None or argument.hint is None:
+            return "", ""
+        layout = self.origin.region.layout(argument.hint)
+        name = claims.dim_name(layout, argument.hint, axis) if isinstance(layout, Layout) else ""
+        return name, argument.subject.phrase
 
     def interpreter(self, has_vma: bool, claim_equations: Any = None) -> Interpreter:
         """An interpreter over the axes of the analysis, which judges claims."""
@@ -119,20 +188,34 @@ class RegionAnalysis:
         return Interpreter(sizes, has_vma, rules, claim_equations)
 
 
+class Refused(NamedTuple):
+    """What is wrong with a result by its type; it leaves all the same, since the body's jaxpr shows since when.
+
+    Attributes:
+      failure: what is wrong.
+      sizes: what was bound in the call.
+    """
+
+    failure: Failure
+    sizes: Sizes
+
+
 # Whether each ``check`` leaves a claim, also of what is known already: for tools that report what a body checks. Among
 # JAX's own contexts, so that what was traced with all claims is never used where they add to a jaxpr.
 keep_all_claims = jax.make_user_context(default_value=False)
 
 
 def analyze_region(
-    analysis: RegionAnalysis, traced: _jax.jaxpr.TracedRegion | None, results: Sequence[LayoutAssertion | None]
+    analysis: RegionAnalysis,
+    traced: _jax.jaxpr.TracedRegion | None,
+    results: Sequence[LayoutAssertion | Refused | None],
 ) -> bool:
     """Interpret a traced region, and raise its first error.
 
     Args:
       analysis: the claims that wait for it.
       traced: the region; None for one that is not in the jaxpr, since nothing comes of it.
-      results: what is claimed of its results.
+      results: what is claimed of its results, or what is wrong with one by its type.
 
     Returns:
       Whether all claims of the body are in the region: not if it was differentiated as it was traced, and
@@ -141,6 +224,9 @@ def analyze_region(
     Raises:
       VaryingError, ShardingError: for a claim that contradicts what is known, with its place.
     """
+    refused = [result for result in results if isinstance(result, Refused)]
+    if traced is None and refused:
+        raise analysis.origin.region.error(analysis.typed.name, [one.failure for one in refused], refused[0].sizes)
     if traced is None:
         return True
     params, body, origin = traced.eqn.params, traced.eqn.params["jaxpr"], analysis.origin
@@ -151,29 +237,54 @@ def analyze_region(
     judged = [found for found in interpreter.findings if found.claim is not None]
     if traced.is_differentiated and not {*map(id, analysis.claims)} <= {id(found.claim) for found in judged}:
         return False
-    _refuse_divergence(interpreter, body, origin)
+    causes = cache(lambda: Causes(interpreter, body, entering, analysis.name_dim))
+    _refuse_divergence(interpreter, body, origin, causes)
     _refuse_wrong_gradients(interpreter, body, origin)
     for found in interpreter.findings:
         if found.what is not None and found.control is None:
-            raise _finding_error(_at_its_making(found, body), origin, interpreter)
+            what = with_cause(found.what, partial(_provenance_of_operand, causes, found.eqn))
+            raise _finding_error(_at_its_making(found._replace(what=what), body), origin, interpreter)
     _refuse_unproven(analysis, judged, body)
-    for assertion, at in zip(results, traced.results, strict=True):
+    wrong: list[tuple[Failure, Sizes, str]] = []
+    for result, at in zip(results, traced.results, strict=True):
         var, fact = body.outvars[at], out[at]
-        claim = claims.make_claim(assertion, len(var.aval.shape), origin) if assertion is not None else None
-        what = claims.contradiction(claim, fact, var.aval.shape, interpreter) if claim is not None else None
-        if what is not None:
-            raise _finding_error(
-                Finding(_jax.jaxpr.maker_of(body, var), what, claim, fact, var.aval), origin, interpreter
-            )
+        if result is None:
+            continue
+        if isinstance(result, Refused):
+            failure = result.failure
+        else:
+            claim = claims.make_claim(result, len(var.aval.shape), origin)
+            what = claims.contradiction(claim, fact, var.aval.shape, interpreter) if claim is not None else None
+            if what is None:
+                continue
+            failure = Failure(what, result.subject, result.hint.text, _inferred_type(var.aval, fact, interpreter))
+        what = with_cause(failure.what, partial(_provenance_of_result, causes, at))
+        place = what.cause.place if getattr(what, "cause", None) else ""
+        place = place or _result_place(body, var)
+        wrong.append((replace(failure, what=what), result.sizes, place))
+    if wrong:
+        failures, (_, sizes, place) = [failure for failure, *_ in wrong], wrong[0]
+        raise origin.region.error(analysis.typed.name, failures, sizes, place)
     analysis.is_done = True
     return True
 
 
-def _refuse_divergence(interpreter: Interpreter, body: Any, origin: claims.Origin) -> None:
+def with_cause(what: Any, provenance: Callable[[str], Provenance | None]) -> Any:
+    """A fault with the cause, if it is of a value that varies or is unreduced over some axes."""
+    if not isinstance(what, UnmentionedVarying | UnmarkedUnreduced):
+        return what
+    return replace(what, cause=find_cause(what.axes, provenance))
+
+
+def _refuse_divergence(
+    interpreter: Interpreter, body: Any, origin: claims.Origin, causes: Callable[[], Causes]
+) -> None:
     """Refuse the first collective that not all shards reach; one of which nothing comes never runs."""
     for found in interpreter.findings:
         if found.control is not None and is_used(interpreter, body, found.eqn):
-            raise _finding_error(found, origin, interpreter)
+            began = causes().of_predicate(found.control, found.what.diverging[0])
+            since = replace(found.what, since=began.place.partition(" ")[0] if began is not None else "")
+            raise _finding_error(found._replace(what=since), origin, interpreter)
 
 
 def _refuse_wrong_gradients(interpreter: Interpreter, body: Any, origin: claims.Origin) -> None:
@@ -233,18 +344,40 @@ def _at_its_making(found: Finding, body: Any) -> Finding:
 
 
 def _finding_error(found: Finding, origin: claims.Origin, interpreter: Interpreter) -> TypedShmapError:
-    """The error, with the value's type in JAX's notation; under ``check_vma=False`` as it was inferred."""
+    """The error of a claim, or of an operation that makes no sense."""
     place = _jax.jaxpr.equation_place(found.eqn) if found.eqn is not None else ""
     if found.claim is None:
         failure = Failure(found.what, Subject("whole", "body"))
         return origin.region.error(origin.function, (failure,), place=place)
-    text, stated = found.aval.str_short(short_dtypes=True), found.claim.assertion
-    if not interpreter.has_vma:
-        marks = [
-            f"{letter}:{axes[0] if len(axes) == 1 else '(' + ','.join(axes) + ')'}"
-            for letter, names in (("V", found.fact.varying), ("U", found.fact.unreduced))
-            if (axes := [axis for axis in interpreter.sizes if axis in names])
-        ]
-        text += f"{{{', '.join(marks)}}}" if marks else ""
+    text, stated = _inferred_type(found.aval, found.fact, interpreter), found.claim.assertion
+    if stated.subject.kind == "return" and (cause := getattr(found.what, "cause", None)):
+        place = cause.place or place
     failure = Failure(found.what, stated.subject, stated.hint.text, text)
     return stated.region.error(stated.function, (failure,), stated.sizes, place)
+
+
+def _inferred_type(aval: Any, fact: ShardingFact, interpreter: Interpreter) -> str:
+    """A value's type in JAX's notation; under ``check_vma=False`` as it was inferred."""
+    text = aval.str_short(short_dtypes=True)
+    if interpreter.has_vma:
+        return text
+    marks = [
+        f"{letter}:{axes[0] if len(axes) == 1 else '(' + ','.join(axes) + ')'}"
+        for letter, names in (("V", fact.varying), ("U", fact.unreduced))
+        if (axes := [axis for axis in interpreter.sizes if axis in names])
+    ]
+    return text + (f"{{{', '.join(marks)}}}" if marks else "")
+
+
+def _provenance_of_operand(causes: Callable[[], Causes], eqn: Any, axis: str) -> Provenance | None:
+    return causes().of_operand(eqn, axis)
+
+
+def _provenance_of_result(causes: Callable[[], Causes], at: int, axis: str) -> Provenance | None:
+    return causes().of_result(at, axis)
+
+
+def _result_place(jaxpr: Any, var: Any) -> str:
+    """Where the equation is that made a result."""
+    maker = _jax.jaxpr.maker_of(jaxpr, var)
+    return _jax.jaxpr.equation_place(maker) if maker is not None else ""

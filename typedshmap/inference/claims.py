@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 from jax.interpreters import ad, batching, mlir
 
 from .. import _jax
-from ..errors.failures import LayoutMismatch, NotUnreduced, UnmarkedUnreduced, UnmentionedVarying
+from ..errors.failures import Fault, LayoutMismatch, NotUnreduced, UnmarkedUnreduced, UnmentionedVarying
+from ..hints.array_hint import ArrayHint
 from ..hints.context import KnownLayout, LayoutAssertion, MeshContext, intern_context, lookup_layout
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES
+from ..notation.spec import Dim, Name
 from .interpreter import CLAIM, Finding, Interpreter
-from .lattice import UNKNOWN, AxisSet, DimFact, ShardingFact, drop_repeated_axes, invarying, is_within
+from .lattice import UNKNOWN, AxisSet, DimFact, ShardingFact, drop_repeated_axes, invarying, is_within, unknown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,11 +62,23 @@ class Claim:
         """The axes that the layout describes."""
         return self.assertion.region.checked_axes | self.layout.axes
 
+    def dim_name(self, axis: str) -> str:
+        """What it calls the dim that is sharded over a mesh axis."""
+        return dim_name(self.layout, self.assertion.hint, axis)
+
     @property
     def key(self) -> tuple[str, str, str, AxisSet]:
         """What is the same when the body is traced once more."""
         stated = self.assertion
         return (stated.function, str(stated.subject), str(stated.hint.text), stated.must_be_invarying)
+
+
+def dim_name(layout: Layout, hint: ArrayHint, axis: str) -> str:
+    """The name of the dim that a hint shards over a mesh axis; empty if it has none."""
+    rank = len(layout.dim_axes)
+    dims = (hint.spec.dim_at(at, rank) for at, axes in enumerate(layout.dim_axes) if axis in axes)
+    size = next((dim.size for dim in dims if isinstance(dim, Dim)), None)
+    return size.name if isinstance(size, Name) else ""
 
 
 def make_claim(stated: LayoutAssertion, rank: int, origin: Origin) -> Claim | None:
@@ -160,7 +174,7 @@ def judge_claim(interpreter: Interpreter, eqn: Any, claim: Claim, facts: list[Sh
     return [_refine_fact(claim, fact, own, interpreter.axes)]
 
 
-def contradiction(claim: Claim, fact: ShardingFact, shape: tuple[int, ...], interpreter: Interpreter) -> object | None:
+def contradiction(claim: Claim, fact: ShardingFact, shape: tuple[int, ...], interpreter: Interpreter) -> Fault | None:
     """What of a claim is known to be otherwise; the dims of the fact are the claim's."""
     layout, region = claim.layout, claim.assertion.region
     checked_axes = region.checked_axes & interpreter.axes
@@ -294,6 +308,18 @@ def _fact_of(
         facts.append(fact)
     found[key] = interpreter.results_of(eqn, facts)[_jax.jaxpr.result_index(value, eqn)]
     return found[key]
+
+
+def fact_of_operand(value: Any, axes: AxisSet, has_vma: bool) -> ShardingFact | None:
+    """What is known of a value that a program which is being traced starts from."""
+    known = lookup_layout(value)
+    fact = _fact_of_layout(known, axes) if known is not None else None
+    if fact is not None or not has_vma:
+        return fact
+    kind = _jax.array.manual_type(value)
+    varies = axes & (kind.varying | kind.unreduced)
+    rank = len(_jax.array.aval_of(value).shape)
+    return unknown(varies, rank) if varies else invarying(rank)
 
 
 @lru_cache(maxsize=1024)

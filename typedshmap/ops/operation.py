@@ -423,7 +423,9 @@ class Operation:
         if not self.region.checked_axes.isdisjoint(axes):
             found = ((operand.subject, operand.value) for operand in operands)
             culprits = (one for one in found if not _jax.array.manual_type(one[1]).varying.isdisjoint(axes))
-            raise self.wrong(failures.UnmentionedVarying(axes, False, may_agree=True), *next(culprits, (RESULT, value)))
+            subject, culprit = next(culprits, (RESULT, value))
+            what = context.explained(culprit, failures.UnmentionedVarying(axes, False, may_agree=True))
+            raise self.wrong(what, subject, culprit)
 
 
 def _factors_of(item: Factor | Rest, count: int) -> tuple[Factor, ...]:

@@ -1,0 +1,591 @@
+"""Since when a value varies, and which collective makes it the same on every shard, and right.
+
+The facts of the interpreter say over which axes a value varies, not since when. Here a region is interpreted once more,
+and each value has a provenance as well, per axis over which it varies: the equation at which the axis left its dims,
+and what happened since.
+
+Invariant: nothing of this runs unless an error or a warning is told."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import count
+from math import prod
+from typing import Any, Literal, NamedTuple
+
+from .. import _jax
+from ..errors.failures import Cause
+from .interpreter import CLAIM, Interpreter, default_rule
+from .lattice import ShardingFact
+
+NameDim = Callable[[int, str], "tuple[str, str]"]
+"""What hints call the dim of a body's argument that is sharded over an axis, and the argument."""
+
+
+class Provenance(NamedTuple):
+    """Since when a value varies over one mesh axis, and how.
+
+    Attributes:
+      kind: ``part``: each shard holds its part of an array; ``mixed``: its elements, of which dim is not known any
+        more; ``item``: what a loop over a sharded dim takes from it;
+        ``sum``, ``mean``, ``maximum``, ``minimum``: each shard holds that of its part; ``index``: it depends on the
+        shard's own index; ``opaque``: a kernel or a callback computed it; ``choice``: a branch or a loop took
+        another way; ``other``: none of these.
+      eqn: where it became so; None for an argument.
+      at: counts the equations that are remembered, so that of two the earlier is known.
+      dim: the name of the sharded dim, if hints have one.
+      subject: the argument that is sharded.
+      size: how long the sharded dim is on one shard; 0 where that is not known.
+      elements: how many elements of a shard were summed.
+      divisor: a number by which a sum was divided, which may be that of a shard's elements, and where.
+      late: the operation before which a collective has to be.
+      astray: a sum over another axis, over which nothing is due.
+      gradient: where the gradient that it is a part of was asked for.
+    """
+
+    kind: str
+    eqn: Any
+    at: int
+    dim: str = ""
+    subject: str = ""
+    size: int = 0
+    elements: int = 1
+    divisor: tuple[float, Any] | None = None
+    late: Any = None
+    astray: Any = None
+    gradient: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where in the user's program it became so."""
+        return _jax.jaxpr.equation_place(self.eqn) if self.eqn is not None else ""
+
+
+class Known(NamedTuple):
+    """What is known of a value beside its fact.
+
+    Attributes:
+      provenances: by mesh axis.
+      value: the number that it is, if it is a constant.
+      divisors: the constants that it was divided by, and where.
+      carried: whether a loop carries it, from a neutral element on or from something else, as long as that is all that
+        is known.
+    """
+
+    provenances: Mapping[str, Provenance] = {}
+    value: float | None = None
+    divisors: tuple[tuple[float, Any], ...] = ()
+    carried: Literal["", "neutral", "open"] = ""
+
+
+NOTHING = Known()
+
+
+class Frame:
+    """One interpretation of a jaxpr.
+
+    Attributes:
+      facts: per equation, by its id, the facts of its operands and of its results.
+      inner: the interpretations of the jaxprs that an equation runs, by the ids of both.
+      caller: an equation that runs it.
+      known: what is known of the variables.
+      eqn: the equation that is interpreted now.
+    """
+
+    def __init__(self, jaxpr: Any) -> None:
+        self.jaxpr, self.eqn = jaxpr, None
+        self.facts: dict[int, tuple[list[ShardingFact], Sequence[ShardingFact]]] = {}
+        self.inner: dict[tuple[int, int], Frame] = {}
+        self.caller: Any = None
+        self.known: dict[Any, Known] = {}
+
+    @cached_property
+    def made_by(self) -> dict[Any, Any]:
+        """The equation that made each variable."""
+        return {var: eqn for eqn in self.jaxpr.eqns for var in eqn.outvars}
+
+    def known_of(self, atom: Any) -> Known:
+        if not _jax.jaxpr.is_literal(atom):
+            return self.known.get(atom, NOTHING)
+        try:
+            return Known(value=float(atom.val))
+        except TypeError:  # an array, or a complex number
+            return NOTHING
+
+
+class Recorder(Interpreter):
+    """An interpreter that keeps the facts of all operands and results."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        super().__init__(interpreter.sizes, interpreter.has_vma, {}, interpreter.claim_equations)
+        rules = {name: self._recorded(rule) for name, rule in interpreter.rules.items()}
+        self.rules = defaultdict(lambda: self._recorded(default_rule), rules)
+        self.frame = Frame(None)
+        self.frames: dict[tuple[int, tuple[ShardingFact, ...]], Frame] = {}
+
+    def interpret(self, closed_jaxpr: Any, facts: Sequence[ShardingFact]) -> list[ShardingFact]:
+        jaxpr, outer = _jax.jaxpr.open_jaxpr(closed_jaxpr), self.frame
+        self.frame = self.frames.setdefault((id(jaxpr), tuple(facts)), Frame(jaxpr))
+        outer.inner[id(outer.eqn), id(jaxpr)] = self.frame
+        self.frame.caller = outer.eqn
+        try:
+            return super().interpret(closed_jaxpr, facts)
+        finally:
+            self.frame = outer
+
+    def _recorded(self, rule: Any) -> Any:
+        def recorded(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> Sequence[ShardingFact]:
+            self.frame.eqn = eqn
+            results = rule(interpreter, eqn, facts)
+            self.frame.facts[id(eqn)] = facts, results
+            return results
+
+        return recorded
+
+
+_ONE_TO_ONE = frozenset(
+    ["broadcast_in_dim", "convert_element_type", "copy", "pvary", "reshape", "rev", "squeeze", "transpose"]
+)
+_MOVING = _ONE_TO_ONE | frozenset(
+    ["all_gather", "copy_p", "expand_dims", "name", "optimization_barrier", "preduced", "reduce_precision"]
+).union(["reduced_vary_cast", "slice", "split", "stop_gradient"])
+_UNREDUCED = ("part", "mixed")
+_LINEAR = _MOVING | frozenset(["neg", "reduce_sum", "real", "imag", "conj", "cumsum", "vary_unreduced_cast"])
+_PRODUCTS = frozenset(["mul", "dot_general", "conv_general_dilated"])
+_SCALING = frozenset(["div", "add", "add_any", "sub", "select_n"])
+_PICKING = frozenset(["dynamic_slice", "gather"])
+_MIXING = frozenset(["sort", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "fft"])
+_EXTREMES = {"reduce_max": "maximum", "reduce_min": "minimum"}
+# Which operands an operation adds, or puts side by side.
+_JOINED: Mapping[str, Callable[[int], bool]] = {
+    **dict.fromkeys(("add", "add_any", "sub", "concatenate", "stack", "pad"), lambda at: True),
+    "select_n": lambda at: at > 0,
+    "dynamic_update_slice": lambda at: at < 2,
+    **dict.fromkeys(("scatter-add", "scatter_add"), lambda at: at in (0, 2)),
+}
+_FINAL = frozenset(["index", "opaque", "choice", "other"])
+_MEANS = frozenset(["mean", "nanmean", "average", "_mean"])
+_NEUTRAL = (0.0, float("inf"), float("-inf"))
+_MOST_ITERATIONS = 4
+
+
+class Causes:
+    """Since when the values of a region vary.
+
+    Args:
+      interpreter: one for the region, with its rules and claims.
+      closed_jaxpr: the region's body.
+      facts: those of the body's operands.
+      name_dim: what hints call the sharded dim of an operand.
+    """
+
+    def __init__(
+        self, interpreter: Interpreter, closed_jaxpr: Any, facts: Sequence[ShardingFact], name_dim: Any = None
+    ) -> None:
+        recorder, self._numbers = Recorder(interpreter), count()
+        recorder.interpret(closed_jaxpr, facts)
+        ((_, self.body),) = recorder.frame.inner.items()
+        self.interpreter, self.axes, self.claim_equations = interpreter, interpreter.axes, interpreter.claim_equations
+        # By axis, place and number: "mean" where a sum is divided by the number of a shard's
+        # elements, "unclear" where it may be.
+        self._divisions: dict[tuple[str, str, float], str] = {}
+        given = [
+            Known(
+                {
+                    axis: self._argument(at - len(facts), axis, fact, name_dim)
+                    for axis in sorted(fact.varying | fact.unreduced)
+                }
+            )
+            for at, fact in enumerate(facts)
+        ]
+        self._frames: dict[int, list[Frame]] = {}
+        for frame in [self.body, *recorder.frames.values()]:
+            for eqn in frame.facts:
+                self._frames.setdefault(eqn, []).append(frame)
+        self._follow(self.body, given)
+
+    def of_result(self, at: int, axis: str) -> Provenance | None:
+        """Since when a result of the body varies over an axis."""
+        var = self.body.jaxpr.outvars[at]
+        return self._seen(self.body.known_of(var).provenances.get(axis) or self._agreement(var, axis))
+
+    def of_operand(self, eqn: Any, axis: str, at: int = 0) -> Provenance | None:
+        """Since when an operand of an equation, of a claim for instance, varies over an axis."""
+        found = (frame.known_of(eqn.invars[at]).provenances.get(axis) for frame in self._frames.get(id(eqn), ()))
+        return self._seen(next(filter(None, found), None))
+
+    def of_predicate(self, eqn: Any, axis: str) -> Provenance | None:
+        """Since when the predicate of a branch, or the condition of a loop, varies over an axis."""
+        if eqn.primitive.name == "cond":
+            return self.of_operand(eqn, axis)
+        jaxpr = _jax.jaxpr.open_jaxpr(eqn.params["cond_jaxpr"])
+        frames = (frame.inner[id(eqn), id(jaxpr)] for frame in self._frames.get(id(eqn), ()))
+        found = (frame.known_of(jaxpr.outvars[0]).provenances.get(axis) for frame in frames)
+        return self._seen(next(filter(None, found), None))
+
+    def _seen(self, one: Provenance | None) -> Provenance | None:
+        """The same, with equations that the user wrote in the place of those of a library's own jaxprs."""
+        if one is None:
+            return None
+        transposed = next(filter(_jax.jaxpr.is_transposed, self._callers(one.eqn)), None)
+        gradient = _jax.jaxpr.gradient_place(transposed) if transposed is not None else ""
+        eqn, late, astray = map(self._placed, (one.eqn, one.late, one.astray))
+        return one._replace(eqn=eqn, late=late, astray=astray, gradient=gradient)
+
+    def _placed(self, eqn: Any) -> Any:
+        return next(filter(_jax.jaxpr.equation_place, self._callers(eqn)), eqn)
+
+    def _callers(self, eqn: Any) -> Iterator[Any]:
+        """An equation, and those around whose jaxprs hold it."""
+        while eqn is not None:
+            yield eqn
+            eqn = next((frame.caller for frame in self._frames.get(id(eqn), ())), None)
+
+    def _agreement(self, var: Any, axis: str) -> Provenance | None:
+        """Where a value became the same on every shard that JAX types as varying."""
+        waiting, seen, cast = [(self.body, var)], set[int](), None
+        while waiting:
+            frame, atom = waiting.pop()
+            eqn = frame.made_by.get(atom) if not _jax.jaxpr.is_literal(atom) else None
+            if eqn is None or id(atom) in seen or axis not in _jax.array.manual_type_in(atom.aval).varying:
+                continue
+            seen.add(id(atom))
+            if any(axis in frame.known_of(operand).provenances for operand in eqn.invars):
+                return self._new("agreement", eqn)
+            inner = frame.inner.get((id(eqn), id(_jax.jaxpr.called_jaxpr(eqn))))
+            if inner is not None:
+                at = next(at for at, one in enumerate(eqn.outvars) if one is atom)
+                waiting.append((inner, inner.jaxpr.outvars[at]))
+            cast = cast or eqn
+            waiting += [(frame, operand) for operand in eqn.invars]
+        return self._new("agreement", cast) if cast is not None else None
+
+    def _new(self, kind: str, eqn: Any, **more: Any) -> Provenance:
+        return Provenance(kind, eqn, next(self._numbers), **more)
+
+    def _argument(self, at: int, axis: str, fact: ShardingFact, name_dim: Any) -> Provenance:
+        is_part = any(axis in (dim.axes or ()) for dim in fact.dims)
+        dim, subject = name_dim(at, axis) if name_dim is not None and is_part else ("", "")
+        kind = "sum" if axis in fact.unreduced else "part" if is_part else "other"
+        return self._new(kind, None, dim=dim, subject=subject)
+
+    def _follow(self, frame: Frame, given: Sequence[Known]) -> list[Known]:
+        """What is known of a jaxpr's results, from what is known of its operands."""
+        frame.known = known = dict(zip(frame.jaxpr.invars, given, strict=True))
+        for eqn in frame.jaxpr.eqns:
+            facts, results = frame.facts[id(eqn)]
+            operands = [frame.known_of(atom) for atom in eqn.invars]
+            found = self._results(frame, eqn, operands, facts, results)
+            for var, one, fact in zip(eqn.outvars, found, results, strict=True):
+                known[var] = _restricted(one, fact)
+                for claim in self.claim_equations.get(var, ()):
+                    known[var] = self._claimed(frame, claim, known[var])
+            if eqn.primitive.name == CLAIM and not _jax.jaxpr.is_literal(eqn.invars[0]):
+                known[eqn.invars[0]] = known[eqn.outvars[0]]
+        return [frame.known_of(atom) for atom in frame.jaxpr.outvars]
+
+    def _claimed(self, frame: Frame, eqn: Any, known: Known) -> Known:
+        """A value of which something is claimed: a sum that is said to be due, the name of a sharded dim."""
+        claim, (_, results) = eqn.params["claim"], frame.facts[id(eqn)]
+        found = dict(known.provenances)
+        for axis, one in found.items():
+            if claim is not None and axis in claim.layout.unreduced and one.kind not in ("sum", "mean"):
+                found[axis] = self._new("sum", eqn)
+            elif claim is not None and axis in claim.layout.sharded and (one.kind == "part" or one.eqn is None):
+                subject = one.subject or claim.assertion.subject.phrase
+                found[axis] = one._replace(kind="part", dim=claim.dim_name(axis) or one.dim, subject=subject)
+        return _restricted(known._replace(provenances=found), results[0])
+
+    def _results(
+        self, frame: Frame, eqn: Any, operands: list[Known], facts: list[ShardingFact], results: Sequence[ShardingFact]
+    ) -> list[Known]:
+        name = eqn.primitive.name
+        if name == CLAIM:
+            return [self._claimed(frame, eqn, operands[0])]
+        if name in ("cond", "scan", "while"):
+            return getattr(self, f"_{name}")(frame, eqn, operands, results)
+        inner = frame.inner.get((id(eqn), id(_jax.jaxpr.called_jaxpr(eqn))))
+        if inner is not None:
+            return self._follow(inner, operands)
+        if len(operands) > 1 and (name == "optimization_barrier" or _jax.jaxpr.collective_operation(eqn)):
+            one_by_one = zip(operands, facts, results, strict=True)
+            return [self._result(eqn, [known], [fact], result) for known, fact, result in one_by_one]
+        return [self._result(eqn, operands, facts, result) for result in results]
+
+    def _result(self, eqn: Any, operands: list[Known], facts: list[ShardingFact], result: ShardingFact) -> Known:
+        """What is known of a result of an equation without jaxprs."""
+        values, name = [known.value for known in operands], eqn.primitive.name
+        value = values[0] if name in _MOVING and len(values) == 1 else None
+        divisors = (
+            [one for known in operands for one in known.divisors] if name in _LINEAR | _PRODUCTS | _SCALING else []
+        )
+        if name == "div" and values[1]:
+            divisors.append((values[1], eqn))
+            value = values[0] / values[1] if values[0] is not None else None
+        elif name == "mul" and (factor := next((one for one in values if one and abs(one) < 1), None)):
+            if not any(known.divisors for known in operands if known.value == factor):
+                divisors.append((1 / factor, eqn))
+        elif self._is_transposed_psum(eqn, operands):
+            divisors.append((-1.0, eqn))
+        axes = sorted(result.varying | result.unreduced)
+        carried: Any = max((known.carried for known in operands), default="")  # open, of several
+        if carried:  # where only this makes it vary, the next iteration knows more
+            axes = [axis for axis in axes if any(axis in known.provenances for known in operands)]
+            carried = carried if name in _LINEAR | _PRODUCTS else "open"
+        by_axis = {axis: self._provenance(eqn, axis, operands, facts, result, divisors) for axis in axes}
+        if name == "div" and not _jax.jaxpr.is_transposed(eqn) and values[1]:
+            for axis in self.axes:
+                self._divisions.setdefault((axis, _jax.jaxpr.equation_place(eqn), values[1]), "")
+        return Known(by_axis, value, tuple(dict.fromkeys(divisors)), carried)
+
+    def _is_transposed_psum(self, eqn: Any, operands: list[Known]) -> bool:
+        """Whether differentiation made a psum of what is the same on all shards, as it does without types."""
+        is_sum = _jax.jaxpr.collective_operation(eqn) == "all-reduce" and _jax.jaxpr.is_transposed(eqn)
+        return is_sum and not self.interpreter.has_vma and not operands[0].provenances
+
+    def _cond(self, frame: Frame, eqn: Any, operands: list[Known], results: Sequence[ShardingFact]) -> list[Known]:
+        jaxprs = map(_jax.jaxpr.open_jaxpr, eqn.params["branches"])
+        taken = [self._follow(frame.inner[id(eqn), id(jaxpr)], operands[1:]) for jaxpr in jaxprs]
+        return [self._chosen(eqn, operands[0], _joined(ways)) for ways in zip(*taken, strict=True)]
+
+    def _chosen(self, eqn: Any, by: Known, known: Known) -> Known:
+        """A value that is chosen by another: over an axis over which that one varies, nothing more is known."""
+        chosen = {axis: self._new("choice", eqn) for axis in by.provenances}
+        return known._replace(provenances={**known.provenances, **chosen})
+
+    def _scan(self, frame: Frame, eqn: Any, operands: list[Known], results: Sequence[ShardingFact]) -> list[Known]:
+        consts, carried = _jax.jaxpr.scan_counts(eqn.params)
+        inner = frame.inner[id(eqn), id(_jax.jaxpr.open_jaxpr(eqn.params["jaxpr"]))]
+        stacked, items = frame.facts[id(eqn)][0][consts + carried :], list[Known]()
+        for fact, known in zip(stacked, operands[consts + carried :], strict=True):
+            leading = {axis: known.provenances[axis] for axis in fact.dims[0].axes or () if axis in known.provenances}
+            length = eqn.params["length"]
+            taken = {axis: one._replace(kind="item", eqn=eqn, size=length) for axis, one in leading.items()}
+            items.append(known._replace(provenances={**known.provenances, **taken}))
+        fixed, carry = operands[:consts], operands[consts : consts + carried]
+        found = self._loop(carry, lambda now: self._follow(inner, [*fixed, *now, *items]), carried)
+        for at, fact in enumerate(results[carried:], carried):
+            lead = fact.dims[0].axes or ()
+            parts = {axis: one._replace(kind="part") for axis, one in found[at].provenances.items() if axis in lead}
+            found[at] = found[at]._replace(provenances={**found[at].provenances, **parts})
+        return found
+
+    def _while(self, frame: Frame, eqn: Any, operands: list[Known], results: Sequence[ShardingFact]) -> list[Known]:
+        conds, consts, carry = _jax.jaxpr.while_operands(eqn, operands)
+        ends, body = (
+            frame.inner[id(eqn), id(_jax.jaxpr.open_jaxpr(eqn.params[name]))] for name in ("cond_jaxpr", "body_jaxpr")
+        )
+
+        def iteration(now: list[Known]) -> list[Known]:
+            (end,) = self._follow(ends, [*conds, *now])
+            return [self._chosen(eqn, end, after) for after in self._follow(body, [*consts, *now])]
+
+        return self._loop(carry, iteration, len(carry))
+
+    def _loop(self, carry: list[Known], iteration: Callable[[list[Known]], list[Known]], carried: int) -> list[Known]:
+        """What is known after a loop; what its carry adds up from nothing is due as each of its items is."""
+        found, starts = list[Known](), ["neutral" if known.value in _NEUTRAL else "open" for known in carry]
+        carry = [known._replace(value=None) for known in carry]
+        for _ in range(_MOST_ITERATIONS):
+            found = iteration([known._replace(carried=start) for known, start in zip(carry, starts, strict=True)])
+            after = [_joined(ways) for ways in zip(carry, found, strict=False)]
+            is_same = [one.provenances.keys() for one in after] == [one.provenances.keys() for one in carry]
+            carry = after
+            if is_same:
+                break
+        return [*carry, *found[carried:]]
+
+    def _provenance(
+        self,
+        eqn: Any,
+        axis: str,
+        operands: list[Known],
+        facts: list[ShardingFact],
+        result: ShardingFact,
+        divisors: list[tuple[float, Any]],
+    ) -> Provenance:
+        """Since when the result of an equation varies over an axis."""
+        name, is_part = eqn.primitive.name, any(axis in (dim.axes or ()) for dim in result.dims)
+        found = {at: known.provenances[axis] for at, known in enumerate(operands) if axis in known.provenances}
+        if self.interpreter.rules[name] is default_rule and "call" in name:  # pallas_call, pure_callback
+            return self._new("opaque", eqn)
+        if name == "axis_index":
+            return self._new("index", eqn)
+        if not found or axis in _jax.jaxpr.named_axes(eqn, self.axes):
+            return self._new("part" if is_part else "other", eqn)
+        reduced = [one for one in found.values() if one.kind not in _UNREDUCED]
+        if not reduced:
+            made = found[min(found)] if is_part else self._of_part(eqn, axis, found, facts, result)
+            return self._divided(made, axis, divisors)
+        final = [one for one in reduced if one.kind in _FINAL]
+        if is_part and len(reduced) < len(found) and all(one.kind == "index" for one in reduced):
+            return next(one for one in found.values() if one.kind in _UNREDUCED)
+        first = min(final or reduced, key=lambda one: one.at)
+        if final or first.late is not None or first.astray is not None:
+            return first
+        if first.kind == "item":
+            return self._divided(self._of_item(eqn, first, found, operands), axis, divisors)
+        if _jax.jaxpr.collective_operation(eqn) == "all-reduce":
+            is_due = all(
+                over in operands[0].provenances and operands[0].provenances[over].kind not in _UNREDUCED
+                for over in _jax.jaxpr.named_axes(eqn, self.axes)
+            )
+            return first if is_due else first._replace(astray=eqn)
+        if not _is_kept(eqn, first.kind, found, operands):
+            return first._replace(late=eqn)
+        if name == "reduce_sum":
+            first = first._replace(elements=first.elements * _elements(eqn, 0, eqn.params["axes"]))
+        before = operands[min(found)].divisors
+        return self._divided(first, axis, [one for one in divisors if one not in before])
+
+    def _of_part(
+        self, eqn: Any, axis: str, found: Mapping[int, Provenance], facts: list[ShardingFact], result: ShardingFact
+    ) -> Provenance:
+        """What an equation makes of a part, whose sharded dim is not among those of the result."""
+        name, params = eqn.primitive.name, eqn.params
+        at = next((at for at in found if any(axis in (dim.axes or ()) for dim in facts[at].dims)), min(found))
+        one, shape = found[at], eqn.invars[at].aval.shape
+        place = next((place for place, dim in enumerate(facts[at].dims) if axis in (dim.axes or ())), None)
+        if place is not None:
+            one = one._replace(size=shape[place])
+        reduced: Sequence[int] = ()
+        if name == "reduce_sum" or name in _EXTREMES:
+            reduced = params["axes"]
+        elif name == "dot_general":
+            reduced = params["dimension_numbers"][0][at]
+        elif name.startswith("ragged_dot"):
+            reduced = params["ragged_dot_dimension_numbers"].dot_dimension_numbers[0][at]
+        elif name == "conv_general_dilated":
+            numbers = params["dimension_numbers"]
+            reduced = ((numbers.lhs_spec, numbers.rhs_spec)[at][1],)
+        unclear = {dim for dim, fact in enumerate(facts[at].dims) if fact.axes is None}
+        if (place in reduced) if place is not None else (unclear and unclear.issubset(reduced)):
+            kind, elements = _EXTREMES.get(name, "sum"), _elements(eqn, at, reduced)
+            return self._new(kind, eqn, dim=one.dim, subject=one.subject, size=one.size, elements=elements)
+        if name in _ONE_TO_ONE or (eqn.outvars[0].aval.shape == shape and name not in _MIXING):
+            return one if one.kind == "mixed" else one._replace(kind="mixed", eqn=eqn)
+        return self._new("other", eqn, dim=one.dim, subject=one.subject)
+
+    def _of_item(
+        self, eqn: Any, item: Provenance, found: Mapping[int, Provenance], operands: list[Known]
+    ) -> Provenance:
+        """What an equation makes of an item of a sharded dim: a sum over the dim, where a loop adds it up."""
+        name = eqn.primitive.name
+        made = next((one for one in found.values() if one.eqn is eqn), None)
+        if made is not None or any(known.carried == "neutral" for known in operands):
+            kind = {"max": "maximum", "min": "minimum", "add": "sum", "add_any": "sum"}.get(name, "other")
+            return made or self._new(kind, eqn, dim=item.dim, subject=item.subject, size=item.size, elements=item.size)
+        return item if all(one.kind in ("item", *_UNREDUCED) for one in found.values()) else self._new("other", eqn)
+
+    def _divided(self, one: Provenance, axis: str, divisors: Sequence[tuple[float, Any]]) -> Provenance:
+        """A sum that is divided: by the number of its elements it is a mean; and so is the gradient of a mean."""
+        size, times = self.interpreter.sizes[axis], 0
+        for number, by in divisors:
+            if one.kind != "sum":
+                return one
+            key, functions = (axis, _jax.jaxpr.equation_place(by), number), _jax.jaxpr.library_functions(by)
+            if number < 0:
+                times += axis in _jax.jaxpr.named_axes(by, self.axes)
+                continue
+            if "pmean" in functions:
+                times -= number % size == 0
+                continue
+            what = self._divisions.get(key)
+            if what is None and not _jax.jaxpr.is_transposed(by):
+                if number == one.elements and not _MEANS.isdisjoint(functions):
+                    what = "mean"
+                elif one.size and number % one.size == 0 and one.elements % number == 0:
+                    what = "unclear"
+            elif what is None and one.size and number % one.size == 0:
+                what = "unclear"
+            if what == "mean":
+                one = one._replace(kind="mean")
+            elif what:
+                one = one._replace(divisor=(number, by))
+            self._divisions[key] = what or ""
+        return one._replace(kind="mean") if times > 0 else one
+
+
+def _is_kept(eqn: Any, kind: str, found: Mapping[int, Provenance], operands: list[Known]) -> bool:
+    """Whether a collective may as well be after an equation as before it."""
+    name, is_linear = eqn.primitive.name, kind in ("sum", "mean")
+    if any(one.kind != kind or one.late is not None for one in found.values()):
+        return False
+    if name in _MOVING or (name in _PICKING and set(found) == {0}):
+        return True
+    if not is_linear:
+        return name in {"maximum": ("max", "reduce_max"), "minimum": ("min", "reduce_min")}[kind]
+    if name in _LINEAR:
+        return True
+    if name in _PRODUCTS or name == "div":
+        return len(found) == 1 and (name != "div" or 0 in found)
+    if name not in _JOINED:
+        return False
+    joined = [at for at in range(len(operands)) if _JOINED[name](at)]
+    others = [operands[at] for at in joined if at not in found]
+    is_shift = kind == "mean" and name in ("add", "add_any", "sub")
+    return set(found) <= set(joined) and (is_shift or all(one.value == 0 or one.carried == "neutral" for one in others))
+
+
+def _elements(eqn: Any, at: int, dims: Sequence[int]) -> int:
+    return prod(eqn.invars[at].aval.shape[dim] for dim in dims)
+
+
+def _joined(ways: Sequence[Known]) -> Known:
+    """What is known of a value that is one of several."""
+    found: dict[str, Provenance] = {}
+    for known in ways:
+        for axis, one in known.provenances.items():
+            if axis not in found or found[axis].kind == "part":
+                found[axis] = one
+    return Known(found, None, tuple(dict.fromkeys(one for known in ways for one in known.divisors)))
+
+
+def _restricted(known: Known, fact: ShardingFact) -> Known:
+    """What is known of a value over the axes over which it varies."""
+    kept = {axis: one for axis, one in known.provenances.items() if axis in fact.varying or axis in fact.unreduced}
+    return known if len(kept) == len(known.provenances) else known._replace(provenances=kept)
+
+
+_OPERATIONS = {
+    **dict.fromkeys(("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"), "contraction"),
+    **dict.fromkeys(("reduce_sum", "add", "add_any"), "sum"),
+}
+_COLLECTIVES = {"sum": "psum", "mean": "pmean", "maximum": "pmax", "minimum": "pmin"}
+
+
+def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | None]) -> Cause | None:
+    """Since when a value varies over the first of some axes, with the others over which it does so since then."""
+    found = {axis: one for axis in axes if (one := provenance(axis)) is not None}
+    one = next(iter(found.values()), None)
+    if one is None or (one.kind == "other" and one.eqn is None):
+        return None
+    shared = tuple(axis for axis, other in found.items() if (other.kind, other.eqn) == (one.kind, one.eqn))
+    what = "" if one.eqn is None else _OPERATIONS.get(one.eqn.primitive.name, _jax.jaxpr.called_function(one.eqn))
+    what, place = one.kind if one.kind in ("mean", "maximum", "minimum") else what, one.place
+    if one.gradient and one.kind in ("sum", "mean"):
+        what, place = "gradient", one.gradient
+    late = _operation_at(one.late)
+    return Cause(
+        one.kind,
+        shared,
+        what,
+        place,
+        dim=one.dim,
+        subject=one.subject,
+        collective=_COLLECTIVES.get(one.kind, ""),
+        late=late,
+        within=_jax.jaxpr.called_function(one.late) if late and late == _operation_at(one.eqn) else "",
+        divisor="" if one.divisor is None else f"{one.divisor[0]:g} at {_line(one.divisor[1])}",
+        astray=_operation_at(one.astray),
+    )
+
+
+def _operation_at(eqn: Any) -> str:
+    return "" if eqn is None else f"{_jax.jaxpr.called_function(eqn)} at {_line(eqn)}"
+
+
+def _line(eqn: Any) -> str:
+    return _jax.jaxpr.equation_place(eqn).partition(" ")[0]
