@@ -179,6 +179,47 @@ def test_scalars_beside_parameters_with_any_keys_are_not_among_them() -> None:
     assert found == moments(".inner_state[0]", "w", sep="['{}']")
 
 
+class Dense(TypedDict):
+    weight: Float32[Array, "[_/tp] _"]
+    bias: Float32[Array, "[_/tp]"]
+
+
+class Pair(NamedTuple):
+    weight: Any
+    bias: Any
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Module:
+    """A class of a library that has an empty node beside its arrays."""
+
+    def __init__(self, weight: Any, bias: Any, state: Any = ()) -> None:
+        self.children = {"weight": weight, "bias": bias, "state": state}
+
+    def tree_flatten_with_keys(self) -> Any:
+        return [(jax.tree_util.GetAttrKey(name), child) for name, child in self.children.items()], None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: Any) -> Any:
+        return cls(*children)
+
+
+@pytest.mark.parametrize(
+    "make", [Pair, Module, lambda *_: eqx.nn.Linear(8, 16, key=jax.random.key(0))], ids=["tuple", "class", "eqx.nn"]
+)
+def test_keys_are_the_fields_of_any_class(make: Any, mesh: Mesh) -> None:
+    hint = Like[Any, Dense]
+    placed = shard({"layer": make(w.T, b), "scale": b}, hint, mesh)
+    assert [leaf.sharding.spec for leaf in jax.tree.leaves(placed)] == [P("tp", None), P("tp"), P(None)]
+    mapped = typed_shard_map(lambda tree: tree, mesh=mesh, in_types=(hint,), out_types=hint)
+    assert jax.tree.structure(jax.eval_shape(mapped, placed)) == jax.tree.structure(placed)
+
+
+def test_what_has_more_arrays_than_the_keys_is_not_like_them() -> None:
+    found = specs_of(Like[Any, Dense], Module(w, b, {"mean": b}))
+    assert found == {".weight": P(None, None), ".bias": P(None), ".state['mean']": P(None)}
+
+
 UNIONS: dict[str, tuple[Any, Any, dict[str, P]]] = {
     "a leading dim": (optax.lbfgs(), Params | Stacked["memory", Params], {
         **{f"[0].{name}.{field}": spec for name in ("params", "updates") for field, spec in (("w", S_W), ("b", S_B))},

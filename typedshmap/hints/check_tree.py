@@ -457,6 +457,8 @@ def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | No
         names = " or ".join(map(structure.hint_name, node.classes))
         is_right = not node.classes or isinstance(value, node.classes)
         return None if is_right else failures.WrongType(names, describe(value))
+    if isinstance(node, Fields) and node.kind == "names":
+        return None if _has_fields(node, value) else failures.WrongType(structure.node_name(node), describe(value))
     is_typed_dict = isinstance(node, Fields) and node.kind == "TypedDict"
     kind = Mapping if is_typed_dict else node.cls if isinstance(node, Fields) else node.kind
     if not isinstance(value, kind):
@@ -470,6 +472,16 @@ def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | No
         problems = [f"lacks {quoted_axes(missing)}"] if missing else []
         problems += [f"has {quoted_axes(extra)}, which its hint does not know"] if extra else []
     return failures.PlainMessage(" and ".join(problems)) if problems else None
+
+
+def _has_fields(node: Fields, value: Any) -> bool:
+    """Whether a value of any class has the fields of a record, and no other arrays."""
+    try:
+        children = {key_name(key): part for key, part in _jax.tree.one_level(value) or ()}
+    except _jax.tree.BadTree:
+        return False
+    needed, others = node.fields.keys() - node.optional, children.keys() - node.fields.keys()
+    return needed <= children.keys() and all(_jax.tree.is_empty(children[name]) for name in others)
 
 
 def may_match(node: Node, value: Any) -> bool:

@@ -42,6 +42,7 @@ from .context import jit_context, sharding_failure
 T = TypeVar("T")
 _MOST = 4096
 _STATIC = Static(Any)
+_LEAVE_OUT = "return the arrays alone, as eqx.filter(x, eqx.is_array) does, or make it a static field"
 _CURE = "annotate it by its own type, or name it in static_argnames, so that it is static"
 
 
@@ -284,7 +285,7 @@ class JitCall:
         failures = (
             checked.failures
             or [wrong for leaf in leaves if (wrong := sharding_failure(leaf, context))]
-            or _non_array_failures(checked.leaves, "which is not an array and cannot leave a program")
+            or _non_array_failures(checked.leaves, "which is not an array and cannot leave a program", _LEAVE_OUT)
         )
         if failures:
             self._raise(checked.sizes, failures, check_tree.result_place(self.typed, failures, checked.leaves))
