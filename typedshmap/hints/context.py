@@ -7,8 +7,9 @@ as long as the tracer lives."""
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -219,6 +220,7 @@ class CallScope:
       sink: the analysis of the region's body, which takes the assertions about its values.
       depth: how many naming contexts were entered before the scope; those entered since replace ``naming``.
       cached: the mesh context that was asked for last, behind what it was derived from.
+      jaxtyped_depth: how many calls of jaxtyping's were open when it was entered.
     """
 
     function: str
@@ -229,6 +231,7 @@ class CallScope:
     sink: AssertionSink | None = None
     depth: int = field(default_factory=lambda: len(naming_context.value))
     cached: tuple[object, object, AxisNaming, bool, MeshContext] | None = None
+    jaxtyped_depth: int = 0
 
 
 _scope: ContextVar[CallScope | None] = ContextVar("typedshmap_scope", default=None)
@@ -243,10 +246,36 @@ def current_scope() -> CallScope | None:
 def scope_entered(scope: CallScope) -> Generator[CallScope]:
     """Make a scope the innermost one."""
     token = _scope.set(scope)
+    # What `_jaxtyped_calls` returns, without a call.
+    scope.jaxtyped_depth = len(getattr(getattr(sys.modules.get(_JAXTYPING), "_shape_storage", None), "memo_stack", ()))
     try:
         yield scope
     finally:
         _scope.reset(token)
+
+
+_JAXTYPING = "jaxtyping._storage"
+
+
+def _jaxtyped_calls() -> Sequence[Any]:
+    """The calls of ``jaxtyping.jaxtyped`` functions that run in this thread, each with its names and arguments.
+
+    Read where jaxtyping keeps them, since there is no other way to ask; where they are not there, there are none.
+    """
+    return getattr(getattr(sys.modules.get(_JAXTYPING), "_shape_storage", None), "memo_stack", ())
+
+
+def isinstance_scope() -> CallScope:
+    """The innermost scope, or that of a ``jaxtyping.jaxtyped`` function inside of it, whose names are its own."""
+    scope, calls = _scope.get(), _jaxtyped_calls()
+    if len(calls) > (0 if scope is None else scope.jaxtyped_depth):
+        match calls[-1]:
+            case (dict() as names, *_, dict() as arguments):
+                # Kept among the names of the call, to end with it; jaxtyping shows none that begin like this.
+                return names.setdefault("~~delete~~ typedshmap", CallScope("", arguments))
+            case _:
+                pass
+    return CallScope("", {}) if scope is None else scope
 
 
 def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) -> MeshContext:

@@ -20,7 +20,7 @@ from ..errors.failures import Subject
 from ..errors.phrases import count_text, value_text
 from .array_hint import NAMES, parse_array_hint, read_array_hint, union_members
 from .check_tree import TreeCheck, check_value
-from .context import CallScope, current_mesh_context, current_scope
+from .context import CallScope, current_mesh_context, isinstance_scope
 from .structure import ArrayLeaf, Node, hint_name, node_name, parse_hint, parse_structure, plain_classes
 
 _CHECKED = Subject("checked", "checked")
@@ -28,7 +28,7 @@ _CHECKED = Subject("checked", "checked")
 
 def _check_value(node: Node, value: Any) -> tuple[TreeCheck, CallScope]:
     """Check a value where the program is, in whose scope nothing is bound yet."""
-    scope = current_scope() or CallScope("", {})
+    scope = isinstance_scope()
     # ``isinstance`` returns no value, so that nothing can be asserted of it for the analysis of the body.
     region = current_mesh_context(is_stated=False)
     return check_value(node, value, _CHECKED, region, scope.arguments, scope.sizes), scope
