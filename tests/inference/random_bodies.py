@@ -227,7 +227,18 @@ def paired(body: Body, x: Any) -> Made:
 def cut_by_index(body: Body, x: Any) -> Made:
     at, axis = body.random.randrange(x.ndim), body.axis()
     size = max(1, x.shape[at] // SIZES[axis])
-    return lax.dynamic_slice_in_dim(x, lax.axis_index(axis) * size, size, at), (), (), None
+    return lax.dynamic_slice_in_dim(x, lax.axis_index(axis) * size, size, at), (), (), unmoved
+
+
+@kind
+def cut_by_both_indices(body: Body, x: Any) -> Made | None:
+    """Each shard's own part along both axes, in either order, or one of the others'."""
+    at, (major, minor) = body.dim(x, 8), body.random.choice((AXES, AXES[::-1]))
+    if at is None:
+        return None
+    size, by = x.shape[at] // 8, body.random.choice((0, 0, 1))
+    number = lax.axis_index(major) * SIZES[minor] + (lax.axis_index(minor) + by) % SIZES[minor]
+    return lax.dynamic_slice_in_dim(x, number * size, size, at), (), (), unmoved if not by else None
 
 
 @kind

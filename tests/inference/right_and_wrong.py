@@ -92,6 +92,14 @@ def gathered(w: Any, axis: str = "tp", dim: int = 0) -> Any:
     return lax.all_gather(w, axis, axis=dim, tiled=True)
 
 
+def own_part(x: Any, *axes: str) -> Any:
+    """The part of the first dim that belongs to a shard along mesh axes, major to minor."""
+    number, shards = 0, 1
+    for axis in axes:
+        number, shards = number * lax.axis_size(axis) + lax.axis_index(axis), shards * lax.axis_size(axis)
+    return lax.dynamic_slice_in_dim(x, number * (x.shape[0] // shards), x.shape[0] // shards)
+
+
 def repeated(times: int, step: Callable[[Any], Any], x: Any) -> Any:
     return lax.fori_loop(0, times, lambda _, c: step(c), x)
 
@@ -347,6 +355,21 @@ RIGHT: dict[str, Program] = {
         lambda x: jnp.tanh(check(x.reshape(-1, x.shape[2]), "[_/dp,tp] d")).reshape(x.shape),
         (numbers(8, 4, 2),),
     ),
+    "a shard's own part of a whole dim": Program(
+        (Float[Array, "n d"],), Float[Array, "[n/dp,tp] d"], lambda x: own_part(x, "dp", "tp"), (numbers(16, 3),)
+    ),
+    "a shard's own row": Program(
+        (Float[Array, "n d"],),
+        Float[Array, "[n/dp] d"],
+        lambda x: check(x.reshape(lax.axis_size("dp"), -1, x.shape[1])[lax.axis_index("dp")], "[n/dp] d"),
+        (numbers(8, 3),),
+    ),
+    "two sharded dims merged and split again": Program(
+        (Float[Array, "[b/dp] [s/tp] d"],),
+        Float[Array, "[b/dp] [s/tp] d"],
+        lambda x: check(jnp.sin(x.reshape(-1, x.shape[2])).reshape(x.shape), "[b/dp] [s/tp] d"),
+        (numbers(8, 4, 2),),
+    ),
     "an associative scan along a whole dim": Program(
         (F,), F, lambda x: lax.associative_scan(jnp.add, x, axis=1), XW[:1]
     ),
@@ -563,6 +586,69 @@ WRONG: dict[str, Program] = {
         Float[Array, "_ [_/dp]"],
         lambda x: x + 1,
         (numbers(8, 4),),
+        "return value is sharded over 'dp' in dim 0, but its hint says unsharded",
+    ),
+    "gathered over the major axis first": Program(
+        (Float[Array, "[b/dp,tp] d"],),
+        Float[Array, "b d"],
+        lambda x: lax.pmean(check(gathered(gathered(x, "dp"), "tp"), "b d"), ("dp", "tp")),
+        (numbers(16, 3),),
+        "checked value was gathered over 'tp' in dim 0, which is not the order of its shards",
+    ),
+    "gathered over the major axis": Program(
+        (Float[Array, "[b/dp,tp] d"],),
+        Float[Array, "d"],
+        lambda x: summed(check(gathered(x, "dp"), "[b/tp] d")[0], "tp"),
+        (numbers(16, 3),),
+        "checked value has interleaved shards over 'tp' in dim 0, but its hint says sharded over 'tp'",
+    ),
+    "merged with a major dim": Program(
+        (Float[Array, "b [h/tp]"],),
+        Float[Array, "[_/tp]"],
+        lambda x: x.reshape(-1),
+        XW[:1],
+        "return value has interleaved shards over 'tp' in dim 0, but its hint says sharded over 'tp'",
+    ),
+    "merged with a major dim, whatever a check says": Program(
+        (Float[Array, "b [h/tp]"],),
+        Float[Array, "[n/tp]"],
+        lambda x: check(x.reshape(-1), "[n/tp]"),
+        XW[:1],
+        "return value has interleaved shards over 'tp' in dim 0, but its hint says sharded over 'tp'",
+    ),
+    "merged and split into others": Program(
+        (Float[Array, "[b/dp] [s/tp]"],),
+        Float[Array, "[_/tp] [_/dp]"],
+        lambda x: x.reshape(-1).reshape(x.shape),
+        (numbers(8, 4),),
+        "return value is sharded over 'dp' in dim 0, but its hint says sharded over 'tp'",
+    ),
+    "cut, and the minor piece said to be sharded": Program(
+        (F,),
+        Float[Array, "2 [_/dp] d"],
+        lambda x: x.reshape(2, -1, x.shape[1]),
+        (numbers(16, 3),),
+        "return value is sharded over 'dp' in dim 0, but its hint says unsharded",
+    ),
+    "a part by the axes in another order": Program(
+        (Float[Array, "n d"],),
+        Float[Array, "[n/tp,dp] d"],
+        lambda x: own_part(x, "dp", "tp"),
+        (numbers(16, 3),),
+        "return value is sharded over 'dp', 'tp' in dim 0, but its hint says sharded over 'tp', 'dp'",
+    ),
+    "a part of the other dim": Program(
+        (Float[Array, "n k"],),
+        Float[Array, "_ [_/tp]"],
+        lambda x: check(own_part(x.T, "tp"), "_ [_/tp]").T,
+        (numbers(8, 8),),
+        "checked value is sharded over 'tp' in dim 0, but its hint says unsharded",
+    ),
+    "exchanged the wrong way": Program(
+        (F,),
+        Float[Array, "_ [_/dp]"],
+        lambda x: lax.all_to_all(x, "dp", 0, 1, tiled=True),
+        (numbers(32, 4),),
         "return value is sharded over 'dp' in dim 0, but its hint says unsharded",
     ),
     "a product over two dims split differently": Program(

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from typedshmap.inference import lattice
 from typedshmap.inference.lattice import (
     NO_AXES,
     UNKNOWN,
     UNSHARDED,
     DimFact,
+    Part,
     ShardingFact,
     add_varying,
     drop_repeated_axes,
@@ -211,16 +213,24 @@ def reshapes(draw: st.DrawFn) -> tuple[tuple[DimFact, ...], tuple[int, ...], tup
     return tuple(known), tuple(before), tuple(after)
 
 
+def whole_parts(dim: DimFact, size: int) -> list[tuple[tuple[str, ...], int]]:
+    """The parts of a dim, with their global sizes."""
+    parts = lattice.parts_of(dim, size) or ()
+    return [(axes, count * prod(AXES[axis] for axis in axes)) for axes, count in parts]
+
+
 def whole_shape(shape: tuple[int, ...], known: tuple[DimFact, ...]) -> list[int]:
-    return [size * prod(AXES[axis] for axis in dim.axes or ()) for size, dim in zip(shape, known, strict=True)]
+    return [prod(count for _, count in whole_parts(dim, size)) for size, dim in zip(shape, known, strict=True)]
 
 
-def shard(array: np.ndarray, known: tuple[DimFact, ...], place: dict[str, int]) -> np.ndarray:
-    """One shard of a global array."""
-    for at, dim in enumerate(known):
-        for axis in dim.axes or ():
+def shard(array: np.ndarray, shape: tuple[int, ...], known: tuple[DimFact, ...], place: dict[str, int]) -> np.ndarray:
+    """One shard, of that shape, of a global array."""
+    parts = [part for dim, size in zip(known, shape, strict=True) for part in whole_parts(dim, size)]
+    array = array.reshape([count for _, count in parts])
+    for at, (axes, _) in enumerate(parts):
+        for axis in axes:
             array = np.split(array, AXES[axis], axis=at)[place[axis]]
-    return array
+    return array.reshape(shape)
 
 
 @given(reshapes())
@@ -230,13 +240,13 @@ def test_a_reshape_of_shards_is_what_it_is_of_the_global_array(
     known, before, after = case
     result = tuple(reshape_dims(known, before, after))
     assert len(result) == len(after)
-    assume(all(dim.axes is not None for dim in result))
+    assume(all(lattice.parts_of(dim, size) is not None for dim, size in zip(result, after, strict=True)))
     sizes = whole_shape(after, result)
     array = np.arange(prod(whole_shape(before, known))).reshape(whole_shape(before, known))
     assume(prod(sizes) == array.size)  # else a dim of size 1 went, and its axes with it
     for place in (dict(zip(AXES, at, strict=True)) for at in product(*map(range, AXES.values()))):
-        made = shard(array, known, place).reshape(after)
-        np.testing.assert_array_equal(made, shard(array.reshape(sizes), result, place))
+        made = shard(array, before, known, place).reshape(after)
+        np.testing.assert_array_equal(made, shard(array.reshape(sizes), after, result, place))
 
 
 @given(reshapes())
@@ -244,25 +254,49 @@ def test_a_reshape_splits_no_dim_over_another_axis(
     case: tuple[tuple[DimFact, ...], tuple[int, ...], tuple[int, ...]],
 ) -> None:
     known, before, after = case
-    orders = {dim.axes for dim in known}
-    assert {dim.axes for dim in reshape_dims(known, before, after) if dim.axes} <= orders
+    orders = {axis for dim in known for axis in dim.axes or ()}
+    found = [axis for dim in reshape_dims(known, before, after) for axis in dim.known_axes]
+    assert len(found) == len(set(found))
+    assert set(found) <= orders
 
 
 SPLIT = DimFact(("a", "b"))
+
+
+def merged(*parts: Part) -> DimFact:
+    """A dim whose shards are interleaved."""
+    return DimFact(None, is_movable=True, parts=parts)
+
+
+def cut(size: int) -> DimFact:
+    """The major piece of a dim that was cut on the shard."""
+    return SPLIT._replace(is_movable=True, parts=((("a", "b"), size),))
+
+
+INTERLEAVED = merged(((), 4), (("a", "b"), 6))
 
 
 @pytest.mark.parametrize(
     ("known", "before", "after", "result"),
     [
         ((SPLIT, UNSHARDED), (4, 6), (24,), (SPLIT,)),
-        ((UNSHARDED, SPLIT), (4, 6), (24,), (UNKNOWN,)),
-        ((SPLIT, UNSHARDED), (24, 2), (4, 6, 2), (SPLIT._replace(is_movable=True), UNSHARDED, UNSHARDED)),
+        ((UNSHARDED, SPLIT), (4, 6), (24,), (INTERLEAVED,)),
+        ((INTERLEAVED,), (24,), (4, 6), (UNSHARDED, SPLIT)),
+        ((INTERLEAVED,), (24,), (2, 2, 6), (UNSHARDED, UNSHARDED, SPLIT)),
+        ((INTERLEAVED,), (24,), (8, 3), (merged(((), 4), (("a", "b"), 2)), UNSHARDED)),
+        ((INTERLEAVED,), (24,), (3, 8), (UNKNOWN, UNKNOWN)),
+        ((UNSHARDED, SPLIT), (4, 6), (2, 12), (UNSHARDED, merged(((), 2), (("a", "b"), 6)))),
+        ((UNSHARDED, SPLIT), (4, 6), (12, 2), (merged(((), 4), (("a", "b"), 3)), UNSHARDED)),
+        ((DimFact(("a",)), DimFact(("b",))), (4, 6), (24,), (merged((("a",), 4), (("b",), 6)),)),
+        ((DimFact(("a",)), DimFact(("b",))), (1, 6), (6,), (DimFact(("b",)),)),
+        ((SPLIT, UNSHARDED), (24, 2), (4, 6, 2), (cut(4), UNSHARDED, UNSHARDED)),
+        ((cut(4), UNSHARDED), (4, 6), (24,), (SPLIT,)),
         ((SPLIT, UNSHARDED), (4, 6), (4, 2, 3), (SPLIT, UNSHARDED, UNSHARDED)),
         ((SPLIT, UNSHARDED), (4, 6), (1, 4, 6), (UNSHARDED, SPLIT._replace(is_movable=True), UNSHARDED)),
         ((SPLIT, UNSHARDED), (4, 6), (4, 1, 6), (SPLIT._replace(is_movable=True), UNSHARDED, UNSHARDED)),
         ((SPLIT, UNSHARDED), (4, 6), (4, 6, 1), (SPLIT, UNSHARDED, UNSHARDED)),
         ((SPLIT, UNSHARDED), (1, 6), (6,), (UNSHARDED,)),
-        ((SPLIT, UNSHARDED), (6, 4), (4, 6), (SPLIT._replace(is_movable=True), UNSHARDED)),
+        ((SPLIT, UNSHARDED), (6, 4), (4, 6), (cut(4), UNSHARDED)),
         ((SPLIT._replace(from_claim=True), UNSHARDED), (4, 6), (24,), (UNKNOWN,)),
         (
             (SPLIT._replace(from_claim=True), UNSHARDED),

@@ -1,5 +1,6 @@
 """Whatever the inference says of a value is so: of random bodies, on eight devices, value by value."""
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -14,10 +15,11 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from random_bodies import Body, Step
 
+from typedshmap.inference import lattice
 from typedshmap.inference.analysis import RULES
 from typedshmap.inference.control_flow import fact_of_spec
 from typedshmap.inference.interpreter import CLAIM, Interpreter
-from typedshmap.inference.lattice import NO_AXES, UNSHARDED, DimFact, ShardingFact, invarying
+from typedshmap.inference.lattice import NO_AXES, UNSHARDED, DimFact, Part, ShardingFact, invarying
 
 ARGUMENTS = ("8/dp 8/tp", "16/dp,tp 4", "8/tp 4/dp 2", "2 8/tp", "16/tp,dp 2", "4 4", "4 4/dp 2")
 SPECS = tuple(argument(text)[0] for text in ARGUMENTS)
@@ -72,36 +74,42 @@ def assert_equal_where_said(value: np.ndarray, fact: ShardingFact, what: object)
             assert (value == value.take([0], axis=at)).all(), (what, fact, axis)
 
 
-def is_known(fact: ShardingFact) -> bool:
+def parts_of_dims(fact: ShardingFact, shape: Sequence[int]) -> list[tuple[Part, ...]] | None:
+    """What the dims of a value are merged from; None where that is not known of all."""
+    found = [lattice.parts_of(dim, size) for dim, size in zip(fact.dims, shape, strict=True)]
+    return None if any(parts is None for parts in found) else [parts or () for parts in found]
+
+
+def is_known(fact: ShardingFact, value: np.ndarray) -> bool:
     """Whether a fact says all that the global array is made of."""
-    split = {axis for dim in fact.dims for axis in dim.axes or ()}
-    return all(dim.axes is not None for dim in fact.dims) and fact.varying <= split and not fact.unreduced
+    split = {axis for dim in fact.dims for axis in lattice.certain(dim).known_axes}
+    return parts_of_dims(fact, value.shape[2:]) is not None and fact.varying <= split and not fact.unreduced
 
 
 def assembled(value: np.ndarray, fact: ShardingFact) -> np.ndarray:
     """The global array that shards make, sharded as a fact says."""
-    split = {axis: (dim, place) for dim, known in enumerate(fact.dims) for place, axis in enumerate(known.axes or ())}
-    for at, axis in enumerate(SIZES):
+    dims = parts_of_dims(fact, value.shape[2:])
+    assert dims is not None
+    parts, names = [part for dim in dims for part in dim], list(SIZES)
+    split = [axis for axes, _ in parts for axis in axes]
+    for at, axis in enumerate(names):
         if axis not in split:
             value = value.take([0], axis=at)
-    names = list(SIZES)
-    order = []
-    for dim, known in enumerate(fact.dims):
-        order += [*(names.index(axis) for axis in known.axes or ()), dim + 2]
+    value = value.reshape(*value.shape[:2], *(size for _, size in parts))
+    order: list[int] = []
+    for at, (axes, _) in enumerate(parts):
+        order += [*map(names.index, axes), at + 2]
     order += [at for at, axis in enumerate(names) if axis not in split]
-    shape = [
-        value.shape[dim + 2] * int(np.prod([SIZES[axis] for axis in known.axes or ()]))
-        for dim, known in enumerate(fact.dims)
-    ]
-    return value.transpose(order).reshape(shape)
+    sizes = ([size * int(np.prod([SIZES[axis] for axis in axes])) for axes, size in dim] for dim in dims)
+    return value.transpose(order).reshape([int(np.prod(of_dim)) for of_dim in sizes])
 
 
 def assert_lies_as_said(number: int, step: Step, values: list[np.ndarray], facts: list[ShardingFact]) -> bool:
     """Hold that a step makes of the global arrays of its operands that of its result; whether it could be compared."""
     first = facts[step.operands[0]]
-    if step.globally is None or not all(is_known(facts[at]) for at in (*step.operands, number)):
+    if step.globally is None or not all(is_known(facts[at], values[at]) for at in (*step.operands, number)):
         return False
-    if any(facts[at].dims[dim].axes for at in step.operands for dim in step.along):
+    if any(lattice.certain(facts[at].dims[dim]).known_axes for at in step.operands for dim in step.along):
         return False
     if len(step.operands) > 1 and any(facts[at].dims != first.dims for at in step.operands):
         return False  # a whole dim goes with one that is split, which for global arrays it does not

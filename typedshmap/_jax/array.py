@@ -77,6 +77,12 @@ def is_inexact(dtype: Any) -> bool:
 
 
 @lru_cache(maxsize=256)
+def is_integer(dtype: Any) -> bool:
+    """Whether values of a dtype are whole numbers, or truth values."""
+    return any(jax.numpy.issubdtype(dtype, kind) for kind in (jax.numpy.integer, jax.numpy.bool_))
+
+
+@lru_cache(maxsize=256)
 def short_dtype(dtype: Any) -> str:
     """JAX's short name of a dtype, ``f32``."""
     return jax.core.ShapedArray((), dtype).str_short(short_dtypes=True).partition("[")[0]

@@ -460,12 +460,15 @@ class LayoutMismatch(Fault):
       claimed: the mesh axes that it is said to be sharded over, major to minor.
       known: those that it is sharded over.
       gathered: the axes, in this order, over which it was gathered though it is sharded in another order.
+      is_interleaved: whether the shards do not follow each other: another dim, or shards that were gathered before, are
+        major to what is sharded.
     """
 
     dim: int
     claimed: tuple[str, ...]
     known: tuple[str, ...]
     gathered: tuple[str, ...] = ()
+    is_interleaved: bool = False
     span: Span | None = None
 
     def words(self, terms: Terms) -> Sentence:
@@ -474,6 +477,10 @@ class LayoutMismatch(Fault):
             cure = "gather it over the axes in the order in which they shard it"
             return Sentence(f"{gathered}, which is not the order of its shards", self.span, cure)
         claimed = f"{terms.hint} says {sharding_text(self.claimed)}"
+        if self.is_interleaved:
+            shards = f"has interleaved shards over {quoted_axes(self.known)} in dim {self.dim}"
+            cure = "gather a dim over its minor axes first, and merge a sharded dim only as the major one"
+            return Sentence(f"{shards}, but {claimed}", self.span, cure)
         return Sentence(f"is {sharding_text(self.known)} in dim {self.dim}, but {claimed}", self.span, _RESHARD)
 
 

@@ -254,7 +254,7 @@ def analyze_region(
             failure = result.failure
         else:
             claim = claims.make_claim(result, len(var.aval.shape), origin)
-            what = claims.contradiction(claim, fact, var.aval.shape, interpreter) if claim is not None else None
+            what = claims.contradiction(claim, fact, var.aval.shape, interpreter, True) if claim is not None else None
             if what is None:
                 continue
             failure = Failure(what, result.subject, result.hint.text, _inferred_type(var.aval, fact, interpreter))

@@ -22,6 +22,7 @@ from ..hints.context import KnownLayout, LayoutAssertion, MeshContext, intern_co
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES
 from ..notation.spec import Dim, Name
+from . import lattice
 from .interpreter import CLAIM, Finding, Interpreter
 from .lattice import UNKNOWN, AxisSet, DimFact, ShardingFact, drop_repeated_axes, invarying, is_within, unknown
 
@@ -174,8 +175,14 @@ def judge_claim(interpreter: Interpreter, eqn: Any, claim: Claim, facts: list[Sh
     return [_refine_fact(claim, fact, own, interpreter.axes)]
 
 
-def contradiction(claim: Claim, fact: ShardingFact, shape: tuple[int, ...], interpreter: Interpreter) -> Fault | None:
-    """What of a claim is known to be otherwise; the dims of the fact are the claim's."""
+def contradiction(
+    claim: Claim, fact: ShardingFact, shape: tuple[int, ...], interpreter: Interpreter, leaves_region: bool = False
+) -> Fault | None:
+    """What of a claim is known to be otherwise; the dims of the fact are the claim's.
+
+    Args:
+      leaves_region: whether the value does, so that a claim may not see its dims otherwise than they are.
+    """
     layout, region = claim.layout, claim.assertion.region
     checked_axes = region.checked_axes & interpreter.axes
 
@@ -192,11 +199,14 @@ def contradiction(claim: Claim, fact: ShardingFact, shape: tuple[int, ...], inte
         for axis in in_mesh_order(layout.unreduced & checked_axes):
             if axis not in fact.varying | fact.unreduced:
                 return NotUnreduced(axis, interpreter.sizes[axis])
-    return layout_contradiction(claim, fact, shape, interpreter.axes)
+    dims = fact.dims
+    if leaves_region and any(dim.parts for dim in dims):
+        dims = tuple(lattice.certain(dim) for dim in dims)
+    return layout_contradiction(claim, dims, shape, interpreter.axes)
 
 
 def layout_contradiction(
-    claim: Claim, fact: ShardingFact, shape: tuple[int, ...], axes: AxisSet
+    claim: Claim, dims: tuple[DimFact, ...], shape: tuple[int, ...], axes: AxisSet
 ) -> LayoutMismatch | None:
     """The first dim that is known to be sharded in another way, or over axes that the claim has elsewhere.
 
@@ -204,24 +214,26 @@ def layout_contradiction(
     another dim is sharded over may be its own. The order of its shards stays what it is. So it is with a movable dim.
     """
     layout = claim.layout
-    if has_layout(fact.dims, layout.dim_axes):
+    if has_layout(dims, layout.dim_axes):
         return None
     compared = claim.covered_axes & axes - layout.varying
     movable = {axis for part, size in zip(layout.dim_axes, shape, strict=True) if size <= 1 for axis in part}
     claimed = [tuple(axis for axis in part if axis in compared) for part in layout.dim_axes]
     everywhere = {axis for part in claimed for axis in part}
-    for at, (dim, part) in enumerate(zip(fact.dims, claimed, strict=True)):
-        gathered = dim.gathered if not part and compared.issuperset(dim.gathered) else ()
-        known = tuple(axis for axis in dim.axes or () if axis in compared)
+    for at, (dim, part) in enumerate(zip(dims, claimed, strict=True)):
+        known = tuple(axis for axis in dim.known_axes if axis in compared)
         fixed = tuple(axis for axis in known if axis in part or axis not in movable)
-        if part:
+        if dim.axes is None:  # known is at most that it is not in order
+            is_wrong = part == known if dim.gathered else bool(dim.parts and part) or not everywhere.isdisjoint(fixed)
+            is_other = is_wrong and not dim.is_movable and compared.issuperset((*dim.gathered, *dim.known_axes))
+        elif part:
             is_other = bool(fixed) and not is_within(fixed, part)
         else:
             is_other = not dim.is_movable and not everywhere.isdisjoint(fixed)
         is_free = shape[at] <= 1 and set(part) != set(known)
-        if gathered or (is_other and not is_free):
+        if is_other and not is_free:
             span = claim.assertion.hint.spec.dim_at(at, len(layout.dim_axes)).span
-            return LayoutMismatch(at, part, known, gathered, span)
+            return LayoutMismatch(at, part, known, dim.gathered, len(dim.parts) > 1, span)
     return None
 
 
@@ -239,12 +251,12 @@ def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: A
     claimed_axes = covered_axes - layout.varying
     for at, names in zip(own, layout.dim_axes, strict=True):
         dim, part = dims[at], tuple(axis for axis in names if axis in axes)
-        if dim.axes == part:
+        if dim.axes == part and not (dim.parts and claim.assertion.is_assumed):
             dims[at] = dim._replace(is_movable=False)
-        elif not claimed_axes.issuperset(dim.axes or ()):
+        elif not claimed_axes.issuperset(dim.known_axes):
             dims[at] = UNKNOWN if part else dim
         else:
-            dims[at] = DimFact(part, from_claim=bool(part))
+            dims[at] = DimFact(part, from_claim=bool(part), parts=() if claim.assertion.is_assumed else dim.parts)
     varying, unreduced = fact.varying, fact.unreduced
     if claim.assertion.is_assumed:
         varying -= covered_axes - layout.sharded - layout.unreduced - layout.varying

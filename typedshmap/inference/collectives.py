@@ -10,8 +10,19 @@ from typing import Any
 
 from .. import _jax
 from ..notation.layout import Layout
+from .indices import IndexFact
 from .interpreter import Interpreter
-from .lattice import NO_AXES, UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, unknown
+from .lattice import (
+    NO_AXES,
+    UNKNOWN,
+    UNSHARDED,
+    AxisSet,
+    DimFact,
+    ShardingFact,
+    merge_parts,
+    parts_of,
+    unknown,
+)
 
 
 def awaited_axes(interpreter: Interpreter, eqn: Any) -> AxisSet:
@@ -46,9 +57,9 @@ def _varying_after_pick(fact: ShardingFact, axes: tuple[str, ...]) -> AxisSet:
 
 def _drop_axes(dim: DimFact, axes: AxisSet) -> DimFact:
     """A dim after its shards over some axes were summed, or after one of them was chosen."""
-    if not dim.axes or axes.isdisjoint(dim.axes):
+    if axes.isdisjoint(dim.known_axes):
         return dim
-    return UNSHARDED if axes.issuperset(dim.axes) else UNKNOWN
+    return UNSHARDED if axes.issuperset(dim.known_axes) else UNKNOWN
 
 
 def total(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -78,32 +89,42 @@ def gather(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> lis
     """Shards put side by side: the same on every shard."""
     params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
     is_grouped = params.get("axis_index_groups") is not None
-    return [_gathered_fact(facts[0], axes, params["all_gather_dimension"], params["tiled"], is_grouped)]
+    at, size, shards = params["all_gather_dimension"], 1, prod([interpreter.sizes[axis] for axis in axes])
+    if params["tiled"]:
+        size = eqn.invars[0].aval.shape[at]
+    return [_gathered_fact(facts[0], axes, at, params["tiled"], is_grouped, size, shards)]
 
 
 @lru_cache(maxsize=4096)
 def _gathered_fact(
-    fact: ShardingFact, axes: tuple[str, ...], at: int, is_tiled: bool, is_grouped: bool
+    fact: ShardingFact, axes: tuple[str, ...], at: int, is_tiled: bool, is_grouped: bool, size: int, shards: int
 ) -> ShardingFact:
     dims = [_drop_axes(dim, frozenset(axes)) for dim in fact.dims]
     if is_tiled:
-        dims[at] = gather_dim(fact.dims[at], axes) if not is_grouped else UNKNOWN
+        dims[at] = gather_dim(fact.dims[at], axes, size, shards) if not is_grouped else UNKNOWN
     else:
         dims.insert(at, UNSHARDED)
     varying = _varying_after_pick(fact, axes) if is_grouped else (fact.varying | fact.unreduced) - frozenset(axes)
     return ShardingFact(varying, NO_AXES, tuple(dims))
 
 
-def gather_dim(dim: DimFact, axes: tuple[str, ...]) -> DimFact:
-    """A dim after a gather along it."""
-    if dim.axes is None or not axes:
+def gather_dim(dim: DimFact, axes: tuple[str, ...], size: int, shards: int) -> DimFact:
+    """A dim, of so many elements on each of so many shards, after a gather along it."""
+    count, known = len(axes), dim.known_axes
+    if not axes or dim == UNSHARDED:
         return dim
-    count = len(axes)
-    if dim.axes[-count:] == axes:
+    if dim.axes and dim.axes[-count:] == axes:
         return dim.with_axes(dim.axes[:-count])
-    if sorted(dim.axes[-count:]) == sorted(axes):
-        return DimFact(None, gathered=axes)
-    return UNSHARDED if not dim.axes else UNKNOWN
+    if not set(axes) <= set(known) or (dim.parts and dim.from_claim) or (dim.is_movable and not dim.parts):
+        return UNKNOWN
+    (major, first), *rest = parts_of(dim, size) or (((), 1),)
+    start = major.index(axes[0]) if axes[0] in major else 0
+    if major[start : start + count] == axes:  # between the shards that are gathered, others are missing
+        merged = merge_parts(((major[:start], shards), (major[start + count :], first), *rest))
+        return merged._replace(from_claim=dim.from_claim, is_movable=dim.is_movable)
+    kept = tuple(axis for axis in known if axis not in axes)
+    parts = ((kept, size),) if kept else ()
+    return DimFact(None, dim.from_claim, (*axes, *dim.gathered), dim.is_movable, parts)
 
 
 def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -140,6 +161,9 @@ def exchange(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> l
     before, after = fact.dims[at], fact.dims[to]
     if before.axes is not None and after.axes is not None and before.axes[-count:] == axes:
         dims[at], dims[to] = before.with_axes(before.axes[:-count]), after.with_axes((*after.axes, *axes))
+    elif before == UNSHARDED and after.axes and after.axes[-count:] == axes:
+        # What each shard has of a dim is cut once more: the parts lie side by side in the other dim.
+        dims[at], dims[to] = UNSHARDED, after
     else:
         dims[at] = dims[to] = UNKNOWN
     return [ShardingFact(varying, NO_AXES, tuple(dims))]
@@ -158,7 +182,7 @@ def permute(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> li
         varying |= _permuted_axes(eqn.params["perm"], sizes, varying)
     dims = fact.dims
     if len(axes) > 1:
-        dims = tuple(dim if dim.axes is None or set(axes).isdisjoint(dim.axes) else UNKNOWN for dim in dims)
+        dims = tuple(dim if set(axes).isdisjoint(dim.known_axes) else UNKNOWN for dim in dims)
     return [ShardingFact(varying, NO_AXES, dims)]
 
 
@@ -191,7 +215,9 @@ def reshard(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> li
 
 def axis_index(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A shard's own index."""
-    return [ShardingFact(frozenset(_jax.jaxpr.named_axes(eqn, interpreter.axes)), NO_AXES, ())]
+    axes, named = _jax.jaxpr.named_axes(eqn, interpreter.axes), eqn.params["axis_name"]
+    index = IndexFact(((axes[0], 1),)) if named in (axes[:1], *axes) else None
+    return [ShardingFact(frozenset(axes), NO_AXES, (), index)]
 
 
 def cast_unreduced(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:

@@ -46,7 +46,7 @@ def scan(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
     # A result per iteration, along a leading dim that is sharded as what the loop goes over.
     lead = reduce(join_dims, [fact.dims[0] for fact in stacked], UNSHARDED)
     for at, fact in enumerate(results[carried:], carried):
-        is_repeated = not {axis for dim in fact.dims for axis in dim.axes or ()}.isdisjoint(lead.axes or ())
+        is_repeated = not {axis for dim in fact.dims for axis in dim.known_axes}.isdisjoint(lead.known_axes)
         results[at] = fact.with_dims((UNKNOWN if is_repeated else lead, *fact.dims))
     return results
 

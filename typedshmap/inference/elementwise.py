@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from .. import _jax
 from . import lattice
+from .indices import IndexFact, combine_indices
 from .interpreter import Interpreter
 from .lattice import NO_AXES, UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, varying_of
 
@@ -14,7 +16,7 @@ _SAME_SHAPE = (
     "abs acos acosh asin asinh atan atanh bessel_i0e bessel_i1e cbrt ceil clz conj cos cosh digamma erf "
     "erf_inv erfc exp exp2 expm1 floor imag integer_pow is_finite lgamma log log1p log2 logistic name not "
     "one_minus_square population_count real reduce_precision round rsqrt sign sin sinh sqrt square "
-    "stop_gradient tan tanh copy copy_p convert_element_type neg pvary preduced "
+    "stop_gradient tan tanh copy copy_p convert_element_type neg preduced "
     "reduced_vary_cast reduced_vary_cast_p reciprocal cumsum cumprod cummax cummin cumlogsumexp polynomial "
     "reshard optimization_barrier device_put sharding_constraint layout_constraint"
 )
@@ -50,20 +52,31 @@ def transfer_unreduced(name: str, facts: Sequence[ShardingFact]) -> tuple[AxisSe
 
 def same_shape(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """As many results as operands, or fewer: each has the shape of its operand, and is sharded as that."""
+    if facts and facts[0].number is not None and len(eqn.outvars) == 1:
+        return [_scalar(interpreter, eqn, facts)]
     if facts and facts[0].unreduced and not interpreter.has_vma:
         facts = [ShardingFact(*transfer_unreduced(eqn.primitive.name, facts[:1]), facts[0].dims), *facts[1:]]
     return facts[: len(eqn.outvars)]
 
 
+def vary(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """The same value, typed as varying; a constant among the shard's own indices, too."""
+    return facts if facts[0].dims else [_scalar(interpreter, eqn, facts)]
+
+
 def bitcast(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A type of another width adds a dim, or takes one away."""
     rank = len(eqn.outvars[0].aval.shape)
-    return facts if rank == len(facts[0].dims) else [facts[0].with_dims([UNKNOWN] * rank)]
+    return [facts[0].with_dims(facts[0].dims if rank == len(facts[0].dims) else [UNKNOWN] * rank)]
 
 
 def elementwise(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Operands of one shape, or scalars; a dim of size 1 goes with any other."""
     shape, largest = eqn.outvars[0].aval.shape, _SCALAR
+    if not shape:
+        for fact in facts:
+            if fact.number is not None:
+                return [_scalar(interpreter, eqn, facts)]
     for fact in facts:
         if fact is not largest and fact is not _SCALAR and fact != largest:
             if largest is not _SCALAR:
@@ -77,6 +90,18 @@ def elementwise(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -
     for at, first, second in conflicts:
         interpreter.note_conflict(eqn, f"dim {at}", first, second)
     return [found] * len(eqn.outvars)
+
+
+def _scalar(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> ShardingFact:
+    """A scalar that is computed from the shard's own indices."""
+    operands: list[IndexFact | None] = []
+    for atom, fact in zip(eqn.invars, facts, strict=True):
+        is_number = _jax.jaxpr.is_literal(atom) and _jax.array.is_integer(atom.aval.dtype)
+        operands.append(IndexFact((), int(atom.val)) if is_number else fact.number)
+    index = None
+    if _jax.array.is_integer(eqn.outvars[0].aval.dtype):
+        index = combine_indices(eqn.primitive.name, operands, interpreter.sizes)
+    return ShardingFact(*transfer_unreduced(eqn.primitive.name, facts), (), index)
 
 
 @lru_cache(maxsize=4096)
@@ -142,6 +167,7 @@ def convolution(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -
 RULES = {
     **dict.fromkeys(_SAME_SHAPE.split(), same_shape),
     **dict.fromkeys(_ELEMENTWISE.split(), elementwise),
+    "pvary": vary,
     "bitcast_convert_type": bitcast,
     "dot_general": dot_general,
     "conv_general_dilated": convolution,

@@ -6,8 +6,14 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+from .indices import IndexFact
+
 AxisSet = frozenset[str]
 NO_AXES: AxisSet = frozenset()
+
+
+Part = tuple[tuple[str, ...], int]
+"""A part of a merged dim: the mesh axes that it is sharded over, major to minor, and its size on a shard."""
 
 
 class DimFact(NamedTuple):
@@ -18,6 +24,8 @@ class DimFact(NamedTuple):
       from_claim: whether it is known from a claim only. Such a dim may be a local one that was taken
         for a part of a global one, so that it is not followed through a reshape.
       gathered: the axes, in this order, over which a dim that is sharded in another order was gathered.
+      parts: what a dim is for certain, where its shards are interleaved, or its axes are movable or only claimed: it is
+        merged from these, major to minor.
       is_movable: whether the axes may be taken to belong to another dim instead. A reshape of a shard cut
         the dim in several: sharded rows of microbatches are laid out as sharded microbatches are.
     """
@@ -26,6 +34,12 @@ class DimFact(NamedTuple):
     from_claim: bool = False
     gathered: tuple[str, ...] = ()
     is_movable: bool = False
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def known_axes(self) -> tuple[str, ...]:
+        """The mesh axes that it is known to be sharded over, interleaved or not."""
+        return self.axes or tuple(axis for axes, _ in self.parts for axis in axes)
 
     def with_axes(self, axes: tuple[str, ...]) -> DimFact:
         """The same, sharded over other axes."""
@@ -42,11 +56,13 @@ class ShardingFact(NamedTuple):
       varying: the mesh axes over which its shards may differ.
       unreduced: the mesh axes over which every shard holds an addend.
       dims: its dims.
+      number: what it is, for an integer that is computed from the shard's own indices.
     """
 
     varying: AxisSet
     unreduced: AxisSet
     dims: tuple[DimFact, ...]
+    number: IndexFact | None = None
 
     def with_dims(self, dims: Iterable[DimFact]) -> ShardingFact:
         """The same with other dims."""
@@ -116,11 +132,43 @@ def is_within(axes: tuple[str, ...], others: tuple[str, ...]) -> bool:
 @lru_cache(maxsize=4096)
 def drop_repeated_axes(dims: tuple[DimFact, ...]) -> tuple[DimFact, ...]:
     """Dims that share no axis: where two are sharded over one axis, as in a diagonal block, neither is known."""
-    names = [axis for dim in dims for axis in dim.axes or ()]
+    names = [axis for dim in dims for axis in dim.known_axes]
     if len(names) == len(set(names)):
         return dims
     twice = {axis for axis in names if names.count(axis) > 1}
-    return tuple(UNKNOWN if twice.intersection(dim.axes or ()) else dim for dim in dims)
+    return tuple(UNKNOWN if twice.intersection(dim.known_axes) else dim for dim in dims)
+
+
+def parts_of(dim: DimFact, size: int) -> tuple[Part, ...] | None:
+    """What a dim of so many elements on a shard is merged from, major to minor; None where that is not known."""
+    if dim.gathered:
+        return None
+    return dim.parts or (((dim.axes, size),) if dim.axes is not None else None)
+
+
+def certain(dim: DimFact) -> DimFact:
+    """What a dim is, whatever was claimed of it."""
+    return merge_parts(dim.parts) if dim.parts and not dim.gathered else dim
+
+
+def merge_parts(parts: Iterable[Part]) -> DimFact:
+    """A dim merged from these parts: sharded over the axes of all, major to minor, unless that interleaves shards."""
+    found = normal_parts(parts)
+    if len(found) > 1:
+        return DimFact(None, parts=tuple(found))
+    return DimFact(found[0][0]) if found and found[0][0] else UNSHARDED
+
+
+def normal_parts(parts: Iterable[Part]) -> list[Part]:
+    """As few parts as make the same dim: one takes in the next one if that is unsharded, or if it has one element."""
+    found: list[Part] = []
+    for axes, size in parts:
+        if found and (found[-1][1] == 1 or not axes):
+            major, count = found.pop()
+            axes, size = major + axes, count * size
+        if axes or size > 1:
+            found.append((axes, size))
+    return found
 
 
 def join(a: ShardingFact, b: ShardingFact) -> ShardingFact:

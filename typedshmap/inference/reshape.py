@@ -9,8 +9,9 @@ from typing import Any
 
 from . import lattice
 from .elementwise import transfer_unreduced
+from .indices import own_part
 from .interpreter import Interpreter, TransferRule
-from .lattice import NO_AXES, UNKNOWN, UNSHARDED, DimFact, ShardingFact, varying_of
+from .lattice import NO_AXES, UNKNOWN, UNSHARDED, DimFact, Part, ShardingFact, varying_of
 
 Dims = tuple[DimFact, ...]
 DimsRule = Callable[..., Sequence[DimFact]]
@@ -117,15 +118,55 @@ def _group_ends(before: Sequence[int], after: Sequence[int], start: int, at: int
 
 
 def _regroup_dims(dims: Sequence[DimFact], before: Sequence[int], after: Sequence[int]) -> list[DimFact]:
-    """One group: axes stay on its most major dim, if they were there; what is only claimed is not followed."""
+    """One group: axes stay on its most major dim, if they were there; else dims are merged, and merged ones split.
+
+    What is only claimed is not followed.
+    """
     if len(dims) == len(after) == 1:
         return list(dims)
     if not after or all(dim == UNSHARDED for dim in dims):
         return [UNSHARDED] * len(after)
-    major, is_followed = dims[0], all(dim == UNSHARDED for dim in dims[1:]) and before[0] != 1 and after[0] != 1
-    if major.from_claim or not major.axes or not is_followed:
-        return [UNKNOWN] * len(after)
-    return [major._replace(is_movable=major.is_movable or len(after) > 1), *[UNSHARDED] * (len(after) - 1)]
+    major, *others = dims
+    if major.is_movable and not major.parts:
+        is_followed = all(dim == UNSHARDED for dim in others) and before[0] != 1 and after[0] != 1
+        if major.from_claim or not major.axes or not is_followed:
+            return [UNKNOWN] * len(after)
+        return [major, *[UNSHARDED] * (len(after) - 1)]
+    parts: list[Part] = []
+    for dim, size in zip(dims, before, strict=True):
+        is_certain = dim.parts or not (dim.from_claim or dim.is_movable)
+        of_dim = lattice.parts_of(dim, size) if is_certain else None
+        if of_dim is None:
+            return [UNKNOWN] * len(after)
+        parts += of_dim
+    return _distribute_parts(lattice.normal_parts(parts), after)
+
+
+def _distribute_parts(parts: list[Part], sizes: Sequence[int]) -> list[DimFact]:
+    """Dims of these sizes, made of parts in their order; the major piece of a part that is cut is the sharded one.
+
+    What a claim may see otherwise than it is, a piece or a dim with interleaved shards, is movable, and has its parts.
+    """
+    found: list[DimFact] = []
+    for at, size in enumerate(sizes):
+        taken: list[Part] = []
+        is_cut, missing = False, size
+        while missing > 1:
+            axes, count = parts.pop(0)
+            if missing % count and count % missing:
+                return [UNKNOWN] * len(sizes)
+            taken.append((axes, min(missing, count)))
+            if count > missing:
+                parts.insert(0, ((), count // missing))
+                is_cut = is_cut or bool(axes)
+            missing = max(missing // count, 1)
+        if at == len(sizes) - 1:
+            taken += parts
+        dim = lattice.merge_parts(taken)
+        if is_cut or dim.parts:
+            dim = dim._replace(is_movable=True, parts=dim.parts or ((dim.known_axes, size),))
+        found.append(dim)
+    return found
 
 
 def _slice_dims_at(dims: Dims, places: Any) -> Dims:
@@ -164,9 +205,21 @@ def reduce_window(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact])
 
 
 def dynamic_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """As a slice, but where the start varies the part of an unsharded dim may be any part."""
+    """As a slice, but where the start varies, each shard may take its own part of an unsharded dim, or any other."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
-    return _map_dims(eqn, facts, _slice_resized, before, after, not varying_of(facts[1:]))
+    varying, (fact, *starts) = varying_of(facts[1:]), facts
+    if not varying:
+        return _map_dims(eqn, facts, _slice_resized, before, after, True)
+    dims: list[DimFact] = []
+    for dim, size, count, start in zip(fact.dims, before, after, starts, strict=True):
+        axes = own_part(start.number, size, count, interpreter.sizes)
+        if size == count or not start.varying | start.unreduced:
+            dims.append(dim if size == count else _sliced_dim(dim))
+        elif axes and dim.axes is not None and (fact.varying | fact.unreduced).isdisjoint(axes):
+            dims.append(dim.with_axes((*dim.axes, *axes)))
+        else:
+            dims.append(UNKNOWN)
+    return [ShardingFact(*transfer_unreduced(eqn.primitive.name, facts), tuple(dims))]
 
 
 def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:

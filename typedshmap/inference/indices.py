@@ -1,0 +1,60 @@
+"""Integers that are computed from a shard's indices along mesh axes, such as the start of its own part of a dim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import NamedTuple
+
+
+class IndexFact(NamedTuple):
+    """An integer that is an offset and the shard's indices along mesh axes, each times its stride."""
+
+    strides: tuple[tuple[str, int], ...] = ()
+    offset: int = 0
+
+    def plus(self, other: IndexFact, times: int = 1) -> IndexFact:
+        """The sum of both, the other one multiplied."""
+        strides = dict(self.strides)
+        for axis, stride in other.strides:
+            strides[axis] = strides.get(axis, 0) + times * stride
+        kept = sorted((axis, stride) for axis, stride in strides.items() if stride)
+        return IndexFact(tuple(kept), self.offset + times * other.offset)
+
+    def bounds(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """The least and the greatest that it is on any shard."""
+        ends = [stride * (sizes[axis] - 1) for axis, stride in self.strides]
+        return self.offset + sum(min(end, 0) for end in ends), self.offset + sum(max(end, 0) for end in ends)
+
+
+def combine_indices(name: str, operands: Sequence[IndexFact | None], sizes: Mapping[str, int]) -> IndexFact | None:
+    """What an elementwise operation makes of such integers; None where that is not known."""
+    match name, operands:
+        case (("add" | "sub"), (IndexFact() as a, IndexFact() as b)):
+            return a.plus(b, 1 if name == "add" else -1)
+        case "mul", (IndexFact() as a, IndexFact((), times)) | (IndexFact((), times), IndexFact() as a):
+            return IndexFact().plus(a, times)
+        case "lt", (IndexFact() as a, IndexFact() as b):
+            least, greatest = a.plus(b, -1).bounds(sizes)
+            return IndexFact((), 1) if greatest < 0 else IndexFact() if least >= 0 else None
+        case "select_n", (IndexFact((), which), *cases):
+            return cases[which]
+        case (("convert_element_type" | "pvary" | "copy"), (IndexFact() as a,)):
+            return a
+        case _:
+            return None
+
+
+def own_part(start: IndexFact | None, size: int, count: int, sizes: Mapping[str, int]) -> tuple[str, ...] | None:
+    """The mesh axes, major to minor, over which a dim is sharded of which each shard takes so many elements from there.
+
+    None if the start is not that of the shard's own part.
+    """
+    if start is None or start.offset:
+        return None
+    axes = tuple(axis for axis, _ in sorted(start.strides, key=lambda pair: -pair[1]))
+    shards = [sizes[axis] for axis in axes]
+    strides = [count * prod(shards[at + 1 :]) for at in range(len(axes))]
+    return (
+        axes if dict(start.strides) == dict(zip(axes, strides, strict=True)) and count * prod(shards) == size else None
+    )
