@@ -526,6 +526,16 @@ def test_arrays_in_a_bare_container_are_unsharded(hint: Any, value: Any, path: s
         traced(typed_shard_map(reduced, mesh=mesh), x, jax.tree.map(lambda leaf: leaf if leaf is x else None, value))
 
 
+def test_a_number_an_option_and_a_bare_container_lower_to_the_text_of_a_program_by_hand(mesh: Mesh) -> None:
+    def apply(x: X, rate: float, tree: dict, power=2) -> X:
+        return x**power * rate + tree["d"]
+
+    by_hand = jax.shard_map(apply, mesh=mesh, in_specs=(P("dp", None), P(), P(None)), out_specs=P("dp", None))
+    programs = jax.jit(typed_shard_map(apply, mesh=mesh)), jax.jit(by_hand)
+    typed_text, text = (program.lower(x, 0.5, {"d": d}).as_text() for program in programs)
+    assert typed_text == text
+
+
 def test_what_else_a_bare_container_holds_is_static(mesh: Mesh) -> None:
     seen: list[Any] = []
     unordered = {1: "one", "two": 2, None: object()}

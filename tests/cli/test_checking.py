@@ -442,3 +442,26 @@ def test_a_mark_gives_arguments_and_options(module, capsys):
     assert code == 0 and out.splitlines()[1] == "same   noisy  on one device and on dp=4"
     assert run(capsys, name, "--mesh", "dp=8", "--numerics")[0] == 0, "its size is for its own meshes"
     assert run(capsys, name, "--mesh", "dp=4", "--size", "b=6")[0] == 1
+
+
+WITHOUT_ARRAYS = """
+import jax.numpy as jnp
+from typedshmap import Array, Float, typed_jit, typed_shard_map
+
+@typed_jit
+def init(rows: int = 8) -> dict[str, Float[Array, "[b/dp] d"]]:
+    return {"w": jnp.ones((rows, 4))}
+
+@typed_shard_map
+def scaled(x: Float[Array, "[b/dp] d"], scale=2.0, *rest, flag=True, **more) -> Float[Array, "[b/dp] d"]:
+    return x * scale
+"""
+
+
+@pytest.mark.parametrize("verb", ["check", "explain"])
+def test_a_function_without_arrays_and_one_with_options_are_right(verb, module, capsys):
+    name = module(f"without_arrays_{verb}", WITHOUT_ARRAYS)
+    assert main([verb, name, "--mesh", "dp=4,tp=2", "--size", "b=8", "--size", "d=4"]) == 0
+    out = capsys.readouterr().out
+    assert ("init  dp=4, tp=2" in out) or ("init on dp=4, tp=2" in out)
+    assert "FAIL" not in out

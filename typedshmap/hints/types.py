@@ -224,7 +224,7 @@ class PyTree(metaclass=_TreeMeta):
     ``PyTree[T, "S"]`` gives the tree's structure a name; every tree of that name in a call has the
     same structure, and a dim ``?name`` in ``T`` may differ from leaf to leaf. ``"S T"`` is a tree of
     structure ``S`` with one of structure ``T`` at each leaf, ``"S ..."`` one with any trees there, and
-    ``"... T"`` any tree of trees ``T``. A bare ``PyTree`` takes any tree.
+    ``"... T"`` any tree of trees ``T``. A bare ``PyTree`` takes any tree, whose arrays are unsharded.
     """
 
     leaftype: Any = Any
