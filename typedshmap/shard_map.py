@@ -18,7 +18,15 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from .errors import TypedShmapError, placed_at_decoration
-from .errors.failures import RETURN, Failure, PlainMessage, UnmarkedUnreduced, UnmentionedVarying, sizes_text
+from .errors.failures import (
+    RETURN,
+    DivergentCollective,
+    Failure,
+    PlainMessage,
+    UnmarkedUnreduced,
+    UnmentionedVarying,
+    sizes_text,
+)
 from .errors.phrases import mesh_text, quoted_axes
 from .errors.places import caller_frame
 from .hints import context
@@ -243,7 +251,7 @@ class _RegionCall:
         """Compare what the hints and checks of the body assert with what its jaxpr does; False if parts are missing."""
         assert self.analysis is not None
         try:
-            return analyze_region(self.analysis, traced, self.results)
+            return analyze_region(self.analysis, traced, self.arrays, self.results)
         except TypedShmapError as error:  # of an argument that is returned as it is, which no equation made
             error.place = error.place or self.typed.return_place
             raise
@@ -376,9 +384,11 @@ def _cause_behind(
         traced = _jax.jaxpr.find_region(_jax.jaxpr.make_jaxpr(call.mapped(), call.arrays))
         if call.analysis is not None and traced is not None:
             forward = _jax.jaxpr.before_gradients(traced)
-            analyze_region(call.analysis, forward, call.results if forward is traced else ())
+            analyze_region(call.analysis, forward, (), call.results if forward is traced else ())
     except TypedShmapError as found:
         wrong = found.failures[0].what if found.failures else None
+        if isinstance(wrong, DivergentCollective):
+            return found
         if isinstance(wrong, UnmentionedVarying | UnmarkedUnreduced):
             named = (re.search(rf"\b{re.escape(axis)}\b", str(error)) for axis in wrong.axes)
             return found if all(named) else None

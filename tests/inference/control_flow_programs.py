@@ -288,6 +288,57 @@ WRONG = {
     ),
 }
 
+# As one writes them at first: under ``check_vma=True`` JAX refuses their types, and its advice makes them deadlock.
+WRITTEN_FIRST = {
+    "a cond": Program(lambda x, w: lax.cond(at("dp"), lambda: total(x), lambda: x.sum())[None], DEAD),
+    "a cond under jit": Program(
+        lambda x, w: jax.jit(lambda x: lax.cond(at("dp"), lambda: total(x), lambda: x.sum()))(x)[None], DEAD
+    ),
+    "a switch": Program(
+        lambda x, w: lax.switch(lax.axis_index("dp"), [*[x.sum] * 3, lambda: total(x)])[None],
+        dead("psum", control="predicate of the switch"),
+    ),
+    "a while_loop": Program(
+        lambda x, w: lax.while_loop(
+            lambda c: c[0] < lax.axis_index("dp"), lambda c: (c[0] + 1, total(c[1])), (0, x.sum())
+        )[1][None],
+        DEAD_LOOP,
+    ),
+    "a fori_loop": Program(
+        lambda x, w: lax.fori_loop(0, lax.axis_index("dp") + 1, lambda _, c: total(c), x.sum())[None], DEAD_LOOP
+    ),
+    "a cond in a scan": Program(
+        lambda x, w: lax.scan(
+            lambda c, _: (lax.cond(at("dp"), lambda: total(x), lambda: c), None), 1.0, None, length=2
+        )[0][None],
+        DEAD,
+    ),
+}
+
+# Right as they are; their gradient by ``w`` is not, since differentiation puts a psum into the branch.
+DIFFERENTIATED = {
+    "a weight in a branch": Program(
+        lambda x, w: cond(at("dp"), lambda: w * x.sum(), lambda: x.sum())[None], "psum over 'dp', 'tp'", TYPED
+    ),
+    "a weight in a branch in a scan": Program(
+        lambda x, w: lax.scan(
+            lambda c, _: (cond(at("dp"), lambda: c * w, lambda: c), None), full(x.sum()), None, length=2
+        )[0][None],
+        "psum over 'dp', 'tp'",
+        TYPED,
+    ),
+    "a weight in a branch under remat": Program(
+        jax.checkpoint(lambda x, w: cond(at("dp"), lambda: jnp.sin(w) * x.sum(), lambda: x.sum())[None]),
+        "psum over 'dp', 'tp'",
+        TYPED,
+    ),
+    "a weight in one branch by data": Program(
+        lambda x, w: cond(x.max() > 0, lambda: (x @ (w * jnp.ones((x.shape[1], 2)))).sum(), lambda: x.sum())[None],
+        "psum over 'dp', 'tp'",
+        TYPED,
+    ),
+}
+
 TYPE = "varies over 'dp', as its predicate does, but JAX types it as invarying"
 
 UNSOUND = {
@@ -487,6 +538,10 @@ def typed_form(program: Program, mesh: Any, check_vma: bool) -> Any:
 def plain_form(program: Program, mesh: Any, check_vma: bool) -> Any:
     specs = {"in_specs": (jax.P("dp", "tp"), jax.P()), "out_specs": partition_specs(program.result)}
     return jax.jit(jax.shard_map(lambda x, w: program.body(x, w), mesh=mesh, check_vma=check_vma, **specs))
+
+
+def gradient_of(f: Any) -> Any:
+    return jax.grad(lambda x, w: f(x, w).sum(), argnums=1)
 
 
 def gradients(program: Program, mesh: Any, check_vma: bool) -> Any:

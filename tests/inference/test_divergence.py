@@ -10,11 +10,14 @@ import jax
 import numpy as np
 import pytest
 from control_flow_programs import (
+    DIFFERENTIATED,
     RIGHT,
     UNSOUND,
+    WRITTEN_FIRST,
     WRONG,
     Program,
     arguments,
+    gradient_of,
     gradients,
     plain_form,
     typed_form,
@@ -37,6 +40,32 @@ def test_a_deadlock_is_refused(name: str, check_vma: bool, mesh: Any) -> None:
     with pytest.raises(DivergenceError) as caught:
         jax.eval_shape(typed_form(WRONG[name], mesh, check_vma), *arguments())
     assert str(WRONG[name].problem) in str(caught.value).splitlines()[0]
+
+
+@both_modes(WRITTEN_FIRST)
+def test_a_deadlock_is_reported_before_types_that_differ(name: str, check_vma: bool, mesh: Any) -> None:
+    with pytest.raises(DivergenceError) as caught:
+        jax.eval_shape(typed_form(WRITTEN_FIRST[name], mesh, check_vma), *arguments())
+    assert str(WRITTEN_FIRST[name].problem) in str(caught.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+@pytest.mark.parametrize("is_jitted", [True, False])
+def test_a_psum_by_differentiation_is_one_like_others(name: str, is_jitted: bool, mesh: Any) -> None:
+    for check_vma in MODES:
+        jax.eval_shape(typed_form(DIFFERENTIATED[name], mesh, check_vma), *arguments())
+    gradient = gradient_of(typed_form(DIFFERENTIATED[name], mesh, True))
+    with pytest.raises(DivergenceError) as caught:
+        jax.eval_shape(gradient, *arguments()) if is_jitted else gradient(*arguments())
+    assert str(DIFFERENTIATED[name].problem) in str(caught.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("is_jitted", [True, False])
+def test_what_no_gradient_is_taken_by_may_stand_in_a_branch(is_jitted: bool, mesh: Any) -> None:
+    f = typed_form(DIFFERENTIATED["a weight in a branch"], mesh, True)
+    for gradient in (jax.grad(lambda x, w: f(x, w).sum()), lambda x, w: jax.jvp(f, (x, w), (x, w))):
+        jax.block_until_ready(jax.jit(gradient)(*arguments()) if is_jitted else gradient(*arguments()))
+    jax.eval_shape(gradient_of(lambda x, w: f(x, jax.lax.stop_gradient(w))), *arguments())
 
 
 @both_modes(UNSOUND)
@@ -86,10 +115,11 @@ def test_a_nested_region_is_within_the_branch(is_typed: bool, check_vma: bool, m
 _RUN = """
 import sys, jax, numpy as np
 from jax.sharding import Mesh
-from control_flow_programs import WRONG, arguments, plain_form
+from control_flow_programs import DIFFERENTIATED, WRONG, arguments, gradient_of, plain_form
 
-mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
-jax.block_until_ready(plain_form(WRONG[sys.argv[1]], mesh, sys.argv[2] == "True")(*arguments()))
+name, mesh = sys.argv[1], Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
+f = plain_form({**WRONG, **DIFFERENTIATED}[name], mesh, sys.argv[2] == "True")
+jax.block_until_ready((gradient_of(f) if name in DIFFERENTIATED else f)(*arguments()))
 """
 # Both branches run a collective: on CPUs one answers the other where they are of a kind, whatever each computes.
 _MEET = (
@@ -100,7 +130,7 @@ _MEET = (
 
 
 @pytest.mark.slow
-@both_modes({name: program for name, program in WRONG.items() if not name.startswith(_MEET)})
+@both_modes({name: one for name, one in (WRONG | DIFFERENTIATED).items() if not name.startswith(_MEET)})
 def test_plain_jax_waits_for_ever(name: str, check_vma: bool) -> None:
     limits = "warn_stuck_timeout_seconds=2", "terminate_timeout_seconds=4"
     flags = " ".join((os.environ["XLA_FLAGS"], *(f"--xla_cpu_collective_call_{limit}" for limit in limits)))

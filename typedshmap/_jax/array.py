@@ -117,6 +117,13 @@ def undifferentiated(x: Any) -> Any:
     return x
 
 
+def has_gradient_taken(x: Any) -> bool:
+    """Whether reverse-mode differentiation is under way by a value; not if what it is computed in is traced before."""
+    while x is not None and type(x).__name__ != "LinearizeTracer":  # JAX's public names do not show it
+        x = jvp_primal(x)
+    return x is not None
+
+
 @lru_cache(maxsize=256)
 def dtype_name(dtype: Any) -> str:
     """JAX's name of a dtype."""

@@ -514,7 +514,7 @@ class DivergentCollective(Fault):
       diverging: the mesh axes over which the predicate varies, and all of whose shards it waits for.
       control: ``"cond"``, ``"switch"`` or ``"loop"``.
       is_gradient: whether differentiation made it.
-      since: where the predicate began to vary.
+      cause: since when the predicate varies, if that is known.
     """
 
     collective: str
@@ -522,20 +522,22 @@ class DivergentCollective(Fault):
     diverging: tuple[str, ...]
     control: str
     is_gradient: bool = False
-    since: str = ""
+    cause: Cause | None = None
 
     def words(self, terms: Terms) -> Sentence:
-        what, over = self.collective, quoted_axes(self.diverging)
-        is_loop = self.control == "loop"
+        what, over, is_loop = self.collective, quoted_axes(self.diverging), self.control == "loop"
         predicate = f"the {'condition' if is_loop else 'predicate'} of the {self.control} around it varies over {over}"
-        problem = f"{what} over {quoted_axes(self.axes)} would deadlock: {predicate}"
-        problem += f" since {self.since}" if self.since else ""
+        since = self.cause.place.partition(" ")[0] if self.cause is not None else ""
+        problem = f"{what} over {quoted_axes(self.axes)} would deadlock: {predicate}{since and f' since {since}'}"
+        move = f"move the {what} out of the {'loop' if is_loop else 'branch'}"
         if self.is_gradient:
             cast = f"{_pcast('x', self.diverging)} before the {self.control}"
             return Sentence(problem, cure=f"it is the gradient of a value x that is invarying until there: {cast}")
+        if self.cause is not None and self.cause.kind == "index":
+            goes = "when a shard leaves it" if is_loop else "which one a shard takes"
+            return Sentence(problem, cure=f"{move}: {goes} depends on its own index")
         agree = "when the loop ends, by pmax of its condition" if is_loop else "the branch, by pmax of the predicate"
-        where = "loop" if is_loop else "branch"
-        return Sentence(problem, cure=f"let all shards agree on {agree}; or move the {what} out of the {where}")
+        return Sentence(problem, cure=f"let all shards agree on {agree}; or {move}")
 
 
 class UntypedVarying(Fault):

@@ -29,7 +29,7 @@ from .causes import Causes, Provenance, find_cause
 from .control_flow import fact_of_spec
 from .interpreter import CLAIM, Finding, Interpreter, TransferRule
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
-from .marks import has_wrong_gradient, is_used
+from .marks import has_gradient, has_wrong_gradient, is_used
 
 RULES: Mapping[str, TransferRule] = {
     **elementwise.RULES,
@@ -208,6 +208,7 @@ keep_all_claims = jax.make_user_context(default_value=False)
 def analyze_region(
     analysis: RegionAnalysis,
     traced: _jax.jaxpr.TracedRegion | None,
+    operands: Sequence[Any],
     results: Sequence[LayoutAssertion | Refused | None],
 ) -> bool:
     """Interpret a traced region, and raise its first error.
@@ -215,6 +216,7 @@ def analyze_region(
     Args:
       analysis: the claims that wait for it.
       traced: the region; None for one that is not in the jaxpr, since nothing comes of it.
+      operands: what it is called with.
       results: what is claimed of its results, or what is wrong with one by its type.
 
     Returns:
@@ -238,7 +240,7 @@ def analyze_region(
     if traced.is_differentiated and not {*map(id, analysis.claims)} <= {id(found.claim) for found in judged}:
         return False
     causes = cache(lambda: Causes(interpreter, body, entering, analysis.name_dim))
-    _refuse_divergence(interpreter, body, origin, causes)
+    _refuse_divergence(interpreter, body, operands, origin, causes)
     _refuse_wrong_gradients(interpreter, body, origin)
     for found in interpreter.findings:
         if found.what is not None and found.control is None:
@@ -277,14 +279,28 @@ def with_cause(what: Any, provenance: Callable[[str], Provenance | None]) -> Any
 
 
 def _refuse_divergence(
-    interpreter: Interpreter, body: Any, origin: claims.Origin, causes: Callable[[], Causes]
+    interpreter: Interpreter,
+    body: Any,
+    operands: Sequence[Any],
+    origin: claims.Origin,
+    causes: Callable[[], Causes],
 ) -> None:
-    """Refuse the first collective that not all shards reach; one of which nothing comes never runs."""
+    """Refuse the first collective that not all shards reach; one of which nothing comes never runs.
+
+    A cast is one if a gradient by the operand that it comes from is being taken, as far as is known.
+    """
     for found in interpreter.findings:
-        if found.control is not None and is_used(interpreter, body, found.eqn):
-            began = causes().of_predicate(found.control, found.what.diverging[0])
-            since = replace(found.what, since=began.place.partition(" ")[0] if began is not None else "")
-            raise _finding_error(found._replace(what=since), origin, interpreter)
+        if found.control is None:
+            continue
+        if found.eqn.primitive.name == control_flow.CAST:
+            differentiated = [_jax.array.has_gradient_taken(value) for value in operands]
+            before = [False] * (len(body.invars) - len(operands))
+            reaches = any(differentiated) and has_gradient(interpreter, body, found.eqn, before + differentiated)
+        else:
+            reaches = is_used(interpreter, body, found.eqn)
+        if reaches:
+            cause = find_cause(found.what.diverging, partial(causes().of_predicate, found.control))
+            raise _finding_error(found._replace(what=replace(found.what, cause=cause)), origin, interpreter)
 
 
 def _refuse_wrong_gradients(interpreter: Interpreter, body: Any, origin: claims.Origin) -> None:

@@ -15,6 +15,9 @@ from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, add_var
 
 _MOST_ITERATIONS = 12
 
+CAST = "pvary"
+"""The primitive that casts an invarying value to varying."""
+
 
 def call(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> Sequence[ShardingFact]:
     """A call of a jaxpr with the same operands and results."""
@@ -88,13 +91,20 @@ def _diverged(
 
 
 def _note_collectives(interpreter: Interpreter, eqn: Any, jaxprs: Sequence[Any], axes: AxisSet) -> None:
-    """Note the collectives in branches or in a loop that not all shards of their axes reach."""
+    """Note the collectives in branches or in a loop that not all shards of their axes reach.
+
+    A cast to varying is among them: its transpose is a psum, which differentiation puts there.
+    """
     for inner in (inner for jaxpr in jaxprs for inner in _jax.jaxpr.all_equations(jaxpr)):
-        if awaited := awaited_axes(interpreter, inner) & axes:
-            diverging = tuple(axis for axis in interpreter.sizes if axis in awaited)
-            is_gradient = _jax.jaxpr.is_transposed(inner) or _jax.jaxpr.is_transposed(eqn)
-            name, named = _jax.jaxpr.collective_name(inner), _jax.jaxpr.named_axes(inner) or diverging
-            what = DivergentCollective(name, named, diverging, control_name(eqn), is_gradient)
+        named, is_cast = _jax.jaxpr.named_axes(inner), inner.primitive.name == CAST
+        if is_cast and not _jax.array.is_inexact(inner.outvars[0].aval.dtype):
+            continue
+        awaited = interpreter.split_axes(frozenset(named)) if is_cast else awaited_axes(interpreter, inner)
+        if diverging := tuple(axis for axis in interpreter.sizes if axis in awaited & axes):
+            name = "psum" if is_cast else _jax.jaxpr.collective_name(inner)
+            is_transposed = _jax.jaxpr.is_transposed(inner) or _jax.jaxpr.is_transposed(eqn)
+            is_gradient = is_cast or (interpreter.has_vma and name == "psum" and is_transposed)
+            what = DivergentCollective(name, named or diverging, diverging, control_name(eqn), is_gradient)
             interpreter.findings.append(Finding(inner, what, control=eqn))
 
 

@@ -5,7 +5,7 @@ A mark stands in a fact as one more axis over which a value varies, so that the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,21 +44,45 @@ def has_wrong_gradient(interpreter: Interpreter, jaxpr: Any, untyped: Mapping[in
     """
 
     def mark(eqn: Any, at: int, operands: list[ShardingFact], result: ShardingFact) -> ShardingFact:
-        aval = eqn.outvars[at].aval
-        typed, name = _jax.array.manual_type_in(aval), eqn.primitive.name
+        typed = _jax.array.manual_type_in(eqn.outvars[at].aval)
         marks = result.varying | result.unreduced | untyped.get(id(eqn), {}).get(at, NO_AXES)
-        marks -= typed.varying | typed.unreduced
-        if name.startswith("custom_"):  # what has a derivative of its own has one whatever computes it
-            marks |= varying_of(operands) & (_TANGENT | _WRONG)
-        if name in CALLBACKS or name == "stop_gradient" or not _jax.array.is_inexact(aval.dtype):
-            marks -= _TANGENT | _WRONG
-        elif marks >= _TANGENT and marks - _TANGENT:
-            marks |= _WRONG
-        return ShardingFact(marks, NO_AXES, result.dims)
+        marks = _differentiable(eqn, at, operands, marks - typed.varying - typed.unreduced)
+        is_wrong = marks >= _TANGENT and marks - _TANGENT
+        return ShardingFact(marks | _WRONG if is_wrong else marks, NO_AXES, result.dims)
 
+    return _reaches_result(interpreter, jaxpr, mark, [True] * len(jaxpr.invars))
+
+
+def has_gradient(interpreter: Interpreter, jaxpr: Any, cast: Any, differentiated: Sequence[bool]) -> bool:
+    """Whether the gradient of a result passes an equation.
+
+    Args:
+      differentiated: by which operands of the jaxpr.
+    """
+
+    def mark(eqn: Any, at: int, operands: list[ShardingFact], result: ShardingFact) -> ShardingFact:
+        marks = _differentiable(eqn, at, operands, result.varying | result.unreduced)
+        return ShardingFact(marks | _WRONG if eqn is cast and marks >= _TANGENT else marks, NO_AXES, result.dims)
+
+    return _reaches_result(interpreter, jaxpr, mark, differentiated)
+
+
+def _differentiable(eqn: Any, at: int, operands: list[ShardingFact], marks: AxisSet) -> AxisSet:
+    """The marks of a result, with those of tangents where it has one."""
+    tangents, name = _TANGENT | _WRONG, eqn.primitive.name
+    if name in CALLBACKS or name == "stop_gradient" or not _jax.array.is_inexact(eqn.outvars[at].aval.dtype):
+        return marks - tangents
+    # What has a derivative of its own has one whatever computes it.
+    return marks | (varying_of(operands) & tangents) if name.startswith("custom_") else marks
+
+
+def _reaches_result(interpreter: Interpreter, jaxpr: Any, mark: MarkRule, differentiated: Sequence[bool]) -> bool:
+    """Whether a result has the mark of a wrong gradient, where some operands have a tangent."""
     entering = [
-        add_varying(invarying(len(var.aval.shape)), _TANGENT if _jax.array.is_inexact(var.aval.dtype) else NO_AXES)
-        for var in jaxpr.invars
+        add_varying(
+            invarying(len(var.aval.shape)), _TANGENT if has and _jax.array.is_inexact(var.aval.dtype) else NO_AXES
+        )
+        for var, has in zip(jaxpr.invars, differentiated, strict=True)
     ]
     return varying_of(_Marking(interpreter, mark).interpret(jaxpr, entering)) >= _WRONG
 
