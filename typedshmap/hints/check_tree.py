@@ -243,9 +243,10 @@ class TreeCheck:
             relevant = near if len(near) == 1 else [branch for _, branch in meant]
             if len(relevant) == 1:
                 self.failures += relevant[0].failures
-            else:
-                what = failures.NoUnionMember(tuple(branch.failures[0] for branch in relevant))
-                self.failures.append(Failure(what, subject, None, _type_text(value)))
+                self.leaves += relevant[0].leaves
+                return
+            what = failures.NoUnionMember(tuple(branch.failures[0] for branch in relevant))
+            self.failures.append(Failure(what, subject, None, _type_text(value)))
         self._close_over(value, subject)
 
     def _visit_tree(self, node: PyTreeOf, value: Any, subject: Subject, leaf: str | None) -> None:
