@@ -205,7 +205,7 @@ def test_every_leaf_that_varies_is_reported(mesh: Mesh) -> None:
 
 CURES = [
     (AxisType.Auto, ""),
-    (AxisType.Explicit, ", or write '+dp +tp' if the sum is still due"),
+    (AxisType.Explicit, ", or write '+dp +tp' if its sum is taken later"),
 ]
 
 
@@ -223,7 +223,7 @@ def test_a_value_may_stay_unreduced_at_the_boundary_over_explicit_axes_only(kind
 def test_within_a_region_a_value_may_stay_unreduced_over_any_axis(mesh: Mesh) -> None:
     with pytest.raises(VaryingError) as caught:
         in_body(lambda x: [check(x.sum(), "~dp"), None][1], mesh)
-    cure = "leaves partial sums: psum over 'tp', or write '+tp' if the sum is still due"
+    cure = "leaves partial sums: psum over 'tp', or write '+tp' if its sum is taken later"
     assert str(caught.value).splitlines()[-1].endswith(cure)
 
 

@@ -69,7 +69,7 @@ def test_the_helper_that_forgot_the_sum_is_named(mesh: Mesh, loop: Callable[...,
         "Mesh: dp=4, tp=2\n"
         f"At: test_behind.py:{line} (mlp)\n"
         f"Hint: the contraction over ff (sharded over 'tp') at test_behind.py:{line} leaves partial sums: "
-        f"psum over 'tp' before add at test_behind.py:{line + 5}"
+        "psum over 'tp', or write '+tp' if its sum is taken later"
     )
     assert isinstance(raised.value.__cause__, TypeError)
     assert "carry" in str(raised.value.__cause__)

@@ -336,7 +336,7 @@ SCALARS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         "psum in body: the operand",
         lambda x: psum(x.sum(), "~dp ->"),
         "the sum over d (sharded over 'tp') at {} leaves partial sums: psum over 'tp', "
-        "or write '+tp' if the sum is still due",
+        "or write '+tp' if its sum is taken later",
     ),
 }
 

@@ -193,6 +193,7 @@ class Cause(NamedTuple):
       within: the function that does both, so that no collective can stand between.
       divisor: what a sum was divided by, where that may be the number of a shard's elements or of all, and its place.
       astray: a sum over another axis, over which nothing is due, and its place.
+      follows: a collective that the program has for it later on, and its place.
     """
 
     kind: str
@@ -206,11 +207,12 @@ class Cause(NamedTuple):
     within: str = ""
     divisor: str = ""
     astray: str = ""
+    follows: str = ""
 
     @property
     def origin(self) -> str:
         """``the contraction over heads (sharded over 'tp') at model.py:40``"""
-        over = f" over {self.sharded_dim}" if self.collective and self.what != "gradient" else ""
+        over = f" over {self.sharded_dim}" if self.collective and self.what not in ("gradient", "hint") else ""
         return f"the {self.what}{over}{f' at {line}' if (line := self.place.partition(' ')[0]) else ''}"
 
     @property
@@ -223,16 +225,18 @@ class Cause(NamedTuple):
         """What to write instead."""
         over, before = quoted_axes(self.axes), f" before {self.late}" if self.late else ""
         unreduced, varying, brackets = (terms.marks(sign, self.axes) for sign in "+~/")
-        differ = f"write '{varying}' if the shards may differ" if may_vary else ""
         if self.astray:
             return f"{self.origin} leaves partial sums: {self.collective} over {over}, in the place of {self.astray}"
         if self.within:
             return f"{self.origin} is of each shard's part, and {self.within} goes on with it: gather the dim first"
+        if self.follows and self.collective and not self.late:
+            mark = unreduced if self.kind == "sum" else varying
+            return f"{self.origin} leaves each shard its own, for {self.follows}: write '{mark}'"
         if self.divisor:
             either = f"pmean over {over} if that counts a shard's elements, psum if it counts all"
             return f"{self.origin} leaves partial sums, which {self.divisor} divides: {either}"
         if self.kind == "sum":
-            mark = f", or write '{unreduced}' if the sum is still due" if may_be_unreduced and not self.late else ""
+            mark = f", or write '{unreduced}' if its sum is taken later" if may_be_unreduced and not self.late else ""
             return f"{self.origin} leaves partial sums: psum over {over}{before}{mark}"
         if self.collective:
             return f"{self.origin} is of each shard's part: {self.collective} over {over}{before}"
@@ -247,15 +251,16 @@ class Cause(NamedTuple):
         if self.kind == "opaque":
             return f"nothing is known of what {self.origin} returns: if its shards agree, state it by assume(x, hint)"
         if self.kind == "index":
-            same = "compute it the same on all shards"
-            return f"{self.origin} is each shard's own: {f'{differ}, or {same}' if differ else same}"
+            either = f"write '{varying}' if the shards may differ, or " if may_vary else ""
+            return f"{self.origin} is each shard's own: {either}compute it the same on all shards"
         if self.kind == "choice":
-            cure = f"the shards go different ways at {self.origin}: let its condition be the same on all of them"
-        elif self.dim or self.subject or self.kind == "mixed":
-            cure = f"{self.origin} is of each shard's part of {self.sharded_dim}: gather it first"
-        else:
-            cure = f"the shards differ since {self.origin}, and no collective makes them agree"
-        return f"{cure}; {differ}" if differ else cure
+            return f"the shards go different ways at {self.origin}: let its condition be the same on all of them"
+        if self.kind == "item":
+            mark = f"write '{varying}', or " if may_vary else ""
+            return f"{self.origin} takes one item after another of {self.sharded_dim}: {mark}gather it first"
+        if self.dim or self.subject or self.kind == "mixed":
+            return f"{self.origin} is of each shard's part of {self.sharded_dim}: gather it first"
+        return f"the shards differ since {self.origin}, and no collective makes them agree"
 
 
 class UnmentionedVarying(Fault):

@@ -122,7 +122,8 @@ def check_array(
                 manual_type = _jax.array.manual_type_in(aval)
                 unmentioned = manual_type.varying & compiled.unmentioned
                 if manual_type.unreduced or manual_type.reduced or layout.unreduced:
-                    what = _wrong_unreduced(manual_type, layout, region)
+                    wrong_sum = _wrong_unreduced(manual_type, layout, region)
+                    what = None if wrong_sum is None else explained(value, wrong_sum)
         elif what is None and (
             region.role == "boundary"
             or (region.role == "value" and not layout.is_silent and isinstance(value, jax.Array))

@@ -43,6 +43,7 @@ class Provenance(NamedTuple):
       late: the operation before which a collective has to be.
       astray: a sum over another axis, over which nothing is due.
       gradient: where the gradient that it is a part of was asked for.
+      follows: a collective over the axis that the program has for it.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class Provenance(NamedTuple):
     late: Any = None
     astray: Any = None
     gradient: str = ""
+    follows: Any = None
 
     @property
     def place(self) -> str:
@@ -91,6 +93,7 @@ class Frame:
       inner: the interpretations of the jaxprs that an equation runs, by the ids of both.
       caller: an equation that runs it.
       known: what is known of the variables.
+      first: their provenances by axis, where it varies for the first time: in a loop, those of the first iteration.
       eqn: the equation that is interpreted now.
     """
 
@@ -100,11 +103,16 @@ class Frame:
         self.inner: dict[tuple[int, int], Frame] = {}
         self.caller: Any = None
         self.known: dict[Any, Known] = {}
+        self.first: dict[tuple[int, str], Provenance] = {}
 
     @cached_property
     def made_by(self) -> dict[Any, Any]:
         """The equation that made each variable."""
         return {var: eqn for eqn in self.jaxpr.eqns for var in eqn.outvars}
+
+    def note_first(self, var: Any) -> None:
+        for axis, one in self.known[var].provenances.items():
+            self.first.setdefault((id(var), axis), one)
 
     def known_of(self, atom: Any) -> Known:
         if not _jax.jaxpr.is_literal(atom):
@@ -191,6 +199,8 @@ class Causes:
         # By axis, place and number: "mean" where a sum is divided by the number of a shard's
         # elements, "unclear" where it may be.
         self._divisions: dict[tuple[str, str, float], str] = {}
+        # By axis and number of a provenance.
+        self._collectives: dict[tuple[str, int], Any] = {}
         given = [
             Known(
                 {
@@ -209,12 +219,12 @@ class Causes:
     def of_result(self, at: int, axis: str) -> Provenance | None:
         """Since when a result of the body varies over an axis."""
         var = self.body.jaxpr.outvars[at]
-        return self._seen(self.body.known_of(var).provenances.get(axis) or self._agreement(var, axis))
+        return self._seen(self.body.known_of(var).provenances.get(axis) or self._agreement(var, axis), axis)
 
     def of_operand(self, eqn: Any, axis: str, at: int = 0) -> Provenance | None:
         """Since when an operand of an equation, of a claim for instance, varies over an axis."""
-        found = (frame.known_of(eqn.invars[at]).provenances.get(axis) for frame in self._frames.get(id(eqn), ()))
-        return self._seen(next(filter(None, found), None))
+        found = (frame.first.get((id(eqn.invars[at]), axis)) for frame in self._frames.get(id(eqn), ()))
+        return self._seen(next(filter(None, found), None), axis)
 
     def of_predicate(self, eqn: Any, axis: str) -> Provenance | None:
         """Since when the predicate of a branch, or the condition of a loop, varies over an axis."""
@@ -223,16 +233,17 @@ class Causes:
         jaxpr = _jax.jaxpr.open_jaxpr(eqn.params["cond_jaxpr"])
         frames = (frame.inner[id(eqn), id(jaxpr)] for frame in self._frames.get(id(eqn), ()))
         found = (frame.known_of(jaxpr.outvars[0]).provenances.get(axis) for frame in frames)
-        return self._seen(next(filter(None, found), None))
+        return self._seen(next(filter(None, found), None), axis)
 
-    def _seen(self, one: Provenance | None) -> Provenance | None:
+    def _seen(self, one: Provenance | None, axis: str) -> Provenance | None:
         """The same, with equations that the user wrote in the place of those of a library's own jaxprs."""
         if one is None:
             return None
         transposed = next(filter(_jax.jaxpr.is_transposed, self._callers(one.eqn)), None)
         gradient = _jax.jaxpr.gradient_place(transposed) if transposed is not None else ""
+        follows = self._placed(self._collectives.get((axis, one.at)))
         eqn, late, astray = map(self._placed, (one.eqn, one.late, one.astray))
-        return one._replace(eqn=eqn, late=late, astray=astray, gradient=gradient)
+        return one._replace(eqn=eqn, late=late, astray=astray, gradient=gradient, follows=follows)
 
     def _placed(self, eqn: Any) -> Any:
         return next(filter(_jax.jaxpr.equation_place, self._callers(eqn)), eqn)
@@ -274,12 +285,15 @@ class Causes:
     def _follow(self, frame: Frame, given: Sequence[Known]) -> list[Known]:
         """What is known of a jaxpr's results, from what is known of its operands."""
         frame.known = known = dict(zip(frame.jaxpr.invars, given, strict=True))
+        for var in known:
+            frame.note_first(var)
         for eqn in frame.jaxpr.eqns:
             facts, results = frame.facts[id(eqn)]
             operands = [frame.known_of(atom) for atom in eqn.invars]
             found = self._results(frame, eqn, operands, facts, results)
             for var, one, fact in zip(eqn.outvars, found, results, strict=True):
                 known[var] = _restricted(one, fact)
+                frame.note_first(var)
                 for claim in self.claim_equations.get(var, ()):
                     known[var] = self._claimed(frame, claim, known[var])
             if eqn.primitive.name == CLAIM and not _jax.jaxpr.is_literal(eqn.invars[0]):
@@ -329,6 +343,10 @@ class Causes:
                 divisors.append((1 / factor, eqn))
         elif self._is_transposed_psum(eqn, operands):
             divisors.append((-1.0, eqn))
+        if _jax.jaxpr.collective_operation(eqn) in ("all-reduce", "reduce-scatter"):
+            for axis in _jax.jaxpr.named_axes(eqn, self.axes):
+                if (one := operands[0].provenances.get(axis)) is not None and one.late is None:
+                    self._collectives.setdefault((axis, one.at), eqn)
         axes = sorted(result.varying | result.unreduced)
         carried: Any = max((known.carried for known in operands), default="")  # open, of several
         if carried:  # where only this makes it vary, the next iteration knows more
@@ -473,10 +491,11 @@ class Causes:
     ) -> Provenance:
         """What an equation makes of an item of a sharded dim: a sum over the dim, where a loop adds it up."""
         name = eqn.primitive.name
-        made = next((one for one in found.values() if one.eqn is eqn), None)
+        made = next((one for one in found.values() if one.eqn is item.eqn and one.kind != "item"), None)
         if made is not None or any(known.carried == "neutral" for known in operands):
             kind = {"max": "maximum", "min": "minimum", "add": "sum", "add_any": "sum"}.get(name, "other")
-            return made or self._new(kind, eqn, dim=item.dim, subject=item.subject, size=item.size, elements=item.size)
+            dim, size = {"dim": item.dim, "subject": item.subject}, {"size": item.size, "elements": item.size}
+            return made or self._new(kind, item.eqn if kind != "other" else eqn, **dim, **size)
         return item if all(one.kind in ("item", *_UNREDUCED) for one in found.values()) else self._new("other", eqn)
 
     def _divided(self, one: Provenance, axis: str, divisors: Sequence[tuple[float, Any]]) -> Provenance:
@@ -551,7 +570,7 @@ def _restricted(known: Known, fact: ShardingFact) -> Known:
 
 _OPERATIONS = {
     **dict.fromkeys(("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"), "contraction"),
-    **dict.fromkeys(("reduce_sum", "add", "add_any"), "sum"),
+    **dict.fromkeys(("reduce_sum", "scan"), "sum"),
 }
 _COLLECTIVES = {"sum": "psum", "mean": "pmean", "maximum": "pmax", "minimum": "pmin"}
 
@@ -563,8 +582,9 @@ def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | Non
     if one is None or (one.kind == "other" and one.eqn is None):
         return None
     shared = tuple(axis for axis, other in found.items() if (other.kind, other.eqn) == (one.kind, one.eqn))
-    what = "" if one.eqn is None else _OPERATIONS.get(one.eqn.primitive.name, _jax.jaxpr.called_function(one.eqn))
-    what, place = one.kind if one.kind in ("mean", "maximum", "minimum") else what, one.place
+    what, place = _operation(one.eqn), one.place
+    if one.kind in ("mean", "maximum", "minimum"):
+        what = one.kind
     if one.gradient and one.kind in ("sum", "mean"):
         what, place = "gradient", one.gradient
     late = _operation_at(one.late)
@@ -580,7 +600,14 @@ def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | Non
         within=_jax.jaxpr.called_function(one.late) if late and late == _operation_at(one.eqn) else "",
         divisor="" if one.divisor is None else f"{one.divisor[0]:g} at {_line(one.divisor[1])}",
         astray=_operation_at(one.astray),
+        follows=_operation_at(one.follows),
     )
+
+
+def _operation(eqn: Any) -> str:
+    if eqn is None or "claim" in eqn.params:
+        return "" if eqn is None else "hint"
+    return _OPERATIONS.get(eqn.primitive.name, _jax.jaxpr.called_function(eqn))
 
 
 def _operation_at(eqn: Any) -> str:

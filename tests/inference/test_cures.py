@@ -1,0 +1,207 @@
+# ruff: noqa: E501 (a program is a row of the table)
+"""Whoever follows a message to the letter gets a program that is right, or is refused; never one that is wrong."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from cures import BEGINNING, followed, meshes, refusal, result
+from tiers import slow
+
+
+class Wrong(NamedTuple):
+    """A program that is refused.
+
+    Attributes:
+      body: the lines of its function.
+      names: what its message names.
+      is_cured: whether following the messages ends in a program that is taken.
+      modes: the settings of ``check_vma`` under which it is refused.
+      counts_shard: whether a number by which it divides a sum counts a shard's elements.
+      result: the hint of what it returns.
+      more: what stands before it.
+    """
+
+    arguments: str
+    body: str
+    result: str
+    names: str
+    is_cured: bool = True
+    modes: tuple[bool, ...] = (True, False)
+    counts_shard: bool = True
+    more: str = ""
+
+    @property
+    def source(self) -> str:
+        lines = "\n".join(f"    {line.strip(chr(10))}" for line in self.body.strip().split("; "))
+        hint = self.result if "[" in self.result and "Array" in self.result else f'Float[Array, "{self.result}"]'
+        return f"{BEGINNING}{self.more}\n\ndef f({self.arguments}) -> {hint}:\n{lines}\n"
+
+
+X = 'x: Float[Array, "[b/dp] [k/tp]"]'
+XW = f'{X}, w: Float[Array, "[k/tp] n"]'
+ROWS = 'x: Float[Array, "[b/dp] k"]'
+XV = f'{ROWS}, w: Float[Array, "k"]'
+
+ADD = """
+def add(c, r):
+    c = c + r**2
+    return c, None
+
+def largest(c, r):
+    c = jnp.maximum(c, r)
+    return c, None
+"""
+
+PROGRAMS = {
+    "a contraction": Wrong(XW, "y = x @ w; return y * 2", "[b/dp] n", "psum over 'tp'"),
+    "a contraction, scattered": Wrong(XW, "y = jnp.einsum('bk,kn->nb', x, w); return y.T", "[b/dp] n", "psum over 'tp'"),
+    "a contraction of both axes": Wrong(X, "y = jnp.einsum('bk,bk->', x, x); return y", "", "psum over 'dp', 'tp'"),
+    "a sum": Wrong(ROWS, "y = x.sum(0); return y", "k", "psum over 'dp'"),
+    "a sum of a sum": Wrong(ROWS, "y = x.sum(0); return y.sum()", "", "psum over 'dp'"),
+    "a sum of mixed elements": Wrong('x: Float[Array, "s [b/dp]"]', "y = x.reshape(-1); z = y.sum(); return z", "", "psum over 'dp'"),
+    "a sum over both axes, one at a time": Wrong(X, "y = x.sum(0); z = y.sum(); return z", "", "psum over"),
+    "a local mean": Wrong(ROWS, "y = jnp.mean(x**2); return y", "", "pmean over 'dp'"),
+    "a local mean over rows": Wrong(ROWS, "y = x.mean(0); return y", "k", "pmean over 'dp'"),
+    "a local mean of means": Wrong(ROWS, "y = x.mean(1); z = y.mean(); return z", "", "pmean over 'dp'"),
+    "a mean over two axes": Wrong(X, "y = (x**2).mean(); return y", "", "pmean over 'dp', 'tp'"),
+    "a mean, squared": Wrong(ROWS, "y = x.mean(0); z = y**2; return z", "k", "pmean over 'dp' before"),
+    "a mean, shifted": Wrong(ROWS, "y = x.mean(0); z = y - 1.0; return z", "k", "pmean over 'dp'"),
+    "a sum divided by a shard's size": Wrong(ROWS, "y = x.sum(0); return y / x.shape[0]", "k", "pmean over 'dp' if"),
+    "a sum divided by all elements of a shard": Wrong(ROWS, "y = x.sum(); return y / x.size", "", "pmean over 'dp' if"),
+    "a sum divided by two": Wrong(ROWS, "y = x.sum(0); return y / 2", "k", "psum if it counts all", counts_shard=False),
+    "a sum divided by a global size": Wrong(ROWS, "y = x.sum(0); return y / size('b')", "k", "psum over 'dp'"),
+    "a mean by multiplication": Wrong(ROWS, "y = x.sum(0); return y * (1 / x.shape[0])", "k", "pmean over 'dp' if"),
+    "a mean of the other dim, summed": Wrong(ROWS, "y = x.mean(1); z = y.sum(); return z", "", "psum over 'dp'"),
+    "the difference from a mean": Wrong(ROWS, "y = x.mean(0); z = ((x - y) ** 2).sum(0); return z", "k", "pmean over 'dp' before"),
+    "a variance": Wrong(ROWS, "y = x.var(0); return y", "k", "var goes on with it: gather the dim first"),
+    "a maximum": Wrong(ROWS, "y = x.max(); return y", "", "pmax over 'dp'"),
+    "a minimum": Wrong(ROWS, "y = x.min(0); return y", "k", "pmin over 'dp'"),
+    "a maximum, negated": Wrong(ROWS, "y = x.max(0); z = -y; return z", "k", "pmax over 'dp' before neg"),
+    "a softmax by hand": Wrong(X, "m = x.max(1); e = jnp.exp(x - m[:, None]); s = e.sum(1); return s", "[b/dp]", "pmax over 'tp' before"),
+    "a log-sum-exp": Wrong(X, "y = jax.nn.logsumexp(x, axis=1); return y", "[b/dp]", "logsumexp goes on with it: gather the dim first"),
+    "a gathered value": Wrong(ROWS, "y = lax.all_gather(x, 'dp', tiled=True); return y", "b k", "to='invarying'", modes=(True,)),
+    "a value that is gathered to vary": Wrong(ROWS, "y = all_gather(x, '[b/dp] k -> b k ~dp'); return y", "b k", "all_gather without '~'", modes=(True,)),
+    "what is computed of a gathered value": Wrong(ROWS, "y = lax.all_gather(x, 'dp', tiled=True); z = y.sum(0); return z", "k", "to='invarying'", modes=(True,)),
+    "a sum over the wrong axis": Wrong(XW, "y = x @ w; z = lax.psum(y, 'dp'); return z", "[b/dp] n", "psum over 'tp', in the place of psum"),
+    "a constant added": Wrong(XW, "y = x @ w; z = y + 1.0; return z", "[b/dp] n", "psum over 'tp' before add"),
+    "a bias added": Wrong(f'{XW}, c: Float[Array, "n"]', "y = x @ w; z = y + c; return z", "[b/dp] n", "psum over 'tp' before add"),
+    "zeros added": Wrong(XW, "y = x @ w; z = y + jnp.zeros_like(y); return z", "[b/dp] n", "psum over 'tp'"),
+    "a nonlinear function": Wrong(XW, "y = x @ w; z = jax.nn.relu(y); return z", "[b/dp] n", "psum over 'tp' before relu"),
+    "a product of two sums": Wrong(XW, "y = x @ w; z = y * y; return z", "[b/dp] n", "psum over 'tp' before mul"),
+    "a quotient of two sums": Wrong(ROWS, "y = x.sum(0); n = (x**2).sum(0); return y / n", "k", "psum over 'dp' before div"),
+    "updated weights": Wrong(
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum())(w); return w - 0.1 * g", "k", "psum over 'dp' before", modes=(False,)
+    ),
+    "updated weights by a gradient of a mean": Wrong(
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).mean())(w); return w - 0.1 * g", "k", "pmean over 'dp'", modes=(False,)
+    ),
+    "updated varying weights": Wrong(
+        XV,
+        "v = lax.pcast(w, 'dp', to='varying'); g = jax.grad(lambda w: ((x @ w) ** 2).mean())(v); return w - 0.1 * g",
+        "k",
+        "the gradient",
+        modes=(True,),
+    ),
+    "a gradient of a sum divided by a shard's size": Wrong(
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() / x.shape[0])(w); return g", "k", "pmean over 'dp' if", modes=(False,)
+    ),
+    "a gradient of a psum": Wrong(
+        XV, "g = jax.grad(lambda w: lax.psum(((x @ w) ** 2).sum(), 'dp'))(w); return g", "k", "pmean over 'dp'", modes=(False,)
+    ),
+    "a gradient of a pmean": Wrong(
+        XV, "g = jax.grad(lambda w: lax.pmean(((x @ w) ** 2).mean(), 'dp'))(w); return g", "k", "pmean over 'dp'", modes=(False,)
+    ),
+    "a gradient of a checkpoint": Wrong(
+        XV, "loss = jax.checkpoint(lambda w: (jnp.tanh(x @ w) ** 2).mean()); g = jax.grad(loss)(w); return g", "k", "pmean over 'dp'", modes=(False,)
+    ),
+    "the loss and its gradient": Wrong(
+        XV,
+        "loss = lambda w: loss_of(w, x); l, g = jax.value_and_grad(loss)(w); return l, w - 0.1 * g",
+        'tuple[Float[Array, ""], Float[Array, "k"]]',
+        "pmean over 'dp'",
+        more="def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z",
+    ),
+    "a scan that adds rows": Wrong(
+        ROWS, "y = lax.scan(add, jnp.zeros(x.shape[1]), x)[0]; return y", "k", "psum over 'dp'", modes=(False,), more=ADD
+    ),
+    "a scan that adds rows to what varies": Wrong(
+        ROWS, "c = lax.pcast(jnp.zeros(x.shape[1]), 'dp', to='varying'); y = lax.scan(add, c, x)[0]; return y",
+        "k", "psum over 'dp'", modes=(True,), more=ADD,
+    ),
+    "a scan that adds rows to ones": Wrong(
+        ROWS, "y = lax.scan(add, jnp.ones(x.shape[1]), x)[0]; return y", "k", "gather it first", modes=(False,), more=ADD
+    ),
+    "a scan for the largest row": Wrong(
+        ROWS, "y = lax.scan(largest, jnp.full(x.shape[1], -jnp.inf), x)[0]; return y", "k", "pmax over 'dp'", modes=(False,), more=ADD
+    ),
+    "an argmax": Wrong(ROWS, "y = x.argmax(0); return y", 'Int[Array, "k"]', "gather it first"),
+    "a lookup": Wrong('t: Float[Array, "[v/tp] n"], i: Int[Array, "[b/dp]"]', "y = t[i]; return y", "[b/dp] n", "gather it first"),
+    "the first row": Wrong(ROWS, "y = x[0]; return y", "k", "gather it first"),
+    "a tiled part": Wrong(f'{ROWS}, g: Float[Array, "[k/dp]"]', "h = jnp.tile(g, x.shape[1] // g.shape[0]); return x * check(h, \"k\")", "[b/dp] k", "gather it first"),
+    "a dim that stays sharded": Wrong(ROWS, "y = x * 2; return y", "_ k", "write [b/dp], or gather it"),
+    "a shard's own index": Wrong(ROWS, "i = lax.axis_index('dp'); return i * 1.0", "", "compute it the same on all shards", is_cured=False),
+    "a shard's own key": Wrong(
+        ROWS, "i = lax.axis_index('dp'); k = jax.random.fold_in(jax.random.key(0), i); return jax.random.normal(k, (3,))", "3",
+        "compute it the same on all shards", is_cured=False,
+    ),
+    "a branch": Wrong(
+        ROWS, "y = lax.cond(x.max() > 0, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2", "let its condition be the same",
+        is_cured=False, modes=(False,),
+    ),
+    "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "no collective makes them agree", is_cured=False),
+    "a ring that adds": Wrong(
+        XW, "y = x @ w; z = lax.ppermute(y, 'tp', [(0, 1), (1, 0)]) if x.shape[1] < 8 else 0 * y; return y + z", "[b/dp] n", "no collective makes them agree", is_cured=False
+    ),
+    "a callback": Wrong(
+        ROWS, "y = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x); return y.sum(0)", "k", "assume(x, hint)", is_cured=False
+    ),
+    "a check of a partial sum": Wrong(XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return lax.psum(z, 'tp')", "[b/dp] n", "write '+tp'"),
+    "a check, and then a pattern": Wrong(
+        XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return reduce(z, '[b/dp] n -> [b/dp]', 'sum')", "[b/dp]", "psum over 'tp'"
+    ),
+    "a check, and then a scalar": Wrong(
+        XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return reduce(z, '[b/dp] n ->', 'mean')", "", "psum over 'tp'"
+    ),
+    "a check of a mean, and then a pattern": Wrong(
+        ROWS, "y = x.mean(0); z = check(y, \"k\"); return reduce(z, 'k ->', 'sum')", "", "pmean over 'dp'"
+    ),
+    "a check of a part": Wrong(ROWS, "z = check(x, \"_ k\"); return z.sum(0)", "k", "still sharded over 'dp'"),
+}  # fmt: skip
+
+CASES = [pytest.param(name, mode, id=f"{name}-{mode}") for name, one in PROGRAMS.items() for mode in one.modes]
+MOST_EDITS = 4
+
+
+@pytest.mark.parametrize(("name", "check_vma"), CASES)
+def test_a_message_names_what_makes_the_value_the_same_on_every_shard(
+    name: str, check_vma: bool, tmp_path: Path
+) -> None:
+    message = refusal(PROGRAMS[name].source, tmp_path, meshes()[0], check_vma)
+    assert message is not None, "it is taken"
+    (cure,) = (line for line in message.splitlines() if line.startswith("Hint: "))
+    assert PROGRAMS[name].names in cure
+
+
+def outcomes(source: str, folder: Path, check_vma: bool, counts_shard: bool) -> set[str]:
+    """The programs that are taken after the messages, one by one, were followed in all ways that they name."""
+    taken, sources = set[str](), {source}
+    for _ in range(MOST_EDITS):
+        refused = {each: message for each in sources if (message := refusal(each, folder, meshes()[0], check_vma))}
+        taken |= sources - refused.keys()
+        sources = {new for each, message in refused.items() for new in followed(each, message, counts_shard)}
+    return taken
+
+
+@pytest.mark.parametrize(("name", "check_vma"), [case if at % 6 == 0 else slow(case) for at, case in enumerate(CASES)])
+def test_a_program_that_follows_its_messages_is_right_or_refused(name: str, check_vma: bool, tmp_path: Path) -> None:
+    wrong = PROGRAMS[name]
+    taken = outcomes(wrong.source, tmp_path, check_vma, wrong.counts_shard)
+    expected = result(wrong.source, tmp_path, meshes()[1], False) if taken else None
+    for source in sorted(taken):
+        got = result(source, tmp_path, meshes()[0], check_vma)
+        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4, err_msg=source)
+    assert bool(taken) == wrong.is_cured
