@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from beartype.door import is_bearable
 from jax.sharding import PartitionSpec as P
 from lines import unplaced
 
@@ -17,6 +18,7 @@ from typedshmap import (
     DtypeError,
     Float,
     Int,
+    PyTree,
     ShapeError,
     StructureError,
     VaryingError,
@@ -99,12 +101,26 @@ def test_dtypes_of_ones_own_are_read():
     assert read_array_hint(Weight[Array, "a"]).dtypes == ("float32", "int8")
 
 
-def test_dtypes_that_are_patterns_are_an_error():
-    class Anyfloat(jaxtyping.AbstractDtype):
+def test_dtypes_of_ones_own_may_be_regular_expressions():
+    class Small(jaxtyping.AbstractDtype):
+        dtypes = (re.compile("u?int8"), "float16")
+
+    class AnyFloat(jaxtyping.AbstractDtype):
         dtypes = re.compile("float.*")
 
-    with pytest.raises(AnnotationSyntaxError, match="its dtypes are not plain names"):
-        read_array_hint(Anyfloat[Array, "a"])
+    for dtype in ("int8", "uint8", "float16", "float32", "bfloat16", "int16", "bool"):
+        value = np.zeros(2, dtype)
+        for hint in (Small[np.ndarray, "a"], AnyFloat[np.ndarray, "a"]):
+            assert is_bearable(value, PyTree[hint]) == isinstance(value, hint), (dtype, hint)
+
+
+def test_a_hint_is_read_however_jaxtyping_names_arrays():
+    jaxtyping.set_array_name_format("array")
+    try:
+        hint = jaxtyping.Float[np.ndarray, "a b"]
+    finally:
+        jaxtyping.set_array_name_format("dtype_and_shape")
+    assert str(read_array_hint(hint).text) == 'Float[np.ndarray, "a b"]'
 
 
 def test_dims_that_only_jaxtyping_reads_are_an_error_of_ours():

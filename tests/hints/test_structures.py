@@ -3,10 +3,12 @@
 import sys
 import types
 from dataclasses import dataclass
+from typing import Annotated
 
 import jax
 import numpy as np
 import pytest
+from beartype.vale import Is
 
 from typedshmap import (
     AnnotationSyntaxError,
@@ -15,6 +17,7 @@ from typedshmap import (
     PyTree,
     ShapeError,
     StructureError,
+    TypedShmapError,
     check,
     typed,
     typed_shard_map,
@@ -93,6 +96,43 @@ def test_an_alias_that_holds_itself_is_an_error():
         "Hint: names in strings are looked up for the annotations of functions only; "
         "for trees of any depth write PyTree[...]",
     )
+
+
+def test_validators_of_what_is_no_array_are_asked():
+    Positive = Annotated[int, Is[lambda number: number > 0]]
+    check({"a": [1, 2]}, PyTree[Positive])
+    for value, hint in [(-1, Positive), (-1, Positive | None), ({"a": [1, -1]}, PyTree[Positive])]:
+        with pytest.raises(StructureError, match="-1"):
+            check(value, hint)
+
+
+LONG = [
+    (lambda: Float[Array, "a " * 10_000 + "b!c"], "unexpected character '!'"),
+    (lambda: Float[Array, "+".join("a" * 10_000)], "a dim of more than 200 tokens"),
+    (lambda: Float[Array, "(" * 10_000], "'(' is never closed"),
+    (lambda: Float[Array, "a" * 10_000 + "/dp"], "is sharded without brackets"),
+    (lambda: Float[Array, " ".join(f"[n{at}/dp]" for at in range(10_000))], "mesh axis 'dp' is used twice"),
+    (lambda: PyTree[int, "S" * 10_000 + "!"], "is not the name of a structure"),
+    (lambda: check(3, PyTree[int, "S " * 10_000]), "but nothing binds 'S'"),
+    (lambda: check(np.ones(2), Float[np.ndarray, "a" * 10_000 + " b"]), "has 1 dim, but its hint has 2"),
+    (lambda: check([3] * 10_000, tuple[PyTree[int, "S"], PyTree[int, "S"]]), "checked"),
+    (lambda: check(([3] * 10_000, [4] * 10_001), tuple[PyTree[int, "S"], PyTree[int, "S"]]), "another tree structure"),
+]
+
+
+@pytest.mark.parametrize(("call", "problem"), LONG, ids=[row[1] for row in LONG])
+def test_the_message_of_a_long_hint_is_short(call, problem):
+    with pytest.raises(TypedShmapError) as caught:
+        call()
+    assert problem in str(caught.value)
+    assert len(str(caught.value)) < 5000
+
+
+def test_carets_are_under_their_place_in_a_hint_that_is_cut():
+    with pytest.raises(AnnotationSyntaxError) as caught:
+        Float[Array, "a " * 300 + "[b/dp tp] " + "c " * 300]
+    _, _, hint, carets = str(caught.value).splitlines()[:4]
+    assert hint[carets.index("^") :].startswith("tp] c c")
 
 
 ALIASES = """

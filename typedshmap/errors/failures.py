@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, dataclass_transform
 
-from .phrases import alias_text, mesh_text, quoted_axes, sharding_text, size_text
+from .phrases import alias_text, mesh_text, quoted_axes, sharding_text, shortened, size_text
 
 Span: TypeAlias = tuple[int, int]
 """A half-open place in the user's text."""
@@ -21,6 +21,8 @@ DTYPE: Span = (-1, 0)
 
 _RESHARD = "write what the value is; reshard(x, ...) changes it"
 _MOST_OTHERS = 8
+_AROUND = 150
+"""How much of a long hint is shown on the side of a caret."""
 
 
 class Subject(NamedTuple):
@@ -584,6 +586,15 @@ class HintText:
     def __str__(self) -> str:
         return f"{self.before}{self.dims}{self.after}"
 
+    def around(self, span: Span | None) -> tuple[HintText, Span]:
+        """The hint where it is not long, else what is around a span of it; and the span there."""
+        start, end = span or (0, 0)
+        first, last = max(start - _AROUND, 0), max(start, 0) + 3 * _AROUND
+        dims = f"{'...' * (first > 0)}{self.dims[first:last]}{'...' * (last < len(self.dims))}"
+        moved = first - 3 * (first > 0)
+        hint = HintText(shortened(self.before), dims, shortened(self.after))
+        return hint, (start - moved, min(end, last) - moved)
+
     def carets(self, span: Span) -> str:
         """Carets under a span of the dims, or under the dtype."""
         if span == DTYPE:
@@ -664,10 +675,10 @@ class Report:
         sentence = first.words(self._names(first))
         value: list[str] = []
         if first.hint is not None:
-            label = f"    {first.subject}: "
-            value.append(f"{label}{first.hint}")
+            label, (hint, span) = f"    {first.subject}: ", first.hint.around(sentence.span)
+            value.append(f"{label}{hint}")
             if sentence.span is not None:
-                value.append(" " * len(label) + first.hint.carets(sentence.span))
+                value.append(" " * len(label) + hint.carets(span))
         if first.got is not None:
             value.append(f"    got {first.got}{' per shard' if self.per_shard else ''}")
         facts = [self._mesh_line()] if self.mesh else []

@@ -25,6 +25,11 @@ def excerpt(text: str) -> str:
     return text if len(text) < _LONGEST else f"{text[:20]}..."
 
 
+def shortened(text: str, most: int = 300) -> str:
+    """A text without its middle where it is long."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 3 :]}"
+
+
 def mesh_text(mesh: Iterable[tuple[str, object]]) -> str:
     """``dp=4, tp=2``"""
     return ", ".join(f"{name}={size}" for name, size in mesh)

@@ -4,6 +4,7 @@ The names of dtypes take the dtypes of JAX that they take in jaxtyping."""
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Iterator
@@ -343,10 +344,18 @@ def read_array_hint(hint: Any) -> ArrayHint | None:
     theirs: Any = hint
     known = None  # jaxtyping has a mark of its own for any dtype
     if isinstance(theirs.dtypes, (list, tuple)):
-        if not all(isinstance(dtype, str) for dtype in theirs.dtypes):
-            raise AnnotationSyntaxError(f"{theirs.__name__}: its dtypes are not plain names")
-        known = tuple("bool" if dtype == "bool_" else dtype for dtype in theirs.dtypes)
-    return parse_array_hint(theirs.__name__.split("[")[0], known, (theirs.array_type, theirs.dim_str))
+        known = tuple(dtype for each in theirs.dtypes for dtype in _dtypes_meant(each, theirs))
+    name = getattr(getattr(theirs, "dtype", None), "__name__", theirs.__name__.split("[")[0])
+    return parse_array_hint(name, known, (theirs.array_type, theirs.dim_str))
+
+
+def _dtypes_meant(dtype: Any, hint: type) -> tuple[str, ...]:
+    """The dtypes that a name, or a regular expression, stands for in jaxtyping."""
+    if isinstance(dtype, re.Pattern):
+        return tuple(name for name in (*BOOLS, *UINTS, *INTS, *FLOATS, *COMPLEXES, *KEYS) if dtype.match(name))
+    if not isinstance(dtype, str):
+        raise AnnotationSyntaxError(f"{hint.__name__}: its dtypes are neither names nor regular expressions")
+    return ("bool" if dtype == "bool_" else dtype,)
 
 
 _ARRAY_LIKE = _array_classes(ArrayLike, HintText("ArrayLike"))

@@ -19,7 +19,7 @@ import jax
 from .. import _jax
 from ..errors import TypedShmapError, failures
 from ..errors.failures import Failure, HintText, Subject
-from ..errors.phrases import count_text, quoted_axes
+from ..errors.phrases import count_text, excerpt, quoted_axes, shortened
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Match, RankMismatch, Sizes
 from . import structure
@@ -263,10 +263,11 @@ class TreeCheck:
         elif not unbound:
             wrong = _wrong_structure(node.structure, treedef, self.sizes)
         elif self.is_second_visit and self.region.role != "placement":
-            wrong = f"has structure '{written}' in its hint, but nothing binds {quoted_axes(unbound)}"
-            cure = f'name the structure of another tree, as in PyTree[..., "{unbound[0]}"]'
+            named = quoted_axes(dict.fromkeys(unbound))
+            wrong = f"has structure '{shortened(written)}' in its hint, but nothing binds {named}"
+            cure = f'name the structure of another tree, as in PyTree[..., "{excerpt(unbound[0])}"]'
         if wrong is not None:
-            self.failures.append(Failure(failures.PlainMessage(wrong, cure), subject))
+            self.failures.append(Failure(failures.PlainMessage(shortened(wrong, 1500), cure), subject))
         for path, part in found:
             self.visit(node.leaf, part, subject.at(path), f"{written}{path}" if node.structure else leaf)
         if unbound and not self.is_second_visit and len(self.failures) == failed:
@@ -426,21 +427,14 @@ def _wrong_structure(names: tuple[str, ...], found: Any, sizes: Sizes) -> str | 
         if found == expected:
             return None
         other = f"{origin.phrase}, which '{name}' stands for"
-        return f"has another tree structure than {other}: {_structure_text(found)}, not {_structure_text(expected)}"
+        return f"has another tree structure than {other}: {shortened(str(found))}, not {shortened(str(expected))}"
     pieces = [piece for _, piece, _ in known]
     if names[0] == "...":
         fits = _jax.tree.is_made_of(found, pieces)
     else:
         fits = _jax.tree.is_composed(found, pieces, is_open=names[-1] == "...")
-    where = ", ".join(f"{name}={_structure_text(piece)} ({origin})" for name, piece, origin in known)
-    return (
-        None if fits else f"has tree structure {_structure_text(found)}, which is not '{' '.join(names)}' for {where}"
-    )
-
-
-def _structure_text(treedef: Any) -> str:
-    text = str(treedef)
-    return text if len(text) < _LONGEST_STRUCTURE else f"{text[: _LONGEST_STRUCTURE - 4]}..."
+    where = ", ".join(f"{name}={shortened(str(piece))} ({origin})" for name, piece, origin in known)
+    return None if fits else f"has tree structure {shortened(str(found))}, which is not '{' '.join(names)}' for {where}"
 
 
 def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Failure]:
@@ -525,7 +519,6 @@ def field_keys(node: Fields, value: Any, children: list[tuple[Any, Any]]) -> lis
 
 
 _MOST_STRUCTURES = 16
-_LONGEST_STRUCTURE = 400
 
 
 @dataclass(frozen=True, slots=True)

@@ -474,7 +474,8 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
     if origin is not None and getattr(typing, str(hint).removeprefix("typing."), None) is hint:
         return _parse_class(origin, names, origin)  # List, Dict or Callable of anything
     if origin is typing.Annotated or origin in _QUALIFIERS:
-        return parse_hint(args[0], names)
+        node = parse_hint(args[0], names)
+        return Static(hint) if isinstance(node, Static) and origin is typing.Annotated else node  # with its validators
     if origin in (typing.Union, types.UnionType):
         return _parse_union(args, hint, names)
     if isinstance(origin, type) and variables:
@@ -490,7 +491,12 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
         node = SequenceOf(_SEQUENCES[origin], parse_hint(args[0], names))
     elif isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
         node = MappingOf(origin, parse_hint(args[1], names))
-    return node if holds_arrays(node) or not args else Static(hint)
+    return node if not _is_static(node) or not args else Static(hint)
+
+
+def _is_static(node: Node) -> bool:
+    """Whether a node holds neither arrays nor trees, whose leaves and structures are checked here."""
+    return not holds_arrays(node) and not any(isinstance(part, PyTreeOf) for _, part in walk(node))
 
 
 _QUALIFIERS = (
@@ -515,7 +521,7 @@ def _parse_union(args: tuple[Any, ...], hint: Any, names: NameScope) -> Node:
     if hint == jax.typing.ArrayLike:
         return ArrayLeaf(bare_array_hint(hint))
     options = tuple(parse_hint(arg, names) for arg in args)
-    return UnionOf(options, hint) if any(map(holds_arrays, options)) else Static(hint)
+    return Static(hint) if all(map(_is_static, options)) else UnionOf(options, hint)
 
 
 def _bare_tree(kind: type, name: str) -> BareTree:

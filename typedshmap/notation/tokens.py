@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from ..errors import AnnotationSyntaxError, MeshAxisError, TypedShmapError
 from ..errors.failures import HintText, Span
+from ..errors.phrases import shortened
 from ..errors.places import running_place
 
 
@@ -23,9 +24,10 @@ class SyntaxFault(Exception):
 
     def in_hint(self, hint: HintText) -> TypedShmapError:
         """The exception for a hint that cannot be read."""
-        pointer = f"\n    {hint.carets(self.span)}" if self.span[0] < self.span[1] else ""
-        text = f"{hint}: {self.problem}\n\n    {hint}{pointer}"
-        return self.error(f"{text}\n\nHint: {self.cure}" if self.cure else text, running_place())
+        hint, span = hint.around(self.span)
+        pointer = f"\n    {hint.carets(span)}" if span[0] < span[1] else ""
+        text = f"{hint}: {shortened(self.problem)}\n\n    {hint}{pointer}"
+        return self.error(f"{text}\n\nHint: {shortened(self.cure)}" if self.cure else text, running_place())
 
 
 class RepeatedAxis(SyntaxFault):
