@@ -66,7 +66,7 @@ COLLECTIVES = {
     "all_gather under vmap": lambda x: jax.vmap(lambda row: lax.all_gather(row, "tp", tiled=True))(x),
     "all_to_all under vmap": lambda x: jax.vmap(lambda row: lax.all_to_all(row, "tp", 0, 0, tiled=True))(x),
     "all_gather of bytes": lambda x: lax.all_gather(x.astype(jnp.int8), "dp").astype(jnp.float32),
-    "cond": lambda x: lax.cond(jnp.sum(x) > 0, lambda x: lax.psum(x, "dp"), jnp.sin, x),
+    "cond": lambda x: lax.cond(lax.psum(jnp.sum(x), ("dp", "tp")) > 0, lambda x: lax.psum(x, "dp"), jnp.sin, x),
 }
 
 

@@ -25,7 +25,7 @@ MESSAGES = {
             got f32[4,12]{V:(dp,tp)} per shard
 
         Mesh: dp=2, tp=2
-        At: classic_tensor_mlp.py:40 (forward)
+        At: classic_tensor_mlp.py:34 (mlp)
         Hint: the contraction over ff (sharded over 'tp') at classic_tensor_mlp.py:34 leaves partial sums: psum over 'tp' before add at classic_tensor_mlp.py:34
     """,  # noqa: E501
     ("F5", True): """

@@ -126,7 +126,7 @@ TRANSFORM = (
     ),
     Mutant(
         "F6", "K21", "transposed back, and flattened: the shards are woven", FOURIER,
-        "low.reshape(-1)", 'all_to_all(low, "[k/p,q] c -> k [c/p,q]").reshape(-1)', "mesh", BOTH,
+        "low.reshape(-1)", 'all_to_all(low, "[k/p,q] c -> k [c/p,q]").reshape(-1)', "types", BOTH,
     ),
     Mutant(
         "F7", "local transform", "transformed along the sharded dim, before the transpose", FOURIER,

@@ -127,7 +127,7 @@ TENSOR_PARALLEL = (
     ),
     Mutant(
         "T13", "K17", "gathered over the major axis first", AT_REST,
-        'down: Float32[Array, "[ff/tp,dp] model"]', 'down: Float32[Array, "[ff/dp,tp] model"]', "mesh", BOTH,
+        'down: Float32[Array, "[ff/tp,dp] model"]', 'down: Float32[Array, "[ff/dp,tp] model"]', "types", BOTH,
     ),
     Mutant(
         "T14", "missing gather", "weights not gathered", AT_REST,
