@@ -150,7 +150,7 @@ WRONG = {
     ),
     "pmax in a branch": Program(one(lambda x: lax.pmax(x, "dp")), dead("pmax")),
     "pmin in a branch": Program(one(lambda x: lax.pmin(x, "dp")), dead("pmin")),
-    "pmean in a branch": Program(one(lambda x: lax.pmean(x, "dp")), DEAD),
+    "pmean in a branch": Program(one(lambda x: lax.pmean(x, "dp")), dead("pmean")),
     "all_gather in a branch": Program(one(lambda x: lax.all_gather(x, "dp")), dead("all_gather")),
     "all_gather to invarying in a branch": Program(
         one(lambda x: lax.all_gather(x, "dp", to="invarying")), dead("all_gather"), TYPED

@@ -89,7 +89,8 @@ def collective_name(eqn: Any) -> str:
     """The function that makes a collective: ``psum`` for any of the primitives that stand for it."""
     name: str = eqn.primitive.name.removesuffix("_start").removeprefix("unreduced_").removesuffix("_dynamic")
     name = name.removesuffix("_invariant").removesuffix("_reduced")
-    return _COLLECTIVE_NAMES.get(name, name)
+    name = _COLLECTIVE_NAMES.get(name, name)
+    return "pmean" if name == "psum" and called_function(eqn) == "pmean" else name
 
 
 def named_axes(eqn: Any, among: frozenset[str] | None = None) -> tuple[str, ...]:
