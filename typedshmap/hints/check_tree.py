@@ -102,8 +102,11 @@ class TreeCheck:
                 self._visit_array(hint, value, subject, leaf)
             case Static(hint) if getattr(value, "shape", None) == () and (number := number_hint(value, hint)):
                 self._visit_array(number, value, subject, leaf)
-            case Static(hint):
-                if (has_array := holds_array(value)) or not is_instance(value, hint):
+            case Static(hint, parts):
+                has_array = holds_array(value)
+                if has_array and parts is not None and self._visit_numbers(parts, value, subject):
+                    return
+                if has_array or not is_instance(value, hint):
                     name = None if node is structure.OPTION else structure.hint_name(hint)
                     wrong = failures.StaticArray(name) if has_array else None
                     wrong = wrong or failures.WrongType(str(name), describe_static(value, hint))
@@ -198,6 +201,16 @@ class TreeCheck:
 
     def _close_over(self, value: Any, subject: Subject) -> None:
         self.leaves.extend(CheckedLeaf(leaf, None, subject) for leaf in _jax.tree.leaves(value))
+
+    def _visit_numbers(self, parts: Node, value: Any, subject: Subject) -> bool:
+        """Check a container in which numbers are arrays; False if none is."""
+        branch = self._branch(self.is_second_visit)
+        branch.visit(parts, value, subject)
+        if all(leaf.hint is None for leaf in branch.leaves):
+            return False
+        self.leaves += branch.leaves
+        self.failures += branch.failures
+        return True
 
     def _visit_bare_tree(self, kind: type, hint: ArrayHint, value: Any, subject: Subject) -> None:
         """Check the arrays in a container whose hint does not say what it holds; what else it holds is static."""

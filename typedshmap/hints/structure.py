@@ -46,9 +46,15 @@ class ArrayLeaf:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Static:
-    """A value without arrays, of this Python type."""
+    """A value without arrays, of this Python type.
+
+    Attributes:
+      hint: the type.
+      parts: the tree of a container, in which the numbers may be arrays of rank 0.
+    """
 
     hint: Any
+    parts: Node | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -491,7 +497,9 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
         node = SequenceOf(_SEQUENCES[origin], parse_hint(args[0], names))
     elif isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
         node = MappingOf(origin, parse_hint(args[1], names))
-    return node if not _is_static(node) or not args else Static(hint)
+    if not args or not _is_static(node):
+        return node
+    return Static(hint, None if isinstance(node, Static) else node)
 
 
 def _is_static(node: Node) -> bool:
@@ -521,7 +529,8 @@ def _parse_union(args: tuple[Any, ...], hint: Any, names: NameScope) -> Node:
     if hint == jax.typing.ArrayLike:
         return ArrayLeaf(bare_array_hint(hint))
     options = tuple(parse_hint(arg, names) for arg in args)
-    return Static(hint) if all(map(_is_static, options)) else UnionOf(options, hint)
+    union = UnionOf(options, hint)
+    return Static(hint, union) if all(map(_is_static, options)) else union
 
 
 def _bare_tree(kind: type, name: str) -> BareTree:
@@ -552,9 +561,9 @@ def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
     for name in fields:
         record.fields[name] = parse_hint(hints.get(name, Any), inner)
     record.is_open = False
-    if declares_arrays(record) or (holds_arrays(record) and _jax.tree.is_registered(cls)):
+    if declares_arrays(record) or (holds_arrays(record) and (kind != "dataclass" or _jax.tree.is_registered(cls))):
         return record
-    return Static(hint)
+    return Static(hint, record)
 
 
 def _with_base_type_variables(cls: type, names: NameScope) -> NameScope:
