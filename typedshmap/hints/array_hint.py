@@ -289,7 +289,7 @@ def union_members(array_type: Any, aliases: tuple[Any, ...] = ()) -> Iterator[An
         parts = typing.get_args(array_type)
     elif origin is typing.Annotated:
         parts = (array_type.__origin__,)
-    elif hasattr(array_type, "__supertype__"):  # NewType
+    elif isinstance(array_type, typing.NewType):
         parts = (array_type.__supertype__,)
     else:
         yield array_type

@@ -267,18 +267,18 @@ class TreeCheck:
         first, failed, written = len(self.leaves), len(self.failures), " ".join(node.structure)
         is_flat = isinstance(node.leaf, ArrayLeaf | structure.Untyped)
         found, treedef = self._flatten(value, None if is_flat else lambda part: may_match(node.leaf, part), subject)
-        unbound = [name for name in node.structure if name != "..." and name not in self.sizes.structures]
-        wrong = cure = None
-        if not node.structure or treedef is None:
-            unbound = []
+        unbound = set(node.structure).difference(self.sizes.structures, ("...",))
+        known, wrong, cure = self.sizes.structures.get(written), None, None
+        if not node.structure or treedef is None or (known is not None and known[0] == treedef):
+            unbound.clear()
         elif unbound and len(node.structure) == 1:
             self.sizes = self.sizes.bind_structure(unbound.pop(), treedef, subject)
         elif not unbound:
             wrong = _wrong_structure(node.structure, treedef, self.sizes)
         elif self.is_second_visit and self.region.role != "placement":
-            named = quoted_axes(dict.fromkeys(unbound))
-            wrong = f"has structure '{shortened(written)}' in its hint, but nothing binds {named}"
-            cure = f'name the structure of another tree, as in PyTree[..., "{excerpt(unbound[0])}"]'
+            names = [name for name in dict.fromkeys(node.structure) if name in unbound]
+            wrong = f"has structure '{shortened(written)}' in its hint, but nothing binds {quoted_axes(names)}"
+            cure = f'name the structure of another tree, as in PyTree[..., "{excerpt(names[0])}"]'
         if wrong is not None:
             self.failures.append(Failure(failures.PlainMessage(shortened(wrong, 1500), cure), subject))
         for path, part in found:
@@ -435,19 +435,19 @@ def _with_cure(failure: Failure, node: LikeOf) -> Failure:
 def _wrong_structure(names: tuple[str, ...], found: Any, sizes: Sizes) -> str | None:
     """Why the structure of a tree is not the one that its hint names."""
     known = [(name, *sizes.structures[name]) for name in names if name != "..."]
-    if len(names) == 1 and known:
-        ((name, expected, origin),) = known
-        if found == expected:
-            return None
-        other = f"{origin.phrase}, which '{name}' stands for"
-        return f"has another tree structure than {other}: {shortened(str(found))}, not {shortened(str(expected))}"
-    pieces = [piece for _, piece, _ in known]
+    pieces, text = [piece for _, piece, _ in known], shortened(str(found))
     if names[0] == "...":
         fits = _jax.tree.is_made_of(found, pieces)
     else:
-        fits = _jax.tree.is_composed(found, pieces, is_open=names[-1] == "...")
+        fits = found == pieces[0] if len(names) == 1 else _jax.tree.is_composed(found, pieces, names[-1] == "...")
+    if fits:
+        return None
+    if len(names) == 1:
+        ((name, expected, origin),) = known
+        other = f"{origin.phrase}, which '{name}' stands for"
+        return f"has another tree structure than {other}: {text}, not {shortened(str(expected))}"
     where = ", ".join(f"{name}={shortened(str(piece))} ({origin})" for name, piece, origin in known)
-    return None if fits else f"has tree structure {shortened(str(found))}, which is not '{' '.join(names)}' for {where}"
+    return f"has tree structure {text}, which is not '{' '.join(names)}' for {where}"
 
 
 def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Failure]:

@@ -373,7 +373,7 @@ def parse_hint(hint: Any, names: NameScope = NameScope()) -> Node:
         )
     if is_type_alias(hint):
         return parse_hint(hint.__value__, names.within_alias(hint))
-    if hasattr(hint, "__supertype__"):  # NewType
+    if isinstance(hint, typing.NewType):
         return parse_hint(hint.__supertype__, names)
     if (array := read_array_hint(hint)) is not None:
         return ArrayLeaf(array)
