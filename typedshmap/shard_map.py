@@ -227,11 +227,12 @@ class _RegionCall:
 
     def mapped(self) -> Callable[..., Any]:
         """The body mapped over the shards by ``jax.shard_map``."""
-        hinted = ((leaf.hint, len(getattr(leaf.value, "shape", ()))) for leaf in self.checked.leaves)
+        hinted = ((leaf.hint, leaf.value) for leaf in self.checked.leaves)
+        spec = self.outer_context.spec
         return jax.shard_map(
             self._body(),
             mesh=self.mesh,
-            in_specs=tuple(self.outer_context.spec(hint, rank) for hint, rank in hinted if hint is not None),
+            in_specs=tuple(spec(hint, len(getattr(x, "shape", ()))) for hint, x in hinted if hint is not None),
             # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
             # when the result is, and JAX reads them after it has called the body.
             out_specs=self.out_specs,

@@ -3,7 +3,7 @@
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional, TypedDict
+from typing import Any, NamedTuple, Optional, Protocol, TypedDict
 
 import equinox as eqx
 import flax.struct
@@ -658,3 +658,21 @@ def test_a_sharding_error_has_its_class(mesh: Mesh) -> None:
 def test_one_array_of_any_rank_is_like_all(mesh: Mesh) -> None:
     hint = Float[Array, "..."]
     assert set(map(len, partition_specs(Like[Any, hint], like=jax.tree.leaves(adam.init(params))))) == {0, 1, 2}
+
+
+class OwnProtocol(Protocol):
+    mu: Any
+
+
+def test_a_class_that_isinstance_does_not_take_is_any() -> None:
+    assert specs_of(Like[OwnProtocol, Params], adam.init(params)) == FULL
+
+
+class Postponed(NamedTuple):
+    w: "Undefined"  # type: ignore[name-defined]
+
+
+def test_a_name_that_is_not_defined_is_reported_when_it_is_asked_for() -> None:
+    for hint in (Like[Any, Postponed], Stacked["n", Postponed]):
+        with pytest.raises(AnnotationSyntaxError, match="names 'Undefined', which is not defined"):
+            isinstance(params, hint)

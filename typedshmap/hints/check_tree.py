@@ -485,9 +485,12 @@ def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | No
 def _has_fields(node: Fields, value: Any) -> bool:
     """Whether a value of any class has the fields of a record, and no other arrays."""
     try:
-        children = {key_name(key): part for key, part in _jax.tree.one_level(value) or ()}
+        found = _jax.tree.one_level(value)
     except _jax.tree.BadTree:
         return False
+    if found is None:
+        return False
+    children = {key_name(key): part for key, part in found}
     needed, others = node.fields.keys() - node.optional, children.keys() - node.fields.keys()
     return needed <= children.keys() and all(_jax.tree.is_empty(children[name]) for name in others)
 

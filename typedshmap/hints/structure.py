@@ -465,7 +465,18 @@ def plain_classes(kind: Any) -> tuple[type, ...]:
     """The classes that a value may be of; none where it may be anything, as ``optax.OptState`` says."""
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     found = typing.get_args(kind) if is_union else (typing.get_origin(kind) or kind,)
-    return found if all(isinstance(cls, type) and cls not in (Any, object) for cls in found) else ()
+    return found if all(map(_is_checkable, found)) else ()
+
+
+def _is_checkable(cls: Any) -> bool:
+    """Whether ``isinstance`` takes this, and not everything is of this class; a Protocol may refuse."""
+    try:
+        return isinstance(cls, type) and not isinstance(_NOTHING, cls)
+    except TypeError:
+        return False
+
+
+_NOTHING = object()
 
 
 def _parse_generic(hint: Any, names: NameScope) -> Node:

@@ -142,7 +142,12 @@ def _hint_class(dtype: Dtype, item: Any) -> Any:
     return CheckedMeta(str(hint.text), (), members)
 
 
-_node_of_class = lru_cache(maxsize=1024)(parse_hint)
+@lru_cache(maxsize=1024)
+def _node_of_class(cls: Any) -> Node:
+    try:
+        return parse_hint(cls)
+    except NameError as error:
+        raise AnnotationSyntaxError(f"{hint_name(cls)} names '{error.name}', which is not defined") from None
 
 
 class _LateMeta(CheckedMeta):

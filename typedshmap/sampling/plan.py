@@ -276,7 +276,7 @@ class UnplacedInputs:
             if hint is None or not (hint.array_type is Any or issubclass(jax.Array, hint.array_type)):
                 return value
             sharding = context.sharding(hint, len(np.shape(value)))
-            if as_structs:
+            if as_structs or isinstance(value, _jax.array.SHAPES):
                 value = value if hasattr(value, "dtype") else np.asarray(value)
                 return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
             return jax.numpy.asarray(value) if sharding is None else jax.device_put(value, sharding)
