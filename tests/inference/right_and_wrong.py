@@ -100,6 +100,24 @@ def own_part(x: Any, *axes: str) -> Any:
     return lax.dynamic_slice_in_dim(x, number * (x.shape[0] // shards), x.shape[0] // shards)
 
 
+def root_of(f: Callable[[Any], Any], of: Any) -> Any:
+    """Where ``f`` is zero, by a solver whose program JAX keeps as one operation."""
+
+    def solve(f: Callable[[Any], Any], x: Any) -> Any:
+        return lax.fori_loop(0, 3, lambda _, x: x - f(x), x)
+
+    return lax.custom_root(f, jnp.zeros_like(of), solve, lambda g, y: y / g(jnp.ones_like(y)))
+
+
+def solution_of(f: Callable[[Any], Any], of: Any) -> Any:
+    """What a linear function maps to a value, by a solver of that kind."""
+
+    def solve(f: Callable[[Any], Any], x: Any) -> Any:
+        return lax.fori_loop(0, 3, lambda _, y: y - (f(y) - x) / 99, x)
+
+    return lax.custom_linear_solve(f, of, solve, symmetric=True)
+
+
 def repeated(times: int, step: Callable[[Any], Any], x: Any) -> Any:
     return lax.fori_loop(0, times, lambda _, c: step(c), x)
 
@@ -370,6 +388,18 @@ RIGHT: dict[str, Program] = {
         lambda x: check(jnp.sin(x.reshape(-1, x.shape[2])).reshape(x.shape), "[b/dp] [s/tp] d"),
         (numbers(8, 4, 2),),
     ),
+    "a root of a function that sums": Program(
+        (F,), Float[Array, ""], lambda x: root_of(lambda y: y - summed(check(x, "[b/dp] d").sum(), "dp"), 0.0), XW[:1]
+    ),
+    "a root on every shard": Program(
+        (F,), F, lambda x: check(root_of(lambda y: y - jnp.ldexp(x, 1), x), "[b/dp] d"), XW[:1]
+    ),
+    "a linear system": Program(
+        (Float[Array, "b b"], Float[Array, "[d/dp] b"]),
+        Float[Array, "b"],
+        lambda a, rows: check(solution_of(lambda x: a @ x, summed(rows.sum(0), "dp")), "b"),
+        (numbers(8, 8), numbers(8, 8)),
+    ),
     "an associative scan along a whole dim": Program(
         (F,), F, lambda x: lax.associative_scan(jnp.add, x, axis=1), XW[:1]
     ),
@@ -587,6 +617,16 @@ WRONG: dict[str, Program] = {
         lambda x: x + 1,
         (numbers(8, 4),),
         "return value is sharded over 'dp' in dim 0, but its hint says unsharded",
+    ),
+    "a root of a shard's own function": Program(
+        (F,), Float[Array, ""], lambda x: root_of(lambda y: y - x.sum(), 0.0), XW[:1], DP
+    ),
+    "a root of a function that is checked": Program(
+        (F,),
+        Float[Array, ""],
+        lambda x: root_of(lambda y: y - summed(check(x.sum(0), "d").sum(), "dp"), 0.0),
+        XW[:1],
+        "checked value varies over 'dp', which its hint does not mention",
     ),
     "gathered over the major axis first": Program(
         (Float[Array, "[b/dp,tp] d"],),

@@ -55,6 +55,8 @@ SHAPES = {
     "a clamp": Row(lambda x: jnp.clip(x, -1, 1), ("8/dp 4",), "dp _ | dp"),
     "broadcast to more dims": Row(lambda x: jnp.broadcast_to(x, (3, *x.shape)), ("8/dp",), "_ dp | dp"),
     "broadcast of size 1": Row(lambda x: jnp.broadcast_to(x, (3, 4)), ("4/dp 4",), "_ _ | dp"),
+    "a polynomial": Row(lambda x: jnp.polyval(jnp.ones((2, 4)), x[0, 0]), ("8/dp 4",), "_ | dp"),
+    "a number times a power of two": Row(lambda x: jnp.ldexp(x, 2), ("8/dp 4",), "dp _ | dp"),
     "transposed": Row(lambda x: x.transpose(2, 0, 1), ("8/dp 4/tp 3",), "_ dp tp | dp tp"),
     "squeezed": Row(lambda x: x[:, :, 0], ("8/dp 4/tp 1",), "dp tp | dp tp"),
     "a new dim": Row(lambda x: x[:, None], ("8/dp 4",), "dp _ _ | dp"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, dropwhile, takewhile
 from operator import is_not
 from types import SimpleNamespace
@@ -60,6 +61,32 @@ def while_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any],
     start = eqn.params["cond_nconsts"]
     end = start + eqn.params["body_nconsts"]
     return operands[:start], operands[start:end], operands[end:]
+
+
+def hi_jaxpr(eqn: Any) -> Any:
+    """The jaxpr behind an operation that is written in Python, as jax 0.12 has them: its own, or what it expands to.
+
+    It takes the equation's operands, or the first ones. None if there is none.
+    """
+    primitive = eqn.params["_prim"]
+    shapes = [(atom.aval.shape, atom.aval.dtype) for atom in eqn.invars]
+    for jaxpr in inner_jaxprs(primitive):
+        taken = [(var.aval.shape, var.aval.dtype) for var in jaxpr.invars]
+        if taken == shapes[: len(taken)] and len(jaxpr.outvars) == len(eqn.outvars):
+            return jaxpr
+    try:
+        return _expanded(primitive, tuple(shapes))
+    except Exception:  # of many kinds: what it does may depend on the mesh around it, or on its operands' values
+        return None
+
+
+@lru_cache(maxsize=256)
+def _expanded(primitive: Any, shapes: tuple[tuple[tuple[int, ...], Any], ...]) -> Any:
+    def run(*operands: Any) -> Any:
+        return primitive.expand(*primitive.in_tree.unflatten(operands))
+
+    with without_ambient():
+        return open_jaxpr(jax.make_jaxpr(run)(*(jax.ShapeDtypeStruct(*shape) for shape in shapes)))
 
 
 COLLECTIVES: Mapping[str, str] = {

@@ -25,6 +25,14 @@ def call(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> Seque
     return default_rule(interpreter, eqn, facts) if jaxpr is None else interpreter.interpret(jaxpr, facts)
 
 
+def hi_primitive(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> Sequence[ShardingFact]:
+    """An operation that is written in Python, as jax 0.12 has them, with a jaxpr of the first of its operands."""
+    jaxpr = _jax.jaxpr.hi_jaxpr(eqn)
+    if jaxpr is None:
+        return default_rule(interpreter, eqn, facts)
+    return interpreter.interpret(jaxpr, facts[: len(jaxpr.invars)])
+
+
 def cond(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """One of several branches; what they do not all hand on varies where the choice does."""
     which, operands, branches = facts[0], facts[1:], eqn.params["branches"]
@@ -155,7 +163,8 @@ def fact_of_spec(spec: Any, rank: int, axes: AxisSet) -> ShardingFact:
 RULES = {
     **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
                      "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "custom_vmap_call",
-                     "composite", "xla_metadata_call"), call),
+                     "composite", "xla_metadata_call", "eval_jaxpr"), call),
+    "call_hi_primitive": hi_primitive,
     "shard_map": call,  # a nested region: facts are over the axes of this one only
     "cond": cond,
     "scan": scan,

@@ -17,12 +17,12 @@ _SAME_SHAPE = (
     "erf_inv erfc exp exp2 expm1 floor imag integer_pow is_finite lgamma log log1p log2 logistic name not "
     "one_minus_square population_count real reduce_precision round rsqrt sign sin sinh sqrt square "
     "stop_gradient tan tanh copy copy_p convert_element_type neg preduced "
-    "reduced_vary_cast reduced_vary_cast_p reciprocal cumsum cumprod cummax cummin cumlogsumexp polynomial "
+    "reduced_vary_cast reduced_vary_cast_p reciprocal cumsum cumprod cummax cummin cumlogsumexp "
     "reshard optimization_barrier device_put sharding_constraint layout_constraint"
 )
 _ELEMENTWISE = (
     "add add_any and atan2 clamp complex div eq eq_to ge gt igamma igamma_grad_a igammac le le_to lt "
-    "lt_to max min mul ne nextafter or polygamma pow regularized_incomplete_beta rem select_n shift_left "
+    "lt_to max min mul ne nextafter or polygamma polynomial pow regularized_incomplete_beta rem select_n shift_left "
     "shift_right_arithmetic shift_right_logical sub xor zeta threefry2x32 mul_add mulhi"
 )
 _SCALAR = lattice.invarying(0)

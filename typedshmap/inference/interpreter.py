@@ -139,8 +139,8 @@ CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
 def default_rule(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """An operation without a transfer rule, a kernel for instance: its results may vary where its operands do.
 
-    JAX's type of a Pallas kernel's result is what its author wrote down, and believed; that of a callback's or a
-    foreign function's is invarying whatever its operands are.
+    JAX's type of a Pallas kernel's result is what its author wrote down, and believed, and so is that of an operation
+    that is written in Python; that of a callback's or a foreign function's is invarying whatever its operands are.
     """
     axes = interpreter.axes
     if eqn.primitive.name in _FROM_OUTSIDE:
@@ -155,7 +155,7 @@ def default_rule(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) 
     results = [unknown(varying, len(getattr(var.aval, "shape", ()))) for var in eqn.outvars]
     if eqn.primitive.name in CALLBACKS:
         interpreter.note_untyped(eqn, results)
-    if interpreter.has_vma and eqn.primitive.name == "pallas_call":
+    if interpreter.has_vma and eqn.primitive.name in ("pallas_call", "call_hi_primitive"):
         typed = [_jax.array.manual_type_in(var.aval).varying for var in eqn.outvars]
         return [fact._replace(varying=varying & axes) for fact, axes in zip(results, typed, strict=True)]
     return results
