@@ -272,6 +272,28 @@ def totalled_in_groups(body: Body, x: Any) -> Made | None:
 
 
 @kind
+def totalled_in_stages(body: Body, x: Any) -> Made | None:
+    """Over groups of shards, then over other groups, which may bring all shards together, or some, or none."""
+    if not body.has_groups:
+        return None
+    axes = body.random.choice((("dp",), ("dp", "tp"), ("tp", "dp")))
+    for _ in range(body.random.randint(1, 3)):
+        x = lax.psum(x, axes, axis_index_groups=_groups(body, 4 if len(axes) == 1 else 8)) + 1
+    return x, (), (), None
+
+
+def _groups(body: Body, count: int) -> list[list[int]]:
+    """All shards in groups of one size, by their bits or at random."""
+    size, order = body.random.choice((2, 2, 4)), list(range(count))
+    if body.random.random() < 0.3:
+        body.random.shuffle(order)
+    else:
+        bits = body.random.sample((1, 2, 4)[: count.bit_length() - 1], count.bit_length() - 1)
+        order.sort(key=lambda shard: [shard & bit for bit in bits])
+    return [order[at : at + size] for at in range(0, count, size)]
+
+
+@kind
 def gathered_in_groups(body: Body, x: Any) -> Made | None:
     if not body.has_groups:
         return None

@@ -360,3 +360,42 @@ def known_of_owed(body: Callable[..., Any]) -> str:
     """What is known of a result of an unreduced value, in a region that JAX does not type."""
     start = ShardingFact(frozenset({"dp"}), frozenset({"tp"}), (DimFact(("dp",)), UNSHARDED))
     return known(body, "8/dp 4", check_vma=False, facts=[start])
+
+
+def in_stages(*stages: list[list[int]], axes: Any = "dp", between: Callable[[Any], Any] = jnp.sin) -> Any:
+    """A sum over groups of shards, then over other groups."""
+
+    def body(x: Any) -> Any:
+        for groups in stages:
+            x = between(lax.psum(x, axes, axis_index_groups=groups))
+        return x
+
+    return body
+
+
+PAIRS, CROSSED = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
+IN_ROWS = [[0, 1], [2, 3], [4, 5], [6, 7]]
+IN_COLUMNS = [[0, 2, 4, 6], [1, 3, 5, 7]]
+IN_GROUPS = {
+    "one group": (in_stages([[2, 0, 1, 3]]), "? | tp"),
+    "groups": (in_stages(PAIRS), "dp,tp | dp tp"),
+    "the same groups twice": (in_stages(PAIRS, PAIRS), "dp,tp | dp tp"),
+    "complementary groups": (in_stages(PAIRS, CROSSED), "? | tp"),
+    "complementary groups, reshaped between": (
+        in_stages(PAIRS, CROSSED, between=lambda x: jnp.cumsum(x.reshape(-1))), "? | tp"
+    ),
+    "complementary groups of something else": (
+        in_stages(PAIRS, CROSSED, between=lambda x: x + lax.axis_index("dp")), "dp,tp | dp tp"
+    ),
+    "groups along another axis": (in_stages(IN_ROWS, axes=("dp", "tp")), "? | dp"),
+    "along both axes": (in_stages(IN_ROWS, IN_COLUMNS, axes=("dp", "tp")), "? |"),
+    "a gather from one group": (
+        lambda x: lax.all_gather(x, "tp", axis_index_groups=[[0, 1]], tiled=True), "dp | dp"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_GROUPS)
+def test_collectives_in_groups_of_shards(name: str) -> None:
+    body, result = IN_GROUPS[name]
+    assert known(body, "16/dp,tp", check_vma=False) == result

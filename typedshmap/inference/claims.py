@@ -262,7 +262,7 @@ def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: A
         varying -= covered_axes - layout.sharded - layout.unreduced - layout.varying
         unreduced -= covered_axes - layout.unreduced
     newly = layout.unreduced & varying & axes
-    return ShardingFact(varying - newly, unreduced | newly, drop_repeated_axes(tuple(dims)))
+    return fact._replace(varying=varying - newly, unreduced=unreduced | newly, dims=drop_repeated_axes(tuple(dims)))
 
 
 _MOST_EQUATIONS = 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import takewhile
+from itertools import chain, takewhile
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from .lattice import (
     UNSHARDED,
     AxisSet,
     DimFact,
+    Groups,
     ShardingFact,
     merge_parts,
     parts_of,
@@ -62,33 +63,78 @@ def _drop_axes(dim: DimFact, axes: AxisSet) -> DimFact:
     return UNSHARDED if axes.issuperset(dim.known_axes) else UNKNOWN
 
 
+def _equal_groups(before: Groups, groups: Groups) -> Groups:
+    """The groups of shards that have the same total over other groups, of a value that is the same within some before.
+
+    These have the same addends, if each has as many shards of every group before as the others that it is linked with.
+    """
+    place = {shard: at for at, group in enumerate(before) for shard in group}
+    linked: list[list[tuple[int, ...]]] = []
+    for group in groups:
+        met = {place.get(shard, -1 - shard) for shard in group}
+        near = [some for some in linked if any(not met.isdisjoint(place.get(s, -1 - s) for s in one) for one in some)]
+        linked = [some for some in linked if some not in near] + [[group, *chain(*near)]]
+    found: list[tuple[int, ...]] = []
+    for some in linked:
+        addends = {tuple(sorted(place.get(shard, -1 - shard) for shard in group)) for group in some}
+        found += [tuple(sorted(chain(*some)))] if len(addends) == 1 else some
+    return tuple(sorted(found))
+
+
+@lru_cache(maxsize=1024)
+def _grouped_fact(fact: ShardingFact, sizes: tuple[tuple[str, int], ...], groups: Groups) -> ShardingFact:
+    """A total over groups of shards, numbered along some axes together: where it is the same on all, and in which."""
+    axes, counts = tuple(axis for axis, _ in sizes), [size for _, size in sizes]
+    varying = _varying_after_pick(fact, axes)
+    if sorted(chain(*groups)) != list(range(prod(counts))):
+        return ShardingFact(varying, NO_AXES, fact.dims)
+    before = fact.groups[1] if fact.groups is not None and fact.groups[0] == axes else ()
+    equal = _equal_groups(before, groups)
+    number = {shard: at for at, group in enumerate(equal) for shard in group}
+    strides = {axis: prod(counts[at + 1 :]) for at, axis in enumerate(axes)}
+    summed = frozenset(
+        axis
+        for axis, size in sizes
+        if all(number[shard] == number[shard - shard // strides[axis] % size * strides[axis]] for shard in number)
+    )
+    dims = tuple(_drop_axes(dim, summed) for dim in fact.dims)
+    return ShardingFact(varying - summed, NO_AXES, dims, None, (axes, equal))
+
+
 def total(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sum, maximum or minimum over all shards, or one of them: the same on every shard."""
     axes, named = _jax.jaxpr.named_axes(eqn, interpreter.axes), tuple(eqn.params.get("axes", ()))
-    is_sum, is_grouped = "sum" in eqn.primitive.name, eqn.params.get("axis_index_groups") is not None
-    return [_summed_fact(fact, axes, named, is_sum, is_grouped) for fact in facts]
+    is_sum, groups = "sum" in eqn.primitive.name, eqn.params.get("axis_index_groups")
+    if groups is not None:
+        sizes = tuple((axis, interpreter.sizes[axis]) for axis in axes)
+        if eqn.primitive.name == "pbroadcast":  # one of each group is chosen
+            facts = [fact._replace(groups=None) for fact in facts]
+        return [_grouped_fact(fact, sizes, tuple(map(tuple, groups))) for fact in facts]
+    return [_summed_fact(fact, axes, named, is_sum) for fact in facts]
 
 
 @lru_cache(maxsize=4096)
-def _summed_fact(
-    fact: ShardingFact, axes: tuple[str, ...], named: tuple[Any, ...], is_sum: bool, is_grouped: bool
-) -> ShardingFact:
+def _summed_fact(fact: ShardingFact, axes: tuple[str, ...], named: tuple[Any, ...], is_sum: bool) -> ShardingFact:
     over = frozenset(axes)
     # Over dims, too, as of an axis that ``jax.vmap`` named.
     gone = {axis % len(fact.dims) for axis in named if isinstance(axis, int)}
     if gone:
         fact = fact.with_dims(dim for at, dim in enumerate(fact.dims) if at not in gone)
-    if is_grouped:
-        return ShardingFact(_varying_after_pick(fact, axes), NO_AXES, fact.dims)
     if not is_sum and fact.unreduced:  # a maximum over some axes is no longer an addend over the others
         fact = ShardingFact(fact.varying | fact.unreduced, NO_AXES, fact.dims)
     return ShardingFact(fact.varying - over, fact.unreduced - over, tuple(_drop_axes(dim, over) for dim in fact.dims))
 
 
+def _is_one_group(params: Mapping[str, Any]) -> bool:
+    """Whether a collective is among all shards, in their order."""
+    groups = params.get("axis_index_groups")
+    return groups is None or (len(groups) == 1 and list(groups[0]) == sorted(groups[0]))
+
+
 def gather(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Shards put side by side: the same on every shard."""
     params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
-    is_grouped = params.get("axis_index_groups") is not None
+    is_grouped = not _is_one_group(params)
     at, size, shards = params["all_gather_dimension"], 1, prod([interpreter.sizes[axis] for axis in axes])
     if params["tiled"]:
         size = eqn.invars[0].aval.shape[at]
@@ -130,7 +176,7 @@ def gather_dim(dim: DimFact, axes: tuple[str, ...], size: int, shards: int) -> D
 def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sum over all shards; each keeps a part of it."""
     params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
-    is_grouped = params.get("axis_index_groups") is not None
+    is_grouped = not _is_one_group(params)
     return [_scattered_fact(facts[0], axes, params["scatter_dimension"], params["tiled"], is_grouped)]
 
 
@@ -155,7 +201,7 @@ def exchange(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> l
     to, at = params["split_axis"], params["concat_axis"]
     rank, count = len(eqn.outvars[0].aval.shape), len(axes)
     varying = fact.varying | fact.unreduced | frozenset(axes)
-    if not params["tiled"] or to == at or params.get("axis_index_groups") is not None or len(fact.dims) != rank:
+    if not params["tiled"] or to == at or not _is_one_group(params) or len(fact.dims) != rank:
         return [unknown(varying, rank)]
     dims = [_drop_axes(dim, frozenset(axes)) for dim in fact.dims]
     before, after = fact.dims[at], fact.dims[to]

@@ -10,6 +10,7 @@ from .indices import IndexFact
 
 AxisSet = frozenset[str]
 NO_AXES: AxisSet = frozenset()
+Groups = tuple[tuple[int, ...], ...]
 
 
 Part = tuple[tuple[str, ...], int]
@@ -57,16 +58,18 @@ class ShardingFact(NamedTuple):
       unreduced: the mesh axes over which every shard holds an addend.
       dims: its dims.
       number: what it is, for an integer that is computed from the shard's own indices.
+      groups: groups of shards, by their numbers along some axes together, within which it is the same though it varies.
     """
 
     varying: AxisSet
     unreduced: AxisSet
     dims: tuple[DimFact, ...]
     number: IndexFact | None = None
+    groups: tuple[tuple[str, ...], Groups] | None = None
 
     def with_dims(self, dims: Iterable[DimFact]) -> ShardingFact:
         """The same with other dims."""
-        return ShardingFact(self.varying, self.unreduced, tuple(dims))
+        return ShardingFact(self.varying, self.unreduced, tuple(dims), None, self.groups)
 
 
 @lru_cache(maxsize=64)
@@ -182,4 +185,6 @@ def join(a: ShardingFact, b: ShardingFact) -> ShardingFact:
 
 def add_varying(fact: ShardingFact, axes: AxisSet) -> ShardingFact:
     """A value that varies over more axes, as one that a varying condition chooses."""
-    return fact if axes <= fact.varying else ShardingFact(fact.varying | axes, fact.unreduced - axes, fact.dims)
+    if axes <= fact.varying and fact.groups is None:
+        return fact
+    return ShardingFact(fact.varying | axes, fact.unreduced - axes, fact.dims)
