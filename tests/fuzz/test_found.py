@@ -6,10 +6,12 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from typedshmap import (
     AnnotationSyntaxError,
@@ -19,18 +21,26 @@ from typedshmap import (
     PatternError,
     PyTree,
     Shaped,
+    ShapeError,
     Stacked,
     StructureError,
     axis_aliases,
     axis_rules,
     check,
+    einsum,
     partition_specs,
     plan_reshard,
+    rearrange,
+    reduce,
+    repeat,
     shape_structs,
+    shard,
+    take,
     typed_jit,
     typed_shard_map,
 )
 from typedshmap.errors.phrases import value_text
+from typedshmap.testing import inputs
 
 X = Float[Array, "[b/dp] d"]
 x = np.ones((8, 16), np.float32)
@@ -99,6 +109,142 @@ FOUND: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
         "check: checked value is a NamedShape, but its hint says an array",
     ),
 ]
+
+
+# A line of a message as long as it may be, or more, and what takes long or never ends.
+
+
+def twice(hint: Any, times: int) -> Any:
+    """A hint in which each part stands twice in another."""
+    for _ in range(times):
+        hint = tuple[hint, hint]
+    return hint
+
+
+def nested(hint: Any, times: int) -> Any:
+    for _ in range(times):
+        hint = list[hint] | tuple[hint, ...]
+    return hint
+
+
+def endless(kind: type) -> Any:
+    """A list or a dict of hints that holds itself."""
+    hints: Any = [X] if kind is list else {"a": X}
+    hints.append(hints) if kind is list else hints.update(b=hints)
+    return hints
+
+
+BOTH = (
+    "fits no member of its hint (is a NumPy array, but its hint says list; is a NumPy array, but its hint says tuple)"
+)
+DEEP = "a hint that is nested too deeply, or holds itself"
+ENDLESS: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
+    (lambda mesh: check(x, endless(list)), AnnotationSyntaxError, DEEP),
+    (lambda mesh: check({"a": x}, endless(dict)), AnnotationSyntaxError, DEEP),
+    (lambda mesh: partition_specs(endless(list)), AnnotationSyntaxError, DEEP),
+    (lambda mesh: shard({"a": x}, endless(dict), mesh), AnnotationSyntaxError, DEEP),
+    (
+        lambda mesh: typed_shard_map(lambda x: x, mesh=mesh, in_types=(endless(list),), out_types=X),
+        AnnotationSyntaxError,
+        f"<lambda>: in_types[0]: {DEEP}",
+    ),
+    (lambda mesh: check(x, twice(X, 40)), AnnotationSyntaxError, "a hint of more than 100000 parts"),
+    (lambda mesh: check(x, nested(X, 18)), AnnotationSyntaxError, "a hint of more than 100000 parts"),
+    (lambda mesh: check(x, nested(X, 10)), StructureError, f"check: checked value {BOTH}"),
+    (
+        lambda mesh: check({"a": x}, dict[X]),  # type: ignore[misc]
+        AnnotationSyntaxError,
+        'dict[typedshmap.Float[Array, "[b/dp] d"]]: wants the types of keys and of values, as in dict[str, Array]',
+    ),
+    (
+        lambda mesh: Float[Array, "a b", P(None, ("tp", None))],
+        AnnotationSyntaxError,
+        "Float[...]: P(...) holds None; write mesh axes by name, or None",
+    ),
+    (
+        lambda mesh: check(x, "(99**64)**64 s"),
+        ShapeError,
+        "check: checked value has a hint that cannot be evaluated: '99**64' has more than 100 digits",
+    ),
+    (
+        lambda mesh: repeat(x, "a b -> a b c", c=10**30),
+        PatternError,
+        f"repeat: the size of 'c' is {10**30}, which is more than any dim has",
+    ),
+    (
+        lambda mesh: repeat(x, "a b -> a b c", c=10**18),
+        PatternError,
+        "repeat: the result has more elements than any array",
+    ),
+    (
+        lambda mesh: shape_structs(X, mesh, b=10**5000, d=3),
+        ShapeError,
+        "shape_structs: b=an int is not a size",
+    ),
+    (
+        lambda mesh: reduce(np.array([[None, 1]], dtype=object), "a b -> a", "sum"),
+        StructureError,
+        "reduce: the operand is a NumPy array that JAX refuses (",
+    ),
+    (
+        lambda mesh: reduce(np.array(["2020-01-01"], dtype="datetime64[D]"), "a ->", "sum"),
+        StructureError,
+        "reduce: the operand is a NumPy array that JAX refuses (",
+    ),
+    (
+        lambda mesh: einsum(np.array([[None]], dtype=object), x[:1, :1], "a b, a b -> a"),
+        StructureError,
+        "einsum: operand 1 is a NumPy array that JAX refuses (",
+    ),
+    (
+        lambda mesh: take(np.ma.masked_array(x, mask=x > 0), np.zeros(2, int), "v m, b -> b m"),
+        StructureError,
+        "take: operand 1 is a NumPy array that JAX refuses (",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "line"), ENDLESS)
+def test_what_is_huge_or_never_ends_is_refused_in_few_words(
+    call: Callable[[Mesh], Any], error: type[Exception], line: str, mesh: Mesh
+) -> None:
+    with pytest.raises(error) as caught:
+        call(mesh)
+    first = str(caught.value).splitlines()[0]
+    assert first.startswith(line) if line.endswith("(") else first == line
+    assert len(str(caught.value)) <= 5000
+
+
+def test_a_text_that_nobody_wrote_is_not_read() -> None:
+    with pytest.raises(AnnotationSyntaxError, match="a text of 400000 characters; at most 200000 are read"):
+        check(x, "b " * 200_000)
+    with pytest.raises(PatternError, match="a text of 20007 characters; at most 10000 are read"):
+        rearrange(x, "a b -> " + "b " * 10_000)
+
+
+def test_a_long_message_is_cut_where_the_carets_are_not() -> None:
+    with pytest.raises(AnnotationSyntaxError) as caught:
+        check(x, "b " * 3000 + "c! " + "d " * 1000)
+    lines = str(caught.value).splitlines()
+    assert lines[0].endswith("unexpected character '!'")
+    at = next(index for index, line in enumerate(lines) if set(line.strip()) == {"^"})
+    assert lines[at - 1][lines[at].index("^")] == "!"
+    assert len(str(caught.value)) < 5000
+
+
+def test_many_failures_and_long_names_stay_readable(mesh: Mesh) -> None:
+    with pytest.raises(ShapeError) as caught:
+        check({"k" * 20_000 + str(at): jnp.asarray(x) for at in range(9)}, dict[str, Float[Array, "b s c"]])
+    assert len(str(caught.value)) <= 5000
+    assert len(caught.value.failures) == 9
+
+
+def test_inputs_of_nested_lists_do_not_double_with_each_list(mesh: Mesh) -> None:
+    deep: Any = X
+    for _ in range(30):
+        deep = list[deep]
+    f = typed_shard_map(lambda x: x, mesh=mesh, in_types=(deep,), out_types=deep)
+    assert len(jax.tree.leaves(inputs(f, b=8, d=4).args)) == 2**4
 
 
 class NamedShape:

@@ -236,7 +236,8 @@ def spec_entries(spec: PartitionSpec, rank: int = 0) -> Layout:
 def non_name_entries(spec: PartitionSpec) -> list[Any]:
     """What in a PartitionSpec does not name a mesh axis: UNCONSTRAINED, or axes that are not strings."""
     entries = [axis for e in _raw_entries(spec) for axis in (e if isinstance(e, tuple) else (e,))]
-    return [axis for axis in entries if axis is not None and not isinstance(axis, str)]
+    nested = [axis for e in _raw_entries(spec) if isinstance(e, tuple) for axis in e if axis is None]
+    return nested + [axis for axis in entries if axis is not None and not isinstance(axis, str)]
 
 
 def spec_text(spec: PartitionSpec) -> str:

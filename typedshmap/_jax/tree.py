@@ -54,6 +54,19 @@ def is_linen_box(value: Any) -> bool:
     return hasattr(type(value), "replace_boxed") and hasattr(value, "names")
 
 
+def is_endless(value: Any) -> bool:
+    """Whether lists or dicts hold themselves, or nearly so: if JAX flattens them, Python miscounts its recursions."""
+
+    def goes_on(part: Any) -> bool:
+        parts = part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else ()
+        return any(map(goes_on, parts))
+
+    try:
+        return goes_on(value)
+    except RecursionError:
+        return True
+
+
 class BadTree(Exception):
     """A value that JAX cannot take apart: a dict whose keys have no order, a class that is registered wrongly."""
 

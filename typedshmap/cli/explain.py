@@ -31,6 +31,7 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     grad = "explain the gradient, too; by default where there is one and the function takes none itself"
     add("--grad", action=argparse.BooleanOptionalAction, default=None, help=grad)
     add("--html", metavar="FILE", help="write one page with tables and pictures, too")
+    add("--force", action="store_true", help="let --html write over a file that is not a page of HTML")
     parser.set_defaults(verb=run)
 
 
@@ -47,6 +48,9 @@ def run(given: argparse.Namespace) -> int:
             read_bandwidth("--bandwidth", bandwidth, mesh.shape_tuple)
     except (MeshAxisError, StructureError) as error:
         raise cli.UsageError(str(error)) from None
+    page = None if given.html is None else Path(given.html)
+    if page is not None and page.exists() and page.suffix.lower() not in (".html", ".htm") and not given.force:
+        raise cli.UsageError(f"--html {given.html}: the file exists, and is not a page of HTML; --force writes over it")
     functions, values = cli.read_functions(given, min(meshes[0].size, cli.MOST))
     found: list[Explanation | Comparison] = []
     for function in functions:
@@ -61,10 +65,9 @@ def run(given: argparse.Namespace) -> int:
         else:
             print(f"{one}\n")
             found.append(one)
-    if given.html is not None:
+    if page is not None:
         try:
-            page = document(given.target, "\n<hr>\n".join(one.html for one in found))
-            Path(given.html).write_text(page, encoding="utf-8")
+            page.write_text(document(given.target, "\n<hr>\n".join(one.html for one in found)), encoding="utf-8")
         except OSError as error:
             raise cli.UsageError(f"--html {given.html}: {(error.strerror or str(error)).lower()}") from None
     has_failed = any(isinstance(one, Comparison) and one.failures for one in found) or len(found) < len(functions)

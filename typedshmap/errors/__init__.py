@@ -13,6 +13,7 @@ from einops import EinopsError
 
 from . import failures
 from .failures import Failure, Report
+from .phrases import bounded
 from .places import running_place
 
 
@@ -44,9 +45,9 @@ class TypedShmapError(Exception):
 
     def __str__(self) -> str:
         if self.report is not None or not self.place:
-            return str(self.report or self.sentence)
+            return bounded(str(self.report or self.sentence))
         problem, hint, cure = self.sentence.partition("\n\nHint: ")
-        return f"{problem}\n\nAt: {self.place}{hint[1:]}{cure}"
+        return bounded(f"{problem}\n\nAt: {self.place}{hint[1:]}{cure}")
 
     @property
     def failures(self) -> tuple[Failure, ...]:

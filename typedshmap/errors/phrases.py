@@ -30,6 +30,30 @@ def shortened(text: str, most: int = 300) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 3 :]}"
 
 
+_MOST_CHARACTERS = 5000
+_LONGEST_LINE = 400
+_HEAD, _TAIL = 3400, 1500
+
+
+def bounded(message: str) -> str:
+    """A message of at most 5,000 characters: of a longer one long lines are cut, one with carets around them."""
+    if len(message) <= _MOST_CHARACTERS:
+        return message
+    lines = message.split("\n")
+    for at, line in enumerate(lines):
+        if len(line) <= _LONGEST_LINE:
+            continue
+        carets = lines[at + 1] if at + 1 < len(lines) and set(lines[at + 1].strip()) == {"^"} else ""
+        if not carets:
+            lines[at] = shortened(line, _LONGEST_LINE)
+            continue
+        start = max(0, carets.index("^") - _LONGEST_LINE // 2)
+        lines[at] = ("..." if start else "") + line[start : start + _LONGEST_LINE] + "..."
+        lines[at + 1] = " " * (3 * bool(start)) + carets[start : start + _LONGEST_LINE]
+    text = "\n".join(lines)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_HEAD]}\n...\n{text[-_TAIL:]}"
+
+
 def mesh_text(mesh: Iterable[tuple[str, object]]) -> str:
     """``dp=4, tp=2``"""
     return ", ".join(f"{name}={size}" for name, size in mesh)

@@ -27,6 +27,7 @@ from ..errors.phrases import value_text
 from ..errors.places import hint_place, return_place, running_place
 from .array_hint import ArrayHint
 from .structure import (
+    NESTED_TOO_DEEPLY,
     OPTION,
     NameScope,
     Node,
@@ -395,6 +396,9 @@ def _node(hint: Any, names: NameScope, name: str, source: Any, parameter: str) -
         raise AnnotationSyntaxError(problem, hint_place(source, parameter)) from None
     except NameError as error:
         raise _undefined_name(name, _phrase(parameter), error, hint_place(source, parameter)) from None
+    except RecursionError:
+        problem = f"{name}: {_phrase(parameter)}: {NESTED_TOO_DEEPLY}"
+        raise AnnotationSyntaxError(problem, hint_place(source, parameter)) from None
 
 
 def _given_node(hint: Any, names: NameScope, name: str, what: str) -> Node:
@@ -405,6 +409,8 @@ def _given_node(hint: Any, names: NameScope, name: str, what: str) -> Node:
         raise AnnotationSyntaxError(f"{name}: {what}: {error.sentence}") from None
     except NameError as error:
         raise _undefined_name(name, what, error) from None
+    except RecursionError:
+        raise AnnotationSyntaxError(f"{name}: {what}: {NESTED_TOO_DEEPLY}") from None
 
 
 def _phrase(parameter: str) -> str:

@@ -286,7 +286,10 @@ def parse_hint_or_dims(hint: Any) -> Node:
     Raises:
       AnnotationSyntaxError: for something that is not a hint.
     """
-    return parse_given_hint(hint, NameScope(), may_be_dims=True)
+    try:
+        return parse_given_hint(hint, NameScope(), may_be_dims=True)
+    except RecursionError:
+        raise AnnotationSyntaxError(NESTED_TOO_DEEPLY) from None
 
 
 def parse_given_hint(hint: Any, names: NameScope, may_be_dims: bool = False) -> Node:
@@ -324,12 +327,22 @@ class NameScope:
       types: the hint of each type variable, with the names of the place where that was written.
       open: the records that are being read.
       aliases: the type aliases that are being read, in the innermost record.
+      parts: an item for each part that has been read, counted as often as it stands in the hint.
+      known: the parts that were read with these names, by their ids: each with its tree and how many parts it has.
     """
 
     local: Mapping[str, Any] = field(default_factory=dict)
     types: Mapping[Any, tuple[Any, NameScope]] = field(default_factory=dict)
     open: Mapping[Any, Fields] = field(default_factory=dict)
     aliases: tuple[Any, ...] = ()
+    parts: list[None] = field(default_factory=list[None])
+    known: dict[int, tuple[Any, Node, int]] = field(init=False, compare=False, repr=False, default_factory=dict)
+
+    def count(self, more: int) -> None:
+        """Count parts: of a hint in which each part stands twice in another there are very many."""
+        self.parts.extend([None] * more)
+        if len(self.parts) > _MOST_PARTS:
+            raise AnnotationSyntaxError(f"a hint of more than {_MOST_PARTS} parts")
 
     def with_type_variables(self, variables: tuple[Any, ...], args: tuple[Any, ...]) -> NameScope:
         """These names, with arguments for a generic class's type variables."""
@@ -343,15 +356,20 @@ class NameScope:
         return replace(self, aliases=(*self.aliases, alias))
 
 
+_MOST_PARTS = 100_000
 _ANY_DEPTH = "for trees of any depth write PyTree[...]"
 
 
-def parse_hint(hint: Any, names: NameScope = NameScope()) -> Node:
+NESTED_TOO_DEEPLY = "a hint that is nested too deeply, or holds itself"
+
+
+def parse_hint(hint: Any, names: NameScope | None = None) -> Node:
     """The tree of a hint.
 
     Raises:
       AnnotationSyntaxError: for something that is not a hint.
     """
+    names = names or NameScope()
     if hint is None or hint is type(None):
         return NONE
     if isinstance(hint, (jax.Array, np.ndarray)):
@@ -383,7 +401,14 @@ def parse_hint(hint: Any, names: NameScope = NameScope()) -> Node:
     name = getattr(hint, "__name__", None)
     if name in NAMES and getattr(hint, "__module__", "").startswith(("typedshmap", "jaxtyping")):
         raise AnnotationSyntaxError(f'{name}: wants an array type and dims, as in {name}[Array, "b d"]')
-    return _parse_tree(hint, names) or _parse_generic(hint, names)
+    _, node, parts = names.known.get(id(hint), (None, None, 0))
+    if node is None:
+        before = len(names.parts)
+        names.count(1)
+        node = _parse_tree(hint, names) or _parse_generic(hint, names)
+        names.known[id(hint)] = (hint, node, len(names.parts) - before)
+    names.count(min(parts, _MOST_PARTS))
+    return node
 
 
 def _parse_tree(hint: Any, names: NameScope) -> Node | None:
@@ -488,7 +513,7 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
         inner = names.with_type_variables(origin.__type_params__, args).within_alias(origin)
         node = parse_hint(origin.__value__, inner)
         return Static(hint) if isinstance(node, Static) else node
-    if origin is not None and getattr(typing, str(hint).removeprefix("typing."), None) is hint:
+    if origin is not None and getattr(typing, str(getattr(hint, "_name", "")), None) is hint:
         return _parse_class(origin, names, origin)  # List, Dict or Callable of anything
     if origin is typing.Annotated or origin in _QUALIFIERS:
         node = parse_hint(args[0], names)
@@ -502,11 +527,16 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
     if origin is None and type(hint).__module__ not in ("typing", "typing_extensions"):
         raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint")
     node: Node = Static(hint)
+    names.count(len(args))
     if origin is tuple and args[1:] != (Ellipsis,):
         node = FixedTuple(tuple(parse_hint(arg, names) for arg in args))
     elif origin in _SEQUENCES:
         node = SequenceOf(_SEQUENCES[origin], parse_hint(args[0], names))
-    elif isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
+    elif isinstance(origin, type) and issubclass(origin, collections.abc.Mapping) and origin is not collections.Counter:
+        if len(args) != 2:
+            raise AnnotationSyntaxError(
+                f"{hint_name(hint)}: wants the types of keys and of values, as in dict[str, Array]"
+            )
         node = MappingOf(origin, parse_hint(args[1], names))
     if not args or not _is_static(node):
         return node
@@ -559,7 +589,7 @@ def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
         return names.open[hint]
     record = Fields(cls, kind)
     inner = _with_base_type_variables(
-        cls, NameScope({cls.__name__: cls, **names.local}, names.types, {**names.open, hint: record})
+        cls, replace(names, local={cls.__name__: cls, **names.local}, open={**names.open, hint: record}, aliases=())
     )
     hints = typing.get_type_hints(cls, localns=dict(inner.local), include_extras=True)
     if kind == "TypedDict":  # whose own list of optional keys is wrong where its hints were strings

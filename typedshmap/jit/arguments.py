@@ -79,7 +79,10 @@ def _parse_selector(function: Callable[..., Any], kind: str, options: dict[str, 
     except TypeError:
         raise StructureError(f"{owner}: {by_number}= wants a number, or several; got {value_text(numbers)}") from None
     is_one = isinstance(names, (str, *_jax.array.ARRAYS)) or not isinstance(names, Iterable)
-    found_names: tuple[Any, ...] = () if names is None else (names,) if is_one else tuple(names)
+    try:
+        found_names: tuple[Any, ...] = () if names is None else (names,) if is_one else tuple(names)
+    except TypeError:  # iterable by its class, as a type of typing is
+        found_names = (names,)
     if not all(isinstance(name, str) for name in found_names):
         raise StructureError(f"{owner}: {by_name}= wants a parameter's name, or several; got {value_text(names)}")
     if not found_numbers and not found_names:

@@ -16,6 +16,7 @@ from ..errors.failures import Bound, Mismatch, Sentence, Span, Subject, Terms
 from ..errors.phrases import count_text, quoted_axes, size_text
 from .layout import Layout
 from .spec import Anything, Argument, Binary, Braces, Call, Dim, Expression, Group, Name, Negative, Number, Rest, Spec
+from .tokens import MOST_DIGITS
 
 
 class RankMismatch(Mismatch):
@@ -298,6 +299,8 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
 }
 _FUNCTIONS: dict[str, Callable[[Iterable[int]], int]] = {"min": min, "max": max}
 _LARGEST_POWER = 64
+LARGEST_SIZE = 2**63 - 1
+"""The largest size of a dim; NumPy and JAX count in 64 bits."""
 
 
 def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any]) -> int:
@@ -329,7 +332,7 @@ def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any])
                 raise NoValue(f"'{expression}' divides by zero, since {right}=0")
             if sign == "**" and not 0 <= b <= _LARGEST_POWER:
                 raise NoValue(f"'{expression}' has exponent {b}; 0 to {_LARGEST_POWER} are allowed")
-            return _OPERATIONS[sign](a, b)
+            return _bounded(_OPERATIONS[sign](a, b), expression)
         case Anything():
             raise NoValue((str(expression),))
 
@@ -348,9 +351,16 @@ def _read(argument: Argument, sizes: Sizes, arguments: Mapping[str, Any]) -> int
         except Exception as error:
             raise NoValue(f"'{{{argument}}}' cannot be read: {type(error).__name__}: {error}") from None
     try:
-        return int(value.__index__())
+        number = int(value.__index__())
     except Exception:
         raise NoValue(f"'{{{argument}}}' is {type(value).__name__}, not an integer") from None
+    return _bounded(number, f"{{{argument}}}")
+
+
+def _bounded(number: int, expression: object) -> int:
+    if abs(number) >= 10**MOST_DIGITS:
+        raise NoValue(f"'{expression}' has more than {MOST_DIGITS} digits")
+    return number
 
 
 @dataclass(frozen=True)

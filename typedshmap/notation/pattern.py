@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from ..errors.failures import Span
 from .spec import NOWHERE, Anything, Axes, Dim, Mark, Rest, Spec, refuse_repeated_axes
-from .tokens import MOST_DIGITS, Cursor, SyntaxFault, split_tokens
+from .tokens import MOST_DIGITS, Cursor, SyntaxFault, refuse_long_text, split_tokens
 
 _ARROW = "->"
 _AXES = re.compile(r"(,\w+)+")
@@ -111,9 +111,13 @@ class Pattern:
         return any(side.marks or any(dim.axes for dim in side.dims) for side in self.sides)
 
 
+_MOST_CHARACTERS = 10_000
+
+
 @lru_cache(maxsize=4096)
 def parse_pattern(source: str) -> Pattern:
     """pattern := side (',' side)* ('->' side)?"""
+    refuse_long_text(source, _MOST_CHARACTERS)
     arrows = [found.span() for found in re.finditer(_ARROW, source)]
     if len(arrows) > 1:
         raise SyntaxFault("the pattern has two arrows", arrows[1])

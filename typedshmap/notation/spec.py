@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
 from ..errors.failures import Span
-from .tokens import MOST_DIGITS, Cursor, RepeatedAxis, SyntaxFault, Token, split_tokens
+from .tokens import MOST_DIGITS, Cursor, RepeatedAxis, SyntaxFault, Token, refuse_long_text, split_tokens
 
 NOWHERE: Span = (0, 0)
 
@@ -202,11 +202,13 @@ class Spec:
 
 FUNCTIONS = ("min", "max")
 _MOST_TOKENS = 200
+_MOST_CHARACTERS = 200_000
 
 
 @lru_cache(maxsize=4096)
 def parse(source: str) -> Spec:
     """spec := dim* mark*"""
+    refuse_long_text(source, _MOST_CHARACTERS)
     try:
         runs = split_tokens(source, (0, len(source)), "space")
         items = [_SpecParser(source, run).item() for run in runs if run]

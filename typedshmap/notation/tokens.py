@@ -13,6 +13,12 @@ from ..errors.phrases import shortened
 from ..errors.places import running_place
 
 
+def refuse_long_text(source: str, most: int) -> None:
+    """Refuse a text that nobody wrote by hand; how long it takes to read one grows faster than its length."""
+    if len(source) > most:
+        raise SyntaxFault(f"a text of {len(source)} characters; at most {most} are read", (0, 0))
+
+
 class SyntaxFault(Exception):
     """Text that is not a hint: the problem, its span, and what to write instead."""
 

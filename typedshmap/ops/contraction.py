@@ -100,7 +100,12 @@ def _contract(
     options = {name: option for name, option in options.items() if option is not None}
     if not options and not any(map(_jax.array.is_jax_array, values)):
         arguments: list[Any] = [*values, call.local_pattern(lambda dim: str(dim.factors[0]))]
-        return einops.einsum(*arguments)
+        try:
+            return einops.einsum(*arguments)
+        except Exception:
+            for operand in operands:
+                call.refuse_unknown(operand.value, operand.subject)  # of objects, with rules of their own
+            raise
     for operand in operands:
         call.refuse_non_numbers(operand)
     if call.region.has_vma:

@@ -44,6 +44,8 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
     operands = call.read_operands((table, ids))
     if not jnp.issubdtype(_jax.array.aval_of(ids).dtype, jnp.integer):
         raise call.wrong(UnusableDtype(_jax.array.dtype_name_of(ids), "ids are integers"), operands[1].subject, ids)
+    for operand in operands:
+        call.refuse_unknown(operand.value, operand.subject)
     plan = call.plan_for(operands, lambda: _plan(call, operands, looked_up))
     rows = _take_locally(call, operands, plan)
     return record_sums(call, operands, plan.sums, rows, run_partial_sums(call, rows, plan.sums), is_stated=True)

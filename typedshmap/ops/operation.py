@@ -326,7 +326,7 @@ class Operation:
 
     def refuse_unknown(self, value: Any, subject: Subject) -> None:
         """Refuse an array of NumPy that JAX does not take, such as one of strings."""
-        reason = _jax.array.why_not_array(value) if isinstance(value, np.ndarray) else None
+        reason = _jax.array.why_not_array(value) if isinstance(value, np.ndarray | np.generic) else None
         if reason is not None:
             what = failures.NotAnArray("an array", f"{describe(value)} that JAX refuses ({reason})")
             raise self.wrong(what, subject, value)

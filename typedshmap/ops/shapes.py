@@ -12,6 +12,7 @@ import einops
 from .. import _jax
 from ..errors.failures import NotAnArray, Subject
 from ..errors.phrases import value_text
+from ..notation.match import LARGEST_SIZE
 from ..notation.pattern import PatternDim
 from . import factor_sharding
 from .factor_sharding import Extents, FactorAxes, PartialSums, run_partial_sums
@@ -166,8 +167,8 @@ def _read_size(call: Operation, name: str, length: Any) -> int:
         size = None if isinstance(length, bool) else operator.index(length)
     except Exception:  # of NumPy or JAX, for an array with dims, a tracer, a symbol; or of any class at all
         size = None
-    if size is None or size < 0:
-        wrong = "not an integer" if size is None else "negative"
+    if size is None or not 0 <= size <= LARGEST_SIZE:
+        wrong = "not an integer" if size is None else "negative" if size < 0 else "more than any dim has"
         raise call.fault(f"the size of '{name}' is {value_text(length)}, which is {wrong}", call.span_of(-1, name))
     return size
 
@@ -192,6 +193,8 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
             raise call.fault(f"'+{axis}' is on one side only", right.side.span, cure)
     elif reduction not in ("sum", "mean"):
         _refuse_partial_sums(call, reduction, left, right, addends)
+    if prod([extents[key] for place in right.dims for key in place.keys]) > LARGEST_SIZE:
+        raise call.fault("the result has more elements than any array", call.result.span)
     local = {key: size // call.shards(factor_axes.get(key, ())) for key, size in extents.items()}
     shape = [prod([local[key] for key in place.keys]) for place in right.dims]
     sums = factor_sharding.plan_partial_sums(call, right, inherited, addends, shape)
@@ -263,6 +266,9 @@ def _run_locally(call: Operation, operand: Operand, plan: Rearrangement, reducti
         return einops.reduce(value, plan.local, reduction, **plan.lengths)
     except einops.EinopsError as error:
         raise call.fault(str(error).splitlines()[-1].strip(), (0, len(call.pattern.source))) from None
+    except Exception:
+        call.refuse_unknown(value, operand.subject)  # NumPy has arrays of objects and dates, with rules of their own
+        raise
 
 
 def _mean(call: Operation, value: Any, operand: Operand, sums: PartialSums) -> Any:

@@ -113,7 +113,7 @@ def _says_nothing(hint: ArrayHint | None) -> bool:
 
 def holds_boxes(value: Any) -> bool:
     """Whether any part of a value is a box."""
-    return any(map(_jax.tree.is_box, _jax.tree.leaves(value, _jax.tree.is_box)))
+    return not _jax.tree.is_endless(value) and any(map(_jax.tree.is_box, _jax.tree.leaves(value, _jax.tree.is_box)))
 
 
 # What Flax has called the names of an nnx.Variable, the newest first.

@@ -24,7 +24,7 @@ from ..hints.check_array import check_array
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import current_mesh_context, intern_context
 from ..hints.structure import ArrayLeaf, Node, Static, array_hints, declares_arrays, node_name, parse_hint_or_dims
-from ..notation.match import NO_SIZES, NoValue, Sizes, evaluate, mismatch_of
+from ..notation.match import LARGEST_SIZE, NO_SIZES, NoValue, Sizes, evaluate, mismatch_of
 from ..notation.spec import Anything as AnySize
 from ..notation.spec import Braces, Dim, Name, Rest, names_in_expression
 from .context import PlacementContext, placement_context
@@ -247,7 +247,7 @@ def refuse_wrong_sizes(verb: str, hints: Iterable[ArrayHint], sizes: Mapping[str
 
 
 def _is_size(size: Any) -> bool:
-    return isinstance(size, (int, np.integer)) and not isinstance(size, bool) and bool(size >= 0)
+    return isinstance(size, (int, np.integer)) and not isinstance(size, bool) and 0 <= size <= LARGEST_SIZE
 
 
 def names_of(hints: Iterable[ArrayHint]) -> dict[str, bool]:

@@ -219,11 +219,25 @@ def sizes_among(typed: HintedSignature, given: Mapping[str, Any]) -> dict[str, A
     return {name: value for name, value in given.items() if is_size(name, value)}
 
 
+_MOST_LEVELS = 4
+
+
+def _levels(node: Node) -> int:
+    """How deep containers of any length are nested, each of which doubles the arrays."""
+    match node:
+        case structure.SequenceOf(_, item) | structure.MappingOf(_, item) | structure.PyTreeOf(item, _):
+            return 1 + _levels(item)
+        case structure.FixedTuple(items) | structure.UnionOf(items, _):
+            return max(map(_levels, items), default=0)
+        case _:
+            return 0
+
+
 def choose_member(node: Node, inside: frozenset[int] = frozenset()) -> Node:
     """The node from which a value can be built, where the hint leaves a choice.
 
     A union becomes its first member that holds arrays, so that an optional array is present; lists, dicts and
-    trees of any length get two items.
+    trees of any length get two items, but one where many are nested.
 
     Args:
       node: the hint.
@@ -231,9 +245,11 @@ def choose_member(node: Node, inside: frozenset[int] = frozenset()) -> Node:
     """
     match node:
         case structure.SequenceOf(kind, item):
-            return structure.FixedTuple((item, item), list if issubclass(list, kind) else tuple)
+            items = (item,) * (2 if _levels(item) < _MOST_LEVELS else 1)
+            return structure.FixedTuple(items, list if issubclass(list, kind) else tuple)
         case structure.MappingOf(_, item) | structure.PyTreeOf(item, _):
-            return structure.Fields(dict, "TypedDict", {"a": item, "b": item}, is_open=False)
+            fields = {"a": item, "b": item} if _levels(item) < _MOST_LEVELS else {"a": item}
+            return structure.Fields(dict, "TypedDict", fields, is_open=False)
         case structure.UnionOf(options, _) if typed_key(options) is None:
             finite = [option for option in options if id(option) not in inside] or options
             fit = [option for option in finite if declares_arrays(option)]
