@@ -73,11 +73,12 @@ def refusal(source: str, folder: Path, mesh: Mesh, check_vma: bool) -> str | Non
     return None
 
 
-def followed(source: str, message: str, counts_shard: bool) -> Iterator[str]:
+def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Iterator[str]:
     """The sources that follow from one's message: one for each way that its last line names.
 
     Args:
       counts_shard: what a message may ask: whether a sum is divided by the number of a shard's elements.
+      agrees: and whether all shards have the same of what a kernel returns.
     """
     lines = source.splitlines()
     cure = next((line for line in message.splitlines() if line.startswith("Hint: ")), "")
@@ -104,6 +105,9 @@ def followed(source: str, message: str, counts_shard: bool) -> Iterator[str]:
     if "lax.all_gather(..., to='invarying')" in cure:
         line = lines[places[0] - 1].replace("tiled=True)", "tiled=True, to='invarying')")
         yield _with_line(lines, places[0], re.sub(r" ~\w+(?=['\"])", "", line))
+    if agrees and "state it by assume(x, hint)" in cure:
+        dims = re.findall(r'Array, "([^"]*)"\]', next(line for line in lines if line.startswith("def f(")))[-1]
+        yield _with_call(lines, places[0], f'assume({{}}, "{dims}")')
     if "take the mean (pmean)" in cure:
         yield _with_call(lines, places[0], "lax.pmean({}, ('dp',))")
     for mark in re.findall(r"write '([+~]\w+)'", cure):

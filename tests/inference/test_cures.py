@@ -20,6 +20,7 @@ class Wrong(NamedTuple):
       is_cured: whether following the messages ends in a program that is taken.
       modes: the settings of ``check_vma`` under which it is refused.
       counts_shard: whether a number by which it divides a sum counts a shard's elements.
+      agrees: whether all shards have the same of what its kernel returns.
       result: the hint of what it returns.
       more: what stands before it.
     """
@@ -31,6 +32,7 @@ class Wrong(NamedTuple):
     is_cured: bool = True
     modes: tuple[bool, ...] = (True, False)
     counts_shard: bool = True
+    agrees: bool = False
     more: str = ""
 
     @property
@@ -158,6 +160,16 @@ PROGRAMS = {
     "a callback": Wrong(
         ROWS, "y = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x); return y.sum(0)", "k", "assume(x, hint)", is_cured=False
     ),
+    "a kernel's second result": Wrong(
+        f'{ROWS}, c: Float[Array, "s d"]',
+        "shapes = jax.eval_shape(lambda x, c: (x, c), x, c); y, c = jax.pure_callback(lambda x, c: (x * 2, c * 2), shapes, x, c); return y, c",
+        'tuple[Float[Array, "[b/dp] k"], Float[Array, "s d"]]', "assume(x, hint)", agrees=True,
+    ),
+    "a step of each shard's own dropout": Wrong(
+        XV,
+        "i = lax.axis_index('dp'); m = jax.random.bernoulli(jax.random.fold_in(jax.random.key(0), i), 1.0, x.shape); g = jax.grad(lambda w: ((x * m) @ w).mean())(w); return w - g",
+        "k", "the gradient", modes=(False,),
+    ),
     "a check of a partial sum": Wrong(XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return lax.psum(z, 'tp')", "[b/dp] n", "write '+tp'"),
     "a check, and then a pattern": Wrong(
         XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return reduce(z, '[b/dp] n -> [b/dp]', 'sum')", "[b/dp]", "psum over 'tp'"
@@ -185,20 +197,24 @@ def test_a_message_names_what_makes_the_value_the_same_on_every_shard(
     assert PROGRAMS[name].names in cure
 
 
-def outcomes(source: str, folder: Path, check_vma: bool, counts_shard: bool) -> set[str]:
+def outcomes(wrong: Wrong, folder: Path, check_vma: bool) -> set[str]:
     """The programs that are taken after the messages, one by one, were followed in all ways that they name."""
-    taken, sources = set[str](), {source}
+    taken, sources = set[str](), {wrong.source}
     for _ in range(MOST_EDITS):
         refused = {each: message for each in sources if (message := refusal(each, folder, meshes()[0], check_vma))}
         taken |= sources - refused.keys()
-        sources = {new for each, message in refused.items() for new in followed(each, message, counts_shard)}
+        sources = {
+            new
+            for each, message in refused.items()
+            for new in followed(each, message, wrong.counts_shard, wrong.agrees)
+        }
     return taken
 
 
 @pytest.mark.parametrize(("name", "check_vma"), [case if at % 6 == 0 else slow(case) for at, case in enumerate(CASES)])
 def test_a_program_that_follows_its_messages_is_right_or_refused(name: str, check_vma: bool, tmp_path: Path) -> None:
     wrong = PROGRAMS[name]
-    taken = outcomes(wrong.source, tmp_path, check_vma, wrong.counts_shard)
+    taken = outcomes(wrong, tmp_path, check_vma)
     expected = result(wrong.source, tmp_path, meshes()[1], False) if taken else None
     for source in sorted(taken):
         got = result(source, tmp_path, meshes()[0], check_vma)

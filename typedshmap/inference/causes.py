@@ -38,6 +38,7 @@ class Provenance(NamedTuple):
       dim: the name of the sharded dim, if hints have one.
       subject: the argument that is sharded.
       size: how long the sharded dim is on one shard; 0 where that is not known.
+      position: which dim it is, of a mixed value that an elementwise operation made.
       elements: how many elements of a shard were summed.
       divisor: a number by which a sum was divided, which may be that of a shard's elements, and where.
       late: the operation before which a collective has to be.
@@ -52,6 +53,7 @@ class Provenance(NamedTuple):
     dim: str = ""
     subject: str = ""
     size: int = 0
+    position: int | None = None
     elements: int = 1
     divisor: tuple[float, Any] | None = None
     late: Any = None
@@ -353,9 +355,10 @@ class Causes:
             axes = [axis for axis in axes if any(axis in known.provenances for known in operands)]
             carried = carried if name in _LINEAR | _PRODUCTS else "open"
         by_axis = {axis: self._provenance(eqn, axis, operands, facts, result, divisors) for axis in axes}
-        if name == "div" and not _jax.jaxpr.is_transposed(eqn) and values[1]:
-            for axis in self.axes:
-                self._divisions.setdefault((axis, _jax.jaxpr.equation_place(eqn), values[1]), "")
+        if name == "div" and values[1]:
+            for axis, one in operands[0].provenances.items():
+                if one.kind == "part":  # which no mean over its sharded dim is
+                    self._divisions.setdefault((axis, _jax.jaxpr.equation_place(eqn), values[1]), "")
         return Known(by_axis, value, tuple(dict.fromkeys(divisors)), carried)
 
     def _is_transposed_psum(self, eqn: Any, operands: list[Known]) -> bool:
@@ -433,13 +436,14 @@ class Causes:
             return self._new("index", eqn)
         if not found or axis in _jax.jaxpr.named_axes(eqn, self.axes):
             return self._new("part" if is_part else "other", eqn)
+        parts = {at: one for at, one in found.items() if one.kind in _UNREDUCED}
         reduced = [one for one in found.values() if one.kind not in _UNREDUCED]
+        if parts and all(one.kind == "index" for one in reduced):  # beside its part a shard knows which one that is
+            found, reduced = parts, []
         if not reduced:
             made = found[min(found)] if is_part else self._of_part(eqn, axis, found, facts, result)
             return self._divided(made, axis, divisors)
         final = [one for one in reduced if one.kind in _FINAL]
-        if is_part and len(reduced) < len(found) and all(one.kind == "index" for one in reduced):
-            return next(one for one in found.values() if one.kind in _UNREDUCED)
         first = min(final or reduced, key=lambda one: one.at)
         if final or first.late is not None or first.astray is not None:
             return first
@@ -465,7 +469,7 @@ class Causes:
         name, params = eqn.primitive.name, eqn.params
         at = next((at for at in found if any(axis in (dim.axes or ()) for dim in facts[at].dims)), min(found))
         one, shape = found[at], eqn.invars[at].aval.shape
-        place = next((place for place, dim in enumerate(facts[at].dims) if axis in (dim.axes or ())), None)
+        place = next((place for place, dim in enumerate(facts[at].dims) if axis in (dim.axes or ())), one.position)
         if place is not None:
             one = one._replace(size=shape[place])
         reduced: Sequence[int] = ()
@@ -482,8 +486,10 @@ class Causes:
         if (place in reduced) if place is not None else (unclear and unclear.issubset(reduced)):
             kind, elements = _EXTREMES.get(name, "sum"), _elements(eqn, at, reduced)
             return self._new(kind, eqn, dim=one.dim, subject=one.subject, size=one.size, elements=elements)
-        if name in _ONE_TO_ONE or (eqn.outvars[0].aval.shape == shape and name not in _MIXING):
-            return one if one.kind == "mixed" else one._replace(kind="mixed", eqn=eqn)
+        position = _position(eqn, at, place) if place is not None else None
+        is_same_shape = eqn.outvars[0].aval.shape == shape and name not in _MIXING
+        if position is not None or is_same_shape or name in _ONE_TO_ONE:
+            return one._replace(kind="mixed", eqn=one.eqn or eqn, position=position)
         return self._new("other", eqn, dim=one.dim, subject=one.subject)
 
     def _of_item(
@@ -511,20 +517,37 @@ class Causes:
             if "pmean" in functions:
                 times -= number % size == 0
                 continue
-            what = self._divisions.get(key)
-            if what is None and not _jax.jaxpr.is_transposed(by):
-                if number == one.elements and not _MEANS.isdisjoint(functions):
-                    what = "mean"
-                elif one.size and number % one.size == 0 and one.elements % number == 0:
-                    what = "unclear"
-            elif what is None and one.size and number % one.size == 0:
-                what = "unclear"
-            if what == "mean":
-                one = one._replace(kind="mean")
-            elif what:
-                one = one._replace(divisor=(number, by))
-            self._divisions[key] = what or ""
+            may_be_local = not one.size or number % one.size == 0
+            if any(map(_jax.jaxpr.is_transposed, self._callers(by))):
+                what = self._divisions.get(key, "unclear" if may_be_local else "")
+            elif not _MEANS.isdisjoint(functions & _jax.jaxpr.library_functions(one.eqn)):
+                what = self._divisions[key] = "mean" if number == one.elements else ""
+            else:
+                is_count = may_be_local and one.elements % number == 0
+                what = self._divisions[key] = "unclear" if is_count else ""
+            if what:
+                one = one._replace(kind="mean") if what == "mean" else one._replace(divisor=(number, by))
         return one._replace(kind="mean") if times > 0 else one
+
+
+def _position(eqn: Any, at: int, position: int) -> int | None:
+    """Where a dim of an operand is among those of the result; None where that is not known."""
+    name, params, shape = eqn.primitive.name, eqn.params, eqn.invars[at].aval.shape
+    gone = params.get("axes", params.get("dimensions", ())) if name.startswith("reduce_") or name == "squeeze" else ()
+    if gone:
+        return position - sum(dim < position for dim in gone)
+    if name == "transpose":
+        return params["permutation"].index(position)
+    if name == "broadcast_in_dim":
+        return params["broadcast_dimensions"][position]
+    if name == "dot_general":
+        contracted, batched = params["dimension_numbers"]
+        if position in batched[at]:
+            return batched[at].index(position)
+        free = [dim for dim in range(len(shape)) if dim not in (*contracted[at], *batched[at])]
+        before = 0 if at == 0 else eqn.outvars[0].aval.ndim - len(free) - len(batched[0])
+        return len(batched[0]) + before + free.index(position)
+    return position if eqn.outvars[0].aval.shape == shape and name not in _MIXING else None
 
 
 def _is_kept(eqn: Any, kind: str, found: Mapping[int, Provenance], operands: list[Known]) -> bool:
