@@ -51,6 +51,7 @@ from typedshmap import (
     size,
     sizes,
     typed,
+    typed_jit,
     typed_shard_map,
 )
 
@@ -527,6 +528,16 @@ def test_an_array_given_to_an_option_is_refused(args: Any, kwargs: Any, name: st
         typed_shard_map(with_options, mesh=mesh, **given)(x, *args, **kwargs)
 
 
+def test_the_default_of_an_option_may_be_an_array(mesh: Mesh) -> None:
+    def scaled(x: X, by=D, *, shift=HALF) -> X:
+        return x * by + shift
+
+    apply = typed_shard_map(scaled, mesh=mesh)
+    same(apply(x), x * d + 0.5)
+    same(jax.jit(lambda x: apply(x, shift=1.0))(x), x * d + 1)
+    same(typed_jit(scaled, mesh=mesh)(x, 2.0), x * 2 + 0.5)
+
+
 def test_an_array_given_to_an_option_says_what_to_write(mesh: Mesh) -> None:
     with pytest.raises(StructureError) as caught:
         typed_shard_map(with_options, mesh=mesh)(x, D)
@@ -596,6 +607,22 @@ def test_what_else_a_bare_container_holds_is_static(mesh: Mesh) -> None:
     same(apply(x, seen, unordered, "relu", mixed), {"loss": 4 * x.sum(), "steps": 3, "none": None})
     assert seen == [(unordered, "relu")]
     assert seen[0][0] is unordered
+
+
+def test_a_helper_says_nothing_of_the_arrays_in_a_bare_container(mesh: Mesh) -> None:
+    @typed
+    def doubled(tree: PyTree, more: dict) -> tuple[PyTree, dict]:
+        return jax.tree.map(lambda leaf: leaf * 2, tree), more
+
+    @typed_shard_map(mesh=mesh)
+    def apply(x: X, w: Float[Array, " d"]) -> tuple[X, X]:
+        assert isinstance({"x": x}, PyTree)
+        tree, more = doubled([x, w], {"x": x})
+        return tree[0] * tree[1], more["x"]
+
+    same(apply(x, d), (x * d * 4, x))
+    with fails(StructureError, "doubled: argument 'more' is a list, but its hint says dict"):
+        doubled(D, [D])
 
 
 def test_a_class_of_plain_options_is_static(mesh: Mesh) -> None:

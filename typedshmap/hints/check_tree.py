@@ -213,7 +213,10 @@ class TreeCheck:
         return True
 
     def _visit_bare_tree(self, kind: type, hint: ArrayHint, value: Any, subject: Subject) -> None:
-        """Check the arrays in a container whose hint does not say what it holds; what else it holds is static."""
+        """Check a container whose hint does not say what it holds: arrays are unsharded where they are placed.
+
+        Where they are only looked at nothing is said of them, and what is not an array is static.
+        """
         if not isinstance(value, kind):
             what = failures.WrongType(str(hint.text), describe(value))
             self.failures.append(Failure(what, subject, hint.text, _type_text(value)))
@@ -225,9 +228,9 @@ class TreeCheck:
             if holds_array(value):
                 self._note_bad_tree(bad, value, subject)
             return
-        arrays = (*_jax.array.ARRAYS, *(_jax.array.SHAPES if self.region.role == "placement" else ()))
+        shapes = _jax.array.SHAPES if self.region.role == "placement" else ()
         for path, part in found:
-            if isinstance(part, arrays):
+            if self.region.role != "value" and isinstance(part, (*_jax.array.ARRAYS, *shapes)):
                 self._visit_array(hint, part, subject.at(path))
             else:
                 self.leaves.append(CheckedLeaf(part, None, subject.at(path)))

@@ -180,10 +180,11 @@ class HintedSignature:
         return StructureError(f"{self.name}: {problem}\n\n    {self.name}{inspect.Signature(bare)}")
 
     def arguments(self, bound: BoundCall) -> list[tuple[str, Subject, Node, Any]]:
-        """Each argument that holds a hint: its parameter, its subject, its node, its value."""
-        if (plain := self._plain_parameters) is not None:
-            return [(name, *plain[name], value) for name, value in bound.arguments.items()]
+        """Each argument but the defaults of options: its parameter, its subject, its node, its value."""
         found: list[tuple[str, Subject, Node, Any]] = []
+        if (plain := self._plain_parameters) is not None:
+            found = [(name, *plain[name], value) for name, value in bound.arguments.items()]
+            return [each for each in found if each[2] is not OPTION or each[0] in bound.given]
         for at, (name, value) in enumerate(bound.arguments.items()):
             kind = self.signature.parameters[name].kind
             node = self.parameters.get(name, Untyped())
@@ -196,7 +197,7 @@ class HintedSignature:
                 is_positional = at < len(self.positional) and kind is not inspect.Parameter.KEYWORD_ONLY
                 node = self.positional[at] if is_positional else node
                 found.append((name, Subject("argument", name), node, value))
-        return found
+        return [each for each in found if each[2] is not OPTION or each[0] in bound.given]
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -191,16 +191,14 @@ def array_hints(node: Node) -> Iterator[ArrayHint]:
     return (part.hint for _, part in walk(node) if isinstance(part, ArrayLeaf))
 
 
-def declares_arrays(node: Node) -> bool:
+def declares_arrays(node: Node, kinds: tuple[type, ...] = (ArrayLeaf,)) -> bool:
     """Whether any array is declared in a node."""
-    if isinstance(node, ArrayLeaf):
-        return True
-    return any(isinstance(part, ArrayLeaf) or (isinstance(part, Fields) and part.is_open) for _, part in walk(node))
+    return any(isinstance(part, kinds) or (isinstance(part, Fields) and part.is_open) for _, part in walk(node))
 
 
 def holds_arrays(node: Node) -> bool:
     """Whether any array is declared in a node, or may be in it undeclared."""
-    return declares_arrays(node) or any(isinstance(part, BareTree) for _, part in walk(node))
+    return isinstance(node, ArrayLeaf) or declares_arrays(node, (ArrayLeaf, BareTree))
 
 
 def is_named(node: Node) -> bool:
