@@ -22,6 +22,7 @@ from typedshmap import (
     typed,
     typed_shard_map,
 )
+from typedshmap.testing import inputs
 
 Pairs = PyTree[int, "S T"]
 
@@ -190,3 +191,16 @@ def test_a_type_alias_that_holds_itself_is_an_error(aliases, name):
         AnnotationSyntaxError, match=message if name == "Itself" else "is not an array type|holds itself"
     ):
         Float[alias, "n"]
+
+
+def test_arguments_of_a_composed_structure_are_made(mesh):
+    @typed_shard_map(mesh=mesh)
+    def whole(
+        z: PyTree[Float[Array, "[b/dp]"], "S T"],
+        x: PyTree[Float[Array, "..."], "S"],
+        y: PyTree[Float[Array, "..."], "T"],
+    ) -> PyTree[Float[Array, "[b/dp]"], "S T"]:
+        return z
+
+    made = inputs(whole)
+    assert jax.tree.structure(jax.eval_shape(whole, *made)) == jax.tree.structure(made["z"])

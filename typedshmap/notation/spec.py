@@ -245,9 +245,9 @@ def refuse_repeated_axes(dims: Iterable[Any], marks: Iterable[Mark]) -> None:
 
 
 def names_in_expression(size: Expression) -> tuple[str, ...]:
-    """The names whose sizes an expression needs."""
+    """The names whose sizes an expression needs; one in braces may be an argument's instead."""
     match size:
-        case Name(name):
+        case Name(name) | Argument(name, ()):
             return (name,)
         case Group(inner) | Negative(inner) | Braces(inner):
             return names_in_expression(inner)
@@ -266,6 +266,8 @@ class _SpecParser(Cursor):
     """The grammar of one dim or mark."""
 
     is_in_braces = False
+    unsized = ""
+    """The first name in an expression that stands for any size."""
 
     def item(self) -> Dim | Rest | Mark:
         """item := mark | bracketed | '...' | dim"""
@@ -358,8 +360,8 @@ class _SpecParser(Cursor):
         if isinstance(size, Name):
             if "_" in signs or size.name.startswith("_"):
                 size, signs = self.anonymous(size.name, start, signs, "_"), signs - {"?"}
-        elif unsized := [name for name in names_in_expression(size) if name.startswith("_")]:
-            raise self.fault(f"'{unsized[0]}' has no size to compute with", self.since(size_start), "give it a name")
+        elif self.unsized:
+            raise self.fault(f"'{self.unsized}' has no size to compute with", self.since(size_start), "give it a name")
         elif wants_name := signs & {"?", "_"}:
             sign = min(wants_name)
             raise self.fault(f"'{sign}' wants a name", self.since(start), f"write {sign}name")
@@ -435,7 +437,10 @@ class _SpecParser(Cursor):
             name = self.take()
             if self.peek() == "(":
                 return self.call(name)
-            return self.argument(name.text) if self.is_in_braces else Name(name.text)
+            if self.is_in_braces:
+                return self.argument(name.text)
+            self.unsized = self.unsized or (name.text if name.text.startswith("_") else "")
+            return Name(name.text)
         if self.accept("("):
             inner = self.sum()
             self.close_parenthesis()

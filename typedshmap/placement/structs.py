@@ -274,14 +274,17 @@ def shape_of(hint: ArrayHint, sizes: Sizes) -> tuple[int, ...] | Fault:
             shape += known.size
             continue
         expression = dim.size
-        if isinstance(expression, AnySize | Braces):
-            return WrongSize(f"has dim '{expression}', {no_size}", dim.span, "write a name instead, and pass its size")
+        wrong_size = WrongSize(
+            f"has dim '{expression}', {no_size}", dim.span, "write a name instead, and pass its size"
+        )
+        if isinstance(expression, AnySize):
+            return wrong_size
         if isinstance(expression, Name) and sizes.get(expression.name) is None:
             return WrongSize(f"has dim '{expression}', but '*{expression}' stands for several dims", dim.span)
         try:
             size = evaluate(expression, sizes, {})
         except NoValue as unknown:
-            return mismatch_of(unknown, dim, index, dim.span)
+            return wrong_size if isinstance(expression, Braces) else mismatch_of(unknown, dim, index, dim.span)
         if size < 0:
             return WrongSize(f"has dim '{expression}' of size {size}", dim.span)
         shape.append(size)

@@ -247,6 +247,8 @@ def choose_member(node: Node, inside: frozenset[int] = frozenset()) -> Node:
         case structure.SequenceOf(kind, item):
             items = (item,) * (2 if _levels(item) < _MOST_LEVELS else 1)
             return structure.FixedTuple(items, list if issubclass(list, kind) else tuple)
+        case structure.PyTreeOf(item, (_, *names)) if names and names != ["..."]:  # trees inside of a tree
+            return choose_member(structure.MappingOf(dict, structure.PyTreeOf(item, tuple(names))), inside)
         case structure.MappingOf(_, item) | structure.PyTreeOf(item, _):
             fields = {"a": item, "b": item} if _levels(item) < _MOST_LEVELS else {"a": item}
             return structure.Fields(dict, "TypedDict", fields, is_open=False)
