@@ -215,6 +215,22 @@ def test_keys_are_the_fields_of_any_class(make: Any, mesh: Mesh) -> None:
     assert jax.tree.structure(jax.eval_shape(mapped, placed)) == jax.tree.structure(placed)
 
 
+class Other(NamedTuple):
+    b: Any
+    w: Any
+
+
+@pytest.mark.parametrize(
+    "tree", [{"w": w, "b": b}, Other(b, w), Maybe(w, b), Linear(w, b)], ids=lambda x: type(x).__name__
+)
+@pytest.mark.parametrize("hint", [Params, Named, Maybe, Linear], ids=lambda x: x.__name__)
+def test_fields_may_be_those_of_another_class(hint: Any, tree: Any) -> None:
+    state = adam.init(eqx.filter(tree, eqx.is_array))
+    found = specs_of(Like[Any, hint], state)
+    assert sorted(map(str, found.values())) == sorted(map(str, [S_W, S_B] * 2))
+    assert all(path.rstrip("'].")[-1] == ("w" if spec == S_W else "b") for path, spec in found.items())
+
+
 def test_what_has_more_arrays_than_the_keys_is_not_like_them() -> None:
     found = specs_of(Like[Any, Dense], Module(w, b, {"mean": b}))
     assert found == {".weight": P(None, None), ".bias": P(None), ".state['mean']": P(None)}

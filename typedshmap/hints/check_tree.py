@@ -391,7 +391,7 @@ class TreeCheck:
     ) -> list[tuple[Any, Any]]:
         """A record's children by the names of its fields; the hint of a field that is not a child must be static."""
         names = {key_name(key) for key, _ in children}
-        if node.kind != "dataclass" or names == node.fields.keys():
+        if node.kind != "dataclass" or names == node.fields.keys() or not isinstance(value, node.cls):
             return children
         if not names <= node.fields.keys():
             children = field_keys(node, value, children)
@@ -468,8 +468,8 @@ def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | No
         names = " or ".join(map(structure.hint_name, node.classes))
         is_right = not node.classes or isinstance(value, node.classes)
         return None if is_right else failures.WrongType(names, describe(value))
-    if isinstance(node, Fields) and node.kind == "names":
-        return None if _has_fields(node, value) else failures.WrongType(structure.node_name(node), describe(value))
+    if isinstance(node, Fields) and node.goes_by_names and _has_fields(node, value):
+        return None
     is_typed_dict = isinstance(node, Fields) and node.kind == "TypedDict"
     kind = Mapping if is_typed_dict else node.cls if isinstance(node, Fields) else node.kind
     if not isinstance(value, kind):
@@ -486,7 +486,7 @@ def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | No
 
 
 def _has_fields(node: Fields, value: Any) -> bool:
-    """Whether a value of any class has the fields of a record, and no other arrays."""
+    """Whether a value of any class has the fields of a record that hold arrays, and no other arrays."""
     try:
         found = _jax.tree.one_level(value)
     except _jax.tree.BadTree:
@@ -494,7 +494,8 @@ def _has_fields(node: Fields, value: Any) -> bool:
     if found is None:
         return False
     children = {key_name(key): part for key, part in found}
-    needed, others = node.fields.keys() - node.optional, children.keys() - node.fields.keys()
+    needed = {name for name, inner in node.fields.items() if structure.holds_arrays(inner)} - node.optional
+    others = children.keys() - node.fields.keys()
     return needed <= children.keys() and all(_jax.tree.is_empty(children[name]) for name in others)
 
 

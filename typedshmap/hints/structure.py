@@ -88,7 +88,7 @@ class MappingOf:
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Fields:
-    """Named fields: a NamedTuple, a TypedDict or a dataclass; or, of kind "names", of any class that has them.
+    """Named fields: a NamedTuple, a TypedDict or a dataclass; or any class that has them, if it goes by their names.
 
     ``fields`` is filled after the record is made, so that a class may hold itself; until then the
     record is open, and taken to hold arrays.
@@ -99,6 +99,7 @@ class Fields:
     fields: dict[str, Node] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
     is_open: bool = True
+    goes_by_names: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -177,7 +178,7 @@ def walk(node: Node) -> Iterator[tuple[str, Node]]:
             case SequenceOf(_, item) | MappingOf(_, item) | PyTreeOf(item):
                 inside = [(f"{path}[...]", item)]
             case Fields(_, kind, fields):
-                step = "[{!r}]".format if kind in ("TypedDict", "names") else ".{}".format
+                step = "[{!r}]".format if kind == "TypedDict" else ".{}".format
                 inside = [(path + step(name), item) for name, item in fields.items()]
             case LikeOf(_, _, parameters, other):
                 inside = [(f"{path}[...]", parameters), (f"{path}[...]", other)]
@@ -475,12 +476,12 @@ _ANY_ARRAY = bare_array_hint(jax.typing.ArrayLike)
 def _loosened(node: Node) -> Node:
     """The hint of what has the structure of parameters: of any dtype, and perhaps without some of the arrays.
 
-    What has keys in the parameters has those names in any class, as the fields of another library's.
+    A record may be of another class with these fields, as a checkpoint has dicts, and other libraries their layers.
     """
     found = map_hints(node, lambda hint: replace(hint, dtypes=None, may_be_missing=True))
     for _, part in walk(found):
-        if isinstance(part, Fields) and part.kind == "TypedDict":
-            part.kind = "names"
+        if isinstance(part, Fields):
+            part.goes_by_names = True
     return found
 
 

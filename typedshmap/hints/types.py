@@ -272,9 +272,9 @@ class Like(metaclass=_LikeMeta):
         return optax.apply_updates(params, updates), state
     ```
 
-    A class shows where a sub-tree is, or the keys of a ``TypedDict`` or a dict of hints: whatever has these fields,
-    layers of other libraries too. A hint that has neither (one array, ``dict[str, W]``, ``list[W]``) is looked for by
-    its ranks: it is what has its containers and an array of as many dims.
+    The names of fields or keys show where a sub-tree is: whatever has those of the hint and no other arrays, layers of
+    other libraries too. A hint without names (one array, ``dict[str, W]``, ``list[W]``) is looked for by its ranks: it
+    is what has its containers and an array of as many dims.
     Where trees of the parameters' structure hold arrays of other shapes, a union says which: ``Params |
     Stacked["memory", Params]`` for L-BFGS, ``Params | PyTree[Float[Array, "..."]]`` for Adafactor, whose factors are
     then unsharded.
