@@ -125,6 +125,18 @@ def summed_somewhere(x: X) -> Float[Array, " ~dp ~tp"]:
     return cond(at("dp"), lambda: total(x), lambda: x.sum())
 
 
+def written(x: Any) -> Any:
+    """A reference that one branch writes."""
+    ref = jax.new_ref(full(x.sum()))
+
+    def write() -> Any:
+        ref[...] = full(total(x))
+        return 0
+
+    lax.cond(at("dp"), write, lambda: 0)
+    return ref[...]
+
+
 def gradient(loss: Callable[[Any], Any], w: Any) -> Any:
     return number(jax.grad(loss)(w))
 
@@ -223,6 +235,21 @@ WRONG = {
         lambda x, w: cond(lax.cond(at("dp"), lambda: True, lambda: False), lambda: total(x), lambda: x.sum())[None],
         DEAD,
     ),
+    "a predicate by an item of a scan": Program(
+        lambda x, w: lax.scan(
+            lambda c, item: (cond(item > 0, lambda: total(c), lambda: c), None), full(x.sum()), x[:, 0]
+        )[0][None],
+        DEAD,
+    ),
+    "a predicate by an item of a map": Program(
+        lambda x, w: number(lax.map(lambda row: cond(row.sum() > 0, lambda: total(row), lambda: row.sum()), x).sum()),
+        DEAD,
+    ),
+    "psum in a branch that prints it": Program(
+        lambda x, w: cond(at("dp"), lambda: (jax.debug.callback(print, total(x)), x.sum())[1], lambda: x.sum())[None],
+        DEAD,
+    ),
+    "psum in a branch that writes it": Program(lambda x, w: number(written(x)), DEAD),
     # Loops.
     "psum in a loop with a varying bound": Program(
         lambda x, w: times(lax.axis_index("dp") + 1, lambda c: c + total(c), x.sum())[None], DEAD_LOOP
@@ -258,6 +285,10 @@ WRONG = {
     "ring in a loop with a bound that varies over the other axis": Program(
         lambda x, w: times(lax.axis_index("dp") + 1, lambda c: c + ring(c, "tp"), x.sum())[None],
         dead("ppermute", "'tp'", control="condition of the loop"),
+    ),
+    "a solver that ends by the residual of a shard": Program(
+        lambda x, w: number(jax.scipy.sparse.linalg.cg(lambda v: 3 * v + lax.psum(v, "dp"), x[0], maxiter=30)[0].sum()),
+        DEAD_LOOP,
     ),
     # What differentiation puts there.
     "gradient of an invarying value in a branch": Program(

@@ -355,6 +355,12 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
     return [jaxpr for jaxpr in map(open_jaxpr, chain(*values)) if hasattr(jaxpr, "eqns")]
 
 
+def has_effects(eqn: Any) -> bool:
+    """Whether an equation by itself does more than compute its results: a callback, a write into a reference."""
+    effects = {type(effect).__name__ for effect in eqn.effects} - {"NamedAxisEffect"}  # which collectives have
+    return bool(effects) and not inner_jaxprs(eqn)
+
+
 def is_transposed(eqn: Any) -> bool:
     """Whether an equation was made by transposing another, as the backward part of a gradient is."""
     return "transpose(" in str(eqn.source_info.name_stack)

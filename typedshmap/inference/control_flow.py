@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
-from itertools import count
 from typing import Any
 
 from .. import _jax
@@ -129,7 +128,8 @@ def _fixed_point(
     The findings are those of that iteration. What is wrong in the first iteration comes before what follows from it.
     """
     before, since = interpreter.findings, dict[int, int]()
-    for times in count():
+    times = 0
+    while True:
         interpreter.findings = []
         results = iteration(carry)
         for found in interpreter.findings:
@@ -140,7 +140,7 @@ def _fixed_point(
             after = [unknown(fact.varying | fact.unreduced, len(fact.dims)) for fact in after]
         if after == carry:
             break
-        carry = after
+        carry, times = after, times + 1
     found = interpreter.findings
     interpreter.findings = before + (sorted(found, key=lambda one: since.get(id(one.eqn), times)) if since else found)
     return carry, results

@@ -13,8 +13,8 @@ from .. import _jax
 from .interpreter import CALLBACKS, CLAIM, Interpreter, TransferRule
 from .lattice import NO_AXES, AxisSet, ShardingFact, add_varying, invarying, unknown, varying_of
 
-MarkRule = Callable[[Any, int, "list[ShardingFact]", ShardingFact], ShardingFact]
-"""The fact of a result with its marks, from its equation, its place, the facts of the operands, and its own."""
+MarkRule = Callable[[Any, int, "AxisSet", ShardingFact], ShardingFact]
+"""The fact of a result with its marks, from its equation, its place, what the operands have, and its own."""
 
 # No mesh axis is called so.
 _USED, _TANGENT, _WRONG = (frozenset([mark]) for mark in ("is used", "has a tangent", "has a wrong gradient"))
@@ -22,15 +22,13 @@ _USED, _TANGENT, _WRONG = (frozenset([mark]) for mark in ("is used", "has a tang
 
 def is_used(interpreter: Interpreter, jaxpr: Any, eqn: Any) -> bool:
     """Whether what an equation computes reaches a result of the jaxpr that it stands in, or the world outside."""
-    is_seen = False
 
-    def mark(at: Any, _: int, operands: list[ShardingFact], result: ShardingFact) -> ShardingFact:
-        nonlocal is_seen
-        is_seen |= at.primitive.name in CALLBACKS and varying_of(operands) >= _USED
+    def mark(at: Any, _: int, marks: AxisSet, result: ShardingFact) -> ShardingFact:
         return add_varying(result, _USED) if at is eqn else result
 
-    entering = [invarying(len(var.aval.shape)) for var in jaxpr.invars]
-    return varying_of(_Marking(interpreter, mark).interpret(jaxpr, entering)) >= _USED or is_seen
+    marked = _Marking(interpreter, mark)
+    results = marked.interpret(jaxpr, [invarying(len(var.aval.shape)) for var in jaxpr.invars])
+    return varying_of(results) | marked.marking.emitted >= _USED
 
 
 def has_wrong_gradient(interpreter: Interpreter, jaxpr: Any, untyped: Mapping[int, Mapping[int, AxisSet]]) -> bool:
@@ -43,7 +41,7 @@ def has_wrong_gradient(interpreter: Interpreter, jaxpr: Any, untyped: Mapping[in
       untyped: by the id of an equation and the place of a result, the axes over which it varies against its type.
     """
 
-    def mark(eqn: Any, at: int, operands: list[ShardingFact], result: ShardingFact) -> ShardingFact:
+    def mark(eqn: Any, at: int, operands: AxisSet, result: ShardingFact) -> ShardingFact:
         typed = _jax.array.manual_type_in(eqn.outvars[at].aval)
         marks = result.varying | result.unreduced | untyped.get(id(eqn), {}).get(at, NO_AXES)
         marks = _differentiable(eqn, at, operands, marks - typed.varying - typed.unreduced)
@@ -60,20 +58,20 @@ def has_gradient(interpreter: Interpreter, jaxpr: Any, cast: Any, differentiated
       differentiated: by which operands of the jaxpr.
     """
 
-    def mark(eqn: Any, at: int, operands: list[ShardingFact], result: ShardingFact) -> ShardingFact:
+    def mark(eqn: Any, at: int, operands: AxisSet, result: ShardingFact) -> ShardingFact:
         marks = _differentiable(eqn, at, operands, result.varying | result.unreduced)
         return ShardingFact(marks | _WRONG if eqn is cast and marks >= _TANGENT else marks, NO_AXES, result.dims)
 
     return _reaches_result(interpreter, jaxpr, mark, differentiated)
 
 
-def _differentiable(eqn: Any, at: int, operands: list[ShardingFact], marks: AxisSet) -> AxisSet:
+def _differentiable(eqn: Any, at: int, operands: AxisSet, marks: AxisSet) -> AxisSet:
     """The marks of a result, with those of tangents where it has one."""
     tangents, name = _TANGENT | _WRONG, eqn.primitive.name
     if name in CALLBACKS or name == "stop_gradient" or not _jax.array.is_inexact(eqn.outvars[at].aval.dtype):
         return marks - tangents
     # What has a derivative of its own has one whatever computes it.
-    return marks | (varying_of(operands) & tangents) if name.startswith("custom_") else marks
+    return marks | (operands & tangents) if name.startswith("custom_") else marks
 
 
 def _reaches_result(interpreter: Interpreter, jaxpr: Any, mark: MarkRule, differentiated: Sequence[bool]) -> bool:
@@ -92,18 +90,22 @@ class _Marking(Interpreter):
 
     def __init__(self, interpreter: Interpreter, mark: MarkRule) -> None:
         super().__init__(interpreter.sizes, False, {}, interpreter.claim_equations)
-        self.rules = _MarkingRules(interpreter.rules, mark)
+        self.rules = self.marking = _MarkingRules(interpreter.rules, mark)
 
     def split_axes(self, axes: AxisSet) -> AxisSet:
         return axes
 
 
 class _MarkingRules(dict[str, TransferRule]):
-    """The transfer rules, with a mark on each result; what has no rule hands on all marks of its operands."""
+    """The transfer rules, with a mark on each result; what has no rule hands on all marks of its operands.
+
+    Attributes:
+      emitted: the marks of what leaves otherwise than as a result: by a callback, or into a mutable reference.
+    """
 
     def __init__(self, rules: Mapping[str, TransferRule], mark: MarkRule) -> None:
         super().__init__({CLAIM: rules[CLAIM]})
-        self.unmarked, self.mark = rules, mark
+        self.unmarked, self.mark, self.emitted = rules, mark, NO_AXES
 
     def __missing__(self, name: str) -> TransferRule:
         self[name] = partial(self._marked, self.unmarked.get(name, _all_marks))
@@ -112,7 +114,10 @@ class _MarkingRules(dict[str, TransferRule]):
     def _marked(
         self, rule: TransferRule, interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]
     ) -> list[ShardingFact]:
-        return [self.mark(eqn, at, facts, result) for at, result in enumerate(rule(interpreter, eqn, facts))]
+        marks = varying_of(facts)
+        if marks and _jax.jaxpr.has_effects(eqn):
+            self.emitted |= marks
+        return [self.mark(eqn, at, marks, result) for at, result in enumerate(rule(interpreter, eqn, facts))]
 
 
 def _all_marks(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
