@@ -100,17 +100,18 @@ def decorate(
     """
 
     def decorated(function: Any) -> Any:
-        below, own = find_decorated(function), (in_types, out_types)
+        below, takes, returns = find_decorated(function), in_types, out_types
         if below is not None:
-            given = zip(own, below.signature.given_types, (None, EMPTY), strict=True)
-            own = tuple(other if mine is absent else mine for mine, other, absent in given)
-        return wrap(function, LazySignature(function, frame, *own, strict), below)
+            takes = below.signature.in_types if takes is None else takes
+            returns = below.signature.out_types if returns is EMPTY else returns
+        return wrap(function, LazySignature(function, frame, takes, returns, strict), below)
 
     match f:
         case classmethod() | staticmethod():
             return type(f)(decorated(f.__func__))
         case property():
-            return type(f)(*(part and decorated(part) for part in (f.fget, f.fset, f.fdel)), f.__doc__)
+            fget, fset, fdel = (part and decorated(part) for part in (f.fget, f.fset, f.fdel))
+            return type(f)(fget, fset, fdel, f.__doc__)
         case functools.cached_property():
             return type(f)(decorated(f.func))
         case functools.partialmethod():

@@ -215,7 +215,8 @@ class LazySignature:
 
     Attributes:
       known: the function with its hints read, if they could be read so far.
-      given_types: the ``in_types`` and the ``out_types`` that were given instead of annotations.
+      in_types: the hints of the arguments that were given instead of annotations.
+      out_types: the hint of the result that was given instead of the annotation.
     """
 
     def __init__(
@@ -242,7 +243,7 @@ class LazySignature:
             got = f"{value_text(function)} of type {type(function).__name__}"
             raise StructureError(f"a function is wanted, got {got}", running_place())
         self._given = (function, in_types, out_types, strict)
-        self.given_types = (in_types, out_types)
+        self.in_types, self.out_types = in_types, out_types
         self._string_locals: Mapping[str, Any] = {}
         self.known: HintedSignature | None = None
         source = _unwrap_annotations(function)

@@ -63,7 +63,9 @@ class Layout:
     def over(self, axes: Collection[str]) -> Layout:
         """What it says of some of the mesh axes."""
         dim_axes = tuple([tuple(filter(axes.__contains__, part)) for part in self.dim_axes])
-        return Layout(dim_axes, *[marked.intersection(axes) for marked in (self.unreduced, self.reduced, self.varying)])
+        marks = (self.unreduced, self.reduced, self.varying)
+        unreduced, reduced, varying = [marked.intersection(axes) for marked in marks]
+        return Layout(dim_axes, unreduced, reduced, varying)
 
 
 def shared_prefix(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
