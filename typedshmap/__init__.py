@@ -23,6 +23,7 @@ from .errors import (
     ShapeError,
     ShardingError,
     StructureError,
+    SuspectWarning,
     TypedShmapError,
     VaryingError,
 )
@@ -49,7 +50,7 @@ __all__ = [  # noqa: RUF022 (by what they are, not by the alphabet)
     "psum_scatter", "rearrange", "reduce", "repeat", "reshard", "softmax", "take",
     # Errors.
     "AnnotationSyntaxError", "DivergenceError", "DtypeError", "MeshAxisError", "PatternError", "ShapeError",
-    "ShardingError", "StructureError", "TypedShmapError", "VaryingError",
+    "ShardingError", "StructureError", "SuspectWarning", "TypedShmapError", "VaryingError",
 ]
 # fmt: on
 

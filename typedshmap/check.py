@@ -53,7 +53,7 @@ def check(x: T, hint: Any) -> T:
 
     Returns:
       ``x``, in a loop, a branch or a call within a manual region an equal value that may be another
-      object; an array with a ``+axis`` mark at that type, unreduced over the axis.
+      object.
 
     Raises:
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for what does not fit. What
@@ -70,7 +70,7 @@ def check(x: T, hint: Any) -> T:
             if leaf.hint is not None and _jax.array.is_tracer(leaf.value):
                 hints = _candidate_hints(leaf, leaf.hint, node, checked)
                 check_at_compile_time(leaf.value, hints, leaf.subject, region, name, checked.sizes, place)
-    return checked.cast(x, name)
+    return checked.stated(x, name)
 
 
 def _check_in_scope(x: Any, node: Node, region: MeshContext, subject: Subject, verb: str) -> tuple[str, TreeCheck]:
@@ -194,7 +194,7 @@ def assume(x: T, hint: Any) -> T:
       hint: any hint, or just its dims as a string.
 
     Returns:
-      ``x``; an array with a ``+axis`` mark at that type, unreduced over the axis.
+      ``x``, or an equal value.
 
     Raises:
       ShapeError, DtypeError, StructureError: for what does not fit.
@@ -206,4 +206,4 @@ def assume(x: T, hint: Any) -> T:
     if region.manual:
         region = intern_context(replace(region, inferred_axes=region.checked_axes))
     name, checked = _check_in_scope(x, parse_hint_or_dims(hint), region, _ASSUMED, "assume")
-    return checked.cast(x, name, is_assumed=True)
+    return checked.stated(x, name, is_assumed=True)

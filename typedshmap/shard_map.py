@@ -334,8 +334,8 @@ class _RegionCall:
                 assertion = context.LayoutAssertion(hint, region, subject, name, sizes, must_be_invarying)
                 if self.manual:
                     spec = region.spec(hint, len(getattr(value, "shape", ())))
-                if layout.unreduced and subject not in refused:
-                    value = _jax.casts.pcast_unreduced(value, layout.unreduced)
+                if subject not in refused and (leaving := layout.unreduced & self.manual):
+                    value = _jax.casts.pcast_unreduced(value, leaving)
                 if layout.reduced and region.has_vma:
                     value = _jax.casts.pcast_reduced(value, layout.reduced)
             if subject in refused:

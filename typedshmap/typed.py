@@ -54,7 +54,7 @@ def typed(
       rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
 
     Returns:
-      The function; it receives and returns values marked ``+axis`` as unreduced.
+      The function.
 
     Raises:
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or a result
@@ -106,15 +106,15 @@ def _check_arguments(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[tuple[Any, ...], dict[str, Any], context.CallScope]:
-    """The arguments of a call, at the types of their hints, and the scope of the call."""
+    """The arguments of a call, their layouts asserted, and the scope of the call."""
     bound = typed.bind(args, kwargs)
     checked = check_arguments(typed.arguments(bound), bound.arguments, region)
     if checked.failures:
         raise checked.error(typed.name)
-    cast = checked.with_leaves(checked.cast_leaves(typed.name))
+    stated = checked.with_leaves(checked.stated_leaves(typed.name))
     naming, sink = context.decorator_axis_naming(naming), context.current_sink()
     scope = context.CallScope(typed.name, bound.arguments, checked.sizes, naming, region, sink)
-    return *bound.with_arguments(cast), scope
+    return *bound.with_arguments(stated), scope
 
 
 def _check_result(
@@ -125,7 +125,7 @@ def _check_result(
     scope: context.CallScope,
     result: Any,
 ) -> Any:
-    """The result, or what is yielded, at the type of its hint."""
+    """The result, or what is yielded, its layouts asserted."""
     if hint is None:
         return result
     checked = check_value(hint, result, subject, region, scope.arguments, scope.sizes)
@@ -139,4 +139,4 @@ def _check_result(
     if checked.failures:
         place = result_place(typed, checked.failures, checked.leaves) if region.manual else ""
         raise checked.error(typed.name, place)
-    return checked.cast(result, typed.name)
+    return checked.stated(result, typed.name)

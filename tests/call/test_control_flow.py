@@ -105,7 +105,7 @@ def of_fori(of: Any) -> Callable[..., Any]:
 
 def of_cond(of: Any) -> Callable[..., Any]:
     def run(x: Any, up: Any, down: Any) -> Any:
-        return jax.lax.cond(x.sum() > 0, lambda x: of.check(x * 2, "[b/dp] d"), lambda x: of.check(-x, "[b/dp] d"), x)
+        return jax.lax.cond(x.max() > 0, lambda x: of.check(x * 2, "[b/dp] d"), lambda x: of.check(-x, "[b/dp] d"), x)
 
     return run
 

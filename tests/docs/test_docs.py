@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,14 @@ from blocks import ROOT, Block, blocks, run
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def shown(page: Path) -> Any:
+    """A page; one has programs that are wrong, and found so by what they compute."""
+    suspects = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
+    marks = [suspects] if page.stem == "verify" else []
+    return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
+
+
+@pytest.mark.parametrize("page", map(shown, PAGES))
 def test_the_blocks_of_a_page_run_and_give_what_the_page_says(page: Path) -> None:
     namespace: dict[str, object] = {"__name__": page.stem}
     for block in blocks(page.read_text(encoding="utf-8")):

@@ -277,7 +277,7 @@ def test_a_while_loop_is_counted_for_one_iteration_and_that_is_said():
     @typed_shard_map
     def f(x: Float32[Array, "b"], n: Int[Array, ""]) -> Float32[Array, "b"]:
         def iteration(carry):
-            return carry[0] + 1, lax.psum(lax.pcast(carry[1], "dp", to="varying"), "dp")
+            return carry[0] + 1, lax.pmean(lax.pcast(carry[1], "dp", to="varying"), "dp")
 
         return lax.while_loop(lambda carry: carry[0] < n, iteration, (jnp.zeros_like(n), x))[1]
 
@@ -292,7 +292,7 @@ def test_a_while_loop_is_counted_for_one_iteration_and_that_is_said():
 def test_of_branches_the_one_that_sends_most_is_counted():
     @typed_shard_map
     def f(x: Float32[Array, "[a/dp] b"], n: Int[Array, ""]) -> Float32[Array, "b"]:
-        both = lambda x: psum(psum(x, "dp") * lax.pcast(jnp.ones(2), "tp", to="varying"), "tp")  # noqa: E731
+        both = lambda x: psum(psum(x, "dp") * lax.axis_index("tp"), "tp")  # noqa: E731
         return lax.cond(n > 0, lambda x: psum(x, "dp"), both, x.sum(0))
 
     found = explain(f, mesh="dp=4,tp=2", a=8, b=2, grad=False)

@@ -509,7 +509,7 @@ RIGHT = {
     ),
     "a choice by select": Program(lambda x, w: number(jnp.where(at("dp"), total(x), x.sum()))),
     "a choice that vmap makes a select": Program(
-        lambda x, w: number(jax.vmap(lambda row: cond(row.sum() > 0, lambda: row.sum(), lambda: total(row)))(x).sum())
+        lambda x, w: number(jax.vmap(lambda row: cond(row.max() > 0, lambda: row.sum(), lambda: total(row)))(x).sum())
     ),
     "what is chosen is summed": Program(
         lambda x, w: number(total(lax.cond(at("dp"), lambda x: 2 * x, lambda x: x, x)))

@@ -437,3 +437,48 @@ def drawn(body: Body, x: Any) -> Made:
     other = body.random.randrange(len(body.values))
     key = jax.random.fold_in(jax.random.key(0), jnp.ravel(body.values[other])[0])
     return x + jax.random.randint(key, x.shape, 0, 9, x.dtype), (other,), (), None
+
+
+# Bodies of square matrices, of which some are addends of a sum over shards
+
+SIDE = 3
+LINEAR: tuple[Callable[..., Any], ...] = (
+    lambda x: 2 * x,
+    lambda x: -x.T,
+    lambda x: x / 3,
+    lambda x: jnp.flip(jnp.cumsum(x, 0), 1),
+    lambda x: x @ jnp.arange(9.0).reshape(3, 3),
+    lambda x: jnp.concatenate([x, x])[1:4],
+    lambda x: jnp.pad(x, 1)[:3, 1:],
+    lambda x: x.reshape(9)[jnp.arange(9) // 2].reshape(3, 3),
+    lambda x: jnp.where(jnp.arange(3) > 1, x, 0),
+    lambda x: jnp.zeros_like(x).at[1:].set(x[1:]),
+    lambda x: jnp.broadcast_to(x.sum(0), x.shape) + x.mean(),
+    lambda x: lax.dynamic_slice(jnp.tile(x, 2), (0, 2), x.shape),
+    lambda x: lax.fori_loop(0, 2, lambda _, c: 2 * c, x),
+    lambda x: lax.scan(lambda c, _: (c / 2, c), x, None, length=2)[1].sum(0),
+    lambda x: jax.jit(lambda x: x * 5)(x),
+    lambda x: lax.cond(jnp.arange(3)[1] > 0, lambda x: x, lambda x: 2 * x, x),
+    lambda x: jax.jvp(lambda x: 3 * x, (x,), (x,))[1],
+    lambda x: jnp.fft.fft(x).real,
+)
+OTHERS: tuple[Callable[..., Any], ...] = (
+    jnp.tanh, jnp.abs, jnp.exp, jnp.square, lambda x: jnp.maximum(x, 1), lambda x: x + 1, lambda x: 1 / (x + 9),
+    lambda x: jnp.where(x > 1, x, 0), lambda x: jnp.sort(x), lambda x: x[jnp.argmax(x, 0)], lambda x: jnp.ones_like(x),
+    jax.nn.relu, jax.nn.softmax, lambda x: x * 0, lambda x: jnp.linalg.norm(x) * x,
+)  # fmt: skip
+PAIRED: tuple[Callable[..., Any], ...] = (
+    jnp.add, jnp.subtract, jnp.multiply, jnp.matmul, lambda x, y: x / (y + 9), lambda x, y: jnp.where(y > 1, x, 0),
+    lambda x, y: jnp.where(jnp.arange(3) > 0, x, y), lambda x, y: jnp.concatenate([x[:1], y[1:]]), jnp.maximum,
+    lambda x, y: x.at[0].add(y[1]),
+)  # fmt: skip
+
+
+def write_sums(random: Random, matrices: Sequence[Any], count: int) -> list[Any]:
+    """Matrices, and others that are computed from them, most of them by what is linear."""
+    values = list(matrices)
+    for _ in range(count):
+        x, y = random.choice(values), random.choice(values)
+        kinds, operands = random.choice(((LINEAR, (x,)), (LINEAR, (x,)), (OTHERS, (x,)), (PAIRED, (x, y))))
+        values.append(random.choice(kinds)(*operands))
+    return values

@@ -61,7 +61,7 @@ def regions(keep: Callable[[Body], Body], mesh: Mesh, check_vma: bool) -> tuple[
     kept = keep(helper)
 
     def gathers(w: Any) -> Any:
-        return lax.psum(kept(lax.all_gather(w, "dp", tiled=True)), "dp")
+        return lax.pmean(kept(lax.all_gather(w, "dp", tiled=True)), "dp")
 
     def repeats(w: Any) -> Any:
         return lax.psum(kept(jnp.concatenate([w] * 4)), "dp")

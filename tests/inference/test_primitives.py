@@ -334,11 +334,11 @@ OWED = {
     "summed over another axis": (lambda x: lax.psum(x, "dp"), "_ _ | +tp"),
     "multiplied by itself": (lambda x: x * x, "dp _ | dp tp"),
     "a product with itself": (lambda x: jnp.einsum("ij,ij->i", x, x), "dp | dp tp"),
-    "with something added": (lambda x: x + 1, "dp _ | dp tp"),
+    "with something added": (lambda x: x + 1, "dp _ | dp +tp"),  # which is an error
     "through a function": (jnp.tanh, "dp _ | dp tp"),
     "divided by": (lambda x: 1 / x, "dp _ | dp tp"),
     "a maximum over another axis": (lambda x: lax.pmax(x, "dp"), "_ _ | tp"),
-    "gathered": (lambda x: lax.all_gather(x, "dp", tiled=True), "_ _ | tp"),
+    "gathered": (lambda x: lax.all_gather(x, "dp", tiled=True), "_ _ | +tp"),
     "chosen by what is equal": (
         lambda x: lax.cond(lax.axis_size("dp") > 2, lambda x: x, lambda x: 2 * x, x),
         "dp _ | dp +tp",

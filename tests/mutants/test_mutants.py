@@ -16,6 +16,9 @@ from wrong import Mutant
 
 from typedshmap import TypedShmapError
 
+# What is suspect beside what is wrong with them is not the table's.
+pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
+
 # Some full messages, by a mutant and its setting of check_vma.
 MESSAGES = {
     ("T1", False): """

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given as forall
 from hypothesis import strategies as st
-from laws import EXAMPLES, MODES, Case, Given, Parts, Sizes, Step, check, check_values, values_of
+from laws import EXAMPLES, MODES, Case, Parts, Sizes, Step, check, check_values
 from strategies import (
     Addends,
     Dim,
@@ -32,7 +32,7 @@ from strategies import (
     text,
 )
 
-from typedshmap import PatternError, all_gather, all_to_all, einsum, pmax, pmean, pmin, ppermute, psum
+from typedshmap import all_gather, all_to_all, einsum, pmax, pmean, pmin, ppermute, psum
 
 NAMES = "abcd"
 
@@ -100,13 +100,12 @@ def unreduced_dims(draw: st.DrawFn, sizes: Sizes, signs: str = "+~") -> tuple[li
 
 @st.composite
 def summed(draw: st.DrawFn, sizes: Sizes, verb: Callable[..., Any] = psum) -> Case:
-    """Addends, typed by JAX as varying or as unreduced, are summed at once or in parts."""
+    """Addends, known as such by a pattern only or by a claim, too, are summed at once or in parts."""
     dims, partial = draw(unreduced_dims(sizes))
     result = Result(tuple(dims), partial.marks)
     hint = Result(tuple(replace(dim, name="_") for dim in dims), partial.marks)
-    may_type = verb is psum or len(partial.axes) == 1  # JAX divides nothing that stays unreduced
-    typed = (Step(claimed, (1,), (str(hint),)),) if may_type and draw(st.booleans()) else ()
-    steps, parts = draw(finishes(sizes, result, 1 + len(typed), verb))
+    stated = (Step(claimed, (1,), (str(hint),)),) if draw(st.booleans()) else ()
+    steps, parts = draw(finishes(sizes, result, 1 + len(stated), verb))
     rng = draw(seeds)
     x = integers(rng, (partial.count, *shape_of(dims)))
     shards = prod(sizes[axis] for axis in partial.axes) if verb is pmean else 1
@@ -114,7 +113,7 @@ def summed(draw: st.DrawFn, sizes: Sizes, verb: Callable[..., Any] = psum) -> Ca
     weights = integers(rng, value.shape)
     gradient = np.broadcast_to(weights / shards, x.shape)
     argument = given([Dim("z", partial.count, partial.axes), *dims], x)
-    every = (Step(add_up, (0,)), *typed, *steps)
+    every = (Step(add_up, (0,)), *stated, *steps)
     return Case((argument,), every, parts, value, weights, (gradient,), 1e-6 if shards > 1 else 0)
 
 
@@ -266,17 +265,3 @@ def test_what_is_moved_and_summed_is_the_global_array(family: str, data: st.Data
 @EXAMPLES
 def test_the_largest_of_the_shards_is_that_of_the_global_array(batch: Any, check_vma: bool) -> None:
     check_values(*batch, check_vma)
-
-
-def test_a_mean_of_what_stays_unreduced_is_refused() -> None:
-    both = {"sp": "~", "dp": "+"}
-    steps = (
-        Step(add_up, (0,)),
-        Step(claimed, (1,), (str(Result((), both)),)),
-        Step(pmean, (2,), (str(Result((), both)) + " -> +dp",)),
-        Step(psum, (3,), ("+dp -> ",)),
-    )
-    x = np.arange(4, dtype=np.float32)
-    case = Case((Given(x, (("sp", "dp"),)),), steps, (), x, x)
-    with pytest.raises(PatternError):
-        values_of({"sp": 2, "dp": 2}, [case])

@@ -216,9 +216,8 @@ def test_an_unreduced_axis_is_not_a_sharded_dim(check_vma: bool, mesh: Mesh) -> 
         y = reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum")
         rearrange(y, "[b/dp,tp] -> 1 [b/dp,tp]")
 
-    with pytest.raises((ShardingError, VaryingError)) as caught:
+    with pytest.raises(ShardingError):
         trace(use, mesh, check_vma=check_vma)
-    assert type(caught.value) is (VaryingError if check_vma else ShardingError)
 
 
 def test_a_sum_that_was_taken_is_not_taken_again_where_jax_has_no_types(mesh: Mesh) -> None:

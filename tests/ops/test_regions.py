@@ -456,19 +456,28 @@ def test_an_unreduced_value_is_put_into_nothing_else(operation: Any, line: str, 
 
 def test_nothing_is_looked_up_in_what_jax_types_as_unreduced(mesh: Mesh) -> None:
     def use(x: Any) -> Any:
-        y = reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum")
+        y = jax.lax.pcast(x.sum(1), "tp", to="unreduced")
         return take(y, np.array([5, 2]), "[b/dp] +tp, i -> i +tp")
 
     line = "take in use: the table is unreduced over 'tp' in JAX's type, in which nothing can be looked up"
     refused(PatternError, line, use, mesh)
 
 
-def test_addends_of_a_table_are_looked_up_where_jax_has_no_types(mesh: Mesh) -> None:
+def test_no_mean_is_taken_of_what_jax_types_as_unreduced_and_stays_so(mesh: Mesh) -> None:
+    def use(x: Any) -> Any:
+        return pmean(jax.lax.pcast(x.sum(), "tp", to="unreduced"), "~dp +tp -> +tp")
+
+    line = "pmean in use: a mean of a value that stays unreduced over 'tp': JAX scales no such value"
+    refused(PatternError, line, use, mesh)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_addends_of_a_table_are_looked_up(check_vma: bool, mesh: Mesh) -> None:
     def body(x: Any) -> Any:
         y = reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum")
         return psum(take(y, np.array([5, 2]), "[b/dp] +tp, i -> i +tp"), "i +tp -> i")
 
-    near(in_body(body, mesh, Float[Array, "i"], check_vma=False), x.sum(1)[[5, 2]])
+    near(in_body(body, mesh, Float[Array, "i"], check_vma=check_vma), x.sum(1)[[5, 2]])
 
 
 def test_an_unreduced_value_is_not_read_as_a_reduced_one(mesh: Mesh) -> None:

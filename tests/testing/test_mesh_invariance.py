@@ -85,6 +85,7 @@ def test_a_right_program_says_what_was_tried():
     assert found.seeds == (0, 1)
 
 
+@pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
 def test_a_sum_taken_twice_is_reported_by_its_factor():
     @typed_shard_map
     def twice(x: X, w: Float[Array, "[model/tp] out"]) -> Float[Array, "[batch/dp] out"]:
@@ -437,6 +438,7 @@ def test_the_ambient_mesh_is_replaced(mesh):
         assert jax.sharding.get_mesh() == mesh
 
 
+@pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
 def test_explicit_axes_stay_explicit():
     explicit = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
 
@@ -457,6 +459,7 @@ def test_explicit_axes_stay_explicit():
 # Helpers
 
 
+@pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
 def test_a_helper_with_marks_is_mapped_and_its_result_summed():
     @typed
     def taken(x: X) -> Owed:

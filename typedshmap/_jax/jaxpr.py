@@ -341,6 +341,18 @@ def gradient_place(eqn: Any) -> str:
     return equation_place(eqn) if outer is None else _frame_place(outer)
 
 
+def library_function(jaxpr: Any) -> str:
+    """The name of the function that a jaxpr was traced from, if it is not the user's."""
+    traced = getattr(jaxpr, "debug_info", None)
+    file, name = getattr(traced, "func_filename", None), str(getattr(traced, "func_src_info", ""))
+    return "" if file is None or is_users(file) else name.partition(" ")[0].lstrip("_")
+
+
+def equation_line(eqn: Any) -> tuple[str, int]:
+    """The file and the line where the user wrote an equation."""
+    return next(((frame.file_name, frame.line_num) for frame in _frames(eqn) if is_users(frame.file_name)), ("", 0))
+
+
 def without_dead_equations(closed_jaxpr: Any) -> Any:
     """A program without the equations that none of its results needs, with the same operands."""
     jaxpr = open_jaxpr(closed_jaxpr)

@@ -4,6 +4,8 @@ An error about a call is raised by the verbs with every failure of the call in `
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -93,7 +95,15 @@ class StructureError(TypedShmapError, TypeError):
     """A container, a type or an argument that is not what the hint says."""
 
 
-for _error in (TypedShmapError, *TypedShmapError.__subclasses__()):
+class SuspectWarning(UserWarning):
+    """A program that may be meant as it is, and looks as if it were not.
+
+    A sum that became due by a contraction and is lost, though no hint says that it is due; a sum over shards that are
+    the same; a dim whose name is a misspelling of another.
+    """
+
+
+for _error in (TypedShmapError, *TypedShmapError.__subclasses__(), SuspectWarning):
     _error.__module__ = "typedshmap"
 
 _CLASSES = {
@@ -111,9 +121,18 @@ _CLASSES = {
     | failures.NotUnreduced
     | failures.UnmarkedReduced
     | failures.RedundantPsum
-    | failures.UntypedVarying,
+    | failures.UntypedVarying
+    | failures.LostSum,
     DivergenceError: failures.DivergentCollective,
 }
+
+
+def warn_of_suspect(text: str, file: str, line: int) -> None:
+    """Warn of a place in the user's program, as if the module there did: by the usual filter, once."""
+    modules = (getattr(module, "__dict__", {}) for module in list(sys.modules.values()))
+    owner = next((each for each in modules if each.get("__file__") == file), vars(sys.modules["__main__"]))
+    registry = owner.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(SuspectWarning(text), None, file, line, registry=registry)
 
 
 def class_of(failure: Failure) -> type[TypedShmapError]:

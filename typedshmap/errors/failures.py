@@ -349,6 +349,47 @@ class RedundantPsum(Fault):
         return Sentence(problem, cure=f"drop the {self.verb}: {reason}")
 
 
+class LostSum(Fault):
+    """A sum that is due, and that an operation loses; or one that is taken though none is due.
+
+    Attributes:
+      operation: its name.
+      how: ``nonlinear``: it is not linear; ``product``: of two such sums; ``factor``: the sum divides, chooses or is an
+        index; ``added``: a value that is the same on every shard is added to it; ``taken``: none is due.
+      axes: the mesh axes.
+      shards: how many shards there are over them.
+      since: where the sum became due, or where it was taken.
+      may_be_meant: whether no hint says that the sum is due.
+    """
+
+    operation: str
+    how: str
+    axes: tuple[str, ...]
+    shards: int
+    since: str = ""
+    may_be_meant: bool = False
+
+    def words(self, terms: Terms) -> Sentence:
+        over, count = quoted_axes(self.axes), f"which counts it {self.shards} times"
+        since = f", due since {self.since}" if self.since else ""
+        taken = f" since the sum was taken at {self.since}" if self.since else ""
+        problem = {
+            "nonlinear": f"is not linear, and takes a partial sum over {over}{since}",
+            "product": f"multiplies two partial sums over {over}{since}",
+            "factor": f"divides, chooses or counts by a partial sum over {over}{since}",
+            "added": f"adds what is the same on every shard of {over} to a partial sum{since}, {count}",
+            "taken": f"sums over {over} what is the same on every shard{taken}, {count}",
+        }[self.how]
+        cure = f"take the sum before it (psum over {over})"
+        if self.how == "taken":
+            cure = f"leave out {over}; a mean is a pmean"
+        elif self.how == "added":
+            cure = f"add it after the sum (psum over {over}), or on one shard only"
+        if self.may_be_meant and self.how != "taken":
+            cure += f"; if each shard's own is meant, say so by check(x, '... {terms.marks('~', self.axes)}')"
+        return Sentence(f"{self.operation} {problem}", cure=cure)
+
+
 class WrongSharding(Fault):
     """A global array that is sharded otherwise than its hint says."""
 
@@ -640,7 +681,7 @@ class NoUnionMember(Fault):
         return Sentence(f"fits no member of {terms.hint} ({listed})")
 
 
-_ABOUT_OPERATIONS = PatternFault | NotManual | ShardingConflict | DivergentCollective | UntypedVarying
+_ABOUT_OPERATIONS = PatternFault | NotManual | ShardingConflict | DivergentCollective | UntypedVarying | LostSum
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import re
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -61,8 +61,17 @@ def running_place(is_traced: bool = False) -> str:
     frames = list(_frames_from(caller_frame(0)))
     if is_traced and not any(str(frame.f_globals.get("__name__")).partition(".")[0] == "jax" for frame in frames):
         return ""
+    return next((place_text(*line) for line in _users_lines(frames)), "")
+
+
+def running_line() -> tuple[str, int, str] | None:
+    """The file, the line and the function of the user's that is running; None if there is none."""
+    return next(_users_lines(_frames_from(caller_frame(0))), None)
+
+
+def _users_lines(frames: Iterable[types.FrameType]) -> Iterator[tuple[str, int, str]]:
     users = (frame for frame in frames if is_users(frame.f_code.co_filename))
-    return next((place_text(each.f_code.co_filename, each.f_lineno, each.f_code.co_qualname) for each in users), "")
+    return ((each.f_code.co_filename, each.f_lineno, each.f_code.co_qualname) for each in users)
 
 
 def _frames_from(frame: types.FrameType | None) -> Iterator[types.FrameType]:
@@ -81,9 +90,15 @@ def caller_frame(depth: int) -> types.FrameType | None:
 
 def hint_place(function: Any, parameter: str) -> str:
     """The line of a parameter's hint, or of ``"return"``'s; where there is none, that of the ``def``."""
+    line = hint_line(function, parameter)
+    return place_text(*line) if line is not None else ""
+
+
+def hint_line(function: Any, parameter: str) -> tuple[str, int, str] | None:
+    """The file, the line and the function of a hint; None for a function in C."""
     code = getattr(function, "__code__", None)
     if code is None:
-        return ""
+        return None
     try:
         tree = ast.parse("".join(linecache.getlines(code.co_filename)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -94,8 +109,8 @@ def hint_place(function: Any, parameter: str) -> str:
         if min([node.lineno, *(each.lineno for each in node.decorator_list)]) == code.co_firstlineno:
             hints = {each.arg: each.annotation for each in ast.walk(node.args) if isinstance(each, ast.arg)}
             hint = node.returns if parameter == "return" else hints.get(parameter)
-            return place_text(code.co_filename, hint.lineno if hint is not None else node.lineno, code.co_qualname)
-    return place_text(code.co_filename, code.co_firstlineno, code.co_qualname)
+            return code.co_filename, hint.lineno if hint is not None else node.lineno, code.co_qualname
+    return code.co_filename, code.co_firstlineno, code.co_qualname
 
 
 def return_place(function: Any) -> str:

@@ -143,8 +143,10 @@ def check_array(
             is_result = region.role == "boundary"
             may_be_unreduced = region.boundary_axes & unmentioned <= region.explicit
             agrees = is_result and known is not None and unmentioned <= known.invarying
-            axes = tuple(axis for axis in region.sizes if axis in unmentioned)
-            what = explained(value, failures.UnmentionedVarying(axes, is_result, may_be_unreduced, agrees))
+            addends = known.unreduced & unmentioned if known is not None else frozenset[str]()
+            axes = tuple(axis for axis in region.sizes if axis in (addends or unmentioned))
+            what = failures.UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
+            what = explained(value, failures.UnmarkedUnreduced(axes) if addends else what)
     return (found, unmentioned) if what is None else Failure(what, subject, hint.text, _jax.array.type_text(value))
 
 

@@ -139,27 +139,15 @@ class TreeCheck:
         value = _value_of(self.failures[0].subject, self.leaves)
         return with_value_mesh(value, self.region).error(function, self.failures, self.sizes, place)
 
-    def cast_leaves(self, function: str, is_assumed: bool = False) -> list[CheckedLeaf]:
-        """Shards at the types of their hints, unreduced over the axes of ``+axis``, whose layouts are asserted.
+    def stated(self, value: Any, function: str, is_assumed: bool = False) -> Any:
+        """The value that was checked, with its layouts asserted; outside of manual regions the value itself."""
+        return _with_leaves(value, self.leaves, self.stated_leaves(function, is_assumed))
 
-        Returns:
-          The leaves; the same list if none is another value now, as outside of manual regions.
-        """
-        region, leaves = self.region, self.leaves
-        if not region.manual:
-            return leaves
-        # Most hints bear no mark, and need no layout here.
-        if region.has_vma and any(leaf.hint is not None and leaf.hint.spec.marks for leaf in leaves):
-            leaves = list(leaves)
-            for at, leaf in enumerate(leaves):
-                layout = region.layout(leaf.hint) if leaf.hint is not None else None
-                if isinstance(layout, Layout) and (axes := layout.unreduced.intersection(region.sizes)):
-                    leaves[at] = leaf._replace(value=_jax.casts.pcast_unreduced(leaf.value, axes))
-        return assert_layouts(leaves, region, function, self.sizes, is_assumed)
-
-    def cast(self, value: Any, function: str, is_assumed: bool = False) -> Any:
-        """The value that was checked, with its leaves cast; outside of manual regions the value itself."""
-        return _with_leaves(value, self.leaves, self.cast_leaves(function, is_assumed))
+    def stated_leaves(self, function: str, is_assumed: bool = False) -> list[CheckedLeaf]:
+        """The leaves, in a manual region with their layouts asserted; the same list if none is another value now."""
+        if not self.region.manual:
+            return self.leaves
+        return assert_layouts(self.leaves, self.region, function, self.sizes, is_assumed)
 
     def _branch(self, is_second_visit: bool) -> TreeCheck:
         """A check of its own, which knows the sizes bound so far."""

@@ -364,7 +364,7 @@ class KnownLayout(Layout):
 
     def differs_over(self, axes: frozenset[str]) -> bool:
         """Whether shards are known to differ over one of the axes: a dim is sharded, or each holds an addend."""
-        return not axes.isdisjoint(self.sharded) or not axes.isdisjoint(self.addend_axes)
+        return not axes.isdisjoint(self.sharded | self.unreduced | self.addend_axes)
 
 
 # Weak, and keyed by identity since a tracer compares by value: an entry goes with its tracer.

@@ -21,10 +21,11 @@ from functools import cached_property, partial
 from itertools import chain, repeat
 from typing import Any
 
-from ..errors import AnnotationSyntaxError, StructureError, TypedShmapError
+from ..errors import AnnotationSyntaxError, StructureError, TypedShmapError, warn_of_suspect
 from ..errors.failures import Subject
 from ..errors.phrases import value_text
-from ..errors.places import hint_place, return_place, running_place
+from ..errors.places import hint_line, hint_place, place_text, return_place, running_place
+from ..notation.spelling import misspelt_name
 from .array_hint import ArrayHint
 from .structure import (
     NESTED_TOO_DEEPLY,
@@ -337,6 +338,7 @@ def _read(
     positional = [_given_node(hint, names, name, f"in_types[{i}]") for i, hint in enumerate(in_types or ())]
     if positional:
         positional = [*(parameters.get(each, Untyped()) for each in first), *positional]
+    _warn_of_misspelling(source, name, {**parameters, **dict(enumerate(positional)), "return": result})
     return HintedSignature(function, name, signature, parameters, tuple(positional), result, given, yielded)
 
 
@@ -380,6 +382,21 @@ def _parameters_covered(
         most = len(positional)
         raise AnnotationSyntaxError(f"{name}: in_types= has {len(in_types)} hints for {most} positional parameters")
     return {*positional[: len(in_types)], *(variadic if len(in_types) > len(positional) else ())}
+
+
+def _warn_of_misspelling(function: Any, name: str, nodes: Mapping[Any, Node | None]) -> None:
+    """Warn of the name of a dim that stands once and looks like another one."""
+    found = [
+        (key, each) for key, node in nodes.items() if node for hint in array_hints(node) for each in hint.spec.names
+    ]
+    wrong = misspelt_name(each for _, each in found)
+    if wrong is None:
+        return
+    key = next(key for key, each in found if each == wrong[0])
+    line = hint_line(function, str(key))
+    if line is not None:
+        text = f"{name}: dim '{wrong[0]}' stands once, and looks like '{wrong[1]}'\n\nAt: {place_text(*line)}"
+        warn_of_suspect(f"{text}\nHint: write '{wrong[1]}', or a name that is less like it", *line[:2])
 
 
 _RESULT_EXAMPLE = '-> Float[Array, "..."]'

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .. import _jax
-from ..errors import TypedShmapError
+from ..errors import TypedShmapError, warn_of_suspect
 from ..errors.failures import Failure, Fault, Subject, UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import (
@@ -23,13 +23,14 @@ from ..hints.context import (
 )
 from ..hints.signature import HintedSignature
 from ..notation.layout import Layout
-from ..notation.match import Sizes
+from ..notation.match import NO_SIZES, Sizes
 from . import claims, collectives, control_flow, elementwise, reshape
 from .causes import Causes, Provenance, find_cause
 from .control_flow import fact_of_spec
 from .interpreter import CLAIM, Finding, Interpreter, TransferRule
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
 from .marks import has_gradient, has_wrong_gradient, is_used
+from .suspects import judge_losses
 
 RULES: Mapping[str, TransferRule] = {
     **elementwise.RULES,
@@ -242,10 +243,15 @@ def analyze_region(
     causes = cache(lambda: Causes(interpreter, body, entering, analysis.name_dim))
     _refuse_divergence(interpreter, body, operands, origin, causes)
     _refuse_wrong_gradients(interpreter, body, origin)
+    losses = [found for found in interpreter.findings if found.lost is not None]
+    verdicts = judge_losses(interpreter, body, losses) if losses else []
     for found in interpreter.findings:
         if found.what is not None and found.control is None:
             what = with_cause(found.what, partial(_provenance_of_operand, causes, found.eqn))
             raise _finding_error(_at_its_making(found._replace(what=what), body), origin, interpreter)
+    for verdict in verdicts:
+        if verdict.is_error:
+            raise _finding_error(Finding(verdict.eqn, verdict.failure), origin, interpreter)
     _refuse_unproven(analysis, judged, body)
     wrong: list[tuple[Failure, Sizes, str]] = []
     for result, at in zip(results, traced.results, strict=True):
@@ -267,6 +273,10 @@ def analyze_region(
     if wrong:
         failures, (_, sizes, place) = [failure for failure, *_ in wrong], wrong[0]
         raise origin.region.error(analysis.typed.name, failures, sizes, place)
+    for suspect in verdicts:
+        failure, place = Failure(suspect.failure, Subject("whole", "body")), _jax.jaxpr.equation_place(suspect.eqn)
+        text = str(origin.region.report(origin.function, (failure,), NO_SIZES, place))
+        warn_of_suspect(text, *_jax.jaxpr.equation_line(suspect.eqn))
     analysis.is_done = True
     return True
 

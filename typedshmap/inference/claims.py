@@ -163,7 +163,10 @@ def judge_claim(interpreter: Interpreter, eqn: Any, claim: Claim, facts: list[Sh
     fact, layout, is_assumed = facts[0], claim.layout, claim.assertion.is_assumed
     own: tuple[int, ...] = eqn.params["own"]
     covers_shape = len(own) == len(fact.dims)
-    aval, is_plain = eqn.invars[0].aval, covers_shape and not (fact.unreduced or layout.unreduced or is_assumed)
+    aval, is_plain = (
+        eqn.invars[0].aval,
+        covers_shape and not (fact.unreduced or fact.due or layout.unreduced or is_assumed),
+    )
     # Most claims say just what is known: there is nothing to compare, and nothing to learn.
     if is_plain and has_layout(fact.dims, layout.dim_axes) and fact.varying <= layout.sharded | layout.varying:
         interpreter.findings.append(Finding(eqn, None, claim, fact, aval))
@@ -172,6 +175,8 @@ def judge_claim(interpreter: Interpreter, eqn: Any, claim: Claim, facts: list[Sh
     shape = aval.shape if covers_shape else tuple(aval.shape[at] for at in own)
     what = None if is_assumed else contradiction(claim, seen, shape, interpreter)
     interpreter.findings.append(Finding(eqn, what, claim, seen, aval))
+    for axis in layout.unreduced & fact.varying & interpreter.axes:
+        interpreter.began.setdefault((eqn.invars[0], axis), eqn)
     return [_refine_fact(claim, fact, own, interpreter.axes)]
 
 
@@ -193,12 +198,11 @@ def contradiction(
     if extra:
         may_be_unreduced = region.boundary_axes & extra <= region.explicit
         return UnmentionedVarying(in_mesh_order(extra), region.role == "boundary", may_be_unreduced)
-    if not interpreter.has_vma:  # else the hint was compared with what JAX's type says is unreduced
-        if unreduced := fact.unreduced & checked_axes - layout.unreduced:
-            return UnmarkedUnreduced(in_mesh_order(unreduced))
-        for axis in in_mesh_order(layout.unreduced & checked_axes):
-            if axis not in fact.varying | fact.unreduced:
-                return NotUnreduced(axis, interpreter.sizes[axis])
+    if unreduced := fact.unreduced & checked_axes - layout.unreduced:
+        return UnmarkedUnreduced(in_mesh_order(unreduced))
+    if missing := layout.unreduced & checked_axes - fact.varying - fact.unreduced:
+        axis = in_mesh_order(missing)[0]
+        return NotUnreduced(axis, interpreter.sizes[axis])
     dims = fact.dims
     if leaves_region and any(dim.parts for dim in dims):
         dims = tuple(lattice.certain(dim) for dim in dims)
@@ -259,10 +263,14 @@ def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: A
             dims[at] = DimFact(part, from_claim=bool(part), parts=() if claim.assertion.is_assumed else dim.parts)
     varying, unreduced = fact.varying, fact.unreduced
     if claim.assertion.is_assumed:
-        varying -= covered_axes - layout.sharded - layout.unreduced - layout.varying
         unreduced -= covered_axes - layout.unreduced
+        varying |= fact.unreduced - unreduced
+        varying -= covered_axes - layout.sharded - layout.unreduced - layout.varying
     newly = layout.unreduced & varying & axes
-    return fact._replace(varying=varying - newly, unreduced=unreduced | newly, dims=drop_repeated_axes(tuple(dims)))
+    varying, unreduced = varying - newly, unreduced | newly
+    # Who says that a dim is sharded, or that shards may differ, means what a shard has.
+    due = (fact.due & varying) - layout.sharded - layout.varying
+    return fact._replace(varying=varying, unreduced=unreduced, dims=drop_repeated_axes(tuple(dims)), due=due)
 
 
 _MOST_EQUATIONS = 32
@@ -280,7 +288,7 @@ def is_implied(value: Any, claim: Claim, interpreter: Interpreter) -> bool:
         return False
     fact = _fact_of(value, interpreter, {}, iter(range(_MOST_EQUATIONS)))
     found, interpreter.findings = interpreter.findings, []
-    if fact is None or found or fact.unreduced or not has_layout(fact.dims, claim.layout.dim_axes):
+    if fact is None or found or fact.unreduced or fact.due or not has_layout(fact.dims, claim.layout.dim_axes):
         return False
     return contradiction(claim, fact, _jax.array.aval_of(value).shape, interpreter) is None
 

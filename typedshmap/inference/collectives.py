@@ -22,8 +22,8 @@ from .lattice import (
     ShardingFact,
     merge_parts,
     parts_of,
-    unknown,
 )
+from .sums import SumLoss
 
 
 def awaited_axes(interpreter: Interpreter, eqn: Any) -> AxisSet:
@@ -98,7 +98,7 @@ def _grouped_fact(fact: ShardingFact, sizes: tuple[tuple[str, int], ...], groups
         if all(number[shard] == number[shard - shard // strides[axis] % size * strides[axis]] for shard in number)
     )
     dims = tuple(_drop_axes(dim, summed) for dim in fact.dims)
-    return ShardingFact(varying - summed, NO_AXES, dims, None, (axes, equal))
+    return ShardingFact(varying - summed, NO_AXES, dims, groups=(axes, equal))
 
 
 def total(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -110,6 +110,12 @@ def total(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list
         if eqn.primitive.name == "pbroadcast":  # one of each group is chosen
             facts = [fact._replace(groups=None) for fact in facts]
         return [_grouped_fact(fact, sizes, tuple(map(tuple, groups))) for fact in facts]
+    for at, fact in enumerate(facts if is_sum else ()):
+        for axis in axes:
+            if axis in fact.unreduced:
+                interpreter.taken[eqn.outvars[at], axis] = eqn
+            elif axis not in fact.varying and not fact.is_zero:
+                interpreter.note_loss(eqn, SumLoss(axis, "taken", at), fact)
     return [_summed_fact(fact, axes, named, is_sum) for fact in facts]
 
 
@@ -120,9 +126,10 @@ def _summed_fact(fact: ShardingFact, axes: tuple[str, ...], named: tuple[Any, ..
     gone = {axis % len(fact.dims) for axis in named if isinstance(axis, int)}
     if gone:
         fact = fact.with_dims(dim for at, dim in enumerate(fact.dims) if at not in gone)
-    if not is_sum and fact.unreduced:  # a maximum over some axes is no longer an addend over the others
+    if not is_sum and (fact.unreduced or fact.due):  # a maximum over some axes is no longer an addend over the others
         fact = ShardingFact(fact.varying | fact.unreduced, NO_AXES, fact.dims)
-    return ShardingFact(fact.varying - over, fact.unreduced - over, tuple(_drop_axes(dim, over) for dim in fact.dims))
+    dims = tuple(_drop_axes(dim, over) for dim in fact.dims)
+    return ShardingFact(fact.varying - over, fact.unreduced - over, dims, fact.due - over, fact.is_zero)
 
 
 def _is_one_group(params: Mapping[str, Any]) -> bool:
@@ -150,8 +157,10 @@ def _gathered_fact(
         dims[at] = gather_dim(fact.dims[at], axes, size, shards) if not is_grouped else UNKNOWN
     else:
         dims.insert(at, UNSHARDED)
-    varying = _varying_after_pick(fact, axes) if is_grouped else (fact.varying | fact.unreduced) - frozenset(axes)
-    return ShardingFact(varying, NO_AXES, tuple(dims))
+    if is_grouped:
+        return ShardingFact(_varying_after_pick(fact, axes), NO_AXES, tuple(dims))
+    gone = frozenset(axes)
+    return ShardingFact(fact.varying - gone, fact.unreduced - gone, tuple(dims), fact.due - gone)
 
 
 def gather_dim(dim: DimFact, axes: tuple[str, ...], size: int, shards: int) -> DimFact:
@@ -192,7 +201,12 @@ def _scattered_fact(
         dims[at] = UNKNOWN
     else:
         dims[at] = before.with_axes((*before.axes, *axes))
-    return ShardingFact(fact.varying | fact.unreduced | summed, NO_AXES, tuple(dims))
+    return _mixed_fact(fact, summed, tuple(dims))
+
+
+def _mixed_fact(fact: ShardingFact, axes: AxisSet, dims: tuple[DimFact, ...]) -> ShardingFact:
+    """A value that varies over axes along which shards were sent or summed, and is an addend over others as before."""
+    return ShardingFact(fact.varying | axes, fact.unreduced - axes, dims, fact.due - axes)
 
 
 def exchange(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -200,9 +214,8 @@ def exchange(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> l
     fact, axes, params = facts[0], _jax.jaxpr.named_axes(eqn, interpreter.axes), eqn.params
     to, at = params["split_axis"], params["concat_axis"]
     rank, count = len(eqn.outvars[0].aval.shape), len(axes)
-    varying = fact.varying | fact.unreduced | frozenset(axes)
     if not params["tiled"] or to == at or not _is_one_group(params) or len(fact.dims) != rank:
-        return [unknown(varying, rank)]
+        return [_mixed_fact(fact, frozenset(axes), (UNKNOWN,) * rank)]
     dims = [_drop_axes(dim, frozenset(axes)) for dim in fact.dims]
     before, after = fact.dims[at], fact.dims[to]
     if before.axes is not None and after.axes is not None and before.axes[-count:] == axes:
@@ -212,7 +225,7 @@ def exchange(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> l
         dims[at], dims[to] = UNSHARDED, after
     else:
         dims[at] = dims[to] = UNKNOWN
-    return [ShardingFact(varying, NO_AXES, tuple(dims))]
+    return [_mixed_fact(fact, frozenset(axes), tuple(dims))]
 
 
 def permute(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -226,10 +239,11 @@ def permute(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> li
         # Indices count in the mesh's order.
         sizes = {axis: size for axis, size in interpreter.sizes.items() if axis in axes}
         varying |= _permuted_axes(eqn.params["perm"], sizes, varying)
-    dims = fact.dims
-    if len(axes) > 1:
-        dims = tuple(dim if set(axes).isdisjoint(dim.known_axes) else UNKNOWN for dim in dims)
-    return [ShardingFact(varying, NO_AXES, dims)]
+    dims, sent = list(fact.dims), frozenset(axes)
+    for at, dim in enumerate(dims):
+        if not sent.isdisjoint(dim.known_axes):
+            dims[at] = UNKNOWN if len(axes) > 1 else dim._replace(is_sent=True)
+    return [_mixed_fact(fact, varying & (fact.varying | sent), tuple(dims))]
 
 
 def _permuted_axes(perm: Any, sizes: Mapping[str, int], varying: AxisSet) -> AxisSet:
@@ -263,13 +277,16 @@ def axis_index(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) ->
     """A shard's own index."""
     axes, named = _jax.jaxpr.named_axes(eqn, interpreter.axes), eqn.params["axis_name"]
     index = IndexFact(((axes[0], 1),)) if named in (axes[:1], *axes) else None
-    return [ShardingFact(frozenset(axes), NO_AXES, (), index)]
+    return [ShardingFact(frozenset(axes), NO_AXES, (), number=index)]
 
 
 def cast_unreduced(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A varying value, typed as unreduced."""
     axes = frozenset(_jax.jaxpr.named_axes(eqn, interpreter.axes))
-    return [ShardingFact(fact.varying - axes, fact.unreduced | (fact.varying & axes), fact.dims) for fact in facts]
+    return [
+        ShardingFact(fact.varying - axes, fact.unreduced | (fact.varying & axes), fact.dims, fact.due - axes)
+        for fact in facts
+    ]
 
 
 _RULES_BY_OPERATION = {"all-reduce": total, "all-gather": gather, "reduce-scatter": scatter, "all-to-all": exchange}

@@ -11,6 +11,7 @@ from ..errors.failures import DivergentCollective
 from .collectives import awaited_axes
 from .interpreter import Finding, Interpreter, default_rule
 from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, add_varying, join, join_dims, unknown
+from .sums import lost_sums
 
 _MOST_ITERATIONS = 12
 
@@ -36,7 +37,11 @@ def cond(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
     """One of several branches; what they do not all hand on varies where the choice does."""
     which, operands, branches = facts[0], facts[1:], eqn.params["branches"]
     taken = [interpreter.interpret(branch, operands) for branch in branches]
-    results = [reduce(join, each) for each in zip(*taken, strict=True)]
+    ways = list(zip(*taken, strict=True))
+    results = [reduce(join, each) for each in ways]
+    for each in ways:
+        for lost in lost_sums("select_n", (which, *each)):  # which chooses one of them, too
+            interpreter.note_loss(eqn, lost, each[lost.at - 1])
     if diverging := interpreter.split_axes(which.varying | which.unreduced):
         _note_collectives(interpreter, eqn, branches, diverging)
         handed_on = [_handed_on(branch) for branch in branches]

@@ -1,8 +1,7 @@
-"""Transfer rules of elementwise operations and of products, and what each makes of partial sums."""
+"""Transfer rules of elementwise operations and of products."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +9,8 @@ from .. import _jax
 from . import lattice
 from .indices import IndexFact, combine_indices
 from .interpreter import Interpreter
-from .lattice import NO_AXES, UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, varying_of
+from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact
+from .sums import combine, summed_axes
 
 _SAME_SHAPE = (
     "abs acos acosh asin asinh atan atanh bessel_i0e bessel_i1e cbrt ceil clz conj cos cosh digamma erf "
@@ -25,37 +25,17 @@ _ELEMENTWISE = (
     "lt_to max min mul ne nextafter or polygamma polynomial pow regularized_incomplete_beta rem select_n shift_left "
     "shift_right_arithmetic shift_right_logical sub xor zeta threefry2x32 mul_add mulhi"
 )
-_SCALAR = lattice.invarying(0)
-_LINEAR = frozenset(["add", "add_any", "sub"])
-_PRODUCTS = frozenset(["mul", "dot_general", "conv_general_dilated"])
-_PASSING_NAMES = (
-    "neg copy copy_p convert_element_type real imag conj broadcast_in_dim reshape transpose squeeze slice "
-    "rev reduce_sum cumsum name pvary ppermute all_to_all all_gather optimization_barrier split"
-)
-_PASSING = frozenset(_PASSING_NAMES.split())
-
-
-def transfer_unreduced(name: str, facts: Sequence[ShardingFact]) -> tuple[AxisSet, AxisSet]:
-    """The axes over which a result varies, and those over which it is unreduced, by what the operation does to sums."""
-    varying = varying_of(facts)
-    for at, fact in enumerate(facts):
-        if fact.unreduced:
-            unreduced = fact.unreduced
-            if name in _PASSING or (name in _LINEAR and all(fact.unreduced == unreduced for fact in facts)):
-                return varying - unreduced, unreduced
-            if name in _PRODUCTS or (name == "div" and at == 0):
-                kept = unreduced - varying_of([*facts[:at], *facts[at + 1 :]])
-                return varying - kept, kept
-            return varying, NO_AXES
-    return varying, NO_AXES
+_SCALAR, _ZERO = lattice.invarying(0), lattice.zeros(0)
 
 
 def same_shape(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """As many results as operands, or fewer: each has the shape of its operand, and is sharded as that."""
     if facts and facts[0].number is not None and len(eqn.outvars) == 1:
         return [_scalar(interpreter, eqn, facts)]
-    if facts and facts[0].unreduced and not interpreter.has_vma:
-        facts = [ShardingFact(*transfer_unreduced(eqn.primitive.name, facts[:1]), facts[0].dims), *facts[1:]]
+    for fact in facts:
+        if fact.unreduced or fact.due or fact.is_zero:
+            facts = [combine(eqn.primitive.name, (each,), each.dims) for each in facts]
+            break
     return facts[: len(eqn.outvars)]
 
 
@@ -66,8 +46,9 @@ def vary(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
 
 def bitcast(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A type of another width adds a dim, or takes one away."""
-    rank = len(eqn.outvars[0].aval.shape)
-    return [facts[0].with_dims(facts[0].dims if rank == len(facts[0].dims) else [UNKNOWN] * rank)]
+    rank, fact = len(eqn.outvars[0].aval.shape), facts[0]
+    dims = fact.dims if rank == len(fact.dims) else (UNKNOWN,) * rank
+    return [combine(eqn.primitive.name, (fact,), dims)]
 
 
 def elementwise(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -78,14 +59,15 @@ def elementwise(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -
             if fact.number is not None:
                 return [_scalar(interpreter, eqn, facts)]
     for fact in facts:
-        if fact is not largest and fact is not _SCALAR and fact != largest:
+        if fact is not largest and fact is not _SCALAR and fact is not _ZERO and fact != largest:
             if largest is not _SCALAR:
                 break
             largest = fact
     else:
-        if not largest.unreduced and len(largest.dims) == len(shape):
+        is_sum = largest.unreduced or largest.due or largest.is_zero
+        if not is_sum and len(largest.dims) == len(shape):
             return [largest] * len(eqn.outvars)
-    shapes = tuple(atom.aval.shape for atom in eqn.invars)
+    shapes = tuple([atom.aval.shape for atom in eqn.invars])
     found, conflicts = _combine_facts(eqn.primitive.name, tuple(facts), shapes, shape)
     for at, first, second in conflicts:
         interpreter.note_conflict(eqn, f"dim {at}", first, second)
@@ -101,7 +83,8 @@ def _scalar(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> Sh
     index = None
     if _jax.array.is_integer(eqn.outvars[0].aval.dtype):
         index = combine_indices(eqn.primitive.name, operands, interpreter.sizes)
-    return ShardingFact(*transfer_unreduced(eqn.primitive.name, facts), (), index)
+    found = combine(eqn.primitive.name, tuple(facts), ())
+    return found if index is None else found._replace(number=index)
 
 
 @lru_cache(maxsize=4096)
@@ -121,25 +104,25 @@ def _combine_facts(
     for other in operands[1:]:
         conflicts += [(at, dims[at], other[at]) for at in lattice.conflicting_dims(dims, other) if shape[at] > 1]
         dims = lattice.join_all_dims(dims, other)
-    return ShardingFact(*transfer_unreduced(name, facts), dims), conflicts
+    return combine(name, facts, dims), conflicts
 
 
 def dot_general(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Batch dims, then what is left of the first operand, then what is left of the second."""
     left, right = facts
-    product, conflicts = _product_fact(eqn.params["dimension_numbers"], left, right)
+    product, summed, conflicts = _product_fact(eqn.params["dimension_numbers"], left, right)
     for kind, a, b in conflicts:
         if eqn.invars[0].aval.shape[a] > 1:
             where = f"{kind} dim {a} of the first operand and dim {b} of the second"
             interpreter.note_conflict(eqn, where, left.dims[a], right.dims[b])
-    return [product]
+    return [interpreter.due_sum(eqn, product, summed) if summed else product]
 
 
 @lru_cache(maxsize=4096)
 def _product_fact(
     numbers: Any, one: ShardingFact, other: ShardingFact
-) -> tuple[ShardingFact, list[tuple[str, int, int]]]:
-    """What is known of a product, and the dims of its operands that conflict."""
+) -> tuple[ShardingFact, AxisSet, list[tuple[str, int, int]]]:
+    """What is known of a product, the axes over which it is a part of a sum, and the dims of operands that conflict."""
     (contracted, batched), left, right = numbers, one.dims, other.dims
     kinds = (("contracted", contracted), ("batch", batched))
     pairs = [(kind, a, b) for kind, both in kinds for a, b in zip(*both, strict=True)]
@@ -148,8 +131,9 @@ def _product_fact(
     for side, layout in enumerate((left, right)):
         used = {*contracted[side], *batched[side]}
         dims += [dim for at, dim in enumerate(layout) if at not in used]
-    sums = transfer_unreduced("dot_general", [one, other])
-    return ShardingFact(*sums, lattice.drop_repeated_axes(tuple(dims))), conflicts
+    product = combine("dot_general", (one, other), lattice.drop_repeated_axes(tuple(dims)))
+    summed = [dim for a, b in zip(*contracted, strict=True) for dim in (left[a], right[b])]
+    return product, summed_axes(summed), conflicts
 
 
 def convolution(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -160,8 +144,11 @@ def convolution(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -
         dims[numbers.out_spec[0]] = facts[0].dims[numbers.lhs_spec[0]]
         if params["feature_group_count"] == 1:
             dims[numbers.out_spec[1]] = facts[1].dims[numbers.rhs_spec[0]]
-    sums = transfer_unreduced("conv_general_dilated", facts)
-    return [ShardingFact(*sums, lattice.drop_repeated_axes(tuple(dims)))]
+    product = combine("conv_general_dilated", tuple(facts), lattice.drop_repeated_axes(tuple(dims)))
+    if params["feature_group_count"] > 1:
+        return [product]
+    summed = summed_axes([facts[0].dims[numbers.lhs_spec[1]], facts[1].dims[numbers.rhs_spec[1]]])
+    return [interpreter.due_sum(eqn, product, summed)]
 
 
 RULES = {

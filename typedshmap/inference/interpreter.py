@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from .. import _jax
 from ..errors.failures import ShardingConflict
-from .lattice import AxisSet, DimFact, ShardingFact, invarying, unknown, varying_of
+from .lattice import AxisSet, DimFact, ShardingFact, invarying, unknown, varying_of, zeros
+from .sums import SumLoss, lost_sums
 
 TransferRule = Callable[["Interpreter", Any, "list[ShardingFact]"], "Sequence[ShardingFact]"]
 """From an equation and the facts of its operands to those of its results."""
@@ -31,6 +32,7 @@ class Finding(NamedTuple):
       fact: what was known before of the value that it is about.
       aval: that value's type.
       control: the branch or loop around the operation, whose predicate is at fault.
+      lost: the sum that an operation loses, which is an error where a hint says that it is due.
     """
 
     eqn: Any
@@ -39,6 +41,7 @@ class Finding(NamedTuple):
     fact: ShardingFact = invarying(0)
     aval: Any = None
     control: Any = None
+    lost: SumLoss | None = None
 
 
 class Interpreter:
@@ -50,6 +53,8 @@ class Interpreter:
       findings: what came of claims, and the operations that make no sense, in the order of the equations.
       untyped: equations with results that vary though JAX types them as invarying: by the equation's id, it and by the
         place of a result the axes.
+      began: by a value and an axis, the equation at which a sum over the axis became due.
+      taken: the same, at which one was taken that a hint says to be due.
     """
 
     def __init__(
@@ -65,6 +70,8 @@ class Interpreter:
         self.axes: AxisSet = frozenset(sizes)
         self.findings: list[Finding] = []
         self.untyped: dict[int, tuple[Any, dict[int, AxisSet]]] = {}
+        self.began: dict[tuple[Any, str], Any] = {}
+        self.taken: dict[tuple[Any, str], Any] = {}
         # By a jaxpr's id, which belongs to it while it is alive, as it is here.
         self._remembered: dict[tuple[int, tuple[ShardingFact, ...]], tuple[Any, list[ShardingFact], list[Finding]]] = {}
 
@@ -84,33 +91,62 @@ class Interpreter:
         rules, claims, has_vma = self.rules, self.claim_equations, self.has_vma
         literal = _jax.versions.extend_core().Literal
         for eqn in jaxpr.eqns:
-            operands = [invarying(len(x.aval.shape)) if x.__class__ is literal else known[x] for x in eqn.invars]
+            operands = [
+                (invarying if x.val else zeros)(len(x.aval.shape)) if x.__class__ is literal else known[x]
+                for x in eqn.invars
+            ]
+            for fact in operands:
+                if fact.unreduced or fact.due:
+                    for lost in lost_sums(eqn.primitive.name, tuple(operands)):
+                        self.note_loss(eqn, lost, operands[lost.at])
+                    break
             results = rules[eqn.primitive.name](self, eqn, operands)
             for var, fact in zip(eqn.outvars, results, strict=True):
-                if has_vma and (fact.unreduced or (fact.varying and _jax.array.manual_type_in(var.aval).unreduced)):
-                    fact = self._with_typed_unreduced(var.aval, fact)
+                if has_vma and fact.varying and (typed := _jax.array.manual_type_in(var.aval).unreduced):
+                    fact = self._with_typed_unreduced(typed, fact)
                 if var in claims:
                     for claim in claims[var]:
                         (fact,) = rules[CLAIM](self, claim, [fact])
                 known[var] = fact
             if eqn.primitive.name == CLAIM and eqn.invars[0].__class__ is not literal:
                 known[eqn.invars[0]] = results[0]
-        outcome = [invarying(len(x.aval.shape)) if x.__class__ is literal else known[x] for x in jaxpr.outvars]
+        outcome = [
+            (invarying if x.val else zeros)(len(x.aval.shape)) if x.__class__ is literal else known[x]
+            for x in jaxpr.outvars
+        ]
         self._remembered[key] = (jaxpr, outcome, self.findings)
         self.findings = before + self.findings
         return outcome
 
     def results_of(self, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
         """What is known of the results of one equation."""
-        results = zip(eqn.outvars, self.rules[eqn.primitive.name](self, eqn, facts), strict=True)
-        return [self._with_typed_unreduced(var.aval, fact) if self.has_vma else fact for var, fact in results]
+        results = list(self.rules[eqn.primitive.name](self, eqn, facts))
+        for at, fact in enumerate(results) if self.has_vma else ():
+            if fact.varying and (typed := _jax.array.manual_type_in(eqn.outvars[at].aval).unreduced):
+                results[at] = self._with_typed_unreduced(typed, fact)
+        return results
 
-    def _with_typed_unreduced(self, aval: Any, fact: ShardingFact) -> ShardingFact:
-        """A fact that is unreduced over the axes that JAX's type says, and no others."""
-        unreduced = _jax.array.manual_type_in(aval).unreduced & self.axes
-        if unreduced == fact.unreduced:
+    def _with_typed_unreduced(self, typed: AxisSet, fact: ShardingFact) -> ShardingFact:
+        """A fact that is unreduced over the axes that JAX's type says, too."""
+        unreduced = typed & fact.varying & self.axes
+        if not unreduced:
             return fact
-        return ShardingFact((fact.varying | fact.unreduced) - unreduced, unreduced, fact.dims)
+        varying, due = fact.varying - unreduced, fact.due - unreduced
+        return ShardingFact(varying, fact.unreduced | unreduced, fact.dims, due, fact.is_zero)
+
+    def due_sum(self, eqn: Any, fact: ShardingFact, axes: AxisSet) -> ShardingFact:
+        """What is known of a result, if it is a shard's part of a sum over these axes."""
+        axes = axes & fact.varying - fact.due
+        if not axes or not _jax.array.is_inexact(eqn.outvars[0].aval.dtype):  # what is counted is of a shard
+            return fact
+        for axis in axes:
+            self.began[eqn.outvars[0], axis] = eqn
+        return ShardingFact(fact.varying, fact.unreduced, fact.dims, fact.due | axes, fact.is_zero)
+
+    def note_loss(self, eqn: Any, lost: SumLoss, fact: ShardingFact) -> None:
+        """Note that an operation loses a sum over an axis, unless that has size 1, over which nothing is due."""
+        if self.sizes.get(lost.axis, 1) > 1:
+            self.findings.append(Finding(eqn, None, None, fact, lost=lost))
 
     def split_axes(self, axes: AxisSet) -> AxisSet:
         """Those of some axes that have more than one shard."""

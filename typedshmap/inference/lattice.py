@@ -29,6 +29,7 @@ class DimFact(NamedTuple):
         merged from these, major to minor.
       is_movable: whether the axes may be taken to belong to another dim instead. A reshape of a shard cut
         the dim in several: sharded rows of microbatches are laid out as sharded microbatches are.
+      is_sent: whether its shards were sent on along the axes, as around a ring: over time a shard may hold them all.
     """
 
     axes: tuple[str, ...] | None
@@ -36,6 +37,7 @@ class DimFact(NamedTuple):
     gathered: tuple[str, ...] = ()
     is_movable: bool = False
     parts: tuple[Part, ...] = ()
+    is_sent: bool = False
 
     @property
     def known_axes(self) -> tuple[str, ...]:
@@ -44,7 +46,7 @@ class DimFact(NamedTuple):
 
     def with_axes(self, axes: tuple[str, ...]) -> DimFact:
         """The same, sharded over other axes."""
-        return DimFact(axes, self.from_claim, (), self.is_movable) if axes else UNSHARDED
+        return DimFact(axes, self.from_claim, (), self.is_movable, (), self.is_sent) if axes else UNSHARDED
 
 
 UNSHARDED, UNKNOWN = DimFact(()), DimFact(None)
@@ -55,8 +57,10 @@ class ShardingFact(NamedTuple):
 
     Attributes:
       varying: the mesh axes over which its shards may differ.
-      unreduced: the mesh axes over which every shard holds an addend.
+      unreduced: those over which every shard holds an addend, as a hint or a pattern says; none of them is varying.
       dims: its dims.
+      due: the varying axes over which every shard holds an addend since a dim that was sharded over them was summed.
+      is_zero: whether it is nothing but zeros, which are an addend over any axis.
       number: what it is, for an integer that is computed from the shard's own indices.
       groups: groups of shards, by their numbers along some axes together, within which it is the same though it varies.
     """
@@ -64,18 +68,26 @@ class ShardingFact(NamedTuple):
     varying: AxisSet
     unreduced: AxisSet
     dims: tuple[DimFact, ...]
+    due: AxisSet = NO_AXES
+    is_zero: bool = False
     number: IndexFact | None = None
     groups: tuple[tuple[str, ...], Groups] | None = None
 
     def with_dims(self, dims: Iterable[DimFact]) -> ShardingFact:
         """The same with other dims."""
-        return ShardingFact(self.varying, self.unreduced, tuple(dims), None, self.groups)
+        return ShardingFact(self.varying, self.unreduced, tuple(dims), self.due, self.is_zero, None, self.groups)
 
 
 @lru_cache(maxsize=64)
 def invarying(rank: int) -> ShardingFact:
     """A value that is the same on every shard, and unsharded."""
     return ShardingFact(NO_AXES, NO_AXES, (UNSHARDED,) * rank)
+
+
+@lru_cache(maxsize=64)
+def zeros(rank: int) -> ShardingFact:
+    """Zeros, the same on every shard."""
+    return ShardingFact(NO_AXES, NO_AXES, (UNSHARDED,) * rank, is_zero=True)
 
 
 @lru_cache(maxsize=4096)
@@ -103,7 +115,8 @@ def join_dims(a: DimFact, b: DimFact) -> DimFact:
     if a == UNSHARDED:
         return b
     if a.axes is not None and a.axes == b.axes:
-        return DimFact(a.axes, a.from_claim and b.from_claim, (), a.is_movable and b.is_movable)
+        is_claimed, is_sent = a.from_claim and b.from_claim, a.is_sent or b.is_sent
+        return DimFact(a.axes, is_claimed, (), a.is_movable and b.is_movable, (), is_sent)
     return UNKNOWN
 
 
@@ -178,13 +191,17 @@ def join(a: ShardingFact, b: ShardingFact) -> ShardingFact:
     """What is known of a value that is one of two, as after a branch or an iteration of a loop."""
     if a is b or a == b:
         return a
-    unreduced = a.unreduced & b.unreduced
-    varying = a.varying | b.varying | ((a.unreduced | b.unreduced) - unreduced)
-    return ShardingFact(varying, unreduced - varying, join_all_dims(a.dims, b.dims))
+    varying, dims = a.varying | b.varying | a.unreduced | b.unreduced, join_all_dims(a.dims, b.dims)
+    terms = [fact for fact in (a, b) if not fact.is_zero]
+    if not terms:
+        return ShardingFact(varying, NO_AXES, dims, is_zero=True)
+    addends = frozenset.intersection(*[fact.unreduced | fact.due for fact in terms])
+    unreduced = addends & frozenset[str]().union(*[fact.unreduced for fact in terms])
+    return ShardingFact(varying - unreduced, unreduced, dims, addends - unreduced)
 
 
 def add_varying(fact: ShardingFact, axes: AxisSet) -> ShardingFact:
     """A value that varies over more axes, as one that a varying condition chooses."""
-    if axes <= fact.varying and fact.groups is None:
+    if axes <= fact.varying and fact.groups is None and axes.isdisjoint(fact.due):
         return fact
-    return ShardingFact(fact.varying | axes, fact.unreduced - axes, fact.dims)
+    return ShardingFact(fact.varying | axes, fact.unreduced - axes, fact.dims, fact.due - axes)

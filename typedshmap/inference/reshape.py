@@ -8,10 +8,10 @@ from math import prod
 from typing import Any
 
 from . import lattice
-from .elementwise import transfer_unreduced
 from .indices import own_part
 from .interpreter import Interpreter, TransferRule
-from .lattice import NO_AXES, UNKNOWN, UNSHARDED, DimFact, Part, ShardingFact, varying_of
+from .lattice import UNKNOWN, UNSHARDED, DimFact, Part, ShardingFact, varying_of
+from .sums import combine, summed_axes
 
 Dims = tuple[DimFact, ...]
 DimsRule = Callable[..., Sequence[DimFact]]
@@ -19,10 +19,10 @@ DimsRule = Callable[..., Sequence[DimFact]]
 
 def _map_dims(eqn: Any, facts: Sequence[ShardingFact], how: DimsRule, *what: Any) -> list[ShardingFact]:
     """Results whose dims come from the first operand's; they vary where the operands do."""
-    if len(facts) == 1 and not facts[0].unreduced:
-        return [_map_fact_dims(facts[0], how, *what)] * len(eqn.outvars)
-    sums = transfer_unreduced(eqn.primitive.name, facts)
-    return [ShardingFact(*sums, lattice.drop_repeated_axes(tuple(how(facts[0].dims, *what))))] * len(eqn.outvars)
+    fact = facts[0]
+    if len(facts) == 1 and not (fact.unreduced or fact.due or fact.is_zero):
+        return [_map_fact_dims(fact, how, *what)] * len(eqn.outvars)
+    return _combine(eqn, facts, how(fact.dims, *what)) * len(eqn.outvars)
 
 
 @lru_cache(maxsize=4096)
@@ -31,9 +31,9 @@ def _map_fact_dims(fact: ShardingFact, how: DimsRule, *what: Any) -> ShardingFac
     return fact.with_dims(how(fact.dims, *what))
 
 
-def _combine(facts: Sequence[ShardingFact], dims: Sequence[DimFact]) -> list[ShardingFact]:
+def _combine(eqn: Any, facts: Sequence[ShardingFact], dims: Sequence[DimFact]) -> list[ShardingFact]:
     """A result of these dims, which varies where the operands do."""
-    return [ShardingFact(varying_of(facts), NO_AXES, lattice.drop_repeated_axes(tuple(dims)))]
+    return [combine(eqn.primitive.name, tuple(facts), lattice.drop_repeated_axes(tuple(dims)))]
 
 
 def _by_param(how: DimsRule, name: str) -> TransferRule:
@@ -67,11 +67,21 @@ def _remove_dims(dims: Dims, gone: Any) -> Dims:
     return tuple(dim for at, dim in enumerate(dims) if at not in places)
 
 
+def reduce_sum(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """A sum over dims; of one that is sharded, each shard has its part of the sum."""
+    axes, dims = eqn.params["axes"], facts[0].dims
+    (found,) = _map_dims(eqn, facts, _remove_dims, axes)
+    for at in axes:
+        if dims[at].axes:
+            return [interpreter.due_sum(eqn, found, summed_axes([dims[at] for at in axes]))]
+    return [found]
+
+
 def reshape(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Each group of dims by itself; nothing is known after a reshape in another order of dims."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     if eqn.params.get("dimensions") is not None:
-        return [facts[0].with_dims([UNKNOWN] * len(after))]
+        return _combine(eqn, facts[:1], [UNKNOWN] * len(after))
     return _map_dims(eqn, facts[:1], reshape_dims, before, after)
 
 
@@ -219,12 +229,12 @@ def dynamic_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact])
             dims.append(dim.with_axes((*dim.axes, *axes)))
         else:
             dims.append(UNKNOWN)
-    return [ShardingFact(*transfer_unreduced(eqn.primitive.name, facts), tuple(dims))]
+    return _combine(eqn, facts, dims)
 
 
 def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Scatters and updates in place: the result is sharded as what is written into."""
-    return [ShardingFact(varying_of(facts), NO_AXES, facts[0].dims)]
+    return _combine(eqn, facts, facts[0].dims)
 
 
 def _join_operands(facts: Sequence[ShardingFact]) -> list[DimFact]:
@@ -236,20 +246,20 @@ def concatenate(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -
     along, dims = eqn.params["dimension"], _join_operands(facts)
     if len(facts) > 1:
         dims[along] = UNSHARDED if all(fact.dims[along] == UNSHARDED for fact in facts) else UNKNOWN
-    return _combine(facts, dims)
+    return _combine(eqn, facts, dims)
 
 
 def stack(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """An additional dim, which is unsharded."""
     dims = _join_operands(facts)
     dims.insert(eqn.params["axis"], UNSHARDED)
-    return _combine(facts, dims)
+    return _combine(eqn, facts, dims)
 
 
 def sort(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sharded dim is sorted on each shard."""
     dims = _slice_dims_at(tuple(_join_operands(facts)), eqn.params["dimension"])
-    return _combine(facts, dims) * len(eqn.outvars)
+    return _combine(eqn, facts, dims) * len(eqn.outvars)
 
 
 def top_k(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -268,7 +278,7 @@ def gather(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> lis
     brought = iter(indices.dims[:-1])
     rank = len(eqn.outvars[0].aval.shape)
     dims = [next(taken) if at in numbers.offset_dims else next(brought) for at in range(rank)]
-    return _combine(facts, dims)
+    return _combine(eqn, facts, dims)
 
 
 def iota(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -276,7 +286,20 @@ def iota(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
     return [lattice.invarying(len(eqn.outvars[0].aval.shape))]
 
 
-_RULES_BY_NAME = (broadcast_in_dim, reshape, tile, fft, dynamic_slice, concatenate, stack, sort, top_k, gather, iota)
+_RULES_BY_NAME = (
+    broadcast_in_dim,
+    reduce_sum,
+    reshape,
+    tile,
+    fft,
+    dynamic_slice,
+    concatenate,
+    stack,
+    sort,
+    top_k,
+    gather,
+    iota,
+)
 RULES = {
     **{rule.__name__: rule for rule in _RULES_BY_NAME},
     "transpose": _by_param(_permute_dims, "permutation"),
@@ -288,6 +311,6 @@ RULES = {
     "unstack": _by_param(_remove_dims, "axis"),
     **dict.fromkeys(("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max", "scatter_add",
                      "scatter_sub", "scatter-sub", "dynamic_update_slice"), scatter),
-    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor",
+    **dict.fromkeys(("reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor",
                      "argmax", "argmin"), _by_param(_remove_dims, "axes")),
 }  # fmt: skip

@@ -193,6 +193,12 @@ class Spec:
         """The index of the ``...`` or ``*name``, if there is one."""
         return next((i for i, dim in enumerate(self.dims) if isinstance(dim, Rest)), None)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of its dims, those in expressions too."""
+        sizes = (names_in_expression(dim.size) if isinstance(dim, Dim) else (dim.name or "",) for dim in self.dims)
+        return [name for each in sizes for name in each]
+
     def dim_at(self, index: int, rank: int) -> Dim | Rest:
         """What is written for a dim of an array of a rank."""
         if self.rest is None or index < self.rest:

@@ -324,17 +324,21 @@ def run_partial_sums(call: Operation, value: Any, sums: PartialSums, reduction: 
         value = scatter_value(value, axes, dim, has_vma)
     if sums.summed:
         value = reduce_shards(call, value, sums.summed, reduction)
-    if has_vma and sums.unreduced:
-        value = _jax.casts.pcast_unreduced(_jax.casts.pcast_varying(value, sums.unreduced), sums.unreduced)
-    return _jax.casts.pcast_varying(value, sums.varying) if has_vma and sums.varying else value
+    left = (*sums.unreduced, *sums.varying)
+    return _jax.casts.pcast_varying(value, left) if has_vma and left else value
 
 
 def record_sums(
     call: Operation, operands: Sequence[Operand], sums: PartialSums, local: Any, value: Any, is_stated: bool = False
 ) -> Any:
-    """Record a result; over the axes that it is left varying over, each shard of the local one is its own addend."""
+    """Record a result; over the axes that it is left varying over, each shard of the local one is its own addend.
+
+    That a sum is left is stated in the jaxpr, too.
+    """
     own = _jax.array.manual_type(local).varying.intersection(sums.varying) if sums.varying else frozenset[str]()
-    return call.record_result(value, operands, sums.result, addend_axes=own, is_stated=is_stated)
+    return call.record_result(
+        value, operands, sums.result, addend_axes=own, is_stated=is_stated or bool(sums.unreduced)
+    )
 
 
 def scatter_value(value: Any, axes: MeshAxes, dim: int, has_vma: bool) -> Any:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from .. import _jax
-from ..errors import TypedShmapError, failures
+from ..errors import TypedShmapError, failures, warn_of_suspect
 from ..errors.failures import Failure, Fault, HintText, Span, Subject
 from ..errors.phrases import count_text, quoted_axes, sharding_text
+from ..errors.places import place_text, running_line
 from ..hints import context
 from ..hints.array_hint import KEYS, ArrayHint, takes
 from ..hints.check_array import check_array, describe
@@ -25,6 +26,7 @@ from ..notation.layout import AxisTwice, Layout, UnknownAxis
 from ..notation.match import NO_SIZES
 from ..notation.pattern import Factor, Pattern, PatternDim, Side, parse_pattern
 from ..notation.spec import Rest, written_axes
+from ..notation.spelling import misspelt_name
 from ..notation.tokens import RepeatedAxis, SyntaxFault
 
 T = TypeVar("T")
@@ -460,13 +462,16 @@ def read_operation(
         what = failures.PatternFault(f"the pattern is of type {type(pattern).__name__}, and not a string")
         raise current_operation(verb, Pattern((), None)).error(Failure(what, _PATTERN))
     try:
-        parsed, hints = _read_pattern(pattern, allows_underscore)
+        parsed, hints, misspelt = _read_pattern(pattern, allows_underscore)
     except SyntaxFault as fault:
         call = current_operation(verb, Pattern((), None, pattern))
         if isinstance(fault, RepeatedAxis):
             raise call.wrong(AxisTwice(fault.axis, fault.span)) from None
         raise call.fault(fault.problem, fault.span, fault.cure) from None
     call = current_operation(verb, parsed, hints)
+    if misspelt is not None and (line := running_line()) is not None:
+        text = f"{call.where}: dim '{misspelt[0]}' stands once in \"{pattern}\", and looks like '{misspelt[1]}'"
+        warn_of_suspect(f"{text}\n\nAt: {place_text(*line)}", *line[:2])
     if has_result and parsed.result is None:
         raise call.fault("the pattern has no '->'", None, "write operands -> result")
     if not has_result and parsed.result is not None:
@@ -478,12 +483,15 @@ def read_operation(
 
 
 @lru_cache(maxsize=4096)
-def _read_pattern(source: str, allows_underscore: bool) -> tuple[Pattern, tuple[ArrayHint, ...]]:
-    """A pattern, and what each of its sides means."""
+def _read_pattern(
+    source: str, allows_underscore: bool
+) -> tuple[Pattern, tuple[ArrayHint, ...], tuple[str, str] | None]:
+    """A pattern, what each of its sides means, and a name in it that is misspelt."""
     pattern, text = parse_pattern(source), HintText('"', source, '"')
     for factor in chain.from_iterable(side.factors for side in pattern.sides):
         if factor.name == "_" and not allows_underscore:
             problem = "the pattern has '_'; a name neither starts nor ends with an underscore"
             raise SyntaxFault(problem, factor.span)
     specs = (side.spec(source) for side in pattern.sides)
-    return pattern, tuple(ArrayHint(None, "Shaped", Any, spec, text, takes_rules=False) for spec in specs)
+    hints = tuple(ArrayHint(None, "Shaped", Any, spec, text, takes_rules=False) for spec in specs)
+    return pattern, hints, misspelt_name(name for side in pattern.sides for name in side.names)

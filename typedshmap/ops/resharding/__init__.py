@@ -61,8 +61,6 @@ def reshard(x: T, pattern: str) -> T:
         for axis in sorted(call.region.nontrivial_axes & left.unreduced - kind.varying - kind.unreduced):
             raise call.wrong(NotUnreduced(axis, sizes[axis]), operand.subject, operand.value)
     value = run(operand.value, planned, has_vma)
-    if has_vma and right.unreduced:
-        value = _jax.casts.pcast_unreduced(value, right.unreduced)
     return call.record_result(value, (operand,), right)
 
 

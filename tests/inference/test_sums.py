@@ -1,0 +1,187 @@
+"""Sums over mesh axes: what keeps them, what loses them, and what is said of that, in both modes."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from sums import KEPT, LOST, RIGHT, SUSPECT, XW, Program, W, X, Y, tp
+
+from typedshmap import (
+    Array,
+    Float,
+    SuspectWarning,
+    TypedShmapError,
+    VaryingError,
+    assume,
+    check,
+    typed_shard_map,
+)
+
+
+def typed_form(program: Program, mesh: Mesh, check_vma: bool) -> Any:
+    return typed_shard_map(
+        lambda *shards: program.body(*shards),
+        mesh=mesh,
+        check_vma=check_vma,
+        in_types=program.hints,
+        out_types=program.result,
+    )
+
+
+def in_modes(table: dict[str, Program]) -> Any:
+    rows = [(name, check_vma) for name, program in table.items() for check_vma in program.modes]
+    return pytest.mark.parametrize(("name", "check_vma"), rows)
+
+
+ACCEPTED = {**KEPT, **RIGHT}
+
+
+@in_modes(ACCEPTED)
+def test_of_a_right_program_nothing_is_said(name: str, check_vma: bool, mesh: Mesh) -> None:
+    jax.eval_shape(typed_form(ACCEPTED[name], mesh, check_vma), *ACCEPTED[name].args)
+
+
+@pytest.mark.slow
+@in_modes(ACCEPTED)
+def test_a_right_program_is_right(name: str, check_vma: bool, mesh: Mesh) -> None:
+    program, one_device = ACCEPTED[name], Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("dp", "tp"))
+    on_eight, on_one = (
+        jax.block_until_ready(typed_form(program, each, check_vma)(*program.args)) for each in (mesh, one_device)
+    )
+    np.testing.assert_allclose(on_eight, on_one, rtol=2e-4, atol=2e-4)
+
+
+@in_modes(LOST)
+def test_losing_a_sum_that_is_marked_is_an_error(name: str, check_vma: bool, mesh: Mesh) -> None:
+    program = LOST[name]
+    with pytest.raises(VaryingError) as caught:
+        jax.eval_shape(typed_form(program, mesh, check_vma), *program.args)
+    assert program.said is not None
+    assert program.said in str(caught.value).splitlines()[0]
+
+
+@in_modes(SUSPECT)
+def test_losing_one_that_is_not_is_suspect(name: str, check_vma: bool, mesh: Mesh) -> None:
+    program = SUSPECT[name]
+    with pytest.warns(SuspectWarning) as caught:
+        jax.eval_shape(typed_form(program, mesh, check_vma), *program.args)
+    assert program.said is not None
+    assert program.said in str(caught[0].message).splitlines()[0]
+    places = [(warning.filename, warning.lineno) for warning in caught]
+    assert len(places) == len(set(places))
+
+
+def step(x: X, w: W) -> Y:
+    y = x @ w
+    return tp(jax.nn.relu(y))
+
+
+def test_a_suspect_has_the_lines_of_the_loss_and_of_the_sum(mesh: Mesh) -> None:
+    with pytest.warns(SuspectWarning) as caught:
+        jax.eval_shape(typed_shard_map(step, mesh=mesh), *XW)
+    (warning,), first = caught, step.__code__.co_firstlineno
+    assert (warning.filename, warning.lineno) == (__file__, first + 2)
+    assert (
+        str(warning.message)
+        == f"""\
+step: relu is not linear, and takes a partial sum over 'tp', due since test_sums.py:{first + 1} (step)
+
+Mesh: dp=4, tp=2
+At: test_sums.py:{first + 2} (step)
+Hint: take the sum before it (psum over 'tp'); if each shard's own is meant, say so by check(x, '... ~tp')"""
+    )
+
+
+def test_a_suspect_is_reported_once_by_the_usual_filter(mesh: Mesh) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            jax.eval_shape(typed_shard_map(step, mesh=mesh), *XW)
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_lost_sum_is_an_error_with_both_lines(check_vma: bool, mesh: Mesh) -> None:
+    def lost(x: X, w: W) -> Y:
+        y = check(x @ w, "[b/dp] n +tp")
+        return tp(jnp.tanh(2 * y))
+
+    with pytest.raises(VaryingError) as caught:
+        jax.eval_shape(typed_shard_map(lost, mesh=mesh, check_vma=check_vma), *XW)
+    first = lost.__code__.co_firstlineno
+    assert (
+        str(caught.value)
+        == f"""\
+lost: tanh is not linear, and takes a partial sum over 'tp', due since test_sums.py:{first + 1} (lost)
+
+Mesh: dp=4, tp=2
+At: test_sums.py:{first + 2} (lost)
+Hint: take the sum before it (psum over 'tp')"""
+    )
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("name", ["a bias", "a relu", "summed twice"])
+def test_over_an_axis_of_size_one_nothing_is_due(name: str, check_vma: bool, mesh: Mesh) -> None:
+    row = Mesh(mesh.devices.reshape(8, 1), ("dp", "tp"))
+    for program in (LOST[name], SUSPECT[name]):
+        jax.eval_shape(typed_form(program, row, check_vma), *program.args)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_what_a_gradient_makes_is_not_suspect(check_vma: bool, mesh: Mesh) -> None:
+    """Without types the transpose of a psum is a psum, and gradients of weights are sums over shards' rows."""
+
+    def trained(x: X, w: W) -> W:
+        gradient = jax.grad(lambda w: (tp(x @ w) ** 2).mean())(w)
+        scaled = gradient / (1e-6 + jnp.abs(gradient))
+        return w - (scaled if check_vma else lax.pmean(scaled, "dp"))
+
+    jax.eval_shape(typed_shard_map(trained, mesh=mesh, check_vma=check_vma), *XW)
+
+
+def test_a_sum_leaves_through_an_explicit_axis_as_unreduced() -> None:
+    mesh = jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+
+    @typed_shard_map(mesh=mesh)
+    def left(x: X, w: W) -> Float[Array, "[b/dp] n +tp"]:
+        return 2 * check(x @ w, "[b/dp] n +tp")
+
+    with jax.set_mesh(mesh):
+        x, w = (jax.device_put(value, spec) for value, spec in zip(XW, (P("dp", "tp"), P("tp", None)), strict=True))
+        kept = jax.jit(lambda x, w: jax.reshard(left(x, w), P("dp", None)))(x, w)
+    np.testing.assert_allclose(jax.block_until_ready(kept), 2 * XW[0] @ XW[1], rtol=1e-5)
+
+
+def test_what_jax_types_as_unreduced_stays_accepted(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def by_jax(x: X, w: W) -> Y:
+        y = lax.pcast(x @ w, "tp", to="unreduced")
+        return lax.psum(check(y, "[b/dp] n +tp").T.reshape(2, -1, y.shape[0])[1].T + y[:, 6:], "tp").repeat(2, 1)
+
+    jax.eval_shape(by_jax, *XW)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_value_that_is_assumed_to_be_summed_is_no_addend_any_more(check_vma: bool, mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh, check_vma=check_vma)
+    def by_hand(x: X, w: W) -> Y:
+        y = check(x @ w, "[b/dp] n +tp")
+        for_all = assume(y + lax.ppermute(y, "tp", [(0, 1), (1, 0)]), "[b/dp] n")
+        return lax.pmean(jax.nn.relu(for_all), "tp")
+
+    jax.eval_shape(by_hand, *XW)
+
+
+def test_an_error_is_raised_before_suspects_are_reported(mesh: Mesh) -> None:
+    def both(x: X, w: W) -> Y:
+        return jax.nn.relu(x @ w)
+
+    with pytest.raises(TypedShmapError, match="return value varies over 'tp'"):
+        jax.eval_shape(typed_shard_map(both, mesh=mesh, check_vma=False), *XW)

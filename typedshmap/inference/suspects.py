@@ -1,0 +1,282 @@
+"""Which of the sums that operations lose are errors, which are suspects, and which are meant.
+
+Losing a sum that a hint marks as due is an error. Of one that became due by a contraction or a sum over a sharded dim,
+a shard's own may be meant: a statistic that the program combines itself, a mean of local losses, what a gradient makes.
+
+Invariant: nothing of this runs unless the interpreter found a loss."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from .. import _jax
+from ..errors import failures
+from .interpreter import Finding, Interpreter
+from .sums import LINEAR, SumLoss
+
+# What undoes an operation: the shard's own is a step on the way to the sum.
+_UNDONE_BY = {"log": ["exp"], "sqrt": ["square", "integer_pow", "mul"], "rsqrt": ["square", "integer_pow", "mul"]}
+_REDUCING = frozenset(["dot_general", "conv_general_dilated", "reduce_sum", "reduce_max", "reduce_min", "gather"])
+_UNCHANGED = frozenset(["pvary", "convert_element_type", "broadcast_in_dim", "reshape", "copy", "copy_p", "name"])
+
+
+class Verdict(NamedTuple):
+    """A loss that is reported.
+
+    Attributes:
+      eqn: where it is in the user's program.
+      failure: what is wrong.
+      is_error: whether a hint says that the sum is due; else it is a suspect.
+    """
+
+    eqn: Any
+    failure: failures.LostSum
+    is_error: bool
+
+
+def judge_losses(interpreter: Interpreter, jaxpr: Any, losses: Sequence[Finding]) -> list[Verdict]:
+    """The losses that are errors or suspects, once per place in the user's program."""
+    flow, found = Flow(jaxpr, interpreter), dict[str, Verdict]()
+    for eqn, lost, fact in ((each.eqn, each.lost, each.fact) for each in losses):
+        if lost is None or _jax.jaxpr.is_transposed(eqn):
+            continue
+        began = flow.origin(
+            eqn.invars[lost.at], interpreter.taken if lost.how == "taken" else interpreter.began, lost.axis
+        )
+        is_error = began is not None if lost.how == "taken" else lost.axis in fact.unreduced
+        if not is_error and began is not None and _jax.jaxpr.is_transposed(began):
+            continue
+        if lost.how == "added" and flow.are_shares(eqn, lost):
+            continue
+        if is_error or flow.is_suspect(eqn, lost, began):
+            at, operation = flow.call_of(eqn, lost.axis, interpreter.began)
+            place, axes = _jax.jaxpr.equation_place(at), (lost.axis,)
+            if place in found and found[place].failure.how == lost.how:
+                axes = found[place].failure.axes
+                axes += () if lost.axis in axes else (lost.axis,)
+            elif place in found:
+                continue
+            since = _jax.jaxpr.equation_place(flow.call_of(began)[0]) if began is not None else ""
+            shards = prod(interpreter.sizes[axis] for axis in axes)
+            failure = failures.LostSum(operation, lost.how, axes, shards, since, not is_error)
+            found[place] = Verdict(at, failure, is_error)
+    return list(found.values())
+
+
+class Flow:
+    """Which values of a body are computed from which, through its calls, branches and loops."""
+
+    def __init__(self, jaxpr: Any, interpreter: Interpreter) -> None:
+        self.sizes, self.axes, self.has_vma = interpreter.sizes, interpreter.axes, interpreter.has_vma
+        self.made_by: dict[Any, Any] = {}
+        self.uses: dict[Any, list[Any]] = defaultdict(list)
+        # The same value in a jaxpr and in one that it runs, or in one iteration of a loop and in the next.
+        self.onward: dict[Any, list[Any]] = defaultdict(list)
+        self.back: dict[Any, list[Any]] = defaultdict(list)
+        self.arguments = set(_jax.jaxpr.open_jaxpr(jaxpr).invars)
+        self.within: dict[int, Any] = {}
+        self.callers: dict[int, list[Any]] = defaultdict(list)
+        self._index(_jax.jaxpr.open_jaxpr(jaxpr))
+
+    def _index(self, jaxpr: Any) -> None:
+        for eqn in jaxpr.eqns:
+            self.within[id(eqn)], inner = jaxpr, _jax.jaxpr.inner_jaxprs(eqn)
+            for each in inner:
+                self.callers[id(each)].append(eqn)
+                self._link(zip(reversed(eqn.invars), reversed(each.invars), strict=False))
+                if len(each.outvars) == len(eqn.outvars):
+                    self._link(zip(each.outvars, eqn.outvars, strict=True))
+                    if eqn.primitive.name == "while":
+                        self._link(zip(reversed(each.outvars), reversed(each.invars), strict=False))
+                    elif eqn.primitive.name == "scan":
+                        consts, carried = _jax.jaxpr.scan_counts(eqn.params)
+                        self._link(zip(each.outvars[:carried], each.invars[consts : consts + carried], strict=True))
+                if len(self.callers[id(each)]) == 1:
+                    self._index(each)
+            if not inner:
+                self.made_by.update(dict.fromkeys(eqn.outvars, eqn))
+                for atom in eqn.invars:
+                    if not _jax.jaxpr.is_literal(atom):
+                        self.uses[atom].append(eqn)
+
+    def _link(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        for before, after in pairs:
+            if not _jax.jaxpr.is_literal(before):
+                self.onward[before].append(after)
+                self.back[after].append(before)
+
+    def _ancestors(self, atom: Any, is_followed: Container[str] | None = None, axis: str = "") -> Iterator[Any]:
+        """A value and those that it was computed from, nearest first.
+
+        Args:
+          is_followed: by which operations; by default all.
+          axis: an axis; by collectives over others, too.
+        """
+        waiting, seen = [atom], set[Any]()
+        for at in waiting:
+            if _jax.jaxpr.is_literal(at) or at in seen:
+                continue
+            seen.add(at)
+            yield at
+            eqn = self.made_by.get(at)
+            if eqn is not None:
+                is_over_others = bool(
+                    axis and _jax.jaxpr.collective_operation(eqn) and not self._is_collective(eqn, axis)
+                )
+                if is_followed is None or eqn.primitive.name in is_followed or is_over_others:
+                    waiting += eqn.invars
+            waiting += self.back[at]
+
+    def origin(self, atom: Any, began: dict[Any, Any], axis: str) -> Any:
+        """The equation at which the sum over an axis that is due of a value became due, or at which it was taken."""
+        found = (began.get((each, axis)) for each in self._ancestors(atom, LINEAR, axis))
+        return next((eqn for eqn in found if eqn is not None), None)
+
+    def fates(self, variables: Iterable[Any], axis: str, barrier: Any = None) -> set[str]:
+        """What becomes of values: ``sum`` or ``mean`` over an axis of what is linear in them, ``combined`` otherwise.
+
+        Operations that follow a linear chain from them are named, too.
+
+        Args:
+          barrier: an equation that counts as one that is not linear.
+        """
+        found, waiting = set[str](), [(variable, True) for variable in variables]
+        seen, descendants = set(waiting), set(self._descendants(variables, axis))
+        for at, is_linear in waiting:
+            after = [(each, is_linear) for each in self.onward[at]]
+            for eqn in self.uses[at]:
+                name = eqn.primitive.name
+                if self._is_collective(eqn, axis):
+                    is_sum = "psum" in name or "scatter" in name
+                    taken = ("mean" if self.is_divided(eqn.outvars, axis) else "sum") if is_linear else ""
+                    found.add(taken if is_sum else "combined")
+                elif is_linear and eqn is not barrier and name in LINEAR and self._is_alone(at, eqn, descendants):
+                    after += [(each, True) for each in eqn.outvars]
+                elif name not in _REDUCING:
+                    found.add(name if is_linear and eqn is not barrier else "")
+                    after += [(each, False) for each in eqn.outvars]
+            waiting += [each for each in after if each not in seen]
+            seen.update(after)
+        return found
+
+    def _descendants(self, variables: Iterable[Any], axis: str) -> Iterator[Any]:
+        """Values and those that are computed from them, up to a collective over the axis."""
+        waiting, seen = list(variables), set[Any]()
+        for at in waiting:
+            if at not in seen:
+                seen.add(at)
+                yield at
+                waiting += self.onward[at]
+                for eqn in self.uses[at]:
+                    waiting += [] if self._is_collective(eqn, axis) else eqn.outvars
+
+    def _is_alone(self, variable: Any, eqn: Any, among: Container[Any]) -> bool:
+        """Whether of the operands of an equation only one is among some values."""
+        found = [each for each in eqn.invars if not _jax.jaxpr.is_literal(each) and each in among]
+        return len(found) == 1 and found[0] is variable
+
+    def _is_collective(self, eqn: Any, axis: str) -> bool:
+        return bool(_jax.jaxpr.collective_operation(eqn)) and axis in _jax.jaxpr.named_axes(eqn, self.axes)
+
+    def call_of(self, eqn: Any, axis: str = "", began: Any = None) -> tuple[Any, str]:
+        """Where the user's program has an equation: of one in a function of a library, the call of that, and its name.
+
+        JAX traces such a function once, so that its equations have the lines of the first call.
+        """
+        name = eqn.primitive.name.removesuffix("_invariant")
+        while (function := _jax.jaxpr.library_function(jaxpr := self.within[id(eqn)])) and self.callers[id(jaxpr)]:
+            calls, name = self.callers[id(jaxpr)], function
+            given = (each for each in calls if any(self.origin(atom, began or {}, axis) for atom in each.invars))
+            eqn = next(given, calls[0])
+        return eqn, name
+
+    def is_suspect(self, eqn: Any, lost: SumLoss, began: Any) -> bool:
+        """Whether a loss is one that a program hardly means.
+
+        It does where it takes a sum elsewhere, or combines what the shards have by itself; where a mean is taken of
+        what something was added to; and of a sum over equal shards, where it divides by their number.
+        """
+        if lost.how == "taken":
+            atom = eqn.invars[lost.at]
+            is_meant = self.is_divided(eqn.outvars, lost.axis) or self._is_part(atom, lost.axis)
+            return not (is_meant or self._is_gradient(atom, lost.axis) or self._is_constant(atom))
+        fates = self.fates(eqn.outvars, lost.axis)
+        is_undone = not fates.isdisjoint(_UNDONE_BY.get(eqn.primitive.name, ()))
+        elsewhere = self.fates(began.outvars, lost.axis, eqn) if began is not None else set[str]()
+        if is_undone or not elsewhere.isdisjoint(["sum", "mean", "combined"]):
+            return False
+        return lost.how != "added" or "sum" in fates
+
+    def _is_constant(self, atom: Any) -> bool:
+        """Whether a value depends neither on arguments of the body nor on a collective."""
+        ancestors = list(self._ancestors(atom))
+        made = (self.made_by.get(each) for each in ancestors)
+        is_collective = any(eqn is not None and _jax.jaxpr.collective_operation(eqn) for eqn in made)
+        return not is_collective and self.arguments.isdisjoint(ancestors)
+
+    def is_divided(self, variables: Iterable[Any], axis: str) -> bool:
+        """Whether values are divided by the number of shards, or with another sum over them: a mean."""
+        return any(
+            (eqn.primitive.name == "div" and (self._number(eqn.invars[1]) or self.sizes[axis]) % self.sizes[axis] == 0)
+            or (eqn.primitive.name == "mul" and any(self._is_share(atom, axis) for atom in eqn.invars))
+            for variable in variables for each in self._copies(variable) for eqn in self.uses[each]
+        )  # fmt: skip
+
+    def are_shares(self, eqn: Any, lost: SumLoss) -> bool:
+        """Whether what is added to a sum was divided by the number of shards."""
+        others = [atom for at, atom in enumerate(eqn.invars) if at != lost.at]
+        made = [self.made_by.get(each) for atom in others for each in self._ancestors(atom, _UNCHANGED)]
+        return any(
+            each is not None
+            and (
+                (each.primitive.name == "div" and self._number(each.invars[1]) == self.sizes[lost.axis])
+                or (each.primitive.name == "mul" and any(self._is_share(atom, lost.axis) for atom in each.invars))
+            )
+            for each in made
+        )
+
+    def _is_gradient(self, atom: Any, axis: str) -> bool:
+        """Whether a value is a shard's addend of a gradient, as it is for JAX where values are not typed."""
+        made = (self.made_by.get(each) for each in self._ancestors(atom, LINEAR, axis))
+        return not self.has_vma and any(eqn is not None and _jax.jaxpr.is_transposed(eqn) for eqn in made)
+
+    def _is_part(self, atom: Any, axis: str) -> bool:
+        """Whether a value was divided by the number of shards, and not only by that of elements that were summed."""
+        for each in self._ancestors(atom, LINEAR):
+            eqn = self.made_by.get(each)
+            number = self._number(eqn.invars[1]) if eqn is not None and eqn.primitive.name == "div" else None
+            if number and number % (self._summed_elements(eqn.invars[0]) * self.sizes[axis]) == 0:
+                return True
+        return False
+
+    def _summed_elements(self, atom: Any) -> int:
+        """How many elements of a shard a value is the sum of."""
+        made = (self.made_by.get(each) for each in self._ancestors(atom, LINEAR))
+        sums = (eqn for eqn in made if eqn is not None and eqn.primitive.name == "reduce_sum")
+        return prod(eqn.invars[0].aval.shape[at] for eqn in sums for at in eqn.params["axes"])
+
+    def _is_share(self, atom: Any, axis: str) -> bool:
+        number = self._number(atom)
+        return bool(number) and number < 1 and round(1 / number) % self.sizes[axis] == 0
+
+    def _copies(self, variable: Any) -> Iterator[Any]:
+        """A value, and it again after operations that change none of its numbers."""
+        waiting = [variable]
+        for at in waiting:
+            yield at
+            waiting += [each for eqn in self.uses[at] if eqn.primitive.name in _UNCHANGED for each in eqn.outvars]
+
+    def _number(self, atom: Any) -> float | None:
+        """The number that a value is, if it is a constant in the text of the jaxpr."""
+        while not _jax.jaxpr.is_literal(atom):
+            eqn = self.made_by.get(atom)
+            if eqn is None or eqn.primitive.name not in _UNCHANGED:
+                return None
+            atom = eqn.invars[0]
+        try:
+            return float(atom.val)
+        except TypeError:
+            return None

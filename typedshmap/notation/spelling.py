@@ -1,0 +1,52 @@
+"""Names of dims that look like misspellings of others.
+
+Only what a finger does by mistake counts, and nothing that one might write to tell two dims apart: ``q_len`` and
+``k_len``, ``head`` and ``heads``, ``dim1`` and ``dim2``, ``patch`` and ``batch``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+_ROWS = "qwertyuiop asdfghjkl zxcvbnm"
+_SHORTEST = 5
+
+
+def misspelt_name(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first name that stands once and looks like another one, and that other one."""
+    counts = Counter(names)
+    for name, count in counts.items():
+        if count == 1 and len(name) >= _SHORTEST:
+            for other, times in counts.items():
+                if other != name and _is_misspelling(name, other, times > 1):
+                    # Of two that stand once, the first is taken for the right one.
+                    return (name, other) if times > 1 else (other, name)
+    return None
+
+
+def _is_misspelling(name: str, other: str, is_usual: bool) -> bool:
+    """Whether two names differ by one slip: in one word, which is long enough, and not in its first letter.
+
+    Args:
+      is_usual: whether the other name stands several times.
+    """
+    words, others = name.split("_"), other.split("_")
+    if len(words) != len(others):
+        return name.replace("_", "") == other.replace("_", "")
+    pairs = [pair for pair in zip(words, others, strict=True) if pair[0] != pair[1]]
+    if len(pairs) != 1 or min(map(len, pairs[0])) < _SHORTEST or pairs[0][0][0] != pairs[0][1][0]:
+        return False
+    word, right = pairs[0]
+    start = next((at for at, (a, b) in enumerate(zip(word, right, strict=False)) if a != b), min(map(len, pairs[0])))
+    wrong, meant = word[start:], right[start:]
+    while wrong and meant and wrong[-1] == meant[-1]:
+        wrong, meant = wrong[:-1], meant[:-1]
+    if not (wrong + meant).isalpha():
+        return False
+    if len(wrong) == len(meant) == 2:
+        return wrong == meant[::-1]
+    if len(wrong) == len(meant) == 1:
+        return is_usual and (wrong + meant in _ROWS or meant + wrong in _ROWS)
+    # One letter too many or too few, but not an ending; at the end, one that is written twice.
+    letter, is_ending = wrong + meant, start == min(len(word), len(right))
+    return len(letter) == 1 and (word[start - 1] == letter != "s" if is_ending else True)
