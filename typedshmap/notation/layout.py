@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 
@@ -42,7 +42,7 @@ class Layout:
     unreduced: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
     varying: frozenset[str] = frozenset()
-    is_silent: bool = False
+    is_silent: bool = field(default=False, compare=False)
 
     @cached_property
     def sharded(self) -> frozenset[str]:
