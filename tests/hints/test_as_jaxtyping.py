@@ -416,3 +416,37 @@ def disagreement(rng):
 def test_random_hints_and_shapes_are_judged_as_by_jaxtyping():
     rng = random.Random(17)
     assert list(filter(None, (disagreement(rng) for _ in range(1500)))) == []
+
+
+def random_tree(rng, depth=2):
+    """A tree of a few ones, here and there with another leaf."""
+    kind = rng.choice(("leaf", "leaf", "tuple", "list", "dict")) if depth else "leaf"
+    if kind == "leaf":
+        return rng.choice((1, 1, 1, 1, 1, 1, 1, "a", None, 1.5)) if depth < 2 else 1
+    items = [random_tree(rng, depth - 1) for _ in range(rng.choice((0, 1, 1, 2)))]
+    return tuple(items) if kind == "tuple" else items if kind == "list" else dict(zip("ab", items, strict=False))
+
+
+def planted(rng, outer, inner):
+    """A tree with another one at its leaves, now and then with something else at one."""
+    return jax.tree.map(lambda _: inner if rng.random() < 0.95 else random_tree(rng, 1), outer)
+
+
+def tree_disagreement(rng):
+    """The trees and structures of a random call of which the libraries differ; None where they agree."""
+    named = {"S": random_tree(rng), "T": random_tree(rng)}
+    structure = rng.choice(("S T", "T S", "S S", "S ...", "... S", "... S T", "S T ...", "S", "..."))
+    tree = 1
+    for name in reversed(structure.split()):
+        tree = planted(rng, named.get(name, random_tree(rng, 1)), tree)
+    tree = tree if rng.random() < 0.85 else random_tree(rng)
+    values, structures = [*named.values(), tree], ["S", "T", structure]
+    if None in values:  # which jaxtyping takes for any tree
+        return None
+    theirs, ours = verdicts(lambda lib: [lib.PyTree[int, name] for name in structures], values)
+    return None if ours == theirs else (values, structures, theirs, ours)
+
+
+def test_random_trees_and_structures_are_judged_as_by_jaxtyping():
+    rng = random.Random(17)
+    assert list(filter(None, (tree_disagreement(rng) for _ in range(300)))) == []
