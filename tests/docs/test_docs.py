@@ -22,7 +22,7 @@ def shown(page: Path) -> Any:
     return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize("page", map(shown, PAGES))
+@pytest.mark.parametrize("page", [*map(shown, PAGES)])
 def test_the_blocks_of_a_page_run_and_give_what_the_page_says(page: Path) -> None:
     namespace: dict[str, object] = {"__name__": page.stem}
     for block in blocks(page.read_text(encoding="utf-8")):

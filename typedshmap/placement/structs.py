@@ -247,7 +247,7 @@ def refuse_wrong_sizes(verb: str, hints: Iterable[ArrayHint], sizes: Mapping[str
 
 
 def _is_size(size: Any) -> bool:
-    return isinstance(size, (int, np.integer)) and not isinstance(size, bool) and 0 <= size <= LARGEST_SIZE
+    return isinstance(size, (int, np.integer)) and not isinstance(size, bool) and 0 <= int(size) <= LARGEST_SIZE
 
 
 def names_of(hints: Iterable[ArrayHint]) -> dict[str, bool]:

@@ -97,7 +97,7 @@ def arguments_of(
         used.add(path)
         if path not in given:
             problems.append(f"{needed_text(path, node)}; pass arguments={{'{path}': optimizer.init}}")
-        value = given.get(path)
+        value: Any = given.get(path)
         return TreeToMake(node, value) if makes_tree(value, node) else value
 
     def value_of(name: str, node: Node) -> Any:
