@@ -39,7 +39,7 @@ class Provenance(NamedTuple):
       subject: the argument that is sharded.
       size: how long the sharded dim is on one shard; 0 where that is not known.
       position: which dim it is, of a mixed value that an elementwise operation made.
-      elements: how many elements of a shard were summed.
+      others: how long the other dims were that were summed.
       divisor: a number by which a sum was divided, which may be that of a shard's elements, and where.
       late: the operation before which a collective has to be.
       astray: a sum over another axis, over which nothing is due.
@@ -54,12 +54,20 @@ class Provenance(NamedTuple):
     subject: str = ""
     size: int = 0
     position: int | None = None
-    elements: int = 1
+    others: tuple[int, ...] = ()
     divisor: tuple[float, Any] | None = None
     late: Any = None
     astray: Any = None
     gradient: str = ""
     follows: Any = None
+
+    @property
+    def counts(self) -> set[int]:
+        """The numbers of elements of a shard by which a sum may be divided for a mean."""
+        counts = [self.size]
+        for size in self.others:
+            counts += [size * each for each in counts]
+        return set(counts)
 
     @property
     def place(self) -> str:
@@ -458,7 +466,7 @@ class Causes:
         if not _is_kept(eqn, first.kind, found, operands):
             return first._replace(late=eqn)
         if name == "reduce_sum":
-            first = first._replace(elements=first.elements * _elements(eqn, 0, eqn.params["axes"]))
+            first = first._replace(others=(*first.others, *_sizes(eqn, 0, eqn.params["axes"])))
         before = operands[min(found)].divisors
         return self._divided(first, axis, [one for one in divisors if one not in before])
 
@@ -484,8 +492,11 @@ class Causes:
             reduced = ((numbers.lhs_spec, numbers.rhs_spec)[at][1],)
         unclear = {dim for dim, fact in enumerate(facts[at].dims) if fact.axes is None}
         if (place in reduced) if place is not None else (unclear and unclear.issubset(reduced)):
-            kind, elements = _EXTREMES.get(name, "sum"), _elements(eqn, at, reduced)
-            return self._new(kind, eqn, dim=one.dim, subject=one.subject, size=one.size, elements=elements)
+            others = _sizes(eqn, at, [dim for dim in reduced if dim != place])
+            if place is None:  # of what is mixed
+                others = (prod(others) // (one.size or 1),)
+            what = {"dim": one.dim, "subject": one.subject, "size": one.size, "others": others}
+            return self._new(_EXTREMES.get(name, "sum"), eqn, **what)
         position = _position(eqn, at, place) if place is not None else None
         is_same_shape = eqn.outvars[0].aval.shape == shape and name not in _MIXING
         if position is not None or is_same_shape or name in _ONE_TO_ONE:
@@ -500,8 +511,8 @@ class Causes:
         made = next((one for one in found.values() if one.eqn is item.eqn and one.kind != "item"), None)
         if made is not None or any(known.carried == "neutral" for known in operands):
             kind = {"max": "maximum", "min": "minimum", "add": "sum", "add_any": "sum"}.get(name, "other")
-            dim, size = {"dim": item.dim, "subject": item.subject}, {"size": item.size, "elements": item.size}
-            return made or self._new(kind, item.eqn if kind != "other" else eqn, **dim, **size)
+            what = {"dim": item.dim, "subject": item.subject, "size": item.size}
+            return made or self._new(kind, item.eqn if kind != "other" else eqn, **what)
         return item if all(one.kind in ("item", *_UNREDUCED) for one in found.values()) else self._new("other", eqn)
 
     def _divided(self, one: Provenance, axis: str, divisors: Sequence[tuple[float, Any]]) -> Provenance:
@@ -517,14 +528,15 @@ class Causes:
             if "pmean" in functions:
                 times -= number % size == 0
                 continue
-            may_be_local = not one.size or number % one.size == 0
             if any(map(_jax.jaxpr.is_transposed, self._callers(by))):
-                what = self._divisions.get(key, "unclear" if may_be_local else "")
-            elif not _MEANS.isdisjoint(functions & _jax.jaxpr.library_functions(one.eqn)):
-                what = self._divisions[key] = "mean" if number == one.elements else ""
+                what = self._divisions.get(key, "unclear" if not one.size or number % one.size == 0 else "")
+            elif not _MEANS.isdisjoint(functions):
+                is_local = number == one.size * prod(one.others) and not _MEANS.isdisjoint(
+                    _jax.jaxpr.library_functions(one.eqn)
+                )
+                what = self._divisions[key] = "mean" if is_local else ""
             else:
-                is_count = may_be_local and one.elements % number == 0
-                what = self._divisions[key] = "unclear" if is_count else ""
+                what = self._divisions[key] = "unclear" if number in one.counts else ""
             if what:
                 one = one._replace(kind="mean") if what == "mean" else one._replace(divisor=(number, by))
         return one._replace(kind="mean") if times > 0 else one
@@ -571,8 +583,8 @@ def _is_kept(eqn: Any, kind: str, found: Mapping[int, Provenance], operands: lis
     return set(found) <= set(joined) and (is_shift or all(one.value == 0 or one.carried == "neutral" for one in others))
 
 
-def _elements(eqn: Any, at: int, dims: Sequence[int]) -> int:
-    return prod(eqn.invars[at].aval.shape[dim] for dim in dims)
+def _sizes(eqn: Any, at: int, dims: Sequence[int]) -> tuple[int, ...]:
+    return tuple(eqn.invars[at].aval.shape[dim] for dim in dims)
 
 
 def _joined(ways: Sequence[Known]) -> Known:
