@@ -161,12 +161,16 @@ class WrongDtype(Fault):
     got: str
 
     def words(self, terms: Terms) -> Sentence:
-        cure = None
-        if self.expected == "Key" and self.got == "uint32":
-            cure = "make it by jax.random.key, or jax.random.wrap_key_data; PRNGKeyArray takes a raw PRNGKey as well"
-        elif self.got.startswith("key<"):
-            cure = "annotate a key of jax.random.key as Key; PRNGKeyArray takes both kinds"
-        return Sentence(f"has dtype {self.got}, but {terms.hint} says {self.expected}", DTYPE, cure)
+        problem = f"has dtype {self.got}, but {terms.hint} says {self.expected}"
+        return Sentence(problem, DTYPE, key_cure(self.expected, self.got))
+
+
+def key_cure(expected: str, got: str) -> str | None:
+    """What to write where a raw key is in the place of a typed one, or the other way round; both are dtypes."""
+    if expected == "Key" and got == "uint32":
+        return "make it by jax.random.key, or jax.random.wrap_key_data; PRNGKeyArray takes a raw PRNGKey as well"
+    is_typed = got.startswith("key<") and expected != "Key"
+    return "annotate a key of jax.random.key as Key; PRNGKeyArray takes both kinds" if is_typed else None
 
 
 class UnusableDtype(Fault):

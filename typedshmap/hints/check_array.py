@@ -6,7 +6,7 @@ that fitted are remembered, and a check of one of them is a look at them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -16,9 +16,9 @@ from .. import _jax
 from ..errors import failures
 from ..errors.failures import BoundaryMark, Failure, NotAnArray, Subject
 from ..notation.layout import Layout, Unresolved
-from ..notation.match import CompiledDim, Match, Sizes, compile_dims, match
+from ..notation.match import CompiledDim, Match, RankMismatch, Sizes, compile_dims, match
 from ..notation.spec import Anything, Name, Number
-from .array_hint import KEYS, ArrayHint, takes
+from .array_hint import ArrayHint, takes
 from .context import MeshContext, Role, explained, lookup_layout
 from .global_sharding import sharding_mismatch, with_value_mesh
 
@@ -105,7 +105,9 @@ def check_array(
             return Failure(layout, subject, hint.text, _jax.array.type_text(value))
         found = match(tuple(getattr(aval, "shape", ())), compiled.dims, sizes, subject, arguments, leaf)
         if not isinstance(found, Match):
-            return Failure(_wrong_key(value, hint) or found, subject, hint.text, _jax.array.type_text(value))
+            if isinstance(found, RankMismatch):
+                found = replace(found, cure=failures.key_cure(hint.dtype_name, _jax.array.dtype_name_of(value)))
+            return Failure(found, subject, hint.text, _jax.array.type_text(value))
         if is_new_kind and hint.dtypes is not None:
             if region.role != "value":
                 dtype = _jax.array.canonical_dtype(value)
@@ -148,15 +150,6 @@ def check_array(
             what = failures.UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
             what = explained(value, failures.UnmarkedUnreduced(axes) if addends else what)
     return (found, unmentioned) if what is None else Failure(what, subject, hint.text, _jax.array.type_text(value))
-
-
-def _wrong_key(value: Any, hint: ArrayHint) -> failures.WrongDtype | None:
-    """A key where the hint says none, or the other way round: what is wrong then is not the shape."""
-    dtype = _jax.array.dtype_name_of(value)
-    is_key = dtype.startswith("key<")
-    if hint.dtypes is None or is_key == (hint.dtypes == KEYS):
-        return None
-    return failures.WrongDtype(hint.dtype_name, dtype)
 
 
 def _wrong_type(value: Any, hint: ArrayHint, role: Role) -> NotAnArray | None:
