@@ -125,6 +125,14 @@ def summed_somewhere(x: X) -> Float[Array, " ~dp ~tp"]:
     return cond(at("dp"), lambda: total(x), lambda: x.sum())
 
 
+def root(x: Any) -> Any:
+    def solve(f: Any, start: Any) -> Any:
+        return lax.fori_loop(0, 9, lambda _, z: z - f(z), start)
+
+    f = lambda z: z - 0.1 * jnp.cos(z) * total(x, ("dp", "tp"))  # noqa: E731
+    return lax.custom_root(f, jnp.float32(0), solve, lambda g, y: y / g(1.0))
+
+
 def written(x: Any) -> Any:
     """A reference that one branch writes."""
     ref = jax.new_ref(full(x.sum()))
@@ -250,6 +258,9 @@ WRONG = {
         DEAD,
     ),
     "psum in a branch that writes it": Program(lambda x, w: number(written(x)), DEAD),
+    "psum in a root that is looked for in a branch": Program(
+        lambda x, w: cond(at("dp"), lambda: root(x), lambda: x.sum())[None], dead("psum", "'dp', 'tp'")
+    ),
     # Loops.
     "psum in a loop with a varying bound": Program(
         lambda x, w: times(lax.axis_index("dp") + 1, lambda c: c + total(c), x.sum())[None], DEAD_LOOP
@@ -536,6 +547,9 @@ RIGHT = {
     "a callback's result, assumed": Program(lambda x, w: number(assume(callback(total(x, ("dp", "tp"))), "") * w)),
     "a choice of what is cast": Program(
         lambda x, w: number(lax.cond(at("dp"), lambda w: 2 * w, lambda w: 3 * w, full(w)))
+    ),
+    "a weight in a branch, cast before": Program(
+        lambda x, w: (lambda w: cond(at("dp"), lambda: w * x.sum(), lambda: x.sum())[None])(full(w))
     ),
     "a choice between two gradients": Program(
         lambda x, w: gradient(

@@ -66,6 +66,7 @@ def test_what_no_gradient_is_taken_by_may_stand_in_a_branch(is_jitted: bool, mes
     for gradient in (jax.grad(lambda x, w: f(x, w).sum()), lambda x, w: jax.jvp(f, (x, w), (x, w))):
         jax.block_until_ready(jax.jit(gradient)(*arguments()) if is_jitted else gradient(*arguments()))
     jax.eval_shape(gradient_of(lambda x, w: f(x, jax.lax.stop_gradient(w))), *arguments())
+    jax.eval_shape(gradient_of(typed_form(RIGHT["a weight in a branch, cast before"], mesh, True)), *arguments())
 
 
 @both_modes(UNSOUND)

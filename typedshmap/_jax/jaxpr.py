@@ -363,7 +363,8 @@ def without_dead_equations(closed_jaxpr: Any) -> Any:
 
 def inner_jaxprs(eqn: Any) -> list[Any]:
     """The programs that an equation runs."""
-    values = [value if isinstance(value, (tuple, list)) else (value,) for value in eqn.params.values()]
+    params = [hi_jaxpr(eqn)] if "_prim" in eqn.params else eqn.params.values()
+    values = [value if isinstance(value, (tuple, list)) else (value,) for value in params]
     return [jaxpr for jaxpr in map(open_jaxpr, chain(*values)) if hasattr(jaxpr, "eqns")]
 
 

@@ -299,18 +299,24 @@ def _refuse_divergence(
 
     A cast is one if a gradient by the operand that it comes from is being taken, as far as is known.
     """
-    for found in interpreter.findings:
-        if found.control is None:
-            continue
-        if found.eqn.primitive.name == control_flow.CAST:
-            differentiated = [_jax.array.has_gradient_taken(value) for value in operands]
-            before = [False] * (len(body.invars) - len(operands))
-            reaches = any(differentiated) and has_gradient(interpreter, body, found.eqn, before + differentiated)
-        else:
-            reaches = is_used(interpreter, body, found.eqn)
-        if reaches:
-            cause = find_cause(found.what.diverging, partial(causes().of_predicate, found.control))
-            raise _finding_error(found._replace(what=replace(found.what, cause=cause)), origin, interpreter)
+    diverging = [found for found in interpreter.findings if found.control is not None]
+    if not diverging:
+        return
+    casts = {id(found.eqn) for found in diverging if found.eqn.primitive.name == control_flow.CAST}
+    differentiated = [False] * (len(body.invars) - len(operands)) + [*map(_jax.array.has_gradient_taken, operands)]
+
+    def is_run(some: Sequence[Finding]) -> bool:
+        eqns = {id(found.eqn) for found in some}
+        if eqns - casts and is_used(interpreter, body, eqns - casts):
+            return True
+        return (
+            bool(eqns & casts) and any(differentiated) and has_gradient(interpreter, body, eqns & casts, differentiated)
+        )
+
+    if is_run(diverging):
+        first = next(found for found in diverging if is_run([found]))
+        cause = find_cause(first.what.diverging, partial(causes().of_predicate, first.control))
+        raise _finding_error(first._replace(what=replace(first.what, cause=cause)), origin, interpreter)
 
 
 def _refuse_wrong_gradients(interpreter: Interpreter, body: Any, origin: claims.Origin) -> None:

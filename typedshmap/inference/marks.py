@@ -5,7 +5,7 @@ A mark stands in a fact as one more axis over which a value varies, so that the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,18 +13,22 @@ from .. import _jax
 from .interpreter import CALLBACKS, CLAIM, Interpreter, TransferRule
 from .lattice import NO_AXES, AxisSet, ShardingFact, add_varying, invarying, unknown, varying_of
 
-MarkRule = Callable[[Any, int, "AxisSet", ShardingFact], ShardingFact]
+MarkRule = Callable[[Any, int, AxisSet, ShardingFact], ShardingFact]
 """The fact of a result with its marks, from its equation, its place, what the operands have, and its own."""
 
 # No mesh axis is called so.
 _USED, _TANGENT, _WRONG = (frozenset([mark]) for mark in ("is used", "has a tangent", "has a wrong gradient"))
 
 
-def is_used(interpreter: Interpreter, jaxpr: Any, eqn: Any) -> bool:
-    """Whether what an equation computes reaches a result of the jaxpr that it stands in, or the world outside."""
+def is_used(interpreter: Interpreter, jaxpr: Any, eqns: Container[int]) -> bool:
+    """Whether what one of some equations computes reaches a result of the jaxpr, or the world outside.
 
-    def mark(at: Any, _: int, marks: AxisSet, result: ShardingFact) -> ShardingFact:
-        return add_varying(result, _USED) if at is eqn else result
+    Args:
+      eqns: the ids of the equations.
+    """
+
+    def mark(eqn: Any, at: int, operands: AxisSet, result: ShardingFact) -> ShardingFact:
+        return add_varying(result, _USED) if id(eqn) in eqns else result
 
     marked = _Marking(interpreter, mark)
     results = marked.interpret(jaxpr, [invarying(len(var.aval.shape)) for var in jaxpr.invars])
@@ -51,16 +55,18 @@ def has_wrong_gradient(interpreter: Interpreter, jaxpr: Any, untyped: Mapping[in
     return _reaches_result(interpreter, jaxpr, mark, [True] * len(jaxpr.invars))
 
 
-def has_gradient(interpreter: Interpreter, jaxpr: Any, cast: Any, differentiated: Sequence[bool]) -> bool:
-    """Whether the gradient of a result passes an equation.
+def has_gradient(interpreter: Interpreter, jaxpr: Any, eqns: Container[int], differentiated: Sequence[bool]) -> bool:
+    """Whether the gradient of a result passes one of some equations.
 
     Args:
+      eqns: the ids of the equations.
       differentiated: by which operands of the jaxpr.
     """
 
     def mark(eqn: Any, at: int, operands: AxisSet, result: ShardingFact) -> ShardingFact:
         marks = _differentiable(eqn, at, operands, result.varying | result.unreduced)
-        return ShardingFact(marks | _WRONG if eqn is cast and marks >= _TANGENT else marks, NO_AXES, result.dims)
+        is_passed = id(eqn) in eqns and marks >= _TANGENT
+        return ShardingFact(marks | _WRONG if is_passed else marks, NO_AXES, result.dims)
 
     return _reaches_result(interpreter, jaxpr, mark, differentiated)
 
