@@ -3,7 +3,7 @@
 import sys
 import types
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import jax
 import numpy as np
@@ -178,6 +178,16 @@ def test_a_type_alias_means_what_it_stands_for(aliases):
     for value, hint in [((one, np.ones(3)), aliases.Pair[aliases.Vector]), ((1, "a"), aliases.Pair[int])]:
         with pytest.raises((ShapeError, StructureError)):
             check(value, hint)
+
+
+def test_an_alias_of_typing_extensions_is_one_too():
+    make, item = pytest.importorskip("typing_extensions").TypeAliasType, TypeVar("item")
+    vector, pair = make("Vector", Float[np.ndarray, "n"]), make("Pair", tuple[item, item], type_params=(item,))
+    check((np.ones(2), np.ones(2)), pair[vector])
+    with pytest.raises(ShapeError, match=r"checked\[1\] has n=3"):
+        check((np.ones(2), np.ones(3)), pair[vector])
+    with pytest.raises(StructureError):
+        check((1, "a"), pair[int])
 
 
 @pytest.mark.parametrize("name", ["Nested", "Endless", "Itself"])

@@ -108,12 +108,10 @@ class ArrayHint:
         shape = getattr(value, "shape", None)  # modules and classes have an attribute of that name, too
         return hasattr(value, "dtype") and isinstance(shape, tuple) and all(map(_is_size, shape))
 
-    def takes_dtype(self, value: Any, dtype: str) -> bool:
-        """Whether a value of a dtype fits; a Python number is of every dtype of its kind."""
+    def takes_number(self, value: Any) -> bool:
+        """Whether a value is a Python number of the kind of one of the dtypes, of which JAX gives it one."""
         kind = _SCALAR_KINDS.get(type(value))
-        if kind is None or self.dtypes is None:
-            return takes(self.dtypes, dtype)
-        return any(each.startswith(kind) for each in self.dtypes)
+        return kind is not None and any(dtype.startswith(kind) for dtype in self.dtypes or ())
 
     @property
     def type_text(self) -> str:

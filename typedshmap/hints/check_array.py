@@ -109,12 +109,8 @@ def check_array(
                 found = replace(found, cure=failures.key_cure(hint.dtype_name, _jax.array.dtype_name_of(value)))
             return Failure(found, subject, hint.text, _jax.array.type_text(value))
         if is_new_kind and hint.dtypes is not None:
-            if region.role != "value":
-                dtype = _jax.array.canonical_dtype(value)
-                fits = takes(hint.dtypes, dtype)
-            else:
-                dtype = _jax.array.dtype_name_of(value)
-                fits = hint.takes_dtype(value, dtype)
+            dtype = _jax.array.canonical_dtype(value) if region.role != "value" else _jax.array.dtype_name_of(value)
+            fits = takes(hint.dtypes, dtype) or (region.role == "value" and hint.takes_number(value))
             what = None if fits else failures.WrongDtype(hint.dtype_name, dtype)
         if what is None and is_new_kind and kind[2] is not None and len(compiled.kinds) < _MOST_KINDS:
             compiled.kinds.add(kind)

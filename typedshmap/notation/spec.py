@@ -265,6 +265,8 @@ def names_in_expression(size: Expression) -> tuple[str, ...]:
             return ()
 
 
+_ALONE = "any number of dims stand alone, as in ... or *name"
+_DIVISION = "a size is divided by //"
 _BRACES = "write {argument}, {argument.attribute} or {argument-1}"
 
 
@@ -303,7 +305,10 @@ class _SpecParser(Cursor):
             if not all(axis.isidentifier() for axis in axes.split(",")):
                 axes = "axis"
             return self.fault(f"'{text}' is sharded without brackets", self.full_span(), f"write [{done}/{axes}]")
-        return self.fault(f"unexpected '{token.text}' after '{done}'", token.span)
+        cures = {"#": f"write #{done}", "?": f"write ?{done}", "...": _ALONE}
+        if done.startswith("-") and token.text in ("+", "-", "*", "//", "%", "**"):
+            cures[token.text] = f"write ({text}); '-' begins a mark"
+        return self.fault(f"unexpected '{token.text}' after '{done}'", token.span, cures.get(token.text))
 
     def mark(self) -> Mark:
         """mark := ('+' | '-' | '~') NAME"""
@@ -361,7 +366,7 @@ class _SpecParser(Cursor):
         if self.at == len(self.tokens):
             raise self.fault("a dim is missing here", self.full_span())
         if self.peek() == "...":
-            raise self.fault("unexpected '...'", cure="any number of dims stand alone, as in ... or *name")
+            raise self.fault("unexpected '...'", cure=_ALONE)
         size = self.sum()
         if isinstance(size, Name):
             if "_" in signs or size.name.startswith("_"):
@@ -471,7 +476,7 @@ class _SpecParser(Cursor):
         return Call(name.text, tuple(arguments))
 
     def close_parenthesis(self) -> None:
-        self.expect(")", f"unexpected '{self.peek()}' in parentheses")
+        self.expect(")", f"unexpected '{self.peek()}' in parentheses", _DIVISION if self.peek() == "/" else None)
 
     def braces(self) -> Braces:
         """braces := '{' sum '}'"""
@@ -483,7 +488,7 @@ class _SpecParser(Cursor):
         self.is_in_braces = True
         inner = self.sum()
         self.is_in_braces = False
-        self.expect("}", f"unexpected '{self.peek()}' in braces", _BRACES)
+        self.expect("}", f"unexpected '{self.peek()}' in braces", _DIVISION if self.peek() == "/" else _BRACES)
         return Braces(inner)
 
     def argument(self, root: str) -> Argument:
