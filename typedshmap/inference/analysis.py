@@ -107,7 +107,7 @@ class RegionAnalysis:
         # Tools read the jaxpr; and one that was traced before comes without what was noted beside it.
         if var is None or self.is_inner or keeps_all:
             return claims.insert_claim(value, claim, _jax.trace.trace_ids()[0] in self.traces)
-        self.claim_equations.setdefault(var, []).append(claims.claim_equation(var, claim))
+        self.claim_equations.setdefault(var, []).append(claims.claim_equation(var, claim, value))
         return value
 
     @property
@@ -132,8 +132,14 @@ class RegionAnalysis:
         return with_cause(what, partial(_provenance_of_result, causes, 0))
 
     def earlier_contradiction(self, error: TypedShmapError) -> TypedShmapError | None:
-        """The error of a claim before one that an operation raises, which the wrong claim may have brought about."""
-        values = [value for value in recorded_values() if _jax.jaxpr.is_staged(value, self.traces)]
+        """The error of a claim before one that an operation raises, which the wrong claim may have brought about.
+
+        It may be the operation's own claim of an operand.
+        """
+        claimed = [
+            value for eqns in self.claim_equations.values() for eqn in eqns if (value := eqn.value()) is not None
+        ]
+        values = [value for value in (*recorded_values(), *claimed) if _jax.jaxpr.is_staged(value, self.traces)]
         if not (self.claim_equations and values):
             return None
         findings, causes = self._interpret_unfinished(values)

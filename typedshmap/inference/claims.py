@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
+from weakref import ref
 
 from jax.interpreters import ad, batching, mlir
 
@@ -110,17 +111,18 @@ def remake_claim(claim: Claim, origin: Origin) -> Claim | None:
 
 
 class ClaimEquation(NamedTuple):
-    """A claim that is kept beside the jaxpr, as the equation that it would be there."""
+    """A claim that is kept beside the jaxpr, as the equation that it would be there, and the value that it is about."""
 
     params: Mapping[str, Any]
     invars: tuple[Any]
     source_info: Any
+    value: ref[Any]
 
 
-def claim_equation(var: Any, claim: Claim) -> ClaimEquation:
-    """A claim about a variable of a jaxpr, made here."""
+def claim_equation(var: Any, claim: Claim, value: Any) -> ClaimEquation:
+    """A claim about a value, which is a variable of a jaxpr, made here."""
     own = tuple(range(len(claim.layout.dim_axes)))
-    return ClaimEquation({"claim": claim, "own": own}, (var,), _jax.jaxpr.source_here())
+    return ClaimEquation({"claim": claim, "own": own}, (var,), _jax.jaxpr.source_here(), ref(value))
 
 
 def insert_claim(x: Any, claim: Claim, is_kept: bool) -> Any:
@@ -203,9 +205,7 @@ def contradiction(
     if missing := layout.unreduced & checked_axes - fact.varying - fact.unreduced:
         axis = in_mesh_order(missing)[0]
         return NotUnreduced(axis, interpreter.sizes[axis])
-    dims = fact.dims
-    if leaves_region and any(dim.parts for dim in dims):
-        dims = tuple(lattice.certain(dim) for dim in dims)
+    dims = lattice.certain_dims(fact.dims) if leaves_region else fact.dims
     return layout_contradiction(claim, dims, shape, interpreter.axes)
 
 

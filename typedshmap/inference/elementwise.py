@@ -41,7 +41,8 @@ def same_shape(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) ->
 
 def vary(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """The same value, typed as varying; a constant among the shard's own indices, too."""
-    return facts if facts[0].dims else [_scalar(interpreter, eqn, facts)]
+    is_number = not facts[0].dims and _jax.array.is_integer(eqn.outvars[0].aval.dtype)
+    return [_scalar(interpreter, eqn, facts)] if is_number else facts
 
 
 def bitcast(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -60,6 +61,8 @@ def elementwise(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -
                 return [_scalar(interpreter, eqn, facts)]
     for fact in facts:
         if fact is not largest and fact is not _SCALAR and fact is not _ZERO and fact != largest:
+            if fact.number is not None and not fact.varying:
+                continue  # a constant
             if largest is not _SCALAR:
                 break
             largest = fact

@@ -167,6 +167,12 @@ def certain(dim: DimFact) -> DimFact:
     return merge_parts(dim.parts) if dim.parts and not dim.gathered else dim
 
 
+@lru_cache(maxsize=4096)
+def certain_dims(dims: tuple[DimFact, ...]) -> tuple[DimFact, ...]:
+    """What dims are, whatever was claimed of them."""
+    return tuple(certain(dim) for dim in dims)
+
+
 def merge_parts(parts: Iterable[Part]) -> DimFact:
     """A dim merged from these parts: sharded over the axes of all, major to minor, unless that interleaves shards."""
     found = normal_parts(parts)
