@@ -45,8 +45,8 @@ class Program(NamedTuple):
 XW, XWB = (numbers(B, K), numbers(K, N)), (numbers(B, K), numbers(K, N), numbers(N))
 
 
-def of_xw(body: Callable[..., Any], said: str | None = None, result: Any = Y) -> Program:
-    return Program(body, (X, W), result, XW, said)
+def of_xw(body: Callable[..., Any], said: str | None = None, result: Any = Y, modes: Any = (True, False)) -> Program:
+    return Program(body, (X, W), result, XW, said, modes)
 
 
 def of_xwb(body: Callable[..., Any], said: str | None = None, result: Any = Y) -> Program:
@@ -69,6 +69,14 @@ def tp(x: Any) -> Any:
 
 def marked(x: Any, w: Any) -> Any:
     return check(x @ w, "[b/dp] n +tp")
+
+
+def full(x: Any, w: Any) -> Any:
+    return 0 * lax.psum(x @ w, "tp")
+
+
+def kernel(x: Any) -> Any:
+    return jax.pure_callback(lambda x: np.asarray(x) * 2, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
 
 def repeated(times: int, step: Callable[[Any], Any], x: Any) -> Any:
@@ -215,6 +223,21 @@ LOST: dict[str, Program] = {
     ),
     "a relu of what a pattern left": of_xw(
         lambda x, w: tp(jax.nn.relu(einsum(x, w, "[b/dp] [k/tp], [k/tp] n -> [b/dp] n +tp"))), "relu is not linear"
+    ),
+    "a relu of what a kernel left": of_xw(
+        lambda x, w: tp(jax.nn.relu(check(kernel(x @ w), "[b/dp] n +tp"))), "relu is not linear", modes=(False,)
+    ),
+    "a relu of what is claimed in a scan": of_xw(
+        lambda x, w: lax.scan(lambda c, _: (c + tp(jax.nn.relu(marked(x, w))), None), full(x, w), None, length=2)[0],
+        "relu is not linear, and takes a partial sum over 'tp', due since",
+    ),
+    "branches of which one is a sum": of_xw(
+        lambda x, w: tp(lax.cond(lax.pmax(x.max(), ("dp", "tp")) > 9, lambda: marked(x, w), lambda: full(x, w) + 1)),
+        "cond adds what is the same on every shard of 'tp' to a partial sum, due since",
+        modes=(False,),
+    ),
+    "a mark of its own kind only": of_xw(
+        lambda x, w: tp(check(marked(x, w), "[b/dp] n ~tp")), "is unreduced over 'tp'"
     ),
     "a log of a loss": of_rows(lambda x, w: lax.psum(jnp.log(local_loss(w, x)), "dp"), "log is not linear"),
     "not taken at all": of_xw(lambda x, w: marked(x, w), "return value"),
@@ -379,6 +402,8 @@ RIGHT: dict[str, Program] = {
     "a bias after the sum": of_xwb(lambda x, w, b: jax.nn.relu(tp(x @ w) + b)),
     "a bias on one shard": of_xwb(lambda x, w, b: tp(x @ w + on_one_shard(b))),
     "a share of a bias on every shard": of_xwb(lambda x, w, b: tp(x @ w + b / lax.axis_size("tp"))),
+    "a share of what is the same": of_rows(lambda x, w: tp(lax.pmean(x.mean(), "dp") / lax.axis_size("tp"))),
+    "another share of it": of_rows(lambda x, w: tp(lax.pmean(x.mean(), "dp") * (1 / lax.axis_size("tp")))),
     "each shard's own, marked as such": of_x(
         lambda x: lax.pmax(jnp.tanh(check(x.sum(1), "[b/dp] ~tp")), "tp") * 0, result=Float[Array, "[b/dp]"]
     ),

@@ -154,7 +154,7 @@ CROSS_ENTROPY = (
     ),
     Mutant(
         "X10", "missing sum", "a sum that is due is not taken", LOSS,
-        '0.9 * jax.lax.psum(taken(logits, labels), "tp")', "0.9 * taken(logits, labels)", "JAX",
+        '0.9 * jax.lax.psum(taken(logits, labels), "tp")', "0.9 * taken(logits, labels)", "types", BOTH,
     ),
     Mutant(
         "X11", "local size", "smoothed by the shard's vocabulary", LOSS,

@@ -14,13 +14,16 @@ from typing import Any, NamedTuple
 
 from .. import _jax
 from ..errors import failures
-from .interpreter import Finding, Interpreter
+from .interpreter import CLAIM, Finding, Interpreter
 from .sums import LINEAR, SumLoss
 
 # What undoes an operation: the shard's own is a step on the way to the sum.
 _UNDONE_BY = {"log": ["exp"], "sqrt": ["square", "integer_pow", "mul"], "rsqrt": ["square", "integer_pow", "mul"]}
 _REDUCING = frozenset(["dot_general", "conv_general_dilated", "reduce_sum", "reduce_max", "reduce_min", "gather"])
-_UNCHANGED = frozenset(["pvary", "convert_element_type", "broadcast_in_dim", "reshape", "copy", "copy_p", "name"])
+_FOLLOWED = LINEAR | {CLAIM}
+_UNCHANGED = frozenset(
+    [CLAIM, "pvary", "convert_element_type", "broadcast_in_dim", "reshape", "copy", "copy_p", "name"]
+)
 
 
 class Verdict(NamedTuple):
@@ -39,17 +42,18 @@ class Verdict(NamedTuple):
 
 def judge_losses(interpreter: Interpreter, jaxpr: Any, losses: Sequence[Finding]) -> list[Verdict]:
     """The losses that are errors or suspects, once per place in the user's program."""
+    written = [each for each in losses if not _jax.jaxpr.is_transposed(each.eqn)]
+    if not written:
+        return []
     flow, found = Flow(jaxpr, interpreter), dict[str, Verdict]()
-    for eqn, lost, fact in ((each.eqn, each.lost, each.fact) for each in losses):
-        if lost is None or _jax.jaxpr.is_transposed(eqn):
-            continue
-        began = flow.origin(
-            eqn.invars[lost.at], interpreter.taken if lost.how == "taken" else interpreter.began, lost.axis
-        )
+    for eqn, lost, fact in ((each.eqn, each.lost, each.fact) for each in written):
+        assert lost is not None
+        atoms = eqn.outvars if eqn.primitive.name == "cond" else [eqn.invars[lost.at]]
+        ends = interpreter.taken if lost.how == "taken" else interpreter.began
+        began = next(filter(None, (flow.origin(atom, ends, lost.axis) for atom in atoms)), None)
         is_error = began is not None if lost.how == "taken" else lost.axis in fact.unreduced
-        if not is_error and began is not None and _jax.jaxpr.is_transposed(began):
-            continue
-        if lost.how == "added" and flow.are_shares(eqn, lost):
+        is_made = began is not None and not is_error and _jax.jaxpr.is_transposed(began)
+        if is_made or (lost.how == "added" and flow.are_shares(eqn, lost)):
             continue
         if is_error or flow.is_suspect(eqn, lost, began):
             at, operation = flow.call_of(eqn, lost.axis, interpreter.began)
@@ -132,7 +136,7 @@ class Flow:
 
     def origin(self, atom: Any, began: dict[Any, Any], axis: str) -> Any:
         """The equation at which the sum over an axis that is due of a value became due, or at which it was taken."""
-        found = (began.get((each, axis)) for each in self._ancestors(atom, LINEAR, axis))
+        found = (began.get((each, axis)) for each in self._ancestors(atom, _FOLLOWED, axis))
         return next((eqn for eqn in found if eqn is not None), None)
 
     def fates(self, variables: Iterable[Any], axis: str, barrier: Any = None) -> set[str]:
@@ -153,7 +157,7 @@ class Flow:
                     is_sum = "psum" in name or "scatter" in name
                     taken = ("mean" if self.is_divided(eqn.outvars, axis) else "sum") if is_linear else ""
                     found.add(taken if is_sum else "combined")
-                elif is_linear and eqn is not barrier and name in LINEAR and self._is_alone(at, eqn, descendants):
+                elif is_linear and eqn is not barrier and name in _FOLLOWED and self._is_alone(at, eqn, descendants):
                     after += [(each, True) for each in eqn.outvars]
                 elif name not in _REDUCING:
                     found.add(name if is_linear and eqn is not barrier else "")
@@ -186,6 +190,8 @@ class Flow:
 
         JAX traces such a function once, so that its equations have the lines of the first call.
         """
+        if id(eqn) not in self.within:  # a claim that is kept beside the jaxpr
+            return eqn, ""
         name = eqn.primitive.name.removesuffix("_invariant")
         while (function := _jax.jaxpr.library_function(jaxpr := self.within[id(eqn)])) and self.callers[id(jaxpr)]:
             calls, name = self.callers[id(jaxpr)], function
@@ -240,27 +246,31 @@ class Flow:
 
     def _is_gradient(self, atom: Any, axis: str) -> bool:
         """Whether a value is a shard's addend of a gradient, as it is for JAX where values are not typed."""
-        made = (self.made_by.get(each) for each in self._ancestors(atom, LINEAR, axis))
+        made = (self.made_by.get(each) for each in self._ancestors(atom, _FOLLOWED, axis))
         return not self.has_vma and any(eqn is not None and _jax.jaxpr.is_transposed(eqn) for eqn in made)
 
     def _is_part(self, atom: Any, axis: str) -> bool:
         """Whether a value was divided by the number of shards, and not only by that of elements that were summed."""
-        for each in self._ancestors(atom, LINEAR):
+        for each in self._ancestors(atom, _FOLLOWED):
             eqn = self.made_by.get(each)
-            number = self._number(eqn.invars[1]) if eqn is not None and eqn.primitive.name == "div" else None
+            if eqn is None:
+                continue
+            number = self._number(eqn.invars[1]) if eqn.primitive.name == "div" else None
             if number and number % (self._summed_elements(eqn.invars[0]) * self.sizes[axis]) == 0:
+                return True
+            if eqn.primitive.name == "mul" and any(self._is_share(atom, axis) for atom in eqn.invars):
                 return True
         return False
 
     def _summed_elements(self, atom: Any) -> int:
         """How many elements of a shard a value is the sum of."""
-        made = (self.made_by.get(each) for each in self._ancestors(atom, LINEAR))
+        made = (self.made_by.get(each) for each in self._ancestors(atom, _FOLLOWED))
         sums = (eqn for eqn in made if eqn is not None and eqn.primitive.name == "reduce_sum")
         return prod(eqn.invars[0].aval.shape[at] for eqn in sums for at in eqn.params["axes"])
 
     def _is_share(self, atom: Any, axis: str) -> bool:
-        number = self._number(atom)
-        return bool(number) and number < 1 and round(1 / number) % self.sizes[axis] == 0
+        number = self._number(atom) or 1
+        return 0 < number < 1 and round(1 / number) % self.sizes[axis] == 0
 
     def _copies(self, variable: Any) -> Iterator[Any]:
         """A value, and it again after operations that change none of its numbers."""
