@@ -421,6 +421,52 @@ def test_what_the_command_line_cannot_write_is_given_by_a_mark(module, capsys):
     ]
 
 
+def test_a_mark_gives_the_function_that_makes_a_state(module, capsys):
+    name = module(
+        "program_o",
+        """
+        from typing import NamedTuple
+        import optax
+        from typedshmap import Array, Float, Like, typed_jit
+        from typedshmap.testing import mesh_invariant
+
+        class Params(NamedTuple):
+            w: Float[Array, "[d/dp] f"]
+
+        class Training(NamedTuple):
+            params: Params
+            state: Like[optax.OptState, Params]
+
+        optimizer = optax.adam(0.1)
+
+        @typed_jit
+        def unmarked(params: Params, state: Like[optax.OptState, Params]) -> Like[optax.OptState, Params]:
+            return optimizer.update(params, state)[1]
+
+        @mesh_invariant(state=optimizer.init)
+        @typed_jit
+        def marked(params: Params, state: Like[optax.OptState, Params]) -> Like[optax.OptState, Params]:
+            return optimizer.update(params, state)[1]
+
+        @mesh_invariant(arguments={"training.state": optimizer.init})
+        @typed_jit
+        def within(training: Training) -> Training:
+            return Training(training.params, optimizer.update(*training)[1])
+        """,
+    )
+    code, out, _ = run(capsys, name, "--mesh", "dp=4", "--size", "d=8 f=3")
+    assert code == 1
+    reported = "has a structure that no hint says, so that it wants a value, or a function of the parameters"
+    assert out.splitlines() == [
+        "FAIL   unmarked  dp=4",
+        f"       StructureError: unmarked: argument 'state' (Like[..., Params]) {reported};"
+        " give it by @mesh_invariant(state=optimizer.init)",
+        "ok     marked  dp=4  (d=8, f=3)",
+        "ok     within  dp=4  (d=8, f=3)",
+        "3 functions on 1 mesh: 1 failed",
+    ]
+
+
 def test_a_mark_gives_arguments_and_options(module, capsys):
     name = module(
         "program_j",
