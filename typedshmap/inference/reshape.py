@@ -19,16 +19,16 @@ DimsRule = Callable[..., Sequence[DimFact]]
 
 def _map_dims(eqn: Any, facts: Sequence[ShardingFact], how: DimsRule, *what: Any) -> list[ShardingFact]:
     """Results whose dims come from the first operand's; they vary where the operands do."""
-    fact = facts[0]
-    if len(facts) == 1 and not (fact.unreduced or fact.due or fact.is_zero):
-        return [_map_fact_dims(fact, how, *what)] * len(eqn.outvars)
-    return _combine(eqn, facts, how(fact.dims, *what)) * len(eqn.outvars)
+    return [_mapped(eqn.primitive.name, tuple(facts), how, *what)] * len(eqn.outvars)
 
 
 @lru_cache(maxsize=4096)
-def _map_fact_dims(fact: ShardingFact, how: DimsRule, *what: Any) -> ShardingFact:
-    """The same with dims computed from its own; remembered, since most equations have one operand."""
-    return fact.with_dims(how(fact.dims, *what))
+def _mapped(name: str, facts: tuple[ShardingFact, ...], how: DimsRule, *what: Any) -> ShardingFact:
+    """Such a result; remembered, since most equations are like others."""
+    fact, dims = facts[0], tuple(how(facts[0].dims, *what))
+    if len(facts) == 1 and not (fact.unreduced or fact.due or fact.is_zero):
+        return fact.with_dims(dims)
+    return combine(name, facts, lattice.drop_repeated_axes(dims))
 
 
 def _combine(eqn: Any, facts: Sequence[ShardingFact], dims: Sequence[DimFact]) -> list[ShardingFact]:
