@@ -49,8 +49,8 @@ class Batch(NamedTuple):
 
 @typed_shard_map
 def step(weights: Weights, batch: Batch, key: Key[Array, ""], rate: float = 0.1) -> Float[Array, "[batch/dp] model"]:
-    total = sum(w.sum() for w in jax.tree.leaves(weights)) * rate + jax.random.normal(key)
-    return jax.lax.psum(jnp.full((batch.ids.shape[0], ts.size("model")), total, jnp.float32), "tp")
+    total = jax.lax.psum(sum(w.sum() for w in jax.tree.leaves(weights)) * rate, "tp") + jax.random.normal(key)
+    return jnp.full((batch.ids.shape[0], ts.size("model")), total, jnp.float32)
 
 
 def test_every_array_has_the_dtype_shape_and_sharding_of_its_hint() -> None:
