@@ -5,8 +5,10 @@ No call computes anything large: a body raises `Own` as soon as it is reached, s
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import draws
@@ -42,6 +44,7 @@ from typedshmap import (
     typed_jit,
     typed_shard_map,
 )
+from typedshmap.__main__ import main
 from typedshmap.testing import assert_mesh_invariant, inputs, strategies
 
 PATTERN_VERBS = [
@@ -251,6 +254,24 @@ class Drawer:
         if kind == 2:
             return f"axis_rules({{b: {text}}}): {hint_text}", lambda: inside(axis_rules({"b": value}))
         return f"axis_aliases({text}): {hint_text}", lambda: inside(axis_aliases(value))
+
+    def command(self) -> Case:
+        """A command line: it ends with one of its exit codes, and what is wrong is one short message."""
+        words = draws.command_line(self.draw)
+
+        def call() -> None:
+            out, err = io.StringIO(), io.StringIO()
+            with redirect_stdout(out), redirect_stderr(err):
+                try:
+                    code = main(words)
+                except SystemExit as ended:  # of argparse
+                    code = ended.code
+            assert code in (0, 1, 2), code
+            assert "Traceback" not in err.getvalue() + out.getvalue(), err.getvalue()
+            if code == 2:
+                raise typedshmap.StructureError(err.getvalue())
+
+        return f"typedshmap {shown(words)}", call
 
     # Placement
 

@@ -11,6 +11,7 @@ import decimal
 import fractions
 import functools
 import random
+import types
 import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar
@@ -18,6 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+import typing_extensions
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -461,8 +463,64 @@ PSPECS: Named = {
 }
 
 
+def endless(kind: type) -> Any:
+    """A list or a dict of hints that holds itself."""
+    hints: Any = [Float[Array, "b"]] if kind is list else {"a": Float[Array, "b"]}
+    hints.append(hints) if kind is list else hints.update(b=hints)
+    return hints
+
+
+WRAPPERS: dict[str, Callable[[Any, Any], Any]] = {
+    "list": lambda a, _: list[a],
+    "tuple": lambda a, b: tuple[a, b],
+    "tuple of itself": lambda a, _: tuple[a, a],
+    "tuple ...": lambda a, _: tuple[a, ...],
+    "dict": lambda a, _: dict[str, a],
+    "dict of keys": lambda a, b: dict[a, b],
+    "dict alone": lambda a, _: types.GenericAlias(dict, (a,)),
+    "dict of three": lambda a, b: types.GenericAlias(dict, (str, a, b)),
+    "Mapping": lambda a, _: collections.abc.Mapping[str, a],
+    "Sequence": lambda a, _: collections.abc.Sequence[a],
+    "union": lambda a, b: typing.Union[a, b],
+    "optional": lambda a, _: typing.Optional[a],
+    "list or tuple": lambda a, _: typing.Union[list[a], tuple[a, ...]],
+    "Annotated": lambda a, _: Annotated[a, "note"],
+    "NewType": lambda a, _: typing.NewType("N", a),
+    "alias": lambda a, _: typing_extensions.TypeAliasType("Alias", a),
+    "PyTree": lambda a, _: PyTree[a],
+    "PyTree S": lambda a, _: PyTree[a, "S"],
+    "Stacked": lambda a, _: Stacked["n", a],
+    "Like": lambda a, b: Like[b, a],
+    "Like any": lambda a, _: Like[Any, a],
+    "list of": lambda a, b: [a, b],
+    "dict of": lambda a, b: {"a": a, "b": b},
+}
+
+
+def wrapped(draw: random.Random, name: str, found: Any) -> tuple[str, Any]:
+    """A hint in up to forty containers, which double what they hold or not."""
+    times = draw.choice([1, 1, 1, 2, 2, 3, 5, 14, 40])
+    for _ in range(times):
+        kind = draw.choice(list(WRAPPERS))
+        if times > 5:  # Python itself takes exponential time to hash a union of unions
+            kind = draw.choice(["list", "tuple of itself", "dict", "tuple ...", "list of"])
+        other = draw.choice(list(HINTS))
+        try:
+            found = WRAPPERS[kind](found, HINTS[other])
+        except Exception:  # refusals of typing, and ours
+            continue
+        name = f"{kind}[{name}, {other}]"[:200]
+    return name, found
+
+
 def hint(draw: random.Random) -> tuple[str, Any]:
-    """Any hint, or a string, or a hint in a container."""
+    """Any hint, or a string, or a hint in containers."""
+    if draw.random() < 0.2:
+        name = draw.choice(list(HINTS))
+        return wrapped(draw, name, HINTS[name])
+    if draw.random() < 0.01:
+        kind = draw.choice([list, dict])
+        return f"endless {kind.__name__}", endless(kind)
     name = draw.choice(list(HINTS))
     found = HINTS[name]
     kind = draw.randrange(12)
@@ -495,6 +553,35 @@ def item(draw: random.Random) -> tuple[str, Any]:
     if kind == 9:
         return f"{array_name}, {text!r:.80}, None, 3", (array_type, text, None, 3)
     return f"{array_name}, {text!r:.80}", (array_type, text)
+
+
+# Command lines
+
+VERBS = ["check", "explain", "rewrite", "chekc", "", "--help", "audit", "annotate"]
+TARGETS = [
+    "json", "json:dumps", "json:nothing", "nowhere", "nowhere:f", "", ":", "::", "a:b:c", "/dev/null", ".", "..",
+    "pyproject.toml", "tests/nothing.py", "tests/fuzz/lines.py", "os.path:join", "\0", "\ud800", "x" * 5000, "sys:exit",
+    "draws:annotated", "draws:HINTS", "draws:Layer", "draws.py", "json.py:loads", "-", "--", "\xe9",
+]  # fmt: skip
+FLAGS = ["--mesh", "--size", "--arg", "--devices", "--seed", "--numerics", "--explicit", "--grad", "--bandwidth",
+         "--html", "--force", "--write", "--zz", "--mehs", "-m", "-h"]  # fmt: skip
+WORDS = [
+    "dp=4", "dp=4,tp=2", "dp=0", "dp=-1", "dp=9" + "9" * 5000, "dp=" + "9" * 18, "dp", "=", "dp=4=4", "dp=4,dp=4",
+    "dp=a", "4", "b=8", "b=-8", "b=" + "9" * 5000, "b=8 s=4", "b=8,s=4", "*r=2,3", "zz=1", "x=1", "x=[1]", "x=None",
+    "x=__import__('os')", "tp=400GB/s", "tp=-1GB/s", "tp=1e999GB/s", "tp=zz", "/nowhere/at/all.html", "pyproject.toml",
+    "\u0664", "\xb2", "1_000", "1e3", "0x10", "nan", "True", "\0", "\ud800", "dp=4;tp=2", " dp = 4 , tp = 2 ",
+]  # fmt: skip
+
+
+def command_line(draw: random.Random) -> list[str]:
+    """The words of a command line, most of it wrong."""
+    words = [draw.choice(VERBS[:3] if draw.random() < 0.85 else VERBS)]
+    words += [draw.choice(TARGETS)] if draw.random() < 0.95 else []
+    words += ["--mesh", draw.choice(WORDS[:2] if draw.random() < 0.6 else WORDS)] if draw.random() < 0.8 else []
+    for _ in range(draw.randint(0, 3)):
+        flag, word = draw.choice(FLAGS), draw.choice(WORDS) if draw.random() < 0.8 else string(draw)
+        words += draw.choice([[flag, word], [flag, word], [flag], [f"{flag}={word}"], [word]])
+    return [word for word in words if not word.startswith("--write")]
 
 
 # Meshes and options
@@ -585,6 +672,10 @@ AXIS_NAMES: Named = {
     "tuple in it": {("dp", "tp")},
 }
 SIZES: Named = {
+    "10**30": 10**30,
+    "10**5000": 10**5000,
+    "-10**5000": -(10**5000),
+    "2**62": 2**62,
     "8": 8,
     "0": 0,
     "-1": -1,

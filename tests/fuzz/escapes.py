@@ -1,9 +1,11 @@
-"""Run many calls, and report what came out of them that should not."""
+"""Run many calls, and report what came out of them that should not, and what took long."""
 
 from __future__ import annotations
 
+import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,28 @@ from typedshmap import TypedShmapError
 Case = tuple[str, Callable[[], Any]]
 """What a call is, and the call."""
 
+MOST_CHARACTERS, MOST_SECONDS = 5000, 20
 ROOT = str(Path(typedshmap.__file__).parent)
+
+
+class TooLong(BaseException):
+    """A call took more CPU time than anybody waits; no one that catches exceptions catches it."""
+
+
+@contextmanager
+def limited(seconds: float) -> Generator[None]:
+    """End what takes more CPU seconds, also where a loop of the library's never ends."""
+
+    def end(*_: Any) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @dataclass
@@ -43,10 +66,13 @@ class Tally:
         """Make one call."""
         text, call = case
         try:
-            call()
+            with limited(MOST_SECONDS):
+                call()
             self.returned += 1
         except TypedShmapError as error:
             self._refuse(text, error)
+        except TooLong as error:
+            self._escape(text, error)
         except Own:
             self.users += 1
         except Exception as error:
@@ -58,16 +84,18 @@ class Tally:
     def _refuse(self, text: str, error: TypedShmapError) -> None:
         """An error of ours must be readable: its text can be made, and its first line says something."""
         try:
-            first = str(error).partition("\n")[0]
+            message = str(error)
         except Exception as unreadable:
             self._escape(f"{text}: the text of {type(error).__name__}", unreadable)
             return
-        if first.strip():
+        if len(message) > MOST_CHARACTERS:
+            self._escape(f"{text}: a message of {len(message)} characters", error)
+        elif message.partition("\n")[0].strip():
             self.refused += 1
         else:
             self._escape(f"{text}: an error without a first line", error)
 
-    def _escape(self, text: str, error: Exception) -> None:
+    def _escape(self, text: str, error: BaseException) -> None:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if frame.filename.startswith(ROOT)]
         at = own[-1] if own else frames[-1]
