@@ -338,3 +338,39 @@ def test_cells_of_a_notebook_are_named_as_the_notebook_does(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     assert place_text(cell, 2, "step") == "In[4]:2 (step)"
     assert place_text("/home/a/train.py", 2, "Model.step") == "train.py:2 (Model.step)"
+
+
+# Several mistakes
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_all_contradictions_of_a_body_are_collected_the_first_first(check_vma: bool, mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh, check_vma=check_vma)
+    def swapped(x: Float[Array, "[n/dp,tp] k"]) -> Float[Array, "[n/tp,dp] k"]:
+        check(x * 2, "[n/tp,dp] k")  # here
+        return x
+
+    with pytest.raises(TypedShmapError) as caught:
+        jax.eval_shape(swapped, x)
+    first, *_, also = str(caught.value).splitlines()
+    assert first == (
+        "swapped: checked value is sharded over 'dp', 'tp' in dim 0, but its hint says sharded over 'tp', 'dp'"
+    )
+    assert also == "Also: return value is sharded over 'dp', 'tp' in dim 0, but its hint says sharded over 'tp', 'dp'"
+    assert f"At: {place(swapped)}" in str(caught.value)
+    assert [str(failure.subject) for failure in caught.value.failures] == ["checked", "return"]
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_what_has_the_cause_of_the_first_mistake_is_told_once(check_vma: bool, mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh, check_vma=check_vma)
+    def forgotten(x: X, w: W) -> tuple[Float[Array, "[b/dp] f"], Float[Array, "[b/dp] f"]]:
+        y = x @ w
+        check(y, "[b/dp] f")  # here
+        return y, y * 2
+
+    with pytest.raises(TypedShmapError) as caught:
+        jax.eval_shape(forgotten, x, w)
+    assert "Also:" not in str(caught.value)
+    assert f"At: {place(forgotten)}" in str(caught.value)
+    assert len(caught.value.failures) == 3

@@ -76,7 +76,7 @@ class Tally:
         except Own:
             self.users += 1
         except Exception as error:
-            if _is_of_einops(error):
+            if _is_of_einops(error) or "Array has been deleted" in str(error):  # of JAX's, where it computes
                 self.users += 1
             else:
                 self._escape(text, error)

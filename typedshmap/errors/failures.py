@@ -656,12 +656,25 @@ class Failure:
       subject: the value.
       hint: its hint, if it has one.
       got: the value's type in JAX's notation, if it is an array.
+      place: the line of the user's program, of one of several things that are wrong in a body.
     """
 
     what: Fault
     subject: Subject
     hint: HintText | None = None
     got: str | None = None
+    place: str = ""
+
+    @property
+    def cause_place(self) -> str:
+        """Where it began; empty if that is not known."""
+        cause = getattr(self.what, "cause", None)
+        return "" if cause is None else cause.place
+
+    def follows_from(self, first: Failure) -> bool:
+        """Whether it began where another did, and is not of another part of the same value: one cure is for both."""
+        is_other_part = self.subject.name == first.subject.name and self.subject.path != first.subject.path
+        return self.cause_place == first.cause_place != "" and not is_other_part
 
     @property
     def hint_words(self) -> set[str]:
@@ -732,11 +745,15 @@ class Report:
             facts += [f"Sizes: {text}"] if (text := sizes_text(self.sizes)) else []
         facts += [f"At: {self.place}"] if self.place else []
         facts += [f"Hint: {sentence.cure}"] if sentence.cure else []
-        facts += [f"Also: {self._line(other)}" for other in others[:_MOST_OTHERS]]
+        others = [other for other in others if not other.follows_from(first)]
+        facts += [f"Also: {self._line(other)}{self._elsewhere(other)}" for other in others[:_MOST_OTHERS]]
         if len(others) > _MOST_OTHERS:
             facts.append(f"Also: {len(others) - _MOST_OTHERS} more, in error.failures")
         blocks = [f"{self.function}: {self._line(first)}", "\n".join(value), "\n".join(facts)]
         return "\n\n".join(filter(None, blocks))
+
+    def _elsewhere(self, failure: Failure) -> str:
+        return f", at {failure.place}" if failure.place not in ("", self.place) else ""
 
     def _line(self, failure: Failure) -> str:
         problem = failure.words(self._names(failure)).problem

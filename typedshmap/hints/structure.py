@@ -527,9 +527,9 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
         raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint")
     node: Node = Static(hint)
     names.count(len(args))
-    if origin is tuple and args[1:] != (Ellipsis,):
+    if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
         node = FixedTuple(tuple(parse_hint(arg, names) for arg in args))
-    elif origin in _SEQUENCES:
+    elif origin in _SEQUENCES and args:
         node = SequenceOf(_SEQUENCES[origin], parse_hint(args[0], names))
     elif isinstance(origin, type) and issubclass(origin, collections.abc.Mapping) and origin is not collections.Counter:
         if len(args) != 2:

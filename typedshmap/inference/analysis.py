@@ -218,8 +218,7 @@ def analyze_region(
     operands: Sequence[Any],
     results: Sequence[LayoutAssertion | Refused | None],
 ) -> bool:
-    """Interpret a traced region, and raise its first error.
-
+    """Interpret a traced region, and raise what its body contradicts, the first first.
     Args:
       analysis: the claims that wait for it.
       traced: the region; None for one that is not in the jaxpr, since nothing comes of it.
@@ -251,15 +250,16 @@ def analyze_region(
     _refuse_wrong_gradients(interpreter, body, origin)
     losses = [found for found in interpreter.findings if found.lost is not None]
     verdicts = judge_losses(interpreter, body, losses) if losses else []
+    wrong: list[Contradiction] = []
     for found in interpreter.findings:
         if found.what is not None and found.control is None:
             what = with_cause(found.what, partial(_provenance_of_operand, causes, found.eqn))
-            raise _finding_error(_at_its_making(found._replace(what=what), body), origin, interpreter)
+            wrong.append(_contradiction(_at_its_making(found._replace(what=what), body), origin, interpreter))
     for verdict in verdicts:
         if verdict.is_error:
-            raise _finding_error(Finding(verdict.eqn, verdict.failure), origin, interpreter)
-    _refuse_unproven(analysis, judged, body)
-    wrong: list[tuple[Failure, Sizes, str]] = []
+            wrong.append(_contradiction(Finding(verdict.eqn, verdict.failure), origin, interpreter))
+    if not wrong:
+        _refuse_unproven(analysis, judged, body)
     for result, at in zip(results, traced.results, strict=True):
         var, fact = body.outvars[at], out[at]
         if result is None:
@@ -275,10 +275,10 @@ def analyze_region(
         what = with_cause(failure.what, partial(_provenance_of_result, causes, at))
         place = what.cause.place if getattr(what, "cause", None) else ""
         place = place or _result_place(body, var)
-        wrong.append((replace(failure, what=what), result.sizes, place))
+        failure = replace(failure, what=what, place=place)
+        wrong.append(Contradiction(failure, analysis.typed.name, origin.region, result.sizes))
     if wrong:
-        failures, (_, sizes, place) = [failure for failure, *_ in wrong], wrong[0]
-        raise origin.region.error(analysis.typed.name, failures, sizes, place)
+        raise _error_of(wrong)
     for suspect in verdicts:
         failure, place = Failure(suspect.failure, Subject("whole", "body")), _jax.jaxpr.equation_place(suspect.eqn)
         text = str(origin.region.report(origin.function, (failure,), NO_SIZES, place))
@@ -381,17 +381,44 @@ def _at_its_making(found: Finding, body: Any) -> Finding:
     return found if maker is None else found._replace(eqn=maker)
 
 
+class Contradiction(NamedTuple):
+    """What is wrong in a body, and what its message needs.
+
+    Attributes:
+      failure: what is wrong, with its place.
+      function: the function whose hint, check or operation it is.
+      region: where that is.
+      sizes: what was bound there.
+    """
+
+    failure: Failure
+    function: str
+    region: MeshContext
+    sizes: Sizes = NO_SIZES
+
+
+def _error_of(wrong: Sequence[Contradiction]) -> TypedShmapError:
+    """The error for all that is wrong; the first is told in full, and what is told twice, as of a loop, once."""
+    first, failures = wrong[0], list(dict.fromkeys(each.failure for each in wrong))
+    return first.region.error(first.function, failures, first.sizes, first.failure.place)
+
+
 def _finding_error(found: Finding, origin: claims.Origin, interpreter: Interpreter) -> TypedShmapError:
-    """The error of a claim, or of an operation that makes no sense."""
+    """The error of one finding."""
+    return _error_of([_contradiction(found, origin, interpreter)])
+
+
+def _contradiction(found: Finding, origin: claims.Origin, interpreter: Interpreter) -> Contradiction:
+    """What is wrong with a claim, or with an operation that makes no sense."""
     place = _jax.jaxpr.equation_place(found.eqn) if found.eqn is not None else ""
     if found.claim is None:
-        failure = Failure(found.what, Subject("whole", "body"))
-        return origin.region.error(origin.function, (failure,), place=place)
+        failure = Failure(found.what, Subject("whole", "body"), place=place)
+        return Contradiction(failure, origin.function, origin.region)
     text, stated = _inferred_type(found.aval, found.fact, interpreter), found.claim.assertion
     if stated.subject.kind == "return" and (cause := getattr(found.what, "cause", None)):
         place = cause.place or place
-    failure = Failure(found.what, stated.subject, stated.hint.text, text)
-    return stated.region.error(stated.function, (failure,), stated.sizes, place)
+    failure = Failure(found.what, stated.subject, stated.hint.text, text, place)
+    return Contradiction(failure, stated.function, stated.region, stated.sizes)
 
 
 def _inferred_type(aval: Any, fact: ShardingFact, interpreter: Interpreter) -> str:

@@ -31,7 +31,7 @@ def _run_one(path: Path, write: bool) -> int:
         with path.open(encoding="utf-8", newline="") as file:
             text = file.read()
         rewritten = rewrite(text)
-    except (OSError, UnicodeDecodeError, cst.ParserSyntaxError) as error:
+    except (OSError, ValueError, cst.ParserSyntaxError) as error:  # UnicodeDecodeError; a name that no file can have
         return _report_error(path, error)
     if write and rewritten.text != text:
         path.write_bytes(rewritten.text.encode())
@@ -60,6 +60,8 @@ def _report_error(path: Path, error: Exception) -> int:
             print(f"{path}:{error.raw_line}: it is no Python", file=sys.stderr)
         case OSError():
             print(f"{path}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
-        case _:
+        case UnicodeDecodeError():
             print(f"{path}: it is not UTF-8", file=sys.stderr)
+        case _:
+            print(f"{str(path)!r}: {error}", file=sys.stderr)
     return WRONG

@@ -377,7 +377,7 @@ def size_of(expression: Expression, sizes: SizeValues, arguments: Mapping[str, A
     """
     if isinstance(expression, Anything) and str(expression) in sizes:
         return sizes[str(expression)]
-    bound = {name: Bound(size, _DRAWN, 0) for name, size in sizes.items() if isinstance(size, int)}
+    bound = {name: Bound(int(size), _DRAWN, 0) for name, size in sizes.items() if not isinstance(size, tuple)}
     return evaluate(expression, Sizes(bound), arguments)
 
 

@@ -5,6 +5,7 @@ difference."""
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -210,13 +211,16 @@ _PARTIAL = "must be in (partial) manual partitioning mode"
 def _number_option(name: str, value: Any) -> float | None:
     if value is None:
         return None
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= sys.float_info.max:
         raise StructureError(f"{VERB}: {name}={value_text(value)} is not a number from 0 on")
     return float(value)
 
 
 def _names(exclude: Any) -> tuple[str, ...]:
-    names = tuple(exclude) if isinstance(exclude, Iterable) and not isinstance(exclude, str) else (exclude,)
+    try:
+        names = tuple(exclude) if isinstance(exclude, Iterable) and not isinstance(exclude, str) else (exclude,)
+    except TypeError:  # iterable by its class, as an array without dims
+        names = (exclude,)
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise StructureError(
             f'{VERB}: exclude= holds {value_text(wrong[0])}; it takes names of results, as "return[0]"'
