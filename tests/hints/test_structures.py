@@ -107,6 +107,15 @@ def test_validators_of_what_is_no_array_are_asked():
             check(value, hint)
 
 
+def test_metadata_may_have_no_hash():
+    size, vector = Annotated[int, ["size"]], Annotated[Float[np.ndarray, "n"], ["vector"]]
+    check([3, (np.ones(2), [np.ones(2)])], [size, (vector, PyTree[vector])])
+    with pytest.raises(StructureError, match="'a'"):
+        check("a", size)
+    with pytest.raises(AnnotationSyntaxError, match="is not a hint that beartype checks"):
+        check([3], list[size])
+
+
 LONG = [
     (lambda: Float[Array, "a " * 10_000 + "b!c"], "unexpected character '!'"),
     (lambda: Float[Array, "+".join("a" * 10_000)], "a dim of more than 200 tokens"),

@@ -79,7 +79,7 @@ def _is_bearable(value: Any, hint: Any) -> bool:
         check(value)
     except BeartypeCallHintViolation:
         return False
-    except BeartypeException as error:  # typing.Self, a name that is not defined
+    except (BeartypeException, TypeError) as error:  # typing.Self, a name that is not defined, list[Annotated[int, []]]
         raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint that beartype checks: {error}") from None
     return True
 
