@@ -1,7 +1,10 @@
 """Which names of dims look like misspellings of others."""
 
+import numpy as np
 import pytest
+from jax.sharding import Mesh
 
+from typedshmap import Array, Float, SuspectWarning, einsum, typed, typed_shard_map
 from typedshmap.notation.spelling import misspelt_name
 
 MISSPELT = [
@@ -36,3 +39,38 @@ def test_a_slip_of_a_finger_is_found(names: str, wrong: str, right: str) -> None
 @pytest.mark.parametrize("names", APART)
 def test_names_that_tell_dims_apart_are_none(names: str) -> None:
     assert misspelt_name(names.split()) is None
+
+
+def scores(q: Float[Array, "batch seqlen"], k: Float[Array, "batch seqlne"]) -> Float[Array, "batch"]:
+    return (q * k).sum(1)
+
+
+def test_a_signature_with_one_is_suspect() -> None:
+    with pytest.warns(SuspectWarning) as caught:
+        typed(scores)
+    (warning,), line = caught, scores.__code__.co_firstlineno
+    assert (warning.filename, warning.lineno) == (__file__, line)
+    assert (
+        str(warning.message)
+        == f"""\
+scores: dim 'seqlne' stands once, and looks like 'seqlen'
+
+At: test_spelling.py:{line} (scores)
+Hint: write 'seqlen', or a name that is less like it"""
+    )
+
+
+def test_hints_that_are_given_are_read_too(mesh: Mesh) -> None:
+    with pytest.warns(SuspectWarning, match="dim 'modle' stands once, and looks like 'model'"):
+        typed_shard_map(
+            lambda x: x,
+            mesh=mesh,
+            in_types=(Float[Array, "[batch/dp] model"],),
+            out_types=Float[Array, "[batch/dp] modle"],
+        )
+
+
+def test_a_pattern_with_one_is_suspect() -> None:
+    with pytest.warns(SuspectWarning, match="einsum: dim 'modle' stands once in .*, and looks like 'model'") as caught:
+        einsum(np.ones((2, 3)), np.ones((3, 4)), "batch model, modle hidden -> batch hidden")
+    assert caught[0].filename == __file__
