@@ -191,6 +191,40 @@ def test_a_kernel_whose_result_varies_is_no_global_array(mesh: Mesh) -> None:
         traced(kernel_of((8, 128), manual_axis_type=own_type), mesh, Float[Array, "[b/dp] t"])
 
 
+def scaled_and_cached(x_ref: Any, cache_ref: Any, out_ref: Any, next_ref: Any) -> None:
+    out_ref[...] = x_ref[...] * cache_ref[0, 0]
+    next_ref[...] = cache_ref[...] + 1
+
+
+def looked_up(x_ref: Any, cache_ref: Any, out_ref: Any, next_ref: Any) -> None:
+    out_ref[...] = x_ref[...] * cache_ref[0, 0]
+
+    @pl.when(x_ref[0, 0] > 0)
+    def _() -> None:
+        next_ref[...] = cache_ref[...] + 1
+
+
+def with_cache(kernel: Callable[..., None], mesh: Mesh) -> Any:
+    def body(x: Any, cache: Any) -> Any:
+        shapes = (jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (x, cache))
+        return pl.pallas_call(kernel, out_shape=tuple(shapes), interpret=True)(x, cache)
+
+    types = {"in_types": (X, Float[Array, "n k"]), "out_types": tuple[X, Float[Array, "n k"]]}
+    return typed_shard_map(body, mesh=mesh, check_vma=False, **types)
+
+
+def test_a_result_of_a_kernel_depends_on_what_its_body_reads_for_it(mesh: Mesh) -> None:
+    made, cache = jax.block_until_ready(with_cache(scaled_and_cached, mesh)(x, np.ones((8, 128), np.float32)))
+    np.testing.assert_array_equal(made, x)
+    assert (cache == 2).all()
+
+
+def test_a_result_of_a_kernel_that_may_depend_on_all_operands_is_unknown(mesh: Mesh) -> None:
+    with pytest.raises(VaryingError, match="varies over 'dp', 'tp', which its hint does not mention") as caught:
+        jax.eval_shape(with_cache(looked_up, mesh), x, np.ones((8, 128), np.float32))
+    assert "assume" in str(caught.value)
+
+
 def test_what_jax_wants_of_a_kernel_is_reported_by_jax_with_a_note(mesh: Mesh) -> None:
     with pytest.raises(ValueError, match=r"`manual_axis_type` on `jax.ShapeDtypeStruct` must not be `None`") as caught:
         traced(kernel_of((8, 128)), mesh)

@@ -63,6 +63,42 @@ def while_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any],
     return operands[:start], operands[start:end], operands[end:]
 
 
+_READS = frozenset(["get", "load", "masked_load"])
+
+
+def kernel_operands(eqn: Any) -> list[frozenset[int]] | None:
+    """Which operands each result of a Pallas kernel may depend on, by its body; None where that is not followed."""
+    params, kernel = eqn.params, open_jaxpr(eqn.params["jaxpr"])
+    refs, given = kernel.invars, len(eqn.invars)
+    if params["grid_mapping"].num_dynamic_grid_bounds or len(refs) < given + len(eqn.outvars):
+        return None
+    written = {
+        atom
+        for each in kernel.eqns
+        if each.primitive.name not in _READS
+        for atom in each.invars
+        if not is_literal(atom)
+    }
+    if not written.issuperset(refs[given : given + len(eqn.outvars)]):
+        return None
+    # A result that is written in the place of an operand is one with it.
+    same = {refs[given + to]: refs[at] for at, to in params["input_output_aliases"]}
+    found: dict[Any, frozenset[int]] = {ref: frozenset() for ref in refs}
+    found |= {ref: frozenset([at]) for at, ref in enumerate(refs[:given])}
+    before = None
+    while before != found:  # what is written in one step of the grid is read in another one
+        before = dict(found)
+        for each in kernel.eqns:
+            atoms = [same.get(atom, atom) for atom in each.invars if not is_literal(atom)]
+            read = frozenset[int]().union(*[found.get(atom, frozenset()) for atom in atoms])
+            found |= dict.fromkeys(each.outvars, read)
+            if each.primitive.name not in _READS:  # and writes, as far as is known, to all that it is given
+                found |= {atom: found[atom] | read for atom in atoms if hasattr(atom.aval, "inner_aval")}
+    # Where blocks lie may depend on the first operands.
+    indices = frozenset(range(params["grid_mapping"].num_index_operands))
+    return [found[same.get(ref, ref)] | indices for ref in refs[given : given + len(eqn.outvars)]]
+
+
 def hi_jaxpr(eqn: Any) -> Any:
     """The jaxpr behind an operation that is written in Python, as jax 0.12 has them: its own, or what it expands to.
 

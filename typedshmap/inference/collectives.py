@@ -105,7 +105,7 @@ def total(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list
     """A sum, maximum or minimum over all shards, or one of them: the same on every shard."""
     axes, named = _jax.jaxpr.named_axes(eqn, interpreter.axes), tuple(eqn.params.get("axes", ()))
     is_sum, groups = "sum" in eqn.primitive.name, eqn.params.get("axis_index_groups")
-    if groups is not None:
+    if groups is not None and len(groups) > 1:
         sizes = tuple((axis, interpreter.sizes[axis]) for axis in axes)
         if eqn.primitive.name == "pbroadcast":  # one of each group is chosen
             facts = [fact._replace(groups=None) for fact in facts]

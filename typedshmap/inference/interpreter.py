@@ -179,19 +179,22 @@ def default_rule(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) 
     that is written in Python; that of a callback's or a foreign function's is invarying whatever its operands are.
     """
     axes = interpreter.axes
-    if eqn.primitive.name in _FROM_OUTSIDE:
-        varying = axes
-    else:
-        # And over the mesh axes along which it communicates, or an equation in the jaxprs that it runs.
-        varying = varying_of(facts).union(_jax.jaxpr.named_axes(eqn, axes))
-        # An operation that is written in Python, as jax 0.12 has them, keeps its jaxprs among parameters of its own.
-        owners = [owner for owner in (eqn, eqn.params.get("_prim")) if hasattr(owner, "params")]
-        for jaxpr in (jaxpr for owner in owners for jaxpr in _jax.jaxpr.inner_jaxprs(owner)):
-            varying = varying.union(*(_jax.jaxpr.named_axes(each, axes) for each in _jax.jaxpr.all_equations(jaxpr)))
-    results = [unknown(varying, len(getattr(var.aval, "shape", ()))) for var in eqn.outvars]
+    # And over the mesh axes along which it communicates, or an equation in the jaxprs that it runs.
+    named = frozenset(_jax.jaxpr.named_axes(eqn, axes)) if eqn.primitive.name not in _FROM_OUTSIDE else axes
+    # An operation that is written in Python, as jax 0.12 has them, keeps its jaxprs among parameters of its own.
+    owners = [owner for owner in (eqn, eqn.params.get("_prim")) if hasattr(owner, "params")]
+    for jaxpr in (jaxpr for owner in owners for jaxpr in _jax.jaxpr.inner_jaxprs(owner)):
+        named = named.union(*(_jax.jaxpr.named_axes(each, axes) for each in _jax.jaxpr.all_equations(jaxpr)))
+    operands = [facts] * len(eqn.outvars)
+    if eqn.primitive.name == "pallas_call" and (read := _jax.jaxpr.kernel_operands(eqn)) is not None:
+        operands = [[facts[at] for at in of_result] for of_result in read]
+    results = [
+        unknown(named | varying_of(of_result), len(getattr(var.aval, "shape", ())))
+        for var, of_result in zip(eqn.outvars, operands, strict=True)
+    ]
     if eqn.primitive.name in CALLBACKS:
         interpreter.note_untyped(eqn, results)
     if interpreter.has_vma and eqn.primitive.name in ("pallas_call", "call_hi_primitive"):
         typed = [_jax.array.manual_type_in(var.aval).varying for var in eqn.outvars]
-        return [fact._replace(varying=varying & axes) for fact, axes in zip(results, typed, strict=True)]
+        return [fact._replace(varying=fact.varying & axes) for fact, axes in zip(results, typed, strict=True)]
     return results
