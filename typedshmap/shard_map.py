@@ -270,7 +270,7 @@ class _RegionCall:
                 try:
                     result = function(*args, **kwargs)
                 except TypedShmapError as error:
-                    if analysis and (earlier := analysis.earlier_contradiction(error)):
+                    if analysis and (earlier := analysis.earlier_contradiction()):
                         raise earlier from error
                     raise
                 except Exception as error:

@@ -180,6 +180,17 @@ PROGRAMS = {
     "a check of a mean, and then a pattern": Wrong(
         ROWS, "y = x.mean(0); z = check(y, \"k\"); return reduce(z, 'k ->', 'sum')", "", "pmean over 'dp'"
     ),
+    "a check in a loop, and then a pattern": Wrong(
+        XW, "y = lax.map(lambda r: rowsum(r, w), x); return y", "[b/dp]", "leaves partial sums: psum over 'tp'", modes=(False,),
+        more="def rowsum(r, w):\n    y = r @ w\n    z = check(y, 'n ~dp')\n    return reduce(z, 'n ~dp -> ~dp', 'sum')",
+    ),
+    "a helper's result that agrees": Wrong(
+        ROWS, "y = lax.all_gather(x, 'dp', tiled=True); return norm(y)", "", "to='invarying'", modes=(True,),
+        more='@typed\ndef norm(y: Float[Array, "b k"]) -> Float[Array, ""]:\n    return (y * y).sum()',
+    ),
+    "what is only typed as varying": Wrong(
+        XV, "v = lax.pcast(w, 'dp', to='varying'); return v * 2", "k", "take the mean (pmean)", modes=(True,)
+    ),
     "a check of a part": Wrong(ROWS, "z = check(x, \"_ k\"); return z.sum(0)", "k", "still sharded over 'dp'"),
 }  # fmt: skip
 

@@ -249,7 +249,7 @@ def variable_of(value: Any, traces: Container[int]) -> Any:
     below = undifferentiated(value)
     if DROPS_UNUSED or type(below) is not STAGED or below.parent is None:
         return None
-    return below.val if id(getattr(below, "_trace", None)) in traces else None
+    return below.val if trace_id(below) in traces else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -331,9 +331,14 @@ def value_place(value: Any) -> str:
     return equation_place(eqn) if eqn is not None else ""
 
 
-def is_staged(value: Any, traces: Container[int] | None = None) -> bool:
-    """Whether a value is one of a program that is being traced, of one of these traces if any are given."""
-    return type(value) is STAGED and (traces is None or id(getattr(value, "_trace", None)) in traces)
+def is_staged(value: Any) -> bool:
+    """Whether a value is one of a program that is being traced, and not of a transformation that computes at once."""
+    return type(value) is STAGED
+
+
+def trace_id(value: Any) -> int:
+    """What identifies the trace that a value belongs to."""
+    return id(getattr(value, "_trace", None))
 
 
 def called_function(eqn: Any) -> str:

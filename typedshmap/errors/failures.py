@@ -293,7 +293,11 @@ class UnmentionedVarying(Fault):
         if self.cause is not None:
             may_vary = not self.leaves_region and not self.may_agree
             return Sentence(problem, cure=self.cause.cure(terms, self.may_be_unreduced, may_vary))
-        return Sentence(problem)
+        if not terms.subject.is_pattern or self.may_agree:
+            return Sentence(problem)
+        bracketed, unreduced = (terms.marks(sign, self.axes[:1]) for sign in "/+")
+        cure = f"write [dim{bracketed}] for a dim that is sharded, or '{unreduced}' if a sum is due"
+        return Sentence(problem, cure=cure)
 
 
 class UnmarkedUnreduced(Fault):

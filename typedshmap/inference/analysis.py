@@ -131,24 +131,26 @@ class RegionAnalysis:
         causes = cache(lambda: self._interpret_unfinished([below])[1])
         return with_cause(what, partial(_provenance_of_result, causes, 0))
 
-    def earlier_contradiction(self, error: TypedShmapError) -> TypedShmapError | None:
-        """The error of a claim before one that an operation raises, which the wrong claim may have brought about.
+    def earlier_contradiction(self) -> TypedShmapError | None:
+        """The error of a claim before an operation that refuses, which the wrong claim may have brought about.
 
         It may be the operation's own claim of an operand.
         """
-        claimed = [
-            value for eqns in self.claim_equations.values() for eqn in eqns if (value := eqn.value()) is not None
-        ]
-        values = [value for value in (*recorded_values(), *claimed) if _jax.jaxpr.is_staged(value, self.traces)]
-        if not (self.claim_equations and values):
-            return None
-        findings, causes = self._interpret_unfinished(values)
-        wrong = {id(found.claim): found for found in findings if found.claim is not None and found.what is not None}
+        claimed = (eqn.value() for eqns in self.claim_equations.values() for eqn in eqns)
+        values_by_trace: dict[int, list[Any]] = {}
+        for value in (*recorded_values(), *claimed) if self.claims else ():
+            if _jax.jaxpr.is_staged(value):
+                values_by_trace.setdefault(_jax.jaxpr.trace_id(value), []).append(value)
+        wrong: dict[int, tuple[Finding, Causes]] = {}
+        for values in values_by_trace.values():
+            findings, causes = self._interpret_unfinished(values)
+            wrong |= {id(found.claim): (found, causes) for found in findings if found.claim and found.what is not None}
         first = next((wrong[id(claim)] for claim in self.claims if id(claim) in wrong), None)
         if first is None:
             return None
-        what = with_cause(first.what, partial(causes.of_operand, first.eqn))
-        return _finding_error(first._replace(what=what), self.origin, self.early_interpreter)
+        found, causes = first
+        what = with_cause(found.what, partial(causes.of_operand, found.eqn))
+        return _finding_error(found._replace(what=what), self.origin, self.early_interpreter)
 
     def _interpret_unfinished(self, values: Sequence[Any]) -> tuple[list[Finding], Causes]:
         """What the equations behind some values show: of claims, unless too little is known, and of causes."""

@@ -612,9 +612,10 @@ _COLLECTIVES = {"sum": "psum", "mean": "pmean", "maximum": "pmax", "minimum": "p
 
 def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | None]) -> Cause | None:
     """Since when a value varies over the first of some axes, with the others over which it does so since then."""
-    found = {axis: one for axis in axes if (one := provenance(axis)) is not None}
+    every = {axis: one for axis in axes if (one := provenance(axis)) is not None}
+    found = {axis: one for axis, one in every.items() if one.kind != "other" or one.eqn is not None}
     one = next(iter(found.values()), None)
-    if one is None or (one.kind == "other" and one.eqn is None):
+    if one is None:
         return None
     shared = tuple(axis for axis, other in found.items() if (other.kind, other.eqn) == (one.kind, one.eqn))
     what, place = _operation(one.eqn), one.place

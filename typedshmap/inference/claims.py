@@ -118,6 +118,10 @@ class ClaimEquation(NamedTuple):
     source_info: Any
     value: ref[Any]
 
+    @property
+    def primitive(self) -> Any:
+        return _primitive()
+
 
 def claim_equation(var: Any, claim: Claim, value: Any) -> ClaimEquation:
     """A claim about a value, which is a variable of a jaxpr, made here."""
