@@ -345,7 +345,7 @@ def test_of_a_scalar_that_is_typed_as_varying_it_is_said_since_when(who: str, us
     with pytest.raises(VaryingError) as caught:
         trace(use, mesh)
     line, *_, hint = str(caught.value).splitlines()
-    assert line == f"{who} is typed as varying over 'tp', which the pattern does not mention"
+    assert line == f"{who} varies over 'tp', which the pattern does not mention"
     assert hint == f"Hint: {cure.format(f'test_memory.py:{use.__code__.co_firstlineno}')}"
 
 
