@@ -47,7 +47,7 @@ from .introspection import DecoratedInfo, decorate, wraps
 from .meshes import find_boundary, read_axis_names, read_mesh
 from .notation.layout import Layout
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound="Callable[..., Any] | classmethod[Any, Any, Any] | property")
 
 
 @overload

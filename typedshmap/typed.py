@@ -19,7 +19,7 @@ from .hints.signature import HintedSignature, LazySignature, is_generator
 from .hints.structure import Node
 from .introspection import DecoratedInfo, decorate, wraps
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound="Callable[..., Any] | classmethod[Any, Any, Any] | property")
 _YIELDED = Subject("yielded", "yielded")
 
 

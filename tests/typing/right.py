@@ -53,6 +53,37 @@ def called(x: Array, w: Array) -> None:
     assert_type(mlp(x, w=w).mT, Array)
 
 
+class Table:
+    """Methods that are decorated from outside."""
+
+    rows: Array
+
+    @typed
+    @classmethod
+    def doubled(cls, x: Float[Array, "[n/dp]"]) -> Float[Array, "[n/dp]"]:
+        return 2 * x
+
+    @typed  # type: ignore[prop-decorator]  # which mypy supports nowhere
+    @property
+    def total(self) -> Float[Array, ""]:
+        return self.rows.sum()
+
+    @typed_shard_map
+    @staticmethod
+    def halved(x: Float[Array, "[n/dp]"], by: float = 2.0) -> Float[Array, "[n/dp]"]:
+        return x / by
+
+
+def descriptors(table: Table, x: Array) -> None:
+    assert_type(Table.doubled(x), Array)
+    assert_type(table.total, Array)
+    assert_type(table.halved(x, by=3), Array)
+
+
+def one_hint(mesh: Mesh) -> None:
+    typed_shard_map(lambda x: x, mesh=mesh, in_types=Float[Array, "[n/dp]"], out_types=Float[Array, "[n/dp]"])
+
+
 def decorated(mesh: Mesh) -> Callable[[Array], Array]:
     @typed_shard_map(mesh=mesh, axis_names={"dp"}, check_vma=False, axes={"rows": ("dp", "tp"), "columns": None})
     def double(x: Float[Array, "[n/rows] [m/columns]"]) -> Float[Array, "[n/rows] [m/columns]"]:

@@ -83,8 +83,9 @@ def typed_jit(
         return w - rate * jax.grad(loss)(w, x)
     ```
 
-    A parameter whose hint holds no array is static: its value is part of the program, and is
-    compared by type and ``==``. One hinted ``Any`` is traced, and its sharding left to JAX; so are the
+    A parameter whose hint holds no array, or that has a default and no hint, is static: its value is part
+    of the program, and is compared by type and ``==``; an array of rank 0 for a ``float`` or an ``int`` is
+    traced. One hinted ``Any`` is traced, and its sharding left to JAX; so are the
     arrays of ``self``, which otherwise is static. Traces are cached as `jax.jit` caches them: what the
     function closes over is read when it is traced. Another mesh, other rules or aliases trace anew.
     The function is traced before it is compiled, so that the shardings of its result are known then.
