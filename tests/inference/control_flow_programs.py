@@ -422,6 +422,16 @@ UNSOUND = {
         ),
         f"a result of cond {TYPE}", TYPED,
     ),
+    "a square of a constant by a branch and a bias": Program(
+        lambda x, w: number((lax.cond(at("dp"), lambda: 2.0, lambda: 1.0) + w) ** 2 * x.sum()),
+        f"a result of cond {TYPE}",
+        TYPED,
+    ),
+    "a sine of a constant by a branch and a bias": Program(
+        lambda x, w: number(jnp.sin(lax.cond(at("dp"), lambda: 2.0, lambda: 1.0) + w) * x.sum()),
+        f"a result of cond {TYPE}",
+        TYPED,
+    ),
     "a callback times a weight": Program(
         lambda x, w: number((callback(x) * w).sum()), "a result of pure_callback varies over 'dp', 'tp'", TYPED
     ),
@@ -543,6 +553,16 @@ RIGHT = {
     ),
     "a callback's result": Program(lambda x, w: number(callback(x).sum())),
     "a callback's result beside a weight": Program(lambda x, w: number((callback(x) + x * w).sum())),
+    "a constant by a branch, and a bias": Program(
+        lambda x, w: number(((lax.cond(at("dp"), lambda: 2.0, lambda: 1.0) + w)[None] * 3).sum() * x.sum())
+    ),
+    "a callback's result and a bias": Program(lambda x, w: number((callback(x) + w).sum())),
+    "a choice that agrees between a constant by a branch and a weight": Program(
+        lambda x, w: number(
+            lax.cond(total(x, ("dp", "tp")) > 0, lambda: w, lambda: lax.cond(at("dp"), lambda: 2.0, lambda: 1.0))
+            * x.sum()
+        )
+    ),
     "a callback's result, cast": Program(lambda x, w: number((full(callback(x)) * w).sum())),
     "a callback's result, assumed": Program(lambda x, w: number(assume(callback(total(x, ("dp", "tp"))), "") * w)),
     "a choice of what is cast": Program(

@@ -12,12 +12,14 @@ from typing import Any
 from .. import _jax
 from .interpreter import CALLBACKS, CLAIM, Interpreter, TransferRule
 from .lattice import NO_AXES, AxisSet, ShardingFact, add_varying, invarying, unknown, varying_of
+from .sums import factors_of
 
-MarkRule = Callable[[Any, int, AxisSet, ShardingFact], ShardingFact]
-"""The fact of a result with its marks, from its equation, its place, what the operands have, and its own."""
+MarkRule = Callable[[Any, int, "list[ShardingFact]", ShardingFact], ShardingFact]
+"""The fact of a result with its marks, from its equation, its place, the facts of the operands, and its own."""
 
 # No mesh axis is called so.
 _USED, _TANGENT, _WRONG = (frozenset([mark]) for mark in ("is used", "has a tangent", "has a wrong gradient"))
+_TANGENTS = _TANGENT | _WRONG
 
 
 def is_used(interpreter: Interpreter, jaxpr: Any, eqns: Container[int]) -> bool:
@@ -27,7 +29,7 @@ def is_used(interpreter: Interpreter, jaxpr: Any, eqns: Container[int]) -> bool:
       eqns: the ids of the equations.
     """
 
-    def mark(eqn: Any, at: int, operands: AxisSet, result: ShardingFact) -> ShardingFact:
+    def mark(eqn: Any, at: int, operands: list[ShardingFact], result: ShardingFact) -> ShardingFact:
         return add_varying(result, _USED) if id(eqn) in eqns else result
 
     marked = _Marking(interpreter, mark)
@@ -38,19 +40,20 @@ def is_used(interpreter: Interpreter, jaxpr: Any, eqns: Container[int]) -> bool:
 def has_wrong_gradient(interpreter: Interpreter, jaxpr: Any, untyped: Mapping[int, Mapping[int, AxisSet]]) -> bool:
     """Whether the gradient of a result passes a value that JAX types as invarying though it varies.
 
-    JAX sums the cotangent of such a value over shards that each need their own, and takes that of what it is combined
+    JAX sums the cotangent of such a value over shards that each need their own, and takes that of what it is multiplied
     with from one shard alone. Nothing is wrong with one that has no tangent and becomes varying in JAX's types, too.
 
     Args:
       untyped: by the id of an equation and the place of a result, the axes over which it varies against its type.
     """
 
-    def mark(eqn: Any, at: int, operands: AxisSet, result: ShardingFact) -> ShardingFact:
+    def mark(eqn: Any, at: int, operands: list[ShardingFact], result: ShardingFact) -> ShardingFact:
         typed = _jax.array.manual_type_in(eqn.outvars[at].aval)
         marks = result.varying | result.unreduced | untyped.get(id(eqn), {}).get(at, NO_AXES)
         marks = _differentiable(eqn, at, operands, marks - typed.varying - typed.unreduced)
-        is_wrong = marks >= _TANGENT and marks - _TANGENT
-        return ShardingFact(marks | _WRONG if is_wrong else marks, NO_AXES, result.dims)
+        begins = at in untyped.get(id(eqn), {}) or eqn.primitive.name.startswith("custom_")
+        is_wrong = marks - _TANGENTS if begins else _has_untyped_factor(eqn, operands)
+        return ShardingFact(marks | _WRONG if marks >= _TANGENT and is_wrong else marks, NO_AXES, result.dims)
 
     return _reaches_result(interpreter, jaxpr, mark, [True] * len(jaxpr.invars))
 
@@ -63,7 +66,7 @@ def has_gradient(interpreter: Interpreter, jaxpr: Any, eqns: Container[int], dif
       differentiated: by which operands of the jaxpr.
     """
 
-    def mark(eqn: Any, at: int, operands: AxisSet, result: ShardingFact) -> ShardingFact:
+    def mark(eqn: Any, at: int, operands: list[ShardingFact], result: ShardingFact) -> ShardingFact:
         marks = _differentiable(eqn, at, operands, result.varying | result.unreduced)
         is_passed = id(eqn) in eqns and marks >= _TANGENT
         return ShardingFact(marks | _WRONG if is_passed else marks, NO_AXES, result.dims)
@@ -71,13 +74,25 @@ def has_gradient(interpreter: Interpreter, jaxpr: Any, eqns: Container[int], dif
     return _reaches_result(interpreter, jaxpr, mark, differentiated)
 
 
-def _differentiable(eqn: Any, at: int, operands: AxisSet, marks: AxisSet) -> AxisSet:
+def _has_untyped_factor(eqn: Any, operands: list[ShardingFact]) -> bool:
+    """Whether the derivative of an operation by one of its operands depends on a value that JAX types wrongly."""
+    name = eqn.primitive.name
+    if not varying_of(operands) - _TANGENTS or _jax.jaxpr.inner_jaxprs(eqn) or _jax.jaxpr.collective_operation(eqn):
+        return False
+    for at, fact in enumerate(operands):
+        factors = factors_of(name, operands, at)
+        if fact.varying >= _TANGENT and varying_of(operands if factors is None else factors) - _TANGENTS:
+            return True
+    return False
+
+
+def _differentiable(eqn: Any, at: int, operands: list[ShardingFact], marks: AxisSet) -> AxisSet:
     """The marks of a result, with those of tangents where it has one."""
-    tangents, name = _TANGENT | _WRONG, eqn.primitive.name
+    name = eqn.primitive.name
     if name in CALLBACKS or name == "stop_gradient" or not _jax.array.is_inexact(eqn.outvars[at].aval.dtype):
-        return marks - tangents
+        return marks - _TANGENTS
     # What has a derivative of its own has one whatever computes it.
-    return marks | (operands & tangents) if name.startswith("custom_") else marks
+    return marks | (varying_of(operands) & _TANGENTS) if name.startswith("custom_") else marks
 
 
 def _reaches_result(interpreter: Interpreter, jaxpr: Any, mark: MarkRule, differentiated: Sequence[bool]) -> bool:
@@ -123,7 +138,7 @@ class _MarkingRules(dict[str, TransferRule]):
         marks = varying_of(facts)
         if marks and _jax.jaxpr.has_effects(eqn):
             self.emitted |= marks
-        return [self.mark(eqn, at, marks, result) for at, result in enumerate(rule(interpreter, eqn, facts))]
+        return [self.mark(eqn, at, facts, result) for at, result in enumerate(rule(interpreter, eqn, facts))]
 
 
 def _all_marks(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:

@@ -103,6 +103,14 @@ def lost_sums(name: str, facts: tuple[ShardingFact, ...]) -> tuple[SumLoss, ...]
     return tuple(found)
 
 
+def factors_of(name: str, facts: Sequence[ShardingFact], at: int) -> Sequence[ShardingFact] | None:
+    """What scales or places an operand in the result of an operation; None if that is not known to be linear in it."""
+    if name in _PRODUCTS:
+        return [*facts[:at], *facts[at + 1 :]]
+    terms, factors = _split_operands(name, facts, "")
+    return factors if any(term is facts[at] for term in terms) else None
+
+
 def _axes_of_sums(facts: Sequence[ShardingFact]) -> list[str]:
     return sorted(frozenset[str]().union(*[fact.unreduced | fact.due for fact in facts]))
 
