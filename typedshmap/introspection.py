@@ -151,14 +151,16 @@ def require_bool_or_none(verb: str, name: str, value: Any) -> None:
         raise StructureError(f"{verb}: {name}={value_text(value)} is neither True, False nor None")
 
 
-def require_integer(verb: str, name: str, value: Any, least: int) -> int:
+def require_integer(verb: str, name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
     """The integer that an option is.
 
     Raises:
-      StructureError: for any other value, and for a smaller number.
+      StructureError: for any other value, and for a number that is smaller or larger.
     """
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
         raise StructureError(f"{verb}: {name}={value_text(value)} is not a whole number from {least} on")
+    if value > most:
+        raise StructureError(f"{verb}: {name}={value_text(value)} is more than {most}")
     return int(value)
 
 

@@ -5,6 +5,7 @@ Invariant: all bytes are exact integers, for one device."""
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -284,7 +285,7 @@ def read_bandwidth(verb: str, given: Any, mesh: tuple[tuple[str, int], ...]) -> 
         bandwidth = 0.0
         if match is not None:
             bandwidth = float(match["number"]) * _PREFIXES[match["prefix"]]
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and value <= sys.float_info.max:
             bandwidth = float(value)
         if not 0 < bandwidth < float("inf"):
             raise StructureError(

@@ -57,14 +57,15 @@ def _union_members(hint: Any) -> tuple[Any, ...]:
 def _items(value: Any, hint: Any) -> Iterable[tuple[Any, Any]]:
     """The items of a plain container that fits so far, each with its hint."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple and args[1:] != (...,):
+    is_endless = len(args) == 2 and args[1] is ...
+    if origin is tuple and not is_endless:
         return zip(value, args, strict=False)
     # The arguments of another generic class may mean anything.
     if not isinstance(value, Collection) or getattr(origin, "__module__", None) not in _CONTAINERS:
         return ()
     if isinstance(value, Mapping) and len(args) == 2:
         return [pair for key, item in value.items() for pair in ((key, args[0]), (item, args[1]))]
-    is_one = len(args) == 1 or args[1:] == (...,)
+    is_one = len(args) == 1 or is_endless
     return [(item, args[0]) for item in value] if is_one and issubclass(origin, Collection) else ()
 
 
@@ -77,7 +78,7 @@ def _is_bearable(value: Any, hint: Any) -> bool:
         except TypeError:  # it has no hash
             check = _beartype_check.__wrapped__(hint)
         check(value)
-    except BeartypeCallHintViolation:
+    except (BeartypeCallHintViolation, ValueError):  # of a refusal that no text can say, as of a huge integer
         return False
     except (BeartypeException, TypeError) as error:  # typing.Self, a name that is not defined, list[Annotated[int, []]]
         raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint that beartype checks: {error}") from None

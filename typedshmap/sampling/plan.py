@@ -241,7 +241,8 @@ class UnplacedInputs:
 
             def made(key: Any) -> Any:
                 value = make(key, shape)
-                if isinstance(value, (*_jax.array.ARRAYS, *_jax.array.SCALARS)):
+                is_array = isinstance(value, (*_jax.array.ARRAYS, *_jax.array.SCALARS))
+                if is_array and _jax.array.why_not_array(value) is None:
                     return value
                 problem = f"the function that makes {hint.text} returned {value_text(value)}, which is not an array"
                 raise StructureError(f"{self.plan.source}: {problem}")

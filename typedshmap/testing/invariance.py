@@ -161,7 +161,7 @@ def assert_mesh_invariant(
         chosen, left_out = _fitting_meshes(draw, default_meshes(axes, typed.name))
     else:
         chosen = given_meshes(meshes, axes)
-    seeds = tuple(range(first, first + require_integer(VERB, "trials", trials, 1)))
+    seeds = tuple(range(first, first + require_integer(VERB, "trials", trials, 1, 10_000)))
     one, may_be_mapped = chosen[0], subject.kind == "global" and manual is None
     if may_be_mapped and needs_manual_axes(subject, draw(chosen, first).on(one), one):
         subject = replace(subject, kind="mapped")
