@@ -413,7 +413,7 @@ def _cure(error: Exception, axis_names: Iterable[str]) -> str | None:
             axes = quoted_axes(axis_names)
             return f"a collective over an axis that the mesh does not have ends so; the mesh's axes are {axes}"
     if _UNREDUCED.search(str(error)):
-        return "a value marked '+axis' takes no part in this: take the sum first, or mark it '~axis' where it is made"
+        return "JAX types a value as unreduced, as it entered with '+axis' or by lax.pcast: take the sum first (psum)"
     if _REDUCED.search(str(error)):
         return (
             "a value gathered with '-axis' takes no part in this: gather it with '~axis', which has the same gradient"

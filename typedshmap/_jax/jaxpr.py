@@ -382,11 +382,16 @@ def gradient_place(eqn: Any) -> str:
     return equation_place(eqn) if outer is None else _frame_place(outer)
 
 
-def library_function(jaxpr: Any) -> str:
-    """The name of the function that a jaxpr was traced from, if it is not the user's."""
-    traced = getattr(jaxpr, "debug_info", None)
-    file, name = getattr(traced, "func_filename", None), str(getattr(traced, "func_src_info", ""))
-    return "" if file is None or is_users(file) else name.partition(" ")[0].lstrip("_")
+def is_of_library(jaxpr: Any) -> bool:
+    """Whether a jaxpr was traced from a function that is not the user's."""
+    file = getattr(getattr(jaxpr, "debug_info", None), "func_filename", None)
+    return file is not None and not is_users(file)
+
+
+def public_name(jaxpr: Any) -> str | None:
+    """The name by which JAX's users call the function that a jaxpr was traced from; None for any other."""
+    name = str(getattr(getattr(jaxpr, "debug_info", None), "func_src_info", "")).partition(" ")[0].lstrip("_")
+    return name if any(hasattr(module, name) for module in (jax.numpy, jax.nn, jax.numpy.linalg, jax.lax)) else None
 
 
 def equation_line(eqn: Any) -> tuple[str, int]:

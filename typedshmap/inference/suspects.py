@@ -193,8 +193,8 @@ class Flow:
         if id(eqn) not in self.within:  # a claim that is kept beside the jaxpr
             return eqn, ""
         name = eqn.primitive.name.removesuffix("_invariant")
-        while (function := _jax.jaxpr.library_function(jaxpr := self.within[id(eqn)])) and self.callers[id(jaxpr)]:
-            calls, name = self.callers[id(jaxpr)], function
+        while _jax.jaxpr.is_of_library(jaxpr := self.within[id(eqn)]) and self.callers[id(jaxpr)]:
+            calls, name = self.callers[id(jaxpr)], _jax.jaxpr.public_name(jaxpr) or name
             given = (each for each in calls if any(self.origin(atom, began or {}, axis) for atom in each.invars))
             eqn = next(given, calls[0])
         return eqn, name
