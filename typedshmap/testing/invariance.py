@@ -217,8 +217,9 @@ def _number_option(name: str, value: Any) -> float | None:
 
 
 def _names(exclude: Any) -> tuple[str, ...]:
+    is_several = isinstance(exclude, Iterable) and not isinstance(exclude, str)
     try:
-        names = tuple(exclude) if isinstance(exclude, Iterable) and not isinstance(exclude, str) else (exclude,)
+        names: tuple[Any, ...] = tuple(exclude) if is_several else (exclude,)
     except TypeError:  # iterable by its class, as an array without dims
         names = (exclude,)
     if wrong := [name for name in names if not isinstance(name, str)]:
