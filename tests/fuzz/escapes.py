@@ -73,7 +73,7 @@ class Tally:
             self._refuse(text, error)
         except TooLong as error:
             self._escape(text, error)
-        except Own:
+        except (Own, typedshmap.SuspectWarning):
             self.users += 1
         except Exception as error:
             if _is_of_einops(error) or "Array has been deleted" in str(error):  # of JAX's, where it computes
