@@ -28,7 +28,7 @@ from ..hints.context import MeshContext, current_axis_naming
 from ..hints.signature import EMPTY, HintedSignature
 from ..hints.structure import array_hints
 from ..introspection import bound_self, require_decorated, require_dict
-from ..notation.match import NoValue, Sizes, evaluate
+from ..notation.match import LARGEST_SIZE, NoValue, Sizes, evaluate
 from ..notation.spec import Anything, Dim, Expression, Name, Rest, names_in_expression
 from ..placement.context import PlacementContext, placement_context_over
 from ..placement.structs import default_dtype, names_of, refuse_wrong_sizes
@@ -402,8 +402,13 @@ def draw_value(shape: tuple[int, ...], dtype: Any, below: int, seed: Sequence[in
       dtype: its dtype.
       below: the exclusive upper bound of integers.
       seed: the seed, on which alone the value depends.
+
+    Raises:
+      ShapeError: for more bytes than there are addresses.
     """
     jnp = jax.numpy
+    if 16 * prod(shape) > LARGEST_SIZE:
+        raise ShapeError(f"an array of shape {shape} is too large to be made")
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         key = key_of(seed)
         return jax.random.split(key, prod(shape)).reshape(shape) if shape else key
