@@ -420,7 +420,7 @@ NUMBERS_WITHIN = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "wrap", "unwrap"), NUMBERS_WITHIN, ids=str)
+@pytest.mark.parametrize(("hint", "wrap", "unwrap"), NUMBERS_WITHIN, ids=["tuple", "dict", "list", "named", "nested"])
 def test_numbers_in_a_container_may_be_traced(hint: Any, wrap: Any, unwrap: Any, mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
     def apply(x: X, rates: hint) -> X:
