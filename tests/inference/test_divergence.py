@@ -133,7 +133,7 @@ _MEET = (
 @pytest.mark.slow
 @both_modes({name: one for name, one in (WRONG | DIFFERENTIATED).items() if not name.startswith(_MEET)})
 def test_plain_jax_waits_for_ever(name: str, check_vma: bool) -> None:
-    limits = "warn_stuck_timeout_seconds=2", "terminate_timeout_seconds=4"
+    limits = "warn_stuck_timeout_seconds=1", "terminate_timeout_seconds=1"
     flags = " ".join((os.environ["XLA_FLAGS"], *(f"--xla_cpu_collective_call_{limit}" for limit in limits)))
     run = subprocess.run(
         [sys.executable, "-c", _RUN, name, str(check_vma)],
