@@ -14,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from jax.sharding import Mesh
 
+from typedshmap._jax.versions import HAS_MANUAL_TYPES
+
 # The programs that tests start share what XLA has compiled; here `check` asks XLA while it compiles, and would ask
 # nothing of a program that another test has compiled.
 jax.config.update("jax_enable_compilation_cache", False)
@@ -37,6 +39,40 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     budget = session.config.getoption("--cpu-budget")
     if not environment.IS_WORKER and budget is not None and session.exitstatus == 0 and cpu_seconds() > 1.5 * budget:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+# What cannot pass on jax 0.9, by the end of the test's name; the functions of jax.numpy do not stand in its tracebacks.
+_UNKNOWN = "jax 0.9 does not say which function of its own an equation comes from"
+_LATE = "on jax 0.9 a contradiction is found when all of the body is traced"
+_NO_CURE = "on jax 0.9 the message names no cure"
+_DROPPED = "jax 0.9 drops a check whose result nothing uses"
+_LACKS = "jax 0.9 lacks what the program uses"
+NOT_ON_JAX_0_9 = {
+    "test_a_known_layout_comes_before_sizes": _LATE,
+    "test_of_a_scalar_that_is_typed_as_varying_it_is_said_since_when": _LATE,
+    "every_shard[a variance-": _UNKNOWN,
+    "every_shard[a nonlinear function-": _UNKNOWN,
+    "or_refused[what is computed of a gathered value-": _NO_CURE,
+    "or_refused[a lookup-": _NO_CURE,
+    "[all_gather to invarying in a branch-": _LACKS,
+    "[gradient of a gather in a branch-": _LACKS,
+    "[a choice that is checked as if it agreed-": _DROPPED,
+    "[a choice between two gradients-": _LACKS,
+    "test_what_jax_types_as_unreduced_stays_accepted": _LACKS,
+    "may_be_mapped_over_unjitted_and_twice[False]": "jax 0.9 shards the result otherwise",
+    "type_that_jaxtyping_wants[int | str-": "jaxtyping 0.3.4 looks at the first leaf only",
+    "type_that_jaxtyping_wants[typing.Optional[int]-": "jaxtyping 0.3.4 looks at the first leaf only",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip on jax 0.9 what it cannot do."""
+    if HAS_MANUAL_TYPES:
+        return
+    for item in items:
+        for name, reason in NOT_ON_JAX_0_9.items():
+            if name in item.name:
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -17,6 +17,7 @@ from jax import lax
 from jax.experimental import io_callback
 
 from typedshmap import Array, Float, assume, check, partition_specs, typed, typed_shard_map
+from typedshmap._jax.array import manual_type
 
 X, W, OUT = Float[Array, "[b/dp] [k/tp]"], Float[Array, ""], Float[Array, "[n/dp,tp]"]
 BOTH, TYPED, UNTYPED = (True, False), (True,), (False,)
@@ -42,7 +43,7 @@ def full(x: Any) -> Any:
     """The value, typed as varying over both axes."""
 
     def leaf(x: Any) -> Any:
-        missing = tuple(axis for axis in ("dp", "tp") if axis not in jax.typeof(x).manual_axis_type.varying)
+        missing = tuple(axis for axis in ("dp", "tp") if axis not in manual_type(x).varying)
         return lax.pcast(x, missing, to="varying") if missing else x
 
     return jax.tree.map(leaf, x)

@@ -163,6 +163,11 @@ def named_axes(eqn: Any, among: frozenset[str] | None = None) -> tuple[str, ...]
     return tuple([name for name in names if isinstance(name, str) and (among is None or name in among)])
 
 
+def newly_manual_axes(params: Any) -> frozenset[str]:
+    """The mesh axes that a region makes manual; jax 0.9 has another name for them."""
+    return frozenset(params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"])
+
+
 def open_jaxpr(jaxpr: Any) -> Any:
     """A program without its constants; jax 0.12 has one class for both."""
     return getattr(jaxpr, "jaxpr", jaxpr)

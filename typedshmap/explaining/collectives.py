@@ -112,7 +112,7 @@ class JaxprCosts:
         if name == "cond":
             return self._cond(eqn, sources, at)
         if name == "shard_map":
-            mesh, manual = params["mesh"], params["newly_manual_axes"]
+            mesh, manual = params["mesh"], _jax.jaxpr.newly_manual_axes(params)
             sizes = {axis: size for axis, size in mesh.shape.items() if axis in manual or axis in at.sizes}
             if auto := ", ".join(axis for axis, size in mesh.shape.items() if axis not in sizes and size > 1):
                 note = "not manual in a region: there XLA splits arrays further, and what it sends is not counted"
