@@ -292,3 +292,10 @@ def test_a_new_factor_before_a_split_one_interleaves(mesh: Mesh) -> None:
     with pytest.raises(PatternError, match="would interleave the shards of 'b', since 'r' is before it"):
         body = lambda x: repeat(x, "[b/dp] m -> [(r b)/dp] m", r=8)  # noqa: E731
         inside(mesh, body, (Float[Array, "[b/dp] m"],), Float[Array, "[_/dp] m"], X)
+
+
+def test_what_has_no_values_is_refused() -> None:
+    struct = jax.ShapeDtypeStruct((8, 16), jnp.float32)
+    for operation in (lambda: logsumexp(struct, "b s -> b"), lambda: rearrange(struct, "b s -> s b")):
+        with pytest.raises(StructureError, match="ShapeDtypeStruct that JAX refuses \\(it has no values\\)"):
+            operation()

@@ -327,8 +327,9 @@ class Operation:
             raise self.fault(f"{subject.phrase} has {count_text(got, 'dim')}, but the pattern has {expects}", side.span)
 
     def refuse_unknown(self, value: Any, subject: Subject) -> None:
-        """Refuse an array of NumPy that JAX does not take, such as one of strings."""
+        """Refuse an array of NumPy that JAX does not take, such as one of strings, and what has no values."""
         reason = _jax.array.why_not_array(value) if isinstance(value, np.ndarray | np.generic) else None
+        reason = "it has no values" if isinstance(value, _jax.array.SHAPES) else reason
         if reason is not None:
             what = failures.NotAnArray("an array", f"{describe(value)} that JAX refuses ({reason})")
             raise self.wrong(what, subject, value)
