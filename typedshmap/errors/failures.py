@@ -187,7 +187,7 @@ class Cause(NamedTuple):
     """Since when a value varies, as the traced body shows.
 
     Attributes:
-      kind: how it varies; see `typedshmap.inference.causes.Provenance`, and ``agreement``: it is the same on every
+      kind: how it varies; see `typedshmap.inference.provenance.Provenance`, and ``agreement``: it is the same on every
         shard, and JAX types it as varying.
       axes: over which mesh axes it does so since then.
       what: the operation.

@@ -25,11 +25,12 @@ from ..hints.signature import HintedSignature
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes
 from . import claims, collectives, control_flow, elementwise, reshape
-from .causes import Causes, Provenance, find_cause
+from .causes import Causes, find_cause
 from .control_flow import fact_of_spec
 from .interpreter import CLAIM, Finding, Interpreter, TransferRule
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
 from .marks import has_gradient, has_wrong_gradient, is_used
+from .provenance import Provenance
 from .suspects import judge_losses
 
 RULES: Mapping[str, TransferRule] = {

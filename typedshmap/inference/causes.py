@@ -8,160 +8,19 @@ Invariant: nothing of this runs unless an error or a warning is told."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import count
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from .. import _jax
 from ..errors.failures import Cause
 from .interpreter import CLAIM, Interpreter, default_rule
 from .lattice import ShardingFact
+from .provenance import Frame, Known, Provenance, Recorder, join_known, restrict_known
 
 NameDim = Callable[[int, str], "tuple[str, str]"]
 """What hints call the dim of a body's argument that is sharded over an axis, and the argument."""
-
-
-class Provenance(NamedTuple):
-    """Since when a value varies over one mesh axis, and how.
-
-    Attributes:
-      kind: ``part``: each shard holds its part of an array; ``mixed``: its elements, of which dim is not known any
-        more; ``item``: what a loop over a sharded dim takes from it;
-        ``sum``, ``mean``, ``maximum``, ``minimum``: each shard holds that of its part; ``index``: it depends on the
-        shard's own index; ``opaque``: a kernel or a callback computed it; ``choice``: a branch or a loop took
-        another way; ``other``: none of these.
-      eqn: where it became so; None for an argument.
-      at: counts the equations that are remembered, so that of two the earlier is known.
-      dim: the name of the sharded dim, if hints have one.
-      subject: the argument that is sharded.
-      size: how long the sharded dim is on one shard; 0 where that is not known.
-      position: which dim it is, of a mixed value that an elementwise operation made.
-      others: how long the other dims were that were summed.
-      divisor: a number by which a sum was divided, which may be that of a shard's elements, and where.
-      late: the operation before which a collective has to be.
-      astray: a sum over another axis, over which nothing is due.
-      gradient: where the gradient that it is a part of was asked for.
-      follows: a collective over the axis that the program has for it.
-    """
-
-    kind: str
-    eqn: Any
-    at: int
-    dim: str = ""
-    subject: str = ""
-    size: int = 0
-    position: int | None = None
-    others: tuple[int, ...] = ()
-    divisor: tuple[float, Any] | None = None
-    late: Any = None
-    astray: Any = None
-    gradient: str = ""
-    follows: Any = None
-
-    @property
-    def counts(self) -> set[int]:
-        """The numbers of elements of a shard by which a sum may be divided for a mean."""
-        counts = [self.size]
-        for size in self.others:
-            counts += [size * each for each in counts]
-        return set(counts)
-
-    @property
-    def place(self) -> str:
-        """Where in the user's program it became so."""
-        return _jax.jaxpr.equation_place(self.eqn) if self.eqn is not None else ""
-
-
-class Known(NamedTuple):
-    """What is known of a value beside its fact.
-
-    Attributes:
-      provenances: by mesh axis.
-      value: the number that it is, if it is a constant.
-      divisors: the constants that it was divided by, and where.
-      carried: whether a loop carries it, from a neutral element on or from something else, as long as that is all that
-        is known.
-    """
-
-    provenances: Mapping[str, Provenance] = {}
-    value: float | None = None
-    divisors: tuple[tuple[float, Any], ...] = ()
-    carried: Literal["", "neutral", "open"] = ""
-
-
-NOTHING = Known()
-
-
-class Frame:
-    """One interpretation of a jaxpr.
-
-    Attributes:
-      facts: per equation, by its id, the facts of its operands and of its results.
-      inner: the interpretations of the jaxprs that an equation runs, by the ids of both.
-      caller: an equation that runs it.
-      known: what is known of the variables.
-      first: their provenances by axis, where it varies for the first time: in a loop, those of the first iteration.
-      eqn: the equation that is interpreted now.
-    """
-
-    def __init__(self, jaxpr: Any) -> None:
-        self.jaxpr, self.eqn = jaxpr, None
-        self.facts: dict[int, tuple[list[ShardingFact], Sequence[ShardingFact]]] = {}
-        self.inner: dict[tuple[int, int], Frame] = {}
-        self.caller: Any = None
-        self.known: dict[Any, Known] = {}
-        self.first: dict[tuple[int, str], Provenance] = {}
-
-    @cached_property
-    def made_by(self) -> dict[Any, Any]:
-        """The equation that made each variable."""
-        return {var: eqn for eqn in self.jaxpr.eqns for var in eqn.outvars}
-
-    def note_first(self, var: Any) -> None:
-        for axis, one in self.known[var].provenances.items():
-            self.first.setdefault((id(var), axis), one)
-
-    def known_of(self, atom: Any) -> Known:
-        if not _jax.jaxpr.is_literal(atom):
-            return self.known.get(atom, NOTHING)
-        try:
-            return Known(value=float(atom.val))
-        except TypeError:  # an array, or a complex number
-            return NOTHING
-
-
-class Recorder(Interpreter):
-    """An interpreter that keeps the facts of all operands and results."""
-
-    def __init__(self, interpreter: Interpreter) -> None:
-        super().__init__(interpreter.sizes, interpreter.has_vma, {}, interpreter.claim_equations)
-        rules = {name: self._recorded(rule) for name, rule in interpreter.rules.items()}
-        self.rules = defaultdict(lambda: self._recorded(default_rule), rules)
-        self.frame = Frame(None)
-        self.frames: dict[tuple[int, tuple[ShardingFact, ...]], Frame] = {}
-
-    def interpret(self, closed_jaxpr: Any, facts: Sequence[ShardingFact]) -> list[ShardingFact]:
-        jaxpr, outer = _jax.jaxpr.open_jaxpr(closed_jaxpr), self.frame
-        self.frame = self.frames.setdefault((id(jaxpr), tuple(facts)), Frame(jaxpr))
-        outer.inner[id(outer.eqn), id(jaxpr)] = self.frame
-        self.frame.caller = outer.eqn
-        try:
-            return super().interpret(closed_jaxpr, facts)
-        finally:
-            self.frame = outer
-
-    def _recorded(self, rule: Any) -> Any:
-        def recorded(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> Sequence[ShardingFact]:
-            self.frame.eqn = eqn
-            results = rule(interpreter, eqn, facts)
-            self.frame.facts[id(eqn)] = facts, results
-            return results
-
-        return recorded
-
 
 _ONE_TO_ONE = frozenset(
     ["broadcast_in_dim", "convert_element_type", "copy", "pvary", "reshape", "rev", "squeeze", "transpose"]
@@ -302,7 +161,7 @@ class Causes:
             operands = [frame.known_of(atom) for atom in eqn.invars]
             found = self._results(frame, eqn, operands, facts, results)
             for var, one, fact in zip(eqn.outvars, found, results, strict=True):
-                known[var] = _restricted(one, fact)
+                known[var] = restrict_known(one, fact)
                 frame.note_first(var)
                 for claim in self.claim_equations.get(var, ()):
                     known[var] = self._claimed(frame, claim, known[var])
@@ -320,7 +179,7 @@ class Causes:
             elif claim is not None and axis in claim.layout.sharded and (one.kind == "part" or one.eqn is None):
                 subject = one.subject or claim.assertion.subject.phrase
                 found[axis] = one._replace(kind="part", dim=claim.dim_name(axis) or one.dim, subject=subject)
-        return _restricted(known._replace(provenances=found), results[0])
+        return restrict_known(known._replace(provenances=found), results[0])
 
     def _results(
         self, frame: Frame, eqn: Any, operands: list[Known], facts: list[ShardingFact], results: Sequence[ShardingFact]
@@ -377,7 +236,7 @@ class Causes:
     def _cond(self, frame: Frame, eqn: Any, operands: list[Known], results: Sequence[ShardingFact]) -> list[Known]:
         jaxprs = map(_jax.jaxpr.open_jaxpr, eqn.params["branches"])
         taken = [self._follow(frame.inner[id(eqn), id(jaxpr)], operands[1:]) for jaxpr in jaxprs]
-        return [self._chosen(eqn, operands[0], _joined(ways)) for ways in zip(*taken, strict=True)]
+        return [self._chosen(eqn, operands[0], join_known(ways)) for ways in zip(*taken, strict=True)]
 
     def _chosen(self, eqn: Any, by: Known, known: Known) -> Known:
         """A value that is chosen by another: over an axis over which that one varies, nothing more is known."""
@@ -419,7 +278,7 @@ class Causes:
         carry = [known._replace(value=None) for known in carry]
         for _ in range(_MOST_ITERATIONS):
             found = iteration([known._replace(carried=start) for known, start in zip(carry, starts, strict=True)])
-            after = [_joined(ways) for ways in zip(carry, found, strict=False)]
+            after = [join_known(ways) for ways in zip(carry, found, strict=False)]
             is_same = [one.provenances.keys() for one in after] == [one.provenances.keys() for one in carry]
             carry = after
             if is_same:
@@ -585,22 +444,6 @@ def _is_kept(eqn: Any, kind: str, found: Mapping[int, Provenance], operands: lis
 
 def _sizes(eqn: Any, at: int, dims: Sequence[int]) -> tuple[int, ...]:
     return tuple(eqn.invars[at].aval.shape[dim] for dim in dims)
-
-
-def _joined(ways: Sequence[Known]) -> Known:
-    """What is known of a value that is one of several."""
-    found: dict[str, Provenance] = {}
-    for known in ways:
-        for axis, one in known.provenances.items():
-            if axis not in found or found[axis].kind == "part":
-                found[axis] = one
-    return Known(found, None, tuple(dict.fromkeys(one for known in ways for one in known.divisors)))
-
-
-def _restricted(known: Known, fact: ShardingFact) -> Known:
-    """What is known of a value over the axes over which it varies."""
-    kept = {axis: one for axis, one in known.provenances.items() if axis in fact.varying or axis in fact.unreduced}
-    return known if len(kept) == len(known.provenances) else known._replace(provenances=kept)
 
 
 _OPERATIONS = {
