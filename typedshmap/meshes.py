@@ -14,8 +14,9 @@ from jax.sharding import AbstractMesh, Mesh
 
 from . import _jax
 from .errors import MeshAxisError, ShardingError, StructureError
-from .errors.failures import Failure, PlainMessage, Report
+from .errors.failures import Failure, PlainMessage
 from .errors.phrases import count_text, mesh_text
+from .errors.report import Report
 from .hints.check_tree import CheckedLeaf
 from .hints.context import SizedAxes
 

@@ -18,17 +18,10 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from .errors import TypedShmapError, placed_at_decoration
-from .errors.failures import (
-    RETURN,
-    DivergentCollective,
-    Failure,
-    PlainMessage,
-    UnmarkedUnreduced,
-    UnmentionedVarying,
-    sizes_text,
-)
+from .errors.failures import RETURN, Failure, PlainMessage, sizes_text
 from .errors.phrases import mesh_text, quoted_axes
 from .errors.places import caller_frame
+from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedVarying
 from .hints import context
 from .hints.check_array import describe
 from .hints.check_tree import (

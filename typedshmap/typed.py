@@ -10,8 +10,9 @@ from typing import Any, TypeVar, overload
 from . import _jax
 from .axis_names import AxesLike, AxisNaming, AxisRules, RulesLike, read_naming
 from .errors import placed_at_decoration
-from .errors.failures import RETURN, Failure, Subject, UnmentionedVarying
+from .errors.failures import RETURN, Failure, Subject
 from .errors.places import caller_frame
+from .errors.varying import UnmentionedVarying
 from .hints import context
 from .hints.check_tree import check_arguments, check_value, result_place
 from .hints.resumption import AwaitedInScope, in_scope

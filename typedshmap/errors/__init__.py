@@ -13,10 +13,11 @@ from typing import ClassVar
 
 from einops import EinopsError
 
-from . import failures
-from .failures import Failure, Report
+from . import failures, varying
+from .failures import Failure
 from .phrases import bounded
 from .places import running_place
+from .report import Report
 
 
 class TypedShmapError(Exception):
@@ -116,14 +117,14 @@ _CLASSES = {
     | failures.PatternLayoutMismatch
     | failures.LayoutMismatch
     | failures.ShardingConflict,
-    VaryingError: failures.UnmentionedVarying
-    | failures.UnmarkedUnreduced
-    | failures.NotUnreduced
-    | failures.UnmarkedReduced
-    | failures.RedundantPsum
-    | failures.UntypedVarying
-    | failures.LostSum,
-    DivergenceError: failures.DivergentCollective,
+    VaryingError: varying.UnmentionedVarying
+    | varying.UnmarkedUnreduced
+    | varying.NotUnreduced
+    | varying.UnmarkedReduced
+    | varying.RedundantPsum
+    | varying.UntypedVarying
+    | varying.LostSum,
+    DivergenceError: varying.DivergentCollective,
 }
 
 

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from .. import _jax
-from ..errors import failures
-from ..errors.failures import BoundaryMark, Failure, NotAnArray, Subject
+from ..errors.failures import BoundaryMark, Failure, NotAnArray, Subject, WrongDtype, key_cure
+from ..errors.varying import NotUnreduced, UnmarkedReduced, UnmarkedUnreduced, UnmentionedVarying
 from ..notation.layout import Layout, Unresolved
 from ..notation.match import CompiledDim, Match, RankMismatch, Sizes, compile_dims, match
 from ..notation.spec import Anything, Name, Number
@@ -106,12 +106,12 @@ def check_array(
         found = match(tuple(getattr(aval, "shape", ())), compiled.dims, sizes, subject, arguments, leaf)
         if not isinstance(found, Match):
             if isinstance(found, RankMismatch):
-                found = replace(found, cure=failures.key_cure(hint.dtype_name, _jax.array.dtype_name_of(value)))
+                found = replace(found, cure=key_cure(hint.dtype_name, _jax.array.dtype_name_of(value)))
             return Failure(found, subject, hint.text, _jax.array.type_text(value))
         if is_new_kind and hint.dtypes is not None:
             dtype = _jax.array.canonical_dtype(value) if region.role != "value" else _jax.array.dtype_name_of(value)
             fits = takes(hint.dtypes, dtype) or (region.role == "value" and hint.takes_number(value))
-            what = None if fits else failures.WrongDtype(hint.dtype_name, dtype)
+            what = None if fits else WrongDtype(hint.dtype_name, dtype)
         if what is None and is_new_kind and kind[2] is not None and len(compiled.kinds) < _MOST_KINDS:
             compiled.kinds.add(kind)
         what = what or compiled.wrong_mark
@@ -143,8 +143,8 @@ def check_array(
             agrees = is_result and known is not None and unmentioned <= known.invarying
             addends = known.unreduced & unmentioned if known is not None else frozenset[str]()
             axes = tuple(axis for axis in region.sizes if axis in (addends or unmentioned))
-            what = failures.UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
-            what = explained(value, failures.UnmarkedUnreduced(axes) if addends else what)
+            what = UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
+            what = explained(value, UnmarkedUnreduced(axes) if addends else what)
     return (found, unmentioned) if what is None else Failure(what, subject, hint.text, _jax.array.type_text(value))
 
 
@@ -193,14 +193,14 @@ def _wrong_mark(layout: Layout, region: MeshContext) -> BoundaryMark | None:
 
 def _wrong_unreduced(
     kind: _jax.array.ManualType, layout: Layout, region: MeshContext
-) -> failures.UnmarkedUnreduced | failures.NotUnreduced | failures.UnmarkedReduced | None:
+) -> UnmarkedUnreduced | NotUnreduced | UnmarkedReduced | None:
     """Compare partial sums: an unreduced axis must be marked ``+``, one marked ``+`` be varying or unreduced."""
     checked_axes = region.checked_axes | region.boundary_axes
     order = tuple(axis for axis in region.sizes if axis in checked_axes)
     if unreduced := tuple(axis for axis in order if axis in kind.unreduced - layout.unreduced):
-        return failures.UnmarkedUnreduced(unreduced)
+        return UnmarkedUnreduced(unreduced)
     for axis in order:
         if axis in layout.unreduced & region.nontrivial_axes and axis not in kind.varying | kind.unreduced:
-            return failures.NotUnreduced(axis, region.sizes[axis])
+            return NotUnreduced(axis, region.sizes[axis])
     reduced = tuple(axis for axis in order if axis in kind.reduced - layout.reduced)
-    return failures.UnmarkedReduced(reduced) if reduced and region.role == "boundary" else None
+    return UnmarkedReduced(reduced) if reduced and region.role == "boundary" else None

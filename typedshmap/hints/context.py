@@ -19,7 +19,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from .. import _jax
 from ..axis_names import NO_NAMING, AliasPairs, AxisNaming, naming_context
 from ..errors import TypedShmapError, error_of
-from ..errors.failures import Failure, Fault, Report, Subject
+from ..errors.failures import Failure, Fault, Subject
+from ..errors.report import Report
 from ..notation.layout import Layout, Rules, Unresolved, resolve
 from ..notation.match import NO_SIZES, Sizes
 from .array_hint import ArrayHint

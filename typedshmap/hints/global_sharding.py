@@ -24,7 +24,8 @@ from jax.sharding import NamedSharding
 
 from .. import _jax
 from ..errors import MeshAxisError, TypedShmapError, error_of
-from ..errors.failures import BoundaryMark, Failure, Fault, NoUnionMember, PlainMessage, Report, Subject, WrongSharding
+from ..errors.failures import BoundaryMark, Failure, Fault, NoUnionMember, PlainMessage, Subject, WrongSharding
+from ..errors.report import Report
 from ..notation.layout import Layout
 from ..notation.match import Sizes
 from .array_hint import ArrayHint

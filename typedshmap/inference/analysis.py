@@ -11,7 +11,8 @@ import jax
 
 from .. import _jax
 from ..errors import TypedShmapError, warn_of_suspect
-from ..errors.failures import Failure, Fault, Subject, UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
+from ..errors.failures import Failure, Fault, Subject
+from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import (
     LayoutAssertion,

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from .. import _jax
-from ..errors.failures import Cause
+from ..errors.varying import Cause
 from .interpreter import CLAIM, Interpreter, default_rule
 from .lattice import ShardingFact
 from .provenance import Frame, Known, Provenance, Recorder, join_known, restrict_known

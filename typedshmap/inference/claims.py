@@ -17,7 +17,8 @@ from weakref import ref
 from jax.interpreters import ad, batching, mlir
 
 from .. import _jax
-from ..errors.failures import Fault, LayoutMismatch, NotUnreduced, UnmarkedUnreduced, UnmentionedVarying
+from ..errors.failures import Fault, LayoutMismatch
+from ..errors.varying import NotUnreduced, UnmarkedUnreduced, UnmentionedVarying
 from ..hints.array_hint import ArrayHint
 from ..hints.context import KnownLayout, LayoutAssertion, MeshContext, intern_context, lookup_layout
 from ..notation.layout import Layout

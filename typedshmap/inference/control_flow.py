@@ -7,7 +7,7 @@ from functools import lru_cache, reduce
 from typing import Any
 
 from .. import _jax
-from ..errors.failures import DivergentCollective
+from ..errors.varying import DivergentCollective
 from .collectives import awaited_axes
 from .interpreter import Finding, Interpreter, default_rule
 from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, add_varying, join, join_dims, unknown

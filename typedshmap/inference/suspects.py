@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from .. import _jax
-from ..errors import failures
+from ..errors.varying import LostSum
 from .interpreter import CLAIM, Finding, Interpreter
 from .sums import LINEAR, SumLoss
 
@@ -36,7 +36,7 @@ class Verdict(NamedTuple):
     """
 
     eqn: Any
-    failure: failures.LostSum
+    failure: LostSum
     is_error: bool
 
 
@@ -65,7 +65,7 @@ def judge_losses(interpreter: Interpreter, jaxpr: Any, losses: Sequence[Finding]
                 continue
             since = _jax.jaxpr.equation_place(flow.call_of(began)[0]) if began is not None else ""
             shards = prod(interpreter.sizes[axis] for axis in axes)
-            failure = failures.LostSum(operation, lost.how, axes, shards, since, not is_error)
+            failure = LostSum(operation, lost.how, axes, shards, since, not is_error)
             found[place] = Verdict(at, failure, is_error)
     return list(found.values())
 

@@ -11,8 +11,9 @@ import jax
 import numpy as np
 
 from .. import _jax
-from ..errors.failures import Failure, PlainMessage, RedundantPsum, Subject, UnusableDtype, WrongSize
+from ..errors.failures import Failure, PlainMessage, Subject, UnusableDtype, WrongSize
 from ..errors.phrases import quoted_axes, sharding_text
+from ..errors.varying import RedundantPsum
 from ..hints.array_hint import KEYS, takes
 from ..hints.check_array import describe
 from ..hints.context import lookup_layout

@@ -19,8 +19,9 @@ import jax
 
 from .. import _jax
 from ..errors import PatternError
-from ..errors.failures import Bound, NotUnreduced, Subject, WrongSize
+from ..errors.failures import Bound, Subject, WrongSize
 from ..errors.phrases import quoted_axes, sharding_text
+from ..errors.varying import NotUnreduced
 from ..notation.match import SizeMismatch
 from ..notation.pattern import PatternDim
 from ..notation.spec import Dim, Name

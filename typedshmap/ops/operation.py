@@ -19,6 +19,7 @@ from ..errors import TypedShmapError, failures, warn_of_suspect
 from ..errors.failures import Failure, Fault, HintText, Span, Subject
 from ..errors.phrases import count_text, quoted_axes, sharding_text
 from ..errors.places import place_text, running_line
+from ..errors.varying import UnmentionedVarying
 from ..hints import context
 from ..hints.array_hint import KEYS, ArrayHint, takes
 from ..hints.check_array import check_array, describe
@@ -427,7 +428,7 @@ class Operation:
             found = ((operand.subject, operand.value) for operand in operands)
             culprits = (one for one in found if not _jax.array.manual_type(one[1]).varying.isdisjoint(axes))
             subject, culprit = next(culprits, (RESULT, value))
-            what = context.explained(culprit, failures.UnmentionedVarying(axes, False, may_agree=True))
+            what = context.explained(culprit, UnmentionedVarying(axes, False, may_agree=True))
             raise self.wrong(what, subject, culprit)
 
 

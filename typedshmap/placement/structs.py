@@ -18,6 +18,7 @@ from .. import _jax
 from ..errors import ShapeError, StructureError, TypedShmapError, error_of, failures
 from ..errors.failures import Bound, Failure, Fault, Subject, WrongSize
 from ..errors.phrases import did_you_mean, value_text
+from ..errors.report import Report
 from ..hints import structure
 from ..hints.array_hint import KEYS, ArrayHint, rank_of
 from ..hints.check_array import check_array
@@ -369,7 +370,7 @@ class TreeBuilder:
 
     def _wrong_class(self, what: Fault, path: str) -> TypedShmapError:
         """The error for a class that JAX cannot take apart as its hints say."""
-        return error_of(failures.Report(self.verb, (Failure(what, Subject("placed", "hint", path)),)))
+        return error_of(Report(self.verb, (Failure(what, Subject("placed", "hint", path)),)))
 
     def _needs_no_default(self, hint: Any) -> bool:
         return hint is type(None) or (hint in _SCALARS and self.scalar is not None)

@@ -11,8 +11,9 @@ from jax.sharding import AbstractMesh, Mesh
 
 from ... import _jax
 from ...errors import ShapeError
-from ...errors.failures import NotUnreduced, WrongSize
+from ...errors.failures import WrongSize
 from ...errors.phrases import count_text
+from ...errors.varying import NotUnreduced
 from ...hints.context import MeshContext, current_axis_naming
 from ...meshes import read_mesh
 from ...notation.layout import Layout

@@ -1,0 +1,105 @@
+"""The whole message of a call: the first failure in full, what it needs to be understood, and the others.
+
+Invariant: the first line alone names the function, the value, what is wrong and both numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .failures import (
+    Bound,
+    Failure,
+    Mismatch,
+    NotManual,
+    NoUnionMember,
+    PatternFault,
+    ShardingConflict,
+    WrongSize,
+    sizes_text,
+)
+from .phrases import alias_text, mesh_text
+from .varying import DivergentCollective, LostSum, UnmentionedVarying, UntypedVarying
+
+_MOST_OTHERS = 8
+
+
+_ABOUT_OPERATIONS = PatternFault | NotManual | ShardingConflict | DivergentCollective | UntypedVarying | LostSum
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that went wrong in one call, and where.
+
+    Attributes:
+      function: the name of the function that was called.
+      failures: what is wrong; the message reports the first in full.
+      mesh: mesh axes and their sizes.
+      manual: the manual axes, where they are not the whole mesh.
+      per_shard: whether the values are shards.
+      aliases: names of mesh axes that are not their own.
+      sizes: what was bound.
+      rules: mesh axes for dims without brackets, by their names.
+      place: the line of the user's program; empty where a traceback ends there.
+    """
+
+    function: str
+    failures: tuple[Failure, ...]
+    mesh: tuple[tuple[str, int], ...] = ()
+    manual: tuple[str, ...] | None = None
+    per_shard: bool = False
+    aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    sizes: Iterable[tuple[str, Bound]] = ()
+    rules: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    place: str = ""
+
+    def __str__(self) -> str:
+        """The whole message: first line, hint and value, mesh, sizes, cure, the other failures."""
+        first, *others = self.failures
+        sentence = first.words(self._names(first))
+        value: list[str] = []
+        if first.hint is not None:
+            label, (hint, span) = f"    {first.subject}: ", first.hint.around(sentence.span)
+            value.append(f"{label}{hint}")
+            if sentence.span is not None:
+                value.append(" " * len(label) + hint.carets(span))
+        if first.got is not None:
+            value.append(f"    got {first.got}{' per shard' if self.per_shard else ''}")
+        facts = [self._mesh_line()] if self.mesh else []
+        is_of_sizes = isinstance(first.what, Mismatch | WrongSize | NoUnionMember)
+        if is_of_sizes or (first.subject.is_pattern and not isinstance(first.what, UnmentionedVarying)):
+            facts += [f"Sizes: {text}"] if (text := sizes_text(self.sizes)) else []
+        facts += [f"At: {self.place}"] if self.place else []
+        facts += [f"Hint: {sentence.cure}"] if sentence.cure else []
+        others = [other for other in others if not other.follows_from(first)]
+        facts += [f"Also: {self._line(other)}{self._elsewhere(other)}" for other in others[:_MOST_OTHERS]]
+        if len(others) > _MOST_OTHERS:
+            facts.append(f"Also: {len(others) - _MOST_OTHERS} more, in error.failures")
+        blocks = [f"{self.function}: {self._line(first)}", "\n".join(value), "\n".join(facts)]
+        return "\n\n".join(filter(None, blocks))
+
+    def _elsewhere(self, failure: Failure) -> str:
+        return f", at {failure.place}" if failure.place not in ("", self.place) else ""
+
+    def _line(self, failure: Failure) -> str:
+        problem = failure.words(self._names(failure)).problem
+        concerns_pattern = isinstance(failure.what, _ABOUT_OPERATIONS)
+        return problem if concerns_pattern else f"{failure.subject.phrase} {problem}"
+
+    def _names(self, failure: Failure) -> dict[str, str]:
+        """What marks call a mesh axis: an alias that stands for it alone, unless the hint has the axis itself."""
+        words = failure.hint_words
+        # Of several, one that the hint has.
+        aliases = sorted(self.aliases, key=lambda alias: alias[0] in words)
+        return {axes[0]: name for name, axes in aliases if len(axes) == 1 and axes[0] not in words}
+
+    def _mesh_line(self) -> str:
+        text = "Mesh: " + mesh_text(self.mesh)
+        if self.manual is not None and set(self.manual) != {name for name, _ in self.mesh}:
+            text += f" (manual: {', '.join(self.manual) or 'none'})"
+        words = self.failures[0].hint_words
+        rules = tuple(rule for rule in self.rules if rule[0] in words)
+        for label, named in (("axes", self.aliases), ("rules", rules)):
+            if named:
+                text += f"; {label}: " + ", ".join(f"{name}={alias_text(axes)}" for name, axes in named)
+        return text
