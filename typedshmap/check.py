@@ -16,7 +16,8 @@ from .hints.check_array import check_array
 from .hints.check_tree import CheckedLeaf, TreeCheck, check_value
 from .hints.context import CallScope, MeshContext, current_mesh_context, current_scope, intern_context
 from .hints.global_sharding import check_at_compile_time
-from .hints.structure import ArrayLeaf, Node, UnionOf, array_hints, holds_arrays, parse_hint_or_dims, walk
+from .hints.parse_hint import parse_hint_or_dims
+from .hints.structure import ArrayLeaf, Node, UnionOf, array_hints, holds_arrays, walk
 from .notation.layout import Layout
 from .notation.match import Sizes
 

@@ -27,19 +27,8 @@ from ..errors.phrases import value_text
 from ..errors.places import hint_line, hint_place, place_text, return_place, running_place
 from ..notation.spelling import misspelt_name
 from .array_hint import ArrayHint
-from .structure import (
-    NESTED_TOO_DEEPLY,
-    OPTION,
-    NameScope,
-    Node,
-    Static,
-    Untyped,
-    array_hints,
-    hint_name,
-    parse_given_hint,
-    parse_hint,
-    walk,
-)
+from .parse_hint import NESTED_TOO_DEEPLY, NameScope, parse_given_hint, parse_hint
+from .structure import OPTION, Node, Static, Untyped, array_hints, hint_name, walk
 
 EMPTY = inspect.Parameter.empty
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -21,7 +21,8 @@ from ..errors.phrases import count_text, value_text
 from .array_hint import NAMES, parse_array_hint, read_array_hint, union_members
 from .check_tree import TreeCheck, check_value
 from .context import CallScope, current_mesh_context, isinstance_scope
-from .structure import ArrayLeaf, Node, hint_name, node_name, parse_hint, parse_structure, plain_classes
+from .parse_hint import parse_hint, parse_structure, plain_classes
+from .structure import ArrayLeaf, Node, hint_name, node_name
 
 _CHECKED = Subject("checked", "checked")
 

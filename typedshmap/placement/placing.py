@@ -14,8 +14,9 @@ from ..errors.failures import Failure, NotAnArray, PlainMessage, Subject, WrongD
 from ..hints.array_hint import ArrayHint, rank_of, takes
 from ..hints.check_array import describe
 from ..hints.check_tree import CheckedLeaf
+from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.signature import EMPTY
-from ..hints.structure import ArrayLeaf, parse_hint_or_dims
+from ..hints.structure import ArrayLeaf
 from .context import PlacementContext, devices_of, placement_context
 from .flax_boxes import PlacedLeaf, check_leaves, holds_boxes
 from .structs import default_dtype, structs_of

@@ -27,7 +27,8 @@ from ..errors.phrases import count_text
 from ..hints.array_hint import ArrayHint
 from ..hints.check_array import check_array
 from ..hints.context import MeshContext
-from ..hints.structure import Node, array_hints, parse_hint_or_dims
+from ..hints.parse_hint import parse_hint_or_dims
+from ..hints.structure import Node, array_hints
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, SizeMismatch, Sizes
 from ..notation.spec import Dim, Rest

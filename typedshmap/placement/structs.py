@@ -24,7 +24,8 @@ from ..hints.array_hint import KEYS, ArrayHint, rank_of
 from ..hints.check_array import check_array
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import current_mesh_context, intern_context
-from ..hints.structure import ArrayLeaf, Node, Static, array_hints, declares_arrays, node_name, parse_hint_or_dims
+from ..hints.parse_hint import parse_hint_or_dims
+from ..hints.structure import ArrayLeaf, Node, Static, array_hints, declares_arrays, node_name
 from ..notation.match import LARGEST_SIZE, NO_SIZES, NoValue, Sizes, evaluate, mismatch_of
 from ..notation.spec import Anything as AnySize
 from ..notation.spec import Braces, Dim, Name, Rest, names_in_expression
