@@ -18,10 +18,12 @@ from typedshmap import (
     Bool,
     Complex64,
     Float,
+    Float8e4m3fn,
     Float32,
     Int,
     Key,
     StructureError,
+    UInt8,
     VaryingError,
     assume,
     einsum,
@@ -698,6 +700,11 @@ def beyond_five(x: Float[Array, "[batch/dp] model"]) -> Float[Array, "[batch/dp]
 
 
 @typed_shard_map
+def beyond_five_in_bfloat16(x: BFloat16[Array, "[batch/dp] model"]) -> BFloat16[Array, "[batch/dp] model"]:
+    return jnp.where(x > 5.0, x - jnp.mean(x), x)
+
+
+@typed_shard_map
 def beyond_all(x: Float[Array, "[batch/dp] m"], w: Float[Array, "m n"]) -> Float[Array, "[batch/dp] n"]:
     return jnp.where((y := x @ w) > 300.0, y - jnp.mean(x), y)
 
@@ -726,6 +733,7 @@ def with_fp8(x: Float32[Array, "[batch/dp] model"]) -> tuple[Float32[Array, ""],
         (masked_scores, "return value"),
         (metrics, "return value"),
         (beyond_five, "return value"),
+        (beyond_five_in_bfloat16, "return value"),
         (beyond_all, "return value"),
         (padding, "return value"),
         (warm_up, "return value"),
@@ -777,6 +785,16 @@ def test_a_right_program_with_branches_passes():
         return jnp.where(n < 100, y, jnp.where(y > 7.0, 0.5 * y, y))
 
     assert_mesh_invariant(step, ["dp=4,tp=2"], grad=True)
+
+
+def test_what_is_compared_may_be_of_any_dtype():
+    @typed_shard_map
+    def chosen(
+        mask: Bool[Array, "[n/dp]"], kind: UInt8[Array, "[n/dp]"], x: Float8e4m3fn[Array, "[n/dp]"]
+    ) -> tuple[Bool[Array, "[n/dp]"], Bool[Array, "[n/dp]"], Bool[Array, "[n/dp]"]]:
+        return mask.astype(int) == 1, kind < 5, x.astype(jnp.float32) > 5
+
+    assert_mesh_invariant(chosen, ["dp=2"], trials=1)
 
 
 DEADLOCK = """

@@ -439,7 +439,9 @@ def mix_in(values: Any, compared: Iterable[ComparedNumber], below: int | None, s
         whether they are equal, as for the id of padding.
       seed: the seed.
     """
-    is_integer = np.issubdtype(values.dtype, np.integer)
+    is_integer = jax.numpy.issubdtype(values.dtype, jax.numpy.integer)
+    if not is_integer and not _jax.array.is_inexact(values.dtype):  # truth values are drawn both ways
+        return values
     candidates = set[float]()
     for number, is_equality in compared:
         step = 1 if is_integer else 0.1 * max(abs(number), 1.0)

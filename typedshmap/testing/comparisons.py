@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -77,5 +78,5 @@ def _follow(jaxpr: Any, sources: Sequence[Compared], found: dict[int, set[Compar
 
 def _number(value: Any) -> float | None:
     """A number in the text of a program."""
-    is_number = np.ndim(value) == 0 and np.issubdtype(getattr(value, "dtype", type(value)), np.number)
+    is_number = np.ndim(value) == 0 and jnp.issubdtype(getattr(value, "dtype", type(value)), jnp.number)
     return float(value) if is_number and not np.iscomplexobj(value) and np.isfinite(value) else None
