@@ -23,16 +23,9 @@ from .errors.phrases import mesh_text, quoted_axes
 from .errors.places import caller_frame
 from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedVarying
 from .hints import context
+from .hints.check_arguments import array_leaves, check_arguments, unknown_axes
 from .hints.check_array import describe
-from .hints.check_tree import (
-    CheckedLeaf,
-    array_leaves,
-    assert_layouts,
-    check_arguments,
-    check_value,
-    result_place,
-    unknown_axes,
-)
+from .hints.check_tree import CheckedLeaf, assert_layouts, check_value, result_place
 from .hints.signature import EMPTY, LazySignature
 from .hints.structure import Untyped, array_hints, holds_arrays
 from .inference.analysis import Refused, RegionAnalysis, analyze_region

@@ -16,7 +16,8 @@ from .. import _jax
 from ..errors import MeshAxisError, StructureError, TypedShmapError
 from ..errors.failures import RETURN
 from ..errors.phrases import value_text
-from ..hints.check_tree import CheckedLeaf, TreeCheck, check_arguments_as_traced, check_as_traced, check_value
+from ..hints.check_arguments import check_arguments_as_traced, check_as_traced
+from ..hints.check_tree import CheckedLeaf, TreeCheck, check_value
 from ..hints.context import MeshContext, current_axis_naming
 from ..inference.analysis import keep_all_claims
 from ..introspection import bound_self, require_decorated

@@ -1,4 +1,4 @@
-"""Check values, and the arguments of a call together, against the trees of their hints: every leaf, named by its path.
+"""Check a value against the tree of its hints: every leaf, named by its path.
 
 A walk finds the hint of each leaf; from then on the hints are looked up by the value's treedef. Unions, static values
 and ``PyTree``, which depend on more than the treedef, are walked each time.
@@ -8,10 +8,10 @@ flattened at a boundary and rebuilt behind it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
@@ -20,7 +20,6 @@ from .. import _jax
 from ..errors import TypedShmapError, failures
 from ..errors.failures import Failure, HintText, Subject
 from ..errors.phrases import count_text, excerpt, quoted_axes, shortened
-from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Match, RankMismatch, Sizes
 from . import structure
 from .array_hint import ArrayHint, is_of_rank, rank_of
@@ -141,7 +140,7 @@ class TreeCheck:
 
     def stated(self, value: Any, function: str, is_assumed: bool = False) -> Any:
         """The value that was checked, with its layouts asserted; outside of manual regions the value itself."""
-        return _with_leaves(value, self.leaves, self.stated_leaves(function, is_assumed))
+        return with_other_leaves(value, self.leaves, self.stated_leaves(function, is_assumed))
 
     def stated_leaves(self, function: str, is_assumed: bool = False) -> list[CheckedLeaf]:
         """The leaves, in a manual region with their layouts asserted; the same list if none is another value now."""
@@ -441,15 +440,6 @@ def _wrong_structure(names: tuple[str, ...], found: Any, sizes: Sizes) -> str | 
     return f"has tree structure {text}, which is not '{' '.join(names)}' for {where}"
 
 
-def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Failure]:
-    """The failures of hints that name unknown mesh axes, known before there is a value."""
-    return [
-        Failure(layout, subject.at(path), part.hint.text)
-        for path, part in structure.walk(node)
-        if isinstance(part, ArrayLeaf) and not isinstance(layout := region.layout(part.hint), Layout)
-    ]
-
-
 def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | None:
     """Why a value cannot be taken apart by its hint."""
     if isinstance(node, LikeOf):
@@ -568,67 +558,6 @@ def _known_structures(node: Container | LikeOf) -> tuple[bool, dict[Any, LeafHin
     return found
 
 
-C = TypeVar("C", bound=TreeCheck)
-
-# Its parameter, what messages call it, its hint and its value.
-BoundArgument = tuple[str, Subject, Node, Any]
-
-
-@dataclass
-class CheckedArguments(TreeCheck):
-    """The arguments of a call, checked.
-
-    Attributes:
-      given: the arguments.
-      spans: where the leaves of each argument are among all leaves.
-    """
-
-    given: Sequence[BoundArgument] = ()
-    spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-
-    def by_argument(self) -> Iterator[tuple[BoundArgument, list[CheckedLeaf]]]:
-        """Each argument with its leaves."""
-        for argument, (first, last) in zip(self.given, self.spans, strict=True):
-            yield argument, self.leaves[first:last]
-
-    def with_leaves(
-        self, leaves: list[CheckedLeaf], copies_containers: bool = False
-    ) -> Iterator[tuple[str, Subject, Any]]:
-        """The arguments that other leaves change, as `BoundCall.with_arguments` takes them.
-
-        Args:
-          leaves: the leaves of all arguments.
-          copies_containers: whether a container is a new one even if its leaves are the same.
-        """
-        if leaves is self.leaves:
-            return
-        for (name, subject, node, value), (first, last) in zip(self.given, self.spans, strict=True):
-            is_static = isinstance(node, structure.BareTree) and all(leaf.hint is None for leaf in leaves[first:last])
-            if copies_containers and structure.holds_arrays(node) and not is_static:
-                new = _jax.tree.unflatten_like(value, [leaf.value for leaf in leaves[first:last]])
-            else:
-                new = _with_leaves(value, self.leaves[first:last], leaves[first:last])
-            if new is not value:
-                yield name, subject, new
-
-
-def check_arguments(given: Sequence[BoundArgument], named: Mapping[str, Any], context: MeshContext) -> CheckedArguments:
-    """Check the arguments of a call; what does not fit is in the failures.
-
-    Args:
-      given: the arguments.
-      named: all arguments by their names, for sizes like ``{self.heads}``.
-      context: where they are checked.
-    """
-    checked = CheckedArguments(context, named, given=given)
-    for _, subject, node, value in given:
-        first = len(checked.leaves)
-        checked.visit(node, value, subject)
-        checked.spans.append((first, len(checked.leaves)))
-    checked.check_deferred()
-    return checked
-
-
 def check_value(
     node: Node,
     value: Any,
@@ -645,7 +574,7 @@ def check_value(
     return checked
 
 
-def _with_leaves(value: Any, before: list[CheckedLeaf], after: list[CheckedLeaf]) -> Any:
+def with_other_leaves(value: Any, before: list[CheckedLeaf], after: list[CheckedLeaf]) -> Any:
     """A value with other leaves; the same object if all are the same."""
     if after is before:
         return value
@@ -689,49 +618,3 @@ def assert_layouts(
             claimed[at] = leaf._replace(value=value)
         record_layout(value, stated)
     return claimed
-
-
-def array_leaves(given: Sequence[BoundArgument]) -> list[CheckedLeaf]:
-    """The leaves of the arguments that hold arrays, which may know a mesh; none is checked yet."""
-    arrays = ((subject, value) for _, subject, node, value in given if structure.holds_arrays(node))
-    return [CheckedLeaf(leaf, None, subject) for subject, value in arrays for leaf in _jax.tree.leaves(value)]
-
-
-def check_as_traced(check: Callable[[Any], C], value: Any, has_shardings: bool) -> C:
-    """Check a value in which ShapeDtypeStructs are in the place of arrays, each as what it is traced as.
-
-    Args:
-      check: checks a value; in its leaves the structs are put back.
-      value: what is checked.
-      has_shardings: whether the structs' shardings are checked too.
-    """
-    if not any(isinstance(leaf, _jax.array.SHAPES) for leaf in _jax.tree.leaves(value)):
-        return check(value)
-    leaves, structure = jax.tree_util.tree_flatten(value)
-    structs = {at: leaf for at, leaf in enumerate(leaves) if isinstance(leaf, _jax.array.SHAPES)}
-    found: list[C] = []
-
-    def trace(*tracers: Any) -> None:
-        traced = dict(zip(structs, tracers, strict=True))
-        by_tracer = {id(tracer): structs[at] for at, tracer in traced.items()}
-        checked = check(structure.unflatten([traced.get(at, leaf) for at, leaf in enumerate(leaves)]))
-        checked.leaves = [leaf._replace(value=by_tracer.get(id(leaf.value), leaf.value)) for leaf in checked.leaves]
-        found.append(checked)
-
-    given = structs.values()
-    jax.eval_shape(trace, *(given if has_shardings else (jax.ShapeDtypeStruct(s.shape, s.dtype) for s in given)))
-    return found[0]
-
-
-def check_arguments_as_traced(
-    given: Sequence[BoundArgument], named: Mapping[str, Any], context: MeshContext, has_shardings: bool
-) -> CheckedArguments:
-    """`check_arguments` where some may be ShapeDtypeStructs."""
-
-    def check(values: list[Any]) -> CheckedArguments:
-        traced = [(*argument[:3], value) for argument, value in zip(given, values, strict=True)]
-        checked = check_arguments(traced, named, context)
-        checked.given = given  # no tracer outlives the trace
-        return checked
-
-    return check_as_traced(check, [value for *_, value in given], has_shardings)

@@ -28,8 +28,9 @@ from .. import _jax
 from ..axis_names import AxisNaming
 from ..errors import StructureError
 from ..errors.failures import RETURN, Failure, PlainMessage
-from ..hints import check_tree
+from ..hints.check_arguments import array_leaves, check_arguments, check_arguments_as_traced, unknown_axes
 from ..hints.check_array import describe
+from ..hints.check_tree import CheckedLeaf, check_value, result_place
 from ..hints.context import CallScope, current_axis_naming, decorator_axis_naming, scope_entered
 from ..hints.global_sharding import original_error
 from ..hints.signature import HintedSignature, LazySignature
@@ -171,14 +172,12 @@ class JitCall:
             # Keywords in any order are one program, as they are to jax.jit.
             given.sort(key=lambda each: each[1].name if kinds[each[0]] is inspect.Parameter.VAR_KEYWORD else "")
 
-        self.context = jit_context(
-            typed.name, jitted.mesh, self.naming, lambda: check_tree.array_leaves(given), is_running
-        )
+        self.context = jit_context(typed.name, jitted.mesh, self.naming, lambda: array_leaves(given), is_running)
         boundary = self.context.boundary_context
         if is_running:
-            checked = check_tree.check_arguments(given, self.bound.arguments, boundary)
+            checked = check_arguments(given, self.bound.arguments, boundary)
         else:
-            checked = check_tree.check_arguments_as_traced(given, self.bound.arguments, boundary, has_shardings=True)
+            checked = check_arguments_as_traced(given, self.bound.arguments, boundary, has_shardings=True)
         self.sizes = checked.sizes
         failures, failed = list(checked.failures), {failure.subject for failure in checked.failures}
         failures += [
@@ -196,7 +195,7 @@ class JitCall:
             self.keys.append(key)
             self.values += [value] if key.traced else []
         assert typed.result is not None
-        self._raise(self.sizes, [*failures, *check_tree.unknown_axes(typed.result, boundary, RETURN)])
+        self._raise(self.sizes, [*failures, *unknown_axes(typed.result, boundary, RETURN)])
 
         self.traced_keys = [key for key in self.keys if key.traced]
         if boundary.explicit:
@@ -279,7 +278,7 @@ class JitCall:
         """Check the result, and note its shardings."""
         assert self.typed.result is not None
         context, region = self.context, self.context.boundary_context
-        checked = check_tree.check_value(self.typed.result, result, RETURN, region, scope.arguments, scope.sizes)
+        checked = check_value(self.typed.result, result, RETURN, region, scope.arguments, scope.sizes)
         # A constant is where it was made, and is placed like all results.
         leaves = [leaf for leaf in checked.leaves if _jax.array.is_tracer(leaf.value)]
         failures = (
@@ -288,13 +287,13 @@ class JitCall:
             or _non_array_failures(checked.leaves, "which is not an array and cannot leave a program", _LEAVE_OUT)
         )
         if failures:
-            self._raise(checked.sizes, failures, check_tree.result_place(self.typed, failures, checked.leaves))
+            self._raise(checked.sizes, failures, result_place(self.typed, failures, checked.leaves))
         shardings = [context.sharding(*traced_leaf(leaf)) for leaf in checked.leaves]
         self.out_shardings = _jax.tree.unflatten_like(result, shardings)
         return result
 
 
-def _non_array_failures(leaves: Iterable[check_tree.CheckedLeaf], why: str, cure: str | None = None) -> list[Failure]:
+def _non_array_failures(leaves: Iterable[CheckedLeaf], why: str, cure: str | None = None) -> list[Failure]:
     """A failure for each leaf that JAX does not take for an array."""
     arrays = (*_jax.array.SHAPES, *_jax.array.ARRAYS)
     return [

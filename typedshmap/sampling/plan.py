@@ -23,7 +23,8 @@ from ..errors import ShapeError, StructureError
 from ..errors.failures import RETURN, Bound, Subject
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint
-from ..hints.check_tree import BoundArgument, CheckedArguments, CheckedLeaf, TreeCheck, check_arguments
+from ..hints.check_arguments import BoundArgument, CheckedArguments, check_arguments
+from ..hints.check_tree import CheckedLeaf, TreeCheck
 from ..hints.context import MeshContext, current_axis_naming
 from ..hints.signature import EMPTY, HintedSignature
 from ..hints.structure import array_hints
