@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from jaxtyping import jaxtyped
 
 import typedshmap
-from typedshmap import AnnotationSyntaxError, Array, TypedShmapError, typed
+from typedshmap import AnnotationSyntaxError, Array, typed
 
 INVALID = "invalid"
 
@@ -339,12 +339,6 @@ def test_a_hint_has_the_attributes_of_jaxtyping_hints():
 
 def test_a_hint_inside_a_hint_has_the_dtype_that_both_take():
     assert typedshmap.Shaped[typedshmap.Float[Array, "a"], "b"].dtype is typedshmap.Float
-
-
-def no_instance(library, make):
-    with pytest.raises((RuntimeError, TypedShmapError)) as caught:
-        make(library)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,6 @@ def moments(prefix: str, *fields: str, sep: str = ".{}") -> dict[str, P]:
 # What has the hints of the parameters
 
 FULL = moments("[0]", "w", "b")
-UNFACTORED = optax.adafactor(0.1, min_dim_size_to_factor=128, momentum=0.9)
 OPTIMIZERS: dict[str, tuple[Any, dict[str, P]]] = {
     "sgd": (optax.sgd(0.1), {}),
     "momentum": (optax.sgd(0.1, momentum=0.9), {"[0].trace.w": S_W, "[0].trace.b": S_B}),

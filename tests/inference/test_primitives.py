@@ -27,7 +27,6 @@ class Row(NamedTuple):
 
 INTS = (np.int32,)
 RING = ((0, 1), (1, 2), (2, 3), (3, 0))
-SWAP = ((0, 1), (1, 0))
 
 
 def varied(x: Any) -> Any:

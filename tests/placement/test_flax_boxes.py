@@ -154,8 +154,6 @@ def test_a_name_says_nothing_of_a_size() -> None:
 
 # A hint beside the boxes
 
-KERNEL = {"params": {"Dense_0": {"kernel": Float[Array, "embed [mlp/tp]"]}}}
-
 
 class Dense(nn.Module):
     @nn.compact

@@ -140,6 +140,14 @@ COLLECTIVES: Mapping[str, str] = {
 """The primitives that communicate, and what XLA calls them; those that only change a type are not among them."""
 
 
+_MOVING_NAMES = (
+    "all_gather all_gather_invariant all_to_all broadcast_in_dim convert_element_type copy dynamic_slice gather name "
+    "optimization_barrier ppermute pvary reshape rev slice squeeze stop_gradient transpose"
+)
+MOVING = frozenset(_MOVING_NAMES.split())
+"""Primitives that compute nothing: their result has the entries of their first operand."""
+
+
 def collective_operation(eqn: Any) -> str | None:
     """What XLA calls the collective that an equation is; None for one that does not communicate."""
     return COLLECTIVES.get(eqn.primitive.name.removesuffix("_start"))

@@ -277,12 +277,8 @@ def coarsest_dtype(jaxprs: Iterable[Any]) -> Any:
     return max(filter(_jax.array.is_inexact, found), key=unit_of, default=None)
 
 
-# Operations that compute nothing; what they return of fewer than 16 bits was cast to that.
-_MOVING_NAMES = (
-    "convert_element_type reshape broadcast_in_dim transpose squeeze slice dynamic_slice gather concatenate copy "
-    "select_n clamp max min pad rev split all_gather all_gather_invariant all_to_all ppermute pvary name"
-)
-_MOVING = frozenset(_MOVING_NAMES.split())
+# What these return of fewer than 16 bits was cast to that.
+_MOVING = _jax.jaxpr.MOVING.union(["clamp", "concatenate", "max", "min", "pad", "select_n", "split"])
 
 
 def _perturb(arrays: Sequence[jax.Array], unit: float, seed: Sequence[int]) -> list[jax.Array]:

@@ -18,12 +18,6 @@ from .run import FunctionUnderTest
 
 _COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "max", "min", "clamp"])
 _EQUALITIES = frozenset(["eq", "ne"])
-# Operations whose result has the entries of their first operand.
-_PASSING_NAMES = (
-    "convert_element_type reshape broadcast_in_dim transpose squeeze slice dynamic_slice gather rev copy pvary "
-    "all_gather all_gather_invariant all_to_all ppermute optimization_barrier stop_gradient"
-)
-_PASSING = frozenset(_PASSING_NAMES.split())
 
 
 class _ArgumentAt(NamedTuple):
@@ -61,7 +55,7 @@ def _follow(jaxpr: Any, sources: Sequence[Compared], found: dict[int, set[Compar
             numbers = [x for x in operands if isinstance(x, float)]
             for argument in (x for x in operands if isinstance(x, _ArgumentAt)):
                 found.setdefault(argument.at, set()).update(ComparedNumber(x, name in _EQUALITIES) for x in numbers)
-        elif name in _PASSING:
+        elif name in _jax.jaxpr.MOVING:
             known[eqn.outvars[0]] = operands[0]
         elif name == "cond":
             for branch in eqn.params["branches"]:
