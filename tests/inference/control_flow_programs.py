@@ -16,10 +16,11 @@ import numpy as np
 from jax import lax
 from jax.experimental import io_callback
 
-from typedshmap import Array, Float, assume, check, partition_specs, typed, typed_shard_map
+from typedshmap import Array, Float, assume, check, partition_specs, typed
 from typedshmap._jax.array import manual_type
 
 X, W, OUT = Float[Array, "[b/dp] [k/tp]"], Float[Array, ""], Float[Array, "[n/dp,tp]"]
+ARGS = (np.arange(8 * 16, dtype=np.float32).reshape(8, 16) / 64 - 1, np.float32(2))
 BOTH, TYPED, UNTYPED = (True, False), (True,), (False,)
 
 
@@ -28,15 +29,23 @@ class Program(NamedTuple):
 
     Attributes:
       body: what it does.
-      problem: what the first line of its error says; None for a right one.
+      said: what the first line of its error says; None for a right one.
       modes: the values of ``check_vma`` for which it is that.
       result: the hint of its result, where that is not a number per shard.
     """
 
     body: Callable[..., Any]
-    problem: str | None = None
+    said: str | None = None
     modes: tuple[bool, ...] = BOTH
     result: Any = OUT
+
+    @property
+    def hints(self) -> tuple[Any, ...]:
+        return X, W
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return ARGS
 
 
 def full(x: Any) -> Any:
@@ -596,11 +605,6 @@ RIGHT = {
 }
 
 
-def typed_form(program: Program, mesh: Any, check_vma: bool) -> Any:
-    hints = {"in_types": (X, W), "out_types": program.result}
-    return typed_shard_map(lambda x, w: program.body(x, w), mesh=mesh, check_vma=check_vma, **hints)
-
-
 def plain_form(program: Program, mesh: Any, check_vma: bool) -> Any:
     specs = {"in_specs": (jax.P("dp", "tp"), jax.P()), "out_specs": partition_specs(program.result)}
     return jax.jit(jax.shard_map(lambda x, w: program.body(x, w), mesh=mesh, check_vma=check_vma, **specs))
@@ -614,11 +618,7 @@ def gradients(program: Program, mesh: Any, check_vma: bool) -> Any:
     """Those by both arguments, in plain JAX; None where JAX takes none through a loop or a callback."""
     run = plain_form(program, mesh, check_vma)
     try:
-        return jax.block_until_ready(jax.grad(lambda x, w: run(x, w).sum(), argnums=(0, 1))(*arguments()))
+        return jax.block_until_ready(jax.grad(lambda x, w: run(x, w).sum(), argnums=(0, 1))(*ARGS))
     except ValueError as error:
         assert "Reverse-mode differentiation" in str(error) or "Pure callbacks" in str(error), error
         return None
-
-
-def arguments() -> tuple[Any, Any]:
-    return np.arange(8 * 16, dtype=np.float32).reshape(8, 16) / 64 - 1, np.float32(2)

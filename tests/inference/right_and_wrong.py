@@ -34,14 +34,14 @@ class Program(NamedTuple):
       result: the hint of its result.
       body: what it does with the shards.
       args: global arrays.
-      problem: what the first line of its error says; None for a right one.
+      said: what the first line of its error says; None for a right one.
     """
 
     hints: tuple[Any, ...]
     result: Any
     body: Callable[..., Any]
     args: tuple[Any, ...]
-    problem: str | None = None
+    said: str | None = None
 
 
 XW = (numbers(B, K), numbers(K, N))

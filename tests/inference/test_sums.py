@@ -1,7 +1,6 @@
 """Sums over mesh axes: what keeps them, what loses them, and what is said of that, in both modes."""
 
 import warnings
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,8 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from sums import KEPT, LOST, RIGHT, SUSPECT, XW, Program, W, X, Y, tp
+from sums import KEPT, LOST, RIGHT, SUSPECT, XW, W, X, Y, tp
+from tables import accept, in_modes, refuse, typed_form
 
 from typedshmap import (
     Array,
@@ -23,28 +23,12 @@ from typedshmap import (
     typed_shard_map,
 )
 
-
-def typed_form(program: Program, mesh: Mesh, check_vma: bool) -> Any:
-    return typed_shard_map(
-        lambda *shards: program.body(*shards),
-        mesh=mesh,
-        check_vma=check_vma,
-        in_types=program.hints,
-        out_types=program.result,
-    )
-
-
-def in_modes(table: dict[str, Program]) -> Any:
-    rows = [(name, check_vma) for name, program in table.items() for check_vma in program.modes]
-    return pytest.mark.parametrize(("name", "check_vma"), rows)
-
-
 ACCEPTED = {**KEPT, **RIGHT}
 
 
 @in_modes(ACCEPTED)
 def test_of_a_right_program_nothing_is_said(name: str, check_vma: bool, mesh: Mesh) -> None:
-    jax.eval_shape(typed_form(ACCEPTED[name], mesh, check_vma), *ACCEPTED[name].args)
+    accept(ACCEPTED[name], mesh, check_vma)
 
 
 @pytest.mark.slow
@@ -59,18 +43,14 @@ def test_a_right_program_is_right(name: str, check_vma: bool, mesh: Mesh) -> Non
 
 @in_modes(LOST)
 def test_losing_a_sum_that_is_marked_is_an_error(name: str, check_vma: bool, mesh: Mesh) -> None:
-    program = LOST[name]
-    with pytest.raises(VaryingError) as caught:
-        jax.eval_shape(typed_form(program, mesh, check_vma), *program.args)
-    assert program.said is not None
-    assert program.said in str(caught.value).splitlines()[0]
+    refuse(VaryingError, LOST[name], mesh, check_vma)
 
 
 @in_modes(SUSPECT)
 def test_losing_one_that_is_not_is_suspect(name: str, check_vma: bool, mesh: Mesh) -> None:
     program = SUSPECT[name]
     with pytest.warns(SuspectWarning) as caught:
-        jax.eval_shape(typed_form(program, mesh, check_vma), *program.args)
+        accept(program, mesh, check_vma)
     assert program.said is not None
     assert program.said in str(caught[0].message).splitlines()[0]
     places = [(warning.filename, warning.lineno) for warning in caught]
@@ -131,7 +111,7 @@ Hint: take the sum before it (psum over 'tp')"""
 def test_over_an_axis_of_size_one_nothing_is_due(name: str, check_vma: bool, mesh: Mesh) -> None:
     row = Mesh(mesh.devices.reshape(8, 1), ("dp", "tp"))
     for program in (LOST[name], SUSPECT[name]):
-        jax.eval_shape(typed_form(program, row, check_vma), *program.args)
+        accept(program, row, check_vma)
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
