@@ -413,18 +413,22 @@ class Both(NamedTuple):
     columns: Float[Array, " d"]
 
 
-@jax.tree_util.register_pytree_node_class
-@dataclass
-class ColumnsFirst:
-    rows: X
-    columns: Float[Array, " d"]
+class Reversed:
+    """Its two children stand in the other order than its fields, and bear no names."""
 
     def tree_flatten(self) -> Any:
-        return (self.columns, self.rows), None
+        return tuple(reversed(vars(self).values())), None
 
     @classmethod
     def tree_unflatten(cls, _: Any, children: Any) -> Any:
-        return cls(children[1], children[0])
+        return cls(*reversed(children))
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass
+class ColumnsFirst(Reversed):
+    rows: X
+    columns: Float[Array, " d"]
 
 
 ROWS, COLUMNS = P("dp", None), P(None)
@@ -474,16 +478,9 @@ def test_leaves_of_arguments_have_the_order_of_the_program_by_hand(
 def test_a_class_without_key_paths_may_hold_one_array_twice(mesh: Mesh) -> None:
     @jax.tree_util.register_pytree_node_class
     @dataclass
-    class Twice:
+    class Twice(Reversed):
         a: X
         b: X
-
-        def tree_flatten(self) -> Any:
-            return (self.b, self.a), None
-
-        @classmethod
-        def tree_unflatten(cls, _: Any, children: Any) -> Any:
-            return cls(children[1], children[0])
 
     @typed_shard_map(mesh=mesh)
     def double(pair: Twice) -> Twice:
@@ -499,16 +496,9 @@ def test_a_class_without_key_paths_may_hold_one_array_twice_under_two_hints(mesh
 
     @jax.tree_util.register_pytree_node_class
     @dataclass
-    class Twice:
+    class Twice(Reversed):
         a: Float[Array, "[b/dp] d"]
         b: Float[Array, "b d"]
-
-        def tree_flatten(self) -> Any:
-            return (self.b, self.a), None
-
-        @classmethod
-        def tree_unflatten(cls, _: Any, children: Any) -> Any:
-            return cls(children[1], children[0])
 
     @typed_shard_map(mesh=mesh)
     def look(pair: Twice) -> None:
