@@ -249,7 +249,7 @@ class DivergentCollective(Fault):
         problem = f"{what} over {quoted_axes(self.axes)} would deadlock: {predicate}{since and f' since {since}'}"
         move = f"move the {what} out of the {'loop' if is_loop else 'branch'}"
         if self.is_gradient:
-            cast = f"{_pcast('x', self.diverging)} before the {self.control}"
+            cast = f"{_pcast(self.diverging)} before the {self.control}"
             return Sentence(problem, cure=f"it is the gradient of a value x that is invarying until there: {cast}")
         if self.cause is not None and self.cause.kind == "index":
             goes = "when a shard leaves it" if is_loop else "which one a shard takes"
@@ -272,7 +272,7 @@ class UntypedVarying(Fault):
     is_control: bool
 
     def words(self, terms: Terms) -> Sentence:
-        over, cast = quoted_axes(self.axes), _pcast("x", self.axes)
+        over, cast = quoted_axes(self.axes), _pcast(self.axes)
         reason = "as its predicate does" if self.is_control else "as its operands may"
         problem = f"a result of {self.operation} varies over {over}, {reason}, but JAX types it as invarying"
         if self.is_control:
@@ -282,5 +282,5 @@ class UntypedVarying(Fault):
         return Sentence(f"{problem}: gradients are wrong", cure=cure)
 
 
-def _pcast(name: str, axes: tuple[str, ...]) -> str:
-    return f"jax.lax.pcast({name}, {(axes[0] if len(axes) == 1 else axes)!r}, to='varying')"
+def _pcast(axes: tuple[str, ...]) -> str:
+    return f"jax.lax.pcast(x, {(axes[0] if len(axes) == 1 else axes)!r}, to='varying')"

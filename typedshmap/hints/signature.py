@@ -298,10 +298,14 @@ def _read(
     hints = _resolved_hints(source, names.local, name, replaced)
     first = list(signature.parameters)[: len(given)]
     may_be_bare = {"self", "cls", *first, *bound_by_name}
+
+    def own_node(hint: Any, parameter: str) -> Node:
+        return _node(hint, names, name, _phrase(parameter), partial(hint_place, source, parameter))
+
     parameters: dict[str, Node] = {}
     for parameter, declared in signature.parameters.items():
         if parameter in hints:
-            parameters[parameter] = _node(hints[parameter], names, name, source, parameter)
+            parameters[parameter] = own_node(hints[parameter], parameter)
         elif not strict or parameter in may_be_bare:
             continue
         elif declared.default is not EMPTY or declared.kind in _VARIADIC:
@@ -313,18 +317,18 @@ def _read(
     result = yielded = None
     if not strict and "return" in hints and is_generator(source):
         yields_and_returns = _generator_hints(hints.pop("return"), name)
-        yielded, result = (_node(hint, names, name, source, "return") for hint in yields_and_returns)
+        yielded, result = (own_node(hint, "return") for hint in yields_and_returns)
     if out_types is not EMPTY:
-        result = _given_node(out_types, names, name, "the result")
+        result = _node(out_types, names, name, "the result")
     elif "return" in hints:
-        result = _node(hints["return"], names, name, source, "return")
+        result = own_node(hints["return"], "return")
     if strict and result is None:
         raise _missing_hint(name, "the result", _RESULT_EXAMPLE, hint_place(source, "return"))
     if strict and result is not None and any(_is_any(part) for _, part in walk(result)):
         what = "the result, or a part of it, annotated as Any,"
         raise _missing_hint(name, what, _RESULT_EXAMPLE, hint_place(source, "return"))
 
-    positional = [_given_node(hint, names, name, f"in_types[{i}]") for i, hint in enumerate(in_types or ())]
+    positional = [_node(hint, names, name, f"in_types[{i}]") for i, hint in enumerate(in_types or ())]
     if positional:
         positional = [*(parameters.get(each, Untyped()) for each in first), *positional]
     _warn_of_misspelling(source, name, {**parameters, **dict(enumerate(positional)), "return": result})
@@ -395,30 +399,16 @@ def _missing_hint(name: str, what: str, example: str, place: str) -> AnnotationS
     return AnnotationSyntaxError(f"{name}: {what} has no hint\n\nHint: annotate it, as in {example}", place)
 
 
-def _node(hint: Any, names: NameScope, name: str, source: Any, parameter: str) -> Node:
-    """The hint that a function has for a parameter or for its ``"return"``, read."""
+def _node(hint: Any, names: NameScope, name: str, what: str, place: Callable[[], str] | None = None) -> Node:
+    """A hint, read: a function's own, whose line is known, or one of ``in_types`` or ``out_types``."""
     try:
-        return parse_hint(hint, names)
-    except AnnotationSyntaxError as error:
-        problem = f"{name}: {_phrase(parameter)}: {error.sentence}"
-        raise AnnotationSyntaxError(problem, hint_place(source, parameter)) from None
-    except NameError as error:
-        raise _undefined_name(name, _phrase(parameter), error, hint_place(source, parameter)) from None
-    except RecursionError:
-        problem = f"{name}: {_phrase(parameter)}: {NESTED_TOO_DEEPLY}"
-        raise AnnotationSyntaxError(problem, hint_place(source, parameter)) from None
-
-
-def _given_node(hint: Any, names: NameScope, name: str, what: str) -> Node:
-    """A hint of ``in_types`` or ``out_types``, read."""
-    try:
-        return parse_given_hint(hint, names)
-    except AnnotationSyntaxError as error:
-        raise AnnotationSyntaxError(f"{name}: {what}: {error.sentence}") from None
-    except NameError as error:
-        raise _undefined_name(name, what, error) from None
-    except RecursionError:
-        raise AnnotationSyntaxError(f"{name}: {what}: {NESTED_TOO_DEEPLY}") from None
+        return parse_given_hint(hint, names) if place is None else parse_hint(hint, names)
+    except (AnnotationSyntaxError, NameError, RecursionError) as error:
+        where = "" if place is None else place()
+        if isinstance(error, NameError):
+            raise _undefined_name(name, what, error, where) from None
+        problem = error.sentence if isinstance(error, AnnotationSyntaxError) else NESTED_TOO_DEEPLY
+        raise AnnotationSyntaxError(f"{name}: {what}: {problem}", where) from None
 
 
 def _phrase(parameter: str) -> str:
@@ -437,7 +427,7 @@ _Undefined.__qualname__ = AnnotationSyntaxError.__qualname__
 _Undefined.__module__ = AnnotationSyntaxError.__module__
 
 
-def _undefined_name(name: str, what: str, error: NameError, place: str = "") -> _Undefined:
+def _undefined_name(name: str, what: str, error: NameError, place: str) -> _Undefined:
     """The error for a name that is not defined where a function is decorated."""
     text = f"{name}: the hint of {what} names '{error.name}', which is not defined"
     cure = f"define '{error.name}' above {name}; a name of an outer function must stand in the function around {name}"

@@ -13,7 +13,7 @@ class IndexFact(NamedTuple):
     strides: tuple[tuple[str, int], ...] = ()
     offset: int = 0
 
-    def plus(self, other: IndexFact, times: int = 1) -> IndexFact:
+    def plus(self, other: IndexFact, times: int) -> IndexFact:
         """The sum of both, the other one multiplied."""
         strides = dict(self.strides)
         for axis, stride in other.strides:

@@ -293,7 +293,7 @@ class JitCall:
         return result
 
 
-def _non_array_failures(leaves: Iterable[CheckedLeaf], why: str, cure: str | None = None) -> list[Failure]:
+def _non_array_failures(leaves: Iterable[CheckedLeaf], why: str, cure: str) -> list[Failure]:
     """A failure for each leaf that JAX does not take for an array."""
     arrays = (*_jax.array.SHAPES, *_jax.array.ARRAYS)
     return [
