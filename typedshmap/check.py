@@ -33,7 +33,7 @@ def check(x: T, hint: Any) -> T:
 
     ```python
     h = check(x @ w, "[batch/dp] [ff/tp]")  # in the body f32[2,16], global f32[8,32]
-    y = check(h @ v, "[batch/dp] model +tp")  # returned as f32[2,16]{V:dp, U:tp}
+    y = check(h @ v, "[batch/dp] model +tp")  # the sum over tp is due: f32[2,16]{V:(dp,tp)}
     ```
 
     A global array must be sharded as its hint says: one bracket, mark or rule that applies says it of all

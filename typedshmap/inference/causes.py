@@ -59,7 +59,7 @@ class Causes:
     """
 
     def __init__(
-        self, interpreter: Interpreter, closed_jaxpr: Any, facts: Sequence[ShardingFact], name_dim: Any = None
+        self, interpreter: Interpreter, closed_jaxpr: Any, facts: Sequence[ShardingFact], name_dim: NameDim
     ) -> None:
         recorder, self._numbers = Recorder(interpreter), count()
         recorder.interpret(closed_jaxpr, facts)
@@ -70,15 +70,10 @@ class Causes:
         self._divisions: dict[tuple[str, str, float], str] = {}
         # By axis and number of a provenance.
         self._collectives: dict[tuple[str, int], Any] = {}
-        given = [
-            Known(
-                {
-                    axis: self._argument(at - len(facts), axis, fact, name_dim)
-                    for axis in sorted(fact.varying | fact.unreduced)
-                }
-            )
-            for at, fact in enumerate(facts)
-        ]
+        given: list[Known] = []
+        for at, fact in enumerate(facts, -len(facts)):
+            axes = sorted(fact.varying | fact.unreduced)
+            given.append(Known({axis: self._argument(at, axis, fact, name_dim) for axis in axes}))
         self._frames: dict[int, list[Frame]] = {}
         for frame in [self.body, *recorder.frames.values()]:
             for eqn in frame.facts:
@@ -90,9 +85,9 @@ class Causes:
         var = self.body.jaxpr.outvars[at]
         return self._seen(self.body.known_of(var).provenances.get(axis) or self._agreement(var, axis), axis)
 
-    def of_operand(self, eqn: Any, axis: str, at: int = 0) -> Provenance | None:
-        """Since when an operand of an equation, of a claim for instance, varies over an axis."""
-        found = (frame.first.get((id(eqn.invars[at]), axis)) for frame in self._frames.get(id(eqn), ()))
+    def of_operand(self, eqn: Any, axis: str) -> Provenance | None:
+        """Since when the first operand of an equation, of a claim for instance, varies over an axis."""
+        found = (frame.first.get((id(eqn.invars[0]), axis)) for frame in self._frames.get(id(eqn), ()))
         return self._seen(next(filter(None, found), None), axis)
 
     def of_predicate(self, eqn: Any, axis: str) -> Provenance | None:
@@ -145,9 +140,9 @@ class Causes:
     def _new(self, kind: str, eqn: Any, **more: Any) -> Provenance:
         return Provenance(kind, eqn, next(self._numbers), **more)
 
-    def _argument(self, at: int, axis: str, fact: ShardingFact, name_dim: Any) -> Provenance:
+    def _argument(self, at: int, axis: str, fact: ShardingFact, name_dim: NameDim) -> Provenance:
         is_part = any(axis in (dim.axes or ()) for dim in fact.dims)
-        dim, subject = name_dim(at, axis) if name_dim is not None and is_part else ("", "")
+        dim, subject = name_dim(at, axis) if is_part else ("", "")
         kind = "sum" if axis in fact.unreduced else "part" if is_part else "other"
         return self._new(kind, None, dim=dim, subject=subject)
 

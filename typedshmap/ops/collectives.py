@@ -265,7 +265,7 @@ def psum(x: T, pattern: PatternOrAxes) -> T:
     """Sum a value over mesh axes over which each shard has an addend.
 
     ```python
-    y = psum(y, "[b/dp] f +tp -> [b/dp] f")  # f32[2,16]{V:(dp,tp)} or {V:dp, U:tp} -> {V:dp}
+    y = psum(y, "[b/dp] f +tp -> [b/dp] f")  # f32[2,16]{V:(dp,tp)} -> f32[2,16]{V:dp}
     total = psum(metrics, "dp")  # a pytree, leaf by leaf
     ```
 

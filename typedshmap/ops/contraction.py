@@ -25,8 +25,8 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
     """Multiply arrays and sum over shared dims, as `einops.einsum`: the arrays, then the pattern.
 
     Over the axes of a contracted dim the result says what becomes of the sum: nothing (psum),
-    ``[f/tp]`` (psum_scatter), ``+tp`` (left unreduced), ``~tp`` (left varying, to be scaled or
-    summed later). A dim is sharded the same way in every operand, and no axis shards two dims.
+    ``[f/tp]`` (psum_scatter), ``+tp`` (left unreduced, to be scaled and summed later), ``~tp`` (left
+    varying, each shard's own). A dim is sharded the same way in every operand, and no axis shards two dims.
 
     ```python
     y = einsum(x, w, "[b/dp] [m/tp], [m/tp] f -> [b/dp] f")  # f32[2,8], f32[8,16] -> f32[2,16] per shard, one psum

@@ -74,8 +74,8 @@ def reduce(x: T, pattern: str, reduction: Reduction, **axes_lengths: int) -> T:
     """Reduce over dims, as `einops.reduce`; a sharded dim is reduced over its mesh axes, too.
 
     Over the axes of a dim that is reduced the result says what becomes of the sum: nothing (psum),
-    ``[f/tp]`` (psum_scatter), ``+tp`` (left unreduced), ``~tp`` (left varying, to be scaled or
-    summed later). ``max`` and ``min`` use pmax and pmin, which have no derivative in JAX.
+    ``[f/tp]`` (psum_scatter), ``+tp`` (left unreduced, to be scaled and summed later), ``~tp`` (left
+    varying, each shard's own). ``max`` and ``min`` use pmax and pmin, which have no derivative in JAX.
 
     ```python
     total = reduce(x, "[b/dp] d -> d", "sum")  # f32[2,16] -> f32[16] per shard, one all-reduce over dp
