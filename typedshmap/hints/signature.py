@@ -298,14 +298,10 @@ def _read(
     hints = _resolved_hints(source, names.local, name, replaced)
     first = list(signature.parameters)[: len(given)]
     may_be_bare = {"self", "cls", *first, *bound_by_name}
-
-    def own_node(hint: Any, parameter: str) -> Node:
-        return _node(hint, names, name, _phrase(parameter), partial(hint_place, source, parameter))
-
     parameters: dict[str, Node] = {}
     for parameter, declared in signature.parameters.items():
         if parameter in hints:
-            parameters[parameter] = own_node(hints[parameter], parameter)
+            parameters[parameter] = _node(hints[parameter], names, name, parameter, source)
         elif not strict or parameter in may_be_bare:
             continue
         elif declared.default is not EMPTY or declared.kind in _VARIADIC:
@@ -317,11 +313,11 @@ def _read(
     result = yielded = None
     if not strict and "return" in hints and is_generator(source):
         yields_and_returns = _generator_hints(hints.pop("return"), name)
-        yielded, result = (own_node(hint, "return") for hint in yields_and_returns)
+        yielded, result = (_node(hint, names, name, "return", source) for hint in yields_and_returns)
     if out_types is not EMPTY:
         result = _node(out_types, names, name, "the result")
     elif "return" in hints:
-        result = own_node(hints["return"], "return")
+        result = _node(hints["return"], names, name, "return", source)
     if strict and result is None:
         raise _missing_hint(name, "the result", _RESULT_EXAMPLE, hint_place(source, "return"))
     if strict and result is not None and any(_is_any(part) for _, part in walk(result)):
@@ -399,16 +395,24 @@ def _missing_hint(name: str, what: str, example: str, place: str) -> AnnotationS
     return AnnotationSyntaxError(f"{name}: {what} has no hint\n\nHint: annotate it, as in {example}", place)
 
 
-def _node(hint: Any, names: NameScope, name: str, what: str, place: Callable[[], str] | None = None) -> Node:
-    """A hint, read: a function's own, whose line is known, or one of ``in_types`` or ``out_types``."""
+def _node(hint: Any, names: NameScope, name: str, what: str, source: Any = None) -> Node:
+    """A hint, read: what a parameter or the result of a function has, or one of ``in_types`` or ``out_types``.
+
+    Args:
+      hint: the hint.
+      names: where its names are looked up.
+      name: the function's name in messages.
+      what: the parameter, or ``"return"``; of a given hint, what messages call it.
+      source: the function that has the hint; None for a given one.
+    """
     try:
-        return parse_given_hint(hint, names) if place is None else parse_hint(hint, names)
+        return parse_given_hint(hint, names) if source is None else parse_hint(hint, names)
     except (AnnotationSyntaxError, NameError, RecursionError) as error:
-        where = "" if place is None else place()
+        what, place = (what, "") if source is None else (_phrase(what), hint_place(source, what))
         if isinstance(error, NameError):
-            raise _undefined_name(name, what, error, where) from None
+            raise _undefined_name(name, what, error, place) from None
         problem = error.sentence if isinstance(error, AnnotationSyntaxError) else NESTED_TOO_DEEPLY
-        raise AnnotationSyntaxError(f"{name}: {what}: {problem}", where) from None
+        raise AnnotationSyntaxError(f"{name}: {what}: {problem}", place) from None
 
 
 def _phrase(parameter: str) -> str:
