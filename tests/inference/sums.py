@@ -98,6 +98,12 @@ def accumulated(x: Any, w: Any) -> Any:
     return tp(lax.scan(lambda total, _: (total + marked(x, w), None), start, None, length=3)[0])
 
 
+def own_part(x: Any, shift: int = 0) -> Any:
+    shards = lax.axis_size("tp")
+    size, at = x.shape[1] // shards, (lax.axis_index("tp") + shift) % shards
+    return lax.dynamic_slice_in_dim(x, at * size, size, axis=1)
+
+
 def on_one_shard(x: Any, axis: str = "tp") -> Any:
     return jnp.where(lax.axis_index(axis) == 0, x, 0)
 
@@ -184,6 +190,12 @@ LOST: dict[str, Program] = {
     "an argmax": of_xw(
         lambda x, w: tp(jnp.argmax(marked(x, w), 1) * 1.0), "argmax is not linear", Float[Array, "[b/dp]"]
     ),
+    "a contraction that leaves what is sharded": of_xw(
+        lambda x, w: lax.psum(x.T @ marked(x, w), "dp"), "dot_general loses a partial sum over 'tp', due since", W
+    ),
+    "a product with what is sharded": of_xw(
+        lambda x, w: x * marked(x, w)[:, :1], "mul loses a partial sum over 'tp', due since", X
+    ),
     "a maximum over a dim": of_xw(
         lambda x, w: tp(marked(x, w).max(1)), "reduce_max is not linear", Float[Array, "[b/dp]"]
     ),
@@ -248,6 +260,12 @@ SUSPECT: dict[str, Program] = {
     ),
     "a softmax of each shard's part": of_x(lambda x: jnp.exp(x) / jnp.exp(x).sum(1, keepdims=True), "div divides"),
     "a norm of each shard's part": of_x(lambda x: x / jnp.sqrt((x**2).mean(1, keepdims=True) + 1e-6), "is not linear"),
+    "a mean of each shard's part, taken from it": of_x(
+        lambda x: x - x.mean(1, keepdims=True), "sub loses a partial sum over 'tp'"
+    ),
+    "a contraction that leaves what is sharded": of_xw(
+        lambda x, w: lax.psum(x.T @ (x @ w), "dp"), "dot_general loses a partial sum over 'tp', due since", W
+    ),
     "a norm without the sum of squares": of_x(
         lambda x: lax.pmean(jnp.sqrt((x**2).sum()), ("dp", "tp")), "sqrt is not linear", NUMBER
     ),
@@ -356,6 +374,15 @@ def trained(x: Any, w: Any) -> Any:
     return w - 0.1 * gradient / (norm + 1e-6)
 
 
+def scattered_by_hand(x: Any, w: Any) -> Any:
+    """A psum_scatter as a ring: every shard adds its part of what came to it, and sends that on."""
+    y, shards = x @ w, lax.axis_size("tp")
+    total = own_part(y, -1)
+    for step in range(1, shards):
+        total = lax.ppermute(total, "tp", ring("tp")) + own_part(y, -1 - step)
+    return total
+
+
 # Right programs that look like those, and of which nothing is said
 RIGHT: dict[str, Program] = {
     "a mean of means": of_x(lambda x: lax.pmean(x.mean(), ("dp", "tp")), result=NUMBER),
@@ -385,6 +412,7 @@ RIGHT: dict[str, Program] = {
     "a matmul that gathers as it goes": Program(gathering_matmul, (X, WHOLE), Y, XW),
     "the same in a loop": Program(gathering_matmul_in_a_loop, (X, WHOLE), Y, XW),
     "a matmul that scatters as it goes": Program(scattering_matmul, (X, W), Float[Array, "[b/dp] [n/tp]"], XW),
+    "parts of a sum that go around": of_xw(scattered_by_hand, result=Float[Array, "[b/dp] [n/tp]"]),
     "a step of training": of_rows(trained, result=WHOLE, modes=(True,)),
     "a bias after the sum": of_xwb(lambda x, w, b: jax.nn.relu(tp(x @ w) + b)),
     "a bias on one shard": of_xwb(lambda x, w, b: tp(x @ w + on_one_shard(b))),

@@ -9,8 +9,12 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+<<<<<<< Updated upstream
 from sums import KEPT, LOST, RIGHT, SUSPECT, XW, W, X, Y, tp
 from tables import accept, in_modes, refuse, typed_form
+=======
+from sums import KEPT, LOST, RIGHT, ROWS, SUSPECT, XW, Program, W, X, Y, tp
+>>>>>>> Stashed changes
 
 from typedshmap import (
     Array,
@@ -124,6 +128,18 @@ def test_what_a_gradient_makes_is_not_suspect(check_vma: bool, mesh: Mesh) -> No
         return w - (scaled if check_vma else lax.pmean(scaled, "dp"))
 
     jax.eval_shape(typed_shard_map(trained, mesh=mesh, check_vma=check_vma), *XW)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_nor_what_the_gradient_of_a_jitted_function_makes(check_vma: bool, mesh: Mesh) -> None:
+    """Of one row on each shard, JAX sums over the rows what it had broadcast."""
+    normed = jax.jit(lambda x, g: x * lax.rsqrt((x * x).mean(1, keepdims=True)) * g)
+
+    def trained(x: ROWS, g: Float[Array, "k"]) -> Float[Array, "k"]:
+        gradient = jax.grad(lambda g: (jax.nn.softmax(normed(normed(x, g), g)) ** 2).sum())(g)
+        return gradient if check_vma else lax.psum(gradient, "dp")
+
+    jax.eval_shape(typed_shard_map(trained, mesh=mesh, check_vma=check_vma), XW[0][:4], XW[0][0])
 
 
 def test_a_sum_leaves_through_an_explicit_axis_as_unreduced() -> None:

@@ -180,6 +180,226 @@ class UnusableDtype(Fault):
         return Sentence(f"has dtype {self.got}, but {self.usable}")
 
 
+<<<<<<< Updated upstream
+=======
+class Cause(NamedTuple):
+    """Since when a value varies, as the traced body shows.
+
+    Attributes:
+      kind: how it varies; see `typedshmap.inference.provenance.Provenance`, and ``agreement``: it is the same on every
+        shard, and JAX types it as varying.
+      axes: over which mesh axes it does so since then.
+      what: the operation.
+      place: where it is.
+      dim: the name of the sharded dim.
+      subject: the argument that has the dim.
+      collective: what makes the value the same on every shard, and right.
+      late: the operation that the collective has to come before, and its place.
+      within: the function that does both, so that no collective can stand between.
+      divisor: what a sum was divided by, where that may be the number of a shard's elements or of all, and its place.
+      astray: a sum over another axis, over which nothing is due, and its place.
+      follows: a collective that the program has for it later on, and its place.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    what: str = ""
+    place: str = ""
+    dim: str = ""
+    subject: str = ""
+    collective: str = ""
+    late: str = ""
+    within: str = ""
+    divisor: str = ""
+    astray: str = ""
+    follows: str = ""
+
+    @property
+    def origin(self) -> str:
+        """``the contraction over heads (sharded over 'tp') at model.py:40``"""
+        over = f" over {self.sharded_dim}" if self.collective and self.what not in ("gradient", "hint") else ""
+        return f"the {self.what}{over}{f' at {line}' if (line := self.place.partition(' ')[0]) else ''}"
+
+    @property
+    def sharded_dim(self) -> str:
+        """``heads (sharded over 'tp')``"""
+        sharded = f"sharded over {quoted_axes(self.axes)}"
+        return f"{self.dim} ({sharded})" if self.dim else f"a dim {sharded}"
+
+    def cure(self, terms: Terms, may_be_unreduced: bool, may_vary: bool) -> str:
+        """What to write instead."""
+        over, before = quoted_axes(self.axes), f" before {self.late}" if self.late else ""
+        unreduced, varying, brackets = (terms.marks(sign, self.axes) for sign in "+~/")
+        if self.astray:
+            return f"{self.origin} leaves partial sums: {self.collective} over {over}, in the place of {self.astray}"
+        if self.within:
+            return f"{self.origin} is of each shard's part, and {self.within} goes on with it: gather the dim first"
+        if self.follows and self.collective and not self.late:
+            mark = unreduced if self.kind == "sum" else varying
+            return f"{self.origin} leaves each shard its own, for {self.follows}: write '{mark}'"
+        if self.divisor:
+            either = f"pmean over {over} if that counts a shard's elements, psum if it counts all"
+            return f"{self.origin} leaves partial sums, which {self.divisor} divides: {either}"
+        if self.kind == "sum":
+            mark = f", or write '{unreduced}' if its sum is taken later" if may_be_unreduced and not self.late else ""
+            return f"{self.origin} leaves partial sums: psum over {over}{before}{mark}"
+        if self.collective:
+            return f"{self.origin} is of each shard's part: {self.collective} over {over}{before}"
+        if self.kind == "part":
+            dim, of = self.dim or "a dim", f" of {self.subject}" if self.subject else ""
+            bracketed = f"[{self.dim or 'dim'}{brackets.split()[0]}]"
+            return f"{dim}{of} is still sharded over {over}: write {bracketed}, or gather it (all_gather)"
+        if self.kind == "agreement":
+            gather = "gather it by all_gather without '~', or lax.all_gather(..., to='invarying')"
+            cure = gather if "gather" in self.what else "take the mean (pmean)"
+            return f"its shards agree since {self.origin}, and JAX types them as varying: {cure}"
+        if self.kind == "opaque":
+            return f"nothing is known of what {self.origin} returns: if its shards agree, state it by assume(x, hint)"
+        if self.kind == "index":
+            either = f"write '{varying}' if the shards may differ, or " if may_vary else ""
+            return f"{self.origin} is each shard's own: {either}compute it the same on all shards"
+        if self.kind == "choice":
+            return f"the shards go different ways at {self.origin}: let its condition be the same on all of them"
+        if self.kind == "item":
+            mark = f"write '{varying}', or " if may_vary else ""
+            return f"{self.origin} takes one item after another of {self.sharded_dim}: {mark}gather it first"
+        if self.dim or self.subject or self.kind == "mixed":
+            return f"{self.origin} is of each shard's part of {self.sharded_dim}: gather it first"
+        return f"the shards differ since {self.origin}, and no collective makes them agree"
+
+
+class UnmentionedVarying(Fault):
+    """A value that varies over mesh axes its hint does not mention.
+
+    Attributes:
+      axes: the mesh axes.
+      leaves_region: whether it leaves, so that ``~`` may not be written.
+      may_be_unreduced: whether ``+`` may be; over an Auto axis no addend leaves.
+      may_agree: whether its shards may be equal all the same, so that a sum would count it several times, which
+        nobody knows while the body is traced; of a value that leaves, whether they are.
+      cause: since when it varies, if that is known.
+    """
+
+    axes: tuple[str, ...]
+    leaves_region: bool
+    may_be_unreduced: bool = True
+    may_agree: bool = False
+    cause: Cause | None = None
+
+    def words(self, terms: Terms) -> Sentence:
+        varies = "is typed as varying" if terms.subject.is_pattern and self.may_agree else "varies"
+        problem = f"{varies} over {quoted_axes(self.axes)}, which {terms.hint} does not mention"
+        if self.cause is not None:
+            may_vary = not self.leaves_region and not self.may_agree
+            return Sentence(problem, cure=self.cause.cure(terms, self.may_be_unreduced, may_vary))
+        if not terms.subject.is_pattern or self.may_agree:
+            return Sentence(problem)
+        bracketed, unreduced = (terms.marks(sign, self.axes[:1]) for sign in "/+")
+        cure = f"write [dim{bracketed}] for a dim that is sharded, or '{unreduced}' if a sum is due"
+        return Sentence(problem, cure=cure)
+
+
+class UnmarkedUnreduced(Fault):
+    """A value that is unreduced over mesh axes its hint does not mark with ``+``."""
+
+    axes: tuple[str, ...]
+    cause: Cause | None = None
+
+    def words(self, terms: Terms) -> Sentence:
+        axes, mark = quoted_axes(self.axes), terms.marks("+", self.axes)
+        cure = f"take the sum (psum over {axes}), or write '{mark}'"
+        cure = cure if self.cause is None else self.cause.cure(terms, True, False)
+        return Sentence(f"is unreduced over {axes}, which {terms.hint} does not mention", cure=cure)
+
+
+class UnmarkedReduced(Fault):
+    """A result that JAX types as reduced over mesh axes its hint does not mark with ``-``."""
+
+    axes: tuple[str, ...]
+
+    def words(self, terms: Terms) -> Sentence:
+        mark = terms.marks("-", self.axes)
+        cure = f"write '{mark}' on an Explicit mesh, or gather it by all_gather(..., to='invarying')"
+        problem = f"is reduced over {quoted_axes(self.axes)} in JAX's type, which {terms.hint} does not mention"
+        return Sentence(problem, cure=cure)
+
+
+class NotUnreduced(Fault):
+    """A ``+axis`` on a value that is the same on every shard: its sum would count it several times."""
+
+    axis: str
+    shards: int
+
+    def words(self, terms: Terms) -> Sentence:
+        mark = terms.marks("+", (self.axis,))
+        cure = f"drop '{mark}': the sum was taken already, and a second one would count it {self.shards} times"
+        return Sentence(f"is the same on every shard of '{self.axis}', but {terms.hint} says '{mark}'", cure=cure)
+
+
+class RedundantPsum(Fault):
+    """A value that is the same on every shard of an axis over which it is to be summed.
+
+    Attributes:
+      place: who made it so, where JAX's type does not say.
+    """
+
+    axis: str
+    shards: int
+    verb: str
+    place: str | None = None
+
+    def words(self, terms: Terms) -> Sentence:
+        wrong = f"would count it {self.shards} times" if self.verb in ("psum", "psum_scatter") else "changes nothing"
+        by = f" by {self.place}" if self.place else ""
+        problem = f"is the same on every shard of '{self.axis}'{by}, so a {self.verb} over it {wrong}"
+        reason = "jax.grad sums the gradient of a value that is the same on every shard by itself"
+        return Sentence(problem, cure=f"drop the {self.verb}: {reason}")
+
+
+class LostSum(Fault):
+    """A sum that is due, and that an operation loses; or one that is taken though none is due.
+
+    Attributes:
+      operation: its name.
+      how: ``nonlinear``: it is not linear; ``product``: of two such sums; ``factor``: the sum divides, chooses or is an
+        index; ``sharded``: the result is sharded over the axes; ``added``: a value that is the same on every shard is
+        added to it; ``taken``: none is due.
+      axes: the mesh axes.
+      shards: how many shards there are over them.
+      since: where the sum became due, or where it was taken.
+      may_be_meant: whether no hint says that the sum is due.
+    """
+
+    operation: str
+    how: str
+    axes: tuple[str, ...]
+    shards: int
+    since: str = ""
+    may_be_meant: bool = False
+
+    def words(self, terms: Terms) -> Sentence:
+        over, count = quoted_axes(self.axes), f"which counts it {self.shards} times"
+        since = f", due since {self.since}" if self.since else ""
+        taken = f" since the sum was taken at {self.since}" if self.since else ""
+        problem = {
+            "nonlinear": f"is not linear, and takes a partial sum over {over}{since}",
+            "product": f"multiplies two partial sums over {over}{since}",
+            "factor": f"divides, chooses or counts by a partial sum over {over}{since}",
+            "sharded": f"loses a partial sum over {over}{since}: its result is sharded over {over}",
+            "added": f"adds what is the same on every shard of {over} to a partial sum{since}, {count}",
+            "taken": f"sums over {over} what is the same on every shard{taken}, {count}",
+        }[self.how]
+        cure = f"take the sum before it (psum over {over})"
+        if self.how == "taken":
+            cure = f"leave out {over}; a mean is a pmean"
+        elif self.how == "added":
+            cure = f"add it after the sum (psum over {over}), or on one shard only"
+        if self.may_be_meant and self.how != "taken":
+            cure += f"; if each shard's own is meant, say so by check(x, '... {terms.marks('~', self.axes)}')"
+        return Sentence(f"{self.operation} {problem}", cure=cure)
+
+
+>>>>>>> Stashed changes
 class WrongSharding(Fault):
     """A global array that is sharded otherwise than its hint says."""
 

@@ -39,8 +39,8 @@ def cond(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
     taken = [interpreter.interpret(branch, operands) for branch in branches]
     ways = list(zip(*taken, strict=True))
     results = [reduce(join, each) for each in ways]
-    for each in ways:
-        for lost in lost_sums("select_n", (which, *each)):  # which chooses one of them, too
+    for each, result in zip(ways, results, strict=True):
+        for lost in lost_sums("select_n", (which, *each), result.dims):  # which chooses one of them, too
             interpreter.note_loss(eqn, lost, each[lost.at - 1])
     if diverging := interpreter.split_axes(which.varying | which.unreduced):
         _note_collectives(interpreter, eqn, branches, diverging)

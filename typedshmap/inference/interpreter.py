@@ -95,12 +95,12 @@ class Interpreter:
                 (invarying if x.val else zeros)(len(x.aval.shape)) if x.__class__ is literal else known[x]
                 for x in eqn.invars
             ]
+            results = rules[eqn.primitive.name](self, eqn, operands)
             for fact in operands:
-                if fact.unreduced or fact.due:
-                    for lost in lost_sums(eqn.primitive.name, tuple(operands)):
+                if (fact.unreduced or fact.due) and results:
+                    for lost in lost_sums(eqn.primitive.name, tuple(operands), results[0].dims):
                         self.note_loss(eqn, lost, operands[lost.at])
                     break
-            results = rules[eqn.primitive.name](self, eqn, operands)
             for var, fact in zip(eqn.outvars, results, strict=True):
                 if has_vma and fact.varying and (typed := _jax.array.manual_type_in(var.aval).unreduced):
                     fact = self._with_typed_unreduced(typed, fact)

@@ -41,8 +41,9 @@ class SumLoss(NamedTuple):
     Attributes:
       axis: the mesh axis over which it is due.
       how: ``nonlinear``: the operation is not linear; ``product``: of two such sums; ``factor``: the sum divides,
-        chooses or is an index; ``added``: a value that is the same on every shard is added to it; ``taken``: none is
-        due of a value that is the same on every shard, and that is summed all the same.
+        chooses or is an index; ``sharded``: it is joined with a part of what is sharded over the axis; ``added``: a
+        value that is the same on every shard is added to it; ``taken``: none is due of a value that is the same on
+        every shard, and that is summed all the same.
       at: the operand that it is due of.
     """
 
@@ -85,8 +86,11 @@ def summed_axes(dims: Iterable[DimFact]) -> AxisSet:
 
 
 @lru_cache(maxsize=4096)
-def lost_sums(name: str, facts: tuple[ShardingFact, ...]) -> tuple[SumLoss, ...]:
-    """The sums that an operation is known to lose; not one that is weighted, or joined with what other shards sent."""
+def lost_sums(name: str, facts: tuple[ShardingFact, ...], dims: tuple[DimFact, ...]) -> tuple[SumLoss, ...]:
+    """The sums that an operation with a result of these dims is known to lose.
+
+    Not one that is weighted, or joined with what other shards sent.
+    """
     found: list[SumLoss] = []
     for axis in _axes_of_sums(facts):
         at = next(at for at, fact in enumerate(facts) if _is_sum(fact, axis))
@@ -96,6 +100,8 @@ def lost_sums(name: str, facts: tuple[ShardingFact, ...]) -> tuple[SumLoss, ...]
         elif terms and (factor := next((fact for fact in factors if _is_sum(fact, axis)), None)) is not None:
             how = "product" if name in _PRODUCTS else "factor"
             found.append(SumLoss(axis, how, next(at for at, fact in enumerate(facts) if fact is factor)))
+        elif terms and axis in summed_axes(dims) - summed_axes(facts[at].dims):
+            found.append(SumLoss(axis, "sharded", at))
         elif terms and not any(axis in fact.varying for fact in factors):
             others = [fact for fact in terms if not _is_sum(fact, axis)]
             if others and not any(axis in fact.varying for fact in others):

@@ -46,13 +46,13 @@ def judge_losses(interpreter: Interpreter, jaxpr: Any, losses: Sequence[Finding]
     if not written:
         return []
     flow, found = Flow(jaxpr, interpreter), dict[str, Verdict]()
-    for eqn, lost, fact in ((each.eqn, each.lost, each.fact) for each in written):
+    for eqn, lost, fact in ((each.eqn, each.lost, each.fact) for each in written if not flow.is_transposed(each.eqn)):
         assert lost is not None
         atoms = eqn.outvars if eqn.primitive.name == "cond" else [eqn.invars[lost.at]]
         ends = interpreter.taken if lost.how == "taken" else interpreter.began
         began = next(filter(None, (flow.origin(atom, ends, lost.axis) for atom in atoms)), None)
         is_error = began is not None if lost.how == "taken" else lost.axis in fact.unreduced
-        is_made = began is not None and not is_error and _jax.jaxpr.is_transposed(began)
+        is_made = began is not None and not is_error and flow.is_transposed(began)
         if is_made or (lost.how == "added" and flow.are_shares(eqn, lost)):
             continue
         if is_error or flow.is_suspect(eqn, lost, began):
@@ -185,6 +185,13 @@ class Flow:
     def _is_collective(self, eqn: Any, axis: str) -> bool:
         return bool(_jax.jaxpr.collective_operation(eqn)) and axis in _jax.jaxpr.named_axes(eqn, self.axes)
 
+    def is_transposed(self, eqn: Any) -> bool:
+        """Whether an equation, or a call around it, is of the backward part of a gradient."""
+        if _jax.jaxpr.is_transposed(eqn):
+            return True
+        callers = self.callers[id(self.within[id(eqn)])] if id(eqn) in self.within else []
+        return bool(callers) and all(map(self.is_transposed, callers))
+
     def call_of(self, eqn: Any, axis: str = "", began: Any = None) -> tuple[Any, str]:
         """Where the user's program has an equation: of one in a function of a library, the call of that, and its name.
 
@@ -247,7 +254,7 @@ class Flow:
     def _is_gradient(self, atom: Any, axis: str) -> bool:
         """Whether a value is a shard's addend of a gradient, as it is for JAX where values are not typed."""
         made = (self.made_by.get(each) for each in self._ancestors(atom, _FOLLOWED, axis))
-        return not self.has_vma and any(eqn is not None and _jax.jaxpr.is_transposed(eqn) for eqn in made)
+        return not self.has_vma and any(eqn is not None and self.is_transposed(eqn) for eqn in made)
 
     def _is_part(self, atom: Any, axis: str) -> bool:
         """Whether a value was divided by the number of shards, and not only by that of elements that were summed."""
