@@ -394,6 +394,9 @@ DIFFERENTIATED = {
 TYPE = "varies over 'dp', as its predicate does, but JAX types it as invarying"
 
 UNSOUND = {
+    "a cond whose branches subtract the other way round": Program(
+        lambda x, w: number(lax.cond(at("dp"), lambda w: w - 2, lambda w: 2 - w, w) * x.sum()), TYPE, TYPED
+    ),
     "jax issue 40823": Program(
         lambda x, w: lax.cond(at("dp"), lambda w: 2 * w, lambda w: 3 * w, w)[None],
         f"a result of cond {TYPE}", TYPED, Float[Array, "[n/dp]"],
@@ -588,6 +591,11 @@ RIGHT = {
     ),
     "what both branches hand on": Program(
         lambda x, w: number(lax.cond(at("dp"), lambda c: (c[0] * 2, c[1]), lambda c: c, (full(w), w))[1] * x.sum())
+    ),
+    "what both branches compute alike": Program(
+        lambda x, w: number(
+            lax.cond(at("dp"), lambda w: jnp.square(2 + w) * w, lambda w: w * jnp.square(w + 2), w) * x.sum()
+        )
     ),
     "what a loop hands on": Program(
         lambda x, w: number(

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.interpreters import partial_eval
 
 from ..errors.places import is_users, place_text
@@ -54,6 +55,46 @@ def called_jaxpr(eqn: Any) -> Any:
             is_same = len(jaxpr.invars) == len(eqn.invars) and len(jaxpr.outvars) == len(eqn.outvars)
             return jaxpr if is_same else None
     return None
+
+
+def value_numbers(jaxprs: Sequence[Any]) -> list[list[int]]:
+    """For jaxprs of the same operands a number per result: one number for what is always equal.
+
+    A result that is an operand has its index; others are equal if they are computed in the same way.
+    """
+    operands = range(len(open_jaxpr(jaxprs[0]).invars))
+    numbers: dict[Any, int] = {at: at for at in operands}
+    return [_number_results(open_jaxpr(jaxpr), operands, numbers) for jaxpr in jaxprs]
+
+
+_COMMUTATIVE = frozenset(["add", "mul", "max", "min"])
+
+
+def _number_results(jaxpr: Any, operands: Sequence[int], numbers: dict[Any, int]) -> list[int]:
+    known = dict(zip(jaxpr.invars, operands, strict=True))
+
+    def number(key: Any) -> int:
+        return numbers.setdefault(key, len(numbers))
+
+    def number_of(atom: Any) -> int:
+        if is_literal(atom):
+            return number((str(atom.aval), np.asarray(atom.val).tobytes()))
+        return known[atom] if atom in known else number(atom)  # a constant
+
+    for eqn in jaxpr.eqns:
+        given = [number_of(atom) for atom in eqn.invars]
+        if eqn.primitive.name in ("jit", "pjit"):
+            results = _number_results(open_jaxpr(eqn.params["jaxpr"]), given, numbers)
+        else:
+            try:
+                what: Any = object() if _effects(eqn) else frozenset(eqn.params.items())
+            except TypeError:  # a parameter without a hash
+                what = object()
+            if eqn.primitive.name in _COMMUTATIVE:
+                given.sort()
+            results = [number((eqn.primitive, what, *given, at)) for at in range(len(eqn.outvars))]
+        known.update(zip(eqn.outvars, results, strict=True))
+    return [number_of(atom) for atom in jaxpr.outvars]
 
 
 def while_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
@@ -429,8 +470,11 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
 
 def has_effects(eqn: Any) -> bool:
     """Whether an equation by itself does more than compute its results: a callback, a write into a reference."""
-    effects = {type(effect).__name__ for effect in eqn.effects} - {"NamedAxisEffect"}  # which collectives have
-    return bool(effects) and not inner_jaxprs(eqn)
+    return bool(_effects(eqn)) and not inner_jaxprs(eqn)
+
+
+def _effects(eqn: Any) -> set[str]:
+    return {type(effect).__name__ for effect in eqn.effects} - {"NamedAxisEffect"}  # which collectives have
 
 
 def is_transposed(eqn: Any) -> bool:

@@ -34,7 +34,7 @@ def hi_primitive(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) 
 
 
 def cond(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """One of several branches; what they do not all hand on varies where the choice does."""
+    """One of several branches; what they do not all compute alike varies where the choice does."""
     which, operands, branches = facts[0], facts[1:], eqn.params["branches"]
     taken = [interpreter.interpret(branch, operands) for branch in branches]
     ways = list(zip(*taken, strict=True))
@@ -44,8 +44,7 @@ def cond(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
             interpreter.note_loss(eqn, lost, each[lost.at - 1])
     if diverging := interpreter.split_axes(which.varying | which.unreduced):
         _note_collectives(interpreter, eqn, branches, diverging)
-        handed_on = [_handed_on(branch) for branch in branches]
-        is_same = [len(set(each)) == 1 and each[0] is not None for each in zip(*handed_on, strict=True)]
+        is_same = [len(set(numbers)) == 1 for numbers in zip(*_jax.jaxpr.value_numbers(branches), strict=True)]
         results = _diverged(interpreter, eqn, results, is_same, diverging)
     return results
 
@@ -77,16 +76,10 @@ def while_loop(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) ->
     (goes_on,) = interpreter.interpret(condition, [*conds, *carry])
     if diverging := interpreter.split_axes(goes_on.varying | goes_on.unreduced):
         _note_collectives(interpreter, eqn, (condition, body), diverging)
-        is_same = [at == operand for at, operand in enumerate(_handed_on(body), len(consts))]
+        (after,) = _jax.jaxpr.value_numbers([body])
+        is_same = [at == number for at, number in enumerate(after, len(consts))]
         carry = _diverged(interpreter, eqn, carry, is_same, diverging)
     return carry
-
-
-def _handed_on(closed_jaxpr: Any) -> list[int | None]:
-    """Which operand each result of a jaxpr is; None for one that is computed."""
-    jaxpr = _jax.jaxpr.open_jaxpr(closed_jaxpr)
-    places = {id(var): at for at, var in enumerate(jaxpr.invars)}
-    return [places.get(id(var)) for var in jaxpr.outvars]
 
 
 def _diverged(
@@ -95,7 +88,7 @@ def _diverged(
     """What is known of results where shards took different branches, or left a loop at different times.
 
     Args:
-      is_same: whether a result is an operand, whichever way a shard went.
+      is_same: whether a result is the same, whichever way a shard went.
     """
     results = [fact if same else add_varying(fact, axes) for fact, same in zip(results, is_same, strict=True)]
     interpreter.note_untyped(eqn, results)
