@@ -220,6 +220,29 @@ def test_a_value_may_stay_unreduced_at_the_boundary_over_explicit_axes_only(kind
     assert hint.startswith(begins) and hint.endswith(f" leaves partial sums: psum over 'dp', 'tp'{cure}")
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_cure_names_the_axes_of_one_argument(mesh: Mesh, check_vma: bool) -> None:
+    hints = (Float[Array, "[b/dp]"], Float[Array, "[d/tp]"])
+    outer = typed_shard_map(
+        lambda x, y: x[:, None] * y, mesh=mesh, check_vma=check_vma, in_types=hints, out_types=Float[Array, "_ _"]
+    )
+    with pytest.raises(VaryingError) as caught:
+        traced(outer, x[:, 0], x[0])
+    cure = "Hint: b of argument 'x' is still sharded over 'dp': write [b/dp], or gather it (all_gather)"
+    assert str(caught.value).splitlines()[-1] == cure
+
+
+def test_an_argument_that_is_unreduced_is_named() -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    doubled = typed_shard_map(
+        lambda x: 2 * x, mesh=mesh, check_vma=False, in_types=Float[Array, "b d +tp"], out_types=Float[Array, "b d"]
+    )
+    with jax.set_mesh(mesh), pytest.raises(VaryingError) as caught:
+        unreduced = NamedSharding(mesh, P(None, None, unreduced={"tp"}))
+        traced(doubled, jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=unreduced))
+    assert "Hint: the hint of argument 'x' leaves partial sums: psum over 'tp'" in str(caught.value)
+
+
 def test_within_a_region_a_value_may_stay_unreduced_over_any_axis(mesh: Mesh) -> None:
     with pytest.raises(VaryingError) as caught:
         in_body(lambda x: [check(x.sum(), "~dp"), None][1], mesh)

@@ -153,6 +153,11 @@ PROGRAMS = {
         ROWS, "y = lax.cond(x.max() > 0, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2", "let its condition be the same",
         is_cured=False, modes=(False,),
     ),
+    "a branch by any of a part": Wrong(
+        ROWS, "p = (x > 0).any(); y = lax.cond(p, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2",
+        "let its condition be the same", is_cured=False, modes=(False,),
+    ),
+    "the product of a part": Wrong(ROWS, "y = x.prod(0); return y", "k", "gather it first"),
     "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "no collective makes them agree", is_cured=False),
     "a ring that adds": Wrong(
         XW, "y = x @ w; z = lax.ppermute(y, 'tp', [(0, 1), (1, 0)]) if x.shape[1] < 8 else 0 * y; return y + z", "[b/dp] n", "no collective makes them agree", is_cured=False

@@ -142,8 +142,8 @@ class Causes:
 
     def _argument(self, at: int, axis: str, fact: ShardingFact, name_dim: NameDim) -> Provenance:
         is_part = any(axis in (dim.axes or ()) for dim in fact.dims)
-        dim, subject = name_dim(at, axis) if is_part else ("", "")
         kind = "sum" if axis in fact.unreduced else "part" if is_part else "other"
+        dim, subject = name_dim(at, axis) if kind != "other" else ("", "")
         return self._new(kind, None, dim=dim, subject=subject)
 
     def _follow(self, frame: Frame, given: Sequence[Known]) -> list[Known]:
@@ -401,7 +401,7 @@ def _position(eqn: Any, at: int, position: int) -> int | None:
     name, params, shape = eqn.primitive.name, eqn.params, eqn.invars[at].aval.shape
     gone = params.get("axes", params.get("dimensions", ())) if name.startswith("reduce_") or name == "squeeze" else ()
     if gone:
-        return position - sum(dim < position for dim in gone)
+        return None if position in gone else position - sum(dim < position for dim in gone)
     if name == "transpose":
         return params["permutation"].index(position)
     if name == "broadcast_in_dim":
@@ -455,7 +455,7 @@ def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | Non
     one = next(iter(found.values()), None)
     if one is None:
         return None
-    shared = tuple(axis for axis, other in found.items() if (other.kind, other.eqn) == (one.kind, one.eqn))
+    shared = tuple(axis for axis, other in found.items() if _origin(other) == _origin(one))
     what, place = _operation(one.eqn), one.place
     if one.kind in ("mean", "maximum", "minimum"):
         what = one.kind
@@ -478,9 +478,14 @@ def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | Non
     )
 
 
+def _origin(one: Provenance) -> tuple[Any, ...]:
+    """Since when a value varies: since an equation, or as a dim of an argument does."""
+    return (one.kind, one.eqn) if one.eqn is not None else (one.kind, one.dim, one.subject)
+
+
 def _operation(eqn: Any) -> str:
     if eqn is None or "claim" in eqn.params:
-        return "" if eqn is None else "hint"
+        return "hint"
     return _OPERATIONS.get(eqn.primitive.name, _jax.jaxpr.called_function(eqn))
 
 
