@@ -9,12 +9,8 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-<<<<<<< Updated upstream
-from sums import KEPT, LOST, RIGHT, SUSPECT, XW, W, X, Y, tp
+from sums import KEPT, LOST, RIGHT, ROWS, SUSPECT, XW, W, X, Y, tp
 from tables import accept, in_modes, refuse, typed_form
-=======
-from sums import KEPT, LOST, RIGHT, ROWS, SUSPECT, XW, Program, W, X, Y, tp
->>>>>>> Stashed changes
 
 from typedshmap import (
     Array,

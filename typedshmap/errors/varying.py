@@ -190,7 +190,8 @@ class LostSum(Fault):
     Attributes:
       operation: its name.
       how: ``nonlinear``: it is not linear; ``product``: of two such sums; ``factor``: the sum divides, chooses or is an
-        index; ``added``: a value that is the same on every shard is added to it; ``taken``: none is due.
+        index; ``sharded``: the result is sharded over the axes; ``added``: a value that is the same on every shard is
+        added to it; ``taken``: none is due.
       axes: the mesh axes.
       shards: how many shards there are over them.
       since: where the sum became due, or where it was taken.
@@ -212,6 +213,7 @@ class LostSum(Fault):
             "nonlinear": f"is not linear, and takes a partial sum over {over}{since}",
             "product": f"multiplies two partial sums over {over}{since}",
             "factor": f"divides, chooses or counts by a partial sum over {over}{since}",
+            "sharded": f"loses a partial sum over {over}{since}: its result is sharded over {over}",
             "added": f"adds what is the same on every shard of {over} to a partial sum{since}, {count}",
             "taken": f"sums over {over} what is the same on every shard{taken}, {count}",
         }[self.how]
