@@ -262,7 +262,7 @@ class _RegionCall:
                 except Exception as error:
                     self._add_note(error, scope, leaves)
                     raise
-            return self._check_result(result, region, scope)
+            return self._check_result(result, scope)
 
         body.__name__ = body.__qualname__ = self.typed.name  # what JAX's own messages call it
         return body
@@ -292,9 +292,9 @@ class _RegionCall:
         ]
         return region, assert_layouts(leaves, region, self.typed.name, self.checked.sizes, is_proven=bool(self.entered))
 
-    def _check_result(self, result: Any, region: context.MeshContext, scope: context.CallScope) -> list[Any]:
+    def _check_result(self, result: Any, scope: context.CallScope) -> list[Any]:
         """The leaves that the body returns, checked and at the types of their hints; note their structure and specs."""
-        name, analysis = self.typed.name, self.analysis
+        name, region, analysis = self.typed.name, scope.region, self.analysis
         checked = check_value(self.result_hint, result, RETURN, region, self.bound.arguments, scope.sizes)
         leaves, sizes, failures = checked.leaves, checked.sizes, checked.failures
         self.results.clear()

@@ -70,27 +70,24 @@ def typed(
         naming = own if below is None else below.naming.then(own)
 
         def typed_helper(*args: Any, **kwargs: Any) -> Any:
-            typed, region = hinted.read(args), context.current_mesh_context(naming)
-            args, kwargs, scope = _check_arguments(typed, naming, region, args, kwargs)
+            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs)
             with context.scope_entered(scope):
                 # From this frame: JAX records the whole stack with every equation that it traces.
                 result = typed.function(*args, **kwargs)
-            return _check_result(typed, typed.result, RETURN, region, scope, result)
+            return _check_result(typed, typed.result, RETURN, scope, result)
 
         def typed_generator(*args: Any, **kwargs: Any) -> Any:
-            typed, region = hinted.read(args), context.current_mesh_context(naming)
-            args, kwargs, scope = _check_arguments(typed, naming, region, args, kwargs)
-            check_item = partial(_check_result, typed, typed.yielded, _YIELDED, region, scope)
-            check_result = partial(_check_result, typed, typed.result, RETURN, region, scope)
+            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs)
+            check_item = partial(_check_result, typed, typed.yielded, _YIELDED, scope)
+            check_result = partial(_check_result, typed, typed.result, RETURN, scope)
             with context.scope_entered(scope):
                 body = typed.function(*args, **kwargs)
             return in_scope(body, scope, check_item, check_result)
 
         async def typed_coroutine(*args: Any, **kwargs: Any) -> Any:
-            typed, region = hinted.read(args), context.current_mesh_context(naming)
-            args, kwargs, scope = _check_arguments(typed, naming, region, args, kwargs)
+            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs)
             result = await AwaitedInScope(typed.function(*args, **kwargs), scope)
-            return _check_result(typed, typed.result, RETURN, region, scope, result)
+            return _check_result(typed, typed.result, RETURN, scope, result)
 
         is_coroutine = inspect.iscoroutinefunction(function)
         wrapper = typed_generator if is_generator(function) else typed_coroutine if is_coroutine else typed_helper
@@ -102,13 +99,10 @@ def typed(
 
 
 def _check_arguments(
-    typed: HintedSignature,
-    naming: AxisNaming,
-    region: context.MeshContext,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> tuple[tuple[Any, ...], dict[str, Any], context.CallScope]:
-    """The arguments of a call, their layouts asserted, and the scope of the call."""
+    hinted: LazySignature, naming: AxisNaming, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[HintedSignature, tuple[Any, ...], dict[str, Any], context.CallScope]:
+    """The function that is called, its arguments, their layouts asserted, and the scope of the call."""
+    typed, region = hinted.read(args), context.current_mesh_context(naming)
     bound = typed.bind(args, kwargs)
     checked = check_arguments(typed.arguments(bound), bound.arguments, region)
     if checked.failures:
@@ -116,20 +110,16 @@ def _check_arguments(
     stated = checked.with_leaves(checked.stated_leaves(typed.name))
     naming, sink = context.decorator_axis_naming(naming), context.current_sink()
     scope = context.CallScope(typed.name, bound.arguments, checked.sizes, naming, region, sink)
-    return *bound.with_arguments(stated), scope
+    return typed, *bound.with_arguments(stated), scope
 
 
 def _check_result(
-    typed: HintedSignature,
-    hint: Node | None,
-    subject: Subject,
-    region: context.MeshContext,
-    scope: context.CallScope,
-    result: Any,
+    typed: HintedSignature, hint: Node | None, subject: Subject, scope: context.CallScope, result: Any
 ) -> Any:
     """The result, or what is yielded, its layouts asserted."""
     if hint is None:
         return result
+    region = scope.region
     checked = check_value(hint, result, subject, region, scope.arguments, scope.sizes)
     for value, leaf_hint, at, must_be_invarying in checked.leaves:
         # The gradient of a loss that is the same on every shard, but that JAX types as varying, is too large.

@@ -16,7 +16,7 @@ import inspect
 import keyword
 import operator
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -36,7 +36,6 @@ from ..hints.global_sharding import original_error
 from ..hints.signature import HintedSignature, LazySignature
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
 from ..meshes import override_mesh, use_jit_mesh
-from ..notation.match import Sizes
 from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
 from .context import jit_context, sharding_failure
 
@@ -195,17 +194,14 @@ class JitCall:
             self.keys.append(key)
             self.values += [value] if key.traced else []
         assert typed.result is not None
-        self._raise(self.sizes, [*failures, *unknown_axes(typed.result, boundary, RETURN)])
+        if failures := [*failures, *unknown_axes(typed.result, boundary, RETURN)]:
+            raise boundary.error(typed.name, failures, self.sizes)
 
         self.traced_keys = [key for key in self.keys if key.traced]
         if boundary.explicit:
             pairs = zip(self.traced_keys, self.values, strict=True)
             self.values = [place_unplaced(key, value, self.context) for key, value in pairs]
         self.out_shardings: Any = None
-
-    def _raise(self, sizes: Sizes, failures: Sequence[Failure], place: str = "") -> None:
-        if failures:
-            raise self.context.boundary_context.error(self.typed.name, failures, sizes, place)
 
     def key(self) -> Any:
         """All that a trace depends on.
@@ -223,8 +219,8 @@ class JitCall:
                     hash(leaf)
                 except TypeError:
                     problem = f"is static, and {describe(leaf.value)} has no hash"
-                    what = PlainMessage(problem, "pass a value that can be hashed")
-                    self._raise(self.sizes, [Failure(what, each.subject)])
+                    wrong = Failure(PlainMessage(problem, "pass a value that can be hashed"), each.subject)
+                    raise self.context.boundary_context.error(self.typed.name, [wrong], self.sizes) from None
             raise
         return key
 
@@ -287,7 +283,8 @@ class JitCall:
             or _non_array_failures(checked.leaves, "which is not an array and cannot leave a program", _LEAVE_OUT)
         )
         if failures:
-            self._raise(checked.sizes, failures, result_place(self.typed, failures, checked.leaves))
+            place = result_place(self.typed, failures, checked.leaves)
+            raise region.error(self.typed.name, failures, checked.sizes, place)
         shardings = [context.sharding(*traced_leaf(leaf)) for leaf in checked.leaves]
         self.out_shardings = _jax.tree.unflatten_like(result, shardings)
         return result
