@@ -92,6 +92,10 @@ PROGRAMS = {
     "a bias added": Wrong(f'{XW}, c: Float[Array, "n"]', "y = x @ w; z = y + c; return z", "[b/dp] n", "psum over 'tp' before add"),
     "zeros added": Wrong(XW, "y = x @ w; z = y + jnp.zeros_like(y); return z", "[b/dp] n", "psum over 'tp'"),
     "a nonlinear function": Wrong(XW, "y = x @ w; z = jax.nn.relu(y); return z", "[b/dp] n", "psum over 'tp' before relu"),
+    "a nonlinear function for the second time": Wrong(
+        'x: Float[Array, "[b/dp] [k/tp]"], w: Float[Array, "[k/tp] d"]',
+        "a = jax.nn.relu(x); y = a @ w; z = jax.nn.relu(y); return z", "[b/dp] d", "psum over 'tp' before relu",
+    ),
     "a product of two sums": Wrong(XW, "y = x @ w; z = y * y; return z", "[b/dp] n", "psum over 'tp' before mul"),
     "a quotient of two sums": Wrong(ROWS, "y = x.sum(0); n = (x**2).sum(0); return y / n", "k", "psum over 'dp' before div"),
     "updated weights": Wrong(

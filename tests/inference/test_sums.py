@@ -1,6 +1,7 @@
 """Sums over mesh axes: what keeps them, what loses them, and what is said of that, in both modes."""
 
 import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +61,30 @@ def test_losing_one_that_is_not_is_suspect(name: str, check_vma: bool, mesh: Mes
 def step(x: X, w: W) -> Y:
     y = x @ w
     return tp(jax.nn.relu(y))
+
+
+def mapped(x: X, w: W) -> Y:
+    def row(r: Any) -> Any:
+        y = r @ w
+        return jnp.tanh(2 * y)
+
+    return tp(lax.map(row, x))
+
+
+def again(x: X, w: W) -> Y:
+    first = jax.nn.relu(tp(x @ w))
+    y = x @ w
+    return first + tp(jax.nn.relu(y))
+
+
+@pytest.mark.parametrize(("body", "sum_at", "loss_at"), [(step, 1, 2), (mapped, 2, 3), (again, 2, 3)])
+def test_a_suspect_has_the_lines_that_the_user_wrote(body: Any, sum_at: int, loss_at: int, mesh: Mesh) -> None:
+    for check_vma in (True, False):
+        with pytest.warns(SuspectWarning) as caught:
+            jax.eval_shape(typed_shard_map(body, mesh=mesh, check_vma=check_vma), *XW)
+        (warning,), first = caught, body.__code__.co_firstlineno
+        assert warning.lineno == first + loss_at
+        assert f", due since test_sums.py:{first + sum_at} (" in str(warning.message)
 
 
 def test_a_suspect_has_the_lines_of_the_loss_and_of_the_sum(mesh: Mesh) -> None:

@@ -8,7 +8,7 @@ Invariant: nothing of this runs unless an error or a warning is told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from math import prod
 from typing import Any
@@ -64,6 +64,7 @@ class Causes:
         recorder, self._numbers = Recorder(interpreter), count()
         recorder.interpret(closed_jaxpr, facts)
         ((_, self.body),) = recorder.frame.inner.items()
+        self._frame = self.body
         self.interpreter, self.axes, self.claim_equations = interpreter, interpreter.axes, interpreter.claim_equations
         # By axis, place and number: "mean" where a sum is divided by the number of a shard's
         # elements, "unclear" where it may be.
@@ -103,20 +104,11 @@ class Causes:
         """The same, with equations that the user wrote in the place of those of a library's own jaxprs."""
         if one is None:
             return None
-        transposed = next(filter(_jax.jaxpr.is_transposed, self._callers(one.eqn)), None)
+        transposed = next((eqn for eqn, _ in one.calls if _jax.jaxpr.is_transposed(eqn)), None)
         gradient = _jax.jaxpr.gradient_place(transposed) if transposed is not None else ""
-        follows = self._placed(self._collectives.get((axis, one.at)))
-        eqn, late, astray = map(self._placed, (one.eqn, one.late, one.astray))
+        follows = self._collectives.get((axis, one.at))
+        eqn, late, astray, follows = map(_written, (one.calls, one.late, one.astray, follows))
         return one._replace(eqn=eqn, late=late, astray=astray, gradient=gradient, follows=follows)
-
-    def _placed(self, eqn: Any) -> Any:
-        return next(filter(_jax.jaxpr.equation_place, self._callers(eqn)), eqn)
-
-    def _callers(self, eqn: Any) -> Iterator[Any]:
-        """An equation, and those around whose jaxprs hold it."""
-        while eqn is not None:
-            yield eqn
-            eqn = next((frame.caller for frame in self._frames.get(id(eqn), ())), None)
 
     def _agreement(self, var: Any, axis: str) -> Provenance | None:
         """Where a value became the same on every shard that JAX types as varying."""
@@ -128,17 +120,18 @@ class Causes:
                 continue
             seen.add(id(atom))
             if any(axis in frame.known_of(operand).provenances for operand in eqn.invars):
-                return self._new("agreement", eqn)
+                return self._new("agreement", eqn, frame)
             inner = frame.inner.get((id(eqn), id(_jax.jaxpr.called_jaxpr(eqn))))
             if inner is not None:
                 at = next(at for at, one in enumerate(eqn.outvars) if one is atom)
                 waiting.append((inner, inner.jaxpr.outvars[at]))
-            cast = cast or eqn
+            cast = cast or (eqn, frame)
             waiting += [(frame, operand) for operand in eqn.invars]
-        return self._new("agreement", cast) if cast is not None else None
+        return self._new("agreement", *cast) if cast is not None else None
 
-    def _new(self, kind: str, eqn: Any, **more: Any) -> Provenance:
-        return Provenance(kind, eqn, next(self._numbers), **more)
+    def _new(self, kind: str, eqn: Any, frame: Frame | None = None, **more: Any) -> Provenance:
+        calls = (frame or self._frame).calls(eqn) if eqn is not None else ()
+        return Provenance(kind, eqn, next(self._numbers), calls, **more)
 
     def _argument(self, at: int, axis: str, fact: ShardingFact, name_dim: NameDim) -> Provenance:
         is_part = any(axis in (dim.axes or ()) for dim in fact.dims)
@@ -149,9 +142,13 @@ class Causes:
     def _follow(self, frame: Frame, given: Sequence[Known]) -> list[Known]:
         """What is known of a jaxpr's results, from what is known of its operands."""
         frame.known = known = dict(zip(frame.jaxpr.invars, given, strict=True))
+        outer, self._frame = self._frame, frame
+        if outer is not frame:
+            frame.caller = outer, outer.eqn
         for var in known:
             frame.note_first(var)
         for eqn in frame.jaxpr.eqns:
+            frame.eqn = eqn
             facts, results = frame.facts[id(eqn)]
             operands = [frame.known_of(atom) for atom in eqn.invars]
             found = self._results(frame, eqn, operands, facts, results)
@@ -162,6 +159,7 @@ class Causes:
                     known[var] = self._claimed(frame, claim, known[var])
             if eqn.primitive.name == CLAIM and not _jax.jaxpr.is_literal(eqn.invars[0]):
                 known[eqn.invars[0]] = known[eqn.outvars[0]]
+        self._frame = outer
         return [frame.known_of(atom) for atom in frame.jaxpr.outvars]
 
     def _claimed(self, frame: Frame, eqn: Any, known: Known) -> Known:
@@ -210,7 +208,7 @@ class Causes:
         if _jax.jaxpr.collective_operation(eqn) in ("all-reduce", "reduce-scatter"):
             for axis in _jax.jaxpr.named_axes(eqn, self.axes):
                 if (one := operands[0].provenances.get(axis)) is not None and one.late is None:
-                    self._collectives.setdefault((axis, one.at), eqn)
+                    self._collectives.setdefault((axis, one.at), self._frame.calls(eqn))
         axes = sorted(result.varying | result.unreduced)
         carried: Any = max((known.carried for known in operands), default="")  # open, of several
         if carried:  # where only this makes it vary, the next iteration knows more
@@ -245,7 +243,8 @@ class Causes:
         for fact, known in zip(stacked, operands[consts + carried :], strict=True):
             leading = {axis: known.provenances[axis] for axis in fact.dims[0].axes or () if axis in known.provenances}
             length = eqn.params["length"]
-            taken = {axis: one._replace(kind="item", eqn=eqn, size=length) for axis, one in leading.items()}
+            item = {"kind": "item", "eqn": eqn, "calls": frame.calls(eqn), "size": length}
+            taken = {axis: one._replace(**item) for axis, one in leading.items()}
             items.append(known._replace(provenances={**known.provenances, **taken}))
         fixed, carry = operands[:consts], operands[consts : consts + carried]
         found = self._loop(carry, lambda now: self._follow(inner, [*fixed, *now, *items]), carried)
@@ -316,9 +315,9 @@ class Causes:
                 over in operands[0].provenances and operands[0].provenances[over].kind not in _UNREDUCED
                 for over in _jax.jaxpr.named_axes(eqn, self.axes)
             )
-            return first if is_due else first._replace(astray=eqn)
+            return first if is_due else first._replace(astray=self._frame.calls(eqn))
         if not _is_kept(eqn, first.kind, found, operands):
-            return first._replace(late=eqn)
+            return first._replace(late=self._frame.calls(eqn))
         if name == "reduce_sum":
             first = first._replace(others=(*first.others, *_sizes(eqn, 0, eqn.params["axes"])))
         before = operands[min(found)].divisors
@@ -354,7 +353,8 @@ class Causes:
         position = _position(eqn, at, place) if place is not None else None
         is_same_shape = eqn.outvars[0].aval.shape == shape and name not in _MIXING
         if position is not None or is_same_shape or name in _ONE_TO_ONE:
-            return one._replace(kind="mixed", eqn=one.eqn or eqn, position=position)
+            one = one if one.eqn is not None else one._replace(eqn=eqn, calls=self._frame.calls(eqn))
+            return one._replace(kind="mixed", position=position)
         return self._new("other", eqn, dim=one.dim, subject=one.subject)
 
     def _of_item(
@@ -382,7 +382,7 @@ class Causes:
             if "pmean" in functions:
                 times -= number % size == 0
                 continue
-            if any(map(_jax.jaxpr.is_transposed, self._callers(by))):
+            if any(_jax.jaxpr.is_transposed(each) for each, _ in self._frames[id(by)][0].calls(by)):
                 what = self._divisions.get(key, "unclear" if not one.size or number % one.size == 0 else "")
             elif not _MEANS.isdisjoint(functions):
                 is_local = number == one.size * prod(one.others) and not _MEANS.isdisjoint(
@@ -394,6 +394,11 @@ class Causes:
             if what:
                 one = one._replace(kind="mean") if what == "mean" else one._replace(divisor=(number, by))
         return one._replace(kind="mean") if times > 0 else one
+
+
+def _written(calls: Sequence[tuple[Any, Any]] | None) -> Any:
+    """Of an equation and those around it the innermost that the user wrote; those of a library's jaxprs are not."""
+    return next((eqn for eqn, jaxpr in calls if _jax.jaxpr.is_written_in(eqn, jaxpr)), calls[0][0]) if calls else None
 
 
 def _position(eqn: Any, at: int, position: int) -> int | None:

@@ -24,6 +24,7 @@ class Provenance(NamedTuple):
         shard's own index; ``opaque``: a kernel or a callback computed it; ``choice``: a branch or a loop took
         another way; ``other``: none of these.
       eqn: where it became so; None for an argument.
+      calls: that one and those around it, whose jaxprs hold it, from within; each with the jaxpr that it is in.
       at: counts the equations that are remembered, so that of two the earlier is known.
       dim: the name of the sharded dim, if hints have one.
       subject: the argument that is sharded.
@@ -31,15 +32,16 @@ class Provenance(NamedTuple):
       position: which dim it is, of a mixed value that an elementwise operation made.
       others: how long the other dims were that were summed.
       divisor: a number by which a sum was divided, which may be that of a shard's elements, and where.
-      late: the operation before which a collective has to be.
+      late: the operation before which a collective has to be; as the next two, at first with those around it.
       astray: a sum over another axis, over which nothing is due.
-      gradient: where the gradient that it is a part of was asked for.
       follows: a collective over the axis that the program has for it.
+      gradient: where the gradient that it is a part of was asked for.
     """
 
     kind: str
     eqn: Any
     at: int
+    calls: tuple[tuple[Any, Any], ...] = ()
     dim: str = ""
     subject: str = ""
     size: int = 0
@@ -48,8 +50,8 @@ class Provenance(NamedTuple):
     divisor: tuple[float, Any] | None = None
     late: Any = None
     astray: Any = None
-    gradient: str = ""
     follows: Any = None
+    gradient: str = ""
 
     @property
     def counts(self) -> set[int]:
@@ -91,7 +93,7 @@ class Frame:
     Attributes:
       facts: per equation, by its id, the facts of its operands and of its results.
       inner: the interpretations of the jaxprs that an equation runs, by the ids of both.
-      caller: an equation that runs it.
+      caller: the interpretation in which an equation runs it now, and that equation.
       known: what is known of the variables.
       first: their provenances by axis, where it varies for the first time: in a loop, those of the first iteration.
       eqn: the equation that is interpreted now.
@@ -101,9 +103,14 @@ class Frame:
         self.jaxpr, self.eqn = jaxpr, None
         self.facts: dict[int, tuple[list[ShardingFact], Sequence[ShardingFact]]] = {}
         self.inner: dict[tuple[int, int], Frame] = {}
-        self.caller: Any = None
+        self.caller: tuple[Frame, Any] | None = None
         self.known: dict[Any, Known] = {}
         self.first: dict[tuple[int, str], Provenance] = {}
+
+    def calls(self, eqn: Any) -> tuple[tuple[Any, Any], ...]:
+        """An equation of the jaxpr and those that run this now, from within, each with the jaxpr that it is in."""
+        around = () if self.caller is None else self.caller[0].calls(self.caller[1])
+        return ((eqn, self.jaxpr), *around)
 
     @cached_property
     def made_by(self) -> dict[Any, Any]:
@@ -137,7 +144,6 @@ class Recorder(Interpreter):
         jaxpr, outer = _jax.jaxpr.open_jaxpr(closed_jaxpr), self.frame
         self.frame = self.frames.setdefault((id(jaxpr), tuple(facts)), Frame(jaxpr))
         outer.inner[id(outer.eqn), id(jaxpr)] = self.frame
-        self.frame.caller = outer.eqn
         try:
             return super().interpret(closed_jaxpr, facts)
         finally:

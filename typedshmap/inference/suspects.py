@@ -193,14 +193,11 @@ class Flow:
         return bool(callers) and all(map(self.is_transposed, callers))
 
     def call_of(self, eqn: Any, axis: str = "", began: Any = None) -> tuple[Any, str]:
-        """Where the user's program has an equation: of one in a function of a library, the call of that, and its name.
-
-        JAX traces such a function once, so that its equations have the lines of the first call.
-        """
+        """The equation that the user wrote, of one in a library's own jaxpr the call of that, and its name."""
         if id(eqn) not in self.within:  # a claim that is kept beside the jaxpr
             return eqn, ""
         name = eqn.primitive.name.removesuffix("_invariant")
-        while _jax.jaxpr.is_of_library(jaxpr := self.within[id(eqn)]) and self.callers[id(jaxpr)]:
+        while not _jax.jaxpr.is_written_in(eqn, jaxpr := self.within[id(eqn)]) and self.callers[id(jaxpr)]:
             calls, name = self.callers[id(jaxpr)], _jax.jaxpr.public_name(jaxpr) or name
             given = (each for each in calls if any(self.origin(atom, began or {}, axis) for atom in each.invars))
             eqn = next(given, calls[0])
