@@ -77,6 +77,14 @@ def find_attribute(f: Any, name: str, cls: type[T]) -> T | None:
     return None
 
 
+def caller_frame(depth: int) -> types.FrameType | None:
+    """The frame ``depth`` calls above the caller of this."""
+    frame = inspect.currentframe()
+    for _ in range(depth + 1):
+        frame = frame.f_back if frame is not None else None
+    return frame
+
+
 Wrap: TypeAlias = Callable[[Callable[..., Any], LazySignature, DecoratedInfo | None], Callable[..., Any]]
 
 

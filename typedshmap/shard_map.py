@@ -20,7 +20,6 @@ from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from .errors import TypedShmapError, placed_at_decoration
 from .errors.failures import RETURN, Failure, PlainMessage, sizes_text
 from .errors.phrases import mesh_text, quoted_axes
-from .errors.places import caller_frame
 from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedVarying
 from .hints import context
 from .hints.check_arguments import array_leaves, check_arguments, unknown_axes
@@ -29,7 +28,7 @@ from .hints.check_tree import CheckedLeaf, assert_layouts, check_value, result_p
 from .hints.signature import EMPTY, LazySignature
 from .hints.structure import Untyped, array_hints, holds_arrays
 from .inference.analysis import Refused, RegionAnalysis, analyze_region
-from .introspection import DecoratedInfo, decorate, wraps
+from .introspection import DecoratedInfo, caller_frame, decorate, wraps
 from .meshes import find_boundary, read_axis_names, read_mesh
 from .notation.layout import Layout
 

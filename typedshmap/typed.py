@@ -11,7 +11,6 @@ from . import _jax
 from .axis_names import AxesLike, AxisNaming, AxisRules, RulesLike, read_naming
 from .errors import placed_at_decoration
 from .errors.failures import RETURN, Failure, Subject
-from .errors.places import caller_frame
 from .errors.varying import UnmentionedVarying
 from .hints import context
 from .hints.check_arguments import check_arguments
@@ -19,7 +18,7 @@ from .hints.check_tree import check_value, result_place
 from .hints.resumption import AwaitedInScope, in_scope
 from .hints.signature import HintedSignature, LazySignature, is_generator
 from .hints.structure import Node
-from .introspection import DecoratedInfo, decorate, wraps
+from .introspection import DecoratedInfo, caller_frame, decorate, wraps
 
 F = TypeVar("F", bound="Callable[..., Any] | classmethod[Any, Any, Any] | property")
 _YIELDED = Subject("yielded", "yielded")

@@ -58,7 +58,7 @@ def running_place(is_traced: bool = False) -> str:
     Args:
       is_traced: whether it counts only if JAX is tracing it, so that a traceback leads through JAX.
     """
-    frames = list(_frames_from(caller_frame(0)))
+    frames = list(_frames_from(inspect.currentframe()))
     if is_traced and not any(str(frame.f_globals.get("__name__")).partition(".")[0] == "jax" for frame in frames):
         return ""
     return next((place_text(*line) for line in _users_lines(frames)), "")
@@ -66,7 +66,7 @@ def running_place(is_traced: bool = False) -> str:
 
 def running_line() -> tuple[str, int, str] | None:
     """The file, the line and the function of the user's that is running; None if there is none."""
-    return next(_users_lines(_frames_from(caller_frame(0))), None)
+    return next(_users_lines(_frames_from(inspect.currentframe())), None)
 
 
 def _users_lines(frames: Iterable[types.FrameType]) -> Iterator[tuple[str, int, str]]:
@@ -78,14 +78,6 @@ def _frames_from(frame: types.FrameType | None) -> Iterator[types.FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-def caller_frame(depth: int) -> types.FrameType | None:
-    """The frame ``depth`` calls above the caller of this."""
-    frame = inspect.currentframe()
-    for _ in range(depth + 1):
-        frame = frame.f_back if frame is not None else None
-    return frame
 
 
 def hint_place(function: Any, parameter: str) -> str:

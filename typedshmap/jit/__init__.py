@@ -11,9 +11,8 @@ from jax.sharding import AbstractMesh, Mesh
 from .. import _jax
 from ..axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from ..errors import TypedShmapError, placed_at_decoration
-from ..errors.places import caller_frame
 from ..hints.signature import LazySignature
-from ..introspection import DecoratedInfo, decorate, wraps
+from ..introspection import DecoratedInfo, caller_frame, decorate, wraps
 from ..meshes import read_mesh
 from .call import JitFunction
 
