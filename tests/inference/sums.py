@@ -434,6 +434,11 @@ RIGHT: dict[str, Program] = {
         lambda table: take(table, jnp.arange(4), "[v/tp] m, i -> i m"), (Float[Array, "[v/tp] m"],),
         Float[Array, "4 m"], (numbers(16, 4),),
     ),
+    # Each shard's own, as a check of the result says.
+    "a local weighted mean that is stated": of_rows(
+        lambda x, w: lax.psum(0 * check((x * x).sum(0) / x.sum(0), "k ~dp").sum(), "dp")
+    ),
+    "a local deviation that is stated": of_rows(lambda x, w: lax.psum(0 * check(x.std(0), "k ~dp").sum(), "dp")),
     "a sum by a pattern": of_xw(
         lambda x, w: jax.nn.relu(einsum(x, w, "[b/dp] [k/tp], [k/tp] n -> [b/dp] n"))
         / reduce(x, "[b/dp] [k/tp] ->", "sum")

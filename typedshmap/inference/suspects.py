@@ -75,6 +75,7 @@ class Flow:
 
     def __init__(self, jaxpr: Any, interpreter: Interpreter) -> None:
         self.sizes, self.axes, self.has_vma = interpreter.sizes, interpreter.axes, interpreter.has_vma
+        self.claim_equations = interpreter.claim_equations
         self.made_by: dict[Any, Any] = {}
         self.uses: dict[Any, list[Any]] = defaultdict(list)
         # The same value in a jaxpr and in one that it runs, or in one iteration of a loop and in the next.
@@ -206,19 +207,28 @@ class Flow:
     def is_suspect(self, eqn: Any, lost: SumLoss, began: Any) -> bool:
         """Whether a loss is one that a program hardly means.
 
-        It does where it takes a sum elsewhere, or combines what the shards have by itself; where a mean is taken of
-        what something was added to; and of a sum over equal shards, where it divides by their number.
+        It does where it takes a sum elsewhere, or combines what the shards have by itself; where a hint says by ``~``
+        that each shard has its own; where a mean is taken of what something was added to; and of a sum over equal
+        shards, where it divides by their number.
         """
         if lost.how == "taken":
             atom = eqn.invars[lost.at]
             is_meant = self.is_divided(eqn.outvars, lost.axis) or self._is_part(atom, lost.axis)
             return not (is_meant or self._is_gradient(atom, lost.axis) or self._is_constant(atom))
+        if self._is_own(self.call_of(eqn)[0].outvars, lost.axis):
+            return False
         fates = self.fates(eqn.outvars, lost.axis)
         is_undone = not fates.isdisjoint(_UNDONE_BY.get(eqn.primitive.name, ()))
         elsewhere = self.fates(began.outvars, lost.axis, eqn) if began is not None else set[str]()
         if is_undone or not elsewhere.isdisjoint(["sum", "mean", "combined"]):
             return False
         return lost.how != "added" or "sum" in fates
+
+    def _is_own(self, variables: Iterable[Any], axis: str) -> bool:
+        """Whether a hint says of values that their shards may differ over an axis."""
+        copies = [each for variable in variables for each in self._copies(variable)]
+        stated = [claim for each in copies for claim in (*self.uses[each], *self.claim_equations.get(each, ()))]
+        return any(axis in eqn.params["claim"].layout.varying for eqn in stated if eqn.params.get("claim") is not None)
 
     def _is_constant(self, atom: Any) -> bool:
         """Whether a value depends neither on arguments of the body nor on a collective."""
