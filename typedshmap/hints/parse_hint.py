@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ForwardRef, TypeVar
 
 import jax
@@ -96,7 +96,7 @@ class NameScope:
       types: the hint of each type variable, with the names of the place where that was written.
       open: the records that are being read.
       aliases: the type aliases that are being read, in the innermost record.
-      parts: an item for each part that has been read, counted as often as it stands in the hint.
+      parts: the number of parts that have been read, each as often as it stands in the hint; all scopes share the list.
       known: the parts that were read with these names, by their ids: each with its tree and how many parts it has.
     """
 
@@ -104,13 +104,13 @@ class NameScope:
     types: Mapping[Any, tuple[Any, NameScope]] = field(default_factory=dict)
     open: Mapping[Any, Fields] = field(default_factory=dict)
     aliases: tuple[Any, ...] = ()
-    parts: list[None] = field(default_factory=list[None])
+    parts: list[int] = field(default_factory=partial(list, (0,)))  # one number
     known: dict[int, tuple[Any, Node, int]] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     def count(self, more: int) -> None:
         """Count parts: of a hint in which each part stands twice in another there are very many."""
-        self.parts.extend([None] * more)
-        if len(self.parts) > _MOST_PARTS:
+        self.parts[0] += more
+        if self.parts[0] > _MOST_PARTS:
             raise AnnotationSyntaxError(f"a hint of more than {_MOST_PARTS} parts")
 
     def with_type_variables(self, variables: tuple[Any, ...], args: tuple[Any, ...]) -> NameScope:
@@ -172,11 +172,11 @@ def parse_hint(hint: Any, names: NameScope | None = None) -> Node:
         raise AnnotationSyntaxError(f'{name}: wants an array type and dims, as in {name}[Array, "b d"]')
     _, node, parts = names.known.get(id(hint), (None, None, 0))
     if node is None:
-        before = len(names.parts)
+        before = names.parts[0]
         names.count(1)
         node = _parse_tree(hint, names) or _parse_generic(hint, names)
-        names.known[id(hint)] = (hint, node, len(names.parts) - before)
-    names.count(min(parts, _MOST_PARTS))
+        names.known[id(hint)] = (hint, node, names.parts[0] - before)
+    names.count(parts)
     return node
 
 
