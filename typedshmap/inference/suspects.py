@@ -8,7 +8,8 @@ Invariant: nothing of this runs unless the interpreter found a loss."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -135,6 +136,10 @@ class Flow:
                     waiting += eqn.invars
             waiting += self.back[at]
 
+    def _makers(self, atom: Any, is_followed: Container[str] | None = None, axis: str = "") -> Iterator[Any]:
+        """The equations that made a value and those that it was computed from; arguments as for `_ancestors`."""
+        return filter(None, map(self.made_by.get, self._ancestors(atom, is_followed, axis)))
+
     def origin(self, atom: Any, began: dict[Any, Any], axis: str) -> Any:
         """The equation at which the sum over an axis that is due of a value became due, or at which it was taken."""
         found = (began.get((each, axis)) for each in self._ancestors(atom, _FOLLOWED, axis))
@@ -232,54 +237,42 @@ class Flow:
 
     def _is_constant(self, atom: Any) -> bool:
         """Whether a value depends neither on arguments of the body nor on a collective."""
-        ancestors = list(self._ancestors(atom))
-        made = (self.made_by.get(each) for each in ancestors)
-        is_collective = any(eqn is not None and _jax.jaxpr.collective_operation(eqn) for eqn in made)
-        return not is_collective and self.arguments.isdisjoint(ancestors)
+        is_collective = any(map(_jax.jaxpr.collective_operation, self._makers(atom)))
+        return not is_collective and self.arguments.isdisjoint(self._ancestors(atom))
 
     def is_divided(self, variables: Iterable[Any], axis: str) -> bool:
         """Whether values are divided by the number of shards, or with another sum over them: a mean."""
-        return any(
-            (eqn.primitive.name == "div" and (self._number(eqn.invars[1]) or self.sizes[axis]) % self.sizes[axis] == 0)
-            or (eqn.primitive.name == "mul" and any(self._is_share(atom, axis) for atom in eqn.invars))
-            for variable in variables for each in self._copies(variable) for eqn in self.uses[each]
-        )  # fmt: skip
+        uses = (eqn for variable in variables for each in self._copies(variable) for eqn in self.uses[each])
+        shards = self.sizes[axis]
+        return any(self._divides(eqn, axis, lambda number: (number or shards) % shards == 0) for eqn in uses)
 
     def are_shares(self, eqn: Any, lost: SumLoss) -> bool:
         """Whether what is added to a sum was divided by the number of shards."""
-        others = [atom for at, atom in enumerate(eqn.invars) if at != lost.at]
-        made = [self.made_by.get(each) for atom in others for each in self._ancestors(atom, _UNCHANGED)]
-        return any(
-            each is not None
-            and (
-                (each.primitive.name == "div" and self._number(each.invars[1]) == self.sizes[lost.axis])
-                or (each.primitive.name == "mul" and any(self._is_share(atom, lost.axis) for atom in each.invars))
-            )
-            for each in made
-        )
+        others = (atom for at, atom in enumerate(eqn.invars) if at != lost.at)
+        makers, shards = (each for atom in others for each in self._makers(atom, _UNCHANGED)), self.sizes[lost.axis]
+        return any(self._divides(each, lost.axis, lambda number: number == shards) for each in makers)
 
     def _is_gradient(self, atom: Any, axis: str) -> bool:
         """Whether a value is a shard's addend of a gradient, as it is for JAX where values are not typed."""
-        made = (self.made_by.get(each) for each in self._ancestors(atom, _FOLLOWED, axis))
-        return not self.has_vma and any(eqn is not None and self.is_transposed(eqn) for eqn in made)
+        return not self.has_vma and any(map(self.is_transposed, self._makers(atom, _FOLLOWED, axis)))
 
     def _is_part(self, atom: Any, axis: str) -> bool:
         """Whether a value was divided by the number of shards, and not only by that of elements that were summed."""
-        for each in self._ancestors(atom, _FOLLOWED):
-            eqn = self.made_by.get(each)
-            if eqn is None:
-                continue
-            number = self._number(eqn.invars[1]) if eqn.primitive.name == "div" else None
-            if number and number % (self._summed_elements(eqn.invars[0]) * self.sizes[axis]) == 0:
-                return True
-            if eqn.primitive.name == "mul" and any(self._is_share(atom, axis) for atom in eqn.invars):
-                return True
-        return False
+
+        def is_count(eqn: Any, number: float | None) -> bool:
+            return bool(number) and number % (self._summed_elements(eqn.invars[0]) * self.sizes[axis]) == 0
+
+        return any(self._divides(eqn, axis, partial(is_count, eqn)) for eqn in self._makers(atom, _FOLLOWED))
+
+    def _divides(self, eqn: Any, axis: str, is_count: Callable[[float | None], bool]) -> bool:
+        """Whether an equation divides by a number that counts shards, or multiplies by the share of one."""
+        if eqn.primitive.name == "mul":
+            return any(self._is_share(atom, axis) for atom in eqn.invars)
+        return eqn.primitive.name == "div" and is_count(self._number(eqn.invars[1]))
 
     def _summed_elements(self, atom: Any) -> int:
         """How many elements of a shard a value is the sum of."""
-        made = (self.made_by.get(each) for each in self._ancestors(atom, _FOLLOWED))
-        sums = (eqn for eqn in made if eqn is not None and eqn.primitive.name == "reduce_sum")
+        sums = (eqn for eqn in self._makers(atom, _FOLLOWED) if eqn.primitive.name == "reduce_sum")
         return prod(eqn.invars[0].aval.shape[at] for eqn in sums for at in eqn.params["axes"])
 
     def _is_share(self, atom: Any, axis: str) -> bool:
