@@ -482,6 +482,11 @@ def _effects(eqn: Any) -> set[str]:
     return {type(effect).__name__ for effect in eqn.effects} - {"NamedAxisEffect"}  # which collectives have
 
 
+def is_differentiated(eqn: Any) -> bool:
+    """Whether an equation is part of what is differentiated, or was made of that."""
+    return "jvp(" in str(eqn.source_info.name_stack)
+
+
 def is_transposed(eqn: Any) -> bool:
     """Whether an equation was made by transposing another, as the backward part of a gradient is."""
     return "transpose(" in str(eqn.source_info.name_stack)

@@ -25,6 +25,7 @@ class Cause(NamedTuple):
       divisor: what a sum was divided by, where that may be the number of a shard's elements or of all, and its place.
       astray: a sum over another axis, over which nothing is due, and its place.
       follows: a collective that the program has for it later on, and its place.
+      untyped: where what it is in is differentiated, without JAX's types, which give a psum another gradient.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Cause(NamedTuple):
     divisor: str = ""
     astray: str = ""
     follows: str = ""
+    untyped: str = ""
 
     @property
     def origin(self) -> str:
@@ -54,23 +56,38 @@ class Cause(NamedTuple):
         sharded = f"sharded over {quoted_axes(self.axes)}"
         return f"{self.dim} ({sharded})" if self.dim else f"a dim {sharded}"
 
+    @property
+    def reduction(self) -> str:
+        """``psum over 'tp'``, where a collective makes the value the same on every shard, and right."""
+        over = quoted_axes(self.axes)
+        if self.divisor:
+            return f"pmean over {over} if that counts a shard's elements, psum if it counts all"
+        return f"{self.collective} over {over}"
+
+    @property
+    def typed(self) -> str:
+        """What a psum needs that is differentiated."""
+        return ", with check_vma=True: without, JAX differentiates a psum as a psum" if self.untyped else ""
+
     def cure(self, terms: Terms, may_be_unreduced: bool, may_vary: bool) -> str:
         """What to write instead."""
         over, before = quoted_axes(self.axes), f" before {self.late}" if self.late else ""
         unreduced, varying, brackets = (terms.marks(sign, self.axes) for sign in "+~/")
+        outside = f" at {self.untyped}, outside of what is differentiated" if self.untyped else ""
+        outside = self.typed if self.late else outside
         if self.astray:
-            return f"{self.origin} leaves partial sums: {self.collective} over {over}, in the place of {self.astray}"
+            instead = f"{self.collective} over {over}, in the place of {self.astray}{self.typed}"
+            return f"{self.origin} leaves partial sums: {instead}"
         if self.within:
             return f"{self.origin} is of each shard's part, and {self.within} goes on with it: gather the dim first"
         if self.follows and self.collective and not self.late:
             mark = unreduced if self.kind == "sum" else varying
             return f"{self.origin} leaves each shard its own, for {self.follows}: write '{mark}'"
         if self.divisor:
-            either = f"pmean over {over} if that counts a shard's elements, psum if it counts all"
-            return f"{self.origin} leaves partial sums, which {self.divisor} divides: {either}"
+            return f"{self.origin} leaves partial sums, which {self.divisor} divides: {self.reduction}{outside}"
         if self.kind == "sum":
             mark = f", or write '{unreduced}' if its sum is taken later" if may_be_unreduced and not self.late else ""
-            return f"{self.origin} leaves partial sums: psum over {over}{before}{mark}"
+            return f"{self.origin} leaves partial sums: psum over {over}{before}{outside}{mark}"
         if self.collective:
             return f"{self.origin} is of each shard's part: {self.collective} over {over}{before}"
         if self.kind == "part":
@@ -196,6 +213,7 @@ class LostSum(Fault):
       shards: how many shards there are over them.
       since: where the sum became due, or where it was taken.
       may_be_meant: whether no hint says that the sum is due.
+      cause: since when it is due, if that is known.
     """
 
     operation: str
@@ -204,6 +222,7 @@ class LostSum(Fault):
     shards: int
     since: str = ""
     may_be_meant: bool = False
+    cause: Cause | None = None
 
     def words(self, terms: Terms) -> Sentence:
         over, count = quoted_axes(self.axes), f"which counts it {self.shards} times"
@@ -217,14 +236,22 @@ class LostSum(Fault):
             "added": f"adds what is the same on every shard of {over} to a partial sum{since}, {count}",
             "taken": f"sums over {over} what is the same on every shard{taken}, {count}",
         }[self.how]
-        cure = f"take the sum before it (psum over {over})"
-        if self.how == "taken":
-            cure = f"leave out {over}; a mean is a pmean"
-        elif self.how == "added":
-            cure = f"add it after the sum (psum over {over}), or on one shard only"
+        cure = self._cure(terms)
         if self.may_be_meant and self.how != "taken":
             cure += f"; if each shard's own is meant, say so by check(x, '... {terms.marks('~', self.axes)}')"
         return Sentence(f"{self.operation} {problem}", cure=cure)
+
+    def _cure(self, terms: Terms) -> str:
+        if self.how == "taken":
+            return f"leave out {quoted_axes(self.axes)}; a mean is a pmean"
+        cause = self.cause or Cause("sum", self.axes, collective="psum")
+        if cause.late or cause.astray or cause.within or not cause.collective:
+            return cause.cure(terms, may_be_unreduced=False, may_vary=False)
+        taken = cause.kind if cause.kind == "mean" else "sum"
+        taken += f", which {cause.divisor} divides," if cause.divisor else ""
+        if self.how == "added":
+            return f"add it after the {taken} ({cause.reduction}), or on one shard only{cause.typed}"
+        return f"take the {taken} before it ({cause.reduction}){cause.typed}"
 
 
 class DivergentCollective(Fault):

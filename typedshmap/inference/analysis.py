@@ -253,7 +253,7 @@ def analyze_region(
     _refuse_divergence(interpreter, body, operands, origin, causes)
     _refuse_wrong_gradients(interpreter, body, origin)
     losses = [found for found in interpreter.findings if found.lost is not None]
-    verdicts = judge_losses(interpreter, body, losses) if losses else []
+    verdicts = judge_losses(interpreter, body, losses, causes) if losses else []
     wrong: list[Contradiction] = []
     for found in interpreter.findings:
         if found.what is not None and found.control is None:

@@ -106,9 +106,12 @@ class Causes:
             return None
         transposed = next((eqn for eqn, _ in one.calls if _jax.jaxpr.is_transposed(eqn)), None)
         gradient = _jax.jaxpr.gradient_place(transposed) if transposed is not None else ""
+        differentiated = next((eqn for eqn, _ in one.calls if _jax.jaxpr.is_differentiated(eqn)), None)
+        is_untyped = differentiated is not None and transposed is None and not self.interpreter.has_vma
+        untyped = _jax.jaxpr.gradient_place(differentiated) if is_untyped else ""
         follows = self._collectives.get((axis, one.at))
         eqn, late, astray, follows = map(_written, (one.calls, one.late, one.astray, follows))
-        return one._replace(eqn=eqn, late=late, astray=astray, gradient=gradient, follows=follows)
+        return one._replace(eqn=eqn, late=late, astray=astray, gradient=gradient, follows=follows, untyped=untyped)
 
     def _agreement(self, var: Any, axis: str) -> Provenance | None:
         """Where a value became the same on every shard that JAX types as varying."""
@@ -480,6 +483,7 @@ def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | Non
         divisor="" if one.divisor is None else f"{one.divisor[0]:g} at {_line(one.divisor[1])}",
         astray=_operation_at(one.astray),
         follows=_operation_at(one.follows),
+        untyped=one.untyped.partition(" ")[0] if one.kind == "sum" else "",
     )
 
 

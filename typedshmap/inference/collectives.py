@@ -101,6 +101,15 @@ def _grouped_fact(fact: ShardingFact, sizes: tuple[tuple[str, int], ...], groups
     return ShardingFact(varying - summed, NO_AXES, dims, groups=(axes, equal))
 
 
+def _note_sum(interpreter: Interpreter, eqn: Any, at: int, fact: ShardingFact, axes: Sequence[str]) -> None:
+    """Note of each axis that a sum that is due is taken, or one that is not."""
+    for axis in axes:
+        if axis in fact.unreduced:
+            interpreter.taken[eqn.outvars[at], axis] = eqn
+        elif axis not in fact.varying and not fact.is_zero:
+            interpreter.note_loss(eqn, SumLoss(axis, "taken", at), fact)
+
+
 def total(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sum, maximum or minimum over all shards, or one of them: the same on every shard."""
     axes, named = _jax.jaxpr.named_axes(eqn, interpreter.axes), tuple(eqn.params.get("axes", ()))
@@ -111,11 +120,7 @@ def total(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list
             facts = [fact._replace(groups=None) for fact in facts]
         return [_grouped_fact(fact, sizes, tuple(map(tuple, groups))) for fact in facts]
     for at, fact in enumerate(facts if is_sum else ()):
-        for axis in axes:
-            if axis in fact.unreduced:
-                interpreter.taken[eqn.outvars[at], axis] = eqn
-            elif axis not in fact.varying and not fact.is_zero:
-                interpreter.note_loss(eqn, SumLoss(axis, "taken", at), fact)
+        _note_sum(interpreter, eqn, at, fact, axes)
     return [_summed_fact(fact, axes, named, is_sum) for fact in facts]
 
 
@@ -186,6 +191,8 @@ def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> li
     """A sum over all shards; each keeps a part of it."""
     params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
     is_grouped = not _is_one_group(params)
+    if not is_grouped:
+        _note_sum(interpreter, eqn, 0, facts[0], axes)
     return [_scattered_fact(facts[0], axes, params["scatter_dimension"], params["tiled"], is_grouped)]
 
 

@@ -36,6 +36,7 @@ class Provenance(NamedTuple):
       astray: a sum over another axis, over which nothing is due.
       follows: a collective over the axis that the program has for it.
       gradient: where the gradient that it is a part of was asked for.
+      untyped: where what it is in is differentiated, where JAX does not type values.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Provenance(NamedTuple):
     astray: Any = None
     follows: Any = None
     gradient: str = ""
+    untyped: str = ""
 
     @property
     def counts(self) -> set[int]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from .. import _jax
 from ..errors.varying import LostSum
+from .causes import Causes, find_cause
 from .interpreter import CLAIM, Finding, Interpreter
 from .sums import LINEAR, SumLoss
 
@@ -41,8 +42,14 @@ class Verdict(NamedTuple):
     is_error: bool
 
 
-def judge_losses(interpreter: Interpreter, jaxpr: Any, losses: Sequence[Finding]) -> list[Verdict]:
-    """The losses that are errors or suspects, once per place in the user's program."""
+def judge_losses(
+    interpreter: Interpreter, jaxpr: Any, losses: Sequence[Finding], causes: Callable[[], Causes]
+) -> list[Verdict]:
+    """The losses that are errors or suspects, once per place in the user's program.
+
+    Args:
+      causes: since when the values of the jaxpr vary.
+    """
     written = [each for each in losses if not _jax.jaxpr.is_transposed(each.eqn)]
     if not written:
         return []
@@ -64,9 +71,13 @@ def judge_losses(interpreter: Interpreter, jaxpr: Any, losses: Sequence[Finding]
                 axes += () if lost.axis in axes else (lost.axis,)
             elif place in found:
                 continue
-            since = _jax.jaxpr.equation_place(flow.call_of(began)[0]) if began is not None else ""
+            begin = flow.call_of(began)[0] if began is not None else None
+            since = _jax.jaxpr.equation_place(begin) if begin is not None else ""
             shards = prod(interpreter.sizes[axis] for axis in axes)
-            failure = LostSum(operation, lost.how, axes, shards, since, not is_error)
+            cause = find_cause(axes, partial(causes().of_operand, eqn, at=lost.at)) if lost.how != "taken" else None
+            if cause is not None and begin is at:
+                cause = cause._replace(within=operation)
+            failure = LostSum(operation, lost.how, axes, shards, since, not is_error, cause)
             found[place] = Verdict(at, failure, is_error)
     return list(found.values())
 
