@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from typedshmap import TypedShmapError, typed_shard_map
+from typedshmap import SuspectWarning, TypedShmapError, typed_shard_map
 
 BEGINNING = """\
 import jax
@@ -62,11 +62,14 @@ def result(source: str, folder: Path, mesh: Mesh, check_vma: bool) -> Any:
 
 
 def refusal(source: str, folder: Path, mesh: Mesh, check_vma: bool) -> str | None:
-    """The message by which a program is refused, or what JAX says of it; None if it is taken."""
+    """The message by which a program is refused or suspected, or what JAX says of it; None if it is taken.
+
+    A suspect counts where warnings are errors, as they are in tests.
+    """
     function = module_of(source, folder).f
     try:
         jax.eval_shape(typed_shard_map(function, mesh=mesh, check_vma=check_vma), *arguments(function))
-    except TypedShmapError as error:
+    except (TypedShmapError, SuspectWarning) as error:
         return str(error)
     except Exception as error:
         return f"JAX: {error}"
@@ -84,14 +87,24 @@ def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Ite
     cure = next((line for line in message.splitlines() if line.startswith("Hint: ")), "")
     places = [int(at) for at in re.findall(r" at program\.py:(\d+)", cure)]
     reported = [int(at) for at in re.findall(r"^At: program\.py:(\d+)", message, re.M)]
+    if cure.startswith("Hint: take the sum (psum over"):
+        places = reported
+    elif cure.startswith(("Hint: take the ", "Hint: add it after ")):
+        since = [int(at) for at in re.findall(r" due since program\.py:(\d+)", message)]
+        places = [at for at in since if at not in reported]
+    if "with check_vma=True" in cure:  # which changes what the program's gradients are
+        return
     ways = [(verb, _names(axes), late) for verb, axes, late in _REDUCED.findall(cure)]
     if " if that counts a shard's elements" in cure:
         mean, axes, late = ways[0]
         ways = [(mean if counts_shard else "psum", axes, late)]
+    outside = re.search(r" at program\.py:(\d+), outside of what is differentiated", cure)
     for verb, axes, late in ways:
-        if ", in the place of " in cure:
+        if outside is not None:
+            yield _with_call(lines, int(outside[1]), f"lax.{verb}({{}}, {axes!r})", of=0)
+        elif ", in the place of " in cure:
             yield _with_line(lines, places[-1], re.sub(r"'\w+'(?=\)\s*$)", repr(axes[0]), lines[places[-1] - 1]))
-        elif not late or int(late) != places[0]:
+        elif places and (not late or int(late) != places[0]):
             yield _with_call(lines, places[0], f"lax.{verb}({{}}, {axes!r})")
     if "gather it first" in cure or "gather the dim first" in cure or "or gather it (all_gather)" in cure:
         axis = re.findall(r"sharded over '(\w+)'", cure)[0]
@@ -108,6 +121,8 @@ def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Ite
     if agrees and "state it by assume(x, hint)" in cure:
         dims = re.findall(r'Array, "([^"]*)"\]', next(line for line in lines if line.startswith("def f(")))[-1]
         yield _with_call(lines, places[0], f'assume({{}}, "{dims}")')
+    if (taken := re.search(r"leave out ((?:'\w+'(?:, )?)+);", cure)) is not None:
+        yield _with_line(lines, reported[0], _without_axes(lines[reported[0] - 1], _names(taken[1])))
     if "take the mean (pmean)" in cure:
         yield _with_call(lines, places[0], "lax.pmean({}, ('dp',))")
     for mark in re.findall(r"write '([+~]\w+)'", cure):
@@ -119,17 +134,27 @@ def _names(axes: str) -> tuple[str, ...]:
     return tuple(re.findall(r"'(\w+)'", axes))
 
 
+def _without_axes(line: str, left_out: tuple[str, ...]) -> str:
+    """A line in which a psum is over fewer axes, or is left out."""
+
+    def over_others(call: re.Match[str]) -> str:
+        axes = tuple(axis for axis in _names(call[2]) if axis not in left_out)
+        return f"lax.psum({call[1]}, {axes!r})" if axes else call[1]
+
+    return re.sub(r"lax\.psum\((.*), (\([^)]*\)|'\w+')\)", over_others, line)
+
+
 def _with_line(lines: list[str], at: int, line: str, more: str = "") -> str:
     return "\n".join([*lines[: at - 1], line, *([more] if more else []), *lines[at:]]) + "\n"
 
 
-def _with_call(lines: list[str], at: int, call: str) -> str:
-    """A source in which the value of a line goes through a call; of several, as a loss and its gradient, the last."""
+def _with_call(lines: list[str], at: int, call: str, of: int = -1) -> str:
+    """A source in which the value of a line goes through a call; of several, as a loss and its gradient, one."""
     line = lines[at - 1]
     indent = line[: len(line) - len(line.lstrip())]
     if (returned := re.match(r"\s*return (.*)", line)) is not None:
         return _with_line(lines, at, f"{indent}return {call.format(returned[1])}")
-    name = line.split(" = ")[0].split(",")[-1].strip()
+    name = line.split(" = ")[0].split(",")[of].strip()
     return _with_line(lines, at, line, f"{indent}{name} = {call.format(name)}")
 
 

@@ -200,6 +200,31 @@ PROGRAMS = {
     "what is only typed as varying": Wrong(
         XV, "v = lax.pcast(w, 'dp', to='varying'); return v * 2", "k", "take the mean (pmean)", modes=(True,)
     ),
+    "a nonlinear function of a mean": Wrong(ROWS, "y = x.mean(0); z = jnp.tanh(y); return lax.pmean(z, 'dp')", "k", "take the mean before it (pmean over 'dp')"),
+    "a sum of means to which something is added": Wrong(
+        ROWS, "y = x.mean(0); z = y + 1.0; return lax.psum(z, 'dp')", "k", "add it after the mean (pmean over 'dp')"
+    ),
+    "a nonlinear function of a sum over a shard's size": Wrong(
+        ROWS, "y = x.sum(0) / x.shape[0]; z = jnp.tanh(y); return lax.pmean(z, 'dp')", "k", "at program.py:10 divides, before it (pmean over 'dp' if"
+    ),
+    "a nonlinear function of a sum of what a maximum made": Wrong(
+        ROWS, "m = x.max(0); y = x - m; z = y.sum(0); q = jnp.tanh(z); return lax.psum(q, 'dp')", "k", "pmax over 'dp' before sub"
+    ),
+    "a norm of a part, summed": Wrong(ROWS, "y = jnp.linalg.norm(x); return lax.psum(y, 'dp')", "", "norm goes on with it: gather the dim first"),
+    "a sum that is scattered once more": Wrong(
+        XW, "y = x @ w; z = lax.psum(y, 'tp'); return lax.psum_scatter(z, 'tp', scatter_dimension=1, tiled=True)", "[b/dp] [n/tp]", "leave out 'tp'", is_cured=False
+    ),
+    "a nonlinear function of a partial sum, differentiated": Wrong(
+        f'{XW}, u: Float[Array, "[b/dp] n"]',
+        "g = jax.grad(lambda w: loss_of(x, w, u))(w); return lax.psum(g, 'dp')", "[k/tp] n", "(psum over 'tp'), with check_vma=True", is_cured=False, modes=(False,),
+        more="def loss_of(x, w, u):\n    y = x @ w\n    z = jnp.tanh(y)\n    return (z * u).sum()",
+    ),
+    "a loss of a sum, beside the gradient by weights that are sharded": Wrong(
+        f'{XW}, u: Float[Array, "[b/dp] n"]',
+        "l, g = jax.value_and_grad(lambda w: loss_of(x, w, u))(w); return l, lax.psum(g, 'dp')",
+        'tuple[Float[Array, ""], Float[Array, "[k/tp] n"]]', "psum over 'dp' at program.py:13, outside of what is differentiated", modes=(False,),
+        more="def loss_of(x, w, u):\n    y = x @ w\n    z = y * u\n    return z.sum()",
+    ),
     "a check of a part": Wrong(ROWS, "z = check(x, \"_ k\"); return z.sum(0)", "k", "still sharded over 'dp'"),
 }  # fmt: skip
 

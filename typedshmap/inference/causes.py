@@ -86,9 +86,9 @@ class Causes:
         var = self.body.jaxpr.outvars[at]
         return self._seen(self.body.known_of(var).provenances.get(axis) or self._agreement(var, axis), axis)
 
-    def of_operand(self, eqn: Any, axis: str) -> Provenance | None:
-        """Since when the first operand of an equation, of a claim for instance, varies over an axis."""
-        found = (frame.first.get((id(eqn.invars[0]), axis)) for frame in self._frames.get(id(eqn), ()))
+    def of_operand(self, eqn: Any, axis: str, at: int = 0) -> Provenance | None:
+        """Since when an operand of an equation, of a claim for instance, varies over an axis."""
+        found = (frame.first.get((id(eqn.invars[at]), axis)) for frame in self._frames.get(id(eqn), ()))
         return self._seen(next(filter(None, found), None), axis)
 
     def of_predicate(self, eqn: Any, axis: str) -> Provenance | None:

@@ -268,10 +268,16 @@ class Flow:
         return not self.has_vma and any(map(self.is_transposed, self._makers(atom, _FOLLOWED, axis)))
 
     def _is_part(self, atom: Any, axis: str) -> bool:
-        """Whether a value was divided by the number of shards, and not only by that of elements that were summed."""
+        """Whether a value was divided by the number of shards, and not only by that of elements that were summed.
+
+        A pmean divides a sum that it has taken.
+        """
 
         def is_count(eqn: Any, number: float | None) -> bool:
-            return bool(number) and number % (self._summed_elements(eqn.invars[0]) * self.sizes[axis]) == 0
+            is_mean = "pmean" in _jax.jaxpr.library_functions(eqn)
+            return (
+                bool(number) and not is_mean and number % (self._summed_elements(eqn.invars[0]) * self.sizes[axis]) == 0
+            )
 
         return any(self._divides(eqn, axis, partial(is_count, eqn)) for eqn in self._makers(atom, _FOLLOWED))
 
