@@ -351,7 +351,7 @@ class Causes:
             others = _sizes(eqn, at, [dim for dim in reduced if dim != place])
             if place is None:  # of what is mixed
                 others = (prod(others) // (one.size or 1),)
-            what = {"dim": one.dim, "subject": one.subject, "size": one.size, "others": others}
+            what: dict[str, Any] = {"dim": one.dim, "subject": one.subject, "size": one.size, "others": others}
             return self._new(_EXTREMES.get(name, "sum"), eqn, **what)
         position = _position(eqn, at, place) if place is not None else None
         is_same_shape = eqn.outvars[0].aval.shape == shape and name not in _MIXING
@@ -368,7 +368,7 @@ class Causes:
         made = next((one for one in found.values() if one.eqn is item.eqn and one.kind != "item"), None)
         if made is not None or any(known.carried == "neutral" for known in operands):
             kind = {"max": "maximum", "min": "minimum", "add": "sum", "add_any": "sum"}.get(name, "other")
-            what = {"dim": item.dim, "subject": item.subject, "size": item.size}
+            what: dict[str, Any] = {"dim": item.dim, "subject": item.subject, "size": item.size}
             return made or self._new(kind, item.eqn if kind != "other" else eqn, **what)
         return item if all(one.kind in ("item", *_UNREDUCED) for one in found.values()) else self._new("other", eqn)
 
