@@ -216,6 +216,9 @@ LOST: dict[str, Program] = {
         lambda x, w: tp(lax.scan(lambda c, _: (c, jax.nn.relu(c)), marked(x, w), None, length=2)[1].sum(0)),
         "relu is not linear",
     ),
+    "an exp in a loop, of what comes in": of_xw(
+        lambda x, w: tp(repeated(2, jnp.exp, marked(x, w))), "exp is not linear, and takes a partial sum over 'tp', due"
+    ),
     "a branch that adds": of_xw(
         lambda x, w: tp(lax.cond(lax.pmax(x.max(), ("dp", "tp")) > 9, lambda y: y, lambda y: y + 1, marked(x, w))),
         "add adds what is the same on every shard",

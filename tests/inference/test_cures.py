@@ -96,6 +96,12 @@ PROGRAMS = {
         'x: Float[Array, "[b/dp] [k/tp]"], w: Float[Array, "[k/tp] d"]',
         "a = jax.nn.relu(x); y = a @ w; z = jax.nn.relu(y); return z", "[b/dp] d", "psum over 'tp' before relu",
     ),
+    "a mean, and a psum that does not fit it": Wrong(
+        XV, 'm = check(x.mean(0), "k"); return lax.psum((m * w).sum(), "dp")', "", "pmean over 'dp'", is_cured=False
+    ),
+    "a sum, and a psum that fits it": Wrong(
+        XV, 'm = check(x.sum(0), "k"); return lax.psum((m * w).sum(), "dp")', "", "write '+dp'"
+    ),
     "a product of two sums": Wrong(XW, "y = x @ w; z = y * y; return z", "[b/dp] n", "psum over 'tp' before mul"),
     "a quotient of two sums": Wrong(ROWS, "y = x.sum(0); n = (x**2).sum(0); return y / n", "k", "psum over 'dp' before div"),
     "updated weights": Wrong(

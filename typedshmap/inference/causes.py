@@ -69,7 +69,7 @@ class Causes:
         # By axis, place and number: "mean" where a sum is divided by the number of a shard's
         # elements, "unclear" where it may be.
         self._divisions: dict[tuple[str, str, float], str] = {}
-        # By axis and number of a provenance.
+        # Those that make right what varies, by axis and number of a provenance.
         self._collectives: dict[tuple[str, int], Any] = {}
         given: list[Known] = []
         for at, fact in enumerate(facts, -len(facts)):
@@ -209,8 +209,10 @@ class Causes:
         elif self._is_transposed_psum(eqn, operands):
             divisors.append((-1.0, eqn))
         if _jax.jaxpr.collective_operation(eqn) in ("all-reduce", "reduce-scatter"):
+            collective = _jax.jaxpr.collective_name(eqn).removesuffix("_scatter")
             for axis in _jax.jaxpr.named_axes(eqn, self.axes):
-                if (one := operands[0].provenances.get(axis)) is not None and one.late is None:
+                one = operands[0].provenances.get(axis)
+                if one is not None and one.late is None and collective == _COLLECTIVES.get(one.kind):
                     self._collectives.setdefault((axis, one.at), self._frame.calls(eqn))
         axes = sorted(result.varying | result.unreduced)
         carried: Any = max((known.carried for known in operands), default="")  # open, of several

@@ -123,9 +123,10 @@ def _fixed_point(
 ) -> tuple[list[ShardingFact], list[ShardingFact]]:
     """The least fact that holds before every iteration of a loop, and what an iteration returns, its carry first.
 
-    The findings are those of that iteration. What is wrong in the first iteration comes before what follows from it.
+    The findings are those of that iteration, and the sums that the first one loses, since what it is given is known.
+    What is wrong in the first iteration comes before what follows from it.
     """
-    before, since = interpreter.findings, dict[int, int]()
+    before, since, lost = interpreter.findings, dict[int, int](), list[Finding]()
     times = 0
     while True:
         interpreter.findings = []
@@ -133,6 +134,7 @@ def _fixed_point(
         for found in interpreter.findings:
             if found.what is not None:
                 since.setdefault(id(found.eqn), times)
+        lost = lost if times else [found for found in interpreter.findings if found.lost is not None]
         after = [join(a, b) for a, b in zip(carry, results, strict=False)]
         if times >= _MOST_ITERATIONS:  # a claim in the loop may add again and again what the carry loses
             after = [unknown(fact.varying | fact.unreduced, len(fact.dims)) for fact in after]
@@ -140,6 +142,7 @@ def _fixed_point(
             break
         carry, times = after, times + 1
     found = interpreter.findings
+    found += [loss for loss in lost if loss not in found]
     interpreter.findings = before + (sorted(found, key=lambda one: since.get(id(one.eqn), times)) if since else found)
     return carry, results
 
