@@ -523,7 +523,7 @@ RIGHT = {
     ),
     "a loop per data-parallel shard": Program(lambda x, w: number(decoded(x))),
     "a loop whose condition sums over tp": Program(
-        lambda x, w: loop(lambda c: total(jnp.abs(c), "tp") < 1e3, lambda c: jnp.abs(c) * 2 + 1, x.sum())[None]
+        lambda x, w: loop(lambda c: total(c, "tp") < 1e3, lambda c: c * 2 + 1, check(jnp.abs(x).sum(), "~dp ~tp"))[None]
     ),
     "a scan around a psum": Program(
         lambda x, w: lax.scan(lambda c, _: (full(c + total(c)), None), x.sum(), None, length=2)[0][None]
