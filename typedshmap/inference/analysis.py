@@ -223,6 +223,7 @@ def analyze_region(
     results: Sequence[LayoutAssertion | Refused | None],
 ) -> bool:
     """Interpret a traced region, and raise what its body contradicts, the first first.
+
     Args:
       analysis: the claims that wait for it.
       traced: the region; None for one that is not in the jaxpr, since nothing comes of it.
@@ -259,9 +260,8 @@ def analyze_region(
         if found.what is not None and found.control is None:
             what = with_cause(found.what, partial(_provenance_of_operand, causes, found.eqn))
             wrong.append(_contradiction(_at_its_making(found._replace(what=what), body), origin, interpreter))
-    for verdict in verdicts:
-        if verdict.is_error:
-            wrong.append(_contradiction(Finding(verdict.eqn, verdict.failure), origin, interpreter))
+    lost = [Finding(verdict.eqn, verdict.failure) for verdict in verdicts if verdict.is_error]
+    wrong += [_contradiction(found, origin, interpreter) for found in lost]
     if not wrong:
         _refuse_unproven(analysis, judged, body)
     for result, at in zip(results, traced.results, strict=True):
@@ -276,10 +276,8 @@ def analyze_region(
             if what is None:
                 continue
             failure = Failure(what, result.subject, result.hint.text, _inferred_type(var.aval, fact, interpreter))
-        what = with_cause(failure.what, partial(_provenance_of_result, causes, at))
-        place = what.cause.place if getattr(what, "cause", None) else ""
-        place = place or _result_place(body, var)
-        failure = replace(failure, what=what, place=place)
+        failure = replace(failure, what=with_cause(failure.what, partial(_provenance_of_result, causes, at)))
+        failure = replace(failure, place=failure.cause_place or _result_place(body, var))
         wrong.append(Contradiction(failure, analysis.typed.name, origin.region, result.sizes))
     if wrong:
         raise _error_of(wrong)
@@ -419,9 +417,9 @@ def _contradiction(found: Finding, origin: claims.Origin, interpreter: Interpret
         failure = Failure(found.what, Subject("whole", "body"), place=place)
         return Contradiction(failure, origin.function, origin.region)
     text, stated = _inferred_type(found.aval, found.fact, interpreter), found.claim.assertion
-    if stated.subject.kind == "return" and (cause := getattr(found.what, "cause", None)):
-        place = cause.place or place
     failure = Failure(found.what, stated.subject, stated.hint.text, text, place)
+    if stated.subject.kind == "return":
+        failure = replace(failure, place=failure.cause_place or place)
     return Contradiction(failure, stated.function, stated.region, stated.sizes)
 
 
