@@ -209,7 +209,7 @@ def committed_sharding(x: Any) -> jax.sharding.Sharding | None:
 
 def explicit_spec(x: Any) -> NamedSharding | None:
     """The sharding in a value's type, if its mesh has Explicit axes."""
-    sharding = jax.typeof(x).sharding if isinstance(x, jax.Array) else None
+    sharding = jax.typeof(x).sharding if isinstance(x, (jax.Array, jax.Ref)) else None
     return sharding if sharding is not None and AxisType.Explicit in sharding.mesh.axis_types else None
 
 

@@ -227,6 +227,11 @@ def is_literal(atom: Any) -> bool:
     return isinstance(atom, extend_core().Literal)
 
 
+def is_reference(var: Any) -> bool:
+    """Whether a variable stands for a mutable reference."""
+    return hasattr(var.aval, "inner_aval")
+
+
 def scan_counts(params: Any) -> tuple[int, int]:
     """How many operands of a scan are constants, and how many are carried."""
     if "num_consts" in params:

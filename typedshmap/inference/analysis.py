@@ -246,7 +246,16 @@ def analyze_region(
     interpreter = analysis.interpreter(bool(params["check_vma"]), analysis.claim_equations)
     pairs = zip(params["in_specs"], body.invars, strict=True)
     entering = [fact_of_spec(spec, len(var.aval.shape), interpreter.axes) for spec, var in pairs]
+    interpreter.refs_vary = False
     out = interpreter.interpret(body, entering)
+    if interpreter.is_written:
+        interpreter = analysis.interpreter(interpreter.has_vma, analysis.claim_equations)
+        refs = [_jax.jaxpr.is_reference(var) for var in body.invars]
+        entering = [
+            unknown(interpreter.axes, len(fact.dims)) if is_ref else fact
+            for fact, is_ref in zip(entering, refs, strict=True)
+        ]
+        out = interpreter.interpret(body, entering)
     judged = [found for found in interpreter.findings if found.claim is not None]
     if traced.is_differentiated and not {*map(id, analysis.claims)} <= {id(found.claim) for found in judged}:
         return False

@@ -101,6 +101,7 @@ def _note_collectives(interpreter: Interpreter, eqn: Any, jaxprs: Sequence[Any],
     A cast to varying is among them: its transpose is a psum, which differentiation puts there.
     """
     for inner in (inner for jaxpr in jaxprs for inner in _jax.jaxpr.all_equations(jaxpr)):
+        interpreter.is_written = interpreter.is_written or _jax.jaxpr.has_effects(inner)
         named, is_cast = _jax.jaxpr.named_axes(inner), inner.primitive.name == CAST
         if is_cast and not _jax.array.is_inexact(inner.outvars[0].aval.dtype):
             continue

@@ -55,6 +55,8 @@ class Interpreter:
         place of a result the axes.
       began: by a value and an axis, the equation at which a sum over the axis became due.
       taken: the same, at which one was taken that a hint says to be due.
+      refs_vary: whether a mutable reference is taken to vary over all axes, whatever it held at first.
+      is_written: whether one comes to hold what varies more than what it held.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Interpreter:
         self.rules: dict[str, TransferRule] = defaultdict(lambda: default_rule, rules)
         self.claim_equations = claim_equations or {}
         self.axes: AxisSet = frozenset(sizes)
+        self.refs_vary, self.is_written = True, False
         self.findings: list[Finding] = []
         self.untyped: dict[int, tuple[Any, dict[int, AxisSet]]] = {}
         self.began: dict[tuple[Any, str], Any] = {}
@@ -165,8 +168,9 @@ class Interpreter:
         self.findings.append(Finding(eqn, what))
 
 
-# Results that do not depend on operands alone: the host may answer as it likes, a reference is written to later.
-_FROM_OUTSIDE = frozenset(["io_callback", "new_ref", "empty_ref", "ref"])
+# A reference is written to later.
+_REFS = frozenset(["new_ref", "empty_ref", "ref"])
+_WRITES = frozenset(["swap", "addupdate"])
 
 CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
 """What runs outside of JAX, which types the results as invarying whatever the operands are."""
@@ -180,7 +184,11 @@ def default_rule(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) 
     """
     axes = interpreter.axes
     # And over the mesh axes along which it communicates, or an equation in the jaxprs that it runs.
-    named = frozenset(_jax.jaxpr.named_axes(eqn, axes)) if eqn.primitive.name not in _FROM_OUTSIDE else axes
+    name = eqn.primitive.name
+    is_from_outside = name == "io_callback" or (interpreter.refs_vary and name in _REFS)  # the host answers as it likes
+    named = axes if is_from_outside else frozenset(_jax.jaxpr.named_axes(eqn, axes))
+    if name in _WRITES and varying_of(facts[1:]) - facts[0].varying:
+        interpreter.is_written = True
     # An operation that is written in Python, as jax 0.12 has them, keeps its jaxprs among parameters of its own.
     owners = [owner for owner in (eqn, eqn.params.get("_prim")) if hasattr(owner, "params")]
     for jaxpr in (jaxpr for owner in owners for jaxpr in _jax.jaxpr.inner_jaxprs(owner)):
