@@ -47,10 +47,13 @@ class RegionAnalysis:
 
     A body that is traced a second time, under differentiation for instance, makes no claims any more:
     what JAX's types do not confirm must be among what was proven in the first trace.
+
+    Attributes:
+      is_typed: whether JAX types the values of the program, which is traced without types to find what is wrong in it.
     """
 
     def __init__(self, axes: AxisSet) -> None:
-        self.axes, self.is_done = axes, False
+        self.axes, self.is_done, self.is_typed = axes, False, False
         self.proven: set[tuple[Any, ...]] = set()
 
     def begin(self, typed: HintedSignature, region: MeshContext, arguments: Sequence[CheckedLeaf]) -> None:
@@ -171,7 +174,8 @@ class RegionAnalysis:
                 return "", ""
             return claims.dim_name(layout, one.hint, axis), one.subject.phrase
 
-        return [] if None in known else interpreter.findings, Causes(interpreter, jaxpr, facts, name_dim)
+        causes = Causes(interpreter, jaxpr, facts, name_dim, has_vma or self.is_typed)
+        return [] if None in known else interpreter.findings, causes
 
     @property
     def origins(self) -> set[claims.Origin]:
@@ -259,7 +263,8 @@ def analyze_region(
     judged = [found for found in interpreter.findings if found.claim is not None]
     if traced.is_differentiated and not {*map(id, analysis.claims)} <= {id(found.claim) for found in judged}:
         return False
-    causes = cache(lambda: Causes(interpreter, body, entering, analysis.name_dim))
+    is_typed = interpreter.has_vma or analysis.is_typed
+    causes = cache(lambda: Causes(interpreter, body, entering, analysis.name_dim, is_typed))
     _refuse_divergence(interpreter, body, operands, origin, causes)
     _refuse_wrong_gradients(interpreter, body, origin)
     losses = [found for found in interpreter.findings if found.lost is not None]

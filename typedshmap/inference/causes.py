@@ -56,11 +56,18 @@ class Causes:
       closed_jaxpr: the region's body.
       facts: those of the body's operands.
       name_dim: what hints call the sharded dim of an operand.
+      is_typed: whether JAX types the values of the program, if not as it is interpreted here.
     """
 
     def __init__(
-        self, interpreter: Interpreter, closed_jaxpr: Any, facts: Sequence[ShardingFact], name_dim: NameDim
+        self,
+        interpreter: Interpreter,
+        closed_jaxpr: Any,
+        facts: Sequence[ShardingFact],
+        name_dim: NameDim,
+        is_typed: bool,
     ) -> None:
+        self.is_typed = is_typed
         recorder, self._numbers = Recorder(interpreter), count()
         recorder.interpret(closed_jaxpr, facts)
         ((_, self.body),) = recorder.frame.inner.items()
@@ -107,7 +114,7 @@ class Causes:
         transposed = next((eqn for eqn, _ in one.calls if _jax.jaxpr.is_transposed(eqn)), None)
         gradient = _jax.jaxpr.gradient_place(transposed) if transposed is not None else ""
         differentiated = next((eqn for eqn, _ in one.calls if _jax.jaxpr.is_differentiated(eqn)), None)
-        is_untyped = differentiated is not None and transposed is None and not self.interpreter.has_vma
+        is_untyped = differentiated is not None and transposed is None and not self.is_typed
         untyped = _jax.jaxpr.gradient_place(differentiated) if is_untyped else ""
         follows = self._collectives.get((axis, one.at))
         eqn, late, astray, follows = map(_written, (one.calls, one.late, one.astray, follows))
