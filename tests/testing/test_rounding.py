@@ -131,6 +131,12 @@ def test_one_factor_is_found_up_to_rounding():
     assert common_factor(apart([np.nan, 1.0], [1.0, 2.0])) is None
 
 
+def test_what_is_equal_to_the_bit_is_no_reason_against_a_factor_unless_it_is_the_most():
+    assert common_factor(apart([3.0, 1e7], [1.5, 1e7])) == pytest.approx(2)
+    assert common_factor(apart([3.0, -np.inf, -4.0], [1.5, -np.inf, -2.0])) == pytest.approx(2)
+    assert common_factor(apart([3.0, 1.0, 2.0], [3.0, 1.0, 1.0])) is None
+
+
 def test_equal_parts_are_found_if_they_are_not_equal_on_one_device():
     there = np.arange(8.0).reshape(2, 4)
     assert repeated_dim(apart(np.tile(there[:, :2], (1, 2)), there), 2) == 1

@@ -198,7 +198,9 @@ def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any]) -> Iterator[Clue]:
                 patterns.append(Clue(fact, cure, True))
         if mismatch.actual.size > 1:
             text = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1{factor - 1:+.2g}"
-            patterns.append(Clue(f"every entry is {text} times what it is on one device", ""))
+            is_all = np.all((mismatch.actual != mismatch.expected) | (mismatch.expected == 0))
+            every = "every entry" if is_all else "every entry that differs"
+            patterns.append(Clue(f"{every} is {text} times what it is on one device", ""))
     for count, axes in counts:
         if (dim := repeated_dim(mismatch, count)) is not None:
             fact = f"its {count} parts along dim {dim} are equal, as many as {axes} has shards"
@@ -236,8 +238,14 @@ def collective_axes(jaxprs: Sequence[Any], sizes: Mapping[str, int]) -> set[str]
 
 
 def common_factor(mismatch: ValueMismatch) -> float | None:
-    """The factor by which all entries differ, if it is the same for all."""
+    """The factor by which the entries differ, if it is the same for all of those that do, and they are not the fewer.
+
+    What is equal to the bit says nothing of it: a masked score, a learning rate beside the loss.
+    """
     actual, expected = as_double(mismatch.actual), as_double(mismatch.expected)
+    is_equal = (actual == expected) & (expected != 0) | np.isnan(actual) & np.isnan(expected)
+    if 2 * np.count_nonzero(is_equal) <= is_equal.size:
+        actual, expected = actual[~is_equal], expected[~is_equal]
     is_finite = np.isfinite(actual).all() and np.isfinite(expected).all()
     if mismatch.allowed is None or np.iscomplexobj(expected) or not is_finite:
         return None
