@@ -223,6 +223,9 @@ LOST: dict[str, Program] = {
         lambda x, w: tp(lax.cond(lax.pmax(x.max(), ("dp", "tp")) > 9, lambda y: y, lambda y: y + 1, marked(x, w))),
         "add adds what is the same on every shard",
     ),
+    "a nonlinear carry of a loop": of_xw(
+        lambda x, w: tp(lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c) + 0 * c, marked(x, w))), "tanh is not linear"
+    ),
     "a relu of what a pattern left": of_xw(
         lambda x, w: tp(jax.nn.relu(einsum(x, w, "[b/dp] [k/tp], [k/tp] n -> [b/dp] n +tp"))), "relu is not linear"
     ),
@@ -232,6 +235,9 @@ LOST: dict[str, Program] = {
     "a relu of what is claimed in a scan": of_xw(
         lambda x, w: lax.scan(lambda c, _: (c + tp(jax.nn.relu(marked(x, w))), None), full(x, w), None, length=2)[0],
         "relu is not linear, and takes a partial sum over 'tp', due since",
+    ),
+    "a penalty": of_rows(
+        lambda x, w: lax.psum(check(((x @ w) ** 2).sum(), "+dp") + 0.01 * (w**2).sum(), "dp"), "which counts it 4 times"
     ),
     "branches of which one is a sum": of_xw(
         lambda x, w: tp(lax.cond(lax.pmax(x.max(), ("dp", "tp")) > 9, lambda: marked(x, w), lambda: full(x, w) + 1)),
@@ -278,6 +284,15 @@ SUSPECT: dict[str, Program] = {
     ),
     "an argument that is the same, summed": of_rows(
         lambda x, w: lax.psum(w, "tp"), "sums over 'tp' what is the same on every shard", WHOLE
+    ),
+    "a step, summed": of_rows(
+        lambda x, w: lax.psum(w - 1e-3 * w, "tp"), "sums over 'tp' what is the same on every shard", WHOLE
+    ),
+    "a mean that was taken, summed": of_rows(
+        lambda x, w: lax.psum(lax.pmean((x @ w).mean(), "dp"), "dp"), "sums over 'dp' what is the same on every shard"
+    ),
+    "a penalty": of_rows(
+        lambda x, w: lax.psum(((x @ w) ** 2).sum() + 0.01 * (w**2).sum(), "dp"), "which counts it 4 times"
     ),
 }  # fmt: skip
 
@@ -422,6 +437,9 @@ RIGHT: dict[str, Program] = {
     "a share of a bias on every shard": of_xwb(lambda x, w, b: tp(x @ w + b / lax.axis_size("tp"))),
     "a share of what is the same": of_rows(lambda x, w: tp(lax.pmean(x.mean(), "dp") / lax.axis_size("tp"))),
     "another share of it": of_rows(lambda x, w: tp(lax.pmean(x.mean(), "dp") * (1 / lax.axis_size("tp")))),
+    "a share of a penalty": of_rows(
+        lambda x, w: lax.psum(((x @ w) ** 2).sum() + (1 / lax.axis_size("dp")) * (w**2).sum(), "dp")
+    ),
     "each shard's own, marked as such": of_x(
         lambda x: lax.pmax(jnp.tanh(check(x.sum(1), "[b/dp] ~tp")), "tp") * 0, result=Float[Array, "[b/dp]"]
     ),

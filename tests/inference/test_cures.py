@@ -68,6 +68,8 @@ PROGRAMS = {
     "a local mean": Wrong(ROWS, "y = jnp.mean(x**2); return y", "", "pmean over 'dp'"),
     "a local mean over rows": Wrong(ROWS, "y = x.mean(0); return y", "k", "pmean over 'dp'"),
     "a local mean of means": Wrong(ROWS, "y = x.mean(1); z = y.mean(); return z", "", "pmean over 'dp'"),
+    "a mean that a check names, and that is summed": Wrong(ROWS, "y = check(x.mean(0), 'k'); z = lax.psum(y, 'dp'); return z", "k", "pmean over 'dp'", is_cured=False),
+    "a maximum that a check names, and that is summed": Wrong(ROWS, "y = check(x.max(0), 'k'); z = lax.psum(y, 'dp'); return z", "k", "pmax over 'dp'", is_cured=False),
     "a mean over two axes": Wrong(X, "y = (x**2).mean(); return y", "", "pmean over 'dp', 'tp'"),
     "a mean, squared": Wrong(ROWS, "y = x.mean(0); z = y**2; return z", "k", "pmean over 'dp' before"),
     "a mean, shifted": Wrong(ROWS, "y = x.mean(0); z = y - 1.0; return z", "k", "pmean over 'dp'"),

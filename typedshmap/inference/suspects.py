@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
-from math import prod
+from itertools import combinations
+from math import isclose, prod
 from typing import Any, NamedTuple
 
 from .. import _jax
@@ -254,47 +255,59 @@ class Flow:
     def is_divided(self, variables: Iterable[Any], axis: str) -> bool:
         """Whether values are divided by the number of shards, or with another sum over them: a mean."""
         uses = (eqn for variable in variables for each in self._copies(variable) for eqn in self.uses[each])
-        shards = self.sizes[axis]
-        return any(self._divides(eqn, axis, lambda number: (number or shards) % shards == 0) for eqn in uses)
+        return any(
+            (self._divisor(eqn) or 1) % self.sizes[axis] == 0
+            or (eqn.primitive.name == "div" and self._number(eqn.invars[1]) is None)
+            for eqn in uses
+        )
 
     def are_shares(self, eqn: Any, lost: SumLoss) -> bool:
         """Whether what is added to a sum was divided by the number of shards."""
         others = (atom for at, atom in enumerate(eqn.invars) if at != lost.at)
-        makers, shards = (each for atom in others for each in self._makers(atom, _UNCHANGED)), self.sizes[lost.axis]
-        return any(self._divides(each, lost.axis, lambda number: number == shards) for each in makers)
+        makers = (each for atom in others for each in self._makers(atom, _UNCHANGED))
+        return any(self._counts_shards(self._divisor(each), lost.axis) for each in makers)
 
     def _is_gradient(self, atom: Any, axis: str) -> bool:
         """Whether a value is a shard's addend of a gradient, as it is for JAX where values are not typed."""
         return not self.has_vma and any(map(self.is_transposed, self._makers(atom, _FOLLOWED, axis)))
 
     def _is_part(self, atom: Any, axis: str) -> bool:
-        """Whether a value was divided by the number of shards, and not only by that of elements that were summed.
+        """Whether a value was divided by the number of shards, and not only by that of elements that were summed."""
+        for eqn in self._makers(atom, _FOLLOWED):
+            divisor = self._divisor(eqn)
+            if divisor and not self._is_mean(eqn, axis):
+                elements = max(map(self._summed_elements, eqn.invars))
+                counts_all = elements > 1 and divisor % (elements * self.sizes[axis]) == 0
+                if counts_all or self._counts_shards(divisor, axis):
+                    return True
+        return False
 
-        A pmean divides a sum that it has taken.
-        """
-
-        def is_count(eqn: Any, number: float | None) -> bool:
-            is_mean = "pmean" in _jax.jaxpr.library_functions(eqn)
-            return (
-                bool(number) and not is_mean and number % (self._summed_elements(eqn.invars[0]) * self.sizes[axis]) == 0
-            )
-
-        return any(self._divides(eqn, axis, partial(is_count, eqn)) for eqn in self._makers(atom, _FOLLOWED))
-
-    def _divides(self, eqn: Any, axis: str, is_count: Callable[[float | None], bool]) -> bool:
-        """Whether an equation divides by a number that counts shards, or multiplies by the share of one."""
-        if eqn.primitive.name == "mul":
-            return any(self._is_share(atom, axis) for atom in eqn.invars)
-        return eqn.primitive.name == "div" and is_count(self._number(eqn.invars[1]))
+    def _is_mean(self, eqn: Any, axis: str) -> bool:
+        """Whether what an equation divides or scales is a sum over an axis."""
+        makers = (each for atom in eqn.invars for each in self._makers(atom, _UNCHANGED))
+        return any(self._is_collective(each, axis) for each in makers)
 
     def _summed_elements(self, atom: Any) -> int:
         """How many elements of a shard a value is the sum of."""
         sums = (eqn for eqn in self._makers(atom, _FOLLOWED) if eqn.primitive.name == "reduce_sum")
         return prod(eqn.invars[0].aval.shape[at] for eqn in sums for at in eqn.params["axes"])
 
-    def _is_share(self, atom: Any, axis: str) -> bool:
-        number = self._number(atom) or 1
-        return 0 < number < 1 and round(1 / number) % self.sizes[axis] == 0
+    def _divisor(self, eqn: Any) -> int:
+        """The number that an equation divides a value by, by a product, too; 0 if it is none, or not whole."""
+        if eqn.primitive.name == "div":
+            number = self._number(eqn.invars[1])
+        elif eqn.primitive.name == "mul":
+            factor = next(filter(None, map(self._number, eqn.invars)), None)
+            number = 1 / factor if factor else None
+        else:
+            number = None
+        return round(number) if number and number > 1 and isclose(number, round(number), rel_tol=1e-6) else 0
+
+    def _counts_shards(self, number: int, axis: str) -> bool:
+        """Whether a number is that of the shards of an axis, or of this one and others."""
+        others = [size for other, size in self.sizes.items() if other != axis]
+        groups = (group for count in range(len(others) + 1) for group in combinations(others, count))
+        return any(number == self.sizes[axis] * prod(group) for group in groups)
 
     def _copies(self, variable: Any) -> Iterator[Any]:
         """A value, and it again after operations that change none of its numbers."""
