@@ -52,13 +52,17 @@ def without_types(source: str, function: str) -> str:
     return edited(source, f"@typed_shard_map\ndef {function}(", f"@typed_shard_map(check_vma=False)\ndef {function}(")
 
 
-def module_of(program: Program, *edits: tuple[str, str], check_vma: bool = True) -> ModuleType:
-    """The program's module, run with its settings and these edits."""
+def source_of(program: Program, *edits: tuple[str, str], check_vma: bool = True) -> str:
+    """The program's source, with its settings and these edits."""
     source = program.path.read_text(encoding="utf-8")
     for old, new in (*program.settings, *edits):
         source = edited(source, old, new)
-    if not check_vma:
-        source = without_types(source, program.function)
+    return source if check_vma else without_types(source, program.function)
+
+
+def module_of(program: Program, *edits: tuple[str, str], check_vma: bool = True) -> ModuleType:
+    """The program's module, run with its settings and these edits."""
+    source = source_of(program, *edits, check_vma=check_vma)
     module = ModuleType(f"{program.path.stem}_made_of_source")
     sys.modules[module.__name__] = module  # where dataclasses look for their fields' types
     with mock.patch.dict(os.environ):  # an example sets variables for JAX

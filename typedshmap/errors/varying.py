@@ -245,8 +245,11 @@ class LostSum(Fault):
         if self.how == "taken":
             return f"leave out {quoted_axes(self.axes)}; a mean is a pmean"
         cause = self.cause or Cause("sum", self.axes, collective="psum")
-        if cause.late or cause.astray or cause.within or not cause.collective:
+        if cause.late or cause.astray or cause.within:
             return cause.cure(terms, may_be_unreduced=False, may_vary=False)
+        if not cause.collective:
+            over = quoted_axes(cause.axes)
+            return f"take it over all shards of {over} before, a sum by psum, a mean by pmean{cause.typed}"
         taken = cause.kind if cause.kind == "mean" else "sum"
         taken += f", which {cause.divisor} divides," if cause.divisor else ""
         if self.how == "added":

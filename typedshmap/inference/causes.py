@@ -492,7 +492,7 @@ def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | Non
         divisor="" if one.divisor is None else f"{one.divisor[0]:g} at {_line(one.divisor[1])}",
         astray=_operation_at(one.astray),
         follows=_operation_at(one.follows),
-        untyped=one.untyped.partition(" ")[0] if one.kind == "sum" else "",
+        untyped=one.untyped.partition(" ")[0] if _COLLECTIVES.get(one.kind, "psum") == "psum" else "",
     )
 
 

@@ -1,0 +1,176 @@
+# ruff: noqa: E501 (an edit is a line of a program)
+"""Whoever follows what is said of a mutant, to the letter, gets a program that is right, or is refused."""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import pytest
+from catalogue import MUTANTS
+from mutation import Program, function_of, source_of
+from tiers import slow
+from trying import called, close, mesh_of
+from wrong import Mutant
+
+from typedshmap import SuspectWarning, TypedShmapError
+from typedshmap.testing import inputs
+
+
+class Step(NamedTuple):
+    """What a message says, and the edit of the program that does it."""
+
+    says: str
+    old: str
+    new: str
+
+
+STEP = "    value, gradients = jax.value_and_grad(loss)(weights)\n    return"
+MEAN = '    gradients = jax.lax.pmean(gradients, "dp")\n'
+ROOT = "jnp.sqrt(jnp.sum((t - start) ** 2))"
+SUMMED_ROOT = 'jnp.sqrt(jax.lax.psum(jnp.sum((t - start) ** 2), ("x", "y")))'
+DOWN = '    h = jax.nn.relu(einsum(x, up, "[b/dp] m, m [f/tp] -> [b/dp] [f/tp]"))\n'
+PATTERN = '"[b/dp] [f/tp], [f/tp] m -> [b/dp] m"'
+MLP = 'def mlp(x: Stream, up: Float32[Array, "model [ff/tp]"], down: Float32[Array, "[ff/tp] model"])'
+BEST = "    top, at = logits.max(-1), jnp.argmax(logits, -1) + first_id(logits)"
+
+# By mutant, the ways that its messages name.
+CURES: dict[str, list[list[Step]]] = {
+    "D1": [[Step("take the mean before it (pmean over 'dp')", "mean = x.mean(0)", 'mean = jax.lax.pmean(x.mean(0), "dp")')]],
+    "D2": [[Step("gather the dim first", "x.var(0)", 'jax.lax.all_gather(x, "dp", tiled=True, to="invarying").var(0)')]],
+    "D7": [[Step("psum over 'dp'", "jnp.sum(errors**2)", 'jax.lax.psum(jnp.sum(errors**2), "dp")')]],
+    "D9": [[Step("pmean over 'dp'", STEP, STEP.replace("    return", f"{MEAN}    return"))]],
+    "D10": [[Step("pmean over 'dp'", '    return updated(weights, gradients, size("batch")), jax', f'{MEAN}    return updated(weights, gradients, size("batch")), jax')]],
+    "D13": [[Step("pmean over 'dp'", "return jnp.mean(jnp.sum((x @ weights.w + weights.b - y) ** 2, 1))", 'return jax.lax.pmean(jnp.mean(jnp.sum((x @ weights.w + weights.b - y) ** 2, 1)), "dp")')]],
+    "T1": [[Step("psum over 'tp' before add", "h @ w.down", 'jax.lax.psum(h @ w.down, "tp")')]],
+    "T2": [[Step("psum over 'tp', in the place of psum", 'psum(h @ w.down, "dp")', 'psum(h @ w.down, "tp")')]],
+    "T4": [[Step("leave out 'tp'", 'jax.lax.psum(jax.lax.psum(h @ w.down, "tp"), "tp")', 'jax.lax.psum(h @ w.down, "tp")')]],
+    "T5": [[Step("drop the psum", 'return x + psum(y, "tp")', "return x + y")]],
+    "T6": [[Step("add it after the sum (psum over 'tp')", 'psum(h @ w.down + w.down_bias, "tp")', 'psum(h @ w.down, "tp") + w.down_bias')]],
+    "T7": [[Step("add it after the sum (psum over 'tp')", 'psum(x + h @ w.down, "tp")', 'psum(h @ w.down, "tp") + x')]],
+    "T8": [[Step("take the mean before it (pmean over 'tp')", "jnp.mean(h * h, -1, keepdims=True)", 'jax.lax.pmean(jnp.mean(h * h, -1, keepdims=True), "tp")')]],
+    "T11": [[
+        Step("take the sum before it (psum over 'tp')", "relu(h @ down)", 'relu(jax.lax.psum(h @ down, "tp"))'),
+        Step("leave out 'tp'", 'jax.lax.psum(jax.nn.relu(jax.lax.psum(h @ down, "tp")), "tp")', 'jax.nn.relu(jax.lax.psum(h @ down, "tp"))'),
+    ]],
+    "T13": [
+        [Step("gather a dim over its minor axes first", 'jax.lax.all_gather(down, "dp", tiled=True)', 'jax.lax.all_gather(down, "tp", tiled=True)')],
+        [Step("gather a dim over its minor axes first", '"[ff/dp,tp] model"', '"[ff/tp,dp] model"')],
+    ],
+    "T14": [
+        [Step("", PATTERN, '"[b/dp] [f/tp], [f/dp] m -> [b/dp] m"')],
+        [Step("", PATTERN, '"[b/dp] [f/tp], [f/tp,dp] m -> [b/dp] m"')],
+        [Step("", DOWN, f'    down = jax.lax.all_gather(down, "dp", tiled=True)\n{DOWN}')],
+    ],
+    "T15": [[Step("pmean over 'dp'", "jnp.mean((mlp(x, w) - y) ** 2)", 'jax.lax.pmean(jnp.mean((mlp(x, w) - y) ** 2), "dp")')]],
+    "T19": [[Step("psum over 'dp'", "    gradients = replace(gradients, down", '    gradients = jax.lax.psum(gradients, "dp")\n    gradients = replace(gradients, down')]],
+    "E4": [[Step("take the mean before it (pmean over 'ep')", "chosen.mean(0) * gates.mean(0)", 'jax.lax.pmean(chosen.mean(0), "ep") * jax.lax.pmean(gates.mean(0), "ep")')]],
+    "E5": [[Step("psum over 'ep'", "(chosen * is_kept[:, None]).sum(0).astype", 'jax.lax.psum((chosen * is_kept[:, None]).sum(0), "ep").astype')]],
+    "E8": [[Step("write what the value is", '"e [c/ep] m -> [e/ep] c m")\n    mixed', '"[e/ep] c m -> e [c/ep] m")\n    mixed')]],
+    "X1": [[Step("psum over 'tp' before log", "jnp.log(jnp.exp(logits - largest[:, None]).sum(-1))", 'jnp.log(jax.lax.psum(jnp.exp(logits - largest[:, None]).sum(-1), "tp"))')]],
+    "X2": [[Step("pmax over 'tp' before add", "largest = jax.lax.stop_gradient(logits).max(-1)", 'largest = jax.lax.pmax(jax.lax.stop_gradient(logits).max(-1), "tp")')]],
+    "X7": [[
+        Step("gather it first", BEST, f'    logits = jax.lax.all_gather(logits, "tp", axis=1, tiled=True, to="invarying")\n{BEST}'),
+        Step("compute it the same on all shards", " + first_id(logits)\n    return at", "\n    return at"),
+    ]],
+    "X9": [[
+        Step("drop '+tp'", '"[batch/dp] +tp"', '"[batch/dp]"'),
+        Step("leave out 'tp'", '0.9 * jax.lax.psum(taken(logits, labels), "tp")', "0.9 * taken(logits, labels)"),
+    ]],
+    "X10": [[Step("add it after the sum (psum over 'tp')", "0.9 * taken(logits, labels)", '0.9 * jax.lax.psum(taken(logits, labels), "tp")')]],
+    "X12": [[Step("take the sum before it (psum over 'dp')", "(loss * weights).sum() / weights.sum()", 'jax.lax.psum((loss * weights).sum(), "dp") / jax.lax.psum(weights.sum(), "dp")')]],
+    "X13": [[Step("leave out 'tp'", 'jax.lax.psum(jax.lax.psum((loss * weights).sum(), "dp"), "tp")', 'jax.lax.psum((loss * weights).sum(), "dp")')]],
+    "H9": [[
+        Step("over all shards of 'x' before, a sum by psum", ROOT, SUMMED_ROOT),
+        Step("leave out 'y', 'x'", f'jax.lax.psum({SUMMED_ROOT}, ("y", "x"))', SUMMED_ROOT),
+    ]],
+    "H10": [[Step("over all shards of 'x' before, a sum by psum, a mean by pmean", "mean = t.mean()", 'mean = jax.lax.pmean(t.mean(), ("y", "x"))')]],
+    "H11": [[Step("over all shards of 'x' before, a sum by psum, a mean by pmean", 'jax.lax.pmean(t.mean(), "y")', 'jax.lax.pmean(jax.lax.pmean(t.mean(), "y"), "x")')]],
+    "H12": [[Step("gather it first", "t.max()", 'jax.lax.all_gather(t, "x", axis=1, tiled=True, to="invarying").max()')]],
+    "F3": [[Step("write what the value is", '"k [c/q,p] -> [k/q,p] c"', '"k [c/p,q] -> [k/p,q] c"')]],
+    "F5": [[Step("write what the value is", "[rows*columns/q,p]", "[rows*columns/p,q]")]],
+    "F6": [[Step("merge a sharded dim only as the major one", 'all_to_all(low, "[k/p,q] c -> k [c/p,q]").reshape(-1)', "low.reshape(-1)")]],
+    "F11": [[Step("psum over 'p', 'q'", "= power.sum()", '= jax.lax.psum(power.sum(), ("p", "q"))')]],
+    "F12": [[Step("psum over 'q'", 'jax.lax.psum(power.sum(), "p")', 'jax.lax.psum(jax.lax.psum(power.sum(), "p"), "q")')]],
+    "Q1": [
+        [Step("psum over 'tp'", "return h @ down", 'return jax.lax.psum(h @ down, "tp")')],
+        [
+            Step("write '+tp'", f"{MLP} -> Stream:", f'{MLP} -> Float32[Array, "[batch/dp] seq model +tp"]:'),
+            Step("add it after the sum (psum over 'tp')", "x + mlp(rms_norm(x, layer.mlp_norm), up, down)", 'x + jax.lax.psum(mlp(rms_norm(x, layer.mlp_norm), up, down), "tp")'),
+        ],
+    ],
+    "Q2": [[Step("leave out 'tp'", 'return jax.lax.psum(einsum(mixed, out, "[b/dp] s [h/tp] d, [h/tp] d m -> [b/dp] s m"), "tp")', 'return einsum(mixed, out, "[b/dp] s [h/tp] d, [h/tp] d m -> [b/dp] s m")')]],
+    "Q3": [[Step("gather the dim first", "logsumexp(logits, -1)", 'logsumexp(all_gather(logits, "[b/dp] s [v/tp] -> [b/dp] s v"), -1)')]],
+    "Q4": [[Step("gather it first", "return table[ids]", 'return all_gather(table, "[v/tp] m -> v m")[ids]')]],
+    "Q5": [[Step("pmean over 'dp'", "return jnp.mean(total - chosen)", 'return jax.lax.pmean(jnp.mean(total - chosen), "dp")')]],
+    "Q7": [
+        [Step("write what the value is", '"[vocab/dp] [model/tp]"', '"[vocab/tp] [model/dp]"')],
+        [Step("write what the value is", '"[v/tp] [m/dp] -> [v/tp] m ~dp"', '"[v/dp] [m/tp] -> [v/dp] m ~tp"')],
+    ],
+    "Q8": [[Step("write [model/dp]", '"s [m/tp] -> s m ~tp"', '"s [m/dp] -> s m ~dp"')]],
+    "Q10": [[Step("drop the psum", 'ts.psum(gradients, "dp")', "gradients")]],
+}  # fmt: skip
+# Their cure is no edit: they compute otherwise what the shards hold, or gather a dim of their own for each leaf.
+UNCURED = {"P6", "Q12", "Q13"}
+# The ways that end in another refusal: T13 and T14 write another pattern than what the operation takes.
+REFUSED = {("T13", 0), ("T14", 0), ("T14", 1), ("Q7", 1)}
+BY_ID = {mutant.id: mutant for mutant in MUTANTS}
+
+
+def refusal(mutant: Mutant, steps: list[Step], check_vma: bool) -> str | None:
+    """The message by which a mutant is refused or suspected after some edits; None if it is taken."""
+    edits = [(mutant.old, mutant.new), *[(step.old, step.new) for step in steps]]
+    function, mesh = function_of(mutant.program, *edits, check_vma=check_vma), mesh_of(mutant.program.meshes[-1])
+    try:
+        with jax.set_mesh(mesh):
+            jax.eval_shape(lambda *args: function(*args), *inputs(function, mesh=mesh, **mutant.program.given))
+    except (TypedShmapError, SuspectWarning) as error:
+        return str(error)
+    except Exception as error:
+        return f"JAX: {error}"
+    return None
+
+
+@cache
+def right(program: Program) -> Any:
+    return called(program, function_of(program), program.meshes[-1])[0]
+
+
+def cure_of(message: str | None) -> str:
+    """The last line but those of what else is wrong: what a message says to do."""
+    return next((line for line in (message or "").splitlines() if line.startswith("Hint: ")), "")
+
+
+CASES = [
+    pytest.param(name, at, check_vma, id=f"{name}-{at}-{check_vma}")
+    for name, ways in CURES.items()
+    for at in range(len(ways))
+    for check_vma in BY_ID[name].check_vma
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "check_vma"), [slow(case) if case.values[0].startswith("Q") else case for case in CASES]
+)
+def test_a_mutant_whose_messages_are_followed_is_right_or_refused(name: str, at: int, check_vma: bool) -> None:
+    mutant, way = BY_ID[name], CURES[name][at]
+    for done, step in enumerate(way):
+        assert step.says in cure_of(refusal(mutant, way[:done], check_vma))
+    if (name, at) in REFUSED:
+        assert refusal(mutant, way, check_vma) is not None
+        return
+    assert refusal(mutant, way, check_vma) is None
+    edits = [(mutant.old, mutant.new), *[(step.old, step.new) for step in way]]
+    program = mutant.program
+    if source_of(program, *edits, check_vma=check_vma) != source_of(program, check_vma=check_vma):
+        got, _ = called(program, function_of(program, *edits, check_vma=check_vma), program.meshes[-1])
+        close(jax.tree.leaves(got), jax.tree.leaves(right(program)))
+
+
+TRIED = [pytest.param(mutant, id=mutant.id) for mutant in MUTANTS]
+
+
+@pytest.mark.parametrize("mutant", [slow(case) if case.id.startswith("Q") else case for case in TRIED])
+def test_every_message_that_names_a_cure_is_followed(mutant: Mutant) -> None:
+    for check_vma in mutant.check_vma:
+        has_cure = bool(cure_of(refusal(mutant, [], check_vma)))
+        assert has_cure == (mutant.id in CURES or mutant.id in UNCURED)
