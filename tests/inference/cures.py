@@ -23,6 +23,7 @@ from jax import lax
 from typedshmap import *
 
 """
+MOST_EDITS = 5
 SIZES = {"b": 8, "k": 8, "n": 6, "d": 4, "v": 8, "s": 4}
 
 _AT = r"(?: at \w+\.py:(\d+))?"
@@ -74,6 +75,26 @@ def refusal(source: str, folder: Path, mesh: Mesh, check_vma: bool) -> str | Non
     except Exception as error:
         return f"JAX: {error}"
     return None
+
+
+def outcomes(source: str, folder: Path, check_vma: bool, counts_shard: bool, agrees: bool = False) -> set[str]:
+    """The programs that are taken after the messages, one by one, were followed in all ways that they name."""
+    taken, sources = set[str](), {source}
+    for _ in range(MOST_EDITS):
+        refused = {each: message for each in sources if (message := refusal(each, folder, meshes()[0], check_vma))}
+        taken |= sources - refused.keys()
+        sources = {new for each, message in refused.items() for new in followed(each, message, counts_shard, agrees)}
+    return taken
+
+
+def expect_right(taken: set[str], source: str, folder: Path, check_vma: bool) -> None:
+    """Expect of programs that were made of one what that computes on one device."""
+    expected = result(source, folder, meshes()[1], False) if taken else None
+    for each in sorted(taken):
+        got = result(each, folder, meshes()[0], check_vma)
+        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+            scale = 1 + np.abs(other).max()
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * scale, err_msg=each)
 
 
 def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Iterator[str]:

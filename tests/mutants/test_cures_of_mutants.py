@@ -95,7 +95,7 @@ CURES: dict[str, list[list[Step]]] = {
         [Step("psum over 'tp'", "return h @ down", 'return jax.lax.psum(h @ down, "tp")')],
         [
             Step("write '+tp'", f"{MLP} -> Stream:", f'{MLP} -> Float32[Array, "[batch/dp] seq model +tp"]:'),
-            Step("add it after the sum (psum over 'tp')", "x + mlp(rms_norm(x, layer.mlp_norm), up, down)", 'x + jax.lax.psum(mlp(rms_norm(x, layer.mlp_norm), up, down), "tp")'),
+            Step("psum over 'tp' before add at", "x + mlp(rms_norm(x, layer.mlp_norm), up, down)", 'x + jax.lax.psum(mlp(rms_norm(x, layer.mlp_norm), up, down), "tp")'),
         ],
     ],
     "Q2": [[Step("leave out 'tp'", 'return jax.lax.psum(einsum(mixed, out, "[b/dp] s [h/tp] d, [h/tp] d m -> [b/dp] s m"), "tp")', 'return einsum(mixed, out, "[b/dp] s [h/tp] d, [h/tp] d m -> [b/dp] s m")')]],
