@@ -186,4 +186,5 @@ def _gathered(lines: list[str], axis: str) -> Iterator[str]:
         places = [place for place, dim in enumerate(dims.split()) if f"/{axis}]" in dim]
         if places:
             gather = f"lax.all_gather({name}, {axis!r}, axis={places[0]}, tiled=True, to='invarying')"
-            yield _with_line(lines, at, lines[at - 1], f"    {name} = {gather}")
+            if (line := f"    {name} = {gather}") not in lines:
+                yield _with_line(lines, at, lines[at - 1], line)
