@@ -63,6 +63,7 @@ CURES: dict[str, list[list[Step]]] = {
     ],
     "T15": [[Step("pmean over 'dp'", "jnp.mean((mlp(x, w) - y) ** 2)", 'jax.lax.pmean(jnp.mean((mlp(x, w) - y) ** 2), "dp")')]],
     "T19": [[Step("psum over 'dp'", "    gradients = replace(gradients, down", '    gradients = jax.lax.psum(gradients, "dp")\n    gradients = replace(gradients, down')]],
+    "T21": [[Step("leave out 'tp'", 'return jax.lax.psum(jnp.sum((mlp(x, w) - y) ** 2), "tp")', "return jnp.sum((mlp(x, w) - y) ** 2)")]],
     "E4": [[Step("take the mean before it (pmean over 'ep')", "chosen.mean(0) * gates.mean(0)", 'jax.lax.pmean(chosen.mean(0), "ep") * jax.lax.pmean(gates.mean(0), "ep")')]],
     "E5": [[Step("psum over 'ep'", "(chosen * is_kept[:, None]).sum(0).astype", 'jax.lax.psum((chosen * is_kept[:, None]).sum(0), "ep").astype')]],
     "E8": [[Step("write what the value is", '"e [c/ep] m -> [e/ep] c m")\n    mixed', '"[e/ep] c m -> e [c/ep] m")\n    mixed')]],
@@ -76,7 +77,7 @@ CURES: dict[str, list[list[Step]]] = {
         Step("drop '+tp'", '"[batch/dp] +tp"', '"[batch/dp]"'),
         Step("leave out 'tp'", '0.9 * jax.lax.psum(taken(logits, labels), "tp")', "0.9 * taken(logits, labels)"),
     ]],
-    "X10": [[Step("add it after the sum (psum over 'tp')", "0.9 * taken(logits, labels)", '0.9 * jax.lax.psum(taken(logits, labels), "tp")')]],
+    "X10": [[Step("psum over 'tp'", "0.9 * taken(logits, labels)", '0.9 * jax.lax.psum(taken(logits, labels), "tp")')]],
     "X12": [[Step("take the sum before it (psum over 'dp')", "(loss * weights).sum() / weights.sum()", 'jax.lax.psum((loss * weights).sum(), "dp") / jax.lax.psum(weights.sum(), "dp")')]],
     "X13": [[Step("leave out 'tp'", 'jax.lax.psum(jax.lax.psum((loss * weights).sum(), "dp"), "tp")', 'jax.lax.psum((loss * weights).sum(), "dp")')]],
     "H9": [[
