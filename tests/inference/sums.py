@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from right_and_wrong import kernel, repeated, ring
 
-from typedshmap import Array, Float, check, einsum, psum, reduce, take, typed
+from typedshmap import Array, Float, check, einsum, psum, reduce, repeat, take, typed
 
 B, K, N = 8, 16, 12
 X, W, Y = Float[Array, "[b/dp] [k/tp]"], Float[Array, "[k/tp] n"], Float[Array, "[b/dp] n"]
@@ -460,6 +460,12 @@ RIGHT: dict[str, Program] = {
         lambda x, w: lax.psum(0 * check((x * x).sum(0) / x.sum(0), "k ~dp").sum(), "dp")
     ),
     "a local deviation that is stated": of_rows(lambda x, w: lax.psum(0 * check(x.std(0), "k ~dp").sum(), "dp")),
+    "a sum over a dim along which all is repeated": of_rows(
+        lambda x, w: reduce(repeat(w, "k n -> k n [r/tp]", r=4), "k n [r/tp] -> k n", "sum"), result=WHOLE
+    ),
+    "the same by hand": of_rows(
+        lambda x, w: tp(check(w[..., None].repeat(4 // lax.axis_size("tp"), 2), "k n [4/tp]").sum(2)), result=WHOLE
+    ),
     "a sum by a pattern": of_xw(
         lambda x, w: jax.nn.relu(einsum(x, w, "[b/dp] [k/tp], [k/tp] n -> [b/dp] n"))
         / reduce(x, "[b/dp] [k/tp] ->", "sum")

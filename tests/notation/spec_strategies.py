@@ -59,7 +59,8 @@ def nested(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression
     return sums(st.one_of(leaves, st.builds(Group, inner), calls))
 
 
-expressions = st.recursive(sums(leaves), nested, max_leaves=5)
+# Shorter than what a dim may be, which counts its tokens.
+expressions = st.recursive(sums(leaves), nested, max_leaves=5).filter(lambda expression: len(str(expression)) < 150)
 
 
 def _readable(dim: Dim) -> Dim:

@@ -106,7 +106,7 @@ def _note_sum(interpreter: Interpreter, eqn: Any, at: int, fact: ShardingFact, a
     for axis in axes:
         if axis in fact.unreduced:
             interpreter.taken[eqn.outvars[at], axis] = eqn
-        elif axis not in fact.varying and not fact.is_zero:
+        elif axis not in fact.varying | fact.due and not fact.is_zero:
             interpreter.note_loss(eqn, SumLoss(axis, "taken", at), fact)
 
 

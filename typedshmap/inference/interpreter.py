@@ -139,7 +139,7 @@ class Interpreter:
 
     def due_sum(self, eqn: Any, fact: ShardingFact, axes: AxisSet) -> ShardingFact:
         """What is known of a result, if it is a shard's part of a sum over these axes."""
-        axes = axes & fact.varying - fact.due
+        axes = axes - fact.due - fact.unreduced
         if not axes or not _jax.array.is_inexact(eqn.outvars[0].aval.dtype):  # what is counted is of a shard
             return fact
         for axis in axes:

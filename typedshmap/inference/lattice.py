@@ -59,7 +59,8 @@ class ShardingFact(NamedTuple):
       varying: the mesh axes over which its shards may differ.
       unreduced: those over which every shard holds an addend, as a hint or a pattern says; none of them is varying.
       dims: its dims.
-      due: the varying axes over which every shard holds an addend since a dim that was sharded over them was summed.
+      due: the axes over which every shard holds an addend since a dim that was sharded over them was summed; one is not
+        varying where all shards held the same part.
       is_zero: whether it is nothing but zeros, which are an addend over any axis.
       number: what it is, for an integer that is computed from the shard's own indices.
       groups: groups of shards, by their numbers along some axes together, within which it is the same though it varies.
