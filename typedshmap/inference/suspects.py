@@ -67,11 +67,11 @@ def judge_losses(
         if is_error or flow.is_suspect(eqn, lost, began):
             at, operation = flow.call_of(eqn, lost.axis, interpreter.began)
             place, axes = _jax.jaxpr.equation_place(at), (lost.axis,)
-            if place in found and found[place].failure.how == lost.how:
-                axes = found[place].failure.axes
-                axes += () if lost.axis in axes else (lost.axis,)
-            elif place in found:
-                continue
+            if place in found:
+                before = found[place]
+                if before.eqn is not at or before.failure.how != lost.how or lost.axis in before.failure.axes:
+                    continue
+                axes = (*before.failure.axes, lost.axis)
             begin = flow.call_of(began)[0] if began is not None else None
             since = _jax.jaxpr.equation_place(begin) if begin is not None else ""
             shards = prod(interpreter.sizes[axis] for axis in axes)
