@@ -22,6 +22,7 @@ TITLES = {
     "transformer": "A transformer's training step",
     "checks": "Checks, ours and jaxtyping's",
     "boundary": "A boundary of 1,000 leaves",
+    "placing": "Placing 1,000 arrays",
     "growth": "Growth",
     "reshard": "Resharding",
     "memory": "Memory",

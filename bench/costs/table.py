@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .benchmark import Benchmark, Result, Verdict, verdict
-from .rows import boundary, calls, checks, grown, imported, memory, resharding, same, tools, traced, trained
+from .rows import boundary, calls, checks, grown, imported, memory, placing, resharding, same, tools, traced, trained
 from .timing import Effort, Estimate
 
 ROWS: tuple[Benchmark, ...] = (
@@ -14,6 +14,7 @@ ROWS: tuple[Benchmark, ...] = (
     *trained.ROWS,
     *checks.ROWS,
     *boundary.ROWS,
+    *placing.ROWS,
     *grown.ROWS,
     *resharding.ROWS,
     *memory.ROWS,

@@ -530,6 +530,41 @@ def test_a_value_is_placed_by_aliases(mesh: Mesh) -> None:
         assert shard(x, Float[Array, "[b/rows] d"], mesh).sharding.spec == P(("dp", "tp"), None)
 
 
+def test_a_tree_is_moved_by_one_call_and_what_is_placed_stays_the_same_object(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(jax, "device_put", lambda x, where: calls.append(x) or device_put(x, where))
+    placed = shard(Deep(Pair(x, w), (Arrays(w, b), Arrays(w, b))), Deep, mesh)
+    assert [len(moved) for moved in calls] == [6]
+    again = shard(placed, Deep, mesh)
+    assert [len(moved) for moved in calls] == [6, 0]
+    assert all(got is had for got, had in zip(jax.tree.leaves(again), jax.tree.leaves(placed), strict=True))
+
+
+device_put = jax.device_put
+MOVED = {
+    "of NumPy": lambda mesh: x,
+    "uncommitted": lambda mesh: jnp.asarray(x),
+    "on one device": lambda mesh: device_put(x, jax.devices()[0]),
+    "sharded otherwise": lambda mesh: device_put(x, NamedSharding(mesh, P(None, "tp"))),
+    "on devices in another order": lambda mesh: device_put(
+        x, NamedSharding(Mesh(mesh.devices[::-1], mesh.axis_names), P("dp", None))
+    ),
+    "on Explicit axes": lambda mesh: device_put(
+        x, NamedSharding(Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * 2), P("dp", None))
+    ),
+}
+
+
+@pytest.mark.parametrize("have", MOVED)
+def test_what_is_elsewhere_is_moved(have: str, mesh: Mesh) -> None:
+    moved = shard((MOVED[have](mesh), x), tuple[X, X], mesh)[0]
+    assert moved.sharding == NamedSharding(mesh, P("dp", None))
+    assert jax.typeof(moved) == jax.typeof(shard(x, X, mesh))
+    same(moved, x)
+
+
 MISPLACED = [
     (X, x[:6], ShapeError, "given value has b=6, which does not divide over 'dp' (4 shards)"),
     (X, x[0], ShapeError, "given value has 1 dim, but its hint has 2"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -45,13 +46,22 @@ def replace_children(value: Any, children: list[Any]) -> Any:
 
 def is_box(value: Any) -> bool:
     """Whether a value is a box of Flax: ``nnx.Variable``, or one of ``flax.linen``."""
-    cls = type(value)
-    return (hasattr(cls, "get_metadata") and hasattr(cls, "raw_value")) or is_linen_box(value)
+    return _is_variable(type(value)) or is_linen_box(value)
 
 
 def is_linen_box(value: Any) -> bool:
     """Whether a value is a box of ``flax.linen``: ``nn.Partitioned``, ``nn.LogicallyPartitioned``."""
-    return hasattr(type(value), "replace_boxed") and hasattr(value, "names")
+    return _has_box(type(value)) and hasattr(value, "names")
+
+
+@lru_cache(maxsize=1024)
+def _is_variable(cls: type) -> bool:
+    return hasattr(cls, "get_metadata") and hasattr(cls, "raw_value")
+
+
+@lru_cache(maxsize=1024)
+def _has_box(cls: type) -> bool:
+    return hasattr(cls, "replace_boxed")
 
 
 def is_endless(value: Any) -> bool:

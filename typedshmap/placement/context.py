@@ -42,7 +42,10 @@ class PlacementContext:
 
     def sharding(self, hint: ArrayHint | None, rank: int) -> Any:
         """The sharding that a hint means here; unsharded without a hint; None without a mesh."""
-        return None if self.mesh is None else NamedSharding(self.mesh, self.spec(hint, rank))
+        if self.mesh is None:
+            return None
+        mesh, key = self.mesh, ("sharding", self.mesh, hint, rank)
+        return self.context.plan(key, lambda: NamedSharding(mesh, self.spec(hint, rank)))
 
     def layout(self, hint: ArrayHint, subject: Subject) -> Layout:
         """The mesh axes that a hint means here.

@@ -5,7 +5,7 @@ is never imported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -50,12 +50,11 @@ class PlacedTree(NamedTuple):
     leaves: tuple[PlacedLeaf, ...]
     structure: Any
 
-    def map(self, make: Callable[[PlacedLeaf], Any], are_specs: bool = False) -> Any:
+    def with_values(self, values: list[Any], are_specs: bool = False) -> Any:
         """The tree with other values, boxed as they were.
 
         Specs replace the boxes of ``flax.linen``, as in ``nn.get_partition_spec``, and go inside ``nnx``'s variables.
         """
-        values = list(map(make, self.leaves))
         for at, each in enumerate(self.leaves):
             if each.box is not None and not (are_specs and _jax.tree.is_linen_box(each.box)):
                 values[at] = _jax.tree.replace_children(each.box, [values[at]])

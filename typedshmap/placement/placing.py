@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from .. import _jax
 from ..errors import StructureError
@@ -51,16 +51,21 @@ def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> T
       ShardingError: for a mark ``+`` or ``~``, and for ``-`` over Auto axes.
     """
     # Under jit no devices are known, and none are needed.
-    place = placement_context("shard", mesh, needs="devices" if _jax.trace.is_outside_traces() else "mesh")
+    is_outside = _jax.trace.is_outside_traces()
+    place = placement_context("shard", mesh, needs="devices" if is_outside else "mesh")
     node = None if hint is EMPTY else parse_hint_or_dims(hint)
     if node is None and not holds_boxes(x):
         problem = "no hint is given, and the value holds no boxes of Flax, which would say how it is sharded"
         raise StructureError(f"shard: {problem}")
     tree, failures = check_leaves(place, x, node), list[Failure]()
-    for value, hint, subject, _ in (each.leaf for each in tree.leaves):
-        where = _jax.array.committed_sharding(value)
+    shardings: dict[int, NamedSharding] = {}  # of the arrays that are not placed yet
+    for at, ((value, hint, subject, _), within, _) in enumerate(tree.leaves):
         if hint is None:
             continue
+        where, sharding = _jax.array.committed_sharding(value), within.sharding(hint, rank_of(value))
+        if where == sharding and is_outside:
+            continue
+        shardings[at] = sharding
         if isinstance(value, _jax.array.SHAPES):
             what = NotAnArray(hint.type_text, describe(value))
         elif where is None or where.is_fully_addressable or where.device_set == set(devices_of(place).devices.flat):
@@ -71,21 +76,25 @@ def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> T
         failures.append(Failure(what, subject, hint.text, _jax.array.type_text(value)))
     if failures:
         raise place.error(failures)
-    return tree.map(_place_leaf)
+    if is_outside and not devices_of(place).is_multi_process:
+        placed = jax.device_put([tree.leaves[at].leaf.value for at in shardings], list(shardings.values()))
+    else:
+        placed = [_place_leaf(tree.leaves[at], sharding) for at, sharding in shardings.items()]
+    moved = dict(zip(shardings, placed, strict=True))
+    return tree.with_values([moved.get(at, each.leaf.value) for at, each in enumerate(tree.leaves)])
 
 
-def _place_leaf(each: PlacedLeaf) -> Any:
-    """One array, placed as its hint says; a leaf without a hint stays as it is."""
-    leaf, place, _ = each
-    if leaf.hint is None:
-        return leaf.value
+def _place_leaf(each: PlacedLeaf, sharding: NamedSharding) -> Any:
+    """One array, placed by itself."""
+    (value, hint, subject, _), place, _ = each
+    assert hint is not None
     try:
-        return _jax.casts.device_put_global(leaf.value, place.sharding(leaf.hint, rank_of(leaf.value)))
+        return _jax.casts.device_put_global(value, sharding)
     except AssertionError:  # JAX compares the values, and raises this in all processes
         problem = "is not the same in all processes, or holds NaN, which JAX finds equal to nothing"
         cure = "place by from_process_local what each of them has, by from_callback what holds NaN"
         what = PlainMessage(problem, cure)
-        raise place.error((Failure(what, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)),)) from None
+        raise place.error((Failure(what, subject, hint.text, _jax.array.type_text(value)),)) from None
 
 
 Index = tuple[slice, ...]

@@ -10,7 +10,7 @@ process is the parts that its devices hold, each once and in global order; all p
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -26,6 +26,7 @@ from ..errors.failures import Failure, HintText, PlainMessage, Span, Subject, Wr
 from ..errors.phrases import count_text
 from ..hints.array_hint import ArrayHint
 from ..hints.check_array import check_array
+from ..hints.check_tree import check_value
 from ..hints.context import MeshContext
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.structure import Node, array_hints
@@ -82,14 +83,19 @@ def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: 
     else:
         refuse_subset(place, processes)
         leaves = _agreed_leaves(place, processes.own, lambda: _local_leaves(node, data, here, processes, known))
-    return _jax.tree.unflatten_like(data, [_global_array(leaf, place) for leaf in leaves])
+    return _jax.tree.unflatten_like(data, _global_arrays(leaves, place))
 
 
-def _global_array(leaf: LocalLeaf, place: PlacementContext) -> Any:
-    if leaf.hint is None:
-        return leaf.value
-    value = leaf.value if isinstance(leaf.value, jax.Array) else np.asarray(leaf.value)
-    return jax.make_array_from_process_local_data(place.sharding(leaf.hint, value.ndim), value, leaf.shape)
+def _global_arrays(leaves: Sequence[LocalLeaf], place: PlacementContext) -> Iterator[Any]:
+    """All leaves, those with hints as global arrays, which are made together."""
+    local = [leaf for leaf in leaves if leaf.hint is not None]
+    made = jax.make_array_from_process_local_data(
+        [place.sharding(leaf.hint, len(leaf.shape)) for leaf in local],
+        [leaf.value if isinstance(leaf.value, jax.Array) else np.asarray(leaf.value) for leaf in local],
+        [leaf.shape for leaf in local],
+    )
+    arrays = iter(made)
+    return (leaf.value if leaf.hint is None else next(arrays) for leaf in leaves)
 
 
 class ProcessMesh(NamedTuple):
@@ -175,6 +181,10 @@ def _local_leaves(
     Raises:
       TypedShmapError: for everything that is wrong.
     """
+    if processes.is_alone:  # its data is the global value, for which there is nothing to compute
+        checked = check_value(node, data, Subject("placed", "data"), place.context, {}, sizes)
+        if not checked.failures and all(leaf.hint is None or _is_held(leaf.value) for leaf in checked.leaves):
+            return [LocalLeaf(hint, value, at, np.shape(value)) for value, hint, at, _ in checked.leaves]
     values: dict[Subject, Any] = {}
     shapes: dict[tuple[Subject, ArrayHint | None], tuple[int, ...]] = {}
 
@@ -190,6 +200,13 @@ def _local_leaves(
 
     leaves = place.require_match(node, data, "data", sizes, check)
     return [LocalLeaf(hint, value, at, shapes.get((at, hint), ())) for value, hint, at, _ in leaves]
+
+
+def _is_held(value: Any) -> bool:
+    """Whether a value is an array, or a number, all of whose values this process has."""
+    if isinstance(value, jax.Array):
+        return not _jax.array.is_tracer(value) and value.is_fully_addressable
+    return isinstance(value, (np.ndarray, *_jax.array.SCALARS))
 
 
 _ANYWHERE = MeshContext.over(None, role="placement")

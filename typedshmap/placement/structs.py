@@ -101,7 +101,8 @@ def _map_hints(
     if like is not None or holds_boxes(T):  # a boxed tree needs no hint: its boxes have names
         value, node = (T, None) if like is None else (like, parse_hint_or_dims(T))
         tree = check_leaves(place, value, node)
-        return tree.map(lambda each: make(each.place, each.leaf.hint, rank_of(each.leaf.value)), are_specs=True)
+        made = [make(each.place, each.leaf.hint, rank_of(each.leaf.value)) for each in tree.leaves]
+        return tree.with_values(made, are_specs=True)
 
     def array(hint: ArrayHint, path: str) -> Any:
         if hint.spec.rest is not None:
