@@ -6,7 +6,6 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -16,14 +15,14 @@ from .axis_names import NO_NAMING, AxisNaming
 from .errors import StructureError
 from .errors.phrases import value_text
 from .hints.signature import EMPTY, LazySignature, name_of
+from .records import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 _ATTRIBUTE = "__typedshmap__"
 
 
-@dataclass(frozen=True, slots=True)
-class DecoratedInfo:
+class DecoratedInfo(Record):
     """A function's hints, and the options of its decorator.
 
     Attributes:

@@ -5,7 +5,6 @@ Everything is read by the public names of ``jax.extend.core`` and by attributes 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, dropwhile, takewhile
 from operator import is_not
@@ -17,6 +16,7 @@ import numpy as np
 from jax.interpreters import partial_eval
 
 from ..errors.places import is_users, place_text
+from ..records import Record
 from .array import STAGED, is_tracer, strip_transforms, undifferentiated
 from .mesh import without_ambient
 from .versions import DROPS_UNUSED, extend_core
@@ -240,8 +240,7 @@ def scan_counts(params: Any) -> tuple[int, int]:
     return len(tuple(consts)), len(tuple(carry))
 
 
-@dataclass(frozen=True, slots=True)
-class TracedRegion:
+class TracedRegion(Record):
     """A manual region in a traced program.
 
     Attributes:
@@ -311,8 +310,7 @@ def variable_of(value: Any, traces: Container[int]) -> Any:
     return below.val if trace_id(below) in traces else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class UnfinishedEquation:
+class UnfinishedEquation(Record, eq=False):
     """An equation of a program that is being traced, in the form that it will have."""
 
     primitive: Any

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, dataclass_transform
+from typing import NamedTuple, TypeAlias
 
+from ..records import Record
 from .phrases import quoted_axes, sharding_text, shortened, size_text
 
 Span: TypeAlias = tuple[int, int]
@@ -53,8 +53,7 @@ class Subject(NamedTuple):
 RETURN = Subject("return", "return")
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Record):
     """A global size (or the sizes of a ``*name``), who bound it, and over which mesh axes it was seen."""
 
     size: int | tuple[int, ...]
@@ -72,8 +71,7 @@ def sizes_text(sizes: Iterable[tuple[str, Bound]]) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Record):
     """What a message calls things.
 
     Attributes:
@@ -104,12 +102,8 @@ class Terms:
         return " ".join(f"{sign}{self.names.get(axis, axis)}" for axis in axes)
 
 
-@dataclass_transform(frozen_default=True)
-class Fault:
-    """What is wrong with a value. Every subclass is a frozen dataclass."""
-
-    def __init_subclass__(cls) -> None:
-        dataclass(frozen=True)(cls)
+class Fault(Record):
+    """What is wrong with a value."""
 
     def words(self, terms: Terms) -> Sentence:
         raise NotImplementedError
@@ -343,8 +337,7 @@ class ShardingConflict(Fault):
         return Sentence(f"{self.operation} combines {self.where}, but {ways}", cure=cure)
 
 
-@dataclass(frozen=True, slots=True)
-class HintText:
+class HintText(Record):
     """A hint as the user wrote it; carets are placed relative to its ``dims``."""
 
     before: str
@@ -370,8 +363,7 @@ class HintText:
         return " " * (len(self.before) + span[0]) + "^" * (span[1] - span[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Record):
     """One thing that is wrong with one value.
 
     Attributes:

@@ -5,8 +5,8 @@ Invariant: the first line alone names the function, the value, what is wrong and
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ..records import Record
 from .failures import (
     Bound,
     Failure,
@@ -27,8 +27,7 @@ _MOST_OTHERS = 8
 _ABOUT_OPERATIONS = PatternFault | NotManual | ShardingConflict | DivergentCollective | UntypedVarying | LostSum
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Record):
     """All that went wrong in one call, and where.
 
     Attributes:

@@ -8,7 +8,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ForwardRef, TypeVar
 
 import jax
@@ -23,6 +23,7 @@ from ..errors.failures import HintText
 from ..errors.phrases import value_text
 from ..notation.spec import Axes, Dim, Mark, Spec, parse
 from ..notation.tokens import SyntaxFault
+from ..records import Record
 
 BOOLS = ("bool",)
 UINTS = ("uint2", "uint4", "uint8", "uint16", "uint32", "uint64")
@@ -79,8 +80,7 @@ def intersect(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple[str
     return tuple(dtype for dtype in a if dtype in b)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ArrayHint:
+class ArrayHint(Record, eq=False):
     """The hint for one array.
 
     Attributes:

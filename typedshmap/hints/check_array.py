@@ -6,7 +6,7 @@ that fitted are remembered, and a check of one of them is a look at them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from ..errors.varying import NotUnreduced, UnmarkedReduced, UnmarkedUnreduced, U
 from ..notation.layout import Layout, Unresolved
 from ..notation.match import CompiledDim, Match, RankMismatch, Sizes, compile_dims, match
 from ..notation.spec import Anything, Name, Number
+from ..records import Record
 from .array_hint import ArrayHint, takes
 from .context import MeshContext, Role, explained, lookup_layout
 from .global_sharding import sharding_mismatch, with_value_mesh
@@ -26,8 +27,7 @@ _MOST_KINDS = 64
 _BY_TYPE = (Name, Number, Anything, type(None))  # None in a "...", which has no size
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledHint:
+class CompiledHint(Record):
     """What a hint means in one mesh context, and what has fitted it.
 
     Attributes:

@@ -21,6 +21,7 @@ from ..errors import TypedShmapError, failures
 from ..errors.failures import Failure, HintText, Subject
 from ..errors.phrases import count_text, excerpt, quoted_axes, shortened
 from ..notation.match import NO_SIZES, Match, RankMismatch, Sizes
+from ..records import Record
 from . import structure
 from .array_hint import ArrayHint, is_of_rank, rank_of
 from .check_array import check_array, describe
@@ -59,8 +60,7 @@ class CheckedLeaf(NamedTuple):
     must_be_invarying: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
+class Deferred(Record):
     """A part of a value that must be checked again, and the index of its first leaf."""
 
     node: Node
@@ -519,8 +519,7 @@ def field_keys(node: Fields, value: Any, children: list[tuple[Any, Any]]) -> lis
 _MOST_STRUCTURES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class LeafHints:
+class LeafHints(Record):
     """The leaves of all values of one structure.
 
     Attributes:

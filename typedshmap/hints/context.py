@@ -345,8 +345,7 @@ def decorator_axis_naming(own: AxisNaming) -> AxisNaming:
 _NO_ENTRY: tuple[None, None] = (None, None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnownLayout(Layout):
+class KnownLayout(Layout, kw_only=True):
     """The known layout of a shard, over the manual axes.
 
     Attributes:

@@ -12,7 +12,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache, partial
 from typing import Any, ForwardRef, TypeVar
 
@@ -24,6 +24,7 @@ from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
 from ..errors.phrases import value_text
 from ..notation.tokens import SyntaxFault
+from ..records import Record
 from .array_hint import NAMES, bare_array_hint, is_type_alias, parse_array_hint, read_array_hint, with_leading_dims
 from .structure import (
     NONE,
@@ -87,8 +88,7 @@ def _parse_dims(dims: str) -> Node:
     return ArrayLeaf(parse_array_hint("Shaped", None, (Any, dims), HintText('"', dims, '"')))
 
 
-@dataclass(frozen=True)
-class NameScope:
+class NameScope(Record):
     """Where names in string annotations are looked up, and which classes are being read.
 
     Attributes:

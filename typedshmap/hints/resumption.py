@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
-from dataclasses import dataclass
 from typing import Any
 
+from ..records import Record
 from .context import CallScope, scope_entered
 
 Check = Callable[[Any], Any]
@@ -29,8 +29,7 @@ def in_scope(body: Any, scope: CallScope, check_item: Check, check_result: Check
     return _generator(body, scope, check_item, check_result) if inspect.isgenerator(body) else body
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitedInScope:
+class AwaitedInScope(Record):
     """Something to await, in a scope."""
 
     body: Any

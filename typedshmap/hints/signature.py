@@ -16,7 +16,6 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, repeat
 from typing import Any
@@ -26,6 +25,7 @@ from ..errors.failures import Subject
 from ..errors.phrases import value_text
 from ..errors.places import hint_line, hint_place, place_text, return_place, running_place
 from ..notation.spelling import misspelt_name
+from ..records import Record
 from .array_hint import ArrayHint
 from .parse_hint import NESTED_TOO_DEEPLY, NameScope, parse_given_hint, parse_hint
 from .structure import OPTION, Node, Static, Untyped, array_hints, hint_name, walk
@@ -35,8 +35,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-@dataclass(frozen=True, slots=True)
-class BoundCall:
+class BoundCall(Record):
     """A call's arguments by name, defaults included, and the arguments as they were given."""
 
     signature: inspect.Signature
@@ -69,8 +68,7 @@ class BoundCall:
         return call.args, call.kwargs
 
 
-@dataclass(frozen=True)
-class HintedSignature:
+class HintedSignature(Record):
     """A function with its hints read.
 
     Attributes:

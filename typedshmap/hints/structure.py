@@ -9,18 +9,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from ..records import Record
 from .array_hint import ArrayHint
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ArrayLeaf:
+class ArrayLeaf(Record, eq=False):
     """One array."""
 
     hint: ArrayHint
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Static:
+class Static(Record, eq=False):
     """A value without arrays, of this Python type.
 
     Attributes:
@@ -32,29 +31,25 @@ class Static:
     parts: Node | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Untyped:
+class Untyped(Record, eq=False):
     """Any value, arrays included (``Any``)."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class FixedTuple:
+class FixedTuple(Record, eq=False):
     """A tuple of so many items, or a list, for hints given in a list."""
 
     items: tuple[Node, ...]
     kind: type = tuple
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class SequenceOf:
+class SequenceOf(Record, eq=False):
     """A list or a tuple of any length, whose items have one hint."""
 
     kind: type | tuple[type, ...]
     item: Node
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class MappingOf:
+class MappingOf(Record, eq=False):
     """A dict with any keys, whose values have one hint."""
 
     kind: type | tuple[type, ...]
@@ -77,16 +72,14 @@ class Fields:
     goes_by_names: bool = False
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class UnionOf:
+class UnionOf(Record, eq=False):
     """A union."""
 
     options: tuple[Node, ...]
     hint: Any
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class PyTreeOf:
+class PyTreeOf(Record, eq=False):
     """Any pytree of such leaves.
 
     ``structure`` has the names of its structure, outermost first: each stands at the leaves of the one before it. Trees
@@ -97,8 +90,7 @@ class PyTreeOf:
     structure: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class LikeOf:
+class LikeOf(Record, eq=False):
     """Any pytree: the sub-trees of some parameters' structure have their hints, and its other arrays are unsharded.
 
     Attributes:
@@ -120,8 +112,7 @@ class LikeOf:
         return tuple(each for each in options if not isinstance(each, PyTreeOf | Static | Untyped)) or options
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class BareTree:
+class BareTree(Record, eq=False):
     """Any pytree of a class, a bare ``dict`` or ``PyTree``: its arrays have one hint, its other leaves are static."""
 
     kind: type

@@ -9,7 +9,7 @@ it: the same transfer rules are followed back to values whose layout a hint or a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 from weakref import ref
@@ -24,21 +24,20 @@ from ..hints.context import KnownLayout, LayoutAssertion, MeshContext, intern_co
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES
 from ..notation.spec import Dim, Name
+from ..records import Record
 from . import lattice
 from .interpreter import CLAIM, Finding, Interpreter
 from .lattice import UNKNOWN, AxisSet, DimFact, ShardingFact, drop_repeated_axes, invarying, is_within, unknown
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Origin:
+class Origin(Record, eq=False):
     """One tracing of a region's body, in which claims are made: its function, and the region."""
 
     function: str
     region: MeshContext
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Claim:
+class Claim(Record, eq=False):
     """What is stated of one value, and all that its error needs.
 
     Any two are equal: JAX keeps the parameters of operations in the cache of the types of their results,

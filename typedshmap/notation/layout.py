@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from functools import cached_property
 
 from ..errors.failures import Sentence, Span, Terms, Unresolved
 from ..errors.phrases import quoted_axes
+from ..records import Record
 from .spec import Dim, Name, Spec, written_axes
 
 Aliases = Mapping[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Record):
     """Mesh axes for dims without brackets, by the dims' names.
 
     Attributes:
@@ -27,8 +27,7 @@ class Rules:
     must_match: bool = False
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Record):
     """How an array is sharded: per dim its mesh axes, major to minor, and those over which its shards differ otherwise.
 
     Resolved from a spec it has one entry per token, so that a ``...`` counts as one dim.

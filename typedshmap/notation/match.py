@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ..errors.failures import Bound, Mismatch, Sentence, Span, Subject, Terms
 from ..errors.phrases import count_text, quoted_axes, size_text
+from ..records import Record
 from .layout import Layout
 from .spec import Anything, Argument, Binary, Braces, Call, Dim, Expression, Group, Name, Negative, Number, Rest, Spec
 from .tokens import MOST_DIGITS
@@ -130,8 +131,7 @@ def _dim_size_text(dim: Dim | Rest, index: int, size: int | tuple[int, ...]) -> 
     return size_text(_dim_name(dim, index), size)
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Record):
     """A shape that fits: the sizes known now, and names that must be bound before it is known to fit."""
 
     sizes: Sizes

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 
 from ..errors.failures import Span
+from ..records import Record
 from .spec import NOWHERE, Anything, Axes, Dim, Mark, Rest, Spec, refuse_repeated_axes
 from .tokens import MOST_DIGITS, Cursor, SyntaxFault, refuse_long_text, split_tokens
 
@@ -19,8 +20,7 @@ _ARROW = "->"
 _AXES = re.compile(r"(,\w+)+")
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
+class Factor(Record):
     """A name or a number in a pattern; a dim has one of them, or several that are merged."""
 
     name: str
@@ -35,8 +35,7 @@ class Factor:
         return int(self.name) if self.name.isdecimal() else None
 
 
-@dataclass(frozen=True, slots=True)
-class PatternDim:
+class PatternDim(Record):
     """One dim: its factors, major to minor, and its mesh axes (None without brackets)."""
 
     factors: tuple[Factor | Rest, ...]
@@ -50,8 +49,7 @@ class PatternDim:
         return inner if self.axes is None else f"[{inner}/{self.axes}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(Record):
     """An operand or the result of a pattern."""
 
     dims: tuple[PatternDim | Rest, ...]
@@ -88,8 +86,7 @@ class Side:
         return Spec(tuple(dims), self.marks, source)
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Record):
     """Operands and a result; None where the pattern has only one side."""
 
     operands: tuple[Side, ...]

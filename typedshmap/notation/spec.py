@@ -9,19 +9,19 @@ node that was moved is still the same node."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
 from ..errors.failures import Span
+from ..records import Record
 from .tokens import MOST_DIGITS, Cursor, RepeatedAxis, SyntaxFault, Token, refuse_long_text, split_tokens
 
 NOWHERE: Span = (0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Record):
     """An exact size, ``4``."""
 
     value: int
@@ -30,8 +30,7 @@ class Number:
         return str(self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(Record):
     """The name of a global size, ``batch``."""
 
     name: str
@@ -40,8 +39,7 @@ class Name:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Anything:
+class Anything(Record):
     """Any size, ``_`` or ``_name``."""
 
     name: str = "_"
@@ -50,8 +48,7 @@ class Anything:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Record):
     """A name in braces, ``heads``, ``self.heads`` or ``sizes[0]``: an argument of the call, else the size of a dim."""
 
     root: str
@@ -62,8 +59,7 @@ class Argument:
         return f"{self.root}{''.join(steps)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Braces:
+class Braces(Record):
     """An expression over the call's arguments, ``{kernel-1}``."""
 
     inner: Expression
@@ -72,8 +68,7 @@ class Braces:
         return f"{{{self.inner}}}"
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Record):
     """A parenthesised expression, ``(d+1)``."""
 
     inner: Expression
@@ -82,8 +77,7 @@ class Group:
         return f"({self.inner})"
 
 
-@dataclass(frozen=True, slots=True)
-class Negative:
+class Negative(Record):
     """A negated expression, ``-d``."""
 
     inner: Expression
@@ -92,8 +86,7 @@ class Negative:
         return f"-{self.inner}"
 
 
-@dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(Record):
     """Two expressions and one of ``+ - * // % **``."""
 
     left: Expression
@@ -104,8 +97,7 @@ class Binary:
         return f"{self.left}{self.operator}{self.right}"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Record):
     """``min(a,b)`` or ``max(a,b)``."""
 
     function: str
@@ -118,8 +110,7 @@ class Call:
 Expression: TypeAlias = Number | Name | Anything | Argument | Braces | Group | Negative | Binary | Call
 
 
-@dataclass(frozen=True, slots=True)
-class Axes:
+class Axes(Record):
     """The mesh axes between ``/`` and ``]``, major to minor; none for ``[dim/]``."""
 
     names: tuple[str, ...]
@@ -131,8 +122,7 @@ class Axes:
         return f"({names})" if self.parenthesised else names
 
 
-@dataclass(frozen=True, slots=True)
-class Dim:
+class Dim(Record):
     """One dim: its size, and how it is sharded over the mesh (``axes`` is None without brackets)."""
 
     size: Expression
@@ -150,8 +140,7 @@ class Dim:
         return text if self.axes is None else f"[{text}/{self.axes}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
+class Rest(Record):
     """Any number of dims, ``...`` or ``*name``; the name of a ``*`` alone is empty."""
 
     axes: ClassVar[None] = None
@@ -165,8 +154,7 @@ class Rest:
         return "..." if self.name is None else f"{prefix}{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Record):
     """What is said of a whole array over one mesh axis: ``+tp``, ``-tp`` or ``~tp``."""
 
     sign: str
@@ -177,8 +165,7 @@ class Mark:
         return f"{self.sign}{self.axis}"
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(Record):
     """A whole hint's dims and marks."""
 
     dims: tuple[Dim | Rest, ...]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import AnnotationSyntaxError, MeshAxisError, TypedShmapError
 from ..errors.failures import HintText, Span
 from ..errors.phrases import shortened
 from ..errors.places import running_place
+from ..records import Record
 
 
 def refuse_long_text(source: str, most: int) -> None:
@@ -46,8 +46,7 @@ class RepeatedAxis(SyntaxFault):
         self.axis = axis
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Record):
     """A piece of the text, by kind: space, comma, number, name or symbol."""
 
     kind: str

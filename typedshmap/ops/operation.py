@@ -6,7 +6,6 @@ The sizes of a pattern are global: a shard's size times the sizes of the dim's m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
 from math import prod
@@ -29,6 +28,7 @@ from ..notation.pattern import Factor, Pattern, PatternDim, Side, parse_pattern
 from ..notation.spec import Rest, written_axes
 from ..notation.spelling import misspelt_name
 from ..notation.tokens import RepeatedAxis, SyntaxFault
+from ..records import Record
 
 T = TypeVar("T")
 MeshAxes = tuple[str, ...]
@@ -36,8 +36,7 @@ _PATTERN = Subject("pattern", "pattern")
 RESULT = Subject("operand", "result")
 
 
-@dataclass(frozen=True)
-class ResolvedDim:
+class ResolvedDim(Record):
     """One dim of an array, as the pattern writes it.
 
     Attributes:
@@ -65,8 +64,7 @@ class ResolvedDim:
         return tuple(f"{name} at {start}:{at}" if name.isdecimal() else name for at, name in enumerate(self.names))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SideLayout(Layout):
+class SideLayout(Layout, kw_only=True):
     """The layout that one side of a pattern describes, over manual axes only.
 
     Attributes:
@@ -113,8 +111,7 @@ class Operand(NamedTuple):
         return tuple([size * shard_count(axes, sizes) for size, axes in pairs])
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Record):
     """One call of an operation.
 
     Attributes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
@@ -20,10 +19,10 @@ from ..hints.structure import Node
 from ..meshes import read_mesh
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes
+from ..records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementContext:
+class PlacementContext(Record):
     """The mesh of one call that places arrays.
 
     Attributes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -29,6 +29,7 @@ from ..hints.structure import ArrayLeaf, Node, Static, array_hints, declares_arr
 from ..notation.match import LARGEST_SIZE, NO_SIZES, NoValue, Sizes, evaluate, mismatch_of
 from ..notation.spec import Anything as AnySize
 from ..notation.spec import Braces, Dim, Name, Rest, names_in_expression
+from ..records import Record
 from .context import PlacementContext, placement_context
 from .flax_boxes import check_leaves, holds_boxes
 
@@ -161,8 +162,7 @@ def shape_structs(
     return _jax.tree.unflatten_like(tree, [leaf.value for leaf in leaves])
 
 
-@dataclass(frozen=True, slots=True)
-class _ArraySlot:
+class _ArraySlot(Record):
     """The place of one array in a structure."""
 
     hint: ArrayHint
@@ -311,8 +311,7 @@ _MISSING: Any = dataclasses.MISSING
 _SCALARS = (bool, int, float, complex)
 
 
-@dataclass(frozen=True, slots=True)
-class TreeBuilder:
+class TreeBuilder(Record):
     """What replaces the leaves of a hint.
 
     Attributes:

@@ -20,6 +20,7 @@ from ... import _jax
 from ...errors.phrases import quoted_axes
 from ...hints.context import SizedAxes
 from ...notation.layout import Layout, shared_prefix
+from ...records import Record
 from ..operation import MeshAxes, shard_count
 
 DimAxes = tuple[MeshAxes, ...]
@@ -46,8 +47,7 @@ def elements_missing(have: DimAxes, need: DimAxes, shape: tuple[int, ...], sizes
     return prod(shard_shape(need, shape, sizes)) - both
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Record):
     """One collective, or a slice.
 
     Attributes:
@@ -100,8 +100,7 @@ def ring_cost(operation: str, group: int, before: int, after: int) -> int:
             raise ValueError(f"{operation!r} is not a collective")
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Record):
     """The cheapest steps from one layout of an array to another; printed as a table.
 
     Attributes:
