@@ -209,6 +209,7 @@ def test_a_size_that_was_drawn_is_reported_where_a_body_cannot_take_it(module, c
     assert re.search(r"^ {7}Drawn: seq=\d+; --size gives others$", out, re.MULTILINE), out
 
 
+@pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
 def test_numerics_find_what_types_cannot(module, capsys):
     code, out, _ = run(capsys, module("program_f", LOCAL_MEAN), "--mesh", "dp=4", "--numerics", "--size", "n=16")
     lines = out.splitlines()

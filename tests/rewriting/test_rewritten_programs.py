@@ -80,6 +80,7 @@ def test_the_text_is_what_the_table_says(case: Case) -> None:
     assert [f"{left.line}: {left.reason}" for left in found.left] == case.left.splitlines()
 
 
+@pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
 def test_the_program_is_the_same_and_computes_the_same(case: Case, mesh: Mesh) -> None:
     before, expected = lowered(case.before, case, mesh)
     after, got = lowered(case.after, case, mesh)

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import _jax
-from ..errors import ShapeError, StructureError, VaryingError
+from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
 from ..errors.phrases import count_text, mesh_text, quoted_axes, value_text
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_integer
 from ..sampling import mesh_of
@@ -98,7 +98,8 @@ def assert_mesh_invariant(
     Each trial draws sizes and arguments from the hints, as `inputs` does, and runs the function on one device and on
     every mesh. Where the program compares an argument with a number, some entries are drawn on both sides of it, or
     equal to it; every third trial has floats a hundred times larger, if the results are finite there. Where the
-    function refuses the sizes, they are drawn once more, as multiples of all mesh axes.
+    function refuses the sizes, they are drawn once more, as multiples of all mesh axes. What is suspect to the types is
+    not told: the numbers decide.
 
     Numbers may differ by what a different order of summation explains, ``2 g (u scale + moved)``: u is the unit
     roundoff of the coarsest dtype that the program computes in; ``scale`` the largest entry of the result on one
@@ -163,11 +164,12 @@ def assert_mesh_invariant(
         chosen = given_meshes(meshes, axes)
     seeds = tuple(range(first, first + require_integer(VERB, "trials", trials, 1, 10_000)))
     one, may_be_mapped = chosen[0], subject.kind == "global" and manual is None
-    if may_be_mapped and needs_manual_axes(subject, draw(chosen, first).on(one), one):
-        subject = replace(subject, kind="mapped")
-    compared, multiples_of, misfit = numbers_compared(subject, draw(chosen, first).on(one), one), 1, ""
-    loose: dict[str, float] = {}
-    with progress(f"{VERB}: {typed.name}") as report:
+    multiples_of, misfit, loose = 1, "", dict[str, float]()
+    with warnings.catch_warnings(), progress(f"{VERB}: {typed.name}") as report:
+        warnings.simplefilter("ignore", SuspectWarning)  # the numbers decide
+        if may_be_mapped and needs_manual_axes(subject, draw(chosen, first).on(one), one):
+            subject = replace(subject, kind="mapped")
+        compared = numbers_compared(subject, draw(chosen, first).on(one), one)
 
         def trial(seed: int) -> _Trial:
             drawn = replace(
