@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import patterned
 import quickstart_step
 import transformer_by_hand
 import unrolled
@@ -300,6 +301,16 @@ def training(mesh: Mesh, layers: int) -> Pair:
         unrolled.step, mesh=mesh, in_specs=(specs, batch, batch), out_specs=(P(), unrolled.specs(layers))
     )
     return Pair(by_hand, typed_shard_map(unrolled.step, mesh=mesh), unrolled.arguments(layers))
+
+
+def by_patterns(mesh: Mesh, layers: int) -> Pair:
+    """The same, with products and collectives written as patterns."""
+    return training(mesh, layers)._replace(typed=typed_shard_map(patterned.step, mesh=mesh))
+
+
+def forward_by_patterns(mesh: Mesh, layers: int) -> Pair:
+    """The forward pass, too."""
+    return inference(mesh, layers)._replace(typed=typed_shard_map(patterned.forward, mesh=mesh))
 
 
 def inference(mesh: Mesh, layers: int) -> Pair:

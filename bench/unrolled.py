@@ -67,7 +67,8 @@ def _gathered(weight: Any, axis: int) -> Any:
     return jax.lax.all_gather(weight, "dp", axis=axis, tiled=True)
 
 
-def _normed(x: Any, scale: Any) -> Any:
+def normed(x: Any, scale: Any) -> Any:
+    """Scaled to a mean square of 1."""
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6) * scale
 
 
@@ -76,7 +77,7 @@ def _attention(x: Any, layer: Layer) -> Any:
     scores = jnp.einsum("bshd,bthd->bhst", query, key) / query.shape[-1] ** 0.5
     seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
     mixed = jnp.einsum("bhst,bthd->bshd", jax.nn.softmax(jnp.where(seen, scores, -1e9)), value)
-    return jax.lax.psum(jnp.einsum("bshd,hdm->bsm", mixed, _gathered(layer.out, 2)), "tp")
+    return jax.lax.psum(jnp.einsum("bsad,adm->bsm", mixed, _gathered(layer.out, 2)), "tp")
 
 
 def _mlp(x: Any, layer: Layer) -> Any:
@@ -87,14 +88,19 @@ def forward(weights: Weights, tokens: Int[Array, "[b/dp] s"]) -> Float[Array, "[
     """Logits."""
     x = _gathered(weights.embed, 1)[tokens]
     for layer in weights.layers:
-        x = x + _attention(_normed(x, layer.before_attention), layer)
-        x = x + _mlp(_normed(x, layer.before_mlp), layer)
-    return _normed(x, weights.before_head) @ _gathered(weights.head, 0)
+        x = x + _attention(normed(x, layer.before_attention), layer)
+        x = x + _mlp(normed(x, layer.before_mlp), layer)
+    return normed(x, weights.before_head) @ _gathered(weights.head, 0)
+
+
+def mean_loss(logits: Any, targets: Any) -> Any:
+    """The cross entropy of all shards' tokens."""
+    logs = jax.nn.log_softmax(logits)
+    return jax.lax.pmean(-jnp.take_along_axis(logs, targets[..., None], axis=-1).mean(), "dp")
 
 
 def _loss(weights: Weights, tokens: Any, targets: Any) -> Any:
-    logs = jax.nn.log_softmax(forward(weights, tokens))
-    return jax.lax.pmean(-jnp.take_along_axis(logs, targets[..., None], axis=-1).mean(), "dp")
+    return mean_loss(forward(weights, tokens), targets)
 
 
 def step(

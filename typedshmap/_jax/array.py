@@ -191,6 +191,11 @@ def strip_transforms(x: Any) -> Underlying:
     return Underlying(x, dims, is_differentiated)
 
 
+def is_under_gradient(x: Any) -> bool:
+    """Whether a value is being differentiated as it is computed, and not as a value of a program that is traced."""
+    return is_tracer(x) and strip_transforms(x).is_differentiated
+
+
 def type_key(x: Any) -> tuple[Any, ...]:
     """What distinguishes a value's type where it is traced: its shape, dtype, and whether that is weak."""
     return (getattr(x, "shape", ()), getattr(x, "dtype", type(x)), getattr(x, "weak_type", False))

@@ -17,7 +17,7 @@ from jax.interpreters import partial_eval
 
 from ..errors.places import is_users, place_text
 from ..records import Record
-from .array import STAGED, is_tracer, strip_transforms, undifferentiated
+from .array import STAGED, is_tracer, is_under_gradient, strip_transforms, undifferentiated
 from .mesh import without_ambient
 from .versions import DROPS_UNUSED, extend_core
 
@@ -285,6 +285,21 @@ def region_of_results(results: Sequence[Any]) -> TracedRegion | None:
 def inline_jit(f: Callable[..., Any]) -> Callable[..., Any]:
     """A function under a jit of its own, which leaves no call in the program around."""
     return jax.jit(f, inline=_EARLY)
+
+
+def linearised_once(f: Any) -> Callable[..., Any]:
+    """A function of two arrays, and of options with a hash, that gradients linearise once per types of the arrays.
+
+    What stands bare in a program JAX linearises wherever it stands, as a dot in every layer.
+    """
+    jitted = jax.jit(f, static_argnums=tuple(range(2, f.__code__.co_argcount)), inline=_EARLY)
+
+    def call(first: Any, second: Any, *options: Any) -> Any:
+        are_staged = type(first) is STAGED and type(second) is STAGED
+        is_differentiated = not are_staged and (is_under_gradient(first) or is_under_gradient(second))
+        return (jitted if is_differentiated else f)(first, second, *options)
+
+    return call
 
 
 def make_jaxpr(f: Any, args: Sequence[Any]) -> Any:

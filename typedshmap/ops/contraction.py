@@ -114,11 +114,9 @@ def _contract(
         values = [_jax.casts.drop_reduced(value) for value in values]
     dot = plan.dot
     if dot is not None and options.keys() <= {"precision"} and can_dot(dot, values):
-        first, second = reversed(values) if dot.is_swapped else values
-        dtype = _jax.array.aval_of(first).dtype
         with jax.named_scope(plan.letters):
-            made = jax.lax.dot_general(first, second, dot.numbers, precision, preferred_element_type=dtype)
-            return made if dot.order is None else jax.lax.transpose(made, dot.order)
+            # jit wants options that have a hash.
+            return _multiply(*values, dot, tuple(precision) if isinstance(precision, list) else precision)
     return jnp.einsum(plan.letters, *values, **options)
 
 
@@ -134,6 +132,14 @@ class Dot(NamedTuple):
     is_swapped: bool
     numbers: Any
     order: tuple[int, ...] | None
+
+
+@_jax.jaxpr.linearised_once
+def _multiply(first: Any, second: Any, dot: Dot, precision: Any) -> Any:
+    first, second = (second, first) if dot.is_swapped else (first, second)
+    dtype = _jax.array.aval_of(first).dtype
+    made = jax.lax.dot_general(first, second, dot.numbers, precision, preferred_element_type=dtype)
+    return made if dot.order is None else jax.lax.transpose(made, dot.order)
 
 
 def plan_dot(letters: str) -> Dot | None:
@@ -165,4 +171,8 @@ def can_dot(what: Dot, values: list[Any]) -> bool:
     first, second = map(_jax.array.aval_of, reversed(values) if what.is_swapped else values)
     if first.dtype != second.dtype or first.weak_type or second.weak_type:
         return False
-    return all(first.shape[at] == second.shape[to] for both in what.numbers for at, to in zip(*both, strict=True))
+    for of_first, of_second in what.numbers:
+        for at, to in zip(of_first, of_second, strict=True):
+            if first.shape[at] != second.shape[to]:
+                return False
+    return True

@@ -28,6 +28,11 @@ def _step() -> programs.Pair:
     return programs.training(make_mesh(4, 2), LAYERS)
 
 
+@cache
+def _by_patterns() -> programs.Pair:
+    return programs.by_patterns(make_mesh(4, 2), LAYERS)
+
+
 def _trace(pair: programs.Pair, effort: Effort) -> Result:
     return of_times(traced(pair.typed, pair.by_hand, pair.args, effort))
 
@@ -87,6 +92,24 @@ def step_calls(effort: Effort) -> Result:
     return _calls_lowered(_step())
 
 
+@benchmark(GROUP, f"gradient step of {LAYERS} layers by patterns, trace and lower", over(1.03))
+def patterns_lower(effort: Effort) -> Result:
+    """The step with its products and collectives written as patterns, against `jax.numpy.einsum` and `jax.lax`."""
+    return _lower(_by_patterns(), effort)
+
+
+@benchmark(GROUP, f"gradient step of {LAYERS} layers by patterns, calls in trace and lowering", over(1.02))
+def patterns_calls(effort: Effort) -> Result:
+    """The same, in calls: gradients linearise an `einsum` once per types of its operands."""
+    return _calls_lowered(_by_patterns())
+
+
+@benchmark(GROUP, f"forward pass of {LAYERS} layers by patterns, calls in a trace", over(0.92))
+def patterns_forward_calls(effort: Effort) -> Result:
+    """Its forward pass alone."""
+    return _calls_traced(programs.forward_by_patterns(make_mesh(4, 2), LAYERS))
+
+
 @benchmark(GROUP, "quickstart's step with its patterns, trace", over(1.1))
 def quickstart_trace(effort: Effort) -> Result:
     """`examples/quickstart.py`, whose every function has hints and every collective a pattern, and the same by hand."""
@@ -125,6 +148,9 @@ ROWS: tuple[Benchmark, ...] = (
     step_trace,
     step_lower,
     step_calls,
+    patterns_lower,
+    patterns_calls,
+    patterns_forward_calls,
     quickstart_trace,
     quickstart_trace_calls,
     quickstart_lower,
