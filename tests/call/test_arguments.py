@@ -545,7 +545,7 @@ def test_an_array_given_to_an_option_says_what_to_write(mesh: Mesh) -> None:
         "    got f32[4]",
         "",
         "Mesh: dp=4, tp=2",
-        'Hint: annotate it, as in power: Float[Array, "..."]',
+        "Hint: annotate it as an array, as in power: Array",
     ]
 
 

@@ -210,7 +210,7 @@ check: checked value names mesh axis 'dp', which is not among the mesh's axes 'r
     got f32[8,16]
 
 Mesh: rows=4, columns=2
-Hint: axes={'dp': ...} maps a name to mesh axes"""
+Hint: axis_aliases({'dp': ...}) maps a name to mesh axes"""
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.grad], ids=["concrete", "traced", "differentiated"])
@@ -251,7 +251,7 @@ def test_a_sharding_that_differs_is_reported_with_the_arrays_own_mesh() -> None:
         '    checked: "[b/dp] d"\n'
         "    got f32[8,16]\n\n"
         "Mesh: dp=4, tp=2\n"
-        "Hint: place it by shard(x, hint)"
+        "Hint: place it by shard(x, hint, mesh)"
     )
 
 
@@ -420,7 +420,7 @@ check: checked value is sharded P('dp', None), but its hint says P(None, 'dp')
 
 Mesh: dp=4, tp=2
 At: {CHECKED_AT}
-Hint: constrain it by jax.lax.with_sharding_constraint(x, P(None, 'dp'))"""
+Hint: constrain it by jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(None, 'dp')))"""
 
 
 def test_jax_raises_its_own_error_with_the_full_message() -> None:

@@ -321,7 +321,8 @@ def test_beside_auto_axes_an_array_that_is_sharded_otherwise_over_the_explicit_o
         double(jax.device_put(x, NamedSharding(mixed, spec)))
     first, *_, last = str(caught.value).splitlines()
     assert first == f"<lambda>: argument 'x' is sharded {got}, but its hint says P('dp', 'tp')"
-    assert last == "Hint: place it by shard(x, hint), or under jit by jax.reshard(x, P(None, 'tp'))"
+    cure = "place it by shard(x, hint, mesh), or under jit by jax.reshard(x, NamedSharding(mesh, P(None, 'tp')))"
+    assert last == f"Hint: {cure}"
 
 
 def test_an_explicit_mesh_refuses_arrays_that_are_not_placed(explicit: Mesh) -> None:
@@ -331,6 +332,13 @@ def test_an_explicit_mesh_refuses_arrays_that_are_not_placed(explicit: Mesh) -> 
     for function in (double, jax.jit(double)):
         with fails(ShardingError, line):
             function(x)
+
+
+def test_a_reduced_argument_must_be_placed_beside_auto_axes_too(mixed: Mesh) -> None:
+    line = "<lambda>: argument 'w' is not placed on the mesh, some of whose axes are Explicit, "
+    line += "but its hint says P(None, None, reduced={'tp'})"
+    with fails(ShardingError, line):
+        typed_shard_map(lambda w: None, mesh=mixed, in_types=(Float[Array, "d f -tp"],), out_types=None)(numbers(4, 6))
 
 
 def test_an_explicit_mesh_takes_any_array_whose_hint_shards_nothing(explicit: Mesh) -> None:

@@ -739,7 +739,7 @@ def test_an_array_that_is_sharded_otherwise_is_reported_with_both_specs_and_a_cu
         "    got f32[8,16]\n"
         "\n"
         "Mesh: dp=4, tp=2\n"
-        "Hint: place it by shard(x, hint)"
+        "Hint: place it by shard(x, hint, mesh)"
     )
 
 
@@ -920,7 +920,7 @@ def test_a_check_that_fails_when_xla_compiles_is_an_error_of_ours() -> None:
         "\n"
         "Mesh: dp=4, tp=2\n"
         f"At: test_typed_jit.py:{f.__wrapped__.__code__.co_firstlineno + 2} (f)\n"
-        "Hint: constrain it by jax.lax.with_sharding_constraint(x, P(None, 'tp'))"
+        "Hint: constrain it by jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(None, 'tp')))"
     )
 
 

@@ -559,7 +559,7 @@ def test_a_state_that_is_placed_elsewhere_is_named_by_its_path(mesh: Mesh) -> No
     got f32[8,16]
 
 Mesh: dp=4, tp=2
-Hint: place it by shard(x, hint)
+Hint: place it by shard(x, hint, mesh)
 Also: argument 'state[0].mu.b' is sharded P(), but its hint says P('tp')
 Also: argument 'state[0].nu.w' is sharded P(), but its hint says P('dp', 'tp')
 Also: argument 'state[0].nu.b' is sharded P(), but its hint says P('tp')"""
@@ -575,7 +575,7 @@ def test_an_array_outside_of_the_parameters_says_that_it_is(mesh: Mesh) -> None:
     got f32[8,16]
 
 Mesh: dp=4, tp=2
-Hint: place it by shard(x, hint)"""
+Hint: place it by shard(x, hint, mesh)"""
     )
 
 

@@ -203,7 +203,7 @@ Mesh: dp=4, tp=2""",
     got f32[8,4]
 
 Mesh: dp=4, tp=2
-Hint: axes={'model': ...} maps a name to mesh axes""",
+Hint: axis_aliases({'model': ...}) maps a name to mesh axes""",
     ),
     "a dim that does not divide": (
         lambda mesh: shard({"a": nn.LogicallyPartitioned(jnp.ones((6, 4)), names=("embed", None))}, mesh=mesh),

@@ -363,7 +363,7 @@ REFUSED = [
         '    x: Float[Array, "[batch/dp] d"]\n'
         "                            ^^\n\n"
         "Mesh: tp=8\n"
-        "Hint: axes={'dp': ...} maps a name to mesh axes",
+        "Hint: axis_aliases({'dp': ...}) maps a name to mesh axes",
     ),
 ]
 

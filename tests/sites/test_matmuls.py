@@ -123,7 +123,7 @@ def test_an_unreduced_value_may_not_leave_on_auto_axes() -> None:
             got f32[2,6]{V:(data,model)} per shard
 
         Mesh: data=2, model=4; axes: in_=model, out=None
-        Hint: make 'model' an Explicit axis of the mesh, or take the sum inside (psum)
+        Hint: make 'model' an Explicit axis of the mesh, or take the sum inside (psum) and drop the mark
     """)  # noqa: E501
 
 

@@ -59,7 +59,7 @@ def test_an_argument_that_does_not_lie_as_its_hint_says_is_named() -> None:
             got f32[4,3,8@y]
 
         Mesh: x=2, y=4
-        Hint: place it by shard(x, hint), or under jit by jax.reshard(x, P('x', None, 'y'))
+        Hint: place it by shard(x, hint, mesh), or under jit by jax.reshard(x, NamedSharding(mesh, P('x', None, 'y')))
     """)
 
 

@@ -447,7 +447,7 @@ def test_an_alias_of_an_alias_is_reported() -> None:
             got f32[8,4]
 
         Mesh: dp=4, tp=2; axes: batch=rows, rows=dp
-        Hint: axes={'batch': ...} maps a name to mesh axes
+        Hint: let 'batch' stand for axes of the mesh
         Also: return value names mesh axis 'rows' (as 'batch'), which is not among the mesh's axes 'dp', 'tp'
     """)  # noqa: E501
 

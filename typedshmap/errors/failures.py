@@ -225,13 +225,11 @@ class StaticArray(Fault):
     hint: str | None
 
     def words(self, terms: Terms) -> Sentence:
-        if self.hint is None:
-            cure = f'annotate it, as in {terms.subject.name}: Float[Array, "..."]'
-            return Sentence("is an array, but has no hint, so the argument is static", cure=cure)
-        if terms.subject.kind == "return":
+        if self.hint is not None and terms.subject.kind == "return":
             return Sentence(f"is an array, but {terms.hint} says {self.hint}")
-        problem = f"is an array, but {terms.hint} {self.hint} holds none, so the argument is static"
-        return Sentence(problem, cure='annotate it as an array, as in Int[Array, ""]')
+        why = "has no hint" if self.hint is None else f"{terms.hint} {self.hint} holds none"
+        problem = f"is an array, but {why}, so the argument is static"
+        return Sentence(problem, cure=f"annotate it as an array, as in {terms.subject.name}: Array")
 
 
 class PlainMessage(Fault):

@@ -186,8 +186,11 @@ def _wrong_mark(layout: Layout, region: MeshContext) -> BoundaryMark | None:
     for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
         for axis in sorted(axes & (region.boundary_axes | placed) - region.explicit):
             reason = f"mesh axis '{axis}' is of type Auto, over which JAX lets no such value in or out"
-            cure = f"make '{axis}' an Explicit axis of the mesh, or take the sum inside (psum)"
-            return BoundaryMark(sign, axis, reason, cure if sign == "+" else f"make '{axis}' an Explicit axis")
+            # What leaves a region is a sum that could be taken there.
+            due = "take the sum inside (psum) and " if sign == "+" and region.manual else ""
+            return BoundaryMark(
+                sign, axis, reason, f"make '{axis}' an Explicit axis of the mesh, or {due}drop the mark"
+            )
     return None
 
 

@@ -31,6 +31,8 @@ from ..notation.match import Sizes
 from .array_hint import ArrayHint
 from .context import MeshContext, intern_context
 
+PLACE_IT = "place it by shard(x, hint, mesh)"
+
 
 def with_value_mesh(value: Any, region: MeshContext) -> MeshContext:
     """The mesh context with the mesh that a global value is on, if it has one."""
@@ -58,8 +60,11 @@ def sharding_mismatch(
     """
     type_sharding = _jax.array.explicit_spec(value)
     is_boundary = region.role == "boundary"
-    if is_boundary and not (region.boundary_axes and (type_sharding or region.boundary_axes <= region.explicit)):
-        return None
+    if is_boundary:
+        has_marks = bool(layout.unreduced or layout.reduced)
+        is_compared = type_sharding is not None or region.boundary_axes <= region.explicit or has_marks
+        if not (region.boundary_axes and is_compared):
+            return None
     spec = region.spec(hint, len(getattr(_jax.array.aval_of(value), "shape", ())))
     if is_boundary:
         return _mismatch_at_boundary(type_sharding, spec, region)
@@ -74,12 +79,12 @@ def sharding_mismatch(
     if placed is None:
         return None
     if isinstance(placed, NamedSharding):
-        return named_sharding_mismatch(placed, spec, inner.dims, len(inner.value.shape), "place it by shard(x, hint)")
+        return named_sharding_mismatch(placed, spec, inner.dims, len(inner.value.shape), PLACE_IT)
     # An array that is not on a mesh, but on one device as a rule, is unsharded.
     if prod(shard_counts(spec, region)) == 1 or not placed.is_fully_replicated:
         return None
     got = f"on {', '.join(f'device {number}' for number in _jax.array.device_ids(placed, len(spec)))}, not on the mesh"
-    return WrongSharding(_jax.array.spec_text(spec), got, "place it by shard(x, hint)")
+    return WrongSharding(_jax.array.spec_text(spec), got, PLACE_IT)
 
 
 def named_sharding_mismatch(
@@ -120,6 +125,11 @@ def shard_counts(spec: Any, region: MeshContext) -> tuple[int, ...]:
     return tuple(prod(sizes.get(axis, 1) for axis in axes) for axes in _jax.array.spec_entries(spec).dim_axes)
 
 
+def _with_sharding(function: str, spec: Any) -> str:
+    """A call for a sharding, which is right under no mesh, too."""
+    return f"{function}(x, NamedSharding(mesh, {_jax.array.spec_text(spec)}))"
+
+
 def _mismatch(want: Any, have: Any, cure: str) -> WrongSharding:
     return WrongSharding(_jax.array.spec_text(want), f"sharded {_jax.array.spec_text(have)}", cure)
 
@@ -150,13 +160,14 @@ def _mismatch_at_boundary(type_sharding: NamedSharding | None, want: Any, region
         explicit = explicit.difference(axis for axis, size in region.mesh or () if size == 1)
     wanted = _jax.array.spec_entries(want).over(region.boundary_axes & explicit)
     spec = _jax.array.partition_spec(wanted.dim_axes, wanted.unreduced, wanted.reduced)
-    cure = f"place it by shard(x, hint), or under jit by jax.reshard(x, {_jax.array.spec_text(spec)})"
+    cure = f"{PLACE_IT}, or under jit by {_with_sharding('jax.reshard', spec)}"
     if type_sharding is not None:
         have = _jax.array.spec_entries(type_sharding.spec, len(wanted.dim_axes)).over(region.boundary_axes & explicit)
         return None if have == wanted else _mismatch(want, type_sharding.spec, cure)
     if not wanted.axes:
         return None
-    return WrongSharding(_jax.array.spec_text(want), "not placed on the mesh, whose axes are Explicit", cure)
+    which = "whose axes" if region.boundary_axes <= explicit else "some of whose axes"
+    return WrongSharding(_jax.array.spec_text(want), f"not placed on the mesh, {which} are Explicit", cure)
 
 
 def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | None:
@@ -170,7 +181,7 @@ def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | N
     is_right = have.over(known).dim_axes == wanted.over(known).dim_axes
     if is_right and (have.unreduced, have.reduced) == (wanted.unreduced, wanted.reduced):
         return None
-    return _mismatch(want, type_sharding.spec, "place it by shard(x, hint), or jax.reshard")
+    return _mismatch(want, type_sharding.spec, f"{PLACE_IT}, or by {_with_sharding('jax.reshard', want)}")
 
 
 # JAX calls back while it compiles, on 0.10 in another thread, so that no context leads to the call
@@ -286,7 +297,7 @@ def _compiled_mismatch(
     if is_late and (marked := wrong_marks(layout, spec, region, has_typed_mesh=False)):
         return marked
     spec = _jax.array.partition_spec(_jax.array.spec_entries(spec).dim_axes)  # XLA's answer has no marks
-    cure = f"constrain it by jax.lax.with_sharding_constraint(x, {_jax.array.spec_text(spec)})"
+    cure = f"constrain it by {_with_sharding('jax.lax.with_sharding_constraint', spec)}"
     placed = _jax.array.named_sharding(sharding, region.mesh or (), rank)
     if placed is not None:
         return named_sharding_mismatch(placed, spec, dims, rank, cure)

@@ -17,11 +17,9 @@ from ..errors.phrases import mesh_text
 from ..hints.array_hint import ArrayHint
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import MeshContext, current_axis_naming
-from ..hints.global_sharding import named_sharding_mismatch, sharding_mismatch, with_value_mesh, wrong_marks
+from ..hints.global_sharding import PLACE_IT, named_sharding_mismatch, sharding_mismatch, with_value_mesh, wrong_marks
 from ..meshes import devices_text, find_mesh, refuse_other_devices
 from ..notation.layout import Layout
-
-_CURE = "place it by shard(x, hint)"
 
 
 class JitContext:
@@ -133,7 +131,7 @@ def _mismatch(
     if isinstance(value, _jax.array.SHAPES):
         if not isinstance(value.sharding, NamedSharding):
             return None
-        return named_sharding_mismatch(value.sharding, want, tuple(range(rank)), rank, _CURE)
+        return named_sharding_mismatch(value.sharding, want, tuple(range(rank)), rank, PLACE_IT)
     is_untyped = placed is None and _jax.array.explicit_spec(value) is None
     if is_untyped and _jax.array.committed_sharding(_underlying_value(value)) is None:
         has_marks = bool(want.unreduced or want.reduced)
@@ -153,4 +151,4 @@ def _mismatch(
     if placed_mesh is not None and others == devices:
         here, there = f"over {mesh_text(mesh.shape_tuple)}", f"over {mesh_text(placed_mesh.shape_tuple)}"
     have = f"sharded {_jax.array.spec_text(placed.spec) if placed_mesh is not None else placed}"
-    return WrongSharding(f"{_jax.array.spec_text(want)} {here}", f"{have} {there}", _CURE)
+    return WrongSharding(f"{_jax.array.spec_text(want)} {here}", f"{have} {there}", PLACE_IT)

@@ -102,9 +102,12 @@ class UnknownAxis(Unresolved):
         if self.by_rule:
             name = f"'{axis}' (by the rule for '{self.written}')"
             cure += "change the rule" + ("" if terms.is_box else f", or write [{self.written}/]")
+        elif self.written == axis:
+            name = f"'{axis}'"
+            cure += f"axis_aliases({{'{axis}': ...}}) maps a name to mesh axes"
         else:
-            name = f"'{axis}'" if self.written == axis else f"'{axis}' (as '{self.written}')"
-            cure += f"axes={{'{self.written}': ...}} maps a name to mesh axes"
+            name = f"'{axis}' (as '{self.written}')"
+            cure = f"let '{self.written}' stand for axes of the mesh"
         problem = f"names mesh axis {name}, which is not among the mesh's axes {quoted_axes(self.mesh)}"
         return Sentence(problem, self.span, cure)
 

@@ -226,7 +226,7 @@ def _global_shape(
         problem = "is a value under jax.jit or another transformation, which no process has"
         refused = PlainMessage(problem, "call it outside of them")
     elif isinstance(value, jax.Array) and not value.is_fully_addressable:
-        refused = PlainMessage("is a global array already, not this process's part", "place it by shard(x, hint)")
+        refused = PlainMessage("is a global array already, not this process's part", "place it by shard(x, hint, mesh)")
     if refused is not None:
         return Failure(refused, subject, hint.text, _jax.array.type_text(value))
     layout = region.layout(hint)
