@@ -66,10 +66,10 @@ def check(x: T, hint: Any) -> T:
     region, node = current_mesh_context(), parse_hint_or_dims(hint)
     name, checked = _check_in_scope(x, node, region, _CHECKED, "check")
     if not region.manual:
-        place = running_place()  # no traceback leads there once XLA has chosen the sharding
         for leaf in checked.leaves:
             if leaf.hint is not None and _jax.array.is_tracer(leaf.value):
-                hints = _candidate_hints(leaf, leaf.hint, node, checked)
+                hints, place = _candidate_hints(leaf, leaf.hint, node, checked), running_place()
+                # No traceback leads to the place once XLA has chosen the sharding.
                 check_at_compile_time(leaf.value, hints, leaf.subject, region, name, checked.sizes, place)
     return checked.stated(x, name)
 

@@ -182,6 +182,18 @@ def test_an_array_that_is_not_on_a_mesh_fits_any_sharding(array: Any, ask: Calla
     assert verdict(ask, array, "[b/dp] [d/tp]")
 
 
+@ASKED
+def test_what_fitted_before_says_nothing_of_an_array_that_is_placed_otherwise(
+    ask: Callable[[Any, str], None], mesh: Mesh
+) -> None:
+    meshes = (mesh, Mesh(mesh.devices.reshape(2, 4), mesh.axis_names))
+    shardings = [NamedSharding(on, spec) for spec in (P("dp"), P("tp"), P("dp"), P()) for on in meshes]
+    arrays = [*(jax.device_put(jnp.ones((8, 16)), sharding) for sharding in shardings), jnp.ones((8, 16))]
+    for _ in range(2):
+        fits = [verdict(ask, array, "[b/dp] d") for array in arrays]
+        assert fits == [True, True, False, False, True, True, False, False, True]
+
+
 def test_an_array_committed_to_one_device_is_not_sharded_over_a_mesh_that_is_known(mesh: Mesh) -> None:
     array = jax.device_put(x, jax.devices()[3])
     with jax.set_mesh(mesh):

@@ -51,6 +51,13 @@ def aval_of(x: Any) -> Any:
     return jax.typeof(x) if isinstance(x, jax.core.Tracer) else x
 
 
+def type_at_rest(x: Any) -> tuple[Any, jax.sharding.Sharding | None]:
+    """The type of a concrete array, and its sharding if it is committed; None for anything else."""
+    if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer):
+        return None, None
+    return x.aval, x.sharding if x.committed else None
+
+
 def type_text(x: Any) -> str:
     """A value's type in JAX's notation, ``f32[2,4]{V:dp}``; in NumPy's for what JAX does not take."""
     if why_not_array(x) is None:

@@ -27,6 +27,9 @@ _MOST_KINDS = 64
 _BY_TYPE = (Name, Number, Anything, type(None))  # None in a "...", which has no size
 
 
+Fitting = tuple[Any, type, Sizes, Any, Match, frozenset[str]]
+
+
 class CompiledHint(Record):
     """What a hint means in one mesh context, and what has fitted it.
 
@@ -35,10 +38,12 @@ class CompiledHint(Record):
       dims: what each dim must be.
       unmentioned: the axes over which a value may not be varying, unless it is known to be invarying.
       wrong_mark: what is wrong with one of its marks, whatever the value is.
-      is_by_type: whether the type of a traced value and the sizes that are bound decide whether it fits.
+      is_by_type: whether the type of a value, that of a global one with its sharding, and the sizes that are bound
+        decide whether it fits.
       kinds: what it takes, by class, class of type, and dtype. Bounded.
-      last: what fitted last: its type, its class, the sizes bound before, the match, and the unmentioned axes over
-        which it is varying. Under None what bound nothing, whatever its subject; else by the subject. Bounded.
+      last: what fitted last: its type, its class, the sizes bound before, where it was placed, the match, and the
+        unmentioned axes over which it is varying. Under None what bound nothing, whatever its subject; else by the
+        subject. Bounded.
     """
 
     layout: Layout | Unresolved
@@ -47,15 +52,20 @@ class CompiledHint(Record):
     wrong_mark: BoundaryMark | None = None
     is_by_type: bool = False
     kinds: set[tuple[type, type, Any]] = field(default_factory=set[tuple[type, type, Any]])
-    last: dict[Subject | None, tuple[Any, type, Sizes, Match, frozenset[str]]] = field(
-        default_factory=dict[Subject | None, tuple[Any, type, Sizes, Match, frozenset[str]]]
-    )
+    last: dict[Subject | None, Fitting] = field(default_factory=dict[Subject | None, Fitting])
 
 
 def _compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint:
-    layout = region.layout(hint)
-    if not isinstance(layout, Layout):
-        return CompiledHint(layout)
+    """What a hint means in a mesh context, which keeps it."""
+    layout = region.layout(hint)  # first, since a context that has too many hints forgets them
+    compiled = CompiledHint(layout)
+    if isinstance(layout, Layout):
+        compiled = _compile_layout(hint, layout, region)
+    region.compiled[hint] = compiled
+    return compiled
+
+
+def _compile_layout(hint: ArrayHint, layout: Layout, region: MeshContext) -> CompiledHint:
     # The size of these depends on the arguments of the call, or on the place of a leaf.
     by_call = [dim for dim in hint.spec.dims if dim.per_leaf or not isinstance(getattr(dim, "size", None), _BY_TYPE)]
     return CompiledHint(
@@ -64,8 +74,7 @@ def _compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint:
         # What leaves the region has to satisfy JAX, which types values as varying over axes of size 1, too.
         (region.checked_axes | region.boundary_axes) - layout.sharded - layout.unreduced - layout.varying,
         _wrong_mark(layout, region) if region.role != "value" else None,
-        # The sharding of a global value may not be in its type.
-        not by_call and bool(region.role != "value" or region.manual),
+        not by_call,
     )
 
 
@@ -84,19 +93,21 @@ def check_array(
       The match; and the mesh axes over which JAX types the value as varying, which the hint does not mention: whether
       it is the same on every shard there is decided once the body is analyzed.
     """
-    if region.role == "value" and not region.manual:
-        region = with_value_mesh(value, region)
-    compiled: CompiledHint | None = region.compiled.get(hint)
-    if compiled is None:
-        compiled = region.compiled[hint] = _compile_hint(hint, region)
-    aval, cls, what = _jax.array.aval_of(value), type(value), None
+    known: CompiledHint = region.compiled.get(hint) or _compile_hint(hint, region)
+    compiled, aval, cls, placed, what = known, _jax.array.aval_of(value), type(value), None, None
+    type_ = None if aval is value else aval  # an array is not its type, and is not kept
+    if is_global := region.role == "value" and not region.manual:
+        type_, placed = _jax.array.type_at_rest(value)
     # JAX has one object for all types that are equal: the same one is of the same dtype, shape and sharding.
     for key in (None, subject):
-        last = compiled.last.get(key)
-        if last is not None and last[0] is aval and last[1] is cls and last[2] is sizes:
-            found, unmentioned = last[3:]
+        last = known.last.get(key)
+        if last is not None and last[0] is type_ and last[1] is cls and last[2] is sizes and last[3] == placed:
+            found, unmentioned = last[4:]
             break
     else:
+        if is_global:
+            region = with_value_mesh(value, region)
+            compiled = region.compiled.get(hint) or _compile_hint(hint, region)
         kind = (cls, type(aval), getattr(aval, "dtype", None))
         is_new_kind, layout, unmentioned = kind not in compiled.kinds, compiled.layout, frozenset[str]()
         if is_new_kind and (wrong := _wrong_type(value, hint, region.role)) is not None:
@@ -127,10 +138,11 @@ def check_array(
             or (region.role == "value" and not layout.is_silent and isinstance(value, jax.Array))
         ):
             what = sharding_mismatch(value, layout, hint, region)
-        if what is None and compiled.is_by_type and aval is not value:  # an array is not its type, and is not kept
-            if len(compiled.last) >= _MOST_KINDS:
-                compiled.last.clear()
-            compiled.last[subject if found.sizes is not sizes else None] = (aval, cls, sizes, found, unmentioned)
+        if what is None and compiled.is_by_type and type_ is not None:
+            if len(known.last) >= _MOST_KINDS:
+                known.last.clear()
+            key = subject if found.sizes is not sizes else None
+            known.last[key] = (type_, cls, sizes, placed, found, unmentioned)
     if unmentioned:
         known = lookup_layout(value)
         if known is not None and region.role == "value":

@@ -291,6 +291,8 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
         of_mesh, of_context, of_naming, of_stated, region = scope.cached
         if of_mesh is mesh and of_context is context and of_naming is own and of_stated == is_stated:
             return region
+    if scope is None and not mesh.manual_axes:
+        return _context_outside(mesh, context, own)
     manual_axes = _jax.mesh.manual_axes(mesh)
     outer = scope.region if scope is not None else _NOWHERE
     if is_own := outer.sizes == dict(manual_axes):
@@ -311,6 +313,12 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
     if scope is not None and is_own:
         scope.cached = (mesh, context, own, is_stated, region)
     return region
+
+
+@lru_cache(maxsize=256)
+def _context_outside(mesh: _jax.mesh.AnyMesh, contexts: tuple[AxisNaming, ...], own: AxisNaming) -> MeshContext:
+    """The mesh context outside of all scopes and manual regions."""
+    return MeshContext.over(None if mesh.empty else mesh, reduce(AxisNaming.then, (*contexts, own), NO_NAMING))
 
 
 def current_sink() -> AssertionSink | None:

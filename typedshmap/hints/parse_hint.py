@@ -25,7 +25,15 @@ from ..errors.failures import HintText
 from ..errors.phrases import value_text
 from ..notation.tokens import SyntaxFault
 from ..records import Record
-from .array_hint import NAMES, bare_array_hint, is_type_alias, parse_array_hint, read_array_hint, with_leading_dims
+from .array_hint import (
+    NAMES,
+    ArrayHint,
+    bare_array_hint,
+    is_type_alias,
+    parse_array_hint,
+    read_array_hint,
+    with_leading_dims,
+)
 from .structure import (
     NONE,
     ArrayLeaf,
@@ -56,6 +64,8 @@ def parse_hint_or_dims(hint: Any) -> Node:
     Raises:
       AnnotationSyntaxError: for something that is not a hint.
     """
+    if isinstance(array := getattr(hint, "__typedshmap__", None), ArrayHint):
+        return _leaf_of(array)
     try:
         return parse_given_hint(hint, NameScope(), may_be_dims=True)
     except RecursionError:
@@ -81,6 +91,12 @@ def parse_given_hint(hint: Any, names: NameScope, may_be_dims: bool = False) -> 
         if not may_be_dims:
             raise
         raise AnnotationSyntaxError(f"{hint_name(hint)} names '{error.name}', which is not defined") from None
+
+
+@lru_cache(maxsize=1024)
+def _leaf_of(array: ArrayHint) -> Node:
+    """The tree of one array, which is the same each time that `check` is called."""
+    return ArrayLeaf(array)
 
 
 @lru_cache(maxsize=1024)

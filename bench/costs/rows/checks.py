@@ -1,15 +1,23 @@
 """What checks cost, ours and those of jaxtyping with beartype, on the helper functions of one model."""
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import checked
+import jax
+import jax.numpy as jnp
+import jaxtyping
 import unrolled
+from beartype import beartype
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import Array, Float, check
 
 from ..benchmark import Benchmark, Result, benchmark, of_counts, of_times, over
 from ..meshes import make_mesh
-from ..timing import Effort
-from ..tracing import calls_traced, traced
+from ..timing import WALL, Effort, take_turns
+from ..tracing import calls, calls_traced, traced
 
 GROUP = "checks"
 LAYERS = 12
@@ -44,7 +52,7 @@ def ours(effort: Effort) -> Result:
 
 
 @benchmark(GROUP, "helpers checked by jaxtyping + beartype, trace", None, UNCHECKED)
-def jaxtyping(effort: Effort) -> Result:
+def by_jaxtyping(effort: Effort) -> Result:
     """The nearest alternative, `@jaxtyped(typechecker=beartype)` on the shapes of shards: shapes and dtypes."""
     return of_times(traced(_plain(checked.by_jaxtyping), _plain(), _arguments(), effort))
 
@@ -67,4 +75,30 @@ def both_in_calls(effort: Effort) -> Result:
     return of_counts(*calls_traced(_ours(), _plain(checked.by_jaxtyping), _arguments()))
 
 
-ROWS: tuple[Benchmark, ...] = (noise, ours, ours_in_calls, jaxtyping, both, both_in_calls)
+def _at_rest() -> tuple[Any, Any, Any]:
+    """The check of an array by us and by jaxtyping, and the array, placed."""
+    mesh = make_mesh(4, 2)
+    array = jax.device_put(jnp.ones((8, 16)), NamedSharding(mesh, P("dp")))
+    hint = Float[Array, "[b/dp] d"]
+
+    @jaxtyping.jaxtyped(typechecker=beartype)
+    def jaxtyped(x: jaxtyping.Float[Array, "b d"]) -> None: ...
+
+    return partial(check, hint=hint), jaxtyped, array
+
+
+@benchmark(GROUP, "check of an array outside of jit", over(1.2), JAXTYPING)
+def at_rest(effort: Effort) -> Result:
+    """`check` of a placed array, dtype, shape and sharding, against a function whose argument jaxtyping checks."""
+    ours, other, array = _at_rest()
+    return of_times(take_turns(partial(ours, array), partial(other, array), effort, WALL, is_long=False))
+
+
+@benchmark(GROUP, "check of an array outside of jit, calls", over(0.467), JAXTYPING)
+def at_rest_in_calls(effort: Effort) -> Result:
+    """The same by the calls that Python makes."""
+    ours, other, array = _at_rest()
+    return of_counts(calls(partial(ours, array)), calls(partial(other, array)))
+
+
+ROWS: tuple[Benchmark, ...] = (noise, ours, ours_in_calls, by_jaxtyping, both, both_in_calls, at_rest, at_rest_in_calls)
