@@ -1032,6 +1032,107 @@ def test_wrong_arguments_are_refused_after_right_ones(x: Any, w: Any, error: Any
         jitted(x, w)
 
 
+BACKWARDS = mesh_of(4, 2, devices=jax.devices()[::-1])
+ON_ONE = jax.device_put(np.float32(2), jax.devices()[0])
+
+
+def scaled(x: X, tree: dict[str, W], by: Float[Array, ""], n: int = 1) -> X:
+    return x * by * n + sum(w.sum() for w in tree.values())
+
+
+def first_call() -> dict[str, Any]:
+    """The arguments of a call that others come after: an array, a tree, a number that is traced, a static one."""
+    return {"x": placed(x, "dp"), "tree": {"a": placed(w, None, "tp")}, "by": placed(np.float32(2)), "n": 1}
+
+
+# What another call has else, and whether jax.jit traces it anew: the mesh that an array is on is in its type.
+OTHER_CALLS: dict[str, tuple[Callable[[], dict[str, Any]], bool]] = {
+    "nothing": (dict, False),
+    "other values": (lambda: {"x": placed(x + 1, "dp")}, False),
+    "a shape": (lambda: {"x": placed(x[:4], "dp")}, True),
+    "a dtype": (lambda: {"x": placed(x.astype(np.float16), "dp")}, True),
+    "a weak type": (lambda: {"by": jnp.asarray(2.0)}, True),
+    "an uncommitted array": (lambda: {"x": jnp.asarray(x)}, True),
+    "an array of NumPy": (lambda: {"x": x}, True),
+    "a number of Python": (lambda: {"by": 2.0}, True),
+    "a sharding that is the same": (lambda: {"x": placed(x, "dp", None)}, False),
+    "the same sharding over another mesh": (lambda: {"x": jax.device_put(x, on(("a", "b"), mesh=SPLIT))}, True),
+    "a structure": (lambda: {"tree": {"a": w, "b": placed(w, None, "tp")}}, True),
+    "a key of the tree": (lambda: {"tree": {"b": placed(w, None, "tp")}}, True),
+    "a static value": (lambda: {"n": 2}, True),
+    "a static value of another type": (lambda: {"n": True}, True),
+}
+SPLIT = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("what", OTHER_CALLS)
+def test_a_call_after_two_like_each_other_is_its_own(what: str) -> None:
+    make, is_new = OTHER_CALLS[what]
+    runs: list[int] = []
+
+    def counted(x: X, tree: dict[str, W], by: Float[Array, ""], n: int = 1) -> X:
+        runs.append(n)
+        return scaled(x, tree, by, n)
+
+    f, other = typed_jit(counted, mesh=MESH), {**first_call(), **make()}
+    for arguments in (first_call(), first_call(), other, other, first_call(), other):
+        got = jax.block_until_ready(f(**arguments))
+        want = np.asarray(arguments["x"]) * 2 * arguments["n"] + len(arguments["tree"]) * w.sum()
+        np.testing.assert_allclose(np.asarray(got, np.float32), want.astype(np.float32), rtol=2e-2, atol=1)
+    assert len(runs) == 1 + is_new
+
+
+WRONG_CALLS: dict[str, tuple[Callable[[], dict[str, Any]], Any]] = {
+    "a shape that does not divide": (lambda: {"x": x[:6]}, ShapeError),
+    "a size": (lambda: {"x": placed(x[:, :8], "dp")}, ShapeError),
+    "a rank": (lambda: {"x": placed(x[0], None)}, ShapeError),
+    "a dtype": (lambda: {"x": placed(x.astype(np.int32), "dp")}, DtypeError),
+    "a sharding": (lambda: {"x": placed(x, "tp")}, ShardingError),
+    "a sharding of a leaf": (lambda: {"tree": {"a": placed(w, "tp")}}, ShardingError),
+    "devices in another order": (lambda: {"x": placed(x, "dp", mesh=BACKWARDS)}, ShardingError),
+    "one device": (lambda: {"by": ON_ONE}, ShardingError),
+    "a structure": (lambda: {"tree": [w]}, StructureError),
+    "no array": (lambda: {"x": "text"}, StructureError),
+    "an array for a static one": (lambda: {"n": w}, StructureError),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_CALLS)
+def test_a_wrong_call_after_right_ones_is_refused_each_time(what: str) -> None:
+    make, error = WRONG_CALLS[what]
+    f, wrong = typed_jit(scaled, mesh=MESH), {**first_call(), **make()}
+    for _ in range(2):
+        jax.block_until_ready(f(**first_call()))
+        jax.block_until_ready(f(**first_call()))
+        with pytest.raises(error):
+            f(**wrong)
+
+
+def test_a_call_like_the_last_one_sees_what_surrounds_it() -> None:
+    def same_as(x: Float[Array, "[b/rows] m"]) -> Float[Array, "[b/rows] m"]:
+        return x
+
+    f, value = typed_jit(same_as, axes={"rows": "dp"}), placed(x, "dp")
+    for _ in range(2):
+        assert jax.block_until_ready(f(value)).sharding.spec == P("dp", None)
+    with pytest.raises(MeshAxisError), jax.set_mesh(Mesh(jax.devices()[:4], "tp")):
+        f(value)
+    assert jax.block_until_ready(f(value)).sharding.spec == P("dp", None)
+
+    g = typed_jit(same_as, mesh=MESH)
+    for axes in ("dp", "dp", ("dp", "tp"), "dp"):
+        with axis_aliases(rows=axes):
+            assert jax.block_until_ready(g(x)).sharding.spec == P(axes, None)
+
+    def unsharded(x: Float[Array, "b m"]) -> Float[Array, "b m"]:
+        return x
+
+    h = typed_jit(unsharded, mesh=MESH)
+    for axis in ("dp", "dp", "tp", "dp"):
+        with axis_rules([("b", axis)]):
+            assert jax.block_until_ready(h(x)).sharding.spec == P(axis, None)
+
+
 def test_a_size_that_an_argument_gives_is_read_at_every_call() -> None:
     class Model:
         width = 16

@@ -5,6 +5,8 @@ static values, and the meaning of names. It is found by a key that is made when 
 one before is not checked again: its program is found by a dispatch key, for which the arguments are only flattened.
 Both keys are needed. Several dispatch keys may lead to one program, which must be traced once: an argument comes by
 position or by keyword, placed or not. And a call under a transformation has no dispatch key, so that no tracer is kept.
+Most calls are like the last one: the leaves are compared with its own before they are hashed, since the types and the
+shardings of arrays are mostly the same objects, which Python compares at once.
 
 Invariant: what a program's function reads when it is traced is in its key, and a dispatch key has all that a check
 depends on."""
@@ -16,8 +18,9 @@ import inspect
 import keyword
 import operator
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
+from itertools import compress
 from typing import Any, TypeVar
 
 import jax
@@ -40,6 +43,8 @@ from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options,
 from .context import jit_context, sharding_failure
 
 T = TypeVar("T")
+Dispatched = tuple[Any, tuple[int | str, ...]]
+"""A program, and the position or the keyword in a call of each of its values."""
 _MOST = 4096
 _STATIC = Static(Any)
 _LEAVE_OUT = "return the arrays alone, as eqx.filter(x, eqx.is_array) does, or make it a static field"
@@ -57,8 +62,9 @@ class JitFunction:
         self._typed: HintedSignature | None = None
         self._reads_values = False
         self._programs: dict[Any, Any] = {}
-        # By dispatch key, a program and the position or the keyword in a call of each of its values.
-        self._dispatch_cache: dict[Any, tuple[Any, tuple[int | str, ...]]] = {}
+        self._dispatch_cache: dict[Any, Dispatched] = {}
+        # By what surrounds a call, the leaves of the last one there.
+        self._last_calls: dict[Any, LastCall] = {}
         self._lock = threading.Lock()
         if hinted.known is not None:
             self.read(())
@@ -87,8 +93,15 @@ class JitFunction:
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function, compiled."""
         is_compiled = not _jax.trace.is_jit_disabled()
-        key = dispatch_key(args, kwargs, self.naming) if is_compiled else None
-        cached = self._dispatch_cache.get(key)
+        leaves, surroundings = dispatch_leaves(args, kwargs, self.naming) if is_compiled else ([], None)
+        last, key = self._last_calls.get(surroundings), None
+        if last is not None and last.has_leaves_like(leaves):
+            cached = last.dispatched
+        else:
+            key = None if surroundings is None else dispatch_key(leaves, surroundings)
+            cached = self._dispatch_cache.get(key)
+            if cached is not None:
+                self._keep_last(surroundings, LastCall(leaves, cached))
         if cached is not None:
             program, sources = cached
             values = [args[source] if isinstance(source, int) else kwargs[source] for source in sources]
@@ -98,7 +111,8 @@ class JitFunction:
         program = self.program(call) if is_compiled else call.traceable()
         result = _run(program, call.values, lambda: call)
         if key is not None and not self._reads_values and (sources := call.sources(args, kwargs)) is not None:
-            self._keep(self._dispatch_cache, key, (program, sources))
+            dispatched = self._keep(self._dispatch_cache, key, (program, sources))
+            self._keep_last(surroundings, LastCall(leaves, dispatched))
         return result
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
@@ -119,7 +133,7 @@ class JitFunction:
     def clear_cache(self) -> None:
         """Forget all programs."""
         with self._lock:
-            programs, self._programs, self._dispatch_cache = self._programs, {}, {}
+            programs, self._programs, self._dispatch_cache, self._last_calls = self._programs, {}, {}, {}
         for program in programs.values():
             program.clear_cache()
 
@@ -143,6 +157,14 @@ class JitFunction:
         finally:
             _running.reset(token)
         return self._keep(self._programs, key, jax.jit(function, out_shardings=call.out_shardings, **options))
+
+    def _keep_last(self, surroundings: Any, call: LastCall) -> None:
+        """Keep a call in the place of the one before it; the oldest one goes."""
+        with self._lock:
+            self._last_calls.pop(surroundings, None)
+            if len(self._last_calls) >= _MOST:
+                self._last_calls.pop(next(iter(self._last_calls)))
+            self._last_calls[surroundings] = call
 
     def _keep(self, cache: dict[Any, T], key: Any, value: T) -> T:
         """Keep a value, unless another thread was faster; the oldest one goes."""
@@ -319,16 +341,15 @@ def _run(program: Callable[..., Any], values: Iterable[Any], call: Callable[[], 
         _running.reset(token)
 
 
-def dispatch_key(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisNaming) -> Any:
-    """All that a check of these arguments depends on; None where one must be made."""
+def dispatch_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisNaming) -> tuple[list[Any], Any]:
+    """The leaves of a call, and all else that a check of them depends on; None for that where one must be made."""
     if not _jax.trace.is_outside_traces():
-        return None
+        return [], None
     try:
         leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
         context = _jax.mesh.context_mesh()
-        key = (
+        surroundings = (
             structure,
-            tuple(map(_dispatch_leaf_key, leaves)),
             current_axis_naming(naming),
             decorator_axis_naming(naming),
             context,
@@ -337,8 +358,18 @@ def dispatch_key(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisNami
             override_mesh.value,
             _jax.trace.has_64_bits(),
         )
-        hash(key)
+        hash(surroundings)
     except Exception:  # of arguments that cannot be flattened or hashed, which a check reports
+        return [], None
+    return leaves, surroundings
+
+
+def dispatch_key(leaves: Sequence[Any], surroundings: Any) -> Any:
+    """All that a check of a call depends on; None where one must be made."""
+    try:
+        key = (surroundings, tuple(map(_dispatch_leaf_key, leaves)))
+        hash(key)
+    except Exception:  # of a static value that cannot be hashed, which a check reports, and of a tracer
         return None
     return key
 
@@ -353,6 +384,40 @@ def _dispatch_leaf_key(leaf: Any) -> Any:
     if kind is object:
         return StaticLeaf(leaf)
     raise TypeError("a value that is being traced")
+
+
+_aval, _sharding, _committed = map(operator.attrgetter, ("aval", "sharding", "committed"))
+
+
+class LastCall:
+    """A call that had a dispatch key: what is in it of each leaf, in lists, and where the call led to."""
+
+    def __init__(self, leaves: Sequence[Any], dispatched: Dispatched) -> None:
+        self.dispatched, self._classes = dispatched, list(map(type, leaves))
+        self._is_array = [_array_kind(cls) is jax.Array for cls in self._classes]
+        self._is_other = list(map(operator.not_, self._is_array))
+        arrays = list(compress(leaves, self._is_array))
+        self._avals, self._shardings = list(map(_aval, arrays)), list(map(_sharding, arrays))
+        # None where all are committed: one that is not fits wherever a committed one of its sharding does.
+        self._committed = None if all(map(_committed, arrays)) else list(map(_committed, arrays))
+        self._others = list(map(_dispatch_leaf_key, compress(leaves, self._is_other)))
+
+    def has_leaves_like(self, leaves: Sequence[Any]) -> bool:
+        """Whether leaves have the same key as those of the call."""
+        if list(map(type, leaves)) != self._classes:
+            return False
+        arrays = list(compress(leaves, self._is_array))
+        if self._committed is not None and list(map(_committed, arrays)) != self._committed:
+            return False
+        avals, shardings = list(map(_aval, arrays)), list(map(_sharding, arrays))
+        if avals != self._avals or shardings != self._shardings:
+            return False
+        # The next call's are rather these objects.
+        self._avals, self._shardings = avals, shardings
+        try:
+            return list(map(_dispatch_leaf_key, compress(leaves, self._is_other))) == self._others
+        except Exception:  # of the user's __eq__
+            return False
 
 
 @functools.lru_cache(maxsize=256)

@@ -7,16 +7,18 @@ from typing import Any
 import jax
 import numpy as np
 import programs
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
-from typedshmap import typed_jit, typed_shard_map
+from typedshmap import Array, Float, typed_jit, typed_shard_map
 
-from ..benchmark import Benchmark, Result, benchmark, of_times, over
+from ..benchmark import Benchmark, Result, benchmark, of_counts, of_times, over
 from ..meshes import make_mesh
 from ..timing import WALL, Effort, Turns, seconds, take_turns
+from ..tracing import calls
 
 GROUP = "calls"
 LAYERS = 12
+MANY = 1000
 
 
 @cache
@@ -69,6 +71,39 @@ def typed_jit_on_eight(effort: Effort) -> Result:
     return _typed_jit((4, 2), effort)
 
 
+def _first(leaves: list[Float[Array, "[b/dp] d"]]) -> Float[Array, "[b/dp] d"]:
+    return leaves[0]
+
+
+@cache
+def _of_leaves(count: int) -> tuple[Any, Any, tuple[Any, ...]]:
+    """A call of so many placed leaves, which does nothing with them, typed and by hand."""
+    mesh = make_mesh(1, 1)
+    sharding = NamedSharding(mesh, PartitionSpec("dp", None))
+    leaves = [jax.device_put(np.ones((8, 4), np.float32), sharding) for _ in range(count)]
+    by_hand = jax.jit(_first, in_shardings=([sharding] * count,), out_shardings=sharding)
+    return typed_jit(_first, mesh=mesh), by_hand, (leaves,)
+
+
+@benchmark(GROUP, "call, typed_jit, 100 leaves", over(2.5), "jax.jit(in_shardings=)")
+def typed_jit_of_100(effort: Effort) -> Result:
+    """The type and the sharding of every leaf are compared with those of the call before, on one device."""
+    return _turns(*_of_leaves(100), effort)
+
+
+@benchmark(GROUP, f"call, typed_jit, {MANY:,} leaves", over(2.5), "jax.jit(in_shardings=)")
+def typed_jit_of_many(effort: Effort) -> Result:
+    """The same with many leaves."""
+    return _turns(*_of_leaves(MANY), effort)
+
+
+@benchmark(GROUP, f"call, typed_jit, {MANY:,} leaves, calls", over(1.05), f"{MANY:,} leaves")
+def typed_jit_in_calls(effort: Effort) -> Result:
+    """The calls that Python makes for the same: what is done for every leaf is one of them, its sharding."""
+    typed, _, args = _of_leaves(MANY)
+    return of_counts(calls(partial(typed, *args)), MANY)
+
+
 @benchmark(GROUP, f"call without jit, {LAYERS} layers", over(0.1), is_slow=True)
 def without_jit(effort: Effort) -> Result:
     """A forward pass called as it is: `jax.shard_map` evaluates it operation by operation, we compile it each time."""
@@ -87,5 +122,8 @@ ROWS: tuple[Benchmark, ...] = (
     eight_devices,
     typed_jit_on_one,
     typed_jit_on_eight,
+    typed_jit_of_100,
+    typed_jit_of_many,
+    typed_jit_in_calls,
     without_jit,
 )
