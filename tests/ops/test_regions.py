@@ -1,5 +1,6 @@
 """Where operations stand: global regions, manual ones, parts of a mesh, aliases, and plain ``jax.shard_map``."""
 
+import cProfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ from typedshmap import (
     typed,
     typed_shard_map,
 )
+from typedshmap._jax.mesh import are_values_typed
 from typedshmap._jax.versions import HAS_MANUAL_TYPES
 
 XY = Float[Array, "[b/dp] [d/tp]"]
@@ -325,6 +327,40 @@ def test_an_operation_works_in_a_plain_region(check_vma: bool, mesh: Mesh) -> No
         return einsum(x, w, "[b/dp] [d/tp], c [d/tp] -> [b/dp] c")
 
     near(jax.jit(plain(body, mesh, P("dp"), check_vma=check_vma))(x), x @ x.T)
+
+
+@pytest.mark.parametrize("without_jit", [False, True])
+def test_plain_regions_on_one_mesh_are_each_read_in_their_own_mode(without_jit: bool, mesh: Mesh) -> None:
+    found: list[bool] = []
+
+    def body(x: Any) -> Any:
+        found.append(are_values_typed("tp"))
+        jax.vmap(lambda x: found.append(are_values_typed("tp")))(x)
+        jax.grad(lambda x: (found.append(are_values_typed("tp")), x.sum())[1])(x)
+        return x
+
+    with jax.disable_jit(without_jit):
+        for check_vma in (True, False, True):
+            jax.make_jaxpr(jax.shard_map(body, mesh=mesh, check_vma=check_vma, in_specs=P("dp"), out_specs=P("dp")))(
+                np.zeros(8, np.float32)
+            )
+    assert found == [True] * 3 + [False] * 3 + [True] * 3
+
+
+def test_an_operation_in_a_plain_region_makes_few_calls_of_python(mesh: Mesh) -> None:
+    def calls(f: Callable[[Any], Any]) -> int:
+        def program(x: Any) -> Any:
+            return jax.shard_map(
+                lambda x: sum(f(x * at) for at in range(20)), mesh=mesh, in_specs=P("dp"), out_specs=P()
+            )(x)
+
+        jax.make_jaxpr(lambda x: program(x))(jnp.ones(8))
+        profile = cProfile.Profile()
+        profile.runcall(jax.make_jaxpr(lambda x: program(x)), jnp.ones(8))
+        return sum(entry.callcount for entry in profile.getstats())
+
+    by_hand = calls(lambda x: jax.lax.psum(x, "dp"))
+    assert calls(lambda x: psum(x, "a ~dp -> a")) < by_hand + 20 * 400
 
 
 def test_an_error_in_a_plain_region_names_the_operation_alone(mesh: Mesh) -> None:

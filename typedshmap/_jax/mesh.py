@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import jax
@@ -45,11 +45,14 @@ def value_mesh(x: Any) -> AnyMesh | None:
 def are_values_typed(axis: str) -> bool:
     """Whether JAX types values as varying here: False under ``check_vma=False``.
 
-    Asked of a value that varies by definition; ``eval_shape`` adds nothing to the program.
+    Asked of a value that varies by definition, once per axis and mode: JAX's cache of traces knows them apart.
     """
-    known: list[bool] = []
-    jax.eval_shape(lambda: known.append(bool(manual_type(jax.lax.axis_index(axis)).varying)))
-    return known[0]
+    return bool(manual_type(_shard_index(axis).eval_shape()).varying)
+
+
+@lru_cache(maxsize=256)
+def _shard_index(axis: str) -> Any:
+    return jax.jit(lambda: jax.lax.axis_index(axis))
 
 
 def without_ambient() -> AbstractContextManager[None]:
