@@ -319,7 +319,7 @@ def variable_of(value: Any, traces: Container[int]) -> Any:
     None for an operand or a constant of the program, for what is mapped over, and for a value of another trace;
     and on JAX's versions that drop a variable which nothing uses.
     """
-    below = undifferentiated(value)
+    below = value if type(value) is STAGED else undifferentiated(value)
     if DROPS_UNUSED or type(below) is not STAGED or below.parent is None:
         return None
     return below.val if trace_id(below) in traces else None

@@ -42,7 +42,7 @@ class CompiledHint(Record):
         decide whether it fits.
       kinds: what it takes, by class, class of type, and dtype. Bounded.
       last: what fitted last: its type, its class, the sizes bound before, where it was placed, the match, and the
-        unmentioned axes over which it is varying. Under None what bound nothing, whatever its subject; else by the
+        unmentioned axes over which it is varying. By its subject, and under None what bound nothing, whatever its
         subject. Bounded.
     """
 
@@ -141,8 +141,9 @@ def check_array(
         if what is None and compiled.is_by_type and type_ is not None:
             if len(known.last) >= _MOST_KINDS:
                 known.last.clear()
-            key = subject if found.sizes is not sizes else None
-            known.last[key] = (type_, cls, sizes, placed, found, unmentioned)
+            known.last[subject] = fitting = (type_, cls, sizes, placed, found, unmentioned)
+            if found.sizes is sizes:
+                known.last[None] = fitting
     if unmentioned:
         known = lookup_layout(value)
         if known is not None and region.role == "value":

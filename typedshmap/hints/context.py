@@ -384,7 +384,7 @@ def record_layout(value: Any, what: KnownLayout | LayoutAssertion) -> None:
 
     An assertion becomes a layout when it is looked up. What was known to be invarying stays so, whatever a hint says.
     """
-    if not _jax.array.is_tracer(value):
+    if type(value) is not _jax.array.STAGED and not _jax.array.is_tracer(value):
         return
     key = id(value)
     ref, before = _known.get(key, _NO_ENTRY)
@@ -397,6 +397,23 @@ def record_layout(value: Any, what: KnownLayout | LayoutAssertion) -> None:
     _known[key] = (ref, what)
 
 
+def restate_layout(value: Any, stated: LayoutAssertion) -> bool:
+    """Record an assertion that has the hint of the last one of its value, so that it says nothing new of the layout.
+
+    Returns:
+      Whether it has.
+    """
+    ref, before = _known.get(id(value), _NO_ENTRY)
+    if ref is None or ref() is not value or type(before) is not LayoutAssertion:
+        return False
+    if before.hint is not stated.hint or before.region is not stated.region:
+        return False
+    if before.must_be_invarying or stated.must_be_invarying or stated.is_assumed:
+        return False
+    _known[id(value)] = (ref, stated)
+    return True
+
+
 def lookup_layout(value: Any) -> KnownLayout | None:
     """The known layout of a value; under differentiation, of its primal."""
     while value is not None:
@@ -407,7 +424,7 @@ def lookup_layout(value: Any) -> KnownLayout | None:
             hint, region, subject, function, _, invarying, _ = what
             rank = len(_jax.array.aval_of(value).shape)
             return region.plan((hint, subject, function, invarying, rank), partial(_asserted_layout, what, rank))
-        value = _jax.array.jvp_primal(value)
+        value = None if type(value) is _jax.array.STAGED else _jax.array.jvp_primal(value)
     return None
 
 

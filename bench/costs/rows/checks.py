@@ -12,7 +12,7 @@ from beartype import beartype
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, Float, check
+from typedshmap import Array, Float, check, typed, typed_shard_map
 
 from ..benchmark import Benchmark, Result, benchmark, of_counts, of_times, over
 from ..meshes import make_mesh
@@ -23,6 +23,8 @@ GROUP = "checks"
 LAYERS = 12
 UNCHECKED = "no checks, jax.shard_map"
 JAXTYPING = "jaxtyping + beartype"
+Ours, OurWeight = Float[Array, "[b/dp] d"], Float[Array, "d [f/tp]"]
+Theirs, TheirWeight = jaxtyping.Float[Array, "b d"], jaxtyping.Float[Array, "d f"]
 
 
 @cache
@@ -79,12 +81,11 @@ def _at_rest() -> tuple[Any, Any, Any]:
     """The check of an array by us and by jaxtyping, and the array, placed."""
     mesh = make_mesh(4, 2)
     array = jax.device_put(jnp.ones((8, 16)), NamedSharding(mesh, P("dp")))
-    hint = Float[Array, "[b/dp] d"]
 
     @jaxtyping.jaxtyped(typechecker=beartype)
-    def jaxtyped(x: jaxtyping.Float[Array, "b d"]) -> None: ...
+    def jaxtyped(x: Theirs) -> None: ...
 
-    return partial(check, hint=hint), jaxtyped, array
+    return partial(check, hint=Ours), jaxtyped, array
 
 
 @benchmark(GROUP, "check of an array outside of jit", over(1.2), JAXTYPING)
@@ -101,4 +102,42 @@ def at_rest_in_calls(effort: Effort) -> Result:
     return of_counts(calls(partial(ours, array)), calls(partial(other, array)))
 
 
-ROWS: tuple[Benchmark, ...] = (noise, ours, ours_in_calls, by_jaxtyping, both, both_in_calls, at_rest, at_rest_in_calls)
+def _calls_of_helper(helper: Any) -> int:
+    """The calls of a helper of five arrays where it is called again in a body that is traced."""
+    counted: list[int] = []
+
+    def body(a: Ours, b: Ours, c: Ours, w: OurWeight, v: OurWeight) -> Ours:
+        counted.append(calls(partial(helper, a, b, c, w, v)))
+        return a
+
+    wide, long = jax.ShapeDtypeStruct((8, 16), "float32"), jax.ShapeDtypeStruct((16, 32), "float32")
+    jax.eval_shape(typed_shard_map(body, mesh=make_mesh(4, 2)), wide, wide, wide, long, long)
+    return counted[0]
+
+
+@benchmark(GROUP, "call of a helper checked by our hints, calls", over(0.392), JAXTYPING)
+def helper_in_calls(effort: Effort) -> Result:
+    """A `typed` helper of five arrays, called again while a body is traced, against jaxtyping's."""
+
+    @typed
+    def ours(a: Ours, b: Ours, c: Ours, w: OurWeight, v: OurWeight) -> Ours:
+        return a
+
+    @jaxtyping.jaxtyped(typechecker=beartype)
+    def other(a: Theirs, b: Theirs, c: Theirs, w: TheirWeight, v: TheirWeight) -> Theirs:
+        return a
+
+    return of_counts(_calls_of_helper(ours), _calls_of_helper(other))
+
+
+ROWS: tuple[Benchmark, ...] = (
+    noise,
+    ours,
+    ours_in_calls,
+    by_jaxtyping,
+    both,
+    both_in_calls,
+    at_rest,
+    at_rest_in_calls,
+    helper_in_calls,
+)
