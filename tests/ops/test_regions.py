@@ -360,7 +360,7 @@ def test_an_operation_in_a_plain_region_makes_few_calls_of_python(mesh: Mesh) ->
         return sum(entry.callcount for entry in profile.getstats())
 
     by_hand = calls(lambda x: jax.lax.psum(x, "dp"))
-    assert calls(lambda x: psum(x, "a ~dp -> a")) < by_hand + 20 * 400
+    assert calls(lambda x: psum(x, "a ~dp -> a")) < by_hand + 20 * 500
 
 
 def test_an_error_in_a_plain_region_names_the_operation_alone(mesh: Mesh) -> None:
