@@ -61,7 +61,7 @@ def _typed_jit(shape: tuple[int, int], effort: Effort) -> Result:
 
 @benchmark(GROUP, "call, typed_jit, 1 device", over(3), "jax.jit(in_shardings=)")
 def typed_jit_on_one(effort: Effort) -> Result:
-    """`typed_jit` checks its arguments at every call, which `jax.jit` leaves to its own cache."""
+    """`typed_jit` compares its arguments with those of the call before, and `jax.jit` does so again."""
     return _typed_jit((1, 1), effort)
 
 
