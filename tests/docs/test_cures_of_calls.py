@@ -255,7 +255,7 @@ CURES: dict[str, list[Way]] = {
         Way({"shift=1": 'shift=1, axis="tp"'}, "np.roll(given((8, 32)), 16, 1)", "[b/dp] [f/tp]"),
     ],
     "A lookup of no dim": [Way({"s -> s m": "s -> s"}, "w[[0, 0, 0]]", "s [f/tp]")],
-    "A reshard into a sum": [Way({"[b/dp] m ->": "[b/dp] m +dp ->"}, None), Way({"[b/dp] m ->": "b m +dp ->"}, None)],
+    "A reshard into a sum": [Way({" +dp": ""}, "x"), Way({"[b/dp] m ->": "[b/dp] m +dp ->"}, None), Way({"[b/dp] m ->": "b m +dp ->"}, None)],
     "A collective outside of a manual region": [
         Way({"all_gather(x, ": "typed_shard_map(lambda x: all_gather(x, ", 'b m")': 'b m"), mesh=mesh, in_types=(X,), out_types=Float[Array, "b m"])(x)'}, "x"),
         Way({"all_gather(x, ": "jax.shard_map(lambda x: all_gather(x, ", 'b m")': 'b m"), mesh=mesh, in_specs=P("dp"), out_specs=P())(x)'}, "x"),

@@ -177,8 +177,9 @@ class NotUnreduced(Fault):
 
     def words(self, terms: Terms) -> Sentence:
         mark = terms.marks("+", (self.axis,))
-        cure = f"drop '{mark}': the sum was taken already, and a second one would count it {self.shards} times"
-        return Sentence(f"is the same on every shard of '{self.axis}', but {terms.hint} says '{mark}'", cure=cure)
+        reason = f"the sum was taken already, and another would count it {self.shards} times"
+        problem = f"is the same on every shard of '{self.axis}', but {terms.hint} says '{mark}'"
+        return Sentence(problem, cure=f"drop '{mark}', and a psum over it: {reason}")
 
 
 class RedundantPsum(Fault):

@@ -384,7 +384,7 @@ def _reduce_array(call: Operation, x: Any) -> Any:
             cure = "write [dim/axis] where the sum is scattered"
             raise call.fault("the pattern scatters nothing", right.side.span, cure)
         if not taken:
-            cure = "mark the partial sum on the left, as in '... +tp -> ...'"
+            cure = f"mark the partial sum on the left, as in '... +tp -> ...', or drop the {call.verb}"
             problem = "the pattern takes no sum: both sides are unreduced over the same axes"
             raise call.fault(problem, right.side.span, cure)
     value = operand.value

@@ -113,7 +113,8 @@ def _plan_operation(call: Operation, left: SideLayout, right: SideLayout, shape:
     if isinstance(found, Plan):
         return found
     if found.dim is None:
-        raise call.fault(found.reason, right.side.span, f"mark the partial sum on the left, '+{found.axes[0]}'")
+        cure = f"drop '+{found.axes[0]}', or, of a partial sum, write it on the left, too"
+        raise call.fault(found.reason, right.side.span, cure)
     place = right.dims[found.dim]
     problem = f"has {place.name}={shape[found.dim]}, which does not divide {call.over(found.axes)}"
     raise call.wrong(WrongSize(problem, place.dim.span), RESULT)
