@@ -93,14 +93,14 @@ def check_array(
       The match; and the mesh axes over which JAX types the value as varying, which the hint does not mention: whether
       it is the same on every shard there is decided once the body is analyzed.
     """
-    known: CompiledHint = region.compiled.get(hint) or _compile_hint(hint, region)
-    compiled, aval, cls, placed, what = known, _jax.array.aval_of(value), type(value), None, None
+    of_region: CompiledHint = region.compiled.get(hint) or _compile_hint(hint, region)
+    compiled, aval, cls, placed, what = of_region, _jax.array.aval_of(value), type(value), None, None
     type_ = None if aval is value else aval  # an array is not its type, and is not kept
     if is_global := region.role == "value" and not region.manual:
         type_, placed = _jax.array.type_at_rest(value)
     # JAX has one object for all types that are equal: the same one is of the same dtype, shape and sharding.
     for key in (None, subject):
-        last = known.last.get(key)
+        last = of_region.last.get(key)
         if last is not None and last[0] is type_ and last[1] is cls and last[2] is sizes and last[3] == placed:
             found, unmentioned = last[4:]
             break
@@ -139,11 +139,11 @@ def check_array(
         ):
             what = sharding_mismatch(value, layout, hint, region)
         if what is None and compiled.is_by_type and type_ is not None:
-            if len(known.last) >= _MOST_KINDS:
-                known.last.clear()
-            known.last[subject] = fitting = (type_, cls, sizes, placed, found, unmentioned)
+            if len(of_region.last) >= _MOST_KINDS:
+                of_region.last.clear()
+            of_region.last[subject] = fitting = (type_, cls, sizes, placed, found, unmentioned)
             if found.sizes is sizes:
-                known.last[None] = fitting
+                of_region.last[None] = fitting
     if unmentioned:
         known = lookup_layout(value)
         if known is not None and region.role == "value":
