@@ -1050,7 +1050,7 @@ OTHER_CALLS: dict[str, tuple[Callable[[], dict[str, Any]], bool]] = {
     "nothing": (dict, False),
     "other values": (lambda: {"x": placed(x + 1, "dp")}, False),
     "a shape": (lambda: {"x": placed(x[:4], "dp")}, True),
-    "a dtype": (lambda: {"x": placed(x.astype(np.float16), "dp")}, True),
+    "a dtype": (lambda: {"x": placed(x.astype(jnp.bfloat16), "dp")}, True),
     "a weak type": (lambda: {"by": jnp.asarray(2.0)}, True),
     "an uncommitted array": (lambda: {"x": jnp.asarray(x)}, True),
     "an array of NumPy": (lambda: {"x": x}, True),

@@ -25,6 +25,7 @@ from typedshmap import (
     PatternError,
     all_gather,
     all_to_all,
+    check,
     einsum,
     psum,
     psum_scatter,
@@ -352,3 +353,15 @@ def test_sums_over_the_mesh_are_taken_in_the_preferred_type(dtype: str, mesh: Me
     np.testing.assert_allclose(
         np.asarray(got, np.float32), expected, rtol=1e-5 if dtype == "float32" else 0.1, atol=0.1
     )
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_marked_sum_that_is_left_unmarked_is_taken_later(check_vma: bool) -> None:
+    """Where a result is scattered over an axis of size 1, too."""
+    mesh = Mesh(np.array(jax.devices()[:6]).reshape(2, 3, 1), ("sp", "tp", "dp"))
+
+    def summed(x: Float[Array, "[s/sp] d b [c/dp]"], y: Float[Array, "d"]) -> Float[Array, "[b/dp]"]:
+        part = einsum(check(x.sum(0), "d b [c/dp] +sp"), y, "d b [c/dp] +sp, d -> [b/dp] ~sp")
+        return psum(part, "[b/dp] ~sp -> [b/dp]")
+
+    jax.eval_shape(typed_shard_map(summed, mesh=mesh, check_vma=check_vma), jnp.ones((4, 2, 1, 1)), jnp.ones(2))

@@ -334,12 +334,12 @@ def record_sums(
 ) -> Any:
     """Record a result; over the axes that it is left varying over, each shard of the local one is its own addend.
 
-    That a sum is left is stated in the jaxpr, too.
+    That a sum is left is stated in the jaxpr, too, and that what was a marked one no longer is.
     """
+    unmarked = any(not operand.layout.unreduced.isdisjoint(sums.varying) for operand in operands)
     own = _jax.array.manual_type(local).varying.intersection(sums.varying) if sums.varying else frozenset[str]()
-    return call.record_result(
-        value, operands, sums.result, addend_axes=own, is_stated=is_stated or bool(sums.unreduced)
-    )
+    is_stated = is_stated or unmarked or bool(sums.unreduced)
+    return call.record_result(value, operands, sums.result, addend_axes=own, is_stated=is_stated)
 
 
 def scatter_value(value: Any, axes: MeshAxes, dim: int, has_vma: bool) -> Any:
