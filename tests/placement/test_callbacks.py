@@ -117,6 +117,15 @@ WRONG = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("callback", "got"),
+    [(None, "None of type NoneType"), (5, "5 of type int"), ("x", "'x' of type str")],
+)
+def test_what_is_no_function_is_refused(callback: Any, got: str, mesh: Mesh) -> None:
+    with fails(StructureError, f"from_callback: a function is wanted as callback, got {got}"):
+        from_callback(callback, X, mesh, batch=8, d=4)
+
+
 @pytest.mark.parametrize(("callback", "error", "problem"), WRONG)
 def test_what_is_no_shard_is_refused(callback: Any, error: Any, problem: str, mesh: Mesh) -> None:
     with fails(error, f"from_callback: the shard at [0:2, :] {problem}"):

@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from .. import _jax
 from ..errors import StructureError
 from ..errors.failures import Failure, NotAnArray, PlainMessage, Subject, WrongDtype, WrongSize
+from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint, rank_of, takes
 from ..hints.check_array import describe
 from ..hints.check_tree import CheckedLeaf
@@ -129,9 +130,13 @@ def from_callback(
     Raises:
       ShapeError: for wrong sizes, as `shape_structs`, and for a shard of another shape.
       DtypeError: for a shard of another dtype.
-      StructureError: for a hint that leaves open how many arrays it holds, and a shard that is not an array.
+      StructureError: for what is no function, a hint that leaves open how many arrays it holds, and a shard
+        that is not an array.
       MeshAxisError: for no mesh, one without devices, or an axis that it does not have.
     """
+    if not callable(callback):
+        got = f"{value_text(callback)} of type {type(callback).__name__}"
+        raise StructureError(f"from_callback: a function is wanted as callback, got {got}")
     node = parse_hint_or_dims(T)
     place = placement_context("from_callback", mesh, needs="devices")
     tree, leaves = structs_of(node, place, sizes, like)
