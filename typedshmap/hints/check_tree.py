@@ -14,17 +14,16 @@ from operator import is_
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-import jax
-
 from .. import _jax
 from ..errors import TypedShmapError, failures
 from ..errors.failures import Failure, HintText, Subject
-from ..errors.phrases import count_text, excerpt, quoted_axes, shortened
+from ..errors.phrases import excerpt, quoted_axes, shortened
 from ..notation.match import NO_SIZES, Match, RankMismatch, Sizes
 from ..records import Record
 from . import structure
 from .array_hint import ArrayHint, is_of_rank, rank_of
 from .check_array import check_array, describe
+from .containers import field_keys, key_name, may_match, wrong_container, wrong_structure
 from .context import LayoutAssertion, MeshContext, current_sink, record_layout, restate_layout
 from .global_sharding import with_value_mesh
 from .python_types import describe_static, holds_array, is_instance, number_hint
@@ -264,7 +263,7 @@ class TreeCheck:
         elif unbound and len(node.structure) == 1:
             self.sizes = self.sizes.bind_structure(unbound.pop(), treedef, subject)
         elif not unbound:
-            wrong = _wrong_structure(node.structure, treedef, self.sizes)
+            wrong = wrong_structure(node.structure, treedef, self.sizes)
         elif self.is_second_visit and self.region.role != "placement":
             names = [name for name in dict.fromkeys(node.structure) if name in unbound]
             wrong = f"has structure '{shortened(written)}' in its hint, but nothing binds {quoted_axes(names)}"
@@ -420,100 +419,6 @@ def _with_cure(failure: Failure, node: LikeOf) -> Failure:
     means = "with a leading dim" if what.got > what.expected else "unsharded"
     cure = f"where trees of {name} hold arrays of other ranks, Like[..., {more}] takes them, {means}"
     return replace(failure, what=replace(what, cure=cure))
-
-
-def _wrong_structure(names: tuple[str, ...], found: Any, sizes: Sizes) -> str | None:
-    """Why the structure of a tree is not the one that its hint names."""
-    known = [(name, *sizes.structures[name]) for name in names if name != "..."]
-    pieces, text = [piece for _, piece, _ in known], shortened(str(found))
-    if names[0] == "...":
-        fits = _jax.tree.is_made_of(found, pieces)
-    else:
-        fits = found == pieces[0] if len(names) == 1 else _jax.tree.is_composed(found, pieces, names[-1] == "...")
-    if fits:
-        return None
-    if len(names) == 1:
-        ((name, expected, origin),) = known
-        other = f"{origin.phrase}, which '{name}' stands for"
-        return f"has another tree structure than {other}: {text}, not {shortened(str(expected))}"
-    where = ", ".join(f"{name}={shortened(str(piece))} ({origin})" for name, piece, origin in known)
-    return f"has tree structure {text}, which is not '{' '.join(names)}' for {where}"
-
-
-def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | None:
-    """Why a value cannot be taken apart by its hint."""
-    if isinstance(node, LikeOf):
-        names = " or ".join(map(structure.hint_name, node.classes))
-        is_right = not node.classes or isinstance(value, node.classes)
-        return None if is_right else failures.WrongType(names, describe(value))
-    if isinstance(node, Fields) and node.goes_by_names and _has_fields(node, value):
-        return None
-    is_typed_dict = isinstance(node, Fields) and node.kind == "TypedDict"
-    kind = Mapping if is_typed_dict else node.cls if isinstance(node, Fields) else node.kind
-    if not isinstance(value, kind):
-        return failures.WrongType(structure.node_name(node), describe(value))
-    problems: list[str] = []
-    if isinstance(node, FixedTuple) and len(value) != len(node.items):
-        problems = [f"has {count_text(len(value), 'item')}, but its hint has {len(node.items)}"]
-    elif isinstance(node, Fields) and is_typed_dict:
-        missing = [name for name in node.fields if name not in value and name not in node.optional]
-        extra = [str(name) for name in value if name not in node.fields]
-        problems = [f"lacks {quoted_axes(missing)}"] if missing else []
-        problems += [f"has {quoted_axes(extra)}, which its hint does not know"] if extra else []
-    return failures.PlainMessage(" and ".join(problems)) if problems else None
-
-
-def _has_fields(node: Fields, value: Any) -> bool:
-    """Whether a value of any class has the fields of a record that hold arrays, and no other arrays."""
-    try:
-        found = _jax.tree.one_level(value)
-    except _jax.tree.BadTree:
-        return False
-    if found is None:
-        return False
-    children = {key_name(key): part for key, part in found}
-    needed = {name for name, inner in node.fields.items() if structure.holds_arrays(inner)} - node.optional
-    others = children.keys() - node.fields.keys()
-    return needed <= children.keys() and all(_jax.tree.is_empty(children[name]) for name in others)
-
-
-def may_match(node: Node, value: Any) -> bool:
-    """Whether a value is of the kind that a node wants, whatever its items are."""
-    match node:
-        case ArrayLeaf():
-            return isinstance(value, (*_jax.array.ARRAYS, *_jax.array.SCALARS))
-        case Static(hint):
-            return not holds_array(value) and is_instance(value, hint)
-        case UnionOf(options, _):
-            return any(may_match(option, value) for option in options)
-        case structure.Untyped() | PyTreeOf():
-            return True
-        case structure.BareTree(kind):
-            return isinstance(value, kind)
-        case FixedTuple() | SequenceOf() | MappingOf() | Fields() | LikeOf():
-            return wrong_container(node, value) is None
-
-
-def key_name(key: Any) -> str:
-    """The field that a child's key names."""
-    return getattr(key, "name", None) or str(getattr(key, "key", ""))
-
-
-def field_keys(node: Fields, value: Any, children: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """The children of a class that was registered without keys, by their fields.
-
-    The value is rebuilt from distinguishable children, as JAX itself does, and each is looked for in the fields.
-    """
-    marks = [object() for _ in children]
-    try:
-        marked = _jax.tree.replace_children(value, list(marks))
-    except Exception:
-        return children
-    found = {id(getattr(marked, name, None)): name for name in node.fields}
-    return [
-        (jax.tree_util.GetAttrKey(found[id(mark)]) if id(mark) in found else key, part)
-        for mark, (key, part) in zip(marks, children, strict=True)
-    ]
 
 
 _MOST_STRUCTURES = 16

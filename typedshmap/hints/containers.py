@@ -1,0 +1,123 @@
+"""Whether a value can be taken apart as its hint says, and by which names its children go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from .. import _jax
+from ..errors import failures
+from ..errors.phrases import count_text, quoted_axes, shortened
+from ..notation.match import Sizes
+from . import structure
+from .check_array import describe
+from .python_types import holds_array, is_instance
+from .structure import (
+    ArrayLeaf,
+    Container,
+    Fields,
+    FixedTuple,
+    LikeOf,
+    MappingOf,
+    Node,
+    PyTreeOf,
+    SequenceOf,
+    Static,
+    UnionOf,
+)
+
+
+def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | None:
+    """Why a value cannot be taken apart by its hint."""
+    if isinstance(node, LikeOf):
+        names = " or ".join(map(structure.hint_name, node.classes))
+        is_right = not node.classes or isinstance(value, node.classes)
+        return None if is_right else failures.WrongType(names, describe(value))
+    if isinstance(node, Fields) and node.goes_by_names and _has_fields(node, value):
+        return None
+    is_typed_dict = isinstance(node, Fields) and node.kind == "TypedDict"
+    kind = Mapping if is_typed_dict else node.cls if isinstance(node, Fields) else node.kind
+    if not isinstance(value, kind):
+        return failures.WrongType(structure.node_name(node), describe(value))
+    problems: list[str] = []
+    if isinstance(node, FixedTuple) and len(value) != len(node.items):
+        problems = [f"has {count_text(len(value), 'item')}, but its hint has {len(node.items)}"]
+    elif isinstance(node, Fields) and is_typed_dict:
+        missing = [name for name in node.fields if name not in value and name not in node.optional]
+        extra = [str(name) for name in value if name not in node.fields]
+        problems = [f"lacks {quoted_axes(missing)}"] if missing else []
+        problems += [f"has {quoted_axes(extra)}, which its hint does not know"] if extra else []
+    return failures.PlainMessage(" and ".join(problems)) if problems else None
+
+
+def _has_fields(node: Fields, value: Any) -> bool:
+    """Whether a value of any class has the fields of a record that hold arrays, and no other arrays."""
+    try:
+        found = _jax.tree.one_level(value)
+    except _jax.tree.BadTree:
+        return False
+    if found is None:
+        return False
+    children = {key_name(key): part for key, part in found}
+    needed = {name for name, inner in node.fields.items() if structure.holds_arrays(inner)} - node.optional
+    others = children.keys() - node.fields.keys()
+    return needed <= children.keys() and all(_jax.tree.is_empty(children[name]) for name in others)
+
+
+def may_match(node: Node, value: Any) -> bool:
+    """Whether a value is of the kind that a node wants, whatever its items are."""
+    match node:
+        case ArrayLeaf():
+            return isinstance(value, (*_jax.array.ARRAYS, *_jax.array.SCALARS))
+        case Static(hint):
+            return not holds_array(value) and is_instance(value, hint)
+        case UnionOf(options, _):
+            return any(may_match(option, value) for option in options)
+        case structure.Untyped() | PyTreeOf():
+            return True
+        case structure.BareTree(kind):
+            return isinstance(value, kind)
+        case FixedTuple() | SequenceOf() | MappingOf() | Fields() | LikeOf():
+            return wrong_container(node, value) is None
+
+
+def key_name(key: Any) -> str:
+    """The field that a child's key names."""
+    return getattr(key, "name", None) or str(getattr(key, "key", ""))
+
+
+def field_keys(node: Fields, value: Any, children: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The children of a class that was registered without keys, by their fields.
+
+    The value is rebuilt from distinguishable children, as JAX itself does, and each is looked for in the fields.
+    """
+    marks = [object() for _ in children]
+    try:
+        marked = _jax.tree.replace_children(value, list(marks))
+    except Exception:
+        return children
+    found = {id(getattr(marked, name, None)): name for name in node.fields}
+    return [
+        (jax.tree_util.GetAttrKey(found[id(mark)]) if id(mark) in found else key, part)
+        for mark, (key, part) in zip(marks, children, strict=True)
+    ]
+
+
+def wrong_structure(names: tuple[str, ...], found: Any, sizes: Sizes) -> str | None:
+    """Why the structure of a tree is not the one that its hint names."""
+    known = [(name, *sizes.structures[name]) for name in names if name != "..."]
+    pieces, text = [piece for _, piece, _ in known], shortened(str(found))
+    if names[0] == "...":
+        fits = _jax.tree.is_made_of(found, pieces)
+    else:
+        fits = found == pieces[0] if len(names) == 1 else _jax.tree.is_composed(found, pieces, names[-1] == "...")
+    if fits:
+        return None
+    if len(names) == 1:
+        ((name, expected, origin),) = known
+        other = f"{origin.phrase}, which '{name}' stands for"
+        return f"has another tree structure than {other}: {text}, not {shortened(str(expected))}"
+    where = ", ".join(f"{name}={shortened(str(piece))} ({origin})" for name, piece, origin in known)
+    return f"has tree structure {text}, which is not '{' '.join(names)}' for {where}"
