@@ -40,7 +40,7 @@ LAYERS = {
 # What is costly to import waits until it is needed; the reason stands beside each import.
 LATE = {
     ("typedshmap._jax.trace", "jax.extend.source_info_util"),
-    ("typedshmap._jax.jaxpr", "jax.extend.source_info_util"),
+    ("typedshmap._jax.source", "jax.extend.source_info_util"),
     ("typedshmap._jax.versions", "jax.extend"),
     ("typedshmap._jax.versions", "jax.interpreters"),
     ("typedshmap.ops.resharding.run", "jax.interpreters"),

@@ -199,15 +199,15 @@ class _RegionCall:
         if not self.entered:
             return self._body()
         mapped = program = self.mapped()
-        if not _jax.trace.is_jit_disabled() and _jax.jaxpr.are_staged(self.arrays):
+        if not _jax.trace.is_jit_disabled() and _jax.staging.are_staged(self.arrays):
             if _jax.trace.is_outside_traces():
                 program = jax.jit(mapped)  # one for every call: nothing that the function closes over can be stale
             elif holds_arrays(self.result_hint):
                 self.analyzed_after = mapped
                 return mapped
             else:  # without results, by which the region would be found in the program around
-                program = _jax.jaxpr.inline_jit(mapped)
-        self._analyze(_jax.jaxpr.find_region(_jax.jaxpr.make_jaxpr(program, self.arrays)))
+                program = _jax.staging.inline_jit(mapped)
+        self._analyze(_jax.jaxpr.find_region(_jax.staging.make_jaxpr(program, self.arrays)))
         return program
 
     def mapped(self) -> Callable[..., Any]:
@@ -227,7 +227,7 @@ class _RegionCall:
 
     def analyze_after(self, results: Sequence[Any]) -> None:
         """Analyze the body where a program that is being traced now has its results."""
-        traced = _jax.jaxpr.region_of_results(results)
+        traced = _jax.staging.region_of_results(results)
         if traced is None or not self._analyze(traced):
             # No program holds all of the body, as under jax.vmap: it is traced a second time.
             assert self.analyzed_after is not None
@@ -369,7 +369,7 @@ def _cause_behind(
         call = _RegionCall(info, False, args, kwargs)
         if call.analysis is not None:
             call.analysis.is_typed = True
-        traced = _jax.jaxpr.find_region(_jax.jaxpr.make_jaxpr(call.mapped(), call.arrays))
+        traced = _jax.jaxpr.find_region(_jax.staging.make_jaxpr(call.mapped(), call.arrays))
         if call.analysis is not None and traced is not None:
             forward = _jax.jaxpr.before_gradients(traced)
             analyze_region(call.analysis, forward, (), call.results if forward is traced else ())

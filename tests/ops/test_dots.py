@@ -197,8 +197,8 @@ def test_products_of_equal_shapes_have_lines_of_their_own_under_a_gradient():
     jaxpr = jax.make_jaxpr(jax.grad(loss))(*structs("ab,bb->ab"))
     dots = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "dot_general"]
     start = loss.__code__.co_firstlineno
-    assert [_jax.jaxpr.equation_line(eqn)[1] - start for eqn in dots] == [1, 2, 2, 1]
-    assert {_jax.jaxpr.called_function(eqn) for eqn in dots} == {"einsum"}
+    assert [_jax.source.equation_line(eqn)[1] - start for eqn in dots] == [1, 2, 2, 1]
+    assert {_jax.source.called_function(eqn) for eqn in dots} == {"einsum"}
 
 
 @pytest.mark.parametrize("precision", [["highest", "default"], ("highest", "default"), jax.lax.Precision.HIGH])

@@ -1,31 +1,22 @@
-"""Jaxprs: their equations, how each version names them, and which line of the user's source they come from.
+"""Jaxprs: their equations, and how each version names them.
 
 Everything is read by the public names of ``jax.extend.core`` and by attributes of what they return."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, dropwhile, takewhile
-from operator import is_not
+from itertools import chain
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax.interpreters import partial_eval
 
-from ..errors.places import is_users, place_text
 from ..records import Record
-from .array import STAGED, is_tracer, is_under_gradient, strip_transforms, undifferentiated
 from .mesh import without_ambient
-from .versions import DROPS_UNUSED, extend_core
-
-# What JAX calls the functions that compute gradients.
-_GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_grad_f_aux", "vjp", "linearize"])
-
-# On jax 0.12 True means "when lowered", and leaves a call in the program.
-_EARLY: Any = getattr(jax, "Inline").JAX_EARLY if hasattr(jax, "Inline") else True  # noqa: B009 (not known to 0.10)
+from .versions import extend_core
 
 
 def counted_equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
@@ -194,17 +185,6 @@ def collective_operation(eqn: Any) -> str | None:
     return COLLECTIVES.get(eqn.primitive.name.removesuffix("_start"))
 
 
-_COLLECTIVE_NAMES = {"psum2": "psum", "reduce_scatter": "psum_scatter", "reshard_shards": "reshard"}
-
-
-def collective_name(eqn: Any) -> str:
-    """The function that makes a collective: ``psum`` for any of the primitives that stand for it."""
-    name: str = eqn.primitive.name.removesuffix("_start").removeprefix("unreduced_").removesuffix("_dynamic")
-    name = name.removesuffix("_invariant").removesuffix("_reduced")
-    name = _COLLECTIVE_NAMES.get(name, name)
-    return "pmean" if name == "psum" and called_function(eqn) == "pmean" else name
-
-
 def named_axes(eqn: Any, among: frozenset[str] | None = None) -> tuple[str, ...]:
     """Which of some mesh axes an equation names, in its own order; None stands for all."""
     names = eqn.params.get("axis_name", eqn.params.get("axes", ()))
@@ -269,211 +249,6 @@ def before_gradients(traced: TracedRegion) -> TracedRegion:
     forward = body.eqns[: is_backward.index(True)]
     jaxpr = SimpleNamespace(eqns=forward, invars=body.invars, constvars=body.constvars, outvars=[])
     return TracedRegion(SimpleNamespace(params={**traced.eqn.params, "jaxpr": jaxpr}), ())
-
-
-def region_of_results(results: Sequence[Any]) -> TracedRegion | None:
-    """The manual region that returned traced values; None where no program that is being traced shows it."""
-    traced = [undifferentiated(value) for value in results]
-    eqn = getattr(traced[0], "parent", None) if traced else None
-    if eqn is None or eqn.primitive.name != "shard_map":
-        return None
-    places = {id(var): at for at, var in enumerate(eqn.outvars)}
-    found = tuple(places.get(id(getattr(value, "val", None)), -1) for value in traced)
-    return None if -1 in found else TracedRegion(eqn, found, any(map(is_not, traced, results)))
-
-
-def inline_jit(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A function under a jit of its own, which leaves no call in the program around."""
-    return jax.jit(f, inline=_EARLY)
-
-
-def linearised_once(f: Any) -> Callable[..., Any]:
-    """A function of two arrays, and of options with a hash, that gradients linearise once per types of the arrays.
-
-    What stands bare in a program JAX linearises wherever it stands, as a dot in every layer.
-    """
-    jitted = jax.jit(f, static_argnums=tuple(range(2, f.__code__.co_argcount)), inline=_EARLY)
-
-    def call(first: Any, second: Any, *options: Any) -> Any:
-        are_staged = type(first) is STAGED and type(second) is STAGED
-        is_differentiated = not are_staged and (is_under_gradient(first) or is_under_gradient(second))
-        return (jitted if is_differentiated else f)(first, second, *options)
-
-    return call
-
-
-def make_jaxpr(f: Any, args: Sequence[Any]) -> Any:
-    """A function's traced program; one under ``jax.jit`` remembers it."""
-    return f.trace(*args).jaxpr if hasattr(f, "trace") else jax.make_jaxpr(f)(*args)
-
-
-def are_staged(values: Iterable[Any]) -> bool:
-    """Whether all traced values are ones of a program that is being traced, if it is only differentiated, too."""
-    others = [x for x in values if type(x) is not STAGED and is_tracer(x)]  # mostly none
-    return all(isinstance(undifferentiated(x), STAGED) for x in others)
-
-
-def variable_of(value: Any, traces: Container[int]) -> Any:
-    """The variable that an equation of one of these traces made of a value, under differentiation of the value below.
-
-    None for an operand or a constant of the program, for what is mapped over, and for a value of another trace;
-    and on JAX's versions that drop a variable which nothing uses.
-    """
-    below = value if type(value) is STAGED else undifferentiated(value)
-    if DROPS_UNUSED or type(below) is not STAGED or below.parent is None:
-        return None
-    return below.val if trace_id(below) in traces else None
-
-
-class UnfinishedEquation(Record, eq=False):
-    """An equation of a program that is being traced, in the form that it will have."""
-
-    primitive: Any
-    invars: list[Any]
-    outvars: list[Any]
-    params: Any
-    source_info: Any
-
-
-class UnfinishedJaxpr(NamedTuple):
-    """What a program that is being traced has computed some values by.
-
-    Attributes:
-      invars: the variables that it starts from.
-      operands: their values.
-    """
-
-    eqns: list[Any]
-    invars: list[Any]
-    operands: list[Any]
-    outvars: list[Any]
-    constvars: tuple[()] = ()
-
-
-def unfinished_jaxpr(values: Sequence[Any]) -> UnfinishedJaxpr:
-    """The equations behind values that are being traced, each after those of its operands."""
-    found, seen = UnfinishedJaxpr([], [], [], [value.val for value in values]), set[int]()
-    waiting = [(value, False) for value in reversed(values)]
-    while waiting:
-        value, is_ready = waiting.pop()
-        eqn = value.parent
-        key = id(value.val) if eqn is None else id(eqn)
-        if key in seen or is_literal(value.val):
-            continue
-        if eqn is None:
-            seen.add(key)
-            found.invars.append(value.val)
-            found.operands.append(value)
-        elif is_ready:
-            seen.add(key)
-            atoms = [operand.val for operand in eqn.invars]
-            found.eqns.append(UnfinishedEquation(eqn.primitive, atoms, eqn.outvars, eqn.params, eqn.source_info))
-        else:
-            waiting.append((value, True))
-            waiting += [(operand, False) for operand in reversed(eqn.invars)]
-    return found
-
-
-def source_here() -> Any:
-    """Where the program is, as an equation that is made here knows it."""
-    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
-    from jax.extend.source_info_util import current
-
-    return current()
-
-
-def equation_of(value: Any) -> Any:
-    """The equation that made a value of a program that is being traced; None for an operand, and any other value."""
-    return value.parent if type(value) is STAGED else None
-
-
-def result_index(value: Any, eqn: Any) -> int:
-    """Which result of the equation that made it a value is."""
-    return next(at for at, var in enumerate(eqn.outvars) if var is value.val) if len(eqn.outvars) > 1 else 0
-
-
-def is_constant(value: Any) -> bool:
-    """Whether a value is a constant in the text of the program that is being traced."""
-    return is_literal(getattr(value, "val", None))
-
-
-def value_place(value: Any) -> str:
-    """Where the user wrote what made a value that is being traced; empty for an operand, and any other value."""
-    eqn = equation_of(strip_transforms(value).value) if is_tracer(value) else None
-    return equation_place(eqn) if eqn is not None else ""
-
-
-def is_staged(value: Any) -> bool:
-    """Whether a value is one of a program that is being traced, and not of a transformation that computes at once."""
-    return type(value) is STAGED
-
-
-def trace_id(value: Any) -> int:
-    """What identifies the trace that a value belongs to."""
-    return id(getattr(value, "_trace", None))
-
-
-def called_function(eqn: Any) -> str:
-    """The function of a library by which the user's line made an equation; else the equation's own name."""
-    inner = called_jaxpr(eqn)
-    name = str(eqn.params.get("name") or getattr(getattr(inner, "debug_info", None), "func_name", "")).lstrip("_")
-    if not name.isidentifier():
-        name = ([frame.function_name for frame in _library_frames(eqn)] or [""])[-1]
-    return name if name.isidentifier() and not name.startswith("_") else str(eqn.primitive.name)
-
-
-def equation_place(eqn: Any) -> str:
-    """Where the user wrote an equation, as ``train.py:12 (step)``; empty where that is not known."""
-    frame = next((frame for frame in _frames(eqn) if is_users(frame.file_name)), None)
-    return "" if frame is None else _frame_place(frame)
-
-
-def _frames(eqn: Any) -> Iterator[Any]:
-    """The frames in which an equation was made, from the innermost on."""
-    return iter(getattr(getattr(eqn.source_info, "traceback", None), "frames", ()))
-
-
-def _frame_place(frame: Any) -> str:
-    return place_text(frame.file_name, frame.line_num, frame.function_name)
-
-
-def _library_frames(eqn: Any) -> Iterator[Any]:
-    """The frames between the user's line and the making of an equation, from the innermost on."""
-    return takewhile(lambda frame: not is_users(frame.file_name), _frames(eqn))
-
-
-def library_functions(eqn: Any) -> set[str]:
-    """The functions of JAX by which the user's line made an equation, ``mean`` for instance."""
-    return {frame.function_name for frame in _library_frames(eqn)}
-
-
-def gradient_place(eqn: Any) -> str:
-    """Where the user asked for the gradient of which an equation is a part; else where the equation is."""
-    frames = dropwhile(lambda frame: frame.function_name.rpartition(".")[2] not in _GRADIENTS, _frames(eqn))
-    outer = next((frame for frame in frames if is_users(frame.file_name)), None)
-    return equation_place(eqn) if outer is None else _frame_place(outer)
-
-
-def is_written_in(eqn: Any, jaxpr: Any) -> bool:
-    """Whether the user's program has an equation of a jaxpr, which no function of a library makes that is traced once.
-
-    Those of such a function have no line on jax 0.10 and later, and on jax 0.9 that of its first call.
-    """
-    info = getattr(jaxpr, "debug_info", None)
-    file, function = getattr(info, "func_filename", None), str(getattr(info, "func_src_info", "")).partition(" ")[0]
-    is_made = file is not None and not is_users(file) and function in library_functions(eqn)
-    return equation_place(eqn) != "" and not is_made
-
-
-def public_name(jaxpr: Any) -> str | None:
-    """The name by which JAX's users call the function that a jaxpr was traced from; None for any other."""
-    name = str(getattr(getattr(jaxpr, "debug_info", None), "func_src_info", "")).partition(" ")[0].lstrip("_")
-    return name if any(hasattr(module, name) for module in (jax.numpy, jax.nn, jax.numpy.linalg, jax.lax)) else None
-
-
-def equation_line(eqn: Any) -> tuple[str, int]:
-    """The file and the line where the user wrote an equation."""
-    return next(((frame.file_name, frame.line_num) for frame in _frames(eqn) if is_users(frame.file_name)), ("", 0))
 
 
 def without_dead_equations(closed_jaxpr: Any) -> Any:

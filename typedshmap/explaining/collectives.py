@@ -90,7 +90,7 @@ class JaxprCosts:
         for eqn in jaxpr.eqns:
             part: Pass = "gradient" if _jax.jaxpr.is_transposed(eqn) else around.part
             self.is_transposed |= part == "gradient"
-            at = around._replace(part=part, place=_jax.jaxpr.equation_place(eqn) or around.place)
+            at = around._replace(part=part, place=_jax.source.equation_place(eqn) or around.place)
             results = self._equation(eqn, [sources_of(atom) for atom in eqn.invars], at)
             known.update(zip(eqn.outvars, results, strict=True))
             if eqn.primitive.name == CLAIM and not _jax.jaxpr.is_literal(eqn.invars[0]):

@@ -403,7 +403,7 @@ def _value_of(subject: Subject, leaves: Sequence[CheckedLeaf]) -> Any:
 
 def result_place(typed: HintedSignature, failures: Sequence[Failure], leaves: Sequence[CheckedLeaf]) -> str:
     """Where the user wrote what made the first part of a result that does not fit, or where it was returned."""
-    return _jax.jaxpr.value_place(_value_of(failures[0].subject, leaves)) or typed.return_place
+    return _jax.staging.value_place(_value_of(failures[0].subject, leaves)) or typed.return_place
 
 
 def _type_text(value: Any) -> str | None:

@@ -104,7 +104,7 @@ class RegionAnalysis:
             return value
         stated = assertion._replace(must_be_invarying=NO_AXES) if is_known else assertion
         claim = claims.Claim(layout, stated, self.origin)
-        var = _jax.jaxpr.variable_of(value, self.traces)
+        var = _jax.staging.variable_of(value, self.traces)
         # Tools ask for each check, also for those that are implied.
         if var is None and not is_kept and claims.is_implied(value, claim, self.early_interpreter):
             return value
@@ -131,7 +131,7 @@ class RegionAnalysis:
     def explain(self, value: Any, what: Fault) -> Fault:
         """What is wrong with a value, with its cause, as far as the body has been traced."""
         below = _jax.array.undifferentiated(value)
-        if not _jax.jaxpr.is_staged(below):
+        if not _jax.staging.is_staged(below):
             return what
         causes = cache(lambda: self._interpret_unfinished([below])[1])
         return with_cause(what, partial(_provenance_of_result, causes, 0))
@@ -144,8 +144,8 @@ class RegionAnalysis:
         claimed = (eqn.value() for eqns in self.claim_equations.values() for eqn in eqns)
         values_by_trace: dict[int, list[Any]] = {}
         for value in (*recorded_values(), *claimed) if self.claims else ():
-            if _jax.jaxpr.is_staged(value):
-                values_by_trace.setdefault(_jax.jaxpr.trace_id(value), []).append(value)
+            if _jax.staging.is_staged(value):
+                values_by_trace.setdefault(_jax.staging.trace_id(value), []).append(value)
         wrong: dict[int, tuple[Finding, Causes]] = {}
         for values in values_by_trace.values():
             findings, causes = self._interpret_unfinished(values)
@@ -159,7 +159,7 @@ class RegionAnalysis:
 
     def _interpret_unfinished(self, values: Sequence[Any]) -> tuple[list[Finding], Causes]:
         """What the equations behind some values show: of claims, unless too little is known, and of causes."""
-        jaxpr, has_vma = _jax.jaxpr.unfinished_jaxpr(values), self.origin.region.has_vma
+        jaxpr, has_vma = _jax.staging.unfinished_jaxpr(values), self.origin.region.has_vma
         interpreter = self.interpreter(has_vma, self.claim_equations)
         known = [claims.fact_of_operand(operand, interpreter.axes, has_vma) for operand in jaxpr.operands]
         ranks = [len(_jax.array.aval_of(operand).shape) for operand in jaxpr.operands]
@@ -296,9 +296,9 @@ def analyze_region(
     if wrong:
         raise _error_of(wrong)
     for suspect in verdicts:
-        failure, place = Failure(suspect.failure, Subject("whole", "body")), _jax.jaxpr.equation_place(suspect.eqn)
+        failure, place = Failure(suspect.failure, Subject("whole", "body")), _jax.source.equation_place(suspect.eqn)
         text = str(origin.region.report(origin.function, (failure,), NO_SIZES, place))
-        warn_of_suspect(text, *_jax.jaxpr.equation_line(suspect.eqn))
+        warn_of_suspect(text, *_jax.source.equation_line(suspect.eqn))
     analysis.is_done = True
     return True
 
@@ -426,7 +426,7 @@ def _finding_error(found: Finding, origin: claims.Origin, interpreter: Interpret
 
 def _contradiction(found: Finding, origin: claims.Origin, interpreter: Interpreter) -> Contradiction:
     """What is wrong with a claim, or with an operation that makes no sense."""
-    place = _jax.jaxpr.equation_place(found.eqn) if found.eqn is not None else ""
+    place = _jax.source.equation_place(found.eqn) if found.eqn is not None else ""
     if found.claim is None:
         failure = Failure(found.what, Subject("whole", "body"), place=place)
         return Contradiction(failure, origin.function, origin.region)
@@ -461,4 +461,4 @@ def _provenance_of_result(causes: Callable[[], Causes], at: int, axis: str) -> P
 def _result_place(jaxpr: Any, var: Any) -> str:
     """Where the equation is that made a result."""
     maker = _jax.jaxpr.maker_of(jaxpr, var)
-    return _jax.jaxpr.equation_place(maker) if maker is not None else ""
+    return _jax.source.equation_place(maker) if maker is not None else ""

@@ -112,10 +112,10 @@ class Causes:
         if one is None:
             return None
         transposed = next((eqn for eqn, _ in one.calls if _jax.jaxpr.is_transposed(eqn)), None)
-        gradient = _jax.jaxpr.gradient_place(transposed) if transposed is not None else ""
+        gradient = _jax.source.gradient_place(transposed) if transposed is not None else ""
         differentiated = next((eqn for eqn, _ in one.calls if _jax.jaxpr.is_differentiated(eqn)), None)
         is_untyped = differentiated is not None and transposed is None and not self.is_typed
-        untyped = _jax.jaxpr.gradient_place(differentiated) if is_untyped else ""
+        untyped = _jax.source.gradient_place(differentiated) if is_untyped else ""
         follows = self._collectives.get((axis, one.at))
         eqn, late, astray, follows = map(_written, (one.calls, one.late, one.astray, follows))
         return one._replace(eqn=eqn, late=late, astray=astray, gradient=gradient, follows=follows, untyped=untyped)
@@ -216,7 +216,7 @@ class Causes:
         elif self._is_transposed_psum(eqn, operands):
             divisors.append((-1.0, eqn))
         if _jax.jaxpr.collective_operation(eqn) in ("all-reduce", "reduce-scatter"):
-            collective = _jax.jaxpr.collective_name(eqn).removesuffix("_scatter")
+            collective = _jax.source.collective_name(eqn).removesuffix("_scatter")
             for axis in _jax.jaxpr.named_axes(eqn, self.axes):
                 one = operands[0].provenances.get(axis)
                 if one is not None and one.late is None and collective == _COLLECTIVES.get(one.kind):
@@ -230,7 +230,7 @@ class Causes:
         if name == "div" and values[1]:
             for axis, one in operands[0].provenances.items():
                 if one.kind == "part":  # which no mean over its sharded dim is
-                    self._divisions.setdefault((axis, _jax.jaxpr.equation_place(eqn), values[1]), "")
+                    self._divisions.setdefault((axis, _jax.source.equation_place(eqn), values[1]), "")
         return Known(by_axis, value, tuple(dict.fromkeys(divisors)), carried)
 
     def _is_transposed_psum(self, eqn: Any, operands: list[Known]) -> bool:
@@ -387,7 +387,7 @@ class Causes:
         for number, by in divisors:
             if one.kind != "sum":
                 return one
-            key, functions = (axis, _jax.jaxpr.equation_place(by), number), _jax.jaxpr.library_functions(by)
+            key, functions = (axis, _jax.source.equation_place(by), number), _jax.source.library_functions(by)
             if number < 0:
                 times += axis in _jax.jaxpr.named_axes(by, self.axes)
                 continue
@@ -398,7 +398,7 @@ class Causes:
                 what = self._divisions.get(key, "unclear" if not one.size or number % one.size == 0 else "")
             elif not _MEANS.isdisjoint(functions):
                 is_local = number == one.size * prod(one.others) and not _MEANS.isdisjoint(
-                    _jax.jaxpr.library_functions(one.eqn)
+                    _jax.source.library_functions(one.eqn)
                 )
                 what = self._divisions[key] = "mean" if is_local else ""
             else:
@@ -410,7 +410,7 @@ class Causes:
 
 def _written(calls: Sequence[tuple[Any, Any]] | None) -> Any:
     """Of an equation and those around it the innermost that the user wrote; those of a library's jaxprs are not."""
-    return next((eqn for eqn, jaxpr in calls if _jax.jaxpr.is_written_in(eqn, jaxpr)), calls[0][0]) if calls else None
+    return next((eqn for eqn, jaxpr in calls if _jax.source.is_written_in(eqn, jaxpr)), calls[0][0]) if calls else None
 
 
 def _position(eqn: Any, at: int, position: int) -> int | None:
@@ -488,7 +488,7 @@ def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | Non
         subject=one.subject,
         collective=_COLLECTIVES.get(one.kind, ""),
         late=late,
-        within=_jax.jaxpr.called_function(one.late) if late and late == _operation_at(one.eqn) else "",
+        within=_jax.source.called_function(one.late) if late and late == _operation_at(one.eqn) else "",
         divisor="" if one.divisor is None else f"{one.divisor[0]:g} at {_line(one.divisor[1])}",
         astray=_operation_at(one.astray),
         follows=_operation_at(one.follows),
@@ -504,12 +504,12 @@ def _origin(one: Provenance) -> tuple[Any, ...]:
 def _operation(eqn: Any) -> str:
     if eqn is None or "claim" in eqn.params:
         return "hint"
-    return _OPERATIONS.get(eqn.primitive.name, _jax.jaxpr.called_function(eqn))
+    return _OPERATIONS.get(eqn.primitive.name, _jax.source.called_function(eqn))
 
 
 def _operation_at(eqn: Any) -> str:
-    return "" if eqn is None else f"{_jax.jaxpr.called_function(eqn)} at {_line(eqn)}"
+    return "" if eqn is None else f"{_jax.source.called_function(eqn)} at {_line(eqn)}"
 
 
 def _line(eqn: Any) -> str:
-    return _jax.jaxpr.equation_place(eqn).partition(" ")[0]
+    return _jax.source.equation_place(eqn).partition(" ")[0]

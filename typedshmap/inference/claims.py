@@ -126,7 +126,7 @@ class ClaimEquation(NamedTuple):
 def claim_equation(var: Any, claim: Claim, value: Any) -> ClaimEquation:
     """A claim about a value, which is a variable of a jaxpr, made here."""
     own = tuple(range(len(claim.layout.dim_axes)))
-    return ClaimEquation({"claim": claim, "own": own}, (var,), _jax.jaxpr.source_here(), ref(value))
+    return ClaimEquation({"claim": claim, "own": own}, (var,), _jax.source.source_here(), ref(value))
 
 
 def insert_claim(x: Any, claim: Claim, is_kept: bool) -> Any:
@@ -314,14 +314,14 @@ def _fact_of(
     if known is not None:
         found[key] = _fact_of_layout(known, axes)
         return found[key]
-    is_invarying = _jax.jaxpr.is_constant(value)
+    is_invarying = _jax.staging.is_constant(value)
     if not is_invarying and interpreter.has_vma:
         kind = _jax.array.manual_type(value)
         is_invarying = axes.isdisjoint(kind.varying) and axes.isdisjoint(kind.unreduced)
     if is_invarying:
         found[key] = invarying(len(_jax.array.aval_of(value).shape))
         return found[key]
-    eqn = _jax.jaxpr.equation_of(value)
+    eqn = _jax.staging.equation_of(value)
     if eqn is None or eqn.primitive.name in _NOT_FOLLOWED or next(budget, None) is None:
         return None
     facts: list[ShardingFact] = []
@@ -330,7 +330,7 @@ def _fact_of(
         if fact is None:
             return None
         facts.append(fact)
-    found[key] = interpreter.results_of(eqn, facts)[_jax.jaxpr.result_index(value, eqn)]
+    found[key] = interpreter.results_of(eqn, facts)[_jax.staging.result_index(value, eqn)]
     return found[key]
 
 

@@ -107,7 +107,7 @@ def _note_collectives(interpreter: Interpreter, eqn: Any, jaxprs: Sequence[Any],
             continue
         awaited = interpreter.split_axes(frozenset(named)) if is_cast else awaited_axes(interpreter, inner)
         if diverging := tuple(axis for axis in interpreter.sizes if axis in awaited & axes):
-            name = "psum" if is_cast else _jax.jaxpr.collective_name(inner)
+            name = "psum" if is_cast else _jax.source.collective_name(inner)
             is_transposed = _jax.jaxpr.is_transposed(inner) or _jax.jaxpr.is_transposed(eqn)
             is_gradient = is_cast or (interpreter.has_vma and name == "psum" and is_transposed)
             what = DivergentCollective(name, named or diverging, diverging, control_name(eqn), is_gradient)

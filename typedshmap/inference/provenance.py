@@ -66,7 +66,7 @@ class Provenance(NamedTuple):
     @property
     def place(self) -> str:
         """Where in the user's program it became so."""
-        return _jax.jaxpr.equation_place(self.eqn) if self.eqn is not None else ""
+        return _jax.source.equation_place(self.eqn) if self.eqn is not None else ""
 
 
 class Known(NamedTuple):

@@ -66,14 +66,14 @@ def judge_losses(
             continue
         if is_error or flow.is_suspect(eqn, lost, began):
             at, operation = flow.call_of(eqn, lost.axis, interpreter.began)
-            place, axes = _jax.jaxpr.equation_place(at), (lost.axis,)
+            place, axes = _jax.source.equation_place(at), (lost.axis,)
             if place in found:
                 before = found[place]
                 if before.eqn is not at or before.failure.how != lost.how or lost.axis in before.failure.axes:
                     continue
                 axes = (*before.failure.axes, lost.axis)
             begin = flow.call_of(began)[0] if began is not None else None
-            since = _jax.jaxpr.equation_place(begin) if begin is not None else ""
+            since = _jax.source.equation_place(begin) if begin is not None else ""
             shards = prod(interpreter.sizes[axis] for axis in axes)
             cause = find_cause(axes, partial(causes().of_operand, eqn, at=lost.at)) if lost.how != "taken" else None
             if cause is not None and begin is at:
@@ -215,8 +215,8 @@ class Flow:
         if id(eqn) not in self.within:  # a claim that is kept beside the jaxpr
             return eqn, ""
         name = eqn.primitive.name.removesuffix("_invariant")
-        while not _jax.jaxpr.is_written_in(eqn, jaxpr := self.within[id(eqn)]) and self.callers[id(jaxpr)]:
-            calls, name = self.callers[id(jaxpr)], _jax.jaxpr.public_name(jaxpr) or name
+        while not _jax.source.is_written_in(eqn, jaxpr := self.within[id(eqn)]) and self.callers[id(jaxpr)]:
+            calls, name = self.callers[id(jaxpr)], _jax.source.public_name(jaxpr) or name
             given = (each for each in calls if any(self.origin(atom, began or {}, axis) for atom in each.invars))
             eqn = next(given, calls[0])
         return eqn, name

@@ -134,7 +134,7 @@ class Dot(NamedTuple):
     order: tuple[int, ...] | None
 
 
-@_jax.jaxpr.linearised_once
+@_jax.staging.linearised_once
 def _multiply(first: Any, second: Any, dot: Dot, precision: Any) -> Any:
     first, second = (second, first) if dot.is_swapped else (first, second)
     dtype = _jax.array.aval_of(first).dtype

@@ -1,0 +1,97 @@
+"""Which line of the user's source the equations of jaxprs come from, and by which function of JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import dropwhile, takewhile
+from typing import Any
+
+import jax
+
+from ..errors.places import is_users, place_text
+from .jaxpr import called_jaxpr
+
+# What JAX calls the functions that compute gradients.
+_GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_grad_f_aux", "vjp", "linearize"])
+
+
+def source_here() -> Any:
+    """Where the program is, as an equation that is made here knows it."""
+    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
+    from jax.extend.source_info_util import current
+
+    return current()
+
+
+def equation_place(eqn: Any) -> str:
+    """Where the user wrote an equation, as ``train.py:12 (step)``; empty where that is not known."""
+    frame = next((frame for frame in _frames(eqn) if is_users(frame.file_name)), None)
+    return "" if frame is None else _frame_place(frame)
+
+
+def equation_line(eqn: Any) -> tuple[str, int]:
+    """The file and the line where the user wrote an equation."""
+    return next(((frame.file_name, frame.line_num) for frame in _frames(eqn) if is_users(frame.file_name)), ("", 0))
+
+
+def gradient_place(eqn: Any) -> str:
+    """Where the user asked for the gradient of which an equation is a part; else where the equation is."""
+    frames = dropwhile(lambda frame: frame.function_name.rpartition(".")[2] not in _GRADIENTS, _frames(eqn))
+    outer = next((frame for frame in frames if is_users(frame.file_name)), None)
+    return equation_place(eqn) if outer is None else _frame_place(outer)
+
+
+def called_function(eqn: Any) -> str:
+    """The function of a library by which the user's line made an equation; else the equation's own name."""
+    inner = called_jaxpr(eqn)
+    name = str(eqn.params.get("name") or getattr(getattr(inner, "debug_info", None), "func_name", "")).lstrip("_")
+    if not name.isidentifier():
+        name = ([frame.function_name for frame in _library_frames(eqn)] or [""])[-1]
+    return name if name.isidentifier() and not name.startswith("_") else str(eqn.primitive.name)
+
+
+_COLLECTIVE_NAMES = {"psum2": "psum", "reduce_scatter": "psum_scatter", "reshard_shards": "reshard"}
+
+
+def collective_name(eqn: Any) -> str:
+    """The function that makes a collective: ``psum`` for any of the primitives that stand for it."""
+    name: str = eqn.primitive.name.removesuffix("_start").removeprefix("unreduced_").removesuffix("_dynamic")
+    name = name.removesuffix("_invariant").removesuffix("_reduced")
+    name = _COLLECTIVE_NAMES.get(name, name)
+    return "pmean" if name == "psum" and called_function(eqn) == "pmean" else name
+
+
+def library_functions(eqn: Any) -> set[str]:
+    """The functions of JAX by which the user's line made an equation, ``mean`` for instance."""
+    return {frame.function_name for frame in _library_frames(eqn)}
+
+
+def is_written_in(eqn: Any, jaxpr: Any) -> bool:
+    """Whether the user's program has an equation of a jaxpr, which no function of a library makes that is traced once.
+
+    Those of such a function have no line on jax 0.10 and later, and on jax 0.9 that of its first call.
+    """
+    info = getattr(jaxpr, "debug_info", None)
+    file, function = getattr(info, "func_filename", None), str(getattr(info, "func_src_info", "")).partition(" ")[0]
+    is_made = file is not None and not is_users(file) and function in library_functions(eqn)
+    return equation_place(eqn) != "" and not is_made
+
+
+def public_name(jaxpr: Any) -> str | None:
+    """The name by which JAX's users call the function that a jaxpr was traced from; None for any other."""
+    name = str(getattr(getattr(jaxpr, "debug_info", None), "func_src_info", "")).partition(" ")[0].lstrip("_")
+    return name if any(hasattr(module, name) for module in (jax.numpy, jax.nn, jax.numpy.linalg, jax.lax)) else None
+
+
+def _frames(eqn: Any) -> Iterator[Any]:
+    """The frames in which an equation was made, from the innermost on."""
+    return iter(getattr(getattr(eqn.source_info, "traceback", None), "frames", ()))
+
+
+def _library_frames(eqn: Any) -> Iterator[Any]:
+    """The frames between the user's line and the making of an equation, from the innermost on."""
+    return takewhile(lambda frame: not is_users(frame.file_name), _frames(eqn))
+
+
+def _frame_place(frame: Any) -> str:
+    return place_text(frame.file_name, frame.line_num, frame.function_name)

@@ -1,0 +1,152 @@
+"""Programs while they are traced: making them, and what they have computed so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from operator import is_not
+from typing import Any, NamedTuple
+
+import jax
+
+from ..records import Record
+from .array import STAGED, is_tracer, is_under_gradient, strip_transforms, undifferentiated
+from .jaxpr import TracedRegion, is_literal
+from .source import equation_place
+from .versions import DROPS_UNUSED
+
+# On jax 0.12 True means "when lowered", and leaves a call in the program.
+_EARLY: Any = getattr(jax, "Inline").JAX_EARLY if hasattr(jax, "Inline") else True  # noqa: B009 (not known to 0.10)
+
+
+def make_jaxpr(f: Any, args: Sequence[Any]) -> Any:
+    """A function's traced program; one under ``jax.jit`` remembers it."""
+    return f.trace(*args).jaxpr if hasattr(f, "trace") else jax.make_jaxpr(f)(*args)
+
+
+def inline_jit(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function under a jit of its own, which leaves no call in the program around."""
+    return jax.jit(f, inline=_EARLY)
+
+
+def linearised_once(f: Any) -> Callable[..., Any]:
+    """A function of two arrays, and of options with a hash, that gradients linearise once per types of the arrays.
+
+    What stands bare in a program JAX linearises wherever it stands, as a dot in every layer.
+    """
+    jitted = jax.jit(f, static_argnums=tuple(range(2, f.__code__.co_argcount)), inline=_EARLY)
+
+    def call(first: Any, second: Any, *options: Any) -> Any:
+        are_staged = type(first) is STAGED and type(second) is STAGED
+        is_differentiated = not are_staged and (is_under_gradient(first) or is_under_gradient(second))
+        return (jitted if is_differentiated else f)(first, second, *options)
+
+    return call
+
+
+def is_staged(value: Any) -> bool:
+    """Whether a value is one of a program that is being traced, and not of a transformation that computes at once."""
+    return type(value) is STAGED
+
+
+def are_staged(values: Iterable[Any]) -> bool:
+    """Whether all traced values are ones of a program that is being traced, if it is only differentiated, too."""
+    others = [x for x in values if type(x) is not STAGED and is_tracer(x)]  # mostly none
+    return all(isinstance(undifferentiated(x), STAGED) for x in others)
+
+
+def trace_id(value: Any) -> int:
+    """What identifies the trace that a value belongs to."""
+    return id(getattr(value, "_trace", None))
+
+
+def equation_of(value: Any) -> Any:
+    """The equation that made a value of a program that is being traced; None for an operand, and any other value."""
+    return value.parent if type(value) is STAGED else None
+
+
+def result_index(value: Any, eqn: Any) -> int:
+    """Which result of the equation that made it a value is."""
+    return next(at for at, var in enumerate(eqn.outvars) if var is value.val) if len(eqn.outvars) > 1 else 0
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is a constant in the text of the program that is being traced."""
+    return is_literal(getattr(value, "val", None))
+
+
+def value_place(value: Any) -> str:
+    """Where the user wrote what made a value that is being traced; empty for an operand, and any other value."""
+    eqn = equation_of(strip_transforms(value).value) if is_tracer(value) else None
+    return equation_place(eqn) if eqn is not None else ""
+
+
+def variable_of(value: Any, traces: Container[int]) -> Any:
+    """The variable that an equation of one of these traces made of a value, under differentiation of the value below.
+
+    None for an operand or a constant of the program, for what is mapped over, and for a value of another trace;
+    and on JAX's versions that drop a variable which nothing uses.
+    """
+    below = value if type(value) is STAGED else undifferentiated(value)
+    if DROPS_UNUSED or type(below) is not STAGED or below.parent is None:
+        return None
+    return below.val if trace_id(below) in traces else None
+
+
+def region_of_results(results: Sequence[Any]) -> TracedRegion | None:
+    """The manual region that returned traced values; None where no program that is being traced shows it."""
+    traced = [undifferentiated(value) for value in results]
+    eqn = getattr(traced[0], "parent", None) if traced else None
+    if eqn is None or eqn.primitive.name != "shard_map":
+        return None
+    places = {id(var): at for at, var in enumerate(eqn.outvars)}
+    found = tuple(places.get(id(getattr(value, "val", None)), -1) for value in traced)
+    return None if -1 in found else TracedRegion(eqn, found, any(map(is_not, traced, results)))
+
+
+class UnfinishedEquation(Record, eq=False):
+    """An equation of a program that is being traced, in the form that it will have."""
+
+    primitive: Any
+    invars: list[Any]
+    outvars: list[Any]
+    params: Any
+    source_info: Any
+
+
+class UnfinishedJaxpr(NamedTuple):
+    """What a program that is being traced has computed some values by.
+
+    Attributes:
+      invars: the variables that it starts from.
+      operands: their values.
+    """
+
+    eqns: list[Any]
+    invars: list[Any]
+    operands: list[Any]
+    outvars: list[Any]
+    constvars: tuple[()] = ()
+
+
+def unfinished_jaxpr(values: Sequence[Any]) -> UnfinishedJaxpr:
+    """The equations behind values that are being traced, each after those of its operands."""
+    found, seen = UnfinishedJaxpr([], [], [], [value.val for value in values]), set[int]()
+    waiting = [(value, False) for value in reversed(values)]
+    while waiting:
+        value, is_ready = waiting.pop()
+        eqn = value.parent
+        key = id(value.val) if eqn is None else id(eqn)
+        if key in seen or is_literal(value.val):
+            continue
+        if eqn is None:
+            seen.add(key)
+            found.invars.append(value.val)
+            found.operands.append(value)
+        elif is_ready:
+            seen.add(key)
+            atoms = [operand.val for operand in eqn.invars]
+            found.eqns.append(UnfinishedEquation(eqn.primitive, atoms, eqn.outvars, eqn.params, eqn.source_info))
+        else:
+            waiting.append((value, True))
+            waiting += [(operand, False) for operand in reversed(eqn.invars)]
+    return found
