@@ -20,6 +20,8 @@ Case = tuple[str, Callable[[], Any]]
 
 MOST_CHARACTERS, MOST_SECONDS = 5000, 20
 ROOT = str(Path(typedshmap.__file__).parent)
+# What JAX says by itself of what is computed, and of a ShapeDtypeStruct of 64 bits.
+_OF_JAX = ("Array has been deleted", "Explicitly requested dtype")
 
 
 class TooLong(BaseException):
@@ -76,7 +78,7 @@ class Tally:
         except (Own, typedshmap.SuspectWarning):
             self.users += 1
         except Exception as error:
-            if _is_of_einops(error) or "Array has been deleted" in str(error):  # of JAX's, where it computes
+            if _is_of_einops(error) or any(text in str(error) for text in _OF_JAX):
                 self.users += 1
             else:
                 self._escape(text, error)
