@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+import forms
 import jax
 import jax.numpy as jnp
 import numpy as np
-import patterned
 import quickstart_step
 import transformer_by_hand
 import unrolled
@@ -293,33 +293,13 @@ def sent(f: Callable[..., Any], args: tuple[Any, ...]) -> Counter[tuple[str, str
     return found
 
 
-def training(mesh: Mesh, layers: int) -> Pair:
-    """A training step of a transformer of so many layers."""
-    specs = unrolled.specs(layers)
-    batch = P("dp", None)
-    by_hand = jax.shard_map(
-        unrolled.step, mesh=mesh, in_specs=(specs, batch, batch), out_specs=(P(), unrolled.specs(layers))
-    )
-    return Pair(by_hand, typed_shard_map(unrolled.step, mesh=mesh), unrolled.arguments(layers))
+def training(mesh: Mesh, layers: int, form: forms.Form = forms.AT_BOUNDARY, is_scanned: bool = False) -> Pair:
+    """A training step of a transformer of so many layers, by hand and in another form."""
+    by_hand, typed = (forms.step(each, mesh, layers, is_scanned) for each in (forms.BY_HAND, form))
+    return Pair(by_hand, typed, unrolled.arguments(layers, is_scanned))
 
 
-def by_patterns(mesh: Mesh, layers: int) -> Pair:
-    """The same, with products and collectives written as patterns."""
-    return training(mesh, layers)._replace(typed=typed_shard_map(patterned.step, mesh=mesh))
-
-
-def forward_by_patterns(mesh: Mesh, layers: int) -> Pair:
-    """The forward pass, too."""
-    return inference(mesh, layers)._replace(typed=typed_shard_map(patterned.forward, mesh=mesh))
-
-
-def inference(mesh: Mesh, layers: int) -> Pair:
-    """A transformer's forward pass."""
-    by_hand = jax.shard_map(
-        unrolled.forward,
-        mesh=mesh,
-        in_specs=(unrolled.specs(layers), P("dp", None)),
-        out_specs=P("dp", None, None),
-    )
-    weights, tokens, _ = unrolled.arguments(layers)
-    return Pair(by_hand, typed_shard_map(unrolled.forward, mesh=mesh), (weights, tokens))
+def inference(mesh: Mesh, layers: int, form: forms.Form = forms.AT_BOUNDARY, is_scanned: bool = False) -> Pair:
+    """Its forward pass."""
+    by_hand, typed = (forms.forward(each, mesh, layers, is_scanned) for each in (forms.BY_HAND, form))
+    return Pair(by_hand, typed, unrolled.arguments(layers, is_scanned)[:2])

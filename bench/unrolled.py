@@ -1,7 +1,7 @@
-"""A training step of a decoder-only transformer, FSDP over ``dp`` and tensor parallel over ``tp``.
+"""The weights of a decoder-only transformer, FSDP over ``dp`` and tensor parallel over ``tp``; `forms` has its step.
 
-Its layers are unrolled, so that the traced program is as long as real ones are. `step` and `forward`
-carry hints for `typed_shard_map`; `SPECS` says the same by hand for `jax.shard_map`.
+Its layers are unrolled, a list of them, or stacked, to be scanned. The hints are for `typed_shard_map`; `specs` says
+the same by hand for `jax.shard_map`.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, Float, Int
-
-RATE = 0.1
+from typedshmap import Array, Float, Stacked
 
 
 @jax.tree_util.register_dataclass
@@ -40,6 +38,15 @@ class Weights:
     head: Float[Array, "[m/dp] v"]
 
 
+@jax.tree_util.register_dataclass
+@dataclass
+class Scanned:
+    embed: Float[Array, "v [m/dp]"]
+    layers: Stacked["layers", Layer]
+    before_head: Float[Array, " m"]
+    head: Float[Array, "[m/dp] v"]
+
+
 def shapes(layers: int, m: int = 32, heads: int = 4, d: int = 8, ff: int = 64, v: int = 128) -> Weights:
     """The shape of every weight."""
     shape = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
@@ -48,64 +55,21 @@ def shapes(layers: int, m: int = 32, heads: int = 4, d: int = 8, ff: int = 64, v
     return Weights(shape((v, m)), [layer] * layers, shape((m,)), shape((m, v)))
 
 
-def arguments(layers: int) -> tuple[Weights, Any, Any]:
+def arguments(layers: int, is_scanned: bool = False) -> tuple[Weights | Scanned, Any, Any]:
     """Weights, tokens and targets."""
     rng = np.random.default_rng(0)
     weights = jax.tree.map(lambda s: rng.normal(size=s.shape, scale=0.1).astype(np.float32), shapes(layers))
+    if is_scanned:
+        stacked = jax.tree.map(lambda *each: np.stack(each), *weights.layers)
+        weights = Scanned(weights.embed, stacked, weights.before_head, weights.head)
     tokens = rng.integers(128, size=(8, 17), dtype=np.int32)
     return weights, tokens[:, :-1], tokens[:, 1:]
 
 
-def specs(layers: int) -> Weights:
+def specs(layers: int, is_scanned: bool = False) -> Weights | Scanned:
     """By hand, what the hints of `Weights` say."""
     into, out = P("dp", "tp", None), P("tp", None, "dp")
     layer = Layer(P(None), into, into, into, out, P(None), P("dp", "tp"), P("tp", "dp"))
+    if is_scanned:
+        return Scanned(P(None, "dp"), jax.tree.map(lambda spec: P(None, *spec), layer), P(None), P("dp", None))
     return Weights(P(None, "dp"), [layer] * layers, P(None), P("dp", None))
-
-
-def _gathered(weight: Any, axis: int) -> Any:
-    return jax.lax.all_gather(weight, "dp", axis=axis, tiled=True)
-
-
-def normed(x: Any, scale: Any) -> Any:
-    """Scaled to a mean square of 1."""
-    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6) * scale
-
-
-def _attention(x: Any, layer: Layer) -> Any:
-    query, key, value = (jnp.einsum("bsm,mhd->bshd", x, _gathered(w, 0)) for w in (layer.query, layer.key, layer.value))
-    scores = jnp.einsum("bshd,bthd->bhst", query, key) / query.shape[-1] ** 0.5
-    seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
-    mixed = jnp.einsum("bhst,bthd->bshd", jax.nn.softmax(jnp.where(seen, scores, -1e9)), value)
-    return jax.lax.psum(jnp.einsum("bsad,adm->bsm", mixed, _gathered(layer.out, 2)), "tp")
-
-
-def _mlp(x: Any, layer: Layer) -> Any:
-    return jax.lax.psum(jax.nn.gelu(x @ _gathered(layer.up, 0)) @ _gathered(layer.down, 1), "tp")
-
-
-def forward(weights: Weights, tokens: Int[Array, "[b/dp] s"]) -> Float[Array, "[b/dp] s v"]:
-    """Logits."""
-    x = _gathered(weights.embed, 1)[tokens]
-    for layer in weights.layers:
-        x = x + _attention(normed(x, layer.before_attention), layer)
-        x = x + _mlp(normed(x, layer.before_mlp), layer)
-    return normed(x, weights.before_head) @ _gathered(weights.head, 0)
-
-
-def mean_loss(logits: Any, targets: Any) -> Any:
-    """The cross entropy of all shards' tokens."""
-    logs = jax.nn.log_softmax(logits)
-    return jax.lax.pmean(-jnp.take_along_axis(logs, targets[..., None], axis=-1).mean(), "dp")
-
-
-def _loss(weights: Weights, tokens: Any, targets: Any) -> Any:
-    return mean_loss(forward(weights, tokens), targets)
-
-
-def step(
-    weights: Weights, tokens: Int[Array, "[b/dp] s"], targets: Int[Array, "[b/dp] s"]
-) -> tuple[Float[Array, ""], Weights]:
-    """The loss, and the weights after one step of gradient descent."""
-    loss, gradients = jax.value_and_grad(_loss)(weights, tokens, targets)
-    return loss, jax.tree.map(lambda w, g: w - RATE * g, weights, gradients)

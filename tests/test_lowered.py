@@ -58,12 +58,6 @@ def test_the_values_are_those_of_hand_written_shard_map(name: str, programs: Any
     jax.tree.map(np.testing.assert_array_equal, got, expected)
 
 
-@pytest.mark.parametrize("name", ["by_patterns", "forward_by_patterns"])
-def test_products_and_collectives_by_patterns_are_the_text_of_jax(name: str, programs: Any, mesh: Mesh) -> None:
-    by_hand, typed, args = getattr(programs, name)(mesh, layers=2)
-    assert programs.lowered(typed, args).as_text() == programs.lowered(by_hand, args).as_text()
-
-
 @pytest.mark.slow
 def test_the_quickstart_sends_what_the_same_step_by_hand_sends(programs: Any, mesh: Mesh) -> None:
     by_hand, typed, args = programs.quickstart(mesh)

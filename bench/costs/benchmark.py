@@ -3,11 +3,19 @@
 A row is bad only where all of its number's interval, widened by what the noise row of its group was
 off, is beyond the limit. Where the number is over and the interval is not, or the noise row is off
 and the interval is on both sides, it is too noisy to tell.
+
+A row that counts is the same at every run. Its limit is 2 % above what was reached, unless it has one of its own; what
+was reached is kept in `reached.json`, by the line of JAX, and is written by `python bench/run.py --reached`.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
+from pathlib import Path
+
+import jax
 
 from .fitting import power
 from .timing import Effort, Estimate, Turns, exactly, median
@@ -25,10 +33,29 @@ class Limit:
     is_least: bool = False
 
     def __str__(self) -> str:
-        return f"{'under' if self.is_least else 'over'} {self.number:g}"
+        return f"{'under' if self.is_least else 'over'} {self.number:.4g}"
 
     def is_beyond(self, value: float) -> bool:
         return value < self.number if self.is_least else value > self.number
+
+
+REACHED = Path(__file__).with_name("reached.json")
+# Of jax, as it is on Python 3.11 and on later ones: each makes other calls, and leaves other ones to us.
+LINE = "0.10" if jax.__version_info__ < (0, 11) else "0.12"
+ABOVE = 1.02
+
+
+@cache
+def reached() -> dict[str, dict[str, float]]:
+    """The numbers of the rows that count, by row and line."""
+    return json.loads(REACHED.read_text(encoding="utf-8"))
+
+
+def write_reached(found: Mapping[str, float]) -> None:
+    """Keep the numbers of rows for this line; those that are gone are dropped."""
+    before = reached()
+    table = {name: dict(sorted({**before.get(name, {}), LINE: round(each, 4)}.items())) for name, each in found.items()}
+    REACHED.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 
 
 def over(number: float) -> Limit:
@@ -83,6 +110,7 @@ class Benchmark:
       measure: measures it.
       is_noise: whether both sides are the same, so that the number shows the machine's noise.
       is_slow: whether ``--quick`` leaves it out.
+      is_counted: whether it counts, so that its number is the same at every run.
     """
 
     group: str
@@ -93,18 +121,35 @@ class Benchmark:
     measure: Callable[[Effort], Result]
     is_noise: bool = False
     is_slow: bool = False
+    is_counted: bool = False
+
+
+Measure = Callable[[Effort], Result]
 
 
 def benchmark(
-    group: str, name: str, bad: Limit | None, other: str = BY_HAND, is_noise: bool = False, is_slow: bool = False
-) -> Callable[[Callable[[Effort], Result]], Benchmark]:
+    group: str,
+    name: str,
+    bad: Limit | None,
+    other: str = BY_HAND,
+    is_noise: bool = False,
+    is_slow: bool = False,
+    is_counted: bool = False,
+) -> Callable[[Measure], Benchmark]:
     """Make a row of what measures it; the function's docstring says what the row means."""
 
-    def made(measure: Callable[[Effort], Result]) -> Benchmark:
+    def made(measure: Measure) -> Benchmark:
         means = " ".join((measure.__doc__ or "").split())
-        return Benchmark(group, name, other, bad, means, measure, is_noise, is_slow)
+        return Benchmark(group, name, other, bad, means, measure, is_noise, is_slow, is_counted)
 
     return made
+
+
+def counted(group: str, name: str, other: str = BY_HAND, bad: Limit | None = None) -> Callable[[Measure], Benchmark]:
+    """Make a row of what counts; its limit is 2 % above what was reached, unless it has one of its own."""
+    known = reached().get(name, {}).get(LINE)
+    above = None if known is None else over(ABOVE * known)
+    return benchmark(group, name, bad or above, other, is_counted=True)
 
 
 def verdict(row: Benchmark, judged: Estimate, noise: Estimate | None = None) -> Verdict:

@@ -4,12 +4,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .benchmark import Benchmark, Result, Verdict, verdict
-from .rows import boundary, calls, checks, grown, imported, memory, placing, resharding, same, tools, traced, trained
+from .rows import (
+    boundary,
+    calls,
+    checks,
+    formed,
+    grown,
+    imported,
+    memory,
+    placing,
+    resharding,
+    same,
+    tools,
+    traced,
+    trained,
+)
 from .timing import Effort, Estimate
 
 ROWS: tuple[Benchmark, ...] = (
     *same.ROWS,
     *calls.ROWS,
+    *formed.ROWS,
     *traced.ROWS,
     *trained.ROWS,
     *checks.ROWS,

@@ -131,12 +131,32 @@ def test_every_row_has_a_name_of_its_own_and_says_what_it_means(bench: Any) -> N
     assert [row.name for row in rows if not row.means.endswith(".")] == []
 
 
+def test_every_row_that_counts_has_been_reached_on_both_lines_and_has_a_limit(bench: Any) -> None:
+    counted = {row.name: row.bad for row in bench("costs.table").ROWS if row.is_counted}
+    lines = {name: list(by_line) for name, by_line in bench("costs.benchmark").reached().items()}
+    assert lines == {name: ["0.10", "0.12"] for name in counted}
+    assert None not in counted.values()
+
+
+def test_the_limit_of_a_row_that_counts_is_2_percent_above_what_was_reached(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = bench("costs.benchmark")
+    monkeypatch.setattr(module, "REACHED", tmp_path / "reached.json")
+    module.REACHED.write_text('{"gone": {"0.9": 1.0}, "calls": {"0.9": 2.0}}', encoding="utf-8")
+    monkeypatch.setattr(module, "reached", module.reached.__wrapped__)
+    module.write_reached({"calls": 1.5})
+    assert module.reached() == {"calls": {"0.9": 2.0, module.LINE: 1.5}}
+    row, own = (module.counted("group", "calls", bad=bad)(lambda effort: None) for bad in (None, module.over(1)))
+    assert (row.bad, own.bad) == (module.over(1.02 * 1.5), module.over(1))
+
+
 def test_the_noise_row_of_a_group_is_its_first(bench: Any) -> None:
     table = bench("costs.table")
     for group in table.GROUPS:
         first, *rest = [row for row in table.ROWS if row.group == group]
         assert not any(row.is_noise for row in rest), group
-        assert first.is_noise == (group in {"calls", "tracing", "transformer", "checks", "boundary", "growth"})
+        assert first.is_noise == (group in {"calls", "forms", "tracing", "transformer", "boundary", "growth"})
 
 
 def test_the_command_prints_a_group_and_ends_as_its_rows_say(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,19 +195,13 @@ def test_without_matplotlib_the_command_says_what_to_install(bench: Any, monkeyp
         bench("costs.plot").matplotlib()
 
 
-def test_checked_helpers_compute_the_same_whoever_checks_them(bench: Any, mesh: Any) -> None:
-    import jax
-
-    checked, unrolled = bench("checked"), bench("unrolled")
-    weights, tokens, _ = unrolled.arguments(1)
-    made = (
-        checked.with_specs(mesh, 1),
-        checked.with_specs(mesh, 1, checked.by_jaxtyping),
-        checked.with_hints(mesh, checked.by_us),
-    )
-    expected, *others = (np.asarray(jax.block_until_ready(jax.jit(f)(weights, tokens))) for f in made)
-    for other in others:
-        np.testing.assert_array_equal(other, expected)
+@pytest.mark.parametrize("is_scanned", [False, True])
+@pytest.mark.parametrize("form", ["hints at the boundary", "checked by our hints", "in patterns", "by jaxtyping"])
+def test_the_forms_of_a_step_are_lowered_to_the_same_text(form: str, is_scanned: bool, bench: Any, mesh: Any) -> None:
+    programs, made = bench("programs"), bench("forms").FORMS[form]()
+    for program in (programs.inference, programs.training):
+        by_hand, other, args = program(mesh, 2, made, is_scanned)
+        assert programs.lowered(other, args).as_text() == programs.lowered(by_hand, args).as_text()
 
 
 def test_the_transformer_by_hand_sends_what_the_example_sends(bench: Any) -> None:

@@ -1,80 +1,26 @@
-"""What checks cost, ours and those of jaxtyping with beartype, on the helper functions of one model."""
+"""What one check costs, ours and that of jaxtyping with beartype; `formed` has those of a model's functions."""
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-import checked
 import jax
 import jax.numpy as jnp
 import jaxtyping
-import unrolled
 from beartype import beartype
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float, check, typed, typed_shard_map
 
-from ..benchmark import Benchmark, Result, benchmark, of_counts, of_times, over
+from ..benchmark import Benchmark, Result, benchmark, counted, of_counts, of_times, over
 from ..meshes import make_mesh
 from ..timing import WALL, Effort, take_turns
-from ..tracing import calls, calls_traced, traced
+from ..tracing import calls
 
 GROUP = "checks"
-LAYERS = 12
-UNCHECKED = "no checks, jax.shard_map"
 JAXTYPING = "jaxtyping + beartype"
 Ours, OurWeight = Float[Array, "[b/dp] d"], Float[Array, "d [f/tp]"]
 Theirs, TheirWeight = jaxtyping.Float[Array, "b d"], jaxtyping.Float[Array, "d f"]
-
-
-@cache
-def _arguments() -> tuple[Any, Any]:
-    weights, tokens, _ = unrolled.arguments(LAYERS)
-    return weights, tokens
-
-
-def _plain(check: checked.Check = lambda f: f) -> checked.Function:
-    return checked.with_specs(make_mesh(4, 2), LAYERS, check)
-
-
-def _ours() -> checked.Function:
-    return checked.with_hints(make_mesh(4, 2), checked.by_us)
-
-
-@benchmark(GROUP, "checks, noise: a trace against itself", over(1.03), is_noise=True)
-def noise(effort: Effort) -> Result:
-    """The model without checks on both sides; what it is off 1 is the machine's doing."""
-    return of_times(traced(_plain(), _plain(), _arguments(), effort))
-
-
-@benchmark(GROUP, "helpers checked by our hints, trace", over(1.1), UNCHECKED)
-def ours(effort: Effort) -> Result:
-    """`typed` helpers under `typed_shard_map`: shapes, dtypes, sharding, varying, layouts and partial sums."""
-    return of_times(traced(_ours(), _plain(), _arguments(), effort))
-
-
-@benchmark(GROUP, "helpers checked by jaxtyping + beartype, trace", None, UNCHECKED)
-def by_jaxtyping(effort: Effort) -> Result:
-    """The nearest alternative, `@jaxtyped(typechecker=beartype)` on the shapes of shards: shapes and dtypes."""
-    return of_times(traced(_plain(checked.by_jaxtyping), _plain(), _arguments(), effort))
-
-
-@benchmark(GROUP, "helpers checked by our hints, against jaxtyping's", over(1.05), JAXTYPING)
-def both(effort: Effort) -> Result:
-    """Both of the above against each other: what is also checked by us has to come at no price worth the name."""
-    return of_times(traced(_ours(), _plain(checked.by_jaxtyping), _arguments(), effort))
-
-
-@benchmark(GROUP, "helpers checked by our hints, calls in a trace", over(1.1), UNCHECKED)
-def ours_in_calls(effort: Effort) -> Result:
-    """The calls that Python makes while it is traced, against those without checks."""
-    return of_counts(*calls_traced(_ours(), _plain(), _arguments()))
-
-
-@benchmark(GROUP, "helpers checked by our hints, against jaxtyping's, calls", over(1.05), JAXTYPING)
-def both_in_calls(effort: Effort) -> Result:
-    """And against those with jaxtyping's."""
-    return of_counts(*calls_traced(_ours(), _plain(checked.by_jaxtyping), _arguments()))
 
 
 def _at_rest() -> tuple[Any, Any, Any]:
@@ -95,7 +41,7 @@ def at_rest(effort: Effort) -> Result:
     return of_times(take_turns(partial(ours, array), partial(other, array), effort, WALL, is_long=False))
 
 
-@benchmark(GROUP, "check of an array outside of jit, calls", over(0.467), JAXTYPING)
+@counted(GROUP, "check of an array outside of jit, calls", JAXTYPING)
 def at_rest_in_calls(effort: Effort) -> Result:
     """The same by the calls that Python makes."""
     ours, other, array = _at_rest()
@@ -115,7 +61,7 @@ def _calls_of_helper(helper: Any) -> int:
     return counted[0]
 
 
-@benchmark(GROUP, "call of a helper checked by our hints, calls", over(0.392), JAXTYPING)
+@counted(GROUP, "call of a helper checked by our hints, calls", JAXTYPING)
 def helper_in_calls(effort: Effort) -> Result:
     """A `typed` helper of five arrays, called again while a body is traced, against jaxtyping's."""
 
@@ -131,12 +77,6 @@ def helper_in_calls(effort: Effort) -> Result:
 
 
 ROWS: tuple[Benchmark, ...] = (
-    noise,
-    ours,
-    ours_in_calls,
-    by_jaxtyping,
-    both,
-    both_in_calls,
     at_rest,
     at_rest_in_calls,
     helper_in_calls,

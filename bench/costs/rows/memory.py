@@ -10,7 +10,7 @@ import jax
 
 from typedshmap import typed_shard_map
 
-from ..benchmark import Benchmark, Result, benchmark, bytes_text, of_counts, over
+from ..benchmark import Benchmark, Result, bytes_text, counted, of_counts, over
 from ..meshes import make_abstract
 from ..timing import Effort
 from ..tracing import trace
@@ -26,7 +26,7 @@ def _peak_bytes(step: Any) -> int:
     return arguments + results + memory.temp_size_in_bytes - memory.alias_size_in_bytes
 
 
-@benchmark(GROUP, "transformer's step, peak of a device", over(1))
+@counted(GROUP, "transformer's step, peak of a device", bad=over(1))
 def peak(effort: Effort) -> Result:
     """Arguments, results and temporaries of the compiled program, as XLA counts them."""
     return of_counts(*map(_peak_bytes, compiled()), bytes_text)
@@ -45,7 +45,7 @@ def allocated(run: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-@benchmark(GROUP, "call with 1,000 leaves, peak of the host", over(3))
+@counted(GROUP, "call with 1,000 leaves, peak of the host")
 def call(effort: Effort) -> Result:
     """What `jax.eval_shape` of a body with 1,000 leaves allocates in Python, by tracemalloc."""
     mesh = make_abstract(*boundary.SMALL)
@@ -55,7 +55,7 @@ def call(effort: Effort) -> Result:
     return of_counts(*map(allocated, runs), bytes_text)
 
 
-@benchmark(GROUP, "transformer's step, trace, peak of the host", over(2))
+@counted(GROUP, "transformer's step, trace, peak of the host")
 def traced(effort: Effort) -> Result:
     """The same of a trace of the transformer's step."""
     pair = steps()

@@ -9,7 +9,7 @@ import unrolled
 
 from typedshmap import from_process_local, shard, shardings
 
-from ..benchmark import Benchmark, Result, benchmark, of_counts, of_times, over
+from ..benchmark import Benchmark, Result, benchmark, counted, of_counts, of_times, over
 from ..meshes import make_mesh
 from ..timing import WALL, Effort, take_turns
 from ..tracing import calls
@@ -44,21 +44,21 @@ def sharded(effort: Effort) -> Result:
     return of_times(take_turns(lambda: _shard(weights), lambda: jax.device_put(weights, where), effort, WALL))
 
 
-@benchmark(GROUP, "shard of 1,000 leaves, calls", over(1.34), DEVICE_PUT)
+@counted(GROUP, "shard of 1,000 leaves, calls", DEVICE_PUT)
 def sharded_in_calls(effort: Effort) -> Result:
     """The calls that Python makes for the same."""
     weights, _, where = _weights()
     return of_counts(calls(lambda: _shard(weights)), calls(lambda: jax.device_put(weights, where)))
 
 
-@benchmark(GROUP, "shard of 1,000 leaves placed already, calls", over(0.76), DEVICE_PUT)
+@counted(GROUP, "shard of 1,000 leaves placed already, calls", DEVICE_PUT)
 def placed_in_calls(effort: Effort) -> Result:
     """A tree that is where its hints say: each leaf is looked at, and none is moved."""
     _, placed, where = _weights()
     return of_counts(calls(lambda: _shard(placed)), calls(lambda: jax.device_put(placed, where)))
 
 
-@benchmark(GROUP, "from_process_local of 1,000 leaves, calls", over(1.35), FROM_LOCAL)
+@counted(GROUP, "from_process_local of 1,000 leaves, calls", FROM_LOCAL)
 def local_in_calls(effort: Effort) -> Result:
     """One process, whose data is the global value."""
     weights, _, where = _weights()

@@ -5,7 +5,7 @@ from functools import cache
 
 import reshard
 
-from ..benchmark import Benchmark, Result, benchmark, bytes_text, of_counts, over
+from ..benchmark import Benchmark, Result, bytes_text, counted, of_counts, over
 from ..timing import Effort, exactly
 
 GROUP = "reshard"
@@ -24,13 +24,13 @@ def _ours(count: reshard.Count) -> Fraction:
     return Fraction(count.plan.elements * 4)
 
 
-@benchmark(GROUP, f"bytes of reshards, {NAME}", over(0.7), XLA)
+@counted(GROUP, f"bytes of reshards, {NAME}", XLA)
 def sent(effort: Effort) -> Result:
     """Any sharding of two dims into any other, added up: `reshard`'s plans, and XLA's programs for the same."""
     return of_counts(*(float(sum(map(of, _counts()))) for of in (_ours, lambda count: count.xla)), bytes_text)
 
 
-@benchmark(GROUP, f"reshards dearer than XLA's, {NAME}", over(0), "reshards tried")
+@counted(GROUP, f"reshards dearer than XLA's, {NAME}", "reshards tried", over(0))
 def dearer(effort: Effort) -> Result:
     """Of the same pairs, those for which our plan sends more."""
     worse = sum(_ours(count) > count.xla for count in _counts())

@@ -6,7 +6,7 @@ import programs
 
 from typedshmap import Array, Float, typed_shard_map
 
-from ..benchmark import Benchmark, Result, benchmark, of_counts, over, under
+from ..benchmark import Benchmark, Result, counted, of_counts, over, under
 from ..meshes import make_mesh
 from ..timing import Effort, exactly
 
@@ -14,7 +14,7 @@ GROUP = "same"
 CALLS = 5
 
 
-@benchmark(GROUP, "programs lowered to the same text", under(1))
+@counted(GROUP, "programs lowered to the same text", bad=under(1))
 def same_text(effort: Effort) -> Result:
     """Programs written twice over one body, with hints and with specs, whose StableHLO is the same text."""
     mesh = make_mesh(4, 2)
@@ -26,7 +26,7 @@ def same_text(effort: Effort) -> Result:
     return of_counts(equal, len(pairs))
 
 
-@benchmark(GROUP, "calls without jit that saw an old value", over(0), "calls after a change")
+@counted(GROUP, "calls without jit that saw an old value", "calls after a change", over(0))
 def stale_calls(effort: Effort) -> Result:
     """Calls outside of `jit`, which we compile, that computed with a closed-over value of an earlier call."""
     factor = 0.0

@@ -9,7 +9,7 @@ import numpy as np
 import programs
 from collectives import collectives, sent
 
-from ..benchmark import Benchmark, Result, benchmark, bytes_text, of_counts, of_times, over
+from ..benchmark import Benchmark, Result, benchmark, bytes_text, counted, of_counts, of_times, over
 from ..meshes import make_mesh
 from ..timing import WALL, Effort, Turns, exactly, seconds, take_turns
 from ..tracing import calls_lowered, calls_traced, lowered, traced
@@ -50,13 +50,13 @@ def lower(effort: Effort) -> Result:
     return of_times(lowered(pair.typed, pair.by_hand, pair.args, effort))
 
 
-@benchmark(GROUP, "transformer's step, calls in a trace", over(1.1))
+@counted(GROUP, "transformer's step, calls in a trace")
 def trace_calls(effort: Effort) -> Result:
     """The calls that Python makes while it is traced."""
     return of_counts(*calls_traced(steps().typed, steps().by_hand, steps().args))
 
 
-@benchmark(GROUP, "transformer's step, calls in trace and lowering", over(1.03))
+@counted(GROUP, "transformer's step, calls in trace and lowering")
 def lower_calls(effort: Effort) -> Result:
     """And until it is lowered."""
     return of_counts(*calls_lowered(steps().typed, steps().by_hand, steps().args))
@@ -79,26 +79,26 @@ def unjitted(effort: Effort) -> Result:
     return of_times(Turns((ours,), (time.perf_counter() - start,)))
 
 
-@benchmark(GROUP, "transformer's step, collectives in StableHLO", over(1))
+@counted(GROUP, "transformer's step, collectives in StableHLO", bad=over(1))
 def lowered_collectives(effort: Effort) -> Result:
     """Collectives of the lowered program; those of a scan's body count once."""
     pair = steps()
     return of_counts(*(sum(programs.sent(step, pair.args).values()) for step in (pair.typed, pair.by_hand)))
 
 
-@benchmark(GROUP, "transformer's step, collectives compiled", over(1))
+@counted(GROUP, "transformer's step, collectives compiled", bad=over(1))
 def compiled_collectives(effort: Effort) -> Result:
     """What XLA makes of them."""
     return of_counts(*(len(collectives(step.as_text())) for step in compiled()))
 
 
-@benchmark(GROUP, "transformer's step, bytes that a device sends", over(1))
+@counted(GROUP, "transformer's step, bytes that a device sends", bad=over(1))
 def compiled_bytes(effort: Effort) -> Result:
     """Of the compiled program's collectives, by ring formulas, for the busiest device."""
     return of_counts(*(float(sent(step.as_text())) for step in compiled()), bytes_text)
 
 
-@benchmark(GROUP, "transformer's step, difference of loss and gradient norm", over(TOLERANCE))
+@counted(GROUP, "transformer's step, difference of loss and gradient norm", bad=over(TOLERANCE))
 def difference(effort: Effort) -> Result:
     """The larger of both, relative to the step's by hand: the same numbers, up to the order of sums in bfloat16."""
     ours, other = (jax.device_get(jax.block_until_ready(step(*steps().args))[1]) for step in compiled())
