@@ -14,11 +14,11 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from typedshmap.inference.analysis import RULES
 from typedshmap.inference.claims import judge_claim
 from typedshmap.inference.control_flow import fact_of_spec
 from typedshmap.inference.interpreter import CLAIM, Interpreter
 from typedshmap.inference.lattice import DimFact, ShardingFact
+from typedshmap.inference.region import RULES
 
 MESH = AbstractMesh((4, 2), ("dp", "tp"), (AxisType.Auto,) * 2)
 SIZES = {"dp": 4, "tp": 2}

@@ -16,10 +16,10 @@ from jax.sharding import PartitionSpec as P
 from random_bodies import SIDE, Body, Step, write_sums
 
 from typedshmap.inference import lattice
-from typedshmap.inference.analysis import RULES
 from typedshmap.inference.control_flow import fact_of_spec
 from typedshmap.inference.interpreter import CLAIM, Interpreter
 from typedshmap.inference.lattice import NO_AXES, UNSHARDED, DimFact, Part, ShardingFact, invarying
+from typedshmap.inference.region import RULES
 
 ARGUMENTS = ("8/dp 8/tp", "16/dp,tp 4", "8/tp 4/dp 2", "2 8/tp", "16/tp,dp 2", "4 4", "4 4/dp 2")
 SPECS = tuple(argument(text)[0] for text in ARGUMENTS)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ import jax
 from .. import _jax
 from ..errors import TypedShmapError, warn_of_suspect
 from ..errors.failures import Failure, Fault, Subject
-from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
+from ..errors.varying import UnmentionedVarying
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import (
     LayoutAssertion,
@@ -25,21 +25,11 @@ from ..hints.context import (
 from ..hints.signature import HintedSignature
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes
-from . import claims, collectives, control_flow, elementwise, reshape
-from .causes import Causes, find_cause
-from .control_flow import fact_of_spec
-from .interpreter import CLAIM, Finding, Interpreter, TransferRule
+from . import claims
+from .causes import Causes
+from .interpreter import CLAIM, Finding, Interpreter
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
-from .marks import has_gradient, has_wrong_gradient, is_used
-from .provenance import Provenance
-from .suspects import judge_losses
-
-RULES: Mapping[str, TransferRule] = {
-    **elementwise.RULES,
-    **reshape.RULES,
-    **collectives.RULES,
-    **control_flow.RULES,
-}
+from .region import RULES, InterpretedRegion, with_cause
 
 
 class RegionAnalysis:
@@ -133,8 +123,7 @@ class RegionAnalysis:
         below = _jax.array.undifferentiated(value)
         if not _jax.staging.is_staged(below):
             return what
-        causes = cache(lambda: self._interpret_unfinished([below])[1])
-        return with_cause(what, partial(_provenance_of_result, causes, 0))
+        return with_cause(what, lambda axis: self._interpret_unfinished([below])[1].of_result(0, axis))
 
     def earlier_contradiction(self) -> TypedShmapError | None:
         """The error of a claim before an operation that refuses, which the wrong claim may have brought about.
@@ -246,40 +235,25 @@ def analyze_region(
         raise analysis.origin.region.error(analysis.typed.name, [one.failure for one in refused], refused[0].sizes)
     if traced is None:
         return True
-    params, body, origin = traced.eqn.params, traced.eqn.params["jaxpr"], analysis.origin
-    interpreter = analysis.interpreter(bool(params["check_vma"]), analysis.claim_equations)
-    pairs = zip(params["in_specs"], body.invars, strict=True)
-    entering = [fact_of_spec(spec, len(var.aval.shape), interpreter.axes) for spec, var in pairs]
-    interpreter.refs_vary = False
-    out = interpreter.interpret(body, entering)
-    if interpreter.is_written:
-        interpreter = analysis.interpreter(interpreter.has_vma, analysis.claim_equations)
-        refs = [_jax.jaxpr.is_reference(var) for var in body.invars]
-        entering = [
-            unknown(interpreter.axes, len(fact.dims)) if is_ref else fact
-            for fact, is_ref in zip(entering, refs, strict=True)
-        ]
-        out = interpreter.interpret(body, entering)
+    params, origin = traced.eqn.params, analysis.origin
+    has_vma, claim_equations = bool(params["check_vma"]), analysis.claim_equations
+    region = InterpretedRegion(
+        params, lambda: analysis.interpreter(has_vma, claim_equations), analysis.name_dim, analysis.is_typed
+    )
+    body, interpreter = region.body, region.interpreter
     judged = [found for found in interpreter.findings if found.claim is not None]
     if traced.is_differentiated and not {*map(id, analysis.claims)} <= {id(found.claim) for found in judged}:
         return False
-    is_typed = interpreter.has_vma or analysis.is_typed
-    causes = cache(lambda: Causes(interpreter, body, entering, analysis.name_dim, is_typed))
-    _refuse_divergence(interpreter, body, operands, origin, causes)
-    _refuse_wrong_gradients(interpreter, body, origin)
-    losses = [found for found in interpreter.findings if found.lost is not None]
-    verdicts = judge_losses(interpreter, body, losses, causes) if losses else []
-    wrong: list[Contradiction] = []
-    for found in interpreter.findings:
-        if found.what is not None and found.control is None:
-            what = with_cause(found.what, partial(_provenance_of_operand, causes, found.eqn))
-            wrong.append(_contradiction(_at_its_making(found._replace(what=what), body), origin, interpreter))
+    if first := region.divergence(operands) or region.wrong_gradient():
+        raise _finding_error(first, origin, interpreter)
+    verdicts = region.lost_sums()
+    wrong = [_contradiction(_at_its_making(found, body), origin, interpreter) for found in region.contradictions()]
     lost = [Finding(verdict.eqn, verdict.failure) for verdict in verdicts if verdict.is_error]
     wrong += [_contradiction(found, origin, interpreter) for found in lost]
     if not wrong:
         _refuse_unproven(analysis, judged, body)
     for result, at in zip(results, traced.results, strict=True):
-        var, fact = body.outvars[at], out[at]
+        var, fact = body.outvars[at], region.results[at]
         if result is None:
             continue
         if isinstance(result, Refused):
@@ -290,8 +264,8 @@ def analyze_region(
             if what is None:
                 continue
             failure = Failure(what, result.subject, result.hint.text, _inferred_type(var.aval, fact, interpreter))
-        failure = replace(failure, what=with_cause(failure.what, partial(_provenance_of_result, causes, at)))
-        failure = replace(failure, place=failure.cause_place or _result_place(body, var))
+        failure = replace(failure, what=region.with_cause_of_result(failure.what, at))
+        failure = replace(failure, place=failure.cause_place or region.place_of_result(at))
         wrong.append(Contradiction(failure, analysis.typed.name, origin.region, result.sizes))
     if wrong:
         raise _error_of(wrong)
@@ -301,57 +275,6 @@ def analyze_region(
         warn_of_suspect(text, *_jax.source.equation_line(suspect.eqn))
     analysis.is_done = True
     return True
-
-
-def with_cause(what: Any, provenance: Callable[[str], Provenance | None]) -> Any:
-    """A fault with the cause, if it is of a value that varies or is unreduced over some axes."""
-    if not isinstance(what, UnmentionedVarying | UnmarkedUnreduced):
-        return what
-    return replace(what, cause=find_cause(what.axes, provenance))
-
-
-def _refuse_divergence(
-    interpreter: Interpreter,
-    body: Any,
-    operands: Sequence[Any],
-    origin: claims.Origin,
-    causes: Callable[[], Causes],
-) -> None:
-    """Refuse the first collective that not all shards reach; one of which nothing comes never runs.
-
-    A cast is one if a gradient by the operand that it comes from is being taken, as far as is known.
-    """
-    diverging = [found for found in interpreter.findings if found.control is not None]
-    if not diverging:
-        return
-    casts = {id(found.eqn) for found in diverging if found.eqn.primitive.name == control_flow.CAST}
-    differentiated = [False] * (len(body.invars) - len(operands)) + [*map(_jax.array.has_gradient_taken, operands)]
-
-    def is_run(some: Sequence[Finding]) -> bool:
-        eqns = {id(found.eqn) for found in some}
-        if eqns - casts and is_used(interpreter, body, eqns - casts):
-            return True
-        return (
-            bool(eqns & casts) and any(differentiated) and has_gradient(interpreter, body, eqns & casts, differentiated)
-        )
-
-    if is_run(diverging):
-        first = next(found for found in diverging if is_run([found]))
-        cause = find_cause(first.what.diverging, partial(causes().of_predicate, first.control))
-        raise _finding_error(first._replace(what=replace(first.what, cause=cause)), origin, interpreter)
-
-
-def _refuse_wrong_gradients(interpreter: Interpreter, body: Any, origin: claims.Origin) -> None:
-    """Refuse the first result that JAX types wrongly where that makes gradients wrong."""
-    untyped = interpreter.untyped
-    if not untyped or not has_wrong_gradient(interpreter, body, {key: axes for key, (_, axes) in untyped.items()}):
-        return
-    for key, (eqn, results) in untyped.items():
-        if has_wrong_gradient(interpreter, body, {key: results}):
-            axes, is_control = frozenset[str]().union(*results.values()), eqn.primitive.name in control_flow.RULES
-            operation = control_flow.control_name(eqn) if is_control else eqn.primitive.name
-            what = UntypedVarying(operation, tuple(axis for axis in interpreter.sizes if axis in axes), is_control)
-            raise _finding_error(Finding(eqn, what), origin, interpreter)
 
 
 def _judge_claim(
@@ -448,17 +371,3 @@ def _inferred_type(aval: Any, fact: ShardingFact, interpreter: Interpreter) -> s
         if (axes := [axis for axis in interpreter.sizes if axis in names])
     ]
     return text + (f"{{{', '.join(marks)}}}" if marks else "")
-
-
-def _provenance_of_operand(causes: Callable[[], Causes], eqn: Any, axis: str) -> Provenance | None:
-    return causes().of_operand(eqn, axis)
-
-
-def _provenance_of_result(causes: Callable[[], Causes], at: int, axis: str) -> Provenance | None:
-    return causes().of_result(at, axis)
-
-
-def _result_place(jaxpr: Any, var: Any) -> str:
-    """Where the equation is that made a result."""
-    maker = _jax.jaxpr.maker_of(jaxpr, var)
-    return _jax.source.equation_place(maker) if maker is not None else ""

@@ -1,0 +1,147 @@
+"""Interpret the body of one manual region, and judge what is wrong in it, whatever is claimed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+from .. import _jax
+from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
+from . import collectives, control_flow, elementwise, reshape
+from .causes import Causes, NameDim, find_cause
+from .control_flow import fact_of_spec
+from .interpreter import Finding, Interpreter, TransferRule
+from .lattice import unknown
+from .marks import has_gradient, has_wrong_gradient, is_used
+from .provenance import Provenance
+from .suspects import Verdict, judge_losses
+
+RULES: Mapping[str, TransferRule] = {
+    **elementwise.RULES,
+    **reshape.RULES,
+    **collectives.RULES,
+    **control_flow.RULES,
+}
+
+
+class InterpretedRegion:
+    """A traced region whose body has been interpreted.
+
+    Attributes:
+      body: its jaxpr.
+      interpreter: what interpreted it.
+      entering: what is known of the body's operands.
+      results: what is known of its results.
+    """
+
+    def __init__(
+        self, params: Mapping[str, Any], interpreter: Callable[[], Interpreter], name_dim: NameDim, is_typed: bool
+    ) -> None:
+        """Interpret a region.
+
+        Args:
+          params: the parameters of its equation.
+          interpreter: makes one for the region.
+          name_dim: what hints call the sharded dim of an operand of the body.
+          is_typed: whether JAX types the values of the program, if not as it was traced here.
+        """
+        self.body, self.interpreter = params["jaxpr"], interpreter()
+        self._name_dim, self._is_typed = name_dim, is_typed
+        pairs = zip(params["in_specs"], self.body.invars, strict=True)
+        self.entering = [fact_of_spec(spec, len(var.aval.shape), self.interpreter.axes) for spec, var in pairs]
+        self.interpreter.refs_vary = False
+        self.results = self.interpreter.interpret(self.body, self.entering)
+        if self.interpreter.is_written:
+            self.interpreter = interpreter()
+            refs = [_jax.jaxpr.is_reference(var) for var in self.body.invars]
+            self.entering = [
+                unknown(self.interpreter.axes, len(fact.dims)) if is_ref else fact
+                for fact, is_ref in zip(self.entering, refs, strict=True)
+            ]
+            self.results = self.interpreter.interpret(self.body, self.entering)
+
+    @cached_property
+    def causes(self) -> Causes:
+        """Since when its values vary; computed where an error or a warning is told."""
+        is_typed = self.interpreter.has_vma or self._is_typed
+        return Causes(self.interpreter, self.body, self.entering, self._name_dim, is_typed)
+
+    def divergence(self, operands: Sequence[Any]) -> Finding | None:
+        """The first collective that not all shards reach; one of which nothing comes never runs.
+
+        A cast is one if a gradient by the operand that it comes from is being taken, as far as is known.
+
+        Args:
+          operands: what the region is called with, which is behind what its body closes over.
+        """
+        diverging = [found for found in self.interpreter.findings if found.control is not None]
+        if not diverging:
+            return None
+        casts = {id(found.eqn) for found in diverging if found.eqn.primitive.name == control_flow.CAST}
+        closed_over = [False] * (len(self.body.invars) - len(operands))
+        differentiated = [*closed_over, *map(_jax.array.has_gradient_taken, operands)]
+
+        def is_run(some: Sequence[Finding]) -> bool:
+            eqns = {id(found.eqn) for found in some}
+            if eqns - casts and is_used(self.interpreter, self.body, eqns - casts):
+                return True
+            is_taken = bool(eqns & casts) and any(differentiated)
+            return is_taken and has_gradient(self.interpreter, self.body, eqns & casts, differentiated)
+
+        if not is_run(diverging):
+            return None
+        first = next(found for found in diverging if is_run([found]))
+        cause = find_cause(first.what.diverging, partial(self.causes.of_predicate, first.control))
+        return first._replace(what=replace(first.what, cause=cause))
+
+    def wrong_gradient(self) -> Finding | None:
+        """The first result that JAX types wrongly where that makes gradients wrong."""
+        untyped = self.interpreter.untyped
+        if not untyped or not self._has_wrong_gradient({key: axes for key, (_, axes) in untyped.items()}):
+            return None
+        for key, (eqn, results) in untyped.items():
+            if self._has_wrong_gradient({key: results}):
+                axes, is_control = frozenset[str]().union(*results.values()), eqn.primitive.name in control_flow.RULES
+                operation = control_flow.control_name(eqn) if is_control else eqn.primitive.name
+                in_order = tuple(axis for axis in self.interpreter.sizes if axis in axes)
+                return Finding(eqn, UntypedVarying(operation, in_order, is_control))
+        return None
+
+    def _has_wrong_gradient(self, untyped: Mapping[int, Any]) -> bool:
+        return has_wrong_gradient(self.interpreter, self.body, untyped)
+
+    def contradictions(self) -> list[Finding]:
+        """The claims that contradict what is known, and the operations that make no sense, with their causes."""
+        found = [each for each in self.interpreter.findings if each.what is not None and each.control is None]
+        return [
+            each._replace(what=with_cause(each.what, partial(self._provenance_of_operand, each.eqn))) for each in found
+        ]
+
+    def lost_sums(self) -> list[Verdict]:
+        """The sums that operations lose, those that are errors and those that are suspects."""
+        losses = [found for found in self.interpreter.findings if found.lost is not None]
+        return judge_losses(self.interpreter, self.body, losses, lambda: self.causes) if losses else []
+
+    def with_cause_of_result(self, what: Any, at: int) -> Any:
+        """What is wrong with a result, with its cause."""
+        return with_cause(what, partial(self._provenance_of_result, at))
+
+    def place_of_result(self, at: int) -> str:
+        """Where the equation is that made a result."""
+        maker = _jax.jaxpr.maker_of(self.body, self.body.outvars[at])
+        return _jax.source.equation_place(maker) if maker is not None else ""
+
+    def _provenance_of_operand(self, eqn: Any, axis: str) -> Provenance | None:
+        return self.causes.of_operand(eqn, axis)
+
+    def _provenance_of_result(self, at: int, axis: str) -> Provenance | None:
+        return self.causes.of_result(at, axis)
+
+
+def with_cause(what: Any, provenance: Callable[[str], Provenance | None]) -> Any:
+    """A fault with the cause, if it is of a value that varies or is unreduced over some axes."""
+    if not isinstance(what, UnmentionedVarying | UnmarkedUnreduced):
+        return what
+    return replace(what, cause=find_cause(what.axes, provenance))
