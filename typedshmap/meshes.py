@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, Mesh
 from . import _jax
 from .errors import MeshAxisError, ShardingError, StructureError
 from .errors.failures import Failure, PlainMessage
-from .errors.phrases import count_text, mesh_text
+from .errors.phrases import count_text, mesh_text, value_text
 from .errors.report import Report
 from .hints.check_tree import CheckedLeaf
 from .hints.context import SizedAxes
@@ -41,7 +41,7 @@ def read_axis_names(axis_names: Any) -> frozenset[str]:
     if not isinstance(axis_names, (set, frozenset)):
         name = type(axis_names).__name__
         raise StructureError(
-            f"axis_names= wants a set of mesh axes, as jax.shard_map does; got {axis_names!r} ({name})"
+            f"axis_names= wants a set of mesh axes, as jax.shard_map does; got {value_text(axis_names)} ({name})"
         )
     return frozenset(axis_names)
 

@@ -210,6 +210,7 @@ def test_bad_input_is_reported(
         ),
         (lambda x: psum(x, ("dp", "dp")), PatternError, "psum in f: mesh axis 'dp' is named twice"),
         (lambda x: psum(x, ()), PatternError, "psum in f: no mesh axis is named"),
+        (lambda x: psum(x, 10**5000), PatternError, "psum in f: an int is neither a pattern nor a mesh axis"),
     ],
 )
 def test_bad_input_in_a_region_is_reported(

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import _jax
 from ..errors.failures import Failure, PlainMessage, Subject, UnusableDtype, WrongSize
-from ..errors.phrases import quoted_axes, sharding_text
+from ..errors.phrases import quoted_axes, sharding_text, value_text
 from ..errors.varying import RedundantPsum
 from ..hints.array_hint import KEYS, takes
 from ..hints.check_array import describe
@@ -229,7 +229,7 @@ def ppermute(x: T, pattern: str, *, shift: int, axis: str | None = None) -> T:
     (operand,) = call.read_operands((x,))
     axes = _axes_to_shift(call, operand, axis)
     if not hasattr(shift, "__index__") or isinstance(shift, bool):
-        raise call.fault(f"shift={shift!r} is not an integer")
+        raise call.fault(f"shift={value_text(shift)} is not an integer")
     value = operand.value
     if axes:
         value = _jax.casts.pcast_varying(value, axes) if call.region.has_vma else value
@@ -425,12 +425,13 @@ def _redundant_psum(call: Operation, value: Any, axes: MeshAxes) -> RedundantPsu
 
 def _reduce_tree(verb: str, tree: Any, axes: Any) -> Any:
     """Reduce a pytree over mesh axes that are given by name."""
-    text = ", ".join(map(str, axes)) if isinstance(axes, tuple) else str(axes)
+    given = axes if isinstance(axes, tuple) else (axes,)
+    text = ", ".join(name if isinstance(name, str) else value_text(name) for name in given)
     call = current_operation(verb, Pattern((), None, text))
     written = axes.split(",") if isinstance(axes, str) else axes
     if not isinstance(written, (tuple, list)) or not all(isinstance(name, str) and name.strip() for name in written):
         cure = "write '... +tp -> ...', or a mesh axis, 'tp', for a pytree"
-        raise call.fault(f"{axes!r} is neither a pattern nor a mesh axis", None, cure)
+        raise call.fault(f"{value_text(axes)} is neither a pattern nor a mesh axis", None, cure)
     if not written:
         raise call.fault("no mesh axis is named")
     names = tuple(axis for name in written for axis in call.meaning(name.strip()))

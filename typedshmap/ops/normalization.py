@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import _jax
+from ..errors.phrases import value_text
 from .factor_sharding import plan_partial_sums, reduce_shards, refuse_dropped_varying
 from .operation import Operand, Operation, read_operation
 
@@ -75,7 +76,7 @@ def softmax(x: T, pattern: str, dims: str) -> T:
     known, names = call.pattern.operands[0].names, given.split() if isinstance(given, str) else []
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        wrong = f"'{unknown[0]}' is not a dim of the pattern" if unknown else f"dims={dims!r} names no dim"
+        wrong = f"'{unknown[0]}' is not a dim of the pattern" if unknown else f"dims={value_text(dims)} names no dim"
         raise call.fault(wrong, None, f"its dims are {', '.join(known)}")
     operand, value = _read_operand(call, x)
     places = operand.layout.dims

@@ -120,7 +120,9 @@ def _run_einops(verb: str, x: Any, pattern: Any, lengths: dict[str, Any], reduct
     call.plan(("names", *lengths), lambda: _check_names(call, lengths) is None)
     sizes = {name: _read_size(call, name, length) for name, length in lengths.items()}
     if verb == "reduce" and not callable(reduction) and reduction not in REDUCTIONS:
-        raise call.fault(f"the reduction {reduction!r} is not known", None, f"known are {', '.join(REDUCTIONS)}")
+        raise call.fault(
+            f"the reduction {value_text(reduction)} is not known", None, f"known are {', '.join(REDUCTIONS)}"
+        )
     operands = call.read_operands((x,))
     more = (tuple(sizes.items()), reduction if isinstance(reduction, str) else "function")
     plan = call.plan_for(operands, lambda: _plan(call, operands[0], sizes, reduction), more)

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 from ... import _jax
 from ...errors import ShapeError
 from ...errors.failures import WrongSize
-from ...errors.phrases import count_text
+from ...errors.phrases import count_text, value_text
 from ...errors.varying import NotUnreduced
 from ...hints.context import MeshContext, current_axis_naming
 from ...meshes import read_mesh
@@ -91,7 +91,7 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, 
     try:
         sizes = tuple(size.__index__() for size in shape)
     except (TypeError, AttributeError):
-        raise ShapeError(f"plan_reshard: shape={shape!r} is not a tuple of sizes") from None
+        raise ShapeError(f"plan_reshard: shape={value_text(shape)} is not a tuple of sizes") from None
     if any(size < 0 for size in sizes):
         raise ShapeError(f"plan_reshard: shape={sizes} has a negative size")
     over = read_mesh(mesh) or AbstractMesh((), ())
