@@ -14,11 +14,12 @@ from .errors.failures import RETURN, Failure, Subject
 from .errors.varying import UnmentionedVarying
 from .hints import context
 from .hints.check_arguments import check_arguments
-from .hints.check_tree import check_value, result_place
+from .hints.check_tree import FittingValues, assert_each, check_value, fitting_values, result_place
 from .hints.resumption import AwaitedInScope, in_scope
 from .hints.signature import HintedSignature, LazySignature, is_generator
 from .hints.structure import Node
 from .introspection import DecoratedInfo, caller_frame, decorate, wraps
+from .notation.match import NO_SIZES
 
 F = TypeVar("F", bound="Callable[..., Any] | classmethod[Any, Any, Any] | property")
 _YIELDED = Subject("yielded", "yielded")
@@ -68,15 +69,17 @@ def typed(
     def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Callable[..., Any]:
         naming = own if below is None else below.naming.then(own)
 
+        last: dict[str, FittingValues] = {}
+
         def typed_helper(*args: Any, **kwargs: Any) -> Any:
-            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs)
+            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs, last)
             with context.scope_entered(scope):
                 # From this frame: JAX records the whole stack with every equation that it traces.
                 result = typed.function(*args, **kwargs)
-            return _check_result(typed, typed.result, RETURN, scope, result)
+            return _check_result(typed, typed.result, RETURN, scope, result, last)
 
         def typed_generator(*args: Any, **kwargs: Any) -> Any:
-            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs)
+            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs, {})
             check_item = partial(_check_result, typed, typed.yielded, _YIELDED, scope)
             check_result = partial(_check_result, typed, typed.result, RETURN, scope)
             with context.scope_entered(scope):
@@ -84,7 +87,7 @@ def typed(
             return in_scope(body, scope, check_item, check_result)
 
         async def typed_coroutine(*args: Any, **kwargs: Any) -> Any:
-            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs)
+            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs, {})
             result = await AwaitedInScope(typed.function(*args, **kwargs), scope)
             return _check_result(typed, typed.result, RETURN, scope, result)
 
@@ -98,28 +101,61 @@ def typed(
 
 
 def _check_arguments(
-    hinted: LazySignature, naming: AxisNaming, args: tuple[Any, ...], kwargs: dict[str, Any]
+    hinted: LazySignature,
+    naming: AxisNaming,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    last: dict[str, FittingValues],
 ) -> tuple[HintedSignature, tuple[Any, ...], dict[str, Any], context.CallScope]:
-    """The function that is called, its arguments, their layouts asserted, and the scope of the call."""
+    """The function that is called, its arguments, their layouts asserted, and the scope of the call.
+
+    Args:
+      hinted: the function.
+      naming: what its decorators say of names.
+      args: the arguments by position.
+      kwargs: those by name.
+      last: the arguments and the result that fitted last, if they are traced arrays.
+    """
     typed, region = hinted.read(args), context.current_mesh_context(naming)
-    bound = typed.bind(args, kwargs)
-    checked = check_arguments(typed.arguments(bound), bound.arguments, region)
-    if checked.failures:
-        raise checked.error(typed.name)
-    stated = checked.with_leaves(checked.stated_leaves(typed.name))
+    like = None if kwargs else last.get("arguments")
+    stated = like.assertions(args, region, NO_SIZES) if like is not None else None
+    if like is not None and stated is not None:
+        named, sizes, args = (
+            dict(zip(typed.parameters, args, strict=True)),
+            like.sizes,
+            tuple(assert_each(args, stated)),
+        )
+    else:
+        bound = typed.bind(args, kwargs)
+        checked = check_arguments(typed.arguments(bound), bound.arguments, region)
+        if checked.failures:
+            raise checked.error(typed.name)
+        named, sizes = bound.arguments, checked.sizes
+        is_plain = len(args) == len(typed.parameters) and typed.has_plain_parameters
+        fitting = fitting_values(checked, args, NO_SIZES, typed.name) if is_plain else None
+        if fitting is not None:
+            last["arguments"] = fitting
+        args, kwargs = bound.with_arguments(checked.with_leaves(checked.stated_leaves(typed.name)))
     naming, sink = context.decorator_axis_naming(naming), context.current_sink()
-    scope = context.CallScope(typed.name, bound.arguments, checked.sizes, naming, region, sink)
-    return typed, *bound.with_arguments(stated), scope
+    return typed, args, kwargs, context.CallScope(typed.name, named, sizes, naming, region, sink)
 
 
 def _check_result(
-    typed: HintedSignature, hint: Node | None, subject: Subject, scope: context.CallScope, result: Any
+    typed: HintedSignature,
+    hint: Node | None,
+    subject: Subject,
+    scope: context.CallScope,
+    result: Any,
+    last: dict[str, FittingValues] | None = None,
 ) -> Any:
     """The result, or what is yielded, its layouts asserted."""
     if hint is None:
         return result
-    region = scope.region
-    checked = check_value(hint, result, subject, region, scope.arguments, scope.sizes)
+    region, sizes = scope.region, scope.sizes
+    like = None if last is None else last.get("result")
+    if like is not None and (stated := like.assertions((result,), region, sizes)) is not None:
+        return assert_each((result,), stated)[0]
+    checked = check_value(hint, result, subject, region, scope.arguments, sizes)
     for value, leaf_hint, at, must_be_invarying in checked.leaves:
         # The gradient of a loss that is the same on every shard, but that JAX types as varying, is too large.
         is_number = must_be_invarying and not _jax.array.aval_of(value).shape
@@ -130,4 +166,8 @@ def _check_result(
     if checked.failures:
         place = result_place(typed, checked.failures, checked.leaves) if region.manual else ""
         raise checked.error(typed.name, place)
+    # A result of rank 0 is looked at each time.
+    fitting = fitting_values(checked, (result,), sizes, typed.name) if getattr(result, "shape", ()) else None
+    if last is not None and fitting is not None:
+        last["result"] = fitting
     return checked.stated(result, typed.name)

@@ -11,7 +11,18 @@ from expecting import fails, numbers, same, traced
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, Float, ShapeError, VaryingError, _jax, check, typed, typed_shard_map
+from typedshmap import (
+    Array,
+    Float,
+    ShapeError,
+    TypedShmapError,
+    VaryingError,
+    _jax,
+    check,
+    sizes,
+    typed,
+    typed_shard_map,
+)
 
 XY = Float[Array, "[b/dp] [d/tp]"]
 OWED = Float[Array, "[b/dp] +tp"]
@@ -576,3 +587,113 @@ def test_an_explicit_mesh_has_the_same_rule() -> None:
     total = typed_shard_map(lambda x: x.sum(1), in_types=(XY,), out_types=Float[Array, "[b/dp]"])
     with jax.set_mesh(explicit), fails(VaryingError, f"<lambda>: return value {TP}"):
         jax.jit(lambda x: total(jax.reshard(x, P("dp", "tp"))))(x)
+
+
+# Values of one type that fit a hint or not: what fitted says nothing of the next one but by its type
+
+
+@typed
+def scaled(x: Float[Array, "[b/dp] m"], gain: Float[Array, " m"]) -> Float[Array, "[b/dp] m"]:
+    return x * gain
+
+
+@typed
+def with_four(x: Float[Array, "[b/dp] m"], m: int = 0) -> Float[Array, "[b/dp] m"]:
+    return check(x, "[b/dp] 4") if m else x
+
+
+GAINS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "gathered": (lambda gain: jax.lax.all_gather(gain, "dp", tiled=True), ""),
+    "gathered, doubled": (lambda gain: 2 * jax.lax.all_gather(gain, "dp", tiled=True), ""),
+    "of a shard": (lambda gain: jnp.tile(gain, 4), "argument 'gain' varies over 'dp'"),
+    "gathered, by shard": (
+        lambda gain: jax.lax.all_gather(gain, "dp", tiled=True) * jax.lax.axis_index("dp"),
+        "argument 'gain' varies over 'dp'",
+    ),
+    "of another size": (
+        lambda gain: jnp.tile(jax.lax.all_gather(gain, "dp", tiled=True), 2),
+        "argument 'gain' has m=8",
+    ),
+}
+
+
+def first_line_of(body: Callable[..., Any], *args: Any) -> str:
+    """The first line of the error of a call; nothing where there is none."""
+    try:
+        traced(body, *args)
+    except TypedShmapError as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("then", GAINS)
+def test_after_what_fitted_a_helper_takes_what_fits(then: str, check_vma: bool, mesh: Mesh) -> None:
+    make, problem = GAINS[then]
+
+    @typed_shard_map(mesh=mesh, check_vma=check_vma)
+    def body(x: Float[Array, "[b/dp] m"], gain: Float[Array, "[m/dp]"]) -> Float[Array, "[b/dp] m"]:
+        for _ in range(3):
+            x = scaled(x, GAINS["gathered"][0](gain))
+        return scaled(x, make(gain))
+
+    found = first_line_of(body, numbers(8, 4), numbers(4))
+    assert problem in found
+    assert bool(problem) == bool(found)
+
+
+@pytest.mark.parametrize("shape", [(8, 4), (16, 4), (8, 6)])
+def test_after_what_fitted_sizes_are_those_of_the_call(shape: tuple[int, int], mesh: Mesh) -> None:
+    seen: list[Any] = []
+
+    @typed
+    def noted(x: Float[Array, "[b/dp] m"]) -> Float[Array, "[b/dp] m"]:
+        seen.append(sizes())
+        return x
+
+    @typed_shard_map(mesh=mesh)
+    def body(x: Float[Array, "[b/dp] m"]) -> Float[Array, "[b/dp] m"]:
+        first = noted(noted(x))
+        noted(x[:, :2])
+        return noted(first)
+
+    traced(body, numbers(*shape))
+    whole = {"b": shape[0], "m": shape[1]}
+    assert [dict(each) for each in seen] == [whole, whole, {**whole, "m": 2}, whole]
+
+
+def test_after_what_fitted_a_helper_in_another_region_is_looked_at_anew(mesh: Mesh) -> None:
+    def body(x: Float[Array, "[b/dp] m"], gain: Float[Array, " m"]) -> Float[Array, "[b/dp] m"]:
+        return scaled(x, gain)
+
+    other = Mesh(mesh.devices.reshape(2, 4), ("dp", "tp"))
+    for of in (mesh, other, mesh):
+        traced(typed_shard_map(body, mesh=of), numbers(8, 4), numbers(4))
+    over_tp = typed_shard_map(body, mesh=mesh, axis_names={"tp"})
+    traced(over_tp, numbers(8, 4), numbers(4))
+    wrong = Mesh(mesh.devices, ("data", "tp"))
+    assert "names mesh axis 'dp'" in first_line_of(typed_shard_map(body, mesh=wrong), numbers(8, 4), numbers(4))
+
+
+def test_after_a_result_that_fitted_one_that_does_not_is_refused(mesh: Mesh) -> None:
+    values = iter([lambda x: x, lambda x: x, lambda x: x * (1 + jax.lax.axis_index("tp"))])
+
+    @typed
+    def made(x: Float[Array, "[b/dp] m ~tp"]) -> Float[Array, "[b/dp] m"]:
+        return next(values)(x)
+
+    @typed_shard_map(mesh=mesh)
+    def body(x: Float[Array, "[b/dp] m"], w: Float[Array, "[m/tp]"]) -> Float[Array, "[b/dp] m"]:
+        x = x * jax.lax.all_gather(w, "tp", tiled=True)
+        return jax.lax.pmean(made(made(x)) + made(x), "tp")
+
+    assert "made: return value varies over 'tp'" in first_line_of(body, numbers(8, 4), numbers(4))
+
+
+def test_a_default_is_among_the_arguments_of_each_call(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def body(x: Float[Array, "[b/dp] m"]) -> Float[Array, "[b/dp] m"]:
+        return with_four(with_four(with_four(with_four(x)), 1), m=1)
+
+    traced(body, numbers(8, 4))
+    assert "size 5 in dim 1" in first_line_of(body, numbers(8, 5))

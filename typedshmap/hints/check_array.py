@@ -20,7 +20,7 @@ from ..notation.match import CompiledDim, Match, RankMismatch, Sizes, compile_di
 from ..notation.spec import Anything, Name, Number
 from ..records import Record
 from .array_hint import ArrayHint, takes
-from .context import MeshContext, Role, explained, lookup_layout
+from .context import KnownLayout, MeshContext, Role, explained, lookup_layout
 from .global_sharding import sharding_mismatch, with_value_mesh
 
 _MOST_KINDS = 64
@@ -145,12 +145,9 @@ def check_array(
             if found.sizes is sizes:
                 of_region.last[None] = fitting
     if unmentioned:
-        known = lookup_layout(value)
-        if known is not None and region.role == "value":
-            unmentioned = unmentioned - known.invarying
+        unmentioned, known, is_wrong = axes_to_infer(value, unmentioned, region)
         # What the analysis of the body may still find invarying is reported only beside another fault.
-        is_wrong = what is not None or not unmentioned <= region.inferred_axes
-        if unmentioned and (is_wrong or (known is not None and known.differs_over(unmentioned))):
+        if is_wrong or (unmentioned and what is not None):
             is_result = region.role == "boundary"
             may_be_unreduced = region.boundary_axes & unmentioned <= region.explicit
             agrees = is_result and known is not None and unmentioned <= known.invarying
@@ -159,6 +156,33 @@ def check_array(
             what = UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
             what = explained(value, UnmarkedUnreduced(axes) if addends else what)
     return (found, unmentioned) if what is None else Failure(what, subject, hint.text, _jax.array.type_text(value))
+
+
+def axes_to_infer(
+    value: Any, unmentioned: frozenset[str], region: MeshContext
+) -> tuple[frozenset[str], KnownLayout | None, bool]:
+    """Over which axes a value must still be found invarying, of those that its hint does not mention.
+
+    Returns:
+      The axes; the value's known layout; and whether it is wrong already, since the body's analysis cannot find that.
+    """
+    known = lookup_layout(value)
+    if known is None:
+        return unmentioned, known, not unmentioned <= region.inferred_axes
+    if region.role == "value":
+        unmentioned = unmentioned - known.invarying
+    return unmentioned, known, not unmentioned <= region.inferred_axes or known.differs_over(unmentioned)
+
+
+def unmentioned_by_type(value: Any, hint: ArrayHint, region: MeshContext) -> frozenset[str] | None:
+    """The axes over which a traced shard varies by its type, and which the hint that it fits does not mention.
+
+    None where it is more than the type that decides whether it fits.
+    """
+    compiled = region.compiled.get(hint)
+    if compiled is None or not compiled.is_by_type or not _jax.array.is_tracer(value):
+        return None
+    return _jax.array.manual_type(value).varying & compiled.unmentioned
 
 
 def _wrong_type(value: Any, hint: ArrayHint, role: Role) -> NotAnArray | None:

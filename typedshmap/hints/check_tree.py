@@ -22,9 +22,9 @@ from ..notation.match import NO_SIZES, Match, RankMismatch, Sizes
 from ..records import Record
 from . import structure
 from .array_hint import ArrayHint, is_of_rank, rank_of
-from .check_array import check_array, describe
+from .check_array import axes_to_infer, check_array, describe, unmentioned_by_type
 from .containers import field_keys, key_name, may_match, wrong_container, wrong_structure
-from .context import LayoutAssertion, MeshContext, current_sink, record_layout, restate_layout
+from .context import AssertionSink, LayoutAssertion, MeshContext, current_sink, record_layout, restate_layout
 from .global_sharding import with_value_mesh
 from .python_types import describe_static, holds_array, is_instance, number_hint
 from .signature import HintedSignature
@@ -488,6 +488,26 @@ def with_other_leaves(value: Any, before: list[CheckedLeaf], after: list[Checked
     return value if all(map(is_, old, new)) else _jax.tree.unflatten_like(value, new)
 
 
+def assert_layout(value: Any, stated: LayoutAssertion, sink: AssertionSink | None) -> Any:
+    """A shard, its layout recorded for the operations that follow, and analyzed if there is a sink.
+
+    In a loop or a call within the region it may be another value, with a claim in the program.
+    """
+    if sink is not None:
+        # Tools ask for each check, also for those that are implied.
+        if stated.subject.kind != "checked" and restate_layout(value, stated):
+            return value
+        value = sink.assert_layout(value, stated)
+    record_layout(value, stated)
+    return value
+
+
+def assert_each(values: Sequence[Any], stated: Sequence[LayoutAssertion]) -> list[Any]:
+    """Shards, the layout of each asserted."""
+    sink = current_sink()
+    return [assert_layout(value, one, sink) for value, one in zip(values, stated, strict=True)]
+
+
 def assert_layouts(
     leaves: list[CheckedLeaf],
     region: MeshContext,
@@ -509,19 +529,60 @@ def assert_layouts(
     Returns:
       The leaves, in a loop or a call within the region some with a claim in the program; the same list if none has.
     """
-    analysis, claimed = None if is_proven else current_sink(), leaves
+    sink, claimed = None if is_proven else current_sink(), leaves
     for at, leaf in enumerate(leaves):
         if leaf.hint is None:
             continue
-        value = leaf.value
         stated = LayoutAssertion(leaf.hint, region, leaf.subject, function, sizes, leaf.must_be_invarying, is_assumed)
-        if analysis is not None:
-            # Tools ask for each check, also for those that are implied.
-            if leaf.subject.kind != "checked" and restate_layout(value, stated):
-                continue
-            value = analysis.assert_layout(value, stated)
+        value = assert_layout(leaf.value, stated, sink)
         if value is not leaf.value:
             claimed = list(leaves) if claimed is leaves else claimed
             claimed[at] = leaf._replace(value=value)
-        record_layout(value, stated)
     return claimed
+
+
+class FittingValues(NamedTuple):
+    """Traced shards that fitted their hints: others of the same types do, too, unless they vary where they may not.
+
+    Attributes:
+      region: the mesh context.
+      before: the sizes that were bound before.
+      sizes: the sizes that are bound then.
+      leaves: by value its class and type (JAX has one object for all types that are equal), the axes over which it
+        varies by its type and that its hint does not mention, and what its hint asserts of it.
+    """
+
+    region: MeshContext
+    before: Sizes
+    sizes: Sizes
+    leaves: tuple[tuple[type, Any, frozenset[str], LayoutAssertion], ...]
+
+    def assertions(self, values: Sequence[Any], region: MeshContext, sizes: Sizes) -> list[LayoutAssertion] | None:
+        """What their hints assert of other values; None if they are of other types, or vary where they may not."""
+        if region is not self.region or sizes is not self.before or len(values) != len(self.leaves):
+            return None
+        found: list[LayoutAssertion] = []
+        for value, (cls, type_, unmentioned, stated) in zip(values, self.leaves, strict=True):
+            if type(value) is not cls or _jax.array.aval_of(value) is not type_:
+                return None
+            if unmentioned:
+                axes, _, is_wrong = axes_to_infer(value, unmentioned, region)
+                if is_wrong:
+                    return None
+                stated = stated._replace(must_be_invarying=axes) if axes else stated
+            found.append(stated)
+        return found
+
+
+def fitting_values(checked: TreeCheck, values: Sequence[Any], before: Sizes, function: str) -> FittingValues | None:
+    """What was checked, if it is these values, and little more than their types decides whether they fit."""
+    region, found = checked.region, list[tuple[type, Any, frozenset[str], LayoutAssertion]]()
+    if not region.manual or checked.failures or len(checked.leaves) != len(values):
+        return None
+    for leaf, value in zip(checked.leaves, values, strict=True):
+        unmentioned = unmentioned_by_type(value, leaf.hint, region) if leaf.hint is not None else None
+        if leaf.hint is None or leaf.value is not value or unmentioned is None:
+            return None
+        stated = LayoutAssertion(leaf.hint, region, leaf.subject, function, checked.sizes)
+        found.append((type(value), _jax.array.aval_of(value), unmentioned, stated))
+    return FittingValues(region, before, checked.sizes, tuple(found))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial, reduce
@@ -125,6 +124,8 @@ class MeshContext:
 
     def manual_layout(self, hint: ArrayHint, rank: int) -> Layout | None:
         """The layout of a shard of a rank, over the nontrivial axes; None for a hint that names unknown mesh axes."""
+        if (found := self.plans.get((hint, rank))) is not None:
+            return found
 
         def make() -> Layout | None:
             layout = self.layout(hint)
@@ -243,16 +244,21 @@ def current_scope() -> CallScope | None:
     return _scope.get()
 
 
-@contextmanager
-def scope_entered(scope: CallScope) -> Generator[CallScope]:
+class scope_entered:
     """Make a scope the innermost one."""
-    token = _scope.set(scope)
-    # What `_jaxtyped_calls` returns, without a call.
-    scope.jaxtyped_depth = len(getattr(getattr(sys.modules.get(_JAXTYPING), "_shape_storage", None), "memo_stack", ()))
-    try:
-        yield scope
-    finally:
-        _scope.reset(token)
+
+    __slots__ = ("scope", "token")
+
+    def __init__(self, scope: CallScope) -> None:
+        self.scope = scope
+
+    def __enter__(self) -> CallScope:
+        self.token = _scope.set(self.scope)
+        self.scope.jaxtyped_depth = len(_jaxtyped_calls()) if _JAXTYPING in sys.modules else 0
+        return self.scope
+
+    def __exit__(self, *_: object) -> None:
+        _scope.reset(self.token)
 
 
 _JAXTYPING = "jaxtyping._storage"

@@ -136,6 +136,12 @@ class HintedSignature(Record):
         bound.apply_defaults()
         return BoundCall(self.signature, bound.arguments, given, args, kwargs)
 
+    @property
+    def has_plain_parameters(self) -> bool:
+        """Whether each parameter has a hint and takes one argument by position or name, which no partial has bound."""
+        plain = self._plain_parameters
+        return plain is not None and len(plain) == len(self.parameters) and not self.given
+
     @cached_property
     def _plain_parameters(self) -> dict[str, tuple[Subject, Node]] | None:
         """The subject and the node of each parameter, if each takes one argument by position or name."""

@@ -44,7 +44,8 @@ class RegionAnalysis:
 
     def __init__(self, axes: AxisSet) -> None:
         self.axes, self.is_done, self.is_typed = axes, False, False
-        self.proven: set[tuple[Any, ...]] = set()
+        self.proven_claims: list[claims.Claim] = []
+        self.proven_keys: set[tuple[Any, ...]] = set()
 
     def begin(self, typed: HintedSignature, region: MeshContext, arguments: Sequence[CheckedLeaf]) -> None:
         """Note the body, its arguments, and the traces in which its claims stay.
@@ -68,14 +69,14 @@ class RegionAnalysis:
 
     def assert_layout(self, value: Any, assertion: LayoutAssertion) -> Any:
         """The value, with the claim that it has a layout, unless that is known already."""
-        if not _jax.array.is_tracer(value):
+        if type(value) is not _jax.array.STAGED and not _jax.array.is_tracer(value):
             return value
         layout = assertion.region.manual_layout(assertion.hint, len(_jax.array.aval_of(value).shape))
         if layout is None:
             return value
         if self.is_done:
             claim = claims.Claim(layout, assertion, self.origin)
-            if assertion.must_be_invarying and claim.key not in self.proven:
+            if assertion.must_be_invarying and not self.is_proven(claim):
                 raise _unproven_error(claim)
             return value
         keeps_all: bool = keep_all_claims.value
@@ -104,6 +105,12 @@ class RegionAnalysis:
             return claims.insert_claim(value, claim, _jax.trace.trace_ids()[0] in self.traces)
         self.claim_equations.setdefault(var, []).append(claims.claim_equation(var, claim, value))
         return value
+
+    def is_proven(self, claim: claims.Claim) -> bool:
+        """Whether an earlier trace has proven the same; most bodies are traced once, and nobody asks."""
+        self.proven_keys.update(proven.key for proven in self.proven_claims)
+        self.proven_claims.clear()
+        return claim.key in self.proven_keys
 
     @property
     def unproven_claims(self) -> list[claims.Claim]:
@@ -298,8 +305,8 @@ def _refuse_unproven(analysis: RegionAnalysis, judged: Sequence[Finding], jaxpr:
         for claim in unproven:
             if id(claim) in left - seen:
                 raise _unproven_error(claim)
-    analysis.proven.update(claim.key for claim in unproven)
-    analysis.proven.update(found.claim.key for found in judged if found.claim.assertion.must_be_invarying)
+    analysis.proven_claims += unproven
+    analysis.proven_claims += [found.claim for found in judged if found.claim.assertion.must_be_invarying]
 
 
 def _unproven_axes(stated: LayoutAssertion) -> tuple[str, ...]:
