@@ -337,6 +337,11 @@ REFUSED = [
         lambda: inputs(sums, mesh=MESH, x=lambda key, shape: "x"),
         "inputs: sums: the function that makes Float[Array, \"[b/dp] d\"] returned 'x', which is not an array",
     ),
+    (
+        lambda: inputs(sums, mesh=MESH, x=lambda key: key),
+        'inputs: sums: the function that makes Float[Array, "[b/dp] d"] is given a key and a shape, '
+        "which it does not take: too many positional arguments",
+    ),
     (lambda: inputs(sums, mesh=MESH, seed=-1), "inputs: seed=-1 is not a whole number from 0 on"),
     (
         lambda: inputs(step, mesh=MESH, weights=lambda key, shape: None),

@@ -5,7 +5,8 @@ accident."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import count
@@ -241,6 +242,7 @@ class UnplacedInputs:
                 return mix_in(drawn, compared, below, seed) if compared else drawn
 
             def made(key: Any) -> Any:
+                _require_parameters(make, (key, shape), f"{self.plan.source}: the function that makes {hint.text}")
                 value = make(key, shape)
                 is_array = isinstance(value, (*_jax.array.ARRAYS, *_jax.array.SCALARS))
                 if is_array and _jax.array.why_not_array(value) is None:
@@ -393,6 +395,18 @@ def shape_of(hint: ArrayHint, sizes: SizeValues, arguments: Mapping[str, Any]) -
     for dim in hint.spec.dims:
         shape += sizes[dim.name or REST] if isinstance(dim, Rest) else [size_of(dim.size, sizes, arguments)]
     return tuple(shape)
+
+
+def _require_parameters(make: Callable[..., Any], given: Sequence[Any], subject: str) -> None:
+    """Refuse a function of the user's that does not take a key and a shape; of some in C that is not known."""
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        raise StructureError(f"{subject} is given a key and a shape, which it does not take: {error}") from None
 
 
 def draw_value(shape: tuple[int, ...], dtype: Any, below: int, seed: Sequence[int]) -> Any:
