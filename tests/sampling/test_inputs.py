@@ -16,7 +16,7 @@ from lines import unplaced
 
 import typedshmap as ts
 from typedshmap import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Stacked, typed, typed_jit, typed_shard_map
-from typedshmap.sampling.arguments import FlatCall
+from typedshmap.sampling.arguments import CallForm, FlatCall
 from typedshmap.sampling.plan import plan_inputs
 from typedshmap.testing import inputs
 
@@ -420,3 +420,22 @@ def test_a_default_before_an_argument_by_position_is_passed() -> None:
     with jax.set_mesh(MESH):
         result = jax.block_until_ready(f(*made))
     np.testing.assert_allclose(result, 2 * np.asarray(made["x"]) + np.asarray(made["y"]), rtol=1e-6)
+
+
+FORM = CallForm("structure", ("f32[4]",), (0.0, "text", len))
+
+
+@pytest.mark.parametrize(
+    ("other", "is_like"),
+    [
+        (CallForm("structure", ("f32[4]",), (0.0, "text", len)), True),
+        (CallForm("structure", ("f32[5]",), (0.0, "text", len)), False),
+        (CallForm("another", ("f32[4]",), (0.0, "text", len)), False),
+        (CallForm("structure", ("f32[4]",), (-0.0, "text", len)), False),
+        (CallForm("structure", ("f32[4]",), (0, "text", len)), False),
+        (CallForm("structure", ("f32[4]",), (0.0, "text", [])), False),
+        (CallForm(np.zeros(2), ("f32[4]",), (0.0, "text", len)), False),
+    ],
+)
+def test_a_call_is_like_another_if_it_is_traced_to_the_same_program(other: CallForm, is_like: bool) -> None:
+    assert FORM.is_like(other) is is_like

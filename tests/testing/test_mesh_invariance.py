@@ -459,6 +459,38 @@ def test_explicit_axes_stay_explicit():
         assert first_line(wrong).startswith("wrong: return value depends on the mesh: ")
 
 
+# Compiled once for each mesh
+
+
+def times_traced(trials, **sizes):
+    """How often a function is traced."""
+    count = []
+
+    @typed_shard_map
+    def doubled(x: X) -> X:
+        count.append(1)
+        return x * 2
+
+    assert_mesh_invariant(doubled, ["dp=4,tp=2"], trials=trials, **sizes)
+    return len(count)
+
+
+def test_trials_with_arguments_of_the_same_types_share_what_is_compiled():
+    once = times_traced(1, batch=16, model=8)
+    assert times_traced(3, batch=16, model=8) == once
+    assert times_traced(3, batch=16) > once
+
+
+def test_what_depends_on_something_else_is_found_by_a_new_trace():
+    drawn = iter(range(100))
+
+    @typed_shard_map
+    def noisy(x: X) -> X:
+        return x + next(drawn)
+
+    assert first_line(noisy).startswith("noisy: return value depends on something else than the arguments: ")
+
+
 # Helpers
 
 

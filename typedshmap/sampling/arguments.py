@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -336,6 +337,33 @@ jax.tree_util.register_pytree_node(
 )
 
 
+@dataclass(frozen=True, eq=False)
+class CallForm:
+    """What decides which program a call is traced to: all of its arguments but the values of the arrays.
+
+    Attributes:
+      structure: the structure of the arguments.
+      types: the types and shardings of the arrays.
+      statics: the other leaves.
+    """
+
+    structure: Any
+    types: tuple[Any, ...]
+    statics: tuple[Any, ...]
+
+    def is_like(self, other: CallForm) -> bool:
+        """Whether another call is traced to the same program; of objects but numbers and texts they are the same."""
+        with suppress(Exception):  # what structures hold may not be comparable
+            is_like = (self.structure, self.types) == (other.structure, other.types)
+            return is_like and all(map(_is_same, self.statics, other.statics))
+        return False
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    is_written = type(one) is type(other) and type(one) in (bool, int, float, complex, str, bytes)
+    return one is other or (is_written and repr(one) == repr(other))  # by their texts, since 0.0 and -0.0 are equal
+
+
 class FlatCall:
     """The arguments of a call, with the arrays separated from everything static.
 
@@ -361,6 +389,13 @@ class FlatCall:
         for (is_keyword, first, *path), _ in (found[at] for at in self._places):
             argument = first.key if is_keyword.idx else labels[first.idx]
             self.names.append(argument + jax.tree_util.keystr(tuple(path)))
+
+    @property
+    def form(self) -> CallForm:
+        """What decides which program it is traced to."""
+        places = set(self._places)
+        statics = [leaf for at, leaf in enumerate(self._leaves) if at not in places]
+        return CallForm(self._structure, tuple((jax.typeof(x), x.sharding) for x in self.arrays), tuple(statics))
 
     def run(self, f: Callable[..., Any], arrays: Sequence[Any]) -> Any:
         """Call a function with other arrays instead of these."""

@@ -22,6 +22,7 @@ from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
 from ..errors.phrases import count_text, mesh_text, quoted_axes, value_text
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_integer
 from ..sampling import mesh_of
+from ..sampling.arguments import FlatCall
 from ..sampling.plan import UnplacedInputs, plan_inputs
 from .compare import MeshTrial, Tolerance, differences, measure
 from .comparisons import numbers_compared
@@ -35,7 +36,7 @@ from .diagnose import (
     result_phrase,
 )
 from .meshes import axes_of, default_meshes, given_meshes, longer_axes, name_of_mesh, one_axis_mesh
-from .run import FunctionUnderTest, Outcome, classify_function, needs_manual_axes, run
+from .run import CompiledCall, FunctionUnderTest, Outcome, classify_function, compile_call, needs_manual_axes
 from .waiting import TookTooLong, progress
 
 
@@ -99,7 +100,8 @@ def assert_mesh_invariant(
     every mesh. Where the program compares an argument with a number, some entries are drawn on both sides of it, or
     equal to it; every third trial has floats a hundred times larger, if the results are finite there. Where the
     function refuses the sizes, they are drawn once more, as multiples of all mesh axes. What is suspect to the types is
-    not told: the numbers decide.
+    not told: the numbers decide. Trials whose arguments are of the same types share what was compiled for a mesh; give
+    all sizes, and each mesh is compiled for once.
 
     Numbers may differ by what a different order of summation explains, ``2 g (u scale + moved)``: u is the unit
     roundoff of the coarsest dtype that the program computes in; ``scale`` the largest entry of the result on one
@@ -164,7 +166,7 @@ def assert_mesh_invariant(
         chosen = given_meshes(meshes, axes)
     seeds = tuple(range(first, first + require_integer(VERB, "trials", trials, 1, 10_000)))
     one, may_be_mapped = chosen[0], subject.kind == "global" and manual is None
-    multiples_of, misfit, loose = 1, "", dict[str, float]()
+    multiples_of, misfit, loose, compiled = 1, "", dict[str, float](), dict[Mesh, CompiledCall]()
     with warnings.catch_warnings(), progress(f"{VERB}: {typed.name}") as report:
         warnings.simplefilter("ignore", SuspectWarning)  # the numbers decide
         if may_be_mapped and needs_manual_axes(subject, draw(chosen, first).on(one), one):
@@ -175,7 +177,7 @@ def assert_mesh_invariant(
             drawn = replace(
                 draw(chosen, seed, multiples_of), compared=compared, factor=_LARGE if seed % 3 == 2 else 1.0
             )
-            return _Trial(subject, drawn, grad, names, *limits, seconds, report)
+            return _Trial(subject, drawn, grad, names, *limits, seconds, report, compiled)
 
         for each in seeds:
             tried = trial(each)
@@ -255,7 +257,11 @@ def _fitting_meshes(
 
 @dataclass(frozen=True)
 class _Trial:
-    """A function and its drawn arguments, which are run on one mesh after another."""
+    """A function and its drawn arguments, which are run on one mesh after another.
+
+    Attributes:
+      compiled: the program of each mesh, from the last trial whose arguments are of the same types.
+    """
 
     subject: FunctionUnderTest
     drawn: UnplacedInputs
@@ -265,6 +271,7 @@ class _Trial:
     atol: float | None
     timeout: float
     report: Callable[[str], None]
+    compiled: dict[Mesh, CompiledCall]
 
     def is_excluded(self, name: str) -> bool:
         return any(_is_within(name, outer) for outer in self.exclude)
@@ -321,7 +328,10 @@ class _Trial:
         used, drawn = self.subject.mesh_for(mesh), self.drawn
         self.report(f"on {name_of_mesh(mesh)}, seed {drawn.seed}")
         try:
-            return run(self.subject, drawn.on(used), used, self.grad, drawn.seed, self.is_excluded, self.timeout)
+            call, known = FlatCall(drawn.on(used), jax.Array), self.compiled.get(used)
+            if known is None or not known.form.is_like(call.form):
+                known = self.compiled[used] = compile_call(self.subject, call, used, self.grad, self.is_excluded)
+            return known.run(self.subject, call.arrays, drawn.seed, self.timeout)
         except TookTooLong as late:
             raise AssertionError(has_not_ended(self.subject, drawn, mesh, *late.args)) from None
         except Exception as error:
@@ -354,8 +364,9 @@ class _Trial:
         tried: Sequence[MeshTrial],
         left_out: Mapping[Mesh, str],
     ) -> str:
-        """The message of a failure, after a second run on one device, which must agree with the first."""
-        again = self._compare(reference, reference.mesh, self._outcome(reference.mesh), tolerance)
+        """The message of a failure, after a second run on one device, traced anew, which must agree with the first."""
+        anew = replace(self, compiled={})
+        again = self._compare(reference, reference.mesh, anew._outcome(reference.mesh), tolerance)
         if again.differences:
             return differs_by_itself(self.subject, self.drawn, again.differences[0])
         # Also try each axis of a mesh that differs alone.

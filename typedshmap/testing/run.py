@@ -18,14 +18,13 @@ from ..errors import StructureError
 from ..hints.signature import HintedSignature
 from ..introspection import DecoratedInfo, require_bool_or_none
 from ..meshes import override_mesh
-from ..sampling.arguments import FlatCall, Inputs
+from ..sampling.arguments import CallForm, FlatCall, Inputs
 from ..sampling.meshes import has_marks, map_over_shards, needs_manual_region
 from .meshes import with_replica
 from .waiting import IDLE, wait_for
 
 HostArray = np.ndarray[Any, Any]
 ArraysByName = dict[str, HostArray]
-Program = tuple[list[str], Callable[[Sequence[jax.Array], float], list[jax.Array]]]
 CallKind = Literal["as it is", "global", "mapped"]
 
 
@@ -133,77 +132,107 @@ class Outcome:
         return all(bool(np.isfinite(each.astype(np.complex128)).all()) for each in inexact)
 
 
-def run(
-    subject: FunctionUnderTest,
-    made: Inputs,
-    mesh: Mesh,
-    grad: bool,
-    seed: int,
-    is_excluded: Callable[[str], bool],
-    timeout: float,
-) -> Outcome:
-    """Run a function on one mesh.
+@dataclass(frozen=True)
+class CompiledCall:
+    """A function compiled for one mesh, and for arguments of certain types.
+
+    Attributes:
+      mesh: the mesh.
+      form: the form of the call that it was compiled for.
+      names: the results, ``return[0].loss``.
+      types: their types and shardings.
+      forward: computes the results.
+      jaxprs: the programs.
+      pulled: the results that have cotangents.
+      gradients: the gradients, ``grad(w)``.
+      pull: computes these from the arrays and the cotangents; None where none are computed.
+    """
+
+    mesh: Mesh
+    form: CallForm
+    names: Sequence[str]
+    types: Sequence[jax.ShapeDtypeStruct]
+    forward: Callable[..., list[jax.Array]]
+    jaxprs: Sequence[Any]
+    pulled: Sequence[str] = ()
+    gradients: Sequence[str] = ()
+    pull: Callable[..., list[jax.Array]] | None = None
+
+    def run(self, subject: FunctionUnderTest, arrays: Sequence[jax.Array], seed: int, timeout: float) -> Outcome:
+        """Compute the results.
+
+        Args:
+          subject: the function.
+          arrays: the arrays among the arguments.
+          seed: the seed of the cotangents.
+          timeout: the seconds that each program may take.
+        """
+        types = dict(zip(self.names, self.types, strict=True))
+        seeds = {name: (seed, _COTANGENT_STREAM, self.names.index(name)) for name in self.pulled}
+        with subject.on(self.mesh):
+            cotangents = [_cotangent(types[name], seeds[name]) for name in self.pulled]
+        idle = IDLE if self.mesh.size > 1 and self.mesh.devices.flat[0].platform == "cpu" else inf
+
+        def again(arrays: Sequence[jax.Array], factor: float) -> ArraysByName:
+            programs = [(self.names, partial(self.forward, list(arrays)))]
+            with subject.on(self.mesh):
+                if self.pull is not None:
+                    scaled = [jax.device_put((each * factor).astype(each.dtype), each.sharding) for each in cotangents]
+                    programs.append((self.gradients, partial(self.pull, list(arrays), scaled)))
+                # Nothing but this may wait for ever: a program that is compiled, and whose shards wait for each other.
+                done = [(names, wait_for(program, timeout, idle)) for names, program in programs]
+            return {name: _host(array) for names, values in done for name, array in zip(names, values, strict=True)}
+
+        specs = {
+            name: _jax.array.spec_entries(each.sharding.spec).dim_axes
+            if isinstance(each.sharding, NamedSharding)
+            else ()
+            for name, each in types.items()
+        }
+        return Outcome(self.mesh, again(arrays, 1.0), specs, self.jaxprs, arrays, frozenset(self.gradients), again)
+
+
+def compile_call(
+    subject: FunctionUnderTest, call: FlatCall, mesh: Mesh, grad: bool, is_excluded: Callable[[str], bool]
+) -> CompiledCall:
+    """Compile a function for one mesh.
 
     Args:
       subject: the function.
-      made: its arguments, placed on the mesh.
+      call: its arguments, placed on the mesh.
       mesh: the mesh.
       grad: whether to compute vector-Jacobian products, of all results and in all inexact arguments.
-      seed: the seed of the cotangents.
       is_excluded: whether the result with a path has no cotangent.
-      timeout: the seconds that each program may take.
     """
-    call, names = FlatCall(made, jax.Array), list[str]()
-    f = subject.mapped(mesh)
+    names, f = list[str](), subject.mapped(mesh)
 
     def forward(arrays: Sequence[Any]) -> list[Any]:
         found = jax.tree_util.tree_flatten_with_path(call.run(f, arrays))[0]
         names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in found]  # known when this has been traced
         return [_global_array(leaf) for _, leaf in found]
 
-    idle = IDLE if mesh.size > 1 and mesh.devices.flat[0].platform == "cpu" else inf
     with subject.on(mesh):
         jaxpr, types, compute = _compile(forward, call.arrays)
+        if not grad:
+            return CompiledCall(mesh, call.form, names, types, compute, [jaxpr])
         results = dict(zip(names, types, strict=True))
-        # Each program with the names of its results; it takes the arrays, and a number that multiplies its cotangents.
-        programs: list[Program] = [(names, lambda arrays, _: compute(arrays))]
-        jaxprs, labels = [jaxpr], list[str]()
-        if grad:
-            pulled = [name for name in names if _jax.array.is_inexact(results[name].dtype) and not is_excluded(name)]
-            cotangents = [_cotangent(results[name], (seed, _COTANGENT_STREAM, names.index(name))) for name in pulled]
-            inexact = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
+        pulled = [name for name in names if _jax.array.is_inexact(results[name].dtype) and not is_excluded(name)]
+        inexact = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
 
-            def pullback(arrays: Sequence[Any], cotangents: list[Any]) -> list[Any]:
-                """The vector-Jacobian product of some results, in all inexact arguments."""
+        def pullback(arrays: Sequence[Any], cotangents: list[Any]) -> list[Any]:
+            """The vector-Jacobian product of some results, in all inexact arguments."""
 
-                def some(changed: list[Any]) -> list[Any]:
-                    mixed = {**dict(enumerate(arrays)), **dict(zip(inexact, changed, strict=True))}
-                    found = dict(zip(names, forward(list(mixed.values())), strict=True))
-                    return [found[name] for name in pulled]
+            def some(changed: list[Any]) -> list[Any]:
+                mixed = {**dict(enumerate(arrays)), **dict(zip(inexact, changed, strict=True))}
+                found = dict(zip(names, forward(list(mixed.values())), strict=True))
+                return [found[name] for name in pulled]
 
-                gradients = jax.vjp(some, [arrays[at] for at in inexact])[1](cotangents)[0]
-                return list(map(_global_array, gradients))
+            gradients = jax.vjp(some, [arrays[at] for at in inexact])[1](cotangents)[0]
+            return list(map(_global_array, gradients))
 
-            def scaled(factor: float) -> list[Any]:
-                return [jax.device_put((each * factor).astype(each.dtype), each.sharding) for each in cotangents]
-
-            jaxpr, _, pull = _compile(pullback, call.arrays, cotangents)
-            labels = [f"grad({call.names[at]})" for at in inexact]
-            programs.append((labels, lambda arrays, factor: pull(arrays, scaled(factor))))
-            jaxprs.append(jaxpr)
-
-    def again(arrays: Sequence[jax.Array], factor: float) -> ArraysByName:
-        with subject.on(mesh):
-            # Nothing but this may wait for ever: a program that is compiled, and whose shards wait for each other.
-            done = [wait_for(partial(program, list(arrays), factor), timeout, idle) for _, program in programs]
-            found = [dict(zip(paths, values, strict=True)) for (paths, _), values in zip(programs, done, strict=True)]
-        return {path: _host(array) for values in found for path, array in values.items()}
-
-    specs = {
-        name: _jax.array.spec_entries(each.sharding.spec).dim_axes if isinstance(each.sharding, NamedSharding) else ()
-        for name, each in results.items()
-    }
-    return Outcome(mesh, again(call.arrays, 1.0), specs, jaxprs, call.arrays, frozenset(labels), again)
+        of_pullback, _, pull = _compile(pullback, call.arrays, [results[name] for name in pulled])
+    gradients = [f"grad({call.names[at]})" for at in inexact]
+    return CompiledCall(mesh, call.form, names, types, compute, [jaxpr, of_pullback], pulled, gradients, pull)
 
 
 def _compile(
