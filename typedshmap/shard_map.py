@@ -201,7 +201,10 @@ class _RegionCall:
         mapped = program = self.mapped()
         if not _jax.trace.is_jit_disabled() and _jax.staging.are_staged(self.arrays):
             if _jax.trace.is_outside_traces():
-                program = jax.jit(mapped)  # one for every call: nothing that the function closes over can be stale
+                program = jax.jit(mapped)
+                traced = program.trace(*self.arrays)  # at every call: nothing that the function closes over is stale
+                self._analyze(_jax.jaxpr.find_region(traced.jaxpr))
+                return _jax.programs.compiled(traced, self.arrays, self.typed.name) or program
             elif holds_arrays(self.result_hint):
                 self.analyzed_after = mapped
                 return mapped

@@ -1,4 +1,4 @@
-"""The one door to JAX's versions: meshes, arrays, casts, jaxprs, source lines, traces and pytrees.
+"""The one door to JAX's versions: meshes, arrays, casts, jaxprs, source lines, compiled programs, traces and pytrees.
 
 Everything above asks here, as in ``_jax.tree.leaves(x)``; nothing above looks at a JAX version, or at an attribute that
 only some versions have. By public names only; `versions` says which JAX.
@@ -7,6 +7,6 @@ only some versions have. By public names only; `versions` says which JAX.
 from . import versions  # isort: split
 
 with versions.noting_untried():
-    from . import array, casts, jaxpr, mesh, source, staging, trace, tree
+    from . import array, casts, jaxpr, mesh, programs, source, staging, trace, tree
 
-__all__ = ["array", "casts", "jaxpr", "mesh", "source", "staging", "trace", "tree", "versions"]
+__all__ = ["array", "casts", "jaxpr", "mesh", "programs", "source", "staging", "trace", "tree", "versions"]

@@ -172,6 +172,9 @@ COLLECTIVES: Mapping[str, str] = {
 """The primitives that communicate, and what XLA calls them; those that only change a type are not among them."""
 
 
+CLAIM = "typedshmap_claim"
+"""The primitive that claims a layout of its operand; what is learnt from it holds for the operand, too."""
+
 _MOVING_NAMES = (
     "all_gather all_gather_invariant all_to_all broadcast_in_dim convert_element_type copy dynamic_slice gather name "
     "optimization_barrier ppermute pvary reshape rev slice squeeze stop_gradient transpose"

@@ -18,8 +18,7 @@ from .sums import SumLoss, lost_sums
 TransferRule = Callable[["Interpreter", Any, "list[ShardingFact]"], "Sequence[ShardingFact]"]
 """From an equation and the facts of its operands to those of its results."""
 
-CLAIM = "typedshmap_claim"
-"""The primitive that claims a layout of its operand; what is learnt from it holds for the operand, too."""
+CLAIM = _jax.jaxpr.CLAIM
 
 
 class Finding(NamedTuple):

@@ -1,0 +1,178 @@
+"""Compiled programs, found by what they compute: one that is traced anew is not compiled anew.
+
+Invariant: what has the same key is lowered and compiled to the same program. What cannot be compared by what it
+computes has no key: an effect, a function of the user's, a constant of an inner program. The values of other constants
+are not in the key: they are arguments of what is compiled. Nothing that is kept refers to a jaxpr, and so to a rule of
+`jax.custom_jvp`."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import lru_cache, partial
+from itertools import count
+from typing import Any
+
+import jax
+import jax.core
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
+
+from .jaxpr import CLAIM, is_literal, open_jaxpr, scan_counts
+from .mesh import ambient_devices
+
+# The parameters of some primitives that are not read where they are lowered.
+_NOT_LOWERED = {
+    **dict.fromkeys(("checkpoint", "remat", "remat2"), ("policy",)),
+    "custom_jvp_call": ("jvp_jaxpr_fun",),
+    "custom_vjp_call": ("bwd", "fwd_jaxpr_thunk", "out_trees"),
+    "custom_vmap_call": ("rule",),
+    "scan": ("ft_in", "ft_out"),  # what they group is counted
+    CLAIM: ("claim", "own"),
+}
+# What JAX compares by what it is.
+_COMPARED = (AbstractMesh, Enum, Mesh, PartitionSpec, Sharding, bytes, frozenset, jax.core.ShapedArray, np.dtype)
+_LIBRARIES = frozenset(["builtins", "jax", "jaxlib", "ml_dtypes", "numpy", "typedshmap"])
+
+
+def compiled(traced: Any, arrays: Sequence[Any], name: str) -> Callable[..., Any] | None:
+    """A traced program, compiled, perhaps for an earlier call.
+
+    Args:
+      traced: what ``jax.jit(f).trace(*arrays)`` returned.
+      arrays: the arguments of the call.
+      name: the name of the program in profiles.
+
+    Returns:
+      What takes the arguments; None where the program has no key, or JAX fails to compile it.
+    """
+    constants = traced.jaxpr.consts
+    try:
+        kept = _kept(_program_key(traced.jaxpr, (*constants, *arrays), name))
+        if not kept:
+            kept.append(_compile(traced, arrays))
+    except Exception:  # of many kinds: an array that was deleted, a value without a hash
+        return None
+    return partial(kept[0], *constants)
+
+
+@lru_cache(maxsize=128)
+def _kept(key: Any) -> list[Any]:
+    """Where the program of a key is, once it is compiled."""
+    return []
+
+
+def _compile(traced: Any, arrays: Sequence[Any]) -> Any:
+    constants, jaxpr = traced.jaxpr.consts, open_jaxpr(traced.jaxpr)
+    if constants:
+        after = len(constants)
+        program = jax.jit(lambda *given: jax.core.eval_jaxpr(jaxpr, given[:after], *given[after:]))
+        traced = program.trace(*constants, *arrays)
+    return traced.lower().compile()
+
+
+class _NoKey(Exception):
+    """Of a program that may differ from one that looks the same."""
+
+
+_nothing = jax.jit(lambda: None)
+
+
+def _program_key(jaxpr: Any, arguments: Sequence[Any], name: str) -> Any:
+    options = jax.config.values
+    if jaxpr.effects or options["jax_debug_nans"] or options["jax_debug_infs"]:
+        raise _NoKey
+    if jaxpr.consts and not _may_be_arguments(jaxpr.consts, options):
+        raise _NoKey
+    context = _nothing.trace().jaxpr  # JAX traces it once for each of its contexts
+    placed = tuple(map(_placement, arguments))
+    return name, context, ambient_devices(), *options.values(), placed, _jaxpr_key(jaxpr)
+
+
+def _may_be_arguments(constants: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether JAX takes these constants also as arguments, which are transferred at every call."""
+    are_here = all(getattr(constant, "is_fully_addressable", True) for constant in constants)
+    return are_here and all(value in (None, "allow") for name, value in options.items() if "transfer_guard" in name)
+
+
+def _placement(argument: Any) -> Any:
+    if not isinstance(argument, jax.Array) or not argument.committed:
+        return None
+    return argument.sharding, argument.format.layout
+
+
+def _jaxpr_key(jaxpr: Any) -> tuple[Any, ...]:
+    """A jaxpr's equations, its variables numbered."""
+    jaxpr, numbers, next_number = open_jaxpr(jaxpr), dict[Any, int](), count()
+
+    def atom_key(atom: Any) -> Any:
+        if not is_literal(atom):
+            return numbers[atom]
+        value = np.asarray(atom.val)
+        return atom.aval, value.dtype, value.tobytes()
+
+    def bind(variables: Sequence[Any]) -> list[Any]:
+        numbers.update(zip(variables, next_number, strict=False))
+        return [variable.aval for variable in variables]
+
+    def keys() -> Iterator[Any]:
+        yield from bind(jaxpr.constvars)
+        yield from bind(jaxpr.invars)
+        for eqn in jaxpr.eqns:
+            yield eqn.primitive
+            yield eqn.ctx
+            yield from map(atom_key, eqn.invars)
+            yield from _params_key(eqn.primitive.name, eqn.params)
+            yield from bind(eqn.outvars)
+        yield from map(atom_key, jaxpr.outvars)
+
+    return len(jaxpr.constvars), len(jaxpr.invars), *keys()
+
+
+def _params_key(primitive: str, params: Any) -> Iterator[Any]:
+    if primitive == "scan":
+        yield scan_counts(params)
+    not_lowered = _NOT_LOWERED.get(primitive, ())
+    for name, value in params.items():
+        if name not in not_lowered:
+            yield name
+            yield _value_key(value)
+
+
+def _value_key(value: Any) -> Any:
+    """A parameter as it is compared: a number by its bits, what has parts part by part."""
+    kind = type(value)
+    if value is None or kind is str:
+        return value
+    if kind is bool or kind is int:
+        return kind, value
+    if hasattr(value, "eqns"):
+        if getattr(value, "consts", ()):
+            raise _NoKey
+        return _jaxpr_key(value)
+    if kind.__module__.partition(".")[0] not in _LIBRARIES:
+        raise _NoKey
+    if kind is float or kind is complex:
+        return kind, struct.pack("dd", value.real, value.imag)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return kind, value.dtype, value.shape, value.tobytes()
+    if isinstance(value, _COMPARED) or _is_in_library(value):
+        return value
+    if isinstance(value, (tuple, list)):
+        return kind, *map(_value_key, value)
+    if isinstance(value, dict):
+        return kind, *map(_value_key, value.items())
+    if is_dataclass(value):
+        return kind, *(_value_key(getattr(value, field.name)) for field in fields(value))
+    if getattr(value, "__dict__", None) == {}:  # as of what stands for a sharding that is not specified
+        return kind
+    raise _NoKey
+
+
+def _is_in_library(function: Any) -> bool:
+    """Whether this is a function or a class of a library's module, which is there for good."""
+    module, name = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
+    return module.partition(".")[0] in _LIBRARIES and getattr(sys.modules.get(module), name, None) is function
