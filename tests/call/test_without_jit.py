@@ -224,13 +224,13 @@ def test_a_change_of_an_option_for_all_threads_is_seen(mesh: Mesh) -> None:
 
 def test_a_change_of_an_option_of_the_compiler_is_seen(lowered: Lowered, mesh: Mesh) -> None:
     f = mapped(lambda x: x * 19, mesh)
-    before = jax.config.values["jax_memory_fitting_effort"]
+    before = jax.config.values["jax_traceback_in_locations_limit"]
     jax.block_until_ready(f(x))
-    jax.config.update("jax_memory_fitting_effort", 0.5)
+    jax.config.update("jax_traceback_in_locations_limit", 3)
     try:
         assert lowered.by(lambda: f(x)) > 0
     finally:
-        jax.config.update("jax_memory_fitting_effort", before)
+        jax.config.update("jax_traceback_in_locations_limit", before)
     assert lowered.by(lambda: f(x)) == 0
 
 

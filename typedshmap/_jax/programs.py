@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import lru_cache, partial
@@ -21,6 +21,7 @@ import jax.core
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
+from .array import is_jax_array
 from .jaxpr import CLAIM, is_literal, open_jaxpr, scan_counts
 from .mesh import ambient_devices
 
@@ -33,7 +34,8 @@ _NOT_LOWERED = {
     "scan": ("ft_in", "ft_out"),  # what they group is counted
     CLAIM: ("claim", "own"),
 }
-# What JAX compares by what it is.
+_PLAIN = frozenset([bool, int, str, type(None)])
+# What is equal only to what is the same for JAX.
 _COMPARED = (AbstractMesh, Enum, Mesh, PartitionSpec, Sharding, bytes, frozenset, jax.core.ShapedArray, np.dtype)
 _LIBRARIES = frozenset(["builtins", "jax", "jaxlib", "ml_dtypes", "numpy", "typedshmap"])
 
@@ -89,7 +91,7 @@ def _program_key(jaxpr: Any, arguments: Sequence[Any], name: str) -> Any:
         raise _NoKey
     context = _nothing.trace().jaxpr  # JAX traces it once for each of its contexts
     placed = tuple(map(_placement, arguments))
-    return name, context, ambient_devices(), *options.values(), placed, _jaxpr_key(jaxpr)
+    return name, context, ambient_devices(), *options.values(), placed, _jaxpr_key(open_jaxpr(jaxpr))
 
 
 def _may_be_arguments(constants: Sequence[Any], options: Mapping[str, Any]) -> bool:
@@ -99,60 +101,56 @@ def _may_be_arguments(constants: Sequence[Any], options: Mapping[str, Any]) -> b
 
 
 def _placement(argument: Any) -> Any:
-    if not isinstance(argument, jax.Array) or not argument.committed:
+    if not is_jax_array(argument) or not argument.committed:
         return None
     return argument.sharding, argument.format.layout
 
 
 def _jaxpr_key(jaxpr: Any) -> tuple[Any, ...]:
     """A jaxpr's equations, its variables numbered."""
-    jaxpr, numbers, next_number = open_jaxpr(jaxpr), dict[Any, int](), count()
+    key: list[Any] = [len(jaxpr.constvars), len(jaxpr.invars)]
+    numbers, next_number = dict[Any, int](), count()
 
-    def atom_key(atom: Any) -> Any:
-        if not is_literal(atom):
-            return numbers[atom]
-        value = np.asarray(atom.val)
-        return atom.aval, value.dtype, value.tobytes()
-
-    def bind(variables: Sequence[Any]) -> list[Any]:
+    def bind(variables: Sequence[Any]) -> None:
         numbers.update(zip(variables, next_number, strict=False))
-        return [variable.aval for variable in variables]
+        key.extend([variable.aval for variable in variables])
 
-    def keys() -> Iterator[Any]:
-        yield from bind(jaxpr.constvars)
-        yield from bind(jaxpr.invars)
-        for eqn in jaxpr.eqns:
-            yield eqn.primitive
-            yield eqn.ctx
-            yield from map(atom_key, eqn.invars)
-            yield from _params_key(eqn.primitive.name, eqn.params)
-            yield from bind(eqn.outvars)
-        yield from map(atom_key, jaxpr.outvars)
+    def read(atoms: Sequence[Any]) -> None:
+        key.extend([_literal_key(atom) if is_literal(atom) else numbers[atom] for atom in atoms])
 
-    return len(jaxpr.constvars), len(jaxpr.invars), *keys()
+    bind(jaxpr.constvars)
+    bind(jaxpr.invars)
+    for eqn in jaxpr.eqns:
+        key += eqn.primitive, eqn.ctx
+        read(eqn.invars)
+        key += _params_key(eqn.primitive.name, eqn.params)
+        bind(eqn.outvars)
+    read(jaxpr.outvars)
+    return tuple(key)
 
 
-def _params_key(primitive: str, params: Any) -> Iterator[Any]:
-    if primitive == "scan":
-        yield scan_counts(params)
+def _literal_key(atom: Any) -> Any:
+    value = np.asarray(atom.val)
+    return atom.aval, value.dtype, value.tobytes()
+
+
+def _params_key(primitive: str, params: Any) -> list[Any]:
     not_lowered = _NOT_LOWERED.get(primitive, ())
-    for name, value in params.items():
-        if name not in not_lowered:
-            yield name
-            yield _value_key(value)
+    key = [part for name, value in params.items() if name not in not_lowered for part in (name, _value_key(value))]
+    return [*key, scan_counts(params)] if primitive == "scan" else key
 
 
 def _value_key(value: Any) -> Any:
     """A parameter as it is compared: a number by its bits, what has parts part by part."""
     kind = type(value)
-    if value is None or kind is str:
-        return value
-    if kind is bool or kind is int:
+    if kind in _PLAIN:
         return kind, value
+    if kind is tuple and _PLAIN.issuperset(map(type, value)):
+        return value, *map(type, value)
     if hasattr(value, "eqns"):
         if getattr(value, "consts", ()):
             raise _NoKey
-        return _jaxpr_key(value)
+        return _jaxpr_key(open_jaxpr(value))
     if kind.__module__.partition(".")[0] not in _LIBRARIES:
         raise _NoKey
     if kind is float or kind is complex:

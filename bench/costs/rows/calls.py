@@ -14,7 +14,7 @@ from typedshmap import Array, Float, typed_jit, typed_shard_map
 from ..benchmark import Benchmark, Result, benchmark, counted, of_counts, of_times, over
 from ..meshes import make_mesh
 from ..timing import WALL, Effort, Turns, seconds, take_turns
-from ..tracing import calls
+from ..tracing import calls, trace
 
 GROUP = "calls"
 LAYERS = 12
@@ -104,9 +104,28 @@ def typed_jit_in_calls(effort: Effort) -> Result:
     return of_counts(calls(partial(typed, *args)), MANY)
 
 
+def _unjitted() -> tuple[Any, Any]:
+    """A call outside of jit that is like the one before, and its trace."""
+    typed, args = programs.PAIRS["forward"](make_mesh(4, 2)).typed, _jitted(4, 2)[2]
+    return partial(typed, *args), partial(trace, typed, args)
+
+
+@benchmark(GROUP, "call without jit of a small function", over(1.5), "its trace")
+def without_jit_of_small(effort: Effort) -> Result:
+    """A function that computes what it did in the call before: it is traced, and neither lowered nor compiled."""
+    ours, other = _unjitted()
+    return of_times(take_turns(ours, other, effort, WALL))
+
+
+@counted(GROUP, "call without jit of a small function, calls", "its trace")
+def without_jit_in_calls(effort: Effort) -> Result:
+    """The calls that Python makes for the same: what is added is the comparison of what it computes."""
+    return of_counts(*map(calls, _unjitted()))
+
+
 @benchmark(GROUP, f"call without jit, {LAYERS} layers", over(0.1), is_slow=True)
 def without_jit(effort: Effort) -> Result:
-    """A forward pass called as it is: `jax.shard_map` evaluates it operation by operation, we compile it each time."""
+    """A forward pass called as it is: `jax.shard_map` evaluates it operation by operation, we compile it once."""
     by_hand, typed, args = programs.inference(make_mesh(4, 2), LAYERS)
     ours = tuple(seconds(partial(typed, *args), WALL) for _ in range(3))
     start = time.perf_counter()
@@ -125,5 +144,7 @@ ROWS: tuple[Benchmark, ...] = (
     typed_jit_of_100,
     typed_jit_of_many,
     typed_jit_in_calls,
+    without_jit_of_small,
+    without_jit_in_calls,
     without_jit,
 )
