@@ -3,6 +3,7 @@
 import importlib
 from collections import Counter
 from collections.abc import Callable
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ PAIRS = [
     ((("a", "b"), None), (("b", "a"), None)),
     ((("a", "b"), "c"), ("c", ("b", "a"))),
     (("a", "b"), (None, ("c", "b"))),
+    ((("a", "b"), "c"), ("c", ("a", "b"))),
+    (("a", ("b", "c")), (("c", "b"), "a")),
 ]
 
 
@@ -69,6 +72,26 @@ def test_the_gradient_is_that_of_the_identity(source: Any, target: Any, check_vm
     f = global_map(cube, source, target, check_vma)
     gradient = computed(jax.grad(lambda x: (f(x) ** 2 * WEIGHT).sum()), VALUE)
     np.testing.assert_array_equal(gradient, 2 * VALUE * WEIGHT)
+
+
+def ends() -> list[tuple[Any, Any]]:
+    """All ways to split two dims over some of the axes."""
+    orders = [order for n in range(4) for some in combinations(AXES, n) for order in permutations(some)]
+    return [(order[:at] or None, order[at:] or None) for order in orders for at in range(len(order) + 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("source", ends()[::6], ids=str)
+def test_the_gradient_of_every_target_is_that_of_the_identity(source: Any, check_vma: bool, cube: Mesh) -> None:
+    def body(xs: list[jax.Array]) -> list[jax.Array]:
+        return [resharder(source, target, check_vma)(x) for x, target in zip(xs, ends(), strict=True)]
+
+    specs = [P(*target) for target in ends()]
+    f = jax.shard_map(body, mesh=cube, in_specs=(P(*source),), out_specs=specs, check_vma=check_vma)
+    gradients = computed(jax.grad(lambda xs: sum((y**2 * WEIGHT).sum() for y in f(xs))), [VALUE] * len(specs))
+    wrong = [not np.array_equal(gradient, 2 * VALUE * WEIGHT) for gradient in gradients]
+    assert [target for target, is_wrong in zip(ends(), wrong, strict=True) if is_wrong] == []
 
 
 TRANSFORMED = {

@@ -44,6 +44,16 @@ def manual_type_in(aval: Any) -> Any:
         return _UNTYPED if HAS_MANUAL_TYPES else ManualType(*manual_axes_of(aval))
 
 
+def retyped(aval: Any, shape: tuple[int, ...], varying: frozenset[str], unreduced: frozenset[str]) -> Any:
+    """A value's type with another shape, and other axes over which it varies and is unreduced."""
+    if not HAS_MANUAL_TYPES:
+        return aval.update(shape=shape, vma=varying)
+    kind = aval.manual_axis_type
+    if unreduced != kind.unreduced:
+        kind = kind.update(unreduced=unreduced) if unreduced else type(kind)(reduced=kind.reduced)
+    return aval.update(shape=shape, manual_axis_type=kind.update(varying=varying))
+
+
 def aval_of(x: Any) -> Any:
     """What has a value's shape and dtype: a tracer's type, whose attributes are slow to reach through it."""
     if type(x) is STAGED:

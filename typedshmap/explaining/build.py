@@ -22,7 +22,7 @@ from ..hints.context import MeshContext, current_axis_naming
 from ..inference.analysis import keep_all_claims
 from ..introspection import bound_self, require_decorated
 from ..meshes import override_mesh
-from ..ops.resharding.plan import shard_shape
+from ..ops.resharding.pieces import shard_shape
 from ..sampling.arguments import Inputs
 from ..sampling.meshes import map_over_shards, mesh_like, mesh_sizes
 from .collectives import JaxprCosts, read_jaxpr

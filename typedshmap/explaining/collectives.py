@@ -240,8 +240,10 @@ def _reshard_costs(eqn: Any, sizes: Mapping[str, int]) -> Iterator[Collective]:
     for step in plan_steps(params["source"], params["target"], params["shape"], params["sizes"]):
         axes = tuple(axis for axis in step.axes if axis in sizes)
         if axes and (operation := _jax.jaxpr.COLLECTIVES.get(step.kind)):
-            ends = [jax.ShapeDtypeStruct((*lead, *end), aval.dtype) for end in (step.shard_before, step.shard_after)]
-            yield _collective_of(operation, axes, prod(sizes[axis] for axis in axes), *ends)
+            shapes = [step.piece] * 2 if step.kind == "ppermute" else [step.shard_before, step.shard_after]
+            ends = [jax.ShapeDtypeStruct((*lead, *shape), aval.dtype) for shape in shapes]
+            for _ in range(step.rounds):
+                yield _collective_of(operation, axes, prod(sizes[axis] for axis in axes), *ends)
 
 
 def _collective_of(operation: str, axes: MeshAxes, group: int, operand: Any, result: Any) -> Collective:

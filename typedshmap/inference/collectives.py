@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, takewhile
+from itertools import chain
 from math import prod
 from typing import Any
 
 from .. import _jax
-from ..notation.layout import Layout
 from .indices import IndexFact
 from .interpreter import Interpreter
 from .lattice import (
@@ -33,21 +32,13 @@ def awaited_axes(interpreter: Interpreter, eqn: Any) -> AxisSet:
     Which shards the groups of ``axis_index_groups`` bring together is not followed.
     """
     if eqn.primitive.name == "reshard_shards":
-        return interpreter.split_axes(_moved_axes(eqn.params["source"], eqn.params["target"]))
+        awaited = eqn.params["awaited"]
+        return interpreter.split_axes(interpreter.axes if awaited is None else awaited & interpreter.axes)
     operation = _jax.jaxpr.collective_operation(eqn)
     if operation is None or eqn.params.get("axis_index_groups") is not None:
         return NO_AXES
     axes = interpreter.split_axes(frozenset(_jax.jaxpr.named_axes(eqn, interpreter.axes)))
     return interpreter.split_axes(interpreter.axes) if axes and operation == "collective-permute" else axes
-
-
-def _moved_axes(source: Layout, target: Layout) -> AxisSet:
-    """The axes along which shards change places between two layouts: all but those that keep theirs, or only cut."""
-    moved = set(source.unreduced - target.unreduced)
-    for before, after in zip(source.dim_axes, target.dim_axes, strict=True):
-        kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
-        moved.update(before[kept:])
-    return frozenset(moved)
 
 
 def _varying_after_pick(fact: ShardingFact, axes: tuple[str, ...]) -> AxisSet:

@@ -74,7 +74,7 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, 
 
     Bytes are those of the busiest device, by the formulas of a ring over ``n`` shards of ``S`` bytes:
     all_gather ``(n-1) S``, all_to_all and psum_scatter ``(n-1)/n S``, psum ``2 (n-1)/n S``,
-    ppermute ``S``, slice nothing.
+    slice nothing; a ppermute sends a piece, what two blocks share, before and after.
 
     Args:
       pattern: as for `reshard`.

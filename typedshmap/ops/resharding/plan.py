@@ -1,8 +1,9 @@
 """A plan: the steps from one layout of a global array to another, what each sends, and the search for the cheapest.
 
 It is a shortest path, first among those whose shards stay within the ends. The nodes of the graph are states of an
-array on a mesh; an edge is what one collective makes of one. Costs are elements sent by the busiest device, by ring
-formulas, times the number of devices, so that they are integers."""
+array on a mesh; an edge is what one step makes of one. Costs are elements sent by the busiest device, by ring formulas,
+and a price for each collective, times the number of devices, so that they are integers; among equals, what is copied
+within a device's memory. All are proportions of the array, so that its size does not matter."""
 
 from __future__ import annotations
 
@@ -22,14 +23,7 @@ from ...hints.context import SizedAxes
 from ...notation.layout import Layout, shared_prefix
 from ...records import Record
 from ..operation import MeshAxes, shard_count
-
-DimAxes = tuple[MeshAxes, ...]
-AxisSizes = Mapping[str, int]
-
-
-def shard_shape(dim_axes: DimAxes, shape: tuple[int, ...], sizes: AxisSizes) -> tuple[int, ...]:
-    """What one shard holds of a global shape that the axes divide."""
-    return tuple(size // shard_count(axes, sizes) for size, axes in zip(shape, dim_axes, strict=True))
+from .pieces import AxisSizes, DimAxes, is_nested, moved_axes, pieces_per_block, shard_counts, shard_shape
 
 
 def elements_missing(have: DimAxes, need: DimAxes, shape: tuple[int, ...], sizes: AxisSizes) -> int:
@@ -59,6 +53,8 @@ class Step(Record):
       shard_before: one shard's shape before it.
       shard_after: one shard's shape after it.
       sent: how many elements the busiest device sends, by ring formulas.
+      rounds: how many collectives it takes: none for a slice, a ppermute for each piece that a device lacks of its
+        block, one for any other.
     """
 
     kind: str
@@ -69,6 +65,12 @@ class Step(Record):
     shard_before: tuple[int, ...]
     shard_after: tuple[int, ...]
     sent: Fraction
+    rounds: int = 1
+
+    @property
+    def piece(self) -> tuple[int, ...]:
+        """The shape of what one ppermute sends."""
+        return tuple(map(min, self.shard_before, self.shard_after))
 
 
 def ring_cost(operation: str, group: int, before: int, after: int) -> int:
@@ -157,7 +159,8 @@ class Plan(Record):
         rows = [("step", "axes", "shard", "bytes")]
         for step in self.steps:
             shard = f"{_shape_text(step.shard_before)} -> {_shape_text(step.shard_after)}"
-            rows.append((step.kind, ",".join(step.axes), shard, f"{ceil(step.sent * self.itemsize):,}"))
+            kind = f"{step.kind} x{step.rounds}" if step.rounds > 1 else step.kind
+            rows.append((kind, ",".join(step.axes), shard, f"{ceil(step.sent * self.itemsize):,}"))
         rows.append(("total", "", "", f"{self.bytes:,}"))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         larger = "" if self.is_within_ends else ", larger than both ends"
@@ -198,6 +201,11 @@ def _shape_text(shape: tuple[int, ...]) -> str:
 # can stay in place do, and a path that needs little more is preferred to one that has sent little so far.
 MANY_AXES = 4
 GREED = 8
+# A block is sent in so many ppermutes at most.
+MOST_ROUNDS = 4
+# A collective counts as much as sending one of so many parts of the larger end's shard. With fewer parts, XLA's
+# partitioner sends less for some pairs on meshes of 16 devices; with more, plans take more collectives for few bytes.
+ROUNDS_PER_SHARD = 8
 
 
 def plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Plan | Unreachable:
@@ -250,7 +258,7 @@ def _search_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: 
     within = graph.cheapest_path(start, goal, limit)
     moves = within if within is not None else graph.cheapest_path(start, goal, None)
     assert moves is not None, "gathering all and slicing is always possible"
-    steps = (*_drop_unit_axes(source, target, shape, known), *graph.steps(start, moves, fixed, target.unreduced))
+    steps = tuple(graph.steps(start, moves, fixed, target.unreduced))
     return Plan(source, target, shape, sizes, steps, within is not None)
 
 
@@ -259,32 +267,16 @@ def _graph(shape: tuple[int, ...], sizes: SizedAxes) -> Graph:
     return Graph(shape, dict(sizes))
 
 
-def _drop_unit_axes(source: Layout, target: Layout, shape: tuple[int, ...], sizes: AxisSizes) -> Iterator[Step]:
-    """Nothing is sent over an axis of size 1, but JAX's type must lose it where the target does not name it."""
-    units = {axis for axis, size in sizes.items() if size == 1}
-    here = Layout(source.over(sizes.keys() - units).dim_axes, source.unreduced)
-    shard = shard_shape(source.dim_axes, shape, sizes)
-    for dim, axes in enumerate(source.dim_axes):
-        if some := tuple(axis for axis in axes if axis in units - target.sharded):
-            yield Step("all_gather", some, (dim,), here, here, shard, shard, Fraction(0))
-    if unreduced := tuple(sorted(source.unreduced & units - target.unreduced)):
-        after = Layout(here.dim_axes, here.unreduced - set(unreduced))
-        yield Step("psum", unreduced, (), here, after, shard, shard, Fraction(0))
-
-
 class SearchState(NamedTuple):
     """The layout of an array during the search.
 
     Attributes:
       dim_axes: per dim its mesh axes.
       unreduced: axes over which the array is unreduced, and the sum will be taken.
-      stale_vma: axes over which the value is the same everywhere, but typed by JAX as varying. A
-        ``ppermute`` leaves them, and only a gather to invarying takes them away.
     """
 
     dim_axes: DimAxes
     unreduced: frozenset[str] = frozenset()
-    stale_vma: frozenset[str] = frozenset()
 
     @property
     def sharded(self) -> frozenset[str]:
@@ -301,13 +293,25 @@ class SearchState(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One collective, or a slice: its kind, its axes in their order, the dims it touches, where it leads, its cost."""
+    """One step.
+
+    Attributes:
+      kind: that of the step.
+      axes: its mesh axes, in their order.
+      dims: the dims that it changes.
+      after: where it leads.
+      cost: what all devices send, if each sends as much as the busiest.
+      rounds: how many collectives it takes.
+      copied: how many elements a device copies within its own memory.
+    """
 
     kind: str
     axes: MeshAxes
     dims: tuple[int, ...]
     after: SearchState
     cost: int
+    rounds: int
+    copied: int
 
 
 @dataclass(slots=True)
@@ -317,30 +321,36 @@ class Graph:
     shape: tuple[int, ...]
     sizes: AxisSizes
     known_moves: dict[SearchState, tuple[Move, ...]] = field(default_factory=dict)
-    same_shape: dict[frozenset[str], dict[tuple[int, ...], list[DimAxes]]] = field(default_factory=dict)
+    known_ends: dict[SearchState, tuple[SearchState, ...]] = field(default_factory=dict)
+    known_elements: dict[DimAxes, int] = field(default_factory=dict)
 
     def cheapest_path(self, start: SearchState, goal: SearchState, limit: int | None) -> tuple[Move, ...] | None:
-        """A shortest path by elements sent, then by collectives, then by slices; no shard larger than a limit.
+        """A shortest path by elements sent and by collectives, then by copies; no shard larger than a limit.
 
-        The search is A*: a device must still be sent what it lacks.
+        The search is A*: a device must still be sent what it lacks, by one collective at least.
         """
         greed = 1 if len(self.sizes) <= MANY_AXES else GREED
-        tie, done = count(), set[SearchState]()
-        waiting: list[tuple[int, tuple[int, int, int], int, SearchState, tuple[Move, ...]]]
-        waiting = [(0, (0, 0, 0), next(tie), start, ())]
+        per_round = prod(self.sizes.values()) * max(self.elements(start), self.elements(goal))
+        tie, done, bounds = count(), set[SearchState](), dict[SearchState, int]()
+        waiting: list[tuple[tuple[int, int], int, int, SearchState, tuple[Move, ...]]]
+        waiting = [((0, 0), next(tie), 0, start, ())]
         while waiting:
-            _, (sent, collectives, slices), _, state, path = heappop(waiting)
+            (_, copied), _, spent, state, path = heappop(waiting)
             if state == goal:
                 return path
             if state in done:
                 continue
             done.add(state)
-            for move in self.moves(state):
-                if move.after not in done and (limit is None or self.elements(move.after) <= limit):
-                    is_slice = move.kind == "slice"
-                    cost = (sent + move.cost, collectives + (not is_slice), slices + is_slice)
-                    total = cost[0] + greed * self.cost_bound(move.after, goal)
-                    heappush(waiting, (total, cost, next(tie), move.after, (*path, move)))
+            for move in chain(self.moves(state), self._permutes(state, goal)):
+                after = move.after
+                if after in done or (limit is not None and self.elements(after) > limit):
+                    continue
+                if after not in bounds:
+                    lacking = self.cost_bound(after, goal)
+                    bounds[after] = greed * (lacking * ROUNDS_PER_SHARD + (per_round if lacking else 0))
+                now = spent + move.cost * ROUNDS_PER_SHARD + move.rounds * per_round
+                rank = (now + bounds[after], copied + move.copied)
+                heappush(waiting, (rank, next(tie), now, after, (*path, move)))
         return None
 
     def steps(self, state: SearchState, moves: Sequence[Move], fixed: DimAxes, kept: frozenset[str]) -> Iterator[Step]:
@@ -362,19 +372,21 @@ class Graph:
             before, behind = (
                 Layout(tuple(map(operator.add, fixed, end.dim_axes)), end.unreduced | kept) for end in (state, after)
             )
-            yield Step(some[-1].kind, axes, dims, before, behind, old, new, sent)
+            yield Step(some[-1].kind, axes, dims, before, behind, old, new, sent, some[-1].rounds)
             state = after
 
     def moves(self, state: SearchState) -> tuple[Move, ...]:
-        """What can be done in a state."""
+        """What can be done in a state, but for ppermutes."""
         if state not in self.known_moves:
-            kinds = (self._slices, self._gathers, self._exchanges, self._sums, self._permutes)
+            kinds = (self._slices, self._gathers, self._exchanges, self._sums)
             self.known_moves[state] = tuple(chain.from_iterable(kind(state) for kind in kinds))
         return self.known_moves[state]
 
     def elements(self, state: SearchState) -> int:
         """The size of a shard."""
-        return prod(shard_shape(state.dim_axes, self.shape, self.sizes))
+        if state.dim_axes not in self.known_elements:
+            self.known_elements[state.dim_axes] = prod(shard_shape(state.dim_axes, self.shape, self.sizes))
+        return self.known_elements[state.dim_axes]
 
     def cost_bound(self, state: SearchState, goal: SearchState) -> int:
         """A cost that no way from one state to another is below."""
@@ -396,15 +408,16 @@ class Graph:
         free = set(self.sizes) - state.sharded - state.unreduced
         for axis, dim in product(sorted(free), range(len(self.shape))):
             if self._divides(state, dim, (axis,)):
-                after = state.append({dim: (axis,)})._replace(stale_vma=state.stale_vma - {axis})
-                yield Move("slice", (axis,), (dim,), after, 0)
+                after = state.append({dim: (axis,)})
+                yield Move("slice", (axis,), (dim,), after, 0, 0, self.elements(after))
 
     def _gathers(self, state: SearchState) -> Iterator[Move]:
         for dim, axes in enumerate(state.dim_axes):
             for start in range(len(axes)):
                 gone = axes[start:]
-                cost = self._cost(state, gone, "all_gather")
-                yield Move("all_gather", gone, (dim,), state.drop({dim: len(gone)}), cost)
+                after = state.drop({dim: len(gone)})
+                copied = 0 if self._is_first(state, dim) else self.elements(after)
+                yield Move("all_gather", gone, (dim,), after, self._cost(state, gone, "all_gather"), 1, copied)
 
     def _exchanges(self, state: SearchState) -> Iterator[Move]:
         """Move the minor axes of some dims to be the minor axes of others, in any order, in one all_to_all."""
@@ -418,39 +431,59 @@ class Graph:
             for spread in arrangements(axes, len(others)):
                 added = {dim: new for dim, new in zip(others, spread, strict=True) if new}
                 if all(self._divides(left, dim, new) for dim, new in added.items()):
-                    yield Move("all_to_all", axes, (*sources, *added), left.append(added), cost)
+                    after = left.append(added)
+                    copies = sum(any(not self._is_first(state, dim) for dim in dims) for dims in (sources, added))
+                    copied = copies * self.elements(state)
+                    yield Move("all_to_all", axes, (*sources, *added), after, cost, 1, copied)
 
     def _sums(self, state: SearchState) -> Iterator[Move]:
         """Take the sum over some axes: on all shards, or scattered along a dim, in any order of the axes."""
         after = {axes: state._replace(unreduced=state.unreduced - set(axes)) for axes in _subsets(state.unreduced)}
         for axes, summed in after.items():
-            yield Move("psum", axes, (), summed, self._cost(state, axes, "psum"))
+            yield Move("psum", axes, (), summed, self._cost(state, axes, "psum"), 1, 0)
         for (some, summed), dim in product(after.items(), range(len(self.shape))):
             for axes in permutations(some) if self._divides(state, dim, some) else ():
                 cost = self._cost(state, axes, "psum_scatter")
-                yield Move("psum_scatter", axes, (dim,), summed.append({dim: axes}), cost)
+                copied = 0 if self._is_first(state, dim) else self.elements(state)
+                yield Move("psum_scatter", axes, (dim,), summed.append({dim: axes}), cost, 1, copied)
 
-    def _permutes(self, state: SearchState) -> Iterator[Move]:
-        """Hand the blocks to other devices: any layout with the same shard shape."""
-        usable = frozenset(self.sizes) - state.unreduced
-        cost = self._cost(state, (), "ppermute")  # the same over whichever axes
-        for dim_axes in self._layouts_by_counts(usable)[_shard_counts(state.dim_axes, self.sizes)]:
-            if dim_axes == state.dim_axes:
+    def _permutes(self, state: SearchState, goal: SearchState) -> Iterator[Move]:
+        """Send every device the pieces that it lacks, each in a ppermute.
+
+        They lead to the goal, or to what only has to be gathered then: of 1,800 pairs on meshes of 8 to 16 devices
+        none has a cheaper plan that permutes to another layout.
+        """
+        held, counts = self.elements(state), shard_counts(state.dim_axes, self.sizes)
+        for end in self._ends(goal):
+            pieces = pieces_per_block(counts, shard_counts(end.dim_axes, self.sizes))
+            if pieces is None or pieces > MOST_ROUNDS + 1 or not state.unreduced.isdisjoint(end.sharded):
                 continue
-            axes = moved_axes(state.dim_axes, dim_axes, self.sizes)
-            free = usable - set(chain.from_iterable(dim_axes))
-            after = SearchState(dim_axes, state.unreduced, (state.stale_vma | set(axes)) & free)
-            dims = tuple(dim for dim, old in enumerate(state.dim_axes) if old != dim_axes[dim])
-            yield Move("ppermute", axes, dims, after, cost)
+            rounds = pieces - is_nested(state.dim_axes, end.dim_axes)
+            if not 1 <= rounds <= MOST_ROUNDS:
+                continue
+            size = self.elements(end)
+            sent = rounds * (size // pieces) * prod(self.sizes.values())
+            copied = (size if size // pieces < held else 0) + (2 * size if pieces > 1 else 0)
+            dims = tuple(dim for dim, old in enumerate(state.dim_axes) if old != end.dim_axes[dim])
+            axes = moved_axes(state.dim_axes, end.dim_axes, self.sizes)
+            yield Move("ppermute", axes, dims, state._replace(dim_axes=end.dim_axes), sent, rounds, copied)
 
-    def _layouts_by_counts(self, axes: frozenset[str]) -> dict[tuple[int, ...], list[DimAxes]]:
-        """All layouts over some of the axes, by the number of shards of each dim."""
-        if axes not in self.same_shape:
-            groups = self.same_shape.setdefault(axes, {})
-            for some in [(), *_subsets(axes)]:
-                for dim_axes in arrangements(some, len(self.shape)):
-                    groups.setdefault(_shard_counts(dim_axes, self.sizes), []).append(dim_axes)
-        return self.same_shape[axes]
+    def _ends(self, goal: SearchState) -> tuple[SearchState, ...]:
+        """A layout, and all that are further cut along some of its dims."""
+        if goal not in self.known_ends:
+            free = frozenset(self.sizes) - goal.sharded
+            added = chain.from_iterable(arrangements(some, len(self.shape)) for some in [(), *_subsets(free)])
+            ends = (goal.append(dict(enumerate(dim_axes))) for dim_axes in added)
+            self.known_ends[goal] = tuple(end for end in ends if self._is_possible(end))
+        return self.known_ends[goal]
+
+    def _is_possible(self, state: SearchState) -> bool:
+        counts = shard_counts(state.dim_axes, self.sizes)
+        return not any(size % count for size, count in zip(self.shape, counts, strict=True))
+
+    def _is_first(self, state: SearchState, dim: int) -> bool:
+        """Whether the parts of a shard along a dim follow each other in memory."""
+        return prod(shard_shape(state.dim_axes, self.shape, self.sizes)[:dim]) == 1
 
 
 def arrangements(axes: MeshAxes, dims: int) -> Iterator[DimAxes]:
@@ -463,25 +496,6 @@ def arrangements(axes: MeshAxes, dims: int) -> Iterator[DimAxes]:
         for dim, old in enumerate(dim_axes):
             for place in range(len(old) + 1):
                 yield (*dim_axes[:dim], (*old[:place], axis, *old[place:]), *dim_axes[dim + 1 :])
-
-
-def axis_strides(dim_axes: DimAxes, sizes: AxisSizes) -> dict[str, tuple[int, int]]:
-    """Per axis its dim, and how many blocks of that dim are between two neighbours along the axis."""
-    return {
-        axis: (dim, shard_count(axes[place + 1 :], sizes))
-        for dim, axes in enumerate(dim_axes)
-        for place, axis in enumerate(axes)
-    }
-
-
-def moved_axes(before: DimAxes, after: DimAxes, sizes: AxisSizes) -> MeshAxes:
-    """The axes that mean another thing afterwards: along the others, blocks can keep their place."""
-    old, new = axis_strides(before, sizes), axis_strides(after, sizes)
-    return tuple(axis for axis in sizes if old.get(axis) != new.get(axis))
-
-
-def _shard_counts(dim_axes: DimAxes, sizes: AxisSizes) -> tuple[int, ...]:
-    return tuple(shard_count(axes, sizes) for axes in dim_axes)
 
 
 def _subsets(axes: frozenset[str]) -> list[MeshAxes]:

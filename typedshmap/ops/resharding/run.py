@@ -16,9 +16,9 @@ import numpy as np
 from ... import _jax
 from ...hints.context import SizedAxes
 from ...notation.layout import Layout
-from ..factor_sharding import scatter_value
 from ..operation import MeshAxes, shard_count
-from .plan import AxisSizes, DimAxes, Plan, axis_strides, plan_steps
+from .pieces import AxisSizes, Piece, rounds, shard_shape
+from .plan import Plan, Step, plan_steps
 
 
 def run(x: Any, planned: Plan, has_vma: bool) -> Any:
@@ -32,16 +32,26 @@ def run(x: Any, planned: Plan, has_vma: bool) -> Any:
     Returns:
       The shard of the same global array in the plan's target.
     """
-    source, target, shape = planned.source, planned.target, planned.shape
+    source, target = planned.source, planned.target
     if has_vma:
         x = _jax.casts.pcast_varying(_jax.casts.drop_reduced(x), source.sharded)
+    if source == target:
+        return x
     aboard = _jax.array.manual_type(x).varying - source.sharded - source.unreduced - target.sharded
     sizes = tuple((axis, size) for axis, size in planned.sizes if axis not in aboard)
-    # Over axes of size 1 nothing moves, but the layout changes, which the analysis of the body has to see.
-    if source == target and not plan_steps(source, target, shape, sizes):
-        return x
     _jax.casts.refuse_unreduced(x)
-    return _primitive().bind(x, source=source, target=target, shape=shape, sizes=sizes, has_vma=has_vma, lead=0)
+    return _bind(x, source, target, shape=planned.shape, sizes=sizes, has_vma=has_vma, lead=0)
+
+
+def _bind(
+    x: Any, source: Layout, target: Layout, *, shape: tuple[int, ...], sizes: SizedAxes, has_vma: bool, lead: int
+) -> Any:
+    """One equation, which says whose shards await each other in it: those of all axes in a ppermute, as None."""
+    steps = [step for step in plan_steps(source, target, shape, sizes) if step.rounds]
+    axes = frozenset(axis for step in steps for axis in step.axes)
+    awaited = None if any(step.kind == "ppermute" for step in steps) else axes
+    task = {"source": source, "target": target, "shape": shape, "sizes": sizes}
+    return _primitive().bind(x, **task, has_vma=has_vma, lead=lead, awaited=awaited)
 
 
 @cache
@@ -54,57 +64,108 @@ def _primitive() -> Any:
         (x,), (dim,) = args, dims
         return primitive.bind(jax.numpy.moveaxis(x, dim, 0), lead=lead + 1, **task), 0
 
-    primitive.def_abstract_eval(lambda x, **task: jax.make_jaxpr(partial(_run_planned, **task))(x).out_avals[0])
-    mlir.register_lowering(primitive, mlir.lower_fun(_run_planned, multiple_results=False))
+    def lower(context: Any, x: Any, **task: Any) -> Any:
+        (aval,) = context.avals_in
+        return mlir.lower_fun(_run_steps, multiple_results=False)(context.replace(avals_in=[_varying(aval)]), x, **task)
+
+    primitive.def_abstract_eval(_result_type)
+    mlir.register_lowering(primitive, lower)
     ad.deflinear2(primitive, _transpose)
     batching.primitive_batchers[primitive] = batch
     return primitive
 
 
-def _run_planned(
-    x: Any, *, source: Layout, target: Layout, shape: Any, sizes: SizedAxes, has_vma: bool, lead: int
+def _varying(x: Any) -> Any:
+    """The type of an addend, typed unreduced, as a value that varies, which it is; JAX moves any such."""
+    kind = _jax.array.manual_type_in(x)
+    return _jax.array.retyped(x, x.shape, kind.varying | kind.unreduced, frozenset()) if kind.unreduced else x
+
+
+def _result_type(x: Any, *, source: Layout, target: Layout, shape: Any, sizes: SizedAxes, **how: Any) -> Any:
+    """The type of the result: invarying over what it is not sharded over, whatever the steps.
+
+    JAX types what a ppermute returns as varying, and knows no way back.
+    """
+    known = dict(sizes)
+    after = (*x.shape[: how["lead"]], *shard_shape(target.dim_axes, shape, known))
+    if not how["has_vma"]:
+        return x.update(shape=after)
+    kind = _jax.array.manual_type_in(x)
+    gone = (source.sharded - target.sharded) | (source.unreduced - target.unreduced)
+    added = {axis for axis in target.sharded if known[axis] > 1}
+    return _jax.array.retyped(x, after, kind.varying - gone | added, kind.unreduced - gone)
+
+
+def _run_steps(
+    x: Any, *, source: Layout, target: Layout, shape: Any, sizes: SizedAxes, has_vma: bool, lead: int, **_: Any
 ) -> Any:
     """Run the steps of a plan, one after the other; ``lead`` dims of ``x`` come before those that the steps know."""
     known = dict(sizes)
+    x = _jax.casts.pcast_varying(x, known) if has_vma else x
+    if not x.size:
+        return x.reshape(*x.shape[:lead], *shard_shape(target.dim_axes, shape, known))
     for step in plan_steps(source, target, shape, sizes):
         before, after, axes = step.before.dim_axes, step.after.dim_axes, step.axes
-        dims = [lead + dim for dim in step.dims]
         gone = {lead + dim: before[dim][len(after[dim]) :] for dim in step.dims}
         new = {lead + dim: after[dim][len(before[dim]) :] for dim in step.dims}
+        # What is gathered, scattered or exchanged is so along a new first dim, where a device's part is in one piece.
         match step.kind:
             case "slice":
-                for dim in dims:
-                    x = _block(x, dim, new[dim], known)
+                for dim, some in new.items():
+                    x = _block(x, dim, some, known)
             case "all_gather":
-                x = _jax.casts.all_gather(x, axes, dims[0], "invarying", has_vma)
+                # JAX gathers no random keys but tiled.
+                x = _merge_back(jax.lax.all_gather(x[None], axes, tiled=True), gone, axes, known)
             case "all_to_all":
-                # Along a new first dim, of one entry per device; what it is made of and becomes is local.
                 x = jax.lax.all_to_all(_split_out(x, new, axes, known), axes, 0, 0, tiled=True)
                 x = _merge_back(x, gone, axes, known)
             case "ppermute":
-                # JAX counts the devices of several axes in the order of the mesh, whatever their order here.
-                ordered = tuple(axis for axis in _jax.mesh.context_mesh().axis_names if axis in axes)
-                x = jax.lax.ppermute(x, ordered, permutation(before, after, ordered, known))
+                x = _send_pieces(x, step, known)
             case "psum":
-                x = jax.lax.psum(_jax.casts.pcast_unreduced_all(x, axes, has_vma), axes)
+                x = jax.lax.psum(x, axes)
             case _:
-                x = scatter_value(x, axes, dims[0], has_vma)
+                x = jax.lax.psum_scatter(_split_out(x, new, axes, known), axes)
     return x
 
 
-def _transpose(cotangent: Any, x: Any, *, source: Layout, target: Layout, has_vma: bool, **task: Any) -> Any:
+def _send_pieces(x: Any, step: Step, sizes: AxisSizes) -> Any:
+    """Send every device the pieces of its block, those that it lacks, each in a ppermute."""
+    # JAX counts the devices of several axes in the order of the mesh, whatever their order here.
+    axes = tuple(axis for axis in _jax.mesh.context_mesh().axis_names if axis in step.axes)
+    lead = x.shape[: x.ndim - len(step.piece)]
+    piece, after = (*lead, *step.piece), (*lead, *step.shard_after)
+    device, result = jax.lax.axis_index(axes), jax.numpy.zeros(after, x.dtype)
+    for pairs, sent, received in rounds(step.before.dim_axes, step.after.dim_axes, axes, tuple(sizes.items())):
+        part = x if x.shape == piece else jax.lax.dynamic_slice(x, _corner(sent, device, piece), piece)
+        part = jax.lax.ppermute(part, axes, pairs) if pairs else part
+        if piece == after:
+            return part
+        result = jax.lax.dynamic_update_slice(result, part, _corner(received, device, piece))
+    return result
+
+
+def _corner(places: tuple[Piece, ...], device: Any, piece: tuple[int, ...]) -> list[Any]:
+    """Where this device's piece begins."""
+    by_dim = np.array(places, np.int32).T
+    lead = len(piece) - len(by_dim)
+    corners = (at * size for at, size in zip(by_dim, piece[lead:], strict=True))
+    known = (at[0] if (at == at[0]).all() else jax.numpy.asarray(at)[device] for at in corners)
+    return [np.int32(0)] * lead + list(known)
+
+
+def _transpose(cotangent: Any, x: Any, *, awaited: Any, **task: Any) -> Any:
     """The cotangent, resharded back and given the value's manual type.
 
     Every addend of a sum that was taken gets all of it.
     """
-    if not has_vma:
+    if not task["has_vma"]:
         # Here a cotangent is one addend per device, and the transpose of each step is the cheapest one.
-        forward = partial(_run_planned, source=source, target=target, has_vma=has_vma, **task)
-        return jax.linear_transpose(forward, x.aval)(cotangent)
+        return jax.linear_transpose(partial(_run_steps, **task), x.aval)(cotangent)
+    source, target = task.pop("source"), task.pop("target")
     kind, kept = _jax.array.manual_type_in(x.aval), target.unreduced
-    back = {"source": Layout(target.dim_axes, kept), "target": Layout(source.dim_axes, kept)}
-    if plan_steps(**back, shape=task["shape"], sizes=task["sizes"]):
-        cotangent = _primitive().bind(cotangent, **back, has_vma=has_vma, **task)
+    back = Layout(target.dim_axes, kept), Layout(source.dim_axes, kept)
+    if back[0] != back[1]:
+        cotangent = _bind(cotangent, *back, **task)
     # A value typed as varying over an axis over which it is the same has one addend per device for a cotangent. Here
     # every device has all of it, so that the first keeps it, and the others get zeros.
     for axis in sorted(kind.varying & target.sharded - source.sharded - source.unreduced):
@@ -122,12 +183,7 @@ def _block(x: Any, dim: int, axes: MeshAxes, sizes: AxisSizes) -> Any:
     for axis in axes:
         index = index * sizes[axis] + jax.lax.axis_index(axis)
     size = x.shape[dim] // shards
-    if not _jax.array.manual_type(x).unreduced:
-        return jax.lax.dynamic_slice_in_dim(x, index * size, size, dim)
-    # JAX has no dynamic_slice of unreduced values, but it can choose among static ones.
-    x = _jax.casts.pcast_varying(x, axes)
-    blocks = (jax.lax.slice_in_dim(x, i * size, (i + 1) * size, axis=dim) for i in range(shards))
-    return jax.lax.select_n(index, *blocks)
+    return jax.lax.dynamic_slice_in_dim(x, index * size, size, dim)
 
 
 def _split_out(x: Any, dims: Mapping[int, MeshAxes], axes: MeshAxes, sizes: AxisSizes) -> Any:
@@ -149,32 +205,3 @@ def _merge_back(x: Any, dims: Mapping[int, MeshAxes], axes: MeshAxes, sizes: Axi
     groups = [[*map(axes.index, dims.get(dim, ())), len(axes) + dim] for dim in range(x.ndim - len(axes))]
     shape = [prod(x.shape[place] for place in group) for group in groups]
     return x.transpose([place for group in groups for place in group]).reshape(shape)
-
-
-def permutation(before: DimAxes, after: DimAxes, axes: MeshAxes, sizes: AxisSizes) -> list[tuple[int, int]]:
-    """The pairs of a ppermute, sender and receiver, every device once as each.
-
-    A device that holds the block it needs keeps it.
-
-    Args:
-      before: per dim its axes, before.
-      after: per dim its axes, after.
-      axes: the axes that change their meaning, in the order in which the collective counts devices.
-      sizes: the axes' sizes.
-    """
-    have, needed = _blocks(before, axes, sizes), _blocks(after, axes, sizes)
-    senders: dict[tuple[int, ...], list[int]] = {}
-    for device, block in enumerate(have):
-        if block != needed[device]:
-            senders.setdefault(block, []).append(device)
-    return [(device if have[device] == block else senders[block].pop(), device) for device, block in enumerate(needed)]
-
-
-def _blocks(dim_axes: DimAxes, axes: MeshAxes, sizes: AxisSizes) -> list[tuple[int, ...]]:
-    """Per device the block it holds, as far as these axes decide it."""
-    places = np.indices([sizes[axis] for axis in axes]).reshape(len(axes), -1)
-    blocks = np.zeros((len(dim_axes), places.shape[1]), int)
-    for axis, (dim, stride) in axis_strides(dim_axes, sizes).items():
-        if axis in axes:
-            blocks[dim] += places[axes.index(axis)] * stride
-    return list(map(tuple, blocks.T.tolist()))
