@@ -42,6 +42,7 @@ CURES: dict[str, list[list[tuple[str, str]]]] = {
     "A constant that is added too early": [[("y = h @ v", 'y = jax.lax.psum(h @ v, "tp")')]],
     "A sum over the wrong axis": [[('psum(y, "dp")', 'psum(y, "tp")')]],
     "What a kernel returns": [[("return jax.pure_callback(lambda x, cache: (x, cache), (x, cache), x, cache)", 'x, cache = jax.pure_callback(lambda x, cache: (x, cache), (x, cache), x, cache)\n    return x, assume(cache, "model")')]],
+    "A sum that a ring takes": [[("return rows", 'return jax.lax.pmean(assume(rows, "model"), "dp")')]],
     "A helper that is given a part": [[("jnp.tile(gain, 4)", 'all_gather(gain, "[m/dp] -> m")')]],
     "A gathered value that leaves": [
         [(" ~dp", "")],

@@ -56,6 +56,15 @@ def largest(c, r):
     return c, None
 """
 
+RING = """
+def ring(x, turns):
+    total = x.sum(0)
+    for _ in range(turns):
+        x = lax.ppermute(x, 'dp', [(i, (i + 1) % lax.axis_size('dp')) for i in range(lax.axis_size('dp'))])
+        total = total + x.sum(0)
+    return total
+"""
+
 PROGRAMS = {
     "a contraction": Wrong(XW, "y = x @ w; return y * 2", "[b/dp] n", "psum over 'tp'"),
     "a contraction, scattered": Wrong(XW, "y = jnp.einsum('bk,kn->nb', x, w); return y.T", "[b/dp] n", "psum over 'tp'"),
@@ -173,6 +182,8 @@ PROGRAMS = {
     "a ring that adds": Wrong(
         XW, "y = x @ w; z = lax.ppermute(y, 'tp', [(0, 1), (1, 0)]) if x.shape[1] < 8 else 0 * y; return y + z", "[b/dp] n", "no collective makes them agree", is_cured=False
     ),
+    "a sum that a ring has taken": Wrong(ROWS, "y = ring(x, lax.axis_size('dp') - 1); return y", "k", "assume(x, hint)", agrees=True, more=RING),
+    "a sum of what one neighbour sends": Wrong(ROWS, "y = ring(x, 1); return y", "k", "assume(x, hint)", is_cured=False, more=RING),
     "a callback": Wrong(
         ROWS, "y = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x); return y.sum(0)", "k", "assume(x, hint)", is_cured=False
     ),

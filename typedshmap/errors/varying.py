@@ -100,6 +100,9 @@ class Cause(NamedTuple):
             return f"its shards agree since {self.origin}, and JAX types them as varying: {cure}"
         if self.kind == "opaque":
             return f"nothing is known of what {self.origin} returns: if its shards agree, state it by assume(x, hint)"
+        if self.kind == "ring":
+            sent = f"{self.origin} is over parts of {self.sharded_dim} that the shards send on (ppermute)"
+            return f"{sent}: if each has had all of them, state it by assume(x, hint)"
         if self.kind == "index":
             either = f"write '{varying}' if the shards may differ, or " if may_vary else ""
             return f"{self.origin} is each shard's own: {either}compute it the same on all shards"

@@ -42,7 +42,7 @@ _JOINED: Mapping[str, Callable[[int], bool]] = {
     "dynamic_update_slice": lambda at: at < 2,
     **dict.fromkeys(("scatter-add", "scatter_add"), lambda at: at in (0, 2)),
 }
-_FINAL = frozenset(["index", "opaque", "choice", "other"])
+_FINAL = frozenset(["index", "opaque", "choice", "ring", "other"])
 _MEANS = frozenset(["mean", "nanmean", "average", "_mean"])
 _NEUTRAL = (0.0, float("inf"), float("-inf"))
 _MOST_ITERATIONS = 4
@@ -308,7 +308,9 @@ class Causes:
         if name == "axis_index":
             return self._new("index", eqn)
         if not found or axis in _jax.jaxpr.named_axes(eqn, self.axes):
-            return self._new("part" if is_part else "other", eqn)
+            whose = operands[0].provenances.get(axis) if name == "ppermute" and is_part else None
+            named = {"dim": whose.dim, "subject": whose.subject} if whose is not None else {}
+            return self._new("part" if is_part else "other", eqn, **named)
         parts = {at: one for at, one in found.items() if one.kind in _UNREDUCED}
         reduced = [one for one in found.values() if one.kind not in _UNREDUCED]
         if parts and all(one.kind == "index" for one in reduced):  # beside its part a shard knows which one that is
@@ -361,7 +363,8 @@ class Causes:
             if place is None:  # of what is mixed
                 others = (prod(others) // (one.size or 1),)
             what: dict[str, Any] = {"dim": one.dim, "subject": one.subject, "size": one.size, "others": others}
-            return self._new(_EXTREMES.get(name, "sum"), eqn, **what)
+            is_sent = place is not None and place < len(facts[at].dims) and facts[at].dims[place].is_sent
+            return self._new("ring" if is_sent else _EXTREMES.get(name, "sum"), eqn, **what)
         position = _position(eqn, at, place) if place is not None else None
         is_same_shape = eqn.outvars[0].aval.shape == shape and name not in _MIXING
         if position is not None or is_same_shape or name in _ONE_TO_ONE:
