@@ -43,6 +43,6 @@ class Record:
     @classmethod
     def _dataclass_init(cls) -> Any:
         """The ``__init__`` that `dataclass` makes of a class; it makes none where there is one."""
-        made = type(cls.__name__, (cls,), {})
+        made = type(cls.__name__, (cls,), {"__doc__": cls.__doc__})  # one without is given its signature, which is slow
         del made.__init__
         return dataclass(frozen=True, repr=False, eq=False, match_args=False)(made).__init__

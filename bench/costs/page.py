@@ -28,7 +28,7 @@ TITLES = {
     "reshard": "Resharding",
     "memory": "Memory",
     "tools": "The tools",
-    "import": "Import",
+    "import": "Import, and the first trace",
 }
 INTRODUCTION = """\
 What the library costs, as ratios: every number is compared with a named alternative that was measured in the same run,
@@ -44,14 +44,15 @@ some rows. The exit code is 1 if a row is bad.
 
 ## How it is measured
 
-The two sides take turns, and which comes first alternates; garbage is collected before a long call; each side has run
-once before. Every turn gives one ratio of two times taken right after each other. The ratio reported is the median of
-these, with the interval that holds it for 95 % of redrawn samples of the turns; `ours` and `other` are each side's
-median time. What Python does, tracing and lowering, is timed by the process's own time, which leaves out what other
-programs take of the machine; calls of compiled programs, and `assert_mesh_invariant`, by the clock on the wall. Beside
-the times are the calls that Python makes, counted. They are nearly the same in every run, so that they show a change of
-a few percent where times scatter; they do not show how long a call takes. The limit of a row that counts is 2 % above
-what was reached; `pytest -m bench` holds those rows to it.
+The two sides take turns, and which comes first alternates; garbage is collected before a long call and not within it;
+each side has run once before. Every turn gives one ratio of two times taken right after each other; what is traced is
+timed three times in a turn, of which the shortest counts. The ratio reported is the median of these, with the interval
+that holds it for 95 % of redrawn samples of the turns; `ours` and `other` are each side's median time. What Python
+does, tracing and lowering, is timed by the process's own time, which leaves out what other programs take of the
+machine; calls of compiled programs, and `assert_mesh_invariant`, by the clock on the wall. Beside the times are the
+calls that Python makes, counted. They are nearly the same in every run, so that they show a change of a few percent
+where times scatter; they do not show how long a call takes. The limit of a row that counts is 2 % above what was
+reached; `pytest -m bench` holds those rows to it.
 
 A row named *noise* has the same on both sides: its distance from 1 is the machine's doing. A row of its group is
 **BAD** only where all of its interval, widened by that distance, is beyond the limit. A ratio that is over the limit

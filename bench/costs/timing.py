@@ -1,11 +1,12 @@
 """Times of two calls that take turns, and the ratio between them with its uncertainty.
 
-The order of the two alternates, garbage is collected before a long call, and each turn gives one
-ratio of two times taken right after each other, so that a machine that slows down slows both. The
-ratio reported is the median over the turns, its interval a bootstrap of that: where it is for 95 % of
-redrawn samples of the turns. On a machine that five programs share, 15 such turns of a trace against
-itself are off by half of what the ratio of both sides' smallest times is, and by the process's own time
-by two thirds of what they are by the clock on the wall.
+The order of the two alternates, garbage is collected before a long call and not within it, and each
+turn gives one ratio of two times taken right after each other, so that a machine that slows down
+slows both. Tracing is timed three times in a turn, and the shortest of them counts. The ratio
+reported is the median over the turns, its interval a bootstrap of that: where it is for 95 % of
+redrawn samples of the turns. On a machine that five programs share, 15 such turns of a trace
+against itself are off by half of what the ratio of both sides' smallest times is, and by the
+process's own time by two thirds of what they are by the clock on the wall.
 """
 
 import gc
@@ -95,7 +96,19 @@ def seconds(run: Call, clock: Clock) -> float:
     return clock() - start
 
 
-def take_turns(ours: Call, other: Call, effort: Effort, clock: Clock = CPU, is_long: bool = True) -> Turns:
+def seconds_without_garbage(run: Call, clock: Clock) -> float:
+    """The same, with the garbage of those before collected, and none while it runs."""
+    gc.collect()
+    gc.disable()
+    try:
+        return seconds(run, clock)
+    finally:
+        gc.enable()
+
+
+def take_turns(
+    ours: Call, other: Call, effort: Effort, clock: Clock = CPU, is_long: bool = True, tries: int = 1
+) -> Turns:
     """Times of two calls, each after the other and both first in turn, after one call of each that is not timed.
 
     Args:
@@ -104,14 +117,18 @@ def take_turns(ours: Call, other: Call, effort: Effort, clock: Clock = CPU, is_l
       effort: how many turns to take.
       clock: CPU for what Python does, WALL for what the runtime does.
       is_long: whether the garbage of those before is collected before each, and the turns end when they are precise.
+      tries: how often each is called in a turn, in which its shortest time counts.
     """
     jax.block_until_ready((ours(), other()))
     start, sides, times = time.perf_counter(), (ours, other), ([], [])
+    timed = seconds_without_garbage if is_long else seconds
     while not _is_enough(times, effort, time.perf_counter() - start, is_long):
-        for side in (1, 0) if len(times[0]) % 2 else (0, 1):
-            if is_long:
-                gc.collect()
-            times[side].append(seconds(sides[side], clock))
+        taken: tuple[list[float], list[float]] = ([], [])
+        for turn in range(len(times[0]), len(times[0]) + tries):
+            for side in (1, 0) if turn % 2 else (0, 1):
+                taken[side].append(timed(sides[side], clock))
+        for shortest, each in zip(times, taken, strict=True):
+            shortest.append(min(each))
     return Turns(*map(tuple, times))
 
 

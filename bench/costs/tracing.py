@@ -11,6 +11,7 @@ import jax
 from .timing import Effort, Turns, take_turns
 
 Program = Callable[..., Any]
+TRIES = 3
 
 
 def trace(f: Program, args: tuple[Any, ...]) -> Any:
@@ -23,11 +24,11 @@ def lower(f: Program, args: tuple[Any, ...]) -> Any:
 
 
 def traced(ours: Program, other: Program, args: tuple[Any, ...], effort: Effort) -> Turns:
-    return take_turns(partial(trace, ours, args), partial(trace, other, args), effort)
+    return take_turns(partial(trace, ours, args), partial(trace, other, args), effort, tries=TRIES)
 
 
 def lowered(ours: Program, other: Program, args: tuple[Any, ...], effort: Effort) -> Turns:
-    return take_turns(partial(lower, ours, args), partial(lower, other, args), effort)
+    return take_turns(partial(lower, ours, args), partial(lower, other, args), effort, tries=TRIES)
 
 
 def calls_traced(ours: Program, other: Program, args: tuple[Any, ...]) -> tuple[int, int]:

@@ -58,9 +58,9 @@ def _invariant(f: Any, sizes: dict[str, int], effort: Effort) -> Result:
     return of_times(take_turns(lambda: str(ours()), _on_each(f, (one, eight), sizes), effort, WALL))
 
 
-@benchmark(GROUP, "assert_mesh_invariant, small mlp", over(6), "compiled, run on both meshes")
+@benchmark(GROUP, "assert_mesh_invariant, small mlp", over(4), "compiled, run on both meshes")
 def invariant_mlp(effort: Effort) -> Result:
-    """Three trials on one device and on dp=4, tp=2, each with what moves in the last place, against one run on each."""
+    """Three trials on one device and on dp=4, tp=2, with what moves in the last place, against one run on each."""
     return _invariant(typed_shard_map(programs.mlp), MLP, effort)
 
 
@@ -70,7 +70,7 @@ def _quickstart() -> Any:
 
 
 @benchmark(
-    GROUP, "assert_mesh_invariant, quickstart's gradients", over(6), "compiled, run on both meshes", is_slow=True
+    GROUP, "assert_mesh_invariant, quickstart's gradients", over(2), "compiled, run on both meshes", is_slow=True
 )
 def invariant_quickstart(effort: Effort) -> Result:
     """The same of the quickstart's loss and gradients."""
