@@ -1040,6 +1040,14 @@ def scaled(x: X, tree: dict[str, W], by: Float[Array, ""], n: int = 1) -> X:
     return x * by * n + sum(w.sum() for w in tree.values())
 
 
+def incremented(x: X) -> X:
+    return x + 1
+
+
+def multiplied(x: X, by: int) -> X:
+    return x * by
+
+
 def first_call() -> dict[str, Any]:
     """The arguments of a call that others come after: an array, a tree, a number that is traced, a static one."""
     return {"x": placed(x, "dp"), "tree": {"a": placed(w, None, "tp")}, "by": placed(np.float32(2)), "n": 1}
@@ -1102,10 +1110,44 @@ def test_a_wrong_call_after_right_ones_is_refused_each_time(what: str) -> None:
     make, error = WRONG_CALLS[what]
     f, wrong = typed_jit(scaled, mesh=MESH), {**first_call(), **make()}
     for _ in range(2):
-        jax.block_until_ready(f(**first_call()))
-        jax.block_until_ready(f(**first_call()))
+        jax.block_until_ready([f(**first_call()) for _ in range(2)])
+        for _ in range(2):
+            with pytest.raises(error):
+                f(**wrong)
+        jax.block_until_ready([f(*first_call().values()) for _ in range(2)])
         with pytest.raises(error):
-            f(**wrong)
+            f(*wrong.values())
+
+
+def test_a_wrong_call_is_refused_though_jax_has_run_one_like_it() -> None:
+    """JAX moves what is on other devices, and remembers that it has."""
+    f, by_hand = typed_jit(incremented, mesh=MESH), jax.jit(incremented, in_shardings=on("dp"))
+    other = placed(x, "dp", mesh=BACKWARDS)
+    assert by_hand(other).shape == by_hand(placed(x, "dp")).shape
+    for value in (placed(x, "dp"), placed(x, "dp")):
+        f(value).block_until_ready()
+    for _ in range(3):
+        with pytest.raises(ShardingError, match="argument 'x' is sharded"):
+            f(other)
+        assert f(placed(x, "dp")).sharding.mesh == MESH
+
+
+def test_calls_that_run_several_programs_each_run_their_own() -> None:
+    """Arrays of other shapes, and a static value, are other programs."""
+    f = typed_jit(multiplied, mesh=MESH)
+    for rows, by in ((8, 1), (8, 1), (4, 1), (8, 1), (4, 2), (4, 1), (8, 2)):
+        got = jax.block_until_ready(f(placed(x[:rows], "dp"), by))
+        np.testing.assert_array_equal(got, x[:rows] * by)
+
+
+def test_a_call_that_jax_has_seen_is_not_looked_at_leaf_by_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = typed_jit(scaled, mesh=MESH)
+    jax.block_until_ready([f(**first_call()) for _ in range(2)])
+    monkeypatch.delattr("typedshmap.jit.call.JitCall")
+    monkeypatch.delattr("typedshmap.jit.call.dispatch_leaves")
+    jax.block_until_ready(f(**first_call()))
+    with pytest.raises(NameError):
+        f(**first_call() | {"by": placed(np.float32(2), mesh=BACKWARDS)})
 
 
 def test_a_call_like_the_last_one_sees_what_surrounds_it() -> None:

@@ -61,6 +61,11 @@ def compiled(traced: Any, arrays: Sequence[Any], name: str) -> Callable[..., Any
     return partial(kept[0], *constants)
 
 
+def known_calls(jitted: Any) -> int:
+    """How many calls of a jitted function, unlike each other, JAX has run so far."""
+    return jitted._cache_size()
+
+
 @lru_cache(maxsize=128)
 def _kept(key: Any) -> list[Any]:
     """Where the program of a key is, once it is compiled."""

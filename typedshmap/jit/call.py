@@ -5,8 +5,10 @@ static values, and the meaning of names. It is found by a key that is made when 
 one before is not checked again: its program is found by a dispatch key, for which the arguments are only flattened.
 Both keys are needed. Several dispatch keys may lead to one program, which must be traced once: an argument comes by
 position or by keyword, placed or not. And a call under a transformation has no dispatch key, so that no tracer is kept.
-Most calls are like the last one: the leaves are compared with its own before they are hashed, since the types and the
-shardings of arrays are mostly the same objects, which Python compares at once.
+Where the calls of a form (how many arguments, which keywords) have all run one program, JAX's own cache decides: a call
+is checked if JAX has not seen one like it. Where they run several, a call is compared with the last one, leaf by leaf,
+before its leaves are hashed: the types and the shardings of arrays are mostly the same objects, which Python compares
+at once.
 
 Invariant: what a program's function reads when it is traced is in its key, and a dispatch key has all that a check
 depends on."""
@@ -26,6 +28,7 @@ from typing import Any, TypeVar
 import jax
 import jax.core
 import numpy as np
+from jax.sharding import Mesh
 
 from .. import _jax
 from ..axis_names import AxisNaming
@@ -65,6 +68,9 @@ class JitFunction:
         self._dispatch_cache: dict[Any, Dispatched] = {}
         # By what surrounds a call, the leaves of the last one there.
         self._last_calls: dict[Any, LastCall] = {}
+        # By the form of a call; None where calls of it run several programs.
+        self._trusted: dict[Any, TrustedForm | None] = {}
+        self._trusts_jax = True
         self._lock = threading.Lock()
         if hinted.known is not None:
             self.read(())
@@ -92,8 +98,16 @@ class JitFunction:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function, compiled."""
-        is_compiled = not _jax.trace.is_jit_disabled()
-        leaves, surroundings = dispatch_leaves(args, kwargs, self.naming) if is_compiled else ([], None)
+        is_compiled, form, leaves, surroundings = not _jax.trace.is_jit_disabled(), None, [], None
+        if is_compiled and _jax.trace.is_outside_traces():
+            form = (decorator_axis_naming(self.naming), self._mesh_here(), len(args), *kwargs)
+            trusted = self._trusted.get(form)
+            if trusted is not None:
+                try:
+                    return trusted.run(self, args, kwargs)
+                except _OtherProgramError:
+                    pass
+            leaves, surroundings = dispatch_leaves(args, kwargs, self.naming)
         last, key = self._last_calls.get(surroundings), None
         if last is not None and last.has_leaves_like(leaves):
             cached = last.dispatched
@@ -113,7 +127,31 @@ class JitFunction:
         if key is not None and not self._reads_values and (sources := call.sources(args, kwargs)) is not None:
             dispatched = self._keep(self._dispatch_cache, key, (program, sources))
             self._keep_last(surroundings, LastCall(leaves, dispatched))
+            self._trust(form, call, dispatched, args, kwargs)
         return result
+
+    def _mesh_here(self) -> _jax.mesh.AnyMesh | None:
+        """The mesh of a call, without a look at its arguments."""
+        return self.mesh if isinstance(self.mesh, Mesh) else _jax.mesh.ambient_devices()
+
+    def _trust(
+        self, form: Any, call: JitCall, dispatched: Dispatched, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Let JAX's cache decide on calls of this form, unless they run several programs.
+
+        It cannot where the mesh comes from the arguments, or where an argument is to be placed before JAX types it.
+        """
+        is_typed = call.context.boundary_context.explicit
+        if not self._trusts_jax or is_typed or not isinstance(self._mesh_here(), Mesh):
+            return
+        new = TrustedForm(call.key(), dispatched, args, kwargs)
+        known = self._keep(self._trusted, form, new)
+        if known is not None and known.key != new.key:
+            self._trusted[form] = None
+
+    def distrust(self) -> None:
+        """Compare all calls leaf by leaf from now on: JAX's cache has one that is wrong."""
+        self._trusts_jax, self._trusted = False, {}
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lower the function for these arguments, as ``jax.jit(f).lower`` does."""
@@ -134,6 +172,7 @@ class JitFunction:
         """Forget all programs."""
         with self._lock:
             programs, self._programs, self._dispatch_cache, self._last_calls = self._programs, {}, {}, {}
+            self._trusted, self._trusts_jax = {}, True
         for program in programs.values():
             program.clear_cache()
 
@@ -341,10 +380,74 @@ def _run(program: Callable[..., Any], values: Iterable[Any], call: Callable[[], 
         _running.reset(token)
 
 
+class _OtherProgramError(Exception):
+    """A call does not run the program that those of its form have run."""
+
+
+class TrustedForm:
+    """The program that all calls of one form have run so far.
+
+    JAX runs a program at once if the structure, types, shardings and commitment of its arguments, and JAX's contexts,
+    which ours are among, are those of a call before. Else its cache grows, by which this is known. Then the call is
+    checked, which JAX has done but for the devices: it moves what is on others.
+    """
+
+    def __init__(self, key: Any, dispatched: Dispatched, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.key = key
+        self._program, self._sources = dispatched
+        self._takes_args = not kwargs and self._sources == tuple(range(len(args)))
+        given = {**dict(enumerate(args)), **kwargs}
+        self._static = [(at, _static_key(value)) for at, value in given.items() if at not in self._sources]
+
+    def run(self, jitted: JitFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the program for a call.
+
+        Raises:
+          _OtherProgramError: for a call that runs another one.
+        """
+        program, values = self._program, args
+        if not self._takes_args:
+            given = {**dict(enumerate(args)), **kwargs}
+            try:
+                is_same = all(_static_key(given[at]) == key for at, key in self._static)
+            except Exception:  # of arguments that cannot be flattened, and of the user's __eq__
+                is_same = False
+            if not is_same:
+                raise _OtherProgramError
+            values = [given[at] for at in self._sources]
+        known = _jax.programs.known_calls(program)
+        try:
+            result = _run(program, values, lambda: self._checked(jitted, args, kwargs))
+        except Exception:
+            if self._is_for(jitted, args, kwargs):
+                raise
+            raise _OtherProgramError from None
+        if _jax.programs.known_calls(program) != known and not self._is_for(jitted, args, kwargs):
+            jitted.distrust()
+            raise _OtherProgramError
+        return result
+
+    def _checked(self, jitted: JitFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JitCall:
+        call = JitCall(jitted, args, kwargs)
+        if call.key() != self.key:
+            raise _OtherProgramError
+        return call
+
+    def _is_for(self, jitted: JitFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        try:
+            self._checked(jitted, args, kwargs)
+        except Exception:  # also of what is wrong with the call, which is reported where it is checked again
+            return False
+        return True
+
+
+def _static_key(value: Any) -> Any:
+    leaves, structure = jax.tree_util.tree_flatten(value)
+    return structure, list(map(_dispatch_leaf_key, leaves))
+
+
 def dispatch_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisNaming) -> tuple[list[Any], Any]:
     """The leaves of a call, and all else that a check of them depends on; None for that where one must be made."""
-    if not _jax.trace.is_outside_traces():
-        return [], None
     try:
         leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
         context = _jax.mesh.context_mesh()
