@@ -54,7 +54,8 @@ def bitcast(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> li
 
 def elementwise(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Operands of one shape, or scalars; a dim of size 1 goes with any other."""
-    shape, largest = eqn.outvars[0].aval.shape, _SCALAR
+    (result, *others), largest = eqn.outvars, _SCALAR
+    shape = result.aval.shape
     if not shape:
         for fact in facts:
             if fact.number is not None:
@@ -68,8 +69,8 @@ def elementwise(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -
             largest = fact
     else:
         is_sum = largest.unreduced or largest.due or largest.is_zero
-        if not is_sum and len(largest.dims) == len(shape):
-            return [largest] * len(eqn.outvars)
+        if not is_sum and (not largest.dims) == (not shape):
+            return [largest] * len(eqn.outvars) if others else [largest]
     shapes = tuple([atom.aval.shape for atom in eqn.invars])
     found, conflicts = _combine_facts(eqn.primitive.name, tuple(facts), shapes, shape)
     for at, first, second in conflicts:

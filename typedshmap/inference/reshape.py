@@ -19,7 +19,8 @@ DimsRule = Callable[..., Sequence[DimFact]]
 
 def _map_dims(eqn: Any, facts: Sequence[ShardingFact], how: DimsRule, *what: Any) -> list[ShardingFact]:
     """Results whose dims come from the first operand's; they vary where the operands do."""
-    return [_mapped(eqn.primitive.name, tuple(facts), how, *what)] * len(eqn.outvars)
+    found, (_, *others) = _mapped(eqn.primitive.name, tuple(facts), how, *what), eqn.outvars
+    return [found] * len(eqn.outvars) if others else [found]
 
 
 @lru_cache(maxsize=4096)
