@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from lines import place
 
 from typedshmap import Array, Float, TypedShmapError, check, einsum, size, typed, typed_jit, typed_shard_map
-from typedshmap.errors.places import is_users, place_text
+from typedshmap.errors.places import Place, is_users
 
 X, W = Float[Array, "[b/dp] [m/tp]"], Float[Array, "[m/tp] f"]
 x, w = np.ones((8, 4), np.float32), np.ones((4, 6), np.float32)
@@ -330,14 +330,14 @@ def test_frames_of_libraries_are_not_the_users(file: str, is_own: bool) -> None:
 
 def test_cells_of_a_notebook_are_named_as_the_notebook_does(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = "/tmp/ipykernel_12/345.py"
-    assert place_text("<ipython-input-3-0123>", 2, "<module>") == "In[3]:2 (<module>)"
-    assert place_text(cell, 2, "step") == "cell:2 (step)"
+    assert Place.of("<ipython-input-3-0123>", 2, "<module>") == "In[3]:2 (<module>)"
+    assert Place.of(cell, 2, "step") == "cell:2 (step)"
     names = SimpleNamespace(format_code_name=lambda file: ("Cell", "In[4]") if file == cell else None)
     ipython: Any = ModuleType("IPython")
     ipython.get_ipython = lambda: SimpleNamespace(compile=names)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
-    assert place_text(cell, 2, "step") == "In[4]:2 (step)"
-    assert place_text("/home/a/train.py", 2, "Model.step") == "train.py:2 (Model.step)"
+    assert Place.of(cell, 2, "step") == "In[4]:2 (step)"
+    assert Place.of("/home/a/train.py", 2, "Model.step") == "train.py:2 (Model.step)"
 
 
 # Several mistakes

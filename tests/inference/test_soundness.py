@@ -169,7 +169,7 @@ def facts_of_sums(seed: int, count: int, is_typed: bool) -> tuple[list[ShardingF
         jaxpr = jax.make_jaxpr(lambda *values: write_sums(Random(seed), values, count))(*matrices).jaxpr
         interpreter = Interpreter(SIZES, is_typed, {**RULES, CLAIM: claim})
         found.extend(interpreter.interpret(jaxpr, MATRICES))
-        losses.update(finding.lost.how for finding in interpreter.findings if finding.lost is not None)
+        losses.update(finding.lost.how for finding in interpreter.observations if finding.lost is not None)
         return ()
 
     specs = tuple(P("tp") if fact.varying | fact.unreduced else P() for fact in MATRICES)

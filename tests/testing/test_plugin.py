@@ -1,5 +1,7 @@
 """``pytest --typedshmap-verify`` in projects of their own, each in a process of its own."""
 
+import sys
+
 import pytest
 
 from typedshmap import Array, Float, StructureError, typed_shard_map
@@ -183,3 +185,89 @@ class _Angry:
 
     def __getattribute__(self, name: str) -> object:
         raise RuntimeError("not there yet")
+
+
+PLAIN = """
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+
+def forgotten(x, w):
+    return x @ w
+
+
+def twice(x):
+    return jax.lax.psum(jax.lax.psum(x.sum(), "tp"), "tp")
+
+
+def trace(f, *args):
+    mesh = jax.make_mesh((2,), ("tp",), axis_types=(jax.sharding.AxisType.Auto,))
+    specs = (P(None, "tp"), P("tp"))[-len(args):]
+    return jax.eval_shape(jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False), *args)
+"""
+AUDITED = """
+import jax.numpy as jnp
+
+import plain
+
+
+def test_one():
+    assert plain.trace(plain.forgotten, jnp.ones((4, 4)), jnp.ones((4, 4)))
+
+
+def test_other():
+    assert plain.trace(plain.forgotten, jnp.ones((4, 8)), jnp.ones((8, 4)))
+"""
+UNREDUCED = (
+    "plain.py:7: error?unreduced? forgotten: return value varies over 'tp', which its PartitionSpec does not mention; "
+    "the contraction over a dim sharded over 'tp' at plain.py:7 leaves partial sums: psum over 'tp'"
+)
+
+
+@pytest.fixture
+def audited(project: pytest.Pytester) -> pytest.Pytester:
+    project.makepyfile(plain=PLAIN, test_model=AUDITED)
+    return project
+
+
+@pytest.mark.parametrize("workers", [(), pytest.param(("-p", "xdist", "-n", "2"), marks=pytest.mark.slow)])
+def test_an_audit_lists_each_finding_once_at_the_end_and_fails_for_errors(audited, workers):
+    found = run(audited, "--typedshmap-audit", *workers)
+    found.assert_outcomes(passed=2)
+    assert found.ret == pytest.ExitCode.TESTS_FAILED
+    last = "typedshmap audit: 1 region, 1 read whole; 1 error, 0 suspects"
+    found.stdout.fnmatch_lines(["*= typedshmap audit =*", UNREDUCED, last])
+    assert found.stdout.str().count("plain.py:7: error") == 1
+
+
+@pytest.mark.slow
+def test_suspects_do_not_fail_a_run(audited):
+    audited.makepyfile(test_model="import plain\n\n\ndef test_it():\n    plain.trace(plain.twice, plain.jnp.ones(8))\n")
+    found = run(audited, "--typedshmap-audit")
+    assert found.ret == pytest.ExitCode.OK
+    found.stdout.fnmatch_lines(["plain.py:11: suspect?double-sum? twice: *"])
+
+
+@pytest.mark.slow
+def test_a_baseline_silences_what_is_known(audited):
+    audited.makeconftest(CONFTEST.replace("assert ", "# "))
+    command = ["-m", "typedshmap", "audit", "--devices", "2", "--write-baseline", "known.json", "-m", "pytest"]
+    audited.run(sys.executable, *command, "-q", "-p", "no:cacheprovider")
+    found = run(audited, "--typedshmap-audit", "--typedshmap-baseline", "known.json")
+    assert found.ret == pytest.ExitCode.OK
+    found.stdout.fnmatch_lines(["typedshmap audit: 1 region, 1 read whole; 0 errors, 0 suspects"])
+
+
+@pytest.mark.slow
+def test_a_baseline_that_is_not_there_is_misuse(audited):
+    found = run(audited, "--typedshmap-audit", "--typedshmap-baseline", "none.json")
+    assert found.ret == pytest.ExitCode.USAGE_ERROR
+    found.stderr.fnmatch_lines(["ERROR: --typedshmap-baseline none.json: there is no such file"])
+
+
+@pytest.mark.slow
+def test_without_the_flag_nothing_is_audited(audited):
+    found = run(audited)
+    assert found.ret == pytest.ExitCode.OK
+    found.stdout.no_fnmatch_line("*typedshmap audit*")

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from ..errors.places import is_users, place_text
+from ..errors.places import Place, is_users
 from .jaxpr import called_jaxpr
 
 # What JAX calls the functions that compute gradients.
@@ -83,6 +83,16 @@ def public_name(jaxpr: Any) -> str | None:
     return name if any(hasattr(module, name) for module in (jax.numpy, jax.nn, jax.numpy.linalg, jax.lax)) else None
 
 
+def function_line(jaxpr: Any, eqn: Any) -> tuple[str, str, int]:
+    """The name, the file and the line of the function that a jaxpr was traced from, which an equation runs.
+
+    The line is that of the user's call if the function is a library's.
+    """
+    name, _, place = str(getattr(getattr(jaxpr, "debug_info", None), "func_src_info", "")).partition(" at ")
+    file, _, line = place.rpartition(":")
+    return (name, file, int(line)) if file and is_users(file) and line.isdecimal() else (name, *equation_line(eqn))
+
+
 def _frames(eqn: Any) -> Iterator[Any]:
     """The frames in which an equation was made, from the innermost on."""
     return iter(getattr(getattr(eqn.source_info, "traceback", None), "frames", ()))
@@ -94,4 +104,4 @@ def _library_frames(eqn: Any) -> Iterator[Any]:
 
 
 def _frame_place(frame: Any) -> str:
-    return place_text(frame.file_name, frame.line_num, frame.function_name)
+    return Place.of(frame.file_name, frame.line_num, frame.function_name)

@@ -9,13 +9,14 @@ import ast
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 from jax.sharding import AbstractMesh, AxisType
@@ -29,12 +30,43 @@ from ..sampling.arguments import example_text, needed_text, required_arguments, 
 from ..sampling.meshes import parse_mesh
 from ..testing.marks import find_mark
 
-DONE, FAILED, WRONG = 0, 1, 2
-"""Exit codes: all is right; a function is not; the command line cannot be read."""
+DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes: all is right; a function is not; the command line cannot be read; the user ended it."""
 
 
 class UsageError(Exception):
     """Something on the command line that cannot be read; the text says what."""
+
+
+_CHOICE = re.compile(
+    r"argument (?P<of>.*?): invalid choice: '?(?P<given>.*?)'? \(choose from (?P<known>.*)\)", re.DOTALL
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are short, and name what was meant."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.flags = list[str]()
+        super().__init__(*args, **kwargs)
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        """Add an argument, and note its flags."""
+        self.flags += names
+        return super().add_argument(*names, **options)
+
+    def refuse_flag(self, text: str) -> NoReturn:
+        """End with one line on a flag that is not known."""
+        flag = text.partition("=")[0]
+        self.error(f"there is no '{excerpt(flag)}'{did_you_mean(flag, self.flags)}")
+
+    def error(self, message: str) -> NoReturn:
+        """End with one line on what cannot be read."""
+        if choice := _CHOICE.match(message):
+            what, known = "verb" if choice["of"] == "VERB" else choice["of"], re.findall(r"[\w-]+", choice["known"])
+            given = choice["given"]
+            message = f"there is no {what} '{excerpt(given)}'{did_you_mean(given, known)}"
+        self.exit(WRONG, f"{self.prog}: {message}; --help tells more\n")
 
 
 def read_functions(given: argparse.Namespace, devices: int) -> tuple[list[Function], dict[str, Any]]:

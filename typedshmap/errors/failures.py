@@ -88,8 +88,15 @@ class Terms(Record):
         return self.subject.kind == "boxed"
 
     @property
+    def is_spec(self) -> bool:
+        """Whether a program without hints is spoken of, whose PartitionSpecs say how its values are sharded."""
+        return self.subject.kind == "spec"
+
+    @property
     def hint(self) -> str:
         """What says how the value should be."""
+        if self.is_spec:
+            return "its PartitionSpec"
         return "the pattern" if self.subject.is_pattern else "its box" if self.is_box else "its hint"
 
     @property

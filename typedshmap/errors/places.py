@@ -36,9 +36,28 @@ def is_users(file: str) -> bool:
     return not file.startswith((*_ROOTS, *_GENERATED)) and not any(part in file for part in _INSTALLED)
 
 
-def place_text(file: str, line: int, function: str) -> str:
-    """``train.py:12 (step)``; of a notebook ``In[3]:12 (step)``. A nested function has its own name alone."""
-    return f"{_file_text(file)}:{line} ({function.rpartition('<locals>.')[2]})"
+def is_of_package(file: str) -> bool:
+    """Whether a file is this library's."""
+    return file.startswith(_PACKAGE + os.sep)
+
+
+class Place(str):
+    """A line of the user's source as messages name it: ``train.py:12 (step)``; of a notebook ``In[3]:12 (step)``.
+
+    Attributes:
+      file: the path of the file.
+      line: the line's number.
+    """
+
+    file: str
+    line: int
+
+    @classmethod
+    def of(cls, file: str, line: int, function: str) -> Place:
+        """The place of a line in a function; a nested function has its own name alone."""
+        place = cls(f"{_file_text(file)}:{line} ({function.rpartition('<locals>.')[2]})")
+        place.file, place.line = file, line
+        return place
 
 
 def _file_text(file: str) -> str:
@@ -61,7 +80,7 @@ def running_place(is_traced: bool = False) -> str:
     frames = list(_frames_from(inspect.currentframe()))
     if is_traced and not any(str(frame.f_globals.get("__name__")).partition(".")[0] == "jax" for frame in frames):
         return ""
-    return next((place_text(*line) for line in _users_lines(frames)), "")
+    return next((Place.of(*line) for line in _users_lines(frames)), "")
 
 
 def running_line() -> tuple[str, int, str] | None:
@@ -83,7 +102,7 @@ def _frames_from(frame: types.FrameType | None) -> Iterator[types.FrameType]:
 def hint_place(function: Any, parameter: str) -> str:
     """The line of a parameter's hint, or of ``"return"``'s; where there is none, that of the ``def``."""
     line = hint_line(function, parameter)
-    return place_text(*line) if line is not None else ""
+    return Place.of(*line) if line is not None else ""
 
 
 def hint_line(function: Any, parameter: str) -> tuple[str, int, str] | None:
@@ -113,4 +132,4 @@ def return_place(function: Any) -> str:
     ends = (at.positions for at in dis.get_instructions(code) if at.opname.startswith("RETURN_"))
     lines = {positions.lineno for positions in ends if positions is not None}
     line = lines.pop() if len(lines) == 1 else None
-    return place_text(code.co_filename, line or code.co_firstlineno, code.co_qualname)
+    return Place.of(code.co_filename, line or code.co_firstlineno, code.co_qualname)

@@ -92,7 +92,7 @@ class Cause(NamedTuple):
             return f"{self.origin} is of each shard's part: {self.collective} over {over}{before}"
         if self.kind == "part":
             dim, of = self.dim or "a dim", f" of {self.subject}" if self.subject else ""
-            bracketed = f"[{self.dim or 'dim'}{brackets.split()[0]}]"
+            bracketed = "it there" if terms.is_spec else f"[{self.dim or 'dim'}{brackets.split()[0]}]"
             return f"{dim}{of} is still sharded over {over}: write {bracketed}, or gather it (all_gather)"
         if self.kind == "agreement":
             gather = "gather it by all_gather without '~', or lax.all_gather(..., to='invarying')"
@@ -242,7 +242,10 @@ class LostSum(Fault):
         }[self.how]
         cure = self._cure(terms)
         if self.may_be_meant and self.how != "taken":
-            cure += f"; if each shard's own is meant, say so by check(x, '... {terms.marks('~', self.axes)}')"
+            said = (
+                "# typedshmap: ignore[lost-sum]" if terms.is_spec else f"check(x, '... {terms.marks('~', self.axes)}')"
+            )
+            cure += f"; if each shard's own is meant, say so by {said}"
         return Sentence(f"{self.operation} {problem}", cure=cure)
 
     def _cure(self, terms: Terms) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 from ..errors import AnnotationSyntaxError, StructureError, TypedShmapError, warn_of_suspect
 from ..errors.failures import Subject
 from ..errors.phrases import value_text
-from ..errors.places import hint_line, hint_place, place_text, return_place, running_place
+from ..errors.places import Place, hint_line, hint_place, return_place, running_place
 from ..notation.spelling import misspelt_name
 from ..records import Record
 from .array_hint import ArrayHint
@@ -388,7 +388,7 @@ def _warn_of_misspelling(function: Any, name: str, nodes: Mapping[Any, Node | No
     key = next(key for key, each in found if each == wrong[0])
     line = hint_line(function, str(key))
     if line is not None:
-        text = f"{name}: dim '{wrong[0]}' stands once, and looks like '{wrong[1]}'\n\nAt: {place_text(*line)}"
+        text = f"{name}: dim '{wrong[0]}' stands once, and looks like '{wrong[1]}'\n\nAt: {Place.of(*line)}"
         warn_of_suspect(f"{text}\nHint: write '{wrong[1]}', or a name that is less like it", *line[:2])
 
 

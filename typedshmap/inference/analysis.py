@@ -27,7 +27,7 @@ from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes
 from . import claims
 from .causes import Causes
-from .interpreter import CLAIM, Finding, Interpreter
+from .interpreter import CLAIM, Interpreter, Observation
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
 from .region import RULES, InterpretedRegion, with_cause
 
@@ -142,10 +142,12 @@ class RegionAnalysis:
         for value in (*recorded_values(), *claimed) if self.claims else ():
             if _jax.staging.is_staged(value):
                 values_by_trace.setdefault(_jax.staging.trace_id(value), []).append(value)
-        wrong: dict[int, tuple[Finding, Causes]] = {}
+        wrong: dict[int, tuple[Observation, Causes]] = {}
         for values in values_by_trace.values():
-            findings, causes = self._interpret_unfinished(values)
-            wrong |= {id(found.claim): (found, causes) for found in findings if found.claim and found.what is not None}
+            observations, causes = self._interpret_unfinished(values)
+            wrong |= {
+                id(found.claim): (found, causes) for found in observations if found.claim and found.what is not None
+            }
         first = next((wrong[id(claim)] for claim in self.claims if id(claim) in wrong), None)
         if first is None:
             return None
@@ -153,7 +155,7 @@ class RegionAnalysis:
         what = with_cause(found.what, partial(causes.of_operand, found.eqn))
         return _finding_error(found._replace(what=what), self.origin, self.early_interpreter)
 
-    def _interpret_unfinished(self, values: Sequence[Any]) -> tuple[list[Finding], Causes]:
+    def _interpret_unfinished(self, values: Sequence[Any]) -> tuple[list[Observation], Causes]:
         """What the equations behind some values show: of claims, unless too little is known, and of causes."""
         jaxpr, has_vma = _jax.staging.unfinished_jaxpr(values), self.origin.region.has_vma
         interpreter = self.interpreter(has_vma, self.claim_equations)
@@ -171,7 +173,7 @@ class RegionAnalysis:
             return claims.dim_name(layout, one.hint, axis), one.subject.phrase
 
         causes = Causes(interpreter, jaxpr, facts, name_dim, has_vma or self.is_typed)
-        return [] if None in known else interpreter.findings, causes
+        return [] if None in known else interpreter.observations, causes
 
     @property
     def origins(self) -> set[claims.Origin]:
@@ -248,14 +250,14 @@ def analyze_region(
         params, lambda: analysis.interpreter(has_vma, claim_equations), analysis.name_dim, analysis.is_typed
     )
     body, interpreter = region.body, region.interpreter
-    judged = [found for found in interpreter.findings if found.claim is not None]
+    judged = [found for found in interpreter.observations if found.claim is not None]
     if traced.is_differentiated and not {*map(id, analysis.claims)} <= {id(found.claim) for found in judged}:
         return False
     if first := region.divergence(operands) or region.wrong_gradient():
         raise _finding_error(first, origin, interpreter)
     verdicts = region.lost_sums()
     wrong = [_contradiction(_at_its_making(found, body), origin, interpreter) for found in region.contradictions()]
-    lost = [Finding(verdict.eqn, verdict.failure) for verdict in verdicts if verdict.is_error]
+    lost = [Observation(verdict.eqn, verdict.failure) for verdict in verdicts if verdict.is_error]
     wrong += [_contradiction(found, origin, interpreter) for found in lost]
     if not wrong:
         _refuse_unproven(analysis, judged, body)
@@ -294,7 +296,7 @@ def _judge_claim(
     return facts if claim is None else claims.judge_claim(interpreter, eqn, claim, facts)
 
 
-def _refuse_unproven(analysis: RegionAnalysis, judged: Sequence[Finding], jaxpr: Any) -> None:
+def _refuse_unproven(analysis: RegionAnalysis, judged: Sequence[Observation], jaxpr: Any) -> None:
     """Refuse claims in equations that were not interpreted, and note what has been proven.
 
     A claim that is no longer in the jaxpr, since nothing used the value in a loop that is differentiated, is dropped.
@@ -320,7 +322,7 @@ def _unproven_error(claim: claims.Claim) -> TypedShmapError:
     return stated.region.error(stated.function, (failure,), stated.sizes)
 
 
-def _at_its_making(found: Finding, body: Any) -> Finding:
+def _at_its_making(found: Observation, body: Any) -> Observation:
     """A finding about what a function returned, where that was made; its claim is where the function was called."""
     is_result = found.claim is not None and found.claim.assertion.subject.kind == "return"
     maker = _jax.jaxpr.maker_of(body, found.eqn.invars[0]) if is_result else None
@@ -349,12 +351,12 @@ def _error_of(wrong: Sequence[Contradiction]) -> TypedShmapError:
     return first.region.error(first.function, failures, first.sizes, first.failure.place)
 
 
-def _finding_error(found: Finding, origin: claims.Origin, interpreter: Interpreter) -> TypedShmapError:
+def _finding_error(found: Observation, origin: claims.Origin, interpreter: Interpreter) -> TypedShmapError:
     """The error of one finding."""
     return _error_of([_contradiction(found, origin, interpreter)])
 
 
-def _contradiction(found: Finding, origin: claims.Origin, interpreter: Interpreter) -> Contradiction:
+def _contradiction(found: Observation, origin: claims.Origin, interpreter: Interpreter) -> Contradiction:
     """What is wrong with a claim, or with an operation that makes no sense."""
     place = _jax.source.equation_place(found.eqn) if found.eqn is not None else ""
     if found.claim is None:

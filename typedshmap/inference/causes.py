@@ -309,7 +309,7 @@ class Causes:
             return self._new("index", eqn)
         if not found or axis in _jax.jaxpr.named_axes(eqn, self.axes):
             whose = operands[0].provenances.get(axis) if name == "ppermute" and is_part else None
-            named = {"dim": whose.dim, "subject": whose.subject} if whose is not None else {}
+            named: dict[str, Any] = {"dim": whose.dim, "subject": whose.subject} if whose is not None else {}
             return self._new("part" if is_part else "other", eqn, **named)
         parts = {at: one for at, one in found.items() if one.kind in _UNREDUCED}
         reduced = [one for one in found.values() if one.kind not in _UNREDUCED]

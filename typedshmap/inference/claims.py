@@ -26,7 +26,7 @@ from ..notation.match import NO_SIZES
 from ..notation.spec import Dim, Name
 from ..records import Record
 from . import lattice
-from .interpreter import CLAIM, Finding, Interpreter
+from .interpreter import CLAIM, Interpreter, Observation
 from .lattice import UNKNOWN, AxisSet, DimFact, ShardingFact, drop_repeated_axes, invarying, is_within, unknown
 
 
@@ -175,12 +175,12 @@ def judge_claim(interpreter: Interpreter, eqn: Any, claim: Claim, facts: list[Sh
     )
     # Most claims say just what is known: there is nothing to compare, and nothing to learn.
     if is_plain and has_layout(fact.dims, layout.dim_axes) and fact.varying <= layout.sharded | layout.varying:
-        interpreter.findings.append(Finding(eqn, None, claim, fact, aval))
+        interpreter.observations.append(Observation(eqn, None, claim, fact, aval))
         return facts
     seen = fact if covers_shape else fact.with_dims(fact.dims[at] for at in own)
     shape = aval.shape if covers_shape else tuple(aval.shape[at] for at in own)
     what = None if is_assumed else contradiction(claim, seen, shape, interpreter)
-    interpreter.findings.append(Finding(eqn, what, claim, seen, aval))
+    interpreter.observations.append(Observation(eqn, what, claim, seen, aval))
     for axis in layout.unreduced & fact.varying & interpreter.axes:
         interpreter.began.setdefault((eqn.invars[0], axis), eqn)
     return [_refine_fact(claim, fact, own, interpreter.axes)]
@@ -291,7 +291,7 @@ def is_implied(value: Any, claim: Claim, interpreter: Interpreter) -> bool:
     if claim.assertion.is_assumed or claim.assertion.must_be_invarying or claim.layout.unreduced:
         return False
     fact = _fact_of(value, interpreter, {}, iter(range(_MOST_EQUATIONS)))
-    found, interpreter.findings = interpreter.findings, []
+    found, interpreter.observations = interpreter.observations, []
     if fact is None or found or fact.unreduced or fact.due or not has_layout(fact.dims, claim.layout.dim_axes):
         return False
     return contradiction(claim, fact, _jax.array.aval_of(value).shape, interpreter) is None

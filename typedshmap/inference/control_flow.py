@@ -9,7 +9,7 @@ from typing import Any
 from .. import _jax
 from ..errors.varying import DivergentCollective
 from .collectives import awaited_axes
-from .interpreter import Finding, Interpreter, default_rule
+from .interpreter import Interpreter, Observation, default_rule
 from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, add_varying, join, join_dims, unknown
 from .sums import lost_sums
 
@@ -111,7 +111,7 @@ def _note_collectives(interpreter: Interpreter, eqn: Any, jaxprs: Sequence[Any],
             is_transposed = _jax.jaxpr.is_transposed(inner) or _jax.jaxpr.is_transposed(eqn)
             is_gradient = is_cast or (interpreter.has_vma and name == "psum" and is_transposed)
             what = DivergentCollective(name, named or diverging, diverging, control_name(eqn), is_gradient)
-            interpreter.findings.append(Finding(inner, what, control=eqn))
+            interpreter.observations.append(Observation(inner, what, control=eqn))
 
 
 def control_name(eqn: Any) -> str:
@@ -124,27 +124,29 @@ def _fixed_point(
 ) -> tuple[list[ShardingFact], list[ShardingFact]]:
     """The least fact that holds before every iteration of a loop, and what an iteration returns, its carry first.
 
-    The findings are those of that iteration, and the sums that the first one loses, since what it is given is known.
-    What is wrong in the first iteration comes before what follows from it.
+    The observations are those of that iteration, and the sums that the first one loses, since what it is given is
+    known. What is wrong in the first iteration comes before what follows from it.
     """
-    before, since, lost = interpreter.findings, dict[int, int](), list[Finding]()
+    before, since, lost = interpreter.observations, dict[int, int](), list[Observation]()
     times = 0
     while True:
-        interpreter.findings = []
+        interpreter.observations = []
         results = iteration(carry)
-        for found in interpreter.findings:
+        for found in interpreter.observations:
             if found.what is not None:
                 since.setdefault(id(found.eqn), times)
-        lost = lost if times else [found for found in interpreter.findings if found.lost is not None]
+        lost = lost if times else [found for found in interpreter.observations if found.lost is not None]
         after = [join(a, b) for a, b in zip(carry, results, strict=False)]
         if times >= _MOST_ITERATIONS:  # a claim in the loop may add again and again what the carry loses
             after = [unknown(fact.varying | fact.unreduced, len(fact.dims)) for fact in after]
         if after == carry:
             break
         carry, times = after, times + 1
-    found = interpreter.findings
+    found = interpreter.observations
     found += [loss for loss in lost if loss not in found]
-    interpreter.findings = before + (sorted(found, key=lambda one: since.get(id(one.eqn), times)) if since else found)
+    interpreter.observations = before + (
+        sorted(found, key=lambda one: since.get(id(one.eqn), times)) if since else found
+    )
     return carry, results
 
 

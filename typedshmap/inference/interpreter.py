@@ -21,7 +21,7 @@ TransferRule = Callable[["Interpreter", Any, "list[ShardingFact]"], "Sequence[Sh
 CLAIM = _jax.jaxpr.CLAIM
 
 
-class Finding(NamedTuple):
+class Observation(NamedTuple):
     """What came of a claim, or an operation that makes no sense.
 
     Attributes:
@@ -49,7 +49,7 @@ class Interpreter:
     Attributes:
       sizes: the mesh axes that the region made manual, with their sizes.
       has_vma: whether JAX types values as varying, so that facts follow from its types, too.
-      findings: what came of claims, and the operations that make no sense, in the order of the equations.
+      observations: what came of claims, and the operations that make no sense, in the order of the equations.
       untyped: equations with results that vary though JAX types them as invarying: by the equation's id, it and by the
         place of a result the axes.
       began: by a value and an axis, the equation at which a sum over the axis became due.
@@ -70,22 +70,24 @@ class Interpreter:
         self.claim_equations = claim_equations or {}
         self.axes: AxisSet = frozenset(sizes)
         self.refs_vary, self.is_written = True, False
-        self.findings: list[Finding] = []
+        self.observations: list[Observation] = []
         self.untyped: dict[int, tuple[Any, dict[int, AxisSet]]] = {}
         self.began: dict[tuple[Any, str], Any] = {}
         self.taken: dict[tuple[Any, str], Any] = {}
         # By a jaxpr's id, which belongs to it while it is alive, as it is here.
-        self._remembered: dict[tuple[int, tuple[ShardingFact, ...]], tuple[Any, list[ShardingFact], list[Finding]]] = {}
+        self._remembered: dict[
+            tuple[int, tuple[ShardingFact, ...]], tuple[Any, list[ShardingFact], list[Observation]]
+        ] = {}
 
     def interpret(self, closed_jaxpr: Any, facts: Sequence[ShardingFact]) -> list[ShardingFact]:
         """What is known of a jaxpr's results; remembered for jaxprs that are called again."""
         jaxpr = _jax.jaxpr.open_jaxpr(closed_jaxpr)
         key = (id(jaxpr), tuple(facts))
         if key in self._remembered:
-            _, outcome, findings = self._remembered[key]
-            self.findings += findings
+            _, outcome, observations = self._remembered[key]
+            self.observations += observations
             return outcome
-        before, self.findings = self.findings, []
+        before, self.observations = self.observations, []
         known: dict[Any, ShardingFact] = dict(zip(jaxpr.invars, facts, strict=True))
         for var in jaxpr.constvars:
             known[var] = invarying(len(var.aval.shape))
@@ -116,8 +118,8 @@ class Interpreter:
             (invarying if x.val else zeros)(len(x.aval.shape)) if x.__class__ is literal else known[x]
             for x in jaxpr.outvars
         ]
-        self._remembered[key] = (jaxpr, outcome, self.findings)
-        self.findings = before + self.findings
+        self._remembered[key] = (jaxpr, outcome, self.observations)
+        self.observations = before + self.observations
         return outcome
 
     def results_of(self, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -148,7 +150,7 @@ class Interpreter:
     def note_loss(self, eqn: Any, lost: SumLoss, fact: ShardingFact) -> None:
         """Note that an operation loses a sum over an axis, unless that has size 1, over which nothing is due."""
         if self.sizes.get(lost.axis, 1) > 1:
-            self.findings.append(Finding(eqn, None, None, fact, lost=lost))
+            self.observations.append(Observation(eqn, None, None, fact, lost=lost))
 
     def split_axes(self, axes: AxisSet) -> AxisSet:
         """Those of some axes that have more than one shard."""
@@ -164,7 +166,7 @@ class Interpreter:
     def note_conflict(self, eqn: Any, where: str, first: DimFact, second: DimFact) -> None:
         """Note that an operation takes two dims for the same that are sharded differently."""
         what = ShardingConflict(eqn.primitive.name, where, first.axes or (), second.axes or ())
-        self.findings.append(Finding(eqn, what))
+        self.observations.append(Observation(eqn, what))
 
 
 # A reference is written to later.

@@ -12,7 +12,7 @@ from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVaryi
 from . import collectives, control_flow, elementwise, reshape
 from .causes import Causes, NameDim, find_cause
 from .control_flow import fact_of_spec
-from .interpreter import Finding, Interpreter, TransferRule
+from .interpreter import Interpreter, Observation, TransferRule
 from .lattice import unknown
 from .marks import has_gradient, has_wrong_gradient, is_used
 from .provenance import Provenance
@@ -68,7 +68,7 @@ class InterpretedRegion:
         is_typed = self.interpreter.has_vma or self._is_typed
         return Causes(self.interpreter, self.body, self.entering, self._name_dim, is_typed)
 
-    def divergence(self, operands: Sequence[Any]) -> Finding | None:
+    def divergence(self, operands: Sequence[Any]) -> Observation | None:
         """The first collective that not all shards reach; one of which nothing comes never runs.
 
         A cast is one if a gradient by the operand that it comes from is being taken, as far as is known.
@@ -76,14 +76,14 @@ class InterpretedRegion:
         Args:
           operands: what the region is called with, which is behind what its body closes over.
         """
-        diverging = [found for found in self.interpreter.findings if found.control is not None]
+        diverging = [found for found in self.interpreter.observations if found.control is not None]
         if not diverging:
             return None
         casts = {id(found.eqn) for found in diverging if found.eqn.primitive.name == control_flow.CAST}
         closed_over = [False] * (len(self.body.invars) - len(operands))
         differentiated = [*closed_over, *map(_jax.array.has_gradient_taken, operands)]
 
-        def is_run(some: Sequence[Finding]) -> bool:
+        def is_run(some: Sequence[Observation]) -> bool:
             eqns = {id(found.eqn) for found in some}
             if eqns - casts and is_used(self.interpreter, self.body, eqns - casts):
                 return True
@@ -96,7 +96,7 @@ class InterpretedRegion:
         cause = find_cause(first.what.diverging, partial(self.causes.of_predicate, first.control))
         return first._replace(what=replace(first.what, cause=cause))
 
-    def wrong_gradient(self) -> Finding | None:
+    def wrong_gradient(self) -> Observation | None:
         """The first result that JAX types wrongly where that makes gradients wrong."""
         untyped = self.interpreter.untyped
         if not untyped or not self._has_wrong_gradient({key: axes for key, (_, axes) in untyped.items()}):
@@ -106,22 +106,22 @@ class InterpretedRegion:
                 axes, is_control = frozenset[str]().union(*results.values()), eqn.primitive.name in control_flow.RULES
                 operation = control_flow.control_name(eqn) if is_control else eqn.primitive.name
                 in_order = tuple(axis for axis in self.interpreter.sizes if axis in axes)
-                return Finding(eqn, UntypedVarying(operation, in_order, is_control))
+                return Observation(eqn, UntypedVarying(operation, in_order, is_control))
         return None
 
     def _has_wrong_gradient(self, untyped: Mapping[int, Any]) -> bool:
         return has_wrong_gradient(self.interpreter, self.body, untyped)
 
-    def contradictions(self) -> list[Finding]:
+    def contradictions(self) -> list[Observation]:
         """The claims that contradict what is known, and the operations that make no sense, with their causes."""
-        found = [each for each in self.interpreter.findings if each.what is not None and each.control is None]
+        found = [each for each in self.interpreter.observations if each.what is not None and each.control is None]
         return [
             each._replace(what=with_cause(each.what, partial(self._provenance_of_operand, each.eqn))) for each in found
         ]
 
     def lost_sums(self) -> list[Verdict]:
         """The sums that operations lose, those that are errors and those that are suspects."""
-        losses = [found for found in self.interpreter.findings if found.lost is not None]
+        losses = [found for found in self.interpreter.observations if found.lost is not None]
         return judge_losses(self.interpreter, self.body, losses, lambda: self.causes) if losses else []
 
     def with_cause_of_result(self, what: Any, at: int) -> Any:

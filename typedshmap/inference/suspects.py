@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from .. import _jax
 from ..errors.varying import LostSum
 from .causes import Causes, find_cause
-from .interpreter import CLAIM, Finding, Interpreter
+from .interpreter import CLAIM, Interpreter, Observation
 from .sums import LINEAR, SumLoss
 
 # What undoes an operation: the shard's own is a step on the way to the sum.
@@ -44,7 +44,7 @@ class Verdict(NamedTuple):
 
 
 def judge_losses(
-    interpreter: Interpreter, jaxpr: Any, losses: Sequence[Finding], causes: Callable[[], Causes]
+    interpreter: Interpreter, jaxpr: Any, losses: Sequence[Observation], causes: Callable[[], Causes]
 ) -> list[Verdict]:
     """The losses that are errors or suspects, once per place in the user's program.
 

@@ -17,7 +17,7 @@ from .. import _jax
 from ..errors import TypedShmapError, failures, warn_of_suspect
 from ..errors.failures import Failure, Fault, HintText, Span, Subject
 from ..errors.phrases import count_text, quoted_axes, sharding_text
-from ..errors.places import place_text, running_line
+from ..errors.places import Place, running_line
 from ..errors.varying import UnmentionedVarying
 from ..hints import context
 from ..hints.array_hint import KEYS, ArrayHint, takes
@@ -470,7 +470,7 @@ def read_operation(
     call = current_operation(verb, parsed, hints)
     if misspelt is not None and (line := running_line()) is not None:
         text = f"{call.where}: dim '{misspelt[0]}' stands once in \"{pattern}\", and looks like '{misspelt[1]}'"
-        warn_of_suspect(f"{text}\n\nAt: {place_text(*line)}", *line[:2])
+        warn_of_suspect(f"{text}\n\nAt: {Place.of(*line)}", *line[:2])
     if has_result and parsed.result is None:
         raise call.fault("the pattern has no '->'", None, "write operands -> result")
     if not has_result and parsed.result is not None:

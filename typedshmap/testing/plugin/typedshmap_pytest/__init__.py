@@ -1,4 +1,4 @@
-"""``pytest --typedshmap-verify``: every function marked by ``mesh_invariant`` is a test.
+"""``pytest --typedshmap-verify``: every function marked by ``mesh_invariant`` is a test; ``--typedshmap-audit``.
 
 This is a package of its own, since pytest imports plugins before any ``conftest.py``, and many of those set
 ``XLA_FLAGS`` or ``JAX_PLATFORMS``. Importing ``typedshmap`` imports JAX, so it is delayed until tests are collected.
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 _FLAG, _INI = "--typedshmap-verify", "typedshmap_verify"
+_AUDIT, _BASELINE = "--typedshmap-audit", "--typedshmap-baseline"
 _MARKING = "typedshmap.testing.marks"
 
 
@@ -21,7 +22,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the flag, and the option that names modules."""
     group = parser.getgroup("typedshmap")
     group.addoption(_FLAG, action="store_true", help="run every function marked by mesh_invariant on several meshes")
+    group.addoption(_AUDIT, action="store_true", help="read every shard_map that the tests trace; errors fail the run")
+    group.addoption(_BASELINE, metavar="FILE", type=Path, help="findings of the audit that are known")
     parser.addini(_INI, "modules to look for functions marked by mesh_invariant", type="args", default=[])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Audit the tests if the flag says so."""
+    baseline: Path | None = config.getoption(_BASELINE)
+    if baseline is not None and not baseline.is_file():
+        raise pytest.UsageError(f"{_BASELINE} {baseline}: there is no such file")
+    if config.getoption(_AUDIT):
+        from .audits import Audit
+
+        config.pluginmanager.register(Audit(config, baseline), "typedshmap-audit")
 
 
 @pytest.hookimpl(tryfirst=True)

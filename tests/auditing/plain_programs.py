@@ -1,0 +1,431 @@
+"""Programs of plain ``jax.shard_map``, as people write them: wrong ones with what an audit says, and right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+
+MESH = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+
+
+F32, I32, U32 = map(jnp.dtype, ("float32", "int32", "uint32"))
+
+
+class Program(NamedTuple):
+    """A body, its specs, the shapes of its arguments, and the kinds of findings that it has.
+
+    Attributes:
+      cause: a part of the line of the first finding.
+      vma: the modes of check_vma in which JAX takes it.
+    """
+
+    body: Callable[..., Any]
+    in_specs: tuple[P, ...]
+    out_specs: Any
+    shapes: tuple[tuple[int, ...], ...]
+    kinds: tuple[str, ...] = ()
+    cause: str = ""
+    vma: tuple[bool, ...] = (False,)
+    dtypes: tuple[Any, ...] = ()
+
+    def trace(self, check_vma: bool) -> Any:
+        """Trace it."""
+        dtypes = self.dtypes or (jnp.float32,) * len(self.shapes)
+        structs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(self.shapes, dtypes, strict=True)]
+        mapped = jax.shard_map(
+            self.body, mesh=MESH, in_specs=self.in_specs, out_specs=self.out_specs, check_vma=check_vma
+        )
+        return jax.eval_shape(mapped, *structs)
+
+
+BOTH = (False, True)
+
+
+# Wrong ones
+
+
+def forgotten_sum(x, w):
+    return x @ w
+
+
+def forgotten_sum_of_two(x, w1, w2):
+    h = jax.nn.relu(x @ w1)
+    return h @ w2
+
+
+def sum_over_the_wrong_axis(x, w):
+    y = x @ w
+    return lax.psum(y, "dp")
+
+
+def too_few_axes(x):
+    total = jnp.sum(x)
+    return lax.psum(total, "dp")
+
+
+def local_mean(x):
+    return jnp.mean(x)
+
+
+def local_maximum(x):
+    return jnp.max(x, axis=0)
+
+
+def sum_before_relu_is_forgotten(x, w):
+    h = x @ w
+    return lax.psum(jax.nn.relu(h), "tp")
+
+
+def product_of_two_partial_sums(x, w):
+    y = x @ w
+    return lax.psum(y * y, "tp")
+
+
+def bias_added_once_per_shard(x, w, b):
+    y = x @ w
+    return lax.psum(y + b, "tp")
+
+
+def summed_twice(x, w):
+    y = lax.psum(x @ w, "tp")
+    return lax.psum(y, "tp")
+
+
+def step_by_a_local_gradient(w, x):
+    gradient = jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+    return w - 0.1 * gradient
+
+
+def gathered_in_another_order(x):
+    return lax.all_gather(x, ("tp", "dp"), tiled=True)
+
+
+def rows_in_another_order(x):
+    return x * 2
+
+
+def sharded_over_other_axes(x, y):
+    return x.T @ y
+
+
+def still_sharded(x):
+    return x + 1
+
+
+def collective_in_a_branch(x):
+    return lax.cond(x.max() > 0, lambda x: lax.psum(x, "dp"), lambda x: x * 4, x)
+
+
+def collective_in_a_loop(x):
+    def body(x):
+        return x - lax.pmean(x, "dp")
+
+    return lax.while_loop(lambda x: x.max() > 1e-3, body, x)
+
+
+def sum_in_one_branch(x, w, is_last):
+    return lax.cond(is_last, lambda y: lax.psum(y, "tp"), lambda y: y, x @ w)
+
+
+def own_random_numbers(x, key):
+    key = jax.random.fold_in(jax.random.wrap_key_data(key), lax.axis_index("dp"))
+    return jax.random.normal(key, (4,))
+
+
+def scattered_over_other_axis(x, w):
+    y = x @ w
+    return lax.psum_scatter(y, "dp", scatter_dimension=1, tiled=True)
+
+
+def logsumexp_of_a_shard(logits):
+    return jax.nn.logsumexp(logits, axis=-1)
+
+
+def loss_of_a_shard(w, x, y):
+    loss = jnp.sum((x @ w - y) ** 2)
+    return loss, lax.psum(loss, "dp")
+
+
+def sum_carried_by_a_scan(x, w):
+    def layer(h, w):
+        return h + x @ w, None
+
+    h, _ = lax.scan(layer, jnp.zeros((8, 8)), w)
+    return h
+
+
+def flattened_with_a_minor_shard(x):
+    return x.reshape(-1)
+
+
+def varies_by_a_condition(x, gain):
+    y = lax.cond(x.max() > 0, lambda: gain, lambda: 2 * gain)
+    return lax.psum(jnp.sum(x * y), "dp")
+
+
+MATMUL, TWO = (P("dp", "tp"), P("tp")), ((8, 8), (8, 8))
+WRONG = [
+    Program(forgotten_sum, MATMUL, P("dp"), TWO, ("unreduced",), "x @ w"),
+    Program(forgotten_sum_of_two, (P("dp"), P(None, "tp"), P("tp")), P("dp"), ((8, 8),) * 3, ("unreduced",), "h @ w2"),
+    Program(sum_over_the_wrong_axis, MATMUL, P("dp"), TWO, ("unreduced",), "x @ w"),
+    Program(too_few_axes, (P("dp", "tp"),), P(), ((8, 8),), ("unreduced",), "jnp.sum(x)"),
+    Program(local_mean, (P("dp"),), P(), ((8, 8),), ("varying",), "jnp.mean(x)"),
+    Program(local_maximum, (P("dp"),), P(), ((8, 8),), ("varying",), "jnp.max(x"),
+    Program(sum_before_relu_is_forgotten, MATMUL, P("dp"), TWO, ("lost-sum",), "x @ w", BOTH),
+    Program(product_of_two_partial_sums, MATMUL, P("dp"), TWO, ("lost-sum",), "x @ w", BOTH),
+    Program(bias_added_once_per_shard, (*MATMUL, P()), P("dp"), (*TWO, (8,)), ("lost-sum",), "x @ w", BOTH),
+    Program(summed_twice, MATMUL, P("dp"), TWO, ("double-sum",), 'lax.psum(y, "tp")', BOTH),
+    Program(step_by_a_local_gradient, (P(), P("dp")), P(), TWO, ("varying",), "jax.grad"),
+    Program(gathered_in_another_order, (P(("dp", "tp")),), P(), ((8, 8),), ("layout",), "all_gather"),
+    Program(rows_in_another_order, (P(("dp", "tp")),), P(("tp", "dp")), ((8, 8),), ("layout",), "x * 2", BOTH),
+    Program(sharded_over_other_axes, (P("dp"), P("tp")), P(), ((8, 8), (4, 8)), ("layout", "unreduced"), "x.T @ y"),
+    Program(still_sharded, (P("dp"),), P(), ((8, 8),), ("varying",), "x + 1"),
+    Program(collective_in_a_branch, (P("dp"),), P("dp"), ((8, 8),), ("divergence",), "lax.psum", (False,)),
+    Program(collective_in_a_loop, (P("dp"),), P("dp"), ((8, 8),), ("divergence",), "pmean"),
+    Program(sum_in_one_branch, (*MATMUL, P()), P("dp"), (*TWO, ()), ("unreduced",), "x @ w", dtypes=(F32, F32, bool)),
+    Program(own_random_numbers, (P("dp"), P()), P(), ((8, 8), (2,)), ("varying",), "axis_index", dtypes=(F32, U32)),
+    Program(scattered_over_other_axis, (P(None, "tp"), P("tp")), P(None, "dp"), TWO, ("unreduced", "double-sum"), "@"),
+    Program(logsumexp_of_a_shard, (P("dp", "tp"),), P("dp"), ((8, 8),), ("varying", "lost-sum"), "logsumexp"),
+    Program(loss_of_a_shard, (P(), P("dp"), P("dp")), (P(), P()), ((8, 8),) * 3, ("unreduced",), "jnp.sum"),
+    Program(sum_carried_by_a_scan, (P(None, "tp"), P(None, "tp")), P(), ((8, 8), (3, 8, 8)), ("unreduced",), "x @ w"),
+    Program(flattened_with_a_minor_shard, (P(None, "dp"),), P("dp"), ((8, 8),), ("layout",), "reshape", BOTH),
+    Program(varies_by_a_condition, (P("dp"), P()), P(), ((8, 8), ()), ("unsound",), "lax.cond", (True,)),
+]  # fmt: skip
+
+
+# Right ones
+
+
+def summed(x, w):
+    return lax.psum(x @ w, "tp")
+
+
+def scattered(x, w):
+    return lax.psum_scatter(x @ w, "tp", scatter_dimension=1, tiled=True)
+
+
+def mlp(x, w1, w2):
+    return lax.psum(jax.nn.gelu(x @ w1) @ w2, "tp")
+
+
+def mean_loss(w, x, y):
+    return lax.pmean(jnp.mean((x @ w - y) ** 2), "dp")
+
+
+def step(w, x, y):
+    loss, gradient = jax.value_and_grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+    return w - 0.1 * lax.pmean(gradient, "dp"), lax.pmean(loss, "dp")
+
+
+def gathered(x):
+    return lax.all_gather(x, "dp", tiled=True)
+
+
+def gathered_over_two(x):
+    return lax.all_gather(x, ("dp", "tp"), tiled=True)
+
+
+def gathered_one_by_one(x):
+    return lax.all_gather(lax.all_gather(x, "tp", tiled=True), "dp", tiled=True)
+
+
+def zero3(x, w):
+    return x @ lax.all_gather(w, "dp", tiled=True)
+
+
+def cross_entropy(logits, labels):
+    high = lax.stop_gradient(lax.pmax(lax.stop_gradient(logits.max(-1)), "tp"))
+    total = lax.psum(jnp.exp(logits - high[:, None]).sum(-1), "tp")
+    start = lax.axis_index("tp") * logits.shape[-1]
+    at = labels - start
+    is_here = (at >= 0) & (at < logits.shape[-1])
+    own = jnp.take_along_axis(logits, jnp.clip(at, 0, logits.shape[-1] - 1)[:, None], 1)[:, 0]
+    return jnp.log(total) + high - lax.psum(jnp.where(is_here, own, 0), "tp")
+
+
+def embedding(table, ids):
+    at = ids - lax.axis_index("tp") * table.shape[0]
+    is_here = (at >= 0) & (at < table.shape[0])
+    rows = table[jnp.clip(at, 0, table.shape[0] - 1)]
+    return lax.psum(jnp.where(is_here[:, None], rows, 0), "tp")
+
+
+def all_to_all(x):
+    return lax.all_to_all(x, "dp", 1, 0, tiled=True)
+
+
+def halo(x):
+    size = 4
+    left = lax.ppermute(x[-1:], "dp", [(i, (i + 1) % size) for i in range(size)])
+    right = lax.ppermute(x[:1], "dp", [(i, (i - 1) % size) for i in range(size)])
+    padded = jnp.concatenate([left, x, right])
+    return padded[:-2] + padded[2:] - 2 * x
+
+
+def ring(q, k):
+    def turn(carry, _):
+        k, total = carry
+        return (lax.ppermute(k, "dp", [(i, (i + 1) % 4) for i in range(4)]), total + q @ k.T @ k), None
+
+    (_, total), _ = lax.scan(turn, (k, jnp.zeros_like(q)), None, length=4)
+    return total
+
+
+def collective_matmul(x, w):
+    def turn(i, carry):
+        x, total = carry
+        at = (lax.axis_index("tp") + i) % 2
+        part = lax.dynamic_slice_in_dim(w, at * x.shape[1], x.shape[1])
+        return lax.ppermute(x, "tp", [(0, 1), (1, 0)]), total + x @ part
+
+    return lax.fori_loop(0, 2, turn, (x, jnp.zeros((x.shape[0], w.shape[1]))))[1]
+
+
+def batch_norm(x):
+    mean = lax.pmean(x.mean(0), "dp")
+    variance = lax.pmean((x**2).mean(0), "dp") - mean**2
+    return (x - mean) * lax.rsqrt(variance + 1e-5)
+
+
+def clipped(gradient):
+    norm = jnp.sqrt(lax.psum(jnp.sum(gradient**2), "dp"))
+    return gradient * jnp.minimum(1.0, 1 / norm)
+
+
+def moe(x, w, gates):
+    sent = lax.all_to_all(x.reshape(4, -1, x.shape[-1]), "dp", 0, 0)
+    done = jnp.einsum("gcm,mf->gcf", sent, w[0])
+    return lax.all_to_all(done, "dp", 0, 0).reshape(x.shape) * gates[:, None]
+
+
+def pipeline(x, w):
+    def tick(h, _):
+        h = jax.nn.relu(h @ w[0])
+        return lax.ppermute(h, "dp", [(i, i + 1) for i in range(3)]), None
+
+    return lax.scan(tick, x[0], None, length=4)[0][None]
+
+
+def fft(x):
+    x = jnp.fft.fft(x, axis=1)
+    x = lax.all_to_all(x, "dp", 1, 0, tiled=True)
+    return jnp.fft.fft(x, axis=0)
+
+
+def chains(key, x):
+    key = jax.random.fold_in(jax.random.wrap_key_data(key), lax.axis_index("dp"))
+    return x + jax.random.normal(key, x.shape)
+
+
+def until_all_agree(x):
+    return lax.while_loop(lambda x: lax.pmax(x.max(), "dp") > 1e-3, lambda x: x - lax.pmean(x, "dp"), x)
+
+
+def attention(q, k, v):
+    weights = jax.nn.softmax(jnp.einsum("bshd,bthd->bhst", q, k))
+    return jnp.einsum("bhst,bthd->bshd", weights, v)
+
+
+def metrics(x):
+    total = lax.psum(jnp.sum(x), ("dp", "tp"))
+    return {"mean": total / 64, "max": lax.pmax(x.max(), ("dp", "tp"))}
+
+
+def counted(tokens):
+    is_real = tokens > 0
+    return lax.psum(is_real.sum(), "dp"), lax.psum(jnp.where(is_real, 1.0, 0.0).sum(), "dp")
+
+
+def scanned_layers(x, w):
+    def layer(h, w):
+        return h + lax.psum(jax.nn.relu(h @ w) @ w.T, "tp"), None
+
+    return lax.scan(layer, x, w)[0]
+
+
+def checkpointed(x, w):
+    return lax.psum(jax.checkpoint(lambda x, w: jax.nn.relu(x @ w) @ w.T)(x, w), "tp")
+
+
+def vmapped(x, w):
+    return lax.psum(jax.vmap(lambda x: x @ w)(x), "tp")
+
+
+def own_loss_per_shard(x):
+    return jnp.mean(x)[None]
+
+
+def shift(x):
+    return lax.ppermute(x, "dp", [(i, (i + 1) % 4) for i in range(4)])
+
+
+def copied(x):
+    return jax.tree.map(lambda x: x, (x, x))
+
+
+def cumulative(x):
+    totals = lax.all_gather(x.sum(0), "dp")
+    before = jnp.where(jnp.arange(4)[:, None] < lax.axis_index("dp"), totals, 0).sum(0)
+    return jnp.cumsum(x, 0) + before
+
+
+def gradient_in_a_custom_rule(x, w):
+    @jax.custom_vjp
+    def f(x):
+        return lax.psum(x @ w, "tp")
+
+    f.defvjp(lambda x: (f(x), None), lambda _, g: (g @ w.T,))
+    return f(x)
+
+
+def kernel(x, cache):
+    return jax.pure_callback(lambda x, cache: (x, cache), (x, cache), x, cache)
+
+
+X = ((8, 8),)
+RIGHT = [
+    Program(summed, MATMUL, P("dp"), TWO, vma=BOTH),
+    Program(scattered, MATMUL, P("dp", "tp"), TWO, vma=BOTH),
+    Program(mlp, (P("dp"), P(None, "tp"), P("tp")), P("dp"), ((8, 8),) * 3, vma=BOTH),
+    Program(mean_loss, (P(), P("dp"), P("dp")), P(), ((8, 8),) * 3, vma=BOTH),
+    Program(step, (P(), P("dp"), P("dp")), (P(), P()), ((8, 8),) * 3),
+    Program(gathered, (P("dp"),), P(), X),
+    Program(gathered_over_two, (P(("dp", "tp")),), P(), X),
+    Program(gathered_one_by_one, (P(("dp", "tp")),), P(), X),
+    Program(zero3, (P("dp"), P("dp")), P("dp"), TWO, vma=BOTH),
+    Program(cross_entropy, (P("dp", "tp"), P("dp")), P("dp"), ((8, 8), (8,)), vma=BOTH, dtypes=(F32, I32)),
+    Program(embedding, (P("tp"), P("dp")), P("dp"), ((8, 8), (8,)), vma=BOTH, dtypes=(F32, I32)),
+    Program(all_to_all, (P("dp"),), P(None, "dp"), X, vma=BOTH),
+    Program(halo, (P("dp"),), P("dp"), X, vma=BOTH),
+    Program(ring, (P("dp"), P("dp")), P("dp"), TWO, vma=BOTH),
+    Program(collective_matmul, (P("dp", "tp"), P()), P("dp"), TWO),
+    Program(batch_norm, (P("dp"),), P("dp"), X, vma=BOTH),
+    Program(clipped, (P("dp"),), P("dp"), X, vma=BOTH),
+    Program(moe, (P("dp"), P("dp"), P("dp")), P("dp"), ((16, 8), (4, 8, 8), (16,)), vma=BOTH),
+    Program(pipeline, (P("dp"), P("dp")), P("dp"), ((4, 8, 8), (4, 8, 8)), vma=BOTH),
+    Program(fft, (P("dp"),), P(None, "dp"), X, vma=BOTH),
+    Program(chains, (P(), P("dp")), P("dp"), ((2,), (8, 8)), vma=BOTH, dtypes=(U32, F32)),
+    Program(until_all_agree, (P("dp"),), P("dp"), X, vma=BOTH),
+    Program(attention, (P("dp", None, "tp"),) * 3, P("dp", None, "tp"), ((8, 4, 4, 8),) * 3, vma=BOTH),
+    Program(metrics, (P("dp", "tp"),), P(), X, vma=BOTH),
+    Program(counted, (P("dp"),), (P(), P()), X, vma=BOTH, dtypes=(I32,)),
+    Program(scanned_layers, (P("dp"), P(None, None, "tp")), P("dp"), ((8, 8), (3, 8, 8)), vma=BOTH),
+    Program(checkpointed, (P("dp"), P(None, "tp")), P("dp"), TWO, vma=BOTH),
+    Program(vmapped, (P("dp", None, "tp"), P("tp")), P("dp"), ((4, 3, 8), (8, 8)), vma=BOTH),
+    Program(own_loss_per_shard, (P("dp"),), P("dp"), X, vma=BOTH),
+    Program(shift, (P("dp"),), P("dp"), X, vma=BOTH),
+    Program(copied, (P("dp", "tp"),), P("dp", "tp"), X, vma=BOTH),
+    Program(cumulative, (P("dp"),), P("dp"), X, vma=BOTH),
+    Program(gradient_in_a_custom_rule, MATMUL, P("dp"), TWO, vma=BOTH),
+    Program(partial(summed), MATMUL, P("dp"), TWO, vma=BOTH),
+    Program(lambda x: (x * np.float32(2), x.sum()[None]), (P("dp"),), (P("dp"), P("dp")), X, vma=BOTH),
+    Program(kernel, (P("dp"), P()), (P("dp"), P()), TWO),
+]  # fmt: skip

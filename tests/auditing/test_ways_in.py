@@ -1,0 +1,257 @@
+"""Whatever traces a region is read, once, and the program stays what it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import Array, Float, audit, typed_shard_map
+
+SPECS = {"in_specs": (P("dp", "tp"), P("tp")), "out_specs": P("dp"), "check_vma": False}
+X, W = np.ones((8, 8), np.float32), np.ones((8, 8), np.float32)
+
+
+def forgotten(x: Any, w: Any) -> Any:
+    return x @ w
+
+
+def summed(x: Any, w: Any) -> Any:
+    return lax.psum(x @ w, "tp")
+
+
+def mapped(f: Any, mesh: Mesh) -> Any:
+    return jax.shard_map(f, mesh=mesh, **SPECS)
+
+
+def by_scan(f: Any) -> Any:
+    return lax.scan(lambda x, w: (f(x, w), None), X, W[None])[0]
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "eval_shape": lambda f: jax.eval_shape(f, X, W),
+    "make_jaxpr": lambda f: jax.make_jaxpr(f)(X, W),
+    "jit": lambda f: jax.jit(f)(X, W),
+    "lower": lambda f: jax.jit(f).lower(X, W),
+    "no jit": lambda f: f(X, W),
+    "grad": lambda f: jax.jit(jax.grad(lambda w: f(X, w).sum()))(W),
+    "grad without jit": lambda f: jax.eval_shape(jax.grad(lambda w: f(X, w).sum()), W),
+    "jvp": lambda f: jax.eval_shape(lambda w: jax.jvp(lambda w: f(X, w), (w,), (w,)), W),
+    "vmap": lambda f: jax.eval_shape(jax.vmap(f, in_axes=(0, None)), X[None], W),
+    "scan": lambda f: jax.eval_shape(lambda: by_scan(f)),
+    "checkpoint": lambda f: jax.eval_shape(jax.grad(lambda w: jax.checkpoint(f)(X, w).sum()), W),
+    "export": lambda f: jax.export.export(jax.jit(f))(X, W),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_region_is_read_however_it_is_traced(way: str, mesh: Mesh) -> None:
+    def forgotten(x: Any, w: Any) -> Any:  # a function of its own, which no cache of traces knows
+        return x @ w
+
+    with audit() as report:
+        jax.block_until_ready(jax.tree.leaves(WAYS[way](mapped(forgotten, mesh))))
+    assert [(found.kind, found.region) for found in report.findings] == [("unreduced", "forgotten")]
+    assert [region.name for region in report.regions] == ["forgotten"]
+
+
+def test_a_right_region_is_right_however_it_is_traced(mesh: Mesh) -> None:
+    with audit() as report:
+        for way in WAYS.values():
+            jax.block_until_ready(jax.tree.leaves(way(mapped(lambda x, w: lax.psum(x @ w, "tp"), mesh))))
+    assert report.findings == [] and all(region.is_complete for region in report.regions)
+
+
+def decorated(mesh: Mesh) -> Any:
+    @jax.shard_map(mesh=mesh, **SPECS)
+    def forgotten(x: Any, w: Any) -> Any:
+        return x @ w
+
+    return forgotten
+
+
+def test_a_region_of_flax_is_read(mesh: Mesh) -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    f = nnx.shard_map(lambda x: x * 2, mesh=mesh, in_specs=P(("dp", "tp")), out_specs=P(("tp", "dp")))
+    with audit() as report:
+        jax.eval_shape(f, X)
+    assert [(found.kind, found.file) for found in report.findings] == [("layout", __file__)]
+
+
+def test_a_function_without_a_signature_is_read(mesh: Mesh) -> None:
+    with audit() as report:
+        jax.eval_shape(jax.shard_map(jnp.add, mesh=mesh, in_specs=P("dp"), out_specs=P("tp"), check_vma=False), X, X)
+    assert [found.kind for found in report.findings] == ["varying"]
+
+
+WRITTEN = {
+    "decorated": decorated,
+    "partial": lambda mesh: jax.shard_map(partial(forgotten), mesh=mesh, **SPECS),
+    "partial of shard_map": lambda mesh: partial(jax.shard_map, mesh=mesh, **SPECS)(forgotten),
+    "lambda": lambda mesh: jax.shard_map(lambda x, w: x @ w, mesh=mesh, **SPECS),
+    "jit within": lambda mesh: jax.shard_map(jax.jit(forgotten), mesh=mesh, **SPECS),
+    "a list of specs": lambda mesh: jax.shard_map(
+        lambda both: both[0] @ both[1], mesh=mesh, **{**SPECS, "in_specs": (list(SPECS["in_specs"]),)}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_region_is_read_however_it_is_written(name: str, mesh: Mesh) -> None:
+    f = WRITTEN[name](mesh)
+    with audit() as report:
+        jax.eval_shape(f, *([([X, W])] if "list" in name else [X, W]))
+    (found,) = report.findings
+    assert (found.kind, found.severity, found.file) == ("unreduced", "error", __file__)
+
+
+def test_a_region_of_the_old_import_is_read(mesh: Mesh) -> None:
+    old = pytest.importorskip("jax.experimental.shard_map")
+    with pytest.warns(DeprecationWarning):
+        mapped = old.shard_map(forgotten, mesh, SPECS["in_specs"], P("dp"), check_rep=False)
+    with audit() as report:
+        jax.eval_shape(mapped, X, W)
+    assert [found.kind for found in report.findings] == ["unreduced"]
+
+
+def test_a_region_within_another_is_read(mesh: Mesh) -> None:
+    def inner(x: Any) -> Any:
+        return x.sum()
+
+    def outer(x: Any) -> Any:
+        within = jax.shard_map(inner, in_specs=P("tp"), out_specs=P(), axis_names={"tp"}, check_vma=False)
+        return lax.psum(within(x), "dp")
+
+    around = jax.shard_map(outer, mesh=mesh, in_specs=P("dp"), out_specs=P(), axis_names={"dp"}, check_vma=False)
+    with audit() as report:
+        jax.eval_shape(jax.jit(around), np.ones(8, np.float32))
+    assert [(found.kind, found.region) for found in report.findings] == [("unreduced", "inner")]
+    assert {region.name for region in report.regions} == {"inner", "outer"}
+
+
+def test_a_region_without_results_is_read(mesh: Mesh) -> None:
+    def log(x: Any) -> tuple[()]:
+        jax.debug.print("{}", lax.psum(x.sum(), "dp"))
+        return ()
+
+    with audit() as report:
+        jax.make_jaxpr(jax.shard_map(log, mesh=mesh, in_specs=P("dp"), out_specs=()))(X)
+    assert [region.name for region in report.regions] == ["log"]
+
+
+def test_what_was_traced_before_is_read_in_each_audit_and_once_in_each(mesh: Mesh) -> None:
+    step = jax.jit(mapped(forgotten, mesh))
+    jax.block_until_ready(step(X, W))
+    for _ in range(2):
+        with audit() as report:
+            jax.block_until_ready(step(X, W))
+            jax.block_until_ready(step(X, W))
+        assert len(report.findings) == len(report.regions) == 1
+
+
+def test_regions_of_other_threads_are_read(mesh: Mesh) -> None:
+    with audit() as report:
+        thread = threading.Thread(target=lambda: jax.eval_shape(mapped(forgotten, mesh), X, W))
+        thread.start()
+        thread.join()
+    assert len(report.findings) == 1
+
+
+def test_audits_within_audits_all_see_what_is_traced(mesh: Mesh) -> None:
+    with audit() as outer:
+        with audit() as inner:
+            jax.eval_shape(mapped(forgotten, mesh), X, W)
+        jax.eval_shape(mapped(summed, mesh), X, W)
+    assert [region.name for region in inner.regions] == ["forgotten"]
+    assert [region.name for region in outer.regions] == ["forgotten", "summed"]
+
+
+def test_nothing_is_seen_outside(mesh: Mesh) -> None:
+    with audit() as report:
+        pass
+    jax.eval_shape(mapped(forgotten, mesh), X, W)
+    assert report.regions == [] and report.findings == []
+    assert str(report) == "typedshmap audit: no shard_map was traced; 0 errors, 0 suspects"
+
+
+def test_the_program_stays_what_it_is(mesh: Mesh) -> None:
+    def lowered() -> str:
+        return (
+            jax.jit(jax.grad(lambda w: mapped(lambda x, w: lax.psum(x @ w, "tp"), mesh)(X, w).sum())).lower(W).as_text()
+        )
+
+    before = lowered()
+    with audit():
+        assert lowered() == before
+    assert lowered() == before
+
+
+def test_an_error_of_the_program_passes_through(mesh: Mesh) -> None:
+    def fails(x: Any, w: Any) -> Any:
+        raise ZeroDivisionError("mine")
+
+    with audit() as report, pytest.raises(ZeroDivisionError, match="mine"):
+        jax.eval_shape(mapped(fails, mesh), X, W)
+    jax.eval_shape(mapped(forgotten, mesh), X, W)
+    assert report.findings == []
+
+
+def test_a_body_that_must_see_numbers_is_said_to_be_unread(mesh: Mesh) -> None:
+    seen: list[Any] = []
+
+    def looks(x: Any, w: Any) -> Any:
+        seen.append(np.asarray(jax.device_get(w)) if not isinstance(w, jax.core.Tracer) else float(0) / len(seen))
+        return x
+
+    with audit() as report, pytest.raises(ZeroDivisionError):
+        mapped(looks, mesh)(X, W)
+    (region,) = report.regions
+    assert not region.is_complete and region.unread == (
+        "it cannot be traced: ZeroDivisionError: float division by zero",
+    )
+
+
+def test_typed_regions_are_listed(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def total(x: Float[Array, "[b/dp] d"]) -> Float[Array, "d"]:
+        return lax.psum(x.sum(0), "dp")
+
+    with audit() as report:
+        jax.eval_shape(total, X)
+    assert [(region.name, region.is_complete) for region in report.regions] == [("total", True)]
+
+
+def test_axes_of_size_one_are_read_as_if_they_were_longer() -> None:
+    mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("dp", "tp"))
+    with audit() as report:
+        jax.eval_shape(mapped(forgotten, mesh), X, W)
+    assert report.findings == []
+    with audit({"tp": 4}) as report:
+        jax.eval_shape(mapped(forgotten, mesh), X, W)
+    assert [found.kind for found in report.findings] == ["unreduced"]
+
+
+def test_a_kernel_is_unread_and_no_error(mesh: Mesh) -> None:
+    def kernel(x: Any, w: Any) -> Any:
+        return jax.pure_callback(lambda x, w: x, x, x, w), lax.psum(jnp.sum(x), "dp")
+
+    with audit() as report:
+        jax.eval_shape(
+            jax.shard_map(kernel, mesh=mesh, in_specs=(P("dp"), P("tp")), out_specs=P(), check_vma=False), X, W
+        )
+    (region,) = report.regions
+    line = kernel.__code__.co_firstlineno + 1
+    assert report.findings == [] and not region.is_complete
+    assert region.unread == (
+        f"pure_callback at test_ways_in.py:{line}",
+        f"result[0], which depends on the pure_callback at test_ways_in.py:{line}",
+    )

@@ -1,0 +1,124 @@
+"""See the manual regions of plain programs, whoever asks JAX for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import count
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+
+from .array import explicit_spec, strip_transforms
+from .jaxpr import TracedRegion
+from .mesh import without_ambient
+
+# What was traced before is traced anew where regions are watched: JAX's caches of traces know this number.
+_watch = jax.make_user_context(default_value=0)
+_numbers = count(1)
+
+
+@cache
+def _region_primitive() -> Any:
+    """The primitive of manual regions, from a program that has one."""
+    mesh = AbstractMesh((1,), ("x",), axis_types=(AxisType.Auto,))
+    spec = PartitionSpec()
+    with without_ambient():
+        mapped = jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)
+        return jax.make_jaxpr(mapped)(0.0).eqns[0].primitive
+
+
+class _Here(threading.local):
+    """What a thread is doing.
+
+    Attributes:
+      is_evaluating: whether it evaluates a region operation by operation.
+      handed: the traces to which a transformation hands a region on.
+    """
+
+    is_evaluating, handed = False, frozenset[int]()
+
+    @contextmanager
+    def setting(self, **changes: Any) -> Generator[None]:
+        before = {name: getattr(self, name) for name in changes}
+        vars(self).update(changes)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
+
+@contextmanager
+def watched_regions(see: Callable[[TracedRegion], None], miss: Callable[[str], None]) -> Generator[None]:
+    """Have each manual region seen that is traced meanwhile, in any thread.
+
+    A region that is evaluated operation by operation has no equation, and is traced for one before.
+
+    Args:
+      see: called with a region, once its body is traced.
+      miss: called with the reason where there is none.
+    """
+    primitive, here = _region_primitive(), _Here()
+    bind = primitive.bind_with_trace
+
+    def bind_and_see(trace: Any, *rest: Any) -> Any:
+        if here.is_evaluating or id(trace) in here.handed:
+            return bind(trace, *rest)
+        chain = [trace]
+        while not hasattr(chain[-1], "frame") and (parent := getattr(chain[-1], "parent_trace", None)) is not None:
+            chain.append(parent)
+        if not hasattr(chain[-1], "frame"):  # JAX maps each operation by itself
+            with here.setting(is_evaluating=True):
+                _trace_for_region(primitive, rest, see, miss)
+                return bind(trace, *rest)
+        with here.setting(handed=here.handed.union(map(id, chain[1:]))):
+            results = bind(trace, *rest)
+        if (region := _region_of(list(results), chain[-1])) is not None:
+            see(region)
+        return results
+
+    primitive.bind_with_trace = bind_and_see
+    try:
+        with _watch(next(_numbers)):
+            yield
+    finally:
+        primitive.bind_with_trace = bind
+
+
+def _region_of(results: Sequence[Any], trace: Any) -> TracedRegion | None:
+    """The region that was just traced; of one that is differentiated with those results that are the user's."""
+    eqn: Any
+    if results:
+        below = [strip_transforms(value).value for value in results]
+        eqn = next((found for value in below if (found := getattr(value, "parent", None)) is not None), None)
+        vars_below = {id(getattr(value, "val", None)) for value in below}
+    else:
+        eqns = getattr(trace.frame, "tracing_eqns", None)
+        last = eqns[-1] if eqns else None
+        eqn, vars_below = (last() if callable(last) else last), set[int]()
+    if eqn is None or eqn.primitive is not _region_primitive():
+        return None
+    return TracedRegion(eqn, tuple(at for at, var in enumerate(eqn.outvars) if id(var) in vars_below))
+
+
+def _trace_for_region(
+    primitive: Any, rest: Sequence[Any], see: Callable[[TracedRegion], None], miss: Callable[[str], None]
+) -> None:
+    """Trace a region that is about to be evaluated."""
+    args, params = rest[0], rest[-1]
+    if any(hasattr(arg, "call_wrapped") for arg in args):
+        miss("it is evaluated operation by operation, which jax 0.10.1 and older do only once: call it under jax.jit")
+        return
+    try:
+        types = [(jax.typeof(x), explicit_spec(x)) for x in args]
+        structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=spec) for aval, spec in types]
+        traced = jax.make_jaxpr(lambda *operands: list(primitive.bind(*operands, **params)))(*structs)
+    except Exception as error:
+        miss(f"it cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        return
+    for eqn in traced.eqns:
+        if eqn.primitive is primitive:
+            see(TracedRegion(eqn, tuple(range(len(eqn.outvars)))))

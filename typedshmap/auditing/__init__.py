@@ -1,0 +1,56 @@
+"""Audit programs that have no hints: read every manual region that is traced."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+
+from .. import _jax
+from ..errors.places import running_line
+from .findings import Finding, Region
+from .region import PlainRegion
+from .report import AuditReport
+
+__all__ = ["AuditReport", "Finding", "Region", "audit"]
+
+
+@contextmanager
+def audit(axis_sizes: Mapping[str, int] | None = None) -> Generator[AuditReport]:
+    """Read every ``shard_map`` that is traced in here, by whatever it was written.
+
+    ```python
+    with typedshmap.audit() as report:
+        jax.eval_shape(train_step, state, batch)
+    report.raise_for_errors()
+    ```
+
+    The program stays what it is. What was traced before is traced anew; a region that is called outside of ``jax.jit``,
+    and evaluated operation by operation, is traced once more.
+
+    Args:
+      axis_sizes: how long mesh axes of size 1 are taken to be, so that a program for one device is read as for several.
+
+    Yields:
+      The report, which fills as regions are traced.
+    """
+    report, lock = AuditReport(), threading.Lock()
+
+    def see(traced: _jax.jaxpr.TracedRegion) -> None:
+        region = PlainRegion(traced, axis_sizes or {})
+        with lock:
+            is_known = any(region.key == one[:3] for one in report.regions)
+        # What differentiation makes of a region is as right as that, and has no arguments that the user named.
+        if _jax.jaxpr.is_transposed(traced.eqn) or (is_known and not region.argument_names):
+            return
+        read = (Region(*region.key, True, ()), []) if region.is_typed else region.read()
+        with lock:
+            report.add(*read)
+
+    def miss(why: str) -> None:
+        with lock:
+            file, line, _ = running_line() or ("", 0, "")
+            report.add(Region("shard_map", file, line, False, (why,)), [])
+
+    with _jax.regions.watched_regions(see, miss):
+        yield report

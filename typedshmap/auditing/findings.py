@@ -1,0 +1,62 @@
+"""What is wrong in a region, and what was read of it."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from ..errors import DivergenceError, ShardingError, VaryingError
+
+Severity = Literal["error", "suspect"]
+
+KINDS = {
+    "varying": VaryingError,
+    "unreduced": VaryingError,
+    "layout": ShardingError,
+    "divergence": DivergenceError,
+    "unsound": VaryingError,
+    "double-sum": VaryingError,
+    "lost-sum": VaryingError,
+}
+"""The kinds of findings, each with what it is raised as."""
+
+
+class Finding(NamedTuple):
+    """What is wrong in a region.
+
+    Attributes:
+      severity: ``"error"``, or ``"suspect"`` for what may be meant.
+      kind: ``varying``: a result differs between shards of an axis that its PartitionSpec does not mention;
+        ``unreduced``: so it is since the sum over the axis is due; ``layout``: a dim is sharded over other axes, or in
+        another order, than is taken for granted; ``divergence``: a collective that not all shards reach; ``unsound``: a
+        value that varies though JAX types it as invarying; ``double-sum``: a sum that was taken already;
+        ``lost-sum``: a sum that is due, and that an operation loses.
+      message: what is wrong, and what to write instead, on one line.
+      file: the path of the file in which it began.
+      line: its line there.
+      region: the name of the region's function.
+    """
+
+    severity: Severity
+    kind: str
+    message: str
+    file: str
+    line: int
+    region: str
+
+
+class Region(NamedTuple):
+    """A manual region that was read.
+
+    Attributes:
+      name: the name of its function.
+      file: the path of the file of the function.
+      line: the line of the function.
+      is_complete: whether all that its results depend on was read.
+      unread: what was not, and why.
+    """
+
+    name: str
+    file: str
+    line: int
+    is_complete: bool
+    unread: tuple[str, ...]

@@ -1,0 +1,162 @@
+"""Read one region of a plain program: its PartitionSpecs are its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from jax.sharding import PartitionSpec
+
+from .. import _jax
+from ..errors.failures import Failure, LayoutMismatch, ShardingConflict, Subject
+from ..errors.places import Place, is_of_package
+from ..errors.varying import (
+    Cause,
+    DivergentCollective,
+    LostSum,
+    NotUnreduced,
+    UnmarkedUnreduced,
+    UnmentionedVarying,
+    UntypedVarying,
+)
+from ..hints.array_hint import ArrayHint, parse_array_hint
+from ..hints.context import LayoutAssertion, MeshContext
+from ..inference.claims import Origin, contradiction, make_claim
+from ..inference.interpreter import CLAIM, Interpreter, default_rule
+from ..inference.region import RULES, InterpretedRegion
+from .findings import Finding, Region
+
+_BODY = Subject("spec", "body")
+
+# What may be the same on every shard, or not, for all that is known.
+_UNKNOWN = {"opaque": "", "ring": ", of parts that the shards send on (ppermute)"}
+
+
+class PlainRegion:
+    """A region of a program, as its equation has it.
+
+    Args:
+      traced: the region.
+      lengths: how long mesh axes of size 1 are taken to be.
+    """
+
+    def __init__(self, traced: _jax.jaxpr.TracedRegion, lengths: Mapping[str, int]) -> None:
+        eqn, self.results = traced.eqn, traced.results
+        self.params = eqn.params
+        body, mesh = eqn.params["jaxpr"], eqn.params["mesh"]
+        info = getattr(body, "debug_info", None)
+        self.argument_names = tuple(getattr(info, "arg_names", None) or ())
+        manual = _jax.jaxpr.newly_manual_axes(eqn.params)
+        sizes = ((axis, size if size > 1 else lengths.get(axis, 1)) for axis, size in mesh.shape_tuple)
+        self.axes = tuple((axis, size) for axis, size in sizes if axis in manual)
+        self.name, self.file, self.line = _jax.source.function_line(body, eqn)
+        self.is_typed = is_of_package(str(getattr(info, "func_src_info", "")).partition(" at ")[2])
+        self.context = MeshContext.over(
+            mesh, role="boundary", manual=self.axes, boundary_axes=manual, checked_axes=manual, has_vma=self.has_vma
+        )
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Its function, and where that is."""
+        return self.name, self.file, self.line
+
+    @property
+    def has_vma(self) -> bool:
+        return bool(self.params["check_vma"])
+
+    def read(self) -> tuple[Region, list[Finding]]:
+        """What is wrong in it, and whether all of it could be read."""
+        found = InterpretedRegion(self.params, self._interpreter, self._name_dim, is_typed=False)
+        failures = [*self._failures_of_body(found), *self._failures_of_results(found)]
+        unread, findings = _opaque_operations(found.interpreter, found.body), list[Finding]()
+        for failure in failures:
+            cause = failure.what.cause if isinstance(failure.what, UnmentionedVarying) else None
+            if cause is not None and cause.kind in _UNKNOWN:
+                unread.append(f"{failure.subject.phrase}, which depends on {cause.origin}{_UNKNOWN[cause.kind]}")
+            else:
+                findings.append(self._finding(failure))
+        region = Region(*self.key, not unread, tuple(dict.fromkeys(unread)))
+        return region, findings
+
+    def _interpreter(self) -> Interpreter:
+        sizes = {axis: size for axis, size in self.axes if size > 1}
+        return Interpreter(sizes, self.has_vma, {**RULES, CLAIM: lambda interpreter, eqn, facts: facts})
+
+    def _name_dim(self, at: int, axis: str) -> tuple[str, str]:
+        """The argument whose dim is sharded, counted from the last; its dims have no names."""
+        known = len(self.argument_names) >= -at
+        return "", f"argument '{self.argument_names[at]}'" if known else ""
+
+    def _failures_of_body(self, found: InterpretedRegion) -> Iterable[Failure]:
+        for first in (found.divergence(()), found.wrong_gradient(), *found.contradictions()):
+            if first is not None:
+                yield Failure(first.what, _BODY, place=_jax.source.equation_place(first.eqn))
+        for verdict in found.lost_sums():
+            since = verdict.failure.since if verdict.failure.how != "taken" else ""
+            yield Failure(verdict.failure, _BODY, place=since or _jax.source.equation_place(verdict.eqn))
+
+    def _failures_of_results(self, found: InterpretedRegion) -> Iterable[Failure]:
+        """The results that are not what out_specs say."""
+        origin = Origin(self.name, self.context)
+        for number, at in enumerate(self.results):
+            spec, var = self.params["out_specs"][at], found.body.outvars[at]
+            rank, subject = len(var.aval.shape), self._result(number)
+            stated = LayoutAssertion(_hint_of_spec(spec, rank), self.context, subject, self.name)
+            claim = make_claim(stated, rank, origin)
+            assert claim is not None
+            what = contradiction(claim, found.results[at], var.aval.shape, found.interpreter, True)
+            if what is not None:
+                failure = Failure(found.with_cause_of_result(what, at), subject)
+                yield replace(failure, place=failure.cause_place or found.place_of_result(at))
+
+    def _result(self, number: int) -> Subject:
+        """The name of a result."""
+        return Subject("spec", "return") if len(self.results) == 1 else Subject("spec", "result", f"[{number}]")
+
+    def _finding(self, failure: Failure) -> Finding:
+        what, place = failure.what, failure.place
+        file, line = (place.file, place.line) if isinstance(place, Place) else (self.file, self.line)
+        severity = "suspect" if isinstance(what, LostSum) else "error"
+        return Finding(severity, _kind(what), self._text(failure), file, line, self.name)
+
+    def _text(self, failure: Failure) -> str:
+        """What is wrong with a value, and its cure, on one line."""
+        sentence = failure.words()
+        problem = sentence.problem if failure.subject is _BODY else f"{failure.subject.phrase} {sentence.problem}"
+        return f"{problem}; {sentence.cure}" if sentence.cure else problem
+
+
+@lru_cache(maxsize=4096)
+def _hint_of_spec(spec: PartitionSpec, rank: int) -> ArrayHint:
+    """What a PartitionSpec says of an array of a rank, as a hint."""
+    return parse_array_hint("Shaped", None, (Any, " ".join("_" * rank), spec))
+
+
+def _kind(what: Any) -> str:
+    """The kind of finding that a fault is."""
+    match what:
+        case UnmentionedVarying(cause=Cause(kind="sum")) | UnmarkedUnreduced() | NotUnreduced():
+            return "unreduced"
+        case LayoutMismatch() | ShardingConflict():
+            return "layout"
+        case DivergentCollective():
+            return "divergence"
+        case UntypedVarying():
+            return "unsound"
+        case LostSum(how=how):
+            return "double-sum" if how == "taken" else "lost-sum"
+        case _:
+            return "varying"
+
+
+def _opaque_operations(interpreter: Interpreter, body: Any) -> list[str]:
+    """The kernels and callbacks of a body, which may return anything, each with its line."""
+    found: list[str] = []
+    for eqn in _jax.jaxpr.all_equations(body):
+        name = eqn.primitive.name
+        if interpreter.rules[name] is default_rule and "call" in name:
+            line = _jax.source.equation_place(eqn).partition(" ")[0]
+            found.append(f"{name}{line and f' at {line}'}")
+    return found

@@ -1,0 +1,154 @@
+"""``python -m typedshmap audit``: run a program, and read every ``shard_map`` that it traces."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
+
+import jax
+
+from .. import cli
+from ..auditing import audit
+from ..auditing.findings import Finding
+from ..auditing.formats import FORMATS, write_report
+from ..auditing.silenced import Baseline, write_baseline
+from ..errors import StructureError
+from ..sampling.meshes import parse_mesh
+
+
+def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the verb and its options."""
+    parser = add_parser(
+        "audit",
+        help="run a program that has no hints, and find what is wrong in its shard_maps",
+        description="Run a script or a module, and read every shard_map that it traces, by whatever it was written: "
+        "sums that are forgotten, results that differ between shards, orders of axes, deadlocks. Nothing is edited.",
+        epilog="The exit code is 0; 1 for errors (with --strict for suspects, too); 2 where the command line cannot be "
+        "read. A program that fails keeps its own. Example: python -m typedshmap audit --devices 8 train.py --steps 2",
+    )
+    add = parser.add_argument
+    add("--devices", type=cli.natural_number, metavar="8", help="make so many virtual CPU devices before JAX looks")
+    add("--strict", action="store_true", help="suspects are errors")
+    add("--mesh", metavar="dp=4,tp=2", help="how long mesh axes are taken to be that have size 1 in the program")
+    add("--format", choices=FORMATS, default="text", help="how the report is printed; by default as text")
+    add("--baseline", metavar="FILE", type=Path, help="leave out the findings that a baseline has")
+    add("--write-baseline", metavar="FILE", type=Path, help="write the findings as a baseline")
+    add("-m", dest="module", action="store_true", help="run a module, as python -m does")
+    add("program", metavar="SCRIPT|MODULE", help="a script; with -m a module")
+    add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="what the program is given")
+    parser.set_defaults(verb=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run a program under audit, and print the report; the exit code.
+
+    Raises:
+      UsageError: for a command line that cannot be read, and a program that is not there.
+    """
+    try:
+        lengths = parse_mesh(given.mesh) if given.mesh is not None else {}
+    except ValueError as error:
+        raise cli.UsageError(f"--mesh {given.mesh}: {error}") from None
+    try:
+        baseline = Baseline.read(given.baseline) if given.baseline is not None else None
+    except StructureError as error:
+        raise cli.UsageError(f"--baseline {error}") from None
+    _require_program(given.program, given.module)
+    if given.devices is not None:
+        _make_devices(given.devices)
+    is_document = given.format in ("json", "sarif")
+    with audit(lengths) as report, _output_on_stderr() if is_document else nullcontext():
+        code = _run_program(given.program, given.module, given.arguments)
+    findings = report.findings if baseline is None else baseline.new(report.findings)
+    if given.write_baseline is not None:
+        try:
+            write_baseline(given.write_baseline, findings)
+        except StructureError as error:
+            raise cli.UsageError(f"--write-baseline {error}") from None
+    print(write_report(given.format, findings, report.regions), flush=True)
+    if given.write_baseline is not None:
+        return code
+    return code or (cli.FAILED if _is_wrong(findings, given.strict) else cli.DONE)
+
+
+def _is_wrong(findings: Sequence[Finding], is_strict: bool) -> bool:
+    return any(is_strict or found.severity == "error" for found in findings)
+
+
+def _require_program(program: str, is_module: bool) -> None:
+    """Refuse a script that is not a file, and a module that cannot be found."""
+    if not is_module:
+        if not Path(program).is_file():
+            raise cli.UsageError(f"{program}: there is no such script")
+        return
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(program)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise cli.UsageError(f"{program}: there is no such module")
+
+
+def _make_devices(count: int) -> None:
+    """Make virtual CPU devices, as the environment does, so that a program may still make others."""
+    if not 1 <= count <= cli.MOST:
+        raise cli.UsageError(f"{count} virtual CPU devices are asked for; 1 to {cli.MOST} can be made")
+    jax.config.update("jax_platforms", "cpu")
+    flag = "--xla_force_host_platform_device_count"
+    flags = [each for each in os.environ.get("XLA_FLAGS", "").split() if not each.startswith(f"{flag}=")]
+    os.environ["XLA_FLAGS"] = " ".join([*flags, f"{flag}={count}"])
+
+
+def _run_program(program: str, is_module: bool, arguments: Sequence[str]) -> int:
+    """Run a program as Python does, whose traceback of an error begins with its own line; the exit code."""
+    sys.argv = [program, *arguments]
+    try:
+        if is_module:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(program).parent.resolve()))
+            runpy.run_path(program, run_name="__main__")
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or cli.DONE
+        print(end.code, file=sys.stderr)
+        return cli.FAILED
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        _print_traceback(error)
+        return cli.FAILED
+    finally:
+        sys.stdout.flush()
+    return cli.DONE
+
+
+def _print_traceback(error: BaseException) -> None:
+    """Print the traceback of a program's error, from its own first line on."""
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        at = at.tb_next
+    traceback.print_exception(type(error), error, at)
+
+
+@contextmanager
+def _output_on_stderr() -> Generator[None]:
+    """Send what the program prints to stderr, what its own processes print included."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

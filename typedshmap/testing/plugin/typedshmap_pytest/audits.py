@@ -1,0 +1,75 @@
+"""``pytest --typedshmap-audit``: read every ``shard_map`` that the tests trace, and list what is wrong at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_OUTPUT = "typedshmap_audit"
+
+
+class Audit:
+    """An audit of all tests of a session; under pytest-xdist each worker has one, and the controller joins them.
+
+    Attributes:
+      found: the findings and the regions of this process, and of its workers.
+    """
+
+    def __init__(self, config: pytest.Config, baseline: Path | None) -> None:
+        self.config, self.baseline, self.opened = config, baseline, ExitStack()
+        self.found: list[tuple[list[Any], list[Any]]] = []
+        self._report: Any = None
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_pycollect_makemodule(self) -> Generator[None, Any, Any]:
+        """Begin before the first module of tests is imported: JAX must not be, before a ``conftest.py`` sets it up."""
+        if self._report is None:
+            from typedshmap.auditing import audit
+
+            self._report = self.opened.enter_context(audit())
+        return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """End the audit; a worker hands over what it found, and errors make the run fail."""
+        if self._report is not None:
+            self.opened.close()
+            self.found.append(([*map(list, self._report.findings)], [*map(list, self._report.regions)]))
+        output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output[_OUTPUT] = self.found
+        elif session.exitstatus == pytest.ExitCode.OK and any(one.severity == "error" for one in self._findings()):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what a worker of pytest-xdist found."""
+        self.found += getattr(node, "workeroutput", {}).get(_OUTPUT, [])
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """List the findings, each once."""
+        from typedshmap.auditing.formats import write_report
+
+        terminalreporter.section("typedshmap audit")
+        terminalreporter.line(write_report("text", self._findings(), self._merged().regions))
+
+    def _merged(self) -> Any:
+        from typedshmap.auditing import AuditReport, Finding, Region
+
+        report = AuditReport()
+        for findings, regions in self.found:
+            for name, file, line, is_complete, unread in regions:
+                report.add(Region(name, file, line, is_complete, tuple(unread)), ())
+            report.add_findings(Finding(*each) for each in findings)
+        return report
+
+    def _findings(self) -> list[Any]:
+        """The findings that no baseline has."""
+        from typedshmap.auditing.silenced import Baseline
+
+        findings: list[Any] = self._merged().findings
+        return findings if self.baseline is None else Baseline.read(self.baseline).new(findings)
