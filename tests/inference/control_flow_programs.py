@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.experimental import io_callback
 
-from typedshmap import Array, Float, assume, check, partition_specs, typed
+from typedshmap import Array, Float, assume, check, partition_specs, reshard, typed
 from typedshmap._jax.array import manual_type
 
 X, W, OUT = Float[Array, "[b/dp] [k/tp]"], Float[Array, ""], Float[Array, "[n/dp,tp]"]
@@ -189,6 +189,11 @@ WRONG = {
         one(lambda x: lax.psum_scatter(x, "dp", scatter_dimension=1, tiled=True)), dead("psum_scatter")
     ),
     "all_to_all in a branch": Program(one(lambda x: lax.all_to_all(x, "dp", 1, 0, tiled=True)), dead("all_to_all")),
+    "reshard in a branch": Program(one(lambda x: reshard(x, "[b/dp] [k/tp] -> b [k/tp]")), dead("reshard")),
+    # On CPUs a ppermute waits for the shards along all axes, and this one is a ppermute.
+    "reshard over both axes": Program(
+        one(lambda x: reshard(x, "[b/dp] [k/tp] -> [b/tp] [k/dp]"), "tp"), dead("reshard", "'tp'", "'tp'")
+    ),
     "ppermute in a branch": Program(one(lambda x: ring(x, "dp")), dead("ppermute")),
     "ppermute over the other axis": Program(one(lambda x: ring(x, "tp")), dead("ppermute", "'tp'")),
     "the same psum in both branches": Program(
@@ -496,6 +501,7 @@ def decoded(x: Any) -> Any:
 RIGHT = {
     "psum over the other axis in a branch": Program(one(partial(total, axes="tp"))),
     "all_gather over the other axis": Program(one(lambda x: lax.all_gather(x, "tp"))),
+    "reshard over the other axis": Program(one(lambda x: reshard(x, "[b/dp] [k/tp] -> [b/dp] k"))),
     "all_to_all over the other axis": Program(one(lambda x: lax.all_to_all(x, "tp", 1, 0, tiled=True))),
     "psum_scatter over the other axis": Program(
         one(lambda x: lax.psum_scatter(x, "tp", scatter_dimension=0, tiled=True))
