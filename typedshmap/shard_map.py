@@ -24,7 +24,7 @@ from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedV
 from .hints import context
 from .hints.check_arguments import array_leaves, check_arguments, unknown_axes
 from .hints.check_array import describe
-from .hints.check_tree import CheckedLeaf, assert_layouts, check_value, result_place
+from .hints.check_tree import CheckedLeaf, assert_layouts, check_value, checked_leaves, result_place
 from .hints.signature import EMPTY, LazySignature
 from .hints.structure import Untyped, array_hints, holds_arrays
 from .inference.analysis import Refused, RegionAnalysis, analyze_region
@@ -215,12 +215,12 @@ class _RegionCall:
 
     def mapped(self) -> Callable[..., Any]:
         """The body mapped over the shards by ``jax.shard_map``."""
-        hinted = ((leaf.hint, leaf.value) for leaf in self.checked.leaves)
-        spec = self.outer_context.spec
+        ranks = [(leaf.hint, len(getattr(leaf.value, "shape", ()))) for leaf in self.checked.leaves if leaf.hint]
+        specs = {hinted: self.outer_context.spec(*hinted) for hinted in dict.fromkeys(ranks)}
         return jax.shard_map(
             self._body(),
             mesh=self.mesh,
-            in_specs=tuple(spec(hint, len(getattr(x, "shape", ()))) for hint, x in hinted if hint is not None),
+            in_specs=tuple([specs[hinted] for hinted in ranks]),
             # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
             # when the result is, and JAX reads them after it has called the body.
             out_specs=self.out_specs,
@@ -287,11 +287,9 @@ class _RegionCall:
         )
         if self.analysis is not None:
             self.analysis.begin(self.typed, region, self.checked.leaves)
-        remaining = iter(shards)
-        leaves = [
-            leaf if leaf.hint is None else CheckedLeaf(next(remaining), leaf.hint, leaf.subject)
-            for leaf in self.checked.leaves
-        ]
+        remaining, checked = iter(shards), self.checked.leaves
+        values = [leaf.value if leaf.hint is None else next(remaining) for leaf in checked]
+        leaves = checked_leaves(values, [leaf.hint for leaf in checked], [leaf.subject for leaf in checked])
         return region, assert_layouts(leaves, region, self.typed.name, self.checked.sizes, is_proven=bool(self.entered))
 
     def _check_result(self, result: Any, scope: context.CallScope) -> list[Any]:

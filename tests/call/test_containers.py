@@ -1,9 +1,11 @@
 """Values in containers are taken apart leaf by leaf, each with its own hint, and put together again."""
 
+import re
 import sys
 import typing
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, NotRequired, Optional, Required, TypedDict, TypeVar
 
@@ -724,3 +726,61 @@ def test_a_body_within_a_region_gets_a_container_of_its_own(mesh: Mesh) -> None:
 
     ones = np.ones(8, np.float32)
     np.testing.assert_array_equal(jax.block_until_ready(outer({"x": ones})), ones)
+
+
+# A container of the types that the last one had
+
+
+def in_a_list(x: X, trees: list[W]) -> Float[Array, "[b/dp] [f/tp]"]:
+    return sum(x @ tree for tree in trees)
+
+
+def struct(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+WRONG_AFTER_RIGHT: dict[str, tuple[Any, Any, type[Exception], str]] = {
+    "a size of another argument": (
+        struct(8, 6),
+        [struct(4, 8)] * 2,
+        ShapeError,
+        "argument 'trees[0]' has d=4, but argument 'x' has d=6",
+    ),
+    "a size of a leaf": (
+        struct(8, 4),
+        [struct(4, 8), struct(4, 6)],
+        ShapeError,
+        "argument 'trees[1]' has f=6, but argument 'trees[0]' has f=8",
+    ),
+    "a dtype": (
+        struct(8, 4),
+        [struct(4, 8), struct(4, 8, dtype=jnp.int32)],
+        DtypeError,
+        "argument 'trees[1]' has dtype int32",
+    ),
+    "a rank": (
+        struct(8, 4),
+        [struct(4, 8), struct(4)],
+        ShapeError,
+        "argument 'trees[1]' has 1 dim, but its hint has 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_AFTER_RIGHT)
+def test_a_container_is_compared_though_one_like_it_has_fitted(what: str, mesh: Mesh) -> None:
+    x, trees, error, line = WRONG_AFTER_RIGHT[what]
+    f = typed_shard_map(in_a_list, mesh=mesh)
+    for _ in range(2):
+        for _ in range(2):
+            jax.eval_shape(lambda *args: f(*args), struct(8, 4), [struct(4, 8)] * 2)
+        with pytest.raises(error, match=re.escape(f"in_a_list: {line}")):
+            jax.eval_shape(lambda *args: f(*args), x, trees)
+
+
+def test_a_container_that_fitted_is_compared_on_another_mesh(mesh: Mesh) -> None:
+    f, trees = typed_shard_map(in_a_list), [struct(4, 6)] * 2
+    for shape, fits in (((4, 2), True), ((2, 4), False), ((4, 2), True)):
+        refused = nullcontext() if fits else pytest.raises(ShapeError, match=r"'trees.0.'")
+        with refused, jax.set_mesh(Mesh(mesh.devices.reshape(shape), ("dp", "tp"))):
+            jax.eval_shape(lambda *args: f(*args), struct(8, 4), trees)

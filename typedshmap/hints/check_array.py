@@ -94,7 +94,8 @@ def check_array(
       it is the same on every shard there is decided once the body is analyzed.
     """
     of_region: CompiledHint = region.compiled.get(hint) or _compile_hint(hint, region)
-    compiled, aval, cls, placed, what = of_region, _jax.array.aval_of(value), type(value), None, None
+    compiled, cls, placed, what = of_region, type(value), None, None
+    aval = value.aval if cls is _jax.array.STAGED else _jax.array.aval_of(value)
     type_ = None if aval is value else aval  # an array is not its type, and is not kept
     if is_global := region.role == "value" and not region.manual:
         type_, placed = _jax.array.type_at_rest(value)

@@ -8,9 +8,11 @@ flattened at a boundary and rebuilt behind it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import is_
+from functools import partial
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -24,7 +26,15 @@ from . import structure
 from .array_hint import ArrayHint, is_of_rank, rank_of
 from .check_array import axes_to_infer, check_array, describe, unmentioned_by_type
 from .containers import field_keys, key_name, may_match, wrong_container, wrong_structure
-from .context import AssertionSink, LayoutAssertion, MeshContext, current_sink, record_layout, restate_layout
+from .context import (
+    AssertionSink,
+    LayoutAssertion,
+    MeshContext,
+    current_sink,
+    record_layout,
+    record_layouts,
+    restate_layout,
+)
 from .global_sharding import with_value_mesh
 from .python_types import describe_static, holds_array, is_instance, number_hint
 from .signature import HintedSignature
@@ -46,6 +56,9 @@ ArrayCheck = Callable[..., tuple[Match, frozenset[str]] | Failure]
 """`check_array`, or what checks something else in an array's place."""
 
 
+_NO_AXES = frozenset[str]()
+
+
 class CheckedLeaf(NamedTuple):
     """One leaf of a value: the array and its hint, or a static leaf without one.
 
@@ -56,7 +69,14 @@ class CheckedLeaf(NamedTuple):
     value: Any
     hint: ArrayHint | None
     subject: Subject
-    must_be_invarying: frozenset[str] = frozenset()
+    must_be_invarying: frozenset[str] = _NO_AXES
+
+
+def checked_leaves(
+    values: Iterable[Any], hints: Iterable[ArrayHint | None], subjects: Iterable[Subject]
+) -> list[CheckedLeaf]:
+    """Leaves that fit, made without a call for each."""
+    return list(map(partial(tuple.__new__, CheckedLeaf), zip(values, hints, subjects, repeat(_NO_AXES))))
 
 
 class Deferred(Record):
@@ -153,7 +173,7 @@ class TreeCheck:
 
     def _visit_array(self, hint: ArrayHint, value: Any, subject: Subject, leaf: str | None = None) -> None:
         found = self.check(value, hint, self.region, self.sizes, subject, self.arguments, leaf)
-        must_be_invarying = frozenset[str]()
+        must_be_invarying = _NO_AXES
         if isinstance(found, Failure):
             if hint.may_be_missing and _jax.tree.is_empty(value):
                 return
@@ -283,8 +303,7 @@ class TreeCheck:
         except _jax.tree.BadTree:
             leaves, treedef = None, None  # the walk reports where
         if leaves is not None and (hints := known.get(treedef)) is not None:
-            for part, hint, at in zip(leaves, hints.hints, hints.subjects(subject), strict=True):
-                self._visit_array(hint, part, at)
+            self._visit_leaves(hints, leaves, subject)
             return
         first, failed = len(self.leaves), len(self.failures)
         if isinstance(node, LikeOf):
@@ -300,6 +319,24 @@ class TreeCheck:
             if len(known) >= _MOST_STRUCTURES:
                 known.clear()
             known[treedef] = LeafHints(hints, tuple(one.subject.path[len(subject.path) :] for one in found))
+
+    def _visit_leaves(self, hints: LeafHints, leaves: list[Any], subject: Subject) -> None:
+        """Check the leaves of a value of a known structure, unless all are of the types that fitted last."""
+        region, before, subjects = self.region, self.sizes, hints.subjects(subject)
+        is_staged = region.role == "boundary" and not region.manual and set(map(type, leaves)) == {_jax.array.STAGED}
+        types = list(map(_aval, leaves)) if is_staged and self.check is check_array else list[Any]()
+        fitting = hints.fitting.get(subject)
+        if types and fitting and fitting[0] is region and fitting[1] is before and fitting[2] == types:
+            self.sizes = fitting[3]
+            self.leaves += checked_leaves(leaves, hints.hints, subjects)
+            return
+        others = len(self.failures), len(self.deferred)
+        for part, hint, at in zip(leaves, hints.hints, subjects, strict=True):
+            self._visit_array(hint, part, at)
+        compiled = [region.compiled.get(hint) for hint in hints.hints] if types else [None]
+        if others == (len(self.failures), len(self.deferred)) and all(each and each.is_by_type for each in compiled):
+            hints.fitting.clear()
+            hints.fitting[subject] = (region, before, types, self.sizes)
 
     def _visit_children(self, node: Container, value: Any, subject: Subject, leaf: str | None) -> None:
         wrong, children = wrong_container(node, value), None
@@ -422,6 +459,8 @@ def _with_cure(failure: Failure, node: LikeOf) -> Failure:
 
 
 _MOST_STRUCTURES = 16
+_aval = attrgetter("aval")
+FittingTree = tuple[MeshContext, Sizes, list[Any], Sizes]
 
 
 class LeafHints(Record):
@@ -431,11 +470,14 @@ class LeafHints(Record):
       hints: their hints.
       paths: their paths within the value.
       subjects_by_root: their subjects, by the subject of the value; the last one only.
+      fitting: what fitted last, by the subject of the value: where, the sizes that were bound before, the types of the
+        leaves (JAX has one object for all types that are equal), and the sizes that are bound then.
     """
 
     hints: tuple[ArrayHint, ...]
     paths: tuple[str, ...]
     subjects_by_root: dict[Subject, tuple[Subject, ...]] = field(default_factory=dict[Subject, tuple[Subject, ...]])
+    fitting: dict[Subject, FittingTree] = field(default_factory=dict[Subject, "FittingTree"])
 
     def subjects(self, root: Subject) -> tuple[Subject, ...]:
         """The subjects of the leaves of a value."""
@@ -530,6 +572,9 @@ def assert_layouts(
       The leaves, in a loop or a call within the region some with a claim in the program; the same list if none has.
     """
     sink, claimed = None if is_proven else current_sink(), leaves
+    if sink is None:
+        record_layouts([leaf for leaf in leaves if leaf.hint is not None], region, function, sizes, is_assumed)
+        return leaves
     for at, leaf in enumerate(leaves):
         if leaf.hint is None:
             continue

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial, reduce
+from itertools import repeat
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from .. import _jax
@@ -395,12 +396,33 @@ def record_layout(value: Any, what: KnownLayout | LayoutAssertion) -> None:
     key = id(value)
     ref, before = _known.get(key, _NO_ENTRY)
     if ref is None or before is None or ref() is not value:
-        _known[key] = (weakref.ref(value, lambda _: _known.pop(key, None)), what)
+        _known[key] = (weakref.ref(value, partial(_known.pop, key)), what)  # called with the reference
         return
     if isinstance(what, LayoutAssertion):
         invarying = before.must_be_invarying if isinstance(before, LayoutAssertion) else before.invarying
         what = what._replace(must_be_invarying=what.must_be_invarying | invarying) if invarying else what
     _known[key] = (ref, what)
+
+
+def record_layouts(
+    leaves: Sequence[tuple[Any, Any, Subject, frozenset[str]]],
+    region: MeshContext,
+    function: str,
+    sizes: Sizes,
+    is_assumed: bool,
+) -> None:
+    """Record what the hints of values assert, of which most have no record; without a call for each."""
+    if not leaves:
+        return
+    values, hints, subjects, invarying = zip(*leaves, strict=True)
+    parts = (hints, repeat(region), subjects, repeat(function), repeat(sizes), invarying, repeat(is_assumed))
+    stated = map(partial(tuple.__new__, LayoutAssertion), zip(*parts, strict=False))
+    for value, what in zip(values, stated, strict=True):
+        key = id(value)
+        if key in _known or type(value) is not _jax.array.STAGED:
+            record_layout(value, what)
+        else:
+            _known[key] = (weakref.ref(value, partial(_known.pop, key)), what)
 
 
 def restate_layout(value: Any, stated: LayoutAssertion) -> bool:

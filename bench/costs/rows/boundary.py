@@ -11,9 +11,10 @@ from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float, partition_specs, typed_shard_map
 
-from ..benchmark import Benchmark, Result, benchmark, of_times, over
+from ..benchmark import Benchmark, Result, benchmark, counted, of_counts, of_times, over
 from ..meshes import devices, make_abstract
 from ..timing import Effort, take_turns
+from ..tracing import calls
 
 GROUP = "boundary"
 LAYERS = 125  # 8 leaves each, and 3 beside them
@@ -54,6 +55,13 @@ def call(effort: Effort) -> Result:
     """A body that does next to nothing, by `jax.eval_shape`: all that remains is taking 1,000 leaves in."""
     mesh = make_abstract(*SMALL)
     return of_times(take_turns(_typed(mesh), partial(_call, by_hand(mesh)), effort))
+
+
+@counted(GROUP, "call with 1,000 leaves, calls")
+def call_in_calls(effort: Effort) -> Result:
+    """The calls that Python makes meanwhile."""
+    mesh = make_abstract(*SMALL)
+    return of_counts(calls(_typed(mesh)), calls(partial(_call, by_hand(mesh))))
 
 
 @benchmark(GROUP, f"call with 1,000 leaves, {ON_LARGE}", over(1.1), devices(make_abstract(*SMALL)))
@@ -97,4 +105,4 @@ def specs_of_many(effort: Effort) -> Result:
     return of_times(take_turns(ours, other, effort))
 
 
-ROWS: tuple[Benchmark, ...] = (noise, call, call_on_large, specs, specs_on_large, specs_of_many)
+ROWS: tuple[Benchmark, ...] = (noise, call, call_in_calls, call_on_large, specs, specs_on_large, specs_of_many)

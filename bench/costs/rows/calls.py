@@ -59,7 +59,7 @@ def _typed_jit(shape: tuple[int, int], effort: Effort) -> Result:
     return _turns(typed_jit(typed_shard_map(programs.mlp, mesh=mesh), mesh=mesh), by_hand, args, effort)
 
 
-@benchmark(GROUP, "call, typed_jit, 1 device", over(1.7), "jax.jit(in_shardings=)")
+@benchmark(GROUP, "call, typed_jit, 1 device", over(2), "jax.jit(in_shardings=)")
 def typed_jit_on_one(effort: Effort) -> Result:
     """`typed_jit` finds the program of the call's form; whether it has seen such arguments, `jax.jit` knows."""
     return _typed_jit((1, 1), effort)
