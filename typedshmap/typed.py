@@ -14,7 +14,7 @@ from .errors.failures import RETURN, Failure, Subject
 from .errors.varying import UnmentionedVarying
 from .hints import context
 from .hints.check_arguments import check_arguments
-from .hints.check_tree import FittingValues, assert_each, check_value, fitting_values, result_place
+from .hints.check_tree import FittingValues, check_value, fitting_values, result_place
 from .hints.resumption import AwaitedInScope, in_scope
 from .hints.signature import HintedSignature, LazySignature, is_generator
 from .hints.structure import Node
@@ -118,13 +118,9 @@ def _check_arguments(
     """
     typed, region = hinted.read(args), context.current_mesh_context(naming)
     like = None if kwargs else last.get("arguments")
-    stated = like.assertions(args, region, NO_SIZES) if like is not None else None
-    if like is not None and stated is not None:
-        named, sizes, args = (
-            dict(zip(typed.parameters, args, strict=True)),
-            like.sizes,
-            tuple(assert_each(args, stated)),
-        )
+    asserted = like.asserted(args, region, NO_SIZES) if like is not None else None
+    if like is not None and asserted is not None:
+        named, sizes, args = dict(zip(typed.parameters, args, strict=True)), like.sizes, asserted
     else:
         bound = typed.bind(args, kwargs)
         checked = check_arguments(typed.arguments(bound), bound.arguments, region)
@@ -153,8 +149,8 @@ def _check_result(
         return result
     region, sizes = scope.region, scope.sizes
     like = None if last is None else last.get("result")
-    if like is not None and (stated := like.assertions((result,), region, sizes)) is not None:
-        return assert_each((result,), stated)[0]
+    if like is not None and (asserted := like.asserted((result,), region, sizes)) is not None:
+        return asserted[0]
     checked = check_value(hint, result, subject, region, scope.arguments, sizes)
     for value, leaf_hint, at, must_be_invarying in checked.leaves:
         # The gradient of a loss that is the same on every shard, but that JAX types as varying, is too large.
@@ -167,7 +163,8 @@ def _check_result(
         place = result_place(typed, checked.failures, checked.leaves) if region.manual else ""
         raise checked.error(typed.name, place)
     # A result of rank 0 is looked at each time.
-    fitting = fitting_values(checked, (result,), sizes, typed.name) if getattr(result, "shape", ()) else None
+    has_scalar = any(not getattr(leaf.value, "shape", ()) for leaf in checked.leaves)
+    fitting = None if last is None or has_scalar else fitting_values(checked, (result,), sizes, typed.name)
     if last is not None and fitting is not None:
         last["result"] = fitting
     return checked.stated(result, typed.name)

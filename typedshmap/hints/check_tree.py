@@ -544,12 +544,6 @@ def assert_layout(value: Any, stated: LayoutAssertion, sink: AssertionSink | Non
     return value
 
 
-def assert_each(values: Sequence[Any], stated: Sequence[LayoutAssertion]) -> list[Any]:
-    """Shards, the layout of each asserted."""
-    sink = current_sink()
-    return [assert_layout(value, one, sink) for value, one in zip(values, stated, strict=True)]
-
-
 def assert_layouts(
     leaves: list[CheckedLeaf],
     region: MeshContext,
@@ -593,21 +587,30 @@ class FittingValues(NamedTuple):
       region: the mesh context.
       before: the sizes that were bound before.
       sizes: the sizes that are bound then.
-      leaves: by value its class and type (JAX has one object for all types that are equal), the axes over which it
+      structure: how the shards make up the values; None where each is one.
+      leaves: by shard its class and type (JAX has one object for all types that are equal), the axes over which it
         varies by its type and that its hint does not mention, and what its hint asserts of it.
     """
 
     region: MeshContext
     before: Sizes
     sizes: Sizes
+    structure: Any
     leaves: tuple[tuple[type, Any, frozenset[str], LayoutAssertion], ...]
 
-    def assertions(self, values: Sequence[Any], region: MeshContext, sizes: Sizes) -> list[LayoutAssertion] | None:
-        """What their hints assert of other values; None if they are of other types, or vary where they may not."""
-        if region is not self.region or sizes is not self.before or len(values) != len(self.leaves):
+    def asserted(self, values: tuple[Any, ...], region: MeshContext, sizes: Sizes) -> tuple[Any, ...] | None:
+        """Other values, their layouts asserted; None if they are of other types, or vary where they may not."""
+        if region is not self.region or sizes is not self.before:
             return None
-        found: list[LayoutAssertion] = []
-        for value, (cls, type_, unmentioned, stated) in zip(values, self.leaves, strict=True):
+        leaves: Sequence[Any] = values
+        if self.structure is not None:
+            leaves, structure = _flattened(values)
+            if structure != self.structure:
+                return None
+        if len(leaves) != len(self.leaves):
+            return None
+        assertions: list[LayoutAssertion] = []
+        for value, (cls, type_, unmentioned, stated) in zip(leaves, self.leaves, strict=True):
             if type(value) is not cls or _jax.array.aval_of(value) is not type_:
                 return None
             if unmentioned:
@@ -615,19 +618,36 @@ class FittingValues(NamedTuple):
                 if is_wrong:
                     return None
                 stated = stated._replace(must_be_invarying=axes) if axes else stated
-            found.append(stated)
-        return found
+            assertions.append(stated)
+        sink = current_sink()
+        found = [assert_layout(value, stated, sink) for value, stated in zip(leaves, assertions, strict=True)]
+        if self.structure is None:
+            return tuple(found)
+        return values if all(map(is_, found, leaves)) else self.structure.unflatten(found)
 
 
-def fitting_values(checked: TreeCheck, values: Sequence[Any], before: Sizes, function: str) -> FittingValues | None:
-    """What was checked, if it is these values, and little more than their types decides whether they fit."""
+def fitting_values(checked: TreeCheck, values: tuple[Any, ...], before: Sizes, function: str) -> FittingValues | None:
+    """What was checked, if it is the shards in these values, and little more than their types decides that they fit."""
     region, found = checked.region, list[tuple[type, Any, frozenset[str], LayoutAssertion]]()
-    if not region.manual or checked.failures or len(checked.leaves) != len(values):
+    if not region.manual or checked.failures or not checked.leaves:
         return None
-    for leaf, value in zip(checked.leaves, values, strict=True):
-        unmentioned = unmentioned_by_type(value, leaf.hint, region) if leaf.hint is not None else None
-        if leaf.hint is None or leaf.value is not value or unmentioned is None:
+    of_check = [leaf.value for leaf in checked.leaves]
+    is_flat = len(of_check) == len(values) and all(map(is_, of_check, values))
+    leaves, structure = (values, None) if is_flat else _flattened(values)
+    if len(leaves) != len(of_check) or not all(map(is_, of_check, leaves)):
+        return None
+    for value, hint, subject, _ in checked.leaves:
+        unmentioned = unmentioned_by_type(value, hint, region) if hint is not None else None
+        if hint is None or unmentioned is None:
             return None
-        stated = LayoutAssertion(leaf.hint, region, leaf.subject, function, checked.sizes)
+        stated = LayoutAssertion(hint, region, subject, function, checked.sizes)
         found.append((type(value), _jax.array.aval_of(value), unmentioned, stated))
-    return FittingValues(region, before, checked.sizes, tuple(found))
+    return FittingValues(region, before, checked.sizes, structure, tuple(found))
+
+
+def _flattened(values: tuple[Any, ...]) -> tuple[list[Any], Any]:
+    """The leaves and the structure of values; none of both if JAX cannot take them apart."""
+    try:
+        return _jax.tree.flatten(values)
+    except _jax.tree.BadTree:
+        return [], None
