@@ -148,7 +148,7 @@ def _child(task: Task, some: list[Pair]) -> list[Sent]:
 def child() -> None:
     (mesh, shape), some = json.load(sys.stdin)
     for source, target in some:
-        compiled = _compiled(Task(tuple(mesh), tuple(shape)), source, target)
+        compiled = _compiled(Task(tuple(mesh), tuple(shape)), (source, target))
         found = [one.sent for one in collectives(compiled.as_text()) if one.sent]
         print(sum(found, Fraction(0)), len(found), flush=True)
 
@@ -159,7 +159,7 @@ def placements(task: Task, pair: Pair) -> list[NamedSharding]:
     return [NamedSharding(mesh, P(*(tuple(axes) or None for axes in parts))) for parts in pair]
 
 
-def _compiled(task: Task, *pair: Parts) -> Any:
+def _compiled(task: Task, pair: Pair) -> Any:
     """XLA's own program."""
     before, after = placements(task, pair)
     identity = jax.jit(lambda x: x, in_shardings=before, out_shardings=after)
@@ -323,7 +323,7 @@ def timed(pair: Pair, effort: Effort) -> Turns:
     before, after = placements(TIMED, pair)
     body = partial(run, planned=ours(TIMED, *pair), has_vma=True)
     program = jax.jit(jax.shard_map(body, mesh=before.mesh, in_specs=before.spec, out_specs=after.spec))
-    x, theirs = jax.device_put(np.zeros(TIMED.shape, np.float32), before), _compiled(TIMED, *pair)
+    x, theirs = jax.device_put(np.zeros(TIMED.shape, np.float32), before), _compiled(TIMED, pair)
     return take_turns(partial(program, x), partial(theirs, x), effort, WALL)
 
 

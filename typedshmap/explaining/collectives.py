@@ -21,7 +21,7 @@ import jax
 from .. import _jax
 from ..inference.claims import Claim
 from ..inference.interpreter import CLAIM
-from ..ops.resharding.plan import plan_steps
+from ..ops.resharding.plan import known_plan
 from .model import Collective, MeshAxes, Pass, Value, ring_bytes
 
 Sources = frozenset[int]
@@ -237,7 +237,7 @@ def _reshard_costs(eqn: Any, sizes: Mapping[str, int]) -> Iterator[Collective]:
     """The steps of this library's own ``reshard``, which is one equation of a jaxpr."""
     params, aval = eqn.params, eqn.invars[0].aval
     lead = aval.shape[: params["lead"]]
-    for step in plan_steps(params["source"], params["target"], params["shape"], params["sizes"]):
+    for step in known_plan(params["source"], params["target"], params["shape"], params["sizes"]).steps:
         axes = tuple(axis for axis in step.axes if axis in sizes)
         if axes and (operation := _jax.jaxpr.COLLECTIVES.get(step.kind)):
             shapes = [step.piece] * 2 if step.kind == "ppermute" else [step.shard_before, step.shard_after]

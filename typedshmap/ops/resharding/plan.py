@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from heapq import heappop, heappush
 from itertools import chain, combinations, count, groupby, permutations, product
 from math import ceil, prod
@@ -133,6 +133,13 @@ class Plan(Record):
         """How many bytes the busiest device sends."""
         return ceil(self.elements * self.itemsize)
 
+    @cached_property
+    def awaited(self) -> frozenset[str] | None:
+        """The axes whose shards await each other; None for those of the whole mesh, which a ppermute awaits on CPUs."""
+        if any(step.kind == "ppermute" for step in self.steps):
+            return None
+        return frozenset(axis for step in self.steps if step.rounds for axis in step.axes)
+
     @property
     def shards(self) -> tuple[tuple[int, ...], ...]:
         """The shapes of a shard: before the first step, and after each."""
@@ -224,11 +231,11 @@ def plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: Mapping[
     return _search_plan(source, target, tuple(shape), tuple(sizes.items()))
 
 
-def plan_steps(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> tuple[Step, ...]:
-    """The steps of a plan that is known to exist."""
+def known_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> Plan:
+    """A plan that is known to exist."""
     found = _search_plan(source, target, shape, sizes)
     assert isinstance(found, Plan)
-    return found.steps
+    return found
 
 
 @lru_cache(maxsize=4096)

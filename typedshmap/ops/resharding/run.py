@@ -18,7 +18,7 @@ from ...hints.context import SizedAxes
 from ...notation.layout import Layout
 from ..operation import MeshAxes, shard_count
 from .pieces import AxisSizes, Piece, rounds, shard_shape
-from .plan import Plan, Step, plan_steps
+from .plan import Plan, Step, known_plan
 
 
 def run(x: Any, planned: Plan, has_vma: bool) -> Any:
@@ -37,21 +37,16 @@ def run(x: Any, planned: Plan, has_vma: bool) -> Any:
         x = _jax.casts.pcast_varying(_jax.casts.drop_reduced(x), source.sharded)
     if source == target:
         return x
-    aboard = _jax.array.manual_type(x).varying - source.sharded - source.unreduced - target.sharded
-    sizes = tuple((axis, size) for axis, size in planned.sizes if axis not in aboard)
     _jax.casts.refuse_unreduced(x)
-    return _bind(x, source, target, shape=planned.shape, sizes=sizes, has_vma=has_vma, lead=0)
+    if aboard := _jax.array.manual_type(x).varying - source.sharded - source.unreduced - target.sharded:
+        sizes = tuple((axis, size) for axis, size in planned.sizes if axis not in aboard)
+        planned = known_plan(source, target, planned.shape, sizes)
+    return _bind(x, planned, has_vma, 0)
 
 
-def _bind(
-    x: Any, source: Layout, target: Layout, *, shape: tuple[int, ...], sizes: SizedAxes, has_vma: bool, lead: int
-) -> Any:
-    """One equation, which says whose shards await each other in it: those of all axes in a ppermute, as None."""
-    steps = [step for step in plan_steps(source, target, shape, sizes) if step.rounds]
-    axes = frozenset(axis for step in steps for axis in step.axes)
-    awaited = None if any(step.kind == "ppermute" for step in steps) else axes
-    task = {"source": source, "target": target, "shape": shape, "sizes": sizes}
-    return _primitive().bind(x, **task, has_vma=has_vma, lead=lead, awaited=awaited)
+def _bind(x: Any, planned: Plan, has_vma: bool, lead: int) -> Any:
+    task = {"source": planned.source, "target": planned.target, "shape": planned.shape, "sizes": planned.sizes}
+    return _primitive().bind(x, **task, has_vma=has_vma, lead=lead, awaited=planned.awaited)
 
 
 @cache
@@ -104,7 +99,7 @@ def _run_steps(
     x = _jax.casts.pcast_varying(x, known) if has_vma else x
     if not x.size:
         return x.reshape(*x.shape[:lead], *shard_shape(target.dim_axes, shape, known))
-    for step in plan_steps(source, target, shape, sizes):
+    for step in known_plan(source, target, shape, sizes).steps:
         before, after, axes = step.before.dim_axes, step.after.dim_axes, step.axes
         gone = {lead + dim: before[dim][len(after[dim]) :] for dim in step.dims}
         new = {lead + dim: after[dim][len(before[dim]) :] for dim in step.dims}
@@ -115,7 +110,7 @@ def _run_steps(
                     x = _block(x, dim, some, known)
             case "all_gather":
                 # JAX gathers no random keys but tiled.
-                x = _merge_back(jax.lax.all_gather(x[None], axes, tiled=True), gone, axes, known)
+                x = _merge_back(jax.lax.all_gather(jax.lax.expand_dims(x, (0,)), axes, tiled=True), gone, axes, known)
             case "all_to_all":
                 x = jax.lax.all_to_all(_split_out(x, new, axes, known), axes, 0, 0, tiled=True)
                 x = _merge_back(x, gone, axes, known)
@@ -134,7 +129,7 @@ def _send_pieces(x: Any, step: Step, sizes: AxisSizes) -> Any:
     axes = tuple(axis for axis in _jax.mesh.context_mesh().axis_names if axis in step.axes)
     lead = x.shape[: x.ndim - len(step.piece)]
     piece, after = (*lead, *step.piece), (*lead, *step.shard_after)
-    device, result = jax.lax.axis_index(axes), jax.numpy.zeros(after, x.dtype)
+    device, result = jax.lax.axis_index(axes), jax.lax.full(after, 0, x.dtype)
     for pairs, sent, received in rounds(step.before.dim_axes, step.after.dim_axes, axes, tuple(sizes.items())):
         part = x if x.shape == piece else jax.lax.dynamic_slice(x, _corner(sent, device, piece), piece)
         part = jax.lax.ppermute(part, axes, pairs) if pairs else part
@@ -149,8 +144,11 @@ def _corner(places: tuple[Piece, ...], device: Any, piece: tuple[int, ...]) -> l
     by_dim = np.array(places, np.int32).T
     lead = len(piece) - len(by_dim)
     corners = (at * size for at, size in zip(by_dim, piece[lead:], strict=True))
-    known = (at[0] if (at == at[0]).all() else jax.numpy.asarray(at)[device] for at in corners)
-    return [np.int32(0)] * lead + list(known)
+    return [np.int32(0)] * lead + [at[0] if (at == at[0]).all() else _entry(at, device) for at in corners]
+
+
+def _entry(table: np.ndarray[Any, Any], index: Any) -> Any:
+    return jax.lax.squeeze(jax.lax.dynamic_slice(table, (index,), (1,)), (0,))
 
 
 def _transpose(cotangent: Any, x: Any, *, awaited: Any, **task: Any) -> Any:
@@ -161,11 +159,12 @@ def _transpose(cotangent: Any, x: Any, *, awaited: Any, **task: Any) -> Any:
     if not task["has_vma"]:
         # Here a cotangent is one addend per device, and the transpose of each step is the cheapest one.
         return jax.linear_transpose(partial(_run_steps, **task), x.aval)(cotangent)
-    source, target = task.pop("source"), task.pop("target")
+    source, target = task["source"], task["target"]
     kind, kept = _jax.array.manual_type_in(x.aval), target.unreduced
     back = Layout(target.dim_axes, kept), Layout(source.dim_axes, kept)
     if back[0] != back[1]:
-        cotangent = _bind(cotangent, *back, **task)
+        planned = known_plan(*back, task["shape"], task["sizes"])
+        cotangent = _bind(cotangent, planned, task["has_vma"], task["lead"])
     # A value typed as varying over an axis over which it is the same has one addend per device for a cotangent. Here
     # every device has all of it, so that the first keeps it, and the others get zeros.
     for axis in sorted(kind.varying & target.sharded - source.sharded - source.unreduced):
