@@ -46,7 +46,8 @@ def replace_children(value: Any, children: list[Any]) -> Any:
 
 def is_box(value: Any) -> bool:
     """Whether a value is a box of Flax: ``nnx.Variable``, or one of ``flax.linen``."""
-    return _is_variable(type(value)) or is_linen_box(value)
+    cls = type(value)
+    return _is_variable(cls) or (_has_box(cls) and hasattr(value, "names"))
 
 
 def is_linen_box(value: Any) -> bool:

@@ -312,13 +312,13 @@ class TreeCheck:
             self._visit_children(node, value, subject, leaf)
         found = self.leaves[first:]
         # A value that JAX flattens may be one array to its hint.
-        if leaves is None or len(found) != len(leaves) or not all(map(is_, (one.value for one in found), leaves)):
+        if leaves is None or len(found) != len(leaves) or not all(map(is_, [one.value for one in found], leaves)):
             return
-        hints = tuple(one.hint for one in found if one.hint is not None)
+        hints = tuple([one.hint for one in found if one.hint is not None])
         if len(self.failures) == failed and len(hints) == len(found):
             if len(known) >= _MOST_STRUCTURES:
                 known.clear()
-            known[treedef] = LeafHints(hints, tuple(one.subject.path[len(subject.path) :] for one in found))
+            known[treedef] = LeafHints(hints, tuple([one.subject.path[len(subject.path) :] for one in found]))
 
     def _visit_leaves(self, hints: LeafHints, leaves: list[Any], subject: Subject) -> None:
         """Check the leaves of a value of a known structure, unless all are of the types that fitted last."""

@@ -44,6 +44,8 @@ class PlacementContext(Record):
         if self.mesh is None:
             return None
         mesh, key = self.mesh, ("sharding", self.mesh, hint, rank)
+        if (found := self.context.plans.get(key)) is not None:
+            return found
         return self.context.plan(key, lambda: NamedSharding(mesh, self.spec(hint, rank)))
 
     def layout(self, hint: ArrayHint, subject: Subject) -> Layout:

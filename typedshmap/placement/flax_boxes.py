@@ -68,7 +68,7 @@ def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> Plac
       TypedShmapError: for everything that is wrong.
     """
     if node is not None and not holds_boxes(value):
-        leaves = tuple(PlacedLeaf(leaf, place) for leaf in place.require_match(node, value))
+        leaves = tuple([PlacedLeaf(leaf, place) for leaf in place.require_match(node, value)])
         return PlacedTree(leaves, jax.tree_util.tree_structure(value))
     found, structure = _jax.tree.flatten_with_paths(value, _jax.tree.is_box)
     leaves = tuple(_read_leaf(place, part, Subject("boxed", "given", path)) for path, part in found)
