@@ -45,7 +45,7 @@ def allocated(run: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-@counted(GROUP, "call with 1,000 leaves, peak of the host")
+@counted(GROUP, "call with 1,000 leaves, peak of the host", bad=over(2))
 def call(effort: Effort) -> Result:
     """What `jax.eval_shape` of a body with 1,000 leaves allocates in Python, by tracemalloc."""
     mesh = make_abstract(*boundary.SMALL)
@@ -55,7 +55,7 @@ def call(effort: Effort) -> Result:
     return of_counts(*map(allocated, runs), bytes_text)
 
 
-@counted(GROUP, "transformer's step, trace, peak of the host")
+@counted(GROUP, "transformer's step, trace, peak of the host", bad=over(1.15))
 def traced(effort: Effort) -> Result:
     """The same of a trace of the transformer's step."""
     pair = steps()
