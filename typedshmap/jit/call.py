@@ -139,10 +139,11 @@ class JitFunction:
     ) -> None:
         """Let JAX's cache decide on calls of this form, unless they run several programs.
 
-        It cannot where the mesh comes from the arguments, or where an argument is to be placed before JAX types it.
+        It cannot where the mesh comes from the arguments, or where an argument is to be placed before JAX types it; and
+        a donated argument is checked before JAX takes it.
         """
-        is_typed = call.context.boundary_context.explicit
-        if not self._trusts_jax or is_typed or not isinstance(self._mesh_here(), Mesh):
+        is_typed, is_donated = call.context.boundary_context.explicit, bool(self.donated.names)
+        if not self._trusts_jax or is_typed or is_donated or not isinstance(self._mesh_here(), Mesh):
             return
         new = TrustedForm(call.key(), dispatched, args, kwargs)
         known = self._keep(self._trusted, form, new)
