@@ -182,6 +182,7 @@ PROGRAMS = {
     "a ring that adds": Wrong(
         XW, "y = x @ w; z = lax.ppermute(y, 'tp', [(0, 1), (1, 0)]) if x.shape[1] < 8 else 0 * y; return y + z", "[b/dp] n", "no collective makes them agree", is_cured=False
     ),
+    "a sum that a pattern leaves": Wrong('x: Float[Array, "[k/tp] n"], i: Int[Array, "[b/dp]"]', "y = take(x, i, '[k/tp] n, [b/dp] -> [b/dp] n +tp'); z = y * 2; return z", "[b/dp] n", "the pattern at program.py", modes=(False,)),
     "a sum that a ring has taken": Wrong(ROWS, "y = ring(x, lax.axis_size('dp') - 1); return y", "k", "assume(x, hint)", agrees=True, more=RING),
     "a sum of what one neighbour sends": Wrong(ROWS, "y = ring(x, 1); return y", "k", "assume(x, hint)", is_cured=False, more=RING),
     "a callback": Wrong(

@@ -47,7 +47,9 @@ class Cause(NamedTuple):
         """``the contraction over heads (sharded over 'tp') at model.py:40``"""
         if self.what == "hint" and not self.place:
             return f"the hint of {self.subject}" if self.subject else "its hint"
-        over = f" over {self.sharded_dim}" if self.collective and self.what not in ("gradient", "hint") else ""
+        over = (
+            f" over {self.sharded_dim}" if self.collective and self.what not in ("gradient", "hint", "pattern") else ""
+        )
         return f"the {self.what}{over}{f' at {line}' if (line := self.place.partition(' ')[0]) else ''}"
 
     @property

@@ -506,7 +506,8 @@ def _origin(one: Provenance) -> tuple[Any, ...]:
 
 def _operation(eqn: Any) -> str:
     if eqn is None or "claim" in eqn.params:
-        return "hint"
+        claim = None if eqn is None else eqn.params["claim"]
+        return "pattern" if claim is not None and claim.assertion.subject.is_pattern else "hint"
     return _OPERATIONS.get(eqn.primitive.name, _jax.source.called_function(eqn))
 
 
