@@ -176,6 +176,7 @@ def test_the_exit_code_is_1_if_a_row_is_bad(
     assert "1.500" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_growth_is_measured_on_both_sides_and_drawn(bench: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the plot needs the extra bench")
     growth, effort = bench("costs.growth"), bench("costs.timing").Effort(seconds=0.0, least=1)
