@@ -1,6 +1,6 @@
 """What the library costs: a table of ratios, each against a named alternative that is measured in the same run.
 
-    python bench/run.py                                 all rows, about twelve minutes
+    python bench/run.py                                 all rows, about twenty minutes
     python bench/run.py --quick                         fewer turns, and without the slowest rows
     python bench/run.py --only tracing boundary         some groups
     python bench/run.py --counted                       the rows that count, some two minutes

@@ -39,7 +39,7 @@ about tracing.
 python bench/run.py --write docs/benchmarks.md
 ```
 
-measures all of it anew, in some twelve minutes, and writes this page. `--quick` takes fewer turns, `--only GROUP`
+measures all of it anew, in some twenty minutes, and writes this page. `--quick` takes fewer turns, `--only GROUP`
 some rows. The exit code is 1 if a row is bad.
 
 ## How it is measured
