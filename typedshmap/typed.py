@@ -14,7 +14,8 @@ from .errors.failures import RETURN, Failure, Subject
 from .errors.varying import UnmentionedVarying
 from .hints import context
 from .hints.check_arguments import check_arguments
-from .hints.check_tree import FittingValues, check_value, fitting_values, result_place
+from .hints.check_tree import check_value, result_place
+from .hints.fitting import FittingValues, fitting_values
 from .hints.resumption import AwaitedInScope, in_scope
 from .hints.signature import HintedSignature, LazySignature, is_generator
 from .hints.structure import Node

@@ -14,7 +14,6 @@ from functools import partial
 from itertools import repeat
 from operator import attrgetter, is_
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 from .. import _jax
 from ..errors import TypedShmapError, failures
@@ -24,7 +23,7 @@ from ..notation.match import NO_SIZES, Match, RankMismatch, Sizes
 from ..records import Record
 from . import structure
 from .array_hint import ArrayHint, is_of_rank, rank_of
-from .check_array import axes_to_infer, check_array, describe, unmentioned_by_type
+from .check_array import check_array, describe
 from .containers import field_keys, key_name, may_match, wrong_container, wrong_structure
 from .context import (
     AssertionSink,
@@ -36,6 +35,7 @@ from .context import (
     restate_layout,
 )
 from .global_sharding import with_value_mesh
+from .leaf_hints import MOST_STRUCTURES, LeafHints, known_structures
 from .python_types import describe_static, holds_array, is_instance, number_hint
 from .signature import HintedSignature
 from .structure import (
@@ -57,6 +57,7 @@ ArrayCheck = Callable[..., tuple[Match, frozenset[str]] | Failure]
 
 
 _NO_AXES = frozenset[str]()
+_aval = attrgetter("aval")
 
 
 class CheckedLeaf(NamedTuple):
@@ -297,7 +298,7 @@ class TreeCheck:
 
     def _visit_container(self, node: Container | LikeOf, value: Any, subject: Subject, leaf: str | None) -> None:
         """Check the children; of a value of a known structure the leaves at once, by their hints."""
-        is_fixed, known = _known_structures(node)
+        is_fixed, known = known_structures(node)
         try:
             leaves, treedef = _jax.tree.flatten(value) if is_fixed and leaf is None else (None, None)
         except _jax.tree.BadTree:
@@ -316,7 +317,7 @@ class TreeCheck:
             return
         hints = tuple([one.hint for one in found if one.hint is not None])
         if len(self.failures) == failed and len(hints) == len(found):
-            if len(known) >= _MOST_STRUCTURES:
+            if len(known) >= MOST_STRUCTURES:
                 known.clear()
             known[treedef] = LeafHints(hints, tuple([one.subject.path[len(subject.path) :] for one in found]))
 
@@ -458,52 +459,6 @@ def _with_cure(failure: Failure, node: LikeOf) -> Failure:
     return replace(failure, what=replace(what, cure=cure))
 
 
-_MOST_STRUCTURES = 16
-_aval = attrgetter("aval")
-FittingTree = tuple[MeshContext, Sizes, list[Any], Sizes]
-
-
-class LeafHints(Record):
-    """The leaves of all values of one structure.
-
-    Attributes:
-      hints: their hints.
-      paths: their paths within the value.
-      subjects_by_root: their subjects, by the subject of the value; the last one only.
-      fitting: what fitted last, by the subject of the value: where, the sizes that were bound before, the types of the
-        leaves (JAX has one object for all types that are equal), and the sizes that are bound then.
-    """
-
-    hints: tuple[ArrayHint, ...]
-    paths: tuple[str, ...]
-    subjects_by_root: dict[Subject, tuple[Subject, ...]] = field(default_factory=dict[Subject, tuple[Subject, ...]])
-    fitting: dict[Subject, FittingTree] = field(default_factory=dict[Subject, "FittingTree"])
-
-    def subjects(self, root: Subject) -> tuple[Subject, ...]:
-        """The subjects of the leaves of a value."""
-        found = self.subjects_by_root.get(root)
-        if found is None:
-            found = tuple(map(root.at, self.paths))
-            self.subjects_by_root.clear()
-            self.subjects_by_root[root] = found
-        return found
-
-
-# Weak, since a node goes with the function or the class that it was made for.
-_structures: WeakKeyDictionary[Container | LikeOf, tuple[bool, dict[Any, LeafHints]]] = WeakKeyDictionary()
-
-
-def _known_structures(node: Container | LikeOf) -> tuple[bool, dict[Any, LeafHints]]:
-    """Whether the structure of a value determines the hints of its leaves, and the structures so far; bounded."""
-    found = _structures.get(node)
-    if found is None:
-        kinds = (ArrayLeaf, FixedTuple, SequenceOf, MappingOf, Fields, LikeOf)
-        parts = [part for _, part in structure.walk(node)]
-        by_rank = any(isinstance(part, LikeOf) and not structure.is_named(part.parameters) for part in parts)
-        found = _structures[node] = (all(isinstance(part, kinds) for part in parts) and not by_rank, {})
-    return found
-
-
 def check_value(
     node: Node,
     value: Any,
@@ -578,76 +533,3 @@ def assert_layouts(
             claimed = list(leaves) if claimed is leaves else claimed
             claimed[at] = leaf._replace(value=value)
     return claimed
-
-
-class FittingValues(NamedTuple):
-    """Traced shards that fitted their hints: others of the same types do, too, unless they vary where they may not.
-
-    Attributes:
-      region: the mesh context.
-      before: the sizes that were bound before.
-      sizes: the sizes that are bound then.
-      structure: how the shards make up the values; None where each is one.
-      leaves: by shard its class and type (JAX has one object for all types that are equal), the axes over which it
-        varies by its type and that its hint does not mention, and what its hint asserts of it.
-    """
-
-    region: MeshContext
-    before: Sizes
-    sizes: Sizes
-    structure: Any
-    leaves: tuple[tuple[type, Any, frozenset[str], LayoutAssertion], ...]
-
-    def asserted(self, values: tuple[Any, ...], region: MeshContext, sizes: Sizes) -> tuple[Any, ...] | None:
-        """Other values, their layouts asserted; None if they are of other types, or vary where they may not."""
-        if region is not self.region or sizes is not self.before:
-            return None
-        leaves: Sequence[Any] = values
-        if self.structure is not None:
-            leaves, structure = _flattened(values)
-            if structure != self.structure:
-                return None
-        if len(leaves) != len(self.leaves):
-            return None
-        assertions: list[LayoutAssertion] = []
-        for value, (cls, type_, unmentioned, stated) in zip(leaves, self.leaves, strict=True):
-            if type(value) is not cls or _jax.array.aval_of(value) is not type_:
-                return None
-            if unmentioned:
-                axes, _, is_wrong = axes_to_infer(value, unmentioned, region)
-                if is_wrong:
-                    return None
-                stated = stated._replace(must_be_invarying=axes) if axes else stated
-            assertions.append(stated)
-        sink = current_sink()
-        found = [assert_layout(value, stated, sink) for value, stated in zip(leaves, assertions, strict=True)]
-        if self.structure is None:
-            return tuple(found)
-        return values if all(map(is_, found, leaves)) else self.structure.unflatten(found)
-
-
-def fitting_values(checked: TreeCheck, values: tuple[Any, ...], before: Sizes, function: str) -> FittingValues | None:
-    """What was checked, if it is the shards in these values, and little more than their types decides that they fit."""
-    region, found = checked.region, list[tuple[type, Any, frozenset[str], LayoutAssertion]]()
-    if not region.manual or checked.failures or not checked.leaves:
-        return None
-    of_check = [leaf.value for leaf in checked.leaves]
-    is_flat = len(of_check) == len(values) and all(map(is_, of_check, values))
-    leaves, structure = (values, None) if is_flat else _flattened(values)
-    if len(leaves) != len(of_check) or not all(map(is_, of_check, leaves)):
-        return None
-    for value, hint, subject, _ in checked.leaves:
-        unmentioned = unmentioned_by_type(value, hint, region) if hint is not None else None
-        if hint is None or unmentioned is None:
-            return None
-        stated = LayoutAssertion(hint, region, subject, function, checked.sizes)
-        found.append((type(value), _jax.array.aval_of(value), unmentioned, stated))
-    return FittingValues(region, before, checked.sizes, structure, tuple(found))
-
-
-def _flattened(values: tuple[Any, ...]) -> tuple[list[Any], Any]:
-    """The leaves and the structure of values; none of both if JAX cannot take them apart."""
-    try:
-        return _jax.tree.flatten(values)
-    except _jax.tree.BadTree:
-        return [], None

@@ -1,0 +1,60 @@
+"""The hints of the leaves of values by their structure, so that a value like one before is not walked."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ..errors.failures import Subject
+from ..notation.match import Sizes
+from ..records import Record
+from . import structure
+from .array_hint import ArrayHint
+from .context import MeshContext
+from .structure import ArrayLeaf, Container, Fields, FixedTuple, LikeOf, MappingOf, SequenceOf
+
+MOST_STRUCTURES = 16
+"""How many structures are kept for one node."""
+FittingTree = tuple[MeshContext, Sizes, list[Any], Sizes]
+
+
+class LeafHints(Record):
+    """The leaves of all values of one structure.
+
+    Attributes:
+      hints: their hints.
+      paths: their paths within the value.
+      subjects_by_root: their subjects, by the subject of the value; the last one only.
+      fitting: what fitted last, by the subject of the value: where, the sizes that were bound before, the types of the
+        leaves (JAX has one object for all types that are equal), and the sizes that are bound then.
+    """
+
+    hints: tuple[ArrayHint, ...]
+    paths: tuple[str, ...]
+    subjects_by_root: dict[Subject, tuple[Subject, ...]] = field(default_factory=dict[Subject, tuple[Subject, ...]])
+    fitting: dict[Subject, FittingTree] = field(default_factory=dict[Subject, "FittingTree"])
+
+    def subjects(self, root: Subject) -> tuple[Subject, ...]:
+        """The subjects of the leaves of a value."""
+        found = self.subjects_by_root.get(root)
+        if found is None:
+            found = tuple(map(root.at, self.paths))
+            self.subjects_by_root.clear()
+            self.subjects_by_root[root] = found
+        return found
+
+
+# Weak, since a node goes with the function or the class that it was made for.
+_structures: WeakKeyDictionary[Container | LikeOf, tuple[bool, dict[Any, LeafHints]]] = WeakKeyDictionary()
+
+
+def known_structures(node: Container | LikeOf) -> tuple[bool, dict[Any, LeafHints]]:
+    """Whether the structure of a value determines the hints of its leaves, and the structures so far; bounded."""
+    found = _structures.get(node)
+    if found is None:
+        kinds = (ArrayLeaf, FixedTuple, SequenceOf, MappingOf, Fields, LikeOf)
+        parts = [part for _, part in structure.walk(node)]
+        by_rank = any(isinstance(part, LikeOf) and not structure.is_named(part.parameters) for part in parts)
+        found = _structures[node] = (all(isinstance(part, kinds) for part in parts) and not by_rank, {})
+    return found
