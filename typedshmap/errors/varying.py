@@ -94,8 +94,9 @@ class Cause(NamedTuple):
             return f"{self.origin} is of each shard's part: {self.collective} over {over}{before}"
         if self.kind == "part":
             dim, of = self.dim or "a dim", f" of {self.subject}" if self.subject else ""
-            bracketed = "it there" if terms.is_spec else f"[{self.dim or 'dim'}{brackets.split()[0]}]"
-            return f"{dim}{of} is still sharded over {over}: write {bracketed}, or gather it (all_gather)"
+            bracketed = f"write [{self.dim or 'dim'}{brackets.split()[0]}]"
+            named = f"name {over} in out_specs" if terms.is_spec else bracketed
+            return f"{dim}{of} is still sharded over {over}: {named}, or gather it (all_gather)"
         if self.kind == "agreement":
             gather = "gather it by all_gather without '~', or lax.all_gather(..., to='invarying')"
             cure = gather if "gather" in self.what else "take the mean (pmean)"
