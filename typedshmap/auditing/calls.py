@@ -1,0 +1,142 @@
+"""Record what a program gives to ``jax.shard_map``: its functions with their specs, and what those are called with.
+
+A region that is traced has neither the trees of its arguments nor the line where it was made. Both are known to the
+call of ``jax.shard_map`` itself, as long as that is looked up while calls are recorded; one that a module imported
+before is JAX's own."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from .. import _jax
+from ..errors.places import is_of_package, is_users, running_line
+
+Line = tuple[str, int, str]
+
+
+@dataclass(eq=False)
+class ShardMapCall:
+    """One call of what ``jax.shard_map``, ``jax.smap`` or the one of ``jax.experimental`` made of a function.
+
+    Attributes:
+      function: the function.
+      verb: ``"shard_map"`` or ``"smap"``, by which it was mapped.
+      options: the keywords as they were given: mesh, in_specs, out_specs, axis_names, check_vma; what was not given is
+        not there. Those of ``jax.experimental`` have their present names.
+      made_at: the file, the line and the function of the user's line that mapped it, as ``jax.shard_map(f, ...)``, or
+        ``@jax.shard_map(...)``; None where there is none.
+      is_direct: whether that line itself did, and no library that it calls, as Flax.
+      args: the positional arguments; each array as its ``jax.ShapeDtypeStruct``, anything else as it is.
+      results: the results in the same way; None as long as it has not returned.
+    """
+
+    function: Callable[..., Any]
+    verb: str
+    options: Mapping[str, Any]
+    made_at: Line | None
+    is_direct: bool
+    args: tuple[Any, ...]
+    results: Any = None
+
+
+class _CallsHere(threading.local):
+    """The calls that are under way in a thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.calls: list[ShardMapCall] = []
+
+
+_here = _CallsHere()
+
+
+def call_under_way() -> ShardMapCall | None:
+    """The innermost recorded call that is under way in this thread.
+
+    Asked for where a region is seen, it is the call that traced it, unless something else did: a transformation that
+    traces it anew, or a function that was mapped before.
+    """
+    return _here.calls[-1] if _here.calls else None
+
+
+@contextmanager
+def recorded_calls() -> Generator[list[ShardMapCall]]:
+    """Record the calls of functions that are mapped meanwhile, in any thread, but for those that this library maps.
+
+    Yields:
+      The calls, in the order in which they began.
+    """
+    found: list[ShardMapCall] = []
+    places = [(jax, "shard_map"), (jax, "smap")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with suppress(ImportError):
+            places.append((importlib.import_module("jax.experimental.shard_map"), "shard_map"))
+        known = [(module, name, vars(module).get(name), getattr(module, name, None)) for module, name in places]
+    for module, name, _, make in known:
+        if make is not None:
+            setattr(module, name, _recording(make, name, found))
+    try:
+        yield found
+    finally:
+        for module, name, own, make in known:
+            if own is not None:
+                setattr(module, name, own)
+            elif make is not None:  # of a module that makes it when it is asked for
+                delattr(module, name)
+
+
+# The parameters of the function in `jax.experimental`, in order, by their names in `jax.shard_map`.
+_OLD = {"mesh": "mesh", "in_specs": "in_specs", "out_specs": "out_specs", "check_rep": "check_vma"}
+
+
+def _recording(make: Callable[..., Any], verb: str, found: list[ShardMapCall]) -> Callable[..., Any]:
+    """What maps functions as JAX does, and records the calls of what it made."""
+
+    @functools.wraps(make)
+    def map_and_record(f: Callable[..., Any] | None = None, /, *args: Any, **options: Any) -> Any:
+        if f is None:
+            return functools.partial(map_and_record, **options)
+        caller = sys._getframe(1).f_code.co_filename  # pyright: ignore[reportPrivateUsage]
+        mapped = make(f, *args, **options)
+        if is_of_package(caller):
+            return mapped
+        given = {**dict(zip(_OLD, args, strict=False)), **options}
+        named = {_OLD.get(name, name): value for name, value in given.items()}
+        made_at, is_direct = running_line(), is_users(caller)
+
+        @functools.wraps(mapped)
+        def call_and_record(*args: Any) -> Any:
+            call = ShardMapCall(f, verb, named, made_at, is_direct, _structs(args))
+            found.append(call)
+            _here.calls.append(call)
+            try:
+                results = mapped(*args)
+            finally:
+                _here.calls.pop()
+            call.results = _structs(results)
+            return results
+
+        return call_and_record
+
+    return map_and_record
+
+
+def _structs(values: Any) -> Any:
+    """A tree with the type of each array in its place; what is traced is not kept."""
+
+    def struct(leaf: Any) -> Any:
+        if not isinstance(leaf, _jax.array.ARRAYS):
+            return leaf
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False)))
+
+    return jax.tree.map(struct, values)
