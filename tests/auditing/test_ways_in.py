@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, Float, audit, typed_shard_map
+from typedshmap import Array, Float, SuspectWarning, assume, audit, typed_shard_map
 
 SPECS = {"in_specs": (P("dp", "tp"), P("tp")), "out_specs": P("dp"), "check_vma": False}
 X, W = np.ones((8, 8), np.float32), np.ones((8, 8), np.float32)
@@ -228,6 +228,19 @@ def test_typed_regions_are_listed(mesh: Mesh) -> None:
     with audit() as report:
         jax.eval_shape(total, X)
     assert [(region.name, region.is_complete) for region in report.regions] == [("total", True)]
+
+
+def test_a_typed_region_is_read_by_its_hints_and_its_suspects_are_findings(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def spread(x: Float[Array, "[b/dp] d"]) -> tuple[Float[Array, "[b/dp] d"], Float[Array, "[b/dp] d"]]:
+        total = lax.psum(lax.psum(x, "dp"), "dp")
+        return x - total, assume(jax.pure_callback(lambda x: x, x, x), "[b/dp] d")
+
+    with audit() as report, pytest.warns(SuspectWarning):
+        jax.eval_shape(spread, X)
+    (found,), (region,) = report.findings, report.regions
+    assert (found.severity, found.kind, found.file, found.region) == ("suspect", "double-sum", __file__, "spread")
+    assert not region.is_complete and region.unread[0].startswith("pure_callback at test_ways_in.py:")
 
 
 def test_axes_of_size_one_are_read_as_if_they_were_longer() -> None:

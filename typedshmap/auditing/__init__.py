@@ -7,9 +7,11 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from .. import _jax
+from ..errors.failures import Failure
 from ..errors.places import running_line
+from ..inference.analysis import suspect_listeners
 from .findings import Finding, Region
-from .region import PlainRegion
+from .region import PlainRegion, finding_of
 from .report import AuditReport
 
 __all__ = ["AuditReport", "Finding", "Region", "audit"]
@@ -43,7 +45,7 @@ def audit(axis_sizes: Mapping[str, int] | None = None) -> Generator[AuditReport]
         # What differentiation makes of a region is as right as that, and has no arguments that the user named.
         if _jax.jaxpr.is_transposed(traced.eqn) or (is_known and not region.argument_names):
             return
-        read = (Region(*region.key, True, ()), []) if region.is_typed else region.read()
+        read = region.read()
         with lock:
             report.add(*read)
 
@@ -52,5 +54,13 @@ def audit(axis_sizes: Mapping[str, int] | None = None) -> Generator[AuditReport]
             file, line, _ = running_line() or ("", 0, "")
             report.add(Region("shard_map", file, line, False, (why,)), [])
 
-    with _jax.regions.watched_regions(see, miss):
-        yield report
+    def hear(function: str, suspect: Failure) -> None:
+        with lock:
+            report.add_findings([finding_of(suspect, function)])
+
+    suspect_listeners.append(hear)
+    try:
+        with _jax.regions.watched_regions(see, miss):
+            yield report
+    finally:
+        suspect_listeners.remove(hear)

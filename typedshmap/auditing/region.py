@@ -24,7 +24,7 @@ from ..errors.varying import (
 from ..hints.array_hint import ArrayHint, parse_array_hint
 from ..hints.context import LayoutAssertion, MeshContext
 from ..inference.claims import Origin, contradiction, make_claim
-from ..inference.interpreter import CLAIM, Interpreter, default_rule
+from ..inference.interpreter import CLAIM, Interpreter
 from ..inference.region import RULES, InterpretedRegion
 from .findings import Finding, Region
 
@@ -68,15 +68,17 @@ class PlainRegion:
 
     def read(self) -> tuple[Region, list[Finding]]:
         """What is wrong in it, and whether all of it could be read."""
+        unread, findings = _opaque_operations(self.params["jaxpr"]), list[Finding]()
+        if self.is_typed:  # its hints are checked as it is traced
+            return Region(*self.key, not unread, tuple(dict.fromkeys(unread))), findings
         found = InterpretedRegion(self.params, self._interpreter, self._name_dim, is_typed=False)
         failures = [*self._failures_of_body(found), *self._failures_of_results(found)]
-        unread, findings = _opaque_operations(found.interpreter, found.body), list[Finding]()
         for failure in failures:
             cause = failure.what.cause if isinstance(failure.what, UnmentionedVarying) else None
             if cause is not None and cause.kind in _UNKNOWN:
                 unread.append(f"{failure.subject.phrase}, which depends on {cause.origin}{_UNKNOWN[cause.kind]}")
             else:
-                findings.append(self._finding(failure))
+                findings.append(finding_of(failure, *self.key))
         region = Region(*self.key, not unread, tuple(dict.fromkeys(unread)))
         return region, findings
 
@@ -94,8 +96,7 @@ class PlainRegion:
             if first is not None:
                 yield Failure(first.what, _BODY, place=_jax.source.equation_place(first.eqn))
         for verdict in found.lost_sums():
-            since = verdict.failure.since if verdict.failure.how != "taken" else ""
-            yield Failure(verdict.failure, _BODY, place=since or _jax.source.equation_place(verdict.eqn))
+            yield Failure(verdict.failure, _BODY, place=_jax.source.equation_place(verdict.eqn))
 
     def _failures_of_results(self, found: InterpretedRegion) -> Iterable[Failure]:
         """The results that are not what out_specs say."""
@@ -115,17 +116,25 @@ class PlainRegion:
         """The name of a result."""
         return Subject("spec", "return") if len(self.results) == 1 else Subject("spec", "result", f"[{number}]")
 
-    def _finding(self, failure: Failure) -> Finding:
-        what, place = failure.what, failure.place
-        file, line = (place.file, place.line) if isinstance(place, Place) else (self.file, self.line)
-        severity = "suspect" if isinstance(what, LostSum) else "error"
-        return Finding(severity, _kind(what), self._text(failure), file, line, self.name)
 
-    def _text(self, failure: Failure) -> str:
-        """What is wrong with a value, and its cure, on one line."""
-        sentence = failure.words()
-        problem = sentence.problem if failure.subject is _BODY else f"{failure.subject.phrase} {sentence.problem}"
-        return f"{problem}; {sentence.cure}" if sentence.cure else problem
+def finding_of(failure: Failure, region: str, file: str = "", line: int = 0) -> Finding:
+    """A failure as a finding, at the place in which it began.
+
+    Args:
+      failure: what is wrong.
+      region: the name of the region's function.
+      file: where that is, for a failure without a place.
+      line: its line there.
+    """
+    what, sentence, place = failure.what, failure.words(), failure.place
+    if isinstance(what, LostSum) and isinstance(what.since, Place) and what.how != "taken":
+        place = what.since
+    is_operation = failure.subject.name == "body"
+    problem = sentence.problem if is_operation else f"{failure.subject.phrase} {sentence.problem}"
+    message = f"{problem}; {sentence.cure}" if sentence.cure else problem
+    if isinstance(place, Place):
+        file, line = place.file, place.line
+    return Finding("suspect" if isinstance(what, LostSum) else "error", _kind(what), message, file, line, region)
 
 
 @lru_cache(maxsize=4096)
@@ -151,12 +160,12 @@ def _kind(what: Any) -> str:
             return "varying"
 
 
-def _opaque_operations(interpreter: Interpreter, body: Any) -> list[str]:
+def _opaque_operations(body: Any) -> list[str]:
     """The kernels and callbacks of a body, which may return anything, each with its line."""
     found: list[str] = []
     for eqn in _jax.jaxpr.all_equations(body):
         name = eqn.primitive.name
-        if interpreter.rules[name] is default_rule and "call" in name:
+        if name not in RULES and "call" in name:
             line = _jax.source.equation_place(eqn).partition(" ")[0]
             found.append(f"{name}{line and f' at {line}'}")
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,6 +30,9 @@ from .causes import Causes
 from .interpreter import CLAIM, Interpreter, Observation
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
 from .region import RULES, InterpretedRegion, with_cause
+
+# Each is told of the suspects of a typed region, with its name, besides the warning: an audit lists them.
+suspect_listeners: list[Callable[[str, Failure], None]] = []
 
 
 class RegionAnalysis:
@@ -279,9 +282,12 @@ def analyze_region(
     if wrong:
         raise _error_of(wrong)
     for suspect in verdicts:
-        failure, place = Failure(suspect.failure, Subject("whole", "body")), _jax.source.equation_place(suspect.eqn)
+        place = _jax.source.equation_place(suspect.eqn)
+        failure = Failure(suspect.failure, Subject("whole", "body"), place=place)
         text = str(origin.region.report(origin.function, (failure,), NO_SIZES, place))
         warn_of_suspect(text, *_jax.source.equation_line(suspect.eqn))
+        for listener in suspect_listeners:
+            listener(origin.function, failure)
     analysis.is_done = True
     return True
 
