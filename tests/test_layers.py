@@ -34,6 +34,7 @@ LAYERS = {
     "explaining": 6,
     "rewriting": 6,
     "auditing": 6,
+    "annotating": 6,
     "cli": 7,
     "__main__": 8,
     "": 8,
