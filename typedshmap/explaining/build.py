@@ -301,13 +301,16 @@ def has_gradient(value: Any) -> bool:
     return _jax.array.is_inexact(np.result_type(value) if not hasattr(value, "dtype") else value.dtype)
 
 
-def meshes_of(given: Any, own: _jax.mesh.AnyMesh | None, values: Iterable[Any]) -> tuple[AbstractMesh, ...]:
+def meshes_of(
+    given: Any, own: _jax.mesh.AnyMesh | None, values: Iterable[Any], verb: str = "explain"
+) -> tuple[AbstractMesh, ...]:
     """One mesh or several, without their devices.
 
     Args:
       given: a mesh, a dict of sizes, a text as in ``"dp=4,tp=2"``, or a list of such; None to find one.
       own: the decorator's mesh, which comes first where none is given, and says what type axes have.
       values: the call's arguments, which may be placed on a mesh.
+      verb: the function that messages name.
 
     Raises:
       MeshAxisError: for what is not a mesh, and where none is found.
@@ -316,29 +319,29 @@ def meshes_of(given: Any, own: _jax.mesh.AnyMesh | None, values: Iterable[Any]) 
     default = own or (None if ambient.empty else ambient)
     if isinstance(given, (list, tuple)):
         if not given:
-            raise MeshAxisError("explain: mesh= is empty")
-        return tuple(_read_mesh(each, default) for each in given)
+            raise MeshAxisError(f"{verb}: mesh= is empty")
+        return tuple(_read_mesh(each, default, verb) for each in given)
     if given is None and default is None:
         leaves = (leaf for value in values for leaf in jax.tree_util.tree_leaves(value))
         default = next((mesh for leaf in leaves if (mesh := _jax.mesh.value_mesh(leaf)) is not None), None)
     if given is None and default is None:
         raise MeshAxisError(
-            "explain: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one\n\n"
+            f"{verb}: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one\n\n"
             'Hint: pass mesh=, as in mesh={"dp": 4, "tp": 2}; it needs no devices'
         )
-    return (_read_mesh(default if given is None else given, default),)
+    return (_read_mesh(default if given is None else given, default, verb),)
 
 
-def _read_mesh(given: Any, like: _jax.mesh.AnyMesh | None) -> AbstractMesh:
+def _read_mesh(given: Any, like: _jax.mesh.AnyMesh | None, verb: str) -> AbstractMesh:
     """A mesh without its devices; of one that is written down the axes have the types of another mesh."""
     if isinstance(given, (Mesh, AbstractMesh)):
         if given.empty:
-            raise MeshAxisError("explain: the mesh has no axes")
+            raise MeshAxisError(f"{verb}: the mesh has no axes")
         return AbstractMesh(given.axis_sizes, given.axis_names, axis_types=given.axis_types)
     sizes = mesh_sizes(given)
     if sizes is None:
         raise MeshAxisError(
-            f"explain: mesh= is {value_text(given)}\n\n"
+            f"{verb}: mesh= is {value_text(given)}\n\n"
             'Hint: a mesh is a jax.sharding.Mesh or AbstractMesh, a dict of sizes, or a text as in "dp=4,tp=2"'
         )
     mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))

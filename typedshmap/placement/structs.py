@@ -22,7 +22,7 @@ from ..errors.report import Report
 from ..hints import structure
 from ..hints.array_hint import KEYS, ArrayHint, rank_of
 from ..hints.check_array import check_array
-from ..hints.check_tree import CheckedLeaf
+from ..hints.check_tree import ArrayCheck, CheckedLeaf
 from ..hints.context import current_mesh_context, intern_context
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.structure import ArrayLeaf, Node, Static, array_hints, declares_arrays, node_name
@@ -170,7 +170,7 @@ class _ArraySlot(Record):
 
 
 def structs_of(
-    node: Node, place: PlacementContext, sizes: Mapping[str, Any], like: Any = None
+    node: Node, place: PlacementContext, sizes: Mapping[str, Any], like: Any = None, check: ArrayCheck = check_array
 ) -> tuple[Any, list[CheckedLeaf]]:
     """A tree in the structure of a hint, and its leaves: a struct for each array, with its hint and its path.
 
@@ -179,6 +179,7 @@ def structs_of(
       place: where the arrays are to be.
       sizes: the sizes of names.
       like: a value in whose structure the tree is; None where the hint says all.
+      check: checks one array.
 
     Raises:
       TypedShmapError: for sizes that are wrong, and for arrays that cannot be made, all of them.
@@ -197,7 +198,7 @@ def structs_of(
         sharding = place.sharding(hint, len(struct.shape))
         return leaf._replace(value=jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding))
 
-    return tree, [placed(leaf) for leaf in place.require_match(node, tree, name, bound_sizes(sizes))]
+    return tree, [placed(leaf) for leaf in place.require_match(node, tree, name, bound_sizes(sizes), check)]
 
 
 def _unplaced_structs(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) -> Any:
