@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
+from . import __version__
 from .cli import FAILED, INTERRUPTED, WRONG, Parser, UsageError, audit, check, explain, rewrite
 
 
@@ -13,6 +15,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and hand it to its verb; the exit code."""
     parser = Parser("python -m typedshmap", description="Tools for shard_map programs.")
     parser.set_defaults(verb=None)
+    parser.add_argument("--version", action="version", version=f"typedshmap {__version__}")
+    _prepare_process()
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="name")
     for tool in (rewrite, check, explain, audit):
         tool.add_verb(verbs.add_parser)
@@ -36,6 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody reads on, as behind a pipe to head; what is still buffered would be reported at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+
+
+def _prepare_process() -> None:
+    """Find modules of the current folder, as ``python -m`` does, and print each line at once, on any terminal."""
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """``python -m typedshmap check``: what it prints, its exit codes, and what it does without devices."""
 
+import json
 import os
 import re
 import shlex
@@ -114,6 +115,50 @@ def test_a_line_per_function_and_mesh_and_the_errors_in_full(module, capsys):
         "FAIL   part  dp=1024, tp=3"
     )
     assert lines[-1] == "2 functions on 2 meshes: 2 failed"
+
+
+def test_several_targets_are_told_apart_and_a_folder_is_all_that_is_typed_below_it(module, capsys, tmp_path):
+    first = module("program_q", PROGRAM)
+    for name, text in {
+        "shop/__init__.py": "",
+        "shop/one.py": "from . import plain\n" + LOCAL_MEAN.replace("x - x.mean()", "-x"),
+        "shop/plain.py": "VALUE = 1\n",
+        "shop/inner/broken.py": "import typedshmap, nowhere\n",
+        "shop/.hidden/broken.py": "import typedshmap, nowhere\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    code, out, err = run(capsys, f"{first}:helper", "shop", "--mesh", "dp=8", "--size", "n=8", "--size", "b=8")
+    assert (code, out.splitlines()) == (
+        2,
+        [
+            "ok     program_q:helper  dp=8  (b=8)",
+            "ok     shop/one.py:centred  dp=8  (n=8)",
+            "ok     shop/one.py:doubled  dp=8  (n=8)",
+            "3 functions on 1 mesh: all right",
+        ],
+    )
+    assert err.splitlines()[1] == "    ModuleNotFoundError: No module named 'nowhere'"
+    (tmp_path / "empty").mkdir()
+    none = "check: empty: no function below it was made by typed_shard_map or typed_jit\n"
+    assert run(capsys, "empty", "--mesh", "dp=8") == (2, "", none)
+
+
+def test_what_is_wrong_as_a_document(module, capfd):
+    target = module("program_r", PROGRAM)
+    code, out, err = run(capfd, target, "--mesh", "dp=4,tp=2", "--format", "json")
+    (found,) = json.loads(out)["findings"]
+    assert code == 1 and "FAIL   part" in err
+    assert found.pop("message").startswith(
+        "part: return value varies over 'tp', which its hint does not mention (on dp=4, tp=2); the contraction over m"
+    )
+    assert found == {"severity": "error", "kind": "varying", "file": "program_r.py", "line": 19, "region": "part"}
+    _, out, _ = run(capfd, target, "--mesh", "dp=4,tp=2", "--format", "github")
+    first, last = out.splitlines()
+    assert first.startswith(
+        "::error file=program_r.py,line=19,title=typedshmap varying::part: part: return value varies"
+    )
+    assert last == "2 functions on 1 mesh: 1 failed"
 
 
 def test_one_function_with_its_sizes(module, capsys):

@@ -21,10 +21,17 @@ def shown_path(file: str) -> str:
     return file if relative.startswith("..") else relative
 
 
-def write_report(form: str, findings: Sequence[Finding], regions: Sequence[Region]) -> str:
-    """A report in one of the formats."""
-    writers = {"github": _github, "json": _json, "sarif": _sarif}
-    return writers[form](findings, regions) if form in writers else text_report(findings, regions)
+def write_report(form: str, findings: Sequence[Finding], regions: Sequence[Region], summary: str = "") -> str:
+    """A report in one of the formats; where that has a last line, it is the summary."""
+    match form:
+        case "github":
+            return _github(findings, summary or text_report(findings, regions).splitlines()[-1])
+        case "json":
+            return _json(findings, regions)
+        case "sarif":
+            return _sarif(findings)
+        case _:
+            return text_report(findings, regions)
 
 
 def finding_line(found: Finding) -> str:
@@ -53,14 +60,14 @@ def _place(region: Region) -> str:
     return f"{shown_path(region.file)}:{region.line}"
 
 
-def _github(findings: Sequence[Finding], regions: Sequence[Region]) -> str:
+def _github(findings: Sequence[Finding], summary: str) -> str:
     levels = {"error": "error", "suspect": "warning"}
     lines = [
         f"::{levels[found.severity]} file={_property(shown_path(found.file))},line={found.line},"
         f"title=typedshmap {found.kind}::{_escaped(f'{found.region}: {found.message}')}"
         for found in findings
     ]
-    return "\n".join([*lines, *text_report(findings, regions).splitlines()[-1:]])
+    return "\n".join([*lines, summary])
 
 
 def _escaped(text: str) -> str:
@@ -78,7 +85,7 @@ def _json(findings: Sequence[Finding], regions: Sequence[Region]) -> str:
     return json.dumps({"findings": [*map(entry, findings)], "regions": [*map(entry, regions)]}, indent=2)
 
 
-def _sarif(findings: Sequence[Finding], regions: Sequence[Region]) -> str:
+def _sarif(findings: Sequence[Finding]) -> str:
     levels = {"error": "error", "suspect": "warning"}
     results = [
         {

@@ -12,7 +12,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType
@@ -21,21 +22,30 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
+from ..auditing.findings import Finding
 from ..errors import StructureError, TypedShmapError
 from ..errors.phrases import count_text, did_you_mean, excerpt
+from ..errors.places import Place
 from ..hints.signature import HintedSignature
 from ..hints.structure import Static
 from ..introspection import DecoratedInfo, bound_self, find_decorated
 from ..sampling.arguments import example_text, needed_text, required_arguments, sizes_among, taken_names
 from ..sampling.meshes import parse_mesh
 from ..testing.marks import find_mark
+from ..testing.waiting import progress
 
+_SOON = 1.5
+"""The seconds after which a verb says what it does."""
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: all is right; a function is not; the command line cannot be read; the user ended it."""
 
 
 class UsageError(Exception):
     """Something on the command line that cannot be read; the text says what."""
+
+
+class NothingTyped(UsageError):
+    """A module in which no function is typed."""
 
 
 _CHOICE = re.compile(
@@ -69,25 +79,51 @@ class Parser(argparse.ArgumentParser):
         self.exit(WRONG, f"{self.prog}: {message}; --help tells more\n")
 
 
-def read_functions(given: argparse.Namespace, devices: int) -> tuple[list[Function], dict[str, Any]]:
-    """The functions that a command line names, and the sizes and arguments for them.
+def read_functions(
+    given: argparse.Namespace, targets: Sequence[str], devices: int
+) -> tuple[list[Function], dict[str, Any], list[UsageError]]:
+    """The functions that targets name, the sizes and arguments for them, and what is wrong with other targets.
 
     Args:
       given: the command line, with the options of `add_common`.
+      targets: each as in `find_functions`, or a folder: every file below it that has typed functions. All are looked
+        at, whatever is wrong with one.
       devices: the number of virtual devices, where no option gives one.
 
     Raises:
-      UsageError: for what cannot be read, found or imported.
+      UsageError: for what cannot be read, and where no target can be used.
     """
     virtual_devices(devices if given.devices is None else given.devices)
-    functions, values = find_functions(given.target), read_values(given.size, given.arg)
-    try:
-        known = {name for each in functions for name in taken_names(each.typed)}
-    except TypedShmapError as error:
-        raise UsageError(f"{given.target}: {error}") from None
+    values, functions, unusable = read_values(given.size, given.arg), dict[int, Function](), list[UsageError]()
+    known, folders = set[str](), [target for target in targets if target and Path(target).is_dir()]
+    files = {target: files_below(Path(target)) for target in folders}
+    for target in [each for given_one in targets for each in files.get(given_one, [given_one])]:
+        try:
+            with early_progress(f"{given.name}: importing") as report:
+                report(target)
+                found = find_functions(target)
+            known.update(name for each in found for name in _taken_names(each, target))
+        except NothingTyped as error:
+            unusable += [] if folders and target not in targets else [error]
+            continue
+        except UsageError as error:
+            unusable.append(error)
+            continue
+        for each in found:
+            functions.setdefault(id(each.function), each if [target] == list(targets) else each.with_module)
+    if not functions:
+        below = [f"{folder}: no function below it was made by typed_shard_map or typed_jit" for folder in folders]
+        raise UsageError("\n".join(map(str, unusable or below)))
     if unknown := [name for name in values if name.partition(".")[0] not in known]:
         raise UsageError(f"no function has a dim or an argument '{unknown[0]}'; there are {', '.join(sorted(known))}")
-    return functions, values
+    return list(functions.values()), values, unusable
+
+
+def _taken_names(function: Function, target: str) -> Iterable[str]:
+    try:
+        return taken_names(function.typed)
+    except TypedShmapError as error:
+        raise UsageError(f"{target}: {error}") from None
 
 
 def read_meshes(texts: Sequence[str], explicit: bool) -> list[AbstractMesh]:
@@ -160,6 +196,18 @@ class Function(NamedTuple):
     name: str
     function: Any
     made_of: DecoratedInfo
+    module: str = ""
+
+    @property
+    def with_module(self) -> Function:
+        """The same, whose name tells functions of several modules apart."""
+        return self._replace(name=f"{self.module}:{self.name}")
+
+    @property
+    def line(self) -> tuple[str, int]:
+        """The file and the line of its ``def``."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        return (code.co_filename, code.co_firstlineno) if code is not None else (self.module, 0)
 
     @property
     def typed(self) -> HintedSignature:
@@ -194,7 +242,21 @@ def find_functions(target: str) -> list[Function]:
     made_of = find_decorated(found)
     if made_of is None:
         raise UsageError(f"{path}: '{name}' was made by none of typed_shard_map, typed_jit and typed")
-    return [Function(name, found, made_of)]
+    return [Function(name, found, made_of, path)]
+
+
+_IS_TYPED = re.compile(rb"typedshmap|typed_shard_map|typed_jit")
+
+
+def files_below(folder: Path) -> list[str]:
+    """The files below a folder whose text names this library, but for hidden folders and virtual environments."""
+    found: list[str] = []
+    for file in sorted(folder.rglob("*.py")):
+        above = [folder / part for part in file.relative_to(folder).parents if part.name]
+        is_skipped = any(each.name.startswith(".") or (each / "pyvenv.cfg").exists() for each in above)
+        if not is_skipped and _IS_TYPED.search(file.read_bytes()):
+            found.append(str(file))
+    return found
 
 
 def _import_module(path: str) -> ModuleType:
@@ -205,7 +267,12 @@ def _import_module(path: str) -> ModuleType:
     try:
         if not path.endswith(".py"):
             return importlib.import_module(path)
-        sys.path.insert(0, str(file.parent.resolve()))
+        root, package = file.resolve().parent, list[str]()
+        while (root / "__init__.py").exists():
+            root, package = root.parent, [root.name, *package]
+        sys.path.insert(0, str(root))
+        if package:
+            return importlib.import_module(".".join([*package, *([] if file.stem == "__init__" else [file.stem])]))
         spec = importlib.util.spec_from_file_location(file.stem, file)
         assert spec is not None and spec.loader is not None
         module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
@@ -228,9 +295,9 @@ def _find_all(module: ModuleType, path: str) -> list[Function]:
         if inspect.isclass(value):
             methods += [f"{value.__name__}.{each}" for each, method in vars(value).items() if _mapped(method)]
         elif made_of := _mapped(value):
-            functions.setdefault(id(value), Function(name, value, made_of))
+            functions.setdefault(id(value), Function(name, value, made_of, path))
     if not functions and not methods:
-        raise UsageError(f"{path}: no function here was made by typed_shard_map or typed_jit")
+        raise NothingTyped(f"{path}: no function here was made by typed_shard_map or typed_jit")
     for method in methods:
         cure = f"name that, as in MODULE:instance.{method.rpartition('.')[2]}"
         print(f"left   {method}: a method needs an instance; {cure}", file=sys.stderr)
@@ -273,9 +340,8 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what is traced, and with which sizes."""
+    """Add the options that say with which meshes and sizes functions are traced."""
     add = parser.add_argument
-    add("target", metavar="MODULE[:FUNCTION]", help="a module, or a file.py; one function of it")
     add("--mesh", action="append", required=True, metavar="dp=4,tp=2", help="a mesh; several by --mesh again")
     add("--size", action="append", default=[], metavar="batch=32", help="the global size of a dim; else it is drawn")
     add("--arg", action="append", default=[], metavar="scale=0.5", help="an argument that no hint makes")
@@ -319,7 +385,48 @@ def format_error(error: BaseException) -> str:
 
 def print_failure(line: str, error: BaseException, more: str = "") -> None:
     """Print what is wrong with a function, under a line that names it."""
-    print(f"{line}\n{indent(format_error(error) + more, '       ')}")
+    print(f"{line}\n{indent(format_error(error) + more, '       ')}", flush=True)
+
+
+def finding_of_error(function: Function, error: BaseException, where: str) -> Finding:
+    """What is wrong with a function, as a finding: where it is, else where the function is, on one line.
+
+    Args:
+      function: the function.
+      error: what it raised.
+      where: on which mesh.
+    """
+    file, line = function.line
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_user(frame.filename)]
+    if isinstance(place := getattr(error, "place", None), Place):
+        file, line = place.file, place.line
+    elif frames and not isinstance(error, TypedShmapError | AssertionError):
+        file, line = frames[-1].filename, frames[-1].lineno or line
+    name = type(error).__name__.removesuffix("Error")
+    kind = "invariance" if isinstance(error, AssertionError) else re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+    first, *rest = str(error).splitlines() or [name]
+    cure = "".join(f"; {each.removeprefix('Hint: ')}" for each in rest if each.startswith("Hint: "))
+    return Finding("error", kind, f"{first} ({where}){cure}", file, line, function.name)
+
+
+def early_progress(title: str) -> AbstractContextManager[Callable[[str], None]]:
+    """Say on stderr what a verb does, as soon as it takes long."""
+    return progress(title, _SOON)
+
+
+@contextmanager
+def output_on_stderr() -> Generator[None]:
+    """Send what a program prints to stderr, what its own processes print included."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _is_of_user(filename: str) -> bool:

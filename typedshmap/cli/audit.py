@@ -8,8 +8,8 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import jax
@@ -64,7 +64,7 @@ def run(given: argparse.Namespace) -> int:
     if given.devices is not None:
         _make_devices(given.devices)
     is_document = given.format in ("json", "sarif")
-    with audit(lengths) as report, _output_on_stderr() if is_document else nullcontext():
+    with audit(lengths) as report, cli.output_on_stderr() if is_document else nullcontext():
         code = _run_program(given.program, given.module, given.arguments)
     findings = report.findings if baseline is None else baseline.new(report.findings)
     if given.write_baseline is not None:
@@ -137,18 +137,3 @@ def _print_traceback(error: BaseException) -> None:
     while at is not None and at.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
         at = at.tb_next
     traceback.print_exception(type(error), error, at)
-
-
-@contextmanager
-def _output_on_stderr() -> Generator[None]:
-    """Send what the program prints to stderr, what its own processes print included."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)

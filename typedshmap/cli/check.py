@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import product
 from typing import Any
 
 import jax
@@ -12,6 +14,8 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, use_abstract_mesh
 
 from .. import _jax, cli
+from ..auditing.findings import Finding, Region
+from ..auditing.formats import write_report
 from ..errors import ShapeError, TypedShmapError
 from ..errors.phrases import count_text, mesh_text
 from ..meshes import override_mesh
@@ -28,9 +32,14 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         help="trace typed functions on meshes that nobody has",
         description="Trace every typed_shard_map and typed_jit function of a module on abstract meshes, with inputs "
         "made from the hints. No devices are needed.",
-        epilog="The exit code is 0 where all are right, 1 where one is not, 2 where the command line cannot be read.",
+        epilog="The exit code is 0 where all are right, 1 where one is not, 2 where the command line or a "
+        "target cannot be read. Example: python -m typedshmap check examples/ model.layers:mlp --mesh dp=64,tp=8",
     )
+    what = "a module, a file.py, one function of it, or a folder: every .py file below it that has typed functions"
+    parser.add_argument("targets", nargs="+", metavar="MODULE[:FUNCTION]", help=what)
     cli.add_common(parser)
+    form = "print what is wrong as annotations of GitHub, or as a document; the lines go to stderr then"
+    parser.add_argument("--format", choices=("text", "github", "json"), default="text", help=form)
     parser.add_argument("--seed", type=cli.natural_number, default=0, help="what sizes are drawn from")
     numerics = "also run each function, on virtual CPU devices, and on one: all give the same"
     parser.add_argument("--numerics", action="store_true", help=numerics)
@@ -38,23 +47,33 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Check the functions and print a line per function and mesh; the exit code.
+    """Check the functions and print a line per function and mesh, or what is wrong as a document; the exit code.
 
     Raises:
       UsageError: for a command line that cannot be read.
     """
     meshes = cli.read_meshes(given.mesh, given.explicit)
     devices = max(mesh.size for mesh in meshes) if given.numerics else min(meshes[0].size, cli.MOST)
-    functions, values = cli.read_functions(given, devices)
-    passed = [_check(each, mesh, values, given.seed) for each in functions for mesh in meshes]
-    if given.numerics:
-        passed += [_compare_meshes(each, meshes, values) for each in functions]
-    failed, on = passed.count(False), "1 mesh" if len(meshes) == 1 else f"{len(meshes)} meshes"
-    print(f"{count_text(len(functions), 'function')} on {on}: {f'{failed} failed' if failed else 'all right'}")
-    return cli.FAILED if failed else cli.DONE
+    with cli.output_on_stderr() if given.format != "text" else nullcontext():
+        functions, values, unusable = cli.read_functions(given, given.targets, devices)
+        for error in unusable:
+            print(f"check: {error}", file=sys.stderr, flush=True)
+        found: list[Finding | None] = []
+        with cli.early_progress("check: tracing") as report:
+            for each, mesh in product(functions, meshes):
+                report(each.name)
+                found.append(_check(each, mesh, values, given.seed))
+        found += [_compare_meshes(each, meshes, values) for each in functions if given.numerics]
+        failed, on = len(found) - found.count(None), "1 mesh" if len(meshes) == 1 else f"{len(meshes)} meshes"
+        summary = f"{count_text(len(functions), 'function')} on {on}: {f'{failed} failed' if failed else 'all right'}"
+        print(summary, flush=True)
+    if given.format != "text":
+        regions = [Region(each.name, *each.line, True, ()) for each in functions]
+        print(write_report(given.format, [one for one in found if one is not None], regions, summary))
+    return cli.WRONG if unusable else cli.FAILED if failed else cli.DONE
 
 
-def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> bool:
+def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> Finding | None:
     """Trace a function; print a line, and what is wrong."""
     mesh, drawn_sizes = mesh_like(mesh, function.made_of.mesh), dict[str, Any]()
     label = f"{function.name}  {mesh_text(mesh.shape_tuple)}"
@@ -69,9 +88,9 @@ def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any]
         may_help = drawn_sizes and (isinstance(error, ShapeError) or not isinstance(error, TypedShmapError))
         drawn_text = f"\nDrawn: {mesh_text(drawn_sizes.items())}; --size gives others" if may_help else ""
         cli.print_failure(f"FAIL   {label}", error, drawn_text)
-        return False
-    print(f"ok     {label}  ({mesh_text(drawn.sizes.items())})" if drawn.sizes else f"ok     {label}")
-    return True
+        return cli.finding_of_error(function, error, f"on {mesh_text(mesh.shape_tuple)}")
+    print(f"ok     {label}  ({mesh_text(drawn.sizes.items())})" if drawn.sizes else f"ok     {label}", flush=True)
+    return None
 
 
 def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) -> None:
@@ -90,7 +109,9 @@ def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) ->
         trace(map_over_shards(f, made_of), _jax.mesh.with_axis_type(mesh, AxisType.Explicit))
 
 
-def _compare_meshes(function: cli.Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]) -> bool:
+def _compare_meshes(
+    function: cli.Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]
+) -> Finding | None:
     """Run a function on the meshes and on one device; print a line, and what differs."""
     devices, like = np.array(jax.devices()), [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]
     placed = [Mesh(devices[: m.size].reshape(m.axis_sizes), m.axis_names, axis_types=m.axis_types) for m in like]
@@ -100,6 +121,7 @@ def _compare_meshes(function: cli.Function, meshes: Sequence[AbstractMesh], valu
         assert_mesh_invariant(function.function, placed, **options, **arguments)
     except Exception as error:  # as above
         cli.print_failure(f"DIFFER {function.name}", error)
-        return False
-    print(f"same   {function.name}  on one device and on {'; '.join(mesh_text(mesh.shape_tuple) for mesh in meshes)}")
-    return True
+        return cli.finding_of_error(function, error, "on several meshes")
+    on = "; ".join(mesh_text(mesh.shape_tuple) for mesh in meshes)
+    print(f"same   {function.name}  on one device and on {on}", flush=True)
+    return None

@@ -22,8 +22,10 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         help="report what typed functions hold and send on meshes that nobody has",
         description="Print tables of the values and collectives of typed_shard_map and typed_jit functions, on "
         "abstract meshes, with inputs made from the hints; several meshes are compared. No devices are needed.",
-        epilog="The exit code is 0 where all can be traced, 1 where one cannot, 2 where the command line is wrong.",
+        epilog="The exit code is 0 where all can be traced, 1 where one cannot, 2 where the command line is wrong. "
+        "Example: python -m typedshmap explain model:step --mesh dp=64,tp=8 --size batch=512",
     )
+    parser.add_argument("target", metavar="MODULE[:FUNCTION]", help="a module, or a file.py; one function of it")
     cli.add_common(parser)
     add = parser.add_argument
     rate = "what one device sends per second over a mesh axis, which turns bytes into seconds"
@@ -51,20 +53,24 @@ def run(given: argparse.Namespace) -> int:
     page = None if given.html is None else Path(given.html)
     if page is not None and page.exists() and page.suffix.lower() not in (".html", ".htm") and not given.force:
         raise cli.UsageError(f"--html {given.html}: the file exists, and is not a page of HTML; --force writes over it")
-    functions, values = cli.read_functions(given, min(meshes[0].size, cli.MOST))
+    functions, values, _ = cli.read_functions(given, [given.target], min(meshes[0].size, cli.MOST))
     found: list[Explanation | Comparison] = []
-    for function in functions:
-        own_meshes = [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]
-        mesh = own_meshes[0] if len(own_meshes) == 1 else own_meshes
-        try:
-            arguments = cli.arguments_for(function, values)
-            one = explain_call(function.function, (), arguments, mesh=mesh, grad=given.grad, bandwidth=bandwidth)
-        except Exception as error:  # whatever the function's own code raises is printed, and the next one is explained
-            where = "; ".join(mesh_text(mesh.shape_tuple) for mesh in own_meshes)
-            cli.print_failure(f"FAIL   {function.name}  {where}", error, "\n")
-        else:
-            print(f"{one}\n")
-            found.append(one)
+    with cli.early_progress("explain: tracing") as report:
+        for function in functions:
+            report(function.name)
+            own_meshes = [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]
+            mesh = own_meshes[0] if len(own_meshes) == 1 else own_meshes
+            try:
+                arguments = cli.arguments_for(function, values)
+                one = explain_call(function.function, (), arguments, mesh=mesh, grad=given.grad, bandwidth=bandwidth)
+            except (
+                Exception
+            ) as error:  # whatever the function's own code raises is printed, and the next one is explained
+                where = "; ".join(mesh_text(mesh.shape_tuple) for mesh in own_meshes)
+                cli.print_failure(f"FAIL   {function.name}  {where}", error, "\n")
+            else:
+                print(f"{one}\n", flush=True)
+                found.append(one)
     if page is not None:
         try:
             page.write_text(document(given.target, "\n<hr>\n".join(one.html for one in found)), encoding="utf-8")

@@ -56,8 +56,12 @@ def wait_for(compute: Callable[[], T], seconds: float, idle: float) -> T:
 
 
 @contextmanager
-def progress(title: str) -> Generator[Callable[[str], None]]:
+def progress(title: str, first: float = _SILENCE) -> Generator[Callable[[str], None]]:
     """Say on stderr what is under way, every eight seconds; nothing where all is done before.
+
+    Args:
+      title: what works.
+      first: the seconds after which it is said for the first time.
 
     Yields:
       What to call with each next step, in words.
@@ -65,7 +69,9 @@ def progress(title: str) -> Generator[Callable[[str], None]]:
     step, is_done, began = [""], Event(), time.monotonic()
 
     def report() -> None:
-        while not is_done.wait(_SILENCE):
+        seconds = first
+        while not is_done.wait(seconds):
+            seconds = _SILENCE
             with suppress(OSError, ValueError):  # a closed stream
                 print(f"{title}: {step[0]}, after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 

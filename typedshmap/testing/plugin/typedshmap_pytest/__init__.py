@@ -7,6 +7,7 @@ This is a package of its own, since pytest imports plugins before any ``conftest
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Audit the tests if the flag says so."""
+    """Make the devices that verifying needs, and audit the tests, if the flags say so."""
+    if config.getoption(_FLAG):
+        _make_devices()
     baseline: Path | None = config.getoption(_BASELINE)
     if baseline is not None and not baseline.is_file():
         raise pytest.UsageError(f"{_BASELINE} {baseline}: there is no such file")
@@ -36,6 +39,19 @@ def pytest_configure(config: pytest.Config) -> None:
         from .audits import Audit
 
         config.pluginmanager.register(Audit(config, baseline), "typedshmap-audit")
+
+
+def _make_devices() -> None:
+    """Make eight virtual CPU devices, unless the environment or a conftest has said how many, or which platform."""
+    count, flags = "--xla_force_host_platform_device_count", os.environ.get("XLA_FLAGS", "")
+    jax = sys.modules.get("jax")
+    if count in flags or "JAX_NUM_CPU_DEVICES" in os.environ or (jax and jax.config.jax_num_cpu_devices >= 0):
+        return
+    os.environ["XLA_FLAGS"] = f"{flags} {count}=8".strip()
+    if not (jax.config.jax_platforms if jax else os.environ.get("JAX_PLATFORMS")):
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        if jax:
+            jax.config.update("jax_platforms", "cpu")
 
 
 @pytest.hookimpl(tryfirst=True)
