@@ -31,7 +31,12 @@ def equation_place(eqn: Any) -> str:
 
 def equation_line(eqn: Any) -> tuple[str, int]:
     """The file and the line where the user wrote an equation."""
-    return next(((frame.file_name, frame.line_num) for frame in _frames(eqn) if is_users(frame.file_name)), ("", 0))
+    return next(equation_lines(eqn), ("", 0))
+
+
+def equation_lines(eqn: Any) -> Iterator[tuple[str, int]]:
+    """The files and lines of the user's functions that were running as an equation was made, from the innermost on."""
+    return ((frame.file_name, frame.line_num) for frame in _frames(eqn) if is_users(frame.file_name))
 
 
 def gradient_place(eqn: Any) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from .. import _jax
-from ..notation.layout import Layout
+from .dim_names import NamedDims, TracedDim
+from .dims import Labels, read_dims
 from .function_source import FunctionSource
 
 
@@ -28,13 +29,13 @@ class Description(NamedTuple):
     """What hints would say of a region.
 
     Attributes:
-      arguments: one hint per array that the function is given, in order; None where nothing is known.
+      arguments: one hint per array that the function is given, in order.
       results: the same per array that it returns.
-      axes: mesh axes that no hint can name, by the names that the hints have for them.
+      axes: the names that hints have for mesh axes which are no identifiers, each with the axis.
     """
 
-    arguments: tuple[LeafHint | None, ...]
-    results: tuple[LeafHint | None, ...]
+    arguments: tuple[LeafHint, ...]
+    results: tuple[LeafHint, ...]
     axes: Mapping[str, str]
 
 
@@ -43,51 +44,113 @@ def describe(
 ) -> Description:
     """The hints of a function that was mapped.
 
+    Dims have one name where the operations of the body need them to be of one size, in every trace; an array whose rank
+    is not always the same has ``...``.
+
     Args:
-      traces: the regions that its calls were traced to.
+      traces: the regions that its calls were traced to: of the function itself, neither of its gradient nor of what
+        ``jax.vmap`` makes of it.
       parameters: the path of each array among its arguments, ``"params['w']"``; what it closes over has none.
       source: its text.
     """
-    eqn = traces[0].eqn
-    first = len(eqn.invars) - len(parameters)
-    axes: dict[str, str] = {}
+    read = [(traced, read_dims(traced.eqn)) for traced in traces]
     arguments = [
-        _leaf_hint(var.aval, spec, _names(path, len(var.aval.shape)), axes)
-        for var, spec, path in zip(eqn.invars[first:], eqn.params["in_specs"][first:], parameters, strict=True)
+        _merged(
+            [_Leaf(one.eqn.invars[at].aval, one.eqn.params["in_specs"][at], dims.operands[at]) for one, dims in read]
+        )
+        for at in range(-len(parameters), 0)
     ]
     results = [
-        _leaf_hint(eqn.outvars[at].aval, eqn.params["out_specs"][at], ["_"] * len(eqn.outvars[at].aval.shape), axes)
-        for at in traces[0].results
+        _merged(
+            [
+                _Leaf(one.eqn.outvars[at].aval, one.eqn.params["out_specs"][at], dims.results[at])
+                for one, dims in read
+                for at in (one.results[number],)
+            ]
+        )
+        for number in range(len(traces[0].results))
     ]
-    return Description(tuple(arguments), tuple(results), {word: axis for axis, word in axes.items() if axis != word})
+    named = NamedDims(
+        [dims for _, dims in read], [each.dims for each in arguments], [each.dims for each in results], parameters
+    )
+    if source is not None:
+        named.take_notes(source)
+    named.take_defaults()
+    axes = _axis_words(traces[0].eqn.params["mesh"].axis_names)
+    return Description(
+        tuple(_hint(array, named.argument(at), axes) for at, array in enumerate(arguments)),
+        tuple(_hint(array, named.result(at), axes) for at, array in enumerate(results)),
+        {word: axis for axis, word in axes.items() if axis != word},
+    )
 
 
-def _names(path: str, rank: int) -> list[str]:
-    words = "".join(letter if letter.isalnum() else " " for letter in path).split()
-    base = next((word for word in reversed(words) if word.isidentifier()), "dim")
-    return [f"{base}_{at}" for at in range(rank)]
+class _Leaf(NamedTuple):
+    """An array in one trace, with the labels of its dims."""
+
+    aval: Any
+    spec: Any
+    labels: Labels
 
 
-def _leaf_hint(aval: Any, spec: Any, names: Sequence[str], axes: dict[str, str]) -> LeafHint:
-    layout = _jax.array.spec_entries(spec, len(aval.shape))
-    return LeafHint(_dtype_name(aval.dtype), _dims_text(layout, names, axes))
+class _Array(NamedTuple):
+    """An array in all traces.
+
+    Attributes:
+      dims: the dims that it has in all of them.
+      rest: where among these the others are, whose number differs; None if there are none.
+      dtypes: its dtypes.
+      spec: its PartitionSpec.
+    """
+
+    dims: list[TracedDim]
+    rest: int | None
+    dtypes: frozenset[Any]
+    spec: Any
 
 
-def _dims_text(layout: Layout, names: Sequence[str], axes: dict[str, str]) -> str:
-    def word(axis: str) -> str:
-        if axis not in axes:
-            name = axis if axis.isascii() and axis.isidentifier() else "axis"
-            while name in axes.values():
-                name += "_"
-            axes[axis] = name
-        return axes[axis]
-
+def _merged(leaves: Sequence[_Leaf]) -> _Array:
+    """An array in all traces; where its rank differs, dims are counted from the first one as far as one is sharded."""
+    ranks = [len(leaf.aval.shape) for leaf in leaves]
+    layouts = [_jax.array.spec_entries(leaf.spec, rank).dim_axes for leaf, rank in zip(leaves, ranks, strict=True)]
+    places, rest = list(range(ranks[0])), None
+    if len(set(ranks)) > 1:
+        rest = max(at for dim_axes in layouts for at, axes in enumerate((("",), *dim_axes)) if axes)
+        places = [*range(rest), *range(rest - min(ranks), 0)]
     dims = [
-        f"[{name}/{','.join(map(word, sharded))}]" if sharded else name
-        for name, sharded in zip(names, layout.dim_axes, strict=True)
+        TracedDim(
+            tuple(leaf.labels[at] for leaf in leaves), tuple(leaf.aval.shape[at] for leaf in leaves), layouts[0][at]
+        )
+        for at in places
     ]
-    marks = [f"+{word(axis)}" for axis in sorted(layout.unreduced)]
-    return " ".join([*dims, *marks, *(f"-{word(axis)}" for axis in sorted(layout.reduced))])
+    return _Array(dims, rest, frozenset(leaf.aval.dtype for leaf in leaves), leaves[0].spec)
+
+
+def _hint(array: _Array, names: Sequence[str], axes: Mapping[str, str]) -> LeafHint:
+    """A hint: each dim with its mesh axes, and what its spec says of sums."""
+    dims = [
+        f"[{name}/{','.join(axes[axis] for axis in dim.axes)}]" if dim.axes else name
+        for name, dim in zip(names, array.dims, strict=True)
+    ]
+    if array.rest is not None:
+        dims.insert(array.rest, "...")
+    layout = _jax.array.spec_entries(array.spec)
+    marks = [f"+{axes[axis]}" for axis in sorted(layout.unreduced)] + [
+        f"-{axes[axis]}" for axis in sorted(layout.reduced)
+    ]
+    return LeafHint(_dtype_name(array.dtypes), " ".join([*dims, *marks]))
+
+
+def _axis_words(axes: Sequence[str]) -> dict[str, str]:
+    """What hints call mesh axes: a name of their own where one is no identifier."""
+    words = {axis: axis for axis in axes if axis.isascii() and axis.isidentifier()}
+    for axis in axes:
+        if axis not in words:
+            word = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in axis).strip("_")
+            word = word if word.isidentifier() else f"axis{word}"
+            while word in words.values():
+                word += "_"
+            words[axis] = word
+    return words
 
 
 _KINDS = {
@@ -97,9 +160,13 @@ _KINDS = {
     "UInt": jax.numpy.unsignedinteger,
     "Float": jax.numpy.floating,
     "Complex": jax.numpy.complexfloating,
+    "Integer": jax.numpy.integer,
+    "Inexact": jax.numpy.inexact,
+    "Num": jax.numpy.number,
 }
 
 
-def _dtype_name(dtype: Any) -> str:
-    """The name of the kind of a dtype, ``"Float"`` for ``float32``."""
-    return next((name for name, kind in _KINDS.items() if jax.numpy.issubdtype(dtype, kind)), "Shaped")
+def _dtype_name(dtypes: Collection[Any]) -> str:
+    """The name of the narrowest kind that has all dtypes, ``"Float"`` for ``float32``."""
+    kinds = ((name, kind) for name, kind in _KINDS.items() if all(jax.numpy.issubdtype(one, kind) for one in dtypes))
+    return next(kinds, ("Shaped", None))[0]

@@ -1,15 +1,40 @@
-"""The text of one function: its syntax tree with its comments."""
+"""The text of one function, and what it says of shapes: in comments, annotations, unpacked shapes and patterns."""
 
 from __future__ import annotations
 
 import ast
 import io
 import linecache
+import re
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import NamedTuple
+
+ELLIPSIS = "..."
+Words = tuple[str | None, ...]
+"""A name per dim; None for one that has none, a number for instance; `ELLIPSIS` for any number of dims."""
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+class ShapeNote(NamedTuple):
+    """The names that a text gives to the dims of one value.
+
+    Attributes:
+      words: the names.
+      value: the expression whose value it is, ``"x"`` or ``"params['w']"``; empty for what is returned.
+      line: where the expression stands; 0 for a parameter.
+      made: the first and the last line of the statement that makes the value, if that is known and nothing else.
+      is_stated: whether it is written for readers, so that equal names are equal sizes.
+    """
+
+    words: Words
+    value: str
+    line: int = 0
+    made: tuple[int, int] | None = None
+    is_stated: bool = False
 
 
 class FunctionSource(NamedTuple):
@@ -22,7 +47,7 @@ class FunctionSource(NamedTuple):
     """
 
     file: str
-    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    node: FunctionNode
     comments: Mapping[int, str]
 
     @classmethod
@@ -34,23 +59,206 @@ class FunctionSource(NamedTuple):
     def at(cls, file: str, line: int) -> FunctionSource | None:
         """The text of the function whose ``def``, ``lambda`` or first decorator is on a line of a file."""
         tree, comments = _parsed("".join(linecache.getlines(file)))
-        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
         for node in ast.walk(tree):
-            if isinstance(node, kinds) and line in {node.lineno, *(one.lineno for one in decorators_of(node))}:
+            if isinstance(node, FunctionNode) and line in {node.lineno, *(one.lineno for one in _decorators(node))}:
                 return cls(file, node, comments)
         return None
 
+    def shape_notes(self) -> Iterator[ShapeNote]:
+        """What it says of shapes, the most certain first."""
+        yield from self._notes_of_parameters()
+        yield from self._notes_of_statements()
+        statements = list(self._statements())
+        yield from (note for statement in statements for note in _unpacked(statement))
+        patterns = list(self._notes_of_patterns(statements))
+        yield from sorted(patterns, key=lambda note: -max(len(word or "") for word in (*note.words, None)))
 
-def decorators_of(node: ast.AST) -> list[ast.expr]:
+    def assignment(self, name: str, line: int) -> tuple[int, int] | None:
+        """The lines of the last assignment to a variable above a line."""
+        found = (each for each in self._statements() if name in _targets(each) and (each.end_lineno or 0) < line)
+        last = max(found, key=lambda each: each.lineno, default=None)
+        return None if last is None else _extent(last)
+
+    def is_parameter(self, name: str, line: int) -> bool:
+        """Whether a name is a parameter on a line, and not of a function within."""
+        inner = (each for each in ast.walk(self.node) if isinstance(each, FunctionNode) and each is not self.node)
+        hidden = (each for each in inner if name in {one.arg for one in _parameters(each)})
+        return not any(_extent(each)[0] <= line <= _extent(each)[1] for each in hidden)
+
+    def _statements(self) -> Iterator[ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return]:
+        for node in ast.walk(self.node):
+            if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return):
+                yield node
+
+    def _notes_of_parameters(self) -> Iterator[ShapeNote]:
+        """Comments beside parameters, or of those by their names, annotations, and the docstring."""
+        parameters, node = {parameter.arg: parameter for parameter in _parameters(self.node)}, self.node
+        for name, parameter in parameters.items():
+            inner = ast.walk(parameter.annotation) if parameter.annotation else ()
+            for items in (ast.walk(each.slice) for each in inner if isinstance(each, ast.Subscript)):
+                texts = (each.value for each in items if isinstance(each, ast.Constant) and isinstance(each.value, str))
+                yield from (ShapeNote(_words(text), name, is_stated=True) for text in texts)
+        for name, parameter in parameters.items():
+            for subject, words in _shapes_in(self.comments.get(parameter.lineno, "")):
+                if subject not in parameters or subject == name:
+                    yield ShapeNote(words, name, is_stated=True)
+        if isinstance(node, ast.Lambda):
+            return
+        docstring = ast.get_docstring(node) or ""
+        first = node.body[min(len(node.body) - 1, bool(docstring))].lineno
+        lines = [*docstring.splitlines(), *(self.comments.get(line, "") for line in range(node.lineno - 1, first))]
+        for subject, words in (shape for line in lines for shape in _shapes_in(line)):
+            if subject in parameters:
+                yield ShapeNote(words, subject, is_stated=True)
+
+    def _notes_of_statements(self) -> Iterator[ShapeNote]:
+        """Comments on the lines of a statement, or above it."""
+        own = {line for line in self.comments if linecache.getline(self.file, line).lstrip().startswith("#")}
+        statements = list(self._statements())
+        returned = {ast.unparse(each.value) for each in statements if isinstance(each, ast.Return) and each.value}
+        for statement in statements:
+            start, end = _extent(statement)
+            lines = [*([start - 1] if start - 1 in own else []), *range(start, end + 1)]
+            shapes = [shape for line in lines for shape in _shapes_in(self.comments.get(line, ""))]
+            targets = _targets(statement)
+            for subject, words in shapes[-1:]:
+                if isinstance(statement, ast.Return) or (targets and targets <= returned):
+                    yield ShapeNote(words, "", made=(start, end), is_stated=True)
+                elif len(targets) == 1 or subject in targets:
+                    yield ShapeNote(words, next(iter(targets)), made=(start, end), is_stated=True)
+
+    def _notes_of_patterns(self, statements: Sequence[ast.stmt]) -> Iterator[ShapeNote]:
+        """The letters of einsum, and the names in patterns of einops."""
+        for call in ast.walk(self.node):
+            if not isinstance(call, ast.Call) or _name(call.func) not in _PATTERNS:
+                continue
+            texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+            if len(texts) != 1:
+                continue
+            operands = [arg for arg in call.args if not isinstance(arg, ast.Constant)]
+            sides, _, result = texts[0].partition("->")
+            for operand, side in zip(operands, sides.split(","), strict=False):
+                yield ShapeNote(_pattern_words(side), ast.unparse(operand), call.lineno)
+            for statement in statements:
+                if getattr(statement, "value", None) is call and result:
+                    yield ShapeNote(_pattern_words(result), "?", made=_extent(statement))
+
+
+_PATTERNS = frozenset(["einsum", "rearrange", "reduce", "repeat"])
+
+
+def _name(function: ast.expr) -> str:
+    return ast.unparse(function).rpartition(".")[2]
+
+
+def _decorators(node: ast.AST) -> Sequence[ast.expr]:
     """The decorators of a function; a lambda has none."""
-    return getattr(node, "decorator_list", [])
+    return getattr(node, "decorator_list", ())
+
+
+def _parameters(node: FunctionNode) -> list[ast.arg]:
+    args = node.args
+    return [*args.posonlyargs, *args.args, *filter(None, [args.vararg]), *args.kwonlyargs]
+
+
+def _extent(node: ast.stmt | ast.expr) -> tuple[int, int]:
+    return node.lineno, node.end_lineno or node.lineno
+
+
+def _targets(statement: ast.stmt) -> set[str]:
+    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    return {node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+def _unpacked(statement: ast.stmt) -> Iterator[ShapeNote]:
+    """The names that are given to sizes: ``b, s, *_ = x.shape``, ``b = x.shape[0]``."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return
+    target, value = statement.targets[0], statement.value
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        pairs = list(zip(target.elts, value.elts, strict=False))
+    else:
+        pairs = [(target, value)]
+    for names, what in pairs:
+        shape, index = (what.value, what.slice) if isinstance(what, ast.Subscript) else (what, None)
+        if not (isinstance(shape, ast.Attribute) and shape.attr == "shape"):
+            continue
+        of, line = ast.unparse(shape.value), statement.lineno
+        if isinstance(names, ast.Name) and isinstance(at := _number(index), int):
+            words = (None,) * at + (_size_word(names.id),) if at >= 0 else (_size_word(names.id),) + (None,) * (-1 - at)
+            yield ShapeNote((*words, ELLIPSIS) if at >= 0 else (ELLIPSIS, *words), of, line)
+        elif isinstance(names, ast.Tuple | ast.List):
+            words = tuple(
+                ELLIPSIS if isinstance(one, ast.Starred) else _size_word(ast.unparse(one)) for one in names.elts
+            )
+            if index is None:
+                yield ShapeNote(words, of, line)
+            elif isinstance(index, ast.Slice) and index.step is None:
+                if index.lower is None:
+                    yield ShapeNote((*words, ELLIPSIS), of, line)
+                elif index.upper is None and _number(index.lower) == -len(words):
+                    yield ShapeNote((ELLIPSIS, *words), of, line)
+
+
+def _number(node: ast.expr | None) -> int | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _number(node.operand)
+        return None if inner is None else -inner
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
+
+
+_OF_SHARD = re.compile(r"(?i)^(local|shard|loc)_(?=.)|(?<=.)_(local|shard|loc|per_device|per_shard)$")
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+def _size_word(word: str) -> str | None:
+    """A variable as the name of a dim: one that is called after the shard is called after the array."""
+    found = _OF_SHARD.sub("", word)
+    return found if _WORD.fullmatch(found) else None
+
+
+_SHAPE = re.compile(r"(?:(?P<subject>[A-Za-z_]\w*)\s*(?:[:=]|shape|of|is|\s)*)?[\[(](?P<dims>[^\[\]()]*)[\])]")
+_LETTERS = re.compile(
+    r"(?:(?P<subject>[a-z_]\w*)\s*[:=]\s*)?(?P<dims>[A-Z][a-z0-9]?(?:(?:\s*[,x]\s*|\s+)[A-Z][a-z0-9]?)+)\.?"
+)
+
+
+def _shapes_in(text: str) -> Iterator[tuple[str | None, Words]]:
+    """The shapes that a comment names, each with the word before it: ``q [B, H, K]``, ``f32[b/dp, s]``, ``B T D``."""
+    if (letters := _LETTERS.fullmatch(text.strip())) is not None:
+        yield letters["subject"], _words(letters["dims"].replace("x", " "))
+        return
+    for found in _SHAPE.finditer(text):
+        words = _words(found["dims"])
+        is_list = "," in found["dims"] or "/" in found["dims"] or text[found.start("dims") - 1] == "["
+        if is_list and any(word not in (None, ELLIPSIS) for word in words):
+            yield found["subject"], words
+
+
+def _words(text: str) -> Words:
+    """The names in a list of dims; their mesh axes and sizes are left out, marks are no dims."""
+    text = re.sub(r"\[([^\[\]]*)\]", lambda found: found[1].replace(",", "&").replace(" ", ""), text)
+    parts = [part for part in re.split(r"[,\s]+", text.strip()) if part and part[0] not in "+-~"]
+    return tuple(_dim_word(re.split(r"[/:=@]", part)[0].lstrip("#?*")) for part in parts)
+
+
+def _dim_word(text: str) -> str | None:
+    return text if text == ELLIPSIS or _WORD.fullmatch(text) else None
+
+
+def _pattern_words(side: str) -> Words:
+    """The dims of one side of a pattern: letters, or names with spaces between; groups have no name."""
+    side = re.sub(r"\([^()]*\)", " 0 ", side).strip()
+    if " " in side or "/" in side:
+        return _words(side)
+    return tuple(_dim_word(part) for part in re.findall(r"\.\.\.|.", side))
 
 
 @lru_cache(maxsize=64)
 def _parsed(text: str) -> tuple[ast.Module, Mapping[int, str]]:
     try:
         tree = ast.parse(text)
-        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+        tokens: Iterable[tokenize.TokenInfo] = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (SyntaxError, ValueError, tokenize.TokenError):
         return ast.Module([], []), {}
     comments = (token for token in tokens if token.type == tokenize.COMMENT)
