@@ -71,6 +71,18 @@ def test_without_the_flag_nothing_is_verified(project):
     found.assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("flags", "count"), [("", 8), ("--xla_force_host_platform_device_count=4", 4)])
+def test_there_are_eight_devices_unless_the_environment_says_otherwise(project, monkeypatch, flags, count):
+    project.makeconftest("")
+    for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    found = f"(jax.default_backend(), jax.device_count()) == ('cpu', {count})"
+    project.makepyfile(test_model=f"import jax\nfrom model import right\n\n\ndef test_it():\n    assert {found}\n")
+    run(project, "--typedshmap-verify", "-k", "test_it").assert_outcomes(passed=1, deselected=3)
+
+
 def test_every_marked_function_of_an_imported_module_is_a_test(project):
     found = run(project, "--typedshmap-verify", "-v")
     found.assert_outcomes(passed=2, failed=2)
