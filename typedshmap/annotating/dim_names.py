@@ -83,9 +83,10 @@ class NamedDims:
         for note in source.shape_notes():
             for at, trace in enumerate(self.traces):
                 for labels, words in self._named_by(note, source, trace):
-                    for label, word in zip(labels, words, strict=True):
-                        is_parameter = word in self.parameters and not note.is_stated
-                        self._give(label, at, f"{word}_len" if is_parameter else word, note.is_stated)
+                    for place, (label, word) in enumerate(zip(labels, words, strict=True), 1):
+                        if word in self.parameters and not note.is_stated:  # as ``q`` in ``"bqhd,bkhd->bhqk"``
+                            word = f"{word}_len" if place < len(words) else None
+                        self._give(label, at, word, note.is_stated)
             if note.value == "" and len(self.results) == 1:
                 self._take_note_of_result(note.words)
 
@@ -139,13 +140,20 @@ class NamedDims:
     def _by_axis(self, at: int, place: int) -> Iterator[str]:
         """The dim that all arrays shard over an axis that is called after it."""
         own = self.arguments[at][place]
-        same = [dim for dim in chain(*self.arguments, *self.results) if dim.labels == own.labels]
-        words = {_AXIS_WORDS.get(axis.lower()) for dim in same for axis in dim.axes}
-        is_gathered = any(label in trace.gathered for label, trace in zip(own.labels, self.traces, strict=True))
-        if all(dim.axes for dim in same) and len(words) == 1 and not (is_gathered and words == {"batch"}):
-            for word in filter(None, words):
+        arrays = (*self.arguments, *self.results)
+        same = [(first, dim) for dims in arrays for first, dim in enumerate(dims) if dim.labels == own.labels]
+        words = {word for _, dim in same for axis in dim.axes if (word := _AXIS_WORDS.get(axis.lower())) is not None}
+        # Parameters are gathered, or have a product sum over their dims.
+        is_features = self._is_any(own, [trace.gathered for trace in self.traces])
+        if any(first > 0 for first, _ in same):
+            is_features = is_features or self._is_any(own, [trace.contracted for trace in self.traces])
+        if all(dim.axes for _, dim in same) and len(words) == 1 and not (is_features and words == {"batch"}):
+            for word in words:
                 yield word
                 yield f"{_base(self.parameters[at])[0]}_{word}"
+
+    def _is_any(self, dim: TracedDim, labels: Sequence[frozenset[str]]) -> bool:
+        return any(label in of_trace for label, of_trace in zip(dim.labels, labels, strict=True))
 
     def _by_parameter(self, at: int, place: int) -> Iterator[str]:
         words = _PARAMETER_WORDS.get(_base(self.parameters[at])[0], ())
@@ -154,8 +162,7 @@ class NamedDims:
 
     def _by_role(self, at: int, place: int) -> Iterator[str]:
         own, *behind = self.arguments[at][place:]
-        ways = zip(own.labels, self.traces, strict=True)
-        if at == 0 and not behind and any(label in trace.contracted for label, trace in ways):
+        if at == 0 and not behind and self._is_any(own, [trace.contracted for trace in self.traces]):
             yield "features"
 
     def _by_place(self, at: int, place: int) -> Iterator[str]:

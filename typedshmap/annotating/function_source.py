@@ -107,9 +107,13 @@ class FunctionSource(NamedTuple):
         docstring = ast.get_docstring(node) or ""
         first = node.body[min(len(node.body) - 1, bool(docstring))].lineno
         lines = [*docstring.splitlines(), *(self.comments.get(line, "") for line in range(node.lineno - 1, first))]
-        for subject, words in (shape for line in lines for shape in _shapes_in(line)):
-            if subject in parameters:
-                yield ShapeNote(words, subject, is_stated=True)
+        for line in lines:
+            entry = re.match(r"\s*(\w+)[^:]*:", line)  # of a docstring: ``x: activations of shape (batch, model)``
+            shapes = list(_shapes_in(line))
+            found = [(subject, words) for subject, words in shapes if subject in parameters]
+            if entry is not None and entry[1] in parameters:
+                found = found or [(entry[1], words) for _, words in shapes[:1]]
+            yield from (ShapeNote(words, str(subject), is_stated=True) for subject, words in found)
 
     def _notes_of_statements(self) -> Iterator[ShapeNote]:
         """Comments on the lines of a statement, or above it."""
@@ -129,9 +133,8 @@ class FunctionSource(NamedTuple):
 
     def _notes_of_patterns(self, statements: Sequence[ast.stmt]) -> Iterator[ShapeNote]:
         """The letters of einsum, and the names in patterns of einops."""
-        for call in ast.walk(self.node):
-            if not isinstance(call, ast.Call) or _name(call.func) not in _PATTERNS:
-                continue
+        calls = [node for node in ast.walk(self.node) if isinstance(node, ast.Call) and _name(node.func) in _PATTERNS]
+        for call in sorted(calls, key=_extent):
             texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
             if len(texts) != 1:
                 continue
