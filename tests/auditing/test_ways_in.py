@@ -145,7 +145,7 @@ def test_a_region_without_results_is_read(mesh: Mesh) -> None:
 
     with audit() as report:
         jax.make_jaxpr(jax.shard_map(log, mesh=mesh, in_specs=P("dp"), out_specs=()))(X)
-    assert [region.name for region in report.regions] == ["log"]
+    assert [(region.name, region.is_complete) for region in report.regions] == [("log", True)]
 
 
 def test_what_was_traced_before_is_read_in_each_audit_and_once_in_each(mesh: Mesh) -> None:
@@ -206,18 +206,20 @@ def test_an_error_of_the_program_passes_through(mesh: Mesh) -> None:
 
 
 def test_a_body_that_must_see_numbers_is_said_to_be_unread(mesh: Mesh) -> None:
-    seen: list[Any] = []
-
     def looks(x: Any, w: Any) -> Any:
-        seen.append(np.asarray(jax.device_get(w)) if not isinstance(w, jax.core.Tracer) else float(0) / len(seen))
-        return x
+        return x if lax.psum(w.sum(), "dp") > 0 else -x
 
-    with audit() as report, pytest.raises(ZeroDivisionError):
-        mapped(looks, mesh)(X, W)
+    with audit() as report:
+        jax.block_until_ready(jax.shard_map(looks, mesh=mesh, in_specs=P("dp"), out_specs=P("dp"))(X, X))
     (region,) = report.regions
-    assert not region.is_complete and region.unread == (
-        "it cannot be traced: ZeroDivisionError: float division by zero",
-    )
+    (why,) = region.unread
+    assert not region.is_complete and why.startswith("it cannot be traced: TracerBoolConversionError: ")
+
+
+def test_what_jax_refuses_is_no_region(mesh: Mesh) -> None:
+    with audit() as report, pytest.raises(ValueError, match="out_specs"):
+        jax.shard_map(lambda x: x, mesh=mesh, in_specs=P("dp"), out_specs=P())(X)
+    assert report.regions == []
 
 
 def test_typed_regions_are_listed(mesh: Mesh) -> None:

@@ -72,8 +72,11 @@ def watched_regions(see: Callable[[TracedRegion], None], miss: Callable[[str], N
             chain.append(parent)
         if not hasattr(chain[-1], "frame"):  # JAX maps each operation by itself
             with here.setting(is_evaluating=True):
-                _trace_for_region(primitive, rest, see, miss)
-                return bind(trace, *rest)
+                why = _trace_for_region(primitive, rest, see)
+                results = bind(trace, *rest)
+            if why:  # what JAX refuses is no region
+                miss(why)
+            return results
         with here.setting(handed=here.handed.union(map(id, chain[1:]))):
             results = bind(trace, *rest)
         if (region := _region_of(list(results), chain[-1])) is not None:
@@ -104,21 +107,18 @@ def _region_of(results: Sequence[Any], trace: Any) -> TracedRegion | None:
     return TracedRegion(eqn, tuple(at for at, var in enumerate(eqn.outvars) if id(var) in vars_below))
 
 
-def _trace_for_region(
-    primitive: Any, rest: Sequence[Any], see: Callable[[TracedRegion], None], miss: Callable[[str], None]
-) -> None:
-    """Trace a region that is about to be evaluated."""
+def _trace_for_region(primitive: Any, rest: Sequence[Any], see: Callable[[TracedRegion], None]) -> str:
+    """Trace a region that is about to be evaluated; why not, where that fails."""
     args, params = rest[0], rest[-1]
     if any(hasattr(arg, "call_wrapped") for arg in args):
-        miss("it is evaluated operation by operation, which jax 0.10.1 and older do only once: call it under jax.jit")
-        return
+        return "it is evaluated operation by operation, which jax 0.10.1 and older do only once: call it under jax.jit"
     try:
         types = [(jax.typeof(x), explicit_spec(x)) for x in args]
         structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=spec) for aval, spec in types]
         traced = jax.make_jaxpr(lambda *operands: list(primitive.bind(*operands, **params)))(*structs)
     except Exception as error:
-        miss(f"it cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
-        return
+        return f"it cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     for eqn in traced.eqns:
         if eqn.primitive is primitive:
             see(TracedRegion(eqn, tuple(range(len(eqn.outvars)))))
+    return ""

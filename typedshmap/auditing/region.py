@@ -161,11 +161,11 @@ def _kind(what: Any) -> str:
 
 
 def _opaque_operations(body: Any) -> list[str]:
-    """The kernels and callbacks of a body, which may return anything, each with its line."""
+    """The kernels and callbacks of a body whose results may be anything, each with its line."""
     found: list[str] = []
     for eqn in _jax.jaxpr.all_equations(body):
         name = eqn.primitive.name
-        if name not in RULES and "call" in name:
+        if name not in RULES and "call" in name and eqn.outvars:
             line = _jax.source.equation_place(eqn).partition(" ")[0]
             found.append(f"{name}{line and f' at {line}'}")
     return found

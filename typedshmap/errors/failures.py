@@ -17,7 +17,9 @@ Span: TypeAlias = tuple[int, int]
 DTYPE: Span = (-1, 0)
 """A span that stands for the dtype, which is not among a hint's dims."""
 
+_IN_SPEC = {"+": "unreduced", "-": "reduced"}
 _RESHARD = "write what the value is; reshard(x, ...) changes it"
+_EXCHANGE = "say so in out_specs, or change it by all_to_all or all_gather"
 _AROUND = 150
 """How much of a long hint is shown on the side of a caret."""
 
@@ -107,6 +109,12 @@ class Terms(Record):
     def marks(self, sign: str, axes: tuple[str, ...]) -> str:
         """Axes with a mark before each, by the names that they have there."""
         return " ".join(f"{sign}{self.names.get(axis, axis)}" for axis in axes)
+
+    def written(self, sign: str, axes: tuple[str, ...]) -> str:
+        """How the user writes that: ``'+tp'`` in a hint, ``unreduced={'tp'}`` in a PartitionSpec."""
+        if self.is_spec:
+            return f"{_IN_SPEC[sign]}={{{quoted_axes(axes)}}}"
+        return f"'{self.marks(sign, axes)}'"
 
 
 class Fault(Record):
@@ -318,7 +326,8 @@ class LayoutMismatch(Fault):
             shards = f"has interleaved shards over {quoted_axes(self.known)} in dim {self.dim}"
             cure = "gather a dim over its minor axes first, and merge a sharded dim only as the major one"
             return Sentence(f"{shards}, but {claimed}", self.span, cure)
-        return Sentence(f"is {sharding_text(self.known)} in dim {self.dim}, but {claimed}", self.span, _RESHARD)
+        cure = _EXCHANGE if terms.is_spec else _RESHARD
+        return Sentence(f"is {sharding_text(self.known)} in dim {self.dim}, but {claimed}", self.span, cure)
 
 
 class ShardingConflict(Fault):
@@ -338,7 +347,9 @@ class ShardingConflict(Fault):
 
     def words(self, terms: Terms) -> Sentence:
         ways = f"one is sharded over {quoted_axes(self.first)}, the other over {quoted_axes(self.second)}"
-        cure = "gather or reshard one of them; if a value is not what it seems to be, state it by assume(x, hint)"
+        cure = "gather or reshard one of them"
+        if not terms.is_spec:
+            cure += "; if a value is not what it seems to be, state it by assume(x, hint)"
         return Sentence(f"{self.operation} combines {self.where}, but {ways}", cure=cure)
 
 

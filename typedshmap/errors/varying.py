@@ -45,8 +45,6 @@ class Cause(NamedTuple):
     @property
     def origin(self) -> str:
         """``the contraction over heads (sharded over 'tp') at model.py:40``"""
-        if self.what == "hint" and not self.place:
-            return f"the hint of {self.subject}" if self.subject else "its hint"
         over = (
             f" over {self.sharded_dim}" if self.collective and self.what not in ("gradient", "hint", "pattern") else ""
         )
@@ -71,27 +69,35 @@ class Cause(NamedTuple):
         """What a psum needs that is differentiated."""
         return ", with check_vma=True: without, JAX differentiates a psum as a psum" if self.untyped else ""
 
+    def origin_in(self, terms: Terms) -> str:
+        """The same, of what a hint or a PartitionSpec says, too."""
+        if self.what == "hint" and not self.place:
+            return terms.hint.replace("its", "the", 1) + f" of {self.subject}" if self.subject else terms.hint
+        return self.origin
+
     def cure(self, terms: Terms, may_be_unreduced: bool, may_vary: bool) -> str:
         """What to write instead."""
         over, before = quoted_axes(self.axes), f" before {self.late}" if self.late else ""
-        unreduced, varying, brackets = (terms.marks(sign, self.axes) for sign in "+~/")
+        origin = self.origin_in(terms)
+        varying, brackets = (terms.marks(sign, self.axes) for sign in "~/")
         outside = f" at {self.untyped}, outside of what is differentiated" if self.untyped else ""
         outside = self.typed if self.late else outside
         if self.astray:
             instead = f"{self.collective} over {over}, in the place of {self.astray}{self.typed}"
-            return f"{self.origin} leaves partial sums: {instead}"
+            return f"{origin} leaves partial sums: {instead}"
         if self.within:
-            return f"{self.origin} is of each shard's part, and {self.within} goes on with it: gather the dim first"
-        if self.follows and self.collective and not self.late:
-            mark = unreduced if self.kind == "sum" else varying
-            return f"{self.origin} leaves each shard its own, for {self.follows}: write '{mark}'"
+            return f"{origin} is of each shard's part, and {self.within} goes on with it: gather the dim first"
+        if self.follows and self.collective and not self.late and not terms.is_spec:
+            mark = terms.marks("+" if self.kind == "sum" else "~", self.axes)
+            return f"{origin} leaves each shard its own, for {self.follows}: write '{mark}'"
         if self.divisor:
-            return f"{self.origin} leaves partial sums, which {self.divisor} divides: {self.reduction}{outside}"
+            return f"{origin} leaves partial sums, which {self.divisor} divides: {self.reduction}{outside}"
         if self.kind == "sum":
-            mark = f", or write '{unreduced}' if its sum is taken later" if may_be_unreduced and not self.late else ""
-            return f"{self.origin} leaves partial sums: psum over {over}{before}{outside}{mark}"
+            is_open = may_be_unreduced and not self.late
+            mark = f", or write {terms.written('+', self.axes)} if its sum is taken later" if is_open else ""
+            return f"{origin} leaves partial sums: psum over {over}{before}{outside}{mark}"
         if self.collective:
-            return f"{self.origin} is of each shard's part: {self.collective} over {over}{before}"
+            return f"{origin} is of each shard's part: {self.collective} over {over}{before}"
         if self.kind == "part":
             dim, of = self.dim or "a dim", f" of {self.subject}" if self.subject else ""
             bracketed = f"write [{self.dim or 'dim'}{brackets.split()[0]}]"
@@ -100,23 +106,23 @@ class Cause(NamedTuple):
         if self.kind == "agreement":
             gather = "gather it by all_gather without '~', or lax.all_gather(..., to='invarying')"
             cure = gather if "gather" in self.what else "take the mean (pmean)"
-            return f"its shards agree since {self.origin}, and JAX types them as varying: {cure}"
+            return f"its shards agree since {origin}, and JAX types them as varying: {cure}"
         if self.kind == "opaque":
-            return f"nothing is known of what {self.origin} returns: if its shards agree, state it by assume(x, hint)"
+            return f"nothing is known of what {origin} returns: if its shards agree, state it by assume(x, hint)"
         if self.kind == "ring":
-            sent = f"{self.origin} is over parts of {self.sharded_dim} that the shards send on (ppermute)"
+            sent = f"{origin} is over parts of {self.sharded_dim} that the shards send on (ppermute)"
             return f"{sent}: if each has had all of them, state it by assume(x, hint)"
         if self.kind == "index":
             either = f"write '{varying}' if the shards may differ, or " if may_vary else ""
-            return f"{self.origin} is each shard's own: {either}compute it the same on all shards"
+            return f"{origin} is each shard's own: {either}compute it the same on all shards"
         if self.kind == "choice":
-            return f"the shards go different ways at {self.origin}: let its condition be the same on all of them"
+            return f"the shards go different ways at {origin}: let its condition be the same on all of them"
         if self.kind == "item":
             mark = f"write '{varying}', or " if may_vary else ""
-            return f"{self.origin} takes one item after another of {self.sharded_dim}: {mark}gather it first"
+            return f"{origin} takes one item after another of {self.sharded_dim}: {mark}gather it first"
         if self.dim or self.subject or self.kind == "mixed":
-            return f"{self.origin} is of each shard's part of {self.sharded_dim}: gather it first"
-        return f"the shards differ since {self.origin}, and no collective makes them agree"
+            return f"{origin} is of each shard's part of {self.sharded_dim}: gather it first"
+        return f"the shards differ since {origin}, and no collective makes them agree"
 
 
 class UnmentionedVarying(Fault):
@@ -157,8 +163,8 @@ class UnmarkedUnreduced(Fault):
     cause: Cause | None = None
 
     def words(self, terms: Terms) -> Sentence:
-        axes, mark = quoted_axes(self.axes), terms.marks("+", self.axes)
-        cure = f"take the sum (psum over {axes}), or write '{mark}'"
+        axes, mark = quoted_axes(self.axes), terms.written("+", self.axes)
+        cure = f"take the sum (psum over {axes}), or write {mark}"
         cure = cure if self.cause is None else self.cause.cure(terms, True, False)
         return Sentence(f"is unreduced over {axes}, which {terms.hint} does not mention", cure=cure)
 
@@ -169,8 +175,8 @@ class UnmarkedReduced(Fault):
     axes: tuple[str, ...]
 
     def words(self, terms: Terms) -> Sentence:
-        mark = terms.marks("-", self.axes)
-        cure = f"write '{mark}' on an Explicit mesh, or gather it by all_gather(..., to='invarying')"
+        mark = terms.written("-", self.axes)
+        cure = f"write {mark} on an Explicit mesh, or gather it by all_gather(..., to='invarying')"
         problem = f"is reduced over {quoted_axes(self.axes)} in JAX's type, which {terms.hint} does not mention"
         return Sentence(problem, cure=cure)
 
@@ -182,10 +188,10 @@ class NotUnreduced(Fault):
     shards: int
 
     def words(self, terms: Terms) -> Sentence:
-        mark = terms.marks("+", (self.axis,))
+        mark = terms.written("+", (self.axis,))
         reason = f"the sum was taken already, and another would count it {self.shards} times"
-        problem = f"is the same on every shard of '{self.axis}', but {terms.hint} says '{mark}'"
-        return Sentence(problem, cure=f"drop '{mark}', and a psum over it: {reason}")
+        problem = f"is the same on every shard of '{self.axis}', but {terms.hint} says {mark}"
+        return Sentence(problem, cure=f"drop {mark}, and a psum over it: {reason}")
 
 
 class RedundantPsum(Fault):
@@ -322,7 +328,7 @@ class UntypedVarying(Fault):
         if self.is_control:
             cure = f"cast what it is given before: {cast}; or let all shards agree on the predicate"
         else:
-            cure = f"cast it: {cast}; or state that its shards agree: assume(x, hint)"
+            cure = f"cast it: {cast}" + ("" if terms.is_spec else "; or state that its shards agree: assume(x, hint)")
         return Sentence(f"{problem}: gradients are wrong", cure=cure)
 
 
