@@ -301,7 +301,7 @@ PROGRAMS = [
     Program(partial(scaled, times=3), (P("dp"), P()), P("dp"), [(struct(8), struct())],
             ["Float [batch/dp]", "Float "], ["Float [batch/dp]"]),
     Program(ring, (P("dp"),) * 3, P("dp"), [(struct(16, 8),) * 3],
-            ["Float [batch/dp] features", "Float [k_batch/dp] features", "Float [k_batch/dp] v_cols"],
+            ["Float [batch/dp] features", "Float [k_rows/dp] features", "Float [k_rows/dp] v_cols"],
             ["Float [batch/dp] v_cols"]),
     Program(halo, P("dp"), P("dp"), [(struct(16, 8),)], ["Float [batch/dp] u_cols"], ["Float [_/dp] u_cols"]),
     Program(halo, P("dp"), P("dp"), [(struct(16, 8),), (struct(32, 8),)],

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .. import _jax
+from ..notation.layout import Layout
 from .dim_names import NamedDims, TracedDim
 from .dims import Labels, read_dims
 from .function_source import FunctionSource
@@ -29,13 +30,13 @@ class Description(NamedTuple):
     """What hints would say of a region.
 
     Attributes:
-      arguments: one hint per array that the function is given, in order.
+      arguments: one hint per array that the function is given, in order; None where its spec is not always the same.
       results: the same per array that it returns.
       axes: the names that hints have for mesh axes which are no identifiers, each with the axis.
     """
 
-    arguments: tuple[LeafHint, ...]
-    results: tuple[LeafHint, ...]
+    arguments: tuple[LeafHint | None, ...]
+    results: tuple[LeafHint | None, ...]
     axes: Mapping[str, str]
 
 
@@ -99,19 +100,21 @@ class _Array(NamedTuple):
       dims: the dims that it has in all of them.
       rest: where among these the others are, whose number differs; None if there are none.
       dtypes: its dtypes.
-      spec: its PartitionSpec.
+      layout: what its PartitionSpec says; None where that is not always the same.
     """
 
     dims: list[TracedDim]
     rest: int | None
     dtypes: frozenset[Any]
-    spec: Any
+    layout: Layout | None
 
 
 def _merged(leaves: Sequence[_Leaf]) -> _Array:
     """An array in all traces; where its rank differs, dims are counted from the first one as far as one is sharded."""
     ranks = [len(leaf.aval.shape) for leaf in leaves]
     layouts = [_jax.array.spec_entries(leaf.spec, rank).dim_axes for leaf, rank in zip(leaves, ranks, strict=True)]
+    most = [_jax.array.spec_entries(leaf.spec, max(ranks)) for leaf in leaves]
+    layout = most[0] if all(one == most[0] for one in most) else None
     places, rest = list(range(ranks[0])), None
     if len(set(ranks)) > 1:
         rest = max(at for dim_axes in layouts for at, axes in enumerate((("",), *dim_axes)) if axes)
@@ -122,18 +125,20 @@ def _merged(leaves: Sequence[_Leaf]) -> _Array:
         )
         for at in places
     ]
-    return _Array(dims, rest, frozenset(leaf.aval.dtype for leaf in leaves), leaves[0].spec)
+    return _Array(dims, rest, frozenset(leaf.aval.dtype for leaf in leaves), layout)
 
 
-def _hint(array: _Array, names: Sequence[str], axes: Mapping[str, str]) -> LeafHint:
+def _hint(array: _Array, names: Sequence[str], axes: Mapping[str, str]) -> LeafHint | None:
     """A hint: each dim with its mesh axes, and what its spec says of sums."""
+    if array.layout is None:
+        return None
     dims = [
         f"[{name}/{','.join(axes[axis] for axis in dim.axes)}]" if dim.axes else name
         for name, dim in zip(names, array.dims, strict=True)
     ]
     if array.rest is not None:
         dims.insert(array.rest, "...")
-    layout = _jax.array.spec_entries(array.spec)
+    layout = array.layout
     marks = [f"+{axes[axis]}" for axis in sorted(layout.unreduced)] + [
         f"-{axes[axis]}" for axis in sorted(layout.reduced)
     ]

@@ -2,10 +2,10 @@
 
 The name is, in this order: what a comment, an annotation or the docstring says; what a shape is unpacked to; a name in
 a pattern of einops, a letter of einsum; ``batch`` where the mesh axis is called ``data``, and the like; what dims of
-well-known parameters are called; ``features`` for the last dim of the first argument, if a product sums over it. Other
-dims are called after the first parameter that has them: ``w_rows`` and ``w_cols`` for its last two, ``w_stack`` for the
-one before, ``b_size`` for the only one. A dim of a result that is none of an argument's is ``_``, unless a comment has
-a name for it."""
+well-known parameters are called; ``features`` for the last dim of the first argument over which, and over no other of
+its dims, a product sums. Other dims are called after the first parameter that has them: ``w_rows`` and ``w_cols`` for
+its last two, ``w_stack`` for the one before, ``b_size`` for the only one. A dim of a result that is none of an
+argument's is ``_``, unless a comment has a name for it, or it is always as long as those of one name."""
 
 from __future__ import annotations
 
@@ -150,7 +150,8 @@ class NamedDims:
         if all(dim.axes for _, dim in same) and len(words) == 1 and not (is_features and words == {"batch"}):
             for word in words:
                 yield word
-                yield f"{_base(self.parameters[at])[0]}_{word}"
+                if word != "batch":
+                    yield f"{_base(self.parameters[at])[0]}_{word}"
 
     def _is_any(self, dim: TracedDim, labels: Sequence[frozenset[str]]) -> bool:
         return any(label in of_trace for label, of_trace in zip(dim.labels, labels, strict=True))
@@ -161,8 +162,10 @@ class NamedDims:
             yield words[place]
 
     def _by_role(self, at: int, place: int) -> Iterator[str]:
-        own, *behind = self.arguments[at][place:]
-        if at == 0 and not behind and self._is_any(own, [trace.contracted for trace in self.traces]):
+        contracted = [trace.contracted for trace in self.traces]
+        others, own = self.arguments[at][:-1], self.arguments[at][place]
+        is_last = place == len(others) > 0 and not any(self._is_any(dim, contracted) for dim in others)
+        if is_last and self._is_any(own, contracted):
             yield "features"
 
     def _by_place(self, at: int, place: int) -> Iterator[str]:
@@ -195,8 +198,8 @@ def _root(path: str) -> str:
 
 
 def _base(path: str) -> list[str]:
-    """What dims are called after, for a path: ``w``, ``params_w`` for ``params['w']``."""
-    words = [word for word in re.findall(r"[A-Za-z]\w*", path) if word.isascii()] or ["dim"]
+    """What dims are called after, for a path: ``w``, ``layers0_w`` for ``layers[0]['w']``."""
+    words = re.findall(r"[A-Za-z]\w*", re.sub(r"\[(\d+)\]", r"\1", path), re.ASCII) or ["dim"]
     return ["_".join(words[at:]) for at in reversed(range(len(words)))]
 
 

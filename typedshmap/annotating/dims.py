@@ -162,7 +162,7 @@ def _followed(rule: TransferRule) -> TransferRule:
         given = [
             fact.with_dims(
                 _renamed(dim, places.get((which, at), f"{which}.{at}"), size, meaning)
-                for at, (dim, size) in enumerate(zip(fact.dims, atom.aval.shape, strict=True))
+                for at, (dim, size) in enumerate(zip(fact.dims, _shape(atom), strict=True))
             )._replace(number=fact.number)
             for which, (fact, atom) in enumerate(zip(facts, eqn.invars, strict=True))
         ]
@@ -172,7 +172,7 @@ def _followed(rule: TransferRule) -> TransferRule:
             axes[token] = max((dim.axes or () for dim, _ in dims), key=len)
         return [
             fact.with_dims(
-                _restored(interpreter, dim, axes, size) for dim, size in zip(fact.dims, var.aval.shape, strict=True)
+                _restored(interpreter, dim, axes, size) for dim, size in zip(fact.dims, _shape(var), strict=True)
             )._replace(number=fact.number)
             for fact, var in zip(rule(interpreter, eqn, given), eqn.outvars, strict=True)
         ]
@@ -210,7 +210,7 @@ def _restored(interpreter: _DimInterpreter, dim: DimFact, meaning: Mapping[str, 
 
 def _same_dims(eqn: Any) -> dict[tuple[int, int], str]:
     """For operands and their dims a token where an operation needs several dims to be of one size."""
-    name, params, shapes = eqn.primitive.name, eqn.params, [atom.aval.shape for atom in eqn.invars]
+    name, params, shapes = eqn.primitive.name, eqn.params, list(map(_shape, eqn.invars))
     if name == "dot_general":
         (contracted, batched), pairs = params["dimension_numbers"], list[tuple[int, int]]()
         for left, right in (contracted, batched):
@@ -233,6 +233,11 @@ def _same_dims(eqn: Any) -> dict[tuple[int, int], str]:
     return {}
 
 
+def _shape(atom: Any) -> tuple[int, ...]:
+    """The shape of a value; a token has none."""
+    return getattr(atom.aval, "shape", ())
+
+
 def _paired(pairs: Any) -> dict[tuple[int, int], str]:
     return {place: f"={at}" for at, (a, b) in enumerate(pairs) for place in ((0, a), (1, b))}
 
@@ -244,8 +249,7 @@ def _noted(rule: TransferRule) -> TransferRule:
         results = rule(interpreter, eqn, facts)
         lines = tuple(_jax.source.equation_lines(eqn))
         for fact, var in zip(results, eqn.outvars, strict=True):
-            shape = getattr(var.aval, "shape", ())
-            dims = tuple(interpreter.label_of(dim, size) for dim, size in zip(fact.dims, shape, strict=True))
+            dims = tuple(interpreter.label_of(dim, size) for dim, size in zip(fact.dims, _shape(var), strict=True))
             interpreter.values.append(ValueDims(lines, dims))
         if eqn.primitive.name == "dot_general":
             (left, _), _ = eqn.params["dimension_numbers"]

@@ -106,7 +106,9 @@ class FunctionSource(NamedTuple):
             return
         docstring = ast.get_docstring(node) or ""
         first = node.body[min(len(node.body) - 1, bool(docstring))].lineno
-        lines = [*docstring.splitlines(), *(self.comments.get(line, "") for line in range(node.lineno - 1, first))]
+        beside = {parameter.lineno for parameter in parameters.values()}
+        above = (self.comments.get(line, "") for line in range(node.lineno - 1, first) if line not in beside)
+        lines = [*docstring.splitlines(), *above]
         for line in lines:
             entry = re.match(r"\s*(\w+)[^:]*:", line)  # of a docstring: ``x: activations of shape (batch, model)``
             shapes = list(_shapes_in(line))
@@ -226,6 +228,12 @@ _LETTERS = re.compile(
 )
 
 
+# What stands before brackets that are no shape: ``noqa``'s kin, and types.
+_NO_VALUES = frozenset(
+    ["ignore", "list", "tuple", "dict", "set", "List", "Tuple", "Dict", "Sequence", "Optional", "Array"]
+)
+
+
 def _shapes_in(text: str) -> Iterator[tuple[str | None, Words]]:
     """The shapes that a comment names, each with the word before it: ``q [B, H, K]``, ``f32[b/dp, s]``, ``B T D``."""
     if (letters := _LETTERS.fullmatch(text.strip())) is not None:
@@ -234,7 +242,7 @@ def _shapes_in(text: str) -> Iterator[tuple[str | None, Words]]:
     for found in _SHAPE.finditer(text):
         words = _words(found["dims"])
         is_list = "," in found["dims"] or "/" in found["dims"] or text[found.start("dims") - 1] == "["
-        if is_list and any(word not in (None, ELLIPSIS) for word in words):
+        if is_list and found["subject"] not in _NO_VALUES and any(word not in (None, ELLIPSIS) for word in words):
             yield found["subject"], words
 
 
