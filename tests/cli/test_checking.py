@@ -282,7 +282,8 @@ WRONG_USE = [
     (["program_g:goood", "--mesh", "dp=4"], "program_g: has no 'goood' (did you mean 'good'?)"),
     (
         ["program_g:plain", "--mesh", "dp=4"],
-        "program_g: 'plain' was made by none of typed_shard_map, typed_jit and typed",
+        "program_g: plain: it has no hints, so that it wants its arguments, arrays or jax.ShapeDtypeStruct: missing a "
+        "required argument: 'x'\n\nHint: its arguments are given as in --arg \"x=f32[8,16]\"",
     ),
     (["os", "--mesh", "dp=4"], "os: no function here was made by typed_shard_map or typed_jit"),
     (

@@ -471,7 +471,7 @@ def test_a_size_that_does_not_divide_is_refused():
 
 
 def test_a_plain_function_is_refused():
-    with pytest.raises(StructureError, match=r"^explain: wants a function made by typed_shard_map, typed_jit or typed"):
+    with pytest.raises(StructureError, match=r"^explain: <lambda>: it has no hints, so that it wants its arguments"):
         explain(lambda x: x, mesh="dp=4")
 
 

@@ -545,7 +545,7 @@ def test_manual_is_for_helpers():
 
 
 def test_a_plain_function_is_refused():
-    with pytest.raises(StructureError, match="assert_mesh_invariant: wants a function made by typed_shard_map"):
+    with pytest.raises(StructureError, match="assert_mesh_invariant: sin: it has no hints, so that it wants"):
         assert_mesh_invariant(jnp.sin)
 
 

@@ -243,6 +243,24 @@ def find_region(jaxpr: Any) -> TracedRegion | None:
     return None if eqn is None else TracedRegion(eqn, tuple(range(len(eqn.outvars))))
 
 
+def boundary_specs(jaxpr: Any) -> tuple[list[Any], list[Any]]:
+    """By operand and by result of a program the PartitionSpec with which it enters, or leaves, a region; else None."""
+    jaxpr, entering, leaving = open_jaxpr(jaxpr), dict[Any, Any](), dict[Any, Any]()
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "shard_map":
+            ins, outs = eqn.params["in_specs"], eqn.params["out_specs"]
+        elif (inner := called_jaxpr(eqn)) is not None:
+            ins, outs = boundary_specs(inner)
+        else:
+            continue
+        for var, spec in zip(eqn.invars, ins, strict=True):
+            if spec is not None and not is_literal(var):
+                entering.setdefault(var, spec)
+        leaving.update(zip(eqn.outvars, outs, strict=True))
+    results = [None if is_literal(var) else leaving.get(var) for var in jaxpr.outvars]
+    return [entering.get(var) for var in jaxpr.invars], results
+
+
 def before_gradients(traced: TracedRegion) -> TracedRegion:
     """A region up to its first transposed equation, and without results; as it is if it has none."""
     body = traced.eqn.params["jaxpr"]

@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from .array import explicit_spec, strip_transforms
 from .jaxpr import TracedRegion
-from .mesh import without_ambient
+from .mesh import AnyMesh, without_ambient
 
 # What was traced before is traced anew where regions are watched: JAX's caches of traces know this number.
 _watch = jax.make_user_context(default_value=0)
@@ -87,6 +87,29 @@ def watched_regions(see: Callable[[TracedRegion], None], miss: Callable[[str], N
     try:
         with _watch(next(_numbers)):
             yield
+    finally:
+        primitive.bind_with_trace = bind
+
+
+@contextmanager
+def moved_regions(mesh: AnyMesh) -> Generator[None]:
+    """Run the regions that this thread traces meanwhile on another mesh, if they are over axes of its names.
+
+    The body is traced for the shards that it has there. Regions within others are over the mesh of these.
+    """
+    primitive, thread = _region_primitive(), threading.get_ident()
+    bind = primitive.bind_with_trace
+
+    def bind_moved(trace: Any, *rest: Any) -> Any:
+        own = rest[-1]["mesh"]
+        is_other = own.shape_tuple != mesh.shape_tuple and set(own.axis_names) <= set(mesh.axis_names)
+        if is_other and not own.manual_axes and threading.get_ident() == thread:
+            rest = (*rest[:-1], {**rest[-1], "mesh": mesh})
+        return bind(trace, *rest)
+
+    primitive.bind_with_trace = bind_moved
+    try:
+        yield
     finally:
         primitive.bind_with_trace = bind
 

@@ -28,9 +28,10 @@ from ..errors.phrases import count_text, did_you_mean, excerpt
 from ..errors.places import Place
 from ..hints.signature import HintedSignature
 from ..hints.structure import Static
-from ..introspection import DecoratedInfo, bound_self, find_decorated
+from ..introspection import DecoratedInfo, bound_self, find_decorated, require_decorated
 from ..sampling.arguments import example_text, needed_text, required_arguments, sizes_among, taken_names
 from ..sampling.meshes import parse_mesh
+from ..sampling.plain import with_hints
 from ..testing.marks import find_mark
 from ..testing.waiting import progress
 
@@ -95,14 +96,15 @@ def read_functions(
     """
     virtual_devices(devices if given.devices is None else given.devices)
     values, functions, unusable = read_values(given.size, given.arg), dict[int, Function](), list[UsageError]()
+    lent = read_meshes(given.mesh[:1], given.explicit)[0]
     known, folders = set[str](), [target for target in targets if target and Path(target).is_dir()]
     files = {target: files_below(Path(target)) for target in folders}
     for target in [each for given_one in targets for each in files.get(given_one, [given_one])]:
         try:
             with early_progress(f"{given.name}: importing") as report:
                 report(target)
-                found = find_functions(target)
-            known.update(name for each in found for name in _taken_names(each, target))
+                found = find_functions(target, values, lent)
+            known.update(name for each in found for name in _taken_names(each, target, values))
         except NothingTyped as error:
             unusable += [] if folders and target not in targets else [error]
             continue
@@ -119,7 +121,9 @@ def read_functions(
     return list(functions.values()), values, unusable
 
 
-def _taken_names(function: Function, target: str) -> Iterable[str]:
+def _taken_names(function: Function, target: str, values: Iterable[str]) -> Iterable[str]:
+    if function.is_plain:
+        return _parameters_of(function.function) or values
     try:
         return taken_names(function.typed)
     except TypedShmapError as error:
@@ -191,12 +195,13 @@ def _split_pair(text: str, option: str, example: str) -> tuple[str, str]:
 
 
 class Function(NamedTuple):
-    """A decorated function, and what its module calls it."""
+    """A decorated function, and what its module calls it; or a plain one with hints of its regions."""
 
     name: str
     function: Any
     made_of: DecoratedInfo
     module: str = ""
+    is_plain: bool = False
 
     @property
     def with_module(self) -> Function:
@@ -220,16 +225,18 @@ class Function(NamedTuple):
         return {} if found is None else found.options
 
 
-def find_functions(target: str) -> list[Function]:
+def find_functions(target: str, values: Mapping[str, Any], mesh: AbstractMesh) -> list[Function]:
     """The functions that a target names, in the module's order; what is left out is printed, with the reason.
 
     Args:
       target: ``package.module`` or ``folder/file.py``: every function that ``typed_shard_map`` or ``typed_jit``
-        made there; with ``:name`` that one alone, ``typed`` ones as well, also ``:Class.name``.
+        made there; with ``:name`` that one alone, ``typed`` and plain ones as well, also ``:Class.name``.
+      values: the arguments of a plain function, an array as the text of its type.
+      mesh: a mesh for a plain function that looks for the ambient one.
 
     Raises:
       UsageError: for a module that is not there or cannot be imported, a name that it does not have, and
-        a function that no decorator of this library made.
+        what is not a function; for a plain one without its arguments, or without ``shard_map``.
     """
     path, _, name = target.partition(":")
     found: Any = _import_module(path)
@@ -240,9 +247,50 @@ def find_functions(target: str) -> list[Function]:
             raise UsageError(f"{path}: has no '{name}'{did_you_mean(step, dir(found))}")
         found = getattr(found, step)
     made_of = find_decorated(found)
-    if made_of is None:
-        raise UsageError(f"{path}: '{name}' was made by none of typed_shard_map, typed_jit and typed")
-    return [Function(name, found, made_of, path)]
+    if made_of is not None:
+        return [Function(name, found, made_of, path)]
+    if not callable(found):
+        raise UsageError(f"{path}: '{name}' is not a function")
+    takes = _parameters_of(found)
+    arguments = {key: _read_array(value) for key, value in values.items() if takes is None or key in takes}
+    try:
+        hinted, _ = with_hints(path, found, (), arguments, mesh)
+    except StructureError as error:
+        problem = str(error).partition("\n")[0]
+        raise UsageError(f'{problem}\n\nHint: its arguments are given as in --arg "x=f32[8,16]"') from None
+    except Exception as error:  # whatever the function's own code raises
+        print_failure(f"FAIL   {name}", error)
+        raise SystemExit(FAILED) from None
+    return [Function(name, hinted, require_decorated(hinted, path), path, is_plain=True)]
+
+
+def _parameters_of(f: Any) -> set[str] | None:
+    """The parameters of a function without hints; None where it takes any, or does not say which."""
+    try:
+        parameters = inspect.signature(f).parameters
+    except (TypeError, ValueError):
+        return None
+    return None if any(each.kind is each.VAR_KEYWORD for each in parameters.values()) else set(parameters)
+
+
+_ARRAY = re.compile(r"(?P<dtype>[a-z0-9_]+)\[(?P<shape>[0-9, ]*)\]")
+_DTYPES = {"f": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint", "c": "complex"}
+
+
+def _read_array(value: Any) -> Any:
+    """An array that is written as JAX writes its type, ``f32[8,16]``; any other value as it is."""
+    written = _ARRAY.fullmatch(value.strip()) if isinstance(value, str) else None
+    if written is None:
+        return value
+    kind = written["dtype"].rstrip("0123456789")
+    name = _DTYPES.get(kind, kind) + written["dtype"][len(kind) :]
+    if name == "key":
+        return jax.eval_shape(lambda: jax.random.key(0))
+    shape = tuple(int(size) for size in written["shape"].split(",") if size.strip())
+    try:
+        return jax.ShapeDtypeStruct(shape, jax.numpy.dtype(name))
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"--arg: '{excerpt(value)}' is not an array as in f32[8,16]") from None
 
 
 _IS_TYPED = re.compile(rb"typedshmap|typed_shard_map|typed_jit")
@@ -319,6 +367,8 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
     Raises:
       StructureError: for an argument that nothing gives.
     """
+    if function.is_plain:  # it has them already
+        return {}
     typed = function.typed
     known = taken_names(typed)
     marked = {name: value for name, value in function.mark.items() if name in known}
@@ -344,7 +394,8 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--mesh", action="append", required=True, metavar="dp=4,tp=2", help="a mesh; several by --mesh again")
     add("--size", action="append", default=[], metavar="batch=32", help="the global size of a dim; else it is drawn")
-    add("--arg", action="append", default=[], metavar="scale=0.5", help="an argument that no hint makes")
+    argument = "an argument that no hint makes; for a function without hints an array, too: x=f32[8,16]"
+    add("--arg", action="append", default=[], metavar="scale=0.5", help=argument)
     add("--explicit", action="store_true", help="mesh axes are of type Explicit, where the function has no own mesh")
     devices = "the virtual CPU devices that the module finds; by default as many as the first mesh has"
     add("--devices", type=natural_number, metavar="8", help=devices)

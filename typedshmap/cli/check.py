@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, use_abstract_mesh
 
 from .. import _jax, cli
+from ..auditing import audit
 from ..auditing.findings import Finding, Region
 from ..auditing.formats import write_report
 from ..errors import ShapeError, TypedShmapError
@@ -82,7 +83,10 @@ def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any]
         planned = plan_inputs(function.function, (mesh,), arguments, None, "check")
         drawn = planned.draw(seed)
         drawn_sizes = {name: size for name, size in drawn.sizes.items() if name not in planned.given}
-        _trace(function, drawn, mesh)
+        with audit() if function.is_plain else nullcontext() as report:
+            _trace(function, drawn, mesh)
+        if report is not None:
+            report.raise_for_errors()
     except Exception as error:  # whatever the function's own code raises is printed, and the next one is checked
         # Another size may help, since a body may divide a dim that the hints leave unsharded.
         may_help = drawn_sizes and (isinstance(error, ShapeError) or not isinstance(error, TypedShmapError))

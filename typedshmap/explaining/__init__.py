@@ -13,6 +13,7 @@ from ..hints.signature import POSITIONAL
 from ..hints.structure import declares_arrays
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict
 from ..sampling.arguments import Inputs, makes_tree
+from ..sampling.plain import is_plain, with_hints
 from ..sampling.plan import plan_inputs
 from .build import ExplainedCall, explanation, meshes_of
 from .model import Collective, Explained, Failed, Memory, Total, Value, read_bandwidth
@@ -76,8 +77,10 @@ def explain(
 
     Args:
       f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``. One of
-        ``typed`` is mapped over all axes of the mesh.
-      *args: arguments, arrays or ``jax.ShapeDtypeStruct``s; those that are not given are made from the hints.
+        ``typed`` is mapped over all axes of the mesh. Or a function without hints that calls ``jax.shard_map``, or was
+        made by it: its arguments are sharded as the regions say that they enter.
+      *args: arguments, arrays or ``jax.ShapeDtypeStruct``s; those that are not given are made from the hints, where
+        there are any.
       mesh: a ``jax.sharding.Mesh`` or ``AbstractMesh``, a dict of sizes, or a text ``"dp=4,tp=2"``; by default the
         function's own, else the ambient one, else the arguments'. A list of meshes is compared, with the same
         sizes on all.
@@ -112,9 +115,13 @@ def explain_call(
     arguments: Mapping[str, Any] | None = None,
 ) -> Explanation | Comparison:
     """`explain`, with the sizes and arguments that are given by name as a dict."""
-    made_of = require_decorated(f, "explain")
     require_dict("explain", arguments)
     require_bool_or_none("explain", "grad", grad)
+    if is_plain(f):
+        lent = None if mesh is None else meshes_of(mesh, None, ())[0]
+        f, arguments = with_hints("explain", f, args, {**given, **(arguments or {})}, lent)
+        args, given = (), {}
+    made_of = require_decorated(f, "explain")
     meshes = meshes_of(mesh, made_of.mesh, (*args, *given.values()))
     owner = bound_self(f)
 

@@ -255,6 +255,13 @@ class LazySignature:
             names = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
             self._string_locals = {name: local[name] for name in names if name in local}
 
+    @classmethod
+    def of(cls, known: HintedSignature) -> LazySignature:
+        """A function whose hints are known."""
+        found = cls.__new__(cls)
+        found.known, found.in_types, found.out_types = known, None, EMPTY
+        return found
+
     def read(self, args: tuple[Any, ...]) -> HintedSignature:
         """The function with its hints read, for a call with these arguments.
 

@@ -2,7 +2,8 @@
 
 from ..sampling import inputs, strategies
 from ..sampling.arguments import Inputs
+from .cost import assert_cost
 from .invariance import assert_mesh_invariant
 from .marks import mesh_invariant
 
-__all__ = ["Inputs", "assert_mesh_invariant", "inputs", "mesh_invariant", "strategies"]
+__all__ = ["Inputs", "assert_cost", "assert_mesh_invariant", "inputs", "mesh_invariant", "strategies"]

@@ -15,14 +15,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .. import _jax
 from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
 from ..errors.phrases import count_text, mesh_text, quoted_axes, value_text
-from ..introspection import bound_self, require_bool_or_none, require_decorated, require_integer
+from ..hints.signature import name_of
+from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
 from ..sampling import mesh_of
 from ..sampling.arguments import FlatCall
+from ..sampling.meshes import mesh_sizes
+from ..sampling.plain import is_plain, noting_sizes, with_hints
 from ..sampling.plan import UnplacedInputs, plan_inputs
 from .compare import MeshTrial, Tolerance, differences, measure
 from .comparisons import numbers_compared
@@ -75,6 +78,7 @@ def assert_mesh_invariant(
     /,
     meshes: Sequence[Any] | None = None,
     *,
+    args: Sequence[Any] = (),
     grad: bool = False,
     exclude: str | Iterable[str] = (),
     seed: int | None = None,
@@ -116,10 +120,13 @@ def assert_mesh_invariant(
 
     Args:
       f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``; or a method of
-        an instance. Its own ``mesh=`` is replaced for the run.
+        an instance. Its own ``mesh=`` is replaced for the run. Or a function without hints that calls
+        ``jax.shard_map``, or was made by it, with its arguments: its regions are traced for the other mesh.
       meshes: each a Mesh, a dict of sizes, or a text like ``"dp=4,tp=2"``; axes that are not named have size 1.
         By default each axis alone, all axes together, and their sizes permuted: the axes of the function's own mesh,
         of the ambient one, or of the hints, on the devices of this process. One device always comes first.
+      args: the arguments of a function without hints by position, in any trees: arrays, which are the same in all
+        trials, and ``jax.ShapeDtypeStruct``s, for which values are drawn. They may be given by name, too.
       grad: whether the vector-Jacobian products must agree as well: of all results in all inexact arguments,
         with random cotangents. Their names are ``grad(x)``.
       exclude: results that may differ, such as random numbers drawn separately on each shard, by their paths:
@@ -146,7 +153,17 @@ def assert_mesh_invariant(
       StructureError: for arguments that no hint can make, and for an unknown name in ``exclude``.
       TypedShmapError: for anything that is wrong with the function on a mesh; a note names the mesh.
     """
+    require_dict(VERB, arguments)
+    if is_plain(f):
+        if manual is not None:
+            raise StructureError(f"{VERB}: {name_of(f)}: manual= is for helpers made by typed")
+        hinted, given = with_hints(VERB, f, args, {**sizes, **(arguments or {})}, _lent(meshes))
+        options = {"grad": grad, "exclude": exclude, "seed": seed, "trials": trials, "timeout": timeout}
+        with noting_sizes(f, hinted):
+            return assert_mesh_invariant(hinted, meshes, **options, rtol=rtol, atol=atol, arguments=given)  # type: ignore[arg-type]
     made_of = require_decorated(f, VERB)
+    if args:
+        raise StructureError(f"{VERB}: {name_of(f)}: args= is for functions without hints; pass arguments by name")
     typed = made_of.signature.read(bound_self(f))
     own = mesh_of(f, None, VERB)
     require_bool_or_none(VERB, "grad", grad)
@@ -210,6 +227,14 @@ UNCOMPILED = "XLA cannot compile it there"
 _UNFIT = "the sizes do not fit"
 # XLA's message for a sum over a manual axis of size 1, where longer axes are not manual.
 _PARTIAL = "must be in (partial) manual partitioning mode"
+
+
+def _lent(meshes: Any) -> AbstractMesh | None:
+    """A mesh with the axes of all meshes that are given, for a function that looks for the ambient one."""
+    given = meshes if isinstance(meshes, list | tuple) else ()
+    sizes = {axis: size for each in given for axis, size in (mesh_sizes(getattr(each, "shape", each)) or {}).items()}
+    kinds = (AxisType.Auto,) * len(sizes)
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=kinds) if sizes else None
 
 
 def _number_option(name: str, value: Any) -> float | None:

@@ -1,0 +1,139 @@
+"""``assert_cost``: a budget of collectives, bytes on the wire and memory for one function on one mesh."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import MeshAxisError, StructureError
+from ..errors.phrases import did_you_mean, mesh_text, value_text
+from ..explaining import Explanation, MeshLike, explain_call
+from ..explaining.model import bytes_text
+from ..introspection import require_bool_or_none, require_integer
+
+_VERB = "assert_cost"
+_OPERATIONS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+    "ragged-all-to-all",
+)
+
+
+def assert_cost(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    mesh: MeshLike | None = None,
+    collectives: Mapping[str, int] | None = None,
+    wire_bytes: int | None = None,
+    memory: int | None = None,
+    grad: bool = False,
+    arguments: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> Explanation:
+    """Hold a function to a budget of what it communicates and of what its arguments and results take.
+
+    ```python
+    assert_cost(mlp, mesh={"dp": 4, "tp": 2}, collectives={"all-gather/dp": 2, "all-reduce/tp": 1}, wire_bytes=2**20)
+    ```
+
+    It is traced, as `explain` does it, and needs no devices.
+
+    Args:
+      f: as for `explain`: a decorated function, or a plain one with its arguments.
+      *args: arguments, arrays or ``jax.ShapeDtypeStruct``s; for a decorated function by default drawn.
+      mesh: a mesh, a dict of sizes or a text, as for `explain`.
+      collectives: how many of each there are, exactly and all of them, by operation and mesh axes, as in
+        ``"all-reduce/dp,tp"``; ``{}`` for none. One in a loop counts once per iteration, one in a ``while`` loop once.
+      wire_bytes: the most bytes that one device may send in all collectives together.
+      memory: the most bytes that arguments and results may take on one device.
+      grad: whether the budget is for forward and backward, and not for the function alone.
+      arguments: as for `explain`.
+      **sizes: as for `explain`.
+
+    Returns:
+      The explanation that it was compared with.
+
+    Raises:
+      AssertionError: for a budget that is not kept, with both numbers and the places of the collectives.
+      StructureError: for a budget that cannot be read.
+      TypedShmapError: as for `explain`.
+    """
+    require_bool_or_none(_VERB, "grad", grad)
+    limits = {"wire_bytes": wire_bytes, "memory": memory}
+    most = {name: require_integer(_VERB, name, limit, 0) for name, limit in limits.items() if limit is not None}
+    expected = None if collectives is None else _read_collectives(collectives)
+    if expected is None and not most:
+        raise StructureError(f"{_VERB}: no budget is given: pass collectives=, wire_bytes= or memory=")
+    if isinstance(mesh, (list, tuple)):
+        raise StructureError(f"{_VERB}: mesh={value_text(mesh)} is several meshes; a budget is for one")
+    found = explain_call(f, args, sizes, mesh=mesh, grad=grad, bandwidth=None, arguments=arguments)
+    assert isinstance(found, Explanation)
+    problems = [] if expected is None else _other_collectives(found, expected)
+    spent = {"wire_bytes": sum(total.wire for total in found.totals), "memory": found.memory.peak}
+    what = {"wire_bytes": "one device sends", "memory": "arguments and results take"}
+    for name, limit in most.items():
+        if spent[name] > limit:
+            amount, allowed = _exact(spent[name]), _exact(limit)
+            problems.append(f"{what[name]} {amount} per device, and {name}= allows {allowed}")
+    if problems:
+        head, *more = problems
+        lines = [f"{_VERB}: {found.function}: {head}", *(f"Also: {each}" for each in more)]
+        raise AssertionError("\n".join([*lines, "", f"Mesh: {mesh_text(found.mesh)}", *_listed(found)]))
+    return found
+
+
+def _exact(count: int) -> str:
+    return bytes_text(count) if count < 1024 else f"{bytes_text(count)} ({count:,} B)"
+
+
+def _read_collectives(given: Any) -> dict[str, int]:
+    """How many of each collective are expected, by operation and mesh axes."""
+    if not isinstance(given, Mapping):
+        raise StructureError(
+            f'{_VERB}: collectives= wants a dict as in {{"all-gather/dp": 2}}, got {value_text(given)}'
+        )
+    found: dict[str, int] = {}
+    for name, count in dict[Any, Any](given).items():
+        operation, slash, axes = name.partition("/") if isinstance(name, str) else ("", "", "")
+        if not slash or not axes or operation not in _OPERATIONS:
+            known = did_you_mean(operation, _OPERATIONS) or f"; operations are {', '.join(_OPERATIONS)}"
+            raise StructureError(
+                f"{_VERB}: collectives= has {value_text(name)}, which is not an operation and its mesh axes, as in "
+                f'"all-gather/dp"{known}'
+            )
+        key = f"{operation}/{','.join(axis.strip() for axis in axes.split(','))}"
+        found[key] = require_integer(_VERB, f"collectives[{name!r}]", count, 0)
+    return found
+
+
+def _other_collectives(found: Explanation, expected: Mapping[str, int]) -> list[str]:
+    """The collectives of which there are more or fewer than expected."""
+    names = dict(found.mesh)
+    for key in expected:
+        for axis in key.partition("/")[2].split(","):
+            if axis not in names:
+                known = mesh_text(found.mesh)
+                raise MeshAxisError(f"{_VERB}: collectives= names mesh axis '{axis}', which the mesh ({known}) lacks")
+    counts = Counter[str]()
+    for one in found.collectives:
+        counts[f"{one.operation}/{','.join(one.axes)}"] += one.times
+    keys = [*expected, *(key for key in counts if key not in expected)]
+    wrong = [key for key in keys if counts[key] != expected.get(key, 0)]
+    return [f"{counts[key]} {key}, not {expected.get(key, 0)}" for key in wrong]
+
+
+def _listed(found: Explanation) -> list[str]:
+    """The collectives, each with its place."""
+    lines = [
+        f"    {one.times} {one.operation}/{','.join(one.axes)}, {bytes_text(one.times * one.wire)}"
+        + (f", at {one.place}" if one.place else "")
+        + (" (gradient)" if one.part == "gradient" else "")
+        for one in found.collectives
+    ]
+    return ["Collectives:", *lines] if lines else ["Collectives: none"]
