@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 
 from . import __version__
-from .cli import FAILED, INTERRUPTED, WRONG, Parser, UsageError, audit, check, explain, rewrite
+from .cli import FAILED, INTERRUPTED, WRONG, Parser, UsageError, annotate, audit, check, explain, rewrite
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"typedshmap {__version__}")
     _prepare_process()
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="name")
-    for tool in (rewrite, check, explain, audit):
+    for tool in (check, explain, audit, annotate, rewrite):
         tool.add_verb(verbs.add_parser)
     given, unknown = parser.parse_known_args(arguments)
     if unknown:

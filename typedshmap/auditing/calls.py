@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import jax
@@ -22,6 +23,8 @@ from .. import _jax
 from ..errors.places import is_of_package, is_users, running_line
 
 Line = tuple[str, int, str]
+CodeSpan = tuple[int | None, int | None, int | None, int | None]
+Before = Callable[["ShardMapCall", Callable[..., Any], tuple[Any, ...]], None]
 
 
 @dataclass(eq=False)
@@ -36,6 +39,8 @@ class ShardMapCall:
       made_at: the file, the line and the function of the user's line that mapped it, as ``jax.shard_map(f, ...)``, or
         ``@jax.shard_map(...)``; None where there is none.
       is_direct: whether that line itself did, and no library that it calls, as Flax.
+      span: where the expression stands that did, if it is direct: the first and the last line, and the columns in UTF-8
+        at which it begins and ends.
       args: the positional arguments; each array as its ``jax.ShapeDtypeStruct``, anything else as it is.
       results: the results in the same way; None as long as it has not returned.
     """
@@ -45,6 +50,7 @@ class ShardMapCall:
     options: Mapping[str, Any]
     made_at: Line | None
     is_direct: bool
+    span: CodeSpan
     args: tuple[Any, ...]
     results: Any = None
 
@@ -69,8 +75,11 @@ def call_under_way() -> ShardMapCall | None:
 
 
 @contextmanager
-def recorded_calls() -> Generator[list[ShardMapCall]]:
+def recorded_calls(before: Before = lambda call, mapped, args: None) -> Generator[list[ShardMapCall]]:
     """Record the calls of functions that are mapped meanwhile, in any thread, but for those that this library maps.
+
+    Args:
+      before: called before each call, with what it calls and the arguments themselves.
 
     Yields:
       The calls, in the order in which they began.
@@ -84,7 +93,7 @@ def recorded_calls() -> Generator[list[ShardMapCall]]:
         known = [(module, name, vars(module).get(name), getattr(module, name, None)) for module, name in places]
     for module, name, _, make in known:
         if make is not None:
-            setattr(module, name, _recording(make, name, found))
+            setattr(module, name, _recording(make, name, found, before))
     try:
         yield found
     finally:
@@ -99,25 +108,29 @@ def recorded_calls() -> Generator[list[ShardMapCall]]:
 _OLD = {"mesh": "mesh", "in_specs": "in_specs", "out_specs": "out_specs", "check_rep": "check_vma"}
 
 
-def _recording(make: Callable[..., Any], verb: str, found: list[ShardMapCall]) -> Callable[..., Any]:
+def _recording(make: Callable[..., Any], verb: str, found: list[ShardMapCall], before: Before) -> Callable[..., Any]:
     """What maps functions as JAX does, and records the calls of what it made."""
 
     @functools.wraps(make)
     def map_and_record(f: Callable[..., Any] | None = None, /, *args: Any, **options: Any) -> Any:
+        f = options.pop("f", None) if f is None else f  # by keyword, as the old one takes it
         if f is None:
             return functools.partial(map_and_record, **options)
-        caller = sys._getframe(1).f_code.co_filename  # pyright: ignore[reportPrivateUsage]
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        caller, span = frame.f_code.co_filename, next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
         mapped = make(f, *args, **options)
         if is_of_package(caller):
             return mapped
         given = {**dict(zip(_OLD, args, strict=False)), **options}
         named = {_OLD.get(name, name): value for name, value in given.items()}
         made_at, is_direct = running_line(), is_users(caller)
+        del frame
 
         @functools.wraps(mapped)
         def call_and_record(*args: Any) -> Any:
-            call = ShardMapCall(f, verb, named, made_at, is_direct, _structs(args))
+            call = ShardMapCall(f, verb, named, made_at, is_direct, span, _structs(args))
             found.append(call)
+            before(call, mapped, args)
             _here.calls.append(call)
             try:
                 results = mapped(*args)

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import os
-import runpy
-import sys
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-
-import jax
 
 from .. import cli
 from ..auditing import audit
@@ -21,6 +14,7 @@ from ..auditing.formats import FORMATS, write_report
 from ..auditing.silenced import Baseline, write_baseline
 from ..errors import StructureError
 from ..sampling.meshes import parse_mesh
+from .programs import make_devices, require_program, run_program
 
 
 def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -60,12 +54,12 @@ def run(given: argparse.Namespace) -> int:
         baseline = Baseline.read(given.baseline) if given.baseline is not None else None
     except StructureError as error:
         raise cli.UsageError(f"--baseline {error}") from None
-    _require_program(given.program, given.module)
+    require_program(given.program, given.module)
     if given.devices is not None:
-        _make_devices(given.devices)
+        make_devices(given.devices)
     is_document = given.format in ("json", "sarif")
     with audit(lengths) as report, cli.output_on_stderr() if is_document else nullcontext():
-        code = _run_program(given.program, given.module, given.arguments)
+        code = run_program(given.program, given.module, given.arguments)
     findings = report.findings if baseline is None else baseline.new(report.findings)
     if given.write_baseline is not None:
         try:
@@ -80,60 +74,3 @@ def run(given: argparse.Namespace) -> int:
 
 def _is_wrong(findings: Sequence[Finding], is_strict: bool) -> bool:
     return any(is_strict or found.severity == "error" for found in findings)
-
-
-def _require_program(program: str, is_module: bool) -> None:
-    """Refuse a script that is not a file, and a module that cannot be found."""
-    if not is_module:
-        if not Path(program).is_file():
-            raise cli.UsageError(f"{program}: there is no such script")
-        return
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = importlib.util.find_spec(program)
-    except (ImportError, ValueError):
-        found = None
-    if found is None:
-        raise cli.UsageError(f"{program}: there is no such module")
-
-
-def _make_devices(count: int) -> None:
-    """Make virtual CPU devices, as the environment does, so that a program may still make others."""
-    if not 1 <= count <= cli.MOST:
-        raise cli.UsageError(f"{count} virtual CPU devices are asked for; 1 to {cli.MOST} can be made")
-    jax.config.update("jax_platforms", "cpu")
-    flag = "--xla_force_host_platform_device_count"
-    flags = [each for each in os.environ.get("XLA_FLAGS", "").split() if not each.startswith(f"{flag}=")]
-    os.environ["XLA_FLAGS"] = " ".join([*flags, f"{flag}={count}"])
-
-
-def _run_program(program: str, is_module: bool, arguments: Sequence[str]) -> int:
-    """Run a program as Python does, whose traceback of an error begins with its own line; the exit code."""
-    sys.argv = [program, *arguments]
-    try:
-        if is_module:
-            runpy.run_module(program, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, str(Path(program).parent.resolve()))
-            runpy.run_path(program, run_name="__main__")
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or cli.DONE
-        print(end.code, file=sys.stderr)
-        return cli.FAILED
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        _print_traceback(error)
-        return cli.FAILED
-    finally:
-        sys.stdout.flush()
-    return cli.DONE
-
-
-def _print_traceback(error: BaseException) -> None:
-    """Print the traceback of a program's error, from its own first line on."""
-    at = error.__traceback__
-    while at is not None and at.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
-        at = at.tb_next
-    traceback.print_exception(type(error), error, at)

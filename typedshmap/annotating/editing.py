@@ -1,0 +1,572 @@
+"""Edit a file: calls of ``shard_map`` become typed ones, hints stand where they belong, and what is dead goes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import dropwhile
+from typing import Any
+
+import libcst as cst
+from libcst import matchers as m
+
+from .hints import LeftPlain
+from .module import ParsedModule
+
+WIDTH = 120
+MARKED = "typed_shard_map_that_is_verified"
+_POSITIONS = ("f", "mesh", "in_specs", "out_specs", "check_rep")
+_TODAY = {"check_rep": "check_vma"}
+_GONE = ("in_specs", "out_specs", "auto")
+
+
+@dataclass(frozen=True)
+class CallEdit:
+    """A call of ``shard_map`` that becomes typed.
+
+    Attributes:
+      calls: the calls that give it options, the last of which names ``shard_map`` itself.
+      definition: the function that takes the hints; None where the call takes them.
+      parameters: the hint of each parameter that gets one; of each argument if the call takes them.
+      result: the hint of the result.
+      options: further options, by the code of their values.
+      word: what the call says for ``typed_shard_map``.
+    """
+
+    calls: tuple[cst.Call, ...]
+    definition: cst.FunctionDef | None
+    parameters: Mapping[str, str]
+    result: str
+    options: Mapping[str, str]
+    word: str = "typed_shard_map"
+
+    def marked(self, number: int) -> CallEdit:
+        """The same with a number, for ``MARKED`` to know it by."""
+        return replace(self, options={**self.options, "number": str(number)}, word=MARKED)
+
+
+@dataclass
+class ModuleEdit:
+    """All that changes in a file.
+
+    Attributes:
+      calls: its calls that become typed.
+      fields: the hints of the fields of its classes.
+      comments: comments above the statements that hold nodes.
+      typed_dicts: classes that stand above the first function that has hints.
+      words: the names that must be imported.
+    """
+
+    calls: list[CallEdit] = field(default_factory=list)
+    fields: dict[cst.ClassDef, Mapping[str, str]] = field(default_factory=dict)
+    comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
+    typed_dicts: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    words: set[str] = field(default_factory=set)
+
+
+def option_calls(module: ParsedModule, call: cst.Call) -> tuple[cst.Call, ...]:
+    """The calls that give options to the ``shard_map`` that a call maps with, the last of which names it."""
+    func = call.func
+    if "functools.partial" in module.imported_names(func) and call.args:
+        func = call.args[0].value
+    below = func if isinstance(func, cst.Call) else module.bound_value(func)
+    return (call, *option_calls(module, below)) if isinstance(below, cst.Call) else (call,)
+
+
+def options_of(module: ParsedModule, call: cst.Call, names_it: bool) -> dict[str, cst.Arg]:
+    """The options that a call gives.
+
+    Raises:
+      LeftPlain: for options that cannot be seen.
+    """
+    is_partial = "functools.partial" in module.imported_names(call.func)
+    found: dict[str, cst.Arg] = {}
+    positions = iter(_POSITIONS if names_it else _POSITIONS[:1])
+    for arg in call.args[is_partial:]:
+        if arg.star:
+            raise LeftPlain(f"'{module.code(arg.value)}' passes options that cannot be seen")
+        name = arg.keyword.value if arg.keyword is not None else next(positions, "")
+        found[name] = arg
+    return found
+
+
+def edit_module(module: ParsedModule, edit: ModuleEdit) -> str:
+    """The text of a file with all edits."""
+    editor = _Editor(module, edit)
+    tree = module.module.visit(editor)
+    assert isinstance(tree, cst.Module)
+    body: list[Any] = [*tree.body]
+    if edit.typed_dicts and editor.first_definition is not None:
+        around = [editor.first_definition, *module.around(editor.first_definition, cst.BaseCompoundStatement)]
+        at, indent = list[Any](module.module.body).index(around[-1]), module.module.default_indent
+        body[at:at] = [_typed_dict(name, fields, indent) for name, fields in edit.typed_dicts.items()]
+    tree = _without_dead(tree.with_changes(body=body), editor.removed)
+    return _with_imports(tree, edit.words).code
+
+
+class _Editor(cst.CSTTransformer):
+    """Replaces calls, signatures and fields, and notes the names of what it took away."""
+
+    def __init__(self, module: ParsedModule, edit: ModuleEdit) -> None:
+        super().__init__()
+        self.module, self.edit, self.removed = module, edit, set[str]()
+        self.calls = {call: one for one in edit.calls for call in one.calls}
+        self.definitions = {one.definition: one for one in edit.calls if one.definition is not None}
+        self.first_definition = next(iter(self.definitions), None)
+        self.comments: dict[cst.CSTNode, list[str]] = {}
+        for node, texts in edit.comments.items():
+            statement = self._statement(node)
+            lines = [line for text in texts for line in _comment_lines(text, module.column(statement))]
+            self.comments.setdefault(statement, []).extend(lines)
+        self.spec_comments: dict[cst.FunctionDef, list[str | None]] = {}
+        for one in edit.calls:
+            self._take_comments(one)
+
+    def _statement(self, node: cst.CSTNode) -> cst.CSTNode:
+        return next(self.module.around(node, cst.SimpleStatementLine, cst.BaseCompoundStatement))
+
+    def _take_comments(self, one: CallEdit) -> None:
+        """The comments among the specs go to the parameters, each to its own, or above the call."""
+        for call in one.calls:
+            options = options_of(self.module, call, call is one.calls[-1])
+            for name in ("in_specs", "out_specs"):
+                if name not in options:
+                    continue
+                rest = _comments_in(options[name])
+                specs = options[name].value
+                if name == "in_specs" and one.definition is not None and isinstance(specs, cst.Tuple):
+                    own = [(_comments_in(element.comma) or [None])[0] for element in specs.elements]
+                    own[-1:] = [own[-1] or (_comments_in(specs.rpar) or [None])[0]] if own else []
+                    if len(own) == len(one.parameters):
+                        self.spec_comments[one.definition] = own
+                        rest = [text for text in rest if text not in own]
+                if rest:
+                    self.comments.setdefault(self._statement(call), []).extend(rest)
+
+    # Calls
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
+        one = self.calls.get(original_node)
+        if one is None:
+            return self._formatted_around(original_node, updated_node)
+        names_it, is_first = original_node is one.calls[-1], original_node is one.calls[0]
+        is_partial = "functools.partial" in self.module.imported_names(original_node.func)
+        above = self.module.parent(original_node)
+        options = options_of(self.module, original_node, names_it)
+        new = dict(zip(original_node.args, updated_node.args, strict=True))
+        args: list[cst.Arg] = []
+        for name, arg in options.items():
+            if name in _GONE:
+                self._remove(arg)
+            elif name == "f":
+                args.insert(0, new[arg].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT))
+            else:
+                args.append(_keyword(_TODAY.get(name, name), new[arg]))
+        if is_first:
+            args += [_new_keyword(name, code) for name, code in one.options.items()]
+            if one.definition is None:
+                args += [
+                    _new_keyword("in_types", _tuple(one.parameters.values())),
+                    _new_keyword("out_types", one.result),
+                ]
+        func: cst.BaseExpression = updated_node.func
+        if is_partial:
+            inner = updated_node.args[0].value
+            if names_it:
+                self._remove(original_node.args[0])
+                inner = cst.Name(one.word)
+            is_at_once = isinstance(above, cst.Decorator) or (
+                isinstance(above, cst.Call) and above.func is original_node
+            )
+            if (names_it and is_at_once) or not args:
+                self._remove(original_node.func)
+                func = inner
+            else:
+                args.insert(0, cst.Arg(inner))
+        elif names_it:
+            self._remove(original_node.func)
+            func = cst.Name(one.word)
+        if not args and (isinstance(above, cst.Decorator) or (is_partial and not names_it)):
+            return func
+        return self._formatted(original_node, updated_node.with_changes(func=func), args)
+
+    def _formatted_around(self, original: cst.Call, call: cst.Call) -> cst.Call:
+        """A call around a typed one, ``jax.jit``, on one line if that is on one, and no line breaks are needed."""
+        is_around = len(call.args) == 1 and original.args[0].value in self.calls
+        if not is_around or "\n" in self.module.code(call.args[0].value) or "\n" not in self.module.code(call):
+            return call
+        return self._formatted(original, call, call.args)
+
+    def _remove(self, node: cst.CSTNode) -> None:
+        self.removed |= set(_names_in(node))
+
+    def _formatted(self, original: cst.Call, call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
+        """A call on one line if it fits and has no comments, else one argument a line."""
+        blank, render = cst.SimpleWhitespace(""), self.module.code
+        has_comments = any(_comments_in(arg.comma) for arg in args)
+        flat = [arg.with_changes(comma=_COMMA, whitespace_after_arg=blank) for arg in args]
+        flat[-1:] = [arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in flat[-1:]]
+        one_line = call.with_changes(args=flat, whitespace_before_args=blank)
+        code = render(one_line)
+        width = self.module.column(original) + len(code.partition("\n")[0]) + len(self.module.rest_of_line(original))
+        is_short = width <= WIDTH and ("\n" not in code or all("\n" in render(arg) for arg in args[:1]))
+        if is_short and not has_comments:
+            return one_line
+        indent = self.module.module.default_indent
+        indent_of = self._inner_indent(original)
+        lines = [
+            _broken_value(arg, self.module, len(indent_of) + len(indent)).with_changes(
+                comma=_line_end(arg.comma, indent if at < len(args) - 1 else ""), whitespace_after_arg=blank
+            )
+            for at, arg in enumerate(args)
+        ]
+        return call.with_changes(args=lines, whitespace_before_args=_new_line(indent))
+
+    def _inner_indent(self, node: cst.CSTNode) -> str:
+        line = self.module.lines[self.module.line(self._statement(node)) - 1]
+        return line[: len(line) - len(line.lstrip())]
+
+    # Definitions
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
+        updated_node = self._commented(original_node, updated_node)
+        one = self.definitions.get(original_node)
+        if one is None:
+            return updated_node
+        for param in m.findall(original_node.params, m.Param()):
+            assert isinstance(param, cst.Param)
+            if param.name.value in one.parameters and param.annotation is not None:
+                self._remove(param.annotation)
+        if original_node.returns is not None:
+            self._remove(original_node.returns)
+        hinted = updated_node.with_changes(
+            params=updated_node.params.visit(_Annotator(one.parameters)),
+            returns=_annotation(one.result, is_result=True),
+        )
+        return self._broken_signature(original_node, hinted, self.spec_comments.get(original_node, []))
+
+    def _broken_signature(
+        self, original: cst.FunctionDef, function: cst.FunctionDef, comments: Sequence[str | None]
+    ) -> cst.FunctionDef:
+        """A signature on one line if it fits, else one parameter a line."""
+        head = function.with_changes(body=cst.SimpleStatementSuite([cst.Pass()]), decorators=[], leading_lines=[])
+        code = self.module.code(head.with_changes(lines_after_decorators=[])).rpartition(":")[0]
+        width = self.module.column(original.name) - len("def ") + len(code) + 1
+        if not any(comments) and max(map(len, f"{code}:".splitlines())) <= WIDTH and ("\n" in code or width <= WIDTH):
+            return function
+        return _with_broken_parameters(function, self.module.module.default_indent, comments)
+
+    # Classes and comments
+
+    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
+        updated_node = self._commented(original_node, updated_node)
+        fields = self.edit.fields.get(original_node)
+        if fields is None:
+            return updated_node
+        for part in m.findall(original_node.body, m.AnnAssign()):
+            if isinstance(part, cst.AnnAssign) and isinstance(part.target, cst.Name) and part.target.value in fields:
+                self._remove(part.annotation)
+        return updated_node.with_changes(body=updated_node.body.visit(_FieldAnnotator(fields)))
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine:
+        return self._commented(original_node, updated_node)
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        found = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, (cst.If, cst.For, cst.While, cst.With, cst.Try)):
+            return self._commented(original_node, found)
+        return found
+
+    def _commented(self, original: cst.CSTNode, updated: Any) -> Any:
+        lines = [cst.EmptyLine(comment=cst.Comment(text)) for text in self.comments.get(original, [])]
+        return updated.with_changes(leading_lines=[*updated.leading_lines, *lines]) if lines else updated
+
+
+class _Annotator(cst.CSTTransformer):
+    """Gives parameters their hints."""
+
+    def __init__(self, hints: Mapping[str, str]) -> None:
+        super().__init__()
+        self.hints = hints
+
+    def visit_Lambda(self, node: cst.Lambda) -> bool:
+        return False
+
+    def leave_Param(self, original_node: cst.Param, updated_node: cst.Param) -> cst.Param:
+        hint = self.hints.get(original_node.name.value)
+        if hint is None:
+            return updated_node
+        equal = cst.AssignEqual() if updated_node.default is not None else cst.MaybeSentinel.DEFAULT
+        return updated_node.with_changes(annotation=_annotation(hint), equal=equal)
+
+
+class _FieldAnnotator(cst.CSTTransformer):
+    """Gives fields of a class their hints."""
+
+    def __init__(self, hints: Mapping[str, str]) -> None:
+        super().__init__()
+        self.hints = hints
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        return False
+
+    def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> cst.AnnAssign:
+        hint = self.hints.get(original_node.target.value) if isinstance(original_node.target, cst.Name) else None
+        return updated_node if hint is None else updated_node.with_changes(annotation=_annotation(hint))
+
+
+_COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+_EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+
+
+def _annotation(hint: str, is_result: bool = False) -> cst.Annotation:
+    before = cst.SimpleWhitespace(" " if is_result else "")
+    return cst.Annotation(cst.parse_expression(hint), before, cst.SimpleWhitespace(" "))
+
+
+def _keyword(name: str, arg: cst.Arg) -> cst.Arg:
+    return arg.with_changes(keyword=cst.Name(name), equal=_EQUAL)
+
+
+def _new_keyword(name: str, code: str) -> cst.Arg:
+    return cst.Arg(cst.parse_expression(code), cst.Name(name), _EQUAL)
+
+
+def _tuple(items: Iterable[str]) -> str:
+    texts = [*items]
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+def _new_line(indent: str, comment: cst.Comment | None = None) -> cst.ParenthesizedWhitespace:
+    first = cst.TrailingWhitespace(cst.SimpleWhitespace("  " if comment is not None else ""), comment)
+    return cst.ParenthesizedWhitespace(first, indent=True, last_line=cst.SimpleWhitespace(indent))
+
+
+def _line_end(comma: cst.Comma | cst.MaybeSentinel, indent: str) -> cst.Comma:
+    """A comma behind which the next line begins; its comments stay."""
+    after = comma.whitespace_after if isinstance(comma, cst.Comma) else None
+    if isinstance(after, cst.ParenthesizedWhitespace) and _comments_in(after):
+        return cst.Comma(whitespace_after=after.with_changes(indent=True, last_line=cst.SimpleWhitespace(indent)))
+    return cst.Comma(whitespace_after=_new_line(indent))
+
+
+def _broken_value(arg: cst.Arg, module: ParsedModule, column: int) -> cst.Arg:
+    """An argument that is too long for its line, if it is a tuple, with one item a line."""
+    value, indent = arg.value, module.module.default_indent
+    if not isinstance(value, cst.Tuple) or not value.lpar or column + len(module.code(arg)) < WIDTH:
+        return arg
+    elements = [element.with_changes(comma=_line_end(element.comma, indent * 2)) for element in value.elements]
+    elements[-1:] = [element.with_changes(comma=_line_end(element.comma, indent)) for element in elements[-1:]]
+    opening = value.lpar[0].with_changes(whitespace_after=_new_line(indent * 2))
+    return arg.with_changes(value=value.with_changes(elements=elements, lpar=[opening, *value.lpar[1:]]))
+
+
+def _with_broken_parameters(function: cst.FunctionDef, indent: str, comments: Sequence[str | None]) -> cst.FunctionDef:
+    """A function with one parameter a line, some with comments behind them."""
+    params = function.params
+    count = sum(map(len, (params.posonly_params, params.params, params.kwonly_params)))
+    texts = iter([*comments, *[None] * count])
+    star, posonly = params.star_arg, params.posonly_ind
+    groups = [params.posonly_params, [posonly], params.params, [star], params.kwonly_params, [params.star_kwarg]]
+    last = [node for group in groups for node in group if isinstance(node, cst.CSTNode)][-1:]
+
+    def ended(node: Any) -> Any:
+        text = next(texts) if isinstance(node, cst.Param) else None
+        comma = _line_end(node.comma, "" if [node] == last else indent)
+        if text is not None:
+            comma = cst.Comma(whitespace_after=_new_line("" if [node] == last else indent, cst.Comment(text)))
+        return node.with_changes(comma=comma)
+
+    new = [[ended(node) if isinstance(node, cst.CSTNode) else node for node in group] for group in groups]
+    broken = params.with_changes(
+        posonly_params=new[0],
+        posonly_ind=new[1][0],
+        params=new[2],
+        star_arg=new[3][0],
+        kwonly_params=new[4],
+        star_kwarg=new[5][0],
+    )
+    return function.with_changes(params=broken, whitespace_before_params=_new_line(indent))
+
+
+def _comments_in(node: Any) -> list[str]:
+    if not isinstance(node, cst.CSTNode):
+        return [text for part in node for text in _comments_in(part)] if isinstance(node, list | tuple) else []
+    return [found.value for found in m.findall(node, m.Comment()) if isinstance(found, cst.Comment)]
+
+
+def _names_in(node: cst.CSTNode) -> Iterator[str]:
+    return (found.value for found in m.findall(node, m.Name()) if isinstance(found, cst.Name))
+
+
+def _typed_dict(name: str, fields: Mapping[str, str], indent: str) -> cst.BaseStatement:
+    lines = "".join(f"{indent}{key}: {hint}\n" for key, hint in fields.items())
+    parsed = cst.parse_statement(f"class {name}(TypedDict):\n{lines}")
+    blank = cst.EmptyLine(indent=False)
+    return parsed.with_changes(leading_lines=[blank, blank])
+
+
+def _comment_lines(text: str, indent: int) -> list[str]:
+    """A finding as comments that fit their lines."""
+    wrapper = textwrap.TextWrapper(WIDTH - indent, "# ", "#   ", break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text)
+
+
+# What nothing uses any more
+
+
+def _without_dead(tree: cst.Module, names: set[str]) -> cst.Module:
+    """A file without the assignments and imports that nothing uses any more, of names that were taken away."""
+    while True:
+        module = ParsedModule(tree.code)
+        exported = "".join(module.code(part) for part in module.nodes(cst.Assign) if "__all__" in module.code(part))
+        dead = {
+            binding.name
+            for binding in module.all_bindings()
+            if names & {binding.name, binding.name.partition(".")[0]}
+            and not binding.references
+            and not re.search(rf"\b{re.escape(binding.name)}\b", exported)
+        }
+        sweeper = _Sweeper(module, dead)
+        swept = module.module.visit(sweeper)
+        assert isinstance(swept, cst.Module)
+        if not sweeper.removed:
+            return swept
+        names, tree = names | sweeper.removed, swept
+
+
+class _Sweeper(cst.CSTTransformer):
+    """Takes away the statements that bind dead names, and notes the names that stood in them."""
+
+    def __init__(self, module: ParsedModule, dead: set[str]) -> None:
+        super().__init__()
+        self.module, self.dead, self.removed = module, dead, set[str]()
+
+    def _is_dead(self, name: cst.CSTNode) -> bool:
+        if not isinstance(name, cst.Name) or name.value not in self.dead:
+            return False
+        return all(not binding.references for binding in self.module.bindings(name))
+
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
+        return self._swept(original_node, updated_node)
+
+    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.BaseSuite:
+        return self._swept(original_node, updated_node)
+
+    def _swept(self, original: Any, updated: Any) -> Any:
+        """A block without dead statements; the blank lines above one stand above the next, its own comment goes."""
+        kept: list[Any] = []
+        blank: list[cst.EmptyLine] = []
+        removed = set(self.removed)
+        for old, new in zip(original.body, updated.body, strict=True):
+            swept = self._without_dead(old, new)
+            if swept is None:
+                ends = [at for at, line in enumerate(new.leading_lines) if line.comment is None]
+                blank += new.leading_lines[: ends[-1] + 1] if ends else ()
+                continue
+            if len(blank) > len([line for line in swept.leading_lines if line.comment is None]):
+                swept = swept.with_changes(leading_lines=[*blank, *swept.leading_lines])
+            kept, blank = [*kept, swept], []
+        if kept and kept[0] is not updated.body[0] and isinstance(updated, cst.Module) and not updated.header:
+            lines = list(dropwhile(lambda line: line.comment is None, kept[0].leading_lines))
+            kept[0] = kept[0].with_changes(leading_lines=lines)
+        if not kept:  # a block is not empty
+            self.removed = removed
+        return updated.with_changes(body=kept) if kept else updated
+
+    def _without_dead(self, original: Any, updated: Any) -> Any:
+        """A statement without what is dead; None if nothing is left."""
+        if isinstance(original, cst.FunctionDef) and not original.decorators and self._is_dead(original.name):
+            self.removed |= set(_names_in(original))
+            return None
+        if not isinstance(original, cst.SimpleStatementLine) or len(original.body) != 1:
+            return updated
+        match original.body[0]:
+            case cst.Assign(targets=[cst.AssignTarget(target=target)], value=value):
+                targets = [one.value for one in target.elements] if isinstance(target, cst.Tuple) else [target]
+                if all(map(self._is_dead, targets)) and not m.findall(value, m.Await() | m.Yield() | m.NamedExpr()):
+                    self.removed |= {*_names_in(value), *_names_in(target)}
+                    return None
+            case cst.Import(names=names) | cst.ImportFrom(names=[*names]):
+                return self._without_names(original, updated, names)
+            case _:
+                pass
+        return updated
+
+    def _without_names(
+        self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine, names: Sequence[cst.ImportAlias]
+    ) -> cst.SimpleStatementLine | None:
+        def bound(alias: cst.ImportAlias) -> str:
+            return alias.evaluated_alias or alias.evaluated_name
+
+        as_itself = {bound(alias) for alias in names if alias.evaluated_alias == alias.evaluated_name}
+        kept = [at for at, alias in enumerate(names) if bound(alias) not in self.dead or bound(alias) in as_itself]
+        if len(kept) == len(names):
+            return updated
+        self.removed |= {bound(alias) for alias in names}
+        if not kept:
+            return None
+        statement: Any = updated.body[0]
+        aliases = [statement.names[at] for at in kept]
+        aliases[-1] = aliases[-1].with_changes(comma=statement.names[-1].comma)
+        return updated.with_changes(body=[statement.with_changes(names=aliases)])
+
+
+# Imports
+
+
+_TYPING = frozenset({"Any", "TypedDict"})
+
+
+def _with_imports(tree: cst.Module, words: Iterable[str]) -> cst.Module:
+    module = ParsedModule(tree.code)
+    missing = sorted(set(words) - {binding.name for binding in module.all_bindings()})
+    body = [*module.module.body]
+    for home in ("typedshmap", "typing"):
+        if names := [name for name in missing if (name in _TYPING) == (home == "typing")]:
+            _add_import(body, home, names)
+    return module.module.with_changes(body=body)
+
+
+def _add_import(body: list[Any], home: str, names: Sequence[str]) -> None:
+    """Add names to the import of a module, or a line for them behind the last import that belongs before it."""
+    for at, statement in enumerate(body):
+        if m.matches(statement, m.SimpleStatementLine([m.ImportFrom(m.Name(home), names=[m.AtLeastN(n=1)])])):
+            aliases = [cst.Module([]).code_for_node(alias).strip(", ") for alias in statement.body[0].names]
+            new = cst.parse_statement(f"from {home} import {', '.join(sorted({*names, *aliases}))}")
+            body[at] = new.with_changes(leading_lines=statement.leading_lines)
+            return
+    line = cst.parse_statement(f"from {home} import {', '.join(names)}")
+    ends = (at for at, statement in enumerate(body) if isinstance(statement, cst.FunctionDef | cst.ClassDef))
+    roots = [(at, root) for at, statement in enumerate(body[: next(ends, None)]) if (root := _root(statement))]
+    before = [at for at, root in roots if _rank(root) < _rank(home)]
+    if before:
+        body.insert(before[-1] + 1, line)
+    elif roots:
+        at = roots[0][0]
+        body.insert(at, line.with_changes(leading_lines=body[at].leading_lines))
+        blank = [cst.EmptyLine(indent=False)] if home == "typing" else []
+        body[at + 1] = body[at + 1].with_changes(leading_lines=blank)
+    else:
+        is_docstring = bool(body) and m.matches(body[0], m.SimpleStatementLine([m.Expr(m.SimpleString())]))
+        body.insert(int(is_docstring), line)
+
+
+def _rank(root: str) -> tuple[int, str]:
+    return (0 if root == "__future__" else 1 if root in sys.stdlib_module_names else 2, root)
+
+
+def _root(statement: Any) -> str:
+    """The package that an import statement imports from; empty for any other statement, and relative imports."""
+    match statement:
+        case cst.SimpleStatementLine(body=[cst.Import(names=[cst.ImportAlias() as alias, *_])]):
+            return alias.evaluated_name.partition(".")[0]
+        case cst.SimpleStatementLine(body=[cst.ImportFrom(module=cst.Attribute() | cst.Name() as named, relative=[])]):
+            return cst.Module([]).code_for_node(named).partition(".")[0]
+        case _:
+            return ""

@@ -1,0 +1,158 @@
+"""Trees of arrays as hints: containers, the classes of the program, and ``PyTree`` where a tree has no better hint."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count
+from typing import Any
+
+from .describe import LeafHint
+from .recording import Tree
+
+_MOST_FIELDS = 16
+_NONE = Tree(type(None))
+
+
+class LeftPlain(Exception):
+    """What cannot be annotated safely, with the reason."""
+
+
+@dataclass
+class HintWriter:
+    """Writes the hints of one function.
+
+    Attributes:
+      names: what a name means where the hints stand.
+      editable: whether a class is of the program's own files.
+      words: the names of the library that the hints use.
+      typed_dicts: the text of each ``TypedDict`` that they use, by its name.
+      classes: the hints of the fields of the program's own classes; None where they are not always the same.
+    """
+
+    names: Mapping[str, Any]
+    editable: Any
+    words: set[str] = field(default_factory=set)
+    typed_dicts: dict[str, dict[str, str]] = field(default_factory=dict)
+    classes: dict[type, dict[str, str] | None] = field(default_factory=dict)
+
+    def hint(self, samples: Sequence[tuple[Tree, Sequence[LeafHint | None]]], name: str) -> str:
+        """The hint of trees that were given at one place.
+
+        Args:
+          samples: each tree with the hints of its leaves.
+          name: what it is called, after which a ``TypedDict`` is named.
+
+        Raises:
+          LeftPlain: for what no hint says.
+        """
+        given = [sample for sample in samples if sample[0] != _NONE]
+        if not given:
+            return "None"
+        text = self._hint_of_present(given, name)
+        return text if len(given) == len(samples) or text == "Any" else f"{text} | None"
+
+    def _hint_of_present(self, samples: Sequence[tuple[Tree, Sequence[LeafHint | None]]], name: str) -> str:
+        trees = [tree for tree, _ in samples]
+        if all(not list(tree.leaves()) and tree.kind is None for tree in trees):
+            return self._word("Any")
+        kinds, keys = {tree.kind for tree in trees}, {tuple(key for key, _ in tree.items) for tree in trees}
+        leaves = [hints[at] for tree, hints in samples for at in tree.leaves()]
+        if kinds == {None}:
+            return self._leaf(common(leaves), name)
+        (kind, *others), (fields, *_) = kinds, keys
+        text = None
+        if not others and len(keys) == 1 and kind is not None:
+            items = [[(tree.items[at][1], hints) for tree, hints in samples] for at in range(len(fields))]
+            text = self._container(kind, fields, items, name)
+        return text or f"{self._word('PyTree')}[{self._leaf(common(leaves, 'tree'), name)}]"
+
+    def _container(self, kind: type, keys: tuple[Any, ...], items: Sequence[Any], name: str) -> str | None:
+        """The hint of a container; None where only a ``PyTree`` is one."""
+        if kind is tuple or kind is list:
+            texts = [self.hint(item, name) for item in items]
+            is_uniform = len(set(texts)) == 1
+            if kind is list:
+                return f"list[{texts[0]}]" if is_uniform else None
+            many = is_uniform and len(texts) > 3
+            return f"tuple[{texts[0]}, ...]" if many else f"tuple[{', '.join(texts) or '()'}]"
+        if not all(isinstance(key, str) and key.isidentifier() for key in keys) or not keys:
+            return None
+        if issubclass(kind, dict):
+            return self._dict(keys, items, name) if kind is dict and len(keys) <= _MOST_FIELDS else None
+        if not self.editable(kind) or self.names.get(kind.__name__) is not kind or not has_fields(kind):
+            return None
+        fields = {key: self.hint(item, key) for key, item in zip(keys, items, strict=True)}
+        if self.classes.setdefault(kind, fields) != fields:
+            self.classes[kind] = None
+        return kind.__name__ if self.classes[kind] is not None else None
+
+    def _dict(self, keys: Sequence[str], items: Sequence[Any], name: str) -> str:
+        fields = {key: self.hint(item, f"{name}_{key}") for key, item in zip(keys, items, strict=True)}
+        known = next((one for one, has in self.typed_dicts.items() if has == fields), None)
+        if known is not None:
+            return known
+        word = "".join(part.capitalize() for part in re.split(r"\W|_", name) if part) or "Tree"
+        word = next(
+            each
+            for each in chain([word], (f"{word}{number}" for number in count(2)))
+            if each not in self.names and each not in self.typed_dicts and not hasattr(builtins, each)
+        )
+        self._word("TypedDict")
+        self.typed_dicts[word] = fields
+        return word
+
+    def _leaf(self, hint: LeafHint | None, name: str) -> str:
+        if hint is None:
+            raise LeftPlain(f"the arrays of '{name}' are sharded in different ways")
+        return f'{self._word(hint.dtype)}[{self._word("Array")}, "{hint.dims}"]'
+
+    def _word(self, name: str) -> str:
+        self.words.add(name)
+        return name
+
+
+def has_fields(kind: type) -> bool:
+    """Whether a class says in its body what its fields are."""
+    return dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+
+
+def common(hints: Iterable[LeafHint | None], of: str = "") -> LeafHint | None:
+    """The one hint of several arrays, or of all in a tree; None where there is none."""
+    found = [hint for hint in hints if hint is not None]
+    if not found:
+        return LeafHint("Shaped", "...")
+    dtypes = {hint.dtype for hint in found}
+    dtype = dtypes.pop() if len(dtypes) == 1 else "Shaped"
+    rows = [hint.dims.split() for hint in found]
+    if all(row == rows[0] for row in rows):
+        return LeafHint(dtype, found[0].dims)
+    if len({len(row) for row in rows}) == 1:
+        dims = [_common_token(column) for column in zip(*rows, strict=True)]
+        return LeafHint(dtype, " ".join(map(str, dims))) if all(dims) else None
+    sharded = {tuple(_leading_axes(row)) for row in rows}
+    if len(sharded) > 1:
+        return None
+    return LeafHint(dtype, " ".join([*(f"[_/{axes}]" if axes else "_" for axes in sharded.pop()), "..."]))
+
+
+def _axes(token: str) -> str:
+    return token.partition("/")[2].rstrip("]")
+
+
+def _common_token(tokens: Sequence[str]) -> str | None:
+    if len(set(tokens)) == 1:
+        return tokens[0]
+    if len({_axes(token) for token in tokens}) > 1 or any(token[0] in "+-~" for token in tokens):
+        return None
+    return f"[_/{_axes(tokens[0])}]" if _axes(tokens[0]) else "_"
+
+
+def _leading_axes(row: Sequence[str]) -> list[str]:
+    axes = [_axes(token) if token[0] not in "+-~" else token for token in row]
+    while axes and not axes[-1]:
+        axes.pop()
+    return axes

@@ -1,0 +1,103 @@
+"""``python -m typedshmap annotate``: run a program, and print the diff that types its calls of ``shard_map``."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import io
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from .. import cli
+from .programs import make_devices, require_program, run_program
+
+
+def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the verb and its options."""
+    parser = add_parser(
+        "annotate",
+        help="run a program, and turn its calls of jax.shard_map into typed ones",
+        description="Run a script or a module, and print a diff that turns the calls of jax.shard_map that it made "
+        "into typed ones, with what an audit finds as comments above them; on stderr what is left, and why. It runs "
+        "twice at least: the diff is printed once the annotated program was traced, and accepted.",
+        epilog="The exit code is the program's own, and 2 where the command line cannot be read. A program that fails "
+        "is annotated as far as it got. Example: python -m typedshmap annotate --devices 8 train.py --steps 2",
+    )
+    add = parser.add_argument
+    add("--devices", type=cli.natural_number, metavar="8", help="make so many virtual CPU devices before JAX looks")
+    add("--static", action="store_true", help="run nothing, and turn the literal specs of files into hints")
+    add("--write", action="store_true", help="change the files, too")
+    add("--accept", type=Path, help=argparse.SUPPRESS)
+    add("-m", dest="module", action="store_true", help="run a module, as python -m does")
+    add("program", metavar="SCRIPT|MODULE", help="a script; with -m a module; with --static a file")
+    add(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="ARGS",
+        help="what the program is given, or more files",
+    )
+    parser.set_defaults(verb=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Annotate a program, or files; the exit code.
+
+    Raises:
+      UsageError: for a command line that cannot be read, and a program that is not there.
+    """
+    try:
+        # libcst is an optional extra, which only this verb needs.
+        from ..annotating.acceptance import accept, verifying
+        from ..annotating.program import AnnotatedProgram
+        from ..annotating.recording import recorded_sites
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "libcst":
+            raise
+        raise cli.UsageError("it needs libcst, the extra 'rewrite': pip install libcst") from None
+    environment = {name: value for name, value in os.environ.items() if name != "TYPEDSHMAP_CHECKS"}
+    require_program(given.program, given.module)
+    if given.devices is not None:
+        make_devices(given.devices)
+    if given.accept is not None:
+        with verifying(given.accept) as texts:
+            return run_program(given.program, given.module, given.arguments, texts)
+    folder = Path.cwd()
+    with cli.output_on_stderr():
+        with recorded_sites() as sites:
+            code = run_program(given.program, given.module, given.arguments)
+        os.chdir(folder)
+        program = AnnotatedProgram([*sites.values()], given.program)
+        accept(program, code, _command(given), environment)
+        texts = program.edited(marked=False)
+    for file in sorted(texts):
+        sys.stdout.write(diff(Path(file), program.texts[file], texts[file]))
+    if given.write:
+        write_files(texts)
+    for file, line, why in program.left():
+        print(f"{os.path.relpath(file)}:{line}: left: {why}", file=sys.stderr)
+    done, count = sum(not plan.left for plan in program.plans), len(sites)
+    print(f"annotate: {done} of {count} calls are annotated", file=sys.stderr, flush=True)
+    return code
+
+
+def _command(given: argparse.Namespace) -> list[str]:
+    devices = [f"--devices={given.devices}"] if given.devices is not None else []
+    own = ["-m"] if given.module else []
+    return [sys.executable, "-m", "typedshmap", "annotate", *devices, *own, given.program, *given.arguments]
+
+
+def write_files(texts: Mapping[str, str]) -> None:
+    """Write files as they are, with the ends of lines that their texts have."""
+    for file, text in texts.items():
+        Path(file).write_bytes(text.encode())
+
+
+def diff(path: Path, before: str, after: str) -> str:
+    """The changes of a file, as a patch; its path is relative to the current folder if it is below."""
+    shown = os.path.relpath(path)
+    shown = str(path) if shown.startswith("..") else shown
+    # Not splitlines, for which a form feed ends a line as well.
+    lines = difflib.unified_diff(list(io.StringIO(before)), list(io.StringIO(after)), shown, shown)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

@@ -1,0 +1,85 @@
+"""Run the user's program in this process, as Python does."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import sys
+import traceback
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+
+from .. import cli
+
+
+def require_program(program: str, is_module: bool) -> None:
+    """Refuse a script that is not a file, and a module that cannot be found."""
+    if not is_module:
+        if not Path(program).is_file():
+            raise cli.UsageError(f"{program}: there is no such script")
+        return
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(program)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise cli.UsageError(f"{program}: there is no such module")
+
+
+def make_devices(count: int) -> None:
+    """Make virtual CPU devices, as the environment does, so that a program may still make others."""
+    if not 1 <= count <= cli.MOST:
+        raise cli.UsageError(f"{count} virtual CPU devices are asked for; 1 to {cli.MOST} can be made")
+    jax.config.update("jax_platforms", "cpu")
+    flag = "--xla_force_host_platform_device_count"
+    flags = [each for each in os.environ.get("XLA_FLAGS", "").split() if not each.startswith(f"{flag}=")]
+    os.environ["XLA_FLAGS"] = " ".join([*flags, f"{flag}={count}"])
+
+
+def run_program(program: str, is_module: bool, arguments: Sequence[str], texts: Mapping[str, str] | None = None) -> int:
+    """Run a program as Python does, whose traceback of an error begins with its own line; the exit code.
+
+    Args:
+      program: a script, or the name of a module.
+      is_module: whether it is a module.
+      arguments: what it is given.
+      texts: for a script, what is to be read in its place.
+    """
+    sys.argv = [program, *arguments]
+    try:
+        if is_module:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(program).parent.resolve()))
+            if texts is None or program not in texts:
+                runpy.run_path(program, run_name="__main__")
+            else:
+                main = sys.modules["__main__"] = types.ModuleType("__main__")
+                main.__file__ = program
+                exec(compile(texts[program], program, "exec"), vars(main))
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or cli.DONE
+        print(end.code, file=sys.stderr)
+        return cli.FAILED
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        _print_traceback(error)
+        return cli.FAILED
+    finally:
+        sys.stdout.flush()
+    return cli.DONE
+
+
+def _print_traceback(error: BaseException) -> None:
+    """Print the traceback of a program's error, from its own first line on."""
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        at = at.tb_next
+    traceback.print_exception(type(error), error, at)
