@@ -167,7 +167,10 @@ def test_misuse(arguments: tuple[str, ...], message: str, program: Path, capfd: 
     [
         (("aduit", "plain.py"), ": there is no verb 'aduit' (did you mean 'audit'?)"),
         (("audit", "--fromat", "json", "plain.py"), " audit: there is no '--fromat' (did you mean '--format'?)"),
-        (("audit", "--format", "jsn", "plain.py"), " audit: there is no --format 'jsn' (did you mean 'json'?)"),
+        (
+            ("audit", "--format", "jsn", "plain.py"),
+            " audit: there is no --format 'jsn' (did you mean 'json'?); there are text, github, json, sarif",
+        ),
         (("check", "plain", "--mehs=dp=4", "--mesh", "dp=4"), " check: there is no '--mehs' (did you mean '--mesh'?)"),
     ],
 )

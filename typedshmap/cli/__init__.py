@@ -58,13 +58,18 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are short, and name what was meant."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.flags = list[str]()
+        self.flags, self.given = list[str](), list[str]()
         super().__init__(*args, **kwargs)
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         """Add an argument, and note its flags."""
         self.flags += names
         return super().add_argument(*names, **options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Read the command line, of which an error may name a part."""
+        self.given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
 
     def refuse_flag(self, text: str) -> NoReturn:
         """End with one line on a flag that is not known."""
@@ -76,7 +81,12 @@ class Parser(argparse.ArgumentParser):
         if choice := _CHOICE.match(message):
             what, known = "verb" if choice["of"] == "VERB" else choice["of"], re.findall(r"[\w-]+", choice["known"])
             given = choice["given"]
-            message = f"there is no {what} '{excerpt(given)}'{did_you_mean(given, known)}"
+            others = "" if what == "verb" else f"; there are {', '.join(known)}"
+            message = f"there is no {what} '{excerpt(given)}'{did_you_mean(given, known)}{others}"
+        elif message.startswith("the following arguments are required"):
+            flags = (each.partition("=")[0] for each in self.given if each.startswith("--"))
+            misspelt = next((each for each in flags if not any(known.startswith(each) for known in self.flags)), None)
+            message += f"; there is no '{excerpt(misspelt)}'{did_you_mean(misspelt, self.flags)}" if misspelt else ""
         self.exit(WRONG, f"{self.prog}: {message}; --help tells more\n")
 
 
