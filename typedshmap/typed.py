@@ -117,9 +117,9 @@ def _check_arguments(
       kwargs: those by name.
       last: the arguments and the result that fitted last, if they are traced arrays.
     """
-    typed, region = hinted.read(args), context.current_mesh_context(naming)
+    typed, region, sink = hinted.read(args), context.current_mesh_context(naming), context.current_sink()
     like = None if kwargs else last.get("arguments")
-    asserted = like.asserted(args, region, NO_SIZES) if like is not None else None
+    asserted = like.asserted(args, region, NO_SIZES, sink) if like is not None else None
     if like is not None and asserted is not None:
         named, sizes, args = dict(zip(typed.parameters, args, strict=True)), like.sizes, asserted
     else:
@@ -133,7 +133,7 @@ def _check_arguments(
         if fitting is not None:
             last["arguments"] = fitting
         args, kwargs = bound.with_arguments(checked.with_leaves(checked.stated_leaves(typed.name)))
-    naming, sink = context.decorator_axis_naming(naming), context.current_sink()
+    naming = context.decorator_axis_naming(naming)
     return typed, args, kwargs, context.CallScope(typed.name, named, sizes, naming, region, sink)
 
 
@@ -150,7 +150,7 @@ def _check_result(
         return result
     region, sizes = scope.region, scope.sizes
     like = None if last is None else last.get("result")
-    if like is not None and (asserted := like.asserted((result,), region, sizes)) is not None:
+    if like is not None and (asserted := like.asserted((result,), region, sizes, scope.sink)) is not None:
         return asserted[0]
     checked = check_value(hint, result, subject, region, scope.arguments, sizes)
     for value, leaf_hint, at, must_be_invarying in checked.leaves:

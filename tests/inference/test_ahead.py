@@ -1,4 +1,5 @@
-"""What stands in a program of what is claimed: nothing in the body itself, in a loop what does not follow anyway."""
+"""What stands in a program of what is claimed: nothing in the body itself; in a loop that is transformed what does not
+follow anyway, and in any other all of it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -60,13 +61,13 @@ def over(mesh: Mesh, body: Function, **options: Any) -> Function:
     return typed_shard_map(body, mesh=mesh, in_types=(X,), out_types=X, **options)
 
 
-def scanned(step: Function) -> Function:
+def scanned(step: Function, is_transformed: bool = True) -> Function:
     """A body that checks what it carries, and then what is made of that."""
 
     def body(x: Any) -> Any:
         return lax.scan(lambda y, _: (step(check(y, "[b/dp] d")), None), x, None, length=2)[0]
 
-    return body
+    return (lambda x: jax.vmap(body)(x[None])[0]) if is_transformed else body
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
@@ -76,6 +77,13 @@ def test_what_follows_in_a_loop_is_no_claim(mesh: Mesh, made: str, check_vma: bo
         return check(FOLLOWS[made](y), "[b/dp] d").astype(y.dtype)
 
     assert claims(over(mesh, scanned(step), check_vma=check_vma), numbers) == 1
+
+
+def test_a_loop_that_is_not_transformed_has_all_claims(mesh: Mesh):
+    def step(y: Any) -> Any:
+        return check(FOLLOWS["scaled"](y), "[b/dp] d")
+
+    assert claims(over(mesh, scanned(step, is_transformed=False)), numbers) == 2
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
@@ -88,14 +96,15 @@ def test_what_does_not_follow_is_a_claim_in_the_loop(mesh: Mesh, made: str, chec
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("is_transformed", [True, False])
 @pytest.mark.parametrize("made", FOLLOWS)
-def test_what_contradicts_what_follows_is_refused(mesh: Mesh, made: str, check_vma: bool):
+def test_what_contradicts_what_follows_is_refused(mesh: Mesh, made: str, is_transformed: bool, check_vma: bool):
     def step(y: Any) -> Any:
         check(FOLLOWS[made](y).T, "[_/dp] _")
         return y
 
     with pytest.raises(ShardingError, match="is sharded over 'dp' in dim 1"):
-        jax.eval_shape(over(mesh, scanned(step), check_vma=check_vma), numbers)
+        jax.eval_shape(over(mesh, scanned(step, is_transformed), check_vma=check_vma), numbers)
 
 
 @pytest.mark.skipif(DROPS_UNUSED, reason="before jax 0.10.2 each claim is an operation of the program")

@@ -89,7 +89,17 @@ def variable_of(value: Any, traces: Container[int]) -> Any:
     below = value if type(value) is STAGED else undifferentiated(value)
     if DROPS_UNUSED or type(below) is not STAGED or below.parent is None:
         return None
-    return below.val if trace_id(below) in traces else None
+    return below.val if id(getattr(below, "_trace", None)) in traces else None
+
+
+def is_transformed_before(value: Any, traces: Container[int]) -> bool:
+    """Whether a value's program, as a loop under a gradient, goes on to a transformation, and then to one of these."""
+    trace = getattr(value, "_trace", None)
+    while trace is not None and id(trace) not in traces:
+        if not hasattr(trace, "frame"):
+            return True
+        trace = getattr(trace, "parent_trace", None)
+    return False
 
 
 def region_of_results(results: Sequence[Any]) -> TracedRegion | None:

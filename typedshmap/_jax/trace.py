@@ -36,6 +36,11 @@ def trace_ids() -> list[int]:
     return [id(trace) for trace in _running_traces()]
 
 
+def is_transformed() -> bool:
+    """Whether what is traced here goes on to a transformation, as for a gradient."""
+    return not all(hasattr(trace, "frame") for trace in _running_traces()[:-1])
+
+
 def is_staged() -> bool:
     """Whether a program is being traced here, so that nothing is computed at once, as under ``jax.grad`` alone."""
     return any(hasattr(trace, "frame") for trace in _running_traces())  # the equations so far

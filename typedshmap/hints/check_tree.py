@@ -19,6 +19,7 @@ from .. import _jax
 from ..errors import TypedShmapError, failures
 from ..errors.failures import Failure, HintText, Subject
 from ..errors.phrases import excerpt, quoted_axes, shortened
+from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Match, RankMismatch, Sizes
 from ..records import Record
 from . import structure
@@ -30,6 +31,7 @@ from .context import (
     LayoutAssertion,
     MeshContext,
     current_sink,
+    lookup_layout,
     record_layout,
     record_layouts,
     restate_layout,
@@ -485,16 +487,18 @@ def with_other_leaves(value: Any, before: list[CheckedLeaf], after: list[Checked
     return value if all(map(is_, old, new)) else _jax.tree.unflatten_like(value, new)
 
 
-def assert_layout(value: Any, stated: LayoutAssertion, sink: AssertionSink | None) -> Any:
+def assert_layout(value: Any, stated: LayoutAssertion, layout: Layout | None, sink: AssertionSink | None) -> Any:
     """A shard, its layout recorded for the operations that follow, and analyzed if there is a sink.
 
     In a loop or a call within the region it may be another value, with a claim in the program.
     """
     if sink is not None:
         # Tools ask for each check, also for those that are implied.
-        if stated.subject.kind != "checked" and restate_layout(value, stated):
+        restated = stated.subject.kind != "checked" and restate_layout(value, stated)
+        if restated:
             return value
-        value = sink.assert_layout(value, stated)
+        is_new = restated is None and type(value) is _jax.array.STAGED
+        value = sink.assert_layout(value, stated, layout, None if is_new else lookup_layout(value))
     record_layout(value, stated)
     return value
 
@@ -528,7 +532,8 @@ def assert_layouts(
         if leaf.hint is None:
             continue
         stated = LayoutAssertion(leaf.hint, region, leaf.subject, function, sizes, leaf.must_be_invarying, is_assumed)
-        value = assert_layout(leaf.value, stated, sink)
+        layout = region.manual_layout(leaf.hint, len(_jax.array.aval_of(leaf.value).shape))
+        value = assert_layout(leaf.value, stated, layout, sink)
         if value is not leaf.value:
             claimed = list(leaves) if claimed is leaves else claimed
             claimed[at] = leaf._replace(value=value)

@@ -176,8 +176,17 @@ class AssertionSink(Protocol):
         """The mesh axes over which the body is analyzed."""
         ...
 
-    def assert_layout(self, value: Any, assertion: LayoutAssertion) -> Any:
-        """The value, with the assertion recorded."""
+    def assert_layout(
+        self, value: Any, assertion: LayoutAssertion, layout: Layout | None, known: KnownLayout | None
+    ) -> Any:
+        """The value, with the assertion recorded.
+
+        Args:
+          value: a value.
+          assertion: what is asserted of it.
+          layout: the layout that this means for its rank; None for a hint that names unknown mesh axes.
+          known: the layout that is known of it.
+        """
         ...
 
     def explain(self, value: Any, what: Fault) -> Fault:
@@ -425,20 +434,23 @@ def record_layouts(
             _known[key] = (weakref.ref(value, partial(_known.pop, key)), what)
 
 
-def restate_layout(value: Any, stated: LayoutAssertion) -> bool:
+def restate_layout(value: Any, stated: LayoutAssertion) -> bool | None:
     """Record an assertion that has the hint of the last one of its value, so that it says nothing new of the layout.
 
     Returns:
-      Whether it has.
+      Whether it has; None if nothing is recorded of the value.
     """
-    ref, before = _known.get(id(value), _NO_ENTRY)
-    if ref is None or ref() is not value or type(before) is not LayoutAssertion:
+    key = id(value)
+    ref, before = _known.get(key, _NO_ENTRY)
+    if ref is None or ref() is not value:
+        return None
+    if type(before) is not LayoutAssertion:
         return False
     if before.hint is not stated.hint or before.region is not stated.region:
         return False
     if before.must_be_invarying or stated.must_be_invarying or stated.is_assumed:
         return False
-    _known[id(value)] = (ref, stated)
+    _known[key] = (ref, stated)
     return True
 
 

@@ -7,10 +7,11 @@ from operator import is_
 from typing import Any, NamedTuple
 
 from .. import _jax
+from ..notation.layout import Layout
 from ..notation.match import Sizes
 from .check_array import axes_to_infer, unmentioned_by_type
 from .check_tree import TreeCheck, assert_layout
-from .context import LayoutAssertion, MeshContext, current_sink
+from .context import AssertionSink, LayoutAssertion, MeshContext
 
 
 class FittingValues(NamedTuple):
@@ -21,17 +22,19 @@ class FittingValues(NamedTuple):
       before: the sizes that were bound before.
       sizes: the sizes that are bound then.
       structure: how the shards make up the values; None where each is one.
-      leaves: by shard its class and type (JAX has one object for all types that are equal), the axes over which it
-        varies by its type and that its hint does not mention, and what its hint asserts of it.
+      leaves: by shard its class and type (JAX has one object for all types that are equal), what its hint asserts of it
+        by that type, and the layout that this means.
     """
 
     region: MeshContext
     before: Sizes
     sizes: Sizes
     structure: Any
-    leaves: tuple[tuple[type, Any, frozenset[str], LayoutAssertion], ...]
+    leaves: tuple[tuple[type, Any, LayoutAssertion, Layout | None], ...]
 
-    def asserted(self, values: tuple[Any, ...], region: MeshContext, sizes: Sizes) -> tuple[Any, ...] | None:
+    def asserted(
+        self, values: tuple[Any, ...], region: MeshContext, sizes: Sizes, sink: AssertionSink | None
+    ) -> tuple[Any, ...] | None:
         """Other values, their layouts asserted; None if they are of other types, or vary where they may not."""
         if region is not self.region or sizes is not self.before:
             return None
@@ -42,18 +45,18 @@ class FittingValues(NamedTuple):
                 return None
         if len(leaves) != len(self.leaves):
             return None
-        assertions: list[LayoutAssertion] = []
-        for value, (cls, type_, unmentioned, stated) in zip(leaves, self.leaves, strict=True):
-            if type(value) is not cls or _jax.array.aval_of(value) is not type_:
+        claimed = [(value, stated, layout) for value, (*_, stated, layout) in zip(leaves, self.leaves, strict=True)]
+        for at, (value, (cls, type_, stated, layout)) in enumerate(zip(leaves, self.leaves, strict=True)):
+            aval = value.aval if type(value) is _jax.array.STAGED else _jax.array.aval_of(value)
+            if type(value) is not cls or aval is not type_:
                 return None
-            if unmentioned:
+            if unmentioned := stated.must_be_invarying:
                 axes, _, is_wrong = axes_to_infer(value, unmentioned, region)
                 if is_wrong:
                     return None
-                stated = stated._replace(must_be_invarying=axes) if axes else stated
-            assertions.append(stated)
-        sink = current_sink()
-        found = [assert_layout(value, stated, sink) for value, stated in zip(leaves, assertions, strict=True)]
+                if axes != unmentioned:
+                    claimed[at] = (value, stated._replace(must_be_invarying=axes), layout)
+        found = [assert_layout(*each, sink) for each in claimed]
         if self.structure is None:
             return tuple(found)
         return values if all(map(is_, found, leaves)) else self.structure.unflatten(found)
@@ -61,7 +64,7 @@ class FittingValues(NamedTuple):
 
 def fitting_values(checked: TreeCheck, values: tuple[Any, ...], before: Sizes, function: str) -> FittingValues | None:
     """What was checked, if it is the shards in these values, and little more than their types decides that they fit."""
-    region, found = checked.region, list[tuple[type, Any, frozenset[str], LayoutAssertion]]()
+    region, found = checked.region, list[tuple[type, Any, LayoutAssertion, Layout | None]]()
     if not region.manual or checked.failures or not checked.leaves:
         return None
     of_check = [leaf.value for leaf in checked.leaves]
@@ -73,8 +76,9 @@ def fitting_values(checked: TreeCheck, values: tuple[Any, ...], before: Sizes, f
         unmentioned = unmentioned_by_type(value, hint, region) if hint is not None else None
         if hint is None or unmentioned is None:
             return None
-        stated = LayoutAssertion(hint, region, subject, function, checked.sizes)
-        found.append((type(value), _jax.array.aval_of(value), unmentioned, stated))
+        aval = _jax.array.aval_of(value)
+        stated = LayoutAssertion(hint, region, subject, function, checked.sizes, unmentioned)
+        found.append((type(value), aval, stated, region.manual_layout(hint, len(aval.shape))))
     return FittingValues(region, before, checked.sizes, structure, tuple(found))
 
 

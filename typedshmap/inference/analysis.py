@@ -15,11 +15,11 @@ from ..errors.failures import Failure, Fault, Subject
 from ..errors.varying import UnmentionedVarying
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import (
+    KnownLayout,
     LayoutAssertion,
     MeshContext,
     current_sink,
     lookup_assertion,
-    lookup_layout,
     recorded_values,
 )
 from ..hints.signature import HintedSignature
@@ -60,6 +60,7 @@ class RegionAnalysis:
         self.typed, self.arguments, self.traces = typed, arguments, frozenset(_jax.trace.trace_ids())
         if self.is_done:
             return
+        self.is_transformed, self.keeps_all = _jax.trace.is_transformed(), bool(keep_all_claims.value)
         self.claims: list[claims.Claim] = []
         self.claim_equations: dict[Any, list[claims.ClaimEquation]] = {}
         self.inner: list[RegionAnalysis] = []
@@ -70,22 +71,19 @@ class RegionAnalysis:
         if isinstance(around, RegionAnalysis):
             around.inner.append(self)
 
-    def assert_layout(self, value: Any, assertion: LayoutAssertion) -> Any:
+    def assert_layout(
+        self, value: Any, assertion: LayoutAssertion, layout: Layout | None, known: KnownLayout | None
+    ) -> Any:
         """The value, with the claim that it has a layout, unless that is known already."""
-        if type(value) is not _jax.array.STAGED and not _jax.array.is_tracer(value):
-            return value
-        layout = assertion.region.manual_layout(assertion.hint, len(_jax.array.aval_of(value).shape))
-        if layout is None:
+        if layout is None or (type(value) is not _jax.array.STAGED and not _jax.array.is_tracer(value)):
             return value
         if self.is_done:
             claim = claims.Claim(layout, assertion, self.origin)
             if assertion.must_be_invarying and not self.is_proven(claim):
                 raise _unproven_error(claim)
             return value
-        keeps_all: bool = keep_all_claims.value
-        is_kept = keeps_all and assertion.subject.kind == "checked"
+        is_kept = self.keeps_all and assertion.subject.kind == "checked"
         # Whether the same was claimed of the value before, or an operation made it so.
-        known = lookup_layout(value)
         is_known = (
             known is not None
             and not assertion.is_assumed
@@ -99,12 +97,14 @@ class RegionAnalysis:
         stated = assertion._replace(must_be_invarying=NO_AXES) if is_known else assertion
         claim = claims.Claim(layout, stated, self.origin)
         var = _jax.staging.variable_of(value, self.traces)
-        # Tools ask for each check, also for those that are implied.
-        if var is None and not is_kept and claims.is_implied(value, claim, self.early_interpreter):
+        # An equation costs less than to find out whether the claim is implied, unless it is transformed; and tools ask
+        # for each check.
+        is_costly = self.is_transformed or (var is None and _jax.staging.is_transformed_before(value, self.traces))
+        if is_costly and var is None and not is_kept and claims.is_implied(value, claim, self.early_interpreter):
             return value
         self.claims.append(claim)
         # Tools read the jaxpr; and one that was traced before comes without what was noted beside it.
-        if var is None or self.is_inner or keeps_all:
+        if var is None or self.is_inner or self.keeps_all:
             return claims.insert_claim(value, claim, _jax.trace.trace_ids()[0] in self.traces)
         self.claim_equations.setdefault(var, []).append(claims.claim_equation(var, claim, value))
         return value

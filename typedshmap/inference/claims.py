@@ -3,8 +3,8 @@
 A claim is kept beside the jaxpr, or as an equation of it. The operation is the identity: it keeps
 the value's type, and nothing of it is left when the jaxpr is lowered. Differentiation keeps it on the value and
 leaves the tangent alone; under ``jax.vmap`` the mapped dim is unconstrained. A claim that already follows from the
-values that the value was computed from needs no operation, which would have to be differentiated and transposed with
-it: the same transfer rules are followed back to values whose layout a hint or a pattern gave."""
+values that the value was computed from needs no operation where that would have to be differentiated and transposed
+with it: the same transfer rules are followed back to values whose layout a hint or a pattern gave."""
 
 from __future__ import annotations
 
@@ -314,10 +314,11 @@ def _fact_of(
     if known is not None:
         found[key] = _fact_of_layout(known, axes)
         return found[key]
-    is_invarying = _jax.staging.is_constant(value)
-    if not is_invarying and interpreter.has_vma:
+    if interpreter.has_vma:
         kind = _jax.array.manual_type(value)
         is_invarying = axes.isdisjoint(kind.varying) and axes.isdisjoint(kind.unreduced)
+    else:
+        is_invarying = _jax.staging.is_constant(value)
     if is_invarying:
         found[key] = invarying(len(_jax.array.aval_of(value).shape))
         return found[key]

@@ -306,7 +306,7 @@ class Operation(Record):
             layout = self.resolve_side(index, len(shape) - len(hint.spec.dims) + 1)
             if known is not None:
                 self._refuse_mismatch(layout, known, subject, value)
-            value = self._assert_layout(index, value, subject, must_be_invarying)
+            value = self._assert_layout(index, value, subject, known, must_be_invarying)
             invarying = must_be_invarying if known is None else must_be_invarying | known.invarying
             if self.region.has_vma:
                 invarying |= _jax.array.manual_type(value).reduced
@@ -346,14 +346,22 @@ class Operation(Record):
             problem = f"{name} is unreduced over '{axis}' in JAX's type, {reason}"
             raise self.fault(problem, operand.layout.side.span, cure)
 
-    def _assert_layout(self, index: int, value: Any, subject: Subject, invarying: frozenset[str]) -> Any:
+    def _assert_layout(
+        self,
+        index: int,
+        value: Any,
+        subject: Subject,
+        known: context.KnownLayout | None,
+        invarying: frozenset[str] = frozenset(),
+    ) -> Any:
         """The value, after its side of the pattern has been written into the jaxpr as an assertion."""
         sink = context.current_sink()
         if sink is None or not self.region.manual:
             return value
         hint, is_assumed = self.hints[index], subject is RESULT
         assertion = context.LayoutAssertion(hint, self.region, subject, self.where, NO_SIZES, invarying, is_assumed)
-        return sink.assert_layout(value, assertion)
+        layout = self.region.manual_layout(hint, len(_jax.array.aval_of(value).shape))
+        return sink.assert_layout(value, assertion, layout, known)
 
     def _refuse_mismatch(self, layout: SideLayout, known: context.KnownLayout, subject: Subject, value: Any) -> None:
         """Refuse a pattern that reads a value in another layout than it is known to have."""
@@ -397,7 +405,7 @@ class Operation(Record):
         if not layout.dims and region.has_vma:
             self._refuse_scalar_varying(value, operands, layout)
         if is_stated:
-            value = self._assert_layout(-1, value, RESULT, frozenset())
+            value = self._assert_layout(-1, value, RESULT, context.lookup_layout(value))
         # What is computed of the operands is equal on all shards where some are known to be, and none differs; and over
         # an axis that only a ``~`` of the result mentions.
         differing = frozenset[str]().union(*[operand.layout.differing for operand in operands])
