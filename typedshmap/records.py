@@ -6,7 +6,8 @@ a thing that is wrong, an expression in a hint."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from operator import attrgetter
 from threading import RLock
 from typing import Any, ClassVar, dataclass_transform
 
@@ -28,6 +29,12 @@ class Record:
         self._make_class()
         self.__dict__.update(state)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
     def _make_and_init(self, *args: Any, **kwargs: Any) -> None:
         self._make_class()
         self.__init__(*args, **kwargs)
@@ -37,12 +44,23 @@ class Record:
         with _making:
             for base in reversed(cls.__mro__):
                 if issubclass(base, Record) and base.__dict__.get("__init__") is Record._make_and_init:
-                    dataclass(frozen=True, init=False, **base._options)(base)
-                    base.__init__ = base._dataclass_init()  # at last, since a class that has it is made for all threads
+                    # Frozen by the methods above, since `dataclass` takes twice as long to make each its own.
+                    dataclass(init=False, unsafe_hash=base._options["eq"], **base._options)(base)
+                    base.__init__ = _init_of(base)  # at last, since a class that has it is made for all threads
 
-    @classmethod
-    def _dataclass_init(cls) -> Any:
-        """The ``__init__`` that `dataclass` makes of a class; it makes none where there is one."""
-        made = type(cls.__name__, (cls,), {"__doc__": cls.__doc__})  # one without is given its signature, which is slow
-        del made.__init__
-        return dataclass(frozen=True, repr=False, eq=False, match_args=False)(made).__init__
+
+def _init_of(cls: Any) -> Any:
+    """The ``__init__`` that `dataclass` would make of a class, but for what it takes to find out what that needs."""
+    parameters, lines, names = ["self"], list[str](), dict[str, Any](__set=object.__setattr__)
+    for each in sorted(fields(cls), key=attrgetter("kw_only")):
+        name, value, default = each.name, each.name, each.default
+        if each.default_factory is not MISSING:
+            value, default = f"_{name}() if {name} is _{name} else {name}", each.default_factory
+        if each.kw_only and "*" not in parameters:
+            parameters.append("*")
+        parameters.append(name if default is MISSING else f"{name}=_{name}")
+        lines.append(f"__set(self, {name!r}, {value})")
+        names[f"_{name}"] = default
+    exec(f"def __init__({', '.join(parameters)}): {'; '.join(lines) or 'pass'}", names)
+    names["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
+    return names["__init__"]
