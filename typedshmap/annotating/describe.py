@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
-
 from .. import _jax
+from ..hints.array_hint import FAMILIES, takes
+from ..inference.dims import Labels, read_dims
 from ..notation.layout import Layout
 from .dim_names import NamedDims, TracedDim
-from .dims import Labels, read_dims
 from .function_source import FunctionSource
 
 
@@ -158,20 +157,7 @@ def _axis_words(axes: Sequence[str]) -> dict[str, str]:
     return words
 
 
-_KINDS = {
-    "Key": jax.dtypes.prng_key,
-    "Bool": jax.numpy.bool_,
-    "Int": jax.numpy.signedinteger,
-    "UInt": jax.numpy.unsignedinteger,
-    "Float": jax.numpy.floating,
-    "Complex": jax.numpy.complexfloating,
-    "Integer": jax.numpy.integer,
-    "Inexact": jax.numpy.inexact,
-    "Num": jax.numpy.number,
-}
-
-
-def _dtype_name(dtypes: Collection[Any]) -> str:
+def _dtype_name(dtypes: Iterable[Any]) -> str:
     """The name of the narrowest kind that has all dtypes, ``"Float"`` for ``float32``."""
-    kinds = ((name, kind) for name, kind in _KINDS.items() if all(jax.numpy.issubdtype(one, kind) for one in dtypes))
-    return next(kinds, ("Shaped", None))[0]
+    kinds = sorted((kind for kind in FAMILIES.items() if kind[1]), key=lambda kind: len(kind[1] or ()))
+    return next((name for name, kind in kinds if all(takes(kind, str(dtype)) for dtype in dtypes)), "Shaped")

@@ -2,10 +2,10 @@
 
 The name is, in this order: what a comment, an annotation or the docstring says; what a shape is unpacked to; a name in
 a pattern of einops, a letter of einsum; ``batch`` where the mesh axis is called ``data``, and the like; what dims of
-well-known parameters are called; ``features`` for the last dim of the first argument over which, and over no other of
-its dims, a product sums. Other dims are called after the first parameter that has them: ``w_rows`` and ``w_cols`` for
-its last two, ``w_stack`` for the one before, ``b_size`` for the only one. A dim of a result that is none of an
-argument's is ``_``, unless a comment has a name for it, or it is always as long as those of one name."""
+well-known parameters are called; ``features`` for the last dim of an argument, if it is one of the first dims of
+another, its weights. Other dims are called after the first parameter that has them: ``w_rows`` and ``w_cols`` for its
+last two, ``w_stack`` for the one before, ``b_size`` for the only one. A dim of a result that is none of an argument's
+is ``_``, unless a comment has a name for it, or it is always as long as those of one name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from itertools import chain, count
 from keyword import iskeyword
 from typing import NamedTuple
 
-from .dims import Labels, RegionDims
+from ..inference.dims import Labels, RegionDims
 from .function_source import ELLIPSIS, FunctionSource, ShapeNote, Words
 
 Labelled = tuple[str | None, ...]
@@ -138,23 +138,16 @@ class NamedDims:
                             self.names[dim.labels] = word
 
     def _by_axis(self, at: int, place: int) -> Iterator[str]:
-        """The dim that all arrays shard over an axis that is called after it."""
-        own = self.arguments[at][place]
-        arrays = (*self.arguments, *self.results)
-        same = [(first, dim) for dims in arrays for first, dim in enumerate(dims) if dim.labels == own.labels]
-        words = {word for _, dim in same for axis in dim.axes if (word := _AXIS_WORDS.get(axis.lower())) is not None}
-        # Parameters are gathered, or have a product sum over their dims.
-        is_features = self._is_any(own, [trace.gathered for trace in self.traces])
-        if any(first > 0 for first, _ in same):
-            is_features = is_features or self._is_any(own, [trace.contracted for trace in self.traces])
-        if all(dim.axes for _, dim in same) and len(words) == 1 and not (is_features and words == {"batch"}):
-            for word in words:
-                yield word
-                if word != "batch":
-                    yield f"{_base(self.parameters[at])[0]}_{word}"
-
-    def _is_any(self, dim: TracedDim, labels: Sequence[frozenset[str]]) -> bool:
-        return any(label in of_trace for label, of_trace in zip(dim.labels, labels, strict=True))
+        """What an axis is called after, if all dims of the class are sharded over it; data has no other first dim."""
+        label = self.arguments[at][place].labels
+        is_first = not any(dim.labels == label for dims in self.arguments for dim in dims[1:])
+        same = [dim for dim in chain(*self.arguments, *self.results) if dim.labels == label]
+        words = {next((word for axis in dim.axes if (word := _AXIS_WORDS.get(axis.lower()))), "") for dim in same}
+        if words == {"batch"} and is_first:
+            yield "batch"
+        elif len(words) == 1 and words != {"batch"}:
+            for word in filter(None, words):
+                yield from (word, f"{_base(self.parameters[at])[0]}_{word}")
 
     def _by_parameter(self, at: int, place: int) -> Iterator[str]:
         words = _PARAMETER_WORDS.get(_base(self.parameters[at])[0], ())
@@ -162,10 +155,11 @@ class NamedDims:
             yield words[place]
 
     def _by_role(self, at: int, place: int) -> Iterator[str]:
-        contracted = [trace.contracted for trace in self.traces]
-        others, own = self.arguments[at][:-1], self.arguments[at][place]
-        is_last = place == len(others) > 0 and not any(self._is_any(dim, contracted) for dim in others)
-        if is_last and self._is_any(own, contracted):
+        """The last dim of what weights multiply, which is one of their first dims; weights themselves have others."""
+        *first, last = [dim.labels for dim in self.arguments[at]]
+        others = [[dim.labels for dim in dims] for dims in self.arguments if dims]
+        is_weight = any(labels[-1] in first for labels in others)
+        if first and place == len(first) and not is_weight and any(last in labels[:-1] for labels in others):
             yield "features"
 
     def _by_place(self, at: int, place: int) -> Iterator[str]:
@@ -179,7 +173,7 @@ class NamedDims:
 
 _PLACES = ("cols", "rows", "stack", "outer")
 _AXIS_WORDS = {
-    **dict.fromkeys(("data", "dp", "batch", "replica"), "batch"),
+    **dict.fromkeys(("data", "dp", "fsdp", "batch", "replica"), "batch"),
     **dict.fromkeys(("seq", "sp", "cp", "context", "sequence"), "seq"),
     **dict.fromkeys(("ep", "expert", "experts"), "experts"),
     **dict.fromkeys(("pp", "stage", "stages", "pipe"), "stages"),
