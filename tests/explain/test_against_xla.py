@@ -11,11 +11,14 @@ import jax.numpy as jnp
 import pytest
 from compiled import Sent, reported, sent_by
 from jax import lax
+from tiers import slow
 
 from typedshmap import Array, Float32, all_gather, einsum, psum, reshard, typed_jit, typed_shard_map
 from typedshmap.explaining import Explanation, explain
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+import memory
 import quickstart
 
 SMALL = {"vocab": 16, "model": 8, "seq": 4, "heads": 2, "head": 4, "ff": 24, "layers": 3, "batch": 12}
@@ -275,6 +278,11 @@ def test_what_only_xla_finds_superfluous_is_counted(mesh, body, ours, xlas):
     f, args = on_all(body), [jax.ShapeDtypeStruct((32, 32), jnp.float32)]
     assert reported(explain(f, *args, mesh=mesh, grad=False)).total() == ours
     assert compiled(jax.jit(f), mesh, args).total() == xlas
+
+
+@pytest.mark.parametrize("name", [*map(slow, memory.EXAMPLES)])
+def test_the_memory_of_an_example_is_that_which_xla_sets_aside(name):
+    assert memory.LEAST <= memory.compare(name).ratio <= memory.MOST
 
 
 def test_a_text_without_an_entry_is_refused():

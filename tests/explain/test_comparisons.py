@@ -28,10 +28,10 @@ def test_meshes_are_compared_in_the_order_in_which_they_are_given():
     assert str(found) == dedent("""\
         layer: batch=4096, model=1024, ff=4096
 
-        mesh          devices  arguments + results  forward tp  gradient dp  gradient tp  on the wire  seconds
-        dp=64, tp=8       512             4.50 MiB     448 KiB     7.88 MiB      448 KiB     8.75 MiB  unknown
-        dp=512, tp=1      512             32.1 MiB         0 B     63.9 MiB          0 B     63.9 MiB  unknown
-        dp=3, tp=2                      ShapeError
+        mesh          devices  peak memory  forward tp  gradient dp  gradient tp  on the wire  seconds
+        dp=64, tp=8       512     4.88 MiB     448 KiB     7.88 MiB      448 KiB     8.75 MiB  unknown
+        dp=512, tp=1      512     32.2 MiB         0 B     63.9 MiB          0 B     63.9 MiB  unknown
+        dp=3, tp=2              ShapeError
 
         dp=3, tp=2: ShapeError: explain: layer: argument 'x' has batch=4096, which does not divide over 'dp' (3 shards)
 

@@ -55,7 +55,7 @@ def test_one_function_on_one_mesh(capsys, module):
         value   global shape  spec           shard shape  bytes per device  hint
         x       f32[64,256]   P('dp', None)  f32[1,256]              1 KiB  Float32[Array, "[batch/dp] model"]
         return  f32[256]      P(None)        f32[256]                1 KiB  Float32[Array, "model"]
-        per device: arguments 1 KiB + results 1 KiB = 2 KiB
+        per device: peak memory 3 KiB at explained_program.py:7 (total): arguments 1 KiB, results 1 KiB, temporaries 1 KiB
 
         part     collective  over  devices     in    out  on the wire  times  where
         forward  all-reduce  dp         64  1 KiB  1 KiB     1.97 KiB      1  explained_program.py:7 (total)
@@ -63,16 +63,16 @@ def test_one_function_on_one_mesh(capsys, module):
         total    over  collectives     in    out  on the wire
         forward  dp              1  1 KiB  1 KiB     1.97 KiB
 
-        """)
+        """)  # noqa: E501
 
 
 def test_several_meshes_are_compared_and_one_that_fails_is_reported(capsys, module):
     code, out, _ = run(capsys, f"{module}:total", "--mesh", "dp=4", "--mesh", "dp=3", "--size", "batch=64 model=4")
     assert code == 1
     assert out.splitlines()[2:5] == [
-        "mesh  devices  arguments + results  forward dp  on the wire",
-        "dp=4        4                272 B        24 B         24 B",
-        "dp=3                    ShapeError",
+        "mesh  devices  peak memory  forward dp  on the wire",
+        "dp=4        4        288 B        24 B         24 B",
+        "dp=3            ShapeError",
     ]
 
 

@@ -63,7 +63,7 @@ def test_everything_is_shown_in_aligned_tables():
         down                                           f32[4096,1024]  P('tp', None)  f32[1024,1024]             4 MiB  Float32[Array, "[ff/tp] model"]
         check in mlp at test_explanations.py:{line} (mlp)  f32[512,4096]   P('dp', 'tp')  f32[32,1024]             128 KiB  "[batch/dp] [ff/tp]"
         return                                         f32[512,1024]   P('dp', None)  f32[32,1024]             128 KiB  Float32[Array, "[batch/dp] model"]
-        per device: arguments 8.12 MiB + results 128 KiB = 8.25 MiB
+        per device: peak memory 8.50 MiB at test_explanations.py:{line + 1} (mlp): arguments 8.12 MiB, temporaries 256 KiB, results 128 KiB
 
         part      collective  over  devices       in      out  on the wire  times  where
         forward   all-reduce  tp          4  128 KiB  128 KiB      192 KiB      1  test_explanations.py:{line + 1} (mlp)

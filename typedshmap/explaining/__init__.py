@@ -16,13 +16,13 @@ from ..sampling.arguments import Inputs, makes_tree
 from ..sampling.plain import is_plain, with_hints
 from ..sampling.plan import plan_inputs
 from .build import ExplainedCall, explanation, meshes_of
-from .model import Collective, Explained, Failed, Memory, Total, Value, read_bandwidth
+from .model import Alive, Collective, Explained, Failed, Memory, Total, Value, read_bandwidth
 from .show import Block, Shown, ShownArray, show
 from .tables import Comparison, Explanation
 
 __all__ = [
-    "Block", "Collective", "Comparison", "Explained", "Explanation", "Failed", "Memory", "Shown", "ShownArray", "Total",
-    "Value", "explain", "show",
+    "Alive", "Block", "Collective", "Comparison", "Explained", "Explanation", "Failed", "Memory", "Shown",
+    "ShownArray", "Total", "Value", "explain", "show",
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -26,7 +26,9 @@ from ..ops.resharding.pieces import shard_shape
 from ..sampling.arguments import Inputs
 from ..sampling.meshes import map_over_shards, mesh_like, mesh_sizes
 from .collectives import JaxprCosts, read_jaxpr
-from .model import Collective, Memory, Value, ValueKind
+from .memory import memory_of
+from .model import Collective, Value, ValueKind
+from .program import read_program
 from .tables import Explanation
 
 
@@ -41,14 +43,20 @@ def explanation(call: ExplainedCall, grad: bool | None, bandwidth: Mapping[str, 
         value_of(first + at, "result", leaf, call.region, sorted(source))
         for at, (leaf, source) in enumerate(zip(leaves, sources, strict=False))
     ]
-    gradient, notes = _gradient(call, types, costs, results, first + len(results), grad)
+    gradient, both, notes = _gradient(call, types, costs, results, first + len(results), grad)
+    cotangents = [one for one, leaf in zip(results, leaves, strict=True) if has_gradient(leaf.value)]
+    inputs = [(one.name, one.bytes) for one in arguments]
+    if both is not None and grad:
+        program = read_program(both, [*inputs, *((f"cotangent of {one.name}", one.bytes) for one in cotangents)])
+    else:
+        program = read_program(jaxpr, inputs, [one.bytes for one in results])
     return Explanation(
         call.typed.name,
         call.mesh.shape_tuple,
         {name: bound.size for name, bound in call.sizes if name.lstrip("*").isidentifier()},
         (*arguments, *costs.values, *results),
         (*costs.collectives, *gradient),
-        memory_of(arguments, results, jaxpr),
+        memory_of(program),
         tuple(dict.fromkeys((*_notes(call, costs), *notes))),
         bandwidth,
     )
@@ -79,13 +87,13 @@ def _jaxpr_notes(costs: JaxprCosts) -> list[str]:
 
 def _gradient(
     call: ExplainedCall, types: Any, forward: JaxprCosts, results: Sequence[Value], first: int, grad: bool | None
-) -> tuple[Sequence[Collective], Sequence[str]]:
-    """The collectives that the gradient adds, with numbers from ``first`` on, and notes."""
+) -> tuple[Sequence[Collective], Any, Sequence[str]]:
+    """The collectives that the gradient adds, with numbers from ``first`` on; the jaxpr with it, if any; and notes."""
     name, inexact = call.typed.name, [has_gradient(leaf) for leaf in jax.tree_util.tree_leaves(types)]
     if grad is False:
-        return (), ()
+        return (), None, ()
     if grad is None and forward.is_transposed:
-        return (), (f"{name} takes a gradient itself, and is not differentiated again (grad=True does)",)
+        return (), None, (f"{name} takes a gradient itself, and is not differentiated again (grad=True does)",)
     if not any(map(has_gradient, call.structs)):
         reason = "no argument is of an inexact dtype"
     elif not any(inexact):
@@ -102,10 +110,11 @@ def _gradient(
             both, _ = read_jaxpr(jaxpr, len(call.traced) + sum(inexact))
             ends = [one.ident for one, has in zip(results, inexact, strict=False) if has]
             operands = dict(enumerate([*range(len(call.traced)), *ends]))
-            return _added_collectives(both.collectives, forward.collectives, operands, first), _jaxpr_notes(both)
+            added = _added_collectives(both.collectives, forward.collectives, operands, first)
+            return added, jaxpr, _jaxpr_notes(both)
     if grad:
         raise StructureError(f"explain: {name}: grad=True, but {reason}")
-    return (), (f"no gradient is reported: {reason}",)
+    return (), None, (f"no gradient is reported: {reason}",)
 
 
 def _added_collectives(
@@ -156,24 +165,6 @@ def value_of(ident: int, kind: ValueKind, leaf: CheckedLeaf, region: MeshContext
     name, hint, size = str(leaf.subject), leaf.hint, _jax.array.size_in_bytes(shard, dtype)
     text = str(hint.text) if hint is not None else ""
     return Value(ident, kind, name, shape, _jax.array.short_dtype(dtype), spec, shard, size, text, after=tuple(after))
-
-
-def memory_of(arguments: Sequence[Value], results: Sequence[Value], closed_jaxpr: Any) -> Memory:
-    """The bytes of arguments and results on one device; a donated argument is reused by a result of its type.
-
-    Args:
-      arguments: the operands of the jaxpr.
-      results: all results.
-      closed_jaxpr: the jaxpr, in which calls say what is donated to them.
-    """
-    jaxpr = _jax.jaxpr.open_jaxpr(closed_jaxpr)
-    calls = [zip(eqn.invars, eqn.params.get("donated_invars", ()), strict=False) for eqn in jaxpr.eqns]
-    donated = {var for call in calls for var, is_donated in call if is_donated and not _jax.jaxpr.is_literal(var)}
-    operands = zip(arguments, jaxpr.invars, strict=True)
-    offered = Counter((one.dtype, one.shard, one.bytes) for one, var in operands if var in donated)
-    wanted = Counter((one.dtype, one.shard, one.bytes) for one in results)
-    reused = sum(bytes_each * count for (*_, bytes_each), count in (offered & wanted).items())
-    return Memory(sum(one.bytes for one in arguments), sum(one.bytes for one in results), reused)
 
 
 class ExplainedCall:

@@ -26,7 +26,7 @@ from .model import Collective, MeshAxes, Pass, Value, ring_bytes
 
 Sources = frozenset[int]
 _NOTHING: Sources = frozenset()
-_OPAQUE = {
+OPAQUE = {
     "pallas_call": "a Pallas kernel",
     "ffi_call": "a foreign function",
     "tpu_custom_call": "a kernel",
@@ -123,8 +123,8 @@ class JaxprCosts:
                 return sources
             self.values.append(_checked_value(next(self.idents), eqn, sources[0], at))
             return [frozenset([self.values[-1].ident])]
-        if name in _OPAQUE:
-            self.notes.append(f"communication inside of {_OPAQUE[name]} ({at.place}) cannot be seen")
+        if name in OPAQUE:
+            self.notes.append(f"communication inside of {OPAQUE[name]} ({at.place}) cannot be seen")
         elif (called := _jax.jaxpr.called_jaxpr(eqn)) is not None:
             return self.read(called, sources, at)
         else:

@@ -136,23 +136,44 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
+class Alive:
+    """One array that is in a device's memory at the peak.
+
+    Attributes:
+      bytes: its size.
+      what: the path of an argument; else its dtype, its shape on the device, and the primitive that makes it.
+      place: where it is made, in the user's source.
+      kind: as in `Memory.parts`.
+    """
+
+    bytes: int
+    what: str
+    place: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
-    """The bytes of one device that a call's arguments and results take.
+    """The bytes of one device.
 
     Attributes:
       arguments: the bytes of all arguments.
       results: the bytes of all results.
       reused: the bytes of donated arguments whose memory results take over.
+      peak: the most that is in memory at one time.
+      place: when that is, as a place in the user's source; empty before the first operation.
+      parts: the bytes at the peak by kind: ``arguments``, ``results``, ``saved activations`` for a gradient,
+        ``gathered`` arrays, buffers of other ``collectives``, ``gradients``, ``temporaries``.
+      alive: the arrays that are in memory at the peak, the largest first.
     """
 
     arguments: int
     results: int
-    reused: int = 0
-
-    @property
-    def peak(self) -> int:
-        """Arguments and results together, what is reused counted once."""
-        return self.arguments + self.results - self.reused
+    reused: int
+    peak: int
+    place: str
+    parts: Mapping[str, int]
+    alive: tuple[Alive, ...]
 
 
 @dataclass(frozen=True, slots=True)

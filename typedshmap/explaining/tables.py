@@ -158,11 +158,11 @@ def value_table(found: Explained) -> Table:
 
 
 def memory_text(found: Explained) -> str:
-    """``per device: arguments 1 MiB + results 1 MiB - reused 1 MiB = 1 MiB``"""
+    """``per device: peak memory 12 MiB at train.py:12 (step): arguments 8 MiB, temporaries 4 MiB``"""
     memory = found.memory
-    reused = f" - donated and reused {bytes_text(memory.reused)}" if memory.reused else ""
-    summary = f"arguments {bytes_text(memory.arguments)} + results {bytes_text(memory.results)}{reused}"
-    return f"per device: {summary} = {bytes_text(memory.peak)}"
+    place = f" at {memory.place}" if memory.place else ""
+    parts = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in memory.parts.items())
+    return f"per device: peak memory {bytes_text(memory.peak)}{place}: {parts}"
 
 
 def collective_tables(found: Explained) -> list[Table]:
@@ -201,7 +201,7 @@ def comparison_table(rows: Sequence[Explained | Failed]) -> Table:
     found = [row for row in rows if isinstance(row, Explained)]
     sums = sorted(dict.fromkeys((total.part, total.axes) for one in found for total in one.totals), key=itemgetter(0))
     names = [f"{part} {','.join(axes)}" for part, axes in sums]
-    headings = ("mesh", "devices", "arguments + results", *names, "on the wire")
+    headings = ("mesh", "devices", "peak memory", *names, "on the wire")
     has_seconds, cells = any(one.bandwidth for one in found), list[tuple[str, ...]]()
     for row in rows:
         if isinstance(row, Explained):

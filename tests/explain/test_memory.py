@@ -1,0 +1,128 @@
+"""The peak of memory by liveness: what is fused, what is written where something else was, and what loops keep."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import AbstractMesh
+
+from typedshmap import Array, Float32, all_gather, explain, typed_jit, typed_shard_map
+from typedshmap.explaining import Memory
+
+MESH = AbstractMesh((4,), ("dp",))
+ROWS = {"a": 64, "b": 16}  # of which a shard is 1,024 bytes
+SHARD = 1024
+
+
+def memory_of(body, **options) -> Memory:
+    @typed_shard_map(check_vma=False)
+    def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
+        return body(x)
+
+    return explain(f, mesh=MESH, grad=False, **ROWS, **options).memory
+
+
+def scanned(x):
+    return lax.scan(lambda c, _: (jnp.tanh(c), None), x, None, length=5)[0]
+
+
+def stacked(x):
+    return lax.scan(lambda c, _: (c * 2, c @ c.T), x, None, length=5)[1].sum() + x
+
+
+def branches(x):
+    return lax.cond(x[0, 0] > 0, lambda x: x, lambda x: jnp.sort(jnp.tile(x, (8, 1)), axis=0)[:16], x)
+
+
+# The peak in shards, beyond the argument and the result.
+PEAKS = {
+    "elementwise operations are fused": (lambda x: 2 * jnp.sin(x) + 1, 0),
+    "so are masks": (lambda x: jnp.where(jnp.tril(jnp.ones((16, 16), bool)), x, 0), 0),
+    "what a sum takes is not in memory": (lambda x: x + jnp.sum(jnp.broadcast_to(x, (50, 16, 16)), 0), 0),
+    "nor is what costs little to compute again": (
+        lambda x: (y := 2 * x).sum(1)[:, None] + (y * y).sum(1)[:, None] + x,
+        0,
+    ),
+    "an exponential that several take is": (
+        lambda x: (y := jnp.exp(x)).sum(1)[:, None] + (y * y).sum(1)[:, None] + x,
+        1,
+    ),
+    "a product is written": (lambda x: x @ x.T, 0),
+    "two products hold what is between them": (lambda x: jnp.tanh(x @ x.T) @ x, 1),
+    "a sort writes where its operand was": (lambda x: jnp.sort(x @ x.T, axis=0), 0),
+    "a gathered array is there until it is read": (
+        lambda x: x @ lax.all_gather(x, "dp", tiled=True).T @ jnp.ones((64, 16)),
+        8,
+    ),
+    "along another dim its parts are laid out anew": (
+        lambda x: x @ lax.all_gather(x, "dp", axis=1, tiled=True)[:, :16],
+        8,
+    ),
+    "what a loop carries is a copy": (scanned, 0),
+    "what a scan stacks is there from its start": (stacked, 7),
+    "of branches the one that writes most counts": (branches, 8),
+    "an inner function is read": (lambda x: jax.jit(lambda x: jnp.tanh(x @ x.T) @ x)(x), 1),
+}
+
+
+@pytest.mark.parametrize("body, more", PEAKS.values(), ids=PEAKS)
+def test_the_peak_is_what_is_in_memory_at_once(body, more):
+    memory = memory_of(body)
+    assert memory.peak // SHARD == 2 + more
+
+
+def test_the_peak_has_a_place_and_what_is_alive_there():
+    memory = memory_of(lambda x: jnp.tanh(x @ lax.all_gather(x, "dp", tiled=True).T)[:, :16])
+    alive = [(one.bytes // SHARD, one.what, one.kind) for one in memory.alive]
+    assert alive == [
+        (4, "f32[64,16] all_gather", "gathered"),
+        (4, "f32[16,64] dot_general", "temporaries"),
+        (1, "x", "arguments"),
+        (1, "f32[16,16] slice", "results"),
+    ]
+    assert memory.place.startswith("test_memory.py:")
+    assert memory.parts == {"gathered": 4096, "temporaries": 4096, "arguments": 1024, "results": 1024}
+    assert sum(memory.parts.values()) == sum(one.bytes for one in memory.alive) == memory.peak
+
+
+@typed_shard_map
+def layers(x: Float32[Array, "[a/dp] b"], weights: Float32[Array, "layers [b/dp] b"]) -> Float32[Array, "[a/dp] b"]:
+    def layer(x, weight):
+        return jnp.tanh(x @ all_gather(weight, "[b/dp] c -> b c ~dp")), None
+
+    return lax.scan(layer, x, weights)[0]
+
+
+def test_a_gradient_keeps_what_its_backward_part_needs_and_a_checkpoint_computes_it_again():
+    @typed_shard_map
+    def saved(x: Float32[Array, "[a/dp] b"], weights: Float32[Array, "layers [b/dp] b"]) -> Float32[Array, "[a/dp] b"]:
+        def layer(x, weight):
+            return jax.checkpoint(lambda x: jnp.tanh(x @ all_gather(weight, "[b/dp] c -> b c ~dp")))(x), None
+
+        return lax.scan(layer, x, weights)[0]
+
+    sizes = {**ROWS, "layers": 10}
+    alone, plain, again = (
+        explain(f, mesh=MESH, grad=grad, **sizes).memory for f, grad in ((layers, False), (layers, True), (saved, True))
+    )
+    assert "saved activations" not in alone.parts
+    # Of ten layers the operand of each product, and its gathered weight or the result, as far as it is not made again.
+    assert plain.parts["saved activations"] >= again.parts["saved activations"] >= 10 * SHARD
+    assert plain.peak > again.peak > alone.peak
+    assert "cotangent of return" in [one.what for one in plain.alive]
+
+
+def test_a_result_takes_the_place_of_a_donated_argument_once_that_is_read():
+    def step(state: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
+        return state @ state.T @ state
+
+    def twice(state: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
+        return 2 * state
+
+    kept, donated = typed_jit(typed_shard_map(step)), typed_jit(typed_shard_map(step), donate_argnums=0)
+    peaks = [explain(f, mesh=MESH, grad=False, **ROWS).memory.peak // SHARD for f in (kept, donated)]
+    assert peaks == [3, 3]  # the last product still reads what was donated
+    once = typed_jit(typed_shard_map(twice), donate_argnums=0)
+    assert explain(once, mesh=MESH, grad=False, **ROWS).memory.peak // SHARD == 1
