@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -85,6 +87,44 @@ def test_a_region_of_flax_is_read(mesh: Mesh) -> None:
     with audit() as report:
         jax.eval_shape(f, X)
     assert [(found.kind, found.file) for found in report.findings] == [("layout", __file__)]
+
+
+def test_a_function_that_a_library_wraps_is_named() -> None:
+    def halved(x: Any) -> Any:
+        return x / 2
+
+    with audit() as report:
+        jax.eval_shape(jax.pmap(halved), np.ones((jax.device_count(), 2), np.float32))
+    assert [(one.name, one.line) for one in report.regions] == [("halved", halved.__code__.co_firstlineno)]
+
+
+INSTALLED = """\
+import jax
+from jax.sharding import PartitionSpec as P
+
+
+def total(x):
+    return x.sum()
+
+
+def loss(x, mesh):
+    return jax.shard_map(total, mesh=mesh, in_specs=P("dp"), out_specs=P(), check_vma=False)(x)
+"""
+
+
+def test_what_is_wrong_in_an_installed_package_is_told_with_its_line(
+    mesh: Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "site-packages" / "audited_layers" / "losses.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(INSTALLED)
+    monkeypatch.syspath_prepend(file.parents[1])
+    losses = importlib.import_module("audited_layers.losses")
+    with audit() as report:
+        jax.eval_shape(lambda x: losses.loss(x, mesh), X)
+    (found,) = report.findings
+    assert (found.region, found.file, found.line) == ("total", str(file), 6)
+    assert "the sum over a dim sharded over 'dp' at losses.py:6" in found.message
 
 
 def test_a_function_without_a_signature_is_read(mesh: Mesh) -> None:

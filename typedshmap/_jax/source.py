@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from ..errors.places import Place, is_users
-from .jaxpr import called_jaxpr
+from ..errors.places import Place, installed_package, is_users, running_line
+from .jaxpr import all_equations, called_jaxpr
 
 # What JAX calls the functions that compute gradients.
 _GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_grad_f_aux", "vjp", "linearize"])
@@ -91,11 +91,39 @@ def public_name(jaxpr: Any) -> str | None:
 def function_line(jaxpr: Any, eqn: Any) -> tuple[str, str, int]:
     """The name, the file and the line of the function that a jaxpr was traced from, which an equation runs.
 
-    The line is that of the user's call if the function is a library's.
+    Of a library's function it is the user's function that it calls, or else the line on which the user calls it.
     """
+    name, file, line = _traced_function(jaxpr)
+    if file and is_users(file):
+        return name, file, line
+    called = next((frame for frame in _called_frames(jaxpr) if is_users(frame.file_name)), None)
+    if called is not None:
+        return called.function_name.rpartition("<locals>.")[2], called.file_name, called.function_start_line
+    file, line = next(equation_lines(eqn), None) or (running_line() or ("", 0))[:2]
+    return name, file, line
+
+
+def library_of(jaxpr: Any) -> str:
+    """The installed package whose function a jaxpr was traced from, unless that calls a function of the user's."""
+    file, called = _traced_function(jaxpr)[1], [frame.file_name for frame in _called_frames(jaxpr)]
+    if any(map(is_users, (file, *called))):
+        return ""
+    return next((package for each in (file, *called) if (package := installed_package(each))), "")
+
+
+def _called_frames(jaxpr: Any) -> Iterator[Any]:
+    """The frames within that of the function that a jaxpr was traced from, of each equation, from the outermost on."""
+    file = _traced_function(jaxpr)[1]
+    for eqn in all_equations(jaxpr):
+        within = [*takewhile(lambda frame: frame.file_name != file, _frames(eqn))]
+        yield from reversed(within)
+
+
+def _traced_function(jaxpr: Any) -> tuple[str, str, int]:
+    """The name, the file and the line of the function that a jaxpr was traced from."""
     name, _, place = str(getattr(getattr(jaxpr, "debug_info", None), "func_src_info", "")).partition(" at ")
     file, _, line = place.rpartition(":")
-    return (name, file, int(line)) if file and is_users(file) and line.isdecimal() else (name, *equation_line(eqn))
+    return (name, file, int(line)) if line.isdecimal() else (name, "", 0)
 
 
 def _frames(eqn: Any) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from .. import _jax
 from ..errors.failures import Failure, LayoutMismatch, ShardingConflict, Subject
-from ..errors.places import Place, is_of_package
+from ..errors.places import Place, as_users, is_of_package
 from ..errors.varying import (
     Cause,
     DivergentCollective,
@@ -51,7 +51,9 @@ class PlainRegion:
         manual = _jax.jaxpr.newly_manual_axes(eqn.params)
         sizes = ((axis, size if size > 1 else lengths.get(axis, 1)) for axis, size in mesh.shape_tuple)
         self.axes = tuple((axis, size) for axis, size in sizes if axis in manual)
-        self.name, self.file, self.line = _jax.source.function_line(body, eqn)
+        self._package = _jax.source.library_of(body)
+        with as_users(self._package):
+            self.name, self.file, self.line = _jax.source.function_line(body, eqn)
         self.is_typed = is_of_package(str(getattr(info, "func_src_info", "")).partition(" at ")[2])
         self.context = MeshContext.over(
             mesh, role="boundary", manual=self.axes, boundary_axes=manual, checked_axes=manual, has_vma=self.has_vma
@@ -68,6 +70,10 @@ class PlainRegion:
 
     def read(self) -> tuple[Region, list[Finding]]:
         """What is wrong in it, and whether all of it could be read."""
+        with as_users(self._package):
+            return self._read()
+
+    def _read(self) -> tuple[Region, list[Finding]]:
         unread, findings = _opaque_operations(self.params["jaxpr"]), list[Finding]()
         if self.is_typed:  # its hints are checked as it is traced
             return Region(*self.key, not unread, tuple(dict.fromkeys(unread))), findings

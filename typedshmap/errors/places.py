@@ -13,14 +13,22 @@ import re
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
 _PACKAGE, _JAX = os.path.dirname(os.path.dirname(__file__)), getattr(find_spec("jax"), "origin", None) or __file__
-_FOLDERS = (_PACKAGE, os.path.dirname(_JAX), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-_ROOTS = tuple(os.path.abspath(folder) + os.sep for folder in _FOLDERS)
+
+
+def _roots(*folders: str) -> tuple[str, ...]:
+    return tuple(os.path.abspath(folder) + os.sep for folder in folders)
+
+
+_TRACING = _roots(_PACKAGE, os.path.dirname(_JAX))
+_PYTHON = _roots(sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 
 # What libraries compile as they run: importlib, beartype's checks, NumPy's and attrs's functions.
@@ -30,10 +38,39 @@ _GENERATED = ("<frozen ", "<@", "<__array_function__", "<decorator-gen", "<attrs
 _CELL = re.compile(r"<ipython-input-(\d+)-|[/\\]ipykernel_\d+[/\\]|[/\\]ipython-input-")
 
 
-@lru_cache(maxsize=4096)
+_package: ContextVar[str] = ContextVar("typedshmap_package", default="")
+
+
 def is_users(file: str) -> bool:
     """Whether a file is the user's own, by its name."""
-    return not file.startswith((*_ROOTS, *_GENERATED)) and not any(part in file for part in _INSTALLED)
+    package = _package.get()
+    return _is_users(file) or (package != "" and file.startswith(package))
+
+
+@lru_cache(maxsize=4096)
+def _is_users(file: str) -> bool:
+    return not file.startswith((*_TRACING, *_PYTHON, *_GENERATED)) and not any(part in file for part in _INSTALLED)
+
+
+@lru_cache(maxsize=4096)
+def installed_package(file: str) -> str:
+    """The installed package that a file is of, as the path of its folder; empty for JAX, and for what is of none."""
+    for folder in () if file.startswith(_TRACING) else _INSTALLED:
+        before, at, within = file.partition(folder)
+        if at:
+            package, is_folder, _ = within.partition(os.sep)
+            return before + at + package + is_folder
+    return ""
+
+
+@contextmanager
+def as_users(package: str) -> Generator[None]:
+    """Take an installed package for the user's own meanwhile; where there is none, nothing changes."""
+    token = _package.set(package)
+    try:
+        yield
+    finally:
+        _package.reset(token)
 
 
 def is_of_package(file: str) -> bool:
