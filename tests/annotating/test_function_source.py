@@ -42,11 +42,15 @@ BODIES = {
 }
 
 
-def notes(text: str) -> list[ShapeNote]:
+def all_notes(text: str) -> list[ShapeNote]:
     linecache.cache["<notes>"] = (len(text), None, text.splitlines(keepends=True), "<notes>")
     source = FunctionSource.at("<notes>", 1)
     assert source is not None
-    return [note for note in source.shape_notes() if note.value == "x"]
+    return list(source.shape_notes())
+
+
+def notes(text: str) -> list[ShapeNote]:
+    return [note for note in all_notes(text) if note.value == "x"]
 
 
 @pytest.mark.parametrize(("comment", "words"), COMMENTS.items(), ids=list(COMMENTS))
@@ -71,15 +75,15 @@ def test_names_of_sizes_and_patterns(statement: str, words: tuple[str | None, ..
 
 def test_a_comment_on_a_statement_is_of_the_value_that_it_makes() -> None:
     source = "def f(y):\n    x = g(\n        y,\n    )  # [b, d]\n    # [b, f]\n    x = x @ y\n    return x\n"
-    made = [(note.words, note.made) for note in notes(source)]
-    assert made == []  # what is returned has no name
-    linecache.cache["<notes>"] = (len(source), None, source.splitlines(keepends=True), "<notes>")
-    found = FunctionSource.at("<notes>", 1)
-    assert found is not None
-    assert [(note.words, note.value, note.made) for note in found.shape_notes()] == [
+    assert [(note.words, note.value, note.made) for note in all_notes(source)] == [
         (("b", "d"), "", (2, 4)),
         (("b", "f"), "", (6, 6)),
     ]
+
+
+def test_what_a_function_within_returns_is_not_the_result() -> None:
+    text = "def f(w, x):\n    def g(y):\n        return y  # [b, d]\n    return g(x)\n"
+    assert [note.value for note in all_notes(text)] == []
 
 
 def test_what_cannot_be_read_has_no_source() -> None:

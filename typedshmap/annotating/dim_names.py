@@ -3,9 +3,9 @@
 The name is, in this order: what a comment, an annotation or the docstring says; what a shape is unpacked to; a name in
 a pattern of einops, a letter of einsum; ``batch`` where the mesh axis is called ``data``, and the like; what dims of
 well-known parameters are called; ``features`` for the last dim of an argument, if it is one of the first dims of
-another, its weights. Other dims are called after the first parameter that has them: ``w_rows`` and ``w_cols`` for its
-last two, ``w_stack`` for the one before, ``b_size`` for the only one. A dim of a result that is none of an argument's
-is ``_``, unless a comment has a name for it, or it is always as long as those of one name."""
+another, its weights, or the only one. Other dims are called after the first parameter that has them: ``w_rows`` and
+``w_cols`` for its last two, ``w_stack`` for the one before, ``b_size`` for the only one. A dim of a result that is none
+of an argument's is ``_``, unless a comment has a name for it, or it is always as long as those of one name."""
 
 from __future__ import annotations
 
@@ -155,11 +155,12 @@ class NamedDims:
             yield words[place]
 
     def _by_role(self, at: int, place: int) -> Iterator[str]:
-        """The last dim of what weights multiply, which is one of their first dims; weights themselves have others."""
+        """The last dim of what weights multiply, which is one of their first dims, or the only one."""
         *first, last = [dim.labels for dim in self.arguments[at]]
         others = [[dim.labels for dim in dims] for dims in self.arguments if dims]
-        is_weight = any(labels[-1] in first for labels in others)
-        if first and place == len(first) and not is_weight and any(last in labels[:-1] for labels in others):
+        is_weight = any(labels[-1] in first for labels in others if len(labels) > 1)
+        are_weighted = any(last in (labels[:-1] or labels) for labels in others)
+        if first and place == len(first) and are_weighted and not is_weight:
             yield "features"
 
     def _by_place(self, at: int, place: int) -> Iterator[str]:

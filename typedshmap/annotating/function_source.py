@@ -81,9 +81,11 @@ class FunctionSource(NamedTuple):
 
     def is_parameter(self, name: str, line: int) -> bool:
         """Whether a name is a parameter on a line, and not of a function within."""
-        inner = (each for each in ast.walk(self.node) if isinstance(each, FunctionNode) and each is not self.node)
-        hidden = (each for each in inner if name in {one.arg for one in _parameters(each)})
+        hidden = (each for each in self._inner_functions() if name in {one.arg for one in _parameters(each)})
         return not any(_extent(each)[0] <= line <= _extent(each)[1] for each in hidden)
+
+    def _inner_functions(self) -> Iterator[FunctionNode]:
+        return (each for each in ast.walk(self.node) if isinstance(each, FunctionNode) and each is not self.node)
 
     def _statements(self) -> Iterator[ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return]:
         for node in ast.walk(self.node):
@@ -121,14 +123,16 @@ class FunctionSource(NamedTuple):
         """Comments on the lines of a statement, or above it."""
         own = {line for line in self.comments if linecache.getline(self.file, line).lstrip().startswith("#")}
         statements = list(self._statements())
-        returned = {ast.unparse(each.value) for each in statements if isinstance(each, ast.Return) and each.value}
+        hidden = {node for inner in self._inner_functions() for node in ast.walk(inner)}
+        ends = [each for each in statements if isinstance(each, ast.Return) and each not in hidden]
+        returned = {ast.unparse(each.value) for each in ends if each.value}
         for statement in statements:
             start, end = _extent(statement)
             lines = [*([start - 1] if start - 1 in own else []), *range(start, end + 1)]
             shapes = [shape for line in lines for shape in _shapes_in(self.comments.get(line, ""))]
             targets = _targets(statement)
             for subject, words in shapes[-1:]:
-                if isinstance(statement, ast.Return) or (targets and targets <= returned):
+                if statement in ends or (targets and targets <= returned):
                     yield ShapeNote(words, "", made=(start, end), is_stated=True)
                 elif len(targets) == 1 or subject in targets:
                     yield ShapeNote(words, next(iter(targets)), made=(start, end), is_stated=True)
@@ -222,7 +226,7 @@ def _size_word(word: str) -> str | None:
     return found if _WORD.fullmatch(found) else None
 
 
-_SHAPE = re.compile(r"(?:(?P<subject>[A-Za-z_]\w*)\s*(?:[:=]|shape|of|is|\s)*)?[\[(](?P<dims>[^\[\]()]*)[\])]")
+_SHAPE = re.compile(r"(?:(?P<subject>[A-Za-z_]\w*)(?:[:=\s]|shape|of|is)*)?[\[(](?P<dims>[^\[\]()]*)[\])]")
 _LETTERS = re.compile(
     r"(?:(?P<subject>[a-z_]\w*)\s*[:=]\s*)?(?P<dims>[A-Z][a-z0-9]?(?:(?:\s*[,x]\s*|\s+)[A-Z][a-z0-9]?)+)\.?"
 )
