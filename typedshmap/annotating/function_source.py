@@ -58,20 +58,38 @@ class FunctionSource(NamedTuple):
     @classmethod
     def at(cls, file: str, line: int) -> FunctionSource | None:
         """The text of the function whose ``def``, ``lambda`` or first decorator is on a line of a file."""
-        tree, comments = _parsed("".join(linecache.getlines(file)))
+        tree, comments = _parsed_file(file)
         for node in ast.walk(tree):
             if isinstance(node, FunctionNode) and line in {node.lineno, *(one.lineno for one in _decorators(node))}:
                 return cls(file, node, comments)
         return None
 
     def shape_notes(self) -> Iterator[ShapeNote]:
-        """What it says of shapes, the most certain first."""
+        """What it says of shapes, the most certain first; behind that, what functions of its file say that it calls."""
+        yield from self._own_notes()
+        for call in (node for node in ast.walk(self.node) if isinstance(node, ast.Call)):
+            yield from self._notes_of_called(call)
+
+    def _own_notes(self) -> Iterator[ShapeNote]:
         yield from self._notes_of_parameters()
         yield from self._notes_of_statements()
         statements = list(self._statements())
         yield from (note for statement in statements for note in _unpacked(statement))
         patterns = list(self._notes_of_patterns(statements))
         yield from sorted(patterns, key=lambda note: -max(len(word or "") for word in (*note.words, None)))
+
+    def _notes_of_called(self, call: ast.Call) -> Iterator[ShapeNote]:
+        """What a function of the same file says of what it is given here, and of what it computes."""
+        functions = (node for node in ast.walk(_parsed_file(self.file)[0]) if isinstance(node, ast.FunctionDef))
+        for node in (each for each in functions if each.name == _name(call.func) and each is not self.node):
+            called, names = self._replace(node=node), [each.arg for each in _parameters(node) if each.arg != "self"]
+            given = {**dict(zip(names, call.args, strict=False)), **{each.arg: each.value for each in call.keywords}}
+            for note in called._own_notes():
+                made = note.made or called.assignment(note.value, note.line)
+                if made is not None:
+                    yield note._replace(value="?", made=made)
+                elif note.value in given and called.is_parameter(note.value, note.line):
+                    yield note._replace(value=ast.unparse(given[note.value]), line=call.lineno)
 
     def assignment(self, name: str, line: int) -> tuple[int, int] | None:
         """The lines of the last assignment to a variable above a line."""
@@ -267,6 +285,10 @@ def _pattern_words(side: str) -> Words:
     if " " in side or "/" in side:
         return _words(side)
     return tuple(_dim_word(part) for part in re.findall(r"\.\.\.|.", side))
+
+
+def _parsed_file(file: str) -> tuple[ast.Module, Mapping[int, str]]:
+    return _parsed("".join(linecache.getlines(file)))
 
 
 @lru_cache(maxsize=64)
