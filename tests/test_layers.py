@@ -47,6 +47,7 @@ LATE = {
     ("typedshmap._jax.versions", "jax.interpreters"),
     ("typedshmap.ops.resharding.run", "jax.interpreters"),
     ("typedshmap.cli.rewrite", "typedshmap.rewriting.command"),
+    ("typedshmap.auditing", "typedshmap.auditing.invariance"),
     ("typedshmap.cli.annotate", "typedshmap.annotating.acceptance"),
     ("typedshmap.cli.annotate", "typedshmap.annotating.program"),
     ("typedshmap.cli.annotate", "typedshmap.annotating.recording"),

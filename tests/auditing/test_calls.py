@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -29,7 +30,9 @@ def by_decorator(mesh: Mesh) -> Any:
 
 def by_old_import(mesh: Mesh) -> Any:
     old = pytest.importorskip("jax.experimental.shard_map")
-    return old.shard_map(body, mesh, P("dp"), P("dp"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # told once in a process
+        return old.shard_map(body, mesh, P("dp"), P("dp"))
 
 
 WRITTEN: dict[str, Callable[[Mesh], Any]] = {

@@ -223,6 +223,26 @@ def scan_counts(params: Any) -> tuple[int, int]:
     return len(tuple(consts)), len(tuple(carry))
 
 
+class RegionBinding(Record):
+    """What a region was made of, as it is traced, so that it can be traced again.
+
+    Attributes:
+      primitive: the primitive of regions.
+      body: the function of the shards.
+      params: how it is mapped, its mesh among them.
+      operands: the arrays that it is given; one whose value is not known yet as its ``jax.ShapeDtypeStruct``.
+    """
+
+    primitive: Any
+    body: Any
+    params: dict[str, Any]
+    operands: tuple[Any, ...]
+
+    def __call__(self, *operands: Any) -> list[Any]:
+        """Its results, for operands of these shapes and dtypes."""
+        return list(self.primitive.bind(*operands, subfuns=(self.body,), **self.params))
+
+
 class TracedRegion(Record):
     """A manual region in a traced program.
 
@@ -230,11 +250,13 @@ class TracedRegion(Record):
       eqn: its equation.
       results: where the results of the call stand among the equation's.
       is_differentiated: whether it was differentiated as it was traced, and has results for the gradient beside.
+      call: what it was made of, where that is known.
     """
 
     eqn: Any
     results: tuple[int, ...]
     is_differentiated: bool = False
+    call: RegionBinding | None = None
 
 
 def find_region(jaxpr: Any) -> TracedRegion | None:

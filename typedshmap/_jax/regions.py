@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from itertools import count
 from typing import Any
 
 import jax
+import jax.core
+import numpy as np
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from .array import explicit_spec, strip_transforms
-from .jaxpr import TracedRegion
+from .jaxpr import RegionBinding, TracedRegion
 from .mesh import AnyMesh, without_ambient
 
 # What was traced before is traced anew where regions are watched: JAX's caches of traces know this number.
@@ -37,9 +40,10 @@ class _Here(threading.local):
     Attributes:
       is_evaluating: whether it evaluates a region operation by operation.
       handed: the traces to which a transformation hands a region on.
+      functions: the functions of the regions that it traces; a transformation makes others of them meanwhile.
     """
 
-    is_evaluating, handed = False, frozenset[int]()
+    is_evaluating, handed, functions = False, frozenset[int](), frozenset[str]()
 
     @contextmanager
     def setting(self, **changes: Any) -> Generator[None]:
@@ -65,7 +69,8 @@ def watched_regions(see: Callable[[TracedRegion], None], miss: Callable[[str], N
     bind = primitive.bind_with_trace
 
     def bind_and_see(trace: Any, *rest: Any) -> Any:
-        if here.is_evaluating or id(trace) in here.handed:
+        function = str(getattr(rest[-1].get("debug_info"), "func_src_info", ""))
+        if here.is_evaluating or id(trace) in here.handed or function in here.functions:
             return bind(trace, *rest)
         chain = [trace]
         while not hasattr(chain[-1], "frame") and (parent := getattr(chain[-1], "parent_trace", None)) is not None:
@@ -77,10 +82,12 @@ def watched_regions(see: Callable[[TracedRegion], None], miss: Callable[[str], N
             if why:  # what JAX refuses is no region
                 miss(why)
             return results
-        with here.setting(handed=here.handed.union(map(id, chain[1:]))):
+        call = _call_of(primitive, rest)
+        functions = here.functions | {function} if function else here.functions
+        with here.setting(handed=here.handed.union(map(id, chain[1:])), functions=functions):
             results = bind(trace, *rest)
         if (region := _region_of(list(results), chain[-1])) is not None:
-            see(region)
+            see(replace(region, call=call))
         return results
 
     primitive.bind_with_trace = bind_and_see
@@ -114,6 +121,23 @@ def moved_regions(mesh: AnyMesh) -> Generator[None]:
         primitive.bind_with_trace = bind
 
 
+def _call_of(primitive: Any, rest: Sequence[Any]) -> RegionBinding | None:
+    """What a region is made of; None below jax 0.10.2, which traces a body only once."""
+    params = dict(rest[-1])
+    bodies = params.pop("subfuns", ())
+    if len(bodies) != 1:
+        return None
+    return RegionBinding(primitive, bodies[0], params, tuple(map(_known_value, rest[0])))
+
+
+def _known_value(x: Any) -> Any:
+    """An operand under all transformations; its struct where its value is not known."""
+    aval, value = jax.typeof(x), strip_transforms(x).value
+    if isinstance(value, jax.core.Tracer) or np.shape(value) != aval.shape:
+        return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+    return value
+
+
 def _region_of(results: Sequence[Any], trace: Any) -> TracedRegion | None:
     """The region that was just traced; of one that is differentiated with those results that are the user's."""
     eqn: Any
@@ -132,7 +156,7 @@ def _region_of(results: Sequence[Any], trace: Any) -> TracedRegion | None:
 
 def _trace_for_region(primitive: Any, rest: Sequence[Any], see: Callable[[TracedRegion], None]) -> str:
     """Trace a region that is about to be evaluated; why not, where that fails."""
-    args, params = rest[0], rest[-1]
+    args, params, call = rest[0], rest[-1], _call_of(primitive, rest)
     if any(hasattr(arg, "call_wrapped") for arg in args):
         return "it is evaluated operation by operation, which jax 0.10.1 and older do only once: call it under jax.jit"
     try:
@@ -143,5 +167,5 @@ def _trace_for_region(primitive: Any, rest: Sequence[Any], see: Callable[[Traced
         return f"it cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     for eqn in traced.eqns:
         if eqn.primitive is primitive:
-            see(TracedRegion(eqn, tuple(range(len(eqn.outvars)))))
+            see(TracedRegion(eqn, tuple(range(len(eqn.outvars))), call=call))
     return ""

@@ -11,14 +11,14 @@ from ..errors.failures import Failure
 from ..errors.places import running_line
 from ..inference.analysis import suspect_listeners
 from .findings import Finding, Region
-from .region import PlainRegion, finding_of
+from .region import PlainRegion, SeenRegion, finding_of
 from .report import AuditReport
 
 __all__ = ["AuditReport", "Finding", "Region", "audit"]
 
 
 @contextmanager
-def audit(axis_sizes: Mapping[str, int] | None = None) -> Generator[AuditReport]:
+def audit(axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = False) -> Generator[AuditReport]:
     """Read every ``shard_map`` that is traced in here, by whatever it was written.
 
     ```python
@@ -32,11 +32,14 @@ def audit(axis_sizes: Mapping[str, int] | None = None) -> Generator[AuditReport]
 
     Args:
       axis_sizes: how long mesh axes of size 1 are taken to be, so that a program for one device is read as for several.
+      invariance: whether to run, at the end, each region on one device and on axes of other sizes, with the arguments
+        of a call, and to compare its global results, as `typedshmap.testing.assert_mesh_invariant` does. Those that
+        cannot be run again are listed.
 
     Yields:
       The report, which fills as regions are traced.
     """
-    report, lock = AuditReport(), threading.Lock()
+    report, lock, seen = AuditReport(), threading.Lock(), dict[tuple[str, str, int], SeenRegion]()
 
     def see(traced: _jax.jaxpr.TracedRegion) -> None:
         region = PlainRegion(traced, axis_sizes or {})
@@ -48,6 +51,8 @@ def audit(axis_sizes: Mapping[str, int] | None = None) -> Generator[AuditReport]
         read = region.read()
         with lock:
             report.add(*read)
+            if invariance and (region.key not in seen or seen[region.key].structs):
+                seen[region.key] = SeenRegion(read[0], region.argument_names, traced)
 
     def miss(why: str) -> None:
         with lock:
@@ -64,3 +69,11 @@ def audit(axis_sizes: Mapping[str, int] | None = None) -> Generator[AuditReport]
             yield report
     finally:
         suspect_listeners.remove(hear)
+    if invariance:
+        # Brings what compares programs along, which an audit that only reads does without.
+        from .invariance import compare_on_meshes
+
+        findings, not_run = compare_on_meshes(seen.values())
+        report.add_findings(findings)
+        for region in not_run:
+            report.add(region, ())

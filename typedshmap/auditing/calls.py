@@ -10,7 +10,6 @@ import functools
 import importlib
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -85,23 +84,22 @@ def recorded_calls(before: Before = lambda call, mapped, args: None) -> Generato
       The calls, in the order in which they began.
     """
     found: list[ShardMapCall] = []
-    places = [(jax, "shard_map"), (jax, "smap")]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        with suppress(ImportError):
-            places.append((importlib.import_module("jax.experimental.shard_map"), "shard_map"))
-        known = [(module, name, vars(module).get(name), getattr(module, name, None)) for module, name in places]
-    for module, name, _, make in known:
-        if make is not None:
-            setattr(module, name, _recording(make, name, found, before))
+    known = {name: getattr(jax, name) for name in ("shard_map", "smap") if hasattr(jax, name)}
+    replaced = [(jax, name, make, _recording(make, name, found, before)) for name, make in known.items()]
+    old: Any = None
+    with suppress(ImportError):
+        old = importlib.import_module("jax.experimental.shard_map")
+    # It makes its function, and says that it is deprecated, when it is asked for that.
+    if (asked := getattr(old, "__getattr__", None)) is not None:
+        names = {"shard_map": lambda: _recording(asked("shard_map"), "shard_map", found, before)}
+        replaced.append((old, "__getattr__", asked, lambda name: names.get(name, lambda: asked(name))()))
+    for module, name, _, recording in replaced:
+        setattr(module, name, recording)
     try:
         yield found
     finally:
-        for module, name, own, make in known:
-            if own is not None:
-                setattr(module, name, own)
-            elif make is not None:  # of a module that makes it when it is asked for
-                delattr(module, name)
+        for module, name, make, _ in replaced:
+            setattr(module, name, make)
 
 
 # The parameters of the function in `jax.experimental`, in order, by their names in `jax.shard_map`.

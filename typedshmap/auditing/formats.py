@@ -13,6 +13,8 @@ from .findings import KINDS, Finding, Region
 
 FORMATS = ("text", "github", "json", "sarif")
 _MOST_FINDINGS, _MOST_UNREAD = 24, 8
+NOT_RUN = "not run on other meshes"
+"""How the reason begins why a region is not compared."""
 
 
 def shown_path(file: str) -> str:
@@ -45,9 +47,10 @@ def text_report(findings: Sequence[Finding], regions: Sequence[Region]) -> str:
     if len(findings) > _MOST_FINDINGS:
         lines.append(f"{len(findings) - _MOST_FINDINGS} findings more: --format json has them all")
     unread = [(region, why) for region in regions for why in region.unread]
-    lines += [f"not read: {why} ({region.name} at {_place(region)})" for region, why in unread[:_MOST_UNREAD]]
+    reasons = (why if why.startswith(NOT_RUN) else f"not read: {why}" for _, why in unread[:_MOST_UNREAD])
+    lines += [f"{why} ({region.name} at {_place(region)})" for why, (region, _) in zip(reasons, unread, strict=False)]
     if len(unread) > _MOST_UNREAD:
-        lines.append(f"not read: {len(unread) - _MOST_UNREAD} places more")
+        lines.append(f"not read or not run: {len(unread) - _MOST_UNREAD} places more")
     errors = sum(found.severity == "error" for found in findings)
     complete = sum(region.is_complete for region in regions)
     parts = f"{complete} read whole" + (f", {len(regions) - complete} in part" if complete < len(regions) else "")

@@ -31,6 +31,8 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add("--devices", type=cli.natural_number, metavar="8", help="make so many virtual CPU devices before JAX looks")
     add("--strict", action="store_true", help="suspects are errors")
     add("--mesh", metavar="dp=4,tp=2", help="how long mesh axes are taken to be that have size 1 in the program")
+    invariance = "at the end, run each region on one device and on other meshes, and compare its global results"
+    add("--invariance", action="store_true", help=invariance)
     add("--format", choices=FORMATS, default="text", help="how the report is printed; by default as text")
     add("--baseline", metavar="FILE", type=Path, help="leave out the findings that a baseline has")
     add("--write-baseline", metavar="FILE", type=Path, help="write the findings as a baseline")
@@ -58,7 +60,8 @@ def run(given: argparse.Namespace) -> int:
     if given.devices is not None:
         make_devices(given.devices)
     is_document = given.format in ("json", "sarif")
-    with audit(lengths) as report, cli.output_on_stderr() if is_document else nullcontext():
+    output = cli.output_on_stderr() if is_document else nullcontext()
+    with output, audit(lengths, invariance=given.invariance) as report:
         code = run_program(given.program, given.module, given.arguments)
     findings = report.findings if baseline is None else baseline.new(report.findings)
     if given.write_baseline is not None:

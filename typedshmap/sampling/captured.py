@@ -78,10 +78,22 @@ def _of_python_function(function: FunctionType) -> Iterator[Captured]:
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     yield from (Captured("a default", value, None) for value in defaults)
     if is_users(function.__code__.co_filename):
+        numbers = {each for each in _constants(function.__code__) if isinstance(each, int) and each > _COMMON}
+        yield from (Captured(f"the number {number}", number, None) for number in sorted(numbers))
         known: dict[str, Any] = function.__globals__
         for name in dict.fromkeys(_names(function.__code__)):
             if name in known:
                 yield Captured(name, known[name], functools.partial(known.__setitem__, name))
+
+
+# A 2 in a program is seldom the size of an axis.
+_COMMON = 2
+
+
+def _constants(code: CodeType) -> Iterator[Any]:
+    """The constants of a function's code, and of that of functions within it."""
+    for each in code.co_consts:
+        yield from _constants(each) if isinstance(each, CodeType) else (each,)
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -1,0 +1,188 @@
+"""Programs that types accept, and whose results depend on the mesh; and right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+
+MESH = Mesh(np.array(jax.devices()).reshape(4, 2), ("sp", "tp"), axis_types=(AxisType.Auto,) * 2)
+X = jnp.arange(128.0).reshape(16, 8) ** 0.5
+W = jnp.cos(jnp.arange(64.0)).reshape(8, 8)
+IDS = jnp.array([3, 1, 15, 7, 0, 2, 14, 9])
+
+
+class Program(NamedTuple):
+    """A program: its body, how it is mapped, what it is called with."""
+
+    body: Callable[..., Any]
+    in_specs: Any
+    out_specs: Any
+    args: tuple[Any, ...]
+    check_vma: bool = False
+
+
+def forward(axis: str = "sp", by: int = 1) -> list[tuple[int, int]]:
+    size = lax.axis_size(axis)
+    return [(at, (at + by) % size) for at in range(size)]
+
+
+def chain(by: int) -> list[tuple[int, int]]:
+    size = lax.axis_size("sp")
+    return [(at, at + by) for at in range(size) if 0 <= at + by < size]
+
+
+def ring_sum(by: int) -> Callable[[Any], Any]:
+    """Each shard weighs its rows with the rows of every shard, in the order in which they come round."""
+
+    def ring(x: Any) -> Any:
+        size, index = lax.axis_size("sp"), lax.axis_index("sp")
+        rows = x.shape[0]
+        found, block = jnp.zeros_like(x), x
+        for step in range(size):
+            owner = (index - step) % size  # whose block it is, if blocks go forward
+            weights = jnp.sin((owner * rows + jnp.arange(rows)).astype(x.dtype))
+            found = found + (weights[:, None] * block).sum(0)
+            block = lax.ppermute(block, "sp", forward(by=by))
+        return found
+
+    return ring
+
+
+def difference(by: int, has_halo: bool = True) -> Callable[[Any], Any]:
+    """Each row less the one before it; the first less zero."""
+
+    def stencil(x: Any) -> Any:
+        halo = lax.ppermute(x[-1:], "sp", chain(by)) if has_halo else jnp.zeros_like(x[:1])
+        return x - jnp.concatenate([halo, x[:-1]])
+
+    return stencil
+
+
+def both_neighbours(is_swapped: bool) -> Callable[[Any], Any]:
+    def stencil(x: Any) -> Any:
+        before, after = lax.ppermute(x[-1:], "sp", chain(1)), lax.ppermute(x[:1], "sp", chain(-1))
+        before, after = (after, before) if is_swapped else (before, after)
+        padded = jnp.concatenate([before, x, after])
+        return padded[2:] - 2 * padded[1:-1] + padded[:-2]
+
+    return stencil
+
+
+def unequal_mean(x: Any) -> Any:
+    kept = x > 4.1
+    return lax.pmean(jnp.where(kept, x, 0).sum() / jnp.maximum(kept.sum(), 1), "sp")
+
+
+def equal_mean(x: Any) -> Any:
+    kept = x > 4.1
+    return lax.psum(jnp.where(kept, x, 0).sum(), "sp") / lax.psum(kept.sum(), "sp")
+
+
+def positions(by_rows: bool) -> Callable[[Any], Any]:
+    def add(x: Any) -> Any:
+        start = lax.axis_index("sp") * (x.shape[0] if by_rows else 1)
+        return x + (start + jnp.arange(x.shape[0]))[:, None]
+
+    return add
+
+
+def normalised(is_global: bool) -> Callable[[Any], Any]:
+    def norm(x: Any) -> Any:
+        mean, square = x.mean(0), (x**2).mean(0)
+        if is_global:
+            mean, square = lax.pmean(mean, "sp"), lax.pmean(square, "sp")
+        return (x - mean) / jnp.sqrt(square - mean**2 + 1.0)
+
+    return norm
+
+
+def lookup(has_offset: bool) -> Callable[[Any, Any], Any]:
+    def take(table: Any, ids: Any) -> Any:
+        rows = table.shape[0]
+        local = ids - (lax.axis_index("sp") * rows if has_offset else 0)
+        is_here = (local >= 0) & (local < rows)
+        return lax.psum(jnp.where(is_here[:, None], table[jnp.clip(local, 0, rows - 1)], 0), "sp")
+
+    return take
+
+
+def prefix_sum(is_inclusive: bool) -> Callable[[Any], Any]:
+    def scan(x: Any) -> Any:
+        own = x.cumsum(0)
+        totals = lax.all_gather(own[-1], "sp")
+        index = lax.axis_index("sp")
+        before = jnp.arange(totals.shape[0]) <= index if is_inclusive else jnp.arange(totals.shape[0]) < index
+        return own + jnp.where(before[:, None], totals, 0).sum(0)
+
+    return scan
+
+
+def fourier(x: Any) -> Any:
+    """A transform over rows and columns, by transposes."""
+    x = jnp.fft.fft(x.astype(jnp.complex64), axis=1)
+    x = lax.all_to_all(x, "sp", 1, 0, tiled=True)
+    x = jnp.fft.fft(x, axis=0)
+    return lax.all_to_all(x, "sp", 0, 1, tiled=True)
+
+
+def transpose(back: tuple[int, int]) -> Callable[[Any], Any]:
+    def there_and_back(x: Any) -> Any:
+        return lax.all_to_all(lax.all_to_all(x, "sp", 1, 0, tiled=True) * 2, "sp", *back, tiled=True)
+
+    return there_and_back
+
+
+def experts(x: Any, w: Any) -> Any:
+    """Each row goes to the expert of its sign, all experts on all shards."""
+    return jnp.where(x.sum(1, keepdims=True) > 16, x @ w, x @ w.T)
+
+
+def product(x: Any, w: Any) -> Any:
+    return lax.psum(x @ w, "tp")
+
+
+def dropout(x: Any) -> Any:
+    key = jax.random.fold_in(jax.random.key(0), lax.axis_index("sp"))
+    return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0)
+
+
+def whole_dropout(x: Any) -> Any:
+    kept = jax.random.bernoulli(jax.random.key(0), 0.5, (lax.axis_size("sp") * x.shape[0], x.shape[1]))
+    return jnp.where(lax.dynamic_slice_in_dim(kept, lax.axis_index("sp") * x.shape[0], x.shape[0]), x, 0)
+
+
+ROWS = (P("sp"), P("sp"))
+WRONG = {
+    "a ring turned the wrong way": Program(ring_sum(-1), *ROWS, (X,)),
+    "a halo dropped": Program(difference(1, has_halo=False), *ROWS, (X,)),
+    "a shift of the wrong sign": Program(difference(-1), *ROWS, (X,)),
+    "neighbours swapped": Program(both_neighbours(True), *ROWS, (X,)),
+    "a mean of unequal parts": Program(unequal_mean, P("sp"), P(), (X,)),
+    "an index for an offset": Program(positions(False), *ROWS, (X,)),
+    "statistics of a shard": Program(normalised(False), *ROWS, (X,)),
+    "a lookup without its offset": Program(lookup(False), (P("sp"), P()), P(), (X, IDS)),
+    "an inclusive prefix": Program(prefix_sum(True), *ROWS, (X,)),
+}
+RIGHT = {
+    "a ring": Program(ring_sum(1), *ROWS, (X,)),
+    "a halo": Program(difference(1), *ROWS, (X,)),
+    "two neighbours": Program(both_neighbours(False), *ROWS, (X,)),
+    "a mean": Program(equal_mean, P("sp"), P(), (X,)),
+    "an offset": Program(positions(True), *ROWS, (X,)),
+    "statistics of the batch": Program(normalised(True), *ROWS, (X,)),
+    "a lookup": Program(lookup(True), (P("sp"), P()), P(), (X, IDS)),
+    "a prefix": Program(prefix_sum(False), *ROWS, (X,)),
+    "a Fourier transform": Program(fourier, *ROWS, (X,)),
+    "a transpose and back": Program(transpose((0, 1)), *ROWS, (X,)),
+    "experts": Program(experts, (P("sp"), P()), P("sp"), (X, W)),
+    "a product": Program(product, (P("sp", "tp"), P("tp")), P("sp"), (X, W)),
+    "a part of the random numbers": Program(whole_dropout, *ROWS, (X,)),
+}
+RANDOM = Program(dropout, *ROWS, (X,))
