@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .. import _jax
 from ..hints.array_hint import FAMILIES, takes
-from ..inference.dims import Labels, read_dims
+from ..inference.dims import Labels, RegionDims, read_dims
 from ..notation.layout import Layout
 from .dim_names import NamedDims, TracedDim
 from .function_source import FunctionSource
@@ -53,34 +53,19 @@ def describe(
       parameters: the path of each array among its arguments, ``"params['w']"``; what it closes over has none.
       source: its text.
     """
-    read = [(traced, read_dims(traced.eqn)) for traced in traces]
-    arguments = [
-        _merged(
-            [_Leaf(one.eqn.invars[at].aval, one.eqn.params["in_specs"][at], dims.operands[at]) for one, dims in read]
-        )
-        for at in range(-len(parameters), 0)
-    ]
-    results = [
-        _merged(
-            [
-                _Leaf(one.eqn.outvars[at].aval, one.eqn.params["out_specs"][at], dims.results[at])
-                for one, dims in read
-                for at in (one.results[number],)
-            ]
-        )
-        for number in range(len(traces[0].results))
-    ]
-    named = NamedDims(
-        [dims for _, dims in read], [each.dims for each in arguments], [each.dims for each in results], parameters
-    )
+    read = [read_dims(traced.eqn) for traced in traces]
+    sides = [_leaves(traced, dims, len(parameters)) for traced, dims in zip(traces, read, strict=True)]
+    arguments, results = ([_merged(leaves) for leaves in zip(*side, strict=True)] for side in zip(*sides, strict=True))
+    named = NamedDims(read, [each.dims for each in arguments], [each.dims for each in results], parameters)
     if source is not None:
         named.take_notes(source)
     named.take_defaults()
-    axes = _axis_words(traces[0].eqn.params["mesh"].axis_names)
+    words = _axis_words(traces[0].eqn.params["mesh"].axis_names)
+    used = {axis for array in (*arguments, *results) if array.layout is not None for axis in array.layout.axes}
     return Description(
-        tuple(_hint(array, named.argument(at), axes) for at, array in enumerate(arguments)),
-        tuple(_hint(array, named.result(at), axes) for at, array in enumerate(results)),
-        {word: axis for axis, word in axes.items() if axis != word},
+        tuple(_hint(array, named.argument(at), words) for at, array in enumerate(arguments)),
+        tuple(_hint(array, named.result(at), words) for at, array in enumerate(results)),
+        {word: axis for axis, word in words.items() if axis != word and axis in used},
     )
 
 
@@ -90,6 +75,14 @@ class _Leaf(NamedTuple):
     aval: Any
     spec: Any
     labels: Labels
+
+
+def _leaves(traced: _jax.jaxpr.TracedRegion, dims: RegionDims, count: int) -> tuple[list[_Leaf], list[_Leaf]]:
+    """So many arguments of a region, which are behind what its function closes over, and its results."""
+    eqn = traced.eqn
+    operands = list(map(_Leaf, (var.aval for var in eqn.invars), eqn.params["in_specs"], dims.operands))
+    results = list(map(_Leaf, (var.aval for var in eqn.outvars), eqn.params["out_specs"], dims.results))
+    return operands[len(operands) - count :], [results[at] for at in traced.results]
 
 
 class _Array(NamedTuple):
@@ -137,10 +130,8 @@ def _hint(array: _Array, names: Sequence[str], axes: Mapping[str, str]) -> LeafH
     ]
     if array.rest is not None:
         dims.insert(array.rest, "...")
-    layout = array.layout
-    marks = [f"+{axes[axis]}" for axis in sorted(layout.unreduced)] + [
-        f"-{axes[axis]}" for axis in sorted(layout.reduced)
-    ]
+    marks = [f"+{axes[axis]}" for axis in sorted(array.layout.unreduced)]
+    marks += [f"-{axes[axis]}" for axis in sorted(array.layout.reduced)]
     return LeafHint(_dtype_name(array.dtypes), " ".join([*dims, *marks]))
 
 

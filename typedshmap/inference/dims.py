@@ -163,7 +163,7 @@ def _followed(rule: TransferRule) -> TransferRule:
                 dims=tuple(
                     DimFact(found.axes) if reader.label_of(found, size) is not None else found
                     for dim, size in zip(fact.dims, _shape(var), strict=True)
-                    for found in (_renamed(dim, lambda axis: axis.partition("@")[0]),)
+                    for found in (_renamed(dim, lambda axis: axis.rpartition("@")[0]),)
                 )
             )
             for fact, var in zip(rule(reader, eqn, given), eqn.outvars, strict=True)
@@ -194,7 +194,7 @@ def _places(eqn: Any) -> dict[tuple[int, int], str]:
         pairs = list(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
     elif _is_elementwise(eqn) or name in ("concatenate", "stack", "sort"):
         along = params["dimension"] if name == "concatenate" else None
-        largest = list(map(max, zip(*filter(None, shapes), strict=True)))
+        largest = list(map(max, zip(*filter(None, shapes), strict=False)))
         return {
             (which, at): str(at)
             for which, shape in enumerate(shapes)
