@@ -280,6 +280,24 @@ def test_what_only_xla_finds_superfluous_is_counted(mesh, body, ours, xlas):
     assert compiled(jax.jit(f), mesh, args).total() == xlas
 
 
+def test_the_products_of_an_unrolled_program_are_those_that_xla_counts(mesh):
+    @typed_shard_map(check_vma=False)
+    def gradients(
+        x: Float32[Array, "[a/dp] b"], up: Float32[Array, "b [c/tp]"], down: Float32[Array, "[c/tp] b"]
+    ) -> tuple[Float32[Array, "b [c/tp]"], Float32[Array, "[c/tp] b"]]:
+        def loss(up, down):
+            return jnp.sum(psum(jnp.tanh(x @ up) @ down, "tp") ** 2)
+
+        return psum(jax.grad(loss, (0, 1))(up, down), "dp")
+
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1024, 256), (256, 1024), (1024, 256))]
+    work = explain(gradients, *args, mesh=mesh, grad=False).work
+    with jax.set_mesh(mesh):
+        cost = jax.jit(gradients).lower(*args).compile().cost_analysis()
+    assert work.kinds["products"] == 5 * 2 * 256 * 256 * 512
+    assert work.flops == pytest.approx(cost["flops"], rel=0.02)
+
+
 @pytest.mark.parametrize("name", [*map(slow, memory.EXAMPLES)])
 def test_the_memory_of_an_example_is_that_which_xla_sets_aside(name):
     assert memory.LEAST <= memory.compare(name).ratio <= memory.MOST

@@ -10,6 +10,7 @@ from .. import cli
 from ..errors import MeshAxisError, StructureError
 from ..errors.phrases import mesh_text
 from ..explaining import explain_call
+from ..explaining.hardware import read_hardware
 from ..explaining.model import read_bandwidth
 from ..explaining.tables import Comparison, Explanation, document
 from ..sampling.meshes import mesh_like
@@ -30,6 +31,8 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add = parser.add_argument
     rate = "what one device sends per second over a mesh axis, which turns bytes into seconds"
     add("--bandwidth", action="append", default=[], metavar="tp=400GB/s", help=rate)
+    kinds = "the kind of device, for how long it takes: v5e, v5p, v6e, v7x, h100, b200"
+    add("--hardware", metavar="v5p", help=kinds)
     grad = "explain the gradient, too; by default where there is one and the function takes none itself"
     add("--grad", action=argparse.BooleanOptionalAction, default=None, help=grad)
     add("--html", metavar="FILE", help="write one page with tables and pictures, too")
@@ -48,6 +51,7 @@ def run(given: argparse.Namespace) -> int:
     try:
         for mesh in meshes:
             read_bandwidth("--bandwidth", bandwidth, mesh.shape_tuple)
+        hardware = read_hardware("--hardware", given.hardware)
     except (MeshAxisError, StructureError) as error:
         raise cli.UsageError(str(error)) from None
     page = None if given.html is None else Path(given.html)
@@ -62,7 +66,9 @@ def run(given: argparse.Namespace) -> int:
             mesh = own_meshes[0] if len(own_meshes) == 1 else own_meshes
             try:
                 arguments = cli.arguments_for(function, values)
-                one = explain_call(function.function, (), arguments, mesh=mesh, grad=given.grad, bandwidth=bandwidth)
+                one = explain_call(
+                    function.function, (), arguments, mesh=mesh, grad=given.grad, bandwidth=bandwidth, hardware=hardware
+                )
             except (
                 Exception
             ) as error:  # whatever the function's own code raises is printed, and the next one is explained

@@ -16,13 +16,26 @@ from ..sampling.arguments import Inputs, makes_tree
 from ..sampling.plain import is_plain, with_hints
 from ..sampling.plan import plan_inputs
 from .build import ExplainedCall, explanation, meshes_of
-from .model import Alive, Collective, Explained, Failed, Memory, Total, Value, read_bandwidth
+from .hardware import Hardware, read_hardware
+from .model import (
+    Alive,
+    Collective,
+    Explained,
+    Failed,
+    Memory,
+    Time,
+    Total,
+    Value,
+    Work,
+    WorkLine,
+    read_bandwidth,
+)
 from .show import Block, Shown, ShownArray, show
 from .tables import Comparison, Explanation
 
 __all__ = [
-    "Alive", "Block", "Collective", "Comparison", "Explained", "Explanation", "Failed", "Memory", "Shown",
-    "ShownArray", "Total", "Value", "explain", "show",
+    "Alive", "Block", "Collective", "Comparison", "Explained", "Explanation", "Failed", "Hardware", "Memory",
+    "Shown", "ShownArray", "Time", "Total", "Value", "Work", "WorkLine", "explain", "show",
 ]  # fmt: skip
 
 
@@ -39,6 +52,7 @@ def explain(
     mesh: MeshLike | None = None,
     grad: bool | None = None,
     bandwidth: Mapping[str, float | str] | None = None,
+    hardware: str | Hardware | None = None,
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Explanation: ...
@@ -50,6 +64,7 @@ def explain(
     mesh: list[Any] | tuple[Any, ...],
     grad: bool | None = None,
     bandwidth: Mapping[str, float | str] | None = None,
+    hardware: str | Hardware | None = None,
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Comparison: ...
@@ -60,6 +75,7 @@ def explain(
     mesh: Any = None,
     grad: bool | None = None,
     bandwidth: Mapping[str, float | str] | None = None,
+    hardware: str | Hardware | None = None,
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Explanation | Comparison:
@@ -88,6 +104,8 @@ def explain(
         function takes none itself.
       bandwidth: bytes that one device sends per second, by mesh axis: a number, or a text like ``"400GB/s"``.
         Seconds are bytes on the wire over it; latency is not modelled.
+      hardware: the kind of device, for how long it takes: ``"v5e"``, ``"v5p"``, ``"v6e"``, ``"v7x"``, ``"h100"``,
+        ``"b200"`` or a `Hardware`; a ``bandwidth`` comes before its links.
       arguments: arguments by name, for names that are those of dims, too, and by path for fields.
       **sizes: global sizes by the names of dims, and arguments by theirs; what is not given is drawn.
 
@@ -101,7 +119,9 @@ def explain(
       ShapeError and all that a call raises: for arguments that are not what their hints say, and for a body
         that is wrong. In a comparison the error is in the mesh's row.
     """
-    return explain_call(f, args, sizes, mesh=mesh, grad=grad, bandwidth=bandwidth, arguments=arguments)
+    return explain_call(
+        f, args, sizes, mesh=mesh, grad=grad, bandwidth=bandwidth, hardware=hardware, arguments=arguments
+    )
 
 
 def explain_call(
@@ -112,6 +132,7 @@ def explain_call(
     mesh: Any,
     grad: bool | None,
     bandwidth: Mapping[str, float | str] | None,
+    hardware: str | Hardware | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> Explanation | Comparison:
     """`explain`, with the sizes and arguments that are given by name as a dict."""
@@ -122,6 +143,7 @@ def explain_call(
         f, arguments = with_hints("explain", f, args, {**given, **(arguments or {})}, lent)
         args, given = (), {}
     made_of = require_decorated(f, "explain")
+    device = read_hardware("explain", hardware)
     meshes = meshes_of(mesh, made_of.mesh, (*args, *given.values()))
     owner = bound_self(f)
 
@@ -145,7 +167,8 @@ def explain_call(
 
     def explain_on(inputs: Callable[[AbstractMesh], Inputs], mesh: AbstractMesh) -> Explanation:
         rates = read_bandwidth("explain", bandwidth, mesh.shape_tuple)
-        return explanation(ExplainedCall(f, inputs(mesh), mesh), grad, rates)
+        rates = rates if device is None else {**device.rates(mesh.shape_tuple), **rates}
+        return explanation(ExplainedCall(f, inputs(mesh), mesh), grad, rates, device)
 
     if not isinstance(mesh, (list, tuple)):
         return explain_on(inputs_for(meshes), meshes[0])

@@ -26,13 +26,17 @@ from ..ops.resharding.pieces import shard_shape
 from ..sampling.arguments import Inputs
 from ..sampling.meshes import map_over_shards, mesh_like, mesh_sizes
 from .collectives import JaxprCosts, read_jaxpr
+from .hardware import Hardware, time_of
 from .memory import memory_of
 from .model import Collective, Value, ValueKind
 from .program import read_program
 from .tables import Explanation
+from .work import work_of
 
 
-def explanation(call: ExplainedCall, grad: bool | None, bandwidth: Mapping[str, float]) -> Explanation:
+def explanation(
+    call: ExplainedCall, grad: bool | None, bandwidth: Mapping[str, float], hardware: Hardware | None = None
+) -> Explanation:
     """Explain one call."""
     jaxpr, types = call.trace()
     costs, sources = read_jaxpr(jaxpr, len(call.traced))
@@ -50,6 +54,7 @@ def explanation(call: ExplainedCall, grad: bool | None, bandwidth: Mapping[str, 
         program = read_program(both, [*inputs, *((f"cotangent of {one.name}", one.bytes) for one in cotangents)])
     else:
         program = read_program(jaxpr, inputs, [one.bytes for one in results])
+    work, runs = work_of(program), (*costs.collectives, *(gradient if grad else ()))
     return Explanation(
         call.typed.name,
         call.mesh.shape_tuple,
@@ -57,8 +62,10 @@ def explanation(call: ExplainedCall, grad: bool | None, bandwidth: Mapping[str, 
         (*arguments, *costs.values, *results),
         (*costs.collectives, *gradient),
         memory_of(program),
+        work,
         tuple(dict.fromkeys((*_notes(call, costs), *notes))),
         bandwidth,
+        time_of(work, runs, hardware, bandwidth) if hardware else None,
     )
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import groupby
-from math import ceil, prod
-from typing import Any, Literal
+from math import ceil, inf, prod
+from typing import Any, Literal, NamedTuple
 
 from jax.sharding import PartitionSpec
 
@@ -176,6 +176,83 @@ class Memory:
     alive: tuple[Alive, ...]
 
 
+class WorkLine(NamedTuple):
+    """What one line of the source computes and moves on one device.
+
+    Attributes:
+      place: the line, ``train.py:12 (step)``.
+      flops: its floating-point operations, as often as it runs.
+      bytes: what it reads from memory and writes there.
+      products: those of the operations that are in matrix products, convolutions and transforms, by dtype.
+    """
+
+    place: str
+    flops: int
+    bytes: int
+    products: Mapping[str, int]
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.flops / self.bytes if self.bytes else inf
+
+
+class Work(NamedTuple):
+    """What one device computes, and what it moves to and from its memory; loops are counted as often as they run.
+
+    Attributes:
+      flops: the floating-point operations.
+      bytes: what is read from memory and written there, after fusion.
+      kinds: the operations by kind: ``products`` (and convolutions), ``transforms`` (FFTs), ``elementwise``,
+        ``reductions``.
+      lines: the lines of the source, the one with most operations first.
+    """
+
+    flops: int
+    bytes: int
+    kinds: Mapping[str, int]
+    lines: tuple[WorkLine, ...]
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.flops / self.bytes if self.bytes else inf
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """The seconds that a program takes at the least, by the peaks of a kind of device.
+
+    Attributes:
+      hardware: the name of that kind.
+      limit: the bytes of its memory.
+      compute: of matrix products, convolutions and transforms, at the peak of their dtype.
+      memory: of moving bytes to and from memory.
+      communicate: of collectives, by mesh axis; one over several axes counts at the slowest of them.
+      serial: of all lines one after the other, each as long as it computes or moves, then of all collectives.
+      overlapped: of the longest of compute, memory and each axis, if all of them overlap.
+      bound: which one that is: ``"compute"``, ``"memory"`` or the mesh axis.
+      place: the line that takes most of it.
+      text: the same in words.
+    """
+
+    hardware: str
+    limit: float
+    compute: float
+    memory: float
+    communicate: Mapping[str, float]
+    serial: float
+    overlapped: float
+    bound: str
+    place: str
+    text: str
+
+    @property
+    def utilization(self) -> float:
+        """The part of the peak that computing reaches at the most, if all overlaps."""
+        return self.compute / self.overlapped if self.overlapped else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Explained:
     """The explanation of one function on one mesh.
@@ -186,9 +263,11 @@ class Explained:
       sizes: the sizes of the names in its hints.
       values: its arguments and results, and what its body checks.
       collectives: what communicates, in the jaxpr's order.
-      memory: the bytes of its arguments and results.
+      memory: the most that is in the memory of one device.
+      work: what one device computes and moves.
       notes: what is not counted, and why.
       bandwidth: bytes that one device sends per second, by mesh axis, where that is given.
+      time: how long it takes on the hardware that is given.
     """
 
     function: str
@@ -197,8 +276,20 @@ class Explained:
     values: tuple[Value, ...]
     collectives: tuple[Collective, ...]
     memory: Memory
+    work: Work
     notes: tuple[str, ...] = ()
     bandwidth: Mapping[str, float] = field(default_factory=dict[str, float])
+    time: Time | None = None
+
+    @property
+    def flops(self) -> int:
+        """The floating-point operations of one device."""
+        return self.work.flops
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak of memory is within that of the hardware; None where none is given."""
+        return None if self.time is None else self.memory.peak <= self.time.limit
 
     @property
     def devices(self) -> int:
@@ -266,6 +357,14 @@ def bytes_text(count: int) -> str:
         size, units = size / 1024, units[1:]
     digits = 0 if size >= 100 or size.is_integer() else 1 if size >= 10 else 2
     return f"{size:.{digits}f} {units[0]}"
+
+
+def flops_text(count: int) -> str:
+    """``512 FLOP``, ``1.5 MFLOP``, ``16 TFLOP``."""
+    size, units = float(count), ["", "k", "M", "G", "T", "P", "E"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.3g} {units[0]}FLOP"
 
 
 def seconds_text(seconds: float | None) -> str:

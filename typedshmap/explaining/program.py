@@ -196,10 +196,11 @@ def _reuse(jaxpr: Any, program: Program) -> dict[Buffer, Buffer]:
 
 @dataclass
 class _Reader:
-    """Reads a jaxpr into steps; ``now`` counts equations and steps."""
+    """Reads a jaxpr into steps; ``now`` counts equations and steps, ``times`` is how often what is read now runs."""
 
     program: Program
     now: int = 0
+    times: int = 1
 
     def read(self, closed_jaxpr: Any, operands: Sequence[_Variable], around: Around) -> list[_Variable]:
         """Read a jaxpr; from its operands to its results."""
@@ -216,12 +217,15 @@ class _Reader:
             is_constant = _jax.jaxpr.is_literal(atom) or atom not in known
             return self._new(atom.aval, "constant", around) if is_constant else _latest(known[atom])
 
+        self.times = around.times
         bind(jaxpr.invars, operands)
         for eqn in jaxpr.eqns:
-            self.now += 1
+            self.now, self.times = self.now + 1, around.times
             is_transposed = around.is_transposed or _jax.jaxpr.is_transposed(eqn)
             at = Around(around.times, _jax.source.equation_place(eqn) or around.place, is_transposed)
-            bind(eqn.outvars, self._equation(eqn, [value_of(atom) for atom in eqn.invars], at))
+            results = self._equation(eqn, [value_of(atom) for atom in eqn.invars], at)
+            self.times = around.times
+            bind(eqn.outvars, results)
         return [value_of(atom) for atom in jaxpr.outvars]
 
     def _equation(self, eqn: Any, operands: list[_Variable], at: Around) -> list[_Variable]:
@@ -289,13 +293,13 @@ class _Reader:
         self.now += 1
         return [_stored(one.buffer, one.parts) for one in made]
 
-    def store(self, value: _Variable, times: int = 1) -> _Variable:
+    def store(self, value: _Variable) -> _Variable:
         """A value in memory, computed now where it is not yet there."""
         value = _latest(value)
         if value.view_of is not None and not value.is_stored:
-            self.store(value.view_of, times)
+            self.store(value.view_of)
         elif not value.is_stored:
-            at = Around(times, value.buffer.place, value.buffer.is_transposed)
+            at = Around(self.times, value.buffer.place, value.buffer.is_transposed)
             (array,) = self._step([value], value.reads, at, is_in_place=True)
             value.reads, value.is_stored, value.is_costly, value.size = array.reads, True, False, 0
         return _latest(value)
@@ -336,9 +340,10 @@ class _Reader:
         ]
         stacks = self._step([self._new(var.aval, "stacked", at) for var in eqn.outvars[count:]], {}, at)
         results = self.read(body, [*consts, *carry, *slices], inside)
-        carried = [self.store(value, inside.times) for value in results[:count]]
+        self.times = inside.times
+        carried = [self.store(value) for value in results[:count]]
         for value, stack in zip(results[count:], stacks, strict=True):
-            self._step([], {**value.reads, **dict.fromkeys(stack.reads, 0)}, inside)
+            self._step([], {**value.reads, **dict.fromkeys(stack.reads, value.buffer.bytes)}, inside)
         # The next iteration takes what comes from outside again.
         outside = [one for step in self.program.steps[first:] for one in step.reads if one.made < start]
         self._step([], dict.fromkeys([*outside, *_union(carried)], 0), at)

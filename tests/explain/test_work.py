@@ -1,0 +1,214 @@
+"""FLOPs and bytes per line, and the time on a kind of device: against hand calculations."""
+
+from __future__ import annotations
+
+from math import log2
+
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import AbstractMesh
+
+from typedshmap import (
+    Array,
+    BFloat16,
+    Float32,
+    MeshAxisError,
+    StructureError,
+    all_gather,
+    explain,
+    psum,
+    typed_shard_map,
+)
+from typedshmap.explaining import Hardware, Work
+
+MESH = AbstractMesh((4,), ("dp",))
+
+
+def work_of(body, grad=False) -> Work:
+    @typed_shard_map(check_vma=False)
+    def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
+        return body(x)
+
+    return explain(f, mesh=MESH, grad=grad, a=64, b=32).work
+
+
+def convolved(x):
+    image = x[None, None]  # one of 16 x 32 with a window of 3 x 3, and of its edges two thirds
+    return lax.conv_general_dilated(image, jnp.ones((1, 1, 3, 3)), (1, 1), "SAME")[0, 0]
+
+
+def scanned(x):
+    return lax.scan(lambda c, _: (c @ jnp.ones((32, 32)), None), x, None, length=7)[0]
+
+
+PRODUCT = 2 * 16 * 32 * 32
+FLOPS = {
+    "a product": (lambda x: x @ jnp.ones((32, 32)), {"products": PRODUCT}),
+    "a product with batch dims": (
+        lambda x: jnp.einsum("abc,acd->abd", x.reshape(4, 4, 32), jnp.ones((4, 32, 32))).reshape(16, 32),
+        {"products": PRODUCT},
+    ),
+    "in a loop": (scanned, {"products": 7 * PRODUCT}),
+    "in a branch": (
+        lambda x: lax.cond(x[0, 0] > 0, lambda x: x @ jnp.ones((32, 32)), lambda x: x, x),
+        {"products": PRODUCT},
+    ),
+    "a convolution": (convolved, {"products": 2 * (3 * 16 - 2) * (3 * 32 - 2)}),
+    "a transform": (lambda x: jnp.fft.fft(x).real, {"transforms": 5 * 16 * 32 * log2(32)}),
+    "an elementwise operation": (lambda x: x * 2 + 1, {"elementwise": 2 * 16 * 32}),
+    "a sum": (lambda x: x.sum(1, keepdims=True) + x, {"reductions": 16 * 32, "elementwise": 16 * 32}),
+    "what moves is none": (lambda x: x.T.astype(jnp.bfloat16).astype(x.dtype).T[:, ::-1], {}),
+}
+
+
+@pytest.mark.parametrize("body, flops", FLOPS.values(), ids=FLOPS)
+def test_operations_are_counted_by_kind(body, flops):
+    assert dict(work_of(body).kinds) == flops
+
+
+def test_a_gradient_has_two_products_more_for_each():
+    weight = jnp.ones((32, 32))
+    forward, both = (work_of(lambda x: jnp.tanh(x @ weight) @ weight, grad=grad) for grad in (False, True))
+    assert (forward.kinds["products"], both.kinds["products"]) == (2 * PRODUCT, 4 * PRODUCT)  # of x alone
+
+
+def test_bytes_are_those_of_what_is_read_and_written_by_line():
+    shard = 16 * 32 * 4
+    work = work_of(lambda x: jnp.sin(x) + 1)
+    assert (work.bytes, [line.bytes for line in work.lines]) == (2 * shard, [2 * shard])
+    (line,) = work.lines
+    assert line.place.startswith("test_work.py:")
+    assert line.intensity == work.intensity == 2 * 16 * 32 / (2 * shard)
+    assert work_of(scanned).bytes >= 7 * 3 * shard
+
+
+# The formulas of "How to Scale Your Model" (2025): per layer of a batch of tokens B, model D, ff F, in bfloat16.
+B, D, F = 2**19, 8192, 32768
+CHIP = Hardware("chip", {"bf16": 459e12}, 96e9, 2765e9, link=180e9)
+
+
+@typed_shard_map
+def tensor_parallel(
+    x: BFloat16[Array, "[batch/dp] [model/tp]"],
+    up: BFloat16[Array, "model [ff/tp]"],
+    down: BFloat16[Array, "[ff/tp] model"],
+) -> BFloat16[Array, "[batch/dp] [model/tp]"]:
+    x = all_gather(x, "[b/dp] [m/tp] -> [b/dp] m")
+    return lax.psum_scatter(x @ up @ down, "tp", scatter_dimension=1, tiled=True)
+
+
+@typed_shard_map
+def fsdp(
+    x: BFloat16[Array, "[batch/dp] model"], up: BFloat16[Array, "[model/dp] ff"], down: BFloat16[Array, "[ff/dp] model"]
+) -> BFloat16[Array, "[batch/dp] model"]:
+    up, down = all_gather(up, "[m/dp] f -> m f ~dp"), all_gather(down, "[f/dp] m -> f m ~dp")
+    return x @ up @ down
+
+
+def test_a_tensor_parallel_layer_takes_what_the_scaling_book_says():
+    time = explain(tensor_parallel, mesh="dp=64,tp=8", hardware=CHIP, grad=False, batch=B, model=D, ff=F).time
+    assert time.compute == pytest.approx(4 * B * D * F / (512 * 459e12))
+    # An all-gather and a reduce-scatter of B D entries over tp, but for the part that is there: 2 * 2 B D / W.
+    assert time.communicate == {"tp": pytest.approx(2 * 2 * B / 64 * D / 180e9 * 7 / 8)}
+    assert (time.bound, time.overlapped) == ("compute", time.compute)
+    assert time.serial >= time.compute + time.communicate["tp"]
+    wider = explain(tensor_parallel, mesh="dp=8,tp=64", hardware=CHIP, grad=False, batch=B, model=D, ff=F).time
+    assert wider.bound == "tp"  # beyond F / (C / W), which is 12.9
+    assert wider.text.startswith("bound by communication over 'tp': ")
+    assert wider.utilization == pytest.approx(wider.compute / wider.communicate["tp"])
+
+
+def test_fsdp_is_bound_by_communication_where_the_batch_of_a_device_is_small():
+    times = {
+        devices: explain(fsdp, mesh={"dp": devices}, hardware=CHIP, grad=False, batch=B, model=D, ff=F).time
+        for devices in (64, 512)
+    }
+    for devices, time in times.items():
+        assert time.communicate["dp"] == pytest.approx(2 * 2 * D * F / 180e9 * (devices - 1) / devices)
+        assert time.compute == pytest.approx(4 * B * D * F / (devices * 459e12))
+    # The least batch of a device is C / W, 2,550 tokens.
+    assert {devices: time.bound for devices, time in times.items()} == {64: "compute", 512: "dp"}
+
+
+def test_the_time_of_data_parallel_gradients_is_that_of_their_sum():
+    @typed_shard_map
+    def step(w: BFloat16[Array, "m n"], x: BFloat16[Array, "[batch/dp] m"]) -> BFloat16[Array, "m n"]:
+        return psum(x.T @ x @ w, "dp")
+
+    time = explain(step, mesh="dp=8", hardware=CHIP, grad=False, m=1024, n=1024, batch=64).time
+    assert time.communicate == {"dp": pytest.approx(2 * 7 / 8 * 2 * 1024**2 / 180e9)}
+    assert time.bound == "dp"
+
+
+def test_a_dtype_runs_as_the_next_wider_one_that_is_known():
+    chip = Hardware("chip", {"i8": 4, "bf16": 2, "f32": 1}, 1, 1)
+    assert [chip.rate(dtype) for dtype in ("i8", "i4", "f8_e4m3fn", "bf16", "f32", "f64")] == [4, 4, 4, 2, 1, 1]
+
+
+def test_axes_within_a_domain_lie_on_its_links_and_others_on_the_network():
+    rates = explain(fsdp, mesh="pp=2,dp=4,tp=2", hardware="h100", grad=False).bandwidth
+    assert rates == {"pp": 50e9, "dp": 450e9, "tp": 450e9}
+    given = explain(fsdp, mesh="dp=16", hardware="h100", bandwidth={"dp": "25GB/s"}, grad=False).bandwidth
+    assert given == {"dp": 25e9}
+
+
+@pytest.mark.parametrize("name", ["v5e", "v5p", "v6e", "v7x", "h100", "b200", "V5P"])
+def test_kinds_of_devices_are_known_by_name(name):
+    found = explain(fsdp, mesh="dp=4", hardware=name, grad=False, batch=8, model=8, ff=8)
+    assert found.fits and found.time.hardware == name.lower()
+    assert f"on {name.lower()}: fits in " in str(found)
+
+
+def test_what_does_not_fit_is_said():
+    found = explain(fsdp, mesh="dp=4", hardware=Hardware("small", {"bf16": 1}, 10, 1, {"dp": 1}), grad=False)
+    assert not found.fits
+    assert "on small: does not fit in 10 B; " in str(found)
+
+
+@pytest.mark.parametrize(
+    ("figures", "message"),
+    [
+        ({"flops": {}}, "Hardware: flops= is empty"),
+        ({"flops": 3e12}, "Hardware: flops= wants a dict, got 3000000000000.0"),
+        ({"flops": {"bf16": -1}}, "Hardware: flops['bf16'] is -1, and is to be a positive number"),
+        ({"memory": 0}, "Hardware: memory is 0, and is to be a positive number"),
+        ({"bandwidth": "1TB/s"}, "Hardware: bandwidth is '1TB/s', and is to be a positive number"),
+        ({"links": {"dp": float("nan")}}, "Hardware: links['dp'] is nan, and is to be a positive number"),
+    ],
+)
+def test_figures_are_positive_numbers(figures, message):
+    with pytest.raises(StructureError) as raised:
+        Hardware(**{"name": "chip", "flops": {"bf16": 1}, "memory": 1, "bandwidth": 1, **figures})
+    assert str(raised.value).splitlines()[0] == message
+
+
+@pytest.mark.parametrize(
+    ("hardware", "error", "message"),
+    [
+        ("v5pp", StructureError, "explain: hardware= is 'v5pp'\n\nHint: did you mean 'v5p'? there are v5e, v5p, v6e, "
+         "v7x, h100, b200; for others pass a Hardware(name, flops=, memory=, bandwidth=, links=)"),
+        (5, StructureError, "explain: hardware= is 5\n\nHint: there are v5e, v5p, v6e, v7x, h100, b200; for others "
+         "pass a Hardware(name, flops=, memory=, bandwidth=, links=)"),
+        (Hardware("chip", {"bf16": 1}, 1, 1, {"tp": 1}), MeshAxisError,
+         "hardware 'chip' has a link over mesh axis 'tp', which the mesh (dp=4) does not have"),
+    ],
+)  # fmt: skip
+def test_unknown_hardware_is_refused(hardware, error, message):
+    with pytest.raises(error) as raised:
+        explain(fsdp, mesh="dp=4", hardware=hardware, grad=False)
+    assert str(raised.value) == message
+
+
+def test_a_collective_over_an_axis_without_a_link_is_refused():
+    with pytest.raises(MeshAxisError, match="hardware 'chip' has no link over mesh axis 'dp'"):
+        explain(fsdp, mesh="dp=4", hardware=Hardware("chip", {"bf16": 1}, 1, 1), grad=False)
+
+
+def test_meshes_are_compared_by_time():
+    found = explain(
+        tensor_parallel, mesh=["dp=64,tp=8", "dp=8,tp=64"], hardware=CHIP, grad=False, batch=B, model=D, ff=F
+    )
+    head, *rows = str(found).splitlines()[2:5]
+    assert " ".join(head.split()).endswith("on the wire at least bound seconds")
+    assert [row.split()[-3] for row in rows] == ["compute", "tp"]
