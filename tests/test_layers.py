@@ -51,6 +51,7 @@ LATE = {
     ("typedshmap.cli.annotate", "typedshmap.annotating.acceptance"),
     ("typedshmap.cli.annotate", "typedshmap.annotating.program"),
     ("typedshmap.cli.annotate", "typedshmap.annotating.recording"),
+    ("typedshmap.cli.annotate", "typedshmap.rewriting.command"),
     ("typedshmap.sampling", "hypothesis"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.marks"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.plugin.typedshmap_pytest.audits"),

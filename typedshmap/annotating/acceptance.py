@@ -77,7 +77,7 @@ def _why_wrong(plan: SitePlan, number: int, verdict: VerifiedRun) -> str:
     expected = {repr(traced.claims()) for traced in plan.site.traced.values()}
     found = set(verdict.claims.get(number, ()))
     if not found:
-        return "the annotated program does not get to it"
+        return f"the annotated program does not get to it: {verdict.last}"
     return "" if found == expected else "its hints do not say what its specs say"
 
 

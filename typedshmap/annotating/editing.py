@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
@@ -93,8 +93,8 @@ def options_of(module: ParsedModule, call: cst.Call, names_it: bool) -> dict[str
     return found
 
 
-def edit_module(module: ParsedModule, edit: ModuleEdit) -> str:
-    """The text of a file with all edits."""
+def edit_module(module: ParsedModule, edit: ModuleEdit, exported: Set[str]) -> str:
+    """The text of a file with all edits; names that other files import stay."""
     editor = _Editor(module, edit)
     tree = module.module.visit(editor)
     assert isinstance(tree, cst.Module)
@@ -103,7 +103,7 @@ def edit_module(module: ParsedModule, edit: ModuleEdit) -> str:
         around = [editor.first_definition, *module.around(editor.first_definition, cst.BaseCompoundStatement)]
         at, indent = list[Any](module.module.body).index(around[-1]), module.module.default_indent
         body[at:at] = [_typed_dict(name, fields, indent) for name, fields in edit.typed_dicts.items()]
-    tree = _without_dead(tree.with_changes(body=body), editor.removed)
+    tree = _without_dead(tree.with_changes(body=body), editor.removed - exported, exported)
     return _with_imports(tree, edit.words).code
 
 
@@ -420,24 +420,19 @@ def _comment_lines(text: str, indent: int) -> list[str]:
 # What nothing uses any more
 
 
-def _without_dead(tree: cst.Module, names: set[str]) -> cst.Module:
-    """A file without the assignments and imports that nothing uses any more, of names that were taken away."""
+def _without_dead(tree: cst.Module, names: Set[str], exported: Set[str]) -> cst.Module:
+    """A file without the assignments, functions and imports that nothing uses any more, of names that were removed."""
     while True:
         module = ParsedModule(tree.code)
-        exported = "".join(module.code(part) for part in module.nodes(cst.Assign) if "__all__" in module.code(part))
-        dead = {
-            binding.name
-            for binding in module.all_bindings()
-            if names & {binding.name, binding.name.partition(".")[0]}
-            and not binding.references
-            and not re.search(rf"\b{re.escape(binding.name)}\b", exported)
-        }
-        sweeper = _Sweeper(module, dead)
+        lists = " ".join(module.code(part) for part in module.nodes(cst.Assign) if "__all__" in module.code(part))
+        unused = {binding.name for binding in module.all_bindings() if not binding.references}
+        dead = {name for name in unused if names & {name, name.partition(".")[0]}}
+        sweeper = _Sweeper(module, {name for name in dead if not re.search(rf"\b{re.escape(name)}\b", lists)})
         swept = module.module.visit(sweeper)
         assert isinstance(swept, cst.Module)
         if not sweeper.removed:
             return swept
-        names, tree = names | sweeper.removed, swept
+        names, tree = (names | sweeper.removed) - exported, swept
 
 
 class _Sweeper(cst.CSTTransformer):

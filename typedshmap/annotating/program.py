@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import libcst as cst
 from ..auditing.findings import Finding
 from ..auditing.region import PlainRegion
 from ..auditing.silenced import is_ignored
+from ..errors.places import is_users
 from .describe import LeafHint, describe
 from .editing import CallEdit, ModuleEdit, edit_module, option_calls, options_of
 from .function_source import FunctionSource
@@ -225,10 +228,26 @@ class AnnotatedProgram:
                     edit.fields[node] = _with_none(self.modules[file], node, fields)
             if edit.calls:
                 edit.words = {*writer.words, "typed_shard_map"}
-        found = {
-            file: edit_module(self.modules[file], edit) for file, edit in edits.items() if edit.calls or edit.comments
-        }
-        return {file: text for file, text in found.items() if text != self.texts[file]}
+        edits = {file: edit for file, edit in edits.items() if edit.calls or edit.comments}
+        return {file: edit_module(self.modules[file], edit, self._exported) for file, edit in edits.items()}
+
+    @cached_property
+    def _exported(self) -> set[str]:
+        """The names that the program's modules import from each other."""
+        own = [module for module in [*sys.modules.values()] if is_users(getattr(module, "__file__", None) or "<frozen ")]
+        found: set[str] = set()
+        for module in own:
+            try:
+                nodes = [*ast.walk(ast.parse(inspect.getsource(module)))]
+            except (OSError, TypeError, SyntaxError):
+                continue
+            for node in nodes:
+                if isinstance(node, ast.ImportFrom):
+                    root = sys.modules.get((node.module or "").partition(".")[0])
+                    found |= {alias.name for alias in node.names} if node.level or root in own else set()
+                elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    found |= {node.attr} if vars(module).get(node.value.id) in own else set()
+        return found
 
     def _is_editable(self, file: str) -> Callable[[type], bool]:
         def is_editable(kind: type) -> bool:

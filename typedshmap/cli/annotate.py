@@ -52,20 +52,24 @@ def run(given: argparse.Namespace) -> int:
         from ..annotating.acceptance import accept, verifying
         from ..annotating.program import AnnotatedProgram
         from ..annotating.recording import recorded_sites
+        from ..rewriting.command import run as rewrite
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "libcst":
             raise
         raise cli.UsageError("it needs libcst, the extra 'rewrite': pip install libcst") from None
+    if given.static:
+        return rewrite([given.program, *given.arguments], given.write)
     environment = {name: value for name, value in os.environ.items() if name != "TYPEDSHMAP_CHECKS"}
-    require_program(given.program, given.module)
     if given.devices is not None:
         make_devices(given.devices)
     if given.accept is not None:
+        sys.path.insert(0, os.getcwd())
         with verifying(given.accept) as texts:
             return run_program(given.program, given.module, given.arguments, texts)
     folder = Path.cwd()
     with cli.output_on_stderr():
         with recorded_sites() as sites:
+            require_program(given.program, given.module)  # which imports the package around a module
             code = run_program(given.program, given.module, given.arguments)
         os.chdir(folder)
         program = AnnotatedProgram([*sites.values()], given.program)
