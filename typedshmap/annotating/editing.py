@@ -216,17 +216,27 @@ class _Editor(cst.CSTTransformer):
         if is_short and not has_comments:
             return one_line
         indent = self.module.module.default_indent
-        indent_of = self._inner_indent(original)
+        inner = self._indent_of(original) + indent
         lines = [
-            _broken_value(arg, self.module, len(indent_of) + len(indent)).with_changes(
+            self._fitted_argument(arg, inner).with_changes(
                 comma=_line_end(arg.comma, indent if at < len(args) - 1 else ""), whitespace_after_arg=blank
             )
             for at, arg in enumerate(args)
         ]
         return call.with_changes(args=lines, whitespace_before_args=_new_line(indent))
 
-    def _inner_indent(self, node: cst.CSTNode) -> str:
-        line = self.module.lines[self.module.line(self._statement(node)) - 1]
+    def _fitted_argument(self, arg: cst.Arg, indent: str) -> cst.Arg:
+        """An argument on a line of its own, which hints of ours may break."""
+        name = arg.keyword.value if arg.keyword is not None else ""
+        if name not in ("in_types", "out_types"):
+            return arg
+        unit = self.module.module.default_indent
+        text = _fitted(self.module.code(arg.value), WIDTH - len(f"{indent}{name}=,"), indent, unit)
+        return arg.with_changes(value=cst.parse_expression(text))
+
+    def _indent_of(self, node: cst.CSTNode) -> str:
+        statement = node if isinstance(node, cst.FunctionDef) else self._statement(node)
+        line = self.module.lines[self.module.line(statement) - 1]
         return line[: len(line) - len(line.lstrip())]
 
     # Definitions
@@ -242,22 +252,26 @@ class _Editor(cst.CSTTransformer):
                 self._remove(param.annotation)
         if original_node.returns is not None:
             self._remove(original_node.returns)
-        hinted = updated_node.with_changes(
-            params=updated_node.params.visit(_Annotator(one.parameters)),
-            returns=_annotation(one.result, is_result=True),
-        )
-        return self._broken_signature(original_node, hinted, self.spec_comments.get(original_node, []))
+        hinted = self._hinted(updated_node, one.parameters, one.result)
+        comments = self.spec_comments.get(original_node, [])
+        if self._is_short(original_node, hinted) and not any(comments):
+            return hinted
+        unit, indent = self.module.module.default_indent, self._indent_of(original_node)
+        rooms = {name: WIDTH - len(f"{indent}{unit}{name}: ,") for name in one.parameters}
+        parameters = {k: _fitted(hint, rooms[k], indent + unit, unit) for k, hint in one.parameters.items()}
+        result = _fitted(one.result, WIDTH - len(f"{indent}) -> :"), indent, unit)
+        return _with_broken_parameters(self._hinted(updated_node, parameters, result), unit, comments)
 
-    def _broken_signature(
-        self, original: cst.FunctionDef, function: cst.FunctionDef, comments: Sequence[str | None]
-    ) -> cst.FunctionDef:
-        """A signature on one line if it fits, else one parameter a line."""
-        head = function.with_changes(body=cst.SimpleStatementSuite([cst.Pass()]), decorators=[], leading_lines=[])
-        code = self.module.code(head.with_changes(lines_after_decorators=[])).rpartition(":")[0]
-        width = self.module.column(original.name) - len("def ") + len(code) + 1
-        if not any(comments) and max(map(len, f"{code}:".splitlines())) <= WIDTH and ("\n" in code or width <= WIDTH):
-            return function
-        return _with_broken_parameters(function, self.module.module.default_indent, comments)
+    def _hinted(self, node: cst.FunctionDef, parameters: Mapping[str, str], result: str) -> cst.FunctionDef:
+        params = node.params.visit(_Annotator(parameters))
+        return node.with_changes(params=params, returns=_annotation(result, is_result=True))
+
+    def _is_short(self, original: cst.FunctionDef, function: cst.FunctionDef) -> bool:
+        """Whether each line of a signature fits."""
+        body = cst.SimpleStatementSuite([cst.Pass()])
+        head = function.with_changes(body=body, decorators=[], leading_lines=[], lines_after_decorators=[])
+        first, *rest = self.module.code(head).rpartition(" pass")[0].split("\n")
+        return max(map(len, [self._indent_of(original) + first, *rest])) <= WIDTH
 
     # Classes and comments
 
@@ -355,15 +369,25 @@ def _line_end(comma: cst.Comma | cst.MaybeSentinel, indent: str) -> cst.Comma:
     return cst.Comma(whitespace_after=_new_line(indent))
 
 
-def _broken_value(arg: cst.Arg, module: ParsedModule, column: int) -> cst.Arg:
-    """An argument that is too long for its line, if it is a tuple, with one item a line."""
-    value, indent = arg.value, module.module.default_indent
-    if not isinstance(value, cst.Tuple) or not value.lpar or column + len(module.code(arg)) < WIDTH:
-        return arg
-    elements = [element.with_changes(comma=_line_end(element.comma, indent * 2)) for element in value.elements]
-    elements[-1:] = [element.with_changes(comma=_line_end(element.comma, indent)) for element in elements[-1:]]
-    opening = value.lpar[0].with_changes(whitespace_after=_new_line(indent * 2))
-    return arg.with_changes(value=value.with_changes(elements=elements, lpar=[opening, *value.lpar[1:]]))
+_MAY_BREAK = re.compile(r"(?:tuple|list|PyTree)\[|\(")
+
+
+def _fitted(hint: str, room: int, indent: str, unit: str) -> str:
+    """A hint if there is room for it, else with one item of its outermost brackets a line."""
+    opening = _MAY_BREAK.match(hint)
+    if len(hint) <= room or opening is None:
+        return hint
+    depth, start, items = 0, opening.end(), list[str]()
+    for at in range(opening.end(), len(hint)):
+        depth += (hint[at] in "[(") - (hint[at] in "])")
+        if depth < 0 or (depth == 0 and hint[at] == ","):
+            items += [hint[start:at].strip()] if hint[start:at].strip() else []
+            start = at + 1
+        if depth < 0:
+            break
+    inner, comma = indent + unit, "," if len(items) > 1 or hint[0] == "(" else ""
+    lines = [f"{inner}{_fitted(item, WIDTH - len(inner) - 1, inner, unit)}{comma}" for item in items]
+    return "\n".join([opening[0], *lines, f"{indent}{hint[start - 1 :]}"])
 
 
 def _with_broken_parameters(function: cst.FunctionDef, indent: str, comments: Sequence[str | None]) -> cst.FunctionDef:

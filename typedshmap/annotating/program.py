@@ -234,7 +234,9 @@ class AnnotatedProgram:
     @cached_property
     def _exported(self) -> set[str]:
         """The names that the program's modules import from each other."""
-        own = [module for module in [*sys.modules.values()] if is_users(getattr(module, "__file__", None) or "<frozen ")]
+        own = [
+            module for module in [*sys.modules.values()] if is_users(getattr(module, "__file__", None) or "<frozen ")
+        ]
         found: set[str] = set()
         for module in own:
             try:

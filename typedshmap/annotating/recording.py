@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 
 from .. import _jax
 from ..auditing.calls import CodeSpan, ShardMapCall, recorded_calls
+from ..errors.phrases import shortened
 
 
 class Tree(NamedTuple):
@@ -101,7 +102,7 @@ def recorded_sites() -> Generator[dict[tuple[str, CodeSpan], MappedSite]]:
         site = sites.setdefault((file, call.span), MappedSite(file, function, call.span))
         site.functions[code_of(call.function)] = call.function
         site.options = call.options
-        site.failure = record_call(site.traced, mapped, args, call.options.get("in_specs")) or site.failure
+        site.failure = record_call(site.traced, mapped, args, call.options.get("in_specs", ...)) or site.failure
 
     with recorded_calls(see):
         yield sites
@@ -138,7 +139,7 @@ def record_call(
     try:
         program, results = jax.make_jaxpr(call, return_shape=True)(*given)
     except Exception as error:  # the call itself will raise it
-        return f"a call raises {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return f"a call raises {type(error).__name__}: {shortened(str(error).partition(chr(10))[0], 150)}"
     region = _jax.jaxpr.find_region(program)
     if region is None:
         return "its region is not found in the traced program"
