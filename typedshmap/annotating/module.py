@@ -120,6 +120,13 @@ class ParsedModule:
         bindings = self.bindings(names[0]) if names and isinstance(names[0], cst.Name) else []
         return sum(len(binding.references) for binding in bindings) if bindings else 1
 
+    def means_the_same(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
+        """Whether a dotted name means the same at another place."""
+        while isinstance(node, cst.Attribute):
+            node = node.value
+        scope = self._scopes.get(place)
+        return isinstance(node, cst.Name) and scope is not None and [*scope[node.value]] == self.bindings(node)
+
     def is_parameter(self, name: cst.Name) -> bool:
         """Whether a name is a parameter of a function around it."""
         nodes = [binding.node for binding in self.bindings(name) if isinstance(binding, Assignment)]

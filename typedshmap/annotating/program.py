@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import libcst as cst
+from jax.sharding import PartitionSpec
 
 from ..auditing.findings import Finding
 from ..auditing.region import PlainRegion
@@ -56,6 +57,7 @@ class SitePlan:
     arguments: list[Samples] = field(default_factory=list)
     results: Samples = field(default_factory=list)
     axes: dict[str, str] = field(default_factory=dict)
+    code_axes: dict[str, str] = field(default_factory=dict)
 
     def is_mapped(self, at: int) -> bool:
         """Whether an argument has a spec."""
@@ -127,6 +129,10 @@ class AnnotatedProgram:
         if not any("out_specs" in given for given in options):
             raise LeftPlain("its specs are not seen in the call")
         self._refuse_wrappers(module, plan, options)
+        for name, arg in (
+            (name, given[name]) for given in options for name in ("in_specs", "out_specs") if name in given
+        ):
+            plan.code_axes |= _axes_by_code(module, plan.node, arg.value, site.options.get(name))
         self._describe(plan)
         if len(site.functions) == 1:
             plan.definition = self._definition(plan)
@@ -264,8 +270,9 @@ class AnnotatedProgram:
 
     def _call_edit(self, plan: SitePlan, module: ParsedModule, writer: HintWriter) -> CallEdit:
         options = {}
-        if plan.axes:
-            options["axes"] = "{" + ", ".join(f'"{word}": "{axis}"' for word, axis in plan.axes.items()) + "}"
+        axes = {word: f'"{axis}"' for word, axis in plan.axes.items()} | plan.code_axes
+        if axes:
+            options["axes"] = "{" + ", ".join(f'"{word}": {code}' for word, code in axes.items()) + "}"
         if auto := plan.site.options.get("auto"):
             names = [axis for axis in plan.site.options["mesh"].axis_names if axis not in auto]
             options["axis_names"] = "{" + ", ".join(f'"{name}"' for name in names) + "}"
@@ -323,6 +330,21 @@ def _paths(tree: Tree, path: str) -> list[str]:
     if tree.kind is None:
         return [path] if tree.leaf >= 0 else []
     return [found for key, item in tree.items for found in _paths(item, f"{path}[{key!r}]")]
+
+
+def _axes_by_code(module: ParsedModule, call: cst.Call, node: cst.BaseExpression, specs: Any) -> dict[str, str]:
+    """The mesh axes that specs name by code that is no constant, as ``P(config.axis)``, each with the code."""
+    if isinstance(node, cst.Name) and (value := module.bound_value(node)) is not None:
+        return _axes_by_code(module, call, value, specs)
+    if isinstance(node, cst.Tuple) and isinstance(specs, tuple) and len(specs) == len(node.elements):
+        pairs = zip((element.value for element in node.elements), specs, strict=True)
+    elif isinstance(node, cst.Call) and isinstance(specs, PartitionSpec) and len(node.args) == len(specs):
+        pairs = zip((arg.value for arg in node.args), specs, strict=True)
+    elif isinstance(specs, str) and isinstance(node, cst.Attribute | cst.Name) and module.means_the_same(node, call):
+        return {specs: module.code(node)} if specs.isidentifier() else {}
+    else:
+        return {}
+    return {axis: code for part, spec in pairs for axis, code in _axes_by_code(module, call, part, spec).items()}
 
 
 def _globals_of(function: Any) -> Mapping[str, Any]:
