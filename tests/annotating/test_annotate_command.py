@@ -31,6 +31,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_keeps_its_code_and_is_annotated_as_far_as_it_got(tmp_path: Path) -> None:
     write(tmp_path / "plain.py", f"{HEAD}{DOUBLE}{TRACE}raise SystemExit(3)\n")
     done = annotate(tmp_path, "--write", "plain.py")

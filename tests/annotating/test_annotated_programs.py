@@ -38,6 +38,12 @@ def test_the_diff_is_what_a_reader_would_merge(name: str, tmp_path: Path) -> Non
     assert all(len(line) <= 121 for line in done.stdout.splitlines() if line.startswith("+"))
 
 
+def test_the_documentation_shows_a_diff_that_is_printed() -> None:
+    page = Path(__file__).parents[2] / "docs" / "audit.md"
+    shown = (PROGRAMS / "train.diff").read_text(encoding="utf-8").partition("@@\n")[2]
+    assert f"```diff\n{shown}```\n" in page.read_text(encoding="utf-8")
+
+
 if __name__ == "__main__":
     for given in sys.argv[1:] or NAMES:
         (PROGRAMS / f"{given}.diff").write_text(annotate(PROGRAMS, f"{given}.py").stdout, encoding="utf-8")
