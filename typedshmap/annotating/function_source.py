@@ -65,10 +65,37 @@ class FunctionSource(NamedTuple):
         return None
 
     def shape_notes(self) -> Iterator[ShapeNote]:
-        """What it says of shapes, the most certain first; behind that, what functions of its file say that it calls."""
+        """What it says of shapes, the most certain first; behind that, what functions of its file say that it uses."""
         yield from self._own_notes()
-        for call in (node for node in ast.walk(self.node) if isinstance(node, ast.Call)):
-            yield from self._notes_of_called(call)
+        for used in self._used_functions():
+            calls = [
+                each for each in ast.walk(self.node) if isinstance(each, ast.Call) and _name(each.func) == used.name
+            ]
+            names = [each.arg for each in _parameters(used.node) if each.arg != "self"]
+            for note in used._own_notes():
+                made = note.made or used.assignment(note.value, note.line)
+                if made is not None:
+                    yield note._replace(value="?", made=made)
+                elif used.is_parameter(note.value, note.line):
+                    for call in calls:
+                        given = dict(zip(names, call.args, strict=False)) | {
+                            each.arg: each.value for each in call.keywords
+                        }
+                        if note.value in given:
+                            yield note._replace(value=ast.unparse(given[note.value]), line=call.lineno)
+
+    @property
+    def name(self) -> str:
+        return getattr(self.node, "name", "")
+
+    def _used_functions(self) -> list[FunctionSource]:
+        """The functions of its file that it names, and that those name."""
+        functions = [node for node in ast.walk(_parsed_file(self.file)[0]) if isinstance(node, ast.FunctionDef)]
+        found: list[FunctionNode] = [self.node]
+        for node in found:
+            names = {_name(each) for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute)}
+            found += [each for each in functions if each.name in names and each not in found]
+        return [self._replace(node=node) for node in found[1:]]
 
     def _own_notes(self) -> Iterator[ShapeNote]:
         yield from self._notes_of_parameters()
@@ -77,19 +104,6 @@ class FunctionSource(NamedTuple):
         yield from (note for statement in statements for note in _unpacked(statement))
         patterns = list(self._notes_of_patterns(statements))
         yield from sorted(patterns, key=lambda note: -max(len(word or "") for word in (*note.words, None)))
-
-    def _notes_of_called(self, call: ast.Call) -> Iterator[ShapeNote]:
-        """What a function of the same file says of what it is given here, and of what it computes."""
-        functions = (node for node in ast.walk(_parsed_file(self.file)[0]) if isinstance(node, ast.FunctionDef))
-        for node in (each for each in functions if each.name == _name(call.func) and each is not self.node):
-            called, names = self._replace(node=node), [each.arg for each in _parameters(node) if each.arg != "self"]
-            given = {**dict(zip(names, call.args, strict=False)), **{each.arg: each.value for each in call.keywords}}
-            for note in called._own_notes():
-                made = note.made or called.assignment(note.value, note.line)
-                if made is not None:
-                    yield note._replace(value="?", made=made)
-                elif note.value in given and called.is_parameter(note.value, note.line):
-                    yield note._replace(value=ast.unparse(given[note.value]), line=call.lineno)
 
     def assignment(self, name: str, line: int) -> tuple[int, int] | None:
         """The lines of the last assignment to a variable above a line."""
@@ -197,41 +211,31 @@ def _targets(statement: ast.stmt) -> set[str]:
     return {node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name)}
 
 
+_SIZES = re.compile(r"(?P<of>.+)\.shape(?P<index>\[(?P<start>-?\d+)?(?P<colon>:)?(?P<stop>-?\d+)?\])?")
+
+
 def _unpacked(statement: ast.stmt) -> Iterator[ShapeNote]:
-    """The names that are given to sizes: ``b, s, *_ = x.shape``, ``b = x.shape[0]``."""
+    """The names that are given to sizes: ``b, s, *_ = x.shape``, ``b = x.shape[0]``, ``h, d = x.shape[-2:]``."""
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return
-    target, value = statement.targets[0], statement.value
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-        pairs = list(zip(target.elts, value.elts, strict=False))
-    else:
-        pairs = [(target, value)]
-    for names, what in pairs:
-        shape, index = (what.value, what.slice) if isinstance(what, ast.Subscript) else (what, None)
-        if not (isinstance(shape, ast.Attribute) and shape.attr == "shape"):
+    pairs = [(statement.targets[0], statement.value)]
+    if isinstance(statement.targets[0], ast.Tuple) and isinstance(statement.value, ast.Tuple):
+        pairs = list(zip(statement.targets[0].elts, statement.value.elts, strict=False))
+    for target, value in pairs:
+        if (found := _SIZES.fullmatch(ast.unparse(value))) is None:
             continue
-        of, line = ast.unparse(shape.value), statement.lineno
-        if isinstance(names, ast.Name) and isinstance(at := _number(index), int):
-            words = (None,) * at + (_size_word(names.id),) if at >= 0 else (_size_word(names.id),) + (None,) * (-1 - at)
-            yield ShapeNote((*words, ELLIPSIS) if at >= 0 else (ELLIPSIS, *words), of, line)
-        elif isinstance(names, ast.Tuple | ast.List):
-            words = tuple(
-                ELLIPSIS if isinstance(one, ast.Starred) else _size_word(ast.unparse(one)) for one in names.elts
-            )
-            if index is None:
-                yield ShapeNote(words, of, line)
-            elif isinstance(index, ast.Slice) and index.step is None:
-                if index.lower is None:
-                    yield ShapeNote((*words, ELLIPSIS), of, line)
-                elif index.upper is None and _number(index.lower) == -len(words):
-                    yield ShapeNote((ELLIPSIS, *words), of, line)
-
-
-def _number(node: ast.expr | None) -> int | None:
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _number(node.operand)
-        return None if inner is None else -inner
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
+        are_many, start = isinstance(target, ast.Tuple | ast.List), int(found["start"] or 0)
+        parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        words = tuple(ELLIPSIS if isinstance(one, ast.Starred) else _size_word(ast.unparse(one)) for one in parts)
+        if are_many and found["colon"] and not found["stop"] and start == -len(words):
+            words = (ELLIPSIS, *words)
+        elif are_many and found["colon"] and not found["start"]:
+            words = (*words, ELLIPSIS)
+        elif not are_many and found["index"] and not found["colon"]:
+            words = (*(None,) * start, *words, ELLIPSIS) if start >= 0 else (ELLIPSIS, *words, *(None,) * (-1 - start))
+        elif not are_many or found["index"]:
+            continue
+        yield ShapeNote(words, found["of"], statement.lineno)
 
 
 _OF_SHARD = re.compile(r"(?i)^(local|shard|loc)_(?=.)|(?<=.)_(local|shard|loc|per_device|per_shard)$")
