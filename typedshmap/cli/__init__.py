@@ -107,7 +107,7 @@ def read_functions(
     virtual_devices(devices if given.devices is None else given.devices)
     values, functions, unusable = read_values(given.size, given.arg), dict[int, Function](), list[UsageError]()
     lent = read_meshes(given.mesh[:1], given.explicit)[0]
-    known, folders = set[str](), [target for target in targets if target and Path(target).is_dir()]
+    known, folders = set[str](), [target for target in targets if os.path.isdir(target)]
     files = {target: files_below(Path(target)) for target in folders}
     for target in [each for given_one in targets for each in files.get(given_one, [given_one])]:
         try:
@@ -320,7 +320,7 @@ def files_below(folder: Path) -> list[str]:
 def _import_module(path: str) -> ModuleType:
     """A module by its name; or a file as a module of its name, which finds its neighbours as a script does."""
     file = Path(path)
-    if path.endswith(".py") and not file.is_file():
+    if path.endswith(".py") and not os.path.isfile(path):
         raise UsageError(f"{path}: there is no such file")
     try:
         if not path.endswith(".py"):

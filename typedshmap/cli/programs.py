@@ -19,13 +19,13 @@ from .. import cli
 def require_program(program: str, is_module: bool) -> None:
     """Refuse a script that is not a file, and a module that cannot be found."""
     if not is_module:
-        if not Path(program).is_file():
+        if not os.path.isfile(program):
             raise cli.UsageError(f"{program}: there is no such script")
         return
     sys.path.insert(0, os.getcwd())
     try:
         found = importlib.util.find_spec(program)
-    except (ImportError, ValueError):
+    except (ImportError, ValueError, OSError):
         found = None
     if found is None:
         raise cli.UsageError(f"{program}: there is no such module")

@@ -56,12 +56,12 @@ def wait_for(compute: Callable[[], T], seconds: float, idle: float) -> T:
 
 
 @contextmanager
-def progress(title: str, first: float = _SILENCE) -> Generator[Callable[[str], None]]:
+def progress(title: str, first: float | None = None) -> Generator[Callable[[str], None]]:
     """Say on stderr what is under way, every eight seconds; nothing where all is done before.
 
     Args:
       title: what works.
-      first: the seconds after which it is said for the first time.
+      first: the seconds after which it is said for the first time, if sooner.
 
     Yields:
       What to call with each next step, in words.
@@ -69,7 +69,7 @@ def progress(title: str, first: float = _SILENCE) -> Generator[Callable[[str], N
     step, is_done, began = [""], Event(), time.monotonic()
 
     def report() -> None:
-        seconds = first
+        seconds = _SILENCE if first is None else first
         while not is_done.wait(seconds):
             seconds = _SILENCE
             with suppress(OSError, ValueError):  # a closed stream
