@@ -104,7 +104,8 @@ BUDGETS: dict[str, tuple[dict[str, Any], str]] = {
     "one more": ({"collectives": {"all-reduce/tp": 2}}, "1 all-reduce/tp, not 2"),
     "another axis": ({"collectives": {"all-reduce/tp": 1, "all-gather/dp": 1}}, "0 all-gather/dp, not 1"),
     "wire": ({"wire_bytes": 63}, "one device sends 64 B per device, and wire_bytes= allows 63 B"),
-    "memory": ({"memory": 1}, "arguments and results take 224 B per device, and memory= allows 1 B"),
+    "memory": ({"memory": 1}, "the peak of memory is 288 B per device, and memory= allows 1 B"),
+    "flops": ({"flops": 1}, "it computes 128 FLOP per device, and flops= allows 1 FLOP"),
 }
 
 
@@ -119,8 +120,8 @@ def test_a_budget_that_is_not_kept(name: str, mesh: Mesh) -> None:
 
 
 def test_a_budget_that_is_kept_returns_what_was_found(mesh: Mesh) -> None:
-    kept = {"collectives": {"all-reduce/tp": 1}, "wire_bytes": 64, "memory": 224}
-    assert assert_cost(WRITTEN["mapped"](mesh), STRUCT, STRUCT, **kept).memory.peak == 224
+    kept = {"collectives": {"all-reduce/tp": 1}, "wire_bytes": 64, "memory": 288, "flops": 128}
+    assert assert_cost(WRITTEN["mapped"](mesh), STRUCT, STRUCT, **kept).memory.peak == 288
     with pytest.raises(AssertionError, match="1 all-reduce/dp, not 0"):
         assert_cost(WRITTEN["mapped"](mesh), STRUCT, STRUCT, **kept, grad=True)
 

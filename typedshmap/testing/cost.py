@@ -1,4 +1,4 @@
-"""``assert_cost``: a budget of collectives, bytes on the wire and memory for one function on one mesh."""
+"""``assert_cost``: a budget of collectives, bytes on the wire, memory and FLOPs for one function on one mesh."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ def assert_cost(
     collectives: Mapping[str, int] | None = None,
     wire_bytes: int | None = None,
     memory: int | None = None,
+    flops: int | None = None,
     grad: bool = False,
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Explanation:
-    """Hold a function to a budget of what it communicates and of what its arguments and results take.
+    """Hold a function to a budget of what it communicates, holds in memory and computes.
 
     ```python
     assert_cost(mlp, mesh={"dp": 4, "tp": 2}, collectives={"all-gather/dp": 2, "all-reduce/tp": 1}, wire_bytes=2**20)
@@ -51,7 +52,8 @@ def assert_cost(
       collectives: how many of each there are, exactly and all of them, by operation and mesh axes, as in
         ``"all-reduce/dp,tp"``; ``{}`` for none. One in a loop counts once per iteration, one in a ``while`` loop once.
       wire_bytes: the most bytes that one device may send in all collectives together.
-      memory: the most bytes that arguments and results may take on one device.
+      memory: the most bytes that may be in the memory of one device at a time.
+      flops: the most floating-point operations of one device.
       grad: whether the budget is for forward and backward, and not for the function alone.
       arguments: as for `explain`.
       **sizes: as for `explain`.
@@ -65,21 +67,21 @@ def assert_cost(
       TypedShmapError: as for `explain`.
     """
     require_bool_or_none(_VERB, "grad", grad)
-    limits = {"wire_bytes": wire_bytes, "memory": memory}
+    limits = {"wire_bytes": wire_bytes, "memory": memory, "flops": flops}
     most = {name: require_integer(_VERB, name, limit, 0) for name, limit in limits.items() if limit is not None}
     expected = None if collectives is None else _read_collectives(collectives)
     if expected is None and not most:
-        raise StructureError(f"{_VERB}: no budget is given: pass collectives=, wire_bytes= or memory=")
+        raise StructureError(f"{_VERB}: no budget is given: pass collectives=, wire_bytes=, memory= or flops=")
     if isinstance(mesh, (list, tuple)):
         raise StructureError(f"{_VERB}: mesh={value_text(mesh)} is several meshes; a budget is for one")
     found = explain_call(f, args, sizes, mesh=mesh, grad=grad, bandwidth=None, arguments=arguments)
     assert isinstance(found, Explanation)
     problems = [] if expected is None else _other_collectives(found, expected)
-    spent = {"wire_bytes": sum(total.wire for total in found.totals), "memory": found.memory.peak}
-    what = {"wire_bytes": "one device sends", "memory": "arguments and results take"}
+    spent = {"wire_bytes": sum(total.wire for total in found.totals), "memory": found.memory.peak, "flops": found.flops}
+    what = {"wire_bytes": "one device sends", "memory": "the peak of memory is", "flops": "it computes"}
     for name, limit in most.items():
         if spent[name] > limit:
-            amount, allowed = _exact(spent[name]), _exact(limit)
+            amount, allowed = (f"{n:,} FLOP" if name == "flops" else _exact(n) for n in (spent[name], limit))
             problems.append(f"{what[name]} {amount} per device, and {name}= allows {allowed}")
     if problems:
         head, *more = problems
