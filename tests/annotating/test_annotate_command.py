@@ -70,6 +70,11 @@ LEFT = {
         'mapped = smap(double, in_specs=P("dp"), out_specs=P("dp"))\nsmaps = [smap]\n' + TRACE,
         "what gives it its options is used elsewhere, too",
     ),
+    "specs that change from call to call": (
+        'for axis in ("dp", "tp"):\n'
+        "    mapped = jax.shard_map(double, mesh=mesh, in_specs=P(axis), out_specs=P(axis))\n    " + TRACE,
+        "its hints do not say what its specs say",
+    ),
     "what its caller maps": (
         "def smap(f, in_specs, out_specs):\n"
         "    return jax.shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=out_specs)\n\n\n"

@@ -100,9 +100,10 @@ def recorded_sites() -> Generator[dict[tuple[str, CodeSpan], MappedSite]]:
             return
         file, _, function = call.made_at
         site = sites.setdefault((file, call.span), MappedSite(file, function, call.span))
-        site.functions[code_of(call.function)] = call.function
+        code, specs = code_of(call.function), [call.options.get(name, ...) for name in ("in_specs", "out_specs")]
+        site.functions[code] = call.function
         site.options = call.options
-        site.failure = record_call(site.traced, mapped, args, call.options.get("in_specs", ...)) or site.failure
+        site.failure = record_call(site.traced, mapped, args, specs[0], (code, str(specs))) or site.failure
 
     with recorded_calls(see):
         yield sites
@@ -121,13 +122,29 @@ def code_of(function: Callable[..., Any]) -> Any:
 
 
 def record_call(
-    traced: dict[Any, TracedCall], mapped: Callable[..., Any], args: tuple[Any, ...], in_specs: Any = ...
+    traced: dict[Any, TracedCall],
+    mapped: Callable[..., Any],
+    args: tuple[Any, ...],
+    in_specs: Any = ...,
+    what: Any = None,
 ) -> str:
-    """Trace a call for its region, unless one of such arguments is known; why it cannot be traced."""
-    are_mapped = _mapped_leaves(args, in_specs)
+    """Trace a call for its region, unless it is known; why it cannot be traced.
+
+    Args:
+      traced: the known ones, to which it is added.
+      mapped: what is called.
+      args: with what.
+      in_specs: which of the arguments are mapped: those whose spec is not None.
+      what: the function and the specs, by which it differs from others with such arguments.
+    """
     leaves, structure = jax.tree.flatten(args)
-    types = tuple(jax.typeof(x) if is_mapped else type(x) for x, is_mapped in zip(leaves, are_mapped, strict=True))
-    if (structure, types) in traced:
+    try:
+        are_mapped = _mapped_leaves(args, in_specs)
+        types = [jax.typeof(x) if is_mapped else type(x) for x, is_mapped in zip(leaves, are_mapped, strict=True)]
+    except (TypeError, ValueError) as error:  # the call itself will raise it, in other words
+        return f"a call raises {type(error).__name__}"
+    key = what, structure, tuple(types)
+    if key in traced:
         return ""
 
     def call(*given: Any) -> Any:
@@ -147,7 +164,7 @@ def record_call(
     count = iter(range(len(given)))
     arguments = tuple(_tree(arg, lambda: next(count) if next(flags) else -1) for arg in args)
     outs = iter(range(len(region.results)))
-    traced[structure, types] = TracedCall(arguments, _tree(results, lambda: next(outs)), region)
+    traced[key] = TracedCall(arguments, _tree(results, lambda: next(outs)), region)
     return ""
 
 
