@@ -18,6 +18,7 @@ from typedshmap import (
     Array,
     DtypeError,
     Float,
+    Float32,
     Int,
     Key,
     MeshAxisError,
@@ -46,6 +47,10 @@ x, w, b = numbers(8, 4), numbers(4, 6), numbers(6)
 class Pair(NamedTuple):
     x: X
     w: W
+
+
+class Late(NamedTuple):
+    x: "Kind"  # type: ignore[name-defined]
 
 
 class Named(TypedDict):
@@ -555,6 +560,28 @@ MOVED = {
         x, NamedSharding(Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * 2), P("dp", None))
     ),
 }
+
+
+def test_a_tree_of_the_same_shapes_is_checked_again_if_it_is_of_other_dtypes(mesh: Mesh) -> None:
+    for _ in range(2):
+        same(shard(Pair(x, w), Pair, mesh), Pair(x, w))
+    with fails(DtypeError, "shard: given.w has dtype int32, but its hint says Float"):
+        shard(Pair(x, w.astype(np.int32)), Pair, mesh)
+    with pytest.raises(ShapeError, match="d=5"):
+        shard(Pair(x, numbers(5, 6)), Pair, mesh)
+
+
+def test_a_class_is_read_again_if_what_its_hints_name_has_changed(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    for dims, spec in (("[b/dp] d", P("dp", None)), ("b [d/dp]", P(None, "dp")), ("[b/dp] d", P("dp", None))):
+        monkeypatch.setitem(globals(), "Kind", Float[Array, dims])
+        assert shard(Late(x), Late, mesh).x.sharding.spec == spec
+
+
+def test_what_jax_makes_of_64_bits_is_asked_each_time(mesh: Mesh) -> None:
+    wide = x.astype(np.float64)
+    assert shard(wide, Float32[Array, "[b/dp] d"], mesh).dtype == np.float32
+    with jax.enable_x64(True), pytest.raises(DtypeError, match="float64"):
+        shard(wide, Float32[Array, "[b/dp] d"], mesh)
 
 
 @pytest.mark.parametrize("have", MOVED)

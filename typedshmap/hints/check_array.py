@@ -39,7 +39,7 @@ class CompiledHint(Record):
       unmentioned: the axes over which a value may not be varying, unless it is known to be invarying.
       wrong_mark: what is wrong with one of its marks, whatever the value is.
       is_by_type: whether the type of a value, that of a global one with its sharding, and the sizes that are bound
-        decide whether it fits.
+        decide whether it fits; of a NumPy array that is to be placed, its shape and dtype.
       kinds: what it takes, by class, class of type, and dtype. Bounded.
       last: what fitted last: its type, its class, the sizes bound before, where it was placed, the match, and the
         unmentioned axes over which it is varying. By its subject, and under None what bound nothing, whatever its
@@ -99,6 +99,8 @@ def check_array(
     type_ = None if aval is value else aval  # an array is not its type, and is not kept
     if is_global := region.role == "value" and not region.manual:
         type_, placed = _jax.array.type_at_rest(value)
+    elif region.role == "placement" and cls is np.ndarray:
+        type_, placed = cls, (value.shape, _dtype_in_jax(value.dtype))
     # JAX has one object for all types that are equal: the same one is of the same dtype, shape and sharding.
     for key in (None, subject):
         last = of_region.last.get(key)
@@ -109,7 +111,7 @@ def check_array(
         if is_global:
             region = with_value_mesh(value, region)
             compiled = region.compiled.get(hint) or _compile_hint(hint, region)
-        kind = (cls, type(aval), getattr(aval, "dtype", None))
+        kind = (cls, type(aval), _dtype_in_jax(getattr(aval, "dtype", None)))
         is_new_kind, layout, unmentioned = kind not in compiled.kinds, compiled.layout, frozenset[str]()
         if is_new_kind and (wrong := _wrong_type(value, hint, region.role)) is not None:
             return Failure(wrong, subject, hint.text)
@@ -157,6 +159,12 @@ def check_array(
             what = UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
             what = explained(value, UnmarkedUnreduced(axes) if addends else what)
     return (found, unmentioned) if what is None else Failure(what, subject, hint.text, _jax.array.type_text(value))
+
+
+def _dtype_in_jax(dtype: Any) -> Any:
+    """What tells a dtype from others; one of 64 bits becomes another one in JAX, by its settings."""
+    is_wide = isinstance(dtype, np.dtype) and dtype.itemsize >= 8
+    return (dtype, 32) if is_wide and not _jax.trace.has_64_bits() else dtype
 
 
 def axes_to_infer(

@@ -15,6 +15,8 @@ from itertools import repeat
 from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .. import _jax
 from ..errors import TypedShmapError, failures
 from ..errors.failures import Failure, HintText, Subject
@@ -326,8 +328,7 @@ class TreeCheck:
     def _visit_leaves(self, hints: LeafHints, leaves: list[Any], subject: Subject) -> None:
         """Check the leaves of a value of a known structure, unless all are of the types that fitted last."""
         region, before, subjects = self.region, self.sizes, hints.subjects(subject)
-        is_staged = region.role == "boundary" and not region.manual and set(map(type, leaves)) == {_jax.array.STAGED}
-        types = list(map(_aval, leaves)) if is_staged and self.check is check_array else list[Any]()
+        types = self._types(leaves) if self.check is check_array else list[Any]()
         fitting = hints.fitting.get(subject)
         if types and fitting and fitting[0] is region and fitting[1] is before and fitting[2] == types:
             self.sizes = fitting[3]
@@ -340,6 +341,15 @@ class TreeCheck:
         if others == (len(self.failures), len(self.deferred)) and all(each and each.is_by_type for each in compiled):
             hints.fitting.clear()
             hints.fitting[subject] = (region, before, types, self.sizes)
+
+    def _types(self, leaves: list[Any]) -> list[Any]:
+        """What decides whether leaves fit a hint that `is_by_type`, if they are alike; empty where more does."""
+        classes = set(map(type, leaves))
+        if classes == {_jax.array.STAGED} and self.region.role == "boundary" and not self.region.manual:
+            return list(map(_aval, leaves))
+        if classes == {np.ndarray} and self.region.role == "placement":
+            return [_jax.trace.has_64_bits(), *[(leaf.shape, leaf.dtype) for leaf in leaves]]
+        return []
 
     def _visit_children(self, node: Container, value: Any, subject: Subject, leaf: str | None) -> None:
         wrong, children = wrong_container(node, value), None

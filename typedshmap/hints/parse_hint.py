@@ -54,6 +54,7 @@ from .structure import (
     loosen,
     map_hints,
     node_name,
+    tree_content,
     walk,
 )
 
@@ -67,9 +68,21 @@ def parse_hint_or_dims(hint: Any) -> Node:
     if isinstance(array := getattr(hint, "__typedshmap__", None), ArrayHint):
         return _leaf_of(array)
     try:
-        return parse_given_hint(hint, NameScope(), may_be_dims=True)
+        node = parse_given_hint(hint, NameScope(), may_be_dims=True)
+        content = tree_content(node)
     except RecursionError:
         raise AnnotationSyntaxError(NESTED_TOO_DEEPLY) from None
+    if content is None:
+        return node
+    if len(_trees) >= _MOST_TREES:
+        _trees.clear()
+    return _trees.setdefault(content, node)
+
+
+# A class is read each time, since what its hints name may have changed. If it says the same, its tree is the one that
+# knows the values that were compared with it before.
+_trees: dict[Any, Node] = {}
+_MOST_TREES = 64
 
 
 def parse_given_hint(hint: Any, names: NameScope, may_be_dims: bool = False) -> Node:

@@ -127,6 +127,23 @@ OPTION = Static(object)
 """A parameter without a hint that need not be given."""
 
 
+def tree_content(node: Node, around: tuple[Node, ...] = ()) -> Any:
+    """What a tree of containers and arrays says, with a hash; None for one with other nodes, or that holds itself."""
+    match node:
+        case ArrayLeaf(hint):
+            return hint
+        case FixedTuple(items, kind):
+            own = kind
+        case SequenceOf(kind, item) | MappingOf(kind, item):
+            own, items = kind, (item,)
+        case Fields(cls, kind, fields) if not any(node is outer for outer in around):
+            own, items = (cls, kind, node.optional, node.goes_by_names, *fields), tuple(fields.values())
+        case _:
+            return None
+    inside = [tree_content(item, (*around, node)) for item in items]
+    return None if None in inside else (type(node), own, *inside)
+
+
 def walk(node: Node) -> Iterator[tuple[str, Node]]:
     """A node and all nodes in it, each once, with its path."""
     seen, waiting = set[int](), [("", node)]

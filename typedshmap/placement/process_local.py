@@ -10,7 +10,7 @@ process is the parts that its devices hold, each once and in global order; all p
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -86,7 +86,7 @@ def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: 
     return _jax.tree.unflatten_like(data, _global_arrays(leaves, place))
 
 
-def _global_arrays(leaves: Sequence[LocalLeaf], place: PlacementContext) -> Iterator[Any]:
+def _global_arrays(leaves: Sequence[LocalLeaf], place: PlacementContext) -> list[Any]:
     """All leaves, those with hints as global arrays, which are made together."""
     local = [leaf for leaf in leaves if leaf.hint is not None]
     made = jax.make_array_from_process_local_data(
@@ -95,7 +95,7 @@ def _global_arrays(leaves: Sequence[LocalLeaf], place: PlacementContext) -> Iter
         [leaf.shape for leaf in local],
     )
     arrays = iter(made)
-    return (leaf.value if leaf.hint is None else next(arrays) for leaf in leaves)
+    return [leaf.value if leaf.hint is None else next(arrays) for leaf in leaves]
 
 
 class ProcessMesh(NamedTuple):
@@ -183,7 +183,8 @@ def _local_leaves(
     """
     if processes.is_alone:  # its data is the global value, for which there is nothing to compute
         checked = check_value(node, data, Subject("placed", "data"), place.context, {}, sizes)
-        if not checked.failures and all(leaf.hint is None or _is_held(leaf.value) for leaf in checked.leaves):
+        hinted = [leaf.value for leaf in checked.leaves if leaf.hint is not None]
+        if not checked.failures and all(map(_is_held, hinted)):
             return [LocalLeaf(hint, value, at, np.shape(value)) for value, hint, at, _ in checked.leaves]
     values: dict[Subject, Any] = {}
     shapes: dict[tuple[Subject, ArrayHint | None], tuple[int, ...]] = {}
@@ -204,9 +205,11 @@ def _local_leaves(
 
 def _is_held(value: Any) -> bool:
     """Whether a value is an array, or a number, all of whose values this process has."""
+    if isinstance(value, np.ndarray):
+        return True
     if isinstance(value, jax.Array):
         return not _jax.array.is_tracer(value) and value.is_fully_addressable
-    return isinstance(value, (np.ndarray, *_jax.array.SCALARS))
+    return isinstance(value, _jax.array.SCALARS)
 
 
 _ANYWHERE = MeshContext.over(None, role="placement")

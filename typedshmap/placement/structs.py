@@ -224,7 +224,7 @@ def bound_sizes(sizes: Mapping[str, Any]) -> Sizes:
     known: dict[str, Any] = {}
     for name, size in sizes.items():
         known |= {f"*{name}": tuple(map(int, size))} if isinstance(size, tuple) else {name: int(size)}
-    return Sizes({name: Bound(size, GIVEN, 0) for name, size in known.items()})
+    return Sizes({name: Bound(size, GIVEN, 0) for name, size in known.items()}) if known else NO_SIZES
 
 
 def refuse_wrong_sizes(verb: str, hints: Iterable[ArrayHint], sizes: Mapping[str, Any], must_all: bool) -> None:
