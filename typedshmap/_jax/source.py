@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from ..errors.places import Place, installed_package, is_users, running_line
-from .jaxpr import all_equations, called_jaxpr
+from .jaxpr import called_jaxpr, open_jaxpr
 
 # What JAX calls the functions that compute gradients.
 _GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_grad_f_aux", "vjp", "linearize"])
@@ -105,8 +105,11 @@ def function_line(jaxpr: Any, eqn: Any) -> tuple[str, str, int]:
 
 def library_of(jaxpr: Any) -> str:
     """The installed package whose function a jaxpr was traced from, unless that calls a function of the user's."""
-    file, called = _traced_function(jaxpr)[1], [frame.file_name for frame in _called_frames(jaxpr)]
-    if any(map(is_users, (file, *called))):
+    file = _traced_function(jaxpr)[1]
+    if is_users(file):
+        return ""
+    called = list(dict.fromkeys(frame.file_name for frame in _called_frames(jaxpr)))
+    if any(map(is_users, called)):
         return ""
     return next((package for each in (file, *called) if (package := installed_package(each))), "")
 
@@ -114,7 +117,7 @@ def library_of(jaxpr: Any) -> str:
 def _called_frames(jaxpr: Any) -> Iterator[Any]:
     """The frames within that of the function that a jaxpr was traced from, of each equation, from the outermost on."""
     file = _traced_function(jaxpr)[1]
-    for eqn in all_equations(jaxpr):
+    for eqn in open_jaxpr(jaxpr).eqns:
         within = [*takewhile(lambda frame: frame.file_name != file, _frames(eqn))]
         yield from reversed(within)
 

@@ -1,13 +1,19 @@
 """What the checks and the patterns cost while a program is traced, and lowered."""
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
+from itertools import count
+from typing import Any
 
+import jax
 import programs
+
+from typedshmap import audit
 
 from ..benchmark import Benchmark, Result, benchmark, counted, of_counts, of_times, over
 from ..meshes import make_mesh
-from ..timing import Effort
-from ..tracing import calls_lowered, calls_traced, lowered, traced
+from ..timing import Effort, take_turns
+from ..tracing import TRIES, calls, calls_lowered, calls_traced, lowered, trace, traced
 
 GROUP = "tracing"
 
@@ -70,6 +76,34 @@ def gradient_trace(effort: Effort) -> Result:
     return _trace(programs.PAIRS["gradient"](make_mesh(4, 2)), effort)
 
 
+# What was traced before is traced anew in each of its values, as it is in each audit.
+_anew, _values = jax.make_user_context(default_value=0), count(1)
+
+
+@cache
+def _step() -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """A trace of a step by hand, under audit and without."""
+    step = programs.training(make_mesh(4, 2), layers=16)
+
+    def traced_in(context: Callable[[], Any]) -> Any:
+        with context():
+            return trace(step.by_hand, step.args)
+
+    return partial(traced_in, audit), partial(traced_in, lambda: _anew(next(_values)))
+
+
+@benchmark(GROUP, "gradient step of 16 unrolled layers under audit, trace", over(1.1), "without")
+def audited_trace(effort: Effort) -> Result:
+    """A plain step, its `shard_map` read as it is traced, and the same that nobody reads."""
+    return of_times(take_turns(*_step(), effort, tries=TRIES))
+
+
+@counted(GROUP, "gradient step of 16 unrolled layers under audit, calls in a trace", "without")
+def audited_trace_calls(effort: Effort) -> Result:
+    """The same in calls."""
+    return of_counts(*map(calls, _step()))
+
+
 ROWS: tuple[Benchmark, ...] = (
     noise,
     quickstart_trace,
@@ -77,4 +111,6 @@ ROWS: tuple[Benchmark, ...] = (
     quickstart_lower,
     quickstart_lower_calls,
     gradient_trace,
+    audited_trace,
+    audited_trace_calls,
 )
