@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from math import log2
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from jax.sharding import AbstractMesh
+from jax.experimental import roofline
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
 
 from typedshmap import (
     Array,
@@ -81,6 +84,25 @@ def test_bytes_are_those_of_what_is_read_and_written_by_line():
     assert line.place.startswith("test_work.py:")
     assert line.intensity == work.intensity == 2 * 16 * 32 / (2 * shard)
     assert work_of(scanned).bytes >= 7 * 3 * shard
+
+
+def test_products_and_what_is_sent_are_those_of_the_roofline_of_jax():
+    def body(x, up, down):
+        return lax.psum(jnp.tanh(x @ lax.all_gather(up, "dp", axis=0, tiled=True)) @ down, "tp")
+
+    @typed_shard_map(check_vma=False)
+    def f(
+        x: Float32[Array, "[a/dp] b"], up: Float32[Array, "[b/dp] [c/tp]"], down: Float32[Array, "[c/tp] b"]
+    ) -> Float32[Array, "[a/dp] b"]:
+        return body(x, up, down)
+
+    mesh = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    specs = (P("dp", None), P("dp", "tp"), P("tp", None))
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1024, 256), (256, 1024), (1024, 256))]
+    _, roof = roofline.roofline(body, mesh=mesh, in_specs=specs, out_specs=P("dp", None))(*args)
+    found = explain(f, *args, mesh=mesh, grad=False)
+    assert found.work.kinds["products"] == roof.flops
+    assert {total.axes[0]: total.wire for total in found.totals} == roof.ici_bytes
 
 
 # The formulas of "How to Scale Your Model" (2025): per layer of a batch of tokens B, model D, ff F, in bfloat16.

@@ -33,7 +33,7 @@ class Explanation(Explained):
     def html(self) -> str:
         """The same as a part of a page: a picture, and tables."""
         tables = [table.html for table in collective_tables(self)] or [f"<p>{NO_COLLECTIVES}</p>"]
-        values = [value_table(self).html, f"<p>{escape(memory_text(self))}</p>"]
+        values = [value_table(self).html, *(f"<p>{escape(line)}</p>" for line in memory_text(self).splitlines())]
         parts = [f"<h3>{escape(heading(self))}</h3>", figure(self), *values, *tables, notes_html(self.notes)]
         return "\n".join(filter(None, parts))
 
