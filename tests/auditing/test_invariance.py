@@ -88,6 +88,15 @@ NOT_RUN = {
 }
 
 
+def test_a_loop_that_may_not_end_with_other_values_is_not_run() -> None:
+    def until_small(x: Any) -> Any:
+        return lax.while_loop(lambda x: lax.pmax(x.max(), "sp") > 1, lambda x: x / 2, x)
+
+    with audit(invariance=True) as report:
+        jax.eval_shape(mapped(Program(until_small, P("sp"), P("sp"), ())), X)
+    assert "a while loop may never end" in report.regions[0].unread[0]
+
+
 @pytest.mark.parametrize("name", tiers(NOT_RUN, ["a callback", "a permutation of one size"]))
 def test_what_cannot_be_run_again_is_listed(name: str) -> None:
     body, why = NOT_RUN[name]

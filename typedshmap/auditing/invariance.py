@@ -61,6 +61,8 @@ def _reason_not_to_run(each: SeenRegion) -> str | None:
     if call is None:
         return "jax 0.10.1 and older trace a function only once"
     for eqn in _jax.jaxpr.all_equations(each.traced.eqn.params["jaxpr"]):
+        if eqn.primitive.name == "while" and each.structs:
+            return "a while loop may never end with values that are drawn, and its operands were not seen"
         if _jax.jaxpr.has_effects(eqn):
             return f"it does more than compute its results ({eqn.primitive.name})"
     return ""
@@ -119,7 +121,8 @@ def _problem(each: SeenRegion, error: AssertionError) -> tuple[str, str]:
         return problem, problem
     if closed := _closed_over(each):
         return problem, problem + closed
-    cure = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
+    cures = (line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: "))
+    cure = next((cure for cure in cures if "exclude=" not in cure), "")
     return (f"{problem}; {cure}" if cure else problem), ""
 
 
