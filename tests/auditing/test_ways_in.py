@@ -128,6 +128,13 @@ def test_what_is_wrong_in_an_installed_package_is_told_with_its_line(
     assert "the sum over a dim sharded over 'dp' at losses.py:6" in found.message
 
 
+def test_a_region_of_numbers_is_read(mesh: Mesh) -> None:
+    mapped = jax.shard_map(lambda x, n: x * n, mesh=mesh, in_specs=P(), out_specs=P())
+    with audit() as report:
+        assert jax.block_until_ready(mapped(3.0, 2)) == 6
+    assert len(report.regions) == 1
+
+
 def test_a_function_without_a_signature_is_read(mesh: Mesh) -> None:
     with audit() as report:
         jax.eval_shape(jax.shard_map(jnp.add, mesh=mesh, in_specs=P("dp"), out_specs=P("tp"), check_vma=False), X, X)

@@ -132,7 +132,7 @@ def _call_of(primitive: Any, rest: Sequence[Any]) -> RegionBinding | None:
 
 def _known_value(x: Any) -> Any:
     """An operand under all transformations; its struct where its value is not known."""
-    aval, value = jax.typeof(x), strip_transforms(x).value
+    aval, value = jax.typeof(x), strip_transforms(x).value if isinstance(x, jax.core.Tracer) else x
     if isinstance(value, jax.core.Tracer) or np.shape(value) != aval.shape:
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
     return value
