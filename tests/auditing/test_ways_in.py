@@ -271,6 +271,19 @@ def test_what_jax_refuses_is_no_region(mesh: Mesh) -> None:
     assert report.regions == []
 
 
+def test_audits_may_overlap_in_any_order(mesh: Mesh) -> None:
+    primitive = jax.make_jaxpr(mapped(forgotten, mesh))(X, W).eqns[0].primitive
+    own = primitive.bind_with_trace
+    first, second = audit(), audit()
+    reports = [first.__enter__(), second.__enter__()]
+    jax.eval_shape(mapped(lambda x, w: x @ w, mesh), X, W)
+    first.__exit__(None, None, None)
+    jax.eval_shape(mapped(lambda x, w: x @ w + 1, mesh), X, W)
+    second.__exit__(None, None, None)
+    assert [len(report.regions) for report in reports] == [1, 2]
+    assert primitive.bind_with_trace == own
+
+
 def test_typed_regions_are_listed(mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
     def total(x: Float[Array, "[b/dp] d"]) -> Float[Array, "d"]:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial, reduce
 from itertools import count
 from typing import Any
 
@@ -55,6 +55,32 @@ class _Here(threading.local):
             vars(self).update(before)
 
 
+Bind = Callable[..., Any]
+_bound_by: list[Callable[[Bind], Bind]] = []
+_changing = threading.Lock()
+
+
+@contextmanager
+def _binding(around: Callable[[Bind], Bind]) -> Generator[None]:
+    """Have regions bound, in any thread, by what is made of JAX's own way; several begin and end in any order."""
+    primitive = _region_primitive()
+    own = type(primitive).bind_with_trace.__get__(primitive)
+
+    def bind(*args: Any) -> Any:
+        return reduce(lambda inner, outer: outer(inner), tuple(_bound_by), own)(*args)
+
+    with _changing:
+        _bound_by.append(around)
+        primitive.bind_with_trace = bind
+    try:
+        yield
+    finally:
+        with _changing:
+            _bound_by.remove(around)
+            if not _bound_by:
+                del primitive.bind_with_trace
+
+
 @contextmanager
 def watched_regions(see: Callable[[TracedRegion], None], miss: Callable[[str], None]) -> Generator[None]:
     """Have each manual region seen that is traced meanwhile, in any thread.
@@ -66,9 +92,8 @@ def watched_regions(see: Callable[[TracedRegion], None], miss: Callable[[str], N
       miss: called with the reason where there is none.
     """
     primitive, here = _region_primitive(), _Here()
-    bind = primitive.bind_with_trace
 
-    def bind_and_see(trace: Any, *rest: Any) -> Any:
+    def bind_and_see(bind: Bind, trace: Any, *rest: Any) -> Any:
         function = str(getattr(rest[-1].get("debug_info"), "func_src_info", ""))
         if here.is_evaluating or id(trace) in here.handed or function in here.functions:
             return bind(trace, *rest)
@@ -90,12 +115,8 @@ def watched_regions(see: Callable[[TracedRegion], None], miss: Callable[[str], N
             see(replace(region, call=call))
         return results
 
-    primitive.bind_with_trace = bind_and_see
-    try:
-        with _watch(next(_numbers)):
-            yield
-    finally:
-        primitive.bind_with_trace = bind
+    with _binding(lambda bind: partial(bind_and_see, bind)), _watch(next(_numbers)):
+        yield
 
 
 @contextmanager
@@ -104,21 +125,17 @@ def moved_regions(mesh: AnyMesh) -> Generator[None]:
 
     The body is traced for the shards that it has there. Regions within others are over the mesh of these.
     """
-    primitive, thread = _region_primitive(), threading.get_ident()
-    bind = primitive.bind_with_trace
+    thread = threading.get_ident()
 
-    def bind_moved(trace: Any, *rest: Any) -> Any:
+    def bind_moved(bind: Bind, trace: Any, *rest: Any) -> Any:
         own = rest[-1]["mesh"]
         is_other = own.shape_tuple != mesh.shape_tuple and set(own.axis_names) <= set(mesh.axis_names)
         if is_other and not own.manual_axes and threading.get_ident() == thread:
             rest = (*rest[:-1], {**rest[-1], "mesh": mesh})
         return bind(trace, *rest)
 
-    primitive.bind_with_trace = bind_moved
-    try:
+    with _binding(lambda bind: partial(bind_moved, bind)):
         yield
-    finally:
-        primitive.bind_with_trace = bind
 
 
 def _call_of(primitive: Any, rest: Sequence[Any]) -> RegionBinding | None:
