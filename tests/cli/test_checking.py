@@ -11,6 +11,7 @@ from textwrap import dedent
 
 import pytest
 
+from typedshmap import cli
 from typedshmap.__main__ import main
 
 PROGRAM = """
@@ -142,6 +143,13 @@ def test_several_targets_are_told_apart_and_a_folder_is_all_that_is_typed_below_
     (tmp_path / "empty").mkdir()
     none = "check: empty: no function below it was made by typed_shard_map or typed_jit\n"
     assert run(capsys, "empty", "--mesh", "dp=8") == (2, "", none)
+
+
+def test_what_takes_long_is_told_on_stderr(module, capsys, monkeypatch):
+    monkeypatch.setattr(cli, "SOON", 0.05)
+    slow = "import time\ntime.sleep(0.3)\n" + LOCAL_MEAN
+    _, _, err = run(capsys, module("program_s", slow) + ":doubled", "--mesh", "dp=4")
+    assert err.startswith("check: importing: program_s:doubled, after 0 s\n")
 
 
 def test_what_is_wrong_as_a_document(module, capfd):

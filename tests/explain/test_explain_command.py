@@ -137,7 +137,7 @@ def test_the_command_lines_of_the_documentation_work(capsys, monkeypatch, tmp_pa
     program, given = shlex.split(command)[:4], shlex.split(command)[4:]
     assert program == ["python", "-m", "typedshmap", "explain"]
     code, out, err = run(capsys, *[tmp_path / word if word.endswith(".html") else word for word in given])
-    assert code == 0 and all(" after " in line for line in err.splitlines())  # how long it takes
+    assert (code, err) == (0, "")
     assert "train_step" in out
     assert [path.name for path in tmp_path.iterdir()] == (["quickstart.html"] if "--html" in given else [])
 

@@ -35,7 +35,7 @@ from ..sampling.plain import with_hints
 from ..testing.marks import find_mark
 from ..testing.waiting import progress
 
-_SOON = 1.5
+SOON = 1.5
 """The seconds after which a verb says what it does."""
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: all is right; a function is not; the command line cannot be read; the user ended it."""
@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
         self.flags += names
         return super().add_argument(*names, **options)
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Read the command line, of which an error may name a part."""
         self.given = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
@@ -472,7 +472,7 @@ def finding_of_error(function: Function, error: BaseException, where: str) -> Fi
 
 def early_progress(title: str) -> AbstractContextManager[Callable[[str], None]]:
     """Say on stderr what a verb does, as soon as it takes long."""
-    return progress(title, _SOON)
+    return progress(title, SOON)
 
 
 @contextmanager

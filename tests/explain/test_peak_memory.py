@@ -82,7 +82,7 @@ def test_the_peak_has_a_place_and_what_is_alive_there():
         (1, "x", "arguments"),
         (1, "f32[16,16] slice", "results"),
     ]
-    assert memory.place.startswith("test_memory.py:")
+    assert memory.place.startswith("test_peak_memory.py:")
     assert memory.parts == {"gathered": 4096, "temporaries": 4096, "arguments": 1024, "results": 1024}
     assert sum(memory.parts.values()) == sum(one.bytes for one in memory.alive) == memory.peak
 
