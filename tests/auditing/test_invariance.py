@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from mesh_programs import MESH, RANDOM, RIGHT, WRONG, Program, X, difference
+from mesh_programs import MESH, RANDOM, RIGHT, WRONG, Program, X, difference, forward
 
 from typedshmap import Array, Float, audit, typed_shard_map
 from typedshmap.errors import VaryingError
@@ -58,6 +58,14 @@ def test_it_is_so_under_jit(name: str) -> None:
     report = audited(jax.jit(mapped(program)), *program.args)
     assert ("invariance" in [found.kind for found in report.findings]) == (name in WRONG)
     assert report.regions[0].unread == ()
+
+
+def test_shards_that_are_handed_on_as_they_are_are_suspect() -> None:
+    def rotate(x: Any) -> Any:
+        return lax.ppermute(x, "sp", forward())
+
+    (found,) = audited(mapped(Program(rotate, P("sp"), P("sp"), (X,))), X).findings
+    assert found.severity == "suspect" and "as stages of a pipeline do" in found.message
 
 
 def test_random_numbers_are_suspect() -> None:

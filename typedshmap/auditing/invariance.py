@@ -103,11 +103,15 @@ def _compare(each: SeenRegion) -> tuple[str, ...]:
 
 def _doubt(each: SeenRegion) -> str:
     """Why its results may differ rightly, or its operands be none that the program gives it; empty if neither."""
-    primitives = {eqn.primitive.name for eqn in _jax.jaxpr.all_equations(each.traced.eqn.params["jaxpr"])}
+    body = each.traced.eqn.params["jaxpr"]
+    primitives = {eqn.primitive.name for eqn in _jax.jaxpr.all_equations(body)}
     if not primitives.isdisjoint(_DRAWS):
         return "it draws random numbers, which may rightly differ from shard to shard"
     if any(jax.numpy.issubdtype(struct.dtype, jax.numpy.integer) for struct in each.structs):
         return "its integers were not seen, and are drawn"
+    makers = [_jax.jaxpr.maker_of(body, body.outvars[at]) for at in each.traced.results]
+    if any(maker is not None and maker.primitive.name == "ppermute" for maker in makers):
+        return "it hands shards on as they are, as stages of a pipeline do"
     return ""
 
 
