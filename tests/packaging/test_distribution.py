@@ -79,7 +79,8 @@ def test_the_wheel_says_what_the_package_is(wheel: Path, metadata: email.message
         "test",
     }
     entry = zipfile.ZipFile(wheel).read(f"{information()}/entry_points.txt").decode()
-    assert entry.split() == ["[pytest11]", "typedshmap", "=", "typedshmap_pytest"]
+    scripts = ["[console_scripts]", "typedshmap", "=", "typedshmap.__main__:main"]
+    assert entry.split() == [*scripts, "[pytest11]", "typedshmap", "=", "typedshmap_pytest"]
 
 
 @needs_source

@@ -268,7 +268,7 @@ def find_functions(target: str, values: Mapping[str, Any], mesh: AbstractMesh) -
     except StructureError as error:
         problem = str(error).partition("\n")[0]
         raise UsageError(f'{problem}\n\nHint: its arguments are given as in --arg "x=f32[8,16]"') from None
-    except Exception as error:  # whatever the function's own code raises
+    except (Exception, SystemExit) as error:  # whatever the function's own code raises
         print_failure(f"FAIL   {name}", error)
         raise SystemExit(FAILED) from None
     return [Function(name, hinted, require_decorated(hinted, path), path, is_plain=True)]

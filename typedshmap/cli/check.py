@@ -87,7 +87,10 @@ def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any]
             _trace(function, drawn, mesh)
         if report is not None:
             report.raise_for_errors()
-    except Exception as error:  # whatever the function's own code raises is printed, and the next one is checked
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # whatever the function's own code raises is printed, and the next one is checked
         # Another size may help, since a body may divide a dim that the hints leave unsharded.
         may_help = drawn_sizes and (isinstance(error, ShapeError) or not isinstance(error, TypedShmapError))
         drawn_text = f"\nDrawn: {mesh_text(drawn_sizes.items())}; --size gives others" if may_help else ""
@@ -123,7 +126,7 @@ def _compare_meshes(
         known, arguments = taken_names(function.typed), cli.arguments_for(function, values)
         options = {name: value for name, value in function.mark.items() if name not in known}
         assert_mesh_invariant(function.function, placed, **options, **arguments)
-    except Exception as error:  # as above
+    except (Exception, SystemExit) as error:  # as above
         cli.print_failure(f"DIFFER {function.name}", error)
         return cli.finding_of_error(function, error, "on several meshes")
     on = "; ".join(mesh_text(mesh.shape_tuple) for mesh in meshes)
