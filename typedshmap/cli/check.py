@@ -87,10 +87,7 @@ def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any]
             _trace(function, drawn, mesh)
         if report is not None:
             report.raise_for_errors()
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # whatever the function's own code raises is printed, and the next one is checked
+    except (Exception, SystemExit) as error:  # of the function's own code: the next one is checked all the same
         # Another size may help, since a body may divide a dim that the hints leave unsharded.
         may_help = drawn_sizes and (isinstance(error, ShapeError) or not isinstance(error, TypedShmapError))
         drawn_text = f"\nDrawn: {mesh_text(drawn_sizes.items())}; --size gives others" if may_help else ""

@@ -69,9 +69,7 @@ def run(given: argparse.Namespace) -> int:
                 one = explain_call(
                     function.function, (), arguments, mesh=mesh, grad=given.grad, bandwidth=bandwidth, hardware=hardware
                 )
-            except (
-                Exception
-            ) as error:  # whatever the function's own code raises is printed, and the next one is explained
+            except (Exception, SystemExit) as error:  # of the function's own code: the next one is explained
                 where = "; ".join(mesh_text(mesh.shape_tuple) for mesh in own_meshes)
                 cli.print_failure(f"FAIL   {function.name}  {where}", error, "\n")
             else:
