@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,8 @@ def run(given: argparse.Namespace) -> int:
     Raises:
       UsageError: for a command line that cannot be read.
     """
+    if os.path.isdir(given.target):
+        raise cli.UsageError(f"{given.target}: it is a folder; name a module, a file.py or one function of it")
     meshes = cli.read_meshes(given.mesh, given.explicit)
     bandwidth = {name.strip(): value.strip() for name, _, value in (text.partition("=") for text in given.bandwidth)}
     try:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from .. import _jax
@@ -63,7 +64,7 @@ def with_hints(
     placed = (mesh for array in arrays if (mesh := _jax.mesh.value_mesh(array)) is not None)
     ambient = next(placed, ambient)
     with kept_as_it_is(f):
-        traced, results = _trace(f, call, arrays, ambient)
+        traced, results = _trace(verb, f, call, arrays, ambient)
     found = [*_outer_meshes(traced)]
     if not found:
         raise StructureError(
@@ -100,6 +101,7 @@ def with_hints(
 
 
 _KINDS = (*_jax.array.ARRAYS, *_jax.array.SHAPES)
+_NUMBERS = (bool, int, float, complex, np.generic)
 
 
 def _outer_meshes(jaxpr: Any) -> Iterator[_jax.mesh.AnyMesh]:
@@ -166,6 +168,7 @@ def _bind(
 
 
 def _trace(
+    verb: str,
     f: Callable[..., Any],
     call: Callable[[Iterable[Any]], Any],
     arrays: Sequence[Any],
@@ -176,9 +179,16 @@ def _trace(
     Over Explicit axes arguments have to be sharded before it is known how; so those axes are Auto for once.
     """
 
+    def run(*values: Any) -> Any:
+        results = call(values)
+        for leaf in jax.tree.leaves(results):
+            if not isinstance(leaf, (*_KINDS, *_NUMBERS)) and not hasattr(leaf, "__jax_array__"):
+                raise StructureError(f"{verb}: {name_of(f)}: it returns a {type(leaf).__name__}, which is not an array")
+        return results
+
     def traced(arrays: Sequence[Any]) -> tuple[Any, Any]:
         # A function of its own, since JAX keeps what it traced by the function.
-        return jax.make_jaxpr(lambda *values: call(values), return_shape=True)(*arrays)
+        return jax.make_jaxpr(lambda *values: run(*values), return_shape=True)(*arrays)
 
     try:
         return traced(arrays)
