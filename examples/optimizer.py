@@ -11,7 +11,7 @@ the norm by which optax clips is that of all gradients, and not that of one shar
     python examples/optimizer.py
 
 It prints what a device holds, trains, and compares with the same training on one device. The exit code
-is 1 if the loss did not fall or a parameter differs.
+is 1 if the loss did not fall or a parameter differs. It needs optax: pip install optax.
 """
 
 import os
@@ -26,7 +26,6 @@ from typing import NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import AbstractMesh, Mesh
 
 from typedshmap import (
@@ -42,6 +41,11 @@ from typedshmap import (
     typed_shard_map,
 )
 from typedshmap.testing import mesh_invariant
+
+try:
+    import optax
+except ImportError:
+    sys.exit("this example needs optax: pip install optax")
 
 SIZES = {"model": 32, "ff": 128, "layers": 3}
 BATCH, STEPS = 64, 60

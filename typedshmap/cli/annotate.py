@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from .. import cli
-from .programs import make_devices, require_program, run_program
+from .programs import add_program, make_devices, require_program, run_program
 
 
 def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -26,18 +26,10 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         "is annotated as far as it got. Example: python -m typedshmap annotate --devices 8 train.py --steps 2",
     )
     add = parser.add_argument
-    add("--devices", type=cli.natural_number, metavar="8", help="make so many virtual CPU devices before JAX looks")
     add("--static", action="store_true", help="run nothing, and turn the literal specs of files into hints")
     add("--write", action="store_true", help="change the files, too")
     add("--accept", type=Path, help=argparse.SUPPRESS)
-    add("-m", dest="module", action="store_true", help="run a module, as python -m does")
-    add("program", metavar="SCRIPT|MODULE", help="a script; with -m a module; with --static a file")
-    add(
-        "arguments",
-        nargs=argparse.REMAINDER,
-        metavar="ARGS",
-        help="what the program is given, or more files",
-    )
+    add_program(parser, "a script; with -m a module; with --static a file", "what it is given, or more files")
     parser.set_defaults(verb=run)
 
 

@@ -14,7 +14,7 @@ from ..auditing.formats import FORMATS, write_report
 from ..auditing.silenced import Baseline, write_baseline
 from ..errors import StructureError
 from ..sampling.meshes import parse_mesh
-from .programs import make_devices, require_program, run_program
+from .programs import add_program, make_devices, require_program, run_program
 
 
 def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -28,7 +28,6 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         "read. A program that fails keeps its own. Example: python -m typedshmap audit --devices 8 train.py --steps 2",
     )
     add = parser.add_argument
-    add("--devices", type=cli.natural_number, metavar="8", help="make so many virtual CPU devices before JAX looks")
     add("--strict", action="store_true", help="suspects are errors")
     add("--mesh", metavar="dp=4,tp=2", help="how long mesh axes are taken to be that have size 1 in the program")
     invariance = "at the end, run each region on one device and on other meshes, and compare its global results"
@@ -36,9 +35,7 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add("--format", choices=FORMATS, default="text", help="how the report is printed; by default as text")
     add("--baseline", metavar="FILE", type=Path, help="leave out the findings that a baseline has")
     add("--write-baseline", metavar="FILE", type=Path, help="write the findings as a baseline")
-    add("-m", dest="module", action="store_true", help="run a module, as python -m does")
-    add("program", metavar="SCRIPT|MODULE", help="a script; with -m a module")
-    add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="what the program is given")
+    add_program(parser)
     parser.set_defaults(verb=run)
 
 

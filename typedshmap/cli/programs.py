@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import runpy
@@ -14,6 +15,23 @@ from pathlib import Path
 import jax
 
 from .. import cli
+
+
+def add_program(
+    parser: argparse.ArgumentParser, program: str = "a script; with -m a module", arguments: str = "what it is given"
+) -> None:
+    """Add which program is run, with what arguments, and on how many devices.
+
+    Args:
+      parser: a verb's.
+      program: the help of the program.
+      arguments: the help of what follows it.
+    """
+    add = parser.add_argument
+    add("--devices", type=cli.natural_number, metavar="8", help="make so many virtual CPU devices before JAX looks")
+    add("-m", dest="module", action="store_true", help="run a module, as python -m does")
+    add("program", metavar="SCRIPT|MODULE", help=program)
+    add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help=arguments)
 
 
 def require_program(program: str, is_module: bool) -> None:
