@@ -14,6 +14,7 @@ import typedshmap
 PACKAGE = "typedshmap"
 ROOT = Path(typedshmap.__file__).parent
 LAYERS = {
+    "drawing": 0,
     "records": 0,
     "notation": 0,
     "errors": 0,

@@ -12,7 +12,8 @@ import pytest
 from browser import browse, is_drawn, needs_browser
 
 from typedshmap import Array, Float, all_gather, check, explain, psum, typed_shard_map
-from typedshmap.explaining.picture import UNSHARDED, colours_of, figure, ink, lay_out_picture
+from typedshmap.drawing import UNSHARDED, colours_of, ink
+from typedshmap.explaining.picture import figure, lay_out_picture
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 import quickstart

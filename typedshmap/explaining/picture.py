@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from itertools import cycle, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
+from ..drawing import UNSHARDED, colours_of, ink
 from .model import Collective, Explained, Value, ValueKind, bytes_text
 
 _STYLE = """
@@ -62,21 +63,6 @@ def figure(explained: Explained) -> str:
         f'<div class="typedshmap-legend">{"".join(legend)}</div><div class="typedshmap-picture">'
         f'<svg {size} role="img" aria-label="{name}">{"".join(elements)}</svg></div>'
     )
-
-
-UNSHARDED = "#e8eaed"
-_PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#8c6bb1")
-_DARK = {"#0072b2", "#d55e00", "#009e73", "#8c6bb1"}
-
-
-def colours_of(axes: Iterable[str]) -> dict[str, str]:
-    """The colour of each axis of a mesh."""
-    return dict(zip(axes, cycle(_PALETTE), strict=False))
-
-
-def ink(colour: str) -> str:
-    """The colour of text that is legible on a colour."""
-    return "#ffffff" if colour in _DARK else "#1f2328"
 
 
 def _value_row(node: PictureNode, value: Value, colours: Mapping[str, str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .. import _jax
+from ..drawing import UNSHARDED, colours_of, ink
 from ..errors import MeshAxisError
 from ..errors.phrases import quoted_axes
 from ..hints.array_hint import ArrayHint
@@ -24,7 +25,6 @@ from ..placement.context import PlacementContext, placement_context_over
 from ..placement.structs import structs_of
 from ..records import Record
 from .build import meshes_of
-from .picture import UNSHARDED, colours_of, ink
 
 MOST_ROWS = 64
 """The most slices of an array that a text lists, and the most rows or columns of a drawing."""

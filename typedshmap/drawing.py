@@ -1,0 +1,215 @@
+"""What pages and notebooks show, as HTML that needs nothing else: bars, tables, dims in the colours of mesh axes.
+
+Text and frames have the colour of what is around and grounds are translucent, so that light and dark pages both take
+them; widths are shares, so that a phone shows all of it, and only a table scrolls, in its own box.
+
+```python
+parts = [BarPart("weights", 3e9, colour), BarPart("activations", 5e9, other)]
+html = framed(bars("memory of one device", [Bar("dp=8, tp=8", parts, "8 GB")], limit=95e9, limit_text="95 GB of v5p"))
+```"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from itertools import cycle
+from typing import NamedTuple
+
+UNSHARDED = "#e8eaed"
+NEUTRAL = ("#6e7781", "#a3abb5")
+"""For what no mesh axis stands for."""
+_AXES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#8c6bb1")
+_KINDS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#e15759", "#edc948", "#9c755f", "#ff9da7")
+_DARK = {"#0072b2", "#d55e00", "#009e73", "#8c6bb1", "#4e79a7", "#6e7781", "#9c755f"}
+
+_STYLE = """
+.typedshmap {font:14px/1.45 system-ui,sans-serif; max-width:1360px; overflow-wrap:anywhere}
+.typedshmap * {box-sizing:border-box}
+.typedshmap h3, .typedshmap h4, .typedshmap h5 {margin:.9em 0 .35em; line-height:1.3}
+.typedshmap h3 {font-size:17px}
+.typedshmap h4 {font-size:15px}
+.typedshmap h5 {font-size:13px; font-weight:600}
+.typedshmap p {margin:.3em 0}
+.typedshmap code, .typedshmap td, .typedshmap th {
+  font:12px/1.5 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace; background:none; padding:0; color:inherit}
+.typedshmap .side {display:grid; grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),1fr)); gap:0 2rem}
+.typedshmap .side > * {min-width:0}
+.typedshmap .scroll {overflow:auto; max-width:100%; max-height:32rem}
+.typedshmap table {border-collapse:collapse; margin:0; display:table}
+.typedshmap td, .typedshmap th {padding:.2em .8em; text-align:left; white-space:nowrap; border:0;
+  border-bottom:1px solid rgba(128,128,128,.25)}
+.typedshmap .number {text-align:right}
+.typedshmap .row {margin:.45em 0}
+.typedshmap .ends {display:flex; flex-wrap:wrap; justify-content:space-between; gap:0 1em}
+.typedshmap .faint {opacity:.75}
+.typedshmap .track {position:relative; display:flex; height:16px; border-radius:3px; overflow:hidden;
+  background:rgba(128,128,128,.18)}
+.typedshmap .thin {height:7px}
+.typedshmap .track i {display:block; height:100%; min-width:1px}
+.typedshmap .track b {position:absolute; top:0; bottom:0; width:3px; margin-left:-3px; background:#d1242f}
+.typedshmap .legend {display:flex; flex-wrap:wrap; gap:.1em 1.1em; font-size:13px}
+.typedshmap .legend i {display:inline-block; width:.8em; height:.8em; margin-right:.4em; border-radius:2px}
+.typedshmap .axis {display:inline-block; padding:0 .45em; border-radius:3px; white-space:nowrap;
+  font:12px/1.5 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
+.typedshmap .dim {display:inline-block; padding:.1em .35em; margin:.1em .2em .1em 0; white-space:nowrap;
+  border:1px solid rgba(128,128,128,.5); border-radius:4px;
+  font:12px/1.5 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
+.typedshmap .box {border:1px solid rgba(128,128,128,.55); border-radius:7px; padding:.1em .8em .4em; margin:.6em 0}
+.typedshmap details > summary {cursor:pointer; margin:.5em 0}
+"""
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+class BarPart(NamedTuple):
+    """One part of a bar.
+
+    Attributes:
+      what: what it is.
+      amount: how much, in the unit of the chart.
+      colour: its colour.
+      text: the amount in words.
+    """
+
+    what: str
+    amount: float
+    colour: str
+    text: str = ""
+
+
+class Bar(NamedTuple):
+    """One bar, of one part or of several in a row.
+
+    Attributes:
+      name: what it is of.
+      parts: its parts, from the left.
+      text: what stands at its end.
+    """
+
+    name: str
+    parts: Sequence[BarPart]
+    text: str = ""
+
+
+def colours_of(axes: Iterable[str]) -> dict[str, str]:
+    """The colour of each axis of a mesh."""
+    return dict(zip(axes, cycle(_AXES), strict=False))
+
+
+def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
+    """Colours for what is no mesh axis, as the kinds of what is in memory."""
+    return dict(zip(dict.fromkeys(kinds), cycle(_KINDS), strict=False))
+
+
+def ink(colour: str) -> str:
+    """The colour of text that is legible on a colour."""
+    return "#ffffff" if colour in _DARK else "#1f2328"
+
+
+def framed(*blocks: str) -> Html:
+    """Blocks with the style that they need, as one piece of a page."""
+    style = "".join(line.strip() for line in _STYLE.splitlines())
+    return Html(f'<div class="typedshmap"><style>{style}</style>{"".join(blocks)}</div>')
+
+
+def side_by_side(*blocks: str) -> Html:
+    """Blocks beside each other where there is room, else one below the other."""
+    return Html(f'<div class="side">{"".join(f"<div>{block}</div>" for block in blocks if block)}</div>')
+
+
+def folded(summary: str, body: str, is_open: bool = False) -> Html:
+    """A block that a click on its summary opens."""
+    return Html(f"<details{' open' * is_open}><summary>{escape(summary)}</summary>{body}</details>")
+
+
+def track(parts: Sequence[BarPart], scale: float, limit: float = 0, label: str = "", is_thin: bool = False) -> Html:
+    """The bar alone: parts as shares of the scale, and where the limit is."""
+    scale = scale or 1.0
+    pieces = [
+        f'<i style="width:{100 * part.amount / scale:.2f}%;background:{part.colour}" '
+        f'title="{escape(f"{part.what} {part.text}".strip(), quote=True)}"></i>'
+        for part in parts
+        if part.amount > 0
+    ]
+    mark = f'<b style="left:{100 * limit / scale:.2f}%"></b>' if limit else ""
+    role = f'role="img" aria-label="{escape(label, quote=True)}"' if label else 'aria-hidden="true"'
+    return Html(f'<div class="track{" thin" * is_thin}" {role}>{"".join(pieces)}{mark}</div>')
+
+
+def bars(title: str, rows: Sequence[Bar], limit: float = 0, limit_text: str = "") -> Html:
+    """A chart of bars on one scale.
+
+    Args:
+      title: what it shows.
+      rows: the bars. Where one has several parts, the colours are explained below.
+      limit: an amount that is marked in every bar, as the memory of a chip.
+      limit_text: what that is.
+    """
+    scale = max((sum(part.amount for part in row.parts) for row in rows), default=0.0)
+    scale = max(scale, limit)
+    found: list[str] = []
+    for row in rows:
+        parts = ", ".join(f"{part.what} {part.text}".strip() for part in row.parts)
+        label = ": ".join(filter(None, [row.name, row.text, parts])) + (f"; {limit_text}" if limit_text else "")
+        ends = f"<span>{escape(row.name)}</span><span>{escape(row.text)}</span>"
+        found.append(f'<div class="row"><div class="ends">{ends}</div>{track(row.parts, scale, limit, label)}</div>')
+    shown: dict[str, BarPart] = {}
+    for part in (part for row in rows if len(row.parts) > 1 for part in row.parts):
+        shown.setdefault(part.what, part)
+    is_one = len(rows) == 1
+    entries = [(part.colour, f"{part.what} {part.text}".strip() if is_one else part.what) for part in shown.values()]
+    entries += [("#d1242f", limit_text)] if limit_text else []
+    return Html(f"<h5>{escape(title)}</h5>{''.join(found)}{legend(entries) if entries else ''}")
+
+
+def legend(entries: Iterable[tuple[str, str]]) -> Html:
+    """Colours with what they mean."""
+    items = (f'<span><i style="background:{colour}"></i>{escape(what)}</span>' for colour, what in entries)
+    return Html(f'<div class="legend">{"".join(items)}</div>')
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[str] = ()) -> Html:
+    """A table in a box of its own that scrolls; cells are text, or `Html`.
+
+    Args:
+      headings: of the columns.
+      rows: the cells.
+      numbers: the headings of the columns that are aligned to the right.
+    """
+    right = set(numbers)
+    styles = [' class="number"' if heading in right else "" for heading in headings]
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        texts = (cell if isinstance(cell, Html) else escape(cell) for cell in cells)
+        return f"<tr>{''.join(f'<{tag}{style}>{text}</{tag}>' for text, style in zip(texts, styles, strict=True))}</tr>"
+
+    body = "\n".join(line(row, "td") for row in rows)
+    return Html(
+        f'<div class="scroll"><table><thead>{line(headings, "th")}</thead><tbody>\n{body}\n</tbody></table></div>'
+    )
+
+
+def axis_html(axis: str, colour: str) -> Html:
+    """A mesh axis in its colour."""
+    return Html(f'<span class="axis" style="background:{colour};color:{ink(colour)}">{escape(axis)}</span>')
+
+
+def dim_html(text: str, axes: Iterable[tuple[str, str]] = ()) -> Html:
+    """A dim, and after it the mesh axes that it is sharded over with their colours, major to minor."""
+    chips = "".join(f" {axis_html(axis, colour)}" for axis, colour in axes)
+    return Html(f'<span class="dim">{escape(text)}{chips}</span>')
+
+
+def document(title: str, body: str) -> str:
+    """A complete page; light or dark as the reader's system is."""
+    body_style = "font:14px system-ui,sans-serif;margin:16px auto;max-width:1360px;padding:0 16px"
+    style = f":root{{color-scheme:light dark}}body{{{body_style}}}"
+    head = (
+        "<meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
+        f"<title>{escape(title)}</title><style>{style}</style>"
+    )
+    return f"<!doctype html><html lang='en'><head>{head}</head><body>\n{body}\n</body></html>\n"
