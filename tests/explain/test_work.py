@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from math import log2
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
-from jax.experimental import roofline
+from jax.experimental import mesh_utils, roofline
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
@@ -24,6 +28,9 @@ from typedshmap import (
     typed_shard_map,
 )
 from typedshmap.explaining import Hardware, Work
+from typedshmap.explaining.hardware import read_hardware
+from typedshmap.explaining.links import place_on_torus
+from typedshmap.sampling.meshes import parse_mesh
 
 MESH = AbstractMesh((4,), ("dp",))
 
@@ -234,3 +241,76 @@ def test_meshes_are_compared_by_time():
     head, *rows = str(found).splitlines()[2:5]
     assert " ".join(head.split()).endswith("on the wire at least bound seconds")
     assert [row.split()[-3] for row in rows] == ["compute", "tp"]
+
+
+class Chip(NamedTuple):
+    """A device as `mesh_utils` reads it."""
+
+    coords: tuple[int, int, int]
+    id: int
+    platform: str = "tpu"
+    device_kind: str = "TPU v4"
+    core_on_chip: int = 0
+    process_index: int = 0
+    slice_index: int = 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [
+        ((4, 4, 4), (16, 4)),
+        ((4, 4, 4), (2, 4, 8)),
+        ((4, 4, 8), (8, 16)),
+        ((2, 4, 4), (4, 8)),
+        ((4, 8), (2, 16)),
+        ((4, 4, 12), (3, 8, 8)),
+        ((8, 8), (4, 4, 4)),
+    ],
+)
+def test_mesh_axes_lie_on_a_torus_as_jax_places_them(shape, sizes):
+    places = itertools.product(*map(range, (*shape, 1)[:3]))
+    devices = [Chip(coords, at) for at, coords in enumerate(places)]
+    mesh = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    for axis, parts in enumerate(place_on_torus(sizes, shape)):
+        line = np.moveaxis(mesh, axis, 0).reshape(sizes[axis], -1)[:, 0]
+        assert parts == tuple(len({device.coords[dim] for device in line}) for dim in range(len(shape)))
+
+
+@pytest.mark.parametrize(
+    ("hardware", "mesh", "gigabytes"),
+    [
+        ("v5p", "dp=2048", {"dp": 600}),  # three rings at once
+        ("v5p", "dp=256,tp=8", {"dp": 400, "tp": 200}),  # tp on the dim of 8, dp on both of 16
+        ("v5p:16x16x8", "dp=16,tp=128", {"dp": 200, "tp": 400}),
+        ("v5p", "dp=512,tp=4", {"dp": 450, "tp": 100}),  # tp in a line of 4; dp skips four chips there
+        ("v5p", "dp=8,tp=4", {"dp": 200, "tp": 100}),  # less than a cube has no rings: 2 x 4 x 4
+        ("v5e", "dp=16,tp=16", {"dp": 100, "tp": 100}),
+        ("v5e", "dp=8,tp=16", {"dp": 50, "tp": 100}),  # only 16 chips are a ring
+        ("v5e", "dp=64,tp=32", {"dp": 25, "tp": 150}),  # eight slices, each sends with 8 of the 64
+        ("v7x", "dp=256,tp=2", {"dp": 300, "tp": 600}),  # two devices of a chip
+        ("h100", "dp=4,tp=16", {"dp": 50, "tp": 400}),  # two nodes, with 8 interfaces each
+        ("h100", "pp=2,dp=4,tp=2", {"pp": 50, "dp": 450, "tp": 450}),
+    ],
+)
+def test_what_a_device_sends_over_a_mesh_axis(hardware, mesh, gigabytes):
+    sizes = tuple(parse_mesh(mesh).items())
+    assert read_hardware("test", hardware).rates(sizes) == {axis: 1e9 * rate for axis, rate in gigabytes.items()}
+
+
+@pytest.mark.parametrize(
+    ("hardware", "message"),
+    [
+        ("v5p:8x16", "hardware 'v5p' has 3 sizes, as in 8x16x16; got '8x16'"),
+        ("v5e:0x4", "hardware 'v5e' has slices of 1 to 256 devices; got '0x4'"),
+        ("v5e:16x32", "hardware 'v5e' has slices of 1 to 256 devices; got '16x32'"),
+        ("h100:8", "hardware 'h100' has no topology; got '8'"),
+    ],
+)
+def test_what_is_no_topology_is_refused(hardware, message):
+    with pytest.raises(StructureError, match=f"^{re.escape(message)}$"):
+        read_hardware("test", hardware)
+
+
+def test_a_mesh_fills_the_topology():
+    with pytest.raises(MeshAxisError, match=r"^hardware 'v5e:4x4' is a topology of 16 devices, and the mesh \(dp=4\)"):
+        explain(fsdp, mesh="dp=4", hardware="v5e:4x4", grad=False)

@@ -17,6 +17,7 @@ from ..sampling.plain import is_plain, with_hints
 from ..sampling.plan import plan_inputs
 from .build import ExplainedCall, explanation, meshes_of
 from .hardware import Hardware, read_hardware
+from .links import Torus
 from .model import (
     Alive,
     Collective,
@@ -35,7 +36,7 @@ from .tables import Comparison, Explanation
 
 __all__ = [
     "Alive", "Block", "Collective", "Comparison", "Explained", "Explanation", "Failed", "Hardware", "Memory",
-    "Shown", "ShownArray", "Time", "Total", "Value", "Work", "WorkLine", "explain", "show",
+    "Shown", "ShownArray", "Time", "Torus", "Total", "Value", "Work", "WorkLine", "explain", "show",
 ]  # fmt: skip
 
 
@@ -105,7 +106,8 @@ def explain(
       bandwidth: bytes that one device sends per second, by mesh axis: a number, or a text like ``"400GB/s"``.
         Seconds are bytes on the wire over it; latency is not modelled.
       hardware: the kind of device, for how long it takes: ``"v5e"``, ``"v5p"``, ``"v6e"``, ``"v7x"``, ``"h100"``,
-        ``"b200"`` or a `Hardware`; a ``bandwidth`` comes before its links.
+        ``"b200"``, of a TPU also with its topology as in ``"v5p:8x16x16"``, or a `Hardware`; a ``bandwidth`` comes
+        before its links.
       arguments: arguments by name, for names that are those of dims, too, and by path for fields.
       **sizes: global sizes by the names of dims, and arguments by theirs; what is not given is drawn.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import isfinite, prod
 from numbers import Real
@@ -14,7 +14,8 @@ from operator import itemgetter
 from typing import Any
 
 from ..errors import MeshAxisError, StructureError
-from ..errors.phrases import value_text
+from ..errors.phrases import excerpt, mesh_text, value_text
+from .links import Torus, link_rates
 from .model import Collective, Time, Work, seconds_text
 
 
@@ -34,9 +35,11 @@ class Hardware:
       memory: the bytes of its memory.
       bandwidth: the bytes per second to and from it.
       links: the bytes that a device sends per second over a mesh axis, in all directions.
-      link: the same over mesh axes that are not among the links; 0 where that is not known.
-      domain: how many devices ``link`` connects: those of the last mesh axes. 0 is all.
+      link: the same over mesh axes that are not among the links, into a switch or over one dim of a torus; 0 where that
+        is not known.
+      domain: how many devices are connected so at most: those of the last mesh axes. 0 is all.
       network: the bytes that a device sends per second over the mesh axes that reach further.
+      torus: the grid that the devices are in; None where a switch connects them.
 
     Raises:
       StructureError: for what is not a positive number.
@@ -50,6 +53,7 @@ class Hardware:
     link: float = 0
     domain: int = 0
     network: float = 0
+    torus: Torus | None = None
 
     def __post_init__(self) -> None:
         for name in ("flops", "links"):
@@ -81,16 +85,34 @@ class Hardware:
           MeshAxisError: for a link over an axis that the mesh does not have.
         """
         if unknown := [axis for axis in self.links if axis not in dict(mesh)]:
-            known = ", ".join(f"{axis}={size}" for axis, size in mesh)
-            lacks = f"mesh axis '{unknown[0]}', which the mesh ({known}) does not have"
+            lacks = f"mesh axis '{unknown[0]}', which the mesh ({mesh_text(mesh)}) does not have"
             raise MeshAxisError(f"hardware {self.name!r} has a link over {lacks}")
-        found: dict[str, float] = {}
-        for at, (axis, _) in enumerate(mesh):
-            reach = prod(size for _, size in mesh[at:])
-            rate = self.link if not self.domain or reach <= self.domain else self.network
-            if rate := self.links.get(axis, rate):
-                found[axis] = rate
-        return found
+        count = prod(size for _, size in mesh)
+        if self.torus and self.torus.devices and count % self.torus.devices:
+            wanted = f"a topology of {self.torus.devices:,} devices"
+            raise MeshAxisError(f"hardware {self.name!r} is {wanted}, and the mesh ({mesh_text(mesh)}) has {count:,}")
+        rates = link_rates(tuple(size for _, size in mesh), self.link, self.domain, self.network, self.torus)
+        found = {axis: self.links.get(axis, rate) for (axis, _), rate in zip(mesh, rates, strict=True)}
+        return {axis: rate for axis, rate in found.items() if rate}
+
+    def shaped(self, text: str) -> Hardware:
+        """The same in another topology, ``8x16x16``.
+
+        Raises:
+          StructureError: for what is not a topology of such devices.
+        """
+        sizes, torus = text.split("x"), self.torus
+        if (
+            torus is None
+            or len(sizes) != torus.dims
+            or not all(size.isdecimal() and 0 < len(size) < 6 for size in sizes)
+        ):
+            kind = f"{torus.dims} sizes, as in {'x'.join(['8', '16', '16'][: torus.dims])}" if torus else "no topology"
+            raise StructureError(f"hardware {self.name!r} has {kind}; got {excerpt(text)!r}")
+        torus = replace(torus, topology=tuple(map(int, sizes)))
+        if not 1 <= torus.devices <= self.domain:
+            raise StructureError(f"hardware {self.name!r} has slices of 1 to {self.domain:,} devices; got {text!r}")
+        return replace(self, name=f"{self.name}:{text}", domain=torus.devices, torus=torus)
 
 
 def _width(dtype: str) -> int:
@@ -99,54 +121,65 @@ def _width(dtype: str) -> int:
     return int(digits[0]) if digits else 8
 
 
-def _tpu(name: str, flops: Mapping[str, float], gib: int, bandwidth: float, link: float, *pod: float) -> Hardware:
-    size, network = pod
-    return Hardware(name, flops, gib * 2**30, bandwidth, link=link, domain=int(size), network=network)
+def _tpu(name: str, rates: Mapping[str, float], gib: int, bandwidth: float, link: float, **beyond: Any) -> Hardware:
+    return Hardware(name, rates, gib * 2**30, bandwidth, link=link, **beyond)
 
 
-# Sources: docs.cloud.google.com/tpu/docs/{v5e,v5p,v6e,tpu7x}, the data sheets of NVIDIA's H100 SXM and HGX B200,
-# without sparsity. A mesh axis lies on one dim of a torus, and a device sends both ways: half of the bidirectional
-# bandwidth of its chip over the dims. Of a TPU7x a device is one of two chiplets, and has half of what the chip has.
+def _gpu(name: str, rates: Mapping[str, float], gigabytes: int, bandwidth: float, link: float) -> Hardware:
+    """Eight in a node, each with a network interface of 400 Gb/s."""
+    return Hardware(name, rates, gigabytes * 1e9, bandwidth, link=link, domain=8, network=50e9)
+
+
+# Sources: docs.cloud.google.com/tpu/docs/{v5e,v5p,v6e,tpu7x}, and NVIDIA's data sheets of the H100 SXM and the HGX
+# B200, without sparsity. Over one dim of a torus a chip sends half of its bidirectional bandwidth, divided by the dims;
+# into a switch half of it. Of a TPU7x a device is one of two chiplets, and has half of what the chip has.
+_SQUARE, _CUBE = Torus(dims=2, ring=16), Torus(dims=3, ring=4)
 KNOWN = {
     each.name: each
     for each in (
-        _tpu("v5e", {"bf16": 197e12, "i8": 394e12}, 16, 819e9, 100e9, 256, 3.125e9),
-        _tpu("v5p", {"bf16": 459e12, "i8": 918e12}, 95, 2765e9, 200e9, 8960, 6.25e9),
-        _tpu("v6e", {"bf16": 918e12, "i8": 1836e12}, 32, 1638e9, 200e9, 256, 12.5e9),
-        _tpu("v7x", {"bf16": 1153.5e12, "f8": 2307e12}, 96, 3690e9, 100e9, 18432, 6.25e9),
-        Hardware(
-            "h100",
-            {"f8": 1979e12, "i8": 1979e12, "bf16": 989e12, "f16": 989e12, "f32": 494e12, "f64": 67e12},
-            80e9,
-            3350e9,
-            link=450e9,
-            domain=8,
-            network=50e9,
+        _tpu("v5e", {"bf16": 197e12, "i8": 393e12}, 16, 819e9, 100e9, domain=256, network=3.125e9, torus=_SQUARE),
+        _tpu("v5p", {"bf16": 459e12, "i8": 918e12}, 95, 2765e9, 200e9, domain=6144, network=6.25e9, torus=_CUBE),
+        _tpu("v6e", {"bf16": 918e12, "i8": 1836e12}, 32, 1638e9, 200e9, domain=256, network=12.5e9, torus=_SQUARE),
+        _tpu(
+            "v7x",
+            {"bf16": 1153.5e12, "f8": 2307e12},
+            96,
+            3690e9,
+            100e9,
+            domain=18432,
+            network=6.25e9,
+            torus=replace(_CUBE, pair=600e9),
         ),
-        Hardware(
+        _gpu(
+            "h100",
+            {"f8": 1979e12, "i8": 1979e12, "bf16": 989e12, "f16": 989e12, "f32": 494.7e12, "f64": 67e12},
+            80,
+            3350e9,
+            450e9,
+        ),
+        _gpu(
             "b200",
             {"f8": 4500e12, "i8": 4500e12, "bf16": 2250e12, "f16": 2250e12, "f32": 1100e12, "f64": 40e12},
-            180e9,
+            180,
             8000e9,
-            link=900e9,
-            domain=8,
-            network=50e9,
+            900e9,
         ),
     )
 }
 
 
 def read_hardware(verb: str, given: Any) -> Hardware | None:
-    """A kind of device by its name, or as it is.
+    """A kind of device by its name, also with its topology as in ``v5p:8x16x16``; or as it is.
 
     Raises:
       StructureError: for a name that is not known, and what is neither.
     """
     if given is None or isinstance(given, Hardware):
         return given
-    if isinstance(given, str) and given.lower() in KNOWN:
-        return KNOWN[given.lower()]
-    near = get_close_matches(given.lower(), KNOWN, 1, 0.5) if isinstance(given, str) else []
+    name, _, topology = given.lower().partition(":") if isinstance(given, str) else ("", "", "")
+    if name in KNOWN:
+        return KNOWN[name].shaped(topology) if topology else KNOWN[name]
+    near = get_close_matches(name, KNOWN, 1, 0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise StructureError(
         f"{verb}: hardware= is {value_text(given)}\n\n"

@@ -1,0 +1,149 @@
+"""Which links a mesh axis lies on, and what a device sends over them in a second.
+
+Links are of levels, the fastest innermost: two devices of a chip, a torus of chips or a switch, the network between.
+The last mesh axes lie innermost, as JAX lays out a mesh: on a torus as ``jax.experimental.mesh_utils`` does it.
+
+Invariant: rates are those of peaks, over which all links of a group of devices send at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd, inf, isqrt, prod
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Torus:
+    """The links of TPUs, which are neighbours in a grid.
+
+    Attributes:
+      dims: how many dims the grid has.
+      ring: a dim whose size is a multiple of it is closed to a ring; one of three only where all are such multiples.
+      pair: the bytes per second that one device of a chip sends to the other; 0 where a chip is one device.
+      topology: the chips along each dim; by default those of a slice of as many devices as the mesh has.
+    """
+
+    dims: int
+    ring: int
+    pair: float = 0
+    topology: Shape = ()
+
+    @property
+    def devices_per_chip(self) -> int:
+        return 2 if self.pair else 1
+
+    @property
+    def devices(self) -> int:
+        """How many devices a given topology has; 0 where none is given."""
+        return prod(self.topology) * self.devices_per_chip if self.topology else 0
+
+    def rates(self, sizes: Shape, link: float) -> list[float]:
+        """What a device sends per second over each axis of a mesh that fills the torus.
+
+        An axis over several dims sends over all of them at once. Over a part of a dim it sends in a line, one way only;
+        over every n-th chip it shares the links with n - 1 others.
+
+        Args:
+          sizes: the sizes of the axes.
+          link: the bytes per second that a device sends over one dim, both ways.
+        """
+        shape = self.topology if prod(self.topology) == prod(sizes) else slice_shape(prod(sizes), self.dims)
+        multiples = [size % self.ring == 0 for size in shape]
+        are_closed = multiples if self.dims < 3 else [all(multiples)] * len(shape)
+        stride, rates = [1] * len(shape), [0.0] * len(sizes)
+        for axis, parts in reversed([*enumerate(place_on_torus(sizes, shape))]):
+            for dim, part in enumerate(parts):
+                is_ring = are_closed[dim] and part * stride[dim] == shape[dim]
+                rates[axis] += link / stride[dim] / (1 if is_ring else 2) if part > 1 else 0.0
+                stride[dim] *= part
+        return rates
+
+
+@lru_cache(maxsize=1024)
+def place_on_torus(sizes: Shape, shape: Shape) -> tuple[Shape, ...]:
+    """Per mesh axis its size along each dim of a torus, as JAX chooses them, from the last axis on.
+
+    Whole dims come first, and the more of them the better, as ``create_device_mesh`` of ``jax.experimental.mesh_utils``
+    has it with ``allow_split_physical_axes=True``.
+    """
+    taken, found = [1] * len(shape), list[Shape]()
+    for size in reversed(sizes):
+
+        def preference(parts: Shape, taken: Sequence[int] = tuple(taken)) -> tuple[int, int, int, Shape]:
+            full = [part for part, length in zip(parts, shape, strict=True) if part == length]
+            shared = prod(part for part, others in zip(parts, taken, strict=True) if others > 1)
+            return prod(full), sum(length > 1 for length in full), shared, parts
+
+        free = [length // others for length, others in zip(shape, taken, strict=True)]
+        parts = max(_products(size, free), key=preference)
+        taken = [others * part for others, part in zip(taken, parts, strict=True)]
+        found.append(parts)
+    return tuple(reversed(found))
+
+
+def _products(size: int, free: Sequence[int]) -> Iterator[Shape]:
+    """All ways to write a size as a product of divisors of some numbers."""
+    if not free:
+        yield from [()] if size == 1 else []
+        return
+    for part in _divisors(gcd(size, free[0])):
+        for rest in _products(size // part, free[1:]):
+            yield (part, *rest)
+
+
+@lru_cache(maxsize=1024)
+def slice_shape(chips: int, dims: int) -> Shape:
+    """The most cubic grid of so many chips, as slices are made: 2,048 in three dims are 8, 16 and 16."""
+    if dims == 1:
+        return (chips,)
+    shapes = [(first, *slice_shape(chips // first, dims - 1)) for first in _divisors(chips) if first**dims <= chips]
+    return min((tuple(sorted(shape)) for shape in shapes), key=sum)
+
+
+@lru_cache(maxsize=1024)
+def _divisors(number: int) -> tuple[int, ...]:
+    small = [each for each in range(1, isqrt(number) + 1) if number % each == 0]
+    return tuple(sorted({*small, *(number // each for each in small)}))
+
+
+def link_rates(
+    sizes: Shape, link: float, domain: int = 0, network: float = 0, torus: Torus | None = None
+) -> list[float]:
+    """The bytes that a device sends per second over each axis of a mesh; 0 where that is not known.
+
+    A group of devices that reaches beyond a level sends there with all that it has within: over the network of 8 GPUs
+    as 8 times one does.
+
+    Args:
+      sizes: the sizes of the axes.
+      link: over one dim of a torus, or into a switch.
+      domain: how many devices are connected so, at most; 0 is all.
+      network: beyond.
+      torus: the torus; None for a switch.
+    """
+    domain = max(each for each in _divisors(prod(sizes)) if each <= (domain or inf))
+    cores, chips = _cut(sizes, gcd(domain, torus.devices_per_chip if torus else 1))
+    within, nodes = _cut(chips, domain // prod(cores))
+    pair, local = (torus.pair, torus.rates(within, link)) if torus else (0.0, [link] * len(sizes))
+    rates: list[float] = []
+    for axis, size in enumerate(sizes):
+        levels = ((cores[axis], pair), (within[axis], local[axis]), (nodes[axis], network))
+        inner, rate = 1, inf
+        for count, each in levels:
+            rate = min(rate, inner * each) if count > 1 else rate
+            inner *= count
+        rates.append(link if size == 1 else rate)
+    return rates
+
+
+def _cut(sizes: Shape, count: int) -> tuple[Shape, Shape]:
+    """The part of each axis that lies within so many neighbours, the last axes first; and what is beyond of each."""
+    inner: list[int] = []
+    for size in reversed(sizes):
+        inner.append(gcd(size, count))
+        count //= inner[-1]
+    inner.reverse()
+    return tuple(inner), tuple(size // part for size, part in zip(sizes, inner, strict=True))
