@@ -7,12 +7,13 @@ from operator import is_not
 from typing import Any, NamedTuple
 
 import jax
+from jax.interpreters import ad, mlir
 
 from ..records import Record
 from .array import STAGED, is_tracer, is_under_gradient, strip_transforms, undifferentiated
 from .jaxpr import TracedRegion, is_literal
 from .source import equation_place
-from .versions import DROPS_UNUSED
+from .versions import DROPS_UNUSED, extend_core
 
 # On jax 0.12 True means "when lowered", and leaves a call in the program.
 _EARLY: Any = getattr(jax, "Inline").JAX_EARLY if hasattr(jax, "Inline") else True  # noqa: B009 (not known to 0.10)
@@ -41,6 +42,35 @@ def linearised_once(f: Any) -> Callable[..., Any]:
         return (jitted if is_differentiated else f)(first, second, *options)
 
     return call
+
+
+def identity_primitive(name: str) -> Any:
+    """A primitive that hands its one operand on; a gradient's tangent passes it by.
+
+    JAX linearises a primitive by a trace of its jvp, which takes longer than all else that is done with it.
+    """
+    primitive = extend_core().Primitive(name)
+    bind = primitive.bind_with_trace
+
+    def bind_primal(trace: Any, args: Sequence[Any], *rest: Any) -> Any:
+        (x,) = args
+        primal, tangent = trace.to_primal_tangent_pair(x) if hasattr(trace, "to_primal_tangent_pair") else (x, None)
+        if primal is x:
+            return bind(trace, args, *rest)
+        return type(x)(trace, primitive.bind_with_trace(trace.parent_trace, (primal,), *rest), tangent)
+
+    primitive.bind_with_trace = bind_primal
+    primitive.def_impl(lambda x, **_: x)
+    primitive.def_abstract_eval(lambda x, **_: x)
+    mlir.register_lowering(primitive, lambda _, x, **__: [x])
+    ad.primitive_jvps[primitive] = lambda primals, tangents, **what: (primitive.bind(*primals, **what), tangents[0])
+    ad.primitive_transposes[primitive] = lambda cotangent, x, **_: [cotangent]  # one about a tangent
+    return primitive
+
+
+def bind_staged(primitive: Any, x: Any, **params: Any) -> Any:
+    """What a primitive makes of one value of the program that is being traced."""
+    return x._trace.process_primitive(primitive, (x,), params)
 
 
 def is_staged(value: Any) -> bool:
@@ -89,7 +119,12 @@ def variable_of(value: Any, traces: Container[int]) -> Any:
     below = value if type(value) is STAGED else undifferentiated(value)
     if DROPS_UNUSED or type(below) is not STAGED or below.parent is None:
         return None
-    return below.val if id(getattr(below, "_trace", None)) in traces else None
+    return below.val if id(below._trace) in traces else None  # pyright: ignore[reportPrivateUsage]
+
+
+def is_within(value: Any, traces: Container[int]) -> bool:
+    """Whether a value is one of a program within those that are traced so, as the body of a loop is."""
+    return type(value) is STAGED and id(value._trace) not in traces  # pyright: ignore[reportPrivateUsage]
 
 
 def is_transformed_before(value: Any, traces: Container[int]) -> bool:

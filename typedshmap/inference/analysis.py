@@ -99,13 +99,14 @@ class RegionAnalysis:
         var = _jax.staging.variable_of(value, self.traces)
         # An equation costs less than to find out whether the claim is implied, unless it is transformed; and tools ask
         # for each check.
-        is_costly = self.is_transformed or (var is None and _jax.staging.is_transformed_before(value, self.traces))
-        if is_costly and var is None and not is_kept and claims.is_implied(value, claim, self.early_interpreter):
+        may_be_implied = var is None and not is_kept
+        is_costly = may_be_implied and (self.is_transformed or _jax.staging.is_transformed_before(value, self.traces))
+        if is_costly and claims.is_implied(value, claim, self.early_interpreter):
             return value
         self.claims.append(claim)
         # Tools read the jaxpr; and one that was traced before comes without what was noted beside it.
         if var is None or self.is_inner or self.keeps_all:
-            return claims.insert_claim(value, claim, _jax.trace.trace_ids()[0] in self.traces)
+            return claims.insert_claim(value, claim, self.traces)
         self.claim_equations.setdefault(var, []).append(claims.claim_equation(var, claim, value))
         return value
 

@@ -8,13 +8,13 @@ with it: the same transfer rules are followed back to values whose layout a hint
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 from weakref import ref
 
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import batching
 
 from .. import _jax
 from ..errors.failures import Fault, LayoutMismatch
@@ -129,33 +129,30 @@ def claim_equation(var: Any, claim: Claim, value: Any) -> ClaimEquation:
     return ClaimEquation({"claim": claim, "own": own}, (var,), _jax.source.source_here(), ref(value))
 
 
-def insert_claim(x: Any, claim: Claim, is_kept: bool) -> Any:
+def insert_claim(x: Any, claim: Claim, traces: Container[int]) -> Any:
     """``x``, with an equation that makes the claim.
 
-    For a value that is being differentiated, the equation is of the value below: JAX takes long for an
-    operation without a rule of linearization, and the tangent has nothing to do with it.
+    For a value that is being differentiated, the equation is of the value below: the tangent has nothing to do with it.
 
     Args:
-      is_kept: whether an equation stays in the jaxpr though nothing uses its result, as it does in
-        the body itself. In a loop or a call, where a transformation keeps what is used, the value
-        goes through it; elsewhere it would be one value more to be saved for a gradient.
+      traces: those of the body itself, where an equation stays in the jaxpr though nothing uses its result. In a loop
+        or a call, where a transformation keeps what is used, the value goes through it; elsewhere it would be one
+        value more to be saved for a gradient.
     """
+    own = tuple(range(len(claim.layout.dim_axes)))
+    if _jax.staging.is_within(x, traces):
+        return _jax.staging.bind_staged(_primitive(), x, claim=claim, own=own)
     inner = _jax.array.strip_transforms(x)
-    below, own = (inner.value, inner.dims) if inner.is_differentiated else (x, tuple(range(len(claim.layout.dim_axes))))
+    below, own = (inner.value, inner.dims) if inner.is_differentiated else (x, own)
     if not _jax.array.is_tracer(below):
         return x
     stated = _primitive().bind(below, claim=claim, own=own)
-    return x if is_kept or inner.is_differentiated else stated
+    return x if inner.is_differentiated or _jax.trace.trace_ids()[0] in traces else stated
 
 
 @cache
 def _primitive() -> Any:
-    primitive = _jax.versions.extend_core().Primitive(CLAIM)
-    primitive.def_impl(lambda x, **_: x)
-    primitive.def_abstract_eval(lambda x, **_: x)
-    mlir.register_lowering(primitive, lambda _, x, **__: [x])
-    ad.primitive_jvps[primitive] = lambda primals, tangents, **what: (primitive.bind(*primals, **what), tangents[0])
-    ad.primitive_transposes[primitive] = lambda cotangent, x, **_: [cotangent]
+    primitive = _jax.staging.identity_primitive(CLAIM)
 
     def batch(args: Any, at: Any, *, claim: Claim, own: tuple[int, ...]) -> Any:
         return primitive.bind(*args, claim=claim, own=tuple(dim + (dim >= at[0]) for dim in own)), at[0]
