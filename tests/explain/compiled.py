@@ -14,21 +14,13 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from typedshmap._jax.jaxpr import OPERATIONS
 from typedshmap.explaining import Explanation
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 from collectives import GROUPS, group_size
 
-OPERATIONS = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-    "ragged-all-to-all",
-)
 _BYTES = {
     "pred": 1,
     "s8": 1,

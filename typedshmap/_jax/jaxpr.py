@@ -163,13 +163,15 @@ COLLECTIVES: Mapping[str, str] = {
     **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), "all-gather"),
     **dict.fromkeys(("psum_scatter", "reduce_scatter", "unreduced_reduce_scatter"), "reduce-scatter"),
     "all_to_all": "all-to-all",
-    "ragged_all_to_all": "ragged-all-to-all",
     "ppermute": "collective-permute",
     "psend": "collective-permute",
     "pbroadcast": "collective-broadcast",
     "pbroadcast_dynamic": "collective-broadcast",
+    "ragged_all_to_all": "ragged-all-to-all",
 }
 """The primitives that communicate, and what XLA calls them; those that only change a type are not among them."""
+OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
+"""What XLA calls the collectives."""
 
 
 CLAIM = "typedshmap_claim"

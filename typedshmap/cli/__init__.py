@@ -114,7 +114,7 @@ def read_functions(
             with early_progress(f"{given.name}: importing") as report:
                 report(target)
                 found = find_functions(target, values, lent)
-            known.update(name for each in found for name in _taken_names(each, target, values))
+            known.update(name for each in found for name in names_taken(each, target, values))
         except NothingTyped as error:
             unusable += [] if folders and target not in targets else [error]
             continue
@@ -131,7 +131,8 @@ def read_functions(
     return list(functions.values()), values, unusable
 
 
-def _taken_names(function: Function, target: str, values: Iterable[str]) -> Iterable[str]:
+def names_taken(function: Function, target: str, values: Iterable[str]) -> Iterable[str]:
+    """The names of sizes and arguments that a function takes."""
     if function.is_plain:
         return _parameters_of(function.function) or values
     try:
@@ -325,9 +326,7 @@ def _import_module(path: str) -> ModuleType:
     try:
         if not path.endswith(".py"):
             return importlib.import_module(path)
-        root, package = file.resolve().parent, list[str]()
-        while (root / "__init__.py").exists():
-            root, package = root.parent, [root.name, *package]
+        root, package = package_of(file)
         sys.path.insert(0, str(root))
         if package:
             return importlib.import_module(".".join([*package, *([] if file.stem == "__init__" else [file.stem])]))
@@ -341,6 +340,14 @@ def _import_module(path: str) -> ModuleType:
             raise UsageError(f"{path}: there is no such module (a file is named with its .py)") from None
         found = f"it found {count_text(jax.device_count(), 'device')}; --devices gives another number of virtual ones"
         raise UsageError(f"{path}: cannot be imported ({found})\n{indent(format_error(error), '    ')}") from error
+
+
+def package_of(file: Path) -> tuple[Path, list[str]]:
+    """The folder from which a file is imported, and the packages that it is in below that."""
+    root, package = file.resolve().parent, list[str]()
+    while (root / "__init__.py").exists():
+        root, package = root.parent, [root.name, *package]
+    return root, package
 
 
 def _find_all(module: ModuleType, path: str) -> list[Function]:

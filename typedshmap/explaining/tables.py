@@ -108,7 +108,20 @@ class Comparison:
 
 NO_COLLECTIVES = "no collectives in manual regions"
 _KINDS = ("argument", "check", "result")
-_TEXT = {"mesh", "value", "global shape", "spec", "shard shape", "hint", "part", "collective", "over", "where", "total"}
+_TEXT = {
+    "mesh",
+    "value",
+    "global shape",
+    "spec",
+    "shard shape",
+    "hint",
+    "part",
+    "collective",
+    "over",
+    "where",
+    "total",
+    "cost",
+}
 
 
 class Table(NamedTuple):

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .. import _jax
 from ..errors import MeshAxisError, StructureError
 from ..errors.phrases import did_you_mean, mesh_text, value_text
 from ..explaining import Explanation, MeshLike, explain_call
+from ..explaining.costs import Costs, changed_counts
 from ..explaining.model import bytes_text
 from ..introspection import require_bool_or_none, require_integer
 
 _VERB = "assert_cost"
-_OPERATIONS = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-    "ragged-all-to-all",
-)
 
 
 def assert_cost(
@@ -76,8 +68,9 @@ def assert_cost(
         raise StructureError(f"{_VERB}: mesh={value_text(mesh)} is several meshes; a budget is for one")
     found = explain_call(f, args, sizes, mesh=mesh, grad=grad, bandwidth=None, arguments=arguments)
     assert isinstance(found, Explanation)
-    problems = [] if expected is None else _other_collectives(found, expected)
-    spent = {"wire_bytes": sum(total.wire for total in found.totals), "memory": found.memory.peak, "flops": found.flops}
+    costs = Costs.of(found)
+    problems = [] if expected is None else _other_collectives(found, costs, expected)
+    spent = {"wire_bytes": sum(costs.wire_bytes.values()), "memory": costs.memory, "flops": costs.flops}
     what = {"wire_bytes": "one device sends", "memory": "the peak of memory is", "flops": "it computes"}
     for name, limit in most.items():
         if spent[name] > limit:
@@ -103,8 +96,10 @@ def _read_collectives(given: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, count in dict[Any, Any](given).items():
         operation, slash, axes = name.partition("/") if isinstance(name, str) else ("", "", "")
-        if not slash or not axes or operation not in _OPERATIONS:
-            known = did_you_mean(operation, _OPERATIONS) or f"; operations are {', '.join(_OPERATIONS)}"
+        if not slash or not axes or operation not in _jax.jaxpr.OPERATIONS:
+            known = (
+                did_you_mean(operation, _jax.jaxpr.OPERATIONS) or f"; operations are {', '.join(_jax.jaxpr.OPERATIONS)}"
+            )
             raise StructureError(
                 f"{_VERB}: collectives= has {value_text(name)}, which is not an operation and its mesh axes, as in "
                 f'"all-gather/dp"{known}'
@@ -114,7 +109,7 @@ def _read_collectives(given: Any) -> dict[str, int]:
     return found
 
 
-def _other_collectives(found: Explanation, expected: Mapping[str, int]) -> list[str]:
+def _other_collectives(found: Explanation, costs: Costs, expected: Mapping[str, int]) -> list[str]:
     """The collectives of which there are more or fewer than expected."""
     names = dict(found.mesh)
     for key in expected:
@@ -122,12 +117,8 @@ def _other_collectives(found: Explanation, expected: Mapping[str, int]) -> list[
             if axis not in names:
                 known = mesh_text(found.mesh)
                 raise MeshAxisError(f"{_VERB}: collectives= names mesh axis '{axis}', which the mesh ({known}) lacks")
-    counts = Counter[str]()
-    for one in found.collectives:
-        counts[f"{one.operation}/{','.join(one.axes)}"] += one.times
-    keys = [*expected, *(key for key in counts if key not in expected)]
-    wrong = [key for key in keys if counts[key] != expected.get(key, 0)]
-    return [f"{counts[key]} {key}, not {expected.get(key, 0)}" for key in wrong]
+    changed = changed_counts(expected, costs.collectives)
+    return [f"{count} {key}, not {wanted}" for key, wanted, count in changed]
 
 
 def _listed(found: Explanation) -> list[str]:
