@@ -30,11 +30,14 @@ _STYLE = """
 .typedshmap h4 {font-size:15px}
 .typedshmap h5 {font-size:13px; font-weight:600}
 .typedshmap p {margin:.3em 0}
+.typedshmap ul {margin:.6em 0; padding-left:1.3em}
+.typedshmap pre {margin:.6em 0; white-space:pre-wrap;
+  font:12px/1.5 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 .typedshmap code, .typedshmap td, .typedshmap th {
   font:12px/1.5 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace; background:none; padding:0; color:inherit}
 .typedshmap .side {display:grid; grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),1fr)); gap:0 2rem}
 .typedshmap .side > * {min-width:0}
-.typedshmap .scroll {overflow:auto; max-width:100%; max-height:32rem}
+.typedshmap .scroll {margin:.5em 0; overflow:auto; max-width:100%; max-height:32rem}
 .typedshmap table {border-collapse:collapse; margin:0; display:table}
 .typedshmap td, .typedshmap th {padding:.2em .8em; text-align:left; white-space:nowrap; border:0;
   border-bottom:1px solid rgba(128,128,128,.25)}
@@ -44,7 +47,7 @@ _STYLE = """
 .typedshmap .faint {opacity:.75}
 .typedshmap .track {position:relative; display:flex; height:16px; border-radius:3px; overflow:hidden;
   background:rgba(128,128,128,.18)}
-.typedshmap .thin {height:7px}
+.typedshmap .thin {height:7px; margin-bottom:1px}
 .typedshmap .track i {display:block; height:100%; min-width:1px}
 .typedshmap .track b {position:absolute; top:0; bottom:0; width:3px; margin-left:-3px; background:#d1242f}
 .typedshmap .legend {display:flex; flex-wrap:wrap; gap:.1em 1.1em; font-size:13px}
@@ -140,7 +143,7 @@ def track(parts: Sequence[BarPart], scale: float, limit: float = 0, label: str =
     return Html(f'<div class="track{" thin" * is_thin}" {role}>{"".join(pieces)}{mark}</div>')
 
 
-def bars(title: str, rows: Sequence[Bar], limit: float = 0, limit_text: str = "") -> Html:
+def bars(title: str, rows: Sequence[Bar], limit: float = 0, limit_text: str = "", is_stacked: bool = True) -> Html:
     """A chart of bars on one scale.
 
     Args:
@@ -148,20 +151,26 @@ def bars(title: str, rows: Sequence[Bar], limit: float = 0, limit_text: str = ""
       rows: the bars. Where one has several parts, the colours are explained below.
       limit: an amount that is marked in every bar, as the memory of a chip.
       limit_text: what that is.
+      is_stacked: whether the parts of a bar add up, and are in a row; else each is a bar of its own, below the others.
     """
-    scale = max((sum(part.amount for part in row.parts) for row in rows), default=0.0)
-    scale = max(scale, limit)
-    found: list[str] = []
+    amounts = [sum(row) if is_stacked else max(row, default=0.0) for row in ([p.amount for p in r.parts] for r in rows)]
+    scale, found = max([*amounts, limit]), list[str]()
     for row in rows:
         parts = ", ".join(f"{part.what} {part.text}".strip() for part in row.parts)
         label = ": ".join(filter(None, [row.name, row.text, parts])) + (f"; {limit_text}" if limit_text else "")
-        ends = f"<span>{escape(row.name)}</span><span>{escape(row.text)}</span>"
-        found.append(f'<div class="row"><div class="ends">{ends}</div>{track(row.parts, scale, limit, label)}</div>')
-    shown: dict[str, BarPart] = {}
-    for part in (part for row in rows if len(row.parts) > 1 for part in row.parts):
-        shown.setdefault(part.what, part)
-    is_one = len(rows) == 1
-    entries = [(part.colour, f"{part.what} {part.text}".strip() if is_one else part.what) for part in shown.values()]
+        ends = f'<div class="ends"><span>{escape(row.name)}</span><span>{escape(row.text)}</span></div>'
+        if is_stacked:
+            tracks = track(row.parts, scale, limit, label)
+        else:
+            tracks = "".join(
+                track([part], scale, limit, f"{row.name}: {part.what} {part.text}", True) for part in row.parts
+            )
+        found.append(f'<div class="row">{ends}{tracks}</div>')
+    shown = {part.what: part for row in rows if len(row.parts) > 1 for part in reversed(row.parts)}
+    entries = [
+        (part.colour, f"{part.what} {part.text}".strip() if len(rows) == 1 else part.what)
+        for part in reversed(shown.values())
+    ]
     entries += [("#d1242f", limit_text)] if limit_text else []
     return Html(f"<h5>{escape(title)}</h5>{''.join(found)}{legend(entries) if entries else ''}")
 

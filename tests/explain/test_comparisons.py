@@ -249,9 +249,5 @@ def test_a_page_of_several_meshes_has_a_picture_of_each(tmp_path):
     found = explain(layer, mesh=["dp=4,tp=2", "dp=2,tp=4"], batch=16, model=8, ff=16)
     found.to_html(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert [page.count(part) for part in ("<details>", "<svg", "dp=4, tp=2</summary>", "dp=2, tp=4</summary>")] == [
-        2,
-        2,
-        1,
-        1,
-    ]
+    parts = ("dp=4, tp=2</summary>", "dp=2, tp=4</summary>", "What each device sends")
+    assert [page.count(part) for part in parts] == [1, 1, 2]

@@ -14,13 +14,14 @@ from typing import Any
 from jax.sharding import AbstractMesh
 
 from .. import cli
+from ..drawing import document
 from ..errors import MeshAxisError, StructureError
 from ..errors.phrases import excerpt, mesh_text
 from ..explaining import explain_call
 from ..explaining.costs import Costs, LockFile, change_table
 from ..explaining.hardware import read_hardware
 from ..explaining.model import read_bandwidth
-from ..explaining.tables import Comparison, Explanation, document
+from ..explaining.tables import Comparison, Explanation
 from ..sampling.meshes import mesh_like
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import _jax
+from ..drawing import document, folded, framed, table
 from ..errors.phrases import mesh_text
 from .model import Collective, Explained, Failed, Work, bytes_text, flops_text, seconds_text
-from .picture import figure
+from .picture import charts, figure, lines_table
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,17 @@ class Explanation(Explained):
 
     @property
     def html(self) -> str:
-        """The same as a part of a page: a picture, and tables."""
-        tables = [table.html for table in collective_tables(self)] or [f"<p>{NO_COLLECTIVES}</p>"]
-        values = [value_table(self).html, *(f"<p>{escape(line)}</p>" for line in memory_text(self).splitlines())]
-        parts = [f"<h3>{escape(heading(self))}</h3>", figure(self), *values, *tables, notes_html(self.notes)]
-        return "\n".join(filter(None, parts))
+        """The same as a part of a page: memory and time as bars, what is sent in a picture, and tables."""
+        lines = "".join(f"<p>{escape(line)}</p>" for line in memory_text(self).splitlines())
+        tables = "".join(table.html for table in collective_tables(self)) or f"<p>{NO_COLLECTIVES}</p>"
+        return framed(
+            f"<h3>{escape(heading(self))}</h3>{lines}",
+            charts([self]),
+            figure(self),
+            f"<h4>What each device computes</h4>{lines_table(self)}",
+            folded("tables", value_table(self).html + tables),
+            notes_html(self.notes),
+        )
 
     def _repr_html_(self) -> str:
         return self.html
@@ -81,13 +88,12 @@ class Comparison:
 
     @property
     def html(self) -> str:
-        """The same as a part of a page: a table, and folded below it the explanation on each mesh."""
+        """The same as a part of a page: bars on one scale, a table, and folded the explanation on each mesh."""
         head = f"<h3>{escape(self._heading)}</h3>" if self._heading else ""
         errors = [f"<pre>{escape(str(row.error))}</pre>" for row in self.failures]
-        parts = [head, comparison_table(self.rows).html, *errors, notes_html(self._notes)]
-        for row in self.explanations:
-            parts += [f"<details><summary>{escape(mesh_text(row.mesh))}</summary>", row.html, "</details>"]
-        return "\n".join(parts)
+        parts = [head, charts(self.explanations) if self.explanations else "", comparison_table(self.rows).html]
+        own = [folded(mesh_text(row.mesh), row.html) for row in self.explanations]
+        return framed(*parts, *errors, notes_html(self._notes), *own)
 
     @property
     def _heading(self) -> str:
@@ -138,14 +144,7 @@ class Table(NamedTuple):
 
     @property
     def html(self) -> str:
-        styles = ["" if name in _TEXT else ' style="text-align:right"' for name in self.headings]
-
-        def line(row: tuple[str, ...], tag: str) -> str:
-            cells = (f"<{tag}{style}>{escape(cell)}</{tag}>" for cell, style in zip(row, styles, strict=True))
-            return f"<tr>{''.join(cells)}</tr>"
-
-        body = "\n".join(line(row, "td") for row in self.rows)
-        return f"<table><thead>{line(self.headings, 'th')}</thead><tbody>\n{body}\n</tbody></table>"
+        return table(self.headings, self.rows, [name for name in self.headings if name not in _TEXT])
 
 
 def heading(found: Explained) -> str:
@@ -259,10 +258,3 @@ def notes_html(notes: Iterable[str]) -> str:
     """A list of notes; nothing where there are none."""
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return f"<ul>{items}</ul>" if items else ""
-
-
-def document(title: str, body: str) -> str:
-    """A complete page."""
-    style = "body{font-family:sans-serif}td,th{padding:.2em .7em;text-align:left;white-space:nowrap}"
-    head = f"<meta charset='utf-8'><title>{escape(title)}</title><style>{style}</style>"
-    return f"<!doctype html><html><head>{head}</head><body>\n{body}\n</body></html>\n"
