@@ -148,6 +148,17 @@ def product(x: Any, w: Any) -> Any:
     return lax.psum(x @ w, "tp")
 
 
+def reduced(backward: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """A product whose sum has a gradient of its own, as those of other libraries."""
+
+    @jax.custom_vjp
+    def total(x: Any) -> Any:
+        return lax.psum(x, "tp")
+
+    total.defvjp(lambda x: (total(x), None), lambda _, g: (backward(g),))
+    return lambda x, w: total(jnp.tanh(x @ w) @ w.T)
+
+
 def dropout(x: Any) -> Any:
     key = jax.random.fold_in(jax.random.key(0), lax.axis_index("sp"))
     return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0)
@@ -184,5 +195,22 @@ RIGHT = {
     "experts": Program(experts, (P("sp"), P()), P("sp"), (X, W)),
     "a product": Program(product, (P("sp", "tp"), P("tp")), P("sp"), (X, W)),
     "a part of the random numbers": Program(whole_dropout, *ROWS, (X,)),
+}
+PRODUCT = ((P("sp"), P(None, "tp")), P("sp"), (X, W))
+# Under check_vma=False a psum transposes to a psum.
+WRONG_GRADIENTS = {
+    "a psum without its transpose": Program(reduced(lambda g: g), *PRODUCT),
+    "a psum too many": Program(reduced(lambda g: lax.psum(lax.psum(g, "tp"), "tp")), *PRODUCT),
+    "a mean for a sum": Program(reduced(lambda g: lax.pmean(g, "tp")), *PRODUCT),
+}
+RIGHT_GRADIENTS = {
+    "a psum of its own": Program(reduced(lambda g: lax.psum(g, "tp")), *PRODUCT),
+    "a ring": RIGHT["a ring"],
+    "a halo": RIGHT["a halo"],
+    "a product": RIGHT["a product"],
+    "a mean": RIGHT["a mean"],
+    "a lookup": RIGHT["a lookup"],
+    "statistics of the batch": RIGHT["statistics of the batch"],
+    "experts": RIGHT["experts"],
 }
 RANDOM = Program(dropout, *ROWS, (X,))

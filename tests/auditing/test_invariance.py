@@ -11,9 +11,22 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from mesh_programs import MESH, RANDOM, RIGHT, WRONG, Program, X, difference, forward
+from mesh_programs import (
+    MESH,
+    RANDOM,
+    RIGHT,
+    RIGHT_GRADIENTS,
+    WRONG,
+    WRONG_GRADIENTS,
+    Program,
+    W,
+    X,
+    difference,
+    forward,
+)
 
 from typedshmap import Array, Float, audit, typed_shard_map
+from typedshmap.auditing.invariance import compare_on_meshes
 from typedshmap.errors import VaryingError
 
 FAST_WRONG = ["a ring turned the wrong way", "a halo dropped"]
@@ -151,6 +164,101 @@ def test_it_is_so_under_transformations(name: str) -> None:
         "vmap": lambda x: jax.vmap(f)(x[None]),
     }
     assert [found.kind for found in audited(ways[name], X).findings] == ["invariance"]
+
+
+def gradient(f: Any, *args: Any) -> Any:
+    return jax.jit(jax.grad(lambda *args: (f(*args).astype(jnp.float32) ** 2).sum()))(*args)
+
+
+@pytest.mark.parametrize("name", tiers(WRONG_GRADIENTS, ["a psum without its transpose"]))
+def test_a_gradient_that_depends_on_the_mesh_is_found(name: str) -> None:
+    program = WRONG_GRADIENTS[name]
+    f = mapped(program)
+    assert audited(jax.jit(f), *program.args).findings == []
+    (found,) = audited(lambda *args: gradient(f, *args), *program.args).findings
+    assert found.severity == "error" and found.message.startswith("grad(x) depends on the mesh: it is ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "check_vma"), [(name, mode) for name in RIGHT_GRADIENTS for mode in (True, False)][1:]
+)
+def test_right_gradients_are_let_by(name: str, check_vma: bool) -> None:
+    f, program = mapped(RIGHT_GRADIENTS[name]._replace(check_vma=check_vma)), RIGHT_GRADIENTS[name]
+    report = audited(lambda *args: gradient(f, *args), *program.args)
+    assert report.findings == [] and report.regions[0].unread == ()
+
+
+@pytest.mark.slow
+def test_only_gradients_that_are_taken_are_compared() -> None:
+    @jax.custom_vjp
+    def twice(x: Any) -> Any:
+        return 2 * x
+
+    twice.defvjp(lambda x: (2 * x, None), lambda _, g: (lax.psum(2 * g, "sp"),))
+    f = mapped(Program(lambda x, w: twice(x) @ w, (P("sp"), P()), P("sp"), ()))
+    report = audited(lambda *args: jax.grad(lambda w: jax.jit(f)(X, w).sum())(*args), W)
+    assert report.findings == []
+    (found,) = audited(lambda *args: jax.grad(lambda x: jax.jit(f)(x, W).sum())(*args), X).findings
+    assert found.message.startswith("grad(x)")
+
+
+def inputs_of(kind: str, f: Any) -> Any:
+    """A program that gives a region whole numbers that are seen only as it runs."""
+
+    def ids(x: Any) -> Any:
+        return (x[:, 0] > 2).cumsum() % x.shape[0]
+
+    match kind:
+        case "jit":
+            return jax.jit(lambda x: f(x, ids(x)))
+        case "scan":
+            return jax.jit(lambda x: lax.scan(lambda x, _: (x + f(x, ids(x)).sum(), None), x, None, length=2)[0])
+        case "gradient of a scan":
+            ahead = inputs_of("scan", f)
+            return jax.jit(jax.grad(lambda x: ahead(x).sum()))
+        case "cond":
+            return jax.jit(lambda x: lax.cond(x[1, 1] > 0, lambda: f(x, ids(x)), lambda: f(-x, ids(-x))))
+        case _:
+            return jax.jit(jax.grad(jax.checkpoint(lambda x: f(x, ids(x)).sum())))
+
+
+@pytest.mark.parametrize(
+    "kind", tiers(["jit", "scan", "gradient of a scan", "cond", "checkpoint"], ["jit", "gradient of a scan"])
+)
+def test_what_a_region_is_given_is_seen_in_compiled_programs(kind: str) -> None:
+    given = list[Any]()
+
+    def rows(x: Any, ids: Any) -> Any:
+        return x[ids]
+
+    program = inputs_of(kind, mapped(Program(rows, P(), P(), ())))
+    kept = compare_on_meshes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typedshmap.auditing.invariance.compare_on_meshes", lambda seen: given.extend(seen) or kept([]))
+        audited(program, X)
+    (seen,) = given
+    np.testing.assert_array_equal(seen.traced.call.operands[1], (np.asarray(X[:, 0]) > 2).cumsum() % 16)
+    np.testing.assert_allclose(seen.traced.call.operands[0], X, rtol=1e-6)
+
+
+def test_the_compiled_program_stays_what_it_is() -> None:
+    f = mapped(WRONG["a halo dropped"])
+
+    def lowered() -> str:
+        return jax.jit(jax.grad(lambda x: f(x).sum())).lower(X).as_text()
+
+    before = lowered()
+    with audit(invariance=True):
+        assert lowered() == before
+
+
+def test_state_that_is_all_zeros_is_varied() -> None:
+    def shifted(x: Any) -> Any:
+        return lax.ppermute(x[::-1], "sp", forward(by=-1))[::-1] + 0 * x
+
+    (found,) = audited(mapped(Program(shifted, P("sp"), P("sp"), ())), jnp.zeros((8, 2))).findings
+    assert found.severity == "error" and "an argument with equal entries is varied" in found.message
 
 
 def test_what_flax_wraps_is_listed() -> None:

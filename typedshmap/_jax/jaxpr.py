@@ -5,6 +5,7 @@ Everything is read by the public names of ``jax.extend.core`` and by attributes 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from types import SimpleNamespace
@@ -233,16 +234,41 @@ class RegionBinding(Record):
       body: the function of the shards.
       params: how it is mapped, its mesh among them.
       operands: the arrays that it is given; one whose value is not known yet as its ``jax.ShapeDtypeStruct``.
+      is_under_gradient: whether each of them is being differentiated.
+      names: those of its operands in the program, where they have any.
     """
 
     primitive: Any
     body: Any
     params: dict[str, Any]
     operands: tuple[Any, ...]
+    is_under_gradient: tuple[bool, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __call__(self, *operands: Any) -> list[Any]:
         """Its results, for operands of these shapes and dtypes."""
         return list(self.primitive.bind(*operands, subfuns=(self.body,), **self.params))
+
+    @property
+    def argument_names(self) -> tuple[str, ...]:
+        """The names of its operands in the function, where they are known."""
+        return tuple(getattr(self.params.get("debug_info"), "arg_names", None) or ())
+
+    def with_values(self, values: Mapping[str, Any]) -> RegionBinding:
+        """The same one, with the values of operands, by their names, whose values are not known.
+
+        What ``jax.vmap`` maps over has one dim more, of which the first entry is taken.
+        """
+        found = list(self.operands)
+        for at, (operand, name) in enumerate(zip(self.operands, self.names, strict=True)):
+            if name in values and isinstance(operand, jax.ShapeDtypeStruct):
+                value = values[name]
+                while value.ndim > len(operand.shape):
+                    shapes = (value.shape[:dim] + value.shape[dim + 1 :] for dim in range(value.ndim))
+                    value = value.take(0, next((dim for dim, shape in enumerate(shapes) if shape == operand.shape), 0))
+                if value.shape == operand.shape and value.dtype == operand.dtype:
+                    found[at] = value
+        return replace(self, operands=tuple(found))
 
 
 class TracedRegion(Record):

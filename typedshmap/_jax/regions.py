@@ -15,7 +15,7 @@ import jax.core
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from .array import explicit_spec, strip_transforms
+from .array import explicit_spec, is_under_gradient, strip_transforms
 from .jaxpr import RegionBinding, TracedRegion
 from .mesh import AnyMesh, without_ambient
 
@@ -56,6 +56,7 @@ class _Here(threading.local):
 
 
 Bind = Callable[..., Any]
+NameOperands = Callable[[Any, Sequence[Any]], tuple[list[Any], tuple[str, ...]]]
 _bound_by: list[Callable[[Bind], Bind]] = []
 _changing = threading.Lock()
 
@@ -82,7 +83,9 @@ def _binding(around: Callable[[Bind], Bind]) -> Generator[None]:
 
 
 @contextmanager
-def watched_regions(see: Callable[[TracedRegion], None], miss: Callable[[str], None]) -> Generator[None]:
+def watched_regions(
+    see: Callable[[TracedRegion], None], miss: Callable[[str], None], name_operands: NameOperands | None = None
+) -> Generator[None]:
     """Have each manual region seen that is traced meanwhile, in any thread.
 
     A region that is evaluated operation by operation has no equation, and is traced for one before.
@@ -90,11 +93,13 @@ def watched_regions(see: Callable[[TracedRegion], None], miss: Callable[[str], N
     Args:
       see: called with a region, once its body is traced.
       miss: called with the reason where there is none.
+      name_operands: names what a trace is about to give to a region that may be run again.
     """
     primitive, here = _region_primitive(), _Here()
 
     def bind_and_see(bind: Bind, trace: Any, *rest: Any) -> Any:
-        function = str(getattr(rest[-1].get("debug_info"), "func_src_info", ""))
+        info = rest[-1].get("debug_info")
+        function = str(getattr(info, "func_src_info", ""))
         if here.is_evaluating or id(trace) in here.handed or function in here.functions:
             return bind(trace, *rest)
         chain = [trace]
@@ -108,6 +113,11 @@ def watched_regions(see: Callable[[TracedRegion], None], miss: Callable[[str], N
                 miss(why)
             return results
         call = _call_of(primitive, rest)
+        # What a transformation makes of a region has no names of arguments, and the names of operands already.
+        is_users = getattr(info, "arg_names", None) and not rest[-1]["mesh"].manual_axes
+        if name_operands is not None and call is not None and is_users:
+            operands, names = name_operands(trace, rest[0])
+            call, rest = replace(call, names=names), (operands, *rest[1:])
         functions = here.functions | {function} if function else here.functions
         with here.setting(handed=here.handed.union(map(id, chain[1:])), functions=functions):
             results = bind(trace, *rest)
@@ -144,15 +154,23 @@ def _call_of(primitive: Any, rest: Sequence[Any]) -> RegionBinding | None:
     bodies = params.pop("subfuns", ())
     if len(bodies) != 1:
         return None
-    return RegionBinding(primitive, bodies[0], params, tuple(map(_known_value, rest[0])))
+    known, gradients = map(_known_value, rest[0]), map(is_under_gradient, rest[0])
+    return RegionBinding(primitive, bodies[0], params, tuple(known), tuple(gradients))
 
 
 def _known_value(x: Any) -> Any:
-    """An operand under all transformations; its struct where its value is not known."""
-    aval, value = jax.typeof(x), strip_transforms(x).value if isinstance(x, jax.core.Tracer) else x
-    if isinstance(value, jax.core.Tracer) or np.shape(value) != aval.shape:
+    """An operand under all transformations, of what is mapped over one item; its struct if its value is not known."""
+    aval, below = jax.typeof(x), strip_transforms(x) if isinstance(x, jax.core.Tracer) else None
+    value = x if below is None else below.value
+    if isinstance(value, jax.core.Tracer):
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-    return value
+    if (
+        below is not None
+        and len(below.dims) < np.ndim(value)
+        and not jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
+    ):
+        value = np.asarray(value)[tuple([slice(None) if dim in below.dims else 0 for dim in range(np.ndim(value))])]
+    return value if np.shape(value) == aval.shape else jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def _region_of(results: Sequence[Any], trace: Any) -> TracedRegion | None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from .. import _jax
+from .._jax.operands import computed_operands, name_operands
 from ..errors.failures import Failure
 from ..errors.places import running_line
 from ..inference.analysis import suspect_listeners
 from .findings import Finding, Region
-from .region import PlainRegion, SeenRegion, finding_of
+from .region import PlainRegion, finding_of
 from .report import AuditReport
+from .seen import SeenRegions
 
 __all__ = ["AuditReport", "Finding", "Region", "audit"]
 
@@ -33,26 +35,27 @@ def audit(axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = Fal
     Args:
       axis_sizes: how long mesh axes of size 1 are taken to be, so that a program for one device is read as for several.
       invariance: whether to run, at the end, each region on one device and on axes of other sizes, with the arguments
-        of a call, and to compare its global results, as `typedshmap.testing.assert_mesh_invariant` does. Those that
-        cannot be run again are listed.
+        of a call, and to compare its global results, as `typedshmap.testing.assert_mesh_invariant` does; and its
+        gradients, where the program takes them. Those that cannot be run again are listed.
 
     Yields:
       The report, which fills as regions are traced.
     """
-    report, lock, seen = AuditReport(), threading.Lock(), dict[tuple[str, str, int], SeenRegion]()
+    report, lock = AuditReport(), threading.Lock()
+    seen, operands = SeenRegions(), ExitStack()
 
     def see(traced: _jax.jaxpr.TracedRegion) -> None:
         region = PlainRegion(traced, axis_sizes or {})
         with lock:
             is_known = any(region.key == one[:3] for one in report.regions)
+        seen.note_gradient(region.key, region.argument_names, traced)
         # What differentiation makes of a region is as right as that, and has no arguments that the user named.
         if _jax.jaxpr.is_transposed(traced.eqn) or (is_known and not region.argument_names):
             return
         read = region.read()
         with lock:
             report.add(*read)
-            if invariance and (region.key not in seen or seen[region.key].structs):
-                seen[region.key] = SeenRegion(read[0], region.argument_names, traced)
+        seen.add(read[0], region.argument_names, traced)
 
     def miss(why: str) -> None:
         with lock:
@@ -63,9 +66,11 @@ def audit(axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = Fal
         with lock:
             report.add_findings([finding_of(suspect, function)])
 
+    if invariance:
+        operands.enter_context(computed_operands(seen.unknown, seen.take))
     suspect_listeners.append(hear)
     try:
-        with _jax.regions.watched_regions(see, miss):
+        with operands, _jax.regions.watched_regions(see, miss, name_operands if invariance else None):
             yield report
     finally:
         suspect_listeners.remove(hear)
@@ -73,7 +78,7 @@ def audit(axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = Fal
         # Brings what compares programs along, which an audit that only reads does without.
         from .invariance import compare_on_meshes
 
-        findings, not_run = compare_on_meshes(seen.values())
+        findings, not_run = compare_on_meshes(seen)
         report.add_findings(findings)
         for region in not_run:
             report.add(region, ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax.sharding import PartitionSpec
 
@@ -121,26 +121,6 @@ class PlainRegion:
     def _result(self, number: int) -> Subject:
         """The name of a result."""
         return Subject("spec", "return") if len(self.results) == 1 else Subject("spec", "result", f"[{number}]")
-
-
-class SeenRegion(NamedTuple):
-    """A region that may be run again.
-
-    Attributes:
-      region: what was read of it.
-      argument_names: the names of its operands, where they are known.
-      traced: its equation, and what it was made of.
-    """
-
-    region: Region
-    argument_names: tuple[str, ...]
-    traced: _jax.jaxpr.TracedRegion
-
-    @property
-    def structs(self) -> list[Any]:
-        """Its operands whose values are not known."""
-        call = self.traced.call
-        return [] if call is None else [x for x in call.operands if isinstance(x, _jax.array.SHAPES)]
 
 
 def finding_of(failure: Failure, region: str, file: str = "", line: int = 0) -> Finding:

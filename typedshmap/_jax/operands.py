@@ -1,0 +1,174 @@
+"""The values that reach manual regions in programs that are compiled.
+
+What a region is given is named there, as ``jax.ad_checkpoint.checkpoint_name`` does, which adds nothing to what is
+compiled, and which transformations keep. When a program with such names is compiled, what the named values are made of
+is computed beside it, from the arguments of the call."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import Any
+
+import jax
+import jax.core
+from jax.ad_checkpoint import checkpoint_name
+
+from .array import is_tracer
+from .jaxpr import (
+    RegionBinding,
+    all_equations,
+    has_effects,
+    inner_jaxprs,
+    is_literal,
+    open_jaxpr,
+    scan_counts,
+    while_operands,
+)
+from .versions import extend_core
+
+_numbers = count(1)
+
+
+def name_operands(trace: Any, operands: Sequence[Any]) -> tuple[list[Any], tuple[str, ...]]:
+    """Name the values that a trace is about to give to a region; the named values, and their names."""
+    number = next(_numbers)
+    names = tuple(f"typedshmap operand {number}.{at}" for at in range(len(operands)))
+    with extend_core().set_current_trace(trace):
+        pairs = zip(operands, names, strict=True)
+        return [checkpoint_name(x, name) if is_tracer(x) else x for x, name in pairs], names
+
+
+class _Looking(threading.local):
+    """Whether this thread computes operands, which are of programs of their own."""
+
+    is_computing = False
+
+
+@contextmanager
+def computed_operands(
+    wanted: Callable[[], Iterable[Sequence[RegionBinding]]], take: Callable[[RegionBinding, RegionBinding], None]
+) -> Generator[None]:
+    """Compute what regions are given in the programs that are compiled meanwhile.
+
+    Args:
+      wanted: the regions whose operands are not known, in groups of which one is enough.
+      take: called with a region, and with the same one with those operands that could be computed.
+    """
+    here, jax_folder = _Looking(), os.path.dirname(jax.__file__)
+
+    def look(event: str, *_: Any, **__: Any) -> None:
+        if "jaxpr_to_mlir" not in event or here.is_computing:
+            return
+        here.is_computing = True
+        try:
+            for jaxpr, arguments in _calls_under_way(jax_folder):
+                _compute(jaxpr, arguments, [[*group] for group in wanted()], take)
+        except Exception:  # then they stay unknown, whatever JAX is asked to do here
+            return
+        finally:
+            here.is_computing = False
+
+    jax.monitoring.register_event_duration_secs_listener(look)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_duration_listener(look)
+
+
+def _calls_under_way(folder: str) -> Iterator[tuple[Any, Sequence[Any]]]:
+    """The programs that this thread is about to run, each with the values of its arguments."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while (frame := frame.f_back) is not None:
+        if not frame.f_code.co_filename.startswith(folder):
+            continue
+        jaxpr: Any = frame.f_locals.get("jaxpr")
+        arguments: Any = frame.f_locals.get("args")
+        variables: Any = getattr(open_jaxpr(jaxpr), "invars", None)
+        is_call = isinstance(variables, list) and isinstance(arguments, (tuple, list))
+        if is_call and len(arguments) == len(variables) and all(map(_is_value_of, arguments, variables)):
+            yield jaxpr, arguments
+
+
+def _is_value_of(x: Any, var: Any) -> bool:
+    try:
+        return not is_tracer(x) and jax.typeof(x).shape == var.aval.shape
+    except TypeError:
+        return False
+
+
+def _compute(
+    jaxpr: Any,
+    arguments: Sequence[Any],
+    groups: list[list[RegionBinding]],
+    take: Callable[[RegionBinding, RegionBinding], None],
+) -> None:
+    known = {each for each in map(_name_of, all_equations(jaxpr)) if each is not None}
+    for group in groups:
+        for binding in group:
+            values = dict[str, Any]()
+            with suppress(Exception):  # of many kinds: what it is made of may be in another process
+                if not known.isdisjoint(binding.names):
+                    _follow(jaxpr, getattr(jaxpr, "consts", ()), arguments, frozenset(binding.names), values)
+            if values:  # none of a branch that is not taken
+                take(binding, binding.with_values(values))
+                break
+
+
+def _name_of(eqn: Any) -> str | None:
+    return eqn.params["name"] if eqn.primitive.name == "name" else None
+
+
+def _follow(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], names: frozenset[str], found: Any) -> None:
+    """Compute the values that have these names in a program, or in one that it runs, where they first have them."""
+    program = open_jaxpr(jaxpr)
+    own = {name: eqn.invars[0] for eqn in reversed(program.eqns) if (name := _name_of(eqn)) in names - found.keys()}
+    found.update(zip(own, _evaluate(program, consts, arguments, list(own.values())), strict=True))
+    for eqn in program.eqns:
+        inside = {_name_of(each) for inner in inner_jaxprs(eqn) for each in all_equations(inner)}
+        if inside & (names - found.keys()):
+            operands = _evaluate(program, consts, arguments, eqn.invars)
+            for inner, given in _entered(eqn, operands):
+                _follow(inner, getattr(inner, "consts", ()), given, names, found)
+
+
+def _entered(eqn: Any, operands: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """The programs that an equation runs, with what it gives them at first."""
+    params = eqn.params
+    match eqn.primitive.name:
+        case "scan":
+            first, outside = -1 if params["reverse"] else 0, sum(scan_counts(params))
+            yield params["jaxpr"], [*operands[:outside], *(x[first] for x in operands[outside:])]
+        case "while":
+            of_condition, of_body, carried = while_operands(eqn, operands)
+            yield params["cond_jaxpr"], [*of_condition, *carried]
+            yield params["body_jaxpr"], [*of_body, *carried]
+        case "cond":
+            yield params["branches"][int(operands[0])], operands[1:]
+        case _:
+            for value in params.values():
+                if len(getattr(open_jaxpr(value), "invars", ())) == len(operands):
+                    yield value, operands
+
+
+def _evaluate(program: Any, consts: Sequence[Any], arguments: Sequence[Any], atoms: Sequence[Any]) -> list[Any]:
+    """The values of some variables of a program, without anything that they do not depend on."""
+    variables = [atom for atom in atoms if not is_literal(atom)]
+    if not variables:
+        return [atom.val for atom in atoms]
+    needed, equations = set(variables), list[Any]()
+    for eqn in reversed(program.eqns):
+        if not needed.isdisjoint(eqn.outvars):
+            equations.append(eqn)
+            needed.update(atom for atom in eqn.invars if not is_literal(atom))
+    part = program.replace(eqns=equations[::-1], outvars=variables)
+    if any(map(has_effects, all_equations(part))):
+        raise ValueError("what it does besides would be done twice")
+    compute = jax.jit(lambda consts, arguments: jax.core.eval_jaxpr(part, consts, *arguments))
+    with jax.ensure_compile_time_eval():
+        values = iter(compute(list(consts), list(arguments)))
+    return [atom.val if is_literal(atom) else next(values) for atom in atoms]

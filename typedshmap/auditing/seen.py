@@ -1,0 +1,83 @@
+"""The regions that an audit may run again, each with what it was given."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from .. import _jax
+from .findings import Region
+
+Key = tuple[str, str, int]
+
+
+class SeenRegion(NamedTuple):
+    """A region that may be run again.
+
+    Attributes:
+      region: what was read of it.
+      argument_names: the names of its operands, where they are known.
+      traced: its equation, and what it was made of.
+      differentiated: the operands that gradients of the program are taken in.
+    """
+
+    region: Region
+    argument_names: tuple[str, ...]
+    traced: _jax.jaxpr.TracedRegion
+    differentiated: frozenset[int] = frozenset()
+
+    @property
+    def structs(self) -> list[Any]:
+        """Its operands whose values are not known."""
+        call = self.traced.call
+        return [] if call is None else [x for x in call.operands if isinstance(x, _jax.array.SHAPES)]
+
+
+class SeenRegions:
+    """The regions of an audit by their functions, of each the calls until one is seen with all its values."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[Key, list[SeenRegion]] = {}
+        self._differentiated: dict[Key, set[int]] = {}
+        self._transposed: set[Key] = set()
+
+    def add(self, region: Region, argument_names: tuple[str, ...], traced: _jax.jaxpr.TracedRegion) -> None:
+        """Take in a region that was read."""
+        with self._lock:
+            calls = self._calls.setdefault(region[:3], [])
+            if all(one.structs for one in calls):
+                calls.append(SeenRegion(region, argument_names, traced))
+
+    def note_gradient(self, key: Key, argument_names: tuple[str, ...], traced: _jax.jaxpr.TracedRegion) -> None:
+        """Note whether a region is differentiated, or was made of one that is."""
+        operands = {at for at, is_one in enumerate(traced.call.is_under_gradient if traced.call else ()) if is_one}
+        with self._lock:
+            is_derived = not operands and not argument_names and key in self._differentiated
+            if is_derived or _jax.jaxpr.is_transposed(traced.eqn):
+                self._transposed.add(key)
+            if operands:
+                self._differentiated.setdefault(key, set()).update(operands)
+
+    def unknown(self) -> list[list[_jax.jaxpr.RegionBinding]]:
+        """The calls of each region that is known without some of its values only."""
+        with self._lock:
+            unknown = [calls for calls in self._calls.values() if all(one.structs for one in calls)]
+            return [[one.traced.call for one in calls if one.traced.call is not None] for calls in unknown]
+
+    def take(self, call: _jax.jaxpr.RegionBinding, with_values: _jax.jaxpr.RegionBinding) -> None:
+        """Take the values of a call."""
+        with self._lock:
+            for calls in self._calls.values():
+                for at, one in enumerate(calls):
+                    if one.traced.call is call:
+                        calls[at] = one._replace(traced=replace(one.traced, call=with_values))
+
+    def __iter__(self) -> Iterator[SeenRegion]:
+        """Each region once, by the call of which most is known."""
+        for key, calls in self._calls.items():
+            best = min(calls, key=lambda one: len(one.structs))
+            differentiated = self._differentiated.get(key, set[int]()) if key in self._transposed else ()
+            yield best._replace(differentiated=frozenset(differentiated))
