@@ -104,7 +104,7 @@ def test_a_collective_over_several_axes_is_as_slow_as_the_slowest():
 def test_without_an_axis_bandwidth_seconds_are_unknown():
     found = explain(layer, mesh="dp=4,tp=2", bandwidth={"tp": 1e9}, **SIZES)
     assert found.seconds is None
-    assert [row.split()[-1] for row in str(found).splitlines()[-3:]] == ["ms", "unknown", "ms"]
+    assert [row.split()[-1] for row in found.tables.splitlines()[-3:]] == ["ms", "unknown", "ms"]
 
 
 def test_where_nothing_is_sent_it_takes_no_time():

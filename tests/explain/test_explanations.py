@@ -54,17 +54,13 @@ def wire(found) -> dict[tuple[str, ...], int]:
 def test_everything_is_shown_in_aligned_tables():
     found = explain(mlp, mesh="dp=16,tp=4", bandwidth={"tp": "400GB/s", "dp": 25e9}, **SIZES)
     line = mlp.__wrapped__.__code__.co_firstlineno + 4
-    assert str(found) == dedent(f"""\
-        mlp on dp=16, tp=4 (64 devices): batch=512, model=1024, ff=4096
-
+    assert found.tables == dedent(f"""\
         value                                          global shape    spec           shard shape     bytes per device  hint
         x                                              f32[512,1024]   P('dp', None)  f32[32,1024]             128 KiB  Float32[Array, "[batch/dp] model"]
         up                                             f32[1024,4096]  P(None, 'tp')  f32[1024,1024]             4 MiB  Float32[Array, "model [ff/tp]"]
         down                                           f32[4096,1024]  P('tp', None)  f32[1024,1024]             4 MiB  Float32[Array, "[ff/tp] model"]
         check in mlp at test_explanations.py:{line} (mlp)  f32[512,4096]   P('dp', 'tp')  f32[32,1024]             128 KiB  "[batch/dp] [ff/tp]"
         return                                         f32[512,1024]   P('dp', None)  f32[32,1024]             128 KiB  Float32[Array, "[batch/dp] model"]
-        per device: peak memory 8.50 MiB at test_explanations.py:{line + 1} (mlp): arguments 8.12 MiB, temporaries 256 KiB, results 128 KiB
-        per device: 134 MFLOP, 100% in products; 9 MiB to and from memory, 14.2 FLOP per byte
 
         part      collective  over  devices       in      out  on the wire  times  where
         forward   all-reduce  tp          4  128 KiB  128 KiB      192 KiB      1  test_explanations.py:{line + 1} (mlp)
@@ -76,6 +72,58 @@ def test_everything_is_shown_in_aligned_tables():
         forward   tp              1  128 KiB  128 KiB      192 KiB   492 ns
         gradient  dp              2    8 MiB    8 MiB       15 MiB   629 us
         gradient  tp              1  128 KiB  128 KiB      192 KiB   492 ns""")  # noqa: E501
+
+
+def test_the_text_is_a_summary_of_what_costs_most():
+    found = explain(mlp, mesh="dp=16,tp=4", bandwidth={"tp": "400GB/s", "dp": 25e9}, **SIZES)
+    line = mlp.__wrapped__.__code__.co_firstlineno + 4
+    assert str(found) == dedent(f"""\
+        mlp on dp=16, tp=4 (64 devices): batch=512, model=1024, ff=4096
+        per device: peak memory 8.50 MiB at test_explanations.py:{line + 1} (mlp): arguments 8.12 MiB, temporaries
+            256 KiB, results 128 KiB
+        per device: 134 MFLOP, 100% in products; 9 MiB to and from memory, 14.2 FLOP per byte
+        per device: 4 collectives: forward 192 KiB over tp; gradient 15 MiB over dp, 192 KiB over tp; 630 us
+            one after the other
+
+        collective  over  part      times  on the wire  seconds  where
+        all-reduce  dp    gradient      1     7.50 MiB   315 us  test_explanations.py:{line + 1} (mlp)
+        all-reduce  dp    gradient      1     7.50 MiB   315 us  test_explanations.py:{line} (mlp)
+        all-reduce  tp    forward       1      192 KiB   492 ns  test_explanations.py:{line + 1} (mlp)
+        all-reduce  tp    gradient      1      192 KiB   492 ns  test_explanations.py:{line} (mlp)
+
+          computes     moves  FLOP per byte  where
+        67.1 MFLOP  4.50 MiB           14.2  test_explanations.py:{line} (mlp)
+        67.1 MFLOP  4.50 MiB           14.2  test_explanations.py:{line + 1} (mlp)""")
+
+
+def test_a_summary_has_25_lines_of_100_columns_however_much_there_is():
+    axes = tuple(f"an_axis_with_quite_a_long_name_{at}" for at in range(4))
+    names = [f"dim_number_{at}" for at in range(30)]
+    hint = " ".join(f"[{name}/{axis}]" for name, axis in zip(names, axes, strict=False))
+
+    @typed_shard_map
+    def a_function_whose_name_is_long_enough_to_fill_a_good_part_of_the_columns_that_a_terminal_has(
+        x: Float32[Array, hint], *more: Float32[Array, " ".join(names[4:])], n: Int[Array, ""]
+    ) -> Float32[Array, hint]:
+        for at in range(12):
+            x = x * lax.pmax(jnp.sin(x), axes[: 1 + at % 4])
+            x = x + 1
+            x = jnp.tanh(x) * x
+            x = jnp.exp(x)
+            x = jnp.log(x)
+            x = jnp.cos(x)
+        return x
+
+    struct = jax.ShapeDtypeStruct((2,) * 4, jnp.float32)
+    found = explain(
+        a_function_whose_name_is_long_enough_to_fill_a_good_part_of_the_columns_that_a_terminal_has,
+        struct, mesh=dict.fromkeys(axes, 2), n=jax.ShapeDtypeStruct((), jnp.int32), hardware="v5p",
+    )  # fmt: skip
+    many = dataclasses.replace(found, notes=tuple(f"{'why ' * 60}{at}" for at in range(4)))
+    for each in (found, many):
+        lines = str(each).splitlines()
+        assert len(lines) <= 25 and max(map(len, lines)) <= 100 and str(each).isascii()
+    assert str(many).endswith("\nmore notes (3) are with the tables of values")
 
 
 def test_bytes_are_exact_integers():
@@ -287,7 +335,8 @@ def test_a_while_loop_is_counted_for_one_iteration_and_that_is_said():
     assert one.is_open and one.loops == ("while",)
     assert found.notes[0] == "how often a while loop iterates is not known: what is in it is counted for one iteration"
     assert found.notes[1].startswith("no gradient is reported: it cannot be differentiated: ValueError: Reverse-mode")
-    assert " 12 B per iteration" in str(found) and " 1 per iteration " in str(found)
+    assert " 12 B per iteration" in found.tables and " 1 per iteration " in found.tables
+    assert "per device: 1 collective: forward 12 B per iteration over dp\n" in str(found)
 
 
 def test_of_branches_the_one_that_sends_most_is_counted():
@@ -310,7 +359,7 @@ def test_equal_collectives_at_one_place_are_one_row():
 
     found = explain(f, mesh="dp=4", a=8, b=2, grad=False)
     assert len(found.collectives) == 6
-    rows = [line.split() for line in str(found).splitlines() if line.startswith("forward") and "all-reduce" in line]
+    rows = [line.split() for line in found.tables.splitlines() if line.startswith("forward") and "all-reduce" in line]
     assert [row[-3] for row in rows] == ["5", "1"]
 
 

@@ -45,6 +45,7 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add("--hardware", metavar="v5p", help=kinds)
     grad = "explain the gradient, too; by default where there is one and the function takes none itself"
     add("--grad", action=argparse.BooleanOptionalAction, default=None, help=grad)
+    add("--values", action="store_true", help="print all values, collectives and totals as tables, too")
     add("--html", metavar="FILE", help="write one page with tables and pictures, too")
     add("--lock", metavar="FILE", type=Path, help="record the costs in a file, for --check")
     add(
@@ -99,7 +100,7 @@ def run(given: argparse.Namespace) -> int:
                 continue
             found.append(one)
             if lock is None:
-                print(f"{one}\n", flush=True)
+                print(f"{one}\n\n{one.tables}\n" if given.values else f"{one}\n", flush=True)
             elif isinstance(one, Explanation):
                 changes = _compare(lock, keys[at], one, given.lock is not None)
                 has_changed = has_changed or (changes and given.lock is None)

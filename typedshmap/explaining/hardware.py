@@ -217,8 +217,8 @@ def time_of(work: Work, collectives: Iterable[Collective], hardware: Hardware, r
     totals = {name: sum(times.values()) for name, times in by_line.items()}
     bound = max(totals, key=totals.__getitem__)
     place, most = max(by_line[bound].items(), key=itemgetter(1), default=("", 0.0))
-    serial = sum(max(compute[place], memory[place]) for place in {*compute, *memory})
-    serial += sum(totals[axis] for axis in sent)
+    lines = {line.place: max(compute[line.place], memory[line.place]) for line in work.lines}
+    serial = sum(lines.values()) + sum(totals[axis] for axis in sent)
     what = {"compute": "compute-bound", "memory": "memory-bound"}.get(bound, f"bound by communication over '{bound}'")
     where = f": {seconds_text(most)} of {seconds_text(totals[bound])} at {place}" if place else ""
     return Time(
@@ -232,4 +232,5 @@ def time_of(work: Work, collectives: Iterable[Collective], hardware: Hardware, r
         bound,
         place,
         f"{what}{where}",
+        lines,
     )

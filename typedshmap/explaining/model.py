@@ -234,6 +234,7 @@ class Time:
       bound: which one that is: ``"compute"``, ``"memory"`` or the mesh axis.
       place: the line that takes most of it.
       text: the same in words.
+      lines: of each line what takes longer, to compute or to move its bytes.
     """
 
     hardware: str
@@ -246,6 +247,7 @@ class Time:
     bound: str
     place: str
     text: str
+    lines: Mapping[str, float]
 
     @property
     def utilization(self) -> float:

@@ -7,28 +7,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from math import inf
 from operator import attrgetter, itemgetter
 from pathlib import Path
+from textwrap import wrap
 from typing import NamedTuple
 
 from .. import _jax
 from ..drawing import document, folded, framed, table
-from ..errors.phrases import mesh_text
+from ..errors.phrases import count_text, mesh_text
 from .model import Collective, Explained, Failed, Work, bytes_text, flops_text, seconds_text
 from .picture import charts, figure, lines_table
 
 
 @dataclass(frozen=True)
 class Explanation(Explained):
-    """One function on one mesh: its values, its collectives, its totals; printed as tables.
+    """One function on one mesh: its values, its collectives, its totals.
 
-    All of `Explained`; ``str`` is text, a notebook shows tables.
+    All of `Explained`; ``str`` is a summary of at most 25 lines, a notebook shows a picture and tables.
     """
 
     def __str__(self) -> str:
+        return summary_text(self)
+
+    @property
+    def tables(self) -> str:
+        """All values, all collectives and their totals as aligned tables, and all notes."""
         tables = collective_tables(self) or [NO_COLLECTIVES]
-        blocks = [heading(self), f"{value_table(self)}\n{memory_text(self)}", *map(str, tables), notes_text(self.notes)]
-        return "\n\n".join(filter(None, blocks))
+        return "\n\n".join(filter(None, [str(value_table(self)), *map(str, tables), notes_text(self.notes)]))
 
     @property
     def html(self) -> str:
@@ -85,6 +91,11 @@ class Comparison:
         table = str(comparison_table(self.rows)) if self.explanations else ""
         failed = [f"{mesh_text(row.mesh)}: {type(row.error).__name__}: {row.error}" for row in self.failures]
         return "\n\n".join(filter(None, [self._heading, table, *failed, notes_text(self._notes)]))
+
+    @property
+    def tables(self) -> str:
+        """The tables of each mesh, under its heading."""
+        return "\n\n".join(f"{heading(row)}\n\n{row.tables}" for row in self.explanations)
 
     @property
     def html(self) -> str:
@@ -145,6 +156,75 @@ class Table(NamedTuple):
     @property
     def html(self) -> str:
         return table(self.headings, self.rows, [name for name in self.headings if name not in _TEXT])
+
+
+_WIDTH, _LINES, _DEAREST = 100, 25, 5
+"""A summary has so many columns and lines at the most, and so many of the dearest collectives and lines."""
+
+
+def summary_text(found: Explained) -> str:
+    """What a device holds, computes and sends, what bounds it, and what costs most."""
+    costs = [*memory_text(found).splitlines(), sent_text(found)]
+    blocks = [[line for text in (heading(found), *costs) for line in _wrapped(text)]]
+    dearest = (str(table).splitlines() for table in (dearest_collectives(found), dearest_lines(found)) if table.rows)
+    blocks += [[line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..." for line in table] for table in dearest]
+    lines = "\n\n".join("\n".join(block) for block in blocks).splitlines()
+    if found.notes and len(lines) < _LINES - 1:
+        lines.append("")
+    for at, note in enumerate(found.notes, 1):
+        text = _wrapped(f"note: {note}")
+        if len(lines) + len(text) + (at < len(found.notes)) > _LINES:
+            return "\n".join([*lines, f"more notes ({len(found.notes) - at + 1}) are with the tables of values"])
+        lines += text
+    return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    """A text on two lines at the most."""
+    return wrap(text, _WIDTH, subsequent_indent="    ", break_on_hyphens=False, max_lines=2, placeholder=" ...")
+
+
+def sent_text(found: Explained) -> str:
+    """``per device: 3 collectives: forward 63 MiB over dp, 448 MiB over tp; 2.5 ms one after the other``"""
+    if not found.totals:
+        return NO_COLLECTIVES
+    parts: dict[str, list[str]] = {}
+    for total in found.totals:
+        unit = " per iteration" if total.is_open else ""
+        parts.setdefault(total.part, []).append(f"{bytes_text(total.wire)}{unit} over {','.join(total.axes)}")
+    count = sum(total.count for total in found.totals)
+    texts = [f"{part} {', '.join(sums)}" for part, sums in parts.items()]
+    if found.seconds is not None:
+        texts.append(f"{seconds_text(found.seconds)} one after the other")
+    return f"per device: {count_text(count, 'collective')}: {'; '.join(texts)}"
+
+
+def dearest_collectives(found: Explained) -> Table:
+    """The collectives that take longest, equal ones at one place as one row; else those that send most."""
+
+    def cost(one: Collective) -> tuple[float, int]:
+        rates = [found.bandwidth.get(axis, inf) for axis in one.axes]
+        return one.times * one.wire / min(rates) if inf not in rates else inf, one.times * one.wire
+
+    merged = sorted(merge_collectives(found.collectives), key=cost, reverse=True)
+    rows: list[tuple[str, ...]] = []
+    for one in merged[:_DEAREST]:
+        seconds, sent = cost(one)
+        times = f"{one.times} per iteration" if one.is_open else str(one.times)
+        last = (seconds_text(seconds if seconds < inf else None),) if found.bandwidth else ()
+        rows.append((one.operation, ",".join(one.axes), one.part, times, bytes_text(sent), *last, one.place))
+    names = ("collective", "over", "part", "times", "on the wire", *(["seconds"] if found.bandwidth else []), "where")
+    return Table(names, rows)
+
+
+def dearest_lines(found: Explained) -> Table:
+    """The lines that take longest; where no hardware is known, those that compute most."""
+    lines, times = found.work.lines, found.time.lines if found.time else {}
+    rows: list[tuple[str, ...]] = []
+    for line in sorted(lines, key=lambda line: times.get(line.place, 0), reverse=True)[:_DEAREST]:
+        last = (seconds_text(times.get(line.place)),) if times else ()
+        rows.append((flops_text(line.flops), bytes_text(line.bytes), f"{line.intensity:.3g}", *last, line.place))
+    return Table(("computes", "moves", "FLOP per byte", *(["seconds"] if times else []), "where"), rows)
 
 
 def heading(found: Explained) -> str:
