@@ -59,6 +59,7 @@ LATE = {
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.auditing"),
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.auditing.formats"),
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.auditing.silenced"),
+    ("typedshmap.hints.types", "typedshmap.hints.picture"),
     ("typedshmap.hints.python_types", "beartype"),
     ("typedshmap.hints.python_types", "beartype.door"),
     ("typedshmap.hints.python_types", "beartype.roar"),

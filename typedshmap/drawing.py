@@ -57,6 +57,11 @@ _STYLE = """
 .typedshmap .dim {display:inline-block; padding:.1em .35em; margin:.1em .2em .1em 0; white-space:nowrap;
   border:1px solid rgba(128,128,128,.5); border-radius:4px;
   font:12px/1.5 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
+.typedshmap .cuts {display:flex; flex-wrap:wrap; gap:.6em 1.2em; margin:.4em 0; align-items:flex-start}
+.typedshmap .cuts > div {min-width:7em; max-width:100%}
+.typedshmap .cuts .cells {display:flex; height:12px; margin-top:2px}
+.typedshmap .cuts .cells i {flex:1; border:1px solid rgba(255,255,255,.85); border-radius:2px}
+.typedshmap .cuts .whole {height:12px; margin-top:2px; border:1px solid rgba(128,128,128,.6); border-radius:3px}
 .typedshmap .box {border:1px solid rgba(128,128,128,.55); border-radius:7px; padding:.1em .8em .4em; margin:.6em 0}
 .typedshmap details > summary {cursor:pointer; margin:.5em 0}
 """
@@ -211,6 +216,30 @@ def dim_html(text: str, axes: Iterable[tuple[str, str]] = ()) -> Html:
     """A dim, and after it the mesh axes that it is sharded over with their colours, major to minor."""
     chips = "".join(f" {axis_html(axis, colour)}" for axis, colour in axes)
     return Html(f'<span class="dim">{escape(text)}{chips}</span>')
+
+
+_MOST_CELLS = 64
+
+
+def cut_dim(name: str, axes: Sequence[tuple[str, int | None, str]]) -> Html:
+    """A dim, and below it a row of cells for each mesh axis that it is sharded over, major to minor.
+
+    Args:
+      name: the dim.
+      axes: of each axis its name, its size, which may be unknown, and its colour.
+    """
+    rows, cells, chips = list[str](), 1, list[str]()
+    for axis, size, colour in axes:
+        cells *= size or 3
+        one = f'<i style="background:{colour}"></i>'
+        rows.append(f'<div class="cells">{one * min(cells, _MOST_CELLS)}</div>')
+        chips.append(axis_html(axis if size is None else f"{axis}={size}", colour))
+    label = f"{name} over {', '.join(axis for axis, _, _ in axes)}" if axes else f"{name}, unsharded"
+    body = "".join(rows) or '<div class="whole"></div>'
+    return Html(
+        f'<div role="img" aria-label="{escape(label, quote=True)}"><code>{escape(name)}</code> {" ".join(chips)}'
+        f"{body}</div>"
+    )
 
 
 def document(title: str, body: str) -> str:

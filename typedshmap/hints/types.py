@@ -49,6 +49,14 @@ class CheckedMeta(type):
             scope.sizes = checked.sizes
         return not checked.failures
 
+    def _repr_html_(cls) -> str | None:
+        """What a notebook shows of the hint of an array; of others it shows the text."""
+        # Only a notebook draws.
+        from .picture import picture_of
+
+        hint = getattr(cls, "__typedshmap__", None)
+        return None if hint is None else picture_of(hint)
+
     def __instancecheck_str__(cls, value: Any) -> str:
         """Beartype's message for a value that does not fit: a clause without a full stop."""
         failures = _check_value(cls.__node__, value)[0].failures

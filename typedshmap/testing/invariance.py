@@ -6,10 +6,12 @@ difference."""
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from html import escape
 from math import lcm
 from typing import Any
 
@@ -18,6 +20,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .. import _jax
+from ..drawing import framed, table
 from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
 from ..errors.phrases import count_text, mesh_text, quoted_axes, value_text
 from ..hints.signature import name_of
@@ -55,6 +58,7 @@ class Verified:
       loose: the results that were compared with a tolerance of more than 1 % of their median entry, each with that
         share; a mistake of that size is not found.
       misfit: the error that the sizes drawn first led to, where only multiples of all mesh axes were accepted.
+      seconds: how long each mesh took in all trials, compilation included.
     """
 
     function: str
@@ -63,6 +67,7 @@ class Verified:
     seeds: tuple[int, ...]
     loose: Mapping[str, float] = field(default_factory=dict[str, float])
     misfit: str = ""
+    seconds: Mapping[Mesh, float] = field(default_factory=dict[Mesh, float], compare=False)
 
     def __str__(self) -> str:
         facts = [count_text(len(self.seeds), "trial"), *describe_omissions(self.left_out)]
@@ -71,6 +76,28 @@ class Verified:
         for name, share in self.loose.items():
             facts.append(f"{result_phrase(name)} compared only up to {share:.2g} of its median entry")
         return f"{self.function}: the same on {list_meshes(self.meshes)} ({'; '.join(facts)})"
+
+    def _repr_html_(self) -> str:
+        """A row for each mesh, and the results that were compared with a large tolerance."""
+        rows = [
+            (name_of_mesh(mesh), f"{mesh.size:,}", "the same" if at else "compared with", f"{self.seconds[mesh]:.2f}")
+            for at, mesh in enumerate(self.meshes)
+        ]
+        rows += [
+            (name_of_mesh(mesh), f"{mesh.size:,}", f"left out, since {why}", "") for mesh, why in self.left_out.items()
+        ]
+        loose = [(result_phrase(name), f"{share:.2g} of its median entry") for name, share in self.loose.items()]
+        tolerances = [
+            *loose,
+            ("other results" if loose else "all results", "none, or at most 0.01 of the median entry"),
+        ]
+        misfit = f"<p>sizes are multiples of all mesh axes, since others led to {escape(self.misfit)}</p>"
+        return framed(
+            f"<h4>{escape(self.function)}: the same on every mesh</h4>",
+            table(("mesh", "devices", "results", "seconds"), rows, ("devices", "seconds")),
+            table(("compared", "tolerance"), tolerances),
+            f"<p>{count_text(len(self.seeds), 'trial')}</p>{misfit if self.misfit else ''}",
+        )
 
 
 def assert_mesh_invariant(
@@ -184,6 +211,7 @@ def assert_mesh_invariant(
     seeds = tuple(range(first, first + require_integer(VERB, "trials", trials, 1, 10_000)))
     one, may_be_mapped = chosen[0], subject.kind == "global" and manual is None
     multiples_of, misfit, loose, compiled = 1, "", dict[str, float](), dict[Mesh, CompiledCall]()
+    spent = dict[Mesh, float]()
     with warnings.catch_warnings(), progress(f"{VERB}: {typed.name}") as report:
         warnings.simplefilter("ignore", SuspectWarning)  # the numbers decide
         if may_be_mapped and needs_manual_axes(subject, draw(chosen, first).on(one), one):
@@ -194,7 +222,7 @@ def assert_mesh_invariant(
             drawn = replace(
                 draw(chosen, seed, multiples_of), compared=compared, factor=_LARGE if seed % 3 == 2 else 1.0
             )
-            return _Trial(subject, drawn, grad, names, *limits, seconds, report, compiled)
+            return _Trial(subject, drawn, grad, names, *limits, seconds, report, compiled, spent)
 
         for each in seeds:
             tried = trial(each)
@@ -217,7 +245,7 @@ def assert_mesh_invariant(
                 misfit = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             left_out.update(dict.fromkeys(failed, UNCOMPILED))
             chosen = [mesh for mesh in chosen if mesh not in failed]
-    return Verified(typed.name, tuple(chosen), left_out, seeds, loose, misfit)
+    return Verified(typed.name, tuple(chosen), left_out, seeds, loose, misfit, spent)
 
 
 VERB = "assert_mesh_invariant"
@@ -286,6 +314,7 @@ class _Trial:
 
     Attributes:
       compiled: the program of each mesh, from the last trial whose arguments are of the same types.
+      spent: the seconds that each mesh took.
     """
 
     subject: FunctionUnderTest
@@ -297,6 +326,7 @@ class _Trial:
     timeout: float
     report: Callable[[str], None]
     compiled: dict[Mesh, CompiledCall]
+    spent: dict[Mesh, float]
 
     def is_excluded(self, name: str) -> bool:
         return any(_is_within(name, outer) for outer in self.exclude)
@@ -350,7 +380,7 @@ class _Trial:
 
     def _outcome(self, mesh: Mesh) -> Outcome:
         """The results on a mesh."""
-        used, drawn = self.subject.mesh_for(mesh), self.drawn
+        used, drawn, began = self.subject.mesh_for(mesh), self.drawn, time.monotonic()
         self.report(f"on {name_of_mesh(mesh)}, seed {drawn.seed}")
         try:
             call, known = FlatCall(drawn.on(used), jax.Array), self.compiled.get(used)
@@ -363,6 +393,8 @@ class _Trial:
             where = f"{VERB}: {self.subject.name} on the mesh {mesh_text(mesh.shape.items())}"
             error.add_note("\n".join([where, *describe_trial(self.subject, self.drawn)]))
             raise
+        finally:
+            self.spent[mesh] = self.spent.get(mesh, 0.0) + time.monotonic() - began
 
     def _compare(self, reference: Outcome, mesh: Mesh, outcome: Outcome, tolerance: Tolerance) -> MeshTrial:
         """The results that differ on a mesh, without those that are excluded."""

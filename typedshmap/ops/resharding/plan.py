@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush
+from html import escape
 from itertools import chain, combinations, count, groupby, permutations, product
 from math import ceil, prod
 from typing import NamedTuple
 
 from ... import _jax
+from ...drawing import BarPart, axis_html, colours_of, cut_dim, framed, track
 from ...errors.phrases import quoted_axes
 from ...hints.context import SizedAxes
 from ...notation.layout import Layout, shared_prefix
@@ -177,6 +179,42 @@ class Plan(Record):
         lines.append(f"peak shard {_shape_text(self.peak)} ({prod(self.peak) * self.itemsize:,} bytes){larger}")
         lines.append(f"lower bound {self.lower_bound * self.itemsize:,} bytes")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The dims before the first step and after each, and what moves in between."""
+        colours, sizes = colours_of(axis for axis, _ in self.sizes), dict(self.sizes)
+
+        def state(layout: Layout, shard: tuple[int, ...]) -> str:
+            pairs = zip(self.shape, layout.dim_axes, strict=True)
+            dims = (cut_dim(str(size), [(axis, sizes[axis], colours[axis]) for axis in axes]) for size, axes in pairs)
+            due = f"; an addend of the sum over {quoted_axes(sorted(layout.unreduced))}" if layout.unreduced else ""
+            holds = f"<p>each device holds {_shape_text(shard)}{escape(due)}</p>"
+            return f'<div class="box"><div class="cuts">{"".join(dims)}</div>{holds}</div>'
+
+        most = max((step.sent for step in self.steps), default=Fraction(0))
+        parts = [f"<h4>{escape(str(self).partition(chr(10))[0])}</h4>", state(self.source, self.shards[0])]
+        for step in self.steps:
+            sent, axes = ceil(step.sent * self.itemsize), " ".join(axis_html(axis, colours[axis]) for axis in step.axes)
+            often = f" x{step.rounds}" if step.rounds > 1 else ""
+            share = [BarPart(axis, float(step.sent) / len(step.axes), colours[axis]) for axis in step.axes]
+            parts.append(
+                f'<div class="row"><div class="ends"><span>{step.kind}{often} {axes}: {_MOVES[step.kind]}</span>'
+                f"<span>{sent:,} bytes</span></div>{track(share, float(most), is_thin=True)}</div>"
+            )
+            parts.append(state(step.after, step.shard_after))
+        peak = f"peak shard {_shape_text(self.peak)} ({prod(self.peak) * self.itemsize:,} bytes)"
+        total = f"{self.bytes:,} bytes sent, of at least {self.lower_bound * self.itemsize:,}; {peak}"
+        return framed(*parts, f"<p>{total}</p>")
+
+
+_MOVES = {
+    "slice": "each device keeps its part, and nothing is sent",
+    "all_gather": "each device sends its shard to the others",
+    "all_to_all": "each device sends every other one a part of its shard",
+    "ppermute": "each device sends a block to another",
+    "psum": "addends are summed, and each device has the sum",
+    "psum_scatter": "addends are summed, and each device keeps its part",
+}
 
 
 class Unreachable(NamedTuple):
