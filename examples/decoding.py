@@ -64,11 +64,17 @@ TOLERANCE = 2e-5
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Layer:
+class Attention:
     query: Float32[Array, "model [kv_heads/tp] group head"]
     key: Float32[Array, "model [kv_heads/tp] head"]
     value: Float32[Array, "model [kv_heads/tp] head"]
     out: Float32[Array, "[kv_heads/tp] group head model"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Layer:
+    attention: Attention
     up: Float32[Array, "model [ff/tp]"]
     down: Float32[Array, "[ff/tp] model"]
 
@@ -125,17 +131,17 @@ def written(
 
 
 @typed
-def attention(x: Stream, layer: Layer, cache: Cache, at: Int32[Array, "new"]) -> tuple[Stream, Cache]:
-    q = rotated(einsum(x, layer.query, "[b/dp] s m, m [k/tp] g d -> [b/dp] s [k/tp] g d"), at)
-    k = rotated(einsum(x, layer.key, "[b/dp] s m, m [k/tp] d -> [b/dp] s [k/tp] d"), at)
-    v = einsum(x, layer.value, "[b/dp] s m, m [k/tp] d -> [b/dp] s [k/tp] d")
+def attend(x: Stream, weights: Attention, cache: Cache, at: Int32[Array, "new"]) -> tuple[Stream, Cache]:
+    q = rotated(einsum(x, weights.query, "[b/dp] s m, m [k/tp] g d -> [b/dp] s [k/tp] g d"), at)
+    k = rotated(einsum(x, weights.key, "[b/dp] s m, m [k/tp] d -> [b/dp] s [k/tp] d"), at)
+    v = einsum(x, weights.value, "[b/dp] s m, m [k/tp] d -> [b/dp] s [k/tp] d")
     cache = Cache(written(cache.keys, k, at), written(cache.values, v, at))
     scores = einsum(q, cache.keys, "[b/dp] s [k/tp] g d, [b/dp] [t/cp] [k/tp] d -> [b/dp] [k/tp] g s [t/cp]")
     seen = own_positions() <= at[:, None]
     scores = jnp.where(seen, scores / size("head") ** 0.5, -jnp.inf)
     probs = softmax(scores, "[b/dp] [k/tp] g s [t/cp]", "t")
     mixed = einsum(probs, cache.values, "[b/dp] [k/tp] g s [t/cp], [b/dp] [t/cp] [k/tp] d -> [b/dp] s [k/tp] g d")
-    return einsum(mixed, layer.out, "[b/dp] s [k/tp] g d, [k/tp] g d m -> [b/dp] s m"), cache
+    return einsum(mixed, weights.out, "[b/dp] s [k/tp] g d, [k/tp] g d m -> [b/dp] s m"), cache
 
 
 @typed
@@ -152,7 +158,7 @@ def extend(weights: Weights, cache: Caches, tokens: Tokens, length: Length) -> t
 
     def block(x: Array, layer_and_cache: tuple[Layer, Cache]) -> tuple[Array, Cache]:
         layer, cache = layer_and_cache
-        mixed, cache = attention(normed(x), layer, cache, at)
+        mixed, cache = attend(normed(x), layer.attention, cache, at)
         x += mixed
         return x + mlp(normed(x), layer), cache
 
@@ -179,11 +185,11 @@ def plain_logits(w: Weights, text: Array) -> Array:
     """Logits at every position, in plain JAX for one device and without a cache."""
 
     def block(x, layer):
-        y, positions = normed(x), jnp.arange(text.shape[1])
-        q, k = (rotated(jnp.tensordot(y, each, 1), positions) for each in (layer.query, layer.key))
-        v = jnp.tensordot(y, layer.value, 1)
+        y, positions, weights = normed(x), jnp.arange(text.shape[1]), layer.attention
+        q, k = (rotated(jnp.tensordot(y, each, 1), positions) for each in (weights.query, weights.key))
+        v = jnp.tensordot(y, weights.value, 1)
         mixed = jax.nn.dot_product_attention(q.reshape(*q.shape[:2], -1, q.shape[-1]), k, v, is_causal=True)
-        x = x + jnp.tensordot(mixed.reshape(q.shape), layer.out, 3)
+        x = x + jnp.tensordot(mixed.reshape(q.shape), weights.out, 3)
         return x + jax.nn.gelu(normed(x) @ layer.up) @ layer.down, None
 
     return normed(jax.lax.scan(block, w.embed[text], w.layers)[0]) @ w.unembed

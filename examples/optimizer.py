@@ -11,7 +11,7 @@ the norm by which optax clips is that of all gradients, and not that of one shar
     python examples/optimizer.py
 
 It prints what a device holds, trains, and compares with the same training on one device. The exit code
-is 1 if the loss did not fall or a parameter differs. It needs optax: pip install optax.
+is 1 if the loss did not fall or a parameter differs. It needs optax: pip install 'typedshmap[examples]'.
 """
 
 import os
@@ -45,7 +45,7 @@ from typedshmap.testing import mesh_invariant
 try:
     import optax
 except ImportError:
-    sys.exit("this example needs optax: pip install optax")
+    sys.exit("this example needs optax: pip install 'typedshmap[examples]'")
 
 SIZES = {"model": 32, "ff": 128, "layers": 3}
 BATCH, STEPS = 64, 60

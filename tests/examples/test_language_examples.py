@@ -86,6 +86,16 @@ def test_an_example_agrees_with_plain_jax(name: str, line: str, environment: dic
     assert out.splitlines()[-1].startswith(line)
 
 
+@pytest.mark.slow
+def test_a_model_from_a_file_is_fine_tuned_resumed_on_another_mesh_and_served(environment: dict[str, str]) -> None:
+    pytest.importorskip("safetensors")
+    code, out = run(EXAMPLES / "finetune.py", env=environment)
+    assert code == 0, out
+    first, second = out.index("on fsdp=4, tp=2:"), out.index("resumed on fsdp=2, tp=4:")
+    assert first < out.index("steps 1 to 60") < second < out.index("steps 61 to 120")
+    assert out.splitlines()[-1] == "All is as it should be."
+
+
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [

@@ -72,6 +72,7 @@ def test_the_wheel_says_what_the_package_is(wheel: Path, metadata: email.message
     assert set(metadata.get_all("Provides-Extra", [])) == {
         "rewrite",
         "checkpoint",
+        "examples",
         "bench",
         "docs",
         "lint",
