@@ -53,6 +53,7 @@ LATE = {
     ("typedshmap.cli.annotate", "typedshmap.annotating.program"),
     ("typedshmap.cli.annotate", "typedshmap.annotating.recording"),
     ("typedshmap.cli.annotate", "typedshmap.rewriting.command"),
+    ("typedshmap.explaining.compiled", "jax.experimental"),
     ("typedshmap.sampling", "hypothesis"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.marks"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.plugin.typedshmap_pytest.audits"),

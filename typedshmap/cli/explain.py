@@ -18,6 +18,7 @@ from ..drawing import document
 from ..errors import MeshAxisError, StructureError
 from ..errors.phrases import excerpt, mesh_text
 from ..explaining import explain_call
+from ..explaining.compiled import read_target, require_as_many
 from ..explaining.costs import Costs, LockFile, change_table
 from ..explaining.hardware import read_hardware
 from ..explaining.model import read_bandwidth
@@ -43,6 +44,8 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add("--bandwidth", action="append", default=[], metavar="tp=400GB/s", help=rate)
     kinds = "the kind of device, for how long it takes: v5e, v5p, v6e, v7x, h100, b200"
     add("--hardware", metavar="v5p", help=kinds)
+    compiler = "compile it, too, and print what XLA says: cpu, or TPUs that need not be there"
+    add("--compile", metavar="v5p:8x16x16", help=compiler)
     grad = "explain the gradient, too; by default where there is one and the function takes none itself"
     add("--grad", action=argparse.BooleanOptionalAction, default=None, help=grad)
     add("--values", action="store_true", help="print all values, collectives and totals as tables, too")
@@ -83,6 +86,12 @@ def run(given: argparse.Namespace) -> int:
         keys = [_entry_key(lock, function, mesh, values, given) for function, (mesh,) in calls]
         if given.lock is None:
             _require_entries(lock, keys)
+    try:
+        target = read_target("--compile", given.compile)
+        for mesh in meshes:
+            require_as_many("explain", target, mesh)
+    except (MeshAxisError, StructureError) as error:
+        raise cli.UsageError(str(error)) from None
     found: list[Explanation | Comparison] = []
     has_changed = False
     with cli.early_progress("explain: tracing") as report:
@@ -92,7 +101,14 @@ def run(given: argparse.Namespace) -> int:
             try:
                 arguments = cli.arguments_for(function, values)
                 one = explain_call(
-                    function.function, (), arguments, mesh=mesh, grad=given.grad, bandwidth=bandwidth, hardware=hardware
+                    function.function,
+                    (),
+                    arguments,
+                    mesh=mesh,
+                    grad=given.grad,
+                    bandwidth=bandwidth,
+                    hardware=hardware,
+                    compile=given.compile,
                 )
             except (Exception, SystemExit) as error:  # of the function's own code: the next one is explained
                 where = "; ".join(mesh_text(mesh.shape_tuple) for mesh in own_meshes)

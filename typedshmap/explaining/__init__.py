@@ -16,11 +16,13 @@ from ..sampling.arguments import Inputs, makes_tree
 from ..sampling.plain import is_plain, with_hints
 from ..sampling.plan import plan_inputs
 from .build import ExplainedCall, explanation, meshes_of
+from .compiled import read_target
 from .hardware import Hardware, read_hardware
 from .links import Torus
 from .model import (
     Alive,
     Collective,
+    Compiled,
     Explained,
     Failed,
     Memory,
@@ -35,8 +37,8 @@ from .show import Block, Shown, ShownArray, show
 from .tables import Comparison, Explanation
 
 __all__ = [
-    "Alive", "Block", "Collective", "Comparison", "Explained", "Explanation", "Failed", "Hardware", "Memory",
-    "Shown", "ShownArray", "Time", "Torus", "Total", "Value", "Work", "WorkLine", "explain", "show",
+    "Alive", "Block", "Collective", "Comparison", "Compiled", "Explained", "Explanation", "Failed", "Hardware",
+    "Memory", "Shown", "ShownArray", "Time", "Torus", "Total", "Value", "Work", "WorkLine", "explain", "show",
 ]  # fmt: skip
 
 
@@ -54,6 +56,7 @@ def explain(
     grad: bool | None = None,
     bandwidth: Mapping[str, float | str] | None = None,
     hardware: str | Hardware | None = None,
+    compile: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Explanation: ...
@@ -66,6 +69,7 @@ def explain(
     grad: bool | None = None,
     bandwidth: Mapping[str, float | str] | None = None,
     hardware: str | Hardware | None = None,
+    compile: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Comparison: ...
@@ -77,15 +81,16 @@ def explain(
     grad: bool | None = None,
     bandwidth: Mapping[str, float | str] | None = None,
     hardware: str | Hardware | None = None,
+    compile: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Explanation | Comparison:
     """Report what a function holds on each device of a mesh, and what its devices send each other.
 
-    The function is traced, never run or compiled, on a mesh without devices: one of thousands is as good as
-    one of eight. The report has the arrays that its hints describe, the collectives in its manual regions and in those
-    of its gradient, with loops counted, and their totals per mesh axis. What XLA adds to operations outside of
-    manual regions is not in the jaxpr; a note says so where there are such.
+    The function is traced, never run, on a mesh without devices: one of thousands is as good as one of eight. It is
+    compiled only where ``compile=`` asks for that. The report has the arrays that its hints describe, the collectives
+    in its manual regions and in those of its gradient, with loops counted, and their totals per mesh axis. What XLA
+    adds to operations outside of manual regions is not in the jaxpr; a note says so where there are such.
 
     ```python
     print(explain(train_step, mesh={"dp": 64, "tp": 8}, batch=512, seq=2048, bandwidth={"tp": "400GB/s"}))
@@ -108,6 +113,8 @@ def explain(
       hardware: the kind of device, for how long it takes: ``"v5e"``, ``"v5p"``, ``"v6e"``, ``"v7x"``, ``"h100"``,
         ``"b200"``, of a TPU also with its topology as in ``"v5p:8x16x16"``, or a `Hardware`; a ``bandwidth`` comes
         before its links.
+      compile: what to compile the function for, too, ahead of time: ``"cpu"`` for virtual devices, or TPUs as
+        ``"v5p:8x16x16"``, as many as the mesh has. What XLA says is printed beside the estimate, and is ``.compiled``.
       arguments: arguments by name, for names that are those of dims, too, and by path for fields.
       **sizes: global sizes by the names of dims, and arguments by theirs; what is not given is drawn.
 
@@ -122,7 +129,15 @@ def explain(
         that is wrong. In a comparison the error is in the mesh's row.
     """
     return explain_call(
-        f, args, sizes, mesh=mesh, grad=grad, bandwidth=bandwidth, hardware=hardware, arguments=arguments
+        f,
+        args,
+        sizes,
+        mesh=mesh,
+        grad=grad,
+        bandwidth=bandwidth,
+        hardware=hardware,
+        compile=compile,
+        arguments=arguments,
     )
 
 
@@ -135,6 +150,7 @@ def explain_call(
     grad: bool | None,
     bandwidth: Mapping[str, float | str] | None,
     hardware: str | Hardware | None = None,
+    compile: str | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> Explanation | Comparison:
     """`explain`, with the sizes and arguments that are given by name as a dict."""
@@ -145,7 +161,7 @@ def explain_call(
         f, arguments = with_hints("explain", f, args, {**given, **(arguments or {})}, lent)
         args, given = (), {}
     made_of = require_decorated(f, "explain")
-    device = read_hardware("explain", hardware)
+    device, target = read_hardware("explain", hardware), read_target("explain", compile)
     meshes = meshes_of(mesh, made_of.mesh, (*args, *given.values()))
     owner = bound_self(f)
 
@@ -170,7 +186,7 @@ def explain_call(
     def explain_on(inputs: Callable[[AbstractMesh], Inputs], mesh: AbstractMesh) -> Explanation:
         rates = read_bandwidth("explain", bandwidth, mesh.shape_tuple)
         rates = rates if device is None else {**device.rates(mesh.shape_tuple), **rates}
-        return explanation(ExplainedCall(f, inputs(mesh), mesh), grad, rates, device)
+        return explanation(ExplainedCall(f, inputs(mesh), mesh), grad, rates, device, target)
 
     if not isinstance(mesh, (list, tuple)):
         return explain_on(inputs_for(meshes), meshes[0])

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .. import _jax
 from ..errors import MeshAxisError, StructureError, TypedShmapError
@@ -26,6 +26,7 @@ from ..ops.resharding.pieces import shard_shape
 from ..sampling.arguments import Inputs
 from ..sampling.meshes import map_over_shards, mesh_like, mesh_sizes
 from .collectives import JaxprCosts, read_jaxpr
+from .compiled import Target, compile_program
 from .hardware import Hardware, time_of
 from .memory import memory_of
 from .model import Collective, Value, ValueKind
@@ -35,7 +36,11 @@ from .work import work_of
 
 
 def explanation(
-    call: ExplainedCall, grad: bool | None, bandwidth: Mapping[str, float], hardware: Hardware | None = None
+    call: ExplainedCall,
+    grad: bool | None,
+    bandwidth: Mapping[str, float],
+    hardware: Hardware | None = None,
+    target: Target | None = None,
 ) -> Explanation:
     """Explain one call."""
     jaxpr, types = call.trace()
@@ -49,12 +54,15 @@ def explanation(
     ]
     gradient, both, notes = _gradient(call, types, costs, results, first + len(results), grad)
     cotangents = [one for one, leaf in zip(results, leaves, strict=True) if has_gradient(leaf.value)]
-    inputs = [(one.name, one.bytes) for one in arguments]
+    inputs, specs = [(one.name, one.bytes) for one in arguments], [one.spec for one in arguments]
     if both is not None and grad:
-        program = read_program(both, [*inputs, *((f"cotangent of {one.name}", one.bytes) for one in cotangents)])
+        inputs += [(f"cotangent of {one.name}", one.bytes) for one in cotangents]
+        jaxpr, specs = both, [*specs, *(cotangent_spec(one.spec) for one in cotangents)]
+        program = read_program(both, inputs)
     else:
         program = read_program(jaxpr, inputs, [one.bytes for one in results])
     work, runs = work_of(program), (*costs.collectives, *(gradient if grad else ()))
+    compiled = compile_program(call.typed.name, jaxpr, specs, call.mesh, target, runs) if target else None
     return Explanation(
         call.typed.name,
         call.mesh.shape_tuple,
@@ -66,6 +74,7 @@ def explanation(
         tuple(dict.fromkeys((*_notes(call, costs), *notes))),
         bandwidth,
         time_of(work, runs, hardware, bandwidth) if hardware else None,
+        compiled,
     )
 
 
@@ -260,12 +269,9 @@ class ExplainedCall:
         chosen = [at for at, struct in enumerate(self.structs) if has_gradient(struct)]
         cotangents: list[jax.ShapeDtypeStruct] = []
         for leaf in filter(has_gradient, jax.tree_util.tree_leaves(results)):
-            # A cotangent is reduced where its result is unreduced, and the other way round.
             sharding = getattr(leaf, "sharding", None)
             if isinstance(sharding, NamedSharding):
-                spec = _jax.array.spec_entries(sharding.spec)
-                swapped = _jax.array.partition_spec(spec.dim_axes, spec.reduced, spec.unreduced)
-                sharding = NamedSharding(sharding.mesh, swapped)
+                sharding = NamedSharding(sharding.mesh, cotangent_spec(sharding.spec))
             cotangents.append(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding))
 
         def both(values: list[Any], cotangents: list[Any]) -> Any:
@@ -288,6 +294,12 @@ class ExplainedCall:
         ambient = jax.sharding.use_abstract_mesh(self.mesh) if looks else nullcontext()
         with _jax.mesh.without_ambient(), ambient, override_mesh(self.mesh), keep_all_claims(True):
             yield
+
+
+def cotangent_spec(spec: PartitionSpec) -> PartitionSpec:
+    """How a result's cotangent is sharded: reduced where the result is unreduced, and the other way round."""
+    entries = _jax.array.spec_entries(spec)
+    return _jax.array.partition_spec(entries.dim_axes, entries.reduced, entries.unreduced)
 
 
 def _is_array(value: Any) -> bool:

@@ -202,6 +202,7 @@ class Work(NamedTuple):
 
     Attributes:
       flops: the floating-point operations.
+      once: the same with every loop's body once, as XLA counts them.
       bytes: what is read from memory and written there, after fusion.
       kinds: the operations by kind: ``products`` (and convolutions), ``transforms`` (FFTs), ``elementwise``,
         ``reductions``.
@@ -209,6 +210,7 @@ class Work(NamedTuple):
     """
 
     flops: int
+    once: int
     bytes: int
     kinds: Mapping[str, int]
     lines: tuple[WorkLine, ...]
@@ -256,6 +258,25 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compiler says of the same program, for one device.
+
+    Attributes:
+      target: what it was compiled for: ``"cpu"``, or a topology as ``"v5e:2x4"``.
+      memory: the bytes at the peak; of a program that does not fit those that it needs, 0 where that is not said.
+      flops: the floating-point operations, a loop's body once; None for a program that does not fit.
+      collectives: by operation how many the jaxpr has, and the compiled text; there several may be combined into one.
+      error: what the compiler says of a program that does not fit; else empty.
+    """
+
+    target: str
+    memory: int
+    flops: int | None
+    collectives: Mapping[str, tuple[int, int]]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Explained:
     """The explanation of one function on one mesh.
 
@@ -270,6 +291,7 @@ class Explained:
       notes: what is not counted, and why.
       bandwidth: bytes that one device sends per second, by mesh axis, where that is given.
       time: how long it takes on the hardware that is given.
+      compiled: what XLA says, where it was asked by ``compile=``.
     """
 
     function: str
@@ -282,6 +304,7 @@ class Explained:
     notes: tuple[str, ...] = ()
     bandwidth: Mapping[str, float] = field(default_factory=dict[str, float])
     time: Time | None = None
+    compiled: Compiled | None = None
 
     @property
     def flops(self) -> int:

@@ -177,13 +177,16 @@ def read_program(
     return program
 
 
-def _reuse(jaxpr: Any, program: Program) -> dict[Buffer, Buffer]:
-    """Which result takes the place of which donated argument: the first of its type."""
+def donated_operands(jaxpr: Any) -> list[int]:
+    """The numbers of the operands that a call in a jaxpr may write over."""
     calls = [zip(eqn.invars, eqn.params.get("donated_invars", ()), strict=False) for eqn in jaxpr.eqns]
     donated = {var for call in calls for var, is_donated in call if is_donated and not _jax.jaxpr.is_literal(var)}
-    offered = [
-        (_type(var.aval), one) for var, one in zip(jaxpr.invars, program.arguments, strict=True) if var in donated
-    ]
+    return [at for at, var in enumerate(jaxpr.invars) if var in donated]
+
+
+def _reuse(jaxpr: Any, program: Program) -> dict[Buffer, Buffer]:
+    """Which result takes the place of which donated argument: the first of its type."""
+    offered = [(_type(jaxpr.invars[at].aval), program.arguments[at]) for at in donated_operands(jaxpr)]
     reused: dict[Buffer, Buffer] = {}
     for atom, result in zip(jaxpr.outvars, program.results, strict=True):
         wanted = (_type(atom.aval), result.bytes)

@@ -28,7 +28,7 @@ class Explanation(Explained):
     """
 
     def __str__(self) -> str:
-        return summary_text(self)
+        return "\n\n".join([summary_text(self), *map(str, compiled_tables(self))])
 
     @property
     def tables(self) -> str:
@@ -43,6 +43,7 @@ class Explanation(Explained):
         tables = "".join(table.html for table in collective_tables(self)) or f"<p>{NO_COLLECTIVES}</p>"
         return framed(
             f"<h3>{escape(heading(self))}</h3>{lines}",
+            *(table.html for table in compiled_tables(self)),
             charts([self]),
             figure(self),
             f"<h4>What each device computes</h4>{lines_table(self)}",
@@ -138,6 +139,7 @@ _TEXT = {
     "where",
     "total",
     "cost",
+    "compiled",
 }
 
 
@@ -308,6 +310,20 @@ def merge_collectives(collectives: Iterable[Collective]) -> list[Collective]:
         known = groups.get(key)
         groups[key] = one if known is None else replace(known, times=known.times + one.times)
     return sorted(groups.values(), key=attrgetter("part"))
+
+
+def compiled_tables(found: Explained) -> list[Table]:
+    """What the compiler says beside the estimate; nothing where it was not asked."""
+    if (compiled := found.compiled) is None:
+        return []
+    needed = f"{bytes_text(compiled.memory)} does not fit" if compiled.error else bytes_text(compiled.memory)
+    ratio = f"{found.memory.peak / compiled.memory:.2f}" if compiled.memory else ""
+    rows = [("peak memory", bytes_text(found.memory.peak), needed, ratio)]
+    if compiled.flops is not None:
+        ratio = f"{found.work.once / compiled.flops:.2f}" if compiled.flops else ""
+        rows.append(("FLOP, loops once", flops_text(found.work.once), flops_text(compiled.flops), ratio))
+        rows += [(name, str(ours), str(there), "") for name, (ours, there) in compiled.collectives.items()]
+    return [Table(("compiled", "explain", f"XLA for {compiled.target}", "ratio"), rows)]
 
 
 def comparison_table(rows: Sequence[Explained | Failed]) -> Table:

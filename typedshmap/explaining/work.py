@@ -25,11 +25,12 @@ _UNCOUNTED = _jax.jaxpr.MOVING | frozenset(_UNCOUNTED_NAMES.split())
 
 def work_of(program: Program) -> Work:
     """The work of a program: operations by their equations, bytes by the steps that move them."""
-    kinds, flops = Counter[str](), Counter[str]()
+    kinds, flops, once = Counter[str](), Counter[str](), 0
     matrix, moved = defaultdict[str, Counter[str]](Counter), Counter[str]()
     for eqn, parts, around in program.equations:
         for kind, dtype, count in _operations(eqn):
-            total = -(-count // parts) * around.times
+            each = -(-count // parts)
+            total, once = each * around.times, once + each
             kinds[kind] += total
             flops[around.place] += total
             if kind in ("products", "transforms"):
@@ -40,7 +41,11 @@ def work_of(program: Program) -> Work:
     lines = [WorkLine(place, flops[place], moved[place], dict(matrix[place])) for place in {**flops, **moved}]
     lines.sort(key=lambda line: (-line.flops, -line.bytes, line.place))
     return Work(
-        flops.total(), moved.total(), dict(kinds.most_common()), tuple(line for line in lines if any(line[1:3]))
+        flops.total(),
+        once,
+        moved.total(),
+        dict(kinds.most_common()),
+        tuple(line for line in lines if any(line[1:3])),
     )
 
 
