@@ -67,9 +67,16 @@ def compare(name: str) -> Compared:
     f, (mesh, sizes) = getattr(importlib.import_module(module), function), EXAMPLES[name]
     more = {"state": importlib.import_module(module).optimizer.init} if module == "optimizer" else {}
     found = explain(f, mesh=mesh, grad=False, **sizes, **more)
+    memory = compiled(f, found, {**sizes, **more}).memory_analysis()
+    taken = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    return Compared(found, taken - memory.alias_size_in_bytes)
+
+
+def compiled(f: Any, found: Explanation, given: dict[str, Any]) -> Any:
+    """A function compiled for eight devices, as it was explained."""
     devices = np.array(jax.devices()[:8]).reshape([size for _, size in found.mesh])
     there = Mesh(devices, [axis for axis, _ in found.mesh])
-    made = inputs(f, mesh=there.abstract_mesh, **sizes, **more)
+    made = inputs(f, mesh=there.abstract_mesh, **given)
 
     def placed(leaf: Any) -> Any:
         sharding = getattr(leaf, "sharding", None)
@@ -79,10 +86,7 @@ def compare(name: str) -> Compared:
 
     args, kwargs = jax.tree.map(placed, (made.args, made.kwargs))
     with jax.set_mesh(there):
-        compiled = (f if hasattr(f, "lower") else jax.jit(f)).lower(*args, **kwargs).compile()
-    memory = compiled.memory_analysis()
-    taken = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-    return Compared(found, taken - memory.alias_size_in_bytes)
+        return (f if hasattr(f, "lower") else jax.jit(f)).lower(*args, **kwargs).compile()
 
 
 if __name__ == "__main__":

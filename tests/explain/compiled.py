@@ -89,12 +89,13 @@ def sent_by(text: str, devices: int) -> Counter[Sent]:
     return found
 
 
-def reported(found: Explanation) -> Counter[Sent]:
-    """What ``explain`` reported, as what is read out of XLA's text."""
+def reported(found: Explanation, is_widened: bool = False) -> Counter[Sent]:
+    """What ``explain`` reported, as what is read out of XLA's text; on CPU, XLA may send bfloat16 as float32."""
     counted: Counter[Sent] = Counter()
     for one in found.collectives:
         group = 0 if one.operation == "collective-permute" else one.group
-        counted[Sent(one.operation, group, one.bytes_in, one.bytes_out)] += one.times
+        width = 2 if is_widened and one.operand.startswith("bf16[") else 1
+        counted[Sent(one.operation, group, width * one.bytes_in, width * one.bytes_out)] += one.times
     return counted
 
 

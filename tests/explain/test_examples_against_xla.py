@@ -1,0 +1,86 @@
+"""The functions of the examples are counted as XLA compiles them, all of them."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from compiled import Sent, reported, sent_by
+from tiers import slow
+
+from typedshmap import explain
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES.parent / "bench"))
+
+import memory  # noqa: E402
+
+NAMES = [
+    "fft.solve",
+    "vocabulary.loss_and_gradients",
+    *map(
+        slow,
+        [
+            "decoding.extend",
+            "fft.backward",
+            "fft.forward",
+            "fft.gathered",
+            "mixture_of_experts.apply",
+            "mixture_of_experts.gradients",
+            "mixture_of_experts.train_step",
+            "multiprocess.train_step",
+            "optimizer.init_state",
+            "optimizer.loss_and_gradients",
+            "optimizer.step",
+            "pipeline.init",
+            "pipeline.loss_and_gradients",
+            "pipeline.train_step",
+            "quickstart.init",
+            "quickstart.loss_and_gradients",
+            "quickstart.train_step",
+            "ring_attention.attention_and_gradients",
+            "stencil.simulate",
+            "transformer.init",
+            "transformer.step",
+            "transformer.train_step",
+            "vocabulary.gathered_loss",
+            "vocabulary.gathered_loss_and_gradients",
+            "vocabulary.loss",
+        ],
+    ),
+]
+OTHERWISE = {
+    # XLA sums the norm of sharded arrays, outside of manual regions: a note says that this is not counted.
+    "optimizer.step": ({}, {Sent("all-reduce", 8, 4, 4): 2}),
+    # The edges of the slopes are those that the last step has sent: XLA sends them once.
+    "stencil.simulate": ({Sent("collective-permute", 0, 32, 32): 2}, {}),
+}
+"""What only ``explain`` counts, and what only XLA has."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_function_of_an_example_is_counted_as_xla_compiles_it(name: str) -> None:
+    module, _, function = name.partition(".")
+    example = importlib.import_module(module)
+    meshes = {each.partition(".")[0]: mesh for each, (mesh, _) in memory.EXAMPLES.items()}
+    f, mesh = getattr(example, function), meshes.get(module, "dp=4,tp=2")
+    given = {"state": example.optimizer.init} if name == "optimizer.step" else {}
+    given |= {"iterations": 8, "depth": 2} if module == "stencil" else {}
+    found = explain(f, mesh=mesh, grad=False, **given)
+    ours, xla = reported(found, module == "transformer"), sent_by(memory.compiled(f, found, given).as_text(), 8)
+    assert (ours - xla, xla - ours) == OTHERWISE.get(name, ({}, {}))
+    if name == "optimizer.step":
+        assert found.notes[0].startswith("outside of manual regions XLA partitions operations on global arrays")
+
+
+def test_every_function_that_an_example_maps_or_compiles_is_in_the_table() -> None:
+    found = {
+        f"{path.stem}.{name}"
+        for path in EXAMPLES.glob("*.py")
+        for name in re.findall(r"^@typed_(?:shard_map|jit)\b[^\n]*\ndef (\w+)", path.read_text("utf-8"), re.MULTILINE)
+    }
+    names = {each if isinstance(each, str) else each.values[0] for each in NAMES}
+    assert len(found) > 20 and found <= names
