@@ -223,12 +223,14 @@ class _RegionCall:
 
     def mapped(self) -> Callable[..., Any]:
         """The body mapped over the shards by ``jax.shard_map``."""
-        ranks = [(leaf.hint, len(getattr(leaf.value, "shape", ()))) for leaf in self.checked.leaves if leaf.hint]
-        specs = {hinted: self.outer_context.spec(*hinted) for hinted in dict.fromkeys(ranks)}
+        shapes = _jax.array.shapes_of(self.arrays)
+        hints = [leaf.hint for leaf in self.checked.leaves if leaf.hint is not None]
+        arrays = list(zip(hints, shapes, strict=True))
+        specs = {array: self.outer_context.spec(array[0], len(array[1])) for array in dict.fromkeys(arrays)}
         return jax.shard_map(
             self._body(),
             mesh=self.mesh,
-            in_specs=tuple([specs[hinted] for hinted in ranks]),
+            in_specs=tuple([specs[array] for array in arrays]),
             # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
             # when the result is, and JAX reads them after it has called the body.
             out_specs=self.out_specs,
@@ -311,7 +313,8 @@ class _RegionCall:
         refused = {one.subject: one for one in failures if isinstance(one.what, UnmentionedVarying)}
         if failures and (analysis is None or len(refused) < len(failures)):
             raise region.error(name, failures, sizes, result_place(self.typed, failures, leaves))
-        if stuck := [leaf for leaf in leaves if _jax.array.why_not_array(leaf.value) is not None]:
+        others = [leaf for leaf in leaves if type(leaf.value) is not _jax.array.STAGED]
+        if stuck := [leaf for leaf in others if _jax.array.why_not_array(leaf.value) is not None]:
             why = "which is not an array and cannot leave the manual region"
             failures = [Failure(PlainMessage(f"is {describe(leaf.value)}, {why}"), leaf.subject) for leaf in stuck]
             raise region.error(name, failures, sizes, result_place(self.typed, failures, leaves))
@@ -320,14 +323,17 @@ class _RegionCall:
             leaves = assert_layouts(leaves, region, name, sizes)
         values: list[Any] = []
         unsharded = PartitionSpec()
-        for value, hint, subject, must_be_invarying in leaves:
+        shapes = _jax.array.shapes_of([leaf.value for leaf in leaves])
+        known: dict[Any, tuple[Layout, PartitionSpec]] = {}  # most leaves are like others
+        for (value, hint, subject, must_be_invarying), shape in zip(leaves, shapes, strict=True):
             spec, assertion = unsharded, None
             if hint is not None:
-                layout = region.layout(hint)
-                assert isinstance(layout, Layout)
+                if (hint, shape) not in known:
+                    layout = region.layout(hint)
+                    assert isinstance(layout, Layout)
+                    known[hint, shape] = layout, region.spec(hint, len(shape)) if self.manual else unsharded
+                layout, spec = known[hint, shape]
                 assertion = context.LayoutAssertion(hint, region, subject, name, sizes, must_be_invarying)
-                if self.manual:
-                    spec = region.spec(hint, len(getattr(value, "shape", ())))
                 if subject not in refused and (leaving := layout.unreduced & self.manual):
                     value = _jax.casts.pcast_unreduced(value, leaving)
                 if layout.reduced and region.has_vma:

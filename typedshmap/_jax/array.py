@@ -61,6 +61,12 @@ def aval_of(x: Any) -> Any:
     return jax.typeof(x) if isinstance(x, jax.core.Tracer) else x
 
 
+def shapes_of(values: Iterable[Any]) -> list[Any]:
+    """The shapes of values, empty ones of what has none; without a call for each that is traced."""
+    staged: Any = STAGED
+    return [x.aval.shape if type(x) is staged else getattr(x, "shape", ()) for x in values]
+
+
 def type_at_rest(x: Any) -> tuple[Any, jax.sharding.Sharding | None]:
     """The type of a concrete array, and its sharding if it is committed; None for anything else."""
     if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer):

@@ -16,6 +16,7 @@ import numpy as np
 from jax.interpreters import partial_eval
 
 from ..records import Record
+from .array import manual_type_in
 from .mesh import without_ambient
 from .versions import extend_core
 
@@ -41,8 +42,9 @@ def maker_of(jaxpr: Any, var: Any) -> Any:
 
 def called_jaxpr(eqn: Any) -> Any:
     """The jaxpr that an equation calls with its own operands, and whose results are its own; None if there is none."""
+    params = eqn.params
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call"):
-        jaxpr = open_jaxpr(eqn.params.get(name))
+        jaxpr: Any = open_jaxpr(params[name]) if name in params else None
         if hasattr(jaxpr, "eqns"):
             is_same = len(jaxpr.invars) == len(eqn.invars) and len(jaxpr.outvars) == len(eqn.outvars)
             return jaxpr if is_same else None
@@ -193,9 +195,19 @@ def collective_operation(eqn: Any) -> str | None:
 
 def named_axes(eqn: Any, among: frozenset[str] | None = None) -> tuple[str, ...]:
     """Which of some mesh axes an equation names, in its own order; None stands for all."""
-    names = eqn.params.get("axis_name", eqn.params.get("axes", ()))
-    names = names if isinstance(names, (tuple, list)) else (names,)
+    params = eqn.params
+    names = params["axis_name"] if "axis_name" in params else params.get("axes", ())
+    names = names if type(names) is tuple or type(names) is list else (names,)
     return tuple([name for name in names if isinstance(name, str) and (among is None or name in among)])
+
+
+def unreduced_results(jaxpr: Any) -> dict[Any, frozenset[str]]:
+    """The results of equations that JAX types as unreduced, with the axes."""
+    results = [var for eqn in jaxpr.eqns for var in eqn.outvars]
+    try:  # a call for each would be one for each equation of the program
+        return {var: axes for var in results if (axes := var.aval.manual_axis_type.unreduced)}
+    except AttributeError:
+        return {var: axes for var in results if (axes := manual_type_in(var.aval).unreduced)}
 
 
 def newly_manual_axes(params: Any) -> frozenset[str]:

@@ -139,12 +139,12 @@ def is_transformed_before(value: Any, traces: Container[int]) -> bool:
 
 def region_of_results(results: Sequence[Any]) -> TracedRegion | None:
     """The manual region that returned traced values; None where no program that is being traced shows it."""
-    traced = [undifferentiated(value) for value in results]
+    traced = [value if type(value) is STAGED else undifferentiated(value) for value in results]
     eqn = getattr(traced[0], "parent", None) if traced else None
     if eqn is None or eqn.primitive.name != "shard_map":
         return None
     places = {id(var): at for at, var in enumerate(eqn.outvars)}
-    found = tuple(places.get(id(getattr(value, "val", None)), -1) for value in traced)
+    found = tuple([places.get(id(getattr(value, "val", None)), -1) for value in traced])
     return None if -1 in found else TracedRegion(eqn, found, any(map(is_not, traced, results)))
 
 

@@ -334,18 +334,19 @@ class TreeCheck:
             self.sizes = fitting[3]
             self.leaves += checked_leaves(leaves, hints.hints, subjects)
             return
-        others = len(self.failures), len(self.deferred)
+        others, first = (len(self.failures), len(self.deferred)), len(self.leaves)
         for part, hint, at in zip(leaves, hints.hints, subjects, strict=True):
             self._visit_array(hint, part, at)
         compiled = [region.compiled.get(hint) for hint in hints.hints] if types else [None]
+        if any(leaf.must_be_invarying for leaf in self.leaves[first:]):  # which is known of a value, not of its type
+            return
         if others == (len(self.failures), len(self.deferred)) and all(each and each.is_by_type for each in compiled):
-            hints.fitting.clear()
-            hints.fitting[subject] = (region, before, types, self.sizes)
+            hints.keep_fitting(subject, (region, before, types, self.sizes))
 
     def _types(self, leaves: list[Any]) -> list[Any]:
         """What decides whether leaves fit a hint that `is_by_type`, if they are alike; empty where more does."""
         classes = set(map(type, leaves))
-        if classes == {_jax.array.STAGED} and self.region.role == "boundary" and not self.region.manual:
+        if classes == {_jax.array.STAGED} and (self.region.role == "boundary" or self.region.manual):
             return list(map(_aval, leaves))
         if classes == {np.ndarray} and self.region.role == "placement":
             return [_jax.trace.has_64_bits(), *[(leaf.shape, leaf.dtype) for leaf in leaves]]

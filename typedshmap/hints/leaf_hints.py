@@ -16,6 +16,7 @@ from .structure import ArrayLeaf, Container, Fields, FixedTuple, LikeOf, Mapping
 
 MOST_STRUCTURES = 16
 """How many structures are kept for one node."""
+_MOST_SUBJECTS = 4  # the weights of a call, those that it returns
 FittingTree = tuple[MeshContext, Sizes, list[Any], Sizes]
 
 
@@ -25,9 +26,9 @@ class LeafHints(Record):
     Attributes:
       hints: their hints.
       paths: their paths within the value.
-      subjects_by_root: their subjects, by the subject of the value; the last one only.
+      subjects_by_root: their subjects, by the subject of the value; of a few values.
       fitting: what fitted last, by the subject of the value: where, the sizes that were bound before, the types of the
-        leaves (JAX has one object for all types that are equal), and the sizes that are bound then.
+        leaves (JAX has one object for all types that are equal), and the sizes that are bound then; of a few values.
     """
 
     hints: tuple[ArrayHint, ...]
@@ -39,10 +40,16 @@ class LeafHints(Record):
         """The subjects of the leaves of a value."""
         found = self.subjects_by_root.get(root)
         if found is None:
-            found = tuple(map(root.at, self.paths))
-            self.subjects_by_root.clear()
-            self.subjects_by_root[root] = found
+            if len(self.subjects_by_root) >= _MOST_SUBJECTS:
+                self.subjects_by_root.clear()
+            found = self.subjects_by_root[root] = tuple(map(root.at, self.paths))
         return found
+
+    def keep_fitting(self, root: Subject, fitting: FittingTree) -> None:
+        """Keep what fitted."""
+        if len(self.fitting) >= _MOST_SUBJECTS:
+            self.fitting.clear()
+        self.fitting[root] = fitting
 
 
 # Weak, since a node goes with the function or the class that it was made for.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import jax
 
@@ -205,6 +205,7 @@ class RegionAnalysis:
         return Interpreter(sizes, has_vma, rules, claim_equations)
 
 
+@final
 class Refused(NamedTuple):
     """What is wrong with a result by its type; it leaves all the same, since the body's jaxpr shows since when.
 
@@ -265,16 +266,21 @@ def analyze_region(
     wrong += [_contradiction(found, origin, interpreter) for found in lost]
     if not wrong:
         _refuse_unproven(analysis, judged, body)
+    fitting = set[Any]()  # most results are like others
     for result, at in zip(results, traced.results, strict=True):
         var, fact = body.outvars[at], region.results[at]
         if result is None:
             continue
-        if isinstance(result, Refused):
+        if type(result) is Refused:
             failure = result.failure
         else:
+            kind = (result.hint, fact, var.aval.shape)
+            if kind in fitting:
+                continue
             claim = claims.make_claim(result, len(var.aval.shape), origin)
             what = claims.contradiction(claim, fact, var.aval.shape, interpreter, True) if claim is not None else None
             if what is None:
+                fitting.add(kind)
                 continue
             failure = Failure(what, result.subject, result.hint.text, _inferred_type(var.aval, fact, interpreter))
         failure = replace(failure, what=region.with_cause_of_result(failure.what, at))

@@ -36,7 +36,7 @@ def same_shape(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) ->
         if fact.unreduced or fact.due or fact.is_zero:
             facts = [combine(eqn.primitive.name, (each,), each.dims) for each in facts]
             break
-    return facts[: len(eqn.outvars)]
+    return [fact for fact, _ in zip(facts, eqn.outvars)]  # noqa: B905 (there may be fewer results)
 
 
 def vary(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:

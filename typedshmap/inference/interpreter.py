@@ -92,7 +92,8 @@ class Interpreter:
         for var in jaxpr.constvars:
             known[var] = invarying(len(var.aval.shape))
         # This runs for every equation: what is the same for all is looked up once.
-        rules, claims, has_vma = self.rules, self.claim_equations, self.has_vma
+        rules, claims = self.rules, self.claim_equations
+        unreduced = _jax.jaxpr.unreduced_results(jaxpr) if self.has_vma else {}
         literal = _jax.versions.extend_core().Literal
         for eqn in jaxpr.eqns:
             operands = [
@@ -106,8 +107,8 @@ class Interpreter:
                         self.note_loss(eqn, lost, operands[lost.at])
                     break
             for var, fact in zip(eqn.outvars, results, strict=True):
-                if has_vma and fact.varying and (typed := _jax.array.manual_type_in(var.aval).unreduced):
-                    fact = self._with_typed_unreduced(typed, fact)
+                if fact.varying and var in unreduced:
+                    fact = self._with_typed_unreduced(unreduced[var], fact)
                 if var in claims:
                     for claim in claims[var]:
                         (fact,) = rules[CLAIM](self, claim, [fact])

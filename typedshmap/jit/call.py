@@ -61,6 +61,7 @@ class JitFunction:
         self, hinted: LazySignature, mesh: _jax.mesh.AnyMesh | None, naming: AxisNaming, function: Any, options: Any
     ) -> None:
         self.signature, self.mesh, self.naming = hinted, mesh, naming
+        self._has_devices = isinstance(mesh, Mesh)  # else they are those of the ambient mesh, or of the arguments
         self.static, self.donated, self.options = parse_options(function, options)
         self._typed: HintedSignature | None = None
         self._reads_values = False
@@ -98,15 +99,19 @@ class JitFunction:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function, compiled."""
-        is_compiled, form, leaves, surroundings = not _jax.trace.is_jit_disabled(), None, [], None
-        if is_compiled and _jax.trace.is_outside_traces():
-            form = (decorator_axis_naming(self.naming), self._mesh_here(), len(args), *kwargs)
+        form, leaves, surroundings = None, [], None
+        if is_outside := _jax.trace.is_outside_traces():
+            naming = decorator_axis_naming(self.naming)
+            mesh = None if self._has_devices else _jax.mesh.ambient_devices()
+            form = (None if naming is self.naming else naming, mesh, len(args), *kwargs)
             trusted = self._trusted.get(form)
             if trusted is not None:
                 try:
                     return trusted.run(self, args, kwargs)
                 except _OtherProgramError:
                     pass
+        is_compiled = not _jax.trace.is_jit_disabled()
+        if is_outside and is_compiled:
             leaves, surroundings = dispatch_leaves(args, kwargs, self.naming)
         last, key = self._last_calls.get(surroundings), None
         if last is not None and last.has_leaves_like(leaves):
@@ -130,10 +135,6 @@ class JitFunction:
             self._trust(form, call, dispatched, args, kwargs)
         return result
 
-    def _mesh_here(self) -> _jax.mesh.AnyMesh | None:
-        """The mesh of a call, without a look at its arguments."""
-        return self.mesh if isinstance(self.mesh, Mesh) else _jax.mesh.ambient_devices()
-
     def _trust(
         self, form: Any, call: JitCall, dispatched: Dispatched, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
@@ -143,7 +144,8 @@ class JitFunction:
         a donated argument is checked before JAX takes it.
         """
         is_typed, is_donated = call.context.boundary_context.explicit, bool(self.donated.names)
-        if not self._trusts_jax or is_typed or is_donated or not isinstance(self._mesh_here(), Mesh):
+        has_mesh = self._has_devices or isinstance(_jax.mesh.ambient_devices(), Mesh)
+        if not self._trusts_jax or is_typed or is_donated or not has_mesh:
             return
         new = TrustedForm(call.key(), dispatched, args, kwargs)
         known = self._keep(self._trusted, form, new)
