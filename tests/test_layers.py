@@ -15,6 +15,7 @@ PACKAGE = "typedshmap"
 ROOT = Path(typedshmap.__file__).parent
 LAYERS = {
     "drawing": 0,
+    "progress": 0,
     "records": 0,
     "notation": 0,
     "errors": 0,

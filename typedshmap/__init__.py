@@ -35,7 +35,7 @@ __version__ = "0.1.0"
 # fmt: off
 __all__ = [  # noqa: RUF022 (by what they are, not by the alphabet)
     "typed_shard_map", "typed_jit", "typed", "check", "assume", "size", "shard_size", "sizes",
-    "explain", "show", "audit",
+    "explain", "choose_mesh", "show", "audit",
     # Hints: arrays by their dtypes, and what holds them.
     "Array", "ArrayLike", "PRNGKeyArray", "Scalar", "ScalarLike", "PyTree", "Stacked", "Like",
     "Shaped", "Bool", "Key", "Num", "Real", "Inexact", "Float", "Complex", "Integer", "Int", "UInt",
@@ -101,7 +101,7 @@ if TYPE_CHECKING:
 
     from . import testing as testing
     from .auditing import audit
-    from .explaining import explain, show
+    from .explaining import choose_mesh, explain, show
     from .jit import typed_jit
     from .ops import (
         all_gather,
@@ -143,7 +143,7 @@ else:
     # Half of what the import costs waits until it is asked for.
     _LAZY = {
         "auditing": "audit",
-        "explaining": "explain show",
+        "explaining": "choose_mesh explain show",
         "jit": "typed_jit",
         "ops": "all_gather all_to_all einsum logsumexp plan_reshard pmax pmean pmin ppermute "
         "psum psum_scatter rearrange reduce repeat reshard softmax take",

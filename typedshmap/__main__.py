@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 
 from . import __version__
-from .cli import FAILED, INTERRUPTED, WRONG, Parser, UsageError, annotate, audit, check, explain, rewrite
+from .cli import FAILED, INTERRUPTED, WRONG, Parser, UsageError, annotate, audit, check, explain, plan, rewrite
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,10 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"typedshmap {__version__}")
     _prepare_process()
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="name")
-    for tool in (check, explain, audit, annotate, rewrite):
+    for tool in (check, explain, plan, audit, annotate, rewrite):
         tool.add_verb(verbs.add_parser)
     given, unknown = parser.parse_known_args(arguments)
-    if unknown:
+    if "own_flags" in given:
+        given.more = unknown  # sizes may be options of their own
+    elif unknown:
         verbs.choices.get(given.name, parser).refuse_flag(unknown[0])
     if given.verb is None:
         parser.print_help(sys.stderr)

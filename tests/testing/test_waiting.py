@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from typedshmap.testing import waiting
-from typedshmap.testing.waiting import TookTooLong, progress, wait_for
+from typedshmap import progress as module
+from typedshmap.progress import progress
+from typedshmap.testing.waiting import TookTooLong, wait_for
 
 
 def test_what_a_program_returns_or_raises_comes_through():
@@ -33,7 +34,7 @@ def test_a_program_that_computes_is_not_taken_for_one_that_waits():
 
 
 def test_what_is_under_way_is_told_on_stderr_once_it_takes_long(monkeypatch, capsys):
-    monkeypatch.setattr(waiting, "_SILENCE", 0.05)
+    monkeypatch.setattr(module, "_SILENCE", 0.05)
     with progress("verify: f") as report:
         report("on dp=2, seed 0")
         time.sleep(0.4)

@@ -29,11 +29,11 @@ from ..errors.places import Place
 from ..hints.signature import HintedSignature
 from ..hints.structure import Static
 from ..introspection import DecoratedInfo, bound_self, find_decorated, require_decorated
+from ..progress import progress
 from ..sampling.arguments import example_text, needed_text, required_arguments, sizes_among, taken_names
 from ..sampling.meshes import parse_mesh
 from ..sampling.plain import with_hints
 from ..testing.marks import find_mark
-from ..testing.waiting import progress
 
 SOON = 1.5
 """The seconds after which a verb says what it does."""
@@ -106,7 +106,7 @@ def read_functions(
     """
     virtual_devices(devices if given.devices is None else given.devices)
     values, functions, unusable = read_values(given.size, given.arg), dict[int, Function](), list[UsageError]()
-    lent = read_meshes(given.mesh[:1], given.explicit)[0]
+    lent = next(iter(read_meshes([text for text in given.mesh[:1] if text], given.explicit)), None)
     known, folders = set[str](), [target for target in targets if os.path.isdir(target)]
     files = {target: files_below(Path(target)) for target in folders}
     for target in [each for given_one in targets for each in files.get(given_one, [given_one])]:
@@ -236,7 +236,7 @@ class Function(NamedTuple):
         return {} if found is None else found.options
 
 
-def find_functions(target: str, values: Mapping[str, Any], mesh: AbstractMesh) -> list[Function]:
+def find_functions(target: str, values: Mapping[str, Any], mesh: AbstractMesh | None) -> list[Function]:
     """The functions that a target names, in the module's order; what is left out is printed, with the reason.
 
     Args:
@@ -410,12 +410,52 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     """Add the options that say with which meshes and sizes functions are traced."""
     add = parser.add_argument
     add("--mesh", action="append", required=True, metavar="dp=4,tp=2", help="a mesh; several by --mesh again")
+    add_values(parser)
+    devices = "the virtual CPU devices that the module finds; by default as many as the first mesh has"
+    add("--devices", type=natural_number, metavar="8", help=devices)
+
+
+def add_values(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which sizes and arguments functions are given."""
+    add = parser.add_argument
     add("--size", action="append", default=[], metavar="batch=32", help="the global size of a dim; else it is drawn")
     argument = "an argument that no hint makes; for a function without hints an array, too: x=f32[8,16]"
     add("--arg", action="append", default=[], metavar="scale=0.5", help=argument)
     add("--explicit", action="store_true", help="mesh axes are of type Explicit, where the function has no own mesh")
-    devices = "the virtual CPU devices that the module finds; by default as many as the first mesh has"
-    add("--devices", type=natural_number, metavar="8", help=devices)
+
+
+def require_one_module(target: str) -> None:
+    """Refuse a folder.
+
+    Raises:
+      UsageError: for one.
+    """
+    if os.path.isdir(target):
+        raise UsageError(f"{target}: it is a folder; name a module, a file.py or one function of it")
+
+
+def page_to_write(name: str | None, is_forced: bool) -> Path | None:
+    """The file of ``--html``.
+
+    Raises:
+      UsageError: for one that exists and is not a page, unless that is forced.
+    """
+    page = None if name is None else Path(name)
+    if page is not None and page.exists() and page.suffix.lower() not in (".html", ".htm") and not is_forced:
+        raise UsageError(f"--html {name}: the file exists, and is not a page of HTML; --force writes over it")
+    return page
+
+
+def write_page(page: Path, text: str) -> None:
+    """Write the file of ``--html``.
+
+    Raises:
+      UsageError: where it cannot be written.
+    """
+    try:
+        page.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--html {page}: {(error.strerror or str(error)).lower()}") from None
 
 
 MOST = 512

@@ -64,8 +64,7 @@ def run(given: argparse.Namespace) -> int:
     Raises:
       UsageError: for a command line that cannot be read.
     """
-    if os.path.isdir(given.target):
-        raise cli.UsageError(f"{given.target}: it is a folder; name a module, a file.py or one function of it")
+    cli.require_one_module(given.target)
     meshes = cli.read_meshes(given.mesh, given.explicit)
     bandwidth = {name.strip(): value.strip() for name, _, value in (text.partition("=") for text in given.bandwidth)}
     try:
@@ -74,9 +73,7 @@ def run(given: argparse.Namespace) -> int:
         hardware = read_hardware("--hardware", given.hardware)
     except (MeshAxisError, StructureError) as error:
         raise cli.UsageError(str(error)) from None
-    page = None if given.html is None else Path(given.html)
-    if page is not None and page.exists() and page.suffix.lower() not in (".html", ".htm") and not given.force:
-        raise cli.UsageError(f"--html {given.html}: the file exists, and is not a page of HTML; --force writes over it")
+    page = cli.page_to_write(given.html, given.force)
     lock = _read_lock(given)
     functions, values, _ = cli.read_functions(given, [given.target], min(meshes[0].size, cli.MOST))
     calls = [(function, [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]) for function in functions]
@@ -121,10 +118,7 @@ def run(given: argparse.Namespace) -> int:
                 changes = _compare(lock, keys[at], one, given.lock is not None)
                 has_changed = has_changed or (changes and given.lock is None)
     if page is not None:
-        try:
-            page.write_text(document(given.target, "\n<hr>\n".join(one.html for one in found)), encoding="utf-8")
-        except OSError as error:
-            raise cli.UsageError(f"--html {given.html}: {(error.strerror or str(error)).lower()}") from None
+        cli.write_page(page, document(given.target, "\n<hr>\n".join(one.html for one in found)))
     if lock is not None and given.lock is not None:
         try:
             lock.write()

@@ -8,14 +8,19 @@ from typing import Any, TypeAlias, overload
 
 from jax.sharding import AbstractMesh, Mesh
 
-from ..errors import StructureError
+from .. import _jax
+from ..errors import MeshAxisError, ShapeError, StructureError
+from ..errors.phrases import mesh_text, quoted_axes
 from ..hints.signature import POSITIONAL
 from ..hints.structure import declares_arrays
-from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict
+from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
+from ..progress import progress
 from ..sampling.arguments import Inputs, makes_tree
+from ..sampling.meshes import MOST_DEVICES, axes_of_hints
 from ..sampling.plain import is_plain, with_hints
 from ..sampling.plan import plan_inputs
 from .build import ExplainedCall, explanation, meshes_of
+from .choose import Candidate, Choice, FreeMesh, choice_of, meshes_to_try, read_free_mesh, reason_of
 from .compiled import read_target
 from .hardware import Hardware, read_hardware
 from .links import Torus
@@ -37,8 +42,9 @@ from .show import Block, Shown, ShownArray, show
 from .tables import Comparison, Explanation
 
 __all__ = [
-    "Alive", "Block", "Collective", "Comparison", "Compiled", "Explained", "Explanation", "Failed", "Hardware",
-    "Memory", "Shown", "ShownArray", "Time", "Torus", "Total", "Value", "Work", "WorkLine", "explain", "show",
+    "Alive", "Block", "Candidate", "Choice", "Collective", "Comparison", "Compiled", "Explained", "Explanation",
+    "Failed", "Hardware", "Memory", "Shown", "ShownArray", "Time", "Torus", "Total", "Value", "Work", "WorkLine",
+    "choose_mesh", "explain", "show",
 ]  # fmt: skip
 
 
@@ -152,17 +158,25 @@ def explain_call(
     hardware: str | Hardware | None = None,
     compile: str | None = None,
     arguments: Mapping[str, Any] | None = None,
+    verb: str = "explain",
+    report: Callable[[str], None] = lambda _: None,
 ) -> Explanation | Comparison:
-    """`explain`, with the sizes and arguments that are given by name as a dict."""
-    require_dict("explain", arguments)
-    require_bool_or_none("explain", "grad", grad)
+    """`explain`, with the sizes and arguments that are given by name as a dict.
+
+    Args:
+      f: as the others, as for `explain`.
+      verb: the function that messages name.
+      report: called with what is under way.
+    """
+    require_dict(verb, arguments)
+    require_bool_or_none(verb, "grad", grad)
     if is_plain(f):
-        lent = None if mesh is None else meshes_of(mesh, None, ())[0]
-        f, arguments = with_hints("explain", f, args, {**given, **(arguments or {})}, lent)
+        lent = None if mesh is None else meshes_of(mesh, None, (), verb)[0]
+        f, arguments = with_hints(verb, f, args, {**given, **(arguments or {})}, lent)
         args, given = (), {}
-    made_of = require_decorated(f, "explain")
-    device, target = read_hardware("explain", hardware), read_target("explain", compile)
-    meshes = meshes_of(mesh, made_of.mesh, (*args, *given.values()))
+    made_of = require_decorated(f, verb)
+    device, target = read_hardware(verb, hardware), read_target(verb, compile)
+    meshes = meshes_of(mesh, made_of.mesh, (*args, *given.values()), verb)
     owner = bound_self(f)
 
     def inputs_for(meshes: Sequence[AbstractMesh]) -> Callable[[AbstractMesh], Inputs]:
@@ -179,12 +193,12 @@ def explain_call(
         names = [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]
         if len(args) > len(names):
             typed.bind((*owner, *args), {})
-            raise StructureError(f"explain: {typed.name}: pass all arguments, or none, to a function of *args")
+            raise StructureError(f"{verb}: {typed.name}: pass all arguments, or none, to a function of *args")
         by_name = dict(zip(names, args, strict=False))
-        return plan_inputs(f, meshes, {**by_name, **given}, arguments, "explain").draw(_SEED).structs
+        return plan_inputs(f, meshes, {**by_name, **given}, arguments, verb).draw(_SEED).structs
 
     def explain_on(inputs: Callable[[AbstractMesh], Inputs], mesh: AbstractMesh) -> Explanation:
-        rates = read_bandwidth("explain", bandwidth, mesh.shape_tuple)
+        rates = read_bandwidth(verb, bandwidth, mesh.shape_tuple)
         rates = rates if device is None else {**device.rates(mesh.shape_tuple), **rates}
         return explanation(ExplainedCall(f, inputs(mesh), mesh), grad, rates, device, target)
 
@@ -200,9 +214,120 @@ def explain_call(
     fit = [each for each in meshes if each not in failed]
     inputs = inputs_for(fit) if fit else None
     rows: list[Explanation | Failed] = []
-    for each in meshes:
+    for at, each in enumerate(meshes, 1):
+        report(f"{at:,} of {len(meshes):,} meshes, {mesh_text(each.shape_tuple)}")
         try:
             rows.append(failed[each] if inputs is None or each in failed else explain_on(inputs, each))
         except Exception as error:  # the user's own code may fail on one mesh alone, and JAX with it
             rows.append(Failed(each.shape_tuple, error))
     return Comparison(tuple(rows))
+
+
+def choose_mesh(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    devices: int,
+    hardware: str | Hardware,
+    mesh: FreeMesh | str | None = None,
+    grad: bool = False,
+    arguments: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> Choice:
+    """Rank all meshes of so many devices by the time that a function takes on them, of those on which it fits.
+
+    All ways to divide the devices over the mesh axes are tried: those of the function's own or the ambient mesh, else
+    those that its hints name, by the aliases and rules in force. On each the function is traced, as `explain` does it,
+    in a fraction of a second, without devices. Axes are ordered as they lie best on the links of the hardware.
+
+    ```python
+    found = choose_mesh(train_step, devices=2048, hardware="v5p", batch=2048, seq=8192, **LLAMA_8B)
+    print(found)
+    explain(train_step, mesh=found.best.mesh, hardware="v5p", batch=2048, seq=8192, **LLAMA_8B)
+    ```
+
+    Args:
+      f: as for `explain`: a decorated function, or a plain one with its arguments.
+      *args: as for `explain`.
+      devices: how many devices the mesh has.
+      hardware: as for `explain`.
+      mesh: the sizes of axes that are fixed, as in ``{"tp": 8}`` or ``"tp=8"``; and the names of others that no hint
+        has, with None, as in ``{"pp": None}`` or ``"pp"``.
+      grad: whether it is the function with its vector-Jacobian product that has to fit and is timed.
+      arguments: as for `explain`.
+      **sizes: as for `explain`. Give those of all dims; others are drawn so that they divide over all meshes.
+
+    Returns:
+      The meshes that fit, the fastest first, and those that are refused, each with the reason. Where none fits,
+      ``.best`` is None, and ``.why`` says what is the least memory.
+
+    Raises:
+      StructureError: as for `explain`, and for hardware that is not known, a number of devices that is none, and more
+        meshes than 5,000.
+      MeshAxisError: where no mesh axis is known, and for sizes that do not divide the devices.
+      Exception: what the function raises on all meshes alike.
+    """
+    with progress("choose_mesh") as report:
+        return choose_call(
+            f, args, sizes, devices=devices, hardware=hardware, mesh=mesh, grad=grad, arguments=arguments, report=report
+        )
+
+
+def choose_call(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    given: Mapping[str, Any],
+    *,
+    devices: int,
+    hardware: str | Hardware,
+    mesh: FreeMesh | str | None,
+    grad: bool,
+    arguments: Mapping[str, Any] | None = None,
+    report: Callable[[str], None],
+) -> Choice:
+    """`choose_mesh`, with the sizes and arguments that are given by name as a dict, which reports what is under way."""
+    verb, notes = "choose_mesh", list[str]()
+    devices, wanted = require_integer(verb, "devices", devices, 1, MOST_DEVICES), read_free_mesh(verb, mesh)
+    device = read_hardware(verb, hardware)
+    if device is None:
+        raise StructureError(
+            f"{verb}: hardware= is None, and there is no time without it\n\nHint: as in hardware='v5p'"
+        )
+    is_drawn = not args and not arguments and all(isinstance(value, (int, tuple)) for value in given.values())
+    if is_plain(f):
+        require_dict(verb, arguments)
+        lent = AbstractMesh((1,) * len(wanted), tuple(wanted)) if wanted else None
+        f, arguments = with_hints(verb, f, args, {**given, **(arguments or {})}, lent)
+        args, given, is_drawn = (), {}, False
+    made_of = require_decorated(f, verb)
+    typed = made_of.signature.read((*bound_self(f), *args))
+    ambient = _jax.mesh.context_mesh()
+    own = made_of.mesh or (None if ambient.empty else ambient)
+    known = axes_of_hints(made_of, typed) if own is None else list(own.axis_names)
+    axes: dict[str, int | None] = {**dict.fromkeys(known), **wanted}
+    if not axes:
+        raise MeshAxisError(
+            f"{verb}: {typed.name}: no mesh axis is known, neither by a mesh nor by its hints\n\n"
+            'Hint: name them, as in mesh="dp,tp"'
+        )
+    if known and (more := [axis for axis in wanted if axis not in known]):
+        notes.append(f"no hint and no mesh of {typed.name} names {quoted_axes(more)}")
+    meshes = meshes_to_try(verb, devices, axes)
+    device.rates(tuple(meshes[0].items()))
+    found = explain_call(
+        f, args, given, mesh=meshes, grad=grad, bandwidth=None, hardware=device, arguments=arguments, verb=verb,
+        report=report,
+    )  # fmt: skip
+    assert isinstance(found, Comparison)
+    errors = [one.error for one in found.failures]
+    if not found.explanations and len({reason_of(verb, typed.name, error) for error in errors}) == 1:
+        if not isinstance(errors[0], ShapeError):
+            raise errors[0]
+        # A size that is none is wrong on one device as well; one that divides over no mesh is not.
+        explain_call(
+            f, args, given, mesh=dict.fromkeys(axes, 1), grad=False, bandwidth=None, arguments=arguments, verb=verb
+        )
+    drawn = [(name, size) for one in found.explanations[:1] for name, size in one.sizes.items() if name not in given]
+    if is_drawn and drawn:
+        notes.append(f"sizes that are not given are drawn, so that they divide over all meshes: {mesh_text(drawn)}")
+    return choice_of(verb, typed.name, device, found, notes)

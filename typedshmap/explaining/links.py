@@ -89,7 +89,7 @@ def _products(size: int, free: Sequence[int]) -> Iterator[Shape]:
     if not free:
         yield from [()] if size == 1 else []
         return
-    for part in _divisors(gcd(size, free[0])):
+    for part in divisors(gcd(size, free[0])):
         for rest in _products(size // part, free[1:]):
             yield (part, *rest)
 
@@ -99,12 +99,13 @@ def slice_shape(chips: int, dims: int) -> Shape:
     """The most cubic grid of so many chips, as slices are made: 2,048 in three dims are 8, 16 and 16."""
     if dims == 1:
         return (chips,)
-    shapes = [(first, *slice_shape(chips // first, dims - 1)) for first in _divisors(chips) if first**dims <= chips]
+    shapes = [(first, *slice_shape(chips // first, dims - 1)) for first in divisors(chips) if first**dims <= chips]
     return min((tuple(sorted(shape)) for shape in shapes), key=sum)
 
 
 @lru_cache(maxsize=1024)
-def _divisors(number: int) -> tuple[int, ...]:
+def divisors(number: int) -> tuple[int, ...]:
+    """The divisors of a number, the smallest first."""
     small = [each for each in range(1, isqrt(number) + 1) if number % each == 0]
     return tuple(sorted({*small, *(number // each for each in small)}))
 
@@ -124,7 +125,7 @@ def link_rates(
       network: beyond.
       torus: the torus; None for a switch.
     """
-    domain = max(each for each in _divisors(prod(sizes)) if each <= (domain or inf))
+    domain = max(each for each in divisors(prod(sizes)) if each <= (domain or inf))
     cores, chips = _cut(sizes, gcd(domain, torus.devices_per_chip if torus else 1))
     within, nodes = _cut(chips, domain // prod(cores))
     pair, local = (torus.pair, torus.rates(within, link)) if torus else (0.0, [link] * len(sizes))

@@ -12,8 +12,10 @@ from .. import _jax
 from ..axis_names import AxisNaming, AxisRules
 from ..errors import MeshAxisError
 from ..errors.phrases import excerpt
+from ..hints.context import MeshContext, current_axis_naming
 from ..hints.signature import HintedSignature
 from ..introspection import DecoratedInfo
+from ..notation.layout import Layout
 from ..shard_map import typed_shard_map
 
 
@@ -52,7 +54,18 @@ def needs_manual_region(trace: Callable[[], Any]) -> bool:
     return False
 
 
-_MOST_DEVICES = 2**31 - 1
+def axes_of_hints(made_of: DecoratedInfo, typed: HintedSignature) -> list[str]:
+    """The mesh axes that a function's hints name, by the aliases and rules in force, in their order."""
+    context, found = MeshContext.over(None, current_axis_naming(made_of.naming)), list[str]()
+    for hint in (*typed.argument_hints, *typed.result_hints):
+        layout = context.layout(hint)
+        if isinstance(layout, Layout):
+            sharded = [axis for axes in layout.dim_axes for axis in axes]
+            found += [*sharded, *sorted(layout.axes - set(sharded))]
+    return list(dict.fromkeys([*found, *sorted(made_of.axis_names)]))
+
+
+MOST_DEVICES = 2**31 - 1
 """The most that JAX takes for a mesh, abstract or not."""
 
 
@@ -67,7 +80,7 @@ def mesh_sizes(written: Any) -> dict[str, int] | None:
         return None
     sizes = dict(cast("Mapping[Any, Any]", written))
     is_right = all(isinstance(name, str) and type(size) is int and size > 0 for name, size in sizes.items())
-    return sizes if is_right and prod(sizes.values()) <= _MOST_DEVICES else None
+    return sizes if is_right and prod(sizes.values()) <= MOST_DEVICES else None
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -89,8 +102,8 @@ def parse_mesh(text: str) -> dict[str, int]:
         sizes[name] = number
     if not sizes:
         raise ValueError("no mesh axes; write them as in dp=4,tp=2")
-    if prod(sizes.values()) > _MOST_DEVICES:
-        raise ValueError(f"a mesh has at most {_MOST_DEVICES} devices")
+    if prod(sizes.values()) > MOST_DEVICES:
+        raise ValueError(f"a mesh has at most {MOST_DEVICES} devices")
     return sizes
 
 

@@ -25,6 +25,7 @@ from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
 from ..errors.phrases import count_text, mesh_text, quoted_axes, value_text
 from ..hints.signature import name_of
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
+from ..progress import progress
 from ..sampling import mesh_of
 from ..sampling.arguments import FlatCall
 from ..sampling.meshes import mesh_sizes
@@ -43,7 +44,7 @@ from .diagnose import (
 )
 from .meshes import axes_of, default_meshes, given_meshes, longer_axes, name_of_mesh, one_axis_mesh
 from .run import CompiledCall, FunctionUnderTest, Outcome, classify_function, compile_call, needs_manual_axes
-from .waiting import TookTooLong, progress
+from .waiting import TookTooLong
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,9 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from .. import _jax
 from ..errors import MeshAxisError
 from ..errors.phrases import mesh_text, value_text
-from ..hints.context import MeshContext, current_axis_naming
 from ..hints.signature import HintedSignature
 from ..introspection import DecoratedInfo
-from ..notation.layout import Layout
-from ..sampling.meshes import mesh_sizes
+from ..sampling.meshes import axes_of_hints, mesh_sizes
 
 _MOST_DEVICES = 8
 _EXAMPLE = '{"dp": 4, "tp": 2}'
@@ -64,13 +62,7 @@ def axes_of(function: DecoratedInfo, typed: HintedSignature, mesh: _jax.mesh.Any
     if mesh is not None:
         types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
         return FunctionAxes(dict(mesh.shape), types, _devices(mesh))
-    context, found = MeshContext.over(None, current_axis_naming(function.naming)), list[str]()
-    for hint in (*typed.argument_hints, *typed.result_hints):
-        layout = context.layout(hint)
-        if isinstance(layout, Layout):
-            sharded = [axis for axes in layout.dim_axes for axis in axes]
-            found += [*sharded, *sorted(layout.axes - set(sharded))]
-    found += sorted(function.axis_names)
+    found = axes_of_hints(function, typed)
     return FunctionAxes(dict.fromkeys(found, 1), dict.fromkeys(found, AxisType.Auto), jax.local_devices())
 
 

@@ -1,18 +1,13 @@
-"""Wait for a program: no longer than is allowed, and not in silence."""
+"""Wait for a program, no longer than is allowed."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
-from threading import Event, Thread
+from collections.abc import Callable
+from threading import Thread
 from typing import TypeVar
 
 T = TypeVar("T")
-_SILENCE = 8.0
-
-
 IDLE = 40.0
 """The seconds in which shards that wait for each other on a CPU are found; XLA ends the process after 60."""
 _HARDLY = 0.01
@@ -53,30 +48,3 @@ def wait_for(compute: Callable[[], T], seconds: float, idle: float) -> T:
     if raised:
         raise raised[0]
     return returned[0]
-
-
-@contextmanager
-def progress(title: str, first: float | None = None) -> Generator[Callable[[str], None]]:
-    """Say on stderr what is under way, every eight seconds; nothing where all is done before.
-
-    Args:
-      title: what works.
-      first: the seconds after which it is said for the first time, if sooner.
-
-    Yields:
-      What to call with each next step, in words.
-    """
-    step, is_done, began = [""], Event(), time.monotonic()
-
-    def report() -> None:
-        seconds = _SILENCE if first is None else first
-        while not is_done.wait(seconds):
-            seconds = _SILENCE
-            with suppress(OSError, ValueError):  # a closed stream
-                print(f"{title}: {step[0]}, after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-
-    Thread(target=report, daemon=True).start()
-    try:
-        yield lambda text: step.__setitem__(0, text)
-    finally:
-        is_done.set()

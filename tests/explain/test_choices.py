@@ -1,0 +1,324 @@
+"""Meshes ranked: the order is that of hand calculations, and what is refused says why."""
+
+from __future__ import annotations
+
+import re
+from textwrap import dedent
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    Array,
+    BFloat16,
+    Float32,
+    MeshAxisError,
+    ShapeError,
+    StructureError,
+    VaryingError,
+    all_gather,
+    choose_mesh,
+    einsum,
+    explain,
+    psum,
+    psum_scatter,
+    typed_shard_map,
+)
+from typedshmap.__main__ import main
+from typedshmap.explaining import Hardware
+from typedshmap.explaining.choose import meshes_to_try, read_free_mesh
+
+# "How to Scale Your Model" (2025): a layer of two products, of a batch of B tokens, model D, ff F, in bfloat16. W is
+# what a device sends, C what it computes in a second; memory is no limit.
+W, C = 180e9, 459e12
+CHIP = Hardware("chip", {"bf16": C}, 1e15, 1e18, link=W)
+D, F = 4096, 8192
+
+
+@typed_shard_map
+def data_parallel(
+    x: BFloat16[Array, "[batch/dp] model"],
+    up: BFloat16[Array, "model ff"],
+    down: BFloat16[Array, "ff model"],
+    unused: BFloat16[Array, "[copies/tp]"],
+) -> tuple[BFloat16[Array, "model ff"], BFloat16[Array, "ff model"]]:
+    h = x @ up
+    return psum(x.T @ h, "dp"), psum(h.T @ (h @ down), "dp")
+
+
+@typed_shard_map
+def fsdp(
+    x: BFloat16[Array, "[batch/dp,tp] model"],
+    up: BFloat16[Array, "[model/dp] ff"],
+    down: BFloat16[Array, "[ff/dp] model"],
+) -> BFloat16[Array, "[batch/dp,tp] model"]:
+    up, down = all_gather(up, "[m/dp] f -> m f ~dp"), all_gather(down, "[f/dp] m -> f m ~dp")
+    return x @ up @ down
+
+
+@typed_shard_map
+def tensor_parallel(
+    x: BFloat16[Array, "[batch/dp] [model/tp]"],
+    up: BFloat16[Array, "model [ff/tp]"],
+    down: BFloat16[Array, "[ff/tp] model"],
+) -> BFloat16[Array, "[batch/dp] [model/tp]"]:
+    h = all_gather(x, "[b/dp] [m/tp] -> [b/dp] m") @ up
+    return einsum(h, down, "[b/dp] [f/tp], [f/tp] m -> [b/dp] [m/tp]")
+
+
+@typed_shard_map
+def mixed(
+    x: BFloat16[Array, "[batch/dp] [model/tp]"],
+    up: BFloat16[Array, "[model/dp] [ff/tp]"],
+    down: BFloat16[Array, "[ff/tp] [model/dp]"],
+) -> BFloat16[Array, "[batch/dp] [model/tp]"]:
+    up, down = all_gather(up, "[m/dp] [f/tp] -> m [f/tp] ~dp"), all_gather(down, "[f/tp] [m/dp] -> [f/tp] m ~dp")
+    h = all_gather(x, "[b/dp] [m/tp] -> [b/dp] m") @ up
+    return psum_scatter(h @ down, "[b/dp] m +tp -> [b/dp] [m/tp]")
+
+
+def of_weights(times):
+    return lambda b, dp, tp: {"dp": times * 2 * D * F / tp / W * (dp - 1) / dp}
+
+
+def of_activations(b, dp, tp):
+    return {"tp": 2 * 2 * b / dp * D / W * (tp - 1) / tp}
+
+
+BOOK = {  # per layer, the products, and the seconds over each mesh axis
+    # The gradients of two unsharded matrices are summed: an all-reduce sends them twice.
+    "data-parallel": (
+        data_parallel,
+        4,
+        lambda b, dp, tp: {"dp": 2 * 2 * 2 * D * F / W * (dp - 1) / dp},
+        {"copies": 256},
+    ),
+    "FSDP": (fsdp, 2, lambda b, dp, tp: {"dp": 2 * 2 * D * F / W * (dp - 1) / dp}, {}),
+    "tensor-parallel": (tensor_parallel, 2, of_activations, {}),
+    "mixed": (mixed, 2, lambda b, dp, tp: of_weights(2)(b, dp, tp) | of_activations(b, dp, tp), {}),
+}
+
+
+@pytest.mark.parametrize("batch", [2**13, 2**15])
+@pytest.mark.parametrize("name", BOOK)
+def test_the_order_is_that_of_the_formulas_of_the_scaling_book(name, batch):
+    f, products, sent, more = BOOK[name]
+    found = choose_mesh(f, devices=256, hardware=CHIP, batch=batch, model=D, ff=F, **more)
+    assert len(found.ranked) == 9 and not found.refused
+    keys = []
+    for one in found.ranked:
+        time, (dp, tp) = one.explanation.time, (one.mesh["dp"], one.mesh["tp"])
+        shards = dp if f is data_parallel else 256
+        compute, communicate = products * 2 * batch * D * F / shards / C, sent(batch, dp, tp)
+        assert time.compute == pytest.approx(compute)
+        assert time.communicate == pytest.approx({axis: each for axis, each in communicate.items() if each})
+        keys.append((max(compute, *communicate.values()), compute + sum(communicate.values())))
+    assert keys == sorted(keys, key=lambda key: tuple(float(f"{each:.3g}") for each in key))
+
+
+@pytest.mark.parametrize(("batch", "devices", "dp"), [(F, 256, 16), (4 * F, 256, 32), (F, 64, 8)])
+def test_the_best_mixed_mesh_is_that_of_the_formula(batch, devices, dp):
+    """Where communication bounds, the data-parallel part is the square root of B N / F."""
+    best = choose_mesh(mixed, devices=devices, hardware=CHIP, batch=batch, model=D, ff=F).best
+    assert best is not None and best.mesh["dp"] == dp == (batch * devices / F) ** 0.5
+
+
+SMALL = Hardware("small", {"f32": 1e12}, 1.5 * 2**20, 1e12, link=1e9)
+
+
+@typed_shard_map
+def layer(
+    x: Float32[Array, "[batch/dp] model"], w: Float32[Array, "model [ff/tp]"], v: Float32[Array, "[ff/tp] model"]
+) -> Float32[Array, "[batch/dp] model"]:
+    return psum(jnp.tanh(x @ w) @ v, "tp")
+
+
+def test_a_choice_is_printed_with_what_fits_and_what_does_not():
+    found = choose_mesh(layer, devices=12, hardware=SMALL, batch=768, model=256, ff=768)
+    assert re.sub(r" +[0-9.]+ MiB", " ? MiB", str(found)) == dedent("""\
+        layer on 12 devices of small: 3 of 6 meshes fit
+        batch=768, model=256, ff=768
+
+        mesh        peak memory  overlapped  serial  bound  compute   memory  over dp  over tp
+        dp=6, tp=2 ? MiB      131 us  181 us     tp  50.3 us   2.1 us     0 ns   131 us
+        dp=4, tp=3 ? MiB      262 us  312 us     tp  50.3 us   2.1 us     0 ns   262 us
+        dp=3, tp=4 ? MiB      393 us  444 us     tp  50.3 us  2.23 us     0 ns   393 us
+
+        best: dp=6, tp=2: bound by communication over 'tp': 131 us of 131 us at test_choices.py:136 (layer)
+
+        refused:
+        dp=2, tp=6   needs ? MiB, and small has ? MiB
+        dp=12, tp=1  needs ? MiB, and small has ? MiB
+        dp=1, tp=12  needs ? MiB, and small has ? MiB""")
+
+
+def test_a_choice_is_data_and_a_page():
+    found = choose_mesh(layer, devices=12, hardware=SMALL, batch=768, model=256, ff=768)
+    assert found.best is found.ranked[0]
+    again = explain(layer, mesh=found.best.mesh, hardware=SMALL, grad=False, batch=768, model=256, ff=768)
+    assert again.time == found.best.explanation.time
+    assert {tuple(sorted(one.mesh.items())) for one in (*found.ranked, *found.refused)} == {
+        (("dp", dp), ("tp", 12 // dp)) for dp in (1, 2, 3, 4, 6, 12)
+    }
+    assert "1.50 MiB of small" in found.html and "memory of one device at the peak" in found._repr_html_()
+
+
+def test_nothing_that_fits_is_no_best_mesh_and_says_what_is_the_least():
+    found = choose_mesh(
+        layer, devices=4, hardware=Hardware("tiny", {"f32": 1}, 1024, 1, link=1), batch=64, model=8, ff=8
+    )
+    assert (found.best, found.ranked) == (None, ())
+    assert found.why.startswith("none fits: the least memory is that of dp=") and "and tiny has 1 KiB" in found.why
+    odd = choose_mesh(layer, devices=4, hardware=SMALL, batch=3, model=8, ff=3)
+    assert odd.why.startswith("none divides: argument ")
+
+
+def test_what_fits_depends_on_whether_there_is_a_gradient():
+    peaks = [
+        choose_mesh(layer, devices=4, hardware=CHIP, grad=grad, batch=512, model=64, ff=64).best.explanation.memory.peak
+        for grad in (False, True)
+    ]
+    assert peaks[0] < peaks[1]
+
+
+def test_axes_are_fixed_or_named():
+    sizes = {"batch": 64, "model": 8, "ff": 8}
+    found = choose_mesh(layer, devices=16, hardware="v5p", mesh="tp=2", **sizes)
+    assert [one.mesh for one in found.ranked] == [{"dp": 8, "tp": 2}]
+    found = choose_mesh(layer, devices=16, hardware="v5p", mesh={"pp": None, "tp": 2}, **sizes)
+    assert {tuple(sorted(one.mesh.items())) for one in found.ranked} == {
+        (("dp", dp), ("pp", 8 // dp), ("tp", 2)) for dp in (1, 2, 4, 8)
+    }
+    assert found.notes == ("no hint and no mesh of layer names 'pp'",)
+
+
+def test_names_in_hints_that_share_a_mesh_axis_are_one():
+    @typed_shard_map(axes={"sp": "tp", "dp": ("data", "fsdp")})
+    def f(
+        x: Float32[Array, "[batch/dp] [seq/sp]"], w: Float32[Array, "[ff/tp]"]
+    ) -> Float32[Array, "[batch/dp] [seq/sp]"]:
+        return x * psum(w.sum(0), "sp")
+
+    found = choose_mesh(f, devices=8, hardware="v5p", batch=64, seq=64, ff=64)
+    assert len(found.ranked) == 10 and set(found.best.mesh) == {"data", "fsdp", "tp"}
+
+
+def test_axes_that_communicate_most_lie_on_the_fastest_links():
+    @typed_shard_map
+    def f(
+        x: Float32[Array, "[batch/dp] [model/tp]"], w: Float32[Array, "model [ff/dp,tp]"]
+    ) -> Float32[Array, "[batch/dp] model"]:
+        return all_gather(x, "[b/dp] [m/tp] -> [b/dp] m")
+
+    found = choose_mesh(f, devices=64, hardware="h100", mesh="tp=8", batch=2**16, model=1024, ff=64)
+    assert list(found.best.mesh) == ["dp", "tp"]
+    assert found.best.explanation.bandwidth == {"dp": 50e9, "tp": 450e9}
+
+
+def plain(x):
+    return jax.shard_map(lambda x: lax.psum(x.sum(0), "dp"), in_specs=P("dp"), out_specs=P())(x)
+
+
+def test_a_plain_function_is_planned_by_its_arguments():
+    x = jax.ShapeDtypeStruct((24, 8), jnp.float32)
+    found = choose_mesh(plain, x, devices=8, hardware="v5e", mesh="dp")
+    assert [one.mesh for one in found.ranked] == [{"dp": 8}]
+    assert not choose_mesh(plain, x, devices=16, hardware="v5e", mesh="dp").ranked
+
+
+@typed_shard_map
+def forgotten(x: Float32[Array, "[batch/dp] model"]) -> Float32[Array, "model"]:
+    return x.sum(0)
+
+
+@typed_shard_map
+def without_axes(x: Float32[Array, "batch model"]) -> Float32[Array, "model"]:
+    return x.sum(0)
+
+
+REFUSED = {
+    "no devices": (layer, {"devices": 0}, StructureError, "choose_mesh: devices=0 is not a whole number from 1 on"),
+    "half": (layer, {"devices": 2.5}, StructureError, "choose_mesh: devices=2.5 is not a whole number from 1 on"),
+    "too many": (layer, {"devices": 2**31}, StructureError, "choose_mesh: devices=2147483648 is more than 2147483647"),
+    "hardware": (layer, {"hardware": "v5q"}, StructureError, "choose_mesh: hardware= is 'v5q'"),
+    "no hardware": (layer, {"hardware": None}, StructureError,
+                    "choose_mesh: hardware= is None, and there is no time without it"),
+    "a name": (layer, {"bacth": 3}, StructureError, "choose_mesh: layer: neither a dim of its hints nor an argument "
+               "is called 'bacth' (did you mean 'batch'?)"),
+    "a size": (layer, {"batch": "x"}, ShapeError, "choose_mesh: layer: batch='x' is not a size"),
+    "a mesh": (layer, {"mesh": "tp=x"}, MeshAxisError, "choose_mesh: mesh= is 'tp=x'"),
+    "a fixed size": (layer, {"mesh": {"tp": 3}}, MeshAxisError, "choose_mesh: tp=3 does not divide 8 devices"),
+    "sizes of all": (layer, {"mesh": "dp=2,tp=2"}, MeshAxisError,
+                     "choose_mesh: dp=2, tp=2 does not divide 8 devices without a rest"),
+    "no axes": (without_axes, {}, MeshAxisError,
+                "choose_mesh: without_axes: no mesh axis is known, neither by a mesh nor by its hints"),
+    "a wrong body": (forgotten, {}, VaryingError,
+                     "forgotten: return value varies over 'dp', which its hint does not mention"),
+    "links": (layer, {"hardware": Hardware("chip", {"f32": 1}, 1, 1, {"xp": 1})}, MeshAxisError,
+              "hardware 'chip' has a link over mesh axis 'xp', which the mesh (dp=8, tp=1) does not have"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_planned_is_refused(name):
+    f, more, error, message = REFUSED[name]
+    with pytest.raises(error) as raised:
+        choose_mesh(f, **{"devices": 8, "hardware": "v5p", **more})
+    assert str(raised.value).splitlines()[0] == message
+
+
+def test_all_ways_to_divide_devices_are_tried_once():
+    meshes = meshes_to_try("f", 360, {"a": None, "b": 2, "c": None, "d": None})
+    assert len(meshes) == len({tuple(mesh.values()) for mesh in meshes}) == 6 * 6 * 3
+    assert all(mesh["a"] * mesh["c"] * mesh["d"] == 180 and mesh["b"] == 2 for mesh in meshes)
+    with pytest.raises(StructureError, match="1,073,741,824 devices make 46,376 meshes of a, b, c, d, e;"):
+        meshes_to_try("f", 2**30, dict.fromkeys("abcde"))
+
+
+def test_a_mesh_of_which_some_sizes_are_free_is_read():
+    assert read_free_mesh("f", " dp, tp = 8 ") == {"dp": None, "tp": 8}
+    for wrong in ("dp=", "tp=0", "dp,dp", 3, {"dp": 0}, {"dp": True}, {3: 1}):
+        with pytest.raises(MeshAxisError):
+            read_free_mesh("f", wrong)
+
+
+MODULE = """
+from typedshmap import Array, Float32, psum, typed_shard_map
+
+
+@typed_shard_map
+def total(x: Float32[Array, "[batch/dp] model"]) -> Float32[Array, "model"]:
+    return psum(x.sum(0), "dp")
+"""
+COMMANDS = {
+    "sizes as options": (["--devices", "8", "--batch", "64", "--model=128"], 0, "on 8 devices of v5p: 1 of 1 mesh", ""),
+    "does not divide": (["--devices", "7", "--batch", "64"], 1, "total on 7 devices of v5p: 0 of 1 mesh fit", ""),
+    "does not fit": (["--devices", "8", "--size", "batch=800000000 model=800000000"], 1, "none fits", ""),
+    "no devices": (["--devices", "0"], 2, "", "plan: --devices 0: a mesh has 1 to 2147483647 devices\n"),
+    "a fixed axis": (["--devices", "8", "--mesh", "dp=3"], 2, "", "plan: --mesh: dp=3 does not divide 8 devices\n"),
+    "a flag": (["--devices", "8", "--htlm", "3"], 2, "",
+               "plan: no function has a dim or an argument 'htlm'; there are batch, model, x "
+               "(did you mean '--html'?)\n"),
+    "no size": (["--devices", "8", "--batch", "many"], 2, "",
+                "plan: there is no '--batch'; a size is written as in --batch 512\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_plans(name, capsys, tmp_path):
+    path = tmp_path / f"planned_{len(name)}.py"
+    path.write_text(MODULE, encoding="utf-8")
+    more, code, out, err = COMMANDS[name]
+    assert main(["plan", f"{path}:total", "--hardware", "v5p", *more]) == code
+    printed = capsys.readouterr()
+    assert out in printed.out and bool(out) == bool(printed.out) and printed.err == err
+
+
+def test_the_command_writes_a_page(capsys, tmp_path):
+    path, page = tmp_path / "planned_page.py", tmp_path / "page.html"
+    path.write_text(MODULE, encoding="utf-8")
+    assert main(["plan", f"{path}:total", "--hardware", "v5e", "--devices", "4", "--html", str(page), "--grad"]) == 0
+    assert "memory of one device at the peak" in page.read_text(encoding="utf-8")

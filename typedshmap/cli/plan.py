@@ -1,0 +1,112 @@
+"""``python -m typedshmap plan``: on which mesh of so many devices a function fits, and on which it is the fastest."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from .. import cli
+from ..errors import MeshAxisError, StructureError
+from ..errors.phrases import did_you_mean, excerpt
+from ..explaining import Choice, choose_call
+from ..explaining.choose import meshes_to_try, read_free_mesh
+from ..explaining.hardware import read_hardware
+from ..explaining.tables import document
+from ..sampling.meshes import MOST_DEVICES
+
+
+def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
+    """Add the verb and its options."""
+    parser = add_parser(
+        "plan",
+        help="rank all meshes of so many devices by time, of those on which a function fits",
+        description="Trace typed_shard_map and typed_jit functions on all meshes of so many devices, and rank those on "
+        "which they fit by the time that they take at the least; the others are listed with the reason. No devices are "
+        "needed.",
+        epilog="The size of a dim may be an option of its own, as --batch 512. The exit code is 0 where a mesh fits, 1 "
+        "where none does, 2 where the command line is wrong. "
+        "Example: python -m typedshmap plan model:step --devices 2048 --hardware v5p --batch 512",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("target", metavar="MODULE[:FUNCTION]", help="a module, or a file.py; one function of it")
+    add("--devices", type=cli.natural_number, required=True, metavar="2048", help="how many devices a mesh has")
+    kinds = "the kind of device: v5e, v5p, v6e, v7x, h100, b200; of a TPU with its topology as in v5p:8x16x16"
+    add("--hardware", required=True, metavar="v5p", help=kinds)
+    add(
+        "--mesh",
+        default="",
+        metavar="tp=8",
+        help="sizes of mesh axes that are fixed, and names that no hint has: pp,tp=8",
+    )
+    cli.add_values(parser)
+    add("--grad", action="store_true", help="plan for the function with its vector-Jacobian product")
+    add("--html", metavar="FILE", help="write one page with charts of time and memory, too")
+    add("--force", action="store_true", help="let --html write over a file that is not a page of HTML")
+    parser.set_defaults(verb=run, own_flags=parser.flags)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Plan the functions, one after the other; the exit code.
+
+    Raises:
+      UsageError: for a command line that cannot be read.
+    """
+    cli.require_one_module(given.target)
+    if not 1 <= given.devices <= MOST_DEVICES:
+        raise cli.UsageError(f"--devices {given.devices}: a mesh has 1 to {MOST_DEVICES} devices")
+    try:
+        hardware, free = read_hardware("--hardware", given.hardware), read_free_mesh("--mesh", given.mesh)
+        if all(free.values()):
+            meshes_to_try("--mesh", given.devices, {**free, "": None})
+    except (MeshAxisError, StructureError) as error:
+        raise cli.UsageError(str(error)) from None
+    assert hardware is not None
+    page = cli.page_to_write(given.html, given.force)
+    sizes = _sizes_among(given.more, given.own_flags)
+    there = argparse.Namespace(**vars(given))
+    there.mesh, there.devices, there.size = [",".join(f"{axis}=1" for axis in free)], None, [*given.size, *sizes]
+    try:
+        functions, values, _ = cli.read_functions(there, [given.target], min(given.devices, cli.MOST))
+    except cli.UsageError as error:
+        names = [f"--{size.partition('=')[0]}" for size in sizes if f"'{size.partition('=')[0]}'" in str(error)]
+        raise cli.UsageError(f"{error}{did_you_mean(names[0], given.own_flags) if names else ''}") from None
+    found: list[Choice] = []
+    with cli.early_progress("plan") as report:
+        for function in functions:
+            report(function.name)
+
+            def report_mesh(text: str, name: str = function.name) -> None:
+                report(f"{name}: {text}")
+
+            try:
+                arguments = cli.arguments_for(function, values)
+                one = choose_call(
+                    function.function, (), arguments, devices=given.devices, hardware=hardware, mesh=free,
+                    grad=given.grad, report=report_mesh,
+                )  # fmt: skip
+            except (Exception, SystemExit) as error:  # of the function's own code: the next one is planned
+                cli.print_failure(f"FAIL   {function.name}", error, "\n")
+            else:
+                print(f"{one}\n", flush=True)
+                found.append(one)
+    if page is not None:
+        cli.write_page(page, document(given.target, "\n<hr>\n".join(one.html for one in found)))
+    return cli.DONE if len(found) == len(functions) and all(one.ranked for one in found) else cli.FAILED
+
+
+def _sizes_among(more: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """Options that are sizes of dims, ``--batch 512`` or ``--batch=512``, as ``batch=512``.
+
+    Raises:
+      UsageError: for other ones.
+    """
+    found, rest = list[str](), list(more)
+    while rest:
+        flag, equals, size = rest.pop(0).partition("=")
+        size = size if equals else rest.pop(0) if rest else ""
+        if not flag.startswith("--") or not size[:1].isdecimal():
+            meant = did_you_mean(flag, flags)
+            raise cli.UsageError(f"there is no '{excerpt(flag)}'{meant}; a size is written as in --batch 512")
+        found.append(f"{flag.removeprefix('--')}={size}")
+    return found
