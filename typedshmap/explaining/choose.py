@@ -263,9 +263,10 @@ def choice_of(
         [row for row in rows if isinstance(row, Explanation)],
         [row for row in rows if isinstance(row, Failed)],
     )
-    # Where several orders are as good, the one that is best for most of the others.
-    best = Counter(tuple(axis for axis, _ in _best_order(one, hardware, one.mesh).mesh) for one in found)
-    names = best.most_common(1)[0][0] if best else [axis for axis, _ in failed[0].mesh]
+    # Where several orders are as good, the one that is better than that of the hints for most of the others.
+    ordered = [_best_order(one, hardware, one.mesh).mesh for one in found]
+    better = Counter(tuple(dict(mesh)) for mesh, one in zip(ordered, found, strict=True) if mesh != one.mesh)
+    names = better.most_common(1)[0][0] if better else [axis for axis, _ in (found or failed)[0].mesh]
     found = [_best_order(one, hardware, _in_order(one.mesh, names)) for one in found]
     ranked = sorted((one for one in found if one.fits), key=_rank)
     large = sorted((one for one in found if not one.fits), key=lambda one: one.memory.peak)
