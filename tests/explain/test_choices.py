@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 from textwrap import dedent
 
 import jax
@@ -147,7 +150,7 @@ def test_a_choice_is_printed_with_what_fits_and_what_does_not():
         dp=4, tp=3 ? MiB      262 us  312 us     tp  50.3 us   2.1 us     0 ns   262 us
         dp=3, tp=4 ? MiB      393 us  444 us     tp  50.3 us  2.23 us     0 ns   393 us
 
-        best: dp=6, tp=2: bound by communication over 'tp': 131 us of 131 us at test_choices.py:136 (layer)
+        best: dp=6, tp=2: bound by communication over 'tp': 131 us of 131 us at test_choices.py:139 (layer)
 
         refused:
         dp=2, tp=6   needs ? MiB, and small has ? MiB
@@ -322,3 +325,13 @@ def test_the_command_writes_a_page(capsys, tmp_path):
     path.write_text(MODULE, encoding="utf-8")
     assert main(["plan", f"{path}:total", "--hardware", "v5e", "--devices", "4", "--html", str(page), "--grad"]) == 0
     assert "memory of one device at the peak" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_tables_of_the_page_are_those_of_the_command():
+    root = Path(__file__).parents[2]
+    printed = subprocess.run(
+        [sys.executable, str(root / "bench/fit.py")], capture_output=True, text=True, check=True, timeout=300
+    )
+    page = (root / "docs/fit.md").read_text(encoding="utf-8")
+    assert [line for line in printed.stdout.splitlines() if line.startswith("|") and line not in page] == []
