@@ -337,9 +337,10 @@ class TreeCheck:
         others, first = (len(self.failures), len(self.deferred)), len(self.leaves)
         for part, hint, at in zip(leaves, hints.hints, subjects, strict=True):
             self._visit_array(hint, part, at)
-        compiled = [region.compiled.get(hint) for hint in hints.hints] if types else [None]
-        if any(leaf.must_be_invarying for leaf in self.leaves[first:]):  # which is known of a value, not of its type
+        # What must still be found invarying is known of a value, and not of its type.
+        if not types or any(leaf.must_be_invarying for leaf in self.leaves[first:]):
             return
+        compiled = [region.compiled.get(hint) for hint in hints.hints]
         if others == (len(self.failures), len(self.deferred)) and all(each and each.is_by_type for each in compiled):
             hints.keep_fitting(subject, (region, before, types, self.sizes))
 

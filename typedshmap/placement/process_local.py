@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -89,9 +90,12 @@ def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: 
 def _global_arrays(leaves: Sequence[LocalLeaf], place: PlacementContext) -> list[Any]:
     """All leaves, those with hints as global arrays, which are made together."""
     local = [leaf for leaf in leaves if leaf.hint is not None]
+    kinds = [(leaf.hint, leaf.shape) for leaf in local]
+    shardings = {kind: place.sharding(kind[0], len(kind[1])) for kind in dict.fromkeys(kinds)}
+    values = [leaf.value for leaf in local]
     made = jax.make_array_from_process_local_data(
-        [place.sharding(leaf.hint, len(leaf.shape)) for leaf in local],
-        [leaf.value if isinstance(leaf.value, jax.Array) else np.asarray(leaf.value) for leaf in local],
+        [shardings[kind] for kind in kinds],
+        [x if type(x) is np.ndarray or isinstance(x, jax.Array) else np.asarray(x) for x in values],
         [leaf.shape for leaf in local],
     )
     arrays = iter(made)
@@ -183,9 +187,12 @@ def _local_leaves(
     """
     if processes.is_alone:  # its data is the global value, for which there is nothing to compute
         checked = check_value(node, data, Subject("placed", "data"), place.context, {}, sizes)
-        hinted = [leaf.value for leaf in checked.leaves if leaf.hint is not None]
-        if not checked.failures and all(map(_is_held, hinted)):
-            return [LocalLeaf(hint, value, at, np.shape(value)) for value, hint, at, _ in checked.leaves]
+        others = [leaf.value for leaf in checked.leaves if leaf.hint is not None and type(leaf.value) is not np.ndarray]
+        if not checked.failures and all(map(_is_held, others)):
+            found, hints, subjects, _ = zip(*checked.leaves, strict=True) if checked.leaves else ((),) * 4
+            own_shapes = [x.shape if type(x) is np.ndarray else np.shape(x) for x in found]
+            parts = zip(hints, found, subjects, own_shapes, strict=True)
+            return list(map(partial(tuple.__new__, LocalLeaf), parts))  # without a call for each
     values: dict[Subject, Any] = {}
     shapes: dict[tuple[Subject, ArrayHint | None], tuple[int, ...]] = {}
 
