@@ -60,7 +60,7 @@ def describe(
     if source is not None:
         named.take_notes(source)
     named.take_defaults()
-    words = _axis_words(traces[0].eqn.params["mesh"].axis_names)
+    words = axis_words(traces[0].eqn.params["mesh"].axis_names)
     used = {axis for array in (*arguments, *results) if array.layout is not None for axis in array.layout.axes}
     return Description(
         tuple(_hint(array, named.argument(at), words) for at, array in enumerate(arguments)),
@@ -124,10 +124,7 @@ def _hint(array: _Array, names: Sequence[str], axes: Mapping[str, str]) -> LeafH
     """A hint: each dim with its mesh axes, and what its spec says of sums."""
     if array.layout is None:
         return None
-    dims = [
-        f"[{name}/{','.join(axes[axis] for axis in dim.axes)}]" if dim.axes else name
-        for name, dim in zip(names, array.dims, strict=True)
-    ]
+    dims = [bracketed(name, dim.axes, axes) for name, dim in zip(names, array.dims, strict=True)]
     if array.rest is not None:
         dims.insert(array.rest, "...")
     marks = [f"+{axes[axis]}" for axis in sorted(array.layout.unreduced)]
@@ -135,12 +132,18 @@ def _hint(array: _Array, names: Sequence[str], axes: Mapping[str, str]) -> LeafH
     return LeafHint(_dtype_name(array.dtypes), " ".join([*dims, *marks]))
 
 
-def _axis_words(axes: Sequence[str]) -> dict[str, str]:
-    """What hints call mesh axes: a name of their own where one is no identifier."""
+def bracketed(name: str, dim_axes: Sequence[str], words: Mapping[str, str]) -> str:
+    """A dim with the mesh axes that it is sharded over: ``"[batch/dp]"``, or ``"batch"`` without."""
+    return f"[{name}/{','.join(words[axis] for axis in dim_axes)}]" if dim_axes else name
+
+
+def axis_words(axes: Sequence[str]) -> dict[str, str]:
+    """What hints call mesh axes: a name of their own if one is no identifier; for ``"=config.axis"`` its last part."""
     words = {axis: axis for axis in axes if axis.isascii() and axis.isidentifier()}
     for axis in axes:
         if axis not in words:
-            word = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in axis).strip("_")
+            letters = axis.rpartition(".")[2]
+            word = "".join(one if one.isascii() and one.isalnum() else "_" for one in letters).strip("_")
             word = word if word.isidentifier() else f"axis{word}"
             while word in words.values():
                 word += "_"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import dropwhile
-from typing import Any
+from itertools import chain, dropwhile, repeat, takewhile
+from typing import Any, TypeVar
 
 import libcst as cst
 from libcst import matchers as m
@@ -17,7 +18,9 @@ from .hints import LeftPlain
 from .module import ParsedModule
 
 WIDTH = 120
+SHARED = "what gives it its options is used elsewhere, too"
 MARKED = "typed_shard_map_that_is_verified"
+AnyKey = TypeVar("AnyKey")
 _POSITIONS = ("f", "mesh", "in_specs", "out_specs", "check_rep")
 _TODAY = {"check_rep": "check_vma"}
 _GONE = ("in_specs", "out_specs", "auto")
@@ -43,6 +46,12 @@ class CallEdit:
     options: Mapping[str, str]
     word: str = "typed_shard_map"
 
+    @property
+    def takes_options(self) -> cst.Call:
+        """The call that takes further options: ``jax.shard_map(mesh=mesh)(f)`` takes none but the function."""
+        outer, *inner = self.calls
+        return inner[0] if inner and outer.func is inner[0] else outer
+
     def marked(self, number: int) -> CallEdit:
         """The same with a number, for ``MARKED`` to know it by."""
         return replace(self, options={**self.options, "number": str(number)}, word=MARKED)
@@ -65,6 +74,19 @@ class ModuleEdit:
     comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
     typed_dicts: dict[str, Mapping[str, str]] = field(default_factory=dict)
     words: set[str] = field(default_factory=set)
+
+
+def shared_calls(module: ParsedModule, chains: Mapping[AnyKey, tuple[cst.Call, ...]]) -> set[AnyKey]:
+    """Of calls with those that give them options, the ones to which a partial gives some that plain calls use, too."""
+    kept = dict(chains)
+    while True:
+        count = Counter(call for calls in kept.values() for call in calls[1:])
+        used_elsewhere = {call for call in count if count[call] < module.uses_of_value(call)}
+        shared = [key for key, calls in kept.items() if used_elsewhere & {*calls[1:]}]
+        if not shared:
+            return chains.keys() - kept.keys()
+        for key in shared:
+            del kept[key]
 
 
 def option_calls(module: ParsedModule, call: cst.Call) -> tuple[cst.Call, ...]:
@@ -103,8 +125,8 @@ def edit_module(module: ParsedModule, edit: ModuleEdit, exported: Set[str]) -> s
         around = [editor.first_definition, *module.around(editor.first_definition, cst.BaseCompoundStatement)]
         at, indent = list[Any](module.module.body).index(around[-1]), module.module.default_indent
         body[at:at] = [_typed_dict(name, fields, indent) for name, fields in edit.typed_dicts.items()]
-    tree = _without_dead(tree.with_changes(body=body), editor.removed - exported, exported)
-    return _with_imports(tree, edit.words).code
+    tree = _with_imports(tree.with_changes(body=body), {name: module.spelled(name) for name in edit.words})
+    return _without_dead(tree, editor.removed - exported, exported).code
 
 
 class _Editor(cst.CSTTransformer):
@@ -152,7 +174,7 @@ class _Editor(cst.CSTTransformer):
         one = self.calls.get(original_node)
         if one is None:
             return self._formatted_around(original_node, updated_node)
-        names_it, is_first = original_node is one.calls[-1], original_node is one.calls[0]
+        names_it = original_node is one.calls[-1]
         is_partial = "functools.partial" in self.module.imported_names(original_node.func)
         above = self.module.parent(original_node)
         options = options_of(self.module, original_node, names_it)
@@ -160,12 +182,12 @@ class _Editor(cst.CSTTransformer):
         args: list[cst.Arg] = []
         for name, arg in options.items():
             if name in _GONE:
-                self._remove(arg)
+                self._remove(arg.value)
             elif name == "f":
                 args.insert(0, new[arg].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT))
             else:
                 args.append(_keyword(_TODAY.get(name, name), new[arg]))
-        if is_first:
+        if original_node is one.takes_options:
             args += [_new_keyword(name, code) for name, code in one.options.items()]
             if one.definition is None:
                 args += [
@@ -177,7 +199,7 @@ class _Editor(cst.CSTTransformer):
             inner = updated_node.args[0].value
             if names_it:
                 self._remove(original_node.args[0])
-                inner = cst.Name(one.word)
+                inner = cst.Name(self._word(one))
             is_at_once = isinstance(above, cst.Decorator) or (
                 isinstance(above, cst.Call) and above.func is original_node
             )
@@ -188,7 +210,7 @@ class _Editor(cst.CSTTransformer):
                 args.insert(0, cst.Arg(inner))
         elif names_it:
             self._remove(original_node.func)
-            func = cst.Name(one.word)
+            func = cst.Name(self._word(one))
         if not args and (isinstance(above, cst.Decorator) or (is_partial and not names_it)):
             return func
         return self._formatted(original_node, updated_node.with_changes(func=func), args)
@@ -200,6 +222,9 @@ class _Editor(cst.CSTTransformer):
             return call
         return self._formatted(original, call, call.args)
 
+    def _word(self, one: CallEdit) -> str:
+        return one.word if one.word == MARKED else self.module.spelled(one.word)
+
     def _remove(self, node: cst.CSTNode) -> None:
         self.removed |= set(_names_in(node))
 
@@ -210,20 +235,20 @@ class _Editor(cst.CSTTransformer):
         flat = [arg.with_changes(comma=_COMMA, whitespace_after_arg=blank) for arg in args]
         flat[-1:] = [arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in flat[-1:]]
         one_line = call.with_changes(args=flat, whitespace_before_args=blank)
-        code = render(one_line)
-        width = self.module.column(original) + len(code.partition("\n")[0]) + len(self.module.rest_of_line(original))
-        is_short = width <= WIDTH and ("\n" not in code or all("\n" in render(arg) for arg in args[:1]))
-        if is_short and not has_comments:
+        before, after = self.module.column(original), self.module.rest_of_line(original)
+        first, *rest = f"{render(one_line)}{after}".split("\n")
+        fits = before + len(first) <= WIDTH and all(len(line) <= WIDTH for line in rest)
+        if fits and not has_comments and (not rest or all("\n" in render(arg) for arg in args[:1])):
             return one_line
-        indent = self.module.module.default_indent
-        inner = self._indent_of(original) + indent
+        line, unit = self._line_indent(original), self.module.module.default_indent
+        outer = line.removeprefix(self._indent_of(original))  # beyond the block's
         lines = [
-            self._fitted_argument(arg, inner).with_changes(
-                comma=_line_end(arg.comma, indent if at < len(args) - 1 else ""), whitespace_after_arg=blank
+            self._fitted_argument(arg, line + unit).with_changes(
+                comma=_line_end(arg.comma, outer + unit if at < len(args) - 1 else outer), whitespace_after_arg=blank
             )
             for at, arg in enumerate(args)
         ]
-        return call.with_changes(args=lines, whitespace_before_args=_new_line(indent))
+        return call.with_changes(args=lines, whitespace_before_args=_new_line(outer + unit))
 
     def _fitted_argument(self, arg: cst.Arg, indent: str) -> cst.Arg:
         """An argument on a line of its own, which hints of ours may break."""
@@ -235,8 +260,10 @@ class _Editor(cst.CSTTransformer):
         return arg.with_changes(value=cst.parse_expression(text))
 
     def _indent_of(self, node: cst.CSTNode) -> str:
-        statement = node if isinstance(node, cst.FunctionDef) else self._statement(node)
-        line = self.module.lines[self.module.line(statement) - 1]
+        return self._line_indent(node if isinstance(node, cst.FunctionDef) else self._statement(node))
+
+    def _line_indent(self, node: cst.CSTNode) -> str:
+        line = self.module.lines[self.module.line(node) - 1]
         return line[: len(line) - len(line.lstrip())]
 
     # Definitions
@@ -393,8 +420,7 @@ def _fitted(hint: str, room: int, indent: str, unit: str) -> str:
 def _with_broken_parameters(function: cst.FunctionDef, indent: str, comments: Sequence[str | None]) -> cst.FunctionDef:
     """A function with one parameter a line, some with comments behind them."""
     params = function.params
-    count = sum(map(len, (params.posonly_params, params.params, params.kwonly_params)))
-    texts = iter([*comments, *[None] * count])
+    texts = chain(comments, repeat(None))
     star, posonly = params.star_arg, params.posonly_ind
     groups = [params.posonly_params, [posonly], params.params, [star], params.kwonly_params, [params.star_kwarg]]
     last = [node for group in groups for node in group if isinstance(node, cst.CSTNode)][-1:]
@@ -448,7 +474,8 @@ def _without_dead(tree: cst.Module, names: Set[str], exported: Set[str]) -> cst.
     """A file without the assignments, functions and imports that nothing uses any more, of names that were removed."""
     while True:
         module = ParsedModule(tree.code)
-        lists = " ".join(module.code(part) for part in module.nodes(cst.Assign) if "__all__" in module.code(part))
+        statements = [module.code(part) for kind in (cst.Assign, cst.AugAssign) for part in module.nodes(kind)]
+        lists = " ".join(code for code in statements if "__all__" in code)
         unused = {binding.name for binding in module.all_bindings() if not binding.references}
         dead = {name for name in unused if names & {name, name.partition(".")[0]}}
         sweeper = _Sweeper(module, {name for name in dead if not re.search(rf"\b{re.escape(name)}\b", lists)})
@@ -478,25 +505,22 @@ class _Sweeper(cst.CSTTransformer):
         return self._swept(original_node, updated_node)
 
     def _swept(self, original: Any, updated: Any) -> Any:
-        """A block without dead statements; the blank lines above one stand above the next, its own comment goes."""
+        """A block without dead statements; the lines above one stand above the next."""
         kept: list[Any] = []
-        blank: list[cst.EmptyLine] = []
+        above: Sequence[cst.EmptyLine] = []
         removed = set(self.removed)
         for old, new in zip(original.body, updated.body, strict=True):
             swept = self._without_dead(old, new)
-            if swept is None:
-                ends = [at for at, line in enumerate(new.leading_lines) if line.comment is None]
-                blank += new.leading_lines[: ends[-1] + 1] if ends else ()
-                continue
-            if len(blank) > len([line for line in swept.leading_lines if line.comment is None]):
-                swept = swept.with_changes(leading_lines=[*blank, *swept.leading_lines])
-            kept, blank = [*kept, swept], []
-        if kept and kept[0] is not updated.body[0] and isinstance(updated, cst.Module) and not updated.header:
-            lines = list(dropwhile(lambda line: line.comment is None, kept[0].leading_lines))
-            kept[0] = kept[0].with_changes(leading_lines=lines)
+            above = _stacked(above, new.leading_lines)
+            if swept is not None:
+                kept, above = [*kept, swept.with_changes(leading_lines=above)], []
         if not kept:  # a block is not empty
             self.removed = removed
-        return updated.with_changes(body=kept) if kept else updated
+            return updated
+        is_headed = not isinstance(updated, cst.Module) or (updated.header and updated.header[-1].comment)
+        if kept[0] is not updated.body[0] and not is_headed:
+            kept[0] = kept[0].with_changes(leading_lines=[*dropwhile(_is_blank, kept[0].leading_lines)])
+        return updated.with_changes(body=kept, footer=_stacked([*dropwhile(_is_blank, above)], updated.footer))
 
     def _without_dead(self, original: Any, updated: Any) -> Any:
         """A statement without what is dead; None if nothing is left."""
@@ -525,9 +549,9 @@ class _Sweeper(cst.CSTTransformer):
 
         as_itself = {bound(alias) for alias in names if alias.evaluated_alias == alias.evaluated_name}
         kept = [at for at, alias in enumerate(names) if bound(alias) not in self.dead or bound(alias) in as_itself]
-        if len(kept) == len(names):
+        if len(kept) == len(names) or (kept and _comments_in(updated)):
             return updated
-        self.removed |= {bound(alias) for alias in names}
+        self.removed |= {bound(alias) for at, alias in enumerate(names) if at not in kept}
         if not kept:
             return None
         statement: Any = updated.body[0]
@@ -536,19 +560,34 @@ class _Sweeper(cst.CSTTransformer):
         return updated.with_changes(body=[statement.with_changes(names=aliases)])
 
 
+def _is_blank(line: cst.EmptyLine) -> bool:
+    return line.comment is None
+
+
+def _stacked(above: Sequence[cst.EmptyLine], below: Sequence[cst.EmptyLine]) -> Sequence[cst.EmptyLine]:
+    """The lines above a statement behind those above one that is gone: comments stay, blank lines do not pile up."""
+    if not all(map(_is_blank, above)):
+        return [*above, *below]
+    blank = [*takewhile(_is_blank, below)]
+    return [*max(above, blank, key=len), *below[len(blank) :]]
+
+
 # Imports
 
 
 _TYPING = frozenset({"Any", "TypedDict"})
 
 
-def _with_imports(tree: cst.Module, words: Iterable[str]) -> cst.Module:
+def _with_imports(tree: cst.Module, words: Mapping[str, str]) -> cst.Module:
+    """A file that imports the names that hints use, each as it is spelled there."""
     module = ParsedModule(tree.code)
-    missing = sorted(set(words) - {binding.name for binding in module.all_bindings()})
+    bound = {binding.name for binding in module.all_bindings()}
+    missing = [name for name in sorted(words) if words[name] not in bound]
     body = [*module.module.body]
     for home in ("typedshmap", "typing"):
-        if names := [name for name in missing if (name in _TYPING) == (home == "typing")]:
-            _add_import(body, home, names)
+        names = [name for name in missing if (name in _TYPING) == (home == "typing")]
+        if names:
+            _add_import(body, home, [name if name == words[name] else f"{name} as {words[name]}" for name in names])
     return module.module.with_changes(body=body)
 
 
@@ -565,7 +604,8 @@ def _add_import(body: list[Any], home: str, names: Sequence[str]) -> None:
     roots = [(at, root) for at, statement in enumerate(body[: next(ends, None)]) if (root := _root(statement))]
     before = [at for at, root in roots if _rank(root) < _rank(home)]
     if before:
-        body.insert(before[-1] + 1, line)
+        is_new_section = _rank(_root(body[before[-1]]))[0] != _rank(home)[0]
+        body.insert(before[-1] + 1, line.with_changes(leading_lines=[cst.EmptyLine(indent=False)] * is_new_section))
     elif roots:
         at = roots[0][0]
         body.insert(at, line.with_changes(leading_lines=body[at].leading_lines))
@@ -574,6 +614,9 @@ def _add_import(body: list[Any], home: str, names: Sequence[str]) -> None:
     else:
         is_docstring = bool(body) and m.matches(body[0], m.SimpleStatementLine([m.Expr(m.SimpleString())]))
         body.insert(int(is_docstring), line)
+        if not is_docstring and body[1:] and not body[1].leading_lines:
+            blank = [cst.EmptyLine(indent=False)] * (1 + isinstance(body[1], cst.FunctionDef | cst.ClassDef))
+            body[1] = body[1].with_changes(leading_lines=blank)
 
 
 def _rank(root: str) -> tuple[int, str]:

@@ -22,7 +22,7 @@ from ..auditing.region import PlainRegion
 from ..auditing.silenced import is_ignored
 from ..errors.places import is_users
 from .describe import LeafHint, describe
-from .editing import CallEdit, ModuleEdit, edit_module, option_calls, options_of
+from .editing import SHARED, CallEdit, ModuleEdit, edit_module, option_calls, options_of, shared_calls
 from .function_source import FunctionSource
 from .hints import HintWriter, LeftPlain
 from .module import ParsedModule
@@ -189,15 +189,10 @@ class AnnotatedProgram:
 
     def _leave_shared(self) -> None:
         """Leave the calls whose options are given by a partial of ``shard_map`` that plain calls use, too."""
-        while True:
-            count = Counter(call for plan in self.plans if not plan.left for call in plan.calls[1:])
-            for plan in self.plans:
-                module = self.modules[plan.site.file]
-                for call in () if plan.left else plan.calls[1:]:
-                    if count[call] < module.uses_of_value(call):
-                        plan.left = "what gives it its options is used elsewhere, too"
-            if count == Counter(call for plan in self.plans if not plan.left for call in plan.calls[1:]):
-                return
+        for file, module in self.modules.items():
+            plans = [plan for plan in self.plans if plan.site.file == file and not plan.left]
+            for at in shared_calls(module, {at: plan.calls for at, plan in enumerate(plans)}):
+                plans[at].left = SHARED
 
     # Texts
 

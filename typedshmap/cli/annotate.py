@@ -7,7 +7,8 @@ import difflib
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from .. import cli
@@ -39,18 +40,12 @@ def run(given: argparse.Namespace) -> int:
     Raises:
       UsageError: for a command line that cannot be read, and a program that is not there.
     """
-    try:
-        # libcst is an optional extra, which only this verb needs.
+    if given.static:
+        return annotate_files([given.program, *given.arguments], given.write)
+    with _needing_libcst():  # an optional extra, which only this verb needs
         from ..annotating.acceptance import accept, verifying
         from ..annotating.program import AnnotatedProgram
         from ..annotating.recording import recorded_sites
-        from ..rewriting.command import run as rewrite
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "libcst":
-            raise
-        raise cli.UsageError("it needs libcst, the extra 'rewrite': pip install libcst") from None
-    if given.static:
-        return rewrite([given.program, *given.arguments], given.write)
     environment = {name: value for name, value in os.environ.items() if name != "TYPEDSHMAP_CHECKS"}
     if given.devices is not None:
         make_devices(given.devices)
@@ -76,6 +71,64 @@ def run(given: argparse.Namespace) -> int:
     done, count = sum(not plan.left for plan in program.plans), len(sites)
     print(f"annotate: {done} of {count} calls are annotated", file=sys.stderr, flush=True)
     return code
+
+
+@contextmanager
+def _needing_libcst() -> Generator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "libcst":
+            raise
+        raise cli.UsageError("it needs libcst, the extra 'rewrite': pip install libcst") from None
+
+
+def annotate_files(files: Sequence[str], write: bool) -> int:
+    """Turn literal specs in files into hints, and run nothing; one that cannot be read does not stop the others.
+
+    Returns:
+      0 if every call is typed, or there is none; 1 if some are left; 2 if a file cannot be read.
+
+    Raises:
+      UsageError: where libcst is missing.
+    """
+    with _needing_libcst():  # as above
+        from libcst import ParserSyntaxError
+
+        from ..annotating.static import annotate_text
+    code = cli.DONE
+    for name in files:
+        try:
+            with Path(name).open(encoding="utf-8", newline="") as file:  # which keeps the ends of lines
+                text = file.read()
+            found = annotate_text(text)
+        except ParserSyntaxError as error:
+            print(f"{name}:{error.raw_line}: it is no Python", file=sys.stderr)
+            code = cli.WRONG
+        except (OSError, ValueError) as error:
+            print(_unreadable(name, error), file=sys.stderr)
+            code = cli.WRONG
+        else:
+            if write and found.text != text:
+                write_files({name: found.text})
+            sys.stdout.write(diff(Path(name), text, found.text))
+            for line, why in found.left:
+                print(f"{name}:{line}: left: {why}", file=sys.stderr)
+            if not found.done and not found.left:
+                print(f"{name}: no call of jax.shard_map", file=sys.stderr)
+            code = max(code, cli.FAILED if found.left else cli.DONE)
+    return code
+
+
+def _unreadable(name: str, error: OSError | ValueError) -> str:
+    """Why a file cannot be read; a name that no file can have is shown as Python shows it."""
+    match error:
+        case OSError():
+            return f"{name}: {(error.strerror or str(error)).lower()}"
+        case UnicodeDecodeError():
+            return f"{name}: it is not UTF-8"
+        case _:
+            return f"{name!r}: {error}"
 
 
 def _command(given: argparse.Namespace) -> list[str]:

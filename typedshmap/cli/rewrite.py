@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 
-from .. import cli
+from .annotate import annotate_files
 
 
 def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -20,17 +19,4 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--write", action="store_true", help="change the files, too")
-    parser.set_defaults(verb=run)
-
-
-def run(given: argparse.Namespace) -> int:
-    """Rewrite the files; the exit code."""
-    try:
-        # libcst is an optional extra, which only this verb needs.
-        from ..rewriting.command import run as rewrite
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "libcst":
-            raise
-        print("rewrite needs libcst, the extra 'rewrite': pip install libcst", file=sys.stderr)
-        return cli.WRONG
-    return rewrite(given.files, given.write)
+    parser.set_defaults(verb=lambda given: annotate_files(given.files, given.write))
