@@ -76,6 +76,7 @@ def test_the_wheel_says_what_the_package_is(wheel: Path, metadata: email.message
         "bench",
         "docs",
         "lint",
+        "notebooks",
         "random",
         "test",
     }
