@@ -61,6 +61,7 @@ LATE = {
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.auditing.formats"),
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.auditing.silenced"),
     ("typedshmap.hints.types", "typedshmap.hints.picture"),
+    ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.testing.waiting"),
     ("typedshmap.hints.python_types", "beartype"),
     ("typedshmap.hints.python_types", "beartype.door"),
     ("typedshmap.hints.python_types", "beartype.roar"),

@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
+from typing import NoReturn
 
 from . import __version__
 from .cli import FAILED, INTERRUPTED, WRONG, Parser, UsageError, annotate, audit, check, explain, plan, rewrite
+from .testing.waiting import end_if_waiting
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,5 +55,12 @@ def _prepare_process() -> None:
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
 
 
+def main_and_exit() -> NoReturn:
+    """The command ``typedshmap``."""
+    code = main()
+    end_if_waiting(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    main_and_exit()

@@ -129,6 +129,11 @@ def test_several_targets_are_told_apart_and_a_folder_is_all_that_is_typed_below_
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
+    for name in ("env/lib", "node_modules/x", "build/lib", "lib/site-packages/other", ".git"):
+        (tmp_path / "shop" / name).mkdir(parents=True)
+        (tmp_path / "shop" / name / "broken.py").write_text("import typedshmap, passed_over\n")
+    (tmp_path / "shop/env/pyvenv.cfg").touch()
+    (tmp_path / "shop/gone.py").symlink_to(tmp_path / "nowhere.py")
     code, out, err = run(capsys, f"{first}:helper", "shop", "--mesh", "dp=8", "--size", "n=8", "--size", "b=8")
     assert (code, out.splitlines()) == (
         2,
@@ -139,7 +144,7 @@ def test_several_targets_are_told_apart_and_a_folder_is_all_that_is_typed_below_
             "3 functions on 1 mesh: all right",
         ],
     )
-    assert err.splitlines()[1] == "    ModuleNotFoundError: No module named 'nowhere'"
+    assert err.splitlines()[1] == "    ModuleNotFoundError: No module named 'nowhere'" and "passed_over" not in err
     (tmp_path / "empty").mkdir()
     none = "check: empty: no function below it was made by typed_shard_map or typed_jit\n"
     assert run(capsys, "empty", "--mesh", "dp=8") == (2, "", none)

@@ -253,6 +253,37 @@ def test_an_audit_lists_each_finding_once_at_the_end_and_fails_for_errors(audite
     assert found.stdout.str().count("plain.py:7: error") == 1
 
 
+SHIFTED = """
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+
+def before(x):
+    return x - jnp.concatenate([0 * x[:1], x[:-1]])
+
+
+@pytest.mark.parametrize("rows", [4, 8])
+def test_one(rows):
+    mesh = jax.make_mesh((2,), ("sp",), axis_types=(jax.sharding.AxisType.Auto,))
+    f = jax.shard_map(before, mesh=mesh, in_specs=P("sp"), out_specs=P("sp"))
+    jax.block_until_ready(jax.jit(f)(jnp.arange(1.0, rows + 1)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")])
+def test_what_depends_on_the_mesh_is_found_with_the_flag_only(project, workers):
+    project.makepyfile(test_model=SHIFTED)
+    assert run(project, "--typedshmap-audit").ret == pytest.ExitCode.OK
+    found = run(project, "--typedshmap-invariance", *workers)
+    assert found.ret == pytest.ExitCode.TESTS_FAILED
+    line = "test_model.py:7: error?invariance? before: return value depends on the mesh: *"
+    found.stdout.fnmatch_lines([line, "typedshmap audit: 1 region, 1 read whole; 1 error, 0 suspects"])
+    assert found.stdout.str().count("error[invariance]") == 1
+
+
 @pytest.mark.slow
 def test_suspects_do_not_fail_a_run(audited):
     audited.makepyfile(test_model="import plain\n\n\ndef test_it():\n    plain.trace(plain.twice, plain.jnp.ones(8))\n")

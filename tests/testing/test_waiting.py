@@ -1,5 +1,7 @@
 """A program is waited for no longer than is allowed, and not in silence."""
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -21,6 +23,25 @@ def test_a_program_that_waits_is_given_up(seconds, idle):
     with pytest.raises(TookTooLong):
         wait_for(lambda: time.sleep(20), seconds, idle)
     assert time.monotonic() - began < 10
+
+
+WAITING = """
+import time
+from typedshmap.testing.waiting import TookTooLong, end_if_waiting, wait_for
+
+end_if_waiting(1)
+try:
+    wait_for(lambda: time.sleep(600), 0.1, 60.0)
+except TookTooLong:
+    print("given up")
+    end_if_waiting(3)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_ends_though_a_program_waits():
+    found = subprocess.run([sys.executable, "-c", WAITING], capture_output=True, text=True, timeout=300)
+    assert (found.returncode, found.stdout, found.stderr) == (3, "given up\n", "")
 
 
 def test_a_program_that_computes_is_not_taken_for_one_that_waits():

@@ -55,7 +55,7 @@ def audit(axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = Fal
         read = region.read()
         with lock:
             report.add(*read)
-        seen.add(read[0], region.argument_names, traced)
+        seen.add(*read, region.argument_names, traced)
 
     def miss(why: str) -> None:
         with lock:

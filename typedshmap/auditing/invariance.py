@@ -63,6 +63,8 @@ def _reason_not_to_run(each: SeenRegion) -> str | None:
         return None
     if call is None:
         return "jax 0.10.1 and older trace a function only once"
+    if each.is_stuck:
+        return "its shards would wait for each other"
     if each.structs and _has_loop(each):
         return "a while loop may never end with values that are drawn, and its operands were not seen"
     for eqn in _jax.jaxpr.all_equations(each.traced.eqn.params["jaxpr"]):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .. import _jax
-from .findings import Region
+from .findings import Finding, Region
 
 Key = tuple[str, str, int]
 
@@ -20,12 +20,14 @@ class SeenRegion(NamedTuple):
       region: what was read of it.
       argument_names: the names of its operands, where they are known.
       traced: its equation, and what it was made of.
+      is_stuck: whether its shards are known to wait for each other.
       differentiated: the operands that gradients of the program are taken in.
     """
 
     region: Region
     argument_names: tuple[str, ...]
     traced: _jax.jaxpr.TracedRegion
+    is_stuck: bool = False
     differentiated: frozenset[int] = frozenset()
 
     @property
@@ -44,12 +46,19 @@ class SeenRegions:
         self._differentiated: dict[Key, set[int]] = {}
         self._transposed: set[Key] = set()
 
-    def add(self, region: Region, argument_names: tuple[str, ...], traced: _jax.jaxpr.TracedRegion) -> None:
-        """Take in a region that was read."""
+    def add(
+        self,
+        region: Region,
+        findings: Sequence[Finding],
+        argument_names: tuple[str, ...],
+        traced: _jax.jaxpr.TracedRegion,
+    ) -> None:
+        """Take in a region that was read, and what was found in it."""
+        is_stuck = any(found.kind == "divergence" for found in findings)
         with self._lock:
             calls = self._calls.setdefault(region[:3], [])
             if all(one.structs for one in calls):
-                calls.append(SeenRegion(region, argument_names, traced))
+                calls.append(SeenRegion(region, argument_names, traced, is_stuck))
 
     def note_gradient(self, key: Key, argument_names: tuple[str, ...], traced: _jax.jaxpr.TracedRegion) -> None:
         """Note whether a region is differentiated, or was made of one that is."""

@@ -307,15 +307,28 @@ def _read_array(value: Any) -> Any:
 _IS_TYPED = re.compile(rb"typedshmap|typed_shard_map|typed_jit")
 
 
+_NOT_SOURCES = frozenset(["__pycache__", "build", "dist", "node_modules", "site-packages"])
+
+
 def files_below(folder: Path) -> list[str]:
-    """The files below a folder whose text names this library, but for hidden folders and virtual environments."""
-    found: list[str] = []
-    for file in sorted(folder.rglob("*.py")):
-        above = [folder / part for part in file.relative_to(folder).parents if part.name]
-        is_skipped = any(each.name.startswith(".") or (each / "pyvenv.cfg").exists() for each in above)
-        if not is_skipped and _IS_TYPED.search(file.read_bytes()):
-            found.append(str(file))
-    return found
+    """The files below a folder whose text names this library.
+
+    Passed over are hidden folders, virtual environments, and those that tools fill with copies of sources.
+    """
+    found: list[Path] = []
+    for path, folders, files in os.walk(folder):
+        below = [name for name in sorted(folders) if name not in _NOT_SOURCES and not name.startswith(".")]
+        folders[:] = [name for name in below if not os.path.exists(os.path.join(path, name, "pyvenv.cfg"))]
+        sources = [Path(path, name) for name in files if name.endswith(".py") and not name.startswith(".")]
+        found += [file for file in sources if file.is_file() and _names_library(file)]
+    return [str(file) for file in sorted(found)]
+
+
+def _names_library(file: Path) -> bool:
+    try:
+        return _IS_TYPED.search(file.read_bytes()) is not None
+    except OSError:  # to import it says why
+        return True
 
 
 def _import_module(path: str) -> ModuleType:

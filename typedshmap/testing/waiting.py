@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Thread
 from typing import TypeVar
 
@@ -15,6 +18,19 @@ _HARDLY = 0.01
 
 class TookTooLong(AssertionError):
     """A program that has not ended in time; its argument is the number of seconds."""
+
+
+_waiting = list[Thread]()
+"""The threads of programs that took too long."""
+
+
+def end_if_waiting(code: int) -> None:
+    """End the process at once if a program waits for ever: Python would wait for it, or be ended by a signal."""
+    if any(thread.is_alive() for thread in _waiting):
+        with suppress(OSError, ValueError):  # a closed stream
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def wait_for(compute: Callable[[], T], seconds: float, idle: float) -> T:
@@ -43,6 +59,7 @@ def wait_for(compute: Callable[[], T], seconds: float, idle: float) -> T:
         if time.process_time() - used > _HARDLY * (now - moved):
             moved, used = now, time.process_time()
         if now - began >= seconds or now - moved >= idle:
+            _waiting.append(thread)
             raise TookTooLong(now - began)
         thread.join(min(1.0, seconds - (now - began)))
     if raised:

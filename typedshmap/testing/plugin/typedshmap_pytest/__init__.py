@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 _FLAG, _INI = "--typedshmap-verify", "typedshmap_verify"
-_AUDIT, _BASELINE = "--typedshmap-audit", "--typedshmap-baseline"
+_AUDIT, _INVARIANCE, _BASELINE = "--typedshmap-audit", "--typedshmap-invariance", "--typedshmap-baseline"
 _MARKING = "typedshmap.testing.marks"
 
 
@@ -24,6 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("typedshmap")
     group.addoption(_FLAG, action="store_true", help="run every function marked by mesh_invariant on several meshes")
     group.addoption(_AUDIT, action="store_true", help="read every shard_map that the tests trace; errors fail the run")
+    meshes = "audit the tests, and at the end run each shard_map on one device and on other meshes"
+    group.addoption(_INVARIANCE, action="store_true", help=meshes)
     group.addoption(_BASELINE, metavar="FILE", type=Path, help="findings of the audit that are known")
     parser.addini(_INI, "modules to look for functions marked by mesh_invariant", type="args", default=[])
 
@@ -35,10 +37,11 @@ def pytest_configure(config: pytest.Config) -> None:
     baseline: Path | None = config.getoption(_BASELINE)
     if baseline is not None and not baseline.is_file():
         raise pytest.UsageError(f"{_BASELINE} {baseline}: there is no such file")
-    if config.getoption(_AUDIT):
+    invariance = bool(config.getoption(_INVARIANCE))
+    if invariance or config.getoption(_AUDIT):
         from .audits import Audit
 
-        config.pluginmanager.register(Audit(config, baseline), "typedshmap-audit")
+        config.pluginmanager.register(Audit(config, baseline, invariance), "typedshmap-audit")
 
 
 def _make_devices() -> None:

@@ -1,4 +1,6 @@
-"""``pytest --typedshmap-audit``: read every ``shard_map`` that the tests trace, and list what is wrong at the end."""
+"""``pytest --typedshmap-audit``: read every ``shard_map`` that the tests trace, and list what is wrong at the end.
+
+With ``--typedshmap-invariance`` they are run on other meshes there, too."""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ class Audit:
       found: the findings and the regions of this process, and of its workers.
     """
 
-    def __init__(self, config: pytest.Config, baseline: Path | None) -> None:
-        self.config, self.baseline, self.opened = config, baseline, ExitStack()
+    def __init__(self, config: pytest.Config, baseline: Path | None, invariance: bool) -> None:
+        self.config, self.baseline, self.invariance, self.opened = config, baseline, invariance, ExitStack()
         self.found: list[tuple[list[Any], list[Any]]] = []
         self._report: Any = None
+        self._session: pytest.Session | None = None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_pycollect_makemodule(self) -> Generator[None, Any, Any]:
@@ -30,12 +33,13 @@ class Audit:
         if self._report is None:
             from typedshmap.auditing import audit
 
-            self._report = self.opened.enter_context(audit())
+            self._report = self.opened.enter_context(audit(invariance=self.invariance))
         return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """End the audit; a worker hands over what it found, and errors make the run fail."""
+        self._session = session
         if self._report is not None:
             self.opened.close()
             self.found.append(([*map(list, self._report.findings)], [*map(list, self._report.regions)]))
@@ -44,6 +48,14 @@ class Audit:
             output[_OUTPUT] = self.found
         elif session.exitstatus == pytest.ExitCode.OK and any(one.severity == "error" for one in self._findings()):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        """End the process where a program that was run on other meshes waits for ever."""
+        if self.invariance and self._session is not None and not hasattr(config, "workeroutput"):
+            from typedshmap.testing.waiting import end_if_waiting
+
+            end_if_waiting(int(self._session.exitstatus))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
