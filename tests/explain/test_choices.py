@@ -145,10 +145,10 @@ def test_a_choice_is_printed_with_what_fits_and_what_does_not():
         layer on 12 devices of small: 3 of 6 meshes fit
         batch=768, model=256, ff=768
 
-        mesh        peak memory  overlapped  serial  bound  compute   memory  over dp  over tp
-        dp=6, tp=2 ? MiB      131 us  181 us     tp  50.3 us   2.1 us     0 ns   131 us
-        dp=4, tp=3 ? MiB      262 us  312 us     tp  50.3 us   2.1 us     0 ns   262 us
-        dp=3, tp=4 ? MiB      393 us  444 us     tp  50.3 us  2.23 us     0 ns   393 us
+        mesh        peak memory  overlapped  serial  bound  compute   memory  over tp
+        dp=6, tp=2 ? MiB      131 us  181 us     tp  50.3 us   2.1 us   131 us
+        dp=4, tp=3 ? MiB      262 us  312 us     tp  50.3 us   2.1 us   262 us
+        dp=3, tp=4 ? MiB      393 us  444 us     tp  50.3 us  2.23 us   393 us
 
         best: dp=6, tp=2: bound by communication over 'tp': 131 us of 131 us at test_choices.py:139 (layer)
 

@@ -287,6 +287,7 @@ def choose_call(
 ) -> Choice:
     """`choose_mesh`, with the sizes and arguments that are given by name as a dict, which reports what is under way."""
     verb, notes = "choose_mesh", list[str]()
+    require_bool_or_none(verb, "grad", grad)
     devices, wanted = require_integer(verb, "devices", devices, 1, MOST_DEVICES), read_free_mesh(verb, mesh)
     device = read_hardware(verb, hardware)
     if device is None:
@@ -315,7 +316,7 @@ def choose_call(
     meshes = meshes_to_try(verb, devices, axes)
     device.rates(tuple(meshes[0].items()))
     found = explain_call(
-        f, args, given, mesh=meshes, grad=grad, bandwidth=None, hardware=device, arguments=arguments, verb=verb,
+        f, args, given, mesh=meshes, grad=bool(grad), bandwidth=None, hardware=device, arguments=arguments, verb=verb,
         report=report,
     )  # fmt: skip
     assert isinstance(found, Comparison)

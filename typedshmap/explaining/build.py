@@ -73,7 +73,7 @@ def explanation(
         work,
         tuple(dict.fromkeys((*_notes(call, costs), *notes))),
         bandwidth,
-        time_of(work, runs, hardware, bandwidth) if hardware else None,
+        time_of(work, runs, hardware, call.mesh.shape_tuple, bandwidth) if hardware else None,
         compiled,
     )
 

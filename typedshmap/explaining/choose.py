@@ -118,12 +118,13 @@ class Choice:
         ]
         limit = f"{bytes_text(int(self.hardware.memory))} of {self.hardware.name}"
         charts = [
-            bars("seconds at the most, if nothing overlaps", time) if time else "",
+            bars("time of a device, if nothing overlaps", time) if time else "",
             bars("memory of one device at the peak", memory, self.hardware.memory, limit) if memory else "",
         ]
         fitting = table(self._headings, map(self._cells, self.ranked), self._headings[1:]) if ranked else ""
         others = table(["refused", "why"], [(mesh_text(one.mesh.items()), one.why) for one in self.refused])
-        about = [f"<h3>{escape(self._heading)}</h3>", f"<p>{escape(self.why)}</p>"]
+        first, *sizes = map(escape, self._heading.split("\n", 1))
+        about = [f"<h3>{first}</h3>", *(f"<p>{line}</p>" for line in (*sizes, escape(self.why)))]
         notes = [f"<p>note: {escape(note)}</p>" for note in self.notes]
         return framed(*about, side_by_side(*charts), fitting, others if self.refused else "", *notes)
 
@@ -145,7 +146,8 @@ class Choice:
 
     @property
     def _headings(self) -> tuple[str, ...]:
-        axes = [f"over {axis}" for axis in sorted({axis for one in self.ranked for axis in one.mesh})]
+        times = [one.explanation.time for one in self.ranked if one.explanation]
+        axes = [f"over {axis}" for axis in sorted({axis for time in times if time for axis in time.communicate})]
         return ("mesh", "peak memory", "overlapped", "serial", "bound", "compute", "memory", *axes)
 
     def _cells(self, one: Candidate) -> tuple[str, ...]:
@@ -300,7 +302,7 @@ def _best_order(found: Explanation, hardware: Hardware, first: MeshSizes) -> Exp
 
     def explained_on(mesh: MeshSizes) -> Explanation:
         rates = hardware.rates(mesh)
-        time = time_of(found.work, found.collectives, hardware, rates)
+        time = time_of(found.work, found.collectives, hardware, mesh, rates)
         return replace(found, mesh=mesh, bandwidth=rates, time=time)
 
     return min(map(explained_on, orders), key=_rank)

@@ -5,7 +5,7 @@ Invariant: all figures are peaks, so that every time is a lower bound."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import isfinite, prod
@@ -188,13 +188,38 @@ def read_hardware(verb: str, given: Any) -> Hardware | None:
     )
 
 
-def time_of(work: Work, collectives: Iterable[Collective], hardware: Hardware, rates: Mapping[str, float]) -> Time:
+_RINGS = ("all-reduce", "all-gather", "reduce-scatter")
+
+
+def _sent_over(one: Collective, sizes: Mapping[str, int], rates: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """The bytes that a device sends over each axis of a collective.
+
+    A ring over several axes is one over each, over the fastest first: over the next ones there is only a part of it
+    left. What is not a ring counts at the slowest.
+    """
+    if one.operation not in _RINGS or prod(sizes[axis] for axis in one.axes) != one.group:
+        yield min(one.axes, key=rates.__getitem__), one.wire
+        return
+    full, left = one.wire * one.group / (one.group - 1), 1.0
+    for axis in sorted(one.axes, key=rates.__getitem__, reverse=True):
+        yield axis, full * left * (1 - 1 / sizes[axis])
+        left /= sizes[axis]
+
+
+def time_of(
+    work: Work,
+    collectives: Iterable[Collective],
+    hardware: Hardware,
+    mesh: tuple[tuple[str, int], ...],
+    rates: Mapping[str, float],
+) -> Time:
     """How long a program takes at the least.
 
     Args:
       work: what is computed and moved.
       collectives: what is sent.
       hardware: the kind of device.
+      mesh: the mesh axes with their sizes.
       rates: the bytes that one device sends per second, by mesh axis.
 
     Raises:
@@ -211,8 +236,8 @@ def time_of(work: Work, collectives: Iterable[Collective], hardware: Hardware, r
                 f"hardware {hardware.name!r} has no link over mesh axis '{missing[0]}', over which {one.place} sends"
                 f'\n\nHint: say how fast it is: links={{"{missing[0]}": 50e9}}, in bytes per second'
             )
-        slowest = min(one.axes, key=rates.__getitem__)
-        sent[slowest][one.place] += one.times * one.wire / rates[slowest]
+        for axis, size in _sent_over(one, dict(mesh), rates):
+            sent[axis][one.place] += one.times * size / rates[axis]
     by_line = {"compute": compute, "memory": memory, **sent}
     totals = {name: sum(times.values()) for name, times in by_line.items()}
     bound = max(totals, key=totals.__getitem__)

@@ -230,7 +230,7 @@ class Time:
       limit: the bytes of its memory.
       compute: of matrix products, convolutions and transforms, at the peak of their dtype.
       memory: of moving bytes to and from memory.
-      communicate: of collectives, by mesh axis; one over several axes counts at the slowest of them.
+      communicate: of collectives, by mesh axis; a ring over several axes is one over each, over the fastest first.
       serial: of all lines one after the other, each as long as it computes or moves, then of all collectives.
       overlapped: of the longest of compute, memory and each axis, if all of them overlap.
       bound: which one that is: ``"compute"``, ``"memory"`` or the mesh axis.
