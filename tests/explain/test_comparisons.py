@@ -44,6 +44,20 @@ def test_meshes_are_compared_in_the_order_in_which_they_are_given():
         Hint: make batch a multiple of 3, or pad it""")
 
 
+def test_a_comparison_has_100_columns_whose_last_one_is_of_what_is_sent_least():
+    @typed_shard_map
+    def f(x: Float32[Array, "[a/pp] [b/dp] [c/tp] [d/cp]"]) -> Float32[Array, "[a/pp] [b/dp] [c/tp] [d/cp]"]:
+        for axes in ("pp", "dp", "tp", "cp", ("pp", "dp"), ("tp", "cp")):
+            x = x * lax.pmax(jnp.sin(x), axes)
+        return x
+
+    meshes = ["pp=2,dp=2,tp=2,cp=2", "pp=4,dp=16,tp=4,cp=2"]
+    text = str(explain(f, mesh=meshes, hardware="v5p", grad=False, a=8, b=16, c=8, d=2))
+    head, *rows = text.splitlines()[2:5]
+    assert max(map(len, text.splitlines())) <= 100 and len(rows) == 2
+    assert head.split()[:4] == ["mesh", "devices", "peak", "memory"] and " over others  on the wire" in head
+
+
 def test_a_comparison_is_data_as_well():
     found = explain(layer, mesh=["dp=64,tp=8", "dp=3,tp=2"], **SIZES)
     (fits,), (fails,) = found.explanations, found.failures

@@ -4,11 +4,12 @@ Invariant: a table is rows of text; equal collectives at one line of the source 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from math import inf
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from .. import _jax
 from ..drawing import document, folded, framed, table
 from ..errors.phrases import count_text, mesh_text
-from .model import Collective, Explained, Failed, Work, bytes_text, flops_text, seconds_text
+from .model import Collective, Explained, Failed, Total, Work, bytes_text, flops_text, seconds_text
 from .picture import charts, figure, lines_table
 
 
@@ -89,7 +90,7 @@ class Comparison:
         return self.rows[at]
 
     def __str__(self) -> str:
-        table = str(comparison_table(self.rows)) if self.explanations else ""
+        table = str(narrow_comparison_table(self.rows)) if self.explanations else ""
         failed = [f"{mesh_text(row.mesh)}: {type(row.error).__name__}: {row.error}" for row in self.failures]
         return "\n\n".join(filter(None, [self._heading, table, *failed, notes_text(self._notes)]))
 
@@ -148,6 +149,11 @@ class Table(NamedTuple):
 
     headings: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
+
+    @property
+    def width(self) -> int:
+        """The columns of its longest line."""
+        return max(map(len, str(self).splitlines()))
 
     def __str__(self) -> str:
         """Each column as wide as its widest cell."""
@@ -326,23 +332,54 @@ def compiled_tables(found: Explained) -> list[Table]:
     return [Table(("compiled", "explain", f"XLA for {compiled.target}", "ratio"), rows)]
 
 
-def comparison_table(rows: Sequence[Explained | Failed]) -> Table:
-    """A row per mesh: memory, what is sent per part and mesh axes and in all, seconds where a bandwidth is known."""
-    found = [row for row in rows if isinstance(row, Explained)]
-    sums = sorted(dict.fromkeys((total.part, total.axes) for one in found for total in one.totals), key=itemgetter(0))
-    names = [f"{part} {','.join(axes)}" for part, axes in sums]
+def comparison_table(rows: Sequence[Explained | Failed], name_of: Callable[[Total], str] | None = None) -> Table:
+    """A row per mesh: memory, what is sent and in all, seconds where a bandwidth is known.
+
+    Args:
+      rows: what is compared.
+      name_of: the column of what is sent in one part over the same mesh axes; by default each has its own.
+    """
+    found, name_of = [row for row in rows if isinstance(row, Explained)], name_of or _part_and_axes
+    totals = sorted((total for one in found for total in one.totals), key=attrgetter("part"))
+    names = list(dict.fromkeys(map(name_of, totals)))
     timed = ("at least", "bound") if any(one.time for one in found) else ()
     headings = ("mesh", "devices", "peak memory", *names, "on the wire", *timed)
     has_seconds, cells = any(one.bandwidth for one in found), list[tuple[str, ...]]()
     for row in rows:
         if isinstance(row, Explained):
-            sent = {(total.part, total.axes): total.wire for total in row.totals}
-            sizes = map(bytes_text, (row.memory.peak, *(sent.get(key, 0) for key in sums), sum(sent.values())))
+            sent = Counter[str]()
+            for total in row.totals:
+                sent[name_of(total)] += total.wire
+            sizes = map(bytes_text, (row.memory.peak, *(sent[name] for name in names), sent.total()))
             least = (seconds_text(row.time.overlapped), row.time.bound) if row.time else ()
             cells.append((mesh_text(row.mesh), f"{row.devices:,}", *sizes, *least, seconds_text(row.seconds)))
         else:
             cells.append((mesh_text(row.mesh), "", type(row.error).__name__, *[""] * (len(headings) - 2)))
     return Table((*headings, "seconds"), cells) if has_seconds else Table(headings, [row[:-1] for row in cells])
+
+
+def narrow_comparison_table(rows: Sequence[Explained | Failed]) -> Table:
+    """The same in the columns of a summary: where need be forward and gradient together, the least in one column."""
+    sent = Counter[str]()
+    for row in rows:
+        for total in row.totals if isinstance(row, Explained) else ():
+            sent[_axes(total)] += total.wire
+    dearest = [name for name, _ in sent.most_common()]
+    found = comparison_table(rows)
+    for most in range(len(dearest), -1, -1):
+        if found.width <= _WIDTH:
+            break
+        kept = dearest[:most]
+        found = comparison_table(rows, lambda total, kept=kept: _axes(total) if _axes(total) in kept else "over others")
+    return found
+
+
+def _part_and_axes(total: Total) -> str:
+    return f"{total.part} {','.join(total.axes)}"
+
+
+def _axes(total: Total) -> str:
+    return f"over {','.join(total.axes)}"
 
 
 def notes_text(notes: Iterable[str]) -> str:
