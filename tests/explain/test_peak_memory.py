@@ -32,6 +32,10 @@ def stacked(x):
     return lax.scan(lambda c, _: (c * 2, c @ c.T), x, None, length=5)[1].sum() + x
 
 
+def half(x):
+    return x.astype(jnp.bfloat16)
+
+
 def branches(x):
     return lax.cond(x[0, 0] > 0, lambda x: x, lambda x: jnp.sort(jnp.tile(x, (8, 1)), axis=0)[:16], x)
 
@@ -48,6 +52,14 @@ PEAKS = {
     "an exponential that several take is": (
         lambda x: (y := jnp.exp(x)).sum(1)[:, None] + (y * y).sum(1)[:, None] + x,
         1,
+    ),
+    "what is summed as it is written is not written over its operand": (
+        lambda x: (y := jnp.exp(x @ x.T)) / y.sum(1)[:, None] @ x,
+        2,
+    ),
+    "a product is written wide where several take it so": (
+        lambda x: (y := (half(x) @ half(x).T).astype(jnp.float32) * 2) / y.max(1)[:, None] @ x,
+        2,
     ),
     "a product is written": (lambda x: x @ x.T, 0),
     "two products hold what is between them": (lambda x: jnp.tanh(x @ x.T) @ x, 1),
@@ -71,6 +83,17 @@ PEAKS = {
 def test_the_peak_is_what_is_in_memory_at_once(body, more):
     memory = memory_of(body)
     assert memory.peak // SHARD == 2 + more
+
+
+def test_what_is_scanned_is_made_narrow_before_the_loop():
+    memory = memory_of(
+        lambda x: (
+            x + lax.scan(lambda c, w: (c + half(w) @ half(w).T, None), half(x[:4, :4]), x.reshape(4, 4, 16))[0].sum()
+        )
+    )
+    assert ("x as bf16", SHARD // 2) in [
+        (one.what.removesuffix(" convert_element_type"), one.bytes) for one in memory.alive
+    ]
 
 
 def test_the_peak_has_a_place_and_what_is_alive_there():

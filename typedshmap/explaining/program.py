@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from math import prod
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from .. import _jax
@@ -78,7 +79,7 @@ class ProgramStep:
 
     time: int
     ready: int
-    reads: Mapping[Buffer, int]
+    reads: dict[Buffer, int]
     writes: Sequence[Buffer]
     around: Around
     is_in_place: bool
@@ -116,8 +117,11 @@ class _Variable:
       parts: over how many devices XLA partitions it outside of manual regions; inside, 1.
       is_stored: whether it is in memory.
       is_costly: whether XLA computes it no more than once.
-      size: how many operations are to be computed.
+      size: how many operations are to be computed, without casts.
       view_of: the value whose bytes it has.
+      entries: how many entries it has.
+      product: the step of a product from whose result it is computed, entry by entry, and nothing else is.
+      stack: the array of which it is what one iteration takes, and when the loop starts.
     """
 
     buffer: Buffer
@@ -127,6 +131,9 @@ class _Variable:
     is_costly: bool = False
     size: int = 0
     view_of: _Variable | None = None
+    entries: int = 0
+    product: ProgramStep | None = None
+    stack: tuple[Buffer, int] | None = None
 
 
 @dataclass
@@ -204,17 +211,18 @@ class _Reader:
     program: Program
     now: int = 0
     times: int = 1
+    converted: dict[tuple[Buffer, str], Buffer] = field(default_factory=dict[tuple[Buffer, str], Buffer])
 
     def read(self, closed_jaxpr: Any, operands: Sequence[_Variable], around: Around) -> list[_Variable]:
         """Read a jaxpr; from its operands to its results."""
         jaxpr, known = _jax.jaxpr.open_jaxpr(closed_jaxpr), dict[Any, _Variable]()
         uses = Counter(id(atom) for eqn in jaxpr.eqns for atom in eqn.invars)
         uses.update(map(id, jaxpr.outvars))
+        summed = {id(atom) for eqn in jaxpr.eqns if eqn.primitive.name.startswith("reduce_") for atom in eqn.invars}
 
         def bind(variables: Sequence[Any], values: Sequence[_Variable]) -> None:
             for var, value in zip(variables, values, strict=True):
-                is_kept = uses[id(var)] > 1 and (value.is_costly or value.size > _LONGEST)
-                known[var] = self.store(value) if is_kept else value
+                known[var] = value if uses[id(var)] <= 1 else self.share(value, id(var) in summed)
 
         def value_of(atom: Any) -> _Variable:
             is_constant = _jax.jaxpr.is_literal(atom) or atom not in known
@@ -264,8 +272,13 @@ class _Reader:
             reads = _union(operands, made[0].buffer.bytes if name in _PARTIAL else None)
             is_simple = name not in _COSTLY or (name == "div" and _jax.jaxpr.is_literal(eqn.invars[1]))
             for one in made:
-                one.reads, one.size = reads, 1 + sum(value.size for value in operands)
+                one.reads, one.size = reads, (name != "convert_element_type") + sum(value.size for value in operands)
                 one.is_costly = not is_simple or any(value.is_costly for value in operands)
+                one.product = _product_of(one, operands)
+            if name == "convert_element_type":
+                taken = operands[0].view_of or operands[0]
+                if taken.stack is not None and made[0].buffer.bytes < taken.buffer.bytes:
+                    self._convert_scanned(taken, made[0])
             return made
         if name == "dot_general":
             _, batch = eqn.params["dimension_numbers"]
@@ -273,11 +286,15 @@ class _Reader:
         if not name.startswith(_REDUCES):
             operands = [self.store(value) for value in operands]
         beside = [self._new(each, name, at).buffer for each in _sent_as(eqn)]
-        return self._step(made, _union(operands), at, name.startswith(_IN_PLACE), beside)
+        results = self._step(made, _union(operands), at, name.startswith(_IN_PLACE), beside)
+        if name == "dot_general":
+            results[0].product = self.program.steps[-1]
+        return results
 
     def _new(self, aval: Any, operation: str, at: Around, parts: int = 1) -> _Variable:
         size = -(-_bytes(aval) // parts)
-        return _Variable(Buffer(size, _type(aval), operation, at.place, self.now, at.is_transposed), {}, parts)
+        buffer = Buffer(size, _type(aval), operation, at.place, self.now, at.is_transposed)
+        return _Variable(buffer, {}, parts, entries=prod(getattr(aval, "shape", ())))
 
     def _step(
         self,
@@ -292,20 +309,39 @@ class _Reader:
         ready = min((buffer.made for buffer in buffers), default=self.now)
         for buffer in buffers:
             buffer.made = self.now
-        self.program.steps.append(ProgramStep(self.now, ready, reads, [*buffers, *beside], at, is_in_place))
+        self.program.steps.append(ProgramStep(self.now, ready, dict(reads), [*buffers, *beside], at, is_in_place))
         self.now += 1
-        return [_stored(one.buffer, one.parts) for one in made]
+        return [_stored(one.buffer, one.parts, one.entries) for one in made]
 
-    def store(self, value: _Variable) -> _Variable:
+    def store(self, value: _Variable, is_in_place: bool = True) -> _Variable:
         """A value in memory, computed now where it is not yet there."""
         value = _latest(value)
         if value.view_of is not None and not value.is_stored:
-            self.store(value.view_of)
+            self.store(value.view_of, is_in_place)
+        elif not value.is_stored and _is_epilogue(value):
+            assert value.product is not None
+            step, (buffer,) = value.product, value.product.writes
+            step.reads = {**value.reads, **step.reads}
+            del step.reads[buffer]
+            buffer.bytes, buffer.type = value.buffer.bytes, value.buffer.type
+            value.reads, value.is_stored, value.is_costly, value.size = {buffer: buffer.bytes}, True, False, 0
         elif not value.is_stored:
             at = Around(self.times, value.buffer.place, value.buffer.is_transposed)
-            (array,) = self._step([value], value.reads, at, is_in_place=True)
+            (array,) = self._step([value], value.reads, at, is_in_place=is_in_place)
             value.reads, value.is_stored, value.is_costly, value.size = array.reads, True, False, 0
         return _latest(value)
+
+    def share(self, value: _Variable, is_summed: bool) -> _Variable:
+        """A value that several take: in memory where it is costly, or where XLA writes it as a product's result.
+
+        What is summed as it is written is not written over what it is computed from.
+        """
+        value = _latest(value)
+        if value.is_stored:
+            value.product = None
+            return value
+        is_kept = value.is_costly or value.size > _LONGEST or (value.size > 0 and _is_epilogue(value))
+        return self.store(value, is_in_place=not is_summed) if is_kept else value
 
     def copy(self, value: _Variable, at: Around, operation: str) -> _Variable:
         """Another buffer with the same entries."""
@@ -320,8 +356,24 @@ class _Reader:
     def _slice(self, array: _Variable, var: Any, at: Around) -> _Variable:
         """What one iteration takes of an array that is scanned."""
         part = self._new(var.aval, "scan", at)
-        part.reads = {buffer: min(size, part.buffer.bytes) for buffer, size in self.store(array).reads.items()}
+        ((scanned, size),) = self.store(array).reads.items()
+        part.reads, part.stack = {scanned: min(size, part.buffer.bytes)}, (scanned, self.now)
         return part
+
+    def _convert_scanned(self, part: _Variable, made: _Variable) -> None:
+        """What an iteration takes of an array, and makes narrower: XLA does that of the whole array before the loop."""
+        assert part.stack is not None
+        scanned, start = part.stack
+        narrow = made.buffer.type.partition("[")[0]
+        if (scanned, narrow) not in self.converted:
+            size = scanned.bytes * made.buffer.bytes // part.buffer.bytes
+            copy = Buffer(size, f"{scanned.type} as {narrow}", "convert_element_type", made.buffer.place, start)
+            at = Around(1, made.buffer.place)
+            self.program.steps.append(
+                ProgramStep(start, start, {scanned: scanned.bytes}, [copy], at, is_in_place=False)
+            )
+            self.converted[scanned, narrow] = copy
+        made.reads = {self.converted[scanned, narrow]: made.buffer.bytes}
 
     def _loop(
         self,
@@ -383,6 +435,24 @@ class _Reader:
         return results
 
 
+def _product_of(value: _Variable, operands: Sequence[_Variable]) -> ProgramStep | None:
+    """The last product from which a value is computed entry by entry."""
+    found = [one.product for one in operands if one.product is not None and one.entries == value.entries]
+    return max(found, key=attrgetter("time"), default=None)
+
+
+def _is_epilogue(value: _Variable) -> bool:
+    """Whether XLA writes a value in the place of the product from which it is computed.
+
+    It is wider than the product, so that nothing is saved by computing it again, and all else that it takes is there.
+    """
+    if value.product is None or len(value.product.writes) > 1:
+        return False
+    (written,) = value.product.writes
+    is_wider = value.buffer.bytes > written.bytes
+    return is_wider and all(one is written or one.made < value.product.time for one in value.reads)
+
+
 def _sent_as(eqn: Any) -> list[Any]:
     """What is sent or received with the parts of each device one behind the other, to be laid out beside."""
     params = eqn.params
@@ -391,8 +461,8 @@ def _sent_as(eqn: Any) -> list[Any]:
     return [eqn.outvars[0].aval] if params.get("all_gather_dimension", 0) else []
 
 
-def _stored(buffer: Buffer, parts: int) -> _Variable:
-    return _Variable(buffer, {buffer: buffer.bytes}, parts, is_stored=True)
+def _stored(buffer: Buffer, parts: int, entries: int = 0) -> _Variable:
+    return _Variable(buffer, {buffer: buffer.bytes}, parts, is_stored=True, entries=entries)
 
 
 def _view(value: _Variable, made: _Variable) -> _Variable:
@@ -406,11 +476,12 @@ def _latest(value: _Variable) -> _Variable:
     """A value as it is now: of what it is a view may have been stored."""
     if value.view_of is not None:
         array = value.view_of
-        value.reads, value.is_stored, value.is_costly, value.size = (
+        value.reads, value.is_stored, value.is_costly, value.size, value.product = (
             array.reads,
             array.is_stored,
             array.is_costly,
             array.size,
+            array.product,
         )
     return value
 
