@@ -23,6 +23,7 @@ from typedshmap import (
     StructureError,
     TypedShmapError,
     all_gather,
+    all_to_all,
     einsum,
     logsumexp,
     plan_reshard,
@@ -30,6 +31,7 @@ from typedshmap import (
     pmin,
     ppermute,
     psum,
+    psum_scatter,
     rearrange,
     reduce,
     repeat,
@@ -300,3 +302,48 @@ def test_what_has_no_values_is_refused() -> None:
     for operation in (lambda: logsumexp(struct, "b s -> b"), lambda: rearrange(struct, "b s -> s b")):
         with pytest.raises(StructureError, match="ShapeDtypeStruct that JAX refuses \\(it has no values\\)"):
             operation()
+
+
+REFUSED_BY_JAX = {
+    "a string": np.str_("ab"),
+    "strings": np.array("ab"),
+    "an object": np.array(None, object),
+    "a date": np.datetime64("2020-01-01"),
+    "a structure": np.zeros((), [("a", int)])[()],
+}
+OPERATIONS: dict[str, Callable[[Any], Any]] = {
+    "all_gather": lambda x: all_gather(x, "->"),
+    "all_to_all": lambda x: all_to_all(x, "->"),
+    "einsum": lambda x: einsum(x, "->"),
+    "logsumexp": lambda x: logsumexp(x, "->"),
+    "pmax": lambda x: pmax(x, "dp"),
+    "ppermute": lambda x: ppermute(x, "", shift=1),
+    "psum": lambda x: psum(x, "->"),
+    "psum of a tree": lambda x: psum({"a": x}, "dp"),
+    "psum_scatter": lambda x: psum_scatter(x, "->"),
+    "rearrange": lambda x: rearrange(x, "->"),
+    "rearrange of a list": lambda x: rearrange([x, x], "a -> a"),
+    "reduce": lambda x: reduce(x, "->", "sum"),
+    "repeat": lambda x: repeat(x, "-> 2"),
+    "reshard": lambda x: reshard(x, "->"),
+    "softmax": lambda x: softmax(x, "", "s"),
+    "take": lambda x: take(jnp.ones((4, 4)), x, "v m, -> m"),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_what_jax_refuses_is_refused_in_a_region(name: str, mesh: Mesh) -> None:
+    def body(w: Any) -> Any:
+        for kind, value in REFUSED_BY_JAX.items():
+            with pytest.raises(TypedShmapError, match=f"^{name.split()[0]} in body: "):
+                OPERATIONS[name](value)
+            refused.append(kind)
+        return w
+
+    for check_vma in (True, False):
+        refused = list[str]()
+        f = typed_shard_map(
+            body, mesh=mesh, in_types=(Float[Array, "b"],), out_types=Float[Array, "b"], check_vma=check_vma
+        )
+        jax.eval_shape(f, jnp.ones(4))
+        assert refused == [*REFUSED_BY_JAX]

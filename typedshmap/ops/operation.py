@@ -293,11 +293,11 @@ class Operation(Record):
             subject = Subject("operand", "operand" if len(self.pattern.operands) == 1 else f"operand {index + 1}")
             known = context.lookup_layout(value) if self.region.manual else None
             hint, must_be_invarying = self.hints[index], frozenset[str]()
+            if self.region.manual and isinstance(value, np.ndarray | np.generic):
+                self.refuse_unknown(value, subject)
             if self.is_plain:
                 self._refuse_for_einops(index, value, subject)
             else:
-                if self.region.manual and isinstance(value, np.ndarray):
-                    self.refuse_unknown(value, subject)
                 found = check_array(value, hint, self.region, NO_SIZES, subject, {})
                 if isinstance(found, Failure):
                     raise self.error(found)

@@ -12,6 +12,7 @@ import einops
 from .. import _jax
 from ..errors.failures import NotAnArray, Subject
 from ..errors.phrases import value_text
+from ..hints.check_array import describe
 from ..notation.match import LARGEST_SIZE
 from ..notation.pattern import PatternDim
 from . import factor_sharding
@@ -114,8 +115,10 @@ class Rearrangement(NamedTuple):
 def _run_einops(verb: str, x: Any, pattern: Any, lengths: dict[str, Any], reduction: Reduction | None = None) -> Any:
     call = read_operation(verb, pattern, 1)
     if isinstance(x, list):
-        if not x and not call.is_plain:  # where no sharding is written, einops says so
-            raise call.wrong(NotAnArray("an array", "an empty list"), Subject("operand", "operand"))
+        others = [each for each in x if not isinstance(each, _jax.array.ARRAYS)]
+        if (others or not x) and (call.region.manual or not call.is_plain):  # elsewhere einops says so
+            came = f"a list with {describe(others[0])}" if others else "an empty list"
+            raise call.wrong(NotAnArray("an array", came), Subject("operand", "operand"))
         x = einops.rearrange(x, "... -> ...")  # stacks them
     call.plan(("names", *lengths), lambda: _check_names(call, lengths) is None)
     sizes = {name: _read_size(call, name, length) for name, length in lengths.items()}
