@@ -14,6 +14,7 @@ import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from typedshmap import choose_mesh
 from typedshmap.errors.phrases import mesh_text
@@ -37,7 +38,7 @@ HEADINGS = ("chips", "meshes that fit", "the best", "peak memory", "a step takes
 
 def choice(hardware: str, chips: int) -> Choice:
     """All meshes of so many chips, with 4 million tokens in a step."""
-    sizes = {"batch": BATCH, "seq": SEQ, **transformer.LLAMA_8B}
+    sizes: dict[str, Any] = {"batch": BATCH, "seq": SEQ, **transformer.LLAMA_8B}
     return choose_mesh(transformer.train_step, devices=chips, hardware=hardware, **sizes)
 
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import (
@@ -141,7 +142,7 @@ def layer(
 
 def test_a_choice_is_printed_with_what_fits_and_what_does_not():
     found = choose_mesh(layer, devices=12, hardware=SMALL, batch=768, model=256, ff=768)
-    assert re.sub(r" +[0-9.]+ MiB", " ? MiB", str(found)) == dedent("""\
+    assert re.sub(r" +[0-9.]+ MiB", " ? MiB", re.sub(r"py:\d+", "py:1", str(found))) == dedent("""\
         layer on 12 devices of small: 3 of 6 meshes fit
         batch=768, model=256, ff=768
 
@@ -150,7 +151,7 @@ def test_a_choice_is_printed_with_what_fits_and_what_does_not():
         dp=4, tp=3 ? MiB      262 us  312 us     tp  50.3 us   2.1 us   262 us
         dp=3, tp=4 ? MiB      393 us  444 us     tp  50.3 us  2.23 us   393 us
 
-        best: dp=6, tp=2: bound by communication over 'tp': 131 us of 131 us at test_choices.py:139 (layer)
+        best: dp=6, tp=2: bound by communication over 'tp': 131 us of 131 us at test_choices.py:1 (layer)
 
         refused:
         dp=2, tp=6   needs ? MiB, and small has ? MiB
@@ -221,6 +222,10 @@ def test_axes_that_communicate_most_lie_on_the_fastest_links():
     assert found.best.explanation.bandwidth == {"dp": 50e9, "tp": 450e9}
 
 
+EXPLICIT = AbstractMesh((1, 1), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+HALF = Float32[Array, "[a/dp]"]
+
+
 def plain(x):
     return jax.shard_map(lambda x: lax.psum(x.sum(0), "dp"), in_specs=P("dp"), out_specs=P())(x)
 
@@ -230,6 +235,15 @@ def test_a_plain_function_is_planned_by_its_arguments():
     found = choose_mesh(plain, x, devices=8, hardware="v5e", mesh="dp")
     assert [one.mesh for one in found.ranked] == [{"dp": 8}]
     assert not choose_mesh(plain, x, devices=16, hardware="v5e", mesh="dp").ranked
+
+
+def test_axes_are_of_the_functions_own_mesh_or_the_ambient_one():
+    own = typed_shard_map(lambda x: 2 * x, mesh=EXPLICIT, in_types=HALF, out_types=HALF)
+    found = choose_mesh(own, devices=8, hardware="v5e", a=64)
+    assert {tuple(sorted(one.mesh)) for one in found.ranked} == {("dp", "tp")} and len(found.ranked) == 4
+    parts = typed_shard_map(lambda x: x.sum(0, keepdims=True), in_types=HALF, out_types=Float32[Array, "1 +dp"])
+    with jax.sharding.use_abstract_mesh(EXPLICIT):
+        assert len(choose_mesh(parts, devices=8, hardware="v5e", a=64).ranked) == 4
 
 
 @typed_shard_map
@@ -257,9 +271,11 @@ REFUSED = {
     "sizes of all": (layer, {"mesh": "dp=2,tp=2"}, MeshAxisError,
                      "choose_mesh: dp=2, tp=2 does not divide 8 devices without a rest"),
     "no axes": (without_axes, {}, MeshAxisError,
-                "choose_mesh: without_axes: no mesh axis is known, neither by a mesh nor by its hints"),
+                "choose_mesh: without_axes: its hints name no mesh axes, and there is no mesh that does"),
     "a wrong body": (forgotten, {}, VaryingError,
                      "forgotten: return value varies over 'dp', which its hint does not mention"),
+    "an ambient mesh": (plain, {"x": jax.ShapeDtypeStruct((24, 8), jnp.float32)}, MeshAxisError,
+                        "choose_mesh: plain: its regions are over the ambient mesh, and there is no mesh that does"),
     "links": (layer, {"hardware": Hardware("chip", {"f32": 1}, 1, 1, {"xp": 1})}, MeshAxisError,
               "hardware 'chip' has a link over mesh axis 'xp', which the mesh (dp=8, tp=1) does not have"),
 }  # fmt: skip
@@ -305,6 +321,7 @@ COMMANDS = {
     "a flag": (["--devices", "8", "--htlm", "3"], 2, "",
                "plan: no function has a dim or an argument 'htlm'; there are batch, model, x "
                "(did you mean '--html'?)\n"),
+    "explicit axes": (["--devices", "8", "--explicit"], 0, "1 of 1 mesh fit", ""),
     "no size": (["--devices", "8", "--batch", "many"], 2, "",
                 "plan: there is no '--batch'; a size is written as in --batch 512\n"),
 }  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
+from jax.sharding import AxisType
+
 from .. import cli
 from ..errors import MeshAxisError, StructureError
 from ..errors.phrases import did_you_mean, excerpt
@@ -82,9 +84,16 @@ def run(given: argparse.Namespace) -> int:
             try:
                 arguments = cli.arguments_for(function, values)
                 one = choose_call(
-                    function.function, (), arguments, devices=given.devices, hardware=hardware, mesh=free,
-                    grad=given.grad, report=report_mesh,
-                )  # fmt: skip
+                    function.function,
+                    (),
+                    arguments,
+                    devices=given.devices,
+                    hardware=hardware,
+                    mesh=free,
+                    grad=given.grad,
+                    axis_type=AxisType.Explicit if given.explicit else AxisType.Auto,
+                    report=report_mesh,
+                )
             except (Exception, SystemExit) as error:  # of the function's own code: the next one is planned
                 cli.print_failure(f"FAIL   {function.name}", error, "\n")
             else:

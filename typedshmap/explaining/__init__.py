@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, overload
 
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .. import _jax
 from ..errors import MeshAxisError, ShapeError, StructureError
 from ..errors.phrases import mesh_text, quoted_axes
-from ..hints.signature import POSITIONAL
+from ..hints.signature import POSITIONAL, name_of
 from ..hints.structure import declares_arrays
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
 from ..progress import progress
 from ..sampling.arguments import Inputs, makes_tree
-from ..sampling.meshes import MOST_DEVICES, axes_of_hints
+from ..sampling.meshes import MOST_DEVICES, axes_of_hints, mesh_like
 from ..sampling.plain import is_plain, with_hints
 from ..sampling.plan import plan_inputs
 from .build import ExplainedCall, explanation, meshes_of
@@ -283,10 +283,18 @@ def choose_call(
     mesh: FreeMesh | str | None,
     grad: bool,
     arguments: Mapping[str, Any] | None = None,
+    axis_type: AxisType = AxisType.Auto,
     report: Callable[[str], None],
 ) -> Choice:
-    """`choose_mesh`, with the sizes and arguments that are given by name as a dict, which reports what is under way."""
+    """`choose_mesh`, with the sizes and arguments that are given by name as a dict.
+
+    Args:
+      f: as the others, as for `choose_mesh`.
+      axis_type: the type of mesh axes, where the function's own mesh or the ambient one does not say it.
+      report: called with what is under way.
+    """
     verb, notes = "choose_mesh", list[str]()
+    unknown = 'and there is no mesh that does\n\nHint: name them, as in mesh="dp,tp"'
     require_bool_or_none(verb, "grad", grad)
     devices, wanted = require_integer(verb, "devices", devices, 1, MOST_DEVICES), read_free_mesh(verb, mesh)
     device = read_hardware(verb, hardware)
@@ -298,7 +306,12 @@ def choose_call(
     if is_plain(f):
         require_dict(verb, arguments)
         lent = AbstractMesh((1,) * len(wanted), tuple(wanted)) if wanted else None
-        f, arguments = with_hints(verb, f, args, {**given, **(arguments or {})}, lent)
+        try:
+            f, arguments = with_hints(verb, f, args, {**given, **(arguments or {})}, lent)
+        except ValueError as error:
+            if lent is not None or "context mesh cannot be empty" not in str(error):
+                raise
+            raise MeshAxisError(f"{verb}: {name_of(f)}: its regions are over the ambient mesh, {unknown}") from None
         args, given, is_drawn = (), {}, False
     made_of = require_decorated(f, verb)
     typed = made_of.signature.read((*bound_self(f), *args))
@@ -307,14 +320,14 @@ def choose_call(
     known = axes_of_hints(made_of, typed) if own is None else list(own.axis_names)
     axes: dict[str, int | None] = {**dict.fromkeys(known), **wanted}
     if not axes:
-        raise MeshAxisError(
-            f"{verb}: {typed.name}: no mesh axis is known, neither by a mesh nor by its hints\n\n"
-            'Hint: name them, as in mesh="dp,tp"'
-        )
+        raise MeshAxisError(f"{verb}: {typed.name}: its hints name no mesh axes, {unknown}")
     if known and (more := [axis for axis in wanted if axis not in known]):
         notes.append(f"no hint and no mesh of {typed.name} names {quoted_axes(more)}")
-    meshes = meshes_to_try(verb, devices, axes)
-    device.rates(tuple(meshes[0].items()))
+    meshes: list[AbstractMesh] = []
+    for sizes in meshes_to_try(verb, devices, axes):
+        mesh_of_type = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(axis_type,) * len(sizes))
+        meshes.append(mesh_like(mesh_of_type, own))
+    device.rates(meshes[0].shape_tuple)
     found = explain_call(
         f, args, given, mesh=meshes, grad=bool(grad), bandwidth=None, hardware=device, arguments=arguments, verb=verb,
         report=report,

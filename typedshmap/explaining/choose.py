@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import permutations
+from itertools import accumulate, permutations
 from math import comb, prod
 from pathlib import Path
 from textwrap import fill
@@ -81,14 +81,11 @@ class Choice:
         return f"none divides: {self.refused[0].why}"
 
     def __str__(self) -> str:
-        rows = [self._cells(one) for one in self.ranked[:_MOST_ROWS]]
-        widths = [max(map(len, column)) for column in zip(self._headings, *rows, strict=True)]
-        aligned = [
-            "  ".join(
-                f"{cell:{'>' if at else '<'}{width}}" for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in ((self._headings, *rows) if rows else ())
-        ]
+        rows = [self._headings, *map(self._cells, self.ranked[:_MOST_ROWS])] if self.ranked else []
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        shown = sum(end <= _WIDTH for end in accumulate(width + 2 for width in widths))
+        formats = [f"{'>' if at else '<'}{width}" for at, width in enumerate(widths[:shown])]
+        aligned = ["  ".join(map(format, row, formats)) for row in rows]
         width = max((len(mesh_text(one.mesh.items())) for one in self.refused[:_MOST_ROWS]), default=0)
         refused = [f"{mesh_text(one.mesh.items()):<{width}}  {one.why}" for one in self.refused[:_MOST_ROWS]]
         blocks = [
