@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, final
 
 import jax
@@ -65,7 +65,7 @@ class RegionAnalysis:
         self.claim_equations: dict[Any, list[claims.ClaimEquation]] = {}
         self.inner: list[RegionAnalysis] = []
         self.origin = claims.Origin(typed.name, region)
-        self.early_interpreter = self.interpreter(region.has_vma)
+        vars(self).pop("early_interpreter", None)
         around = current_sink()
         self.is_inner = isinstance(around, RegionAnalysis)
         if isinstance(around, RegionAnalysis):
@@ -200,9 +200,16 @@ class RegionAnalysis:
 
     def interpreter(self, has_vma: bool, claim_equations: Any = None) -> Interpreter:
         """An interpreter over the axes of the analysis, which judges claims."""
-        region, rules = self.origin.region, {**RULES, CLAIM: partial(_judge_claim, self.origins, self.origin)}
+        region = self.origin.region
         sizes = {axis: size for axis, size in region.manual if axis in region.checked_axes}
-        return Interpreter(sizes, has_vma, rules, claim_equations)
+        interpreter = Interpreter(sizes, has_vma, RULES, claim_equations)
+        interpreter.rules[CLAIM] = partial(_judge_claim, self.origins, self.origin)
+        return interpreter
+
+    @cached_property
+    def early_interpreter(self) -> Interpreter:
+        """One for what is judged while the body is traced."""
+        return self.interpreter(self.origin.region.has_vma)
 
 
 @final
