@@ -28,14 +28,14 @@ _STYLE = """
 .typedshmap h3, .typedshmap h4, .typedshmap h5 {margin:.9em 0 .35em; line-height:1.3}
 .typedshmap h3 {font-size:17px}
 .typedshmap h4 {font-size:15px}
-.typedshmap h5 {font-size:13px; font-weight:600}
+.typedshmap h5 {font-size:13px; font-weight:600; text-transform:none; letter-spacing:normal; color:inherit}
 .typedshmap p {margin:.3em 0}
 .typedshmap ul {margin:.6em 0; padding-left:1.3em}
 .typedshmap pre {margin:.6em 0; white-space:pre-wrap;
   font:12px/1.5 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 .typedshmap code, .typedshmap td, .typedshmap th {
   font:12px/1.5 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace; background:none; padding:0; color:inherit}
-.typedshmap .side {display:grid; grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),1fr)); gap:0 2rem}
+.typedshmap .side {display:grid; grid-template-columns:repeat(auto-fit,minmax(min(100%,28em),1fr)); gap:0 2rem}
 .typedshmap .side > * {min-width:0}
 .typedshmap .scroll {margin:.5em 0; overflow:auto; max-width:100%; max-height:32rem}
 .typedshmap table {border-collapse:collapse; margin:0; display:table}
@@ -59,8 +59,8 @@ _STYLE = """
   font:12px/1.5 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 .typedshmap .cuts {display:flex; flex-wrap:wrap; gap:.6em 1.2em; margin:.4em 0; align-items:flex-start}
 .typedshmap .cuts > div {min-width:7em; max-width:100%}
-.typedshmap .cuts .cells {display:flex; height:12px; margin-top:2px}
-.typedshmap .cuts .cells i {flex:1; border:1px solid rgba(255,255,255,.85); border-radius:2px}
+.typedshmap .cuts .pieces {display:flex; height:12px; margin-top:2px}
+.typedshmap .cuts .pieces i {flex:1; border:1px solid rgba(255,255,255,.85); border-radius:2px}
 .typedshmap .cuts .whole {height:12px; margin-top:2px; border:1px solid rgba(128,128,128,.6); border-radius:3px}
 .typedshmap .box {border:1px solid rgba(128,128,128,.55); border-radius:7px; padding:.1em .8em .4em; margin:.6em 0}
 .typedshmap details > summary {cursor:pointer; margin:.5em 0}
@@ -202,8 +202,9 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Itera
         return f"<tr>{''.join(f'<{tag}{style}>{text}</{tag}>' for text, style in zip(texts, styles, strict=True))}</tr>"
 
     body = "\n".join(line(row, "td") for row in rows)
+    head = line(headings, "th")
     return Html(
-        f'<div class="scroll"><table><thead>{line(headings, "th")}</thead><tbody>\n{body}\n</tbody></table></div>'
+        f'<div class="scroll"><table class="cells"><thead>{head}</thead><tbody>\n{body}\n</tbody></table></div>'
     )
 
 
@@ -232,7 +233,7 @@ def cut_dim(name: str, axes: Sequence[tuple[str, int | None, str]]) -> Html:
     for axis, size, colour in axes:
         cells *= size or 3
         one = f'<i style="background:{colour}"></i>'
-        rows.append(f'<div class="cells">{one * min(cells, _MOST_CELLS)}</div>')
+        rows.append(f'<div class="pieces">{one * min(cells, _MOST_CELLS)}</div>')
         chips.append(axis_html(axis if size is None else f"{axis}={size}", colour))
     label = f"{name} over {', '.join(axis for axis, _, _ in axes)}" if axes else f"{name}, unsharded"
     body = "".join(rows) or '<div class="whole"></div>'

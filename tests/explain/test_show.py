@@ -18,6 +18,7 @@ from typedshmap.explaining.show import devices_text
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
+import figures  # noqa: E402
 import picture as readme  # noqa: E402
 
 LAYER = """\
@@ -127,3 +128,9 @@ def test_what_cannot_be_shown_says_why(name: str) -> None:
 def test_the_picture_of_readme_is_what_its_command_makes() -> None:
     assert readme.PICTURE.read_text(encoding="utf-8") == readme.picture()
     assert str(readme.PICTURE.relative_to(ROOT)) in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [name for name in figures.FIGURES if name.endswith(".svg")])
+def test_the_figures_of_the_docs_are_what_their_command_makes(name: str) -> None:
+    assert (figures.ASSETS / name).read_text(encoding="utf-8") == figures.FIGURES[name]()
+    assert any(f"assets/{name})" in page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))

@@ -18,7 +18,7 @@ def cells(html: str) -> list[str]:
     """Each dim, and the number of cells in each of its rows with the axis whose colour they have."""
     found: list[str] = []
     for label, body in re.findall(r'<div role="img" aria-label="([^"]*)">(.*?</div>)</div>', html):
-        rows = [re.findall(r"background:(#\w+)", row) for row in re.findall(r'<div class="cells">(.*?)</div>', body)]
+        rows = [re.findall(r"background:(#\w+)", row) for row in re.findall(r'<div class="pieces">(.*?)</div>', body)]
         counts = [f"{len(row)} {({DP: 'dp', TP: 'tp'})[row[0]]}" for row in rows]
         found.append(": ".join(filter(None, [label, ", ".join(counts)])))
     return found

@@ -40,9 +40,12 @@ class Explanation(Explained):
     @property
     def html(self) -> str:
         """The same as a part of a page: memory and time as bars, what is sent in a picture, and tables."""
+        return framed(*self._blocks())
+
+    def _blocks(self) -> list[str]:
         lines = "".join(f"<p>{escape(line)}</p>" for line in memory_text(self).splitlines())
         tables = "".join(table.html for table in collective_tables(self)) or f"<p>{NO_COLLECTIVES}</p>"
-        return framed(
+        return [
             f"<h3>{escape(heading(self))}</h3>{lines}",
             *(table.html for table in compiled_tables(self)),
             charts([self]),
@@ -50,7 +53,7 @@ class Explanation(Explained):
             f"<h4>What each device computes</h4>{lines_table(self)}",
             folded("tables", value_table(self).html + tables),
             notes_html(self.notes),
-        )
+        ]
 
     def _repr_html_(self) -> str:
         return self.html
@@ -105,7 +108,7 @@ class Comparison:
         head = f"<h3>{escape(self._heading)}</h3>" if self._heading else ""
         errors = [f"<pre>{escape(str(row.error))}</pre>" for row in self.failures]
         parts = [head, charts(self.explanations) if self.explanations else "", comparison_table(self.rows).html]
-        own = [folded(mesh_text(row.mesh), row.html) for row in self.explanations]
+        own = [folded(mesh_text(row.mesh), "".join(row._blocks())) for row in self.explanations]
         return framed(*parts, *errors, notes_html(self._notes), *own)
 
     @property
