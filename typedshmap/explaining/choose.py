@@ -83,7 +83,7 @@ class Choice:
     def __str__(self) -> str:
         rows = [self._headings, *map(self._cells, self.ranked[:_MOST_ROWS])] if self.ranked else []
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        shown = sum(end <= _WIDTH for end in accumulate(width + 2 for width in widths))
+        shown = sum(end <= _WIDTH + 2 for end in accumulate(width + 2 for width in widths))
         formats = [f"{'>' if at else '<'}{width}" for at, width in enumerate(widths[:shown])]
         aligned = ["  ".join(map(format, row, formats)) for row in rows]
         width = max((len(mesh_text(one.mesh.items())) for one in self.refused[:_MOST_ROWS]), default=0)
