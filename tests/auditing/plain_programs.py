@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental import pallas as pl
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
@@ -171,7 +172,85 @@ def varies_by_a_condition(x, gain):
     return lax.psum(jnp.sum(x * y), "dp")
 
 
-MATMUL, TWO = (P("dp", "tp"), P("tp")), ((8, 8), (8, 8))
+def microbatches_without_a_mean(w, x):
+    def one(total, x):
+        return total + jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w), None
+
+    total, _ = lax.scan(one, jnp.zeros_like(w), x.reshape(2, -1, x.shape[-1]))
+    return w - total / 2
+
+
+def optimizer_without_a_gather(w, moment):
+    start = lax.axis_index("dp") * moment.shape[0]
+    return lax.dynamic_update_slice_in_dim(w, moment * 0.9, start, 0)
+
+
+def norm_of_own_rows(gradient):
+    norm = jnp.sqrt(jnp.sum(gradient**2))
+    return gradient * jnp.minimum(1.0, 1 / norm)
+
+
+def beams_of_a_shard(logits):
+    return lax.top_k(logits, 4)[0]
+
+
+def pencils_by_one_axis(x):
+    x = jnp.fft.fft(x, axis=2)
+    x = lax.all_to_all(x, "tp", 2, 1, tiled=True)
+    return jnp.fft.fft(x, axis=1)
+
+
+def acceptance_of_own_chains(key, x):
+    own = jax.random.fold_in(jax.random.wrap_key_data(key), lax.axis_index("dp"))
+    is_taken = jax.random.uniform(own, x.shape[:1]) < 0.5
+    return jnp.where(is_taken[:, None], -x, x), is_taken.mean()
+
+
+def halo_until_own_rows_agree(x):
+    def step(x):
+        before = lax.ppermute(x[-1:], "dp", [(i, i + 1) for i in range(3)])
+        return x - 0.1 * jnp.concatenate([before, x[:-1]])
+
+    return lax.while_loop(lambda x: abs(x).max() > 1e-3, step, x)
+
+
+def projection_of_own_heads(q, k, v, w):
+    return jnp.einsum("bshd,hdm->bsm", attention(q, k, v), w)
+
+
+def token_of_own_vocabulary(logits):
+    return logits.argmax(-1)
+
+
+def summed_and_scattered(x, w):
+    y = lax.psum(x @ w, "tp")
+    return lax.psum_scatter(y, "tp", scatter_dimension=1, tiled=True)
+
+
+def state_of_own_rows(x, mean):
+    new = 0.9 * mean + 0.1 * x.mean(0)
+    return x - mean, new
+
+
+def routed_by_own_counts(x, w):
+    load = jax.nn.softmax(x @ w).mean(0)
+    return (load * load).sum()
+
+
+def last_shard_only(x):
+    is_last = lax.axis_index("dp") == 3
+    return jnp.where(is_last, x.sum(), 0.0)
+
+
+def masked_softmax_of_a_shard(q, k, v):
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k)
+    weights = jnp.exp(scores)
+    out = lax.psum(jnp.einsum("bhqk,bkhd->bqhd", weights, v), "dp")
+    return out / jnp.einsum("bhqk->bqh", weights)[..., None]
+
+
+MATMUL, TWO, X = (P("dp", "tp"), P("tp")), ((8, 8), (8, 8)), ((8, 8),)
+HEADS = (8, 4, 4, 8)
 WRONG = [
     Program(forgotten_sum, MATMUL, P("dp"), TWO, ("unreduced",), "x @ w"),
     Program(forgotten_sum_of_two, (P("dp"), P(None, "tp"), P("tp")), P("dp"), ((8, 8),) * 3, ("unreduced",), "h @ w2"),
@@ -198,6 +277,27 @@ WRONG = [
     Program(sum_carried_by_a_scan, (P(None, "tp"), P(None, "tp")), P(), ((8, 8), (3, 8, 8)), ("unreduced",), "x @ w"),
     Program(flattened_with_a_minor_shard, (P(None, "dp"),), P("dp"), ((8, 8),), ("layout",), "reshape", BOTH),
     Program(varies_by_a_condition, (P("dp"), P()), P(), ((8, 8), ()), ("unsound",), "lax.cond", (True,)),
+    Program(microbatches_without_a_mean, (P(), P("dp")), P(), TWO, ("unreduced",), "lax.scan"),
+    Program(optimizer_without_a_gather, (P(), P("dp")), P(), TWO, ("varying",), ""),
+    Program(norm_of_own_rows, (P("dp"),), P("dp"), X, ("lost-sum",), "jnp.sum", BOTH),
+    Program(beams_of_a_shard, (P("dp", "tp"),), P("dp"), ((8, 8),), ("varying",), "top_k"),
+    Program(pencils_by_one_axis, (P("dp", "tp"),), P("dp", "tp"), ((8, 8, 8),), ("layout",), "fft.fft", BOTH),
+    Program(
+        acceptance_of_own_chains, (P(), P("dp")), (P("dp"), P()), ((2,), (8, 3)), ("varying",), dtypes=(U32, F32)
+    ),
+    Program(halo_until_own_rows_agree, (P("dp"),), P("dp"), X, ("divergence",), "ppermute", BOTH),
+    Program(
+        projection_of_own_heads, (*(P("dp", None, "tp"),) * 3, P("tp")), P("dp"), (*(HEADS,) * 3, (4, 8, 8)),
+        ("unreduced",), "einsum",
+    ),
+    Program(token_of_own_vocabulary, (P("dp", "tp"),), P("dp"), X, ("varying",), "argmax"),
+    Program(summed_and_scattered, (P("dp", "tp"), P("tp")), P("dp", "tp"), TWO, ("double-sum",), "psum_scatter", BOTH),
+    Program(state_of_own_rows, (P("dp"), P()), (P("dp"), P()), ((8, 8), (8,)), ("varying",), "x.mean"),
+    Program(routed_by_own_counts, (P("dp"), P()), P(), TWO, ("varying", "lost-sum"), ".mean(0)"),
+    Program(last_shard_only, (P("dp"),), P(), X, ("varying",), "axis_index"),
+    Program(
+        masked_softmax_of_a_shard, (P(), P(None, "dp"), P(None, "dp")), P(), (HEADS,) * 3, ("unreduced", "lost-sum")
+    ),
 ]  # fmt: skip
 
 
@@ -390,7 +490,195 @@ def kernel(x, cache):
     return jax.pure_callback(lambda x, cache: (x, cache), (x, cache), x, cache)
 
 
-X = ((8, 8),)
+def copied_by_a_kernel(pool, table):
+    """Pages by a table, as kernels of paged attention fetch them."""
+
+    def kernel(table, pool, pages):
+        for at in range(pages.shape[0]):
+            pages[at] = pool[table[at]]
+
+    shape = jax.ShapeDtypeStruct((table.shape[0], *pool.shape[1:]), pool.dtype)
+    return pl.pallas_call(kernel, out_shape=shape, interpret=True)(table, pool)
+
+
+def paged_attention(q, keys, values, tables, lengths):
+    def of_one(q, table, length):
+        k, v = (pool[table].reshape(-1, *pool.shape[2:]) for pool in (keys, values))
+        scores = jnp.einsum("hd,thd->ht", q, k)
+        scores = jnp.where(jnp.arange(k.shape[0]) < length, scores, -1e30)
+        return jnp.einsum("ht,thd->hd", jax.nn.softmax(scores), v)
+
+    return jax.vmap(of_one)(q, tables, lengths)
+
+
+def paged_attention_by_a_kernel(q, keys, table):
+    k = copied_by_a_kernel(keys, table).reshape(-1, *keys.shape[2:])
+    return jnp.einsum("bht,thd->bhd", jax.nn.softmax(jnp.einsum("bhd,thd->bht", q, k)), k)
+
+
+def ragged(x, sizes):
+    counts = sizes[0]
+    starts = jnp.cumsum(counts) - counts
+    received = lax.all_to_all(counts, "dp", 0, 0, tiled=True)
+    offsets = lax.all_to_all(jnp.cumsum(received) - received, "dp", 0, 0, tiled=True)
+    return lax.ragged_all_to_all(x, jnp.zeros_like(x), starts, counts, offsets, received, axis_name="dp")
+
+
+def gathered_matmul(x, w):
+    """An all-gather and a product, block by block."""
+    index, rows = lax.axis_index("tp"), x.shape[0]
+    y = jnp.zeros((2 * rows, w.shape[1]))
+    for step in range(2):
+        y = lax.dynamic_update_slice(y, x @ w, (((index - step) % 2) * rows, 0))
+        x = lax.ppermute(x, "tp", [(0, 1), (1, 0)])
+    return y
+
+
+def scattered_matmul(x, w):
+    """A product and a reduce-scatter, block by block."""
+    index, rows = lax.axis_index("tp"), x.shape[0] // 2
+
+    def part(step):
+        return lax.dynamic_slice_in_dim(x, ((index - step - 1) % 2) * rows, rows) @ w
+
+    return lax.ppermute(part(0), "tp", [(0, 1), (1, 0)]) + part(1)
+
+
+def sharded_optimizer(w, moment, x, y):
+    loss, gradient = jax.value_and_grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+    own = lax.psum_scatter(gradient, "dp", scatter_dimension=0, tiled=True) / 4
+    moment = 0.9 * moment + own
+    return w - 0.1 * lax.all_gather(moment, "dp", tiled=True), moment, lax.pmean(loss, "dp")
+
+
+def beam_search(logits, scores):
+    beams = 4
+    high = lax.pmax(logits.max(-1), "tp")
+    total = high + jnp.log(lax.psum(jnp.exp(logits - high[..., None]).sum(-1), "tp"))
+    own = logits - total[..., None] + scores[..., None]
+    values, at = lax.top_k(own.reshape(own.shape[0], -1), beams)
+    beam, token = at // logits.shape[-1], at % logits.shape[-1] + lax.axis_index("tp") * logits.shape[-1]
+    values, beam, token = (lax.all_gather(each, "tp", axis=1, tiled=True) for each in (values, beam, token))
+    best, at = lax.top_k(values, beams)
+    return best, jnp.take_along_axis(beam, at, 1), jnp.take_along_axis(token, at, 1)
+
+
+def microbatches(w, x):
+    def one(total, x):
+        return total + jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w), None
+
+    total, _ = lax.scan(one, jnp.zeros_like(w), x.reshape(2, -1, x.shape[-1]))
+    return lax.pmean(total, "dp") / 2
+
+
+def pencils(x):
+    x = jnp.fft.fft(x, axis=2)
+    x = jnp.fft.fft(lax.all_to_all(x, "tp", 2, 1, tiled=True), axis=1)
+    return jnp.fft.fft(lax.all_to_all(x, "dp", 1, 0, tiled=True), axis=0)
+
+
+def markov_chains(keys, x):
+    def step(x, key):
+        proposed = x + jax.random.normal(key[0], x.shape)
+        is_taken = jnp.log(jax.random.uniform(key[1], x.shape[:1])) < (x**2 - proposed**2).sum(-1) / 2
+        x = jnp.where(is_taken[:, None], proposed, x)
+        return x, (x.mean(0), is_taken.mean())
+
+    own = jax.random.fold_in(jax.random.wrap_key_data(keys), lax.axis_index("dp"))
+    x, (means, rates) = lax.scan(step, x, jax.random.split(own, (3, 2)))
+    mean = lax.pmean(means.mean(0), "dp")
+    between = lax.pmean(((means.mean(0) - mean) ** 2), "dp")
+    return x, mean, between, lax.pmean(rates.mean(), "dp")
+
+
+def checkpointed_halo(x):
+    @jax.checkpoint
+    def step(x, _):
+        before = lax.ppermute(x[-1:], "dp", [(i, i + 1) for i in range(3)])
+        after = lax.ppermute(x[:1], "dp", [(i + 1, i) for i in range(3)])
+        padded = jnp.concatenate([before, x, after])
+        return x + 0.1 * (padded[2:] - 2 * x + padded[:-2]), None
+
+    return lax.scan(step, x, None, length=3)[0]
+
+
+def ring_attention(q, k, v):
+    def turn(carry, _):
+        k, v, high, total, out = carry
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k)
+        new = jnp.maximum(high, scores.max(-1))
+        weights, old = jnp.exp(scores - new[..., None]), jnp.exp(high - new)
+        out = out * old[..., None] + jnp.einsum("bhqk,bkhd->bhqd", weights, v)
+        k, v = (lax.ppermute(each, "dp", [(i, (i + 1) % 4) for i in range(4)]) for each in (k, v))
+        return (k, v, new, total * old + weights.sum(-1), out), None
+
+    start = jnp.zeros_like(jnp.einsum("bshd->bhs", q))
+    zeros = jnp.einsum("bshd->bhsd", jnp.zeros_like(q))
+    (_, _, _, total, out), _ = lax.scan(turn, (k, v, start - jnp.inf, start, zeros), None, length=4)
+    return jnp.einsum("bhsd->bshd", out / total[..., None])
+
+
+def heads_for_rows(q, k, v):
+    q, k, v = (lax.all_to_all(each, "dp", 2, 1, tiled=True) for each in (q, k, v))
+    return lax.all_to_all(attention(q, k, v), "dp", 1, 2, tiled=True)
+
+
+def sampled_token(logits, key):
+    noise = jax.random.fold_in(jax.random.wrap_key_data(key), lax.axis_index("tp"))
+    own = logits + jax.random.gumbel(noise, logits.shape)
+    value, at = own.max(-1), own.argmax(-1) + lax.axis_index("tp") * logits.shape[-1]
+    best = lax.pmax(value, "tp")
+    return lax.pmax(jnp.where(value == best, at, -1), "tp")
+
+
+def scanned_fsdp(x, w):
+    def layer(h, w):
+        return jax.nn.relu(h @ lax.all_gather(w, "dp", tiled=True)), None
+
+    return lax.scan(jax.checkpoint(layer), x, w)[0]
+
+
+def sequence_parallel(x, w1, w2):
+    h = lax.all_gather(x, "tp", tiled=True)
+    return lax.psum_scatter(jax.nn.gelu(h @ w1) @ w2, "tp", tiled=True)
+
+
+def jacobi(a, b):
+    def residual(x):
+        return b - a @ lax.all_gather(x, "dp", tiled=True)
+
+    def step(carry):
+        x, _ = carry
+        r = residual(x)
+        return x + 0.1 * r, lax.psum((r**2).sum(), "dp")
+
+    return lax.while_loop(lambda carry: carry[1] > 1e-3, step, (jnp.zeros_like(b), jnp.inf))[0]
+
+
+def doubled_prefix(x):
+    own, index = x.sum(0), lax.axis_index("dp")
+    total = own
+    for by in (1, 2):
+        came = lax.ppermute(total, "dp", [(i, i + by) for i in range(4 - by)])
+        total = total + jnp.where(index >= by, came, 0)
+    return jnp.cumsum(x, 0) + total - own
+
+
+def dropout_of_rows(x, w, key):
+    own = jax.random.fold_in(jax.random.wrap_key_data(key), lax.axis_index("dp"))
+    h = lax.psum(x @ w, "tp")
+    return jnp.where(jax.random.bernoulli(own, 0.5, h.shape), h, 0)
+
+
+def padded_mean(x, lengths):
+    is_real = jnp.arange(x.shape[1]) < lengths[:, None]
+    return lax.psum(jnp.where(is_real, x, 0).sum(), "dp") / lax.psum(lengths.sum(), "dp")
+
+
+def rows_of_a_rank(x, rank):
+    return x + (rank[0] * x.shape[0] + jnp.arange(x.shape[0]))[:, None]
+
+
 RIGHT = [
     Program(summed, MATMUL, P("dp"), TWO, vma=BOTH),
     Program(scattered, MATMUL, P("dp", "tp"), TWO, vma=BOTH),
@@ -428,4 +716,31 @@ RIGHT = [
     Program(partial(summed), MATMUL, P("dp"), TWO, vma=BOTH),
     Program(lambda x: (x * np.float32(2), x.sum()[None]), (P("dp"),), (P("dp"), P("dp")), X, vma=BOTH),
     Program(kernel, (P("dp"), P()), (P("dp"), P()), TWO),
+    Program(
+        paged_attention, (P("dp", "tp"), *(P(None, None, "tp"),) * 2, P("dp"), P("dp")), P("dp", "tp"),
+        ((8, 4, 8), (6, 2, 4, 8), (6, 2, 4, 8), (8, 3), (8,)), vma=BOTH, dtypes=(F32, F32, F32, I32, I32),
+    ),
+    Program(
+        paged_attention_by_a_kernel, (P("dp", "tp"), P(None, None, "tp"), P()), P("dp", "tp"),
+        ((8, 4, 8), (6, 2, 4, 8), (3,)), dtypes=(F32, F32, I32),
+    ),
+    Program(ragged, (P("dp"), P("dp")), P("dp"), ((64, 8), (4, 4)), vma=BOTH, dtypes=(F32, I32)),
+    Program(gathered_matmul, (P("tp"), P(None, "tp")), P(None, "tp"), TWO, vma=BOTH),
+    Program(scattered_matmul, (P(None, "tp"), P("tp")), P("tp"), TWO, vma=BOTH),
+    Program(sharded_optimizer, (P(), P("dp"), P("dp"), P("dp")), (P(), P("dp"), P()), ((8, 8),) * 4),
+    Program(beam_search, (P("dp", None, "tp"), P("dp")), (P("dp"),) * 3, ((8, 4, 16), (8, 4))),
+    Program(microbatches, (P(), P("dp")), P(), TWO),
+    Program(pencils, (P("dp", "tp"),), P(None, "dp", "tp"), ((8, 8, 8),), vma=BOTH),
+    Program(markov_chains, (P(), P("dp")), (P("dp"), P(), P(), P()), ((2,), (8, 3)), vma=BOTH, dtypes=(U32, F32)),
+    Program(checkpointed_halo, (P("dp"),), P("dp"), X, vma=BOTH),
+    Program(ring_attention, (P(None, "dp"),) * 3, P(None, "dp"), (HEADS,) * 3, vma=BOTH),
+    Program(heads_for_rows, (P(None, "dp"),) * 3, P(None, "dp"), (HEADS,) * 3, vma=BOTH),
+    Program(sampled_token, (P("dp", "tp"), P()), P("dp"), ((8, 8), (2,)), vma=BOTH, dtypes=(F32, U32)),
+    Program(scanned_fsdp, (P("dp"), P(None, "dp")), P("dp"), ((8, 8), (3, 8, 8)), vma=BOTH),
+    Program(sequence_parallel, (P("tp"), P(None, "tp"), P("tp")), P("tp"), ((8, 8),) * 3, vma=BOTH),
+    Program(jacobi, (P("dp"), P("dp")), P("dp"), ((8, 8), (8,)), vma=BOTH),
+    Program(doubled_prefix, (P("dp"),), P("dp"), X, vma=BOTH),
+    Program(dropout_of_rows, (P("dp", "tp"), P("tp"), P()), P("dp"), (*TWO, (2,)), vma=BOTH, dtypes=(F32, F32, U32)),
+    Program(padded_mean, (P("dp"), P("dp")), P(), ((8, 8), (8,)), vma=BOTH, dtypes=(F32, I32)),
+    Program(rows_of_a_rank, (P("dp"), P("dp")), P("dp"), ((8, 8), (4,)), vma=BOTH, dtypes=(F32, I32)),
 ]  # fmt: skip
