@@ -9,7 +9,20 @@ from io import TextIOWrapper
 from typing import NoReturn
 
 from . import __version__
-from .cli import FAILED, INTERRUPTED, WRONG, Parser, UsageError, annotate, audit, check, explain, plan, rewrite
+from .cli import (
+    FAILED,
+    INTERRUPTED,
+    WRONG,
+    Parser,
+    UsageError,
+    annotate,
+    audit,
+    check,
+    explain,
+    plan,
+    read_size_flags,
+    rewrite,
+)
 from .testing.waiting import end_if_waiting
 
 
@@ -23,9 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for tool in (check, explain, plan, audit, annotate, rewrite):
         tool.add_verb(verbs.add_parser)
     given, unknown = parser.parse_known_args(arguments)
-    if "own_flags" in given:
-        given.more = unknown  # sizes may be options of their own
-    elif unknown:
+    if "size" in given:
+        unknown = read_size_flags(given, unknown)
+    if unknown:
         verbs.choices.get(given.name, parser).refuse_flag(unknown[0])
     if given.verb is None:
         parser.print_help(sys.stderr)

@@ -172,6 +172,10 @@ def test_misuse(arguments: tuple[str, ...], message: str, program: Path, capfd: 
             " audit: there is no --format 'jsn' (did you mean 'json'?); there are text, github, json, sarif",
         ),
         (("check", "plain", "--mehs=dp=4", "--mesh", "dp=4"), " check: there is no '--mehs' (did you mean '--mesh'?)"),
+        (
+            ("explain", "plain", "--mesh", "dp=4", "--sizes", "many"),
+            " explain: there is no '--sizes' (did you mean '--size'?)",
+        ),
     ],
 )
 def test_what_is_misspelt_is_repeated_with_the_nearest(

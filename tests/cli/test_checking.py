@@ -292,6 +292,10 @@ WRONG_USE = [
         ["program_g", "--mesh", "dp=4", "--size", "q=4"],
         "no function has a dim or an argument 'q'; there are b, f, m, v, w, x",
     ),
+    (
+        ["program_g", "--mesh", "dp=4", "--b", "8", "--numerisc=4"],
+        "no function has a dim or an argument 'numerisc' (did you mean '--numerics'?); there are b, f, m, v, w, x",
+    ),
     (["program_g:goood", "--mesh", "dp=4"], "program_g: has no 'goood' (did you mean 'good'?)"),
     (
         ["program_g:plain", "--mesh", "dp=4"],

@@ -319,11 +319,9 @@ COMMANDS = {
     "no devices": (["--devices", "0"], 2, "", "plan: --devices 0: a mesh has 1 to 2147483647 devices\n"),
     "a fixed axis": (["--devices", "8", "--mesh", "dp=3"], 2, "", "plan: --mesh: dp=3 does not divide 8 devices\n"),
     "a flag": (["--devices", "8", "--htlm", "3"], 2, "",
-               "plan: no function has a dim or an argument 'htlm'; there are batch, model, x "
-               "(did you mean '--html'?)\n"),
+               "plan: no function has a dim or an argument 'htlm' (did you mean '--html'?); "
+               "there are batch, model, x\n"),
     "explicit axes": (["--devices", "8", "--explicit"], 0, "1 of 1 mesh fit", ""),
-    "no size": (["--devices", "8", "--batch", "many"], 2, "",
-                "plan: there is no '--batch'; a size is written as in --batch 512\n"),
 }  # fmt: skip
 
 

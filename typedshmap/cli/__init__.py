@@ -127,7 +127,9 @@ def read_functions(
         below = [f"{folder}: no function below it was made by typed_shard_map or typed_jit" for folder in folders]
         raise UsageError("\n".join(map(str, unusable or below)))
     if unknown := [name for name in values if name.partition(".")[0] not in known]:
-        raise UsageError(f"no function has a dim or an argument '{unknown[0]}'; there are {', '.join(sorted(known))}")
+        meant = did_you_mean(f"--{unknown[0]}", given.flags) if unknown[0] in given.size_flags else ""
+        there = ", ".join(sorted(known))
+        raise UsageError(f"no function has a dim or an argument '{unknown[0]}'{meant}; there are {there}")
     return list(functions.values()), values, unusable
 
 
@@ -419,7 +421,7 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
     return found
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
+def add_common(parser: Parser) -> None:
     """Add the options that say with which meshes and sizes functions are traced."""
     add = parser.add_argument
     add("--mesh", action="append", required=True, metavar="dp=4,tp=2", help="a mesh; several by --mesh again")
@@ -428,13 +430,31 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add("--devices", type=natural_number, metavar="8", help=devices)
 
 
-def add_values(parser: argparse.ArgumentParser) -> None:
+def add_values(parser: Parser) -> None:
     """Add the options that say which sizes and arguments functions are given."""
     add = parser.add_argument
-    add("--size", action="append", default=[], metavar="batch=32", help="the global size of a dim; else it is drawn")
+    size = "the global size of a dim, or --batch 32; else it is drawn"
+    parser.allow_abbrev = False  # what is no flag may be a dim
+    parser.set_defaults(flags=parser.flags)
+    add("--size", action="append", default=[], metavar="batch=32", help=size)
     argument = "an argument that no hint makes; for a function without hints an array, too: x=f32[8,16]"
     add("--arg", action="append", default=[], metavar="scale=0.5", help=argument)
     add("--explicit", action="store_true", help="mesh axes are of type Explicit, where the function has no own mesh")
+
+
+def read_size_flags(given: argparse.Namespace, unknown: Sequence[str]) -> list[str]:
+    """Take options that a verb does not have, ``--batch 32`` or ``--batch=32``, as sizes of dims; others are left."""
+    rest, left = list(unknown), list[str]()
+    given.size_flags = list[str]()
+    while rest:
+        flag, equals, size = rest.pop(0).partition("=")
+        if flag.startswith("--") and (size if equals else "".join(rest[:1]))[:1].isdecimal():
+            name = flag.removeprefix("--")
+            given.size_flags.append(name)
+            given.size.append(f"{name}={size if equals else rest.pop(0)}")
+        else:
+            left.append(f"{flag}{equals}{size}")
+    return left
 
 
 def require_one_module(target: str) -> None:

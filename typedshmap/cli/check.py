@@ -26,7 +26,7 @@ from ..sampling.plan import UnplacedInputs, plan_inputs
 from ..testing import assert_mesh_invariant
 
 
-def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
     """Add the verb and its options."""
     parser = add_parser(
         "check",

@@ -26,7 +26,7 @@ from ..explaining.tables import Comparison, Explanation
 from ..sampling.meshes import mesh_like
 
 
-def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
     """Add the verb and its options."""
     parser = add_parser(
         "explain",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from jax.sharding import AxisType
 
 from .. import cli
 from ..errors import MeshAxisError, StructureError
-from ..errors.phrases import did_you_mean, excerpt
 from ..explaining import Choice, choose_call
 from ..explaining.choose import meshes_to_try, read_free_mesh
 from ..explaining.hardware import read_hardware
@@ -28,7 +27,6 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
         epilog="The size of a dim may be an option of its own, as --batch 512. The exit code is 0 where a mesh fits, 1 "
         "where none does, 2 where the command line is wrong. "
         "Example: python -m typedshmap plan model:step --devices 2048 --hardware v5p --batch 512",
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("target", metavar="MODULE[:FUNCTION]", help="a module, or a file.py; one function of it")
@@ -45,7 +43,7 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
     add("--grad", action="store_true", help="plan for the function with its vector-Jacobian product")
     add("--html", metavar="FILE", help="write one page with charts of time and memory, too")
     add("--force", action="store_true", help="let --html write over a file that is not a page of HTML")
-    parser.set_defaults(verb=run, own_flags=parser.flags)
+    parser.set_defaults(verb=run)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -65,14 +63,9 @@ def run(given: argparse.Namespace) -> int:
         raise cli.UsageError(str(error)) from None
     assert hardware is not None
     page = cli.page_to_write(given.html, given.force)
-    sizes = _sizes_among(given.more, given.own_flags)
     there = argparse.Namespace(**vars(given))
-    there.mesh, there.devices, there.size = [",".join(f"{axis}=1" for axis in free)], None, [*given.size, *sizes]
-    try:
-        functions, values, _ = cli.read_functions(there, [given.target], min(given.devices, cli.MOST))
-    except cli.UsageError as error:
-        names = [f"--{size.partition('=')[0]}" for size in sizes if f"'{size.partition('=')[0]}'" in str(error)]
-        raise cli.UsageError(f"{error}{did_you_mean(names[0], given.own_flags) if names else ''}") from None
+    there.mesh, there.devices = [",".join(f"{axis}=1" for axis in free)], None
+    functions, values, _ = cli.read_functions(there, [given.target], min(given.devices, cli.MOST))
     found: list[Choice] = []
     with cli.early_progress("plan") as report:
         for function in functions:
@@ -102,20 +95,3 @@ def run(given: argparse.Namespace) -> int:
     if page is not None:
         cli.write_page(page, document(given.target, "\n<hr>\n".join(one.html for one in found)))
     return cli.DONE if len(found) == len(functions) and all(one.ranked for one in found) else cli.FAILED
-
-
-def _sizes_among(more: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Options that are sizes of dims, ``--batch 512`` or ``--batch=512``, as ``batch=512``.
-
-    Raises:
-      UsageError: for other ones.
-    """
-    found, rest = list[str](), list(more)
-    while rest:
-        flag, equals, size = rest.pop(0).partition("=")
-        size = size if equals else rest.pop(0) if rest else ""
-        if not flag.startswith("--") or not size[:1].isdecimal():
-            meant = did_you_mean(flag, flags)
-            raise cli.UsageError(f"there is no '{excerpt(flag)}'{meant}; a size is written as in --batch 512")
-        found.append(f"{flag.removeprefix('--')}={size}")
-    return found
