@@ -36,7 +36,7 @@ from .context import (
     lookup_layout,
     record_layout,
     record_layouts,
-    restate_layout,
+    restate_layouts,
 )
 from .global_sharding import with_value_mesh
 from .leaf_hints import MOST_STRUCTURES, LeafHints, known_structures
@@ -499,18 +499,40 @@ def with_other_leaves(value: Any, before: list[CheckedLeaf], after: list[Checked
     return value if all(map(is_, old, new)) else _jax.tree.unflatten_like(value, new)
 
 
+StatedShard = tuple[Any, LayoutAssertion, Layout | None]
+"""A shard, what is asserted of it, and the layout that this means."""
+
+
 def assert_layout(value: Any, stated: LayoutAssertion, layout: Layout | None, sink: AssertionSink | None) -> Any:
     """A shard, its layout recorded for the operations that follow, and analyzed if there is a sink.
 
     In a loop or a call within the region it may be another value, with a claim in the program.
     """
-    if sink is not None:
-        # Tools ask for each check, also for those that are implied.
-        restated = stated.subject.kind != "checked" and restate_layout(value, stated)
-        if restated:
-            return value
-        is_new = restated is None and type(value) is _jax.array.STAGED
-        value = sink.assert_layout(value, stated, layout, None if is_new else lookup_layout(value))
+    if sink is None:
+        record_layout(value, stated)
+        return value
+    if stated.subject.kind == "checked":  # tools ask for each check, also for those that are implied
+        return _assert_unsaid(value, stated, layout, False, sink)
+    (found,) = assert_each([(value, stated, layout)], sink)
+    return found
+
+
+def assert_each(shards: Sequence[StatedShard], sink: AssertionSink | None) -> list[Any]:
+    """The same for arguments or results, most of which have the hints that they had before."""
+    if sink is None:
+        return [assert_layout(*each, sink) for each in shards]
+    known = restate_layouts(shards)
+    return [
+        value if is_said else _assert_unsaid(value, stated, layout, is_said, sink)
+        for (value, stated, layout), is_said in zip(shards, known, strict=True)
+    ]
+
+
+def _assert_unsaid(
+    value: Any, stated: LayoutAssertion, layout: Layout | None, is_said: bool | None, sink: AssertionSink
+) -> Any:
+    is_new = is_said is None and type(value) is _jax.array.STAGED
+    value = sink.assert_layout(value, stated, layout, None if is_new else lookup_layout(value))
     record_layout(value, stated)
     return value
 

@@ -363,7 +363,7 @@ def current_axis_naming(own: AxisNaming = NO_NAMING) -> AxisNaming:
 def decorator_axis_naming(own: AxisNaming) -> AxisNaming:
     """The naming of a new scope's decorators: its own, after those of the scope around it."""
     scope = _scope.get()
-    return scope.naming.then(own) if scope is not None else own
+    return own if scope is None else scope.naming if own is NO_NAMING else scope.naming.then(own)
 
 
 _NO_ENTRY: tuple[None, None] = (None, None)
@@ -434,24 +434,27 @@ def record_layouts(
             _known[key] = (weakref.ref(value, partial(_known.pop, key)), what)
 
 
-def restate_layout(value: Any, stated: LayoutAssertion) -> bool | None:
-    """Record an assertion that has the hint of the last one of its value, so that it says nothing new of the layout.
+def restate_layouts(shards: Iterable[tuple[Any, LayoutAssertion, Layout | None]]) -> list[bool | None]:
+    """Record assertions that have the hint of the last one of their value, so that they say nothing new of its layout.
 
     Returns:
-      Whether it has; None if nothing is recorded of the value.
+      For each whether it has; None if nothing is recorded of the value.
     """
-    key = id(value)
-    ref, before = _known.get(key, _NO_ENTRY)
-    if ref is None or ref() is not value:
-        return None
-    if type(before) is not LayoutAssertion:
-        return False
-    if before.hint is not stated.hint or before.region is not stated.region:
-        return False
-    if before.must_be_invarying or stated.must_be_invarying or stated.is_assumed:
-        return False
-    _known[key] = (ref, stated)
-    return True
+    found: list[bool | None] = []
+    for value, stated, _ in shards:  # every argument of a helper comes by here
+        key, has_hint = id(value), None
+        ref, before = _known.get(key, _NO_ENTRY)
+        if ref is not None and ref() is value:
+            has_hint = (
+                type(before) is LayoutAssertion
+                and before.hint is stated.hint
+                and before.region is stated.region
+                and not (before.must_be_invarying or stated.must_be_invarying or stated.is_assumed)
+            )
+            if has_hint:
+                _known[key] = (ref, stated)
+        found += [has_hint]
+    return found
 
 
 def lookup_layout(value: Any) -> KnownLayout | None:

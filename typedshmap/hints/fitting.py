@@ -10,7 +10,7 @@ from .. import _jax
 from ..notation.layout import Layout
 from ..notation.match import Sizes
 from .check_array import axes_to_infer, unmentioned_by_type
-from .check_tree import TreeCheck, assert_layout
+from .check_tree import TreeCheck, assert_each
 from .context import AssertionSink, LayoutAssertion, MeshContext
 
 
@@ -56,7 +56,7 @@ class FittingValues(NamedTuple):
                     return None
                 if axes != unmentioned:
                     claimed[at] = (value, stated._replace(must_be_invarying=axes), layout)
-        found = [assert_layout(*each, sink) for each in claimed]
+        found = assert_each(claimed, sink)
         if self.structure is None:
             return tuple(found)
         return values if all(map(is_, found, leaves)) else self.structure.unflatten(found)
