@@ -149,3 +149,23 @@ def test_a_result_takes_the_place_of_a_donated_argument_once_that_is_read():
     assert peaks == [3, 3]  # the last product still reads what was donated
     once = typed_jit(typed_shard_map(twice), donate_argnums=0)
     assert explain(once, mesh=MESH, grad=False, **ROWS).memory.peak // SHARD == 1
+
+
+def test_weights_are_told_from_optimizer_state_and_from_what_is_neither():
+    @typed_shard_map
+    def step(
+        weights: Float32[Array, "[b/dp] b"], mean: Float32[Array, "[b/dp] b"], x: Float32[Array, "[a/dp] b"]
+    ) -> tuple[Float32[Array, "[b/dp] b"], Float32[Array, "[b/dp] b"]]:
+        def loss(weights):
+            gathered = all_gather(weights, "[b/dp] c -> b c ~dp")
+            return jnp.sum(jnp.tanh(x @ gathered) @ gathered)
+
+        mean = 0.9 * mean + jax.grad(loss)(weights)
+        return weights - mean, mean
+
+    memory = explain(step, mesh=MESH, **ROWS).memory
+    kinds = {one.what: one.kind for one in memory.alive}
+    assert [kinds[name] for name in ("weights", "mean", "x")] == ["weights", "optimizer state", "arguments"]
+    assert memory.parts["gathered weights"] == SHARD
+    alone = explain(layers, mesh=MESH, grad=True, layers=10, **ROWS).memory
+    assert {"weights", "optimizer state"}.isdisjoint(alone.parts)

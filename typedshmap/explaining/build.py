@@ -69,7 +69,7 @@ def explanation(
         {name: bound.size for name, bound in call.sizes if name.lstrip("*").isidentifier()},
         (*arguments, *costs.values, *results),
         (*costs.collectives, *gradient),
-        memory_of(program),
+        memory_of(program, is_differentiated=both is not None and bool(grad)),
         work,
         tuple(dict.fromkeys((*_notes(call, costs), *notes))),
         bandwidth,

@@ -10,8 +10,8 @@ from .model import Alive, Memory
 from .program import Buffer, Program, ProgramStep
 
 
-def memory_of(program: Program) -> Memory:
-    """The peak by liveness.
+def memory_of(program: Program, is_differentiated: bool = False) -> Memory:
+    """The peak by liveness, of a program as it is or with the gradient by all of its arguments.
 
     Arguments, and results that take no argument's place, are in memory all the time; other buffers from the step that
     makes them to the last one that reads them. An operation may write where one of its operands was, of the same size,
@@ -41,7 +41,7 @@ def memory_of(program: Program) -> Memory:
         ended |= {result for result, end in until.items() if end == at and result in held}
         for one in freed | ended:
             total -= held.pop(one, 0)
-    kinds = _kinds(program, steps)
+    kinds = _kinds(program, steps, is_differentiated)
     found = [Alive(size, _text(one), one.place, kinds[one]) for one, size in alive.items() if size]
     found.sort(key=lambda one: -one.bytes)
     parts = Counter[str]()
@@ -85,19 +85,49 @@ def _in_order(steps: Sequence[ProgramStep], arguments: Sequence[Buffer]) -> list
     return sorted(steps, key=lambda step: times[id(step)])
 
 
-def _kinds(program: Program, steps: Sequence[ProgramStep]) -> Mapping[Buffer, str]:
-    """What each buffer is to a reader of the program."""
+def _kinds(program: Program, steps: Sequence[ProgramStep], is_differentiated: bool) -> Mapping[Buffer, str]:
+    """What each buffer is to a reader of the program; the arguments of a gradient by all of them are arguments."""
     is_last_transposed = {one: step.around.is_transposed for step in steps for one in step.reads}
+    arguments, sources = _argument_kinds(program)
+    arguments = dict.fromkeys(arguments, "arguments") if is_differentiated else arguments
+    weights = {one for one, kind in arguments.items() if kind == "weights"}
     kinds: dict[Buffer, str] = {}
     for one in (one for step in steps for one in step.writes):
         operation, is_read_back = one.operation.removesuffix("_start"), is_last_transposed.get(one, one.is_transposed)
-        if (collective := _jax.jaxpr.COLLECTIVES.get(operation)) is not None:
-            kinds[one] = "gathered" if collective == "all-gather" else "collectives"
+        if (collective := _jax.jaxpr.COLLECTIVES.get(operation)) == "all-gather":
+            kinds[one] = "gathered weights" if sources[one] and sources[one] <= weights else "gathered"
+        elif collective is not None:
+            kinds[one] = "collectives"
         elif one.is_transposed != is_read_back:
             kinds[one] = "gradients" if one.is_transposed else "saved activations"
         else:
             kinds[one] = "temporaries"
-    return {**kinds, **dict.fromkeys(program.results, "results"), **dict.fromkeys(program.arguments, "arguments")}
+    return {**kinds, **dict.fromkeys(program.results, "results"), **arguments}
+
+
+def _argument_kinds(program: Program) -> tuple[dict[Buffer, str], Mapping[Buffer, frozenset[Buffer]]]:
+    """What each argument of a function that takes a gradient is, and from which arguments each buffer is computed.
+
+    Weights are arguments on which a gradient depends, of the type of a result that depends on the gradient: of their
+    gradient or their update. Optimizer state is not needed for the gradient, and a result of its type depends on it.
+    """
+    sources = defaultdict[Buffer, frozenset[Buffer]](frozenset, {one: frozenset([one]) for one in program.arguments})
+    updated, needed = set[Buffer](), set[Buffer]()
+    for step in program.steps:
+        found = frozenset[Buffer]().union(*(sources[one] for one in step.reads))
+        after = step.around.is_transposed or not updated.isdisjoint(step.reads)
+        needed |= found if step.around.is_transposed else frozenset()
+        # What is stacked is made before the loop that fills it.
+        filled = [one for one, size in step.reads.items() if size and one.operation == "stacked"]
+        for one in step.writes or filled:
+            sources[one] |= found
+            updated |= {one} if after else frozenset()
+    kinds = dict.fromkeys(program.arguments, "arguments")
+    for result in program.results if needed else ():
+        for one in sources[result]:
+            if program.types[one] == program.types[result] and (one not in needed or result in updated):
+                kinds[one] = "weights" if one in needed else "optimizer state"
+    return kinds, sources
 
 
 def _text(buffer: Buffer) -> str:

@@ -162,8 +162,9 @@ class Memory:
       reused: the bytes of donated arguments whose memory results take over.
       peak: the most that is in memory at one time.
       place: when that is, as a place in the user's source; empty before the first operation.
-      parts: the bytes at the peak by kind: ``arguments``, ``results``, ``saved activations`` for a gradient,
-        ``gathered`` arrays, buffers of other ``collectives``, ``gradients``, ``temporaries``.
+      parts: the bytes at the peak by kind: ``weights``, ``optimizer state`` and other ``arguments``, ``results``,
+        ``saved activations`` for a gradient, ``gathered weights`` and other ``gathered`` arrays, buffers of other
+        ``collectives``, ``gradients``, ``temporaries``.
       alive: the arrays that are in memory at the peak, the largest first.
     """
 

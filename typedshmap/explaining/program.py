@@ -143,6 +143,7 @@ class Program:
     Attributes:
       arguments: the buffers of the arguments.
       results: the buffers of the results.
+      types: of arguments and results their dtypes and global shapes.
       reused: for a result that takes the place of a donated argument, that argument.
       steps: what runs.
       equations: the equations that it is made of.
@@ -150,6 +151,7 @@ class Program:
 
     arguments: Sequence[Buffer]
     results: list[Buffer] = field(default_factory=list[Buffer])
+    types: dict[Buffer, str] = field(default_factory=dict[Buffer, str])
     reused: dict[Buffer, Buffer] = field(default_factory=dict[Buffer, Buffer])
     steps: list[ProgramStep] = field(default_factory=list[ProgramStep])
     equations: list[Equation] = field(default_factory=list[Equation])
@@ -180,7 +182,9 @@ def read_program(
         program.results.append(buffer)
     for buffer, size in zip(program.results, results or (), strict=False):
         buffer.bytes = size
-    program.reused = _reuse(jaxpr, program)
+    buffers = [*program.arguments, *program.results]
+    program.types = {one: _type(atom.aval) for one, atom in zip(buffers, (*jaxpr.invars, *jaxpr.outvars), strict=True)}
+    program.reused = _reuse(program, donated_operands(jaxpr))
     return program
 
 
@@ -191,16 +195,15 @@ def donated_operands(jaxpr: Any) -> list[int]:
     return [at for at, var in enumerate(jaxpr.invars) if var in donated]
 
 
-def _reuse(jaxpr: Any, program: Program) -> dict[Buffer, Buffer]:
+def _reuse(program: Program, donated: Sequence[int]) -> dict[Buffer, Buffer]:
     """Which result takes the place of which donated argument: the first of its type."""
-    offered = [(_type(jaxpr.invars[at].aval), program.arguments[at]) for at in donated_operands(jaxpr)]
-    reused: dict[Buffer, Buffer] = {}
-    for atom, result in zip(jaxpr.outvars, program.results, strict=True):
-        wanted = (_type(atom.aval), result.bytes)
-        same = next((each for each in offered if (each[0], each[1].bytes) == wanted), None)
+    offered, reused = [program.arguments[at] for at in donated], dict[Buffer, Buffer]()
+    for result in program.results:
+        wanted = (program.types[result], result.bytes)
+        same = next((each for each in offered if (program.types[each], each.bytes) == wanted), None)
         if same is not None:
             offered.remove(same)
-            reused[result] = same[1]
+            reused[result] = same
     return reused
 
 
