@@ -24,8 +24,14 @@ from ..errors.phrases import count_text, mesh_text, value_text
 from .model import Collective, Compiled
 from .program import donated_operands
 
-# Without them libtpu asks a server of Google's cloud what machine it is on, and waits for it where there is none.
-_NO_TPU = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-8", "TPU_WORKER_HOSTNAMES": "localhost"}
+# Without the first three libtpu asks a server of Google's cloud what machine it is on, and waits for it where there is
+# none; without the last only one process may load it at a time.
+_NO_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"(?P<{}>[0-9.]+)(?P<{}_unit>[KMGT]?)"
 _NEEDED = re.compile(
@@ -69,7 +75,8 @@ def read_target(verb: str, given: Any) -> Target | None:
             return Target(given, topologies.get_topology_desc(platform="tpu", topology_name=given).devices)
         except Exception as error:  # of libtpu, whose kinds differ between versions
             reason = (str(error).splitlines() or [""])[0]
-            raise StructureError(f"{verb}: compile={given!r} is not a topology: {reason}\n\n{_HINT}") from None
+            what = "is not a topology" if "INVALID_ARGUMENT" in reason else "cannot be asked of libtpu"
+            raise StructureError(f"{verb}: compile={given!r} {what}: {reason}\n\n{_HINT}") from None
 
 
 _HINT = 'Hint: write "cpu", or a kind of TPU with its chips along each dimension, as in "v5e:2x4" and "v5p:8x16x16"'
