@@ -55,6 +55,84 @@ def test_modules_of_a_package_keep_what_others_import(tmp_path: Path) -> None:
     assert text.endswith("mapped = typed_shard_map(double, mesh=mesh)\n")
 
 
+MODELS = """\
+import dataclasses
+
+import jax
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Weights:
+    up: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class State:
+    weights: Weights
+    scales: dict
+    step: jax.Array | None = None
+"""
+TRAIN = """\
+import models
+
+
+def unused(x):
+    return jax.shard_map(jnp.sin, mesh=mesh, in_specs=P("dp"), out_specs=P("dp"))(x)
+
+
+def step(state, x):
+    return models.State(state.weights, state.scales, state.step + 1), x @ state.weights.up * state.scales["x"]
+
+
+specs = models.State(models.Weights(P(None, "tp")), {"x": P()}, P())
+mapped = jax.shard_map(step, mesh=mesh, in_specs=(specs, P("dp")), out_specs=(specs, P("dp", "tp")))
+state = models.State(models.Weights(jnp.ones((4, 16))), {"x": jnp.ones(())}, jnp.zeros(()))
+jax.eval_shape(mapped, state, jnp.ones((8, 4)))
+"""
+ANNOTATED_MODELS = """\
+import dataclasses
+from typing import TypedDict
+
+import jax
+from typedshmap import Array, Float
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Weights:
+    up: Float[Array, "model [ff/tp]"]
+
+
+class Scales(TypedDict):
+    x: Float[Array, ""]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class State:
+    weights: Weights
+    scales: Scales
+    step: Float[Array, ""] | None = None
+"""
+
+
+@pytest.mark.slow
+def test_a_class_of_another_file_is_annotated_there_and_a_call_that_never_ran_is_listed(tmp_path: Path) -> None:
+    write(tmp_path / "models.py", MODELS)
+    write(tmp_path / "train.py", HEAD + TRAIN)
+    done = annotate(tmp_path, "--write", "train.py")
+    line = (HEAD + TRAIN).splitlines().index(next(x for x in TRAIN.splitlines() if "jnp.sin" in x)) + 1
+    left = f"train.py:{line}: left: it was not called\nannotate: 1 of 2 calls are annotated\n"
+    assert (done.returncode, done.stderr) == (0, left)
+    assert (tmp_path / "models.py").read_text() == ANNOTATED_MODELS
+    text = (tmp_path / "train.py").read_text()
+    assert "    state: models.State," in text or "def step(state: models.State, " in text
+    again = annotate(tmp_path, "train.py")
+    assert (again.returncode, again.stdout) == (0, "")
+
+
 LEFT = {
     "a call that raises": (
         'jax.eval_shape(jax.shard_map(double, mesh=mesh, in_specs=P("dp"), out_specs=P("dp")), jnp.ones(3))\n',

@@ -75,6 +75,14 @@ class ModuleEdit:
     typed_dicts: dict[str, Mapping[str, str]] = field(default_factory=dict)
     words: set[str] = field(default_factory=set)
 
+    def add_words(self, words: Iterable[str]) -> None:
+        """Have the names imported that it uses, of some that hints may use."""
+        hints = chain(*((*one.parameters.values(), one.result) for one in self.calls))
+        text = " ".join(chain(hints, *(each.values() for each in (*self.fields.values(), *self.typed_dicts.values()))))
+        self.words |= {word for word in words if re.search(rf"\b{word}\b", text)}
+        self.words |= {"typed_shard_map"} if self.calls else set()
+        self.words |= {"TypedDict"} if self.typed_dicts else set()
+
 
 def shared_calls(module: ParsedModule, chains: Mapping[AnyKey, tuple[cst.Call, ...]]) -> set[AnyKey]:
     """Of calls with those that give them options, the ones to which a partial gives some that plain calls use, too."""
@@ -137,7 +145,9 @@ class _Editor(cst.CSTTransformer):
         self.module, self.edit, self.removed = module, edit, set[str]()
         self.calls = {call: one for one in edit.calls for call in one.calls}
         self.definitions = {one.definition: one for one in edit.calls if one.definition is not None}
-        self.first_definition = next(iter(self.definitions), None)
+        hints = {node: " ".join(fields.values()) for node, fields in edit.fields.items()}
+        classes = [node for node, text in hints.items() if any(name in text for name in edit.typed_dicts)]
+        self.first_definition = min([*self.definitions, *classes], key=module.line, default=None)
         self.comments: dict[cst.CSTNode, list[str]] = {}
         for node, texts in edit.comments.items():
             statement = self._statement(node)
@@ -602,7 +612,7 @@ def _add_import(body: list[Any], home: str, names: Sequence[str]) -> None:
     line = cst.parse_statement(f"from {home} import {', '.join(names)}")
     ends = (at for at, statement in enumerate(body) if isinstance(statement, cst.FunctionDef | cst.ClassDef))
     roots = [(at, root) for at, statement in enumerate(body[: next(ends, None)]) if (root := _root(statement))]
-    before = [at for at, root in roots if _rank(root) < _rank(home)]
+    before = [at for at, root in roots if _rank(root) <= _rank(home)]
     if before:
         is_new_section = _rank(_root(body[before[-1]]))[0] != _rank(home)[0]
         body.insert(before[-1] + 1, line.with_changes(leading_lines=[cst.EmptyLine(indent=False)] * is_new_section))

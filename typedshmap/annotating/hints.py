@@ -5,11 +5,13 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
 
+from ..hints.parse_hint import parse_hint
+from ..hints.structure import array_hints
 from .describe import LeafHint
 from .recording import Tree
 
@@ -23,18 +25,18 @@ class LeftPlain(Exception):
 
 @dataclass
 class HintWriter:
-    """Writes the hints of one function.
+    """Writes the hints that stand in one file.
 
     Attributes:
       names: what a name means where the hints stand.
-      editable: whether a class is of the program's own files.
+      home: the writer of the file of a class, if that is one of the program's own.
       words: the names of the library that the hints use.
       typed_dicts: the text of each ``TypedDict`` that they use, by its name.
       classes: the hints of the fields of the program's own classes; None where they are not always the same.
     """
 
     names: Mapping[str, Any]
-    editable: Any
+    home: Callable[[type], HintWriter | None]
     words: set[str] = field(default_factory=set)
     typed_dicts: dict[str, dict[str, str]] = field(default_factory=dict)
     classes: dict[type, dict[str, str] | None] = field(default_factory=dict)
@@ -83,12 +85,21 @@ class HintWriter:
             return None
         if issubclass(kind, dict):
             return self._dict(keys, items, name) if kind is dict and len(keys) <= _MOST_FIELDS else None
-        if not self.editable(kind) or self.names.get(kind.__name__) is not kind or not has_fields(kind):
+        word, home = self._name_of(kind), self.home(kind)
+        if word is None or has_hints(kind):
+            return word
+        if home is None or not has_fields(kind):
             return None
-        fields = {key: self.hint(item, key) for key, item in zip(keys, items, strict=True)}
-        if self.classes.setdefault(kind, fields) != fields:
-            self.classes[kind] = None
-        return kind.__name__ if self.classes[kind] is not None else None
+        fields = {key: home.hint(item, key) for key, item in zip(keys, items, strict=True)}
+        if home.classes.setdefault(kind, fields) != fields:
+            home.classes[kind] = None
+        return word if home.classes[kind] is not None else None
+
+    def _name_of(self, kind: type) -> str | None:
+        """What the hints can call a class: its name, or that of a module and its name."""
+        name = kind.__name__
+        modules = (module for module, value in self.names.items() if getattr(value, name, None) is kind)
+        return name if self.names.get(name) is kind else next((f"{module}.{name}" for module in modules), None)
 
     def _dict(self, keys: Sequence[str], items: Sequence[Any], name: str) -> str:
         fields = {key: self.hint(item, f"{name}_{key}") for key, item in zip(keys, items, strict=True)}
@@ -118,6 +129,14 @@ class HintWriter:
 def has_fields(kind: type) -> bool:
     """Whether a class says in its body what its fields are."""
     return dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+
+
+def has_hints(kind: type) -> bool:
+    """Whether the fields of a class have hints that say where dims lie."""
+    try:
+        return has_fields(kind) and any(hint.spec.source != "..." for hint in array_hints(parse_hint(kind)))
+    except Exception:  # a class that no hint can name
+        return False
 
 
 def common(hints: Iterable[LeafHint | None], of: str = "") -> LeafHint | None:

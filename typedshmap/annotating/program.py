@@ -6,11 +6,12 @@ import ast
 import inspect
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from .function_source import FunctionSource
 from .hints import HintWriter, LeftPlain
 from .module import ParsedModule
 from .recording import MappedSite, TracedCall, Tree
+from .static import literal_calls
 
 _PLACE = re.compile(r"(?: at|, due since) [^\s:]+\.py:\d+(?: \(\w+\))?")
 _SILENCED = re.compile(r"; [^;]*# typedshmap: ignore\[[\w-]+\]")
@@ -87,14 +89,34 @@ class AnnotatedProgram:
             except LeftPlain as reason:
                 self.lost.append((site.file, site.span[0] or 0, str(reason)))
         self._agree_on_definitions()
+        self.lost += self._calls_that_never_ran()
+
+    def _calls_that_never_ran(self) -> Iterator[tuple[str, int, str]]:
+        """The calls in the script, and in the modules that it imports, that were not seen."""
+        seen = {call for plan in self.plans for call in (plan.node, *plan.calls)}
+        known = {Path(file).resolve() for file in self.modules}
+        files = [module.__file__ for module in own_modules() if Path(str(module.__file__)).resolve() not in known]
+        script = [self.script] if Path(self.script).is_file() and Path(self.script).resolve() not in known else []
+        for file in {*self.modules, *map(str, files), *script}:
+            with suppress(LeftPlain):
+                never = literal_calls(self._module(file)) if "shard_map" in self._text(file) else []
+                lines = [self._module(file).line(call.calls[0]) for call in never if not seen & {*call.calls}]
+                yield from ((file, line, "it was not called") for line in lines)
+
+    def _text(self, file: str) -> str:
+        if file not in self.texts:
+            try:
+                with Path(file).open(encoding="utf-8", newline="") as opened:
+                    self.texts[file] = opened.read()
+            except (OSError, ValueError):
+                raise LeftPlain("its file cannot be read") from None
+        return self.texts[file]
 
     def _module(self, file: str) -> ParsedModule:
         if file not in self.modules:
             try:
-                with Path(file).open(encoding="utf-8", newline="") as opened:
-                    self.texts[file] = opened.read()
-                self.modules[file] = ParsedModule(self.texts[file])
-            except (OSError, ValueError, cst.ParserSyntaxError):
+                self.modules[file] = ParsedModule(self._text(file))
+            except cst.ParserSyntaxError:
                 raise LeftPlain("its file cannot be read") from None
         return self.modules[file]
 
@@ -202,42 +224,49 @@ class AnnotatedProgram:
         Args:
           marked: whether each call says its own name for ``typed_shard_map``, and not that.
         """
-        edits = {file: ModuleEdit() for file in self.modules}
+        edits: dict[str, ModuleEdit] = defaultdict(ModuleEdit)
         writers: dict[str, HintWriter] = {}
         self._leave_shared()
+
+        def home(kind: type) -> HintWriter | None:
+            module = sys.modules.get(kind.__module__)
+            file = self._file_with(kind)
+            return writers.setdefault(file, HintWriter(vars(module), home)) if module is not None and file else None
+
         for number, plan in enumerate(self.plans):
             edit, module = edits[plan.site.file], self.modules[plan.site.file]
             for found in plan.findings:
                 edit.comments.setdefault(plan.node, []).append(_finding_text(found))
             if plan.left:
                 continue
-            names = _globals_of(plan.function)
-            writer = writers.setdefault(plan.site.file, HintWriter(names, self._is_editable(plan.site.file)))
+            names = _names_around(plan.function)
+            writer = replace(writers.setdefault(plan.site.file, HintWriter(names, home)), names=names)
             try:
                 one = self._call_edit(plan, module, writer)
             except LeftPlain as reason:
                 plan.left = str(reason)
                 continue
             edit.calls.append(one.marked(number) if marked else one)
+        hints = {
+            hint for edit in edits.values() for one in edit.calls for hint in (*one.parameters.values(), one.result)
+        }
+        of_classes = [fields for writer in writers.values() for fields in writer.classes.values() if fields is not None]
+        every = " ".join(chain(hints, *(fields.values() for fields in of_classes)))
         for file, writer in writers.items():
             edit = edits[file]
-            texts = " ".join(text for one in edit.calls for text in (*one.parameters.values(), one.result))
-            edit.typed_dicts = {k: v for k, v in writer.typed_dicts.items() if k in texts or _is_inside(k, writer)}
             for kind, fields in writer.classes.items():
                 node = self.modules[file].class_named(kind.__name__)
-                if fields is not None and node is not None and kind.__name__ in texts:
+                if fields is not None and node is not None and kind.__name__ in every:
                     edit.fields[node] = _with_none(self.modules[file], node, fields)
-            if edit.calls:
-                edit.words = {*writer.words, "typed_shard_map"}
-        edits = {file: edit for file, edit in edits.items() if edit.calls or edit.comments}
+            edit.typed_dicts = {k: v for k, v in writer.typed_dicts.items() if k in every or _is_inside(k, writer)}
+            edit.add_words(writer.words)
+        edits = {file: edit for file, edit in edits.items() if edit.calls or edit.comments or edit.fields}
         return {file: edit_module(self.modules[file], edit, self._exported) for file, edit in edits.items()}
 
     @cached_property
     def _exported(self) -> set[str]:
         """The names that the program's modules import from each other."""
-        own = [
-            module for module in [*sys.modules.values()] if is_users(getattr(module, "__file__", None) or "<frozen ")
-        ]
+        own = own_modules()
         found: set[str] = set()
         for module in own:
             try:
@@ -252,16 +281,15 @@ class AnnotatedProgram:
                     found |= {node.attr} if vars(module).get(node.value.id) in own else set()
         return found
 
-    def _is_editable(self, file: str) -> Callable[[type], bool]:
-        def is_editable(kind: type) -> bool:
-            home = sys.modules.get(kind.__module__)
-            where = self.script if kind.__module__ == "__main__" else str(getattr(home, "__file__", ""))
-            return (
-                Path(where).resolve() == Path(file).resolve()
-                and self.modules[file].class_named(kind.__name__) is not None
-            )
-
-        return is_editable
+    def _file_with(self, kind: type) -> str | None:
+        """The file of the program that defines a class."""
+        module = sys.modules.get(kind.__module__)
+        where = self.script if kind.__module__ == "__main__" else getattr(module, "__file__", None) or "<frozen "
+        file = next((known for known in self.modules if Path(known).resolve() == Path(where).resolve()), where)
+        try:
+            return file if is_users(file) and self._module(file).class_named(kind.__name__) is not None else None
+        except LeftPlain:
+            return None
 
     def _call_edit(self, plan: SitePlan, module: ParsedModule, writer: HintWriter) -> CallEdit:
         options = {}
@@ -285,6 +313,11 @@ class AnnotatedProgram:
             if name in parameters and node.annotation is not None:
                 parameters[name] = _optional(parameters[name], module.code(node.annotation.annotation))
         return CallEdit(plan.calls, plan.definition, parameters, result, options)
+
+
+def own_modules() -> list[Any]:
+    """The modules of the program that it imported."""
+    return [each for each in [*sys.modules.values()] if is_users(getattr(each, "__file__", None) or "<frozen ")]
 
 
 def _with_none(module: ParsedModule, node: cst.ClassDef, fields: Mapping[str, str]) -> dict[str, str]:
@@ -342,13 +375,14 @@ def _axes_by_code(module: ParsedModule, call: cst.Call, node: cst.BaseExpression
     return {axis: code for part, spec in pairs for axis, code in _axes_by_code(module, call, part, spec).items()}
 
 
-def _globals_of(function: Any) -> Mapping[str, Any]:
+def _names_around(function: Any) -> Mapping[str, Any]:
+    """What names mean around a function: those of its module, and those that it closes over."""
     while not hasattr(function, "__globals__"):
         below = [getattr(function, name) for name in ("func", "__func__", "__wrapped__") if hasattr(function, name)]
         if not below:
             return {}
         function = below[0]
-    return function.__globals__
+    return {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
 
 
 def _is_inside(name: str, writer: HintWriter) -> bool:

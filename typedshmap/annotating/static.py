@@ -64,7 +64,7 @@ def annotate_text(text: str) -> AnnotatedText:
     if (line := module.odd_line()) is not None:
         why = "libcst does not keep this line: a form feed, or a lone carriage return?"
         return AnnotatedText(text, 0, [(line, why)])
-    found = _literal_calls(module)
+    found = literal_calls(module)
     left = [*_other_uses(module, found)]
     edits: dict[LiteralCall, CallEdit] = {}
     for call in found:
@@ -83,7 +83,7 @@ def annotate_text(text: str) -> AnnotatedText:
     return AnnotatedText(text, len(edits), sorted(left))
 
 
-def _literal_calls(module: ParsedModule) -> list[LiteralCall]:
+def literal_calls(module: ParsedModule) -> list[LiteralCall]:
     """The calls that map a function with ``shard_map``, and the calls of it that belong to none of them."""
     calls = [LiteralCall(module, option_calls(module, node)) for node in module.nodes(cst.Call)]
     calls = [call for call in calls if module.meaning(call.named) & _SHARD_MAP]

@@ -68,7 +68,7 @@ def run(given: argparse.Namespace) -> int:
         write_files(texts)
     for file, line, why in program.left():
         print(f"{os.path.relpath(file)}:{line}: left: {why}", file=sys.stderr)
-    done, count = sum(not plan.left for plan in program.plans), len(sites)
+    done, count = sum(not plan.left for plan in program.plans), len(program.plans) + len(program.lost)
     print(f"annotate: {done} of {count} calls are annotated", file=sys.stderr, flush=True)
     return code
 

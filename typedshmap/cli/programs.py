@@ -68,18 +68,17 @@ def run_program(program: str, is_module: bool, arguments: Sequence[str], texts: 
       arguments: what it is given.
       texts: for a script, what is to be read in its place.
     """
-    sys.argv = [program, *arguments]
+    sys.argv, before = [program, *arguments], sys.modules["__main__"]
     try:
         if is_module:
             runpy.run_module(program, run_name="__main__", alter_sys=True)
         else:
             sys.path.insert(0, str(Path(program).parent.resolve()))
-            if texts is None or program not in texts:
-                runpy.run_path(program, run_name="__main__")
-            else:
-                main = sys.modules["__main__"] = types.ModuleType("__main__")
-                main.__file__ = program
-                exec(compile(texts[program], program, "exec"), vars(main))
+            source = (texts or {}).get(program) or Path(program).read_bytes()
+            code = compile(source, program, "exec", dont_inherit=True)
+            main = sys.modules["__main__"] = types.ModuleType("__main__")
+            main.__file__ = os.path.abspath(program)
+            exec(code, vars(main))
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or cli.DONE
@@ -91,6 +90,7 @@ def run_program(program: str, is_module: bool, arguments: Sequence[str], texts: 
         _print_traceback(error)
         return cli.FAILED
     finally:
+        sys.modules["__main__"] = before
         sys.stdout.flush()
     return cli.DONE
 
