@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import pallas as pl
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from mesh_programs import (
@@ -79,6 +80,37 @@ def test_shards_that_are_handed_on_as_they_are_are_suspect() -> None:
 
     (found,) = audited(mapped(Program(rotate, P("sp"), P("sp"), (X,))), X).findings
     assert found.severity == "suspect" and "as stages of a pipeline do" in found.message
+
+
+def doubled_by_a_kernel(x: Any) -> Any:
+    def kernel(x: Any, y: Any) -> None:
+        y[...] = 2 * x[...]
+
+    return pl.pallas_call(kernel, out_shape=x, interpret=True)(x)
+
+
+def chosen(x: Any, is_on: Any) -> Any:
+    return jnp.where(is_on, x, -x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "program",
+    [Program(doubled_by_a_kernel, P("sp"), P("sp"), (X,)), Program(chosen, (P("sp"), P()), P("sp"), (X, True))],
+    ids=["a kernel", "a bool"],
+)
+def test_it_is_run_with_kernels_and_whatever_it_is_given(program: Program) -> None:
+    report = audited(mapped(program), *(jnp.asarray(each) for each in program.args))
+    assert report.findings == [] and not any("not run" in why for why in report.regions[0].unread)
+
+
+def test_what_may_rely_on_one_entry_per_shard_is_suspect() -> None:
+    def rows_of_a_rank(x: Any, rank: Any) -> Any:
+        return x + (rank[0] * x.shape[0] + jnp.arange(x.shape[0]))[:, None]
+
+    program = Program(rows_of_a_rank, (P("sp"), P("sp")), P("sp"), (X, jnp.arange(4)))
+    (found,) = audited(mapped(program), *program.args).findings
+    assert found.severity == "suspect" and "'rank' has one entry per shard here" in found.message
 
 
 def test_random_numbers_are_suspect() -> None:

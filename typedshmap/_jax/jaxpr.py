@@ -81,7 +81,7 @@ def _number_results(jaxpr: Any, operands: Sequence[int], numbers: dict[Any, int]
             results = _number_results(open_jaxpr(eqn.params["jaxpr"]), given, numbers)
         else:
             try:
-                what: Any = object() if _effects(eqn) else frozenset(eqn.params.items())
+                what: Any = object() if effects_of(eqn) else frozenset(eqn.params.items())
             except TypeError:  # a parameter without a hash
                 what = object()
             if eqn.primitive.name in _COMMUTATIVE:
@@ -351,10 +351,11 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
 
 def has_effects(eqn: Any) -> bool:
     """Whether an equation by itself does more than compute its results: a callback, a write into a reference."""
-    return bool(_effects(eqn)) and not inner_jaxprs(eqn)
+    return bool(effects_of(eqn)) and not inner_jaxprs(eqn)
 
 
-def _effects(eqn: Any) -> set[str]:
+def effects_of(eqn: Any) -> set[str]:
+    """What an equation or a program does besides computing its results, by the names of JAX's classes."""
     return {type(effect).__name__ for effect in eqn.effects} - {"NamedAxisEffect"}  # which collectives have
 
 

@@ -22,7 +22,7 @@ from .array import is_tracer
 from .jaxpr import (
     RegionBinding,
     all_equations,
-    has_effects,
+    effects_of,
     inner_jaxprs,
     is_literal,
     open_jaxpr,
@@ -166,7 +166,7 @@ def _evaluate(program: Any, consts: Sequence[Any], arguments: Sequence[Any], ato
             equations.append(eqn)
             needed.update(atom for atom in eqn.invars if not is_literal(atom))
     part = program.replace(eqns=equations[::-1], outvars=variables)
-    if any(map(has_effects, all_equations(part))):
+    if any(map(effects_of, part.eqns)):
         raise ValueError("what it does besides would be done twice")
     compute = jax.jit(lambda consts, arguments: jax.core.eval_jaxpr(part, consts, *arguments))
     with jax.ensure_compile_time_eval():

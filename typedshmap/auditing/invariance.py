@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
+from math import prod
 from typing import Any
 
 import jax
@@ -67,9 +68,10 @@ def _reason_not_to_run(each: SeenRegion) -> str | None:
         return "its shards would wait for each other"
     if each.structs and _has_loop(each):
         return "a while loop may never end with values that are drawn, and its operands were not seen"
-    for eqn in _jax.jaxpr.all_equations(each.traced.eqn.params["jaxpr"]):
-        if _jax.jaxpr.has_effects(eqn):
-            return f"it does more than compute its results ({eqn.primitive.name})"
+    body = each.traced.eqn.params["jaxpr"]
+    if _jax.jaxpr.effects_of(body):  # what kernels write is theirs
+        found = next(filter(_jax.jaxpr.has_effects, _jax.jaxpr.all_equations(body)), None)
+        return f"it does more than compute its results ({found.primitive.name if found else 'a write'})"
     return ""
 
 
@@ -189,10 +191,26 @@ def _doubt(each: SeenRegion, problem: str) -> str:
     results = [body.outvars[at] for at in each.traced.results]
     if problem.startswith("grad(") and sum(_jax.array.is_inexact(var.aval.dtype) for var in results) > 1:
         return "it is that of all its results, of which the program may differentiate some"
+    if names := _entries_per_shard(each):
+        return f"'{names[0]}' has one entry per shard here, which the function may rely on"
     makers = [_jax.jaxpr.maker_of(body, var) for var in results]
     if any(maker is not None and maker.primitive.name == "ppermute" for maker in makers):
         return "it hands shards on as they are, as stages of a pipeline do"
     return ""
+
+
+def _entries_per_shard(each: SeenRegion) -> list[str]:
+    """The operands of which each shard has one entry along a dim that is sharded."""
+    found = list[str]()
+    call = each.traced.call
+    assert call is not None
+    sizes = call.params["mesh"].shape
+    for name, operand, spec in zip(_argument_names(each), call.operands, call.params["in_specs"], strict=True):
+        layout = _jax.array.spec_entries(spec, len(operand.shape))
+        shards = [prod(sizes[axis] for axis in axes) for axes in layout.dim_axes]
+        if any(size == count > 1 for size, count in zip(operand.shape, shards, strict=True)):
+            found.append(name)
+    return found
 
 
 def _argument_names(each: SeenRegion) -> tuple[str, ...]:

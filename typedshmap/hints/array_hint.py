@@ -56,7 +56,7 @@ def class_name(dtype: str) -> str:
     return _KINDS[kind] + dtype.removeprefix(kind).replace("_e", "e")
 
 
-_KINDS = {"bfloat": "BFloat", "uint": "UInt", "int": "Int", "float": "Float", "complex": "Complex"}
+_KINDS = {"bool": "Bool", "bfloat": "BFloat", "uint": "UInt", "int": "Int", "float": "Float", "complex": "Complex"}
 NAMES: dict[str, tuple[str, ...] | None] = {
     **FAMILIES,
     **{class_name(dtype): (dtype,) for dtype in UINTS + INTS + FLOATS + COMPLEXES},
