@@ -13,7 +13,19 @@ from typing import NamedTuple
 import jax
 from picture import PICTURE, picture
 
-from typedshmap import Array, Float, Float32, Stacked, all_gather, einsum, explain, show, typed_shard_map
+from typedshmap import (
+    Array,
+    Float,
+    Float32,
+    Stacked,
+    all_gather,
+    choose_mesh,
+    einsum,
+    explain,
+    psum_scatter,
+    show,
+    typed_shard_map,
+)
 from typedshmap.drawing import NEUTRAL, colours_of, ink
 
 ASSETS = PICTURE.parent
@@ -163,6 +175,22 @@ def explained() -> str:
     return explain(mlp, mesh=meshes, hardware="v5p", **sizes).html + "\n"
 
 
+@typed_shard_map
+def gathered_mlp(
+    x: Float32[Array, "[batch/fsdp] [model/tp]"],
+    up: Float32[Array, "[model/fsdp] [ff/tp]"],
+    down: Float32[Array, "[ff/tp] [model/fsdp]"],
+) -> Float32[Array, "[batch/fsdp] [model/tp]"]:
+    x = all_gather(x, "[b/fsdp] [m/tp] -> [b/fsdp] m")
+    h = jax.nn.relu(x @ all_gather(up, "[m/fsdp] [f/tp] -> m [f/tp] ~fsdp"))
+    return psum_scatter(h @ all_gather(down, "[f/tp] [m/fsdp] -> [f/tp] m ~fsdp"), "[b/fsdp] m +tp -> [b/fsdp] [m/tp]")
+
+
+def chosen() -> str:
+    """The page of the first choice on the page "Will it fit?"."""
+    return choose_mesh(gathered_mlp, devices=64, hardware="v5e", batch=2**15, model=24576, ff=98304).html + "\n"
+
+
 FIGURES: dict[str, Callable[[], str]] = {
     "layer.svg": picture,
     **{
@@ -179,6 +207,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     },
     **{f"{name}.svg": lambda given=given: moved(*given) for name, given in COLLECTIVES.items()},
     "explain.html": explained,
+    "fit.html": chosen,
 }
 
 
