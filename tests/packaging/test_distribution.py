@@ -79,6 +79,7 @@ def test_the_wheel_says_what_the_package_is(wheel: Path, metadata: email.message
         "notebooks",
         "random",
         "test",
+        "tpu",
     }
     entry = zipfile.ZipFile(wheel).read(f"{information()}/entry_points.txt").decode()
     scripts = ["[console_scripts]", "typedshmap", "=", "typedshmap.__main__:main_and_exit"]
