@@ -279,7 +279,6 @@ class _Editor(cst.CSTTransformer):
     # Definitions
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
-        updated_node = self._commented(original_node, updated_node)
         one = self.definitions.get(original_node)
         if one is None:
             return updated_node
@@ -313,33 +312,22 @@ class _Editor(cst.CSTTransformer):
     # Classes and comments
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
-        updated_node = self._commented(original_node, updated_node)
         fields = self.edit.fields.get(original_node)
         if fields is None:
             return updated_node
         for part in m.findall(original_node.body, m.AnnAssign()):
             if isinstance(part, cst.AnnAssign) and isinstance(part.target, cst.Name) and part.target.value in fields:
                 self._remove(part.annotation)
-        return updated_node.with_changes(body=updated_node.body.visit(_FieldAnnotator(fields)))
-
-    def leave_SimpleStatementLine(
-        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
-    ) -> cst.SimpleStatementLine:
-        return self._commented(original_node, updated_node)
+        return updated_node.with_changes(body=updated_node.body.visit(_Annotator(fields)))
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        found = super().on_leave(original_node, updated_node)
-        if isinstance(original_node, (cst.If, cst.For, cst.While, cst.With, cst.Try)):
-            return self._commented(original_node, found)
-        return found
-
-    def _commented(self, original: cst.CSTNode, updated: Any) -> Any:
-        lines = [cst.EmptyLine(comment=cst.Comment(text)) for text in self.comments.get(original, [])]
-        return updated.with_changes(leading_lines=[*updated.leading_lines, *lines]) if lines else updated
+        found: Any = super().on_leave(original_node, updated_node)
+        lines = [cst.EmptyLine(comment=cst.Comment(text)) for text in self.comments.get(original_node, ())]
+        return found.with_changes(leading_lines=[*found.leading_lines, *lines]) if lines else found
 
 
 class _Annotator(cst.CSTTransformer):
-    """Gives parameters their hints."""
+    """Gives parameters of a function, or fields of a class, their hints; functions within stay as they are."""
 
     def __init__(self, hints: Mapping[str, str]) -> None:
         super().__init__()
@@ -348,23 +336,15 @@ class _Annotator(cst.CSTTransformer):
     def visit_Lambda(self, node: cst.Lambda) -> bool:
         return False
 
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        return False
+
     def leave_Param(self, original_node: cst.Param, updated_node: cst.Param) -> cst.Param:
         hint = self.hints.get(original_node.name.value)
         if hint is None:
             return updated_node
         equal = cst.AssignEqual() if updated_node.default is not None else cst.MaybeSentinel.DEFAULT
         return updated_node.with_changes(annotation=_annotation(hint), equal=equal)
-
-
-class _FieldAnnotator(cst.CSTTransformer):
-    """Gives fields of a class their hints."""
-
-    def __init__(self, hints: Mapping[str, str]) -> None:
-        super().__init__()
-        self.hints = hints
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
-        return False
 
     def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> cst.AnnAssign:
         hint = self.hints.get(original_node.target.value) if isinstance(original_node.target, cst.Name) else None

@@ -307,7 +307,7 @@ class AnnotatedProgram:
             return CallEdit(plan.calls, None, parameters, result, options)
         hints = {name: writer.hint(samples, name) for name, samples in plan.parameters.items()}
         assert plan.definition is not None
-        nodes = {node.name.value: node for node in _params(plan.definition)}
+        nodes = {node.name.value: node for node in module.parameters(plan.definition)}
         parameters = {name: hint for name, hint in hints.items() if hint != "Any" or nodes[name].annotation is None}
         for name, node in nodes.items():
             if name in parameters and node.annotation is not None:
@@ -346,12 +346,6 @@ def parameters_of(function: Callable[..., Any], count: int) -> list[tuple[str, b
     if len(plain) < count and star is None:
         raise LeftPlain("its parameters are not known")
     return [known if known is not None else star for known, _ in zip_longest(plain, range(count))]  # type: ignore[misc]
-
-
-def _params(definition: cst.FunctionDef) -> list[cst.Param]:
-    params = definition.params
-    star = [params.star_arg] if isinstance(params.star_arg, cst.Param) else []
-    return [*params.posonly_params, *params.params, *star, *params.kwonly_params]
 
 
 def _paths(tree: Tree, path: str) -> list[str]:
