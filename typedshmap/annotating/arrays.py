@@ -111,9 +111,10 @@ class ArrayEvidence:
                 self._block(body)
             case cst.If():
                 self._choose(node)
+            case cst.Assign(value=value):
+                self._is_array(value)
+                self._forget(self.module.stored_names(node))
             case _:
-                for value in [node.value] if isinstance(node, cst.Assign) else []:
-                    self._is_array(value)
                 self._forget(self.module.stored_names(node))
                 self._repeat(node)
                 self._forget(self.module.stored_names(node))
@@ -134,8 +135,10 @@ class ArrayEvidence:
         was_certain, self._is_certain, before = self._is_certain, False, self._known
         self._block(node.body)
         after, self._known = self._known, before
-        for other in [node.orelse] if node.orelse is not None else []:
-            self._statement(other) if isinstance(other, cst.If) else self._block(other.body)
+        if isinstance(node.orelse, cst.If):
+            self._statement(node.orelse)
+        elif node.orelse is not None:
+            self._block(node.orelse.body)
         self._known &= after
         self._given -= self.module.stored_names(node)
         self._is_certain = was_certain and not m.findall(node, _LEAVES)

@@ -84,6 +84,12 @@ class ModuleEdit:
         self.words |= {"TypedDict"} if self.typed_dicts else set()
 
 
+def axes_option(axes: Mapping[str, str]) -> dict[str, str]:
+    """The option that gives names in hints their mesh axes, each by its code; none if there are no such names."""
+    named = ", ".join(f'"{word}": {code}' for word, code in axes.items())
+    return {"axes": f"{{{named}}}"} if axes else {}
+
+
 def shared_calls(module: ParsedModule, chains: Mapping[AnyKey, tuple[cst.Call, ...]]) -> set[AnyKey]:
     """Of calls with those that give them options, the ones to which a partial gives some that plain calls use, too."""
     kept = dict(chains)

@@ -23,7 +23,7 @@ from ..auditing.region import PlainRegion
 from ..auditing.silenced import is_ignored
 from ..errors.places import is_users
 from .describe import LeafHint, describe
-from .editing import SHARED, CallEdit, ModuleEdit, edit_module, option_calls, options_of, shared_calls
+from .editing import SHARED, CallEdit, ModuleEdit, axes_option, edit_module, option_calls, options_of, shared_calls
 from .function_source import FunctionSource
 from .hints import HintWriter, LeftPlain
 from .module import ParsedModule
@@ -292,10 +292,7 @@ class AnnotatedProgram:
             return None
 
     def _call_edit(self, plan: SitePlan, module: ParsedModule, writer: HintWriter) -> CallEdit:
-        options = {}
-        axes = {word: f'"{axis}"' for word, axis in plan.axes.items()} | plan.code_axes
-        if axes:
-            options["axes"] = "{" + ", ".join(f'"{word}": {code}' for word, code in axes.items()) + "}"
+        options = axes_option({word: f'"{axis}"' for word, axis in plan.axes.items()} | plan.code_axes)
         if auto := plan.site.options.get("auto"):
             names = [axis for axis in plan.site.options["mesh"].axis_names if axis not in auto]
             options["axis_names"] = "{" + ", ".join(f'"{name}"' for name in names) + "}"

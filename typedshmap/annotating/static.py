@@ -22,7 +22,7 @@ from .. import _jax
 from ..errors.phrases import count_text
 from .arrays import ArrayEvidence
 from .describe import axis_words, bracketed
-from .editing import SHARED, CallEdit, ModuleEdit, edit_module, option_calls, options_of, shared_calls
+from .editing import SHARED, CallEdit, ModuleEdit, axes_option, edit_module, option_calls, options_of, shared_calls
 from .hints import LeftPlain
 from .module import ParsedModule
 
@@ -176,12 +176,10 @@ class LiteralCall:
             raise LeftPlain("the function that it maps is given elsewhere")
         function = self._function(given["f"].value) if "f" in given else self._decorated()
         axes = {word: axis[1:] if axis[0] == "=" else f'"{axis}"' for axis, word in self.axes.items() if axis != word}
-        named = ", ".join(f'"{word}": {code}' for word, code in axes.items())
-        options = {"axes": f"{{{named}}}"} if axes else {}
         definition, hints, result = self._hints(function, in_specs, out_specs)
         text = " ".join([*hints.values(), result])
         self.words = {word for word in self.words if re.search(rf"\b{self.module.spelled(word)}\b", text)}
-        return CallEdit(self.calls, definition, hints, result, options)
+        return CallEdit(self.calls, definition, hints, result, axes_option(axes))
 
     # Specs
 
