@@ -111,6 +111,9 @@ class Operand(NamedTuple):
         return tuple([size * shard_count(axes, sizes) for size, axes in pairs])
 
 
+_OF_NUMPY = (np.ndarray, np.generic)
+
+
 class Operation(Record):
     """One call of an operation.
 
@@ -293,7 +296,7 @@ class Operation(Record):
             subject = Subject("operand", "operand" if len(self.pattern.operands) == 1 else f"operand {index + 1}")
             known = context.lookup_layout(value) if self.region.manual else None
             hint, must_be_invarying = self.hints[index], frozenset[str]()
-            if self.region.manual and isinstance(value, np.ndarray | np.generic):
+            if self.region.manual and isinstance(value, _OF_NUMPY):
                 self.refuse_unknown(value, subject)
             if self.is_plain:
                 self._refuse_for_einops(index, value, subject)
@@ -326,7 +329,7 @@ class Operation(Record):
 
     def refuse_unknown(self, value: Any, subject: Subject) -> None:
         """Refuse an array of NumPy that JAX does not take, such as one of strings, and what has no values."""
-        reason = _jax.array.why_not_array(value) if isinstance(value, np.ndarray | np.generic) else None
+        reason = _jax.array.why_not_array(value) if isinstance(value, _OF_NUMPY) else None
         reason = "it has no values" if isinstance(value, _jax.array.SHAPES) else reason
         if reason is not None:
             what = failures.NotAnArray("an array", f"{describe(value)} that JAX refuses ({reason})")
