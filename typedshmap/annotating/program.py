@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -75,10 +75,18 @@ class SitePlan:
 
 
 class AnnotatedProgram:
-    """The files of a program, and the plans for the calls in them."""
+    """The files of a program, and the plans for the calls in them.
 
-    def __init__(self, sites: Sequence[MappedSite], script: str) -> None:
+    Args:
+      sites: the calls that were seen.
+      script: what ran.
+      loaded: the names of the modules that were there before it ran.
+    """
+
+    def __init__(self, sites: Sequence[MappedSite], script: str, loaded: Collection[str]) -> None:
         self.script = script
+        imported = [module for name, module in sys.modules.items() if name not in loaded]
+        self._imported = [each for each in imported if is_users(getattr(each, "__file__", None) or "<frozen ")]
         self.texts: dict[str, str] = {}
         self.modules: dict[str, ParsedModule] = {}
         self.plans: list[SitePlan] = []
@@ -95,7 +103,7 @@ class AnnotatedProgram:
         """The calls in the script, and in the modules that it imports, that were not seen."""
         seen = {call for plan in self.plans for call in (plan.node, *plan.calls)}
         known = {Path(file).resolve() for file in self.modules}
-        files = [module.__file__ for module in own_modules() if Path(str(module.__file__)).resolve() not in known]
+        files = [module.__file__ for module in self._imported if Path(str(module.__file__)).resolve() not in known]
         script = [self.script] if Path(self.script).is_file() and Path(self.script).resolve() not in known else []
         for file in {*self.modules, *map(str, files), *script}:
             with suppress(LeftPlain):
@@ -266,9 +274,8 @@ class AnnotatedProgram:
     @cached_property
     def _exported(self) -> set[str]:
         """The names that the program's modules import from each other."""
-        own = own_modules()
         found: set[str] = set()
-        for module in own:
+        for module in self._imported:
             try:
                 nodes = [*ast.walk(ast.parse(inspect.getsource(module)))]
             except (OSError, TypeError, SyntaxError):
@@ -276,9 +283,9 @@ class AnnotatedProgram:
             for node in nodes:
                 if isinstance(node, ast.ImportFrom):
                     root = sys.modules.get((node.module or "").partition(".")[0])
-                    found |= {alias.name for alias in node.names} if node.level or root in own else set()
+                    found |= {alias.name for alias in node.names} if node.level or root in self._imported else set()
                 elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                    found |= {node.attr} if vars(module).get(node.value.id) in own else set()
+                    found |= {node.attr} if vars(module).get(node.value.id) in self._imported else set()
         return found
 
     def _file_with(self, kind: type) -> str | None:
@@ -310,11 +317,6 @@ class AnnotatedProgram:
             if name in parameters and node.annotation is not None:
                 parameters[name] = _optional(parameters[name], module.code(node.annotation.annotation))
         return CallEdit(plan.calls, plan.definition, parameters, result, options)
-
-
-def own_modules() -> list[Any]:
-    """The modules of the program that it imported."""
-    return [each for each in [*sys.modules.values()] if is_users(getattr(each, "__file__", None) or "<frozen ")]
 
 
 def _with_none(module: ParsedModule, node: cst.ClassDef, fields: Mapping[str, str]) -> dict[str, str]:

@@ -53,13 +53,13 @@ def run(given: argparse.Namespace) -> int:
         sys.path.insert(0, os.getcwd())
         with verifying(given.accept) as texts:
             return run_program(given.program, given.module, given.arguments, texts)
-    folder = Path.cwd()
+    folder, loaded = Path.cwd(), {*sys.modules}
     with cli.output_on_stderr():
         with recorded_sites() as sites:
             require_program(given.program, given.module)  # which imports the package around a module
             code = run_program(given.program, given.module, given.arguments)
         os.chdir(folder)
-        program = AnnotatedProgram([*sites.values()], given.program)
+        program = AnnotatedProgram([*sites.values()], given.program, loaded)
         accept(program, code, _command(given), environment)
         texts = program.edited(marked=False)
     for file in sorted(texts):
