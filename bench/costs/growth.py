@@ -15,7 +15,7 @@ from typedshmap import Array, Float, typed_shard_map
 
 from .fitting import Curve
 from .meshes import make_abstract, make_mesh
-from .timing import Call, Effort, Turns, take_turns
+from .timing import Call, Effort, take_turns
 from .tracing import trace
 
 MESHES = {8: (4, 2), 64: (8, 8), 512: (32, 16), 4096: (64, 64), 32_768: (256, 128), 131_072: (512, 256)}
@@ -45,10 +45,6 @@ class Grown:
 
     ours: Curve
     other: Curve
-
-    def last(self) -> Turns:
-        """The times at the largest size."""
-        return Turns(self.ours.times[-1], self.other.times[-1])
 
 
 @cache

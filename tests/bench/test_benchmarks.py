@@ -156,7 +156,7 @@ def test_the_noise_row_of_a_group_is_its_first(bench: Any) -> None:
     for group in table.GROUPS:
         first, *rest = [row for row in table.ROWS if row.group == group]
         assert not any(row.is_noise for row in rest), group
-        assert first.is_noise == (group in {"calls", "forms", "tracing", "transformer", "boundary", "growth"})
+        assert first.is_noise == (group in {"calls", "tracing", "boundary", "growth"})
 
 
 def test_the_command_prints_a_group_and_ends_as_its_rows_say(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,7 @@ def _unjitted() -> tuple[Any, Any]:
     return partial(typed, *args), partial(trace, typed, args)
 
 
-@benchmark(GROUP, "call without jit of a small function", over(1.5), "its trace")
+@benchmark(GROUP, "call without jit of a small function", None, "its trace")
 def without_jit_of_small(effort: Effort) -> Result:
     """A function that computes what it did in the call before: it is traced, and neither lowered nor compiled."""
     ours, other = _unjitted()

@@ -7,33 +7,32 @@ from typing import Any
 import forms
 import programs
 
-from ..benchmark import Benchmark, Limit, Result, benchmark, counted, of_counts, of_times, over
+from ..benchmark import Benchmark, Result, benchmark, counted, of_counts, of_times
 from ..meshes import make_mesh
 from ..timing import Effort
 from ..tracing import calls, lower, lowered, trace, traced
 
 GROUP = "forms"
 JAXTYPING = "by jaxtyping"
-# How its layers come, how many they are; a program, what is done with it; and the limits of its times.
+# How its layers come, how many they are; and a program, what is done with it.
 LAYERS = {"unrolled": 16, "scanned": 32}
 PROGRAMS: dict[str, tuple[Callable[..., programs.Pair], Callable[..., Any]]] = {
     "forward pass": (programs.inference, trace),
     "gradient step": (programs.training, lower),
 }
 TIMED = {"forward pass": traced, "gradient step": lowered}
-LIMITS: dict[tuple[str, str], Limit | None] = {
-    ("forward pass", "hints at the boundary"): over(1.15),
-    ("forward pass", "checked by our hints"): over(1.35),
-    ("forward pass", "in patterns"): over(1.25),
-    ("gradient step", "hints at the boundary"): over(1.06),
-    ("gradient step", "checked by our hints"): over(1.1),
-    ("gradient step", "in patterns"): over(1.1),
-}
 MEANS = {
     "hints at the boundary": "the body is the same: what the boundary's hints and the inference add",
     "checked by our hints": "its functions are checked by `typed`: shapes, dtypes, sharding, varying, partial sums",
     "in patterns": "its products and collectives are patterns, its functions checked by `typed`",
     JAXTYPING: "its functions are checked by `@jaxtyped(typechecker=beartype)`: shapes and dtypes of shards",
+}
+# What is over the goal of 6 %, and why.
+FLOORS = {
+    ("forward pass", "scanned", "checked by our hints"): (
+        "; a claim in a loop is an equation, which is 40 calls of JAX's own: 17 of them, with the hints at the "
+        "boundary, are 5.4 %"
+    )
 }
 DONE = {"forward pass": "Its trace", "gradient step": "The trace and lowering of loss, gradients and update"}
 
@@ -62,22 +61,14 @@ def _row(program: str, kind: str, form: str, is_counted: bool) -> Benchmark:
 
     name = f"{program} of {LAYERS[kind]} {kind} layers, {form}"
     if is_counted:
-        count.__doc__ = "The calls that Python makes for the same."
+        count.__doc__ = f"The calls that Python makes for the same{FLOORS.get((program, kind, form), '')}."
         made = benchmark(GROUP, f"{name}, calls", None) if form == JAXTYPING else counted(GROUP, f"{name}, calls")
         return made(count)
     measure.__doc__ = f"{DONE[program]}; {MEANS[form]}."
-    return benchmark(GROUP, name, LIMITS.get((program, form)))(measure)
-
-
-@benchmark(GROUP, "forms, noise: a trace and lowering against itself", over(1.05), is_noise=True)
-def noise(effort: Effort) -> Result:
-    """The scanned step by hand on both sides; what it is off 1 is the machine's doing."""
-    pair = _pair("gradient step", "scanned", "hints at the boundary")
-    return of_times(lowered(pair.by_hand, pair.by_hand, pair.args, effort))
+    return benchmark(GROUP, name, None)(measure)  # its calls are judged
 
 
 ROWS: tuple[Benchmark, ...] = (
-    noise,
     *(
         _row(program, kind, form, is_counted)
         for program in PROGRAMS

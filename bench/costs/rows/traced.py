@@ -46,13 +46,13 @@ def noise(effort: Effort) -> Result:
     return of_times(lowered(pair.by_hand, pair.by_hand, pair.args, effort))
 
 
-@benchmark(GROUP, "quickstart's step with its patterns, trace", over(1.1))
+@benchmark(GROUP, "quickstart's step with its patterns, trace", None)
 def quickstart_trace(effort: Effort) -> Result:
     """`examples/quickstart.py`, whose every function has hints and every collective a pattern, and the same by hand."""
     return _trace(_quickstart(), effort)
 
 
-@benchmark(GROUP, "quickstart's step with its patterns, trace and lower", over(1.03))
+@benchmark(GROUP, "quickstart's step with its patterns, trace and lower", None)
 def quickstart_lower(effort: Effort) -> Result:
     """The same, with its lowering."""
     return _lower(_quickstart(), effort)
@@ -92,7 +92,7 @@ def _step() -> tuple[Callable[[], Any], Callable[[], Any]]:
     return partial(traced_in, audit), partial(traced_in, lambda: _anew(next(_values)))
 
 
-@benchmark(GROUP, "gradient step of 16 unrolled layers under audit, trace", over(1.1), "without")
+@benchmark(GROUP, "gradient step of 16 unrolled layers under audit, trace", None, "without")
 def audited_trace(effort: Effort) -> Result:
     """A plain step, its `shard_map` read as it is traced, and the same that nobody reads."""
     return of_times(take_turns(*_step(), effort, tries=TRIES))
