@@ -297,6 +297,14 @@ def test_a_bare_name_of_typing_is_what_it_names(hint: Any, right: Any) -> None:
         check(3, hint)
 
 
+def test_a_hint_of_more_parts_than_beartype_takes_is_reported() -> None:
+    hint: Any = int
+    for _ in range(8):
+        hint = tuple[hint, hint]
+    with pytest.raises(AnnotationSyntaxError, match="it has more parts than beartype takes"):
+        check((1, 2), hint)
+
+
 @pytest.mark.parametrize("hint", [typing.Self, typing.NoReturn])
 def test_a_static_hint_that_beartype_refuses_is_reported(hint: Any) -> None:
     with pytest.raises(AnnotationSyntaxError, match="is not a hint that beartype checks"):

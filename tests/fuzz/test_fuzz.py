@@ -5,6 +5,7 @@
 """
 
 import os
+from pathlib import Path
 
 import pytest
 from calls import Drawer, tally_in_regions
@@ -34,6 +35,17 @@ CASES = {
 REGIONS, IN_EACH = 30, 50
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A current folder with nothing in it or above it that ``check ..`` could run but what is put there."""
+    below = tmp_path / "below"
+    below.mkdir()
+    (below / "pyproject.toml").write_text("[build-system]\nbuild-backend = 'none'\n")
+    (below / "draws.py").write_text("from typedshmap import typed_shard_map\n\nx = 1 / 0\n")
+    monkeypatch.chdir(below)
+
+
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("calls", CASES)
 def test_nothing_but_our_errors_comes_out_of(calls: str, mesh: Mesh) -> None:
     drawer, found, count = Drawer(SEED, mesh), Tally(), int(CASES[calls] * TIMES)

@@ -73,16 +73,21 @@ def _is_bearable(value: Any, hint: Any) -> bool:
     from beartype.roar import BeartypeCallHintViolation, BeartypeException
 
     try:
-        try:
-            check = _beartype_check(hint)
-        except TypeError:  # it has no hash
-            check = _beartype_check.__wrapped__(hint)
-        check(value)
+        _made_check(hint)(value)
     except (BeartypeCallHintViolation, ValueError):  # of a refusal that no text can say, as of a huge integer
         return False
     except (BeartypeException, TypeError) as error:  # typing.Self, a name that is not defined, list[Annotated[int, []]]
         raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint that beartype checks: {error}") from None
     return True
+
+
+def _made_check(hint: Any) -> Callable[[Any], None]:
+    try:
+        return _beartype_check(hint)
+    except TypeError:  # it has no hash
+        return _beartype_check.__wrapped__(hint)
+    except AttributeError:  # of beartype's own
+        raise TypeError("it has more parts than beartype takes") from None
 
 
 @lru_cache(maxsize=1024)
