@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jax
 from draws import Own
 
 import typedshmap
@@ -78,7 +79,7 @@ class Tally:
         except (Own, typedshmap.SuspectWarning):
             self.users += 1
         except Exception as error:
-            if _is_of_einops(error) or any(text in str(error) for text in _OF_JAX):
+            if _is_of_einops(error) or _is_of_what_is_called(error) or any(text in str(error) for text in _OF_JAX):
                 self.users += 1
             else:
                 self._escape(text, error)
@@ -103,6 +104,12 @@ class Tally:
         at = own[-1] if own else frames[-1]
         place = f"{type(error).__name__} at {Path(at.filename).name}:{at.lineno} ({at.name})"
         self.escaped.setdefault(place, f"{text}: {str(error)[:200]}")
+
+
+def _is_of_what_is_called(error: Exception) -> bool:
+    """Whether it is a plain function that is explained, as `np.float32`, that cannot take a traced array."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return isinstance(error, jax.errors.TracerArrayConversionError) and last.filename.endswith("sampling/plain.py")
 
 
 def _is_of_einops(error: Exception) -> bool:
