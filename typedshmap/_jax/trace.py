@@ -31,14 +31,13 @@ def is_outside_traces() -> bool:
     return extend_core().get_opaque_trace_state() == _outermost_state()
 
 
-def trace_ids() -> list[int]:
-    """What identifies the running trace, and after it those that it hands values on to."""
-    return [id(trace) for trace in _running_traces()]
+def running_traces() -> tuple[list[int], bool]:
+    """The ids of the running trace and of those that it hands values on to; and whether one transforms them.
 
-
-def is_transformed() -> bool:
-    """Whether what is traced here goes on to a transformation, as for a gradient."""
-    return not all(hasattr(trace, "frame") for trace in _running_traces()[:-1])
+    A transformation is one for a gradient, or for ``jax.vmap``.
+    """
+    traces = _running_traces()
+    return [id(trace) for trace in traces], not all(hasattr(trace, "frame") for trace in traces[:-1])
 
 
 def is_staged() -> bool:

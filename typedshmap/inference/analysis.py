@@ -57,10 +57,12 @@ class RegionAnalysis:
 
         A body that is differentiated as it is traced has several: one differentiates what it hands on to the next.
         """
-        self.typed, self.arguments, self.traces = typed, arguments, frozenset(_jax.trace.trace_ids())
+        self.typed, self.arguments = typed, arguments
+        ids, is_transformed = _jax.trace.running_traces()
+        self.traces = frozenset(ids)
         if self.is_done:
             return
-        self.is_transformed, self.keeps_all = _jax.trace.is_transformed(), bool(keep_all_claims.value)
+        self.is_transformed, self.keeps_all = is_transformed, bool(keep_all_claims.value)
         self.claims: list[claims.Claim] = []
         self.claim_equations: dict[Any, list[claims.ClaimEquation]] = {}
         self.inner: list[RegionAnalysis] = []
@@ -271,7 +273,7 @@ def analyze_region(
     wrong = [_contradiction(_at_its_making(found, body), origin, interpreter) for found in region.contradictions()]
     lost = [Observation(verdict.eqn, verdict.failure) for verdict in verdicts if verdict.is_error]
     wrong += [_contradiction(found, origin, interpreter) for found in lost]
-    if not wrong:
+    if (judged or analysis.claims) and not wrong:
         _refuse_unproven(analysis, judged, body)
     fitting = set[Any]()  # most results are like others
     for result, at in zip(results, traced.results, strict=True):

@@ -147,7 +147,7 @@ def insert_claim(x: Any, claim: Claim, traces: Container[int]) -> Any:
     if not _jax.array.is_tracer(below):
         return x
     stated = _primitive().bind(below, claim=claim, own=own)
-    return x if inner.is_differentiated or _jax.trace.trace_ids()[0] in traces else stated
+    return x if inner.is_differentiated or _jax.trace.running_traces()[0][0] in traces else stated
 
 
 @cache
