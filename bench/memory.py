@@ -1,9 +1,12 @@
-"""The memory that `explain` says beside what XLA sets aside on CPU, for the steps of the examples.
+"""The memory that `explain` says beside what XLA says, for the steps of the examples.
 
-    python bench/memory.py            prints the table of docs/explain.md
-    python bench/memory.py stencil    some rows of it
+    python bench/memory.py                 on CPU: prints the table of docs/explain.md
+    python bench/memory.py stencil         some rows of it
+    python bench/memory.py --tpu           for TPUs, by libtpu: the table of docs/benchmarks.md, in some ten minutes
+    python bench/memory.py --tpu decoding  some rows of it
 
-A ratio below 0.8 or above 1.25 would be bad."""
+On CPU a ratio below 0.8 or above 1.25 would be bad; for TPUs one below 0.85 or above 1.2, and any case in which `fits`
+is not what the compiler says: the exit code is 1."""
 
 import os
 import sys
@@ -89,7 +92,60 @@ def compiled(f: Any, found: Explanation, given: dict[str, Any]) -> Any:
         return (f if hasattr(f, "lower") else jax.jit(f)).lower(*args, **kwargs).compile()
 
 
+TRANSFORMER = {"vocab": 128256, "model": 4096, "kv_heads": 8, "group": 4, "head": 128, "ff": 14336, "layers": 32}
+SHALLOW = {**TRANSFORMER, "vocab": 32064, "batch": 4, "seq": 8192}
+DECODING = {**TRANSFORMER, "vocab": 32768, "layers": 8, "positions": 8192, "new": 16}
+PIPELINE = {"layers": 16, "model": 4096, "ff": 16384, "micro": 8}
+OPTIMIZER = {"model": 4096, "ff": 16384, "batch": 4096}
+# The three meshes at 8B, then programs that need from 0.85 to 1.15 of what a v5e has.
+ON_TPU = [
+    *(
+        ("transformer.train_step", "v5p:8x16x16", mesh, {**TRANSFORMER, "batch": 2048, "seq": 8192})
+        for mesh in ("fsdp=2048,tp=1", "fsdp=512,tp=4", "fsdp=256,tp=8")
+    ),
+    *(("transformer.train_step", "v5e:2x4", "fsdp=4,tp=2", {**SHALLOW, "layers": n}) for n in (10, 12, 14, 16)),
+    *(("decoding.extend", "v5e:2x4", "dp=2,tp=2,cp=2", {**DECODING, "batch": n}) for n in (84, 100)),
+    *(("pipeline.train_step", "v5e:2x4", "dp=2,pp=4", {**PIPELINE, "batch": n}) for n in (8384, 9856)),
+    *(("optimizer.step", "v5e:2x4", "fsdp=8", {**OPTIMIZER, "layers": n}) for n in (27, 32)),
+]
+
+
+def row_on_tpu(name: str, topology: str, mesh: str, sizes: dict[str, int]) -> tuple[str, bool]:
+    """A row of the table, and whether it is as it should be."""
+    module, function = name.split(".")
+    imported = importlib.import_module(module)
+    more = {"state": imported.optimizer.init} if module == "optimizer" else {}
+    hardware = topology.partition(":")[0]
+    f = getattr(imported, function)
+    found = explain(f, mesh=mesh, grad=False, hardware=hardware, compile=topology, **sizes, **more)
+    there, peak = found.compiled, found.memory.peak
+    assert there is not None
+    says, ratio = (
+        ("does not fit", "") if there.error else (f"{there.memory / 2**30:.2f} GiB", f"{peak / there.memory:.2f}")
+    )
+    is_right = found.fits is not bool(there.error) and (not ratio or 0.85 <= float(ratio) <= 1.2)
+    varied = "layers" if module in ("transformer", "optimizer") else "batch"
+    at = f"{varied}={sizes[varied]}"
+    fits = "fits" if found.fits else "does not fit"
+    return f"| `{name}` | {at} | {mesh} | {topology} | {peak / 2**30:.2f} GiB, {fits} | {says} | {ratio} |", is_right
+
+
+def print_for_tpus(parts: list[str]) -> int:
+    """Print the table for TPUs; the exit code."""
+    rows = [row for row in ON_TPU if not parts or any(part in row[0] for part in parts)]
+    print("| function | size | mesh | devices | `explain` | XLA | ratio |\n|---|---|---|---|---|---|---|")
+    wrong = 0
+    for row in rows:
+        text, is_right = row_on_tpu(*row)
+        wrong += not is_right
+        print(text, flush=True)
+    print(f"\n{len(rows) - wrong} of {len(rows)} as they should be")
+    return 1 if wrong else 0
+
+
 if __name__ == "__main__":
+    if "--tpu" in sys.argv[1:]:
+        sys.exit(print_for_tpus([part for part in sys.argv[1:] if part != "--tpu"]))
     names = [name for name in EXAMPLES if not sys.argv[1:] or any(part in name for part in sys.argv[1:])]
     print("| function | mesh | `explain` | XLA on CPU | ratio |\n|---|---|---|---|---|")
     for name in names:

@@ -169,3 +169,16 @@ def test_weights_are_told_from_optimizer_state_and_from_what_is_neither():
     assert memory.parts["gathered weights"] == SHARD
     alone = explain(layers, mesh=MESH, grad=True, layers=10, **ROWS).memory
     assert {"weights", "optimizer state"}.isdisjoint(alone.parts)
+
+
+def test_what_only_products_take_is_in_bfloat16_where_they_are_multiplied_so():
+    def body(precision):
+        return lambda x: jnp.dot(y := jnp.dot(x, x.T), x, precision=precision) + jnp.dot(y.T, x)
+
+    def products(precision, hardware):
+        alive = memory_of(body(precision), hardware=hardware).alive
+        return [one.bytes for one in alive if "dot_general" in one.what]
+
+    assert products(None, None) == products("highest", "v5e") != products(None, "v5e")
+    assert min(products(None, "v5e")) == SHARD // 2
+    assert products(None, "h100") == products(None, None)

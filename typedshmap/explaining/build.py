@@ -30,7 +30,7 @@ from .compiled import Target, compile_program
 from .hardware import Hardware, time_of
 from .memory import memory_of
 from .model import Collective, Value, ValueKind
-from .program import read_program
+from .program import read_program, round_operands
 from .tables import Explanation
 from .work import work_of
 
@@ -61,6 +61,8 @@ def explanation(
         program = read_program(both, inputs)
     else:
         program = read_program(jaxpr, inputs, [one.bytes for one in results])
+    if hardware.rounds if hardware else target is not None and target.name != "cpu":
+        round_operands(program)
     work, runs = work_of(program), (*costs.collectives, *(gradient if grad else ()))
     compiled = compile_program(call.typed.name, jaxpr, specs, call.mesh, target, runs) if target else None
     return Explanation(

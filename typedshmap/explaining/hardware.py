@@ -71,6 +71,11 @@ class Hardware:
             if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value) or value <= 0:
                 raise StructureError(f"Hardware: {name} is {value_text(value)}, and is to be a positive number")
 
+    @property
+    def rounds(self) -> bool:
+        """Whether it multiplies float32 in bfloat16, as TPUs do by default: no rate is known of anything wider."""
+        return "bf16" in self.flops and all(_width(each) <= 16 for each in self.flops)
+
     def rate(self, dtype: str) -> float:
         """The operations per second in a dtype."""
         if dtype in self.flops:
@@ -121,7 +126,7 @@ def _width(dtype: str) -> int:
     return int(digits[0]) if digits else 8
 
 
-def _tpu(name: str, rates: Mapping[str, float], gib: int, bandwidth: float, link: float, **beyond: Any) -> Hardware:
+def _tpu(name: str, rates: Mapping[str, float], gib: float, bandwidth: float, link: float, **beyond: Any) -> Hardware:
     return Hardware(name, rates, gib * 2**30, bandwidth, link=link, **beyond)
 
 
@@ -132,18 +137,19 @@ def _gpu(name: str, rates: Mapping[str, float], gigabytes: int, bandwidth: float
 
 # Sources: docs.cloud.google.com/tpu/docs/{v5e,v5p,v6e,tpu7x}, and NVIDIA's data sheets of the H100 SXM and the HGX
 # B200, without sparsity. Over one dim of a torus a chip sends half of its bidirectional bandwidth, divided by the dims;
-# into a switch half of it. Of a TPU7x a device is one of two chiplets, and has half of what the chip has.
+# into a switch half of it. Of a TPU7x a device is one of two chiplets, and has half of what the chip has. The memory of
+# TPUs is what XLA compiles a program for, which is less than a chip has: the runtime keeps some.
 _SQUARE, _CUBE = Torus(dims=2, ring=16), Torus(dims=3, ring=4)
 KNOWN = {
     each.name: each
     for each in (
-        _tpu("v5e", {"bf16": 197e12, "i8": 393e12}, 16, 819e9, 100e9, domain=256, network=3.125e9, torus=_SQUARE),
+        _tpu("v5e", {"bf16": 197e12, "i8": 393e12}, 15.75, 819e9, 100e9, domain=256, network=3.125e9, torus=_SQUARE),
         _tpu("v5p", {"bf16": 459e12, "i8": 918e12}, 95, 2765e9, 200e9, domain=6144, network=6.25e9, torus=_CUBE),
-        _tpu("v6e", {"bf16": 918e12, "i8": 1836e12}, 32, 1638e9, 200e9, domain=256, network=12.5e9, torus=_SQUARE),
+        _tpu("v6e", {"bf16": 918e12, "i8": 1836e12}, 31.24, 1638e9, 200e9, domain=256, network=12.5e9, torus=_SQUARE),
         _tpu(
             "v7x",
             {"bf16": 1153.5e12, "f8": 2307e12},
-            96,
+            94.74,
             3690e9,
             100e9,
             domain=18432,

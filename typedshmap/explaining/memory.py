@@ -117,9 +117,7 @@ def _argument_kinds(program: Program) -> tuple[dict[Buffer, str], Mapping[Buffer
         found = frozenset[Buffer]().union(*(sources[one] for one in step.reads))
         after = step.around.is_transposed or not updated.isdisjoint(step.reads)
         needed |= found if step.around.is_transposed else frozenset()
-        # What is stacked is made before the loop that fills it.
-        filled = [one for one, size in step.reads.items() if size and one.operation == "stacked"]
-        for one in step.writes or filled:
+        for one in (*step.writes, *step.fills):
             sources[one] |= found
             updated |= {one} if after else frozenset()
     kinds = dict.fromkeys(program.arguments, "arguments")

@@ -7,7 +7,7 @@ Invariant: the steps are in an order in which they can run; the body of a loop i
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -75,6 +75,8 @@ class ProgramStep:
       writes: the buffers that it makes.
       around: how often it runs, and where it is.
       is_in_place: whether it may write where one of its operands was.
+      fills: what was made before the loop, of which an iteration writes its part.
+      is_product: whether it multiplies matrices, in the precision that a device has by default.
     """
 
     time: int
@@ -83,6 +85,8 @@ class ProgramStep:
     writes: Sequence[Buffer]
     around: Around
     is_in_place: bool
+    fills: Sequence[Buffer] = ()
+    is_product: bool = False
 
 
 class Around(NamedTuple):
@@ -186,6 +190,38 @@ def read_program(
     program.types = {one: _type(atom.aval) for one, atom in zip(buffers, (*jaxpr.invars, *jaxpr.outvars), strict=True)}
     program.reused = _reuse(program, donated_operands(jaxpr))
     return program
+
+
+def round_operands(program: Program) -> None:
+    """Halve what is in memory for products only: a device that multiplies float32 in bfloat16 keeps it in bfloat16."""
+    readers = defaultdict[Buffer, list[ProgramStep]](list)
+    for step in program.steps:
+        for one in step.reads:
+            if step.reads[one] and one not in step.fills:
+                readers[one].append(step)
+    kept = {*program.arguments, *program.results}
+    rounded = {one for one in readers if one.type.startswith("f32[") and one not in kept}
+    before = 0
+    while before != len(rounded):
+        before = len(rounded)
+        rounded = {
+            one for one in rounded if all(step.is_product or _moves_into(step, rounded) for step in readers[one])
+        }
+    for step in program.steps:
+        step.reads.update({one: step.reads[one] // 2 for one in rounded & step.reads.keys()})
+    for one in rounded:
+        one.bytes, one.type = one.bytes // 2, one.type.replace("f32", "bf16", 1)
+
+
+def _moves_into(step: ProgramStep, rounded: set[Buffer]) -> bool:
+    """Whether a step only moves entries to buffers of a set."""
+    is_move = all(one.operation in ("scan", "transpose") for one in step.writes)
+    return is_move and bool(step.writes or step.fills) and rounded.issuperset((*step.writes, *step.fills))
+
+
+def _has_precision(eqn: Any) -> bool:
+    """Whether a product asks for more than the precision that a device has by default."""
+    return any(text in str(eqn.params.get("precision")).upper() for text in ("HIGH", "F32", "X3", "X6", "X9"))
 
 
 def donated_operands(jaxpr: Any) -> list[int]:
@@ -292,6 +328,7 @@ class _Reader:
         results = self._step(made, _union(operands), at, name.startswith(_IN_PLACE), beside)
         if name == "dot_general":
             results[0].product = self.program.steps[-1]
+            self.program.steps[-1].is_product = not _has_precision(eqn)
         return results
 
     def _new(self, aval: Any, operation: str, at: Around, parts: int = 1) -> _Variable:
@@ -402,6 +439,7 @@ class _Reader:
         carried = [self.store(value) for value in results[:count]]
         for value, stack in zip(results[count:], stacks, strict=True):
             self._step([], {**value.reads, **dict.fromkeys(stack.reads, value.buffer.bytes)}, inside)
+            self.program.steps[-1].fills = [*stack.reads]
         # The next iteration takes what comes from outside again.
         outside = [one for step in self.program.steps[first:] for one in step.reads if one.made < start]
         self._step([], dict.fromkeys([*outside, *_union(carried)], 0), at)
