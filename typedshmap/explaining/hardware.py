@@ -138,7 +138,7 @@ def _gpu(name: str, rates: Mapping[str, float], gigabytes: int, bandwidth: float
 # Sources: docs.cloud.google.com/tpu/docs/{v5e,v5p,v6e,tpu7x}, and NVIDIA's data sheets of the H100 SXM and the HGX
 # B200, without sparsity. Over one dim of a torus a chip sends half of its bidirectional bandwidth, divided by the dims;
 # into a switch half of it. Of a TPU7x a device is one of two chiplets, and has half of what the chip has. The memory of
-# TPUs is what XLA compiles a program for, which is less than a chip has: the runtime keeps some.
+# TPUs is what XLA compiles a program for, somewhat less than a chip has.
 _SQUARE, _CUBE = Torus(dims=2, ring=16), Torus(dims=3, ring=4)
 KNOWN = {
     each.name: each

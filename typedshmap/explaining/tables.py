@@ -40,20 +40,7 @@ class Explanation(Explained):
     @property
     def html(self) -> str:
         """The same as a part of a page: memory and time as bars, what is sent in a picture, and tables."""
-        return framed(*self._blocks())
-
-    def _blocks(self) -> list[str]:
-        lines = "".join(f"<p>{escape(line)}</p>" for line in memory_text(self).splitlines())
-        tables = "".join(table.html for table in collective_tables(self)) or f"<p>{NO_COLLECTIVES}</p>"
-        return [
-            f"<h3>{escape(heading(self))}</h3>{lines}",
-            *(table.html for table in compiled_tables(self)),
-            charts([self]),
-            figure(self),
-            f"<h4>What each device computes</h4>{lines_table(self)}",
-            folded("tables", value_table(self).html + tables),
-            notes_html(self.notes),
-        ]
+        return framed(*_blocks(self))
 
     def _repr_html_(self) -> str:
         return self.html
@@ -61,6 +48,20 @@ class Explanation(Explained):
     def to_html(self, path: str | Path) -> None:
         """Write one self-contained page."""
         Path(path).write_text(document(self.function, self.html), encoding="utf-8")
+
+
+def _blocks(found: Explanation) -> list[str]:
+    lines = "".join(f"<p>{escape(line)}</p>" for line in memory_text(found).splitlines())
+    tables = "".join(table.html for table in collective_tables(found)) or f"<p>{NO_COLLECTIVES}</p>"
+    return [
+        f"<h3>{escape(heading(found))}</h3>{lines}",
+        *(table.html for table in compiled_tables(found)),
+        charts([found]),
+        figure(found),
+        f"<h4>What each device computes</h4>{lines_table(found)}",
+        folded("tables", value_table(found).html + tables),
+        notes_html(found.notes),
+    ]
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Comparison:
         head = f"<h3>{escape(self._heading)}</h3>" if self._heading else ""
         errors = [f"<pre>{escape(str(row.error))}</pre>" for row in self.failures]
         parts = [head, charts(self.explanations) if self.explanations else "", comparison_table(self.rows).html]
-        own = [folded(mesh_text(row.mesh), "".join(row._blocks())) for row in self.explanations]
+        own = [folded(mesh_text(row.mesh), "".join(_blocks(row))) for row in self.explanations]
         return framed(*parts, *errors, notes_html(self._notes), *own)
 
     @property
