@@ -119,6 +119,8 @@ def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Ite
     if " if that counts a shard's elements" in cure:
         mean, axes, late = ways[0]
         ways = [(mean if counts_shard else "psum", axes, late)]
+    if agrees and "if they are partial sums" in cure:
+        ways = []
     outside = re.search(r" at program\.py:(\d+), outside of what is differentiated", cure)
     for verb, axes, late in ways:
         if outside is not None:

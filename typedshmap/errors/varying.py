@@ -108,7 +108,8 @@ class Cause(NamedTuple):
             cure = gather if "gather" in self.what else "take the mean (pmean)"
             return f"its shards agree since {origin}, and JAX types them as varying: {cure}"
         if self.kind == "opaque":
-            return f"nothing is known of what {origin} returns: if its shards agree, state it by assume(x, hint)"
+            either = f"if they are partial sums, psum over {over}; if they agree, state it by assume(x, hint)"
+            return f"nothing is known of the shards that {origin} returns: {either}"
         if self.kind == "ring":
             sent = f"{origin} is over parts of {self.sharded_dim} that the shards send on (ppermute)"
             return f"{sent}: if each has had all of them, state it by assume(x, hint)"
