@@ -30,7 +30,7 @@ from .errors import (
 from .shard_map import typed_shard_map
 from .typed import typed
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # fmt: off
 __all__ = [  # noqa: RUF022 (by what they are, not by the alphabet)
