@@ -51,6 +51,10 @@ MESSAGES = {
             agrees on dp=2
             wrong, too: return[1].up, return[1].up_bias, return[1].down, return[1].down_bias
 
+        First difference: classic_tensor_mlp.py:70 (by_hand)
+            psum: float32[] per shard, off by the number of shards over 'tp'
+            operand 0: float32[] per shard, as on one device
+
         Sizes: model=8, ff=12, batch=6
         Again: seed=0
         Hint: is a sum over 'tp' taken once too often, something divided by a shard's size, or counted by every shard?
@@ -63,6 +67,9 @@ MESSAGES = {
             'sp' alone makes the difference
             differs on sp=3; dp=2, sp=3
             agrees on dp=2
+
+        First difference: classic_ring_attention.py:39 (attention)
+            scan: a loop of 3 iterations, but of 1 on one device
 
         Sizes: batch=8, seq=15, head=6
         Again: seed=0

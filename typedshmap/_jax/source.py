@@ -29,6 +29,11 @@ def equation_place(eqn: Any) -> str:
     return "" if frame is None else _frame_place(frame)
 
 
+def equation_places(eqn: Any) -> list[str]:
+    """The same of all of the user's functions that were running, from the innermost on."""
+    return [_frame_place(frame) for frame in _frames(eqn) if is_users(frame.file_name)]
+
+
 def equation_line(eqn: Any) -> tuple[str, int]:
     """The file and the line where the user wrote an equation."""
     return next(equation_lines(eqn), ("", 0))
@@ -112,6 +117,11 @@ def library_of(jaxpr: Any) -> str:
     if any(map(is_users, called)):
         return ""
     return next((package for each in (file, *called) if (package := installed_package(each))), "")
+
+
+def function_file(jaxpr: Any) -> str:
+    """The file of the function that a jaxpr was traced from; empty where that is not known."""
+    return _traced_function(jaxpr)[1]
 
 
 def _called_frames(jaxpr: Any) -> Iterator[Any]:

@@ -24,8 +24,9 @@ def failure_report(
     subject: FunctionUnderTest,
     drawn: UnplacedInputs,
     tolerance: Tolerance,
-    tried: Iterable[MeshTrial],
+    tried: Sequence[MeshTrial],
     left_out: Mapping[Mesh, str],
+    where: Sequence[str],
 ) -> str:
     """The message of a failed trial.
 
@@ -33,10 +34,10 @@ def failure_report(
       subject: the function.
       drawn: its arguments.
       tolerance: the differences that are allowed.
-      tried: the comparison of each mesh with one device.
+      tried: the comparison of each mesh with one device, the smallest first.
       left_out: the meshes that were not tried, each with the reason.
+      where: the lines that say where the values begin to differ.
     """
-    tried = sorted(tried, key=lambda trial: trial.mesh.size)
     wrong = [trial for trial in tried if trial.differences]
     # The first wrong result on the smallest mesh is reported in full.
     first, mesh = wrong[0].differences[0], name_of_mesh(wrong[0].mesh)
@@ -66,6 +67,7 @@ def failure_report(
         "",
         *(f"    {fact}" for fact in facts),
         "",
+        *where,
     ]
     return "\n".join([*lines, *describe_trial(subject, drawn), *([f"Hint: {cure}"] if cure else [])])
 

@@ -33,6 +33,7 @@ from ..sampling.plain import is_plain, noting_sizes, with_hints
 from ..sampling.plan import UnplacedInputs, plan_inputs
 from .compare import MeshTrial, Tolerance, differences, measure
 from .comparisons import numbers_compared
+from .describe_difference import describe_first_difference
 from .diagnose import (
     describe_omissions,
     describe_trial,
@@ -428,7 +429,7 @@ class _Trial:
         if again.differences:
             return differs_by_itself(self.subject, self.drawn, again.differences[0])
         # Also try each axis of a mesh that differs alone.
-        known, alone = {longer_axes(each.mesh) for each in tried}, list[MeshTrial]()
+        known, alone, outcomes = {longer_axes(each.mesh) for each in tried}, list[MeshTrial](), [*outcomes]
         mesh = next(each.mesh for each in tried if each.differences)
         for axis in longer_axes(mesh):
             if (axis,) not in known:
@@ -438,4 +439,9 @@ class _Trial:
                     outcome = self._outcome(short)
                     limits = tolerance.over(reference, [*outcomes, outcome])
                     alone.append(self._compare(reference, short, outcome, limits))
-        return failure_report(self.subject, self.drawn, tolerance, [*tried, *alone], left_out)
+                    outcomes.append(outcome)
+        tried = sorted([*tried, *alone], key=lambda trial: trial.mesh.size)
+        wrong = next(trial for trial in tried if trial.differences)
+        differing = next(each for each in outcomes if each.mesh == self.subject.mesh_for(wrong.mesh))
+        where = describe_first_difference(self.subject, reference, differing, wrong.differences[0].name)
+        return failure_report(self.subject, self.drawn, tolerance, tried, left_out, where)

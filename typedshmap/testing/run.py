@@ -115,6 +115,7 @@ class Outcome:
       arrays: the arrays among the arguments.
       gradients: the names of the gradients among the values.
       again: computes the values from other arrays, with the cotangents multiplied by a number.
+      cotangents: those of the results that have some.
     """
 
     mesh: Mesh
@@ -124,6 +125,7 @@ class Outcome:
     arrays: Sequence[jax.Array]
     gradients: frozenset[str]
     again: Callable[[Sequence[jax.Array], float], ArraysByName]
+    cotangents: Sequence[jax.Array] = ()
 
     @property
     def is_finite(self) -> bool:
@@ -189,7 +191,8 @@ class CompiledCall:
             else ()
             for name, each in types.items()
         }
-        return Outcome(self.mesh, again(arrays, 1.0), specs, self.jaxprs, arrays, frozenset(self.gradients), again)
+        values = again(arrays, 1.0)
+        return Outcome(self.mesh, values, specs, self.jaxprs, arrays, frozenset(self.gradients), again, cotangents)
 
 
 def compile_call(

@@ -1,0 +1,159 @@
+"""The message of a result that depends on the mesh names the line where the values begin to."""
+
+import re
+from inspect import getsourcelines
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from typedshmap import Array, Float, typed_shard_map
+from typedshmap.testing import assert_mesh_invariant
+
+X = Float[Array, "[batch/dp] model"]
+W = Float[Array, "model"]
+MESHES = ["dp=4"]
+
+
+def difference(f: Any, **options: Any) -> list[str]:
+    """The lines on the first difference."""
+    with pytest.raises(AssertionError) as caught:
+        assert_mesh_invariant(f, MESHES, trials=1, **options)
+    lines = str(caught.value).splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("First difference: "))
+    return lines[start : lines.index("", start)]
+
+
+def line_of(f: Any, mark: str) -> int:
+    """The number of the line of a function that has a mark."""
+    lines, first = getsourcelines(f.__wrapped__)
+    return first + next(at for at, line in enumerate(lines) if mark in line)
+
+
+@typed_shard_map
+def rematerialized(x: X, w: W) -> X:
+    @jax.checkpoint
+    def block(x: Array) -> Array:
+        h = jnp.tanh(x * w)
+        return h - h.mean(0)  # HERE
+
+    return 2 * block(x)
+
+
+@typed_shard_map
+def branching(x: X) -> X:
+    is_some = jax.lax.psum(x.sum(), "dp") > -1e9
+
+    def centered(x: Array) -> Array:
+        return x - x.mean()  # HERE
+
+    return jax.lax.cond(is_some, centered, lambda x: x, x)
+
+
+@typed_shard_map
+def looping(x: X) -> X:
+    def body(carry: tuple[Any, Array]) -> tuple[Any, Array]:
+        at, x = carry
+        return at + 1, x / (1 + jnp.abs(x.sum(0)))  # HERE
+
+    return jax.lax.while_loop(lambda carry: carry[0] < 3, body, (0, x))[1]
+
+
+@typed_shard_map
+def scanning(x: X, w: Float[Array, "layers model"]) -> X:
+    def layer(x: Array, w: Array) -> tuple[Array, None]:
+        h = jnp.tanh(x + w)
+        return h / jnp.sqrt(jnp.mean(h * h)), None  # HERE
+
+    return jax.lax.scan(layer, x, w)[0]
+
+
+@typed_shard_map
+def biased(x: X, w: W) -> Float[Array, "model"]:
+    parts = x.sum(0)
+    parts = parts + jax.lax.pcast(w, "dp", to="varying")  # HERE
+    return jax.lax.psum(parts, "dp")
+
+
+@typed_shard_map
+def counting_shards(x: X) -> X:
+    rows = jnp.arange(x.shape[0])  # HERE
+    return x * jnp.cos(rows)[:, None]
+
+
+@typed_shard_map
+def of_a_neighbour(x: X) -> X:
+    count = jax.lax.axis_size("dp")
+    last = jax.lax.ppermute(x[-1:], "dp", [(at, (at + 1) % count) for at in range(count)])
+    is_first = (jax.lax.axis_index("dp") == count) | (count == 1)  # HERE
+    halo = jnp.where(is_first, 0, last)
+    return x - jnp.concatenate([halo, x[:-1]])
+
+
+@jax.custom_vjp
+def scaled(x: Array) -> Array:
+    return 2 * x
+
+
+scaled.defvjp(lambda x: (2 * x, None), lambda _, g: (2 * g - g.mean(),))
+
+
+@typed_shard_map
+def with_a_rule(x: X) -> X:
+    return scaled(x)  # HERE
+
+
+@typed_shard_map(check_vma=False)
+def differentiated(w: W, x: X) -> Float[Array, "model"]:
+    def loss(w: Array) -> Array:
+        return jax.lax.psum(jnp.sum((x * w) ** 2), "dp")  # HERE: a psum again, transposed
+
+    return jax.lax.psum(jax.grad(loss)(w), "dp")
+
+
+@typed_shard_map
+def printing(x: X) -> Float[Array, ""]:
+    jax.debug.callback(lambda x: None, x)
+    return jax.lax.psum(x.mean(), "dp")  # HERE
+
+
+CASES = [
+    (rematerialized, {}), (rematerialized, {"grad": True}), (looping, {}), (scanning, {}), (biased, {}),
+    (counting_shards, {}), (of_a_neighbour, {}), (with_a_rule, {"grad": True}), (differentiated, {}), (printing, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("f", "options"), CASES, ids=lambda each: getattr(each, "__name__", None))
+def test_the_line_is_named(f: Any, options: dict[str, Any]) -> None:
+    first = difference(f, **options)[0]
+    place = re.fullmatch(r"First difference: test_first_difference.py:(\d+) \((.+)\)", first)
+    assert place is not None, first
+    assert int(place[1]) == line_of(f, "# HERE"), first
+
+
+def test_it_is_told_with_its_operands() -> None:
+    assert difference(biased) == [
+        f"First difference: test_first_difference.py:{line_of(biased, '# HERE')} (biased)",
+        "    add: float32[10] per shard, each shard's own",
+        "    operand 0: float32[10] per shard, its sum over 'dp' is that on one device",
+        "    operand 1: float32[10] per shard, as on one device",
+    ]
+
+
+def test_in_a_gradient_it_is_the_transpose_of_the_line() -> None:
+    assert difference(differentiated)[1:] == [
+        "    called at test_first_difference.py:{} (differentiated)".format(line_of(differentiated, "jax.grad")),
+        "    psum, in the gradient of this line: float32[] per shard, off by the number of shards over 'dp'",
+        "    operand 0: 1.0",
+    ]
+
+
+def test_a_failure_on_the_way_does_not_hide_the_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyError("a value")
+
+    monkeypatch.setattr("typedshmap.testing.describe_difference.first_difference", fail)
+    (line,) = difference(biased)
+    expected = "First difference: not known, since the program cannot be run value by value: KeyError: 'a value'"
+    assert line == expected

@@ -1,0 +1,104 @@
+"""Where the values of a program begin to depend on the mesh, in the words of a message."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from .. import _jax
+from .._jax.steps import Unreplayable
+from ..errors.phrases import count_text, quoted_axes
+from .agreement import Agreement
+from .first_difference import FirstDifference, first_difference
+from .replay import Run
+from .run import FunctionUnderTest, Outcome
+
+_HEAD = "First difference:"
+_MOST_OPERANDS, _MOST_CALLS, _MOST_LETTERS = 4, 3, 200
+
+
+def describe_first_difference(subject: FunctionUnderTest, one: Outcome, other: Outcome, name: str) -> list[str]:
+    """The lines of a message that say where a result begins to differ; in one line why that is not known.
+
+    Args:
+      subject: the function.
+      one: its results on one device.
+      other: its results on the mesh.
+      name: the result, or the gradient.
+    """
+    try:
+        first, second = (_run_of(subject, outcome, name) for outcome in (one, other))
+        names = [each for each in other.values if (each in other.gradients) == (name in other.gradients)]
+        found = first_difference(first, second, names.index(name))
+    except Unreplayable as error:
+        return [f"{_HEAD} not known, since {error}", ""]
+    except Exception as error:  # of many kinds, and none of them may hide the difference
+        why = (str(error).splitlines() or [""])[0][:_MOST_LETTERS]
+        return [f"{_HEAD} not known, since the program cannot be run value by value: {type(error).__name__}: {why}", ""]
+    if found is None:
+        return [f"{_HEAD} not known, since no line on the way computes anything else from values that agree", ""]
+    places = _jax.source.equation_places(found.step.caller)
+    lines = [f"{_HEAD} {places[0]}"]
+    if places[1:]:
+        lines.append(f"    called at {', '.join(places[1:][:_MOST_CALLS])}")
+    return [*lines, *(f"    {line}" for line in _facts(found)), ""]
+
+
+def _run_of(subject: FunctionUnderTest, outcome: Outcome, name: str) -> Run:
+    is_gradient = name in outcome.gradients
+    jaxpr = outcome.jaxprs[-1] if is_gradient else outcome.jaxprs[0]
+    arguments = [*outcome.arrays, *outcome.cotangents] if is_gradient else outcome.arrays
+    return Run(jaxpr, arguments, dict(outcome.mesh.shape), partial(subject.on, outcome.mesh))
+
+
+def _facts(found: FirstDifference) -> list[str]:
+    """What the operation does with which operands."""
+    step, compared = found.step, found.comparison
+    name = _jax.source.collective_name(step.eqn) if step.name != "item" else "scan"
+    what = name
+    if step.is_loop and not compared.is_as_long(step):
+        here, there = (each.eqn.params.get("length") for each in (step, compared.matches[step.label][0]))
+        return [f"{what}: a loop of {count_text(here, 'iteration')}, but of {there} on one device"]
+    if _jax.jaxpr.is_transposed(step.eqn):
+        what += ", in the gradient of this line"
+    elif found.iteration is not None:
+        what += f", in iteration {found.iteration} of a loop"
+    result = next((each for each in step.results if found.is_off(each)), step.results[0])
+    facts = [f"{what}: {_type_text(found, result)}, {_words(found.agreement(result))}"]
+    for at, number in enumerate(step.operands[:_MOST_OPERANDS]):
+        if number in compared.program.literals:
+            facts.append(f"operand {at}: {np.asarray(compared.program.constants[number]).item()}")
+        else:
+            facts.append(f"operand {at}: {_type_text(found, number)}, {_words(found.agreement(number))}")
+    return facts
+
+
+def _type_text(found: FirstDifference, number: int) -> str:
+    aval = found.comparison.program.types[number]
+    text = f"{_jax.array.dtype_name(aval.dtype)}[{','.join(map(str, aval.shape))}]"
+    return text if found.step.region is None else f"{text} per shard"
+
+
+def _words(found: Agreement | None) -> str:
+    """How the shards of a value make that on one device, in words."""
+    if found is None:
+        return "not compared"
+    dims = [f"dim {dim} sharded over {quoted_axes(axes)}" for dim, axes in enumerate(found.dim_axes) if axes]
+    layout = f"{', '.join(dims)}: " if dims else ""
+    match found.kind:
+        case "global":
+            return f"{layout}as on one device"
+        case "reduced" if {how for _, how in found.reduced} & {"max", "min"}:
+            return "each shard's own"
+        case "reduced":
+            axes, (how, *_) = quoted_axes([axis for axis, _ in found.reduced]), [how for _, how in found.reduced]
+            if how == "scaled":
+                return f"{layout}off by the number of shards over {axes}"
+            return f"{layout}its {how} over {axes} is that on one device"
+        case "blocks":
+            return "each shard has a part of that on one device"
+        case "differs":
+            return f"{layout}another value than on one device"
+        case "own":
+            return "each shard's own"

@@ -1,0 +1,288 @@
+"""The first line whose values make another global value on a mesh than on one device, though its operands agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import _jax
+from .._jax.steps import Label, TracedStep
+from .agreement import Agreement, HostArray, wrong_entries
+from .replay import ComparedValues, Run, compare
+
+_MOST_NESTED = 3
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """A step, and its comparison.
+
+    Attributes:
+      step: the step.
+      comparison: what is known of all values.
+    """
+
+    step: TracedStep
+    comparison: ComparedValues
+
+    def agreement(self, number: int) -> Agreement | None:
+        """How the shards of a value make that on one device; None if it was not compared."""
+        return self.comparison.agreement(number)
+
+    def is_off(self, number: int) -> bool:
+        """Whether a value is known to be another one than on one device."""
+        found = self.agreement(number)
+        return found is not None and found.kind in ("differs", "own")
+
+    @property
+    def iteration(self) -> int | None:
+        """The iteration of the innermost loop that it is in, from 0 on."""
+        inside = self.step.label[1:] if self.step.region is not None else self.step.label
+        return inside[-2] if len(inside) > 2 else None
+
+
+def first_difference(one: Run, other: Run, result: int) -> FirstDifference | None:
+    """The first difference on the way to a result that differs; None if it is not found.
+
+    Args:
+      one: the program on one device.
+      other: the program on the mesh.
+      result: which of its results.
+    """
+    compared = compare(one, other, frozenset())
+    wrong, opened = Slice(compared, compared.program.results[result]), frozenset[Label]()
+    for _ in range(_MOST_NESTED):
+        loops = {step.label for step in wrong.steps if step.is_loop and compared.is_as_long(step)} - opened
+        if not loops:
+            break
+        opened |= loops
+        compared = compare(one, other, opened)
+        wrong = Slice(compared, compared.program.results[result])
+    step = wrong.culprit()
+    return None if step is None else FirstDifference(step, compared)
+
+
+class Slice:
+    """What a wrong result follows from, as far as it is not right.
+
+    Attributes:
+      steps: the steps whose results are not right, in their order.
+    """
+
+    def __init__(self, compared: ComparedValues, result: int) -> None:
+        self.compared, self.result = compared, result
+        self.maker = {number: step for step in compared.program.steps for number in step.results}
+        self.data_free, self.sized, self.local = set[int](), {*compared.program.constants}, set[int]()
+        for step in compared.program.steps:
+            # What is summed over shards is no size, be it the cotangent 1 of a loss.
+            is_summed = _jax.jaxpr.collective_operation(step.eqn) is not None and any(
+                _jax.array.is_inexact(compared.program.types[number].dtype) for number in step.results
+            )
+            if not is_summed and self.data_free.union(self.sized).issuperset(step.operands):
+                self.data_free.update(step.results)
+            if not is_summed and step.operands and self.sized.issuperset(step.operands):
+                self.sized.update(step.results)
+            if self._is_along_shards(step) or not self.local.isdisjoint(step.operands):
+                self.local.update(number for number in step.results if self.kind(number) not in ("global", "reduced"))
+        self.steps = self.upstream([result])
+
+    def upstream(self, numbers: Sequence[int]) -> list[TracedStep]:
+        """The steps that some values follow from, whose results are not right, in their order."""
+        program, found, waiting = self.compared.program, set[Label](), list(numbers)
+        while waiting:
+            step = self.made_by(waiting.pop())
+            if step is not None and step.label not in found:
+                found.add(step.label)
+                waiting += [number for number in step.operands if not self.is_right(number)]
+                waiting += program.opened_results.get(step.label, [])
+        return [step for step in program.steps if step.label in found]
+
+    def made_by(self, number: int) -> TracedStep | None:
+        """The step that makes a value, in whatever region."""
+        while number in self.compared.origin:
+            number = self.compared.origin[number]
+        return self.maker.get(number)
+
+    def agreement(self, number: int) -> Agreement | None:
+        return self.compared.agreement(number)
+
+    def kind(self, number: int) -> str:
+        found = self.agreement(number)
+        return "unknown" if found is None else found.kind
+
+    def is_right(self, number: int) -> bool:
+        return number in self.sized or self.kind(number) == "global"
+
+    def is_certain(self, number: int) -> bool:
+        """Whether a value is known to be wrong: a global value that is another one."""
+        found = self.agreement(number)
+        if number in self.data_free or found is None:
+            return False
+        if found.kind == "differs":
+            return found.is_mostly or number not in self.local
+        step = self.maker.get(number)
+        return found.kind == "own" and step is not None and self._is_of_shards(step)
+
+    def _is_scaled(self, number: int) -> bool:
+        """Whether a value is that on one device, times the number of shards, or divided by it."""
+        found = self.agreement(number)
+        return found is not None and any(how == "scaled" for _, how in found.reduced)
+
+    def _is_of_shards(self, step: TracedStep) -> bool:
+        """Whether it computes numbers entry by entry, of shards that are right or what is the same for all of them."""
+        others = [number for number in step.operands if not self.is_right(number)]
+        if step.name not in _ELEMENTWISE or not all(map(self._is_equal, others)):
+            return False
+        types = self.compared.program.types
+        shape, layouts = types[step.results[0]].shape, list[Any]()
+        for number in step.operands:
+            if number not in self.sized and types[number].shape == shape and number not in others:
+                found = self.agreement(number)
+                layouts.append(None if found is None else found.dim_axes)
+        is_float = _jax.array.is_inexact(types[step.results[0]].dtype)
+        return is_float and bool(layouts) and layouts.count(layouts[0]) == len(layouts) and any(layouts[0] or ())
+
+    def culprit(self) -> TracedStep | None:
+        """The step that made it wrong."""
+        written = [step for step in self.steps if step.frames and not step.is_loop]
+        wrong = next((step for step in written if any(map(self.is_certain, step.results))), None)
+        wrong = wrong or next((step for step in reversed(self.steps) if step.frames), None)
+        if wrong is None:
+            return None
+        before = [step for step in self.upstream([n for n in wrong.operands if not self.is_right(n)]) if step.frames]
+        loops = [step for step in before if step.is_loop and not self.compared.program.opened_results.get(step.label)]
+        for step in loops:
+            if {"own", "differs"}.intersection(map(self.kind, step.results)):
+                return step
+        for step in before:
+            if all(map(self.is_right, step.operands)) and (found := self._blamed(step, before, wrong)) is not None:
+                return found
+        found = self.agreement(wrong.results[0])
+        entries = None if found is None else wrong_entries(found, self.compared.sizes)
+        origin = self._moved_from(wrong, entries)
+        nearest = [origin]
+        if origin is wrong and _jax.jaxpr.collective_operation(wrong.eqn) is None:
+            makers = [self.made_by(number) for number in wrong.operands if not self.is_right(number)]
+            nearest += [step for step in makers if step is not None]
+        return next(filter(None, map(self._index_of, nearest)), origin)
+
+    def _index_of(self, step: TracedStep) -> TracedStep | None:
+        """What made the index of a shard that a step goes by."""
+        for number in step.operands:
+            if number in self.data_free and not self.is_right(number):
+                made = self.made_by(number)
+                while made is not None and made.name in _jax.jaxpr.MOVING and made.operands[0] not in self.sized:
+                    made = self.made_by(made.operands[0])
+                if made is not None and made.frames:
+                    return made
+        return None
+
+    def _moved_from(self, step: TracedStep, wrong: HostArray | None) -> TracedStep:
+        """Follow entries of a shard through steps that only move them."""
+        types = self.compared.program.types
+        while wrong is not None and step.name in _MOVES and wrong.any():
+            start, labels = 0, list[HostArray]()
+            for number in step.operands:
+                labels.append(start + np.arange(prod(types[number].shape)).reshape(types[number].shape))
+                start += labels[-1].size
+            moved = labels[0] if step.name == "pvary" else np.asarray(step.compute(labels)[0])
+            sources = np.unique(moved[wrong]) if moved.shape == wrong.shape else np.empty(0, int)
+            owners = [at for at, each in enumerate(labels) if np.isin(sources, each).any()]
+            made = self.made_by(step.operands[owners[0]]) if owners else None
+            if made is None or not made.frames:
+                return step
+            step, wrong = made, np.isin(labels[owners[0]], sources)
+        return step
+
+    def _blamed(self, step: TracedStep, before: Sequence[TracedStep], wrong: TracedStep) -> TracedStep | None:
+        """What is to blame if a value that is not right comes of what is; None if that may be as it should."""
+        number = step.results[0]
+        operation = _jax.jaxpr.collective_operation(step.eqn)
+        if operation in ("all-reduce", "all-to-all", "reduce-scatter"):
+            return step
+        found = self.agreement(number)
+        is_number = _jax.array.is_inexact(self.compared.program.types[number].dtype)
+        if found is not None and found.kind == "reduced" and number not in self.data_free and is_number:
+            return self._after_partial(step, frozenset(axis for axis, _ in found.reduced), [*before, wrong])
+        if self._is_of_shard(number):
+            return step if self._meets_shards(number, [*before, wrong]) else None
+        return None
+
+    def _after_partial(self, step: TracedStep, axes: frozenset[str], later: Sequence[TracedStep]) -> TracedStep | None:
+        """What is to blame where a shard's part of a sum is taken for the sum; None if all parts are gathered."""
+        parts = {*step.results}
+        fact = self.compared.facts.get(step.results[0])
+        is_equal = fact is not None and axes.isdisjoint(fact.varying | fact.due | fact.unreduced)
+        for each in later:
+            if parts.isdisjoint(each.operands) or each is step:
+                continue
+            is_sum = _jax.jaxpr.collective_operation(each.eqn) == "all-reduce"
+            if any(self.kind(number) == "reduced" for number in each.results):
+                if is_sum and any(self._is_scaled(number) for number in each.results):
+                    return each
+                parts.update(each.results)
+                continue
+            if not is_sum and _jax.jaxpr.collective_operation(each.eqn) is not None:
+                return None
+            others = [number for number in each.operands if number not in parts]
+            facts = [self.compared.facts[number] for number in others if number in self.compared.facts]
+            is_same = all(axes.isdisjoint(fact.varying | fact.due | fact.unreduced) for fact in facts)
+            return each if is_sum or (not is_equal and each.name in ("add", "sub", "add_any") and is_same) else step
+        return later[-1]
+
+    def _is_equal(self, number: int) -> bool:
+        """Whether a value comes of what is the same on all shards, and does not vary by their own indices."""
+        return number not in self.local and number not in self.data_free and self.kind(number) == "blocks"
+
+    def _is_of_shard(self, number: int) -> bool:
+        """Whether a value is the same on all shards, and as large as a part is."""
+        fact, found = self.compared.facts.get(number), self.agreement(number)
+        if fact is None or found is None or found.kind not in ("blocks", "own"):
+            return False
+        return not self._longer(fact.varying | fact.due | fact.unreduced)
+
+    def _meets_shards(self, number: int, later: Sequence[TracedStep]) -> bool:
+        """Whether such a value is used with the shards of something else, and not with their own indices."""
+        same = {number}
+        for each in later:
+            if same.isdisjoint(each.operands):
+                continue
+            if all(map(self._is_of_shard, each.results)):
+                same.update(each.results)
+                continue
+            others = [n for n in each.operands if n not in same and n not in self.sized]
+            return not self.data_free.issuperset(others)
+        return False
+
+    def _longer(self, axes: frozenset[str]) -> frozenset[str]:
+        return frozenset(axis for axis in axes if self.compared.sizes.get(axis, 1) > 1)
+
+    def _is_along_shards(self, step: TracedStep) -> bool:
+        """Whether an operation mixes the entries of a dim that is sharded."""
+        if step.name not in _ALONG or not step.operands or step.operands[0] not in self.compared.facts:
+            return False
+        dims = self.compared.facts[step.operands[0]].dims
+        params = step.eqn.params
+        along = params.get("axis", params.get("dimension", params.get("dimensions", params.get("axes"))))
+        if step.name == "fft":
+            along = range(len(dims) - len(params["fft_lengths"]), len(dims))
+        if isinstance(along, int):
+            along = [along]
+        elif not isinstance(along, (tuple, list, range)):
+            along = range(len(dims))
+        return any(dims[at].axes is None or self._longer(frozenset(dims[at].known_axes)) for at in along)
+
+
+_ELEMENTWISE = frozenset(
+    ["add", "sub", "mul", "div", "max", "min", "pow", "integer_pow", "exp", "log", "tanh", "neg", "select_n"]
+)
+_MOVES = frozenset(
+    ["slice", "concatenate", "squeeze", "reshape", "transpose", "broadcast_in_dim", "rev", "pvary", "copy"]
+)
+_ALONG = frozenset(
+    ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort", "argmax", "argmin", "fft", "rev", "top_k"]
+)
