@@ -51,11 +51,10 @@ class CheckedArguments(TreeCheck):
         if leaves is self.leaves:
             return
         for (name, subject, node, value), (first, last) in zip(self.given, self.spans, strict=True):
+            new = with_other_leaves(value, self.leaves[first:last], leaves[first:last])
             is_static = isinstance(node, structure.BareTree) and all(leaf.hint is None for leaf in leaves[first:last])
-            if copies_containers and structure.holds_arrays(node) and not is_static:
+            if new is value and copies_containers and not is_static and structure.holds_arrays(node):
                 new = _jax.tree.unflatten_like(value, [leaf.value for leaf in leaves[first:last]])
-            else:
-                new = with_other_leaves(value, self.leaves[first:last], leaves[first:last])
             if new is not value:
                 yield name, subject, new
 

@@ -36,13 +36,18 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 class BoundCall(Record):
-    """A call's arguments by name, defaults included, and the arguments as they were given."""
+    """A call's arguments by name, defaults included, and the arguments as they were given.
+
+    Attributes:
+      is_plain: whether each parameter takes one argument by position or name, and all are given.
+    """
 
     signature: inspect.Signature
     arguments: dict[str, Any]
     given: frozenset[str]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    is_plain: bool = False
 
     def with_arguments(self, changes: Iterable[tuple[str, Subject, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the function with: some replaced, and defaults left to the function.
@@ -53,6 +58,10 @@ class BoundCall(Record):
         changed: dict[str, Any] = {}
         if not (changes := list(changes)):
             return self.args, self.kwargs
+        if self.is_plain:
+            changed = {name: value for name, _, value in changes}
+            args = [changed.get(name, value) for name, value in zip(self.arguments, self.args, strict=False)]
+            return tuple(args), {name: changed.get(name, value) for name, value in self.kwargs.items()}
         for name, subject, value in changes:
             kind = self.signature.parameters[name].kind
             new = changed.get(name, self.arguments[name])
@@ -123,7 +132,7 @@ class HintedSignature(Record):
             named = {**dict(zip(plain, args, strict=False)), **kwargs}
             if named.keys() == plain.keys():
                 ordered = {name: named[name] for name in plain} if kwargs else named
-                return BoundCall(self.signature, ordered, frozenset(named), args, kwargs)
+                return BoundCall(self.signature, ordered, frozenset(named), args, kwargs, is_plain=True)
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:

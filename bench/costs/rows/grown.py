@@ -35,7 +35,7 @@ def calls_at(growth: Growth, size: int, note: str = "") -> Benchmark:
         return of_counts(*map(calls, growth.pair(size)))
 
     row.__doc__ = f"The calls that Python makes there{note}."
-    return counted(GROUP, f"calls at {size:,} {growth.what}")(row)
+    return counted(GROUP, f"calls, {growth.what}: {size:,}")(row)
 
 
 @benchmark(GROUP, "growth, noise: a trace of 8 layers against itself", over(1.03), is_noise=True)

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from typedshmap import explain, typed_shard_map
 from typedshmap.testing import assert_mesh_invariant, inputs
 
-from ..benchmark import Benchmark, Result, benchmark, of_times, over
+from ..benchmark import Benchmark, Result, benchmark, counted, of_counts, of_times, over
 from ..meshes import make_mesh
 from ..timing import WALL, Call, Effort, take_turns
 from ..tracing import trace
@@ -66,7 +66,7 @@ def invariant_mlp(effort: Effort) -> Result:
 
 @cache
 def _quickstart() -> Any:
-    return quickstart_step.load("quickstart_for_tools").loss_and_gradients
+    return quickstart_step.load("quickstart_for_tools")
 
 
 @benchmark(
@@ -74,7 +74,37 @@ def _quickstart() -> Any:
 )
 def invariant_quickstart(effort: Effort) -> Result:
     """The same of the quickstart's loss and gradients."""
-    return _invariant(_quickstart(), QUICKSTART, effort)
+    return _invariant(_quickstart().loss_and_gradients, QUICKSTART, effort)
 
 
-ROWS: tuple[Benchmark, ...] = (explained_mlp, explained_quickstart, invariant_mlp, invariant_quickstart)
+def _compilations(run: Call) -> int:
+    """How many programs XLA compiles in a call."""
+    found: list[str] = []
+
+    def hear(event: str, seconds: float, **_: Any) -> None:
+        if event.endswith("backend_compile_duration"):
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(hear)
+    try:
+        run()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(hear)
+    return len(found)
+
+
+@counted(GROUP, "assert_mesh_invariant, quickstart's loss, programs compiled", "meshes")
+def invariant_in_programs(effort: Effort) -> Result:
+    """Three trials of given sizes on one device and on dp=4, tp=2: each mesh's program is compiled once."""
+    meshes = (make_mesh(1, 1), make_mesh(4, 2))
+    compiled = _compilations(partial(assert_mesh_invariant, _quickstart().loss, meshes, seed=0, **QUICKSTART))
+    return of_counts(compiled, len(meshes))
+
+
+ROWS: tuple[Benchmark, ...] = (
+    explained_mlp,
+    explained_quickstart,
+    invariant_mlp,
+    invariant_quickstart,
+    invariant_in_programs,
+)
