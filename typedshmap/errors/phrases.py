@@ -88,3 +88,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def sharding_text(axes: tuple[str, ...]) -> str:
     """How a dim is split."""
     return f"sharded over {quoted_axes(axes)}" if axes else "unsharded"
+
+
+def titled(result: object) -> str:
+    """``<Plan: reshard [8/tp] 8 -> 8 [8/tp] on dp=4, tp=2>``: the repr of what prints as a text of several lines."""
+    return f"<{type(result).__name__}: {str(result).partition(chr(10))[0]}>"

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from ..drawing import NEUTRAL, Bar, BarPart, bars, colours_of, document, framed, kind_colours, side_by_side, table
 from ..errors import MeshAxisError, StructureError
-from ..errors.phrases import mesh_text, value_text
+from ..errors.phrases import mesh_text, titled, value_text
 from .hardware import Hardware, time_of
 from .links import divisors
 from .model import Failed, bytes_text, seconds_text
@@ -96,6 +96,9 @@ class Choice:
             "\n".join(f"note: {note}" for note in self.notes),
         ]
         return "\n\n".join(filter(None, blocks))
+
+    def __repr__(self) -> str:
+        return titled(self)
 
     @property
     def html(self) -> str:

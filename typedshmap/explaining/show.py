@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from .. import _jax
 from ..drawing import UNSHARDED, colours_of, ink
 from ..errors import MeshAxisError
-from ..errors.phrases import quoted_axes
+from ..errors.phrases import quoted_axes, titled
 from ..hints.array_hint import ArrayHint
 from ..hints.check_array import check_array
 from ..hints.check_tree import CheckedLeaf
@@ -104,6 +104,9 @@ class Shown(Record):
     def __str__(self) -> str:
         tables = (_table(each) for each in self.arrays)
         return "\n\n".join([f"mesh {', '.join(f'{axis}={size}' for axis, size in self.mesh)}", *tables])
+
+    def __repr__(self) -> str:
+        return titled(self)
 
     def _repr_html_(self) -> str:
         """The drawings, one below the other."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from .. import _jax
 from ..drawing import document, folded, framed, table
-from ..errors.phrases import count_text, mesh_text
+from ..errors.phrases import count_text, mesh_text, titled
 from .model import Collective, Explained, Failed, Total, Work, bytes_text, flops_text, seconds_text
 from .picture import charts, figure, lines_table
 
@@ -30,6 +30,9 @@ class Explanation(Explained):
 
     def __str__(self) -> str:
         return "\n\n".join([summary_text(self), *map(str, compiled_tables(self))])
+
+    def __repr__(self) -> str:
+        return titled(self)
 
     @property
     def tables(self) -> str:
@@ -97,6 +100,9 @@ class Comparison:
         table = str(narrow_comparison_table(self.rows)) if self.explanations else ""
         failed = [f"{mesh_text(row.mesh)}: {type(row.error).__name__}: {row.error}" for row in self.failures]
         return "\n\n".join(filter(None, [self._heading, table, *failed, notes_text(self._notes)]))
+
+    def __repr__(self) -> str:
+        return titled(self)
 
     @property
     def tables(self) -> str:

@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from .. import _jax
 from ..drawing import framed, table
 from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
-from ..errors.phrases import count_text, mesh_text, quoted_axes, value_text
+from ..errors.phrases import count_text, mesh_text, quoted_axes, titled, value_text
 from ..hints.signature import name_of
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
 from ..progress import progress
@@ -78,6 +78,9 @@ class Verified:
         for name, share in self.loose.items():
             facts.append(f"{result_phrase(name)} compared only up to {share:.2g} of its median entry")
         return f"{self.function}: the same on {list_meshes(self.meshes)} ({'; '.join(facts)})"
+
+    def __repr__(self) -> str:
+        return titled(self)
 
     def _repr_html_(self) -> str:
         """A row for each mesh, and the results that were compared with a large tolerance."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ... import _jax
 from ...drawing import BarPart, axis_html, colours_of, cut_dim, framed, track
-from ...errors.phrases import quoted_axes
+from ...errors.phrases import quoted_axes, titled
 from ...hints.context import SizedAxes
 from ...notation.layout import Layout, shared_prefix
 from ...records import Record
@@ -179,6 +179,9 @@ class Plan(Record):
         lines.append(f"peak shard {_shape_text(self.peak)} ({prod(self.peak) * self.itemsize:,} bytes){larger}")
         lines.append(f"lower bound {self.lower_bound * self.itemsize:,} bytes")
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return titled(self)
 
     def _repr_html_(self) -> str:
         """The dims before the first step and after each, and what moves in between."""
