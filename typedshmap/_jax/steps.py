@@ -6,7 +6,7 @@ opened has the steps of its first iterations before it. Each value has a number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -62,7 +62,13 @@ class TracedStep(Record):
     compute: Callable[[list[Any]], Sequence[Any]]
 
     @property
+    def is_choice(self) -> bool:
+        """Whether it runs one of several branches."""
+        return self.name == "cond"
+
+    @property
     def is_loop(self) -> bool:
+        """Whether it runs a program several times."""
         return self.name in _LOOPS and self.eqn.primitive.name == self.name
 
 
@@ -108,8 +114,15 @@ class SteppedProgram:
       opened_results: by the label of an opened loop what the last of its opened iterations makes.
     """
 
-    def __init__(self, closed_jaxpr: Any, opened: Container[Label] = (), iterations: int = 1) -> None:
-        self._opened, self._iterations, self._numbers = opened, iterations, count()
+    def __init__(self, closed_jaxpr: Any, opened: Mapping[Label, int] | None = None) -> None:
+        """Read a program.
+
+        Args:
+          closed_jaxpr: the program.
+          opened: by the label of a loop how many of its iterations have steps of their own, at most; by that of a
+            choice which branch has.
+        """
+        self._opened, self._numbers = opened or {}, count()
         self.constants, self.literals, self.types = dict[int, Any](), set[int](), dict[int, Any]()
         self.opened_results = dict[Label, list[int]]()
         self.regions, self.parts = list[SteppedRegion](), list["TracedStep | SteppedRegion"]()
@@ -172,7 +185,11 @@ class SteppedProgram:
             raise Unreplayable(f"{name} does more than compute its results")
         label = (*scope.label, next(scope.numbers))
         results = [self._number(var.aval) for var in eqn.outvars]
-        if name in _LOOPS and label in self._opened:
+        if label in self._opened and name == "cond":
+            branch = eqn.params["branches"][self._opened[label]]
+            inside, consts = scope.iteration(label, 0), getattr(branch, "consts", ())
+            self.opened_results[label] = self._inline(open_jaxpr(branch), consts, operands[1:], inside)
+        elif label in self._opened:
             self._open(eqn, operands, scope, label)
         scope.add(eqn, name, operands, results, label, _evaluation(eqn, jaxpr))
         return results
@@ -192,11 +209,11 @@ class SteppedProgram:
         params = eqn.params
         if eqn.primitive.name == "while":
             _, consts, carry = while_operands(eqn, operands)
-            body, stacked, times = params["body_jaxpr"], list[int](), self._iterations
+            body, stacked, times = params["body_jaxpr"], list[int](), self._opened[label]
         else:
             constant, carried = scan_counts(params)
             consts, carry, stacked = operands[:constant], operands[constant:][:carried], operands[constant + carried :]
-            body, times = params["jaxpr"], min(self._iterations, params["length"])
+            body, times = params["jaxpr"], min(self._opened[label], params["length"])
         inner = open_jaxpr(body)
         for time in range(times):
             inside = scope.iteration(label, time)

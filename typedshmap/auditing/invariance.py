@@ -19,6 +19,7 @@ from ..errors import TypedShmapError
 from ..meshes import override_mesh
 from ..sampling.captured import captured_sizes, captured_values
 from ..testing import assert_mesh_invariant
+from ..testing.describe_difference import FIRST_DIFFERENCE
 from .findings import Finding, Region
 from .formats import NOT_RUN
 from .seen import SeenRegion
@@ -252,7 +253,9 @@ def _problem(each: SeenRegion, error: AssertionError) -> tuple[str, str]:
         return problem, problem + closed
     cures = (line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: "))
     cure = next((cure for cure in cures if "exclude=" not in cure), "")
-    return (f"{problem}; {cure}" if cure else problem), ""
+    places = (line.removeprefix(FIRST_DIFFERENCE) for line in lines if line.startswith(FIRST_DIFFERENCE))
+    place = next((f"first difference: {place}" for place in places if not place.startswith("not known")), "")
+    return "; ".join(filter(None, [problem, place, cure])), ""
 
 
 def _closed_over(each: SeenRegion) -> str:

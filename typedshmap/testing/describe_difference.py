@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,12 +16,25 @@ from .first_difference import FirstDifference, first_difference
 from .replay import Run
 from .run import FunctionUnderTest, Outcome
 
-_HEAD = "First difference:"
+FIRST_DIFFERENCE = "First difference: "
+"""What begins the line that names the place."""
 _MOST_OPERANDS, _MOST_CALLS, _MOST_LETTERS = 4, 3, 200
 
 
-def describe_first_difference(subject: FunctionUnderTest, one: Outcome, other: Outcome, name: str) -> list[str]:
-    """The lines of a message that say where a result begins to differ; in one line why that is not known.
+class Where(NamedTuple):
+    """Where a result begins to differ.
+
+    Attributes:
+      lines: in the words of a message; one line if it is not known, which says why.
+      is_backward: whether it is in what differentiation made.
+    """
+
+    lines: Sequence[str]
+    is_backward: bool = False
+
+
+def describe_first_difference(subject: FunctionUnderTest, one: Outcome, other: Outcome, name: str) -> Where:
+    """Say where a result begins to differ.
 
     Args:
       subject: the function.
@@ -32,17 +47,19 @@ def describe_first_difference(subject: FunctionUnderTest, one: Outcome, other: O
         names = [each for each in other.values if (each in other.gradients) == (name in other.gradients)]
         found = first_difference(first, second, names.index(name))
     except Unreplayable as error:
-        return [f"{_HEAD} not known, since {error}", ""]
+        return Where([f"{FIRST_DIFFERENCE}not known, since {error}"])
     except Exception as error:  # of many kinds, and none of them may hide the difference
         why = (str(error).splitlines() or [""])[0][:_MOST_LETTERS]
-        return [f"{_HEAD} not known, since the program cannot be run value by value: {type(error).__name__}: {why}", ""]
+        why = f"{type(error).__name__}: {why}"
+        return Where([f"{FIRST_DIFFERENCE}not known, since the program cannot be run value by value: {why}"])
     if found is None:
-        return [f"{_HEAD} not known, since no line on the way computes anything else from values that agree", ""]
+        why = "no line on the way computes anything else from values that agree"
+        return Where([f"{FIRST_DIFFERENCE}not known, since {why}"])
     places = _jax.source.equation_places(found.step.caller)
-    lines = [f"{_HEAD} {places[0]}"]
+    lines = [f"{FIRST_DIFFERENCE}{places[0]}"]
     if places[1:]:
         lines.append(f"    called at {', '.join(places[1:][:_MOST_CALLS])}")
-    return [*lines, *(f"    {line}" for line in _facts(found)), ""]
+    return Where([*lines, *(f"    {line}" for line in _facts(found))], _jax.jaxpr.is_transposed(found.step.eqn))
 
 
 def _run_of(subject: FunctionUnderTest, outcome: Outcome, name: str) -> Run:

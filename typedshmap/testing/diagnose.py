@@ -16,6 +16,7 @@ from .. import _jax
 from ..errors.phrases import quoted_axes, size_text
 from ..sampling.plan import UnplacedInputs
 from .compare import Difference, FormMismatch, MeshTrial, Tolerance, ValueMismatch, are_close, as_double
+from .describe_difference import Where
 from .meshes import longer_axes, name_of_mesh
 from .run import FunctionUnderTest, HostArray
 
@@ -26,7 +27,7 @@ def failure_report(
     tolerance: Tolerance,
     tried: Sequence[MeshTrial],
     left_out: Mapping[Mesh, str],
-    where: Sequence[str],
+    where: Where,
 ) -> str:
     """The message of a failed trial.
 
@@ -36,7 +37,7 @@ def failure_report(
       tolerance: the differences that are allowed.
       tried: the comparison of each mesh with one device, the smallest first.
       left_out: the meshes that were not tried, each with the reason.
-      where: the lines that say where the values begin to differ.
+      where: where its values begin to differ.
     """
     wrong = [trial for trial in tried if trial.differences]
     # The first wrong result on the smallest mesh is reported in full.
@@ -47,12 +48,15 @@ def failure_report(
     else:
         actual, expected = numbers(first.actual[first.at], first.expected[first.at])
         problem = f"{entry_place(first.at)} it is {actual} on {mesh}, but {expected} on one device"
-        found = list(clues(first, wrong[0].jaxprs))
+        is_gradient = first.name.startswith("grad(")
+        found = list(clues(first, wrong[0].jaxprs, is_gradient or where.is_backward))
         cure = next((clue.cure for clue in found if clue.cure), "")
         facts = [_deviation(first, tolerance), *(clue.fact for clue in found)]
         if found and found[0].is_pattern:
             problem = f" {found[0].fact}:{entry_place(first.at)} {actual} on {mesh}, not {expected}"
             del facts[1]
+        if is_gradient:
+            facts.append("the results agree: only gradients differ")
     facts += [_responsible_axes(first.name, wrong), f"differs on {list_meshes(trial.mesh for trial in wrong)}"]
     if agreeing := [trial.mesh for trial in tried if not trial.differences]:
         facts.append(f"agrees on {list_meshes(agreeing)}")
@@ -67,7 +71,8 @@ def failure_report(
         "",
         *(f"    {fact}" for fact in facts),
         "",
-        *where,
+        *where.lines,
+        "",
     ]
     return "\n".join([*lines, *describe_trial(subject, drawn), *([f"Hint: {cure}"] if cure else [])])
 
@@ -175,12 +180,13 @@ class Clue(NamedTuple):
     is_pattern: bool = False
 
 
-def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any]) -> Iterator[Clue]:
+def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any], is_backward: bool = False) -> Iterator[Clue]:
     """The clues to the cause of a difference, the surest first.
 
     Args:
       mismatch: the result that differs.
       jaxprs: the programs that were traced on its mesh.
+      is_backward: whether it is a gradient, or differs by one.
     """
     sizes = {name: size for name, size in mismatch.mesh.shape.items() if size > 1}
     groups = [axes for count in range(1, len(sizes) + 1) for axes in combinations(sizes, count)]
@@ -193,9 +199,14 @@ def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any]) -> Iterator[Clue]:
             if isclose(factor, count, rel_tol=0.01):
                 what = "something divided by a shard's size, or counted by every shard?"
                 cure = f"is a sum over {axes} taken once too often, {what}"
+                if is_backward:
+                    how = "by hand though JAX sums it, or since a psum transposes to a psum under check_vma=False?"
+                    cure = f"is the gradient summed over {axes} once too often, {how}"
                 patterns.append(Clue(f"it is {count} times what one device gives, the size of {axes}", cure, True))
             if isclose(factor, 1 / count, rel_tol=0.01):
                 cure = f"is a sum over {axes} missing, or a mean taken of what is to be summed?"
+                if is_backward:
+                    cure = f"is the gradient not summed over {axes}, or of a cotangent that was divided by their size?"
                 fact = f"it is 1/{count} of what one device gives, by the size of {axes}"
                 patterns.append(Clue(fact, cure, True))
         if mismatch.actual.size > 1:

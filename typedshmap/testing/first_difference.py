@@ -12,7 +12,7 @@ import numpy as np
 from .. import _jax
 from .._jax.steps import Label, TracedStep
 from .agreement import Agreement, HostArray, wrong_entries
-from .replay import ComparedValues, Run, compare
+from .replay import ComparedValues, Opened, Run, compare
 
 _MOST_NESTED = 3
 
@@ -41,8 +41,11 @@ class FirstDifference:
     @property
     def iteration(self) -> int | None:
         """The iteration of the innermost loop that it is in, from 0 on."""
-        inside = self.step.label[1:] if self.step.region is not None else self.step.label
-        return inside[-2] if len(inside) > 2 else None
+        around = {step.label for step in self.comparison.program.steps if step.is_loop}
+        label = self.step.label
+        while label and label[:-2] not in around:
+            label = label[:-2]
+        return label[-2] if label else None
 
 
 def first_difference(one: Run, other: Run, result: int) -> FirstDifference | None:
@@ -53,14 +56,14 @@ def first_difference(one: Run, other: Run, result: int) -> FirstDifference | Non
       other: the program on the mesh.
       result: which of its results.
     """
-    compared = compare(one, other, frozenset())
-    wrong, opened = Slice(compared, compared.program.results[result]), frozenset[Label]()
+    opened = Opened()
+    compared = compare(one, other, opened)
+    wrong = Slice(compared, compared.program.results[result])
     for _ in range(_MOST_NESTED):
-        loops = {step.label for step in wrong.steps if step.is_loop and compared.is_as_long(step)} - opened
-        if not loops:
+        more = compared.opened_by(wrong.steps, opened)
+        if more == opened:
             break
-        opened |= loops
-        compared = compare(one, other, opened)
+        opened, compared = more, compare(one, other, more)
         wrong = Slice(compared, compared.program.results[result])
     step = wrong.culprit()
     return None if step is None else FirstDifference(step, compared)
@@ -148,7 +151,9 @@ class Slice:
 
     def culprit(self) -> TracedStep | None:
         """The step that made it wrong."""
-        written = [step for step in self.steps if step.frames and not step.is_loop]
+        written = [
+            step for step in self.steps if step.frames and step.label not in self.compared.program.opened_results
+        ]
         wrong = next((step for step in written if any(map(self.is_certain, step.results))), None)
         wrong = wrong or next((step for step in reversed(self.steps) if step.frames), None)
         if wrong is None:

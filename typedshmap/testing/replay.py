@@ -24,6 +24,19 @@ _ITERATIONS = 3
 
 
 @dataclass(frozen=True)
+class Opened:
+    """By the labels of loops how many of their iterations are compared; by those of choices which branch is.
+
+    Attributes:
+      on_one: in the program on one device.
+      on_mesh: in that on the mesh.
+    """
+
+    on_one: dict[Label, int] = field(default_factory=dict[Label, int])
+    on_mesh: dict[Label, int] = field(default_factory=dict[Label, int])
+
+
+@dataclass(frozen=True)
 class Run:
     """A program and what it is run with.
 
@@ -51,6 +64,7 @@ class ComparedValues:
       facts: what inference knows of the values in regions.
       origin: by the number of a value that enters or leaves a region, that of the same value before.
       matches: by the label of a step the steps on one device that stand for it.
+      branches: by the label of a choice the branch that all shards take, and one device.
     """
 
     program: SteppedProgram
@@ -59,12 +73,23 @@ class ComparedValues:
     facts: dict[int, ShardingFact] = field(default_factory=dict[int, ShardingFact])
     origin: dict[int, int] = field(default_factory=dict[int, int])
     matches: dict[Label, list[TracedStep]] = field(default_factory=dict[Label, list[TracedStep]])
+    branches: dict[Label, int] = field(default_factory=dict[Label, int])
 
     def agreement(self, number: int) -> Agreement | None:
         """What is known of a value, in whatever region."""
         while number not in self.agreements and number in self.origin:
             number = self.origin[number]
         return self.agreements.get(number)
+
+    def opened_by(self, steps: Sequence[TracedStep], opened: Opened) -> Opened:
+        """The same, and those of some steps that do alike on one device."""
+        on_one, on_mesh = dict(opened.on_one), dict(opened.on_mesh)
+        for step in steps:
+            what = self.branches.get(step.label) if step.is_choice else _ITERATIONS if step.is_loop else None
+            if what is not None and self.is_as_long(step):
+                on_mesh[step.label] = what
+                on_one |= {same.label: what for same in self.matches[step.label]}
+        return Opened(on_one, on_mesh)
 
     def is_as_long(self, loop: TracedStep) -> bool:
         """Whether a loop has as many iterations as on one device, as far as that is known."""
@@ -119,16 +144,15 @@ def matching_steps(one: SteppedProgram, other: SteppedProgram) -> dict[Label, li
 _MOST_MATCHES = 16
 
 
-def compare(one: Run, other: Run, opened: frozenset[Label]) -> ComparedValues:
+def compare(one: Run, other: Run, opened: Opened) -> ComparedValues:
     """Compare the values of a program on a mesh with those on one device.
 
     Args:
       one: on one device.
       other: on the mesh.
-      opened: the loops whose first iterations are compared, too.
+      opened: what has steps of its own that are compared, too.
     """
-    program = SteppedProgram(other.jaxpr, opened, _ITERATIONS)
-    reference = SteppedProgram(one.jaxpr, _EveryLoop() if opened else (), _ITERATIONS)
+    reference, program = SteppedProgram(one.jaxpr, opened.on_one), SteppedProgram(other.jaxpr, opened.on_mesh)
     found = ComparedValues(program, other.sizes, facts=facts_of(program))
     found.matches = matches = matching_steps(program, reference)
     for region in program.regions:
@@ -144,7 +168,10 @@ def compare(one: Run, other: Run, opened: frozenset[Label]) -> ComparedValues:
             (number, [each.results[at] for each in matches[step.label]]) for at, number in enumerate(step.results)
         ]
     pairs += [(a, [b]) for a, b in zip(program.arguments, reference.arguments, strict=False)]
-    axes = len(other.sizes)
+    axes, choices = len(other.sizes), defaultdict[int, list[TracedStep]](list)
+    for step in program.steps:
+        if step.is_choice:
+            choices[step.operands[0]].append(step)
     for piece in _pieces([(a, b) for a, b in pairs if b and _is_array(program.types[a])], program, other.sizes):
         with other.on_mesh():
             actual = program.run(other.arguments, {number for number, _ in piece})
@@ -154,6 +181,9 @@ def compare(one: Run, other: Run, opened: frozenset[Label]) -> ComparedValues:
             wanted = [expected[each] for each in numbers]
             if number in inside:
                 wanted = [each.reshape(each.shape[axes:]) for each in wanted]
+            if number in choices and bool((actual[number] == wanted[0]).all()):
+                found.branches |= {step.label: int(wanted[0]) for step in choices[number]}
+            if number in inside:
                 fact = found.facts.get(number)
                 rank = actual[number].ndim - axes
                 if fact is not None and len(fact.dims) < rank:  # the words of a key
@@ -163,13 +193,6 @@ def compare(one: Run, other: Run, opened: frozenset[Label]) -> ComparedValues:
                 same = any(is_same(actual[number], each) for each in wanted)
                 found.agreements[number] = Agreement("global" if same else "differs")
     return found
-
-
-class _EveryLoop:
-    """The labels of all loops: where programs differ, loops have other labels in each."""
-
-    def __contains__(self, label: Label) -> bool:
-        return True
 
 
 def _is_array(aval: Any) -> bool:
