@@ -133,6 +133,6 @@ def test_the_picture_of_readme_is_what_its_command_makes() -> None:
 @pytest.mark.parametrize("name", figures.FIGURES)
 def test_the_figures_of_the_docs_are_what_their_command_makes(name: str) -> None:
     assert (figures.ASSETS / name).read_text(encoding="utf-8") == figures.FIGURES[name]()
-    shown = (f"assets/{name})", f"docs/assets/{name}\"")
+    shown = (f"assets/{name})", f'docs/assets/{name}"')
     pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")]
     assert any(each in page for page in pages for each in shown)
