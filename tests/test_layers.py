@@ -21,10 +21,12 @@ LAYERS = {
     "errors": 0,
     "_jax": 1,
     "axis_names": 1,
+    "sanitized": 1,
     "hints": 2,
     "inference": 3,
     "meshes": 3,
     "introspection": 3,
+    "sanitizing": 3,
     "check": 4,
     "typed": 4,
     "shard_map": 4,
@@ -42,6 +44,13 @@ LAYERS = {
 }
 # What is costly to import waits until it is needed; the reason stands beside each import.
 LATE = {
+    ("typedshmap.check", "typedshmap.sanitizing.calls"),
+    ("typedshmap.jit.call", "typedshmap.sanitizing.agreement"),
+    ("typedshmap.jit.call", "typedshmap.sanitizing.calls"),
+    ("typedshmap.jit.call", "typedshmap.sanitizing.reports"),
+    ("typedshmap.shard_map", "typedshmap.sanitizing.agreement"),
+    ("typedshmap.shard_map", "typedshmap.sanitizing.calls"),
+    ("typedshmap.shard_map", "typedshmap.sanitizing.reports"),
     ("typedshmap._jax.trace", "jax.extend.source_info_util"),
     ("typedshmap._jax.source", "jax.extend.source_info_util"),
     ("typedshmap._jax.versions", "jax.extend"),

@@ -20,6 +20,7 @@ from .errors import (
     DtypeError,
     MeshAxisError,
     PatternError,
+    ReplicaError,
     ShapeError,
     ShardingError,
     StructureError,
@@ -35,7 +36,7 @@ __version__ = "0.2.0"
 # fmt: off
 __all__ = [  # noqa: RUF022 (by what they are, not by the alphabet)
     "typed_shard_map", "typed_jit", "typed", "check", "assume", "size", "shard_size", "sizes",
-    "explain", "choose_mesh", "show", "audit",
+    "explain", "choose_mesh", "show", "audit", "sanitize",
     # Hints: arrays by their dtypes, and what holds them.
     "Array", "ArrayLike", "PRNGKeyArray", "Scalar", "ScalarLike", "PyTree", "Stacked", "Like",
     "Shaped", "Bool", "Key", "Num", "Real", "Inexact", "Float", "Complex", "Integer", "Int", "UInt",
@@ -50,8 +51,8 @@ __all__ = [  # noqa: RUF022 (by what they are, not by the alphabet)
     "all_gather", "all_to_all", "einsum", "logsumexp", "plan_reshard", "pmax", "pmean", "pmin", "ppermute", "psum",
     "psum_scatter", "rearrange", "reduce", "repeat", "reshard", "softmax", "take",
     # Errors.
-    "AnnotationSyntaxError", "DivergenceError", "DtypeError", "MeshAxisError", "PatternError", "ShapeError",
-    "ShardingError", "StructureError", "SuspectWarning", "TypedShmapError", "VaryingError",
+    "AnnotationSyntaxError", "DivergenceError", "DtypeError", "MeshAxisError", "PatternError", "ReplicaError",
+    "ShapeError", "ShardingError", "StructureError", "SuspectWarning", "TypedShmapError", "VaryingError",
 ]
 # fmt: on
 
@@ -123,6 +124,7 @@ if TYPE_CHECKING:
         take,
     )
     from .placement import from_callback, from_process_local, partition_specs, shape_structs, shard, shardings
+    from .sanitizing import sanitize
 
     _T = TypeVar("_T", default=Any)
     _S = TypeVar("_S", default=Any)
@@ -148,6 +150,7 @@ else:
         "ops": "all_gather all_to_all einsum logsumexp plan_reshard pmax pmean pmin ppermute "
         "psum psum_scatter rearrange reduce repeat reshard softmax take",
         "placement": "from_callback from_process_local partition_specs shape_structs shard shardings",
+        "sanitizing": "sanitize",
     }
     _ROOMS = {name: room for room, names in _LAZY.items() for name in names.split()}
 

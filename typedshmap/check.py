@@ -20,6 +20,7 @@ from .hints.parse_hint import parse_hint_or_dims
 from .hints.structure import ArrayLeaf, Node, UnionOf, array_hints, holds_arrays, walk
 from .notation.layout import Layout
 from .notation.match import Sizes
+from .sanitized import body_context
 
 T = TypeVar("T")
 _CHECKED = Subject("checked", "checked")
@@ -207,4 +208,9 @@ def assume(x: T, hint: Any) -> T:
     if region.manual:
         region = intern_context(replace(region, inferred_axes=region.checked_axes))
     name, checked = _check_in_scope(x, parse_hint_or_dims(hint), region, _ASSUMED, "assume")
+    if region.manual and (asked := body_context.value) is not None:
+        # What compares is imported where something is compared, as it is in few programs.
+        from .sanitizing.calls import compare_assumed
+
+        compare_assumed(name, checked, asked)
     return checked.stated(x, name, is_assumed=True)

@@ -31,6 +31,7 @@ class DecoratedInfo(Record):
       mesh: the decorator's mesh; None where it is looked up at every call.
       naming: the decorator's aliases and rules.
       axis_names: the axes that it makes manual; empty for all.
+      sanitize: after how many calls its replicas are compared; 0 for what `sanitize` around says.
     """
 
     verb: Literal["typed_shard_map", "typed_jit", "typed"]
@@ -38,6 +39,7 @@ class DecoratedInfo(Record):
     mesh: _jax.mesh.AnyMesh | None = None
     naming: AxisNaming = NO_NAMING
     axis_names: frozenset[str] = frozenset()
+    sanitize: int = 0
 
 
 def wraps(function: Callable[..., Any], info: DecoratedInfo) -> Callable[[F], F]:

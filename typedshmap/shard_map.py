@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
 from typing import Any, TypeVar, overload
 
 import jax
@@ -31,6 +33,7 @@ from .inference.analysis import Refused, RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, caller_frame, decorate, wraps
 from .meshes import find_boundary, read_axis_names, read_mesh
 from .notation.layout import Layout
+from .sanitized import body_context, entered, period_context, read_period
 
 F = TypeVar("F", bound="Callable[..., Any] | classmethod[Any, Any, Any] | property")
 
@@ -47,6 +50,7 @@ def typed_shard_map(
     rules: RulesLike | AxisRules | None = None,
     in_types: Any = None,
     out_types: Any = EMPTY,
+    sanitize: int | None = None,
 ) -> F: ...
 @overload
 def typed_shard_map(
@@ -60,6 +64,7 @@ def typed_shard_map(
     rules: RulesLike | AxisRules | None = None,
     in_types: Any = None,
     out_types: Any = EMPTY,
+    sanitize: int | None = None,
 ) -> Callable[[F], F]: ...
 def typed_shard_map(
     f: Any = None,
@@ -72,6 +77,7 @@ def typed_shard_map(
     rules: RulesLike | AxisRules | None = None,
     in_types: Any = None,
     out_types: Any = EMPTY,
+    sanitize: int | None = None,
 ) -> Any:
     """Map a function over shards, with ``in_specs`` and ``out_specs`` taken from its hints.
 
@@ -104,6 +110,8 @@ def typed_shard_map(
       in_types: a tuple of hints, one per positional argument, for functions that carry none; within it
         a tuple, list or dict of hints for an argument that is one. One hint alone is that of one argument.
       out_types: the hint of the result; ``tuple[A, B]`` or ``(A, B)`` for several.
+      sanitize: after how many calls what the hints say is the same on several shards is compared on the devices; by
+        default as `sanitize` around says.
 
     Returns:
       A function that takes global arrays, positional or by keyword, and returns global arrays. On
@@ -119,18 +127,23 @@ def typed_shard_map(
     _jax.trace.load_extend()
     with placed_at_decoration():
         given_mesh, names, own = read_mesh(mesh), read_axis_names(axis_names), read_naming(axes, rules)
+        period = 0 if sanitize is None else read_period("sanitize=", sanitize)
 
     def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Callable[..., Any]:
         naming = own if below is None else below.naming.then(own)
-        info = DecoratedInfo("typed_shard_map", hinted, given_mesh, naming, names)
+        info = DecoratedInfo("typed_shard_map", hinted, given_mesh, naming, names, period)
+        calls = count()
 
         @wraps(function, info)
         def typed_call(*args: Any, **kwargs: Any) -> Any:
             try:
                 call = _RegionCall(info, bool(check_vma), args, kwargs)
-                mapped = call.map_body()
-                # From this frame: JAX records the whole stack with every equation that it traces.
-                results = mapped(*call.arrays)
+                if every := period or (period_context.value if entered else 0):
+                    results = call.run_compared(every, calls)
+                else:
+                    mapped = call.map_body()
+                    # From this frame: JAX records the whole stack with every equation that it traces.
+                    results = mapped(*call.arrays)
                 if call.analyzed_after is not None:
                     call.analyze_after(results)
                 return jax.tree_util.tree_unflatten(call.result_structure, results)
@@ -189,6 +202,9 @@ class _RegionCall:
         self.result_structure: Any = None
         self.results: list[context.LayoutAssertion | Refused | None] = []
         self.out_specs: list[PartitionSpec] = []
+        # What compares the shards of a region within another; and whether the processes compare their programs.
+        self.asked_inside: Any = None
+        self.is_shared = False
 
     def run_again(self, arrays: Sequence[Any]) -> Sequence[Any]:
         """The leaves of the results for other arrays of the same shapes, on the mesh that replaces its own by now."""
@@ -212,6 +228,8 @@ class _RegionCall:
                 program = jax.jit(mapped)
                 traced = program.trace(*self.arrays)  # at every call: nothing that the function closes over is stale
                 self._analyze(_jax.jaxpr.find_region(traced.jaxpr))
+                if self.is_shared:
+                    self._compare_programs(traced)
                 return _jax.programs.compiled(traced, self.arrays, self.typed.name) or program
             elif holds_arrays(self.result_hint):
                 self.analyzed_after = mapped
@@ -220,6 +238,51 @@ class _RegionCall:
                 program = _jax.staging.inline_jit(mapped)
         self._analyze(_jax.jaxpr.find_region(_jax.staging.make_jaxpr(program, self.arrays)))
         return program
+
+    def run_compared(self, every: int, calls: Iterator[int]) -> Sequence[Any]:
+        """Run the body, and compare what its hints say to be the same on several shards, every so many calls."""
+        # What compares is imported where something is compared, as it is in few programs.
+        from .sanitizing.agreement import is_shared
+        from .sanitizing.calls import ALWAYS, AskedBody, Comparer, are_computed
+        from .sanitizing.reports import raise_found
+
+        raise_found()
+        around = body_context.value
+        if self.outer:  # in a region, where values are shards
+            self.asked_inside = around or ALWAYS
+            return self.map_body()(*self.arrays)
+        if not are_computed(self.arrays):
+            asked = AskedBody(_jax.counters.is_due(every, self.mesh) if around is None else around.is_due)
+        elif next(calls) % every == 0:
+            asked, self.is_shared = ALWAYS, is_shared(self.mesh)
+        else:
+            with period_context(0):  # the program that compares nothing
+                return self.map_body()(*self.arrays)
+        with body_context(asked):
+            results = self.map_body()(*self.arrays)
+        comparer = Comparer(self.typed.name, self.mesh, self.entered, self.outer_context, self.checked.sizes)
+        comparer.compare_global(self._claimed(self.arrays, results), asked.is_due)
+        return results
+
+    def _compare_programs(self, traced: Any) -> None:
+        # As in `run_compared`.
+        from .sanitizing.agreement import require_same_program
+
+        static = [(leaf.subject, leaf.value) for leaf in self.checked.leaves if leaf.hint is None]
+        require_same_program(self.typed.name, static, traced.lower().as_text())
+
+    def _claimed(self, arguments: Iterable[Any], results: Iterable[Any]) -> list[Any]:
+        """The arguments and results that have hints: each with its hint, its name, and what finds its line."""
+        typed, leaves = self.typed, [leaf for leaf in self.checked.leaves if leaf.hint is not None]
+        claimed: list[Any] = [
+            (value, leaf.hint, leaf.subject, partial(typed.hint_place, leaf.subject.name))
+            for value, leaf in zip(arguments, leaves, strict=True)
+        ]
+        return claimed + [
+            (value, stated.hint, stated.subject, lambda: typed.return_place)
+            for value, stated in zip(results, self.results, strict=True)
+            if isinstance(stated, context.LayoutAssertion)
+        ]
 
     def mapped(self) -> Callable[..., Any]:
         """The body mapped over the shards by ``jax.shard_map``."""
@@ -274,7 +337,15 @@ class _RegionCall:
                 except Exception as error:
                     self._add_note(error, scope, leaves)
                     raise
-            return self._check_result(result, scope)
+            results = self._check_result(result, scope)
+            if self.asked_inside is not None and self.entered:
+                # As in `run_compared`.
+                from .sanitizing.calls import Comparer
+
+                comparer = Comparer(self.typed.name, self.mesh, self.entered, region, scope.sizes)
+                claimed = self._claimed((leaf.value for leaf in leaves if leaf.hint is not None), results)
+                comparer.compare_inside(claimed, self.asked_inside.is_due)
+            return results
 
         body.__name__ = body.__qualname__ = self.typed.name  # what JAX's own messages call it
         return body

@@ -59,6 +59,7 @@ REPORTED = PROGRAMS["A traced array without any mesh"].code.partition(")(x)\n")[
 NOISE = "np.concatenate([x[2 * i : 2 * i + 2] + jax.random.normal(jax.random.fold_in(jax.random.key(0), i), (2, 16)) for i in range(4)])"
 
 CURES: dict[str, list[Way]] = {
+    "A value that one device holds with other bits": [Way({" + (at == 5)": ""}, MLP)],
     "A dim that is sharded without brackets": [hint("batch/dp", "[batch/dp]", ON_DP)],
     "Another sign than a slash": [hint("batch!dp", "[batch/dp]", ON_DP)],
     "A comma between dims": [hint("batch,", "batch", "None, None")],

@@ -7,6 +7,19 @@ only some versions have. By public names only; `versions` says which JAX.
 from . import versions  # isort: split
 
 with versions.noting_untried():
-    from . import array, casts, jaxpr, mesh, programs, regions, source, staging, trace, tree
+    from . import array, casts, counters, jaxpr, mesh, programs, regions, source, staging, trace, tree
 
-__all__ = ["array", "casts", "jaxpr", "mesh", "programs", "regions", "source", "staging", "trace", "tree", "versions"]
+__all__ = [
+    "array",
+    "casts",
+    "counters",
+    "jaxpr",
+    "mesh",
+    "programs",
+    "regions",
+    "source",
+    "staging",
+    "trace",
+    "tree",
+    "versions",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -43,6 +44,39 @@ def running_traces() -> tuple[list[int], bool]:
 def is_staged() -> bool:
     """Whether a program is being traced here, so that nothing is computed at once, as under ``jax.grad`` alone."""
     return any(hasattr(trace, "frame") for trace in _running_traces())  # the equations so far
+
+
+def is_nested() -> bool:
+    """Whether the program that is being traced is within another, as the body of a loop is."""
+    return sum(hasattr(trace, "frame") for trace in _running_traces()) > 1
+
+
+def is_in_inner_jit() -> bool:
+    """Whether the program that is being traced is that of a ``jax.jit`` within another."""
+    frames = [trace.frame for trace in _running_traces() if hasattr(trace, "frame")]
+    return any(getattr(frame.debug_info, "traced_for", "jit") == "jit" for frame in frames[:-1])
+
+
+def may_diverge(region: str) -> bool:
+    """Whether a branch, or a loop with a condition, is being traced here, which perhaps not all shards take.
+
+    Args:
+      region: the name of the library's function that traces the region around, where the search ends.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != region:
+        if frame.f_code.co_filename.endswith(_CONDITIONALS) or frame.f_code.co_name == "while_loop":
+            return True
+        frame = frame.f_back
+    return False
+
+
+_CONDITIONALS = os.path.join("control_flow", "conditionals.py")
+
+
+def is_mapped_around() -> bool:
+    """Whether what is traced here goes on to ``jax.vmap``."""
+    return any(hasattr(trace, "axis_data") for trace in _running_traces())
 
 
 def _running_traces() -> list[Any]:

@@ -92,6 +92,13 @@ class DivergenceError(TypedShmapError):
     """A collective that not all shards of its mesh axes reach, which would wait for ever."""
 
 
+class ReplicaError(TypedShmapError):
+    """A value that is not the same on all shards where it has to be, or a program that is not in all processes.
+
+    Found on the devices while the program runs, by `sanitize`.
+    """
+
+
 class StructureError(TypedShmapError, TypeError):
     """A container, a type or an argument that is not what the hint says."""
 
@@ -125,6 +132,7 @@ _CLASSES = {
     | varying.UntypedVarying
     | varying.LostSum,
     DivergenceError: varying.DivergentCollective,
+    ReplicaError: varying.DifferingReplicas,
 }
 
 

@@ -274,6 +274,40 @@ class LostSum(Fault):
         return f"take the {taken} before it ({cause.reduction}){cause.typed}"
 
 
+class DifferingReplicas(Fault):
+    """A value that is not the same on all shards where it has to be, as the devices have it.
+
+    Attributes:
+      axes: the mesh axes over which its shards differ.
+      shards: those that differ from most others, as ``dp=2, tp=1 (device 5)``; all, where no value is that of most.
+      number: how many shards have to agree.
+      has_majority: whether one value is that of most.
+    """
+
+    axes: tuple[str, ...]
+    shards: tuple[str, ...]
+    number: int
+    has_majority: bool
+
+    def words(self, terms: Terms) -> Sentence:
+        shown = "; ".join(self.shards[:_MOST_SHARDS])
+        shown += f"; and {len(self.shards) - _MOST_SHARDS} more" if len(self.shards) > _MOST_SHARDS else ""
+        if not self.has_majority:
+            what = f"{shown} have different bits, none of them those of most shards"
+        elif len(self.shards) == 1:
+            what = f"{shown} has other bits than the other {self.number - 1}"
+        else:
+            what = f"{shown} have other bits than most shards"
+        problem = f"differs over {quoted_axes(self.axes)}, where {terms.hint} says that it is the same: {what}"
+        cure = (
+            "an update or a placement that is not the same everywhere, a kernel that is not deterministic, or a device"
+        )
+        return Sentence(problem, cure=f"it may be {cure} that computes wrongly")
+
+
+_MOST_SHARDS = 4
+
+
 class DivergentCollective(Fault):
     """A collective in a branch or loop that not all shards of its axes reach.
 

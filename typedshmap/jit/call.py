@@ -22,7 +22,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from itertools import compress
+from itertools import compress, count
 from typing import Any, TypeVar
 
 import jax
@@ -33,7 +33,7 @@ from jax.sharding import Mesh
 from .. import _jax
 from ..axis_names import AxisNaming
 from ..errors import StructureError
-from ..errors.failures import RETURN, Failure, PlainMessage
+from ..errors.failures import RETURN, Failure, PlainMessage, Subject
 from ..hints.check_arguments import array_leaves, check_arguments, check_arguments_as_traced, unknown_axes
 from ..hints.check_array import describe
 from ..hints.check_tree import CheckedLeaf, check_value, result_place
@@ -42,6 +42,7 @@ from ..hints.global_sharding import original_error
 from ..hints.signature import HintedSignature, LazySignature
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
 from ..meshes import override_mesh, use_jit_mesh
+from ..sanitized import body_context, period_context
 from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
 from .context import jit_context, sharding_failure
 
@@ -72,6 +73,7 @@ class JitFunction:
         # By the form of a call; None where calls of it run several programs.
         self._trusted: dict[Any, TrustedForm | None] = {}
         self._trusts_jax = True
+        self._calls = count()  # those that may be compared
         self._lock = threading.Lock()
         if hinted.known is not None:
             self.read(())
@@ -133,6 +135,43 @@ class JitFunction:
             dispatched = self._keep(self._dispatch_cache, key, (program, sources))
             self._keep_last(surroundings, LastCall(leaves, dispatched))
             self._trust(form, call, dispatched, args, kwargs)
+        return result
+
+    def run_compared(self, args: tuple[Any, ...], kwargs: dict[str, Any], every: int) -> Any:
+        """Call the function, and compare what its hints say to be the same on several devices, every so many calls."""
+        # What compares is imported where something is compared, as it is in few programs.
+        from ..sanitizing.agreement import is_shared, require_same_program
+        from ..sanitizing.calls import ALWAYS, AskedBody, Comparer, are_computed
+        from ..sanitizing.reports import raise_found
+
+        raise_found()
+        is_computed = are_computed(jax.tree_util.tree_leaves((args, kwargs)))
+        if is_computed and next(self._calls) % every:
+            with period_context(0):  # the program that compares nothing
+                return self.run(args, kwargs)
+        call = JitCall(self, args, kwargs)
+        typed, mesh, region = call.typed, call.context.mesh, call.context.boundary_context
+        if is_computed and is_shared(mesh):
+            lowered = _run(self.program(call).lower, call.values, lambda: call)
+            require_same_program(typed.name, call.static_values(), lowered.as_text())
+        is_due = is_computed or _jax.counters.is_due(every, mesh)
+        comparer = Comparer(typed.name, mesh, mesh.shape_tuple, region, call.sizes)
+
+        def compare(leaves: Iterable[CheckedLeaf], find_place: Callable[[str], str]) -> None:
+            claimed = [
+                (leaf.value, leaf.hint, leaf.subject, functools.partial(find_place, leaf.subject.name))
+                for leaf in leaves
+                if leaf.hint is not None
+            ]
+            comparer.compare_global(claimed, is_due)
+
+        compare(call.leaves, typed.hint_place)  # before the call, which may take their buffers
+        # The regions in it are compared when this call is: in a program of its own, or by the count of the one around.
+        with body_context(ALWAYS if is_computed else AskedBody(is_due)):
+            result = self.run(args, kwargs)
+        assert typed.result is not None
+        checked = check_value(typed.result, result, RETURN, region, call.bound.arguments, call.sizes)
+        compare(checked.leaves, lambda _: typed.return_place)
         return result
 
     def _trust(
@@ -241,7 +280,7 @@ class JitCall:
             checked = check_arguments(given, self.bound.arguments, boundary)
         else:
             checked = check_arguments_as_traced(given, self.bound.arguments, boundary, has_shardings=True)
-        self.sizes = checked.sizes
+        self.sizes, self.leaves = checked.sizes, checked.leaves
         failures, failed = list(checked.failures), {failure.subject for failure in checked.failures}
         failures += [
             wrong
@@ -287,6 +326,10 @@ class JitCall:
                     raise self.context.boundary_context.error(self.typed.name, [wrong], self.sizes) from None
             raise
         return key
+
+    def static_values(self) -> list[tuple[Subject, Any]]:
+        """The static leaves of the arguments."""
+        return [(key.subject, leaf.value) for key in self.keys for leaf in key.leaves if isinstance(leaf, StaticLeaf)]
 
     def traceable(self) -> Callable[..., Any]:
         """What ``jax.jit`` traces, with the names of the function, which are in JAX's messages and profiles.

@@ -1,0 +1,100 @@
+"""What comparing replicas costs: a training step with weights that every data-parallel device holds, in turns.
+
+    python bench/sanitize.py                  about two minutes
+    python bench/sanitize.py --steps 1000     more steps of each
+
+Each row is the time of a step, compared every so often, over that of the same step with `sanitize` off, measured in
+turns in one run; and, where every step is compared, what that adds over the time of one pass over the compared values,
+a sum of each. The exit code is 1 if every=100 takes above 1.01, and more than what is measured twice differs.
+"""
+
+import os
+
+# jax reads these when it starts.
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from statistics import median
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import Array, Float32, sanitize, typed_jit, typed_shard_map
+
+MODEL, LAYERS, ROWS = 512, 8, 512
+Weights = dict[str, Float32[Array, "m m"]]
+Rows = Float32[Array, "[b/dp] m"]
+
+
+def body(weights: Weights, x: Rows, y: Rows) -> Weights:
+    def loss(weights: Weights) -> Array:
+        h = x
+        for name in sorted(weights):
+            h = jnp.tanh(h @ weights[name])
+        return jnp.mean((h - y) ** 2)
+
+    gradients = jax.grad(loss)(weights)  # invarying weights: JAX sums their gradients over dp
+    return jax.tree.map(lambda w, g: w - 0.01 * g, weights, gradients)
+
+
+def seconds(step: Callable[..., object], weights: object, batch: tuple[Array, Array]) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(step(weights, *batch))
+    return time.perf_counter() - start
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200, metavar="N", help="of each kind (200)")
+    steps = parser.parse_args().steps
+    mesh = Mesh(np.array(jax.devices()), ("dp",))
+    keys = jax.random.split(jax.random.key(0), LAYERS + 2)
+    make = [jax.random.normal(key, (MODEL, MODEL)) / MODEL**0.5 for key in keys[:LAYERS]]
+    weights = jax.device_put({f"w{at}": w for at, w in enumerate(make)}, NamedSharding(mesh, P()))
+    batch = tuple(
+        jax.device_put(jax.random.normal(key, (ROWS, MODEL)), NamedSharding(mesh, P("dp"))) for key in keys[-2:]
+    )
+    region = typed_shard_map(body, mesh=mesh)
+    kinds: dict[str, Callable[[], Callable[..., object]]] = {
+        "typed_jit": lambda: typed_jit(region, mesh=mesh),
+        "jax.jit": lambda: jax.jit(lambda *args: region(*args)),
+    }
+    one_pass = jax.jit(jax.shard_map(lambda w: jax.tree.map(jnp.sum, w), mesh=mesh, in_specs=P(), out_specs=P()))
+    passes = lambda weights, *_: (one_pass(weights), one_pass(weights))  # noqa: E731 (arguments and results)
+    is_bad = False
+    for kind, make_step in kinds.items():
+        variants = {"off": 0, "off again": 0, "every=100": 100, "every=1": 1}
+        made = {name: make_step() for name in variants}
+        times: dict[str, list[float]] = {name: [] for name in (*variants, "one pass")}
+        for turn in range(steps + 2):
+            for name, every in variants.items():
+                with sanitize(every) if every else nullcontext():
+                    taken = seconds(made[name], weights, batch)
+                times[name] += [taken] if turn > 1 else []
+            times["one pass"] += [seconds(passes, weights, batch)] if turn > 1 else []
+        off = median(times["off"])
+        noise = abs(median(times["off again"]) / off - 1)
+        # A mean over all steps, since few are compared, of what their medians leave out.
+        often = (median(times["every=100"]) * 99 + median(times["every=1"])) / 100
+        print(
+            f"{kind}: a step takes {1e3 * off:.2f} ms, "
+            f"one pass over the weights before and after it {1e3 * median(times['one pass']):.2f} ms"
+        )
+        print(f"  off, measured twice    {median(times['off again']) / off:.3f}")
+        print(f"  every=100              {often / off:.3f}")
+        added = (median(times["every=1"]) - off) / median(times["one pass"])
+        print(f"  every=1                {median(times['every=1']) / off:.3f}, which adds {added:.2f} passes")
+        is_bad |= often / off > 1.01 + noise or added > 1 + noise
+    return 1 if is_bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
