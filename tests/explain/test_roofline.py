@@ -31,7 +31,8 @@ EXAMPLES = {
         "vocab": 256, "model": 64, "heads": 4, "head": 16, "ff": 128, "layers": 1, "batch": 16, "seq": 32,
     }),
     "transformer.step": ("fsdp=4,tp=2", {
-        "vocab": 256, "model": 64, "kv_heads": 4, "group": 2, "head": 16, "ff": 128, "layers": 1, "batch": 16, "seq": 64,
+        "vocab": 256, "model": 64, "kv_heads": 4, "group": 2, "head": 16, "ff": 128, "layers": 1, "batch": 16,
+        "seq": 64,
     }),
 }  # fmt: skip
 """The examples that it reads, with loops that run once, since it counts a loop's body once."""

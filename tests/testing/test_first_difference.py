@@ -120,7 +120,8 @@ def printing(x: X) -> Float[Array, ""]:
 
 CASES = [
     (rematerialized, {}), (rematerialized, {"grad": True}), (branching, {}), (looping, {}), (scanning, {}),
-    (biased, {}), (counting_shards, {}), (of_a_neighbour, {}), (with_a_rule, {"grad": True}), (differentiated, {}), (printing, {}),
+    (biased, {}), (counting_shards, {}), (of_a_neighbour, {}), (with_a_rule, {"grad": True}),
+    (differentiated, {}), (printing, {}),
 ]  # fmt: skip
 
 
