@@ -34,7 +34,7 @@ def _at_rest() -> tuple[Any, Any, Any]:
     return partial(check, hint=Ours), jaxtyped, array
 
 
-@benchmark(GROUP, "check of an array outside of jit", over(1.2), JAXTYPING)
+@benchmark(GROUP, "check of an array outside of jit", over(1), JAXTYPING)
 def at_rest(effort: Effort) -> Result:
     """`check` of a placed array, dtype, shape and sharding, against a function whose argument jaxtyping checks."""
     ours, other, array = _at_rest()

@@ -78,13 +78,13 @@ def _measured(effort: Effort, use: str) -> Result:
     return Result(f"+{text(np.median(added))}", text(np.median(alone)), median((alone + added) / alone))
 
 
-@benchmark(GROUP, "import", over(1.25), ALONE)
+@benchmark(GROUP, "import", over(1.15), ALONE)
 def imported(effort: Effort) -> Result:
     """`import typedshmap` after `import jax`, in a new process."""
     return _measured(effort, "")
 
 
-@benchmark(GROUP, "import, and use of every room", over(1.45), ALONE)
+@benchmark(GROUP, "import, and use of every room", over(1.25), ALONE)
 def used(effort: Effort) -> Result:
     """The same with names of the rooms that are loaded when they are first used."""
     return _measured(effort, "typedshmap.einsum, typedshmap.shard, typedshmap.typed_jit")
