@@ -248,6 +248,8 @@ class _RegionCall:
 
         raise_found()
         around = body_context.value
+        if _jax.trace.is_jit_disabled():  # nothing is compiled that could compare
+            return self.map_body()(*self.arrays)
         if self.outer:  # in a region, where values are shards
             self.asked_inside = around or ALWAYS
             return self.map_body()(*self.arrays)
@@ -258,10 +260,11 @@ class _RegionCall:
         else:
             with period_context(0):  # the program that compares nothing
                 return self.map_body()(*self.arrays)
-        with body_context(asked):
+        is_due = asked.is_due
+        with asked.asking():
             results = self.map_body()(*self.arrays)
         comparer = Comparer(self.typed.name, self.mesh, self.entered, self.outer_context, self.checked.sizes)
-        comparer.compare_global(self._claimed(self.arrays, results), asked.is_due)
+        comparer.compare_global(self._claimed(self.arrays, results), is_due)
         return results
 
     def _compare_programs(self, traced: Any) -> None:

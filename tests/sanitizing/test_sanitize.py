@@ -1,6 +1,7 @@
 """Replicas that differ are found where hints say that they are the same, within the calls that were asked for."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -144,6 +145,21 @@ def test_what_a_body_assumes_is_compared() -> None:
         jax.block_until_ready(exchanged(placed(), np.float32(1)))
 
 
+@pytest.mark.slow
+def test_what_is_assumed_where_not_all_shards_get_waits_for_none() -> None:
+    @typed_shard_map(mesh=MESH)
+    def some(x: X) -> Float[Array, ""]:
+        def take(y: Array) -> Array:
+            return assume(y, "")
+
+        total = jax.lax.pcast(jax.lax.psum(x.sum(), ("dp", "tp")), "dp", to="varying")
+        first = jax.lax.axis_index("dp") == 0
+        return jax.lax.pmean(jax.lax.cond(first, take, lambda y: y, total), "dp")
+
+    with sanitize(every=1):
+        jax.block_until_ready(jax.jit(some)(placed()))
+
+
 def test_a_result_is_compared() -> None:
     @typed_shard_map(mesh=MESH, check_vma=False)
     def wrong(x: X) -> Float[Array, "[b/dp]"]:
@@ -264,3 +280,17 @@ def test_each_of_a_hundred_flipped_bits_is_found() -> None:
         except ReplicaError:
             pass
     assert missed == 0
+
+
+@pytest.mark.slow
+def test_steps_of_the_example_transformer_raise_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    import transformer
+
+    source = transformer.standard_library()
+    with jax.set_mesh(Mesh(MESH.devices, ("fsdp", "tp"))):
+        state = transformer.init(jax.random.key(0))
+        with sanitize(every=2):
+            for step in range(8):
+                batch = transformer.sample(source, step)
+                state, _ = jax.block_until_ready(transformer.train_step(state, *batch))

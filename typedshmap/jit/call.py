@@ -41,8 +41,9 @@ from ..hints.context import CallScope, current_axis_naming, decorator_axis_namin
 from ..hints.global_sharding import original_error
 from ..hints.signature import HintedSignature, LazySignature
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
+from ..introspection import find_decorated
 from ..meshes import override_mesh, use_jit_mesh
-from ..sanitized import body_context, period_context
+from ..sanitized import period_context
 from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
 from .context import jit_context, sharding_failure
 
@@ -74,6 +75,9 @@ class JitFunction:
         self._trusted: dict[Any, TrustedForm | None] = {}
         self._trusts_jax = True
         self._calls = count()  # those that may be compared
+        below = find_decorated(function)
+        # A region over all axes compares what its hints say, which are also those here.
+        self._is_compared_within = below is not None and below.verb == "typed_shard_map" and not below.axis_names
         self._lock = threading.Lock()
         if hinted.known is not None:
             self.read(())
@@ -146,7 +150,7 @@ class JitFunction:
 
         raise_found()
         is_computed = are_computed(jax.tree_util.tree_leaves((args, kwargs)))
-        if is_computed and next(self._calls) % every:
+        if _jax.trace.is_jit_disabled() or (is_computed and next(self._calls) % every):
             with period_context(0):  # the program that compares nothing
                 return self.run(args, kwargs)
         call = JitCall(self, args, kwargs)
@@ -163,11 +167,12 @@ class JitFunction:
                 for leaf in leaves
                 if leaf.hint is not None
             ]
-            comparer.compare_global(claimed, is_due)
+            if not self._is_compared_within:
+                comparer.compare_global(claimed, is_due)
 
         compare(call.leaves, typed.hint_place)  # before the call, which may take their buffers
         # The regions in it are compared when this call is: in a program of its own, or by the count of the one around.
-        with body_context(ALWAYS if is_computed else AskedBody(is_due)):
+        with (ALWAYS if is_computed else AskedBody(is_due)).asking():
             result = self.run(args, kwargs)
         assert typed.result is not None
         checked = check_value(typed.result, result, RETURN, region, call.bound.arguments, call.sizes)

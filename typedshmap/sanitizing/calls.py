@@ -6,7 +6,8 @@ counts how often it runs, and the devices report by a callback, if there is some
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import count
 from typing import Any
@@ -24,6 +25,7 @@ from ..hints.check_tree import TreeCheck
 from ..hints.context import MeshContext
 from ..notation.layout import Layout
 from ..notation.match import Sizes
+from ..sanitized import body_context
 from .comparison import compare_shards
 from .reports import ReplicaComparison, Replicated, expect, receiver
 
@@ -43,6 +45,14 @@ class AskedBody:
 
     def __init__(self, is_due: Any) -> None:
         self.is_due = is_due
+
+    @contextmanager
+    def asking(self) -> Generator[None]:
+        """Ask for what is assumed inside; afterwards no value of the program is kept."""
+        with body_context(self):
+            yield
+        if self is not ALWAYS:
+            self.is_due = True
 
 
 ALWAYS = AskedBody(True)
