@@ -122,15 +122,23 @@ def _mesh_of_arguments(name: str, leaves: Iterable[CheckedLeaf]) -> _jax.mesh.An
     if not known:
         text = f"{name}: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one"
         raise MeshAxisError(f"{text}\n\nHint: pass mesh=, or call it under jax.set_mesh(mesh)")
-    first, mesh = known[0]
+    # One that is traced knows no devices.
+    first, mesh = next((each for each in known if isinstance(each[1], Mesh)), known[0])
     for leaf, other in known:
-        if other != mesh:
+        if not _are_one(mesh, other):
             places = (
                 f"{first.subject.phrase} is on {_mesh_description(mesh)} "
                 f"and {leaf.subject.phrase} on {_mesh_description(other)}"
             )
             raise MeshAxisError(f"{name}: its arguments are on different meshes: {places}\n\nHint: pass mesh=")
     return mesh
+
+
+def _are_one(mesh: _jax.mesh.AnyMesh, other: _jax.mesh.AnyMesh) -> bool:
+    """Whether meshes are the same for a program: only one of them may know its devices."""
+    if isinstance(mesh, Mesh) and isinstance(other, Mesh):
+        return mesh == other
+    return (mesh.shape_tuple, mesh.axis_types) == (other.shape_tuple, other.axis_types)
 
 
 def _mesh_description(mesh: _jax.mesh.AnyMesh) -> str:

@@ -816,3 +816,21 @@ def test_threads_do_not_see_each_others_aliases() -> None:
             thread.join()
         assert partition_specs(Float[Array, "[b/rows]"]) == P("main")
     assert seen == {"dp": P("dp"), "tp": P("tp")}
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_what_is_traced_and_what_is_closed_over_may_be_on_one_mesh(kind: AxisType) -> None:
+    own = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(kind,) * 2)
+
+    @typed_shard_map
+    def f(x: Float[Array, "[b/dp] d"], w: Float[Array, "d [f/tp]"]) -> Float[Array, "[b/dp] [f/tp]"]:
+        return x @ w
+
+    x = jax.device_put(np.ones((8, 4), np.float32), NamedSharding(own, P("dp")))
+    w = jax.device_put(np.ones((4, 6), np.float32), NamedSharding(own, P(None, "tp")))
+    for step in (lambda x: f(x, w), lambda x: f(jax.device_put(x, NamedSharding(own, P("dp"))), w)):
+        np.testing.assert_array_equal(jax.block_until_ready(jax.jit(step)(x)), np.full((8, 6), 4))
+    other = Mesh(np.array(jax.devices()).reshape(2, 4), ("dp", "tp"), axis_types=(kind,) * 2)
+    elsewhere = jax.device_put(np.ones((4, 8), np.float32), NamedSharding(other, P(None, "tp")))
+    with pytest.raises(MeshAxisError, match="its arguments are on different meshes"):
+        jax.jit(lambda x: f(x, elsewhere))(x)

@@ -1,4 +1,4 @@
-"""What two real processes find together, four virtual CPU devices each; run by test_processes."""
+"""What two real processes find together, four virtual CPU devices each; run by test_sanitize_processes."""
 
 import importlib.util
 import sys

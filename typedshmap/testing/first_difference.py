@@ -182,7 +182,7 @@ class Slice:
                 made = self.made_by(number)
                 while made is not None and made.name in _jax.jaxpr.MOVING and made.operands[0] not in self.sized:
                     made = self.made_by(made.operands[0])
-                if made is not None and made.frames:
+                if made is not None and made.frames and made.operands:
                     return made
         return None
 
