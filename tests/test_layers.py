@@ -37,6 +37,7 @@ LAYERS = {
     "testing": 6,
     "explaining": 6,
     "auditing": 6,
+    "repairing": 7,
     "annotating": 7,
     "cli": 8,
     "__main__": 9,

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from wrong import Mutant
 from wrong_attention import CROSS_ENTROPY, MIXTURE, RING
+from wrong_loops import ACCUMULATION, LOADING, QUANTISATION, SOLVER
 from wrong_quickstart import QUICK
 from wrong_science import STAGES, STENCIL, TRANSFORM
 from wrong_training import DATA_PARALLEL, TENSOR_PARALLEL
 
 MUTANTS: tuple[Mutant, ...] = (
-    *DATA_PARALLEL, *TENSOR_PARALLEL, *RING, *MIXTURE, *CROSS_ENTROPY, *STAGES, *STENCIL, *TRANSFORM, *QUICK,
+    *DATA_PARALLEL, *TENSOR_PARALLEL, *RING, *MIXTURE, *CROSS_ENTROPY, *STAGES, *STENCIL, *TRANSFORM,
+    *ACCUMULATION, *SOLVER, *QUANTISATION, *LOADING, *QUICK,
 )  # fmt: skip
 FIRST_LINES = Path(__file__).with_name("first_lines.txt")
 

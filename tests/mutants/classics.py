@@ -26,6 +26,12 @@ TOKEN_LOSSES = classic(
 PIPELINE = classic("pipeline", "pipeline", "pipeline", {"pp": 3}, given={"stages": 6, "model": 4}, grad=True)
 HEAT = classic("halo stencil", "stencil", "heat", {"y": 3, "x": 2})
 FOURIER = classic("distributed Fourier transform", "fourier", "spectrum", {"p": 2, "q": 2})
+ACCUMULATED = classic(
+    "accumulated gradients", "accumulation", "accumulated", {"dp": 4}, given={"micro": 3, "batch": 12}
+)
+SOLVED = classic("iteration until convergence", "solver", "solved", {"dp": 4}, given={"n": 8})
+QUANTISED = classic("product in eight bits", "quantised", "quantised", DP_TP)
+LOADED = classic("shuffled rows", "loader", "loaded", DP_TP, given={"rows": 8})
 
 SMALL = {"vocab": 12, "model": 8, "seq": 6, "heads": 2, "head": 4, "ff": 16, "layers": 2, "batch": 4}
 # The inputs are random, so that mean squares of gradients may be negative, or all but zero. One step has to show.
@@ -38,5 +44,5 @@ TRAINING = Program(
 
 CLASSICS = (
     STEP, STEP_BY_HAND, FORWARD, AT_REST, GRADIENTS, BY_HAND, ATTENTION, EXPERTS, LOSS, TOKEN_LOSSES, PIPELINE, HEAT,
-    FOURIER, QUICKSTART, TRAINING,
+    FOURIER, ACCUMULATED, SOLVED, QUANTISED, LOADED, QUICKSTART, TRAINING,
 )  # fmt: skip

@@ -1,10 +1,12 @@
-"""Print the table of mutants for the documentation; with ``--first-lines``, try them all and write down what is said.
+"""Print the table of mutants for the documentation; with ``--first-lines``, try them all and write down what is said;
+with ``--fixes``, repair them all and write down how.
 
 PYTHONPATH=. python tests/mutants/table.py
 """
 
 import os
 import sys
+from collections.abc import Iterator
 from itertools import groupby
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -12,6 +14,7 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import jax
 from catalogue import FIRST_LINES, MUTANTS, label, reported, said
+from repaired import FIXES, repaired, written
 from trying import first_line, found_wrong
 from wrong import Mutant
 
@@ -44,8 +47,17 @@ def written_down() -> list[str]:
     return lines
 
 
+def repaired_now(seconds: float = 120) -> Iterator[str]:
+    """What repairs every mutant now."""
+    for mutant in MUTANTS:
+        yield f"{mutant.id}: {written(mutant, repaired(mutant, seconds))}"
+
+
 if __name__ == "__main__":
     if "--first-lines" in sys.argv:
         jax.config.update("jax_disable_most_optimizations", True)  # as in the tests
         FIRST_LINES.write_text("\n".join(written_down()) + "\n", encoding="utf-8")
+    if "--fixes" in sys.argv:
+        jax.config.update("jax_disable_most_optimizations", True)
+        FIXES.write_text("\n".join(repaired_now()) + "\n", encoding="utf-8")
     print(table())

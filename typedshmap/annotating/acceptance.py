@@ -6,10 +6,7 @@ from __future__ import annotations
 
 import builtins
 import functools
-import importlib.abc
-import importlib.machinery
 import json
-import linecache
 import subprocess
 import sys
 import tempfile
@@ -20,6 +17,7 @@ from typing import Any, NamedTuple
 
 from jax.sharding import PartitionSpec
 
+from ..repairing.importing import edited_imports
 from ..shard_map import typed_shard_map
 from .editing import MARKED
 from .program import AnnotatedProgram, SitePlan
@@ -123,16 +121,14 @@ def verifying(job: Path) -> Generator[dict[str, str]]:
     texts: dict[str, str] = given["texts"]
     traced: dict[str, dict[Any, Any]] = {number: {} for number in given["mapped"]}
     failures: dict[str, str] = {}
-    for file, text in texts.items():
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     specs = {
         number: tuple(PartitionSpec() if is_mapped else None for is_mapped in mapped)
         for number, mapped in given["mapped"].items()
     }
     setattr(builtins, MARKED, functools.partial(_make_and_note, specs, traced, failures))
-    sys.meta_path.insert(0, _EditedFinder(texts))
     try:
-        yield texts
+        with edited_imports(texts):
+            yield texts
     finally:
         claims = {number: [repr(one.claims()) for one in found.values()] for number, found in traced.items()}
         Path(job.parent, "done.json").write_text(json.dumps({"claims": claims, "failures": failures}), encoding="utf-8")
@@ -166,28 +162,3 @@ def _make_and_note(
         return typed(*args, **kwargs)
 
     return call
-
-
-class _EditedFinder(importlib.abc.MetaPathFinder):
-    """Finds modules as ever, and has other texts read for some files."""
-
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        self.texts = texts
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.origin is not None and spec.origin in self.texts:
-            spec.loader = _EditedLoader(fullname, spec.origin, self.texts[spec.origin])
-            return spec
-        return None
-
-
-class _EditedLoader(importlib.machinery.SourceFileLoader):
-    """Loads a module from a text."""
-
-    def __init__(self, fullname: str, path: str, text: str) -> None:
-        super().__init__(fullname, path)
-        self.text = text
-
-    def get_code(self, fullname: str) -> Any:
-        return compile(self.text, self.path, "exec", dont_inherit=True)

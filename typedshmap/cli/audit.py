@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +16,9 @@ from ..auditing.findings import Finding
 from ..auditing.formats import FORMATS, write_report
 from ..auditing.silenced import Baseline, write_baseline
 from ..errors import StructureError
+from ..repairing.importing import edited_imports
 from ..sampling.meshes import parse_mesh
+from .fixing import fix_program
 from .programs import add_program, make_devices, require_program, run_program
 
 
@@ -35,6 +40,11 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add("--format", choices=FORMATS, default="text", help="how the report is printed; by default as text")
     add("--baseline", metavar="FILE", type=Path, help="leave out the findings that a baseline has")
     add("--write-baseline", metavar="FILE", type=Path, help="write the findings as a baseline")
+    fix = (
+        "for each finding try edits of the program, each in a run of its own, and print the one that cures it as a diff"
+    )
+    add("--fix", action="store_true", help=f"{fix}; with --invariance")
+    add("--edited", type=Path, help=argparse.SUPPRESS)
     add_program(parser)
     parser.set_defaults(verb=run)
 
@@ -53,13 +63,15 @@ def run(given: argparse.Namespace) -> int:
         baseline = Baseline.read(given.baseline) if given.baseline is not None else None
     except StructureError as error:
         raise cli.UsageError(f"--baseline {error}") from None
+    environment, folder = dict(os.environ), Path.cwd()
     require_program(given.program, given.module)
     if given.devices is not None:
         make_devices(given.devices)
     is_document = given.format in ("json", "sarif")
     output = cli.output_on_stderr() if is_document else nullcontext()
-    with output, audit(lengths, invariance=given.invariance) as report:
-        code = run_program(given.program, given.module, given.arguments)
+    texts: dict[str, str] = {} if given.edited is None else json.loads(given.edited.read_text(encoding="utf-8"))
+    with output, edited_imports(texts), audit(lengths, invariance=given.invariance or given.fix) as report:
+        code = run_program(given.program, given.module, given.arguments, texts)
     findings = report.findings if baseline is None else baseline.new(report.findings)
     if given.write_baseline is not None:
         try:
@@ -67,9 +79,23 @@ def run(given: argparse.Namespace) -> int:
         except StructureError as error:
             raise cli.UsageError(f"--write-baseline {error}") from None
     print(write_report(given.format, findings, report.regions), flush=True)
+    if given.fix:
+        wrong = [each for each in findings if given.strict or each.severity == "error"]
+        os.chdir(folder)
+        with cli.output_on_stderr() if is_document else nullcontext():
+            fix_program(wrong, report.findings, report.regions, _command(given), environment)
     if given.write_baseline is not None:
         return code
     return code or (cli.FAILED if _is_wrong(findings, given.strict) else cli.DONE)
+
+
+def _command(given: argparse.Namespace) -> list[str]:
+    """What audits the program once more, and prints a document."""
+    devices = [f"--devices={given.devices}"] if given.devices is not None else []
+    lengths = [f"--mesh={given.mesh}"] if given.mesh is not None else []
+    own = ["-m"] if given.module else []
+    options = ["--format=json", "--invariance", *devices, *lengths, *own]
+    return [sys.executable, "-m", "typedshmap", "audit", *options, given.program, *given.arguments]
 
 
 def _is_wrong(findings: Sequence[Finding], is_strict: bool) -> bool:

@@ -291,6 +291,11 @@ def _names(exclude: Any) -> tuple[str, ...]:
     return tuple(name if name.startswith(("return", "grad(")) else f"return{name}" for name in names)
 
 
+def is_excluded(name: str, exclude: Any) -> bool:
+    """Whether ``exclude=`` leaves a result out."""
+    return any(_is_within(name, outer) for outer in _names(exclude))
+
+
 def _is_within(name: str, outer: str) -> bool:
     return name == outer or (name.startswith(outer) and name[len(outer)] in ".[")
 
