@@ -165,6 +165,10 @@ PROGRAMS = {
     "a tiled part": Wrong(f'{ROWS}, g: Float[Array, "[k/dp]"]', "h = jnp.tile(g, x.shape[1] // g.shape[0]); return x * check(h, \"k\")", "[b/dp] k", "gather it first"),
     "a dim that stays sharded": Wrong(ROWS, "y = x * 2; return y", "_ k", "write [b/dp], or gather it"),
     "a shard's own index": Wrong(ROWS, "i = lax.axis_index('dp'); return i * 1.0", "", "compute it the same on all shards", is_cured=False),
+    "the sum of a shard's own index, said to be part of a sharded dim": Wrong(
+        ROWS, "i = check(lax.axis_index('dp') * len(x) + jnp.arange(len(x)), '[b/dp]'); y = (i * 1.0).sum(); return y", "",
+        "psum over 'dp'",
+    ),
     "a shard's own key": Wrong(
         ROWS, "i = lax.axis_index('dp'); k = jax.random.fold_in(jax.random.key(0), i); return jax.random.normal(k, (3,))", "3",
         "compute it the same on all shards", is_cured=False,

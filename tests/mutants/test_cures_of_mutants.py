@@ -92,6 +92,19 @@ CURES: dict[str, list[list[Step]]] = {
     "F6": [[Step("merge a sharded dim only as the major one", 'all_to_all(low, "[k/p,q] c -> k [c/p,q]").reshape(-1)', "low.reshape(-1)")]],
     "F11": [[Step("psum over 'p', 'q'", "= power.sum()", '= jax.lax.psum(power.sum(), ("p", "q"))')]],
     "F12": [[Step("psum over 'q'", 'jax.lax.psum(power.sum(), "p")', 'jax.lax.psum(jax.lax.psum(power.sum(), "p"), "q")')]],
+    "N4": [[Step("psum over 'dp' before div", "is_real.sum()", 'jax.lax.psum(is_real.sum(), "dp")')]],
+    "N6": [[
+        Step("psum over 'dp' before add", "gradients + gradient)", 'gradients + jax.lax.psum(gradient, "dp"))'),
+        Step("take the mean (pmean)", "else gradients)", 'else jax.lax.pmean(gradients, "dp"))'),
+    ]],
+    "W1": [[Step("by pmax of its condition", "(residual > 1e-2) & (steps < 50)", 'jax.lax.pmax((residual > 1e-2) & (steps < 50), "dp")')]],
+    "W2": [
+        [Step("by pmax of the predicate", "x[0] > 0", 'jax.lax.pmax(x[0] > 0, "dp")')],
+        [Step("move the pmean out of the branch", 'jax.lax.cond(x[0] > 0, lambda: jax.lax.pmean(x.mean(), "dp"), lambda: x.mean())', 'jax.lax.pmean(jax.lax.cond(x[0] > 0, lambda: x.mean(), lambda: x.mean()), "dp")')],
+    ],
+    "W3": [[Step("by pmax of its condition", "(jnp.abs(state[0]).max() > 1) & (residual > 1e-2)", 'jax.lax.pmax((jnp.abs(state[0]).max() > 1) & (residual > 1e-2), "dp")')]],
+    "V1": [[Step("pmax over 'tp' before div", "jnp.abs(w).max()", 'jax.lax.pmax(jnp.abs(w).max(), "tp")')]],
+    "V3": [[Step("leave out 'tp'", 'jax.lax.psum(scale, "tp")', "scale")]],
     "Q1": [
         [Step("psum over 'tp'", "return h @ down", 'return jax.lax.psum(h @ down, "tp")')],
         [
