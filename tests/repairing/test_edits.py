@@ -39,6 +39,11 @@ def line_of(body: str, *, imports: str = "import jax\n") -> str:
         ("move", '2 * jax.lax.psum(x + w, "tp")', '2 * (jax.lax.psum(x, "tp") + w)'),
         ("move", 'jax.lax.psum(jnp.sqrt(x), "tp")', 'jnp.sqrt(jax.lax.psum(x, "tp"))'),
         ("move", 'jax.lax.pmean(x / w, "dp")', 'jax.lax.psum(x, "dp") / jax.lax.psum(w, "dp")'),
+        (
+            "move",
+            'jax.lax.cond(x[0] > 0, lambda: jax.lax.pmean(x, "dp"), lambda: w)',
+            'jax.lax.pmean(jax.lax.cond(x[0] > 0, lambda: x, lambda: w), "dp")',
+        ),
         ("size", "x.sum() / len(x)", 'x.sum() / (len(x) * jax.lax.axis_size("dp"))'),
         ("size", "x.sum() / x.shape[0]", 'x.sum() / (x.shape[0] * jax.lax.axis_size("dp"))'),
         ("shift", "(x + 1) % w", "(x - 1) % w"),
@@ -53,6 +58,13 @@ def line_of(body: str, *, imports: str = "import jax\n") -> str:
 )
 def test_what_a_kind_of_edit_writes(kind: str, before: str, after: str) -> None:
     assert edits_of(line_of(before))[line_of(after)].kind == kind
+
+
+def test_what_chooses_a_branch_is_left_as_it_is() -> None:
+    for choosing in ("jax.lax.cond(x.max() > 0, f, g)", "jax.lax.switch(index_of(x), branches)"):
+        predicate = choosing.partition("(")[2].partition(",")[0]
+        assert edits_of(line_of(choosing))
+        assert all(predicate in text for text in edits_of(line_of(choosing)))
 
 
 def test_a_reduction_that_gives_a_name_to_itself_goes_with_its_line() -> None:

@@ -179,7 +179,11 @@ class Causes:
         for axis, one in found.items():
             if claim is not None and axis in claim.layout.unreduced and one.kind not in ("sum", "mean"):
                 found[axis] = self._new("sum", eqn)
-            elif claim is not None and axis in claim.layout.sharded and (one.kind in ("part", "index") or one.eqn is None):
+            elif (
+                claim is not None
+                and axis in claim.layout.sharded
+                and (one.kind in ("part", "index") or one.eqn is None)
+            ):
                 subject = one.subject or claim.assertion.subject.phrase
                 found[axis] = one._replace(kind="part", dim=claim.dim_name(axis) or one.dim, subject=subject)
         return restrict_known(known._replace(provenances=found), results[0])

@@ -17,6 +17,7 @@ from .source import FUNCTIONS, SourceText, TextChange
 _SUMS = ("psum", "pmean", "pmax")
 _REDUCTIONS = frozenset([*_SUMS, "pmin"])
 _COLLECTIVES = _REDUCTIONS | {"all_gather", "ppermute", "pshuffle", "psum_scatter", "all_to_all", "reduce_scatter"}
+_BRANCHING = ("cond", "switch")
 _MOST_OF_A_KIND = 3
 
 
@@ -111,7 +112,7 @@ class EditMaker:
         for node in ast.walk(root):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield from self._of_string(node)
-            if not isinstance(node, ast.expr) or self._is_annotation(node):
+            if not isinstance(node, ast.expr) or self._is_annotation(node) or self._is_predicate(node):
                 continue
             if isinstance(node, ast.Call):
                 yield from self._of_call(node)
@@ -164,6 +165,15 @@ class EditMaker:
                     return below is returns or below in decorators
                 case _:
                     below = outer
+        return False
+
+    def _is_predicate(self, node: ast.expr) -> bool:
+        """Whether a value chooses a branch, or is used for that: what is tried may never take another branch."""
+        below: ast.AST = node
+        for outer in self.source.around(node):
+            if isinstance(outer, ast.Call) and _called(outer) in _BRANCHING and outer.args and outer.args[0] is below:
+                return True
+            below = outer
         return False
 
     def _may_be_array(self, node: ast.expr) -> bool:
@@ -274,6 +284,7 @@ class EditMaker:
                 yield self._edit("offset", node, self._grouped(node, f"{start} + {self.source.code(node)}"))
         if name in ("dynamic_slice_in_dim", "dynamic_index_in_dim"):
             yield from self._start_edits(given)
+        yield from self._out_edits(node)
         if name not in _COLLECTIVES or not given:
             yield from self._argument_edits(node)
             return
@@ -322,6 +333,28 @@ class EditMaker:
                         )
                     ]
                     yield self._made("move", node, _joined([*outside, *around]), each)
+
+    def _out_edits(self, node: ast.Call) -> Iterator[Edit]:
+        """A reduction in which branches end, taken of what they choose."""
+        if _called(node) not in _BRANCHING:
+            return
+        start, end = self.source.span(node)
+        ends = dict[tuple[str, str], list[TextChange]]()
+        for branch in node.args[1:]:
+            match branch:
+                case ast.Lambda(body=ast.Call(args=[given, *_]) as reduction) if _called(reduction) in _REDUCTIONS:
+                    (first, last), (opening, closing) = self.source.span(given), self.source.span(reduction)
+                    around = self.source.between(opening, first), self.source.between(last, closing)
+                    ends.setdefault(around, []).extend([TextChange(opening, first, ""), TextChange(last, closing, "")])
+                case _:
+                    pass
+        for (head, tail), within in ends.items():
+            yield self._made(
+                "move",
+                node,
+                _joined([TextChange(start, start, head), *within, TextChange(end, end, tail)]),
+                head + tail,
+            )
 
     def _argument_edits(self, node: ast.Call) -> Iterator[Edit]:
         """Other axes in a call, in another order; numbers of shards, and of dims, that are others."""

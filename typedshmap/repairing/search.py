@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import cached_property
+from math import lcm
 from typing import Any, NamedTuple
 
 import jax
@@ -29,6 +30,8 @@ from .source import SourceText
 _SECONDS_A_RUN = 20.0
 _SEED = 0
 _SIZES = (2, 3, 4)
+# The third has large values, and a branch is rarely chosen alike by all of them.
+_TRIALS = 4
 # How long one is looked for whose gradients are right as well.
 _MORE_SECONDS = 15.0
 
@@ -134,17 +137,24 @@ class RepairSearch:
     def _hold_everywhere(self, function: Any, grad: bool) -> None:
         """Require that it is the same on the meshes, and on those that are tried by default, as far as sizes fit."""
         options: Any = {"grad": grad, "exclude": self.exclude, "timeout": _SECONDS_A_RUN}
-        assert_mesh_invariant(function, self.meshes, trials=2, **options, **self.given)
-        fitting = [mesh for mesh in self.others if self._fits(function, mesh)]
-        if fitting:
-            assert_mesh_invariant(function, fitting, trials=1, **options, **self.given)
+        assert_mesh_invariant(function, self.meshes, trials=_TRIALS, **options, **self.given)
+        for mesh in self.others:
+            given = self._given_for(function, mesh)
+            if given is not None:
+                assert_mesh_invariant(function, [mesh], trials=1, **options, **given)
 
-    def _fits(self, function: Any, mesh: Mesh) -> bool:
-        try:
-            self._drawn(function, [self.one, mesh], {}).structs(mesh)
-        except Exception:
-            return False
-        return True
+    def _given_for(self, function: Any, mesh: Mesh) -> Mapping[str, Any] | None:
+        """What is given, with multiples of the sizes where a mesh needs them; None where neither fits it."""
+        multiples = {name: lcm(size, mesh.size) for name, size in self.given.items() if type(size) is int}
+        for sizes in ({}, multiples):
+            try:
+                self._drawn(function, [self.one, mesh], sizes).structs(mesh)
+                if sizes:
+                    self._outcome(function, self.one, False, sizes)
+            except Exception:  # whatever the user's code raises with sizes that were not given
+                continue
+            return {**self.given, **sizes}
+        return None
 
     def _agrees(self, function: Any, grad: bool, meshes: Sequence[Mesh]) -> bool:
         """Whether it gives on some meshes what the function gave on one device before the edit.
@@ -180,7 +190,7 @@ class RepairSearch:
         return {}
 
     def _drawn(self, function: Any, meshes: Sequence[Mesh], sizes: Mapping[str, Any]) -> UnplacedInputs:
-        return plan_inputs(function, meshes, {**sizes, **self.given}, None, _VERB).draw(_SEED)
+        return plan_inputs(function, meshes, {**self.given, **sizes}, None, _VERB).draw(_SEED)
 
     def _outcome(self, function: Any, mesh: Mesh, grad: bool, sizes: Mapping[str, Any]) -> Outcome:
         made_of = require_decorated(function, _VERB)
