@@ -5,5 +5,6 @@ from ..sampling.arguments import Inputs
 from .cost import assert_cost
 from .invariance import assert_mesh_invariant
 from .marks import mesh_invariant
+from .proving import Proof, prove
 
-__all__ = ["Inputs", "assert_cost", "assert_mesh_invariant", "inputs", "mesh_invariant", "strategies"]
+__all__ = ["Inputs", "Proof", "assert_cost", "assert_mesh_invariant", "inputs", "mesh_invariant", "prove", "strategies"]

@@ -56,6 +56,23 @@ class FunctionAxes:
         devices = np.array(self.devices[: prod(shape)]).reshape(shape)
         return Mesh(devices, tuple(self.sizes), axis_types=tuple(self.types.values()))
 
+    def require_some(self, verb: str, name: str, cure: str) -> None:
+        """Refuse a function of which no mesh axis is known.
+
+        Raises:
+          MeshAxisError: for such a one.
+        """
+        if not self.sizes:
+            raise MeshAxisError(
+                f"{verb}: {name}: no mesh axis is known, neither by a mesh nor by its hints\n\n"
+                f"Hint: {cure} under jax.set_mesh(mesh)"
+            )
+
+    def abstract(self, sizes: Mapping[str, int]) -> AbstractMesh:
+        """The same without devices."""
+        shape = tuple(sizes.get(name, 1) for name in self.sizes)
+        return AbstractMesh(shape, tuple(self.sizes), axis_types=tuple(self.types.values()))
+
 
 def axes_of(function: DecoratedInfo, typed: HintedSignature, mesh: _jax.mesh.AnyMesh | None) -> FunctionAxes:
     """The axes of a function's mesh; where no mesh is known, those that its hints name."""
@@ -88,11 +105,7 @@ def default_meshes(axes: FunctionAxes, name: str) -> list[Mesh]:
     Raises:
       MeshAxisError: where there are no axes, or one device only.
     """
-    if not axes.sizes:
-        raise MeshAxisError(
-            f"assert_mesh_invariant: {name}: no mesh axis is known, neither by a mesh nor by its hints\n\n"
-            "Hint: pass meshes=, or call it under jax.set_mesh(mesh)"
-        )
+    axes.require_some("assert_mesh_invariant", name, "pass meshes=, or call it")
     if len(axes.devices) < 2:
         raise MeshAxisError(
             f"assert_mesh_invariant: {name}: there is one device only, and meshes are compared\n\nHint: {_CURE}"

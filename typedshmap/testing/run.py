@@ -7,11 +7,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from .. import _jax
 from ..errors import StructureError
@@ -26,6 +26,7 @@ from .waiting import IDLE, wait_for
 HostArray = np.ndarray[Any, Any]
 ArraysByName = dict[str, HostArray]
 CallKind = Literal["as it is", "global", "mapped"]
+MeshT = TypeVar("MeshT", Mesh, AbstractMesh)
 
 
 @dataclass(frozen=True)
@@ -50,22 +51,23 @@ class FunctionUnderTest:
     def name(self) -> str:
         return self.typed.name
 
-    def mesh_for(self, mesh: Mesh) -> Mesh:
+    def mesh_for(self, mesh: MeshT) -> MeshT:
         """The mesh that the function runs on: an unreduced result needs Explicit axes and more than one device."""
         if self.kind == "mapped":
             mesh = _jax.mesh.with_axis_type(mesh, AxisType.Explicit)
         marks = [mark for hint in self.typed.result_hints for mark in hint.spec.marks]
         is_unreduced = self.kind != "global" and any(mark.sign == "+" for mark in marks)
-        return with_replica(mesh) if mesh.size == 1 and is_unreduced else mesh
+        return with_replica(mesh) if mesh.size == 1 and is_unreduced and isinstance(mesh, Mesh) else mesh
 
-    def mapped(self, mesh: Mesh) -> Callable[..., Any]:
+    def mapped(self, mesh: _jax.mesh.AnyMesh) -> Callable[..., Any]:
         """What takes global arrays: the function, or for a helper of a manual region what maps it over the shards."""
         return map_over_shards(self.f, self.made_of, mesh) if self.kind == "mapped" else self.f
 
     @contextmanager
-    def on(self, mesh: Mesh) -> Generator[None]:
+    def on(self, mesh: _jax.mesh.AnyMesh) -> Generator[None]:
         """Replace the function's mesh."""
-        with override_mesh(mesh), jax.set_mesh(mesh) if self.is_ambient else nullcontext():
+        ambient: Any = jax.sharding.use_abstract_mesh if isinstance(mesh, AbstractMesh) else jax.set_mesh
+        with override_mesh(mesh), ambient(mesh) if self.is_ambient else nullcontext():
             yield
 
 
@@ -96,9 +98,9 @@ def classify_function(
     return FunctionUnderTest(f, made_of, typed, kind, is_ambient)
 
 
-def needs_manual_axes(subject: FunctionUnderTest, made: Inputs, mesh: Mesh) -> bool:
+def needs_manual_axes(subject: FunctionUnderTest, made: Inputs, mesh: _jax.mesh.AnyMesh) -> bool:
     """Whether a helper cannot be traced with global arrays, since it uses manual axes."""
-    call = FlatCall(made, jax.Array)
+    call = FlatCall(made, jax.ShapeDtypeStruct if isinstance(mesh, AbstractMesh) else jax.Array)
     with subject.on(mesh):
         return needs_manual_region(lambda: jax.eval_shape(lambda arrays: call.run(subject.f, arrays), call.arrays))
 

@@ -1,0 +1,80 @@
+"""Verdicts: right programs that are proved, and those of which something is not known; wrong ones never are proved."""
+
+from typing import Any
+
+import pytest
+from catalogue import MUTANTS
+from mutation import Program, function_of
+from tiers import slow
+from wrong import Mutant
+
+from typedshmap import TypedShmapError
+from typedshmap.testing import prove
+from typedshmap.testing.proving import proof
+
+PROGRAMS = {mutant.program.name: mutant.program for mutant in MUTANTS}
+HAVE_GRADIENTS = {mutant.program.name for mutant in MUTANTS if mutant.grad}
+UNKNOWN = {
+    "ring attention": "it sends parts of the whole to other shards",
+    "mixture of experts": "it works along a sharded dim",
+    "sharded cross-entropy": "its operand is not reduced",
+    "pipeline": "it depends on the index of the shard",
+    "halo stencil": "it depends on the index of the shard",
+    "iteration until convergence": "it multiplies what is not reduced",
+}
+
+
+@pytest.fixture
+def is_run(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The functions that are run in search of a mesh on which they are wrong; none of them is."""
+    found = list[Any]()
+    monkeypatch.setattr(proof, "assert_mesh_invariant", lambda function, **_: found.append(function))
+    return found
+
+
+@pytest.mark.parametrize("program", [pytest.param(each, id=each.name) for each in PROGRAMS.values()])
+def test_a_right_program_is_proved_or_it_says_what_is_not_known(program: Program, is_run: list[Any]) -> None:
+    found = prove(function_of(program), grad=program.name in HAVE_GRADIENTS)
+    assert (found.verdict, found.why) == (
+        ("unknown", UNKNOWN[program.name]) if program.name in UNKNOWN else ("proved", "")
+    )
+    assert bool(is_run) == (program.name in UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(each, id=each.id) if at % 4 == 0 else slow(pytest.param(each, id=each.id))
+        for at, each in enumerate(MUTANTS)
+    ],
+)
+def test_no_wrong_program_is_proved(mutant: Mutant, is_run: list[Any]) -> None:
+    for check_vma in mutant.check_vma:
+        function = function_of(mutant.program, (mutant.old, mutant.new), check_vma=check_vma)
+        try:
+            found = prove(function, grad=mutant.grad)
+        except (TypedShmapError, TypeError, ValueError):  # by types, ours or JAX's
+            assert mutant.found_by != "mesh"
+            continue
+        assert found.verdict == "unknown"
+        assert is_run.pop() is function
+
+
+def is_refuted(mutant: Mutant) -> bool:
+    function = function_of(mutant.program, (mutant.old, mutant.new), check_vma=mutant.check_vma[0])
+    found = prove(function, grad=mutant.grad, **mutant.program.given)
+    return found.verdict == "refuted" and bool(found.place)
+
+
+FOUND_BY_MESHES = [mutant for mutant in MUTANTS if mutant.found_by == "mesh"]
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(each, id=each.id) if each.id in ("T3", "N1") else slow(pytest.param(each, id=each.id))
+        for each in FOUND_BY_MESHES
+    ],
+)
+def test_what_other_meshes_show_to_be_wrong_is_refuted(mutant: Mutant) -> None:
+    assert is_refuted(mutant)

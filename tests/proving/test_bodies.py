@@ -1,0 +1,176 @@
+# ruff: noqa: E501 (a body is a line)
+"""What is proved of single bodies, and what is not: tables of a body and the verdict."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from typedshmap import typed_shard_map
+from typedshmap.testing import prove
+from typedshmap.testing.proving import proof
+
+BEGINNING = """
+import jax
+import jax.numpy as jnp
+from jax import lax
+import typedshmap as ts
+from typedshmap import *
+"""
+
+
+class Body(NamedTuple):
+    """A body.
+
+    Attributes:
+      arguments: the hints of its arguments, of those below.
+      lines: its lines.
+      result: the hint of its result.
+    """
+
+    arguments: str
+    lines: str
+    result: str
+
+    @property
+    def source(self) -> str:
+        given = ", ".join(f"{name}: {HINTS[name]}" for name in self.arguments.split())
+        lines = "".join(f"    {line}\n" for line in self.lines.split("; "))
+        dtype, _, dims = self.result.rpartition(": ")
+        return f'{BEGINNING}\ndef f({given}) -> {dtype or "Float32"}[Array, "{dims}"]:\n{lines}'
+
+
+HINTS = {
+    "x": 'Float32[Array, "[b/dp] k"]',
+    "y": 'Float32[Array, "[b/dp] k"]',
+    "m": 'Float32[Array, "[b/dp] [k/tp]"]',
+    "w": 'Float32[Array, "[k/tp] n"]',
+    "c": 'Float32[Array, "k"]',
+    "g": 'Float32[Array, "b k"]',
+    "t": 'Float32[Array, "[v/tp] n"]',
+    "i": 'Int32[Array, "[b/dp]"]',
+    "q": 'Float32[Array, "[b/dp,tp] k"]',
+    "z": 'Float32[Array, "[b/dp] 6"]',
+}
+FIRST = "lax.axis_index('dp') * len(x)"
+
+PROVED = {
+    "a contraction": Body("m w", "return lax.psum(m @ w, 'tp')", "[b/dp] n"),
+    "a mean": Body("x", "return lax.pmean(x.mean(0), 'dp')", "k"),
+    "a mean by global sizes": Body("x", "return lax.psum(x.sum(0), 'dp') / size('b')", "k"),
+    "a variance": Body("x", "u = lax.pmean(x.mean(0), 'dp'); return lax.pmean(((x - u) ** 2).mean(0), 'dp')", "k"),
+    "a maximum": Body("x", "return lax.pmax(x.max(0), 'dp')", "k"),
+    "a softmax over a sharded dim": Body(
+        "m", "e = jnp.exp(m - lax.pmax(m.max(1), 'tp')[:, None]); return e / lax.psum(e.sum(1), 'tp')[:, None]",
+        "[b/dp] [k/tp]",
+    ),
+    "a gather": Body("x c", "return lax.all_gather(x, 'dp', tiled=True, to='invarying') + c", "b k"),
+    "a part of what all have, by the index": Body(
+        "x g", f"return x + lax.dynamic_slice_in_dim(g, {FIRST}, len(x))", "[b/dp] k"
+    ),
+    "global positions": Body("x", f"return x * ({FIRST} + jnp.arange(len(x)))[:, None]", "[b/dp] k"),
+    "padding by global positions": Body(
+        "x", f"at = {FIRST} + jnp.arange(len(x)); return lax.psum(jnp.where(at[:, None] < size('b') - 2, x, 0).sum(0), 'dp')", "k"
+    ),
+    "a causal mask": Body(
+        "x g", f"at = {FIRST} + jnp.arange(len(x)); s = x @ g.T; return jnp.where(at[:, None] >= jnp.arange(len(g)), s, 0) @ g",
+        "[b/dp] k",
+    ),
+    "a reduce-scatter and a gather": Body(
+        "m w c",
+        "y = m @ w; z = lax.psum_scatter(y, 'tp', scatter_dimension=0, tiled=True); return lax.all_gather(z, 'tp', axis=0, tiled=True, to='invarying')",
+        "[b/dp] n",
+    ),
+    "an exchange": Body("x", "return lax.all_to_all(x, 'dp', 1, 0, tiled=True)", "b [k/dp]"),
+    "an exchange and back": Body(
+        "x", "y = lax.all_to_all(x, 'dp', 1, 0, tiled=True); return lax.all_to_all(jnp.tanh(y), 'dp', 0, 1, tiled=True)",
+        "[b/dp] k",
+    ),
+    "a scan": Body("x c", "t, _ = lax.scan(lambda s, r: (jnp.tanh(s + r), None), x, jnp.ones(3)); return t", "[b/dp] k"),
+    "a scan of partial sums": Body(
+        "m w", "p = lambda s, r: (s + r * (m @ w), None); z = 0 * (m @ w); t, _ = lax.scan(p, z, jnp.arange(3.0)); return lax.psum(t, 'tp')",
+        "[b/dp] n",
+    ),
+    "a while": Body(
+        "x c",
+        "s = lambda a: (a[0] / 2, lax.pmax(jnp.abs(a[0] / 2).max(), 'dp')); return lax.while_loop(lambda a: a[1] > 0.1, s, (x, jnp.float32(1)))[0]",
+        "[b/dp] k",
+    ),
+    "a branch": Body("x c", "return lax.cond(c[0] > 0, lambda: x * 2, lambda: jnp.tanh(x))", "[b/dp] k"),
+    "a lookup": Body("t i", "return ts.take(t, i, '[v/tp] n, [b/dp] -> [b/dp] n')", "[b/dp] n"),
+    "a lookup by hand": Body(
+        "t i",
+        "j = i - lax.axis_index('tp') * len(t); h = (j >= 0) & (j < len(t)); return lax.psum(jnp.where(h[:, None], t[jnp.where(h, j, 0)], 0), 'tp')",
+        "[b/dp] n",
+    ),
+    "rows of a table that all have": Body("g i", "return g[i]", "[b/dp] k"),
+    "a merged dim of which the major is sharded": Body("z", "return z.reshape(-1)", "[b*6/dp]"),
+    "a split dim": Body("z", "return z.reshape(len(z), 2, 3).sum(2)", "[b/dp] 2"),
+    "a Fourier transform of what is not sharded": Body("x", "return jnp.fft.fft(x).real", "[b/dp] k"),
+    "a sum over both axes": Body("m", "return lax.psum((m * m).sum(), ('dp', 'tp'))", ""),
+    "two axes of a dim, gathered": Body("q", "return lax.all_gather(q, ('dp', 'tp'), tiled=True, to='invarying')", "b k"),
+}  # fmt: skip
+
+WRONG = {
+    "a sum too few": Body("x", "return lax.pmean(x.sum(0), 'dp')", "k"),
+    "a sum too many": Body("x c", "return lax.psum(c, 'dp')", "k"),
+    "a mean of squares": Body("x", "return lax.pmean(x.mean(0) ** 2, 'dp')", "k"),
+    "a nonlinear function of a part": Body("m w", "return lax.psum(jnp.tanh(m @ w), 'tp')", "[b/dp] n"),
+    "something added to each part": Body("m w", "return lax.psum(m @ w + 1, 'tp')", "[b/dp] n"),
+    "a maximum of partial sums": Body("x", "return lax.pmax(x.sum(0), 'dp')", "k"),
+    "a product of sums": Body("x y", "return lax.psum(x.sum(0) * y.sum(0), 'dp')", "k"),
+    "positions of the shard": Body("x", "return x * jnp.arange(len(x))[:, None]", "[b/dp] k"),
+    "the number of the shard's rows": Body("x", "return x * len(x)", "[b/dp] k"),
+    "the sum of the shard's positions": Body("x c", "return c * jnp.arange(len(x)).sum()", "k"),
+    "the first rows of what all have": Body("x g", "return x + g[: len(x)]", "[b/dp] k"),
+    "a minor dim that is merged": Body("m", "y = m.reshape(-1); z = y * jnp.arange(y.size); return lax.psum(z.sum(), ('dp', 'tp'))", ""),
+    "a lookup by ids of the shard": Body(
+        "t i", "h = i < len(t); return lax.psum(jnp.where(h[:, None], t[jnp.where(h, i, 0)], 0), 'tp')", "[b/dp] n"
+    ),
+    "a lookup in which one id is nobody's": Body(
+        "t i",
+        "j = i - lax.axis_index('tp') * len(t); h = (j > 0) & (j < len(t)); return lax.psum(jnp.where(h[:, None], t[jnp.where(h, j, 0)], 0), 'tp')",
+        "[b/dp] n",
+    ),
+    "random numbers of the shard's shape": Body(
+        "x", "return x * jax.random.normal(jax.random.key(0), x.shape)", "[b/dp] k"
+    ),
+    "a cumulative sum over a sharded dim": Body("x", "return jnp.cumsum(x, 0)", "[b/dp] k"),
+    "a Fourier transform of a sharded dim": Body("x", "return jnp.fft.fft(x, axis=0).real", "[b/dp] k"),
+    "rows in reverse on each shard": Body("x", "return x[::-1]", "[b/dp] k"),
+    "a scan in which the sum is taken each time": Body(
+        "x c", "t, _ = lax.scan(lambda s, r: (s + lax.psum(s + x.sum(0), 'dp') / 8, None), c, jnp.arange(3.0)); return t", "k"
+    ),
+    "a branch of which one way counts too many": Body(
+        "x c", "return lax.cond(c[0] > 0, lambda: lax.psum(c, 'dp'), lambda: 2 * c)", "k"
+    ),
+    "a shift over the shards": Body(
+        "x", "n = lax.axis_size('dp'); return lax.ppermute(x, 'dp', [(j, (j + 1) % n) for j in range(n)])", "[b/dp] k"
+    ),
+}  # fmt: skip
+
+
+def function_of(body: Body, folder: Path, check_vma: bool) -> Any:
+    path, made = folder / "program.py", dict[str, Any]()
+    path.write_text(body.source, encoding="utf-8")
+    exec(compile(body.source, str(path), "exec"), made)
+    return typed_shard_map(made["f"], check_vma=check_vma)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "assert_mesh_invariant", lambda *_, **__: None)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("name", PROVED)
+def test_a_right_body_is_proved(name: str, check_vma: bool, tmp_path: Path) -> None:
+    found = prove(function_of(PROVED[name], tmp_path, check_vma))
+    assert (found.verdict, found.place, found.why) == ("proved", "", "")
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_body_is_not_proved(name: str, check_vma: bool, tmp_path: Path) -> None:
+    found = prove(function_of(WRONG[name], tmp_path, check_vma))
+    assert found.verdict == "unknown" and found.why

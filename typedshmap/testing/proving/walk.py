@@ -1,0 +1,265 @@
+"""Read a traced program as terms over global arrays, equation by equation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ... import _jax
+from .values import (
+    Affine,
+    DimSharding,
+    GlobalValue,
+    LeftRegion,
+    NotKnown,
+    Sharded,
+    ShardIds,
+    Term,
+    TermTable,
+    Truth,
+    Unknown,
+)
+
+PrimitiveRule = Callable[["Walk", Any, list[GlobalValue]], Sequence[GlobalValue]]
+
+
+class Walk:
+    """What each value of a program is.
+
+    Args:
+      terms: the terms, of this program and of the one that it is compared with.
+      rules: by primitive, what its results are.
+    """
+
+    def __init__(self, terms: TermTable, rules: Mapping[str, PrimitiveRule]) -> None:
+        self.terms, self.rules = terms, rules
+        self.sizes = dict[str, int]()
+        self.depth = 0
+        self.has_single = False
+        self.place = ""
+
+    def results(self, jaxpr: Any, operands: Sequence[GlobalValue]) -> list[GlobalValue]:
+        """What the results of a jaxpr are.
+
+        Args:
+          jaxpr: the jaxpr, with its constants if it has some.
+          operands: what its operands are.
+        """
+        opened = _jax.jaxpr.open_jaxpr(jaxpr)
+        known = dict[Any, GlobalValue](zip(opened.invars, operands, strict=True))
+        known |= zip(opened.constvars, map(self.constant, getattr(jaxpr, "consts", ())), strict=True)
+
+        def read(atom: Any) -> GlobalValue:
+            return self.constant(atom.val) if _jax.jaxpr.is_literal(atom) else known[atom]
+
+        for eqn in opened.eqns:
+            known.update(zip(eqn.outvars, self._results_of(eqn, list(map(read, eqn.invars))), strict=True))
+        return list(map(read, opened.outvars))
+
+    def _results_of(self, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+        before, self.place = self.place, _jax.source.equation_place(eqn) or self.place
+        try:
+            rule = self.rules.get(eqn.primitive.name)
+            if rule is None:
+                lost = next((each for each in operands if isinstance(each, Unknown)), None)
+                if lost is not None:
+                    return [lost] * len(eqn.outvars)
+                rule = self.rules[""]
+            return rule(self, eqn, operands)
+        except NotKnown as error:
+            lost = next((each for each in operands if isinstance(each, Unknown)), None)
+            return [lost or Unknown(self.place, str(error))] * len(eqn.outvars)
+        finally:
+            self.place = before
+
+    # Values
+
+    def constant(self, value: Any) -> GlobalValue:
+        """What a constant is, the same on every shard."""
+        if not hasattr(value, "dtype") or not np.issubdtype(np.asarray(value).dtype, np.generic):
+            return Unknown(self.place, "a constant that is no array")
+        array = np.asarray(value)
+        free: tuple[DimSharding, ...] = (None,) * array.ndim
+        if array.size and (array == array.flat[0]).all():
+            entry = array.flat[0].item()
+            if isinstance(entry, bool):
+                return Truth(entry, array.ndim)
+            if isinstance(entry, int | float) and np.isfinite(entry):
+                return self.number(fraction_of(entry), free)
+            return self.made("constant", (str(array.dtype), repr(entry)), [], free)
+        if not array.size and array.ndim:
+            return Unknown(self.place, "an array without entries")
+        return self.made("constant", (str(array.dtype), array.shape, array.tobytes()), [], ((),) * array.ndim)
+
+    def number(self, factor: Fraction, dims: Sequence[DimSharding]) -> Sharded:
+        """A number, wherever one looks."""
+        return Sharded(self.terms.one, factor, tuple(dims))
+
+    def is_number(self, value: GlobalValue) -> bool:
+        return isinstance(value, Sharded) and (value.term == self.terms.one or value.is_zero)
+
+    def made(
+        self,
+        operation: str,
+        params: Any,
+        operands: Sequence[Sharded],
+        dims: Sequence[DimSharding],
+        partial: frozenset[str] = frozenset(),
+        combined_by: str = "",
+        factor: Fraction = Fraction(1),
+    ) -> Sharded:
+        """The result of an operation, of operands with their factors.
+
+        Raises:
+          NotKnown: where shards would hold the same axis twice, and so what is no part of the whole.
+        """
+        term = Term(operation, params, tuple((each.factor, each.term) for each in operands))
+        value = Sharded(
+            self.terms.number_of(term, self.place), factor, tuple(dims), partial, combined_by if partial else ""
+        )
+        return valid(value)
+
+    def settled(self, value: GlobalValue) -> Sharded:
+        """A value as that of a global array.
+
+        Raises:
+          NotKnown: where it is not known to be one.
+        """
+        match value:
+            case Sharded():
+                return value
+            case Truth(is_true=is_true, rank=rank):
+                return self.made("constant", ("bool", repr(is_true)), [], (None,) * rank)
+            case Affine(positions=positions, indices=indices) if not positions and not indices:
+                return self.number(Fraction(value.constant), (None,) * len(value.shape))
+            case Affine():
+                found = value.sharded(self.sizes)
+                if found is None:
+                    raise NotKnown("it depends on the index of the shard")
+                return self.made("iota", found[1], [], found[0])
+            case ShardIds(place="ids", start=()):
+                return self.spread(value)
+            case ShardIds(place="owned", value=Sharded() as owned):
+                return self.owned(value, owned)
+            case ShardIds():
+                raise NotKnown("it depends on which ids the shard has")
+            case LeftRegion():
+                raise NotKnown("it is no part of a global array")
+            case Unknown(why=why):
+                raise NotKnown(why)
+
+    def spread(self, lookup: ShardIds) -> Sharded:
+        """The ids, each wherever it decides on an entry."""
+        dims = [None if dim is None else lookup.ids.dims[dim] for dim in lookup.along]
+        if lookup.along == tuple(range(len(lookup.ids.dims))):
+            return lookup.ids
+        return self.made("spread", lookup.along, [lookup.ids], dims)
+
+    def owned(self, lookup: ShardIds, value: Sharded) -> Sharded:
+        """What each shard has for its own ids, and the sum of which over the shards is it for all ids."""
+        assert lookup.length is not None
+        axes = lookup.axes(self.sizes, lookup.length)
+        ids = self.spread(lookup)
+        if value.combined_by in ("max", "min") or value.partial & ids.axes:
+            raise NotKnown("it chooses from what is not reduced")
+        count = lookup.length * prod(self.sizes[axis] for axis in axes)
+        operand = replace(value, factor=Fraction(1))
+        partial = value.partial.union(axes)
+        if value.axes.intersection(axes):
+            raise NotKnown("it is sharded over the axes of the table")
+        return self.made("owned", count, [operand, ids], joined_dims([value, ids]), partial, "sum", value.factor)
+
+    def solid(self, value: Sharded, dim: int, length: int) -> Sharded:
+        """A value whose length along a dim is that of the whole.
+
+        Raises:
+          NotKnown: where the dim is sharded.
+        """
+        if value.dims[dim]:
+            raise NotKnown("it works along a sharded dim")
+        if value.dims[dim] is not None:
+            return value
+        dims = (*value.dims[:dim], (), *value.dims[dim + 1 :])
+        return self.made("extent", (dim, length), [replace(value, factor=Fraction(1))], dims, value.partial,
+                         value.combined_by, value.factor)  # fmt: skip
+
+    def unsharded(self, value: GlobalValue, shape: Sequence[int]) -> Sharded:
+        """A value that every shard has whole.
+
+        Raises:
+          NotKnown: where the shards differ.
+        """
+        found = self.settled(value)
+        if found.partial:
+            raise NotKnown("its operand is not reduced")
+        for dim, length in enumerate(shape):
+            found = self.solid(found, dim, length)
+        return found
+
+    def longer(self, axes: Sequence[Any]) -> list[str]:
+        """The manual axes among some that have more than one shard."""
+        return [axis for axis in axes if self.sizes.get(axis, 1) > 1]
+
+
+def valid(value: Sharded) -> Sharded:
+    """The value; an axis shards one dim at most, and none if the parts over it are yet to be combined."""
+    axes = [*value.partial, *(axis for dim in value.dims for axis in dim or ())]
+    if len(axes) != len(set(axes)):
+        raise NotKnown("its operands are sharded over the same axis in different ways")
+    return value
+
+
+def joined(one: DimSharding, other: DimSharding) -> DimSharding:
+    """The axes of a dim of which two values have an entry each.
+
+    Raises:
+      NotKnown: where they are sharded in different ways.
+    """
+    if one is None or other is None or one == other:
+        return other if one is None else one
+    raise NotKnown("its operands are sharded in different ways")
+
+
+def joined_dims(values: Sequence[Sharded]) -> tuple[DimSharding, ...]:
+    """The axes of the dims of values of one shape."""
+    found = values[0].dims
+    for value in values[1:]:
+        if len(value.dims) != len(found):  # a scalar beside arrays
+            found, dims = (found, value.dims) if len(found) > len(value.dims) else (value.dims, found)
+            if dims:
+                raise NotKnown("its operands have different ranks")
+        else:
+            found = tuple(map(joined, found, value.dims))
+    return found
+
+
+def fraction_of(number: float) -> Fraction:
+    """A number as one divided by another, if it is near a simple one."""
+    exact = Fraction(number)
+    simple = exact.limit_denominator(10**5)
+    return simple if simple and abs(simple / exact - 1) < Fraction(1, 10**7) * 2 else exact
+
+
+def operand_shape(eqn: Any, at: int = 0) -> tuple[int, ...]:
+    """The shape of an operand on a shard."""
+    return tuple(eqn.invars[at].aval.shape)
+
+
+def params_key(eqn: Any, *leave_out: str) -> tuple[tuple[str, str], ...]:
+    """What decides on the result of an equation beside its operands."""
+    return tuple((name, repr(each)) for name, each in sorted(eqn.params.items()) if name not in leave_out)
+
+
+def unsharded_along(walk: Walk, eqn: Any, values: Sequence[Sharded], touched: Sequence[int]) -> list[Sharded]:
+    """Operands of an equation, none of them sharded along some dims."""
+    found = list[Sharded]()
+    for at, value in enumerate(values):
+        for dim in touched:
+            value = walk.solid(value, dim, operand_shape(eqn, at)[dim])
+        found.append(value)
+    return found
