@@ -18,6 +18,7 @@ COUNT = 1000
 QUICK = 25
 
 
+@pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
 @pytest.mark.parametrize(
     "seed", [seed if seed % (COUNT // QUICK) == 0 else slow(pytest.param(seed, id=str(seed))) for seed in range(COUNT)]
 )
