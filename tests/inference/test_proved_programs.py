@@ -14,8 +14,8 @@ from typedshmap import TypedShmapError, typed_shard_map
 from typedshmap.testing import prove
 from typedshmap.testing.proving import proof
 
-COUNT = 1000
-QUICK = 25
+COUNT = 240
+QUICK = 24
 
 
 @pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
