@@ -79,6 +79,7 @@ def test_a_type_error_is_cured_by_the_edit_that_the_message_names(module, capsys
     fix = out[out.index("fix    mlp") :].splitlines()
     holds = "its types hold, and its results are those of one device on dp=2, tp=2; dp=4, tp=1; "
     assert re.fullmatch(rf"fix    mlp  after \d edits?: {re.escape(holds)}.*", fix[0])
+    assert fix[0].endswith("; they are proved to be on all meshes")
     assert fix[1:4] == [f"--- {file}", f"+++ {file}", "@@ -8,7 +8,7 @@"]
     assert changed_lines(out) == ["-    return h @ down", '+    return jax.lax.psum(h @ down, "tp")']
     assert code == 1 and fix[-1] == "2 functions on 1 mesh: 2 failed"

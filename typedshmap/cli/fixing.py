@@ -145,7 +145,8 @@ def _cure(message: str) -> str:
 def _what_holds(search: RepairSearch, found: Repair) -> str:
     on = "; ".join(mesh_text(mesh.shape.items()) for mesh in (*search.meshes, *search.others))
     gradients = "" if found.has_gradients else "; the gradients of its results, taken from outside, do not"
-    return f"its types hold, and its results are those of one device on {on}{gradients}"
+    proved = "; they are proved to be on all meshes" if search.is_proved(found) else ""
+    return f"its types hold, and its results are those of one device on {on}{gradients}{proved}"
 
 
 def _print_fix(name: str, file: str, source: SourceText, found: Repair, holds: str) -> None:

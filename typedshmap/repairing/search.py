@@ -23,6 +23,7 @@ from ..testing import assert_mesh_invariant
 from ..testing.compare import Tolerance, differences, measure
 from ..testing.invariance import is_excluded
 from ..testing.meshes import axes_of, default_meshes, given_meshes
+from ..testing.proving import read_proof
 from ..testing.run import Outcome, classify_function, compile_call, needs_manual_axes
 from .edits import Edit
 from .source import SourceText
@@ -114,6 +115,15 @@ class RepairSearch:
                 second = Repair(edit, text, self.tried, False)
                 end = min(end, time.monotonic() + _MORE_SECONDS)
         return second
+
+    def is_proved(self, found: Repair) -> bool:
+        """Whether the edited function gives the same on all meshes, by what its traced programs say."""
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            try:
+                return read_proof(self.load(found.text), self.grad, self.given).verdict == "proved"
+            except (Exception, SystemExit):  # whatever the edited text raises
+                return False
 
     def _try(self, text: str) -> tuple[bool, bool]:
         """Whether an edited function is right on every mesh, and its gradients too."""

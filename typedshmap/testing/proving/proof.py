@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from ...records import Record
 from ...sampling import mesh_of
 from ...sampling.arguments import FlatCall, Inputs
 from ...sampling.plan import plan_inputs
+from ..describe_difference import FIRST_DIFFERENCE
 from ..invariance import assert_mesh_invariant
 from ..meshes import FunctionAxes, axes_of
 from ..run import FunctionUnderTest, classify_function, needs_manual_axes
@@ -88,6 +88,23 @@ def prove(f: Any, *, grad: bool = False, **sizes: Any) -> Proof:
       MeshAxisError: where no mesh axis is known.
       TypedShmapError: for anything that is wrong with the function on a mesh.
     """
+    read = read_proof(f, grad, sizes)
+    if read.verdict == "proved":
+        return read
+    try:
+        assert_mesh_invariant(f, grad=grad, **sizes)
+    except AssertionError as error:
+        lines = str(error).splitlines()
+        first = next((line for line in lines if line.startswith(FIRST_DIFFERENCE)), "")
+        return replace(read, verdict="refuted", place=first.removeprefix(FIRST_DIFFERENCE) or read.place, why=lines[0])
+    except TypedShmapError as error:
+        if not isinstance(error, StructureError):
+            raise
+    return read
+
+
+def read_proof(f: Any, grad: bool, sizes: Mapping[str, Any]) -> Proof:
+    """The same without running it: proved, or unknown."""
     made_of = require_decorated(f, VERB)
     require_bool_or_none(VERB, "grad", grad)
     typed = made_of.signature.read(bound_self(f))
@@ -125,16 +142,6 @@ def prove(f: Any, *, grad: bool = False, **sizes: Any) -> Proof:
     if gap is None and misfit is not None:
         raise misfit
     gap = gap or _Gap("", "no mesh shards all that its hints shard")
-    try:
-        assert_mesh_invariant(f, grad=grad, **sizes)
-    except AssertionError as error:
-        lines = str(error).splitlines()
-        first = next((line for line in lines if line.startswith("First difference: ")), "")
-        place = re.sub(r"^First difference: ", "", first) or gap.place
-        return Proof(typed.name, "refuted", place, lines[0], ())
-    except TypedShmapError as error:
-        if not isinstance(error, StructureError):
-            raise
     return Proof(typed.name, "unknown", gap.place, gap.why, ())
 
 
