@@ -107,6 +107,9 @@ PROVED = {
     "a merged dim of which the major is sharded": Body("z", "return z.reshape(-1)", "[b*6/dp]"),
     "a split dim": Body("z", "return z.reshape(len(z), 2, 3).sum(2)", "[b/dp] 2"),
     "a Fourier transform of what is not sharded": Body("x", "return jnp.fft.fft(x).real", "[b/dp] k"),
+    "rows put on top of each other, and taken apart": Body("x y", "s = jnp.stack([x, jnp.tanh(y)]); u, v = s; return u * v", "[b/dp] k"),
+    "a split of what is not sharded": Body("z", "u, v = jnp.split(z, 2, axis=1); return u * v", "[b/dp] 3"),
+    "the derivative of tanh": Body("x", "return jax.grad(lambda x: jnp.tanh(x).sum())(x)", "[b/dp] k"),
     "a sum over both axes": Body("m", "return lax.psum((m * m).sum(), ('dp', 'tp'))", ""),
     "two axes of a dim, gathered": Body("q", "return lax.all_gather(q, ('dp', 'tp'), tiled=True, to='invarying')", "b k"),
 }  # fmt: skip

@@ -121,8 +121,8 @@ def _reshard(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
 
 COLLECTIVE_RULES: dict[str, PrimitiveRule] = {
     **dict.fromkeys(("psum", "psum_invariant", "unreduced_psum"), _all_reduce("sum")),
-    **dict.fromkeys(("pmax", "pmax_invariant"), _all_reduce("max")),
-    **dict.fromkeys(("pmin", "pmin_invariant"), _all_reduce("min")),
+    **dict.fromkeys(("pmax", "pmax_invariant", "unreduced_pmax"), _all_reduce("max")),
+    **dict.fromkeys(("pmin", "pmin_invariant", "unreduced_pmin"), _all_reduce("min")),
     **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), _all_gather),
     **dict.fromkeys(("reduce_scatter", "unreduced_reduce_scatter"), _reduce_scatter),
     "all_to_all": _all_to_all,

@@ -242,13 +242,13 @@ def _select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
 
 _SAME_NAMES = (
     "pvary pcast copy copy_p stop_gradient optimization_barrier name sharding_constraint mesh_cast preduced "
-    "reduced_vary_cast_p vary_unreduced_cast_p"
+    "reduced_vary_cast reduced_vary_cast_p vary_unreduced_cast vary_unreduced_cast_p"
 )
 _ELEMENTWISE_NAMES = (
     "abs acos acosh and asin asinh atan atan2 atanh cbrt ceil clamp complex conj cos cosh digamma erf erf_inv erfc "
     "exp exp2 expm1 floor imag integer_pow is_finite lgamma log log1p logistic nextafter or popcount pow real rem "
     "round rsqrt shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square tan tanh xor "
-    "bitcast_convert_type reduce_precision"
+    "bitcast_convert_type reduce_precision one_minus_square log2 population_count clz"
 )
 
 

@@ -230,6 +230,29 @@ def _concatenate(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[
     return [walk.made("concatenate", (dim, lengths), values, joined_dims(values), partial, by)]
 
 
+def _stack(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    at, values = eqn.params["axis"], list(map(walk.settled, operands))
+    if len({(value.partial, value.combined_by) for value in values}) > 1:
+        raise NotKnown("it puts what is reduced beside what is not")
+    dims, partial, by = list(joined_dims(values)), values[0].partial, values[0].combined_by
+    return [walk.made("stack", at, values, [*dims[:at], (), *dims[at:]], partial, by)]
+
+
+def _unstack(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    dim = eqn.params["axis"]
+    (found,) = unsharded_along(walk, eqn, [walk.settled(operands[0])], [dim])
+    return [
+        moved(walk, found, "item", (dim, at), lambda dims: [*dims[:dim], *dims[dim + 1 :]])
+        for at in range(len(eqn.outvars))
+    ]
+
+
+def _split(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    dim, sizes = eqn.params["axis"], tuple(eqn.params["sizes"])
+    (found,) = unsharded_along(walk, eqn, [walk.settled(operands[0])], [dim])
+    return [moved(walk, found, "split", (dim, sizes, at), lambda dims: dims) for at in range(len(sizes))]
+
+
 def _pad(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     config = eqn.params["padding_config"]
     touched = [dim for dim, each in enumerate(config) if tuple(each) != (0, 0, 0)]
@@ -254,5 +277,8 @@ MOVING_RULES: dict[str, PrimitiveRule] = {
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "concatenate": _concatenate,
+    "stack": _stack,
+    "unstack": _unstack,
+    "split": _split,
     "pad": _pad,
 }
