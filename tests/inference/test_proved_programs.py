@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from cures import meshes, module_of, result
+from cures import meshes, module_of, refusal, result
 from random_programs import drawn
 from tiers import slow
 
@@ -26,10 +26,12 @@ def test_a_random_program_that_is_proved_is_right(seed: int, tmp_path: Path, mon
     monkeypatch.setattr(proof, "assert_mesh_invariant", lambda *_, **__: None)
     check_vma = seed % 2 == 0
     source = drawn(seed, check_vma).source
+    if (refusal(source, tmp_path, meshes()[0], check_vma) or "").startswith("JAX: "):
+        return
     function: Any = typed_shard_map(module_of(source, tmp_path).f, check_vma=check_vma)
     try:
         found = prove(function)
-    except (TypedShmapError, TypeError):  # by types, ours or JAX's
+    except TypedShmapError:
         return
     if found.verdict != "proved":
         return
