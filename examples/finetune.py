@@ -72,7 +72,7 @@ except ImportError as missing:
 HEAD, GROUP, KV_HEADS, LAYERS = 16, 2, 4, 2
 SIZES = {"vocab": 256, "model": 128, "queries": 128, "keys": 64, "ff": 256, "layers": LAYERS}
 RANK, SCALE = 8, 2.0
-BATCH, SEQ, STEPS = 32, 64, 120
+BATCH, SEQ, STEPS = 16, 64, 120
 PROMPT, NEW = b"for ", 60
 
 # float32 sums in another order differ by some 1e-6 of them, which training carries on.
