@@ -1,6 +1,7 @@
 """Which values fit which hints in a manual region: the shards may differ only where the hint says so."""
 
 import operator
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -724,3 +725,41 @@ def test_a_default_is_among_the_arguments_of_each_call(mesh: Mesh) -> None:
 
     traced(body, numbers(8, 4))
     assert "size 5 in dim 1" in first_line_of(body, numbers(8, 5))
+
+
+@typed
+def row_product(x: Float[Array, "[b/dp] d"], w: Float[Array, "d"]) -> Float[Array, "[b/dp]"]:
+    return x @ w
+
+
+@typed
+def marked_row_product(x: Float[Array, "[b/dp] d ~tp"], w: Float[Array, "d ~tp"]) -> Float[Array, "[b/dp] ~tp"]:
+    return x @ w
+
+
+IN_TURN = "the scan at test_varying.py:LINE takes one item after another of h (sharded over 'tp')"
+MAPPED = "jax.vmap maps over h (sharded over 'tp')"
+OVER_ROWS: list[tuple[str, Callable[..., Any]]] = [
+    (IN_TURN, lambda f: lambda x, w: jax.lax.scan(lambda carry, each: (carry, f(*each)), None, (x, w))[1]),
+    (MAPPED, jax.vmap),
+    (MAPPED, lambda f: jax.jit(jax.vmap(f))),
+]
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize(("cause", "over_rows"), OVER_ROWS, ids=["scan", "vmap", "vmap in jit"])
+def test_a_helper_that_is_called_for_each_row_of_a_sharded_dim_is_told_to_mark_it(
+    cause: str, over_rows: Callable[..., Any], check_vma: bool, mesh: Mesh
+) -> None:
+    def over_heads(f: Callable[..., Any]) -> Callable[..., Any]:
+        hints = (Float[Array, "[h/tp] [b/dp] d"], Float[Array, "[h/tp] d"])
+        result = Float[Array, "[h/tp] [b/dp]"]
+        return typed_shard_map(over_rows(f), mesh=mesh, check_vma=check_vma, in_types=hints, out_types=result)
+
+    heads, weights = np.ones((4, 8, 3), np.float32), np.ones((4, 3), np.float32)
+    with pytest.raises(VaryingError) as caught:
+        traced(over_heads(row_product), heads, weights)
+    message = re.sub(r"py:\d+", "py:LINE", str(caught.value))
+    assert "got f32[2,3]{V:(dp,tp)} per shard" in message
+    assert f"\nHint: {cause}: write '~tp', or gather it first" in message
+    traced(over_heads(marked_row_product), heads, weights)

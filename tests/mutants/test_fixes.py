@@ -38,9 +38,7 @@ def test_a_repaired_mutant_is_the_right_program(mutant: Mutant) -> None:
     close(jax.tree.leaves(got), jax.tree.leaves(right(mutant.program)))
 
 
-@pytest.mark.parametrize(
-    "name", ["T3", *[slow(pytest.param(each, id=each)) for each in ("D2", "D8", "T6", "T8", "X4", "F3")]]
-)
+@pytest.mark.parametrize("name", ["T3", *[slow(pytest.param(each, id=each)) for each in ("T6", "X4", "F3")]])
 def test_the_repair_is_found(name: str) -> None:
     mutant = next(each for each in MUTANTS if each.id == name)
     assert written(mutant, repaired(mutant, 120)) == LINES[name]

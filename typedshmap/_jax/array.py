@@ -54,6 +54,12 @@ def retyped(aval: Any, shape: tuple[int, ...], varying: frozenset[str], unreduce
     return aval.update(shape=shape, manual_axis_type=kind.update(varying=varying))
 
 
+def with_dims(aval: Any, dims: Sequence[int]) -> Any:
+    """The type that a value has without its other dims, as in a function under ``jax.vmap``."""
+    spec = PartitionSpec(*(spec_entries(aval.sharding.spec).dim_axes[at] or None for at in dims))
+    return aval.update(shape=tuple(aval.shape[at] for at in dims), sharding=aval.sharding.update(spec=spec))
+
+
 def aval_of(x: Any) -> Any:
     """What has a value's shape and dtype: a tracer's type, whose attributes are slow to reach through it."""
     if type(x) is STAGED:

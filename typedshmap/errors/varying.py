@@ -103,6 +103,9 @@ class Cause(NamedTuple):
             bracketed = f"write [{self.dim or 'dim'}{brackets.split()[0]}]"
             named = f"name {over} in out_specs" if terms.is_spec else bracketed
             return f"{dim}{of} is still sharded over {over}: {named}, or gather it (all_gather)"
+        if self.kind == "mapped":
+            mark = f"write '{varying}', or " if may_vary else ""
+            return f"jax.vmap maps over {self.sharded_dim}: {mark}gather it first"
         if self.kind == "agreement":
             gather = "gather it by all_gather without '~', or lax.all_gather(..., to='invarying')"
             cure = gather if "gather" in self.what else "take the mean (pmean)"

@@ -95,8 +95,14 @@ class Causes:
 
     def of_operand(self, eqn: Any, axis: str, at: int = 0) -> Provenance | None:
         """Since when an operand of an equation, of a claim for instance, varies over an axis."""
-        found = (frame.first.get((id(eqn.invars[at]), axis)) for frame in self._frames.get(id(eqn), ()))
-        return self._seen(next(filter(None, found), None), axis)
+        for frame in self._frames.get(id(eqn), ()):
+            if found := frame.first.get((id(eqn.invars[at]), axis)):
+                dims = frame.facts[id(eqn)][0][at].dims
+                sharded = {place for place, dim in enumerate(dims) if axis in (dim.axes or ())}
+                if found.kind == "part" and not sharded.issubset(eqn.params.get("own", sharded)):
+                    found = found._replace(kind="mapped")
+                return self._seen(found, axis)
+        return None
 
     def of_predicate(self, eqn: Any, axis: str) -> Provenance | None:
         """Since when the predicate of a branch, or the condition of a loop, varies over an axis."""
@@ -483,6 +489,8 @@ def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | Non
     what, place = _operation(one.eqn), one.place
     if one.kind in ("mean", "maximum", "minimum"):
         what = one.kind
+    if one.kind == "item":
+        what = _jax.source.called_function(one.eqn)
     if one.gradient and one.kind in ("sum", "mean"):
         what, place = "gradient", one.gradient
     late = _operation_at(one.late)

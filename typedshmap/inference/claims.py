@@ -175,8 +175,9 @@ def judge_claim(interpreter: Interpreter, eqn: Any, claim: Claim, facts: list[Sh
         interpreter.observations.append(Observation(eqn, None, claim, fact, aval))
         return facts
     seen = fact if covers_shape else fact.with_dims(fact.dims[at] for at in own)
-    shape = aval.shape if covers_shape else tuple(aval.shape[at] for at in own)
-    what = None if is_assumed else contradiction(claim, seen, shape, interpreter)
+    if not covers_shape:
+        aval = _jax.array.with_dims(aval, own)
+    what = None if is_assumed else contradiction(claim, seen, aval.shape, interpreter)
     interpreter.observations.append(Observation(eqn, what, claim, seen, aval))
     for axis in layout.unreduced & fact.varying & interpreter.axes:
         interpreter.began.setdefault((eqn.invars[0], axis), eqn)
