@@ -185,7 +185,7 @@ LOST: dict[str, Program] = {
         "dot_general multiplies two partial sums",
         Float[Array, "[b/dp]"],
     ),
-    "a division by it": of_xw(lambda x, w: tp(1 / marked(x, w)), "div divides, chooses or counts by a partial sum"),
+    "a division by it": of_xw(lambda x, w: tp(1 / marked(x, w)), "div divides by a partial sum"),
     "a comparison": of_xw(lambda x, w: tp(jnp.where(marked(x, w) > 0, 1.0, 0.0)), "gt is not linear, and takes"),
     "an argmax": of_xw(
         lambda x, w: tp(jnp.argmax(marked(x, w), 1) * 1.0), "argmax is not linear", Float[Array, "[b/dp]"]

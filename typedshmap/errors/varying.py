@@ -248,7 +248,9 @@ class LostSum(Fault):
         problem = {
             "nonlinear": f"is not linear, and takes a partial sum over {over}{since}",
             "product": f"multiplies two partial sums over {over}{since}",
-            "factor": f"divides, chooses or counts by a partial sum over {over}{since}",
+            "factor": f"divides by a partial sum over {over}{since}"
+            if self.operation == "div"
+            else f"takes a partial sum over {over}{since} as a divisor, a condition or an index",
             "sharded": f"loses a partial sum over {over}{since}: its result is sharded over {over}",
             "added": f"adds what is the same on every shard of {over} to a partial sum{since}, {count}",
             "taken": f"sums over {over} what is the same on every shard{taken}, {count}",
