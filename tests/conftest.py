@@ -85,7 +85,7 @@ NOT_ON_JAX_0_9 = {
 }
 
 NOT_BELOW_JAX_0_10_2 = {
-    "test_a_known_layout_comes_before_sizes": "before jax 0.10.2 a contradiction is found when all of the body is traced"
+    "test_a_known_layout_comes_before_sizes": "before 0.10.2 a contradiction is found when all of the body is traced"
 }
 
 

@@ -424,22 +424,24 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
 def add_common(parser: Parser) -> None:
     """Add the options that say with which meshes and sizes functions are traced."""
     add = parser.add_argument
-    add("--mesh", action="append", required=True, metavar="dp=4,tp=2", help="a mesh; several by --mesh again")
+    add("--mesh", action="append", required=True, metavar="dp=4,tp=2", help="a mesh; repeat the option for several")
     add_values(parser)
-    devices = "the virtual CPU devices that the module finds; by default as many as the first mesh has"
+    devices = "how many virtual CPU devices the module finds; by default as many as the first mesh has"
     add("--devices", type=natural_number, metavar="8", help=devices)
 
 
 def add_values(parser: Parser) -> None:
     """Add the options that say which sizes and arguments functions are given."""
     add = parser.add_argument
-    size = "the global size of a dim, or --batch 32; else it is drawn"
+    size = "the global size of a dim, also as --batch 32; other sizes are drawn"
     parser.allow_abbrev = False  # what is no flag may be a dim
     parser.set_defaults(flags=parser.flags)
     add("--size", action="append", default=[], metavar="batch=32", help=size)
-    argument = "an argument that no hint makes; for a function without hints an array, too: x=f32[8,16]"
+    argument = "an argument that cannot be made from its hint; for a function without hints also an array: x=f32[8,16]"
     add("--arg", action="append", default=[], metavar="scale=0.5", help=argument)
-    add("--explicit", action="store_true", help="mesh axes are of type Explicit, where the function has no own mesh")
+    add(
+        "--explicit", action="store_true", help="make the mesh axes Explicit, unless the function has a mesh of its own"
+    )
 
 
 def read_size_flags(given: argparse.Namespace, unknown: Sequence[str]) -> list[str]:

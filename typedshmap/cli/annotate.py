@@ -19,16 +19,17 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the verb and its options."""
     parser = add_parser(
         "annotate",
-        help="run a program, and turn its calls of jax.shard_map into typed ones",
+        help="run a program, and turn its jax.shard_map calls into typed ones",
         description="Run a script or a module, and print a diff that turns the calls of jax.shard_map that it made "
-        "into typed ones, with what an audit finds as comments above them; on stderr what is left, and why. It runs "
-        "twice at least: the diff is printed once the annotated program was traced, and accepted.",
-        epilog="The exit code is the program's own, and 2 where the command line cannot be read. A program that fails "
+        "into typed ones. Findings of an audit become comments above the calls; calls that stay as they are go to "
+        "stderr, with the reason. The program runs at least twice, since the diff is printed only if the typed "
+        "program passes.",
+        epilog="The exit code is that of the program, or 2 if the command line cannot be read. A program that fails "
         "is annotated as far as it got. Example: python -m typedshmap annotate --devices 8 train.py --steps 2",
     )
     add = parser.add_argument
-    add("--static", action="store_true", help="run nothing, and turn the literal specs of files into hints")
-    add("--write", action="store_true", help="change the files, too")
+    add("--static", action="store_true", help="do not run the program, and turn literal specs in files into hints")
+    add("--write", action="store_true", help="also change the files")
     add("--accept", type=Path, help=argparse.SUPPRESS)
     add_program(parser, "a script; with -m a module; with --static a file", "what it is given, or more files")
     parser.set_defaults(verb=run)

@@ -26,24 +26,24 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the verb and its options."""
     parser = add_parser(
         "audit",
-        help="run a program that has no hints, and find what is wrong in its shard_maps",
-        description="Run a script or a module, and read every shard_map that it traces, by whatever it was written: "
-        "sums that are forgotten, results that differ between shards, orders of axes, deadlocks. Nothing is edited.",
-        epilog="The exit code is 0; 1 for errors (with --strict for suspects, too); 2 where the command line cannot be "
-        "read. A program that fails keeps its own. Example: python -m typedshmap audit --devices 8 train.py --steps 2",
+        help="run a program, with hints or without, and find bugs in its shard_maps",
+        description="Run a script or a module, and read every shard_map that it traces, whatever calls it. An audit "
+        "finds forgotten sums, results that differ between shards, wrong orders of axes, and deadlocks. Nothing is "
+        "edited.",
+        epilog="The exit code is 0 without errors, 1 with errors (with --strict also with suspects), and 2 if the "
+        "command line cannot be read. A program that fails keeps its own. "
+        "Example: python -m typedshmap audit --devices 8 train.py --steps 2",
     )
     add = parser.add_argument
-    add("--strict", action="store_true", help="suspects are errors")
-    add("--mesh", metavar="dp=4,tp=2", help="how long mesh axes are taken to be that have size 1 in the program")
-    invariance = "at the end, run each region on one device and on other meshes, and compare its global results"
+    add("--strict", action="store_true", help="count suspects as errors")
+    add("--mesh", metavar="dp=4,tp=2", help="the sizes to assume for mesh axes that have size 1 in the program")
+    invariance = "at the end, also run each region on one device and on other meshes, and compare the global results"
     add("--invariance", action="store_true", help=invariance)
-    add("--format", choices=FORMATS, default="text", help="how the report is printed; by default as text")
-    add("--baseline", metavar="FILE", type=Path, help="leave out the findings that a baseline has")
+    add("--format", choices=FORMATS, default="text", help="the format of the report; by default text")
+    add("--baseline", metavar="FILE", type=Path, help="leave out the findings in this baseline")
     add("--write-baseline", metavar="FILE", type=Path, help="write the findings as a baseline")
-    fix = (
-        "for each finding try edits of the program, each in a run of its own, and print the one that cures it as a diff"
-    )
-    add("--fix", action="store_true", help=f"{fix}; with --invariance")
+    fix = "try to repair each finding, by runs of the edited program, and print the edit that works as a diff"
+    add("--fix", action="store_true", help=f"{fix}; implies --invariance")
     add("--edited", type=Path, help=argparse.SUPPRESS)
     add_program(parser)
     parser.set_defaults(verb=run)

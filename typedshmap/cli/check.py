@@ -32,21 +32,21 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
     """Add the verb and its options."""
     parser = add_parser(
         "check",
-        help="trace typed functions on meshes that nobody has",
+        help="check typed functions on any mesh, without devices",
         description="Trace every typed_shard_map and typed_jit function of a module on abstract meshes, with inputs "
         "made from the hints. No devices are needed.",
-        epilog="The exit code is 0 where all are right, 1 where one is not, 2 where the command line or a "
+        epilog="The exit code is 0 if all functions are right, 1 if one is wrong, and 2 if the command line or a "
         "target cannot be read. Example: python -m typedshmap check examples/ model.layers:mlp --mesh dp=64,tp=8",
     )
-    what = "a module, a file.py, one function of it, or a folder: every .py file below it that has typed functions"
+    what = "a module, a file.py, one function of it, or a folder: every .py file below it with typed functions"
     parser.add_argument("targets", nargs="+", metavar="MODULE[:FUNCTION]", help=what)
     cli.add_common(parser)
-    form = "print what is wrong as annotations of GitHub, or as a document; the lines go to stderr then"
+    form = "print the findings as GitHub annotations or as a JSON document; other output then goes to stderr"
     parser.add_argument("--format", choices=("text", "github", "json"), default="text", help=form)
-    parser.add_argument("--seed", type=cli.natural_number, default=0, help="what sizes are drawn from")
-    numerics = "also run each function, on virtual CPU devices, and on one: all give the same"
+    parser.add_argument("--seed", type=cli.natural_number, default=0, help="the seed of the sizes that are drawn")
+    numerics = "also run each function on virtual CPU devices, and compare its results with those on one device"
     parser.add_argument("--numerics", action="store_true", help=numerics)
-    fix = "where a function is wrong, try edits of it, and print as a diff the one that makes it right; with --numerics"
+    fix = "if a function is wrong, try to repair it, and print the edit that works as a diff; implies --numerics"
     parser.add_argument("--fix", action="store_true", help=fix)
     parser.set_defaults(verb=run)
 

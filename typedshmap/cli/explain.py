@@ -30,31 +30,29 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
     """Add the verb and its options."""
     parser = add_parser(
         "explain",
-        help="report what typed functions hold and send on meshes that nobody has",
-        description="Print tables of the values and collectives of typed_shard_map and typed_jit functions, on "
-        "abstract meshes, with inputs made from the hints; several meshes are compared. No devices are needed.",
-        epilog="The exit code is 0 where all can be traced, 1 where one cannot or a cost is not what --check compares "
-        "with, 2 where the command line is wrong. "
+        help="report what functions hold and send on any mesh, without devices",
+        description="Report the memory, the collectives and the FLOPs of typed_shard_map and typed_jit functions on "
+        "abstract meshes, with inputs made from the hints. Several meshes are compared. No devices are needed.",
+        epilog="The exit code is 0 if all functions can be traced, 1 if one cannot or --check finds another cost, and "
+        "2 if the command line is wrong. "
         "Example: python -m typedshmap explain model:step --mesh dp=64,tp=8 --size batch=512",
     )
-    parser.add_argument("target", metavar="MODULE[:FUNCTION]", help="a module, or a file.py; one function of it")
+    parser.add_argument("target", metavar="MODULE[:FUNCTION]", help="a module or a file.py, or one function of it")
     cli.add_common(parser)
     add = parser.add_argument
-    rate = "what one device sends per second over a mesh axis, which turns bytes into seconds"
+    rate = "bytes per second that a device sends over a mesh axis, to turn bytes into seconds"
     add("--bandwidth", action="append", default=[], metavar="tp=400GB/s", help=rate)
-    kinds = "the kind of device, for how long it takes: v5e, v5p, v6e, v7x, h100, b200"
+    kinds = "the kind of device, to estimate times: v5e, v5p, v6e, v7x, h100, b200"
     add("--hardware", metavar="v5p", help=kinds)
-    compiler = "compile it, too, and print what XLA says: cpu, or TPUs that need not be there"
+    compiler = "also compile the function, and print what XLA reports: for cpu, or for TPUs that need not exist"
     add("--compile", metavar="v5p:8x16x16", help=compiler)
-    grad = "explain the gradient, too; by default where there is one and the function takes none itself"
+    grad = "also explain the gradient, or not; by default if there is one and the function takes none itself"
     add("--grad", action=argparse.BooleanOptionalAction, default=None, help=grad)
-    add("--values", action="store_true", help="print all values, collectives and totals as tables, too")
-    add("--html", metavar="FILE", help="write one page with tables and pictures, too")
-    add("--lock", metavar="FILE", type=Path, help="record the costs in a file, for --check")
-    add(
-        "--check", metavar="FILE", type=Path, help="compare the costs with those that --lock recorded; 1 if any differs"
-    )
-    add("--force", action="store_true", help="let --html write over a file that is not a page of HTML")
+    add("--values", action="store_true", help="also print tables of all values, collectives and totals")
+    add("--html", metavar="FILE", help="also write a page with tables and pictures")
+    add("--lock", metavar="FILE", type=Path, help="record the costs in a file, for a later --check")
+    add("--check", metavar="FILE", type=Path, help="compare the costs with those that --lock recorded")
+    add("--force", action="store_true", help="let --html overwrite a file that is not HTML")
     parser.set_defaults(verb=run)
 
 

@@ -20,29 +20,28 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
     """Add the verb and its options."""
     parser = add_parser(
         "plan",
-        help="rank all meshes of so many devices by time, of those on which a function fits",
-        description="Trace typed_shard_map and typed_jit functions on all meshes of so many devices, and rank those on "
-        "which they fit by the time that they take at the least; the others are listed with the reason. No devices are "
-        "needed.",
-        epilog="The size of a dim may be an option of its own, as --batch 512. The exit code is 0 where a mesh fits, 1 "
-        "where none does, 2 where the command line is wrong. "
+        help="rank the meshes of a number of devices on which a function fits by time",
+        description="Trace typed_shard_map and typed_jit functions on all meshes of a number of devices. Meshes on "
+        "which they fit are ranked by a lower bound of the time; the others are listed with the reason. No devices "
+        "are needed.",
+        epilog="The exit code is 0 if a mesh fits, 1 if none does, and 2 if the command line is wrong. "
         "Example: python -m typedshmap plan model:step --devices 2048 --hardware v5p --batch 512",
     )
     add = parser.add_argument
-    add("target", metavar="MODULE[:FUNCTION]", help="a module, or a file.py; one function of it")
-    add("--devices", type=cli.natural_number, required=True, metavar="2048", help="how many devices a mesh has")
-    kinds = "the kind of device: v5e, v5p, v6e, v7x, h100, b200; of a TPU with its topology as in v5p:8x16x16"
+    add("target", metavar="MODULE[:FUNCTION]", help="a module or a file.py, or one function of it")
+    add("--devices", type=cli.natural_number, required=True, metavar="2048", help="the number of devices")
+    kinds = "the kind of device: v5e, v5p, v6e, v7x, h100, b200; for a TPU also its topology: v5p:8x16x16"
     add("--hardware", required=True, metavar="v5p", help=kinds)
     add(
         "--mesh",
         default="",
         metavar="tp=8",
-        help="sizes of mesh axes that are fixed, and names that no hint has: pp,tp=8",
+        help="mesh axes of fixed size, and axes that no hint names: pp,tp=8",
     )
     cli.add_values(parser)
-    add("--grad", action="store_true", help="plan for the function with its vector-Jacobian product")
-    add("--html", metavar="FILE", help="write one page with charts of time and memory, too")
-    add("--force", action="store_true", help="let --html write over a file that is not a page of HTML")
+    add("--grad", action="store_true", help="plan for the function and its gradient (vector-Jacobian product)")
+    add("--html", metavar="FILE", help="also write a page with charts of time and memory")
+    add("--force", action="store_true", help="let --html overwrite a file that is not HTML")
     parser.set_defaults(verb=run)
 
 

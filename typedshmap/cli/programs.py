@@ -28,7 +28,7 @@ def add_program(
       arguments: the help of what follows it.
     """
     add = parser.add_argument
-    add("--devices", type=cli.natural_number, metavar="8", help="make so many virtual CPU devices before JAX looks")
+    add("--devices", type=cli.natural_number, metavar="8", help="make this many virtual CPU devices")
     add("-m", dest="module", action="store_true", help="run a module, as python -m does")
     add("program", metavar="SCRIPT|MODULE", help=program)
     add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help=arguments)
