@@ -17,9 +17,7 @@ HAVE_GRADIENTS = {mutant.program.name for mutant in MUTANTS if mutant.grad}
 UNKNOWN = {
     "ring attention": "it sends parts of the whole to other shards",
     "mixture of experts": "it works along a sharded dim",
-    "sharded cross-entropy": "its operand is not reduced",
     "pipeline": "it depends on the index of the shard",
-    "halo stencil": "it depends on the index of the shard",
     "iteration until convergence": "it multiplies what is not reduced",
 }
 

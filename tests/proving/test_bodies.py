@@ -1,13 +1,14 @@
 # ruff: noqa: E501 (a body is a line)
 """What is proved of single bodies, and what is not: tables of a body and the verdict."""
 
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from typedshmap import typed_shard_map
-from typedshmap.testing import prove
+from typedshmap import SuspectWarning, typed_shard_map
+from typedshmap.testing import assert_mesh_invariant, prove
 from typedshmap.testing.proving import proof
 
 BEGINNING = """
@@ -16,6 +17,15 @@ import jax.numpy as jnp
 from jax import lax
 import typedshmap as ts
 from typedshmap import *
+
+def ring(x, axis, shift):
+    n = lax.axis_size(axis)
+    return lax.ppermute(x, axis, [(j, (j + shift) % n) for j in range(n)])
+
+def line(x, axis, shift):
+    n = lax.axis_size(axis)
+    return lax.ppermute(x, axis, [(j, j + shift) for j in range(n) if 0 <= j + shift < n])
+
 """
 
 
@@ -53,6 +63,8 @@ HINTS = {
     "z": 'Float32[Array, "[b/dp] 6"]',
 }
 FIRST = "lax.axis_index('dp') * len(x)"
+FIRST_OF_K = "lax.axis_index('tp') * m.shape[1]"
+FROM_BEFORE, FROM_BEHIND = "ring(x[-1:], 'dp', 1)", "ring(x[:1], 'dp', -1)"
 
 PROVED = {
     "a contraction": Body("m w", "return lax.psum(m @ w, 'tp')", "[b/dp] n"),
@@ -111,6 +123,35 @@ PROVED = {
     "a split of what is not sharded": Body("z", "u, v = jnp.split(z, 2, axis=1); return u * v", "[b/dp] 3"),
     "the derivative of tanh": Body("x", "return jax.grad(lambda x: jnp.tanh(x).sum())(x)", "[b/dp] k"),
     "a sum over both axes": Body("m", "return lax.psum((m * m).sum(), ('dp', 'tp'))", ""),
+    "a part sent all the way round": Body(
+        "x", "n = lax.axis_size('dp'); return ring(ring(x, 'dp', n - 1), 'dp', 1)", "[b/dp] k"
+    ),
+    "neighbours on a ring": Body(
+        "x", f"w = jnp.concatenate([{FROM_BEFORE}, x, {FROM_BEHIND}]); return w[2:] - w[:-2]", "[b/dp] k"
+    ),
+    "neighbours of neighbours": Body(
+        "x", f"w = jnp.tanh(jnp.concatenate([{FROM_BEFORE}, x, {FROM_BEHIND}])); y = w[1:] * w[:-1]; return y[1:] + y[:-1]", "[b/dp] k"
+    ),
+    "the one before, and zero at the start": Body(
+        "x", "n = lax.axis_size('dp'); e = lax.ppermute(x[-1:], 'dp', [(j, j + 1) for j in range(n - 1)]); return x - jnp.concatenate([e, x])[:-1]", "[b/dp] k"
+    ),
+    "the one behind, and a row at the end": Body(
+        "x c", f"e = jnp.where(lax.axis_index('dp') < lax.axis_size('dp') - 1, {FROM_BEHIND}, c[None]); return jnp.concatenate([x, e])[1:]", "[b/dp] k"
+    ),
+    "a halo in two directions": Body(
+        "m",
+        "w = jnp.concatenate([ring(m[-1:], 'dp', 1), m, ring(m[:1], 'dp', -1)]); "
+        "v = jnp.concatenate([ring(w[:, -1:], 'tp', 1), w, ring(w[:, :1], 'tp', -1)], 1); return v[:-2, :-2] + v[2:, 2:] * v[1:-1, 1:-1]",
+        "[b/dp] [k/tp]",
+    ),
+    "padding that is cut off": Body("m", "return jnp.tanh(jnp.pad(m, 2)[2:-2, 2:-2])", "[b/dp] [k/tp]"),
+    "the first of the largest": Body(
+        "m", f"at = jnp.argmax(m, 1) + {FIRST_OF_K}; t = m.max(1); return lax.pmin(jnp.where(t == lax.pmax(t, 'tp'), at, size('k')), 'tp')", "Int32: [b/dp]"
+    ),
+    "the first of the smallest": Body(
+        "m", f"at = jnp.argmin(m, 1) + {FIRST_OF_K}; t = m.min(1); return lax.pmin(jnp.where(lax.pmin(t, 'tp') == t, at, size('k')), 'tp')", "Int32: [b/dp]"
+    ),
+    "another layout": Body("q", "return ts.reshard(q, '[b/dp,tp] k -> [b/dp] [k/tp]')", "[b/dp] [k/tp]"),
     "two axes of a dim, gathered": Body("q", "return lax.all_gather(q, ('dp', 'tp'), tiled=True, to='invarying')", "b k"),
 }  # fmt: skip
 
@@ -147,8 +188,47 @@ WRONG = {
     "a branch of which one way counts too many": Body(
         "x c", "return lax.cond(c[0] > 0, lambda: lax.psum(c, 'dp'), lambda: 2 * c)", "k"
     ),
-    "a shift over the shards": Body(
-        "x", "n = lax.axis_size('dp'); return lax.ppermute(x, 'dp', [(j, (j + 1) % n) for j in range(n)])", "[b/dp] k"
+    "a shift over the shards": Body("x", "return ring(x, 'dp', 1)", "[b/dp] k"),
+    "the shard's own edges": Body("x", "w = jnp.concatenate([x[-1:], x, x[:1]]); return w[2:] - w[:-2]", "[b/dp] k"),
+    "the wrong edge of the neighbour": Body(
+        "x", f"w = jnp.concatenate([ring(x[:1], 'dp', 1), x, {FROM_BEHIND}]); return w[2:] - w[:-2]", "[b/dp] k"
+    ),
+    "edges from the other side": Body(
+        "x", f"w = jnp.concatenate([{FROM_BEHIND}, x, {FROM_BEFORE}]); return w[2:] - w[:-2]", "[b/dp] k"
+    ),
+    "edges sent two shards on": Body(
+        "x", f"w = jnp.concatenate([ring(x[-1:], 'dp', 2), x, {FROM_BEHIND}]); return w[2:] - w[:-2]", "[b/dp] k"
+    ),
+    "edges of something else": Body(
+        "x y", f"w = jnp.concatenate([ring(y[-1:], 'dp', 1), x, {FROM_BEHIND}]); return w[2:] - w[:-2]", "[b/dp] k"
+    ),
+    "zero at the wrong end": Body(
+        "x", f"e = jnp.where(lax.axis_index('dp') == lax.axis_size('dp') - 1, 0, {FROM_BEFORE}); return jnp.concatenate([e, x])[:-1]", "[b/dp] k"
+    ),
+    "an end that is the sum of all": Body(
+        "x", f"e = jnp.where(lax.axis_index('dp') == 0, lax.psum(x[:1], 'dp'), {FROM_BEFORE}); return jnp.concatenate([e, x])[:-1]", "[b/dp] k"
+    ),
+    "a sum of what overlaps": Body(
+        "x", f"w = jnp.concatenate([{FROM_BEFORE}, x, {FROM_BEHIND}]); return lax.psum(w.sum(0), 'dp')", "k"
+    ),
+    "padding between the shards": Body("x", "w = jnp.pad(x, ((1, 1), (0, 0))); return w[2:] - w[:-2]", "[b/dp] k"),
+    "the largest by places in the shard": Body(
+        "m", "at = jnp.argmax(m, 1); t = m.max(1); return lax.pmin(jnp.where(t == lax.pmax(t, 'tp'), at, size('k')), 'tp')", "Int32: [b/dp]"
+    ),
+    "no shard's number is a place": Body(
+        "m", f"at = jnp.argmax(m, 1) + {FIRST_OF_K}; t = m.max(1); return lax.pmin(jnp.where(t == lax.pmax(t, 'tp'), at, 1), 'tp')", "Int32: [b/dp]"
+    ),
+    "the place of the largest where the smallest is": Body(
+        "m", f"at = jnp.argmax(m, 1) + {FIRST_OF_K}; t = m.min(1); return lax.pmin(jnp.where(t == lax.pmin(t, 'tp'), at, size('k')), 'tp')", "Int32: [b/dp]"
+    ),
+    "an argument where no place is": Body(
+        "m i", f"at = jnp.argmax(m, 1) + {FIRST_OF_K}; t = m.max(1); return lax.pmax(jnp.where(t == lax.pmax(t, 'tp'), at, -1 * (-9 * i)), 'tp')", "Int32: [b/dp]"
+    ),
+    "an argument of another sign where no place is": Body(
+        "m i", f"at = jnp.argmax(m, 1) + {FIRST_OF_K}; t = m.max(1); return lax.pmax(jnp.where(t == lax.pmax(t, 'tp'), at, -1 * (9 - i)), 'tp') + i - i", "Int32: [b/dp]"
+    ),
+    "the sum of places": Body(
+        "m", f"at = jnp.argmax(m, 1) + {FIRST_OF_K}; t = m.max(1); return lax.pmax(lax.psum(jnp.where(t == lax.pmax(t, 'tp'), at, 0), 'tp'), 'tp') * lax.axis_size('tp')", "Int32: [b/dp]"
     ),
 }  # fmt: skip
 
@@ -177,3 +257,20 @@ def test_a_right_body_is_proved(name: str, check_vma: bool, tmp_path: Path) -> N
 def test_a_wrong_body_is_not_proved(name: str, check_vma: bool, tmp_path: Path) -> None:
     found = prove(function_of(WRONG[name], tmp_path, check_vma))
     assert found.verdict == "unknown" and found.why
+
+
+def is_invariant(function: Any) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SuspectWarning)
+        try:
+            assert_mesh_invariant(function, ["dp=2,tp=2", "dp=3,tp=1", "dp=1,tp=3", "dp=4,tp=2"], trials=1)
+        except AssertionError:
+            return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*PROVED, *WRONG])
+def test_running_says_the_same(name: str, tmp_path: Path) -> None:
+    body = PROVED[name] if name in PROVED else WRONG[name]
+    assert is_invariant(function_of(body, tmp_path, check_vma=False)) == (name in PROVED)

@@ -1,5 +1,7 @@
 """`prove` as it is called: what it returns, what it says, what it raises."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -8,6 +10,7 @@ from jax.sharding import AbstractMesh
 from typedshmap import (
     Array,
     Float32,
+    Int32,
     MeshAxisError,
     ShapeError,
     StructureError,
@@ -34,10 +37,10 @@ def halved(x: Rows) -> Row:
 
 @typed_shard_map
 def sent_on(x: Rows) -> Rows:
+    """There and back, with another sign on the way."""
     count = jax.lax.axis_size("dp")
-    for _ in range(count):  # all the way round
-        x = jax.lax.ppermute(x, "dp", [(at, (at + 1) % count) for at in range(count)])
-    return x
+    there = -jax.lax.ppermute(x, "dp", [(at, (at + 1) % count) for at in range(count)])
+    return -jax.lax.ppermute(there, "dp", [(at, (at - 1) % count) for at in range(count)])
 
 
 PROVED = """\
@@ -55,14 +58,27 @@ def test_what_is_proved_says_what_it_assumes() -> None:
 def test_what_is_refuted_has_the_place_and_the_mesh() -> None:
     found = prove(halved, batch=8, model=2)
     assert (found.verdict, found.assumed) == ("refuted", ())
-    assert found.place.startswith("test_prove.py:32")
+    assert found.place.startswith("test_prove.py:35")
     assert found.why.startswith("halved: return value depends on the mesh: it is 1/2 of what one device gives")
     assert str(found) == f"halved: refuted: {found.why}, at {found.place}"
 
 
 def test_what_is_not_known_has_the_place_and_what_is_missing() -> None:
     assert str(prove(sent_on)) == (
-        "sent_on: unknown: it sends parts of the whole to other shards, at test_prove.py:39 (sent_on)"
+        "sent_on: unknown: it sends parts of the whole to other shards, at test_prove.py:42 (sent_on)"
+    )
+
+
+def test_what_is_said_of_the_largest_entry_is_assumed_to_be_of_one() -> None:
+    @typed_shard_map
+    def best(x: Float32[Array, "batch [model/tp]"]) -> Int32[Array, "batch"]:
+        at, top = jnp.argmax(x, 1) + jax.lax.axis_index("tp") * x.shape[1], x.max(1)
+        return jax.lax.pmax(jnp.where(top == jax.lax.pmax(top, "tp"), at, -1), "tp")
+
+    found = prove(best)
+    assert found.verdict == "proved"
+    assert re.fullmatch(
+        r"no two of the entries are equal whose place is taken at test_prove\.py:\d+ \(best\)", found.assumed[2]
     )
 
 

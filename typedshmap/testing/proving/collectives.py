@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from math import prod
 from typing import Any
 
 from ... import _jax
+from . import largest, neighbours
 from .moving import moved
-from .values import Affine, GlobalValue, NotKnown, Sharded
-from .walk import PrimitiveRule, Walk, valid
+from .values import Affine, Best, GlobalValue, NotKnown, Sharded
+from .walk import PrimitiveRule, Walk, operand_shape, valid
 
 
 def _names(walk: Walk, eqn: Any) -> list[str]:
@@ -22,7 +24,14 @@ def _names(walk: Walk, eqn: Any) -> list[str]:
 def _all_reduce(combined_by: str) -> PrimitiveRule:
     def rule(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
         axes = _names(walk, eqn)
-        return [_reduced(walk, each, axes, combined_by) for each in operands] if axes else operands
+        if not axes:
+            return operands
+        return [
+            largest.chosen_by_all(walk, each, axes, combined_by)
+            if isinstance(each, Best)
+            else _reduced(walk, each, axes, combined_by)
+            for each in operands
+        ]
 
     return rule
 
@@ -92,13 +101,11 @@ def _all_to_all(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[G
 
 
 def _ppermute(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    axes = _names(walk, eqn)
-    if axes and any(walk.settled(each).axes.intersection(axes) for each in operands):
-        raise NotKnown("it sends parts of the whole to other shards")
-    count = prod(walk.sizes[axis] for axis in axes)
-    if len(eqn.params["perm"]) < count:
-        raise NotKnown("it gives some shards zeros")
-    return operands
+    axes, perm = _names(walk, eqn), eqn.params["perm"]
+    if not axes:  # to the shard itself, or to nobody
+        zeros = [walk.number(Fraction(0), (None,) * len(operand_shape(eqn, at))) for at in range(len(operands))]
+        return operands if perm else zeros
+    return [neighbours.sent(walk, each, operand_shape(eqn, at), axes, perm) for at, each in enumerate(operands)]
 
 
 def _axis_index(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -119,6 +126,22 @@ def _reshard(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
     return [replace(found, partial=left & found.partial, combined_by=found.combined_by if left & found.partial else "")]
 
 
+def _reshard_shards(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """This library's own ``reshard``: its operand is to be laid out as that says."""
+    source, target, lead = (eqn.params[name] for name in ("source", "target", "lead"))
+    found, left = walk.settled(operands[0]), frozenset(walk.longer(list(target.unreduced)))
+    dims = list(found.dims)
+    for dim, (before, after) in enumerate(zip(source.dim_axes, target.dim_axes, strict=True), lead):
+        if dims[dim] is not None and dims[dim] != tuple(walk.longer(before)):
+            raise NotKnown("its operand is not sharded as it says")
+        dims[dim] = None if dims[dim] is None else tuple(walk.longer(after))
+    if found.partial != frozenset(walk.longer(list(source.unreduced))) or not left <= found.partial:
+        raise NotKnown("its operand is not reduced as it says")
+    if found.combined_by not in ("", "sum"):
+        raise NotKnown("it reduces parts in another way")
+    return [valid(replace(found, dims=tuple(dims), partial=left, combined_by="sum" if left else ""))]
+
+
 COLLECTIVE_RULES: dict[str, PrimitiveRule] = {
     **dict.fromkeys(("psum", "psum_invariant", "unreduced_psum"), _all_reduce("sum")),
     **dict.fromkeys(("pmax", "pmax_invariant", "unreduced_pmax"), _all_reduce("max")),
@@ -129,4 +152,5 @@ COLLECTIVE_RULES: dict[str, PrimitiveRule] = {
     "ppermute": _ppermute,
     "axis_index": _axis_index,
     "reshard": _reshard,
+    "reshard_shards": _reshard_shards,
 }

@@ -8,6 +8,7 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
+from . import largest
 from .elementwise import product
 from .values import GlobalValue, NotKnown
 from .walk import PrimitiveRule, Walk, joined, joined_dims, operand_shape, params_key, unsharded_along, valid
@@ -81,6 +82,11 @@ def _along(dim_of: Callable[[Any], Sequence[int]], is_linear: bool = False) -> P
     return rule
 
 
+def _place_of_best(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    best = largest.place_in_part(walk, eqn, walk.settled(operands[0]))
+    return [best] if best else _along(lambda params: params["axes"])(walk, eqn, operands)
+
+
 def _along_last(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """A Fourier transform of the last dims."""
     rank, count = len(operand_shape(eqn)), len(eqn.params["fft_lengths"])
@@ -92,8 +98,9 @@ CONTRACTING_RULES: dict[str, PrimitiveRule] = {
     "reduce_max": _reduce("max"),
     "reduce_min": _reduce("min"),
     "dot_general": _dot,
+    **dict.fromkeys(("argmax", "argmin"), _place_of_best),
     **dict.fromkeys(
-        ("argmax", "argmin", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor"),
+        ("reduce_prod", "reduce_and", "reduce_or", "reduce_xor"),
         _along(lambda params: params["axes"]),
     ),
     "cumsum": _along(lambda params: [params["axis"]], is_linear=True),

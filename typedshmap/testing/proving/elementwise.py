@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from ...inference.interpreter import CLAIM
-from . import lookups
-from .values import Affine, DimSharding, GlobalValue, NotKnown, Sharded, ShardIds, Truth
+from . import largest, lookups, neighbours
+from .values import Affine, AtShard, Best, DimSharding, GlobalValue, NotKnown, Sharded, ShardIds, Truth
 from .walk import PrimitiveRule, Walk, joined_dims, params_key
 
 
@@ -28,7 +28,7 @@ def _elementwise(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[
 def _convert(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     (value,) = operands
     old, new = eqn.invars[0].aval.dtype, eqn.params["new_dtype"]
-    if isinstance(value, Affine | ShardIds) and old.kind in "iu" and new.kind in "iu":
+    if isinstance(value, Affine | ShardIds | Best) and old.kind in "iu" and new.kind in "iu":
         return [value]
     if isinstance(value, Truth) and new.kind != "b":
         return [walk.number(Fraction(value.is_true), (None,) * value.rank)]
@@ -68,6 +68,9 @@ def _add(sign: int) -> PrimitiveRule:
         if eqn.outvars[0].aval.dtype.kind in "iu":
             if affine[0] is not None and affine[1] is not None:
                 return [affine[0].plus(affine[1], sign)]
+            for best, first in ((operands[0], affine[1]), (operands[1], affine[0])):
+                if isinstance(best, Best) and sign > 0:
+                    return [largest.in_whole(walk, best, first)]
             if sign < 0 and (ids := lookups.minus_first(walk, *operands)) is not None:
                 return [ids]
         one, other = map(walk.settled, operands)
@@ -181,6 +184,9 @@ def _compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
         known = _COMPARED[eqn.primitive.name](*spans[0], *spans[1])
         if known is not None:
             return [Truth(known, len(eqn.outvars[0].aval.shape))]
+    if eqn.primitive.name == "eq" and (best := largest.has_best(*operands)) is not None:
+        whole = walk.settled(_elementwise(walk, eqn, [best[0], best[0]])[0])
+        return [Best("has it", best[0], best[1], whole)]
     found = lookups.compared(walk, eqn.primitive.name, operands)
     if isinstance(found, tuple):
         return _compare(walk, eqn, list(found))
@@ -194,6 +200,9 @@ def _compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
             known = _COMPARED[eqn.primitive.name](low, high, 0, 0)
             if known is not None:
                 return [Truth(known, len(shape))]
+            index, compare = affine[0].plus(affine[1], -1), _COMPARED[eqn.primitive.name]
+            if (here := neighbours.compared_index(walk, index, lambda at: compare(at, at, 0, 0))) is not None:
+                return [here]
     return _elementwise(walk, eqn, operands)
 
 
@@ -206,6 +215,8 @@ def _logical(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
         return [found]
     if name == "not":
         (value,) = operands
+        if isinstance(value, AtShard):
+            return [replace(value, is_there=not value.is_there)]
         return (
             [replace(value, is_true=not value.is_true)]
             if isinstance(value, Truth)
@@ -221,6 +232,13 @@ def _select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     which, *cases = operands
     if isinstance(which, Truth):
         return [cases[which.is_true]]
+    if isinstance(which, AtShard):
+        return [neighbours.where(walk, which, cases)]
+    if isinstance(which, Best):
+        number, (_, here) = largest.number_elsewhere(walk, which, cases), cases
+        assert isinstance(here, Best)
+        whole = walk.settled(_select(walk, eqn, [which.value, cases[0], here.value])[0])
+        return [replace(here, stage="chosen", value=whole, otherwise=number)]
     if isinstance(which, ShardIds):
         return [lookups.chosen(walk, which, cases)]
     if isinstance(which, Sharded) and walk.is_number(which):
@@ -252,7 +270,7 @@ _ELEMENTWISE_NAMES = (
 )
 
 
-ELEMENTWISE_RULES: dict[str, PrimitiveRule] = {
+_RULES: dict[str, PrimitiveRule] = {
     **dict.fromkeys(_ELEMENTWISE_NAMES.split(), _elementwise),
     **dict.fromkeys(_SAME_NAMES.split(), _same),
     CLAIM: _same,
@@ -268,3 +286,6 @@ ELEMENTWISE_RULES: dict[str, PrimitiveRule] = {
     "select_n": _select,
     "convert_element_type": _convert,
 }
+
+
+ELEMENTWISE_RULES = {name: neighbours.also_overlapping(rule) for name, rule in _RULES.items()}

@@ -8,7 +8,8 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from .values import Affine, DimSharding, GlobalValue, NotKnown, Sharded, ShardIds, Truth
+from . import neighbours
+from .values import Affine, AtShard, DimSharding, Edge, GlobalValue, NotKnown, Sharded, ShardIds, Truth, Window
 from .walk import PrimitiveRule, Walk, joined_dims, operand_shape, unsharded_along, valid
 
 
@@ -36,6 +37,8 @@ def _broadcast(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Gl
     expanded = tuple(dim for dim, to in enumerate(at) if before[dim] != shape[to])
     if isinstance(value, Truth):
         return [Truth(value.is_true, len(shape))]
+    if isinstance(value, AtShard):
+        return [value]
     if isinstance(value, Affine):
         positions = {at[dim]: factor for dim, factor in value.positions.items() if dim not in expanded}
         return [Affine(tuple(shape), value.constant, positions, value.indices)]
@@ -175,8 +178,7 @@ def _slice(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
     if isinstance(value := operands[0], Affine) and all(part[2] == 1 for part in parts):
         shift = sum(factor * parts[dim][0] for dim, factor in value.positions.items())
         return [replace(value, shape=tuple(b - a for a, b, _ in parts), constant=value.constant + shift)]
-    (found,) = unsharded_along(walk, eqn, [walk.settled(value)], touched)
-    return [moved(walk, found, "slice", tuple((dim, parts[dim]) for dim in touched), lambda dims: dims)]
+    return [neighbours.sliced(walk, value, shape, {dim: parts[dim] for dim in touched})]
 
 
 def _dynamic_slice(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -230,6 +232,12 @@ def _concatenate(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[
     return [walk.made("concatenate", (dim, lengths), values, joined_dims(values), partial, by)]
 
 
+def _beside(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    has_edges = any(isinstance(each, Edge) for each in operands)
+    rule = neighbours.concatenated if has_edges else neighbours.also_overlapping(_concatenate)
+    return rule(walk, eqn, operands)
+
+
 def _stack(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     at, values = eqn.params["axis"], list(map(walk.settled, operands))
     if len({(value.partial, value.combined_by) for value in values}) > 1:
@@ -254,29 +262,35 @@ def _split(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
 
 
 def _pad(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    config = eqn.params["padding_config"]
-    touched = [dim for dim, each in enumerate(config) if tuple(each) != (0, 0, 0)]
-    value, filler = map(walk.settled, operands)
-    (found,) = unsharded_along(walk, eqn, [value], touched)
-    if found.partial and not filler.is_zero:
+    config = {dim: tuple(each) for dim, each in enumerate(eqn.params["padding_config"]) if tuple(each) != (0, 0, 0)}
+    (found, windows), filler = neighbours.opened(walk, operands[0]), walk.settled(operands[1])
+    for dim in [dim for dim in config if found.dims[dim]]:
+        windows[dim] = neighbours.padded(windows.get(dim, Window(operand_shape(eqn)[dim])), config.pop(dim))
+    if config:
+        (whole,) = unsharded_along(walk, eqn, [found], list(config))
+        found = _padded(walk, whole, filler, tuple(config.items()))
+    return [neighbours.windowed(found, windows)]
+
+
+def _padded(walk: Walk, value: Sharded, filler: Sharded, config: Any) -> Sharded:
+    if value.partial and not filler.is_zero:
         raise NotKnown("it pads what is not reduced")
-    params = tuple((dim, tuple(config[dim])) for dim in touched)
-    operand = replace(found, factor=Fraction(1))
-    if filler.is_zero:
-        return [walk.made("pad", params, [operand], found.dims, found.partial, found.combined_by, found.factor)]
-    return [walk.made("pad", params, [found, filler], found.dims)]
+    if not filler.is_zero:
+        return walk.made("pad", config, [value, filler], value.dims)
+    operand = replace(value, factor=Fraction(1))
+    return walk.made("pad", config, [operand], value.dims, value.partial, value.combined_by, value.factor)
 
 
 MOVING_RULES: dict[str, PrimitiveRule] = {
-    "transpose": _transpose,
-    "broadcast_in_dim": _broadcast,
+    "transpose": neighbours.also_overlapping(_transpose),
+    "broadcast_in_dim": neighbours.also_overlapping(_broadcast),
     "squeeze": _squeeze,
     "reshape": _reshape,
     "iota": _iota,
     "slice": _slice,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
-    "concatenate": _concatenate,
+    "concatenate": _beside,
     "stack": _stack,
     "unstack": _unstack,
     "split": _split,

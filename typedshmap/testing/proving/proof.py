@@ -114,12 +114,14 @@ def read_proof(f: Any, grad: bool, sizes: Mapping[str, Any]) -> Proof:
     subject = _in_region(subject, axes, sizes)
     tried, left_out = list[dict[str, int]](), list[dict[str, int]]()
     gap: _Gap | None = None
+    taken_for_granted = set[str]()
     misfit: Exception | None = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SuspectWarning)
         for seed, shape in enumerate(_shapes(axes)):
             try:
-                found = _MeshComparison(subject, axes, shape, sizes, grad, seed).gap()
+                comparison = _MeshComparison(subject, axes, shape, sizes, grad, seed)
+                found = comparison.gap()
             except _SingleEntry as single:
                 gap = gap or single.gap
             except ShapeError as error:
@@ -131,12 +133,14 @@ def read_proof(f: Any, grad: bool, sizes: Mapping[str, Any]) -> Proof:
                     gap, tried = found, []
                     break
                 tried.append(shape)
+                taken_for_granted |= comparison.assumed
                 continue
             left_out.append(shape)
     if any(all(size > 1 for size in shape.values()) for shape in tried):
         largest = {name: max(shape[name] for shape in tried) for name in axes.sizes}
         traced = f"traced on {len(tried)}, up to {mesh_text(largest.items())}"
         assumed = [f"on all meshes it has the equations that were {traced}", "floats are exact"]
+        assumed += sorted(taken_for_granted)
         assumed += [f"its sizes give the shards of {_listed(left_out)} no part, or a single entry"] if left_out else []
         return Proof(typed.name, "proved", "", "", tuple(assumed))
     if gap is None and misfit is not None:
@@ -227,7 +231,7 @@ class _MeshComparison:
     ) -> None:
         self.subject, self.sizes, self.grad, self.seed = subject, sizes, grad, seed
         self.meshes = [subject.mesh_for(axes.abstract(each)) for each in ({}, shape)]
-        self.terms, self.has_single = TermTable(), False
+        self.terms, self.has_single, self.assumed = TermTable(), False, set[str]()
 
     def gap(self) -> _Gap | None:
         """Where the results on the mesh are not known to be those on one device; None if they are.
@@ -294,6 +298,7 @@ class _MeshComparison:
         operands = [walk.made("argument", at, [], ((),) * len(shape)) for at, shape in enumerate(program.shapes)]
         results = walk.results(program.jaxpr, operands)
         self.has_single = self.has_single or walk.has_single
+        self.assumed |= walk.assumed
         return results
 
     def _compared(self, name: str, one: GlobalValue, other: GlobalValue) -> _Gap | None:

@@ -198,6 +198,95 @@ class ShardIds:
         return found[0][0] or ()
 
 
+class Window(NamedTuple):
+    """Which entries of a global array the shards have along a dim, where these overlap.
+
+    Attributes:
+      step: how many entries further those of the next shard begin.
+      shared: how many entries of the array a shard has beside so many.
+      before: how many entries it has before them, of which nothing is known.
+      after: how many behind.
+    """
+
+    step: int
+    shared: int = 0
+    before: int = 0
+    after: int = 0
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Parts of a global array that overlap, such as those with a halo.
+
+    Attributes:
+      value: the array, with the mesh axes of its dims.
+      by_dim: the window of each dim that has one, in their order.
+    """
+
+    value: Sharded
+    by_dim: tuple[tuple[int, Window], ...]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Some entries of a part along a sharded dim, of the shard itself or of another one.
+
+    Attributes:
+      value: what they are a part of.
+      dim: along which dim.
+      start: the first of them.
+      stop: where they end.
+      length: how many entries along the dim a part has.
+      shift: how many shards further they have been sent, round a ring.
+      end: the shard where something else takes their place, and what; None where the ring is closed.
+    """
+
+    value: Sharded | Windows
+    dim: int
+    start: int
+    stop: int
+    length: int
+    shift: int = 0
+    end: tuple[int, Sharded] | None = None
+
+
+@dataclass(frozen=True)
+class AtShard:
+    """Whether this is a certain shard over some axes.
+
+    Attributes:
+      axes: the mesh axes, the major first.
+      index: the shard's index.
+      is_there: what is true there, and not at the others.
+    """
+
+    axes: tuple[str, ...]
+    index: int
+    is_there: bool
+
+
+@dataclass(frozen=True)
+class Best:
+    """The place of the largest or smallest entry along a sharded dim, as each shard looks for it in its own part.
+
+    Attributes:
+      stage: ``"own place"`` in the shard's part; that ``"place"`` in the whole; whether the shard ``"has it"``; what is
+        ``"chosen"``: the place where it has it, and a number where it does not.
+      entry: the entry, of the whole.
+      axes: the mesh axes of the dim, the major first.
+      value: what it is on one device.
+      length: of the shard's part, along the dim.
+      otherwise: the number.
+    """
+
+    stage: Literal["own place", "place", "has it", "chosen"]
+    entry: Sharded
+    axes: tuple[str, ...]
+    value: Sharded
+    length: int = 0
+    otherwise: int = 0
+
+
 @dataclass(frozen=True)
 class LeftRegion:
     """What shards hold that is no part of a global array, outside of the region that made it.
@@ -224,7 +313,7 @@ class Unknown:
     why: str
 
 
-GlobalValue = Sharded | Affine | Truth | ShardIds | LeftRegion | Unknown
+GlobalValue = Sharded | Affine | Truth | ShardIds | Windows | Edge | AtShard | Best | LeftRegion | Unknown
 
 
 class NotKnown(Exception):

@@ -13,7 +13,10 @@ import numpy as np
 from ... import _jax
 from .values import (
     Affine,
+    AtShard,
+    Best,
     DimSharding,
+    Edge,
     GlobalValue,
     LeftRegion,
     NotKnown,
@@ -23,6 +26,7 @@ from .values import (
     TermTable,
     Truth,
     Unknown,
+    Windows,
 )
 
 PrimitiveRule = Callable[["Walk", Any, list[GlobalValue]], Sequence[GlobalValue]]
@@ -41,6 +45,7 @@ class Walk:
         self.sizes = dict[str, int]()
         self.depth = 0
         self.has_single = False
+        self.assumed = set[str]()
         self.place = ""
 
     def results(self, jaxpr: Any, operands: Sequence[GlobalValue]) -> list[GlobalValue]:
@@ -148,6 +153,15 @@ class Walk:
                 return self.owned(value, owned)
             case ShardIds():
                 raise NotKnown("it depends on which ids the shard has")
+            case Windows():
+                raise NotKnown("the parts of its shards overlap")
+            case Edge(shift=shift):
+                how = "it sends parts of the whole to other shards" if shift else "it works along a sharded dim"
+                raise NotKnown(how)
+            case AtShard():
+                raise NotKnown("it depends on the index of the shard")
+            case Best():
+                raise NotKnown("it depends on which shard has the largest or smallest entry")
             case LeftRegion():
                 raise NotKnown("it is no part of a global array")
             case Unknown(why=why):
