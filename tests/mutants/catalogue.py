@@ -3,7 +3,9 @@
 import re
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
+from mutation import Program, function_of
 from wrong import Mutant
 from wrong_attention import CROSS_ENTROPY, MIXTURE, RING
 from wrong_loops import ACCUMULATION, LOADING, QUANTISATION, SOLVER
@@ -11,11 +13,16 @@ from wrong_quickstart import QUICK
 from wrong_science import STAGES, STENCIL, TRANSFORM
 from wrong_training import DATA_PARALLEL, TENSOR_PARALLEL
 
+from typedshmap.testing import prove
+from typedshmap.testing.proving import proof
+
 MUTANTS: tuple[Mutant, ...] = (
     *DATA_PARALLEL, *TENSOR_PARALLEL, *RING, *MIXTURE, *CROSS_ENTROPY, *STAGES, *STENCIL, *TRANSFORM,
     *ACCUMULATION, *SOLVER, *QUANTISATION, *LOADING, *QUICK,
 )  # fmt: skip
 FIRST_LINES = Path(__file__).with_name("first_lines.txt")
+PROOFS = Path(__file__).with_name("proofs.txt")
+HAVE_GRADIENTS = {mutant.program.name for mutant in MUTANTS if mutant.grad}
 
 
 def label(mutant: Mutant, check_vma: bool) -> str:
@@ -26,6 +33,19 @@ def label(mutant: Mutant, check_vma: bool) -> str:
 @cache
 def first_lines() -> dict[str, str]:
     return dict(line.split(": ", 1) for line in FIRST_LINES.read_text(encoding="utf-8").splitlines())
+
+
+@cache
+def proofs() -> dict[str, str]:
+    """By the right program's name, whether it is proved, as it is written down."""
+    return dict(line.split(": ", 1) for line in PROOFS.read_text(encoding="utf-8").splitlines())
+
+
+def verdict(program: Program) -> str:
+    """``proved``; ``unknown: it works along a sharded dim``"""
+    with mock.patch.object(proof, "assert_mesh_invariant"):  # it is right, so that none refutes it
+        found = prove(function_of(program), grad=program.name in HAVE_GRADIENTS)
+    return f"{found.verdict}: {found.why}" if found.why else found.verdict
 
 
 def said(mutant: Mutant, check_vma: bool) -> str:

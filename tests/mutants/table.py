@@ -1,5 +1,6 @@
 """Print the table of mutants for the documentation; with ``--first-lines``, try them all and write down what is said;
-with ``--fixes``, repair them all and write down how.
+with ``--fixes``, repair them all and write down how; with ``--proofs``, prove the right programs and write down the
+verdicts.
 
 PYTHONPATH=. python tests/mutants/table.py
 """
@@ -13,7 +14,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import jax
-from catalogue import FIRST_LINES, MUTANTS, label, reported, said
+from catalogue import FIRST_LINES, MUTANTS, PROOFS, label, proofs, reported, said, verdict
 from repaired import FIXES, repaired, written
 from trying import first_line, found_wrong
 from wrong import Mutant
@@ -21,14 +22,14 @@ from wrong import Mutant
 
 def row(mutant: Mutant) -> str:
     message = said(mutant, mutant.check_vma[0]).replace("|", "\\|")
-    return f"| {mutant.id} | {mutant.kind} | {mutant.wrong} | {mutant.found_by} | `{message}` |"
+    return f"| {mutant.id} | {mutant.kind} | {mutant.wrong} | {mutant.found_by} | `{message}` | |"
 
 
 def table() -> str:
     """All mutants, program after program."""
-    parts = ["| | kind | what is wrong | found by | first line |", "|---|---|---|---|---|"]
+    parts = ["| | kind | what is wrong | found by | first line | proof |", "|---|---|---|---|---|---|"]
     for program, mutants in groupby(MUTANTS, lambda mutant: mutant.program.name):
-        parts += [f"| | | **{program}** | | |", *map(row, mutants)]
+        parts += [f"| | | **{program}** | | | {proofs()[program]} |", *map(row, mutants)]
     return "\n".join(parts)
 
 
@@ -60,4 +61,7 @@ if __name__ == "__main__":
     if "--fixes" in sys.argv:
         jax.config.update("jax_disable_most_optimizations", True)
         FIXES.write_text("\n".join(repaired_now()) + "\n", encoding="utf-8")
+    if "--proofs" in sys.argv:
+        programs = {mutant.program.name: mutant.program for mutant in MUTANTS}
+        PROOFS.write_text("".join(f"{name}: {verdict(each)}\n" for name, each in programs.items()), encoding="utf-8")
     print(table())

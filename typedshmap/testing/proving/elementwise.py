@@ -70,7 +70,7 @@ def _add(sign: int) -> PrimitiveRule:
                 return [affine[0].plus(affine[1], sign)]
             for best, first in ((operands[0], affine[1]), (operands[1], affine[0])):
                 if isinstance(best, Best) and sign > 0:
-                    return [largest.in_whole(walk, best, first)]
+                    return [largest.from_start(walk, best, first)]
             if sign < 0 and (ids := lookups.minus_first(walk, *operands)) is not None:
                 return [ids]
         one, other = map(walk.settled, operands)
@@ -185,8 +185,8 @@ def _compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
         if known is not None:
             return [Truth(known, len(eqn.outvars[0].aval.shape))]
     if eqn.primitive.name == "eq" and (best := largest.has_best(*operands)) is not None:
-        whole = walk.settled(_elementwise(walk, eqn, [best[0], best[0]])[0])
-        return [Best("has it", best[0], best[1], whole)]
+        unsharded = walk.settled(_elementwise(walk, eqn, [best[0], best[0]])[0])
+        return [Best("has it", best[0], best[1], unsharded)]
     found = lookups.compared(walk, eqn.primitive.name, operands)
     if isinstance(found, tuple):
         return _compare(walk, eqn, list(found))
@@ -237,8 +237,8 @@ def _select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     if isinstance(which, Best):
         number, (_, here) = largest.number_elsewhere(walk, which, cases), cases
         assert isinstance(here, Best)
-        whole = walk.settled(_select(walk, eqn, [which.value, cases[0], here.value])[0])
-        return [replace(here, stage="chosen", value=whole, otherwise=number)]
+        unsharded = walk.settled(_select(walk, eqn, [which.value, cases[0], here.value])[0])
+        return [replace(here, stage="chosen", value=unsharded, otherwise=number)]
     if isinstance(which, ShardIds):
         return [lookups.chosen(walk, which, cases)]
     if isinstance(which, Sharded) and walk.is_number(which):

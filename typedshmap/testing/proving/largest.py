@@ -18,11 +18,11 @@ def place_in_part(walk: Walk, eqn: Any, value: Sharded) -> Best | None:
         return None
     dims = [each for at, each in enumerate(value.dims) if at != dim]
     entry = walk.made(f"reduce_{name.removeprefix('arg')}", ((dim,), ()), [value], dims)
-    whole = walk.made(name, (0, params_key(eqn)), [value], dims)
-    return Best("own place", entry, axes, whole, operand_shape(eqn)[dim])
+    unsharded = walk.made(name, (0, params_key(eqn)), [value], dims)
+    return Best("own place", entry, axes, unsharded, operand_shape(eqn)[dim])
 
 
-def in_whole(walk: Walk, best: Best, first: Affine | None) -> Best:
+def from_start(walk: Walk, best: Best, first: Affine | None) -> Best:
     """The place in the whole, which is the first of the shard's entries further."""
     if best.stage != "own place" or first is None or first.positions or first.constant:
         raise NotKnown("it depends on which shard has the largest or smallest entry")
@@ -46,9 +46,9 @@ def number_elsewhere(walk: Walk, which: Best, cases: Sequence[GlobalValue]) -> i
     """What a shard says that does not have the best entry, if the others say where it is."""
     elsewhere, here = cases
     is_place = isinstance(here, Best) and (here.stage, which.stage) == ("place", "has it")
-    if is_place and isinstance(elsewhere, Sharded) and walk.is_number(elsewhere) and elsewhere.factor.denominator == 1:
-        if (here.entry, sorted(here.axes)) == (which.entry, sorted(which.axes)):
-            return int(elsewhere.factor)
+    is_same = isinstance(here, Best) and (here.entry, sorted(here.axes)) == (which.entry, sorted(which.axes))
+    if is_place and is_same and isinstance(elsewhere, Sharded) and walk.is_number(elsewhere):
+        return int(elsewhere.factor)
     raise NotKnown("it depends on which shard has the largest or smallest entry")
 
 

@@ -267,8 +267,8 @@ def _pad(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVa
     for dim in [dim for dim in config if found.dims[dim]]:
         windows[dim] = neighbours.padded(windows.get(dim, Window(operand_shape(eqn)[dim])), config.pop(dim))
     if config:
-        (whole,) = unsharded_along(walk, eqn, [found], list(config))
-        found = _padded(walk, whole, filler, tuple(config.items()))
+        (unsharded,) = unsharded_along(walk, eqn, [found], list(config))
+        found = _padded(walk, unsharded, filler, tuple(config.items()))
     return [neighbours.windowed(found, windows)]
 
 

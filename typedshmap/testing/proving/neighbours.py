@@ -11,7 +11,7 @@ from typing import Any
 from .values import Affine, AtShard, DimSharding, Edge, GlobalValue, NotKnown, Sharded, Window, Windows
 from .walk import PrimitiveRule, Walk, joined_dims, operand_shape, valid
 
-Part = tuple[int, int, int]
+SlicePart = tuple[int, int, int]
 """Where a slice begins, where it ends, and its stride."""
 
 
@@ -28,17 +28,17 @@ def windowed(value: Sharded, windows: Mapping[int, Window]) -> Sharded | Windows
     return Windows(value, overlapping) if overlapping else value
 
 
-def sliced(walk: Walk, operand: GlobalValue, shape: Sequence[int], parts: Mapping[int, Part]) -> GlobalValue:
+def sliced(walk: Walk, operand: GlobalValue, shape: Sequence[int], parts: Mapping[int, SlicePart]) -> GlobalValue:
     """Entries of an array of which the shards have parts of some shape, by dim.
 
     Along a sharded dim they are overlapping parts of the whole, or an edge.
     """
     value, windows = opened(walk, operand)
-    whole, edges, total = dict[int, Part](), list[tuple[int, int, int]](), list(shape)
+    taken, edges, total = dict[int, SlicePart](), list[tuple[int, int, int]](), list(shape)
     for dim, (start, limit, stride) in parts.items():
         axes, length = value.dims[dim], shape[dim]
         if not axes:
-            value, whole[dim] = walk.solid(value, dim, length), (start, limit, stride)
+            value, taken[dim] = walk.solid(value, dim, length), (start, limit, stride)
             continue
         window = windows.get(dim, Window(length))
         first, last = max(0, start - window.before), max(0, length - limit - window.after)
@@ -50,20 +50,20 @@ def sliced(walk: Walk, operand: GlobalValue, shape: Sequence[int], parts: Mappin
             continue
         total[dim] = window.step * prod(walk.sizes[axis] for axis in axes) + window.shared
         if first or last:
-            whole[dim] = (first, total[dim] - last, 1)
+            taken[dim] = (first, total[dim] - last, 1)
         left = max(0, window.before - start), max(0, window.after - (length - limit))
         windows[dim] = Window(window.step, shared, *left)
-    found = windowed(_slice_of(walk, value, dict(enumerate(total)), whole), windows)
+    found = windowed(_slice_of(walk, value, dict(enumerate(total)), taken), windows)
     if len(edges) > 1:
         raise NotKnown("it works along a sharded dim")
     return Edge(found, *edges[0], shape[edges[0][0]]) if edges else found
 
 
-def _slice_of(walk: Walk, value: Sharded, shape: Mapping[int, int], parts: Mapping[int, Part]) -> Sharded:
+def _slice_of(walk: Walk, value: Sharded, shape: Mapping[int, int], parts: Mapping[int, SlicePart]) -> Sharded:
     """A slice of the whole, which has that shape along these dims; what has been padded, if all of that is cut off."""
     term, parts = walk.terms.known[value.term], dict(parts)
     params: Any = term.params if term.operation == "pad" else ()
-    padded = dict[int, Part](params)
+    padded = dict[int, SlicePart](params)
     if padded and all(
         min(low, high) >= 0 == interior and dim in parts and parts[dim][0] >= low and parts[dim][1] <= shape[dim] - high
         for dim, (low, high, interior) in padded.items()
