@@ -2,6 +2,8 @@
 
     python bench/sanitize.py                  about two minutes
     python bench/sanitize.py --steps 1000     more steps of each
+    python bench/sanitize.py --alarms 10000   steps of the example transformer, whose replicas do not drift, every tenth
+                                              compared; the exit code is 1 if one of them is said to
 
 Each row is the time of a step, compared every so often, over that of the same step with `sanitize` off, measured in
 turns in one run; and, where every step is compared, what that adds over the time of one pass over the compared values,
@@ -16,10 +18,12 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
 import argparse
+import importlib
 import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from statistics import median
 
 import jax
@@ -28,7 +32,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, Float32, sanitize, typed_jit, typed_shard_map
+from typedshmap import Array, Float32, ReplicaError, sanitize, typed_jit, typed_shard_map
 
 MODEL, LAYERS, ROWS = 512, 8, 512
 Weights = dict[str, Float32[Array, "m m"]]
@@ -52,10 +56,33 @@ def seconds(step: Callable[..., object], weights: object, batch: tuple[Array, Ar
     return time.perf_counter() - start
 
 
+def alarms(steps: int) -> int:
+    """Train the example transformer, which has no drifting replicas, and say whether any is reported."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+    transformer = importlib.import_module("transformer")
+
+    source, start = transformer.standard_library(), time.process_time()
+    with jax.set_mesh(Mesh(np.array(jax.devices()).reshape(4, 2), ("fsdp", "tp"))):
+        state = transformer.init(jax.random.key(0))
+        try:
+            with sanitize(every=10):
+                for step in range(steps):
+                    state, _ = jax.block_until_ready(transformer.train_step(state, *transformer.sample(source, step)))
+        except ReplicaError as error:
+            print(f"a false alarm: {error}")
+            return 1
+    print(f"{steps} steps, every tenth compared, and no alarm: {time.process_time() - start:.0f} s of CPU time")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200, metavar="N", help="of each kind (200)")
-    steps = parser.parse_args().steps
+    parser.add_argument("--alarms", type=int, metavar="N", help="steps of the example transformer, and no row")
+    given = parser.parse_args()
+    if given.alarms is not None:
+        return alarms(given.alarms)
+    steps = given.steps
     mesh = Mesh(np.array(jax.devices()), ("dp",))
     keys = jax.random.split(jax.random.key(0), LAYERS + 2)
     make = [jax.random.normal(key, (MODEL, MODEL)) / MODEL**0.5 for key in keys[:LAYERS]]

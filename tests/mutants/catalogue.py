@@ -1,16 +1,18 @@
 """All mutants in the order of the table, and the first lines of what is said of them."""
 
 import re
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 from unittest import mock
 
-from mutation import Program, function_of
+from mutation import Program, function_of, source_of
 from wrong import Mutant
 from wrong_attention import CROSS_ENTROPY, MIXTURE, RING
 from wrong_loops import ACCUMULATION, LOADING, QUANTISATION, SOLVER
 from wrong_quickstart import QUICK
 from wrong_science import STAGES, STENCIL, TRANSFORM
+from wrong_state import CHECKPOINT, NOISE
 from wrong_training import DATA_PARALLEL, TENSOR_PARALLEL
 
 from typedshmap.testing import prove
@@ -18,11 +20,12 @@ from typedshmap.testing.proving import proof
 
 MUTANTS: tuple[Mutant, ...] = (
     *DATA_PARALLEL, *TENSOR_PARALLEL, *RING, *MIXTURE, *CROSS_ENTROPY, *STAGES, *STENCIL, *TRANSFORM,
-    *ACCUMULATION, *SOLVER, *QUANTISATION, *LOADING, *QUICK,
+    *ACCUMULATION, *SOLVER, *QUANTISATION, *LOADING, *CHECKPOINT, *NOISE, *QUICK,
 )  # fmt: skip
 FIRST_LINES = Path(__file__).with_name("first_lines.txt")
 PROOFS = Path(__file__).with_name("proofs.txt")
 HAVE_GRADIENTS = {mutant.program.name for mutant in MUTANTS if mutant.grad}
+FIRST_DIFFERENCES = Path(__file__).with_name("first_differences.txt")
 
 
 def label(mutant: Mutant, check_vma: bool) -> str:
@@ -62,3 +65,35 @@ def reported(line: str) -> str:
     """A first line without computed numbers and the place of the largest, which may differ in rounding."""
     number = r"-?[\d.]+(?:e-?\d+)?(?:[+-][\d.]+(?:e-?\d+)?j)?"
     return re.sub(rf"(?<= ){number}(?= on )|(?<=, not ){number}|(?<= at )\[[\d,]+\]", "…", line)
+
+
+def edited_lines(mutant: Mutant, check_vma: bool) -> list[int]:
+    """The numbers of the lines in which a mutant differs; where one was taken out, of those beside it."""
+    right, wrong = (
+        source_of(mutant.program, *edits, check_vma=check_vma).splitlines()
+        for edits in ((), ((mutant.old, mutant.new),))
+    )
+    found = list[int]()
+    for kind, _, _, start, end in SequenceMatcher(None, right, wrong, autojunk=False).get_opcodes():
+        if kind != "equal":
+            found += range(start + 1, end + 1) or (start, start + 1)
+    return found
+
+
+def named(mutant: Mutant, check_vma: bool, message: str) -> str:
+    """``edited 34``: which line a message names first, and where that is from the line that is wrong."""
+    place = re.search(r"^First difference: \S+:(\d+) .*(?:\n    called at (.*))?", message, re.MULTILINE)
+    if place is None:
+        return "none"
+    line, edited = int(place[1]), edited_lines(mutant, check_vma)
+    callers = map(int, re.findall(r":(\d+)", place[2] or ""))
+    if line in edited:
+        return f"edited {line}"
+    if not set(edited).isdisjoint(callers):
+        return f"called {line}"
+    return f"{'before' if line < edited[0] else 'after'} {line}"
+
+
+@cache
+def first_differences() -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in FIRST_DIFFERENCES.read_text(encoding="utf-8").splitlines())

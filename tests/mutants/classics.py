@@ -32,6 +32,8 @@ ACCUMULATED = classic(
 SOLVED = classic("iteration until convergence", "solver", "solved", {"dp": 4}, given={"n": 8})
 QUANTISED = classic("product in eight bits", "quantised", "quantised", DP_TP)
 LOADED = classic("shuffled rows", "loader", "loaded", DP_TP, given={"rows": 8})
+RESTORED = classic("restored checkpoint", "checkpoint", "restored", DP_TP, given={"rows": 8, "model": 16})
+NOISED = classic("rows with noise", "noise", "noised", {"dp": 4}, given={"batch": 8, "model": 5})
 
 SMALL = {"vocab": 12, "model": 8, "seq": 6, "heads": 2, "head": 4, "ff": 16, "layers": 2, "batch": 4}
 # The inputs are random, so that mean squares of gradients may be negative, or all but zero. One step has to show.
@@ -44,5 +46,5 @@ TRAINING = Program(
 
 CLASSICS = (
     STEP, STEP_BY_HAND, FORWARD, AT_REST, GRADIENTS, BY_HAND, ATTENTION, EXPERTS, LOSS, TOKEN_LOSSES, PIPELINE, HEAT,
-    FOURIER, ACCUMULATED, SOLVED, QUANTISED, LOADED, QUICKSTART, TRAINING,
+    FOURIER, ACCUMULATED, SOLVED, QUANTISED, LOADED, RESTORED, NOISED, QUICKSTART, TRAINING,
 )  # fmt: skip

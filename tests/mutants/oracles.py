@@ -115,11 +115,22 @@ def loaded(table: Any, key: Any) -> Any:
     return rows - rows.mean(0)
 
 
+def restored(w: Any) -> Any:
+    return w
+
+
+def noised(x: Any, key: Any) -> Any:
+    for_rows, for_all = jax.random.split(key)
+    scale = jax.random.normal(for_all, x.shape[1:])
+    noise = [jax.random.normal(jax.random.fold_in(for_rows, at), x.shape[1:]) for at in range(len(x))]
+    return x + scale * np.stack(noise), scale
+
+
 ORACLES: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
         step, step_by_hand, forward, at_rest, loss_and_gradients, attention, layer, cross_entropy, token_losses,
-        pipeline, heat, spectrum, accumulated, solved, quantised, loaded,
+        pipeline, heat, spectrum, accumulated, solved, quantised, loaded, restored, noised,
     )
 }  # fmt: skip
 ORACLES["by_hand"] = loss_and_gradients

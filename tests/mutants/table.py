@@ -1,6 +1,6 @@
-"""Print the table of mutants for the documentation; with ``--first-lines``, try them all and write down what is said;
-with ``--fixes``, repair them all and write down how; with ``--proofs``, prove the right programs and write down the
-verdicts.
+"""Print the table of mutants for the documentation; with ``--first-lines``, try them all and write down what is said,
+and which line is named first; with ``--fixes``, repair them all and write down how; with ``--proofs``, prove the right
+programs and write down the verdicts.
 
 PYTHONPATH=. python tests/mutants/table.py
 """
@@ -14,7 +14,18 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import jax
-from catalogue import FIRST_LINES, MUTANTS, PROOFS, label, proofs, reported, said, verdict
+from catalogue import (
+    FIRST_DIFFERENCES,
+    FIRST_LINES,
+    MUTANTS,
+    PROOFS,
+    label,
+    named,
+    proofs,
+    reported,
+    said,
+    verdict,
+)
 from repaired import FIXES, repaired, written
 from trying import first_line, found_wrong
 from wrong import Mutant
@@ -33,19 +44,22 @@ def table() -> str:
     return "\n".join(parts)
 
 
-def written_down() -> list[str]:
-    """What is said of every mutant now.
+def write_down() -> None:
+    """Write down what is said of every mutant now.
 
     Raises:
       SystemExit: for one that nothing is said of.
     """
-    lines = []
+    lines, places = list[str](), list[str]()
     for mutant, check_vma in [(m, v) for m in MUTANTS for v in m.check_vma]:
         error = found_wrong(mutant, check_vma)
         if error is None:
             sys.exit(f"{label(mutant, check_vma)} is not found")
-        lines.append(f"{label(mutant, check_vma)}: {reported(first_line(error))}")
-    return lines
+        lines.append(f"{label(mutant, check_vma)}: {reported(first_line(error))}\n")
+        if mutant.found_by == "mesh":
+            places.append(f"{label(mutant, check_vma)}: {named(mutant, check_vma, str(error))}\n")
+    FIRST_LINES.write_text("".join(lines), encoding="utf-8")
+    FIRST_DIFFERENCES.write_text("".join(places), encoding="utf-8")
 
 
 def repaired_now(seconds: float = 120) -> Iterator[str]:
@@ -57,7 +71,7 @@ def repaired_now(seconds: float = 120) -> Iterator[str]:
 if __name__ == "__main__":
     if "--first-lines" in sys.argv:
         jax.config.update("jax_disable_most_optimizations", True)  # as in the tests
-        FIRST_LINES.write_text("\n".join(written_down()) + "\n", encoding="utf-8")
+        write_down()
     if "--fixes" in sys.argv:
         jax.config.update("jax_disable_most_optimizations", True)
         FIXES.write_text("\n".join(repaired_now()) + "\n", encoding="utf-8")

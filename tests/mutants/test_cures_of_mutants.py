@@ -105,6 +105,9 @@ CURES: dict[str, list[list[Step]]] = {
     "W3": [[Step("by pmax of its condition", "(jnp.abs(state[0]).max() > 1) & (residual > 1e-2)", 'jax.lax.pmax((jnp.abs(state[0]).max() > 1) & (residual > 1e-2), "dp")')]],
     "V1": [[Step("pmax over 'tp' before div", "jnp.abs(w).max()", 'jax.lax.pmax(jnp.abs(w).max(), "tp")')]],
     "V3": [[Step("leave out 'tp'", 'jax.lax.psum(scale, "tp")', "scale")]],
+    "C1": [[Step("gather it over the axes in the order in which they shard it", 'all_gather(w, ("dp", "tp")', 'all_gather(w, ("tp", "dp")')]],
+    "C2": [[Step("write what the value is", '"rows [model/dp,tp]"', '"rows [model/tp,dp]"')]],
+    "R3": [[Step("compute it the same on all shards", 'jax.random.fold_in(for_all, jax.lax.axis_index("dp"))', "for_all")]],
     "Q1": [
         [Step("psum over 'tp'", "return h @ down", 'return jax.lax.psum(h @ down, "tp")')],
         [

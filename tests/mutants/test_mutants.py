@@ -1,6 +1,7 @@
 """Every mutant is found, by whom the table says, and reported in a first line that is worth reading."""
 
 import re
+from collections import Counter
 from functools import cache
 from itertools import groupby
 from textwrap import dedent
@@ -8,7 +9,7 @@ from typing import Any
 
 import jax
 import pytest
-from catalogue import MUTANTS, reported, said, without_numbers
+from catalogue import MUTANTS, first_differences, label, named, reported, said, without_numbers
 from mutation import Program, function_of
 from tiers import one_in, slow
 from trying import called, close, first_line, found_wrong, on_one_device
@@ -68,8 +69,9 @@ MESSAGES = {
             differs on sp=3; dp=2, sp=3
             agrees on dp=2
 
-        First difference: classic_ring_attention.py:39 (attention)
-            scan: a loop of 3 iterations, but of 1 on one device
+        First difference: classic_ring_attention.py:33 (iteration)
+            ppermute: the last line that what is wrong follows from
+            in a loop of 3 iterations, but of 1 on one device
 
         Sizes: batch=8, seq=15, head=6
         Again: seed=0
@@ -83,6 +85,8 @@ ONE_PER_PROGRAM = {m.program.name: m for m in COSTLY}.values()
 CASES = [slow(c) if c.values[0] in COSTLY and c.values[0] not in ONE_PER_PROGRAM else c for c in CASES]
 # But for the quickstart's, which take long to compile.
 ON_MESHES = [m for m in MUTANTS if m.found_by == "mesh" and not m.id.startswith("Q")]
+# Beside the edited line, a line that it calls, or one behind it that has the values of what Python computed.
+KINDS_OF_PLACES = {"edited": 66, "called": 3, "after": 32}
 FOUND_BY = {"types": TypedShmapError, "mesh": AssertionError, "JAX": Exception}
 
 
@@ -93,6 +97,9 @@ def test_a_mutant_is_found_and_reported(mutant: Mutant, check_vma: bool) -> None
     assert reported(first_line(error)) == said(mutant, check_vma)
     if (whole := MESSAGES.get((mutant.id, check_vma))) is not None:
         assert without_numbers(str(error)) == dedent(whole).strip()
+    if mutant.found_by == "mesh":
+        place, written = named(mutant, check_vma, str(error)), first_differences()[label(mutant, check_vma)]
+        assert place == written or not (written.startswith("edited") or place.startswith("before"))
     if mutant.found_by == "JAX":
         assert any(note.startswith("typedshmap: in ") for note in error.__notes__)
 
@@ -110,11 +117,18 @@ def test_what_only_another_mesh_finds_is_right_on_one_device(mutant: Mutant) -> 
     close(jax.tree.leaves(got), jax.tree.leaves(right_on_one_device(mutant.program)))
 
 
-def test_there_are_forty_mutants_and_more_of_thirteen_programs() -> None:
+def test_of_most_mutants_the_first_difference_is_the_edited_line_and_never_one_before_it() -> None:
+    written = first_differences()
+    assert list(written) == [label(m, check_vma) for m in MUTANTS if m.found_by == "mesh" for check_vma in m.check_vma]
+    kinds = Counter(place.split()[0] for place in written.values())
+    assert kinds == KINDS_OF_PLACES
+
+
+def test_there_are_forty_mutants_and_more_of_fifteen_programs() -> None:
     ids = [mutant.id for mutant in MUTANTS]
     assert len(set(ids)) == len(ids) >= 40
     letters = [re.sub(r"\d", "", id) for id in ids]
-    assert [letter for letter, _ in groupby(letters)] == list("DTAEXPHFNWVLQ")
+    assert [letter for letter, _ in groupby(letters)] == list("DTAEXPHFNWVLCRQ")
 
 
 def test_the_numbers_of_the_programs_that_jax_accepts_silently_all_appear() -> None:

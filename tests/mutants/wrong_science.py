@@ -46,6 +46,14 @@ STAGES = (
         "P10", "wrong shift", "activations are handed on before the stage has run", PIPELINE,
         'jax.lax.ppermute(h, "pp"', 'jax.lax.ppermute(jnp.where(mine == 0, fresh, arriving), "pp"', "mesh",
     ),
+    Mutant(
+        "P11", "order of sends", "the first shard sends to itself, and the others to each other", PIPELINE,
+        "(i, (i + 1) % count)", "(i, 2 * i % count)", "mesh",
+    ),
+    Mutant(
+        "P12", "order of sends", "microbatches written as if each were sent a tick later from shard to shard", PIPELINE,
+        "at = t - (count - 1)", "at = t - 2 * (count - 1)", "mesh",
+    ),
 )  # fmt: skip
 
 STENCIL = (

@@ -74,9 +74,12 @@ def _facts(found: FirstDifference) -> list[str]:
     step, compared = found.step, found.comparison
     name = _jax.source.collective_name(step.eqn) if step.name != "item" else "scan"
     what = name
-    if step.is_loop and not compared.is_as_long(step):
-        here, there = (each.eqn.params.get("length") for each in (step, compared.matches[step.label][0]))
-        return [f"{what}: a loop of {count_text(here, 'iteration')}, but of {there} on one device"]
+    if (loop := found.loop) is not None:
+        here, there = (each.eqn.params.get("length") for each in (loop, compared.matches[loop.label][0]))
+        length = f"a loop of {count_text(here, 'iteration')}, but of {there} on one device"
+        if step is loop:
+            return [f"{what}: {length}"]
+        return [f"{what}: the last line that what is wrong follows from", f"in {length}"]
     if _jax.jaxpr.is_transposed(step.eqn):
         what += ", in the gradient of this line"
     elif found.iteration is not None:

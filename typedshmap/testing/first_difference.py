@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from .. import _jax
-from .._jax.steps import Label, TracedStep
+from .._jax.steps import Label, SteppedProgram, TracedStep
+from ..inference.claims import CLAIM
 from .agreement import Agreement, HostArray, wrong_entries
 from .replay import ComparedValues, Opened, Run, compare
 
@@ -24,10 +25,12 @@ class FirstDifference:
     Attributes:
       step: the step.
       comparison: what is known of all values.
+      loop: the loop of another length than on one device that it is in, if it is, so that its values are not compared.
     """
 
     step: TracedStep
     comparison: ComparedValues
+    loop: TracedStep | None = None
 
     def agreement(self, number: int) -> Agreement | None:
         """How the shards of a value make that on one device; None if it was not compared."""
@@ -66,6 +69,8 @@ def first_difference(one: Run, other: Run, result: int) -> FirstDifference | Non
         opened, compared = more, compare(one, other, more)
         wrong = Slice(compared, compared.program.results[result])
     step = wrong.culprit()
+    if step is not None and step.is_loop and not compared.is_as_long(step):
+        return FirstDifference(wrong.within(step) or step, compared, step)
     return None if step is None else FirstDifference(step, compared)
 
 
@@ -175,16 +180,78 @@ class Slice:
             nearest += [step for step in makers if step is not None]
         return next(filter(None, map(self._index_of, nearest)), origin)
 
+    def within(self, loop: TracedStep) -> TracedStep | None:
+        """The last step in the body of a loop that what is wrong at its end follows from, and what is right does not.
+
+        Of several results that are wrong it is the one that follows from the fewest steps. The last of these is at or
+        behind what made it wrong, which is all that is known where one device has no such iterations.
+        """
+        after = [number for step in self.steps if step.label > loop.label for number in step.results]
+        if loop.name != "scan" or any((found := self.agreement(number)) and found.is_mostly for number in after):
+            return None  # most of it is right: the loop may be too short
+        constant, carried = _jax.jaxpr.scan_counts(loop.eqn.params)
+        body = SteppedProgram(loop.eqn.params["jaxpr"])
+        maker = {number: step for step in body.steps for number in step.results}
+        handed_on = dict(zip(body.arguments[constant:][:carried], body.results, strict=False))
+
+        def steps_before(number: int) -> set[Label]:
+            found, seen, waiting = set[Label](), set[int](), [number]
+            while waiting:
+                number = waiting.pop()
+                if number in seen:
+                    continue
+                seen.add(number)
+                if number in handed_on:
+                    waiting.append(handed_on[number])
+                if (step := maker.get(number)) is not None:
+                    found.add(step.label)
+                    waiting += step.operands
+            return found
+
+        used = {number for step in self.compared.program.steps for number in step.operands}
+        used.update(number for region in self.compared.program.regions for number in region.leaving)
+        wrong, right = list[set[Label]](), set[Label]()
+        for inside, outside in zip(body.results, loop.results, strict=True):
+            if not _jax.array.is_inexact(self.compared.program.types[outside].dtype):
+                continue
+            if self.kind(outside) == "blocks":  # handed round, and not back where it was: the loop may be too short
+                return None
+            if self.kind(outside) in ("own", "differs"):
+                wrong.append(steps_before(inside))
+            elif outside in used and self.kind(outside) in ("global", "reduced"):
+                right |= steps_before(inside)
+        least = min((each - right for each in wrong if each - right), key=len, default=set[Label]())
+        written = [step for step in body.steps if step.label in least and step.frames and step.name not in _HANDED_ON]
+        return written[-1] if written else None
+
     def _index_of(self, step: TracedStep) -> TracedStep | None:
         """What made the index of a shard that a step goes by."""
         for number in step.operands:
-            if number in self.data_free and not self.is_right(number):
+            if number in self.data_free and (not self.is_right(number) or self._is_in_other_order(number, step)):
                 made = self.made_by(number)
-                while made is not None and made.name in _jax.jaxpr.MOVING and made.operands[0] not in self.sized:
-                    made = self.made_by(made.operands[0])
+                while made is not None and (on := self._handed_on(made, step)) is not None:
+                    made = self.made_by(on)
                 if made is not None and made.frames and made.operands:
                     return made
         return None
+
+    def _handed_on(self, made: TracedStep, user: TracedStep) -> int | None:
+        """The operand that the index of a shard comes of, if the step only moves it, or has its layout from it."""
+        if made.name in _jax.jaxpr.MOVING:
+            return made.operands[0] if made.operands[0] not in self.sized else None
+        others = [n for n in made.operands if n not in self.sized and n in self.data_free]
+        if self._is_in_other_order(made.results[0], user):
+            return next((n for n in others if self._is_in_other_order(n, user)), None)
+        return None
+
+    def _is_in_other_order(self, number: int, user: TracedStep) -> bool:
+        """Whether a value is right, but for the order of the axes that what it is used with is sharded over."""
+        found = self.agreement(number)
+        if found is None or found.kind != "global":
+            return False
+        axes = [tuple(axes) for axes in found.dim_axes if len(axes) > 1]
+        others = [each for n in (*user.operands, *user.results) if (each := self.agreement(n)) and n != number]
+        return any(set(own) == set(used) and own != used for own in axes for each in others for used in each.dim_axes)
 
     def _moved_from(self, step: TracedStep, wrong: HostArray | None) -> TracedStep:
         """Follow entries of a shard through steps that only move them."""
@@ -285,6 +352,7 @@ class Slice:
 _ELEMENTWISE = frozenset(
     ["add", "sub", "mul", "div", "max", "min", "pow", "integer_pow", "exp", "log", "tanh", "neg", "select_n"]
 )
+_HANDED_ON = _jax.jaxpr.MOVING - {"ppermute", "all_gather", "all_gather_invariant", "all_to_all"} | {CLAIM}
 _MOVES = frozenset(
     ["slice", "concatenate", "squeeze", "reshape", "transpose", "broadcast_in_dim", "rev", "pvary", "copy"]
 )
