@@ -97,7 +97,8 @@ SHALLOW = {**TRANSFORMER, "vocab": 32064, "batch": 4, "seq": 8192}
 DECODING = {**TRANSFORMER, "vocab": 32768, "layers": 8, "positions": 8192, "new": 16}
 PIPELINE = {"layers": 16, "model": 4096, "ff": 16384, "micro": 8}
 OPTIMIZER = {"model": 4096, "ff": 16384, "batch": 4096}
-# The three meshes at 8B, then programs that need from 0.85 to 1.15 of what a v5e has.
+MIXTURE = {"seq": 1024, "model": 2048, "experts": 16, "ff": 8192}
+# The three meshes at 8B, then programs that need from 0.85 to 1.15 of what a v5e has, and a small mixture of experts.
 ON_TPU = [
     *(
         ("transformer.train_step", "v5p:8x16x16", mesh, {**TRANSFORMER, "batch": 2048, "seq": 8192})
@@ -107,6 +108,7 @@ ON_TPU = [
     *(("decoding.extend", "v5e:2x4", "dp=2,tp=2,cp=2", {**DECODING, "batch": n}) for n in (84, 100)),
     *(("pipeline.train_step", "v5e:2x4", "dp=2,pp=4", {**PIPELINE, "batch": n}) for n in (8384, 9856)),
     *(("optimizer.step", "v5e:2x4", "fsdp=8", {**OPTIMIZER, "layers": n}) for n in (27, 32)),
+    ("mixture_of_experts.train_step", "v5e:2x4", "dp=2,ep=4", {**MIXTURE, "batch": 64}),
 ]
 
 

@@ -30,7 +30,7 @@ from .compiled import Target, compile_program
 from .hardware import Hardware, time_of
 from .memory import memory_of
 from .model import Collective, Value, ValueKind
-from .program import read_program, round_operands
+from .program import read_program
 from .tables import Explanation
 from .work import work_of
 
@@ -55,14 +55,13 @@ def explanation(
     gradient, both, notes = _gradient(call, types, costs, results, first + len(results), grad)
     cotangents = [one for one, leaf in zip(results, leaves, strict=True) if has_gradient(leaf.value)]
     inputs, specs = [(one.name, one.bytes) for one in arguments], [one.spec for one in arguments]
+    is_for_tpu = hardware.rounds if hardware else target is not None and target.name != "cpu"
     if both is not None and grad:
         inputs += [(f"cotangent of {one.name}", one.bytes) for one in cotangents]
         jaxpr, specs = both, [*specs, *(cotangent_spec(one.spec) for one in cotangents)]
-        program = read_program(both, inputs)
+        program = read_program(both, inputs, is_for_tpu=is_for_tpu)
     else:
-        program = read_program(jaxpr, inputs, [one.bytes for one in results])
-    if hardware.rounds if hardware else target is not None and target.name != "cpu":
-        round_operands(program)
+        program = read_program(jaxpr, inputs, [one.bytes for one in results], is_for_tpu=is_for_tpu)
     work, runs = work_of(program), (*costs.collectives, *(gradient if grad else ()))
     compiled = compile_program(call.typed.name, jaxpr, specs, call.mesh, target, runs) if target else None
     return Explanation(

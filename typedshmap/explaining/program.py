@@ -76,7 +76,8 @@ class ProgramStep:
       around: how often it runs, and where it is.
       is_in_place: whether it may write where one of its operands was.
       fills: what was made before the loop, of which an iteration writes its part.
-      is_product: whether it multiplies matrices, in the precision that a device has by default.
+      product: the step of a product from whose result it is computed, entry by entry.
+      multiplied: of a product of matrices in the precision that a device has by default, its operands.
     """
 
     time: int
@@ -86,7 +87,8 @@ class ProgramStep:
     around: Around
     is_in_place: bool
     fills: Sequence[Buffer] = ()
-    is_product: bool = False
+    product: ProgramStep | None = None
+    multiplied: frozenset[Buffer] = frozenset()
 
 
 class Around(NamedTuple):
@@ -124,7 +126,8 @@ class _Variable:
       size: how many operations are to be computed, without casts.
       view_of: the value whose bytes it has.
       entries: how many entries it has.
-      product: the step of a product from whose result it is computed, entry by entry, and nothing else is.
+      product: the step of a product from whose result it is computed, entry by entry.
+      is_alone: whether one operation alone takes that result.
       stack: the array of which it is what one iteration takes, and when the loop starts.
     """
 
@@ -137,6 +140,7 @@ class _Variable:
     view_of: _Variable | None = None
     entries: int = 0
     product: ProgramStep | None = None
+    is_alone: bool = True
     stack: tuple[Buffer, int] | None = None
 
 
@@ -162,7 +166,11 @@ class Program:
 
 
 def read_program(
-    closed_jaxpr: Any, arguments: Sequence[tuple[str, int]], results: Sequence[int] | None = None
+    closed_jaxpr: Any,
+    arguments: Sequence[tuple[str, int]],
+    results: Sequence[int] | None = None,
+    *,
+    is_for_tpu: bool = False,
 ) -> Program:
     """Read the steps of a program.
 
@@ -170,10 +178,11 @@ def read_program(
       closed_jaxpr: the jaxpr.
       arguments: of each operand its name, and the bytes that a device holds of it.
       results: the bytes that a device holds of each result, where that is known.
+      is_for_tpu: whether products take what XLA:TPU fuses into them.
     """
     jaxpr = _jax.jaxpr.without_dead_equations(closed_jaxpr)
     program = Program([Buffer(size, name) for name, size in arguments])
-    reader, taken = _Reader(program), set(program.arguments)
+    reader, taken = _Reader(program, is_for_tpu), set(program.arguments)
     operands = [
         _stored(buffer, max(1, _bytes(var.aval) // max(1, buffer.bytes)))
         for buffer, var in zip(program.arguments, jaxpr.invars, strict=True)
@@ -188,8 +197,39 @@ def read_program(
         buffer.bytes = size
     buffers = [*program.arguments, *program.results]
     program.types = {one: _type(atom.aval) for one, atom in zip(buffers, (*jaxpr.invars, *jaxpr.outvars), strict=True)}
+    if is_for_tpu:
+        fuse_into_products(program)
+        round_operands(program)
     program.reused = _reuse(program, donated_operands(jaxpr))
     return program
+
+
+def fuse_into_products(program: Program) -> None:
+    """Let a product write what is computed from it entry by entry, where all else that this takes is there before.
+
+    A stack of a loop is written by the product, too, whose result an iteration puts there.
+    """
+    count = Counter(one for step in program.steps for one in step.reads)
+    kept = list[ProgramStep]()
+    for step in program.steps:
+        product, written = step.product, step.product.writes if step.product is not None else ()
+        is_fused = (
+            product is not None
+            and len(written) == 1
+            and written[0] in step.reads
+            and count[written[0]] == 1
+            and written[0] not in program.results
+            and product.around.times == step.around.times
+            and all(one in written or one.made < product.time for one in step.reads)
+        )
+        if not is_fused or product is None:
+            kept.append(step)
+            continue
+        del step.reads[written[0]]
+        product.reads, product.writes, product.fills = {**step.reads, **product.reads}, step.writes, step.fills
+        for one in product.writes:
+            one.made = product.time
+    program.steps = kept
 
 
 def round_operands(program: Program) -> None:
@@ -205,7 +245,7 @@ def round_operands(program: Program) -> None:
     while before != len(rounded):
         before = len(rounded)
         rounded = {
-            one for one in rounded if all(step.is_product or _moves_into(step, rounded) for step in readers[one])
+            one for one in rounded if all(one in step.multiplied or _moves_into(step, rounded) for step in readers[one])
         }
     for step in program.steps:
         step.reads.update({one: step.reads[one] // 2 for one in rounded & step.reads.keys()})
@@ -248,6 +288,7 @@ class _Reader:
     """Reads a jaxpr into steps; ``now`` counts equations and steps, ``times`` is how often what is read now runs."""
 
     program: Program
+    is_for_tpu: bool
     now: int = 0
     times: int = 1
     converted: dict[tuple[Buffer, str], Buffer] = field(default_factory=dict[tuple[Buffer, str], Buffer])
@@ -304,7 +345,7 @@ class _Reader:
         """An equation without jaxprs: a view, a part of an expression, or a step."""
         name, parts = eqn.primitive.name, max((value.parts for value in operands), default=1)
         made = [self._new(var.aval, name, at, parts) for var in eqn.outvars]
-        if name in _VIEWS:
+        if name in _VIEWS or (name == "reduce_sum" and operands[0].entries == made[0].entries):
             return [_view(value, one) for value, one in zip(operands, made, strict=False)]
         self.program.equations.append(Equation(eqn, parts, at))
         if name in _FUSED:
@@ -314,6 +355,7 @@ class _Reader:
                 one.reads, one.size = reads, (name != "convert_element_type") + sum(value.size for value in operands)
                 one.is_costly = not is_simple or any(value.is_costly for value in operands)
                 one.product = _product_of(one, operands)
+                one.is_alone = all(value.is_alone for value in operands if value.product is not None)
             if name == "convert_element_type":
                 taken = operands[0].view_of or operands[0]
                 if taken.stack is not None and made[0].buffer.bytes < taken.buffer.bytes:
@@ -321,14 +363,19 @@ class _Reader:
             return made
         if name == "dot_general":
             _, batch = eqn.params["dimension_numbers"]
-            operands = [self._batch_first(value, dims, at) for value, dims in zip(operands, batch, strict=True)]
+            if not self.is_for_tpu:
+                operands = [self._batch_first(value, dims, at) for value, dims in zip(operands, batch, strict=True)]
         if not name.startswith(_REDUCES):
-            operands = [self.store(value) for value in operands]
+            is_read_in_place = self.is_for_tpu and name == "dot_general"
+            operands = [
+                value if is_read_in_place and (value.view_of or value).stack else self.store(value)
+                for value in operands
+            ]
         beside = [self._new(each, name, at).buffer for each in _sent_as(eqn)]
-        results = self._step(made, _union(operands), at, name.startswith(_IN_PLACE), beside)
+        results = self._step(made, _union(operands), at, is_in_place=name.startswith(_IN_PLACE), beside=beside)
         if name == "dot_general":
             results[0].product = self.program.steps[-1]
-            self.program.steps[-1].is_product = not _has_precision(eqn)
+            self.program.steps[-1].multiplied = frozenset(() if _has_precision(eqn) else _union(operands))
         return results
 
     def _new(self, aval: Any, operation: str, at: Around, parts: int = 1) -> _Variable:
@@ -341,6 +388,7 @@ class _Reader:
         made: Sequence[_Variable],
         reads: Mapping[Buffer, int],
         at: Around,
+        product: ProgramStep | None = None,
         is_in_place: bool = False,
         beside: Sequence[Buffer] = (),
     ) -> list[_Variable]:
@@ -349,7 +397,8 @@ class _Reader:
         ready = min((buffer.made for buffer in buffers), default=self.now)
         for buffer in buffers:
             buffer.made = self.now
-        self.program.steps.append(ProgramStep(self.now, ready, dict(reads), [*buffers, *beside], at, is_in_place))
+        step = ProgramStep(self.now, ready, dict(reads), [*buffers, *beside], at, is_in_place, product=product)
+        self.program.steps.append(step)
         self.now += 1
         return [_stored(one.buffer, one.parts, one.entries) for one in made]
 
@@ -367,7 +416,7 @@ class _Reader:
             value.reads, value.is_stored, value.is_costly, value.size = {buffer: buffer.bytes}, True, False, 0
         elif not value.is_stored:
             at = Around(self.times, value.buffer.place, value.buffer.is_transposed)
-            (array,) = self._step([value], value.reads, at, is_in_place=is_in_place)
+            (array,) = self._step([value], value.reads, at, value.product, is_in_place)
             value.reads, value.is_stored, value.is_costly, value.size = array.reads, True, False, 0
         return _latest(value)
 
@@ -378,7 +427,7 @@ class _Reader:
         """
         value = _latest(value)
         if value.is_stored:
-            value.product = None
+            (value.view_of or value).is_alone = value.is_alone = False
             return value
         is_kept = value.is_costly or value.size > _LONGEST or (value.size > 0 and _is_epilogue(value))
         return self.store(value, is_in_place=not is_summed) if is_kept else value
@@ -414,6 +463,7 @@ class _Reader:
             )
             self.converted[scanned, narrow] = copy
         made.reads = {self.converted[scanned, narrow]: made.buffer.bytes}
+        made.stack = (self.converted[scanned, narrow], start)
 
     def _loop(
         self,
@@ -434,11 +484,13 @@ class _Reader:
             for value, same in zip(carry, is_same, strict=True)
         ]
         stacks = self._step([self._new(var.aval, "stacked", at) for var in eqn.outvars[count:]], {}, at)
+        if self.is_for_tpu:  # XLA:CPU holds what a loop starts with, too
+            first = len(self.program.steps)
         results = self.read(body, [*consts, *carry, *slices], inside)
         self.times = inside.times
         carried = [self.store(value) for value in results[:count]]
         for value, stack in zip(results[count:], stacks, strict=True):
-            self._step([], {**value.reads, **dict.fromkeys(stack.reads, value.buffer.bytes)}, inside)
+            self._step([], {**value.reads, **dict.fromkeys(stack.reads, value.buffer.bytes)}, inside, value.product)
             self.program.steps[-1].fills = [*stack.reads]
         # The next iteration takes what comes from outside again.
         outside = [one for step in self.program.steps[first:] for one in step.reads if one.made < start]
@@ -487,7 +539,7 @@ def _is_epilogue(value: _Variable) -> bool:
 
     It is wider than the product, so that nothing is saved by computing it again, and all else that it takes is there.
     """
-    if value.product is None or len(value.product.writes) > 1:
+    if value.product is None or not value.is_alone or len(value.product.writes) > 1:
         return False
     (written,) = value.product.writes
     is_wider = value.buffer.bytes > written.bytes
@@ -524,6 +576,7 @@ def _latest(value: _Variable) -> _Variable:
             array.size,
             array.product,
         )
+        value.is_alone = array.is_alone
     return value
 
 
