@@ -182,3 +182,14 @@ def test_what_only_products_take_is_in_bfloat16_where_they_are_multiplied_so():
     assert products(None, None) == products("highest", "v5e") != products(None, "v5e")
     assert min(products(None, "v5e")) == SHARD // 2
     assert products(None, "h100") == products(None, None)
+
+
+def test_on_a_tpu_a_product_writes_its_part_of_a_stack():
+    @typed_shard_map
+    def squares(x: Float32[Array, "steps n [n/dp]"]) -> Float32[Array, "steps n [n/dp]"]:
+        return jax.lax.scan(lambda total, each: (total, jnp.tanh(total @ each)), jnp.ones((1024, 1024)), x)[1]
+
+    on_tpu = explain(squares, mesh={"dp": 1}, hardware="v5e", grad=False, steps=8, n=1024).memory
+    on_cpu = explain(squares, mesh={"dp": 1}, grad=False, steps=8, n=1024).memory
+    assert on_cpu.peak - on_tpu.peak >= 4 * 1024**2
+    assert not any(one.what.startswith("f32[1024,1024] tanh") for one in on_tpu.alive)
