@@ -484,7 +484,7 @@ class _Reader:
             for value, same in zip(carry, is_same, strict=True)
         ]
         stacks = self._step([self._new(var.aval, "stacked", at) for var in eqn.outvars[count:]], {}, at)
-        if self.is_for_tpu:  # XLA:CPU holds what a loop starts with, too
+        if self.is_for_tpu:  # XLA:CPU comes out nearer with what a loop starts with held, too
             first = len(self.program.steps)
         results = self.read(body, [*consts, *carry, *slices], inside)
         self.times = inside.times
