@@ -212,20 +212,20 @@ def fuse_into_products(program: Program) -> None:
     count = Counter(one for step in program.steps for one in step.reads)
     kept = list[ProgramStep]()
     for step in program.steps:
-        product, written = step.product, step.product.writes if step.product is not None else ()
-        is_fused = (
-            product is not None
-            and len(written) == 1
-            and written[0] in step.reads
-            and count[written[0]] == 1
-            and written[0] not in program.results
-            and product.around.times == step.around.times
-            and all(one in written or one.made < product.time for one in step.reads)
-        )
-        if not is_fused or product is None:
+        product = step.product
+        written = product.writes[0] if product is not None and len(product.writes) == 1 else None
+        if (
+            product is None
+            or written is None
+            or written not in step.reads
+            or count[written] > 1
+            or written in program.results
+            or product.around.times != step.around.times
+            or not all(one is written or one.made < product.time for one in step.reads)
+        ):
             kept.append(step)
             continue
-        del step.reads[written[0]]
+        del step.reads[written]
         product.reads, product.writes, product.fills = {**step.reads, **product.reads}, step.writes, step.fills
         for one in product.writes:
             one.made = product.time
