@@ -161,7 +161,7 @@ def test_parameters_that_hold_the_ends_of_other_lines_are_found() -> None:
     text = (
         'import jax\ndef f(x, n="\u2028\x0c"): return x\ng = jax.shard_map(f, in_specs=(jax.P(),), out_specs=jax.P())\n'
     )
-    assert 'n: Any = "\u2028\x0c") -> PyTree[Shaped[Array, "..."]]: return x' in annotate_text(text).text
+    assert 'n="\u2028\x0c") -> PyTree[Shaped[Array, "..."]]: return x' in annotate_text(text).text
 
 
 IDENTITY = """

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,23 +91,19 @@ def _run(
         arguments = [*command[:4], f"--accept={job}", *command[4:]]
         with said.open("wb") as opened:
             process = subprocess.Popen(arguments, env=dict(environment), stdin=silent, stdout=silent, stderr=opened)
+            code = None
             try:
-                while (code := _code_of(process)) is None:
-                    print("annotate: the annotated program runs", file=sys.stderr, flush=True)
+                while code is None:
+                    with suppress(subprocess.TimeoutExpired):
+                        code = process.wait(_SECONDS_BETWEEN_SIGNS)
+                    if code is None:
+                        print("annotate: the annotated program runs", file=sys.stderr, flush=True)
             finally:
                 process.kill()
         last = said.read_text(errors="replace").strip().rpartition("\n")[2][:200]
         done = Path(folder, "done.json")
         found = json.loads(done.read_text(encoding="utf-8")) if done.exists() else {"claims": {}, "failures": {}}
     return VerifiedRun(code, last, *({int(k): v for k, v in found[key].items()} for key in ("claims", "failures")))
-
-
-def _code_of(process: subprocess.Popen[bytes]) -> int | None:
-    """The exit code of a process, or None if it is not there for a while."""
-    try:
-        return process.wait(_SECONDS_BETWEEN_SIGNS)
-    except subprocess.TimeoutExpired:
-        return None
 
 
 @contextmanager

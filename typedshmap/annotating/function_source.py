@@ -9,7 +9,6 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from types import CodeType
 from typing import NamedTuple
 
 ELLIPSIS = "..."
@@ -51,11 +50,6 @@ class FunctionSource(NamedTuple):
     comments: Mapping[int, str]
 
     @classmethod
-    def of_code(cls, code: CodeType) -> FunctionSource | None:
-        """The text of the function that some code was compiled from; None where it cannot be read."""
-        return cls.at(code.co_filename, code.co_firstlineno)
-
-    @classmethod
     def at(cls, file: str, line: int) -> FunctionSource | None:
         """The text of the function whose ``def``, ``lambda`` or first decorator is on a line of a file."""
         tree, comments = _parsed_file(file)
@@ -65,42 +59,10 @@ class FunctionSource(NamedTuple):
         return None
 
     def shape_notes(self) -> Iterator[ShapeNote]:
-        """What it says of shapes, the most certain first; behind that, what functions of its file say that it uses."""
-        yield from self._own_notes()
-        for used in self._used_functions():
-            calls = [
-                each for each in ast.walk(self.node) if isinstance(each, ast.Call) and _name(each.func) == used.name
-            ]
-            names = [each.arg for each in _parameters(used.node) if each.arg != "self"]
-            for note in used._own_notes():
-                made = note.made or used.assignment(note.value, note.line)
-                if made is not None:
-                    yield note._replace(value="?", made=made)
-                elif used.is_parameter(note.value, note.line):
-                    for call in calls:
-                        given = dict(zip(names, call.args, strict=False)) | {
-                            each.arg: each.value for each in call.keywords
-                        }
-                        if note.value in given:
-                            yield note._replace(value=ast.unparse(given[note.value]), line=call.lineno)
-
-    @property
-    def name(self) -> str:
-        return getattr(self.node, "name", "")
-
-    def _used_functions(self) -> list[FunctionSource]:
-        """The functions of its file that it names, and that those name."""
-        functions = [node for node in ast.walk(_parsed_file(self.file)[0]) if isinstance(node, ast.FunctionDef)]
-        found: list[FunctionNode] = [self.node]
-        for node in found:
-            names = {_name(each) for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute)}
-            found += [each for each in functions if each.name in names and each not in found]
-        return [self._replace(node=node) for node in found[1:]]
-
-    def _own_notes(self) -> Iterator[ShapeNote]:
-        yield from self._notes_of_parameters()
-        yield from self._notes_of_statements()
+        """What it says of shapes, the most certain first."""
         statements = list(self._statements())
+        yield from self._notes_of_parameters()
+        yield from self._notes_of_statements(statements)
         yield from (note for statement in statements for note in _unpacked(statement))
         patterns = list(self._notes_of_patterns(statements))
         yield from sorted(patterns, key=lambda note: -max(len(word or "") for word in (*note.words, None)))
@@ -125,36 +87,29 @@ class FunctionSource(NamedTuple):
                 yield node
 
     def _notes_of_parameters(self) -> Iterator[ShapeNote]:
-        """Comments beside parameters, or of those by their names, annotations, and the docstring."""
+        """Annotations, comments beside parameters, and those at the head of the function that name them."""
         parameters, node = {parameter.arg: parameter for parameter in _parameters(self.node)}, self.node
         for name, parameter in parameters.items():
             inner = ast.walk(parameter.annotation) if parameter.annotation else ()
             for items in (ast.walk(each.slice) for each in inner if isinstance(each, ast.Subscript)):
                 texts = (each.value for each in items if isinstance(each, ast.Constant) and isinstance(each.value, str))
                 yield from (ShapeNote(_words(text), name, is_stated=True) for text in texts)
-        for name, parameter in parameters.items():
-            for subject, words in _shapes_in(self.comments.get(parameter.lineno, "")):
-                if subject not in parameters or subject == name:
-                    yield ShapeNote(words, name, is_stated=True)
-        if isinstance(node, ast.Lambda):
-            return
-        docstring = ast.get_docstring(node) or ""
-        first = node.body[min(len(node.body) - 1, bool(docstring))].lineno
-        beside = {parameter.lineno for parameter in parameters.values()}
-        above = (self.comments.get(line, "") for line in range(node.lineno - 1, first) if line not in beside)
-        lines = [*docstring.splitlines(), *above]
-        for line in lines:
-            entry = re.match(r"\s*(\w+)[^:]*:", line)  # of a docstring: ``x: activations of shape (batch, model)``
-            shapes = list(_shapes_in(line))
-            found = [(subject, words) for subject, words in shapes if subject in parameters]
-            if entry is not None and entry[1] in parameters:
-                found = found or [(entry[1], words) for _, words in shapes[:1]]
-            yield from (ShapeNote(words, str(subject), is_stated=True) for subject, words in found)
+        lines = [parameter.lineno for parameter in parameters.values()]
+        beside = {
+            parameter.lineno: name for name, parameter in parameters.items() if lines.count(parameter.lineno) == 1
+        }
+        last = node.lineno
+        if not isinstance(node, ast.Lambda):
+            last = node.body[min(len(node.body) - 1, ast.get_docstring(node) is not None)].lineno - 1
+        for line in sorted({*beside, *range(node.lineno - 1, last + 1)}):
+            for subject, words in _shapes_in(self.comments.get(line, "")):
+                if subject in parameters or line in beside:
+                    name = subject if subject in parameters else beside[line]
+                    yield ShapeNote(words, str(name), is_stated=True)
 
-    def _notes_of_statements(self) -> Iterator[ShapeNote]:
+    def _notes_of_statements(self, statements: Sequence[ast.stmt]) -> Iterator[ShapeNote]:
         """Comments on the lines of a statement, or above it."""
         own = {line for line in self.comments if linecache.getline(self.file, line).lstrip().startswith("#")}
-        statements = list(self._statements())
         hidden = {node for inner in self._inner_functions() for node in ast.walk(inner)}
         ends = [each for each in statements if isinstance(each, ast.Return) and each not in hidden]
         returned = {ast.unparse(each.value) for each in ends if each.value}

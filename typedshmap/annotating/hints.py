@@ -13,14 +13,11 @@ from typing import Any
 from ..hints.parse_hint import parse_hint
 from ..hints.structure import array_hints
 from .describe import LeafHint
+from .editing import LeftPlain
 from .recording import Tree
 
 _MOST_FIELDS = 16
 _NONE = Tree(type(None))
-
-
-class LeftPlain(Exception):
-    """What cannot be annotated safely, with the reason."""
 
 
 @dataclass
@@ -70,7 +67,7 @@ class HintWriter:
         if not others and len(keys) == 1 and kind is not None:
             items = [[(tree.items[at][1], hints) for tree, hints in samples] for at in range(len(fields))]
             text = self._container(kind, fields, items, name)
-        return text or f"{self._word('PyTree')}[{self._leaf(common(leaves, 'tree'), name)}]"
+        return text or f"{self._word('PyTree')}[{self._leaf(common(leaves), name)}]"
 
     def _container(self, kind: type, keys: tuple[Any, ...], items: Sequence[Any], name: str) -> str | None:
         """The hint of a container; None where only a ``PyTree`` is one."""
@@ -139,39 +136,17 @@ def has_hints(kind: type) -> bool:
         return False
 
 
-def common(hints: Iterable[LeafHint | None], of: str = "") -> LeafHint | None:
-    """The one hint of several arrays, or of all in a tree; None where there is none."""
+def common(hints: Iterable[LeafHint | None]) -> LeafHint | None:
+    """The one hint of several arrays, or of all in a tree, which may differ in rank; None where there is none."""
     found = [hint for hint in hints if hint is not None]
     if not found:
         return LeafHint("Shaped", "...")
-    dtypes = {hint.dtype for hint in found}
-    dtype = dtypes.pop() if len(dtypes) == 1 else "Shaped"
+    dtype = found[0].dtype if len({hint.dtype for hint in found}) == 1 else "Shaped"
     rows = [hint.dims.split() for hint in found]
     if all(row == rows[0] for row in rows):
         return LeafHint(dtype, found[0].dims)
-    if len({len(row) for row in rows}) == 1:
-        dims = [_common_token(column) for column in zip(*rows, strict=True)]
-        return LeafHint(dtype, " ".join(map(str, dims))) if all(dims) else None
-    sharded = {tuple(_leading_axes(row)) for row in rows}
-    if len(sharded) > 1:
+    axes = {tuple(token.partition("/")[2] for token in row) for row in rows}
+    leading = {" ".join(f"[_/{each}" if each else "_" for each in row).rstrip("_ ") for row in axes}
+    if len(leading) > 1 or any(token[0] in "+-~" for row in rows for token in row):
         return None
-    return LeafHint(dtype, " ".join([*(f"[_/{axes}]" if axes else "_" for axes in sharded.pop()), "..."]))
-
-
-def _axes(token: str) -> str:
-    return token.partition("/")[2].rstrip("]")
-
-
-def _common_token(tokens: Sequence[str]) -> str | None:
-    if len(set(tokens)) == 1:
-        return tokens[0]
-    if len({_axes(token) for token in tokens}) > 1 or any(token[0] in "+-~" for token in tokens):
-        return None
-    return f"[_/{_axes(tokens[0])}]" if _axes(tokens[0]) else "_"
-
-
-def _leading_axes(row: Sequence[str]) -> list[str]:
-    axes = [_axes(token) if token[0] not in "+-~" else token for token in row]
-    while axes and not axes[-1]:
-        axes.pop()
-    return axes
+    return LeafHint(dtype, f"{leading.pop()} ...".strip())

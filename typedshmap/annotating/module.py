@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import re
-from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Iterator
 from typing import TypeVar
 
 import libcst as cst
@@ -13,8 +11,6 @@ from libcst import matchers as m
 from libcst.metadata import (
     Assignment,
     BaseAssignment,
-    ExpressionContext,
-    ExpressionContextProvider,
     ImportAssignment,
     MetadataWrapper,
     ParentNodeProvider,
@@ -26,6 +22,7 @@ from libcst.metadata import (
 from ..auditing.calls import CodeSpan
 
 AnyNode = TypeVar("AnyNode", bound=cst.CSTNode)
+_HOMES = ("typedshmap", "typing", "typing_extensions", "jax", "jaxtyping")
 
 
 class ParsedModule:
@@ -37,16 +34,6 @@ class ParsedModule:
         self._positions = wrapper.resolve(PositionProvider)
         self._parents = wrapper.resolve(ParentNodeProvider)
         self._scopes = wrapper.resolve(ScopeProvider)
-        self._contexts = wrapper.resolve(ExpressionContextProvider)
-
-    def odd_line(self) -> int | None:
-        """The first line that libcst does not keep as it stands; None if it keeps all."""
-        text = "".join(self.lines)
-        if lone := re.search(r"\r(?!\n)", text):
-            return text.count("\n", 0, lone.start()) + 1
-        pairs = zip(self.lines, io.StringIO(self.module.code), strict=False)
-        same = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
-        return None if self.module.code == text else same + 1
 
     def nodes(self, kind: type[AnyNode]) -> Iterator[AnyNode]:
         """All nodes of a kind."""
@@ -56,23 +43,19 @@ class ParsedModule:
         """The line on which a node begins."""
         return self._positions[node].start.line
 
-    def column(self, node: cst.CSTNode) -> int:
-        """The column at which a node begins."""
-        return self._positions[node].start.column
+    def room_around(self, node: cst.CSTNode) -> int:
+        """The length of what stands before a node on its first line, and behind it on its last."""
+        where = self._positions[node]
+        return where.start.column + len(self.lines[where.end.line - 1][where.end.column :].rstrip())
 
-    def rest_of_line(self, node: cst.CSTNode) -> str:
-        """What stands behind a node on its last line."""
-        end = self._positions[node].end
-        return self.lines[end.line - 1][end.column :].rstrip()
+    def indent(self, node: cst.CSTNode) -> str:
+        """The indentation of the line on which a node begins."""
+        line = self.lines[self.line(node) - 1]
+        return line[: len(line) - len(line.lstrip())]
 
     def code(self, node: cst.CSTNode) -> str:
         """A node as it was written."""
         return self.module.code_for_node(node)
-
-    def short(self, node: cst.CSTNode) -> str:
-        """A node in one line, cut if it is long."""
-        code = " ".join(self.code(node).split())
-        return code if len(code) <= 60 else f"{code[:57]}..."
 
     def call_at(self, span: CodeSpan) -> cst.Call | None:
         """The call that ends where code says; Python has a method's call begin at its name."""
@@ -86,8 +69,7 @@ class ParsedModule:
     def function_at(self, line: int, name: str) -> cst.FunctionDef | None:
         """The function of a name whose code begins on a line, with its first decorator."""
         for node in self.nodes(cst.FunctionDef):
-            lines = [self.line(each) for each in (node.name, *node.decorators)]
-            if node.name.value == name and min(lines) == line:
+            if node.name.value == name and min(map(self.line, (node.name, *node.decorators))) == line:
                 return node
         return None
 
@@ -109,9 +91,7 @@ class ParsedModule:
 
     def imported_names(self, node: cst.CSTNode) -> frozenset[str]:
         """What a dotted name may stand for, by the imports."""
-        first = node
-        while isinstance(first, cst.Attribute):
-            first = first.value
+        first = _first(node)
         scope = self._scopes.get(first) if isinstance(first, cst.Name) else None
         found = scope.get_qualified_names_for(node) if scope is not None else ()
         return frozenset(name.name for name in found if name.source is QualifiedNameSource.IMPORT)
@@ -123,8 +103,8 @@ class ParsedModule:
 
     def spelled(self, name: str) -> str:
         """What the file can call a name of the library, or of ``typing``: a name of its own stays what it is."""
-        bound = {each.name: each for each in self.all_bindings() if not _imports(each, name)}
-        while name in bound:
+        taken = {each.name for each in self.all_bindings() if not _imports(each, name)}
+        while name in taken:
             name += "_"
         return name
 
@@ -133,22 +113,24 @@ class ParsedModule:
         scope = self._scopes.get(name)
         return list(scope[name.value]) if scope is not None else []
 
+    def all_bindings(self) -> Iterator[BaseAssignment]:
+        """Every place of the file that binds a name."""
+        for scope in {scope for scope in self._scopes.values() if scope is not None}:
+            yield from scope.assignments
+
     def uses(self, name: cst.Name) -> list[cst.CSTNode]:
         """Every use of what a name is bound to."""
         return [use.node for binding in self.bindings(name) for use in binding.references]
 
-    def bound_function(self, name: cst.Name) -> cst.FunctionDef | None:
-        """The function that a name is bound to, where that is once."""
-        found = [binding.node for binding in self.bindings(name) if isinstance(binding, Assignment)]
-        is_one = len(found) == len(self.bindings(name)) == 1
-        return found[0] if is_one and isinstance(found[0], cst.FunctionDef) else None
+    def bound_node(self, name: cst.CSTNode) -> cst.CSTNode | None:
+        """The node that binds a name, where that is one."""
+        found = self.bindings(name) if isinstance(name, cst.Name) else []
+        return found[0].node if len(found) == 1 and isinstance(found[0], Assignment) else None
 
     def bound_value(self, name: cst.CSTNode) -> cst.BaseExpression | None:
         """What a name is bound to, where that is once and by a plain assignment."""
-        found = self.bindings(name) if isinstance(name, cst.Name) else []
-        if len(found) != 1 or not isinstance(found[0], Assignment):
-            return None
-        match self._parents.get(found[0].node):
+        node = self.bound_node(name)
+        match self._parents.get(node) if node is not None else None:
             case cst.AssignTarget() as target:
                 statement = self.parent(target)
                 is_plain = m.matches(statement, m.Assign([m.AssignTarget()]))
@@ -158,62 +140,38 @@ class ParsedModule:
             case _:
                 return None
         # After "from kernels import *" a name may be bound to what is made of itself.
-        return value if value is not None and found[0].name not in self.names_in(value) else None
+        is_of_itself = value is None or m.findall(value, m.Name(name.value))  # type: ignore[attr-defined]
+        return None if is_of_itself else value
 
     def uses_of_value(self, node: cst.CSTNode) -> int:
         """How often the name is used that is bound to a value; once if it is bound to none."""
-        target = self._parents.get(node)
-        names = [one.target for one in target.targets] if isinstance(target, cst.Assign) else []
-        bindings = self.bindings(names[0]) if names and isinstance(names[0], cst.Name) else []
-        return sum(len(binding.references) for binding in bindings) if bindings else 1
+        match self._parents.get(node):
+            case cst.Assign(targets=[cst.AssignTarget(target=cst.Name() as name), *_]):
+                return len(self.uses(name))
+            case _:
+                return 1
 
     def means_the_same(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
         """Whether a dotted name means the same at another place."""
-        while isinstance(node, cst.Attribute):
-            node = node.value
-        scope = self._scopes.get(place)
-        return isinstance(node, cst.Name) and scope is not None and [*scope[node.value]] == self.bindings(node)
+        name, scope = _first(node), self._scopes.get(place)
+        return isinstance(name, cst.Name) and scope is not None and [*scope[name.value]] == self.bindings(name)
 
-    def is_parameter(self, name: cst.Name) -> bool:
+    def is_parameter(self, name: cst.CSTNode | None) -> bool:
         """Whether a name is a parameter of a function around it."""
-        nodes = [binding.node for binding in self.bindings(name) if isinstance(binding, Assignment)]
-        return any(isinstance(node, cst.Param) or isinstance(self._parents.get(node), cst.Param) for node in nodes)
-
-    def is_for_running(self, binding: BaseAssignment) -> bool:
-        """Whether a name is bound when the program runs, and not for checkers of types only."""
-        node = getattr(binding, "node", None)
-        around = next(self.around(node, cst.If), None) if node is not None else None
-        return not (isinstance(around, cst.If) and "TYPE_CHECKING" in self.code(around.test))
+        node = self.bound_node(name) if name is not None else None
+        return node is not None and cst.Param in (type(node), type(self._parents.get(node)))
 
     def parameters(self, function: cst.FunctionDef | cst.Lambda) -> list[cst.Param]:
         """All parameters of a function."""
         params = function.params
-        stars = [each if isinstance(each, cst.Param) else None for each in (params.star_arg, params.star_kwarg)]
-        every = (*params.posonly_params, *params.params, stars[0], *params.kwonly_params, stars[1])
-        return [param for param in every if param is not None]
-
-    def names_in(self, node: cst.CSTNode) -> set[str]:
-        """The names in a node."""
-        return {name.value for name in m.findall(node, m.Name()) if isinstance(name, cst.Name)}
-
-    def stored_names(self, node: cst.CSTNode) -> set[str]:
-        """The names that a statement may bind, and others."""
-        names = [name for name in m.findall(node, m.Name()) if isinstance(name, cst.Name)]
-        captures = [self.names_in(each) for each in m.findall(node, m.MatchCase())]
-        bound = {name.value for name in names if self._contexts.get(name) is not ExpressionContext.LOAD}
-        return bound.union(*captures)
-
-    def globals(self) -> Sequence[BaseAssignment]:
-        """Every place that binds a name of the module."""
-        return [each for each in self.all_bindings() if each.scope is each.scope.globals]
-
-    def all_bindings(self) -> Iterator[BaseAssignment]:
-        """Every place of the file that binds a name."""
-        for scope in {scope for scope in self._scopes.values() if scope is not None}:
-            yield from scope.assignments
+        every = (*params.posonly_params, *params.params, params.star_arg, *params.kwonly_params, params.star_kwarg)
+        return [param for param in every if isinstance(param, cst.Param)]
 
 
-_HOMES = ("typedshmap", "typing", "typing_extensions", "jax", "jaxtyping")
+def _first(node: cst.CSTNode) -> cst.CSTNode:
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node
 
 
 def _imports(binding: BaseAssignment, name: str) -> bool:
