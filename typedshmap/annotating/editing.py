@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -171,13 +172,16 @@ def _add_import(body: list[Any], home: str, names: Sequence[str]) -> None:
             body[at] = line.with_changes(leading_lines=body[at].leading_lines)
             return
     line, blank = cst.parse_statement(f"from {home} import {', '.join(names)}"), cst.EmptyLine(indent=False)
-    is_future = m.SimpleStatementLine([m.ImportFrom(m.Name("__future__"))])
-    firsts = [at for at in found if not m.matches(body[at], is_future)]
-    if home == "typing" and firsts:
+    roots = [re.match(r"\s*(?:from|import) (\w*)", cst.Module([]).code_for_node(body[at].body[0])) for at in found]
+    named = {at: root[1] if root is not None else "" for at, root in zip(found, roots, strict=True)}
+    firsts = [at for at in found if named[at] != "__future__"]
+    standard = [at for at in firsts if named[at] in sys.stdlib_module_names]
+    behind = found if home != "typing" else standard
+    if behind:
+        body.insert(behind[-1] + 1, line.with_changes(leading_lines=[blank] * (behind[-1] not in firsts)))
+    elif firsts:
         body.insert(firsts[0], line.with_changes(leading_lines=body[firsts[0]].leading_lines))
         body[firsts[0] + 1] = body[firsts[0] + 1].with_changes(leading_lines=[blank])
-    elif found:
-        body.insert(found[-1] + 1, line.with_changes(leading_lines=[blank] * (found[-1] not in firsts)))
     else:
         at = int(m.matches(body[0], m.SimpleStatementLine([m.Expr(m.SimpleString())])))
         body.insert(at, line.with_changes(leading_lines=[blank] * at))
