@@ -198,15 +198,16 @@ class _Editor(cst.CSTTransformer):
         self.module, self.edit, self.unit = module, edit, module.module.default_indent
         self.calls = {call: one for one in edit.calls for call in one.calls}
         self.definitions = {one.definition: one for one in edit.calls if one.definition is not None}
-        self.beside: dict[cst.CSTNode, list[str]] = {}
+        self.beside: dict[cst.CSTNode, dict[str, str]] = {}
         self.above: dict[cst.CSTNode, list[str]] = {}
         for one in edit.calls:  # comments among specs stand beside the parameters, if there is one for each
             for call in one.calls:
                 options = options_of(module, call, call is one.calls[-1])
-                texts = [_comments_in(options[name]) for name in ("in_specs", "out_specs") if name in options]
-                for comments in texts:
-                    if one.definition is not None and comments is texts[0] and len(comments) == len(one.parameters):
-                        self.beside[one.definition] = comments
+                for name in ("in_specs", "out_specs"):
+                    comments = _comments_in(options.get(name))
+                    is_each = name == "in_specs" and len(comments) == len(one.parameters)
+                    if one.definition is not None and is_each:
+                        self.beside[one.definition] = dict(zip(one.parameters, comments, strict=True))
                     else:
                         self.above.setdefault(self._statement(call), []).extend(comments)
         for node, findings in edit.comments.items():
@@ -228,10 +229,8 @@ class _Editor(cst.CSTTransformer):
             return updated_node
         names_it, above = original_node is one.calls[-1], self.module.parent(original_node)
         is_called = isinstance(above, cst.Call) and above.func is original_node
-        partial, new = (
-            is_partial(self.module, original_node),
-            dict(zip(original_node.args, updated_node.args, strict=True)),
-        )
+        partial = is_partial(self.module, original_node)
+        new = dict(zip(original_node.args, updated_node.args, strict=True))
         args: list[cst.Arg] = []
         for name, arg in options_of(self.module, original_node, names_it).items():
             if name == "f":
@@ -260,7 +259,7 @@ class _Editor(cst.CSTTransformer):
         lines = self.module.code(one_line).split("\n")
         lines[0] += " " * self.module.room_around(original)
         has_comments = any(_comments_in(arg.comma) for arg in args)
-        is_short = len(lines) == 1 or "\n" in self.module.code(args[0])
+        is_short = len(lines) == 1 or any("\n" in self.module.code(arg) for arg in args[:1])
         if is_short and not has_comments and max(map(len, lines)) <= WIDTH:
             return one_line
         indent = self.module.indent(original)
@@ -296,7 +295,7 @@ class _Editor(cst.CSTTransformer):
         returns = cst.Annotation(cst.parse_expression(one.result), cst.SimpleWhitespace(" "))
         params: Any = updated_node.params.visit(_Annotator(one.parameters))
         hinted: Any = updated_node.with_changes(params=params, returns=returns)
-        indent, comments = self.module.indent(original_node), self.beside.get(original_node, ())
+        indent, comments = self.module.indent(original_node), self.beside.get(original_node, {})
         empty = hinted.with_changes(
             body=cst.SimpleStatementSuite([cst.Pass()]), decorators=[], leading_lines=[], lines_after_decorators=[]
         )
@@ -383,12 +382,12 @@ def _new_line(indent: str, comment: str = "") -> cst.ParenthesizedWhitespace:
     return cst.ParenthesizedWhitespace(behind, indent=False, last_line=cst.SimpleWhitespace(indent))
 
 
-def _one_a_line(nodes: Sequence[Any], inner: str, outer: str, comments: Sequence[str] = ()) -> list[Any]:
+def _one_a_line(nodes: Sequence[Any], inner: str, outer: str, comments: Mapping[str, str] | None = None) -> list[Any]:
     """Arguments, parameters or items, each with a comma and a line of its own; comments behind them stay."""
-    texts, found = iter(comments), list[Any]()
+    found: list[Any] = []
     for at, node in enumerate(nodes):
         indent, after = inner if at < len(nodes) - 1 else outer, getattr(node.comma, "whitespace_after", None)
-        text = next(texts, "") if isinstance(node, cst.Param) else ""
+        text = (comments or {}).get(node.name.value, "") if isinstance(node, cst.Param) else ""
         line: Any = _new_line(indent, text)
         if not text and after is not None and _comments_in(after):
             line = after.with_changes(indent=False, last_line=cst.SimpleWhitespace(indent))
@@ -447,16 +446,16 @@ class _Sweeper(cst.CSTTransformer):
             and not any(binding.references for binding in self.module.bindings(name))
         )
 
-    def _gone(self, original: Any, updated: Any) -> Any:
-        around: Any = self.module.parent(original)
-        if len(around.body) == 1 and not isinstance(around, cst.Module):
-            return updated  # a block is not empty
-        line = cst.SimpleStatementLine([cst.Expr(cst.Name(_GONE))], leading_lines=updated.leading_lines)
-        return line
+    def _gone(self, updated: Any) -> cst.SimpleStatementLine:
+        return cst.SimpleStatementLine([cst.Expr(cst.Name(_GONE))], leading_lines=updated.leading_lines)
+
+    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.BaseSuite:
+        is_gone = m.SimpleStatementLine([m.Expr(m.Name(_GONE))])
+        return original_node if all(m.matches(each, is_gone) for each in updated_node.body) else updated_node
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> Any:
         is_dead = not original_node.decorators and self._is_dead(original_node.name)
-        return self._gone(original_node, updated_node) if is_dead else updated_node
+        return self._gone(updated_node) if is_dead else updated_node
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
@@ -465,11 +464,7 @@ class _Sweeper(cst.CSTTransformer):
             case [cst.Assign(targets=[cst.AssignTarget(target=target)], value=value)]:
                 targets = [one.value for one in target.elements] if isinstance(target, cst.Tuple) else [target]
                 is_pure = not m.findall(value, m.Await() | m.Yield() | m.NamedExpr())
-                return (
-                    self._gone(original_node, updated_node)
-                    if is_pure and all(map(self._is_dead, targets))
-                    else updated_node
-                )
+                return self._gone(updated_node) if is_pure and all(map(self._is_dead, targets)) else updated_node
             case [cst.Import(names=names) | cst.ImportFrom(names=[*names])]:
                 pass
             case _:
@@ -477,7 +472,7 @@ class _Sweeper(cst.CSTTransformer):
         statement: Any = updated_node.body[0]
         kept = [each for old, each in zip(names, statement.names, strict=True) if not self._is_dead_import(old)]
         if not kept:
-            return self._gone(original_node, updated_node)
+            return self._gone(updated_node)
         if len(kept) == len(names) or _comments_in(updated_node):
             return updated_node
         kept[-1] = kept[-1].with_changes(comma=statement.names[-1].comma)
