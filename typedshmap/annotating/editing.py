@@ -250,9 +250,9 @@ class _Editor(cst.CSTTransformer):
             func, args = updated_node.func, [cst.Arg(func), *args]
         if not args and (is_decorator or (partial and not names_it)):
             return func
-        return self._laid_out(original_node, updated_node.with_changes(func=func), args)
+        return self._fitted_call(original_node, updated_node.with_changes(func=func), args)
 
-    def _laid_out(self, original: cst.Call, call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
+    def _fitted_call(self, original: cst.Call, call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
         """A call on one line if it fits and has no comments, else one argument a line."""
         flat = [arg.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=_BLANK) for arg in args]
         one_line = call.with_changes(args=flat, whitespace_before_args=_BLANK)
