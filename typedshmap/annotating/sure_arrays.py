@@ -131,6 +131,12 @@ class SureArrays:
                     self._show(*plain[1:])
                 is_like = name in _LIKE and given[:1] == [True]
                 return is_like or is_where or name in _OF_TWO | _OF_ONE | _OF_OTHERS
+            case cst.IfExp(test=test, body=body, orelse=orelse):
+                self._is_array(test)
+                was_open, self._open = self._open, set()
+                found = [self._is_array(body), self._is_array(orelse)]
+                self._open = was_open
+                return all(found)
             case cst.Comparison(left=left):
                 self._is_array(left)
                 return False
