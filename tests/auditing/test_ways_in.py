@@ -332,3 +332,13 @@ def test_a_kernel_is_unread_and_no_error(mesh: Mesh) -> None:
         f"pure_callback at test_ways_in.py:{line}",
         f"result[0], which depends on the pure_callback at test_ways_in.py:{line}",
     )
+
+
+def test_an_array_without_rows_is_unstacked_into_nothing(mesh: Mesh) -> None:
+    def body(x: Any, empty: Any) -> Any:
+        return x + sum([1.0, *jnp.unstack(empty)])
+
+    with audit() as report:
+        plain = jax.shard_map(body, mesh=mesh, in_specs=(P("dp"), P()), out_specs=P("dp"))
+        jax.eval_shape(plain, jnp.ones(8), jnp.ones((0, 2)))
+    assert [region.is_complete for region in report.regions] == [True]

@@ -19,8 +19,7 @@ DimsRule = Callable[..., Sequence[DimFact]]
 
 def _map_dims(eqn: Any, facts: Sequence[ShardingFact], how: DimsRule, *what: Any) -> list[ShardingFact]:
     """Results whose dims come from the first operand's; they vary where the operands do."""
-    found, (_, *others) = _mapped(eqn.primitive.name, tuple(facts), how, *what), eqn.outvars
-    return [found] * len(eqn.outvars) if others else [found]
+    return [_mapped(eqn.primitive.name, tuple(facts), how, *what)] * len(eqn.outvars)
 
 
 @lru_cache(maxsize=4096)
