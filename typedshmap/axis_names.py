@@ -50,7 +50,7 @@ naming_context = jax.make_user_context(default_value=())
 
 
 def axis_aliases(aliases: Mapping[str, AxesLike] | None = None, /, **more: AxesLike) -> AxisNames:
-    """Let names in hints stand for mesh axes inside the ``with``.
+    """Use names in hints as aliases for mesh axes inside the ``with``.
 
     Inner aliases replace outer ones of the same name; ``axes=`` on a decorator replaces both.
 

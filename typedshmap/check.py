@@ -37,10 +37,10 @@ def check(x: T, hint: Any) -> T:
     y = check(h @ v, "[batch/dp] model +tp")  # the sum over tp is due: f32[2,16]{V:(dp,tp)}
     ```
 
-    A global array must be sharded as its hint says: one bracket, mark or rule that applies says it of all
-    dims, and those without are unsharded; a hint without any says nothing of the sharding. That
-    is compared at once for an array that is placed on a mesh, over that mesh, and for one with
-    Explicit axes in its type. Arrays of NumPy and uncommitted ones have no sharding yet, and fit.
+    A global array must be sharded as its hint says. With one bracket, mark or rule that applies, the hint claims
+    the sharding of all dims, and dims without brackets are unsharded; a hint without any makes no claim. The
+    sharding is compared at once for an array that is placed on a mesh, over that mesh, and for one with
+    Explicit axes in its type. NumPy arrays and uncommitted arrays have no sharding yet, so any hint fits.
 
     Under ``jax.jit`` XLA chooses the sharding over Auto axes, and only this function asks for it
     (``typed``, ``isinstance`` and beartype look at the shape and dtype): what is wrong is raised
@@ -101,7 +101,7 @@ def _candidate_hints(leaf: CheckedLeaf, hint: ArrayHint, node: Node, checked: Tr
 
 
 def size(name: str) -> int:
-    """The global size of a dim, by the name that the call's hints bound.
+    """Return the global size of a dim, by its name in the hints of the call.
 
     ```python
     y = total / size("batch")  # 8, also where a shard holds 2
@@ -114,7 +114,7 @@ def size(name: str) -> int:
 
 
 def shard_size(name: str) -> int:
-    """The size of a dim on one shard, by its name, or by its dim with brackets.
+    """Return the size of a dim on one shard, by its name, or by the dim with its brackets.
 
     Args:
       name: ``"batch"``, where every hint shards ``batch`` in the same way; else ``"[batch/dp]"``.
@@ -177,11 +177,11 @@ _ASSUMED = Subject("assumed", "assumed")
 
 
 def assume(x: T, hint: Any) -> T:
-    """Return ``x``, and believe the hint: over which axes it is the same on every shard, and how its dims are sharded.
+    """Return ``x``, and trust its hint: over which axes it is the same on every shard, and how its dims are sharded.
 
-    The shape and the dtype are checked as `check` does. What the program does not show, since a
-    kernel or a chain of ``ppermute`` makes it so, is believed, and counts in all that follows in the
-    body. It adds nothing to the program.
+    The shape and the dtype are checked as by `check`. The rest is trusted, and used in all that follows in the
+    body: it is for what the program does not show, such as the result of a kernel or of a chain of
+    ``ppermute``. It adds nothing to the program.
 
     ```python
     y = all_reduce_kernel(x)  # f32[2,16] per shard; it sums over tp by itself

@@ -95,7 +95,7 @@ def typed_shard_map(
     ```
 
     Args:
-      f: the function. Every parameter but ``self`` and ``cls`` has a hint, and so has the result; one
+      f: the function. The result and every parameter except ``self`` and ``cls`` have hints; one
         that has a default, ``*args`` and ``**kwargs`` need none. A parameter without a hint, or whose hint
         holds no array, is static; one hinted ``Any`` is closed over. A ``float`` or an ``int`` may be an
         array of rank 0.
@@ -240,7 +240,7 @@ class _RegionCall:
         return program
 
     def run_compared(self, every: int, calls: Iterator[int]) -> Sequence[Any]:
-        """Run the body, and compare what its hints say to be the same on several shards, every so many calls."""
+        """Run the body, and compare what its hints say is the same on several shards, at every N-th call."""
         # What compares is imported where something is compared, as it is in few programs.
         from .sanitizing.agreement import is_shared
         from .sanitizing.calls import ALWAYS, AskedBody, Comparer, are_computed

@@ -21,7 +21,7 @@ __all__ = ["AuditReport", "Finding", "Region", "audit"]
 
 @contextmanager
 def audit(axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = False) -> Generator[AuditReport]:
-    """Read every ``shard_map`` that is traced in here, by whatever it was written.
+    """Read every ``shard_map`` that is traced inside the ``with``, whatever calls it.
 
     ```python
     with typedshmap.audit() as report:
@@ -29,7 +29,7 @@ def audit(axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = Fal
     report.raise_for_errors()
     ```
 
-    The program stays what it is. What was traced before is traced anew; a region that is called outside of ``jax.jit``,
+    The program is not changed. What was traced before is traced anew; a region that is called outside of ``jax.jit``,
     and evaluated operation by operation, is traced once more.
 
     Args:

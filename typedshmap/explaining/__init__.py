@@ -93,8 +93,8 @@ def explain(
 ) -> Explanation | Comparison:
     """Report what a function holds on each device of a mesh, and what its devices send each other.
 
-    The function is traced, never run, on a mesh without devices: one of thousands is as good as one of eight. It is
-    compiled only where ``compile=`` asks for that. The report has the arrays that its hints describe, the collectives
+    The function is traced and never run, on a mesh of any size that needs no devices. It is compiled only if
+    ``compile=`` asks for it. The report has the arrays that its hints describe, the collectives
     in its manual regions and in those of its gradient, with loops counted, and their totals per mesh axis. What XLA
     adds to operations outside of manual regions is not in the jaxpr; a note says so where there are such.
 
@@ -234,7 +234,7 @@ def choose_mesh(
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Choice:
-    """Rank all meshes of so many devices by the time that a function takes on them, of those on which it fits.
+    """Rank the meshes of a number of devices on which a function fits, by the time that it takes on them.
 
     All ways to divide the devices over the mesh axes are tried: those of the function's own or the ambient mesh, else
     those that its hints name, by the aliases and rules in force. On each the function is traced, as `explain` does it,

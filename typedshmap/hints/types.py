@@ -247,7 +247,7 @@ class PyTree(metaclass=_TreeMeta):
 
 
 class Stacked(metaclass=_StackedMeta):
-    """The values of a hint whose every array has leading dims: ``Stacked["layers", Layer]``.
+    """A hint whose arrays all have leading dims: ``Stacked["layers", Layer]``.
 
     It is what `jax.lax.scan` goes through and what `jax.vmap` of an initialiser makes. The leading
     dims are written as in any hint, names and brackets included.
@@ -265,7 +265,7 @@ class Stacked(metaclass=_StackedMeta):
 
 
 class Like(metaclass=_LikeMeta):
-    """A pytree of any library's, like parameters that have hints: ``Like[optax.OptState, Params]``.
+    """A pytree of another library, sharded like parameters that have hints: ``Like[optax.OptState, Params]``.
 
     The first item is the class of its root, or anything: of ``Any`` and of an alias such as ``optax.OptState`` nothing
     is required. Its largest sub-trees of the structure of ``Params`` have the shapes and shardings of ``Params``; their

@@ -142,7 +142,7 @@ class JitFunction:
         return result
 
     def run_compared(self, args: tuple[Any, ...], kwargs: dict[str, Any], every: int) -> Any:
-        """Call the function, and compare what its hints say to be the same on several devices, every so many calls."""
+        """Call the function, and compare what its hints say is the same on several devices, at every N-th call."""
         # What compares is imported where something is compared, as it is in few programs.
         from ..sanitizing.agreement import is_shared, require_same_program
         from ..sanitizing.calls import ALWAYS, AskedBody, Comparer, are_computed

@@ -104,7 +104,7 @@ Index = tuple[slice, ...]
 def from_callback(
     callback: Callable[..., Any], T: Any, /, mesh: Mesh | None = None, like: Any = None, **sizes: int | tuple[int, ...]
 ) -> Any:
-    """Global arrays whose shards a callback gives, as ``jax.make_array_from_callback``.
+    """Make global arrays from a callback that returns their shards, like ``jax.make_array_from_callback``.
 
     For one array the callback gets the index of a shard: the slices of the global array that the
     shard holds. For a tree it gets the array's path before that, so that a checkpoint is read by

@@ -39,7 +39,7 @@ from .structs import GIVEN, any_size_hint, bound_sizes, refuse_wrong_sizes, shap
 
 
 def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: int | tuple[int, ...]) -> Any:
-    """Global arrays from the part that each process has.
+    """Make global arrays from the part that each process has.
 
     A process gives, per dim, the parts that its own devices hold, each once, in global order: its own
     rows of a batch that is sharded over processes, and all of a dim that its devices hold completely.

@@ -12,7 +12,7 @@ __all__ = ["sanitize"]
 
 
 class sanitize:
-    """Compare, every so many calls, what hints say is the same on several devices.
+    """Compare, at every N-th call, what the hints say is the same on several devices.
 
     Inside, the arguments and results of each ``typed_shard_map`` and ``typed_jit`` are compared over the mesh axes that
     their hints do not mention, and so is what bodies `assume`: a checksum of its bits on each device, and one small
