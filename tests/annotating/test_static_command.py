@@ -141,7 +141,7 @@ def test_without_a_verb_the_help_is_printed(
     assert main([]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "    rewrite   turn calls of jax.shard_map with literal specs into hints\n" in err
+    assert "    rewrite   turn jax.shard_map calls with literal specs into typed ones, without running them\n" in err
 
 
 def test_a_form_feed_ends_no_line_of_the_diff(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,29 +47,29 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
 
 
 def test_one_function_on_one_mesh(capsys, module):
-    code, out, err = run(capsys, f"{module}:total", "--mesh", "dp=64", "--size", "batch=64 model=256", "--no-grad")
+    code, out, err = run(capsys, f"{module}:total", "--mesh", "dp=64", "--size", "batch=128 model=256", "--no-grad")
     assert (code, err) == (0, "")
     assert out == dedent("""\
-        total on dp=64 (64 devices): batch=64, model=256
-        per device: peak memory 3 KiB at explained_program.py:7 (total): arguments 1 KiB, results 1 KiB,
+        total on dp=64 (64 devices): batch=128, model=256
+        per device: peak memory 4 KiB at explained_program.py:7 (total): arguments 2 KiB, results 1 KiB,
             temporaries 1 KiB
-        per device: 256 FLOP; 4 KiB to and from memory, 0.0625 FLOP per byte
+        per device: 512 FLOP; 5 KiB to and from memory, 0.1 FLOP per byte
         per device: 1 collective: forward 1.97 KiB over dp
 
         collective  over  part     times  on the wire  where
         all-reduce  dp    forward      1     1.97 KiB  explained_program.py:7 (total)
 
         computes  moves  FLOP per byte  where
-        256 FLOP  4 KiB         0.0625  explained_program.py:7 (total)
+        512 FLOP  5 KiB            0.1  explained_program.py:7 (total)
 
         """)
     again, values, _ = run(
-        capsys, f"{module}:total", "--mesh", "dp=64", "--size", "batch=64 model=256", "--no-grad", "--values"
+        capsys, f"{module}:total", "--mesh", "dp=64", "--size", "batch=128 model=256", "--no-grad", "--values"
     )
     assert again == 0 and values.startswith(out)
     assert values.removeprefix(out) == dedent("""\
         value   global shape  spec           shard shape  bytes per device  hint
-        x       f32[64,256]   P('dp', None)  f32[1,256]              1 KiB  Float32[Array, "[batch/dp] model"]
+        x       f32[128,256]  P('dp', None)  f32[2,256]              2 KiB  Float32[Array, "[batch/dp] model"]
         return  f32[256]      P(None)        f32[256]                1 KiB  Float32[Array, "model"]
 
         part     collective  over  devices     in    out  on the wire  times  where
