@@ -2,7 +2,7 @@
 
     python bench/memory.py                 on CPU: prints the table of docs/explain.md
     python bench/memory.py stencil         some rows of it
-    python bench/memory.py --tpu           for TPUs, by libtpu: the table of docs/benchmarks.md, in some ten minutes
+    python bench/memory.py --tpu           for TPUs, by libtpu: the second table there, in half an hour
     python bench/memory.py --tpu decoding  some rows of it
 
 On CPU a ratio below 0.8 or above 1.25 would be bad; for TPUs one below 0.85 or above 1.2, and any case in which `fits`
