@@ -861,3 +861,13 @@ os._exit(0)  # the devices wait for ever
 def test_a_mesh_on_which_shards_wait_for_each_other_is_reported_in_time():
     done = subprocess.run([sys.executable, "-c", DEADLOCK], capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("waiting: it has not ended on dp=2 after 3 seconds\n"), done.stderr[-2000:]
+
+
+def test_random_numbers_of_the_only_result_are_not_to_be_left_out() -> None:
+    @typed_shard_map
+    def noisy(x: Float[Array, "[batch/dp] model"], key: Key[Array, ""]) -> Float[Array, "[batch/dp] model"]:
+        own = jax.random.fold_in(key, jax.lax.axis_index("dp"))
+        return x + jax.random.normal(own, x.shape)
+
+    cure = "for the same numbers on every mesh draw those of the whole array, and take each shard's part of them"
+    assert failure(noisy, ["dp=2"]).endswith(f"Hint: {cure}")
