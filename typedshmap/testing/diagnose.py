@@ -236,8 +236,8 @@ def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any], is_backward: bool = Fa
         kept = f"exclude={mismatch.name!r} leaves this result out"
         cure = f"where random numbers rightly differ from shard to shard, {kept}"
         if mismatch.name == "return":  # the only one
-            whole = "draw those of the whole array, and take each shard's part of them"
-            cure = f"for the same numbers on every mesh {whole}"
+            drawn = "draw those of the whole array, and take each shard's part of them"
+            cure = f"for the same numbers on every mesh {drawn}"
         yield Clue("the program draws random numbers", cure)
     busy = collective_axes(jaxprs, sizes)
     idle = [axis for axis in sizes if axis not in busy]
