@@ -72,8 +72,8 @@ python bench/run.py --write docs/benchmarks.md
 measures all of it anew, in some twenty minutes, and writes this page. `--quick` takes fewer turns, `--only GROUP`
 some rows. The exit code is 1 if a row is bad.
 
-How near `explain` comes to XLA's own figures of memory, on CPU and on TPUs, is measured by `bench/memory.py`; its tables
-are on [the page of `explain`](explain.md#memory).
+How near `explain` comes to XLA's own figures of memory, on CPU and on TPUs, is measured by `bench/memory.py`; its
+tables are on [the page of `explain`](explain.md#memory).
 
 ## How it is measured
 
