@@ -871,3 +871,17 @@ def test_random_numbers_of_the_only_result_are_not_to_be_left_out() -> None:
 
     cure = "for the same numbers on every mesh draw those of the whole array, and take each shard's part of them"
     assert failure(noisy, ["dp=2"]).endswith(f"Hint: {cure}")
+
+
+@pytest.mark.parametrize("seed", [2, 5, 14])
+def test_a_difference_where_results_are_chaotic_is_looked_at_again_with_smaller_numbers(seed: int) -> None:
+    @typed_shard_map
+    def resonance(x: Float[Array, "[n/dp]"]) -> Float[Array, ""]:
+        return jnp.sin(jax.lax.psum(jnp.sum(x * x), "dp")) ** -4
+
+    @typed_shard_map
+    def averaged(x: Float[Array, "[n/dp]"]) -> Float[Array, ""]:
+        return jnp.sin(jax.lax.psum(jnp.sum(x * x), "dp") / jax.lax.axis_size("dp")) ** -4
+
+    assert_mesh_invariant(resonance, ["dp=4"], seed=seed, trials=1, grad=False, n=4096)
+    assert "depends on the mesh" in failure(averaged, ["dp=4"], seed=seed, trials=1, grad=False, n=4096)

@@ -24,6 +24,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 from .array import is_jax_array
 from .jaxpr import CLAIM, is_literal, open_jaxpr, scan_counts
 from .mesh import ambient_devices
+from .versions import CPU_FAST_COMPILE
 
 # The parameters of some primitives that are not read where they are lowered.
 _NOT_LOWERED = {
@@ -59,6 +60,23 @@ def compiled(traced: Any, arrays: Sequence[Any], name: str) -> Callable[..., Any
     except Exception:  # of many kinds: an array that was deleted, a value without a hash
         return None
     return partial(kept[0], *constants)
+
+
+def compile_fast(lowered: Any, platform: str) -> Any:
+    """Compile a program that will run only a few times, where compiling takes the most: on CPUs without optimizations.
+
+    Args:
+      lowered: what ``lower()`` of a traced program returned.
+      platform: the platform of its devices.
+    """
+    if platform != "cpu":
+        return lowered.compile()
+    try:
+        return lowered.compile(CPU_FAST_COMPILE)
+    except jax.errors.JaxRuntimeError as error:
+        if "No such compile option" not in str(error):
+            raise
+        return lowered.compile()  # a later XLA
 
 
 def known_calls(jitted: Any) -> int:

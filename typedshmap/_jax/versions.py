@@ -44,6 +44,14 @@ HAS_MANUAL_TYPES = _installed >= (0, 10)
 # Before 0.10.2 a traced program has no variable for a result that nothing uses.
 DROPS_UNUSED = _installed < (0, 10, 2)
 
+# XLA's options for a program that is compiled quickly and runs slower. Before 0.11 XLA has two ways to emit kernels, of
+# which the one that is not its default compiles several times faster.
+CPU_FAST_COMPILE: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    **({"xla_cpu_use_fusion_emitters": False} if _installed < (0, 11) else {}),
+}
+
 _UNTRIED = (
     f"jax {jax.__version__} is newer than any that typedshmap was tried on ({LOWEST} to {NEWEST_TRIED})"
     if _installed > _numbers(NEWEST_TRIED)

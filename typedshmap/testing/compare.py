@@ -188,6 +188,8 @@ _C = 2.0
 _SINGLE = 2.0**-24
 # A tolerance of a larger share of the median entry hides mistakes.
 _MUCH = 0.01
+# A result is chaotic that changes by this share of its largest entry, and by so many roundoffs.
+_CHAOS, _CHAOS_IN_UNITS = 0.01, 100.0
 _PERTURBATION_STREAM = 2**31 + 2
 _FACTORS = (1.3, 0.7, 1.7, 0.6)
 
@@ -219,6 +221,15 @@ class Rounding:
         growth = sqrt(self.terms) * min(self.unit, _SINGLE) / self.unit + sqrt(devices)
         scale, moved = (scale_of(values[self.uncertain[name]]) for values in (reference, self.moved[name]))
         return _C * growth * (self.unit * scale + moved)
+
+    def is_chaotic(self, reference: Outcome) -> bool:
+        """Whether a change in the last place of the arguments is amplified so much that it hardly has a bound.
+
+        So it is where a softmax of large scores goes over from one score to another: a few changes of the arguments
+        that are tried may not find what rounding does elsewhere.
+        """
+        share = max(_CHAOS, _CHAOS_IN_UNITS * self.unit)
+        return any(scale_of(moved) > share * scale_of(reference.values[name]) for name, moved in self.moved.items())
 
     def over(self, reference: Outcome, others: Iterable[Outcome]) -> Rounding:
         """The same for a comparison with these meshes."""
@@ -256,7 +267,7 @@ def measure(reference: Outcome, seed: int) -> Rounding:
     moved = {name: np.zeros(each.shape) for name, each in values.items() if _jax.array.is_inexact(each.dtype)}
     loose = {name: np.zeros(each.shape, bool) for name, each in values.items() if name not in moved}
     for at, factor in enumerate(_FACTORS):
-        changed = reference.again(_perturb(reference.arrays, unit, (seed, at)), factor)
+        changed = reference.again(_perturb(reference.arrays, unit, seed, at), factor)
         for name, most in moved.items():
             back = as_double(changed[name]) / (factor if name in reference.gradients else 1.0)
             with np.errstate(invalid="ignore"):
@@ -281,15 +292,19 @@ def coarsest_dtype(jaxprs: Iterable[Any]) -> Any:
 _MOVING = _jax.jaxpr.MOVING.union(["clamp", "concatenate", "max", "min", "pad", "select_n", "split"])
 
 
-def _perturb(arrays: Sequence[jax.Array], unit: float, seed: Sequence[int]) -> list[jax.Array]:
-    """The arrays with every inexact entry perturbed by one unit in the last place, up or down."""
-    rng, found = np.random.default_rng((*seed, _PERTURBATION_STREAM)), list(arrays)
+def _perturb(arrays: Sequence[jax.Array], unit: float, seed: int, number: int) -> list[jax.Array]:
+    """The arrays with every inexact entry off by one unit in the last place: at first all of them up, then at random.
+
+    Changes at random hardly change a large sum of positive terms: by less than its own last place.
+    """
+    rng, found = np.random.default_rng((seed, number, _PERTURBATION_STREAM)), list(arrays)
     for at, array in enumerate(arrays):
         if _jax.array.is_inexact(array.dtype):
+            signs = rng.choice((-1.0, 1.0), array.shape) if number else 1.0
             # One unit in the last place is u to 2 u of a number; three halves of u round to no less than one.
-            factors = 1 + 1.5 * unit * rng.choice((-1.0, 1.0), array.shape)
             values = np.asarray(array)
-            found[at] = jax.device_put((as_double(values) * factors).astype(values.dtype), array.sharding)
+            changed = as_double(values) * (1 + 1.5 * unit * signs)
+            found[at] = jax.device_put(changed.astype(values.dtype), array.sharding)
     return found
 
 

@@ -216,8 +216,9 @@ def compile_call(
         names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in found]  # known when this has been traced
         return [_global_array(leaf) for _, leaf in found]
 
+    platform = mesh.devices.flat[0].platform
     with subject.on(mesh):
-        jaxpr, types, compute = _compile(forward, call.arrays)
+        jaxpr, types, compute = _compile(forward, platform, call.arrays)
         if not grad:
             return CompiledCall(mesh, call.form, names, types, compute, [jaxpr])
         results = dict(zip(names, types, strict=True))
@@ -235,17 +236,17 @@ def compile_call(
             gradients = jax.vjp(some, [arrays[at] for at in inexact])[1](cotangents)[0]
             return list(map(_global_array, gradients))
 
-        of_pullback, _, pull = _compile(pullback, call.arrays, [results[name] for name in pulled])
+        of_pullback, _, pull = _compile(pullback, platform, call.arrays, [results[name] for name in pulled])
     gradients = [f"grad({call.names[at]})" for at in inexact]
     return CompiledCall(mesh, call.form, names, types, compute, [jaxpr, of_pullback], pulled, gradients, pull)
 
 
 def _compile(
-    f: Callable[..., list[Any]], *args: Any
+    f: Callable[..., list[Any]], platform: str, *args: Any
 ) -> tuple[Any, list[jax.ShapeDtypeStruct], Callable[..., list[jax.Array]]]:
     """The jaxpr of a function, the types and shardings of its results, and the compiled function, which waits."""
     traced = jax.jit(f).trace(*args)
-    compiled = traced.lower().compile()
+    compiled = _jax.programs.compile_fast(traced.lower(), platform)
     pairs = zip(traced.jaxpr.out_avals, compiled.output_shardings, strict=True)
     types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding) for aval, sharding in pairs]
     return traced.jaxpr, types, lambda *args: jax.block_until_ready(compiled(*args))
