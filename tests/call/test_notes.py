@@ -259,3 +259,12 @@ def test_threads_may_call_one_function_at_once(mesh: Mesh) -> None:
 
     together(*(lambda rows=rows: run(rows) for rows in (8, 16, 24)))
     assert sorted(found["b"] for found in seen) == [8] * 5 + [16] * 5 + [24] * 5
+
+
+@pytest.mark.parametrize("collective", [jax.lax.psum, jax.lax.pmean, jax.lax.pmax])
+def test_of_axes_over_some_of_which_a_value_is_the_same_a_note_names_those(collective: Any, mesh: Mesh) -> None:
+    def f(x: X) -> Float[Array, ""]:
+        return collective(x.max(), ("tp", "dp"))
+
+    (note,) = notes_of(lambda: typed_shard_map(f, mesh=mesh)(x), ValueError)
+    assert note.endswith("\nHint: the value is the same on every shard of 'tp': leave out 'tp'")
