@@ -19,9 +19,9 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
-from .errors import TypedShmapError, placed_at_decoration
+from .errors import StructureError, TypedShmapError, placed_at_decoration
 from .errors.failures import RETURN, Failure, PlainMessage, sizes_text
-from .errors.phrases import mesh_text, quoted_axes
+from .errors.phrases import mesh_text, quoted_axes, value_text
 from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedVarying
 from .hints import context
 from .hints.check_arguments import array_leaves, check_arguments, unknown_axes
@@ -128,6 +128,10 @@ def typed_shard_map(
     with placed_at_decoration():
         given_mesh, names, own = read_mesh(mesh), read_axis_names(axis_names), read_naming(axes, rules)
         period = 0 if sanitize is None else read_period("sanitize=", sanitize)
+        try:
+            is_typed = bool(check_vma)
+        except Exception:  # an array's truth is unclear
+            raise StructureError(f"check_vma= wants True or False, got {value_text(check_vma)}") from None
 
     def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Callable[..., Any]:
         naming = own if below is None else below.naming.then(own)
@@ -137,7 +141,7 @@ def typed_shard_map(
         @wraps(function, info)
         def typed_call(*args: Any, **kwargs: Any) -> Any:
             try:
-                call = _RegionCall(info, bool(check_vma), args, kwargs)
+                call = _RegionCall(info, is_typed, args, kwargs)
                 if every := period or (period_context.value if entered else 0):
                     results = call.run_compared(every, calls)
                 else:
@@ -151,7 +155,7 @@ def typed_shard_map(
                 raise
             except Exception as error:
                 _jax.versions.note_untried(error)
-                if check_vma and (cause := _cause_behind(error, info, args, kwargs)):
+                if is_typed and (cause := _cause_behind(error, info, args, kwargs)):
                     raise cause from error
                 raise
 
