@@ -173,6 +173,7 @@ _MOST_IN_NOTE = 24
 _STATES = re.compile(
     r"Got input type: [^{]*\{V:(?P<varying>.*?)\}, axes: (?P<axes>.*?) and input state: (?P<states>\{.*?\})"
 )
+_MAPPED = "; over one that jax.vmap names JAX takes collectives under check_vma=False only"
 # What it says where a value's type refuses an operation: "reduced" in words, or in a type that it expected.
 _UNREDUCED = re.compile(r"\bunreduced\b")
 _REDUCED = re.compile(r"\breduced\b|\{[^{}]*\b[RU]:")
@@ -495,10 +496,12 @@ def _cure(error: Exception, axis_names: Iterable[str]) -> str | None:
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         if frames and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == "jax":
             axes = quoted_axes(axis_names)
-            return f"a collective over an axis that the mesh does not have ends so; the mesh's axes are {axes}"
+            return f"a collective over an axis that the mesh does not have ends so; the mesh's axes are {axes}{_MAPPED}"
     if (states := _STATES.search(str(error))) is not None and "unreduced" not in states["states"]:
         varying, named = (re.findall(r"\w+", states[name]) for name in ("varying", "axes"))
         same = [axis for axis in named if axis not in varying]
+        if not set(same) <= set(axis_names):
+            return f"the mesh's axes are {quoted_axes(axis_names)}{_MAPPED}"
         return f"the value is the same on every shard of {quoted_axes(same)}: leave out {quoted_axes(same)}"
     if _UNREDUCED.search(str(error)):
         return "JAX types a value as unreduced, as it entered with '+axis' or by lax.pcast: take the sum first (psum)"

@@ -86,7 +86,8 @@ def test_an_exception_of_jax_passes_with_a_note(mesh: Mesh) -> None:
     assert notes(caught.value) == [NOTE]
 
 
-ENDS_SO = "Hint: a collective over an axis that the mesh does not have ends so; the mesh's axes are 'dp', 'tp'"
+ENDS_SO = "Hint: a collective over an axis that the mesh does not have ends so; the mesh's axes are 'dp', 'tp'; "
+ENDS_SO += "over one that jax.vmap names JAX takes collectives under check_vma=False only"
 
 
 def test_an_axis_that_jax_does_not_know_is_reported_in_the_note(mesh: Mesh) -> None:
@@ -268,3 +269,12 @@ def test_of_axes_over_some_of_which_a_value_is_the_same_a_note_names_those(colle
 
     (note,) = notes_of(lambda: typed_shard_map(f, mesh=mesh)(x), ValueError)
     assert note.endswith("\nHint: the value is the same on every shard of 'tp': leave out 'tp'")
+
+
+def test_of_an_axis_that_vmap_names_a_note_says_where_jax_takes_it(mesh: Mesh) -> None:
+    def f(x: X) -> X:
+        return jax.vmap(lambda row: row - jax.lax.pmean(row, ("i", "dp")), axis_name="i")(x)
+
+    (note,) = notes_of(lambda: typed_shard_map(f, mesh=mesh)(x), ValueError)
+    assert note.endswith("over one that jax.vmap names JAX takes collectives under check_vma=False only")
+    assert traced(typed_shard_map(f, mesh=mesh, check_vma=False), x).shape == x.shape
