@@ -7,6 +7,7 @@ comparisons is never used with them, or the other way round."""
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import jax
@@ -30,9 +31,12 @@ def read_period(name: str, every: Any) -> int:
     Raises:
       StructureError: for anything but a positive whole number.
     """
-    if isinstance(every, bool) or not hasattr(every, "__index__"):
+    try:
+        number = None if isinstance(every, bool) else index(every)
+    except TypeError:
+        number = None
+    if number is None:
         raise StructureError(f"{name} wants a number of calls, as in {_EXAMPLE[name]}; got {value_text(every)}")
-    number = int(every.__index__())
     if number < 1:
         raise StructureError(f"{name} is {value_text(every)}, but calls are counted from 1, which compares at each")
     return min(number, 2**31)  # as far as a program counts

@@ -19,9 +19,9 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
-from .errors import TypedShmapError, placed_at_decoration
+from .errors import StructureError, TypedShmapError, placed_at_decoration
 from .errors.failures import RETURN, Failure, PlainMessage, sizes_text
-from .errors.phrases import mesh_text, quoted_axes
+from .errors.phrases import mesh_text, quoted_axes, value_text
 from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedVarying
 from .hints import context
 from .hints.check_arguments import array_leaves, check_arguments, unknown_axes
@@ -128,6 +128,10 @@ def typed_shard_map(
     with placed_at_decoration():
         given_mesh, names, own = read_mesh(mesh), read_axis_names(axis_names), read_naming(axes, rules)
         period = 0 if sanitize is None else read_period("sanitize=", sanitize)
+        try:
+            is_typed = bool(check_vma)
+        except Exception:  # an array's truth is unclear
+            raise StructureError(f"check_vma= wants True or False, got {value_text(check_vma)}") from None
 
     def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Callable[..., Any]:
         naming = own if below is None else below.naming.then(own)
@@ -137,7 +141,7 @@ def typed_shard_map(
         @wraps(function, info)
         def typed_call(*args: Any, **kwargs: Any) -> Any:
             try:
-                call = _RegionCall(info, bool(check_vma), args, kwargs)
+                call = _RegionCall(info, is_typed, args, kwargs)
                 if every := period or (period_context.value if entered else 0):
                     results = call.run_compared(every, calls)
                 else:
@@ -151,7 +155,7 @@ def typed_shard_map(
                 raise
             except Exception as error:
                 _jax.versions.note_untried(error)
-                if check_vma and (cause := _cause_behind(error, info, args, kwargs)):
+                if is_typed and (cause := _cause_behind(error, info, args, kwargs)):
                     raise cause from error
                 raise
 
@@ -165,7 +169,12 @@ def typed_shard_map(
 _NOTE_BEGINS = "typedshmap: in "
 _MOST_IN_NOTE = 24
 
-# What JAX says where a value's type refuses an operation: "reduced" in words, or in a type that it expected.
+# What JAX says of a collective over axes of which a value varies over some only.
+_STATES = re.compile(
+    r"Got input type: [^{]*\{V:(?P<varying>.*?)\}, axes: (?P<axes>.*?) and input state: (?P<states>\{.*?\})"
+)
+_MAPPED = "; over one that jax.vmap names JAX takes collectives under check_vma=False only"
+# What it says where a value's type refuses an operation: "reduced" in words, or in a type that it expected.
 _UNREDUCED = re.compile(r"\bunreduced\b")
 _REDUCED = re.compile(r"\breduced\b|\{[^{}]*\b[RU]:")
 
@@ -487,7 +496,13 @@ def _cure(error: Exception, axis_names: Iterable[str]) -> str | None:
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         if frames and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == "jax":
             axes = quoted_axes(axis_names)
-            return f"a collective over an axis that the mesh does not have ends so; the mesh's axes are {axes}"
+            return f"a collective over an axis that the mesh does not have ends so; the mesh's axes are {axes}{_MAPPED}"
+    if (states := _STATES.search(str(error))) is not None and "unreduced" not in states["states"]:
+        varying, named = (re.findall(r"\w+", states[name]) for name in ("varying", "axes"))
+        same = [axis for axis in named if axis not in varying]
+        if not set(same) <= set(axis_names):
+            return f"the mesh's axes are {quoted_axes(axis_names)}{_MAPPED}"
+        return f"the value is the same on every shard of {quoted_axes(same)}: leave out {quoted_axes(same)}"
     if _UNREDUCED.search(str(error)):
         return "JAX types a value as unreduced, as it entered with '+axis' or by lax.pcast: take the sum first (psum)"
     if _REDUCED.search(str(error)):

@@ -516,6 +516,11 @@ def test_axis_names_other_than_a_set_are_refused_at_decoration(names: Any, got: 
         typed_shard_map(axis_names=names)
 
 
+def test_a_check_vma_that_is_neither_true_nor_false_is_refused_at_decoration() -> None:
+    with fails(StructureError, "check_vma= wants True or False, got array([1., 1.])"):
+        typed_shard_map(check_vma=np.ones(2))
+
+
 def test_axis_names_that_the_mesh_does_not_have_are_refused(mesh: Mesh) -> None:
     with fails(MeshAxisError, "look: axis_names= names mesh axis 'pp', which the mesh (dp=4, tp=2) does not have"):
         looking([], mesh=mesh, axis_names={"pp"})(x)

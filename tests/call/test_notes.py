@@ -86,7 +86,8 @@ def test_an_exception_of_jax_passes_with_a_note(mesh: Mesh) -> None:
     assert notes(caught.value) == [NOTE]
 
 
-ENDS_SO = "Hint: a collective over an axis that the mesh does not have ends so; the mesh's axes are 'dp', 'tp'"
+ENDS_SO = "Hint: a collective over an axis that the mesh does not have ends so; the mesh's axes are 'dp', 'tp'; "
+ENDS_SO += "over one that jax.vmap names JAX takes collectives under check_vma=False only"
 
 
 def test_an_axis_that_jax_does_not_know_is_reported_in_the_note(mesh: Mesh) -> None:
@@ -259,3 +260,21 @@ def test_threads_may_call_one_function_at_once(mesh: Mesh) -> None:
 
     together(*(lambda rows=rows: run(rows) for rows in (8, 16, 24)))
     assert sorted(found["b"] for found in seen) == [8] * 5 + [16] * 5 + [24] * 5
+
+
+@pytest.mark.parametrize("collective", [jax.lax.psum, jax.lax.pmean, jax.lax.pmax])
+def test_of_axes_over_some_of_which_a_value_is_the_same_a_note_names_those(collective: Any, mesh: Mesh) -> None:
+    def f(x: X) -> Float[Array, ""]:
+        return collective(x.max(), ("tp", "dp"))
+
+    (note,) = notes_of(lambda: typed_shard_map(f, mesh=mesh)(x), ValueError)
+    assert note.endswith("\nHint: the value is the same on every shard of 'tp': leave out 'tp'")
+
+
+def test_of_an_axis_that_vmap_names_a_note_says_where_jax_takes_it(mesh: Mesh) -> None:
+    def f(x: X) -> X:
+        return jax.vmap(lambda row: row - jax.lax.pmean(row, ("i", "dp")), axis_name="i")(x)
+
+    (note,) = notes_of(lambda: typed_shard_map(f, mesh=mesh)(x), ValueError)
+    assert note.endswith("over one that jax.vmap names JAX takes collectives under check_vma=False only")
+    assert traced(typed_shard_map(f, mesh=mesh, check_vma=False), x).shape == x.shape

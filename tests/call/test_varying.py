@@ -763,3 +763,18 @@ def test_a_helper_that_is_called_for_each_row_of_a_sharded_dim_is_told_to_mark_i
     assert "got f32[2,3]{V:(dp,tp)} per shard" in message
     assert f"\nHint: {cause}: write '~tp', or gather it first" in message
     traced(over_heads(marked_row_product), heads, weights)
+
+
+def test_a_helpers_result_that_is_the_callers_too_is_listed_once(mesh: Mesh) -> None:
+    Row = Float[Array, "[d/tp]"]
+
+    @typed
+    def moments(x: XY) -> tuple[XY, Row, Row]:
+        return x, x.mean(0), (x**2).mean(0)
+
+    def f(x: XY) -> tuple[XY, Row, Row]:
+        return moments(x)
+
+    with pytest.raises(VaryingError) as caught:
+        traced(typed_shard_map(f, mesh=mesh), x)
+    assert str(caught.value).count("return[2] varies over 'dp'") == 1

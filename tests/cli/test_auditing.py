@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+import jax
 import pytest
 
 from typedshmap.__main__ import main
@@ -134,6 +135,17 @@ def test_a_program_keeps_its_exit_code(
     add(program, CALL + end)
     found, out, err = run(capfd, "plain.py")
     assert (found, err) == (code, error) and FORGOTTEN in out
+
+
+def test_a_program_that_fails_on_a_single_device_is_told_how_to_have_more(
+    program: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program.write_text("raise ValueError('cannot reshape array of size 1 into shape (4,2)')\n")
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    code, _, err = run(capfd, "plain.py")
+    assert code == 1
+    assert err.endswith("\naudit: the program found 1 device; --devices 8 makes as many virtual ones\n")
+    assert "--devices" not in run(capfd, "--devices", "8", "plain.py")[2]
 
 
 def test_a_program_that_fails_is_reported_on(program: Path, capfd: pytest.CaptureFixture[str]) -> None:

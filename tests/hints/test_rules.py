@@ -296,6 +296,8 @@ def test_an_unknown_fallback_is_refused() -> None:
     with pytest.raises(MeshAxisError) as caught:
         axis_rules({}, fallback="replicated")  # type: ignore[arg-type]
     assert unplaced(caught.value) == "axis_rules: fallback='replicated' is neither 'unsharded' nor 'error'"
+    with pytest.raises(MeshAxisError, match="is neither 'unsharded' nor 'error'"):
+        axis_rules({}, fallback=np.ones(2))  # type: ignore[arg-type]
 
 
 MESSAGES = {

@@ -46,6 +46,12 @@ XW = f'{X}, w: Float[Array, "[k/tp] n"]'
 ROWS = 'x: Float[Array, "[b/dp] k"]'
 XV = f'{ROWS}, w: Float[Array, "k"]'
 
+TABLE = 't: Float[Array, "[v/tp] n"], i: Int[Array, "[b/dp]"]'
+LOOKUP = (
+    "j = i - lax.axis_index('tp') * t.shape[0]; m = ((j >= 0) & (j < t.shape[0]))[:, None]; "
+    "r = t[jnp.clip(j, 0, t.shape[0] - 1)]"
+)
+
 ADD = """
 def add(c, r):
     c = c + r**2
@@ -63,6 +69,20 @@ def ring(x, turns):
         x = lax.ppermute(x, 'dp', [(i, (i + 1) % lax.axis_size('dp')) for i in range(lax.axis_size('dp'))])
         total = total + x.sum(0)
     return total
+"""
+
+HALOS = """
+def to_next(x, axis):
+    return lax.ppermute(x, axis, [(i, (i + 1) % lax.axis_size(axis)) for i in range(lax.axis_size(axis))])
+
+@typed
+def with_halos(y: Float[Array, "[b/dp] [k/tp]"]) -> Float[Array, "_ _ ~dp ~tp"]:
+    y = jnp.concatenate([to_next(y[-1:], 'dp'), y], 0)
+    return jnp.concatenate([to_next(y[:, -1:], 'tp'), y], 1)
+
+def step(i, y):
+    y = with_halos(y)
+    return y[:-1, 1:] + y[1:, :-1]
 """
 
 PROGRAMS = {
@@ -83,7 +103,7 @@ PROGRAMS = {
     "a mean, shifted": Wrong(ROWS, "y = x.mean(0); z = y - 1.0; return z", "k", "pmean over 'dp'"),
     "a sum divided by a shard's size": Wrong(ROWS, "y = x.sum(0); return y / x.shape[0]", "k", "pmean over 'dp' if"),
     "a sum divided by all elements of a shard": Wrong(ROWS, "y = x.sum(); return y / x.size", "", "pmean over 'dp' if"),
-    "a sum divided by two": Wrong(ROWS, "y = x.sum(0); return y / 2", "k", "psum if it counts all", counts_shard=False),
+    "a sum divided by two": Wrong(ROWS, "y = x.sum(0); return y / 2", "k", "else psum", counts_shard=False),
     "a sum divided by a global size": Wrong(ROWS, "y = x.sum(0); return y / size('b')", "k", "psum over 'dp'"),
     "a mean by multiplication": Wrong(ROWS, "y = x.sum(0); return y * (1 / x.shape[0])", "k", "pmean over 'dp' if"),
     "a mean of the other dim, summed": Wrong(ROWS, "y = x.mean(1); z = y.sum(); return z", "", "psum over 'dp'"),
@@ -182,9 +202,9 @@ PROGRAMS = {
         "let its condition be the same", is_cured=False, modes=(False,),
     ),
     "the product of a part": Wrong(ROWS, "y = x.prod(0); return y", "k", "gather it first"),
-    "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "no collective makes them agree", is_cured=False),
+    "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "combine what they hold, such as addends by a psum", is_cured=False),
     "a ring that adds": Wrong(
-        XW, "y = x @ w; z = lax.ppermute(y, 'tp', [(0, 1), (1, 0)]) if x.shape[1] < 8 else 0 * y; return y + z", "[b/dp] n", "no collective makes them agree", is_cured=False
+        XW, "y = x @ w; z = lax.ppermute(y, 'tp', [(0, 1), (1, 0)]) if x.shape[1] < 8 else 0 * y; return y + z", "[b/dp] n", "combine what they hold, such as addends by a psum", is_cured=False
     ),
     "a sum that a pattern leaves": Wrong('x: Float[Array, "[k/tp] n"], i: Int[Array, "[b/dp]"]', "y = take(x, i, '[k/tp] n, [b/dp] -> [b/dp] n +tp'); z = y * 2; return z", "[b/dp] n", "the pattern at program.py", modes=(False,)),
     "a sum that a ring has taken": Wrong(ROWS, "y = ring(x, lax.axis_size('dp') - 1); return y", "k", "assume(x, hint)", agrees=True, more=RING),
@@ -247,6 +267,31 @@ PROGRAMS = {
         "l, g = jax.value_and_grad(lambda w: loss_of(x, w, u))(w); return l, lax.psum(g, 'dp')",
         'tuple[Float[Array, ""], Float[Array, "[k/tp] n"]]', "psum over 'dp' at program.py:13, outside of what is differentiated", modes=(False,),
         more="def loss_of(x, w, u):\n    y = x @ w\n    z = y * u\n    return z.sum()",
+    ),
+    "a masked lookup": Wrong(TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); return y", "[b/dp] n", "zeros on the others: psum over 'tp'"),
+    "a masked lookup, put elsewhere": Wrong(
+        TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); z = jnp.zeros_like(y).at[jnp.arange(len(j)) + 0 * j].set(y); return z", "[b/dp] n",
+        "zeros on the others: psum over 'tp'",
+    ),
+    "a nonlinear function of a masked lookup": Wrong(
+        TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); z = jnp.tanh(y); return z", "[b/dp] n", "psum over 'tp' before tanh"
+    ),
+    "a maximum by which something is divided that is summed, and with which it is multiplied again": Wrong(
+        ROWS, "m = jnp.abs(x).max(0); q = jnp.tanh(x / m); s = lax.psum(q.sum(0), 'dp'); return s * m", "k", "pmax over 'dp' before div"
+    ),
+    "a sum of random numbers by sharded keys": Wrong(
+        ROWS,
+        "r = lax.bitcast_convert_type(x[:, :2], jnp.uint32); z = jax.vmap(lambda r: jax.random.normal(jax.random.wrap_key_data(r), (3,)))(r); y = z.sum(0); return y",
+        "d", "the sum over b (sharded over 'dp')",
+    ),
+    "any of a part": Wrong(ROWS, "y = (x > 2).any(0); return y * 1.0", "k", "the any at program.py:10 is of each shard's part"),
+    "a part of what was scattered": Wrong(
+        ROWS, "y = lax.psum_scatter(x, 'dp', scatter_dimension=1, tiled=True); z = y[:, 0]; return z", "c",
+        "part of a dim sharded over 'dp': gather it first", is_cured=False,
+    ),
+    "a root of what neighbours along two axes have sent": Wrong(
+        X, "y = lax.fori_loop(0, 2, step, x); z = jnp.sqrt(((x - y) ** 2).sum()); return lax.psum(z, ('dp', 'tp'))", "",
+        "take it over all shards of 'dp', 'tp' before", is_cured=False, more=HALOS,
     ),
     "a check of a part": Wrong(ROWS, "z = check(x, \"_ k\"); return z.sum(0)", "k", "still sharded over 'dp'"),
 }  # fmt: skip

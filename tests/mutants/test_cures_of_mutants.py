@@ -81,7 +81,7 @@ CURES: dict[str, list[list[Step]]] = {
     "X12": [[Step("take the sum before it (psum over 'dp')", "(loss * weights).sum() / weights.sum()", 'jax.lax.psum((loss * weights).sum(), "dp") / jax.lax.psum(weights.sum(), "dp")')]],
     "X13": [[Step("leave out 'tp'", 'jax.lax.psum(jax.lax.psum((loss * weights).sum(), "dp"), "tp")', 'jax.lax.psum((loss * weights).sum(), "dp")')]],
     "H9": [[
-        Step("over all shards of 'x' before, a sum by psum", ROOT, SUMMED_ROOT),
+        Step("take the sum before it (psum over 'x', 'y')", ROOT, SUMMED_ROOT),
         Step("leave out 'y', 'x'", f'jax.lax.psum({SUMMED_ROOT}, ("y", "x"))', SUMMED_ROOT),
     ]],
     "H10": [[Step("over all shards of 'x' before, a sum by psum, a mean by pmean", "mean = t.mean()", 'mean = jax.lax.pmean(t.mean(), ("y", "x"))')]],

@@ -212,6 +212,10 @@ MISUSE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: sanitize(every="x"),
         "sanitize: every= wants a number of calls, as in sanitize(every=100); got 'x'",
     ),
+    "an array": (
+        lambda: sanitize(every=np.ones(3)),
+        "sanitize: every= wants a number of calls, as in sanitize(every=100); got array([1., 1., 1.])",
+    ),
     "true": (
         lambda: sanitize(every=True),
         "sanitize: every= wants a number of calls, as in sanitize(every=100); got True",

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+import jax
+
 from .. import cli
 from ..auditing import audit
 from ..auditing.findings import Finding
@@ -72,6 +74,8 @@ def run(given: argparse.Namespace) -> int:
     texts: dict[str, str] = {} if given.edited is None else json.loads(given.edited.read_text(encoding="utf-8"))
     with output, edited_imports(texts), audit(lengths, invariance=given.invariance or given.fix) as report:
         code = run_program(given.program, given.module, given.arguments, texts)
+    if code and not report.regions and given.devices is None and jax.device_count() == 1:
+        print("audit: the program found 1 device; --devices 8 makes as many virtual ones", file=sys.stderr)
     findings = report.findings if baseline is None else baseline.new(report.findings)
     if given.write_baseline is not None:
         try:

@@ -70,10 +70,12 @@ class Report(Record):
             facts += [f"Sizes: {text}"] if (text := sizes_text(self.sizes)) else []
         facts += [f"At: {self.place}"] if self.place else []
         facts += [f"Hint: {sentence.cure}"] if sentence.cure else []
+        # A helper's result that is the caller's, too, fails twice.
         others = [other for other in others if not other.follows_from(first)]
-        facts += [f"Also: {self._line(other)}{self._elsewhere(other)}" for other in others[:_MOST_OTHERS]]
-        if len(others) > _MOST_OTHERS:
-            facts.append(f"Also: {len(others) - _MOST_OTHERS} more, in error.failures")
+        lines = list(dict.fromkeys(f"Also: {self._line(other)}{self._elsewhere(other)}" for other in others))
+        facts += lines[:_MOST_OTHERS]
+        if len(lines) > _MOST_OTHERS:
+            facts.append(f"Also: {len(lines) - _MOST_OTHERS} more, in error.failures")
         blocks = [f"{self.function}: {self._line(first)}", "\n".join(value), "\n".join(facts)]
         return "\n\n".join(filter(None, blocks))
 

@@ -45,9 +45,8 @@ class Cause(NamedTuple):
     @property
     def origin(self) -> str:
         """``the contraction over heads (sharded over 'tp') at model.py:40``"""
-        over = (
-            f" over {self.sharded_dim}" if self.collective and self.what not in ("gradient", "hint", "pattern") else ""
-        )
+        is_over_dim = self.collective and self.kind != "masked" and self.what not in ("gradient", "hint", "pattern")
+        over = f" over {self.sharded_dim}" if is_over_dim else ""
         return f"the {self.what}{over}{f' at {line}' if (line := self.place.partition(' ')[0]) else ''}"
 
     @property
@@ -61,7 +60,7 @@ class Cause(NamedTuple):
         """``psum over 'tp'``, where a collective makes the value the same on every shard, and right."""
         over = quoted_axes(self.axes)
         if self.divisor:
-            return f"pmean over {over} if that counts a shard's elements, psum if it counts all"
+            return f"pmean over {over} if that counts a shard's elements, else psum"
         return f"{self.collective} over {over}"
 
     @property
@@ -92,10 +91,13 @@ class Cause(NamedTuple):
             return f"{origin} leaves each shard its own, for {self.follows}: write '{mark}'"
         if self.divisor:
             return f"{origin} leaves partial sums, which {self.divisor} divides: {self.reduction}{outside}"
-        if self.kind == "sum":
+        if self.kind in ("sum", "masked"):
             is_open = may_be_unreduced and not self.late
             mark = f", or write {terms.written('+', self.axes)} if its sum is taken later" if is_open else ""
-            return f"{origin} leaves partial sums: psum over {over}{before}{outside}{mark}"
+            psum = f"psum over {over}{before}{outside}{mark}"
+            if self.kind == "masked":
+                return f"if {origin} leaves each entry on one shard, and zeros on the others: {psum}"
+            return f"{origin} leaves partial sums: {psum}"
         if self.collective:
             return f"{origin} is of each shard's part: {self.collective} over {over}{before}"
         if self.kind == "part":
@@ -118,15 +120,16 @@ class Cause(NamedTuple):
             return f"{sent}: if each has had all of them, state it by assume(x, hint)"
         if self.kind == "index":
             either = f"write '{varying}' if the shards may differ, or " if may_vary else ""
-            return f"{origin} is each shard's own: {either}compute it the same on all shards"
+            combined = "combine what the shards make of it, such as addends by a psum"
+            return f"{origin} is each shard's own: {either}{combined}, or compute it the same on all shards"
         if self.kind == "choice":
             return f"the shards go different ways at {origin}: let its condition be the same on all of them"
         if self.kind == "item":
             mark = f"write '{varying}', or " if may_vary else ""
             return f"{origin} takes one item after another of {self.sharded_dim}: {mark}gather it first"
-        if self.dim or self.subject or self.kind == "mixed":
+        if self.dim or self.subject or self.kind in ("mixed", "picked"):
             return f"{origin} is of each shard's part of {self.sharded_dim}: gather it first"
-        return f"the shards differ since {origin}, and no collective makes them agree"
+        return f"the shards differ since {origin}: combine what they hold, such as addends by a psum"
 
 
 class UnmentionedVarying(Fault):
@@ -203,19 +206,22 @@ class RedundantPsum(Fault):
 
     Attributes:
       place: who made it so, where JAX's type does not say.
+      is_among_others: whether it is to be summed over other axes, too.
     """
 
     axis: str
     shards: int
     verb: str
     place: str | None = None
+    is_among_others: bool = False
 
     def words(self, terms: Terms) -> Sentence:
         wrong = f"would count it {self.shards} times" if self.verb in ("psum", "psum_scatter") else "changes nothing"
         by = f" by {self.place}" if self.place else ""
         problem = f"is the same on every shard of '{self.axis}'{by}, so a {self.verb} over it {wrong}"
         reason = "jax.grad sums the gradient of a value that is the same on every shard by itself"
-        return Sentence(problem, cure=f"drop the {self.verb}: {reason}")
+        dropped = f"leave out '{self.axis}'" if self.is_among_others else f"drop the {self.verb}"
+        return Sentence(problem, cure=f"{dropped}: {reason}")
 
 
 class LostSum(Fault):
@@ -270,7 +276,7 @@ class LostSum(Fault):
         if cause.late or cause.astray or cause.within:
             return cause.cure(terms, may_be_unreduced=False, may_vary=False)
         if not cause.collective:
-            over = quoted_axes(cause.axes)
+            over = quoted_axes(self.axes)
             return f"take it over all shards of {over} before, a sum by psum, a mean by pmean{cause.typed}"
         taken = cause.kind if cause.kind == "mean" else "sum"
         taken += f", which {cause.divisor} divides," if cause.divisor else ""

@@ -33,6 +33,7 @@ _LINEAR = _MOVING | frozenset(["neg", "reduce_sum", "real", "imag", "conj", "cum
 _PRODUCTS = frozenset(["mul", "dot_general", "conv_general_dilated"])
 _SCALING = frozenset(["div", "add", "add_any", "sub", "select_n"])
 _PICKING = frozenset(["dynamic_slice", "gather"])
+_PLACING = frozenset(["gather", "scatter", "scatter-add", "scatter_add"])
 _MIXING = frozenset(["sort", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "fft"])
 _EXTREMES = {"reduce_max": "maximum", "reduce_min": "minimum"}
 # Which operands an operation adds, or puts side by side.
@@ -40,9 +41,9 @@ _JOINED: Mapping[str, Callable[[int], bool]] = {
     **dict.fromkeys(("add", "add_any", "sub", "concatenate", "stack", "pad"), lambda at: True),
     "select_n": lambda at: at > 0,
     "dynamic_update_slice": lambda at: at < 2,
-    **dict.fromkeys(("scatter-add", "scatter_add"), lambda at: at in (0, 2)),
+    **dict.fromkeys(("scatter", "scatter-add", "scatter_add"), lambda at: at in (0, 2)),
 }
-_FINAL = frozenset(["index", "opaque", "choice", "ring", "other"])
+_FINAL = frozenset(["index", "opaque", "choice", "ring", "picked", "other"])
 _MEANS = frozenset(["mean", "nanmean", "average", "_mean"])
 _NEUTRAL = (0.0, float("inf"), float("-inf"))
 _MOST_ITERATIONS = 4
@@ -76,7 +77,9 @@ class Causes:
         # By axis, place and number: "mean" where a sum is divided by the number of a shard's
         # elements, "unclear" where it may be.
         self._divisions: dict[tuple[str, str, float], str] = {}
-        # Those that make right what varies, by axis and number of a provenance.
+        # By axis and number of a provenance: the first operation before which a collective has to be.
+        self._first_late: dict[tuple[str, int], Any] = {}
+        # Those that make right what varies, by the same.
         self._collectives: dict[tuple[str, int], Any] = {}
         given: list[Known] = []
         for at, fact in enumerate(facts, -len(facts)):
@@ -122,6 +125,8 @@ class Causes:
         differentiated = next((eqn for eqn, _ in one.calls if _jax.jaxpr.is_differentiated(eqn)), None)
         is_untyped = differentiated is not None and transposed is None and not self.is_typed
         untyped = _jax.source.gradient_place(differentiated) if is_untyped else ""
+        if one.late is not None and one.kind in _EXTREMES.values():  # each shard would go on with its own
+            one = one._replace(late=self._first_late[axis, one.at])
         follows = self._collectives.get((axis, one.at))
         eqn, late, astray, follows = map(_written, (one.calls, one.late, one.astray, follows))
         return one._replace(eqn=eqn, late=late, astray=astray, gradient=gradient, follows=follows, untyped=untyped)
@@ -188,7 +193,7 @@ class Causes:
             elif (
                 claim is not None
                 and axis in claim.layout.sharded
-                and (one.kind in ("part", "index") or one.eqn is None)
+                and (one.kind in ("part", "mixed", "index", "opaque", "picked", "other") or one.eqn is None)
             ):
                 subject = one.subject or claim.assertion.subject.phrase
                 found[axis] = one._replace(kind="part", dim=claim.dim_name(axis) or one.dim, subject=subject)
@@ -321,6 +326,11 @@ class Causes:
             whose = operands[0].provenances.get(axis) if name == "ppermute" and is_part else None
             named: dict[str, Any] = {"dim": whose.dim, "subject": whose.subject} if whose is not None else {}
             return self._new("part" if is_part else "other", eqn, **named)
+        if name == "select_n" and self._is_mask(axis, operands):
+            return self._new("masked", eqn)
+        masked = {at: one for at, one in found.items() if one.kind == "masked"}
+        if masked and name in _PLACING and found.keys() - masked == {1}:  # a shard knows where it puts its own
+            found = masked
         parts = {at: one for at, one in found.items() if one.kind in _UNREDUCED}
         reduced = [one for one in found.values() if one.kind not in _UNREDUCED]
         if parts and all(one.kind == "index" for one in reduced):  # beside its part a shard knows which one that is
@@ -341,6 +351,7 @@ class Causes:
             )
             return first if is_due else first._replace(astray=self._frame.calls(eqn))
         if not _is_kept(eqn, first.kind, found, operands):
+            self._first_late.setdefault((axis, first.at), self._frame.calls(eqn))
             return first._replace(late=self._frame.calls(eqn))
         if name == "reduce_sum":
             first = first._replace(others=(*first.others, *_sizes(eqn, 0, eqn.params["axes"])))
@@ -380,7 +391,15 @@ class Causes:
         if position is not None or is_same_shape or name in _ONE_TO_ONE:
             one = one if one.eqn is not None else one._replace(eqn=eqn, calls=self._frame.calls(eqn))
             return one._replace(kind="mixed", position=position)
-        return self._new("other", eqn, dim=one.dim, subject=one.subject)
+        return self._new("picked", eqn, dim=one.dim, subject=one.subject)
+
+    def _is_mask(self, axis: str, operands: list[Known]) -> bool:
+        """Whether a shard keeps what it has by its own index, and has zeros elsewhere, as in a sharded table."""
+        by, *cases = operands
+        taken = [known for known in cases if known.value != 0]
+        kinds = {known.provenances[axis].kind for known in taken if axis in known.provenances}
+        is_by_index = axis in by.provenances and by.provenances[axis].kind == "index"
+        return is_by_index and len(taken) < len(cases) and kinds <= {"index", "picked", "masked"}
 
     def _of_item(
         self, eqn: Any, item: Provenance, found: Mapping[int, Provenance], operands: list[Known]
@@ -448,7 +467,7 @@ def _position(eqn: Any, at: int, position: int) -> int | None:
 
 def _is_kept(eqn: Any, kind: str, found: Mapping[int, Provenance], operands: list[Known]) -> bool:
     """Whether a collective may as well be after an equation as before it."""
-    name, is_linear = eqn.primitive.name, kind in ("sum", "mean")
+    name, is_linear = eqn.primitive.name, kind in ("sum", "mean", "masked")
     if any(one.kind != kind or one.late is not None for one in found.values()):
         return False
     if name in _MOVING or (name in _PICKING and set(found) == {0}):
@@ -475,7 +494,8 @@ _OPERATIONS = {
     **dict.fromkeys(("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"), "contraction"),
     **dict.fromkeys(("reduce_sum", "scan"), "sum"),
 }
-_COLLECTIVES = {"sum": "psum", "mean": "pmean", "maximum": "pmax", "minimum": "pmin"}
+_NAMES = {"gather": "lookup", "reduce_or": "any", "reduce_and": "all", "reduce_prod": "product"}
+_COLLECTIVES = {"sum": "psum", "masked": "psum", "mean": "pmean", "maximum": "pmax", "minimum": "pmin"}
 
 
 def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | None]) -> Cause | None:
@@ -520,7 +540,8 @@ def _operation(eqn: Any) -> str:
     if eqn is None or "claim" in eqn.params:
         claim = None if eqn is None else eqn.params["claim"]
         return "pattern" if claim is not None and claim.assertion.subject.is_pattern else "hint"
-    return _OPERATIONS.get(eqn.primitive.name, _jax.source.called_function(eqn))
+    name = _jax.source.called_function(eqn)
+    return _OPERATIONS.get(eqn.primitive.name, _NAMES.get(name, name))
 
 
 def _operation_at(eqn: Any) -> str:

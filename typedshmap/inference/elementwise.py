@@ -23,7 +23,7 @@ _SAME_SHAPE = (
 _ELEMENTWISE = (
     "add add_any and atan2 clamp complex div eq eq_to ge gt igamma igamma_grad_a igammac le le_to lt "
     "lt_to max min mul ne nextafter or polygamma polynomial pow regularized_incomplete_beta rem select_n shift_left "
-    "shift_right_arithmetic shift_right_logical sub xor zeta threefry2x32 mul_add mulhi"
+    "shift_right_arithmetic shift_right_logical sub xor zeta threefry2x32 mul_add mulhi random_fold_in"
 )
 _SCALAR, _ZERO = lattice.invarying(0), lattice.zeros(0)
 
@@ -155,7 +155,20 @@ def convolution(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -
     return [interpreter.due_sum(eqn, product, summed)]
 
 
+def keys(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """What each key of an array of keys gives, in dims behind those of the array.
+
+    Where only the array's dims are sharded, a key gives the same on every shard that has it.
+    """
+    given, rank = facts[0].dims, len(eqn.outvars[0].aval.shape)
+    sharded = frozenset(axis for dim in given for axis in dim.axes or ())
+    behind = UNSHARDED if sharded and lattice.varying_of(facts) <= sharded else UNKNOWN
+    dims = (*given, *(behind,) * (rank - len(given)))[:rank]
+    return [combine(eqn.primitive.name, tuple(facts), dims)]
+
+
 RULES = {
+    **dict.fromkeys(["random_bits", "random_clone", "random_split", "random_unwrap", "random_wrap"], keys),
     **dict.fromkeys(_SAME_SHAPE.split(), same_shape),
     **dict.fromkeys(_ELEMENTWISE.split(), elementwise),
     "pvary": vary,

@@ -19,10 +19,11 @@ class Provenance(NamedTuple):
 
     Attributes:
       kind: ``part``: each shard holds its part of an array; ``mixed``: its elements, of which dim is not known any
-        more; ``item``: what a loop over a sharded dim takes from it; ``mapped``: the same by ``jax.vmap``; ``sum``,
-        ``mean``, ``maximum``, ``minimum``: each shard holds that of its part; ``ring``: it computed that of the parts
-        that others sent it, one after the other; ``index``: it depends on the shard's own index; ``opaque``: a kernel
-        or a callback computed it; ``choice``: a branch or a loop took another way; ``other``: none of these.
+        more; ``picked``: something else that an operation made of its part; ``item``: what a loop over a sharded dim
+        takes from it; ``mapped``: the same by ``jax.vmap``; ``sum``, ``mean``, ``maximum``, ``minimum``: each shard
+        holds that of its part; ``ring``: it computed that of the parts that others sent it, one after the other;
+        ``index``: it depends on the shard's own index; ``masked``: by which a shard has it or zeros; ``opaque``: a
+        kernel or a callback computed it; ``choice``: a branch or a loop took another way; ``other``: none of these.
       eqn: where it became so; None for an argument.
       calls: that one and those around it, whose jaxprs hold it, from within; each with the jaxpr that it is in.
       at: counts the equations that are remembered, so that of two the earlier is known.

@@ -419,7 +419,8 @@ def _redundant_psum(call: Operation, value: Any, axes: MeshAxes) -> RedundantPsu
             is_known = not any(axis in axes for axes in (known.unreduced, known.varying, *known.dim_axes))
         if is_known or (has_vma and axis not in kind.varying | kind.unreduced):
             place = known.place if known is not None and is_known else None
-            return RedundantPsum(axis, call.region.sizes[axis], call.verb, place)
+            others = [other for other in call.nontrivial(axes) if other != axis]
+            return RedundantPsum(axis, call.region.sizes[axis], call.verb, place, bool(others))
     return None
 
 
