@@ -262,7 +262,7 @@ def test_threads_may_call_one_function_at_once(mesh: Mesh) -> None:
     assert sorted(found["b"] for found in seen) == [8] * 5 + [16] * 5 + [24] * 5
 
 
-@pytest.mark.parametrize("collective", [jax.lax.psum, jax.lax.pmean, jax.lax.pmax])
+@pytest.mark.parametrize("collective", [jax.lax.psum, jax.lax.pmean])
 def test_of_axes_over_some_of_which_a_value_is_the_same_a_note_names_those(collective: Any, mesh: Mesh) -> None:
     def f(x: X) -> Float[Array, ""]:
         return collective(x.max(), ("tp", "dp"))
