@@ -230,14 +230,14 @@ def _while(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
     ]
 
 
-_CALL_NAMES = (
+CALL_NAMES = (
     "jit pjit closed_call core_call call remat remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr "
     "custom_lin custom_vmap_call"
 )
 
 
 CONTROL_RULES: dict[str, PrimitiveRule] = {
-    **dict.fromkeys(_CALL_NAMES.split(), _call),
+    **dict.fromkeys(CALL_NAMES.split(), _call),
     "shard_map": _region,
     "cond": _cond,
     "scan": _scan,

@@ -258,11 +258,11 @@ def _select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     return [walk.made("select", (), [chosen, *ratios], joined_dims([chosen, *values]), partial, by, factor)]
 
 
-_SAME_NAMES = (
+SAME_NAMES = (
     "pvary pcast copy copy_p stop_gradient optimization_barrier name sharding_constraint mesh_cast preduced "
     "reduced_vary_cast reduced_vary_cast_p vary_unreduced_cast vary_unreduced_cast_p"
 )
-_ELEMENTWISE_NAMES = (
+ELEMENTWISE_NAMES = (
     "abs acos acosh and asin asinh atan atan2 atanh cbrt ceil clamp complex conj cos cosh digamma erf erf_inv erfc "
     "exp exp2 expm1 floor imag integer_pow is_finite lgamma log log1p logistic nextafter or popcount pow real rem "
     "round rsqrt shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square tan tanh xor "
@@ -271,8 +271,8 @@ _ELEMENTWISE_NAMES = (
 
 
 _RULES: dict[str, PrimitiveRule] = {
-    **dict.fromkeys(_ELEMENTWISE_NAMES.split(), _elementwise),
-    **dict.fromkeys(_SAME_NAMES.split(), _same),
+    **dict.fromkeys(ELEMENTWISE_NAMES.split(), _elementwise),
+    **dict.fromkeys(SAME_NAMES.split(), _same),
     CLAIM: _same,
     **dict.fromkeys(("add", "add_any"), _add(1)),
     "sub": _add(-1),
