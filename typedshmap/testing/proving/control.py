@@ -53,11 +53,7 @@ def _entering(walk: Walk, value: GlobalValue, spec: Any, shape: tuple[int, ...],
     if isinstance(value, Unknown):
         return value
     if isinstance(value, LeftRegion):
-        return (
-            value.value
-            if value.spec == spec
-            else Unknown(walk.place, "it enters the region in another way than it left one")
-        )
+        return value.value if value.spec == (spec, manual) else Unknown(walk.place, value.why)
     try:
         if walk.longer(list(_jax.array.spec_entries(spec, len(shape)).unreduced)):
             raise NotKnown("it enters the region with partial sums")
@@ -70,13 +66,13 @@ def _entering(walk: Walk, value: GlobalValue, spec: Any, shape: tuple[int, ...],
 
 
 def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: frozenset[str]) -> GlobalValue:
+    """A result of a region as a global array; or as what another region may take back, as that of a gradient does."""
     if isinstance(value, Unknown):
         return value
-    if isinstance(value, ShardIds):
-        return LeftRegion(value, spec)
+    axes, entries = _dim_axes(walk, spec, rank, manual), _jax.array.spec_entries(spec, rank)
     try:
-        axes, found = _dim_axes(walk, spec, rank, manual), walk.settled(value)
-        unreduced = set(walk.longer(list(_jax.array.spec_entries(spec, rank).unreduced)))
+        found = walk.settled(value)
+        unreduced = set(walk.longer(list(entries.unreduced)))
         if set(found.partial & manual) != unreduced & manual:
             raise NotKnown("a result of the region is not reduced")
         dims = list[DimSharding]()
@@ -86,6 +82,13 @@ def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: froze
                 raise NotKnown("a result of the region is not sharded as its out_specs say")
             dims.append(outer)
     except NotKnown as error:
+        varies = frozenset(walk.longer(list(walk.sizes)))
+        if isinstance(value, Sharded):
+            varies = value.axes
+        if isinstance(value, ShardIds):
+            varies = value.ids.axes.union(dict(value.start), value.value.axes if value.value else ())
+        if varies & manual <= {axis for each in axes for axis in each}:  # along the others, one shard's copy is taken
+            return LeftRegion(value, (spec, manual), str(error))
         return Unknown(walk.place, str(error))
     return found.with_dims(dims)
 
