@@ -324,8 +324,16 @@ def _product(table: Polynomials, row: list[int]) -> int:
 
 
 def _place_of_largest(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
-    name = eqn.primitive.name
-    return _reduced(walk, eqn, operands[0], lambda row: walk.polynomials.atom(name, (), row))
+    name, table = eqn.primitive.name, walk.polynomials
+    sign = 1 if name == "argmin" else -1
+
+    def place(row: list[int]) -> int:
+        values = [table.value_of(number) for number in row]
+        if None in values:
+            return table.atom(name, (), row)
+        return table.constant(min(range(len(row)), key=lambda at: sign * (values[at] or 0)))
+
+    return _reduced(walk, eqn, operands[0], place)
 
 
 def _cumulative(make: Callable[[Polynomials, int, int], int]) -> EntryRule:

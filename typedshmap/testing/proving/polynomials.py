@@ -117,6 +117,8 @@ class Polynomials:
 
     def _product_of(self, one: int, other: int) -> int:
         """The product of two monomials."""
+        if one == self._unit or other == self._unit:
+            return one if other == self._unit else other
         key = (one, other) if one <= other else (other, one)
         if (known := self._of_monomials.get(key)) is not None:
             return known
@@ -158,11 +160,15 @@ class Polynomials:
     def _parted(self, number: int) -> tuple[Coefficient, int, int]:
         """A factor, a monomial and a polynomial without such, whose product it is."""
         terms = self.known[number]
-        powers = [dict(self.known_monomials[each]) for each in terms]
-        shared = {atom: min(each.get(atom, 0) for each in powers) for atom in {atom for each in powers for atom in each}}
-        shared = {atom: exponent for atom, exponent in shared.items() if exponent and atom not in self.truths}
-        common = self._monomial(tuple(sorted(shared.items())))
-        without = self._monomial(tuple(sorted((atom, -exponent) for atom, exponent in shared.items())))
+        first, *others = (self.known_monomials[each] for each in terms)
+        shared = dict[int, Coefficient](first)
+        for each in others:
+            powers = dict[int, Coefficient](each)
+            shared = {atom: min(exponent, powers.get(atom, 0)) for atom, exponent in shared.items()}
+            shared |= {atom: exponent for atom, exponent in each if exponent < 0 and atom not in shared}
+        powers = sorted((atom, by) for atom, by in shared.items() if by and atom not in self.truths)
+        common = self._monomial(tuple(powers))
+        without = self._monomial(tuple((atom, -exponent) for atom, exponent in powers))
         rest = {self._product_of(monomial, without): factor for monomial, factor in terms.items()}
         factor = Fraction(rest[min(rest)])
         return factor, common, self._number({each: by / factor for each, by in rest.items()})
