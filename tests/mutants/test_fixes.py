@@ -12,14 +12,16 @@ from trying import called, close
 from wrong import Mutant
 
 LINES = dict(line.split(": ", 1) for line in FIXES.read_text(encoding="utf-8").splitlines())
-FOUND = [mutant for mutant in MUTANTS if LINES[mutant.id] != NONE]
+# On one device they are wrong as well, by which a repair is judged: theirs is the same on every mesh, and no more.
+WRONG_ON_ONE_DEVICE = {"B1", "B2"}
+FOUND = [mutant for mutant in MUTANTS if LINES[mutant.id] != NONE and mutant.id not in WRONG_ON_ONE_DEVICE]
 # One of each kind of edit, of small programs.
 QUICK = {"T1", "T3", "T6"}
 
 
 def test_as_many_are_repaired_as_the_documentation_says() -> None:
     assert LINES.keys() == {mutant.id for mutant in MUTANTS}
-    assert len(FOUND) == 104
+    assert len(FOUND) == 105
 
 
 @cache

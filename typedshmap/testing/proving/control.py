@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ... import _jax
+from .elementwise import is_narrow
 from .values import DimSharding, GlobalValue, LeftRegion, NotKnown, Sharded, ShardIds, Unknown
 
 if TYPE_CHECKING:
@@ -197,6 +198,9 @@ def _scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalV
             raise NotKnown("no layout is kept by all iterations")
     finally:
         walk.depth -= 1
+    for layout, var in zip(loop.layouts, eqn.outvars[:carried], strict=True):
+        if layout.combined_by == "sum" and is_narrow(var.aval.dtype):
+            raise NotKnown("it adds up parts of a sum in few bits")
     body = [walk.settled(result) for result in results]
     how = (params["length"], params["reverse"], carried, constants)
     made = list[Sharded]()

@@ -7,6 +7,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import jax.numpy as jnp
+
 from ...inference.interpreter import CLAIM
 from . import largest, lookups, neighbours
 from .values import Affine, AtShard, Best, DimSharding, GlobalValue, NotKnown, Sharded, ShardIds, Truth
@@ -37,8 +39,15 @@ def _convert(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
         return _elementwise(walk, eqn, [value])
     if walk.is_number(value) or old == new:
         return [value]
+    if value.combined_by == "sum" and is_narrow(new) and not is_narrow(old):
+        raise NotKnown("it rounds parts of a sum")
     operand = replace(value, factor=Fraction(1))
     return [walk.made("convert", str(new), [operand], value.dims, value.partial, value.combined_by, value.factor)]
+
+
+def is_narrow(dtype: Any) -> bool:
+    """Whether floats of a dtype are rounded so much that it matters in which order they are added."""
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 
 def _spread(walk: Walk, value: Sharded, dims: Sequence[DimSharding]) -> Sharded:

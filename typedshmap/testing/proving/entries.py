@@ -17,7 +17,7 @@ import numpy as np
 from ... import _jax
 from ...inference.interpreter import CLAIM
 from .control import CALL_NAMES
-from .elementwise import ELEMENTWISE_NAMES, SAME_NAMES
+from .elementwise import ELEMENTWISE_NAMES, SAME_NAMES, is_narrow
 from .polynomials import Polynomials, number_key
 from .values import NotKnown
 from .walk import fraction_of, params_key
@@ -184,7 +184,7 @@ def _division(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Number
     def made(one: int, other: int) -> int:
         a, b = table.value_of(one), table.value_of(other)
         if name == "div" and _kind(dtype) in "fc":
-            return table.product(one, table.inverse(other))
+            return _rounded(table, table.product(one, table.inverse(other)), dtype)
         if _kind(dtype) == "f" or a is None or not b:
             return table.atom(name, str(dtype), (one, other))
         quotient = abs(int(a)) // abs(int(b)) * (1 if (a < 0) == (b < 0) else -1)
@@ -193,7 +193,14 @@ def _division(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Number
     return [walk.each(made, *operands)]
 
 
-def _arithmetic(make: Callable[..., int], kinds: str = "bifc") -> EntryRule:
+def _rounded(table: Polynomials, number: int, dtype: Any) -> int:
+    """A result of arithmetic as a float of few bits, where that may be another number."""
+    value = table.value_of(number)
+    is_exact = value is not None and abs(value) <= 128 and Fraction(value).denominator in (1, 2, 4)
+    return number if is_exact or not is_narrow(dtype) else table.atom("convert", str(dtype), [number])
+
+
+def _arithmetic(make: Callable[..., int], kinds: str = "bifc", is_exact: bool = False) -> EntryRule:
     """What polynomials are made for: not of whole numbers that go round, unless all are known."""
 
     def rule(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
@@ -204,6 +211,7 @@ def _arithmetic(make: Callable[..., int], kinds: str = "bifc") -> EntryRule:
 
         def made(*entries: int) -> int:
             found = make(table, eqn, *entries)
+            found = found if is_exact else _rounded(table, found, dtype)
             if most is not None and abs(table.value_of(found) or 0) > most:
                 raise NotKnown("its whole numbers overflow")
             return found
@@ -226,10 +234,10 @@ def _convert(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers
         value = table.value_of(entry)
         if value is not None and before in "biu" and after in "biu":
             return walk.number(np.array(value).astype(old).astype(new), new)
-        is_small = value is not None and abs(value) <= 128 and Fraction(value).denominator == 1
-        if is_small or (before == "f" and after == "i" and table.is_whole(entry)):
+        if before == "f" and after == "i" and table.is_whole(entry):
             return entry
-        return table.atom("convert", (str(old), str(new)), [entry])
+        is_small = value is not None and abs(value) <= 128 and Fraction(value).denominator == 1
+        return entry if is_small else table.atom("convert", str(new), [entry])
 
     if old == new:
         return operands
@@ -250,7 +258,7 @@ def _compared(name: str) -> EntryRule:
         found = (table.is_zero if name in ("eq", "ne") else table.is_negative)(table.total([(one, 1), (other, -1)]))
         return table.denied(found) if name in ("ne", "le", "ge") else found
 
-    return _arithmetic(make, "fib")
+    return _arithmetic(make, "fib", is_exact=True)
 
 
 def _logical(make: Callable[..., int]) -> EntryRule:
@@ -300,12 +308,14 @@ def _reduced(walk: EntryWalk, eqn: Any, numbers: Numbers, function: Callable[[li
     return [np.array([function(row) for row in flat], np.int64).reshape(rows.shape[:-1])]
 
 
-def _reduction(make: Callable[[Polynomials, list[int]], int], kinds: str) -> EntryRule:
+def _reduction(make: Callable[[Polynomials, list[int]], int], kinds: str, is_exact: bool = False) -> EntryRule:
     def rule(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
         dtype, table = eqn.invars[0].aval.dtype, walk.polynomials
 
         def made(row: list[int]) -> int:
-            return make(table, row) if _kind(dtype) in kinds else table.atom(eqn.primitive.name, str(dtype), row)
+            if _kind(dtype) not in kinds:
+                return table.atom(eqn.primitive.name, str(dtype), row)
+            return make(table, row) if is_exact else _rounded(table, make(table, row), dtype)
 
         return _reduced(walk, eqn, operands[0], made)
 
@@ -338,7 +348,7 @@ def _place_of_largest(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> lis
 
 def _cumulative(make: Callable[[Polynomials, int, int], int]) -> EntryRule:
     def rule(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
-        if "u" in _kinds(eqn):
+        if "u" in _kinds(eqn) or is_narrow(eqn.invars[0].aval.dtype):
             return _opaque(walk, eqn, operands)
         rows = np.moveaxis(operands[0], walk.lead + eqn.params["axis"], 0)
         order = list(range(len(rows)))[:: -1 if eqn.params["reverse"] else 1]
@@ -370,7 +380,8 @@ def _dot(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
         for row in map(tuple, left):
             for column in map(tuple, right):
                 if (number := known.get((row, column))) is None:
-                    number = known[row, column] = walk.polynomials.contraction(zip(row, column, strict=True))
+                    number = walk.polynomials.contraction(zip(row, column, strict=True))
+                    number = known[row, column] = _rounded(walk.polynomials, number, eqn.outvars[0].aval.dtype)
                 found.append(number)
     return [np.array(found, np.int64).reshape((*mesh, *batch, *free[0], *free[1]))]
 
@@ -573,8 +584,8 @@ def _gather(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]
 def _scatter(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
     into, indices, updates = operands
     of, table, is_sum = eqn.params["dimension_numbers"], walk.polynomials, eqn.primitive.name == "scatter-add"
-    if is_sum and _kind(eqn.invars[0].aval.dtype) == "u":
-        raise NotKnown("it adds whole numbers that go round")
+    if is_sum and (_kind(eqn.invars[0].aval.dtype) == "u" or is_narrow(eqn.invars[0].aval.dtype)):
+        raise NotKnown("it adds numbers that go round, or are rounded")
     places = _Places(
         eqn, of.update_window_dims, of.inserted_window_dims, of.scatter_dims_to_operand_dims,
         of.operand_batching_dims, of.scatter_indices_batching_dims,
@@ -600,13 +611,18 @@ def _scatter(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers
 # What goes from shard to shard
 
 
-def _all_reduce(make: Callable[[Polynomials, list[int]], int]) -> EntryRule:
+def _all_reduce(make: Callable[[Polynomials, list[int]], int], is_exact: bool = False) -> EntryRule:
     def rule(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
         if "u" in _kinds(eqn):
             raise NotKnown("it adds whole numbers that go round")
-        return [
-            walk.each(lambda *row: make(walk.polynomials, list(row)), *walk.members(each, eqn)[0]) for each in operands
-        ]
+        table, found = walk.polynomials, list[Numbers]()
+        for each, var in zip(operands, eqn.invars, strict=True):
+            members, rounds = walk.members(each, eqn)[0], not is_exact and is_narrow(var.aval.dtype)
+            if rounds and len(members) > 1:
+                found.append(walk.each(lambda *row: table.atom("rounded sum", (), sorted(row)), *members))
+            else:
+                found.append(walk.each(lambda *row: make(table, list(row)), *members))
+        return found
 
     return rule
 
@@ -627,6 +643,8 @@ def _reduce_scatter(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[
     at, found = walk.lead + eqn.params["scatter_dimension"], list[Numbers]()
     for each in operands:
         members, place = walk.members(each, eqn)
+        if is_narrow(eqn.invars[0].aval.dtype) or "u" in _kinds(eqn):
+            raise NotKnown("it adds numbers that go round, or are rounded")
         total = walk.each(lambda *row: _sum(walk.polynomials, list(row)), *members)
         parts = np.split(total, len(members), at)
         found.append(_own(walk, [part if eqn.params["tiled"] else part.squeeze(at) for part in parts], place))
@@ -774,7 +792,7 @@ RULES: dict[str, EntryRule] = {
     CLAIM: _same,
     **dict.fromkeys(("add", "add_any"), _arithmetic(lambda table, _, one, other: table.total([(one, 1), (other, 1)]))),
     "sub": _arithmetic(lambda table, _, one, other: table.total([(one, 1), (other, -1)])),
-    "neg": _arithmetic(lambda table, _, one: table.total([(one, -1)])),
+    "neg": _arithmetic(lambda table, _, one: table.total([(one, -1)]), is_exact=True),
     "mul": _arithmetic(lambda table, _, one, other: table.product(one, other)),
     "div": _division,
     "square": _arithmetic(lambda table, _, one: table.product(one, one)),
@@ -786,9 +804,9 @@ RULES: dict[str, EntryRule] = {
     "log1p": _arithmetic(lambda table, _, one: table.logarithm(table.total([(one, 1), (table.one, 1)])), "f"),
     "rsqrt": _arithmetic(lambda table, _, one: table.inverse(table.atom("sqrt", (), [one])), "f"),
     "sqrt": _arithmetic(lambda table, _, one: table.atom("sqrt", (), [one]), "f"),
-    "max": _arithmetic(lambda table, _, one, other: table.largest([one, other]), "fi"),
-    "min": _arithmetic(lambda table, _, one, other: table.largest([one, other], -1), "fi"),
-    "clamp": _arithmetic(lambda table, _, low, one, high: table.largest([table.largest([low, one]), high], -1), "fi"),
+    "max": _arithmetic(lambda table, _, one, other: table.largest([one, other]), "fi", is_exact=True),
+    "min": _arithmetic(lambda table, _, one, other: table.largest([one, other], -1), "fi", is_exact=True),
+    "clamp": _arithmetic(lambda table, _, low, one, high: table.largest([table.largest([low, one]), high], -1), "fi", is_exact=True),
     "rem": _division,
     **{name: _compared(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "and": _logical(Polynomials.product),
@@ -797,8 +815,8 @@ RULES: dict[str, EntryRule] = {
     "select_n": _select,
     "convert_element_type": _convert,
     "reduce_sum": _reduction(_sum, "bifc"),
-    "reduce_max": _reduction(Polynomials.largest, "fi"),
-    "reduce_min": _reduction(lambda table, row: table.largest(row, -1), "fi"),
+    "reduce_max": _reduction(Polynomials.largest, "fi", is_exact=True),
+    "reduce_min": _reduction(lambda table, row: table.largest(row, -1), "fi", is_exact=True),
     "reduce_and": _reduction(_product, "b"),
     "reduce_or": _reduction(lambda table, row: table.denied(_product(table, list(map(table.denied, row)))), "b"),
     "reduce_prod": _reduction(_product, "bifc"),
@@ -832,9 +850,9 @@ RULES: dict[str, EntryRule] = {
     "gather": _gather,
     **dict.fromkeys(("scatter", "scatter-add"), _scatter),
     **dict.fromkeys(("psum", "psum_invariant", "unreduced_psum"), _all_reduce(_sum)),
-    **dict.fromkeys(("pmax", "pmax_invariant", "unreduced_pmax"), _all_reduce(Polynomials.largest)),
+    **dict.fromkeys(("pmax", "pmax_invariant", "unreduced_pmax"), _all_reduce(Polynomials.largest, is_exact=True)),
     **dict.fromkeys(
-        ("pmin", "pmin_invariant", "unreduced_pmin"), _all_reduce(lambda table, row: table.largest(row, -1))
+        ("pmin", "pmin_invariant", "unreduced_pmin"), _all_reduce(lambda table, row: table.largest(row, -1), is_exact=True)
     ),
     **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), _all_gather),
     **dict.fromkeys(("reduce_scatter", "unreduced_reduce_scatter"), _reduce_scatter),
