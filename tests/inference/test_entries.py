@@ -96,7 +96,9 @@ def test_every_entry_of_a_random_body_is_what_its_shard_computes(seed: int, mesh
     def body(*shards: Any) -> Any:
         made = Body(Random(seed), False, seed % 3 == 0, list(shards))
         made.write(len(shards) + 1 + seed % 5)
-        updated.extend(step is not None and step.name == "updated" and len({*step.operands}) == 1 for step in made.steps)
+        updated.extend(
+            step is not None and step.name == "updated" and len({*step.operands}) == 1 for step in made.steps
+        )
         return made.values[-1][None]
 
     of_mesh, of_devices = (
@@ -123,7 +125,9 @@ def combined(random: Random, x: Any) -> Any:
 
 @pytest.mark.parametrize("seed", one_in(20, range(120)))
 def test_every_entry_of_random_matrices_is_what_its_shard_computes(seed: int, mesh: Mesh) -> None:
-    arrays = [np.random.default_rng((seed, at)).uniform(-2, 2, (4, SIDE, SIDE, 2)).astype(np.float32) for at in range(3)]
+    arrays = [
+        np.random.default_rng((seed, at)).uniform(-2, 2, (4, SIDE, SIDE, 2)).astype(np.float32) for at in range(3)
+    ]
 
     def body(*shards: Any) -> Any:
         random, values = Random(seed), [shard[0, :, :, 0] for shard in shards]

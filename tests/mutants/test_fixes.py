@@ -4,7 +4,7 @@ from functools import cache
 
 import jax
 import pytest
-from catalogue import MUTANTS
+from catalogue import MUTANTS, WRONG_ON_ONE_DEVICE
 from mutation import Program, function_of
 from repaired import FIXES, NONE, loaded, repaired, text_with, written
 from tiers import slow
@@ -12,8 +12,6 @@ from trying import called, close
 from wrong import Mutant
 
 LINES = dict(line.split(": ", 1) for line in FIXES.read_text(encoding="utf-8").splitlines())
-# On one device they are wrong as well, by which a repair is judged: theirs is the same on every mesh, and no more.
-WRONG_ON_ONE_DEVICE = {"B1", "B2"}
 FOUND = [mutant for mutant in MUTANTS if LINES[mutant.id] != NONE and mutant.id not in WRONG_ON_ONE_DEVICE]
 # One of each kind of edit, of small programs.
 QUICK = {"T1", "T3", "T6"}

@@ -88,16 +88,16 @@ class EntryWalk:
         return self.polynomials.constant(number_key(fraction_of(float(entry))) if entry else 0)
 
     def each(self, function: Callable[..., Any], *operands: Numbers) -> Numbers:
-        """A function of the entries at each place; it is called once for those that are alike."""
+        """A function of the entries at each place; it is called once for those that are equal."""
         rank = max(each.ndim for each in operands)  # a scalar may stand beside arrays
         arrays = np.broadcast_arrays(*(each.reshape((*each.shape, *[1] * (rank - each.ndim))) for each in operands))
         rows = np.stack([array.ravel() for array in arrays], 1)
-        alike, places = np.unique(rows, axis=0, return_inverse=True)
-        self.polynomials.spend(len(alike))
-        found = np.array([function(*row) for row in alike.tolist()], np.int64)
+        different, places = np.unique(rows, axis=0, return_inverse=True)
+        self.polynomials.spend(len(different))
+        found = np.array([function(*row) for row in different.tolist()], np.int64)
         return found[places.ravel()].reshape(arrays[0].shape)
 
-    def whole(self, numbers: Numbers) -> Numbers:
+    def integers(self, numbers: Numbers) -> Numbers:
         """The whole numbers that some polynomials are.
 
         Raises:
@@ -146,13 +146,13 @@ def _kinds(eqn: Any) -> set[str]:
     return {_kind(var.aval.dtype) for var in eqn.invars}
 
 
-def _alike(eqn: Any) -> Any:
+def _params_of(eqn: Any) -> Any:
     return params_key(eqn, "accuracy", "sharding", "out_sharding")
 
 
 def _elementwise(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
     """An operation of which only its name is known; of whole numbers that are known, what it makes of them."""
-    name, params, dtypes = eqn.primitive.name, _alike(eqn), tuple(str(var.aval.dtype) for var in eqn.invars)
+    name, params, dtypes = eqn.primitive.name, _params_of(eqn), tuple(str(var.aval.dtype) for var in eqn.invars)
     is_truth = _kind(eqn.outvars[0].aval.dtype) == "b"
     make = _INTEGER.get(name) if _kinds(eqn) <= set("biu") else None
 
@@ -234,7 +234,7 @@ def _convert(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers
         value = table.value_of(entry)
         if value is not None and before in "biu" and after in "biu":
             return walk.number(np.array(value).astype(old).astype(new), new)
-        if before == "f" and after == "i" and table.is_whole(entry):
+        if before == "f" and after == "i" and table.is_integer(entry):
             return entry
         is_small = value is not None and abs(value) <= 128 and Fraction(value).denominator == 1
         return entry if is_small else table.atom("convert", str(new), [entry])
@@ -326,6 +326,10 @@ def _sum(table: Polynomials, row: list[int]) -> int:
     return table.total((number, 1) for number in row)
 
 
+def _smallest(table: Polynomials, row: list[int]) -> int:
+    return table.largest(row, -1)
+
+
 def _product(table: Polynomials, row: list[int]) -> int:
     found = table.one
     for number in row:
@@ -368,12 +372,14 @@ def _dot(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
     contracted, batched = eqn.params["dimension_numbers"]
     mesh, arrays, free = tuple(walk.mesh.values()), list[Numbers](), list[tuple[int, ...]]()
     batch: tuple[int, ...] = ()
-    for numbers, over, alike in zip(operands, contracted, batched, strict=True):
-        over, alike = ([walk.lead + dim for dim in dims] for dims in (over, alike))
-        own = [dim for dim in range(walk.lead, numbers.ndim) if dim not in (*over, *alike)]
+    for numbers, over, batch_dims in zip(operands, contracted, batched, strict=True):
+        over, batch_dims = ([walk.lead + dim for dim in dims] for dims in (over, batch_dims))
+        own = [dim for dim in range(walk.lead, numbers.ndim) if dim not in (*over, *batch_dims)]
         sizes = [prod(numbers.shape[dim] for dim in dims) for dims in (own, over)]
-        batch, free = tuple(numbers.shape[dim] for dim in alike), [*free, tuple(numbers.shape[dim] for dim in own)]
-        arrays.append(numbers.transpose(*range(walk.lead), *alike, *own, *over).reshape(prod(mesh + batch), *sizes))
+        batch, free = tuple(numbers.shape[dim] for dim in batch_dims), [*free, tuple(numbers.shape[dim] for dim in own)]
+        arrays.append(
+            numbers.transpose(*range(walk.lead), *batch_dims, *own, *over).reshape(prod(mesh + batch), *sizes)
+        )
     one, other = arrays
     known, found = dict[Any, int](), list[int]()
     for left, right in zip(one.tolist(), other.tolist(), strict=True):
@@ -386,14 +392,14 @@ def _dot(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
     return [np.array(found, np.int64).reshape((*mesh, *batch, *free[0], *free[1]))]
 
 
-def _rows(walk: EntryWalk, eqn: Any, operands: list[Numbers], alike: int) -> list[Numbers]:
+def _rows(walk: EntryWalk, eqn: Any, operands: list[Numbers], rank: int) -> list[Numbers]:
     """An operation of which only its name is known, and that the first dims, as many, are done each by itself."""
-    batch = operands[0].shape[: walk.lead + alike]
+    batch = operands[0].shape[: walk.lead + rank]
     flat = [np.broadcast_to(each, (*batch, *each.shape[len(batch) :])).reshape(prod(batch), -1) for each in operands]
     shapes = tuple(each.shape[len(batch) :] for each in operands)
-    params, found = (_alike(eqn), shapes), list[Numbers]()
+    params, found = (_params_of(eqn), shapes), list[Numbers]()
     for at, var in enumerate(eqn.outvars):
-        shape = var.aval.shape[alike:]
+        shape = var.aval.shape[rank:]
         walk.polynomials.spend(prod(batch) * (prod(shape) + sum(each.shape[1] for each in flat)))
         is_truth = _kind(var.aval.dtype) == "b"
         made = [
@@ -441,8 +447,7 @@ def _iota(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
     shape, dim, dtype = eqn.params["shape"], eqn.params["dimension"], eqn.params["dtype"]
     if operands:
         raise NotKnown("its shape is computed")
-    return [walk.constant(np.broadcast_to(np.expand_dims(np.arange(shape[dim]), [
-        at for at in range(len(shape)) if at != dim]), shape).astype(dtype))]  # fmt: skip
+    return [walk.constant(np.indices(shape)[dim].astype(dtype))]
 
 
 def _broadcast(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
@@ -473,7 +478,7 @@ def _slice(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
 
 
 def _reversed(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
-    return [np.flip(operands[0], [walk.lead + dim for dim in eqn.params["dimensions"]])]
+    return [np.flip(operands[0], tuple(walk.lead + dim for dim in eqn.params["dimensions"]))]
 
 
 def _concatenate(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
@@ -509,7 +514,7 @@ def _pad(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
 def _parts(walk: EntryWalk, eqn: Any, starts: list[Numbers], shape: Sequence[int], sizes: Sequence[int]) -> Any:
     """On each shard, where a part of an array of a shape begins, moved so that it is within."""
     for at in np.ndindex(*walk.mesh.values()):
-        firsts = [int(walk.whole(start)[at]) for start in starts]
+        firsts = [int(walk.integers(start)[at]) for start in starts]
         firsts = [max(0, min(first, long - size)) for first, long, size in zip(firsts, shape, sizes, strict=True)]
         yield at, tuple(slice(first, first + size) for first, size in zip(firsts, sizes, strict=True))
 
@@ -547,7 +552,7 @@ class _Places:
         for dim, of in zip(self.batching, self.batching_of_indices, strict=True):
             starts[..., dim] = np.arange(batch[of]).reshape([-1 if at == of else 1 for at in range(len(batch))])
         limits = np.array(shape) - np.array(sizes)
-        is_within = ((starts >= 0) & (starts <= limits)).all(-1) | self.is_moved
+        is_within = np.all((starts >= 0) & (starts <= limits), -1) | self.is_moved
         starts = np.clip(starts, 0, limits)
         left = [dim for dim in range(len(shape)) if dim not in (*self.gone, *self.batching)]
         steps = np.indices([sizes[dim] for dim in left])
@@ -556,7 +561,7 @@ class _Places:
             offsets[..., dim] = step
         places = starts[(..., *[None] * len(left), slice(None))] + offsets
         flat = np.ravel_multi_index(tuple(np.moveaxis(places, -1, 0)), shape) if shape else places.sum(-1)
-        flat = np.where(is_within[(..., *[None] * len(left))], flat, -1)
+        flat = np.where(np.expand_dims(is_within, tuple(range(len(batch), len(batch) + len(left)))), flat, -1)
         others = iter(range(len(batch)))
         windows = iter(range(len(batch), len(batch) + len(left)))
         return flat.transpose([next(windows) if dim in self.window else next(others) for dim in range(rank)])
@@ -569,7 +574,7 @@ def _gather(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]
         eqn, of.offset_dims, of.collapsed_slice_dims, of.start_index_map, of.operand_batching_dims,
         of.start_indices_batching_dims,
     )  # fmt: skip
-    shape, known = numbers.shape[walk.lead :], walk.whole(indices)
+    shape, known = numbers.shape[walk.lead :], walk.integers(indices)
     found = np.empty((*walk.mesh.values(), *eqn.outvars[0].aval.shape), np.int64)
     outside = walk.polynomials.atom("outside", (str(params["mode"]), repr(params.get("fill_value"))))
     has_filler = "FILL" in str(params["mode"])
@@ -590,7 +595,7 @@ def _scatter(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers
         eqn, of.update_window_dims, of.inserted_window_dims, of.scatter_dims_to_operand_dims,
         of.operand_batching_dims, of.scatter_indices_batching_dims,
     )  # fmt: skip
-    shape, known = into.shape[walk.lead :], walk.whole(indices)
+    shape, known = into.shape[walk.lead :], walk.integers(indices)
     window = iter([updates.shape[walk.lead + dim] for dim in of.update_window_dims])
     gone = (*of.inserted_window_dims, *of.operand_batching_dims)
     sizes = [1 if dim in gone else next(window) for dim in range(len(shape))]
@@ -765,11 +770,9 @@ def _scan(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
     for at in order:
         results = walk.results(params["jaxpr"], [*given, *carry, *(item[at] for item in items)])
         carry, made[at] = results[:carried], results[carried:]
-    mesh = tuple(walk.mesh.values())
-    stacked = [
-        np.stack([made[at][each] for at in sorted(made)], walk.lead) if made else np.empty((*mesh, *var.aval.shape), int)
-        for each, var in enumerate(eqn.outvars[carried:])
-    ]
+    if not order:
+        raise NotKnown("it has no iteration")
+    stacked = [np.stack([made[at][each] for at in sorted(made)], walk.lead) for each in range(len(made[order[0]]))]
     return [*carry, *stacked]
 
 
@@ -806,7 +809,9 @@ RULES: dict[str, EntryRule] = {
     "sqrt": _arithmetic(lambda table, _, one: table.atom("sqrt", (), [one]), "f"),
     "max": _arithmetic(lambda table, _, one, other: table.largest([one, other]), "fi", is_exact=True),
     "min": _arithmetic(lambda table, _, one, other: table.largest([one, other], -1), "fi", is_exact=True),
-    "clamp": _arithmetic(lambda table, _, low, one, high: table.largest([table.largest([low, one]), high], -1), "fi", is_exact=True),
+    "clamp": _arithmetic(
+        lambda table, _, low, one, high: table.largest([table.largest([low, one]), high], -1), "fi", is_exact=True
+    ),
     "rem": _division,
     **{name: _compared(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "and": _logical(Polynomials.product),
@@ -816,7 +821,7 @@ RULES: dict[str, EntryRule] = {
     "convert_element_type": _convert,
     "reduce_sum": _reduction(_sum, "bifc"),
     "reduce_max": _reduction(Polynomials.largest, "fi", is_exact=True),
-    "reduce_min": _reduction(lambda table, row: table.largest(row, -1), "fi", is_exact=True),
+    "reduce_min": _reduction(_smallest, "fi", is_exact=True),
     "reduce_and": _reduction(_product, "b"),
     "reduce_or": _reduction(lambda table, row: table.denied(_product(table, list(map(table.denied, row)))), "b"),
     "reduce_prod": _reduction(_product, "bifc"),
@@ -852,7 +857,8 @@ RULES: dict[str, EntryRule] = {
     **dict.fromkeys(("psum", "psum_invariant", "unreduced_psum"), _all_reduce(_sum)),
     **dict.fromkeys(("pmax", "pmax_invariant", "unreduced_pmax"), _all_reduce(Polynomials.largest, is_exact=True)),
     **dict.fromkeys(
-        ("pmin", "pmin_invariant", "unreduced_pmin"), _all_reduce(lambda table, row: table.largest(row, -1), is_exact=True)
+        ("pmin", "pmin_invariant", "unreduced_pmin"),
+        _all_reduce(lambda table, row: table.largest(row, -1), is_exact=True),
     ),
     **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), _all_gather),
     **dict.fromkeys(("reduce_scatter", "unreduced_reduce_scatter"), _reduce_scatter),

@@ -96,7 +96,7 @@ class Polynomials:
         powers = [self.known_monomials[each] for each, factor in terms.items() if factor == 1]
         return not terms or (len(terms) == len(powers) == 1 and all(atom in self.truths for atom, _ in powers[0]))
 
-    def is_whole(self, number: int) -> bool:
+    def is_integer(self, number: int) -> bool:
         """Whether a polynomial is a whole number, being one of truth values."""
         powers = (power for monomial in self.known[number] for power in self.known_monomials[monomial])
         factors = self.known[number].values()
@@ -157,7 +157,7 @@ class Polynomials:
             found = self.product(found, number)
         return self.inverse(found) if exponent < 0 else found
 
-    def _parted(self, number: int) -> tuple[Coefficient, int, int]:
+    def _parted(self, number: int) -> tuple[Fraction, int, int]:
         """A factor, a monomial and a polynomial without such, whose product it is."""
         terms = self.known[number]
         first, *others = (self.known_monomials[each] for each in terms)

@@ -245,7 +245,7 @@ def _shapes(axes: FunctionAxes) -> Iterator[dict[str, int]]:
         yield dict.fromkeys(names, 2)
 
 
-def _require_alike(traced: Sequence[Sequence[_TracedProgram]]) -> None:
+def _require_same_equations(traced: Sequence[Sequence[_TracedProgram]]) -> None:
     """Require of programs at a size, twice and nine times that, that they have as many more equations, or the same.
 
     A slice that takes all of a short dim is no equation at all; a Python loop over a dim has more for a longer one.
@@ -342,7 +342,7 @@ class _MeshComparison:
             raise NotKnown("other entries")
         if self.seed == 0:
             for name in plan.factors.keys() - plan.given.keys():
-                _require_alike([
+                _require_same_equations([
                     self._programs(plan, {**drawn, name: times * drawn[name]})[1] for times in (1, 2, 9)
                 ])  # fmt: skip
         return drawn
