@@ -31,6 +31,7 @@ ACCUMULATED = classic(
 )
 SOLVED = classic("iteration until convergence", "solver", "solved", {"dp": 4}, given={"n": 8})
 QUANTISED = classic("product in eight bits", "quantised", "quantised", DP_TP)
+AVERAGED = classic("mean of sixteen bits", "half", "mean_size", {"dp": 4}, given={"rows": 2048, "model": 4})
 LOADED = classic("shuffled rows", "loader", "loaded", DP_TP, given={"rows": 8})
 RESTORED = classic("restored checkpoint", "checkpoint", "restored", DP_TP, given={"rows": 8, "model": 16})
 NOISED = classic("rows with noise", "noise", "noised", {"dp": 4}, given={"batch": 8, "model": 5})
@@ -46,5 +47,5 @@ TRAINING = Program(
 
 CLASSICS = (
     STEP, STEP_BY_HAND, FORWARD, AT_REST, GRADIENTS, BY_HAND, ATTENTION, EXPERTS, LOSS, TOKEN_LOSSES, PIPELINE, HEAT,
-    FOURIER, ACCUMULATED, SOLVED, QUANTISED, LOADED, RESTORED, NOISED, QUICKSTART, TRAINING,
+    FOURIER, ACCUMULATED, SOLVED, QUANTISED, AVERAGED, LOADED, RESTORED, NOISED, QUICKSTART, TRAINING,
 )  # fmt: skip

@@ -110,6 +110,11 @@ def quantised(x: Any, w: Any) -> Any:
     return x @ np.asarray(jnp.asarray(w / scale).astype(jnp.float8_e4m3fn).astype(jnp.float32)) * scale
 
 
+def mean_size(x: Any) -> Any:
+    largest, taken = np.abs(x).max(), x[x[:, 0] > 0]
+    return np.asarray(jnp.abs(jnp.asarray(taken / largest)).astype(jnp.bfloat16).astype(jnp.float32)).mean(0) * largest
+
+
 def loaded(table: Any, key: Any) -> Any:
     rows = table[np.asarray(jax.random.permutation(key, len(table)))]
     return rows - rows.mean(0)
@@ -130,7 +135,7 @@ ORACLES: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
         step, step_by_hand, forward, at_rest, loss_and_gradients, attention, layer, cross_entropy, token_losses,
-        pipeline, heat, spectrum, accumulated, solved, quantised, loaded, restored, noised,
+        pipeline, heat, spectrum, accumulated, solved, quantised, mean_size, loaded, restored, noised,
     )
 }  # fmt: skip
 ORACLES["by_hand"] = loss_and_gradients

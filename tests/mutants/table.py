@@ -1,6 +1,6 @@
 """Print the table of mutants for the documentation; with ``--first-lines``, try them all and write down what is said,
 and which line is named first; with ``--fixes``, repair them all and write down how; with ``--proofs``, prove the right
-programs and write down the verdicts.
+programs and the wrong ones and write down the verdicts.
 
 PYTHONPATH=. python tests/mutants/table.py
 """
@@ -25,6 +25,7 @@ from catalogue import (
     reported,
     said,
     verdict,
+    verdict_on,
 )
 from repaired import FIXES, repaired, written
 from trying import first_line, found_wrong
@@ -33,7 +34,7 @@ from wrong import Mutant
 
 def row(mutant: Mutant) -> str:
     message = said(mutant, mutant.check_vma[0]).replace("|", "\\|")
-    return f"| {mutant.id} | {mutant.kind} | {mutant.wrong} | {mutant.found_by} | `{message}` | |"
+    return f"| {mutant.id} | {mutant.kind} | {mutant.wrong} | {mutant.found_by} | `{message}` | {proofs()[mutant.id]} |"
 
 
 def table() -> str:
@@ -77,5 +78,7 @@ if __name__ == "__main__":
         FIXES.write_text("\n".join(repaired_now()) + "\n", encoding="utf-8")
     if "--proofs" in sys.argv:
         programs = {mutant.program.name: mutant.program for mutant in MUTANTS}
-        PROOFS.write_text("".join(f"{name}: {verdict(each)}\n" for name, each in programs.items()), encoding="utf-8")
+        said_of = {name: verdict(each) for name, each in programs.items()}
+        said_of |= {mutant.id: verdict_on(mutant) for mutant in MUTANTS}
+        PROOFS.write_text("".join(f"{name}: {said}\n" for name, said in said_of.items()), encoding="utf-8")
     print(table())

@@ -4,7 +4,7 @@ from functools import cache
 
 import jax
 import pytest
-from catalogue import MUTANTS
+from catalogue import MUTANTS, WRONG_ON_ONE_DEVICE
 from mutation import Program, function_of
 from repaired import FIXES, NONE, loaded, repaired, text_with, written
 from tiers import slow
@@ -12,14 +12,14 @@ from trying import called, close
 from wrong import Mutant
 
 LINES = dict(line.split(": ", 1) for line in FIXES.read_text(encoding="utf-8").splitlines())
-FOUND = [mutant for mutant in MUTANTS if LINES[mutant.id] != NONE]
+FOUND = [mutant for mutant in MUTANTS if LINES[mutant.id] != NONE and mutant.id not in WRONG_ON_ONE_DEVICE]
 # One of each kind of edit, of small programs.
 QUICK = {"T1", "T3", "T6"}
 
 
 def test_as_many_are_repaired_as_the_documentation_says() -> None:
     assert LINES.keys() == {mutant.id for mutant in MUTANTS}
-    assert len(FOUND) == 104
+    assert len(FOUND) == 105
 
 
 @cache

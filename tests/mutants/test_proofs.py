@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from catalogue import MUTANTS, proofs, verdict
+from catalogue import MUTANTS, proofs, verdict, verdict_on
 from mutation import Program, function_of
 from tiers import slow
 from wrong import Mutant
@@ -23,7 +23,16 @@ def is_run(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("program", [pytest.param(each, id=each.name) for each in PROGRAMS.values()])
+LONG = {"ring attention", "pipeline"}  # which are read entry by entry on many meshes
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        slow(pytest.param(each, id=name)) if name in LONG else pytest.param(each, id=name)
+        for name, each in PROGRAMS.items()
+    ],
+)
 def test_a_right_program_is_proved_or_it_says_what_is_not_known(program: Program) -> None:
     assert verdict(program) == proofs()[program.name]
 
@@ -31,7 +40,7 @@ def test_a_right_program_is_proved_or_it_says_what_is_not_known(program: Program
 @pytest.mark.parametrize(
     "mutant",
     [
-        pytest.param(each, id=each.id) if at % 4 == 0 else slow(pytest.param(each, id=each.id))
+        pytest.param(each, id=each.id) if at % 6 == 0 else slow(pytest.param(each, id=each.id))
         for at, each in enumerate(MUTANTS)
     ],
 )
@@ -41,16 +50,11 @@ def test_no_wrong_program_is_proved(mutant: Mutant, is_run: list[Any]) -> None:
         try:
             found = prove(function, grad=mutant.grad)
         except (TypedShmapError, TypeError, ValueError):  # by types, ours or JAX's
-            assert mutant.found_by != "mesh"
+            assert mutant.found_by != "mesh" and proofs()[mutant.id] == "refused"
             continue
+        assert proofs()[mutant.id] in ("refuted", "refused")  # where it is run, JAX may refuse it
         assert found.verdict == "unknown"
         assert is_run.pop() is function
-
-
-def is_refuted(mutant: Mutant) -> bool:
-    function = function_of(mutant.program, (mutant.old, mutant.new), check_vma=mutant.check_vma[0])
-    found = prove(function, grad=mutant.grad, **mutant.program.given)
-    return found.verdict == "refuted" and bool(found.place)
 
 
 def one_of_each_program(mutants: list[Mutant]) -> list[Mutant]:
@@ -65,4 +69,10 @@ def one_of_each_program(mutants: list[Mutant]) -> list[Mutant]:
     ],
 )
 def test_what_other_meshes_show_to_be_wrong_is_refuted(mutant: Mutant) -> None:
-    assert is_refuted(mutant)
+    assert verdict_on(mutant) == proofs()[mutant.id] == "refuted"
+
+
+def test_all_but_one_that_only_other_meshes_show_to_be_wrong_were_refuted() -> None:
+    """Of that one JAX refuses to compile the sends on an even number of shards."""
+    found = {mutant.id: proofs()[mutant.id] for mutant in MUTANTS if mutant.found_by == "mesh"}
+    assert {name: said for name, said in found.items() if said != "refuted"} == {"P11": "refused"}

@@ -1,6 +1,6 @@
-"""Mutants of the accumulated gradients, of the solver, of the product in eight bits, of the loader."""
+"""Mutants of the accumulated gradients, of the solver, of what is rounded, of the loader."""
 
-from classics import ACCUMULATED, LOADED, QUANTISED, SOLVED
+from classics import ACCUMULATED, AVERAGED, LOADED, QUANTISED, SOLVED
 from wrong import Mutant
 
 BOTH, UNCHECKED = (True, False), (False,)
@@ -73,6 +73,21 @@ QUANTISATION = (
     Mutant(
         "V3", "scale", "the scale of all shards summed with the product", QUANTISED,
         'jax.lax.psum(partial, "tp") * scale', 'jax.lax.psum(partial, "tp") * jax.lax.psum(scale, "tp")', "mesh",
+    ),
+)  # fmt: skip
+
+HALF = (
+    Mutant(
+        "B1", "low precision", "a sum in bfloat16, to which a row no longer adds anything when it is large", AVERAGED,
+        "SUM, COUNT = jnp.float32,", "SUM, COUNT = jnp.bfloat16,", "mesh",
+    ),
+    Mutant(
+        "B2", "low precision", "rows counted in bfloat16, which has no whole number between 256 and 258", AVERAGED,
+        'jnp.dtype("float32")', 'jnp.dtype("bfloat16")', "mesh",
+    ),
+    Mutant(
+        "B3", "scale", "rounded by the largest row of the shard, and scaled back by that of all", AVERAGED,
+        "jnp.abs(x * scale)", "jnp.abs(x / jnp.abs(x).max())", "mesh",
     ),
 )  # fmt: skip
 

@@ -43,6 +43,13 @@ def sent_on(x: Rows) -> Rows:
     return -jax.lax.ppermute(there, "dp", [(at, (at - 1) % count) for at in range(count)])
 
 
+@typed_shard_map
+def picked(x: Rows, at: Int32[Array, "n"]) -> Float32[Array, "n model"]:
+    """Some rows of all, which stand shard by shard."""
+    every = jax.lax.all_gather(x, "dp", to="invarying")
+    return every.reshape(-1, x.shape[1])[at]
+
+
 PROVED = """\
 mean: proved
   assumed: on all meshes it has the equations that were traced on 4, up to dp=5
@@ -63,10 +70,20 @@ def test_what_is_refuted_has_the_place_and_the_mesh() -> None:
     assert str(found) == f"halved: refuted: {found.why}, at {found.place}"
 
 
+READ = """\
+sent_on: proved
+  assumed: on all meshes it does what it does on 3, up to dp=4, entry by entry
+  assumed: at all sizes it does what it does at batch=6 to 20, model=4 to 8
+  assumed: floats are exact"""
+
+
+def test_what_is_read_entry_by_entry_says_at_which_sizes() -> None:
+    assert str(prove(sent_on)) == READ
+
+
 def test_what_is_not_known_has_the_place_and_what_is_missing() -> None:
-    assert str(prove(sent_on)) == (
-        "sent_on: unknown: it sends parts of the whole to other shards, at test_prove.py:42 (sent_on)"
-    )
+    found = str(prove(picked))
+    assert re.fullmatch(r"picked: unknown: it stacks parts of the whole, at test_prove.py:\d+ \(picked\)", found)
 
 
 def test_what_is_said_of_the_largest_entry_is_assumed_to_be_of_one() -> None:

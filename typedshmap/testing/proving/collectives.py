@@ -90,13 +90,15 @@ def _all_to_all(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[G
         raise NotKnown("it drops the dim that it splits")
     if not axes:
         return [found]
-    if found.partial.intersection(axes) or found.dims[split] is None or found.dims[to] is None:
-        raise NotKnown("it exchanges what is no part of the whole")
-    dims, own = list(found.dims), found.dims[to] or ()
-    if own[len(own) - len(axes) :] != axes:
+    dims, own = list(found.dims), found.dims[to]
+    if found.partial.intersection(axes):
+        raise NotKnown("it exchanges what is not reduced")
+    if own is None and any(axis in axes for dim in dims for axis in dim or ()):
+        raise NotKnown("it exchanges parts of another dim")
+    if own is not None and own[len(own) - len(axes) :] != axes:
         raise NotKnown("it puts together parts of another dim")
-    dims[to] = own[: len(own) - len(axes)]
-    dims[split] = (*(dims[split] or ()), *axes)
+    dims[to] = None if own is None else own[: len(own) - len(axes)]
+    dims[split] = None if dims[split] is None else (*(dims[split] or ()), *axes)
     return [valid(found.with_dims(dims))]
 
 

@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ... import _jax
+from .elementwise import is_narrow
 from .values import DimSharding, GlobalValue, LeftRegion, NotKnown, Sharded, ShardIds, Unknown
 
 if TYPE_CHECKING:
@@ -53,11 +54,7 @@ def _entering(walk: Walk, value: GlobalValue, spec: Any, shape: tuple[int, ...],
     if isinstance(value, Unknown):
         return value
     if isinstance(value, LeftRegion):
-        return (
-            value.value
-            if value.spec == spec
-            else Unknown(walk.place, "it enters the region in another way than it left one")
-        )
+        return value.value if value.spec == (spec, manual) else Unknown(walk.place, value.why)
     try:
         if walk.longer(list(_jax.array.spec_entries(spec, len(shape)).unreduced)):
             raise NotKnown("it enters the region with partial sums")
@@ -70,13 +67,13 @@ def _entering(walk: Walk, value: GlobalValue, spec: Any, shape: tuple[int, ...],
 
 
 def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: frozenset[str]) -> GlobalValue:
+    """A result of a region as a global array; or as what another region may take back, as that of a gradient does."""
     if isinstance(value, Unknown):
         return value
-    if isinstance(value, ShardIds):
-        return LeftRegion(value, spec)
+    axes, entries = _dim_axes(walk, spec, rank, manual), _jax.array.spec_entries(spec, rank)
     try:
-        axes, found = _dim_axes(walk, spec, rank, manual), walk.settled(value)
-        unreduced = set(walk.longer(list(_jax.array.spec_entries(spec, rank).unreduced)))
+        found = walk.settled(value)
+        unreduced = set(walk.longer(list(entries.unreduced)))
         if set(found.partial & manual) != unreduced & manual:
             raise NotKnown("a result of the region is not reduced")
         dims = list[DimSharding]()
@@ -86,6 +83,13 @@ def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: froze
                 raise NotKnown("a result of the region is not sharded as its out_specs say")
             dims.append(outer)
     except NotKnown as error:
+        varies = frozenset(walk.longer(list(walk.sizes)))
+        if isinstance(value, Sharded):
+            varies = value.axes
+        if isinstance(value, ShardIds):
+            varies = value.ids.axes.union(dict(value.start), value.value.axes if value.value else ())
+        if varies & manual <= {axis for each in axes for axis in each}:  # along the others, one shard's copy is taken
+            return LeftRegion(value, (spec, manual), str(error))
         return Unknown(walk.place, str(error))
     return found.with_dims(dims)
 
@@ -194,6 +198,9 @@ def _scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalV
             raise NotKnown("no layout is kept by all iterations")
     finally:
         walk.depth -= 1
+    for layout, var in zip(loop.layouts, eqn.outvars[:carried], strict=True):
+        if layout.combined_by == "sum" and is_narrow(var.aval.dtype):
+            raise NotKnown("it adds up parts of a sum in few bits")
     body = [walk.settled(result) for result in results]
     how = (params["length"], params["reverse"], carried, constants)
     made = list[Sharded]()
@@ -230,14 +237,14 @@ def _while(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
     ]
 
 
-_CALL_NAMES = (
+CALL_NAMES = (
     "jit pjit closed_call core_call call remat remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr "
     "custom_lin custom_vmap_call"
 )
 
 
 CONTROL_RULES: dict[str, PrimitiveRule] = {
-    **dict.fromkeys(_CALL_NAMES.split(), _call),
+    **dict.fromkeys(CALL_NAMES.split(), _call),
     "shard_map": _region,
     "cond": _cond,
     "scan": _scan,

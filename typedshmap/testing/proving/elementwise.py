@@ -7,6 +7,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import jax.numpy as jnp
+
 from ...inference.interpreter import CLAIM
 from . import largest, lookups, neighbours
 from .values import Affine, AtShard, Best, DimSharding, GlobalValue, NotKnown, Sharded, ShardIds, Truth
@@ -37,8 +39,15 @@ def _convert(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
         return _elementwise(walk, eqn, [value])
     if walk.is_number(value) or old == new:
         return [value]
+    if value.combined_by == "sum" and is_narrow(new) and not is_narrow(old):
+        raise NotKnown("it rounds parts of a sum")
     operand = replace(value, factor=Fraction(1))
     return [walk.made("convert", str(new), [operand], value.dims, value.partial, value.combined_by, value.factor)]
+
+
+def is_narrow(dtype: Any) -> bool:
+    """Whether floats of a dtype are rounded so much that it matters in which order they are added."""
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 
 def _spread(walk: Walk, value: Sharded, dims: Sequence[DimSharding]) -> Sharded:
@@ -258,11 +267,11 @@ def _select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     return [walk.made("select", (), [chosen, *ratios], joined_dims([chosen, *values]), partial, by, factor)]
 
 
-_SAME_NAMES = (
+SAME_NAMES = (
     "pvary pcast copy copy_p stop_gradient optimization_barrier name sharding_constraint mesh_cast preduced "
     "reduced_vary_cast reduced_vary_cast_p vary_unreduced_cast vary_unreduced_cast_p"
 )
-_ELEMENTWISE_NAMES = (
+ELEMENTWISE_NAMES = (
     "abs acos acosh and asin asinh atan atan2 atanh cbrt ceil clamp complex conj cos cosh digamma erf erf_inv erfc "
     "exp exp2 expm1 floor imag integer_pow is_finite lgamma log log1p logistic nextafter or popcount pow real rem "
     "round rsqrt shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square tan tanh xor "
@@ -271,8 +280,8 @@ _ELEMENTWISE_NAMES = (
 
 
 _RULES: dict[str, PrimitiveRule] = {
-    **dict.fromkeys(_ELEMENTWISE_NAMES.split(), _elementwise),
-    **dict.fromkeys(_SAME_NAMES.split(), _same),
+    **dict.fromkeys(ELEMENTWISE_NAMES.split(), _elementwise),
+    **dict.fromkeys(SAME_NAMES.split(), _same),
     CLAIM: _same,
     **dict.fromkeys(("add", "add_any"), _add(1)),
     "sub": _add(-1),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import cycle, islice
+from functools import partial
+from itertools import count, cycle, islice, starmap
+from math import prod
 from typing import Any, Literal, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh
 
 from ... import _jax
@@ -18,11 +22,13 @@ from ...introspection import bound_self, require_bool_or_none, require_decorated
 from ...records import Record
 from ...sampling import mesh_of
 from ...sampling.arguments import FlatCall, Inputs
-from ...sampling.plan import plan_inputs
+from ...sampling.plan import InputPlan, plan_inputs
 from ..describe_difference import FIRST_DIFFERENCE
 from ..invariance import assert_mesh_invariant
 from ..meshes import FunctionAxes, axes_of
 from ..run import FunctionUnderTest, classify_function, needs_manual_axes
+from .entries import EntryWalk, argument
+from .polynomials import Polynomials
 from .rules import RULES
 from .values import GlobalValue, NotKnown, TermTable, Unknown
 from .walk import Walk
@@ -145,12 +151,15 @@ def read_proof(f: Any, grad: bool, sizes: Mapping[str, Any]) -> Proof:
         return Proof(typed.name, "proved", "", "", tuple(assumed))
     if gap is None and misfit is not None:
         raise misfit
+    if assumed := _proved_by_entries(subject, axes, sizes, grad):
+        return Proof(typed.name, "proved", "", "", assumed)
     gap = gap or _Gap("", "no mesh shards all that its hints shard")
     return Proof(typed.name, "unknown", gap.place, gap.why, ())
 
 
 VERB = "prove"
 _SIZES = (2, 3, 4, 5)
+_MOST_SHARDS = 8
 
 
 class _TracedProgram(NamedTuple):
@@ -177,6 +186,34 @@ class _SingleEntry(Exception):
     def __init__(self, gap: _Gap) -> None:
         super().__init__()
         self.gap = gap
+
+
+def _proved_by_entries(
+    subject: FunctionUnderTest, axes: FunctionAxes, sizes: Mapping[str, Any], grad: bool
+) -> tuple[str, ...]:
+    """What is assumed of a function that computes the same entries on small meshes; nothing if it is not known to."""
+    small = [shape for shape in _shapes(axes) if prod(shape.values()) <= _MOST_SHARDS and 5 not in shape.values()]
+    small.sort(key=lambda shape: (min(shape.values()) == 1, prod(shape.values())))
+    tried, drawn = list[dict[str, int]](), list[Mapping[str, Any]]()
+    for seed, shape in enumerate(small):
+        comparison = _MeshComparison(subject, axes, shape, sizes, grad, seed)
+        try:
+            drawn.append(comparison.sizes_of_equal_entries())
+            tried.append(shape)
+        except NotKnown:
+            return ()
+        except Exception:  # sizes that divide over no such mesh
+            if not tried:
+                return ()
+    if not any(all(size > 1 for size in shape.values()) for shape in tried):
+        return ()
+    meshes = {name: max(shape[name] for shape in tried) for name in axes.sizes}
+    spans = {name: sorted(each[name] for each in drawn if name in each) for name in drawn[0]}
+    of = ", ".join(f"{name}={each[0]} to {each[-1]}" for name, each in spans.items())
+    return (
+        f"on all meshes it does what it does on {len(tried)}, up to {mesh_text(meshes.items())}, entry by entry",
+        f"at all sizes it does what it does at {of}", "floats are exact",
+    )  # fmt: skip
 
 
 def _in_region(subject: FunctionUnderTest, axes: FunctionAxes, sizes: Mapping[str, Any]) -> FunctionUnderTest:
@@ -206,6 +243,23 @@ def _shapes(axes: FunctionAxes) -> Iterator[dict[str, int]]:
             yield {**dict.fromkeys(names, 1), name: size}
     if len(names) > 1:
         yield dict.fromkeys(names, 2)
+
+
+def _require_same_equations(traced: Sequence[Sequence[_TracedProgram]]) -> None:
+    """Require of programs at a size, twice and nine times that, that they have as many more equations, or the same.
+
+    A slice that takes all of a short dim is no equation at all; a Python loop over a dim has more for a longer one.
+
+    Raises:
+      NotKnown: where they have others.
+    """
+    counts = [
+        [Counter(eqn.primitive.name for eqn in _jax.jaxpr.all_equations(program.jaxpr)) for program in programs]
+        for programs in traced
+    ]
+    for once, twice, nine in zip(*counts, strict=True):
+        if any(8 * (twice[name] - once[name]) != nine[name] - once[name] for name in once | twice | nine):
+            raise NotKnown("other equations at other sizes")
 
 
 class _MeshComparison:
@@ -261,6 +315,41 @@ class _MeshComparison:
             if gap is not None:
                 return gap
         return None
+
+    def sizes_of_equal_entries(self) -> Mapping[str, Any]:
+        """The sizes at which the results have the same entries on one device and on the mesh.
+
+        Raises:
+          NotKnown: where that is not known, or where other sizes have other equations.
+        """
+        plan = plan_inputs(self.subject.f, self.meshes, self.sizes, None, VERB)
+        small, taken = dict[str, int](), set[int]()
+        for name, factor in plan.factors.items():
+            unit, first = (factor, 3) if factor > 1 else (2, 2)
+            fitting = (unit * times for times in count(first + self.seed % 3))
+            small[name] = next(size for size in fitting if not taken & {size, size // factor})
+            taken |= {small[name], small[name] // factor}
+        try:
+            drawn, programs = self._programs(plan, small)
+        except Exception:  # the hints or the body refuse these sizes, or JAX
+            drawn, programs = self._programs(plan, {})
+        table = Polynomials()
+        one, other = (
+            EntryWalk(table).results(program.jaxpr, list(starmap(partial(argument, table), enumerate(program.shapes))))
+            for program in programs
+        )
+        if not all(map(np.array_equal, one, other)):
+            raise NotKnown("other entries")
+        if self.seed == 0:
+            for name in plan.factors.keys() - plan.given.keys():
+                _require_same_equations([
+                    self._programs(plan, {**drawn, name: times * drawn[name]})[1] for times in (1, 2, 9)
+                ])  # fmt: skip
+        return drawn
+
+    def _programs(self, plan: InputPlan, sizes: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[_TracedProgram]]:
+        drawn = plan.draw(self.seed, sizes)
+        return drawn.sizes, [self._traced(drawn.structs(mesh), mesh) for mesh in self.meshes]
 
     def _traced(self, made: Inputs, mesh: AbstractMesh) -> _TracedProgram:
         """The program of a function on a mesh; of its vector-Jacobian product, too, if that is compared."""

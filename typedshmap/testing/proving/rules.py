@@ -21,7 +21,7 @@ def _opaque(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     name = eqn.primitive.name
     if _jax.jaxpr.inner_jaxprs(eqn) or "callback" in name or "pallas" in name or _jax.jaxpr.has_effects(eqn):
         raise NotKnown(f"nothing is known of {name}")
-    if _jax.jaxpr.collective_operation(eqn) is not None and walk.longer(_jax.jaxpr.named_axes(eqn)):
+    if walk.longer(_jax.jaxpr.named_axes(eqn)):
         raise NotKnown(f"nothing is known of {name}")
     values = [walk.unsharded(value, operand_shape(eqn, at)) for at, value in enumerate(operands)]
     params = (params_key(eqn, "sharding", "out_sharding"), tuple(operand_shape(eqn, at) for at in range(len(operands))))

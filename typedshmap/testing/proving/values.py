@@ -294,10 +294,12 @@ class LeftRegion:
     Attributes:
       value: what it is within.
       spec: the PartitionSpec by which it left the region.
+      why: the reason why it is no part of a global array.
     """
 
-    value: Any
+    value: GlobalValue
     spec: Any
+    why: str
 
 
 @dataclass(frozen=True)

@@ -162,9 +162,7 @@ class Walk:
                 raise NotKnown("it depends on the index of the shard")
             case Best():
                 raise NotKnown("it depends on which shard has the largest or smallest entry")
-            case LeftRegion():
-                raise NotKnown("it is no part of a global array")
-            case Unknown(why=why):
+            case LeftRegion(why=why) | Unknown(why=why):
                 raise NotKnown(why)
 
     def spread(self, lookup: ShardIds) -> Sharded:
