@@ -70,7 +70,7 @@ class ParsedModule(SourceText):
                     self.declared.update(names)
                 case ast.alias(name=name, asname=asname):
                     self.bindings[self.scope(node), asname or name.partition(".")[0]].append(node)
-                case ast.Name(ctx=ast.Load()):
+                case ast.Name(ctx=ast.Load()) | ast.keyword():
                     pass
                 case _:
                     fields = (getattr(node, field, None) for field in ("id", "arg", "name", "rest"))

@@ -122,7 +122,8 @@ class SitePlan:
         is_closure = hasattr(function, "__globals__")
         around = {**function.__globals__, **inspect.getclosurevars(function).nonlocals} if is_closure else {}
         writer = replace(writer, names=around)
-        result = writer.hint(self.results, f"{getattr(code, 'co_name', 'result')}_result")
+        called = getattr(code, "co_name", "")
+        result = writer.hint(self.results, f"{called}_result" if called.isidentifier() else "result")
         hints = {str(at): writer.hint(each, self.names[at]) for at, each in enumerate(self.arguments)}
         if self.definition is not None:
             samples: dict[str, list[Any]] = defaultdict(list)
