@@ -143,15 +143,10 @@ LEFT = {
         + TRACE,
         "'options' passes options that cannot be seen",
     ),
-    "a partial that something else uses": (
-        "import functools\nsmap = functools.partial(jax.shard_map, mesh=mesh)\n"
-        'mapped = smap(double, in_specs=P("dp"), out_specs=P("dp"))\nsmaps = [smap]\n' + TRACE,
-        "what gives it its options is used elsewhere, too",
-    ),
     "specs that change from call to call": (
         'for axis in ("dp", "tp"):\n'
         "    mapped = jax.shard_map(double, mesh=mesh, in_specs=P(axis), out_specs=P(axis))\n    " + TRACE,
-        "its hints do not say what its specs say",
+        "the arrays of 'double_result' are sharded in different ways",
     ),
     "what its caller maps": (
         "def smap(f, in_specs, out_specs):\n"
@@ -169,6 +164,19 @@ def test_what_is_left_is_named_with_the_reason(name: str, tmp_path: Path) -> Non
     write(tmp_path / "plain.py", HEAD + text)
     done = annotate(tmp_path, "plain.py")
     assert done.stdout == "" and f": left: {reason}" in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_a_partial_that_something_else_uses_stays(tmp_path: Path) -> None:
+    partial = "import functools\nsmap = functools.partial(jax.shard_map, mesh=mesh)\n"
+    write(
+        tmp_path / "plain.py", HEAD + partial + 'mapped = smap(double, in_specs=P("dp"), out_specs=P("dp"))\n' + TRACE
+    )
+    text = (tmp_path / "plain.py").read_text() + "smaps = [smap]\n"
+    write(tmp_path / "plain.py", text)
+    assert annotate(tmp_path, "--write", "plain.py").returncode == 0
+    written = (tmp_path / "plain.py").read_text()
+    assert partial in written and "mapped = typed_shard_map(double, mesh=mesh)\n" in written and TYPED in written
 
 
 @pytest.mark.slow

@@ -20,8 +20,8 @@ import typedshmap
 from typedshmap import Array, typed_shard_map
 from typedshmap._jax.jaxpr import TracedRegion
 from typedshmap._jax.regions import watched_regions
-from typedshmap.annotating.describe import Description, describe
-from typedshmap.annotating.function_source import FunctionSource
+from typedshmap.annotating.dims import LeafHint, axis_words, common, describe
+from typedshmap.annotating.notes import FunctionSource
 
 f32, i32, bf16 = jnp.float32, jnp.int32, jnp.bfloat16
 
@@ -32,6 +32,13 @@ def struct(*shape: int, dtype: Any = f32) -> jax.ShapeDtypeStruct:
 
 def mesh() -> Mesh:
     return Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+
+
+class Hints(NamedTuple):
+    """What hints say of all calls of a program."""
+
+    arguments: list[LeafHint]
+    results: list[LeafHint]
 
 
 class Program(NamedTuple):
@@ -45,22 +52,21 @@ class Program(NamedTuple):
     results: Sequence[str]
     mesh: Callable[[], Mesh] = mesh
 
-    def both(self, found: Description, args: Sequence[Any]) -> tuple[Callable[..., Any], Callable[..., Any], list[Any]]:
+    def both(self, found: Hints, args: Sequence[Any]) -> tuple[Callable[..., Any], Callable[..., Any], list[Any]]:
         """The program as a function of arrays, plain and with hints; and the arrays of a call."""
         leaves, tree = jax.tree.flatten(tuple(args))
         specs = jax.tree.broadcast(self.in_specs, tuple(args), is_leaf=lambda x: isinstance(x, P))
         given = tuple(jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, P)))
-        arguments, results = (
-            [getattr(typedshmap, hint.dtype)[Array, hint.dims] for hint in each] for each in found[:2]
-        )
+        arguments, results = ([getattr(typedshmap, hint.dtype)[Array, hint.dims] for hint in each] for each in found)
         out_types = results[0] if len(results) == 1 else tuple[*results]
 
         def body(*flat):
             return self.body(*jax.tree.unflatten(tree, flat))
 
         options = {"mesh": self.mesh(), "check_vma": False}
+        axes = {word: axis for axis, word in axis_words(self.mesh().axis_names).items()}
         plain = jax.shard_map(body, in_specs=given, out_specs=self.out_specs, **options)
-        typed = typed_shard_map(body, in_types=tuple(arguments), out_types=out_types, axes=found.axes, **options)
+        typed = typed_shard_map(body, in_types=tuple(arguments), out_types=out_types, axes=axes, **options)
         return plain, typed, leaves
 
     def traces(self) -> list[TracedRegion]:
@@ -71,11 +77,13 @@ class Program(NamedTuple):
                 jax.eval_shape(mapped(self.body, check_vma=False), *args)
         return seen
 
-    def describe(self) -> Description:
+    def describe(self) -> Hints:
         paths, _ = jax.tree.flatten_with_path(tuple(self.calls[0]))
         code = getattr(self.body, "func", self.body).__code__
         parameters = [f"{code.co_varnames[path[0].idx]}{jax.tree_util.keystr(path[1:])}" for path, _ in paths]
-        return describe(self.traces(), parameters, FunctionSource.at(code.co_filename, code.co_firstlineno))
+        source = FunctionSource.at(code.co_filename, code.co_firstlineno)
+        sides = zip(*(describe(traced, parameters, source) for traced in self.traces()), strict=True)
+        return Hints(*([hint for each in zip(*side, strict=True) if (hint := common(each))] for side in sides))
 
 
 def mlp(x, params):
@@ -275,13 +283,13 @@ BY_HEADS = (P("dp", None, "tp"),) * 3
 
 PROGRAMS = [
     Program(mlp, (P("dp"), W_SPECS), P("dp"), [(struct(8, 16), W)],
-            ["Float [batch/dp] features", "Float [ff/tp]", "Float [ff/tp] model", "Float features [ff/tp]"],
+            ["Float [batch/dp] x_cols", "Float [ff/tp]", "Float [ff/tp] model", "Float x_cols [ff/tp]"],
             ["Float [batch/dp] model"]),
     Program(residual, (P("dp"), P(None, "tp"), P("tp")), P("dp"), [(struct(8, 16), struct(16, 32), struct(32, 16))],
-            ["Float [batch/dp] features", "Float features [w_cols/tp]", "Float [w_cols/tp] features"],
-            ["Float [batch/dp] features"]),
+            ["Float [batch/dp] x_cols", "Float x_cols [w_cols/tp]", "Float [w_cols/tp] x_cols"],
+            ["Float [batch/dp] x_cols"]),
     Program(fsdp, (P("dp"), P("dp"), P("dp")), P("dp"), [(struct(8, 16), struct(16, 32), struct(32))],
-            ["Float [batch/dp] features", "Float [features/dp] w_cols", "Float [w_cols/dp]"],
+            ["Float [batch/dp] x_cols", "Float [x_cols/dp] w_cols", "Float [w_cols/dp]"],
             ["Float [batch/dp] w_cols"]),
     Program(attention, BY_HEADS, P("dp", None, "tp"), [QKV],
             ["Float [B/dp] S [H/tp] K", "Float [B/dp] T [H/tp] K", "Float [B/dp] T [H/tp] v_cols"],
@@ -309,10 +317,10 @@ PROGRAMS = [
             ["Float [batch/dp] v_cols"]),
     Program(halo, P("dp"), P("dp"), [(struct(16, 8),)], ["Float [batch/dp] u_cols"], ["Float [_/dp] u_cols"]),
     Program(halo, P("dp"), P("dp"), [(struct(16, 8),), (struct(32, 8),)],
-            ["Float [batch/dp] u_cols"], ["Float [batch/dp] u_cols"]),
+            ["Float [batch/dp] u_cols"], ["Float [_/dp] u_cols"]),
     Program(layers, (P("dp"), P()), (P("dp"), P()), [(struct(8, 16), {"w": struct(3, 16, 16), "b": struct(3, 16)})],
-            ["Float [batch/dp] features", "Float b_rows features", "Float b_rows features features"],
-            ["Float [batch/dp] features", "Float b_rows"]),
+            ["Float [batch/dp] x_cols", "Float b_rows x_cols", "Float b_rows x_cols x_cols"],
+            ["Float [batch/dp] x_cols", "Float b_rows"]),
     Program(embedding, (P("tp"), P("dp")), P("dp"), [(struct(32, 16), struct(8, 6, dtype=i32))],
             ["Float [n/tp] model", "Int [batch/dp] seq"], ["Float [batch/dp] seq model"]),
     Program(experts, (P("dp"), P(), P("tp"), P("tp")), P("dp"),
@@ -333,24 +341,24 @@ PROGRAMS = [
     Program(transposed, P(("dp", "tp")), P(None, ("dp", "tp")), [(struct(8, 4),)],
             ["Float [batch/dp,tp] x_cols"], ["Float x_cols [batch/dp,tp]"]),
     Program(scattered, (P("dp", "tp"), P("tp")), P("dp", "tp"), [(struct(8, 16), struct(16, 32))],
-            ["Float [batch/dp] [features/tp]", "Float [features/tp] w_cols"], ["Float [batch/dp] [w_cols/tp]"]),
+            ["Float [batch/dp] [x_cols/tp]", "Float [x_cols/tp] w_cols"], ["Float [batch/dp] [w_cols/tp]"]),
     Program(loop, (P("dp"), P()), P("dp"), [(struct(8, 16), struct(16, 16))],
-            ["Float [batch/dp] features", "Float features features"], ["Float [batch/dp] features"]),
+            ["Float [batch/dp] x_cols", "Float x_cols x_cols"], ["Float [batch/dp] x_cols"]),
     Program(chosen, (P(None, "dp"), P("dp"), P("dp")), P(), [(struct(8, 16), struct(16, 4), struct(16, 4))],
-            ["Float x_rows [features/dp]", "Float [features/dp] a_cols", "Float [features/dp] a_cols"],
+            ["Float x_rows [x_cols/dp]", "Float [x_cols/dp] a_cols", "Float [x_cols/dp] a_cols"],
             ["Float x_rows a_cols"]),
     Program(merged, (P("dp"), P()), P("dp"), [(struct(8, 6, 16), struct(16, 32))],
             ["Float [b/dp] s d", "Float d w_cols"], ["Float [b/dp] s w_cols"]),
     Program(remat, (P("dp"), P()), P("dp"), [(struct(8, 16), struct(16, 16))],
-            ["Float [batch/dp] features", "Float features features"], ["Float [batch/dp] features"]),
+            ["Float [batch/dp] x_cols", "Float x_cols x_cols"], ["Float [batch/dp] x_cols"]),
     Program(gradient, (P(), P("dp"), P("dp")), P(), [(struct(16, 4), struct(8, 16), struct(8, 4))],
-            ["Float features w_cols", "Float [batch/dp] features", "Float [batch/dp] w_cols"],
-            ["Float features w_cols"]),
+            ["Float w_rows w_cols", "Float [batch/dp] w_rows", "Float [batch/dp] w_cols"],
+            ["Float w_rows w_cols"]),
     Program(normalized, (P("dp"), P()), P("dp"), [(struct(8, 16), struct(16)), (struct(8, 6, 16), struct(16))],
-            ["Float [batch/dp] ... features", "Float features"], ["Float [batch/dp] ... features"]),
+            ["Float [_/dp] ...", "Float x_cols"], ["Float [_/dp] ..."]),
     Program(normalized, (P("dp"), P()), P("dp"),
             [(struct(8, 16), struct(16)), (struct(16, 16, dtype=i32), struct(16, dtype=bf16))],
-            ["Real [batch/dp] features", "Float features"], ["Float [batch/dp] features"]),
+            ["Real [batch/dp] x_cols", "Float x_cols"], ["Float [batch/dp] x_cols"]),
     Program(tied_by_comment, (P(), P()), (P(), P()), [(struct(8, 4), struct(6, 4))],
             ["Float n d", "Float m d"], ["Float ", "Float "]),
     Program(tied_by_comment, (P(), P()), (P(), P()), [(struct(8, 4), struct(6, 5))],

@@ -190,12 +190,6 @@ def test_whatever_was_taken_is_taken(value: Any, mesh: Mesh) -> None:
     assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, before)
 
 
-def test_a_number_is_still_taken_for_an_array(mesh: Mesh) -> None:
-    text = annotate_text(IDENTITY.replace("lambda x: x", "lambda x: x - 1")).text
-    assert 'in_types=(Shaped[Array, "..."],)' in text
-    assert float(jax.block_until_ready(program_of(text, mesh)(3))) == 2
-
-
 def test_an_import_that_the_hints_use_stays() -> None:
     text = """\
 import jax

@@ -1,182 +1,217 @@
-"""A parsed file: where its nodes stand, and what its names mean."""
+"""A parsed file: what its names mean, and which of its calls map functions with ``shard_map``."""
 
 from __future__ import annotations
 
+import ast
 import io
-from collections.abc import Iterator
-from typing import TypeVar
+import tokenize
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
-import libcst as cst
-from libcst import matchers as m
-from libcst.metadata import (
-    Assignment,
-    BaseAssignment,
-    ImportAssignment,
-    MetadataWrapper,
-    ParentNodeProvider,
-    PositionProvider,
-    QualifiedNameSource,
-    ScopeProvider,
-)
+from ..repairing.source import FUNCTIONS, SourceText
 
-from ..auditing.calls import CodeSpan
-
-AnyNode = TypeVar("AnyNode", bound=cst.CSTNode)
-_HOMES = ("typedshmap", "typing", "typing_extensions", "jax", "jaxtyping")
+SHARD_MAP = frozenset({"jax.shard_map", "jax.experimental.shard_map.shard_map"})
+AnyNode = TypeVar("AnyNode", bound=ast.AST)
+Binding = tuple[ast.AST | None, str]
+"""A name, and the scope that binds it: None for what nothing in the file binds."""
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_POSITIONS = ("f", "mesh", "in_specs", "out_specs", "check_rep")
+_MARK = "\ufeff"  # the byte order mark, with which editors on Windows begin a file
 
 
-class ParsedModule:
-    """A file's text and tree, and what libcst knows of both."""
+class LeftPlain(Exception):
+    """What cannot be annotated safely, with the reason."""
+
+
+class MappingCall(NamedTuple):
+    """A call that maps a function with ``shard_map``, or decorates one.
+
+    Attributes:
+      node: the call.
+      named: ``shard_map``, as it is named there, or in the partial that the call is of.
+      options: those that it gives, the function ``f`` included, and those that it takes from partials.
+    """
+
+    node: ast.Call
+    named: ast.expr
+    options: dict[str, ast.expr]
+
+
+class ParsedModule(SourceText):
+    """A file's text, its syntax tree, and what is bound where.
+
+    Attributes:
+      comments: the comments by their lines.
+      bindings: the nodes that bind a name in a scope.
+      uses: where that name is used.
+      declared: the names that some function binds elsewhere, by ``global`` or ``nonlocal``.
+
+    Args:
+      text: the text, whose ends of lines and byte order mark are put back by `as_written`.
+
+    Raises:
+      SyntaxError: for what Python cannot read.
+    """
 
     def __init__(self, text: str) -> None:
-        wrapper = MetadataWrapper(cst.parse_module(text))
-        self.module, self.lines = wrapper.module, list(io.StringIO(text))
-        self._positions = wrapper.resolve(PositionProvider)
-        self._parents = wrapper.resolve(ParentNodeProvider)
-        self._scopes = wrapper.resolve(ScopeProvider)
+        self._has_mark = text.startswith(_MARK)
+        self._is_crlf = 0 < text.count("\n") == text.count("\r\n")
+        super().__init__(text.removeprefix(_MARK).replace("\r\n", "\n") if self._is_crlf else text.removeprefix(_MARK))
+        tokens = tokenize.generate_tokens(io.StringIO(self.text, newline=None).readline)
+        self.comments = {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
+        self.bindings: dict[Binding, list[ast.AST]] = defaultdict(list)
+        self.uses: dict[Binding, list[ast.Name]] = defaultdict(list)
+        self.declared: set[str] = set()
+        for node in self.parents:
+            match node:
+                case ast.Global(names=names) | ast.Nonlocal(names=names):
+                    self.declared.update(names)
+                case ast.alias(name=name, asname=asname):
+                    self.bindings[self.scope(node), asname or name.partition(".")[0]].append(node)
+                case ast.Name(ctx=ast.Load()) | ast.keyword():
+                    pass
+                case _:
+                    fields = (getattr(node, field, None) for field in ("id", "arg", "name", "rest"))
+                    for name in (each for each in fields if isinstance(each, str)):
+                        self.bindings[self.scope(node), name].append(node)
+        for node in self.nodes(ast.Name):
+            if not isinstance(node.ctx, ast.Store):
+                self.uses[self.binding(node.id, node)].append(node)
 
-    def nodes(self, kind: type[AnyNode]) -> Iterator[AnyNode]:
-        """All nodes of a kind."""
-        return (node for node in self._positions if isinstance(node, kind))
+    def as_written(self, text: str) -> str:
+        """A new text of the file, with the ends of lines and the mark of the old one."""
+        return _MARK * self._has_mark + (text.replace("\n", "\r\n") if self._is_crlf else text)
 
-    def line(self, node: cst.CSTNode) -> int:
-        """The line on which a node begins."""
-        return self._positions[node].start.line
+    def nodes(self, *kinds: type[AnyNode]) -> list[AnyNode]:
+        """All nodes of some kinds."""
+        return [node for node in self.parents if isinstance(node, kinds)]
 
-    def room_around(self, node: cst.CSTNode) -> int:
-        """The length of what stands before a node on its first line, and behind it on its last."""
-        where = self._positions[node]
-        return where.start.column + len(self.lines[where.end.line - 1][where.end.column :].rstrip())
+    # Places
 
-    def indent(self, node: cst.CSTNode) -> str:
+    def indent(self, node: ast.expr | ast.stmt) -> str:
         """The indentation of the line on which a node begins."""
-        line = self.lines[self.line(node) - 1]
+        line = self.between(*self.lines_of(node))
         return line[: len(line) - len(line.lstrip())]
 
-    def code(self, node: cst.CSTNode) -> str:
-        """A node as it was written."""
-        return self.module.code_for_node(node)
+    def start_of(self, statement: ast.stmt) -> int:
+        """Where the line of a statement begins, or of its first decorator."""
+        return self.lines_of([*getattr(statement, "decorator_list", ()), statement][0])[0]
 
-    def call_at(self, span: CodeSpan) -> cst.Call | None:
-        """The call that ends where code says; Python has a method's call begin at its name."""
-        _, line, _, column = span
-        for call in self.nodes(cst.Call):
-            end = self._positions[call].end
-            if end.line == line and len(self.lines[end.line - 1][: end.column].encode()) == column:
-                return call
-        return None
+    def comments_by(self, nodes: Sequence[ast.expr | ast.arg], first: int, last: int) -> list[list[str]]:
+        """The comments on lines, but for the last one: those of each node, which stand beside or above it."""
+        found: list[list[str]] = [[] for _ in nodes]
+        for line in range(first, last):
+            if nodes and (comment := self.comments.get(line)) is not None:
+                on_it = [at for at, node in enumerate(nodes) if node.lineno <= line <= (node.end_lineno or 0)]
+                below = [at for at, node in enumerate(nodes) if node.lineno > line]
+                found[on_it[-1] if on_it else below[0] if below else -1].append(comment)
+        return found
 
-    def function_at(self, line: int, name: str) -> cst.FunctionDef | None:
-        """The function of a name whose code begins on a line, with its first decorator."""
-        for node in self.nodes(cst.FunctionDef):
-            if node.name.value == name and min(map(self.line, (node.name, *node.decorators))) == line:
-                return node
-        return None
+    # Names
 
-    def class_named(self, name: str) -> cst.ClassDef | None:
-        """The class of a name, if there is one."""
-        found = [node for node in self.nodes(cst.ClassDef) if node.name.value == name]
+    def scope(self, node: ast.AST) -> ast.AST:
+        """Where a node is evaluated; for decorators, defaults and annotations that is around their function."""
+        for inner, outer in pairwise((node, *self.around(node))):
+            if isinstance(outer, ast.arguments) and inner is node:
+                return self.parents[outer]
+            if isinstance(outer, _COMPREHENSIONS) or (isinstance(outer, ast.Lambda) and inner is outer.body):
+                return outer
+            if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and inner in outer.body:
+                return outer
+        return self.tree
+
+    def binding(self, name: str, place: ast.AST) -> Binding:
+        """What a name stands for where it is used."""
+        inner = self.scope(place)
+        outer = (each for each in self.around(inner) if isinstance(each, (*FUNCTIONS, *_COMPREHENSIONS, ast.Module)))
+        return next(((each, name) for each in (inner, *outer) if (each, name) in self.bindings), (None, name))
+
+    def means_the_same(self, node: ast.AST, place: ast.AST) -> bool:
+        """Whether the names in an expression mean the same at another place."""
+        names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+        return all(self.binding(name.id, name) == self.binding(name.id, place) for name in names)
+
+    def bound_node(self, node: ast.AST | None) -> ast.AST | None:
+        """The node that binds a name, where that is one."""
+        if not isinstance(node, ast.Name) or node.id in self.declared:
+            return None
+        found = self.bindings.get(self.binding(node.id, node), [])
         return found[0] if len(found) == 1 else None
 
-    def parent(self, node: cst.CSTNode) -> cst.CSTNode:
-        """The node around a node."""
-        return self._parents[node]
-
-    def around(self, node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> Iterator[cst.CSTNode]:
-        """The nodes of some kinds around a node, the innermost first."""
-        above: cst.CSTNode | None = node
-        while (above := self._parents.get(above)) is not None:
-            if isinstance(above, kinds):
-                yield above
-
-    def imported_names(self, node: cst.CSTNode) -> frozenset[str]:
-        """What a dotted name may stand for, by the imports."""
-        first = _first(node)
-        scope = self._scopes.get(first) if isinstance(first, cst.Name) else None
-        found = scope.get_qualified_names_for(node) if scope is not None else ()
-        return frozenset(name.name for name in found if name.source is QualifiedNameSource.IMPORT)
-
-    def meaning(self, node: cst.CSTNode) -> frozenset[str]:
-        """What a name stands for by the imports, also if it is bound once to what they bring in."""
-        value = self.bound_value(node)
-        return self.imported_names(node) or (self.imported_names(value) if value is not None else frozenset())
-
-    def spelled(self, name: str) -> str:
-        """What the file can call a name of the library, or of ``typing``: a name of its own stays what it is."""
-        taken = {each.name for each in self.all_bindings() if not _imports(each, name)}
-        while name in taken:
-            name += "_"
-        return name
-
-    def bindings(self, name: cst.Name) -> list[BaseAssignment]:
-        """Every place that binds a name, as seen from where it is used."""
-        scope = self._scopes.get(name)
-        return list(scope[name.value]) if scope is not None else []
-
-    def all_bindings(self) -> Iterator[BaseAssignment]:
-        """Every place of the file that binds a name."""
-        for scope in {scope for scope in self._scopes.values() if scope is not None}:
-            yield from scope.assignments
-
-    def uses(self, name: cst.Name) -> list[cst.CSTNode]:
-        """Every use of what a name is bound to."""
-        return [use.node for binding in self.bindings(name) for use in binding.references]
-
-    def bound_node(self, name: cst.CSTNode) -> cst.CSTNode | None:
-        """The node that binds a name, where that is one."""
-        found = self.bindings(name) if isinstance(name, cst.Name) else []
-        return found[0].node if len(found) == 1 and isinstance(found[0], Assignment) else None
-
-    def bound_value(self, name: cst.CSTNode) -> cst.BaseExpression | None:
+    def value(self, node: ast.AST) -> ast.expr | None:
         """What a name is bound to, where that is once and by a plain assignment."""
-        node = self.bound_node(name)
-        match self._parents.get(node) if node is not None else None:
-            case cst.AssignTarget() as target:
-                statement = self.parent(target)
-                is_plain = m.matches(statement, m.Assign([m.AssignTarget()]))
-                value = statement.value if is_plain and isinstance(statement, cst.Assign) else None
-            case cst.AnnAssign(value=value):
-                pass
+        bound = self.bound_node(node)
+        match self.parents.get(bound) if bound is not None else None:
+            case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=value):
+                # After "from kernels import *" a name may be bound to what is made of itself.
+                names = [each.id for each in ast.walk(value) if isinstance(each, ast.Name)] if value else []
+                return value if target is bound and getattr(node, "id", "") not in names else None
             case _:
                 return None
-        # After "from kernels import *" a name may be bound to what is made of itself.
-        is_of_itself = value is None or m.findall(value, m.Name(name.value))  # type: ignore[attr-defined]
-        return None if is_of_itself else value
 
-    def uses_of_value(self, node: cst.CSTNode) -> int:
-        """How often the name is used that is bound to a value; once if it is bound to none."""
-        match self._parents.get(node):
-            case cst.Assign(targets=[cst.AssignTarget(target=cst.Name() as name), *_]):
-                return len(self.uses(name))
-            case _:
-                return 1
+    def imported(self, node: ast.AST | None) -> set[str]:
+        """What a dotted name may stand for, by the imports."""
+        if isinstance(node, ast.Attribute):
+            return {f"{home}.{node.attr}" for home in self.imported(node.value)}
+        found = self.bindings.get(self.binding(node.id, node), []) if isinstance(node, ast.Name) else []
+        return {self.full_name(each) for each in found if isinstance(each, ast.alias)}
 
-    def means_the_same(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
-        """Whether a dotted name means the same at another place."""
-        name, scope = _first(node), self._scopes.get(place)
-        return isinstance(name, cst.Name) and scope is not None and [*scope[name.value]] == self.bindings(name)
+    def meaning(self, node: ast.AST) -> set[str]:
+        """What a name stands for by the imports, also if it is bound once to what they bring in."""
+        return self.imported(node) or self.imported(self.value(node))
 
-    def is_parameter(self, name: cst.CSTNode | None) -> bool:
-        """Whether a name is a parameter of a function around it."""
-        node = self.bound_node(name) if name is not None else None
-        return node is not None and cst.Param in (type(node), type(self._parents.get(node)))
+    def full_name(self, alias: ast.alias) -> str:
+        """What an import brings in, by its full name."""
+        statement = self.parents[alias]
+        if isinstance(statement, ast.ImportFrom):
+            return f"{'.' * statement.level}{statement.module or ''}.{alias.name}"
+        return alias.name if alias.asname else alias.name.partition(".")[0]
 
-    def parameters(self, function: cst.FunctionDef | cst.Lambda) -> list[cst.Param]:
-        """All parameters of a function."""
-        params = function.params
-        every = (*params.posonly_params, *params.params, params.star_arg, *params.kwonly_params, params.star_kwarg)
-        return [param for param in every if isinstance(param, cst.Param)]
+    def unused(self) -> set[str]:
+        """The names that are bound, but for parameters, and not used, be it in one scope only."""
+        found = self.bindings.items()
+        return {key[1] for key, nodes in found if not self.uses.get(key) and not isinstance(nodes[0], ast.arg)}
 
+    # Calls of ``shard_map``
 
-def _first(node: cst.CSTNode) -> cst.CSTNode:
-    while isinstance(node, cst.Attribute):
-        node = node.value
-    return node
+    def is_partial(self, node: ast.AST) -> bool:
+        """Whether a node is a call of ``functools.partial``."""
+        return isinstance(node, ast.Call) and "functools.partial" in self.imported(node.func) and bool(node.args)
 
+    def is_decorator(self, node: ast.AST) -> bool:
+        """Whether a node decorates a function or a class."""
+        return node in getattr(self.parents[node], "decorator_list", ())
 
-def _imports(binding: BaseAssignment, name: str) -> bool:
-    """Whether a binding of the module brings in what hints call so."""
-    if not isinstance(binding, ImportAssignment) or binding.scope is not binding.scope.globals:
-        return False
-    names = {found.name for found in binding.get_qualified_names_for(binding.name)}
-    return names <= {f"{home}.{name}" for home in _HOMES}
+    def mapping_call(self, call: ast.Call) -> MappingCall | None:
+        """How a call maps a function with ``shard_map``, or decorates one; None if it does neither.
+
+        Raises:
+          LeftPlain: for options that cannot be seen.
+        """
+        chain, named, below = list[ast.Call](), call.func, call
+        while isinstance(below, ast.Call):  # of a partial, of what shard_map(mesh=...) gives, or of a name for that
+            chain.append(below)
+            named = below.args[0] if self.is_partial(below) else below.func
+            below = named if isinstance(named, ast.Call) else self.value(named)
+        if not self.meaning(named) & SHARD_MAP:
+            return None
+        given = [self._options(each, _POSITIONS if each is chain[-1] else _POSITIONS[:1]) for each in chain]
+        gives_function = ["f" in each for each in given]
+        is_later = self.is_partial(call) and gives_function[0]
+        if is_later or gives_function != [not self.is_decorator(call), *[False] * len(chain[1:])]:
+            return None
+        options = {name: value for each in reversed(given) for name, value in each.items()}
+        for name, value in options.items():
+            if name not in given[0] and not self.means_the_same(value, call):
+                raise LeftPlain(f"its option '{name}' comes from where names may mean something else")
+        return MappingCall(call, named, options)
+
+    def _options(self, call: ast.Call, positions: tuple[str, ...]) -> dict[str, ast.expr]:
+        positional = call.args[self.is_partial(call) :]
+        stars = [each.value for each in positional if isinstance(each, ast.Starred)]
+        for value in (*stars, *(each.value for each in call.keywords if each.arg is None)):
+            raise LeftPlain(f"'{self.code(value)}' passes options that cannot be seen")
+        named = {each.arg: each.value for each in call.keywords if each.arg is not None}
+        return {**dict(zip(positions, positional, strict=False)), **named}

@@ -1,49 +1,42 @@
-"""Annotate a program that ran: a plan for each call that was seen, and the texts that follow from the plans."""
+"""Annotate a program that ran: a plan for each call that was seen, the texts that follow from them, and the run that
+accepts these. A call is accepted if the annotated program reached it, and what was traced there has the mesh, the types
+and the specs of the plain one."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
+import subprocess
 import sys
+import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import libcst as cst
-from jax.sharding import PartitionSpec
+import jax
 
 from ..auditing.findings import Finding
 from ..auditing.region import PlainRegion
 from ..auditing.silenced import is_ignored
 from ..errors.places import is_users
-from .describe import LeafHint, describe
-from .editing import (
-    SHARED,
-    CallEdit,
-    LeftPlain,
-    ModuleEdit,
-    axes_option,
-    edit_module,
-    option_calls,
-    options_of,
-    shared_calls,
-)
-from .function_source import FunctionSource
+from ..progress import progress
+from ..repairing.source import first_line
+from .dims import axis_words, describe
+from .editing import MARKED, CallEdit, ModuleEdit, axes_option, edit_module
 from .hints import HintWriter
-from .module import ParsedModule
-from .recording import MappedSite, TracedCall, Tree
-from .static import literal_calls
+from .module import LeftPlain, MappingCall, ParsedModule
+from .notes import FunctionSource
+from .recording import MappedSite, innermost
+from .static import axes_in, literal_spec
 
-_PLACE = re.compile(r"(?: at|, due since) [^\s:]+\.py:\d+(?: \(\w+\))?")
-_SILENCED = re.compile(r"; [^;]*# typedshmap: ignore\[[\w-]+\]")
-
-Samples = list[tuple[Tree, Sequence[LeafHint | None]]]
+_ROUNDS = 8
+_PLACE = re.compile(r"(?: at|, due since) [^\s:]+\.py:\d+(?: \(\w+\))?|; [^;]*# typedshmap: ignore\[[\w-]+\]")
 
 
 @dataclass
@@ -51,34 +44,28 @@ class SitePlan:
     """What becomes of one call.
 
     Attributes:
-      site: the call.
+      site: the call as it was seen.
       module: its file.
-      calls: the call in its file, and those that give it options.
+      call: the call in its file.
       left: why it stays plain; empty where it becomes typed.
       findings: what the audit found.
-      definition: the function that can have the hints; None where only the call can.
-      on_definition: whether they stand there.
+      definition: the function that gets the hints; None where the call does.
       names: the parameter of each argument.
-      arguments: the trees that were given for each argument, with hints for their leaves.
+      arguments: the trees that were given for each argument, with hints for leaves, and ``...`` for what is not mapped.
       results: the same of what was returned.
-      axes: the code of mesh axes that hints name otherwise.
+      axes: the code of mesh axes that the specs name by code.
     """
 
     site: MappedSite
     module: ParsedModule
-    calls: tuple[cst.Call, ...]
+    call: MappingCall
     left: str = ""
     findings: list[Finding] = field(default_factory=list)
-    definition: cst.FunctionDef | None = None
-    on_definition: bool = False
+    definition: ast.FunctionDef | None = None
     names: list[str] = field(default_factory=list)
-    arguments: list[Samples] = field(default_factory=list)
-    results: Samples = field(default_factory=list)
+    arguments: list[list[Any]] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
     axes: dict[str, str] = field(default_factory=dict)
-
-    def is_mapped(self, at: int) -> bool:
-        """Whether an argument has a spec."""
-        return any(next(tree.leaves(), None) is not None or tree.kind is not None for tree, _ in self.arguments[at])
 
     def fill(self) -> None:
         """Find out what its hints are, and where they can stand.
@@ -86,7 +73,7 @@ class SitePlan:
         Raises:
           LeftPlain: for a call that cannot be annotated safely.
         """
-        site, module = self.site, self.module
+        site, module, options = self.site, self.module, self.call.options
         for traced in site.traced.values():
             found = PlainRegion(traced.region, {}).read()[1]
             self.findings += [one for one in found if one not in self.findings and not is_ignored(one)]
@@ -94,37 +81,35 @@ class SitePlan:
             raise LeftPlain(site.failure or "it was not called")
         if any(found.severity == "error" for found in self.findings):
             raise LeftPlain("the types would refuse it, for what the audit found")
-        options: dict[str, cst.BaseExpression] = {}
-        for call in self.calls:
-            own = options_of(module, call, call is self.calls[-1])
-            options = {name: arg.value for name, arg in own.items()} | options
-        if "out_specs" not in options:
-            raise LeftPlain("its specs are not seen in the call")
-        if len(site.functions) > 1 and all(map(module.is_parameter, map(options.get, ("f", "in_specs", "out_specs")))):
+        asked = [module.bound_node(options[name]) for name in ("f", "in_specs", "out_specs") if name in options]
+        if len(site.functions) > 1 and all(isinstance(node, ast.arg) for node in asked):
             raise LeftPlain("it maps what its caller gives it, by the specs that its caller gives")
-        (code, function), *others = site.functions.items()
-        has_source = hasattr(code, "co_firstlineno")
-        source = FunctionSource.at(code.co_filename, code.co_firstlineno) if has_source else None
-        groups: dict[Any, list[TracedCall]] = {}
+        code, function = next(iter(site.functions.items()))
+        has_code = hasattr(code, "co_firstlineno")
+        source = FunctionSource.at(code.co_filename, code.co_firstlineno) if has_code else None
         for traced in site.traced.values():
-            groups.setdefault((traced.arguments, traced.results), []).append(traced)
-        for (arguments, results), traces in groups.items():
-            self.names = parameters_of(function, len(arguments))
-            paths = [path for name, tree in zip(self.names, arguments, strict=True) for path in _paths(tree, name)]
-            described = describe([traced.region for traced in traces], paths, source)
-            self.axes |= {word: f'"{axis}"' for word, axis in described.axes.items()}
-            self.arguments = self.arguments or [[] for _ in arguments]
-            if len(self.arguments) != len(arguments):
+            self.names = _parameters_of(function, len(traced.arguments))
+            given, _ = jax.tree_util.tree_flatten_with_path(traced.arguments)
+            paths = [
+                f"{self.names[path[0].idx]}{jax.tree_util.keystr(path[1:])}" for path, leaf in given if leaf is not ...
+            ]
+            hints, of_results = describe(traced.region, paths, source)
+            by_leaf = {**dict(enumerate(hints)), ...: ...}
+            self.arguments = self.arguments or [[] for _ in traced.arguments]
+            if len(self.arguments) != len(traced.arguments):
                 raise LeftPlain("it is called with different numbers of arguments")
-            for samples, tree in zip(self.arguments, arguments, strict=True):
-                samples.append((tree, described.arguments))
-            self.results.append((results, described.results))
+            for samples, tree in zip(self.arguments, traced.arguments, strict=True):
+                samples.append(jax.tree.map(by_leaf.__getitem__, tree))
+            self.results.append(jax.tree.map(of_results.__getitem__, traced.results))
         for name in ("in_specs", "out_specs"):
-            if name in options:
-                self.axes |= _axes_by_code(module, self.calls[0], options[name], site.options.get(name))
-        binds_positions = bool(getattr(function, "args", ()))  # a partial
-        if not others and has_source and code.co_filename == site.file and not binds_positions:
-            self.definition = module.function_at(code.co_firstlineno, code.co_name)
+            with suppress(LeftPlain, KeyError, ValueError):
+                written = [*axes_in(literal_spec(module, options[name], self.call.node))]
+                pairs = [*zip(written, axes_in(site.options[name]), strict=True)]
+                if all(text == axis or text[0] == "=" for text, axis in pairs):
+                    self.axes |= {axis: text[1:] for text, axis in pairs if text[0] == "="}
+        if has_code and code.co_filename == site.file:
+            functions = (node for node in module.nodes(ast.FunctionDef) if first_line(node) == code.co_firstlineno)
+            self.definition = next((node for node in functions if node.name == code.co_name), None)
 
     def edit(self, writer: HintWriter) -> CallEdit:
         """The edit that makes it typed, with hints by a writer for its file.
@@ -133,27 +118,30 @@ class SitePlan:
           LeftPlain: where no hints say what was given.
         """
         code, function = next(iter(self.site.functions.items()))
-        writer = replace(writer, names=_names_around(function))
-        options = axes_option(self.axes)
+        function = innermost(function)
+        is_closure = hasattr(function, "__globals__")
+        around = {**function.__globals__, **inspect.getclosurevars(function).nonlocals} if is_closure else {}
+        writer = replace(writer, names=around)
+        called = getattr(code, "co_name", "")
+        result = writer.hint(self.results, f"{called}_result" if called.isidentifier() else "result")
+        hints = {str(at): writer.hint(each, self.names[at]) for at, each in enumerate(self.arguments)}
+        if self.definition is not None:
+            samples: dict[str, list[Any]] = defaultdict(list)
+            for name, each in zip(self.names, self.arguments, strict=True):
+                samples[name] += each
+            params = [node for node in ast.walk(self.definition.args) if isinstance(node, ast.arg)]
+            notes = {param.arg: self.module.code(param.annotation) if param.annotation else "" for param in params}
+            hints = {name: _optional(writer.hint(each, name), notes[name]) for name, each in samples.items()}
+            hints = {name: hint for name, hint in hints.items() if hint != "Any" or not notes[name]}
+        mesh = next(iter(self.site.traced.values())).region.eqn.params["mesh"]
+        words = axis_words(mesh.axis_names)
+        text = " ".join([*hints.values(), result])
+        odd = {axis: f'"{axis}"' for axis, word in words.items() if axis != word}
+        axes = {axis: code for axis, code in {**odd, **self.axes}.items() if re.search(rf"[/,+-]{words[axis]}\b", text)}
+        options = axes_option(words, axes)
         if auto := self.site.options.get("auto"):
-            names = [axis for axis in self.site.options["mesh"].axis_names if axis not in auto]
-            options["axis_names"] = "{" + ", ".join(f'"{name}"' for name in names) + "}"
-        result = writer.hint(self.results, f"{getattr(code, 'co_name', 'result')}_result")
-        named = [*zip(self.names, self.arguments, strict=True)]
-        if not self.on_definition or self.definition is None:
-            hints = {str(at): writer.hint(samples, name) for at, (name, samples) in enumerate(named)}
-            return CallEdit(self.calls, None, hints, result, options)
-        samples_of: dict[str, Samples] = defaultdict(list)
-        for name, samples in named:
-            samples_of[name] += samples
-        notes = {node.name.value: node.annotation for node in self.module.parameters(self.definition)}
-        hints = {
-            name: hint if note is None else _optional(hint, self.module.code(note.annotation))
-            for name, samples in samples_of.items()
-            if (hint := writer.hint(samples, name)) != "Any" or notes[name] is None
-            for note in [notes[name]]
-        }
-        return CallEdit(self.calls, self.definition, hints, result, options)
+            options["axis_names"] = "{" + ", ".join(f'"{name}"' for name in mesh.axis_names if name not in auto) + "}"
+        return CallEdit(self.module, self.call, self.definition, hints, result, options)
 
 
 class AnnotatedProgram:
@@ -166,61 +154,61 @@ class AnnotatedProgram:
     """
 
     def __init__(self, sites: Sequence[MappedSite], script: str, loaded: Collection[str]) -> None:
-        self.script = script
-        imported = [module for name, module in sys.modules.items() if name not in loaded]
-        self._imported = [each for each in imported if is_users(getattr(each, "__file__", None) or "<frozen ")]
+        self.script, self.lost = script, list[tuple[str, int, str]]()
         self.texts: dict[str, str] = {}
         self.modules: dict[str, ParsedModule] = {}
         self.plans: list[SitePlan] = []
-        self.lost: list[tuple[str, int, str]] = []
+        seen: set[ast.Call | None] = set()
         for site in sites:
             try:
                 module = self._module(site.file)
+                # For Python the call of a method begins at its name.
+                ends = {(call.end_lineno, call.end_col_offset): call for call in reversed(module.nodes(ast.Call))}
+                seen.add(node := ends.get((site.span[1], site.span[3])))
+                if node is None or (call := module.mapping_call(node)) is None or "out_specs" not in call.options:
+                    raise LeftPlain("its specs are not seen in the call")
+                plan = SitePlan(site, module, call)
             except LeftPlain as reason:
                 self.lost.append((site.file, site.span[0] or 0, str(reason)))
                 continue
-            if (node := module.call_at(site.span)) is None:
-                self.lost.append((site.file, site.span[0] or 0, "the call is not found in the file"))
-                continue
-            plan = SitePlan(site, module, option_calls(module, node))
             self.plans.append(plan)
             try:
                 plan.fill()
             except LeftPlain as reason:
                 plan.left = str(reason)
         # Hints stand on a function only if it is mapped by one call.
-        counted = Counter(id(plan.definition) for plan in self.plans)
+        counted = Counter(plan.definition for plan in self.plans)
         for plan in self.plans:
-            plan.on_definition = plan.definition is not None and counted[id(plan.definition)] == 1
-        self.lost += self._calls_that_never_ran()
-
-    def _calls_that_never_ran(self) -> Iterator[tuple[str, int, str]]:
-        """The calls in the script, and in the modules that it imports, that were not seen."""
-        seen = {call for plan in self.plans for call in plan.calls}
-        files = {str(Path(file).resolve()): file for file in self.modules}
-        for file in (*(str(module.__file__) for module in self._imported), self.script):
-            if Path(file).is_file():
-                files.setdefault(str(Path(file).resolve()), file)
-        for file in files.values():
+            plan.definition = plan.definition if counted[plan.definition] == 1 else None
+        # What else is in the script, and in the modules that it imports: calls that were not seen, and imports.
+        files = {name: getattr(module, "__file__", None) or "<frozen " for name, module in [*sys.modules.items()]}
+        files = {name: file for name, file in files.items() if name not in loaded and is_users(file)}
+        own = {name.partition(".")[0] for name in files}
+        self.exported: set[str] = set()
+        for file in {*self.modules, *map(self._known, (script, *files.values()))}:
             with suppress(LeftPlain):
-                never = literal_calls(self._module(file)) if "shard_map" in self._text(file) else []
-                lines = [self._module(file).line(call.calls[0]) for call in never if not seen & {*call.calls}]
-                yield from ((file, line, "it was not called") for line in lines)
+                module = self._module(file)
+                names = [(module.full_name(alias), alias.name) for alias in module.nodes(ast.alias)]
+                names += [(full, node.attr) for node in module.nodes(ast.Attribute) for full in module.imported(node)]
+                self.exported |= {name for full, name in names if full[0] == "." or full.partition(".")[0] in own}
+                for node in {*module.nodes(ast.Call)} - seen:
+                    with suppress(LeftPlain):
+                        never = [] if module.mapping_call(node) is None else [(file, node.lineno, "it was not called")]
+                        self.lost += never
 
-    def _text(self, file: str) -> str:
-        try:
-            if file not in self.texts:
-                with Path(file).open(encoding="utf-8", newline="") as opened:
-                    self.texts[file] = opened.read()
-        except (OSError, ValueError):
-            raise LeftPlain("its file cannot be read") from None
-        return self.texts[file]
+    def _known(self, path: str) -> str:
+        """A file by the name that the program has for it."""
+        return next((file for file in self.modules if Path(file).resolve() == Path(path).resolve()), path)
 
     def _module(self, file: str) -> ParsedModule:
-        try:
-            return self.modules.setdefault(file, self.modules.get(file) or ParsedModule(self._text(file)))
-        except cst.ParserSyntaxError:
-            raise LeftPlain("its file cannot be read") from None
+        if file not in self.modules:
+            try:
+                with Path(file).open(encoding="utf-8", newline="") as opened:
+                    text = opened.read()
+                self.modules[file], self.texts[file] = ParsedModule(text), text
+            except (OSError, ValueError, SyntaxError):
+                raise LeftPlain("its file cannot be read") from None
+        return self.modules[file]
 
     def left(self) -> list[tuple[str, int, str]]:
         """The file and the line of each call that stays plain, and why."""
@@ -231,76 +219,99 @@ class AnnotatedProgram:
         """The new text of each file that changes.
 
         Args:
-          marked: whether each call says its own name for ``typed_shard_map``, and not that.
+          marked: whether each call says its own name for ``typed_shard_map``, and its number, and not that.
         """
-        for file, module in self.modules.items():
-            plans = [plan for plan in self.plans if plan.site.file == file and not plan.left]
-            for at in shared_calls(module, {at: plan.calls for at, plan in enumerate(plans)}):
-                plans[at].left = SHARED
-        edits: dict[str, ModuleEdit] = defaultdict(ModuleEdit)
         writers: dict[str, HintWriter] = {}
+        edits: dict[str, ModuleEdit] = defaultdict(ModuleEdit)
 
         def home(kind: type) -> HintWriter | None:
-            module, file = sys.modules.get(kind.__module__), self._file_with(kind)
-            return writers.setdefault(file, HintWriter(vars(module), home)) if module is not None and file else None
+            """The writer for the file of the program that defines a class, if it is the only one of its name there."""
+            module = sys.modules.get(kind.__module__)
+            path = self.script if kind.__module__ == "__main__" else getattr(module, "__file__", None) or "<frozen "
+            with suppress(LeftPlain):
+                if is_users(path) and len(classes(file := self._known(path), kind)) == 1:
+                    return writers.setdefault(file, HintWriter(vars(module), home))
+            return None
+
+        def classes(file: str, kind: type) -> list[ast.ClassDef]:
+            return [node for node in self._module(file).nodes(ast.ClassDef) if node.name == kind.__name__]
 
         for number, plan in enumerate(self.plans):
             edit = edits[plan.site.file]
-            texts = [_SILENCED.sub("", _PLACE.sub("", found.message)) for found in plan.findings]
-            edit.comments.setdefault(plan.calls[0], []).extend(
-                f"typedshmap: {found.severity}[{found.kind}] {text}"
-                for found, text in zip(plan.findings, texts, strict=True)
+            edit.comments.setdefault(plan.call.node, []).extend(
+                f"typedshmap: {found.severity}[{found.kind}] {_PLACE.sub('', found.message)}" for found in plan.findings
             )
             try:
                 if not plan.left:
                     one = plan.edit(writers.setdefault(plan.site.file, HintWriter({}, home)))
-                    edit.calls.append(one.marked(number) if marked else one)
+                    options = {**one.options, "number": str(number)}
+                    edit.calls.append(replace(one, options=options, word=MARKED) if marked else one)
             except LeftPlain as reason:
                 plan.left = str(reason)
         # Of classes only those that hints name, or other classes that they name.
-        of_fields = [
-            fields for writer in writers.values() for fields in (*writer.classes.values(), *writer.typed_dicts.values())
-        ]
-        every = " ".join(
-            [*(edit.hints() for edit in edits.values()), *(" ".join((each or {}).values()) for each in of_fields)]
-        )
+        of_classes = str([(*writer.classes.values(), *writer.typed_dicts.values()) for writer in writers.values()])
+        named = {*re.findall(r"\w+", of_classes)}.union(*(edit.words() for edit in edits.values()))
         for file, writer in writers.items():
-            edit, module = edits[file], self.modules[file]
-            edit.typed_dicts = {name: fields for name, fields in writer.typed_dicts.items() if name in every}
+            edits[file].typed_dicts = {name: fields for name, fields in writer.typed_dicts.items() if name in named}
             for kind, fields in writer.classes.items():
-                if fields is not None and (node := module.class_named(kind.__name__)) and kind.__name__ in every:
-                    found = [part for part in ast.walk(ast.parse(module.code(node))) if isinstance(part, ast.AnnAssign)]
-                    notes = {ast.unparse(part.target): ast.unparse(part.annotation) for part in found}
-                    edit.fields[node] = {name: _optional(hint, notes.get(name, "")) for name, hint in fields.items()}
-        words = {word for writer in writers.values() for word in writer.words}
+                if fields is not None and kind.__name__ in named:
+                    node = classes(file, kind)[0]
+                    parts = [part for part in node.body if isinstance(part, ast.AnnAssign)]
+                    notes = {ast.unparse(part.target): ast.unparse(part.annotation) for part in parts}
+                    hints = {name: _optional(hint, notes.get(name, "")) for name, hint in fields.items()}
+                    edits[file].fields[node] = hints
         changed = {
             file: edit for file, edit in edits.items() if edit.calls or any(edit.comments.values()) or edit.fields
         }
-        return {file: edit_module(self.modules[file], edit, self._exported, words) for file, edit in changed.items()}
+        return {file: edit_module(self.modules[file], edit, self.exported) for file, edit in changed.items()}
 
-    @cached_property
-    def _exported(self) -> set[str]:
-        """The names that the program's modules import from each other."""
-        found: set[str] = set()
-        for module in self._imported:
-            with suppress(OSError, TypeError, SyntaxError):
-                for node in ast.walk(ast.parse(inspect.getsource(module))):
-                    if isinstance(node, ast.ImportFrom):
-                        root = sys.modules.get((node.module or "").partition(".")[0])
-                        is_own = node.level or root in self._imported
-                        found |= {alias.name for alias in node.names} if is_own else set()
-                    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                        found |= {node.attr} if vars(module).get(node.value.id) in self._imported else set()
-        return found
+    def accept(self, code: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Leave the calls that cannot be accepted, until all others are.
 
-    def _file_with(self, kind: type) -> str | None:
-        """The file of the program that defines a class."""
-        module = sys.modules.get(kind.__module__)
-        where = self.script if kind.__module__ == "__main__" else getattr(module, "__file__", None) or "<frozen "
-        file = next((known for known in self.modules if Path(known).resolve() == Path(where).resolve()), where)
-        with suppress(LeftPlain):
-            return file if is_users(file) and self._module(file).class_named(kind.__name__) is not None else None
-        return None
+        Args:
+          code: the exit code of the plain program.
+          command: what runs it, to which the file with the texts is added.
+          environment: the environment in which the plain one began.
+        """
+        for _ in range(_ROUNDS):
+            texts = self.edited(marked=True)
+            plans = {number: plan for number, plan in enumerate(self.plans) if not plan.left}
+            if not plans:
+                return
+            found, last, claims, failures = _run(texts, plans, command, environment)
+            wrong = {number: failures[str(number)] for number in plans if str(number) in failures}
+            for number, plan in plans.items() if not wrong else ():
+                traced = {*claims.get(str(number), ())}
+                if not traced:
+                    wrong[number] = f"the annotated program does not get to it: {last}"
+                elif traced != {one.claims() for one in plan.site.traced.values()}:
+                    wrong[number] = "its hints do not say what its specs say"
+            if not wrong and found == code:
+                return
+            wrong = wrong or dict.fromkeys(plans, f"with hints it ends with exit code {found}, not {code}: {last}")
+            for number, why in wrong.items():  # the hints may fit the call, and not the function
+                plans[number].left = why if plans[number].definition is None else ""
+                plans[number].definition = None
+        for plan in self.plans:
+            plan.left = plan.left or "the annotated program could not be verified"
+
+
+def _run(
+    texts: Mapping[str, str], plans: Mapping[int, SitePlan], command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[int, str, Mapping[str, Sequence[str]], Mapping[str, str]]:
+    """Run the program with other texts: its exit code, its last words, and what each call traced, or raised."""
+    mapped = {
+        number: [any(one is not ... for one in each) for each in plan.arguments] for number, plan in plans.items()
+    }
+    with tempfile.TemporaryDirectory() as folder, progress("annotate") as report:
+        report("the annotated program runs")
+        job, done = Path(folder, "job.json"), Path(folder, "done.json")
+        job.write_text(json.dumps({"texts": dict(texts), "mapped": mapped}), encoding="utf-8")
+        arguments, silent = [*command[:4], f"--accept={job}", *command[4:]], subprocess.DEVNULL
+        ran = subprocess.run(arguments, env=dict(environment), stdin=silent, stdout=silent, stderr=subprocess.PIPE)
+        last = ran.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
+        found = json.loads(done.read_text(encoding="utf-8")) if done.exists() else {"claims": {}, "failures": {}}
+    return ran.returncode, last, found["claims"], found["failures"]
 
 
 def _optional(hint: str, before: str) -> str:
@@ -309,7 +320,7 @@ def _optional(hint: str, before: str) -> str:
     return f"{hint} | None" if is_optional else hint
 
 
-def parameters_of(function: Callable[..., Any], count: int) -> list[str]:
+def _parameters_of(function: Callable[..., Any], count: int) -> list[str]:
     """The parameter of each of so many positional arguments."""
     try:
         found = inspect.signature(function).parameters.values()
@@ -320,34 +331,3 @@ def parameters_of(function: Callable[..., Any], count: int) -> list[str]:
     if len(plain) < count and not star:
         raise LeftPlain("its parameters are not known")
     return [*plain, *repeat("".join(star), count - len(plain))]
-
-
-def _paths(tree: Tree, path: str) -> list[str]:
-    if tree.kind is None:
-        return [path] if tree.leaf >= 0 else []
-    return [found for key, item in tree.items for found in _paths(item, f"{path}[{key!r}]")]
-
-
-def _axes_by_code(module: ParsedModule, call: cst.Call, node: cst.BaseExpression, specs: Any) -> dict[str, str]:
-    """The mesh axes that specs name by code that is no constant, as ``P(config.axis)``, each with the code."""
-    if isinstance(node, cst.Name) and (value := module.bound_value(node)) is not None:
-        return _axes_by_code(module, call, value, specs)
-    if isinstance(node, cst.Tuple) and isinstance(specs, tuple) and len(specs) == len(node.elements):
-        pairs = zip((element.value for element in node.elements), specs, strict=True)
-    elif isinstance(node, cst.Call) and isinstance(specs, PartitionSpec) and len(node.args) == len(specs):
-        pairs = zip((arg.value for arg in node.args), specs, strict=True)
-    elif isinstance(specs, str) and isinstance(node, cst.Attribute | cst.Name) and module.means_the_same(node, call):
-        return {specs: module.code(node)} if specs.isidentifier() else {}
-    else:
-        return {}
-    return {axis: code for part, spec in pairs for axis, code in _axes_by_code(module, call, part, spec).items()}
-
-
-def _names_around(function: Any) -> Mapping[str, Any]:
-    """What names mean around a function: those of its module, and those that it closes over."""
-    while not hasattr(function, "__globals__"):
-        below = [getattr(function, name) for name in ("func", "__func__", "__wrapped__") if hasattr(function, name)]
-        if not below:
-            return {}
-        function = below[0]
-    return {**function.__globals__, **inspect.getclosurevars(function).nonlocals}

@@ -1,71 +1,54 @@
-"""What a program gives to ``shard_map``, call by call in its source: functions, trees and traced regions."""
+"""What a program gives to ``shard_map``, call by call in its source, and what its annotated text makes of that."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+import builtins
+import functools
+import json
+import sys
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from jax import tree_util
 from jax.sharding import PartitionSpec
 
 from .. import _jax
 from ..auditing.calls import CodeSpan, ShardMapCall, recorded_calls
 from ..errors.phrases import shortened
-
-
-class Tree(NamedTuple):
-    """A tree of arrays: a leaf, or a container with its items.
-
-    Attributes:
-      kind: the class of a container, that of None included; None of a leaf.
-      items: the key and the tree of each item.
-      leaf: which of all leaves it is; -1 for one that is not mapped.
-    """
-
-    kind: type | None
-    items: tuple[tuple[Any, Tree], ...] = ()
-    leaf: int = -1
-
-    def leaves(self) -> Iterator[int]:
-        """The numbers of its leaves that are mapped."""
-        if self.kind is None and self.leaf >= 0:
-            yield self.leaf
-        for _, item in self.items:
-            yield from item.leaves()
+from ..repairing.importing import edited_imports
+from ..shard_map import typed_shard_map
+from .editing import MARKED
 
 
 class TracedCall(NamedTuple):
     """One way in which a mapped function was called.
 
     Attributes:
-      arguments: the tree of each positional argument; leaves are counted through all of them.
+      arguments: the tree of each positional argument: its leaves are their numbers among all that are mapped, and
+        ``...`` for what is not mapped.
       results: the tree of the result, whose leaves are counted anew.
       region: the region as it is traced without transformations.
     """
 
-    arguments: tuple[Tree, ...]
-    results: Tree
+    arguments: tuple[Any, ...]
+    results: Any
     region: _jax.jaxpr.TracedRegion
 
-    def claims(self) -> tuple[Any, ...]:
+    def claims(self) -> str:
         """What two programs have in common that do the same: mesh, axes, and the type and the spec of each leaf."""
-        params, eqn = self.region.eqn.params, self.region.eqn
-        count = sum(len(list(tree.leaves())) for tree in self.arguments)
+        eqn, params = self.region.eqn, self.region.eqn.params
+        count = sum(leaf is not ... for leaf in jax.tree.leaves(self.arguments))
         pairs = [*zip(eqn.invars, params["in_specs"], strict=True)][len(eqn.invars) - count :]
         pairs += zip(eqn.outvars, params["out_specs"], strict=True)
-        leaves = [(str(var.aval.str_short(short_dtypes=True)), _stripped(spec)) for var, spec in pairs]
+        leaves = [
+            (var.aval.str_short(short_dtypes=True), _jax.array.spec_entries(spec, var.aval.ndim)) for var, spec in pairs
+        ]
+        texts = [f"{kind} {one.dim_axes} {sorted(one.unreduced)} {sorted(one.reduced)}" for kind, one in leaves]
         axes = sorted(map(str, _jax.jaxpr.newly_manual_axes(params)))
-        return tuple(params["mesh"].shape_tuple), tuple(axes), bool(params["check_vma"]), tuple(leaves)
-
-
-def _stripped(spec: PartitionSpec) -> str:
-    entries = [entry if isinstance(entry, tuple | None) else (entry,) for entry in spec]
-    while entries and not entries[-1]:
-        entries.pop()
-    return f"{[entry or () for entry in entries]} {getattr(spec, 'unreduced', '')} {getattr(spec, 'reduced', '')}"
+        return repr((tuple(params["mesh"].shape_tuple), axes, bool(params["check_vma"]), texts))
 
 
 @dataclass
@@ -73,8 +56,8 @@ class MappedSite:
     """A call of ``shard_map`` in the program's source.
 
     Attributes:
-      file: the file, and the function in which the call stands.
-      span: where the call stands in it.
+      file: the file in which it stands.
+      span: where it stands in it.
       functions: what was mapped there, one function for each code.
       options: as they were given, the last time.
       traced: the ways in which it was called.
@@ -82,7 +65,6 @@ class MappedSite:
     """
 
     file: str
-    function: str
     span: CodeSpan
     functions: dict[Any, Callable[..., Any]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -98,35 +80,26 @@ def recorded_sites() -> Generator[dict[tuple[str, CodeSpan], MappedSite]]:
     def see(call: ShardMapCall, mapped: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if not call.is_direct or call.made_at is None or call.verb != "shard_map":
             return
-        file, _, function = call.made_at
-        site = sites.setdefault((file, call.span), MappedSite(file, function, call.span))
-        code, specs = code_of(call.function), [call.options.get(name, ...) for name in ("in_specs", "out_specs")]
+        site = sites.setdefault((call.made_at[0], call.span), MappedSite(call.made_at[0], call.span))
+        code = getattr(innermost(call.function), "__code__", type(call.function))
+        specs = [call.options.get(name, ...) for name in ("in_specs", "out_specs")]
         site.functions[code] = call.function
         site.options = call.options
-        site.failure = record_call(site.traced, mapped, args, specs[0], (code, str(specs))) or site.failure
+        site.failure = _record(site.traced, mapped, args, specs[0], (code, str(specs))) or site.failure
 
     with recorded_calls(see):
         yield sites
 
 
-def code_of(function: Callable[..., Any]) -> Any:
-    """What identifies the definition of a function, through partials, methods and wrappers."""
-    while not hasattr(function, "__code__"):
-        below = getattr(function, "func", None) or getattr(function, "__func__", None)
-        below = below or getattr(function, "__wrapped__", None)
-        if below is None:
-            return type(function)
-        function = below
-    below = getattr(function, "__wrapped__", None)
-    return code_of(below) if below is not None else function.__code__
+def innermost(function: Callable[..., Any]) -> Any:
+    """The function of Python that is called in the end, through partials, methods and wrappers; or what is callable."""
+    names = ("__wrapped__", "func", "__func__")
+    below = next((getattr(function, name) for name in names if getattr(function, name, None) is not None), None)
+    return function if below is None else innermost(below)
 
 
-def record_call(
-    traced: dict[Any, TracedCall],
-    mapped: Callable[..., Any],
-    args: tuple[Any, ...],
-    in_specs: Any = ...,
-    what: Any = None,
+def _record(
+    traced: dict[Any, TracedCall], mapped: Callable[..., Any], args: tuple[Any, ...], in_specs: Any, what: Any = None
 ) -> str:
     """Trace a call for its region, unless it is known; why it cannot be traced.
 
@@ -147,24 +120,23 @@ def record_call(
     if key in traced:
         return ""
 
-    def call(*given: Any) -> Any:
+    def merged(given: Any, others: list[Any]) -> Any:
         rest = iter(given)
-        values = [next(rest) if is_mapped else x for x, is_mapped in zip(leaves, are_mapped, strict=True)]
-        return mapped(*structure.unflatten(values))
+        return structure.unflatten(
+            next(rest) if is_mapped else x for x, is_mapped in zip(others, are_mapped, strict=True)
+        )
 
     given = [x for x, is_mapped in zip(leaves, are_mapped, strict=True) if is_mapped]
     try:
-        program, results = jax.make_jaxpr(call, return_shape=True)(*given)
+        program, results = jax.make_jaxpr(lambda *xs: mapped(*merged(xs, leaves)), return_shape=True)(*given)
     except Exception as error:  # the call itself will raise it
         return f"a call raises {type(error).__name__}: {shortened(str(error).partition(chr(10))[0], 150)}"
     region = _jax.jaxpr.find_region(program)
     if region is None:
         return "its region is not found in the traced program"
-    flags = iter(are_mapped)
-    count = iter(range(len(given)))
-    arguments = tuple(_tree(arg, lambda: next(count) if next(flags) else -1) for arg in args)
-    outs = iter(range(len(region.results)))
-    traced[key] = TracedCall(arguments, _tree(results, lambda: next(outs)), region)
+    arguments = merged(range(len(given)), [...] * len(leaves))
+    outs = jax.tree.structure(results).unflatten(range(len(region.results)))
+    traced[key] = TracedCall(arguments, outs, region)
     return ""
 
 
@@ -179,13 +151,51 @@ def _mapped_leaves(args: tuple[Any, ...], in_specs: Any) -> list[bool]:
     return found
 
 
-def _tree(value: Any, number: Callable[[], int]) -> Tree:
-    children, _ = tree_util.tree_flatten_with_path(value, is_leaf=lambda one: one is not value)
-    if len(children) == 1 and not children[0][0]:
-        return Tree(None, (), number())
-    items = [(_key(path[0]), _tree(child, number)) for path, child in children]
-    return Tree(type(value), tuple(items))
+# The annotated program
 
 
-def _key(step: Any) -> Any:
-    return next((getattr(step, name) for name in ("key", "name", "idx") if hasattr(step, name)), str(step))
+@contextmanager
+def verifying(job: Path) -> Generator[dict[str, str]]:
+    """Have the edited texts imported, and note what the calls in them trace; in the process that verifies.
+
+    Args:
+      job: a file with the texts, and for each call which of its arguments are mapped. What is found goes to a file
+        ``done.json`` beside it: of each call why it failed, or what it claims.
+
+    Yields:
+      The texts by their files.
+    """
+    given = json.loads(job.read_text(encoding="utf-8"))
+    texts: dict[str, str] = given["texts"]
+    traced: dict[str, dict[Any, TracedCall]] = {number: {} for number in given["mapped"]}
+    failures: dict[str, str] = {}
+
+    def make_and_note(function: Any = None, /, **options: Any) -> Any:
+        """``typed_shard_map`` that notes what its functions trace, and why they cannot."""
+        if function is None:
+            return functools.partial(make_and_note, **options)
+        number = str(options.pop("number"))
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        own = {"typed": typed_shard_map, "function": function, "options": options}
+        try:  # from the user's frame, in which strings of hints are read
+            typed = eval("typed(function, **options)", frame.f_globals, {**frame.f_locals, **own})
+        except Exception as error:
+            failures.setdefault(number, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+            raise
+
+        @functools.wraps(typed)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            specs = tuple(PartitionSpec() if is_mapped else None for is_mapped in given["mapped"][number])
+            if failure := _record(traced[number], typed, args, specs if len(specs) == len(args) else ...):
+                failures.setdefault(number, failure)
+            return typed(*args, **kwargs)
+
+        return call
+
+    setattr(builtins, MARKED, make_and_note)
+    try:
+        with edited_imports(texts):
+            yield texts
+    finally:
+        claims = {number: [one.claims() for one in found.values()] for number, found in traced.items()}
+        Path(job.parent, "done.json").write_text(json.dumps({"claims": claims, "failures": failures}), encoding="utf-8")

@@ -7,8 +7,7 @@ import difflib
 import io
 import os
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from .. import cli
@@ -43,10 +42,9 @@ def run(given: argparse.Namespace) -> int:
     """
     if given.static:
         return annotate_files([given.program, *given.arguments], given.write)
-    with _needing_libcst():  # an optional extra, which only this verb needs
-        from ..annotating.acceptance import accept, verifying
-        from ..annotating.program import AnnotatedProgram
-        from ..annotating.recording import recorded_sites
+    from ..annotating.program import AnnotatedProgram  # which takes long to import, as only this verb needs it
+    from ..annotating.recording import recorded_sites, verifying
+
     environment = {name: value for name, value in os.environ.items() if name != "TYPEDSHMAP_CHECKS"}
     if given.devices is not None:
         make_devices(given.devices)
@@ -61,7 +59,7 @@ def run(given: argparse.Namespace) -> int:
             code = run_program(given.program, given.module, given.arguments)
         os.chdir(folder)
         program = AnnotatedProgram([*sites.values()], given.program, loaded)
-        accept(program, code, _command(given), environment)
+        program.accept(code, _command(given), environment)
         texts = program.edited(marked=False)
     for file in sorted(texts):
         sys.stdout.write(diff(Path(file), program.texts[file], texts[file]))
@@ -74,37 +72,22 @@ def run(given: argparse.Namespace) -> int:
     return code
 
 
-@contextmanager
-def _needing_libcst() -> Generator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "libcst":
-            raise
-        raise cli.UsageError("it needs libcst, the extra 'rewrite': pip install libcst") from None
-
-
 def annotate_files(files: Sequence[str], write: bool) -> int:
     """Turn literal specs in files into hints, and run nothing; one that cannot be read does not stop the others.
 
     Returns:
       0 if every call is typed, or there is none; 1 if some are left; 2 if a file cannot be read.
-
-    Raises:
-      UsageError: where libcst is missing.
     """
-    with _needing_libcst():  # as above
-        from libcst import ParserSyntaxError
+    from ..annotating.static import annotate_text  # as above
 
-        from ..annotating.static import annotate_text
     code = cli.DONE
     for name in files:
         try:
             with Path(name).open(encoding="utf-8", newline="") as file:  # which keeps the ends of lines
                 text = file.read()
             found = annotate_text(text)
-        except ParserSyntaxError as error:
-            print(f"{name}:{error.raw_line}: it is no Python", file=sys.stderr)
+        except SyntaxError as error:
+            print(f"{name}:{error.lineno}: it is no Python", file=sys.stderr)
             code = cli.WRONG
         except (OSError, ValueError) as error:
             print(_unreadable(name, error), file=sys.stderr)

@@ -46,7 +46,7 @@ class SourceText:
             yield outer
             node = outer
 
-    def span(self, node: ast.expr | ast.stmt | ast.keyword) -> tuple[int, int]:
+    def span(self, node: ast.expr | ast.stmt | ast.keyword | ast.arg | ast.alias) -> tuple[int, int]:
         """Where a node begins and ends, in bytes."""
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self._starts[node.lineno - 1] + node.col_offset, self._starts[node.end_lineno - 1] + node.end_col_offset

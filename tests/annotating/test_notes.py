@@ -6,7 +6,7 @@ import linecache
 
 import pytest
 
-from typedshmap.annotating.function_source import FunctionSource, ShapeNote
+from typedshmap.annotating.notes import FunctionSource, ShapeNote
 
 COMMENTS = {
     "x [B, T, D]": ("B", "T", "D"),
@@ -15,8 +15,6 @@ COMMENTS = {
     "shape (batch, 3)": ("batch", None),
     "f32[b/dp, s, h/tp]": ("b", "s", "h"),
     "x is bf16[n]": ("n",),
-    "B T D": ("B", "T", "D"),
-    "x: B x T": ("B", "T"),
     "[..., d]": ("...", "d"),
     "[2*d, d]": (None, "d"),
     "y [b, d]": None,
@@ -50,14 +48,14 @@ def all_notes(text: str) -> list[ShapeNote]:
 
 
 def notes(text: str) -> list[ShapeNote]:
-    return [note for note in all_notes(text) if note.value == "x"]
+    return [note for note in all_notes(text) if note.path == "x"]
 
 
 @pytest.mark.parametrize(("comment", "words"), COMMENTS.items(), ids=list(COMMENTS))
 def test_the_comment_of_a_parameter(comment: str, words: tuple[str | None, ...] | None) -> None:
     found = notes(f"def f(\n    x,  # {comment}\n    y,\n): ...\n")
     assert [note.words for note in found] == ([] if words is None else [words])
-    assert all(note.is_stated and note.line == 0 for note in found)
+    assert all(note.is_stated and note.lines == (0, 0) for note in found)
 
 
 @pytest.mark.parametrize("where", ["def f(x):  # [b, d]", "# x: [b, d]\n    pass"])
@@ -75,15 +73,10 @@ def test_names_of_sizes_and_patterns(statement: str, words: tuple[str | None, ..
 
 def test_a_comment_on_a_statement_is_of_the_value_that_it_makes() -> None:
     source = "def f(y):\n    x = g(\n        y,\n    )  # [b, d]\n    # [b, f]\n    x = x @ y\n    return x\n"
-    assert [(note.words, note.value, note.made) for note in all_notes(source)] == [
+    assert [(note.words, note.path, note.lines) for note in all_notes(source)] == [
         (("b", "d"), "", (2, 4)),
         (("b", "f"), "", (6, 6)),
     ]
-
-
-def test_what_a_function_within_returns_is_not_the_result() -> None:
-    text = "def f(w, x):\n    def g(y):\n        return y  # [b, d]\n    return g(x)\n"
-    assert "" not in [note.value for note in all_notes(text)]
 
 
 def test_what_cannot_be_read_has_no_source() -> None:
