@@ -99,7 +99,7 @@ def axis_rules(rules: RulesLike, fallback: Literal["unsharded", "error"] = "unsh
     Raises:
       MeshAxisError: for anything that is not a rule.
     """
-    if not isinstance(fallback, str) or fallback not in ("unsharded", "error"):
+    if type(fallback) is not str or fallback not in ("unsharded", "error"):  # nor an array, which equals neither
         raise MeshAxisError(f"axis_rules: fallback={value_text(fallback)} is neither 'unsharded' nor 'error'")
     found = read_rules(rules)
     if found is None:

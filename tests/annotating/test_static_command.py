@@ -50,7 +50,7 @@ DIFF = """\
 +program = typed_shard_map(double, mesh=mesh)
 """.replace("~", " ")  # what diff puts before a blank line
 LEFT = "import jax\ng = jax.shard_map(f, mesh=m, in_specs=s, out_specs=s)\n"
-REASON = "the spec 's' is no literal"
+REASON = "the spec 's' is not bound once to a literal"
 
 
 @pytest.fixture(autouse=True)

@@ -17,70 +17,70 @@ from somewhere import kernel, specs, AXES, decorated
 LEFT = {
     "specs from another file": (
         "def f(x): return x\ng = jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=P())",
-        "the spec 'specs' is no literal",
+        "the spec 'specs' is not bound once to a literal",
     ),
     "specs from a parameter": (
         "def build(spec):\n    return jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=P())",
-        "the spec 'spec' is no literal",
+        "the spec 'spec' is not bound once to a literal",
     ),
     "specs that are bound twice": (
         "spec = P('dp')\nspec = P()\ng = jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=P())",
-        "the spec 'spec' is no literal",
+        "the spec 'spec' is not bound once to a literal",
     ),
     "specs that grow": (
         "spec = (P(),)\nspec += (P(),)\ng = jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=P())",
-        "the spec 'spec' is no literal",
+        "the spec 'spec' is not bound once to a literal",
     ),
     "specs that a loop binds": (
         "for spec in [P()]:\n    g = jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=P())",
-        "the spec 'spec' is no literal",
+        "the spec 'spec' is not bound once to a literal",
     ),
     "specs that a function rebinds": (
         "spec = P()\ndef change():\n    global spec\n    spec = P('dp')\n"
         "g = jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=P())",
-        "the spec 'spec' is no literal",
+        "the spec 'spec' is not bound once to a literal",
     ),
     "specs that a call gives": (
         "g = jax.shard_map(lambda x: x, mesh=mesh, in_specs=specs(), out_specs=P())",
-        "the spec 'specs()' is no literal",
+        "the spec 'specs()' is not bound once to a literal",
     ),
     "specs that depend": (
         "g = jax.shard_map(lambda x: x, mesh=mesh, in_specs=(P() if a else None,), out_specs=P())",
-        "the spec 'P() if a else None' is no literal",
+        "the spec 'P() if a else None' is not bound once to a literal",
     ),
     "a list that may grow": (
         "spec = [P()]\ng = jax.shard_map(lambda x: x, mesh=mesh, in_specs=(spec,), out_specs=P())",
-        "the spec 'spec' is no literal",
+        "the spec 'spec' is not bound once to a literal",
     ),
     "specs of whose name nothing is known": (
         "from layers import PartitionSpec\n"
         "g = jax.shard_map(lambda x: x, mesh=mesh, in_specs=PartitionSpec(), out_specs=P())",
-        "the spec 'PartitionSpec()' is no literal",
+        "the spec 'PartitionSpec()' is not bound once to a literal",
     ),
     "starred specs": (
         "g = jax.shard_map(lambda x: x, mesh=mesh, in_specs=(P(), *specs), out_specs=P())",
-        "the spec '*specs' is no literal",
+        "the spec '*specs' is not bound once to a literal",
     ),
     "starred dims": (
         "g = jax.shard_map(lambda x: x, mesh=mesh, in_specs=P(*AXES), out_specs=P())",
-        "the mesh axis '*AXES' is no literal",
+        "the mesh axis '*AXES' is not bound once to a literal",
     ),
     "an axis that a call gives": (
         "g = jax.shard_map(lambda x: x, mesh=mesh, in_specs=P(AXES[0]), out_specs=P())",
-        "the mesh axis 'AXES[0]' is no literal",
+        "the mesh axis 'AXES[0]' is not bound once to a literal",
     ),
     "an axis that another place may mean otherwise": (
         "axis = get()\nspec = P(axis)\n"
         "def build(axis):\n    return jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=P())",
-        "the mesh axis 'axis' is no literal",
+        "the mesh axis 'axis' is not bound once to a literal",
     ),
     "an unconstrained dim": (
         "g = jax.shard_map(lambda x: x, mesh=mesh, in_specs=P(P.UNCONSTRAINED), out_specs=P())",
-        "the mesh axis 'P.UNCONSTRAINED' is no literal",
+        "the mesh axis 'P.UNCONSTRAINED' is not bound once to a literal",
     ),
     "an unreduced result": (
         "g = jax.shard_map(lambda x: x, mesh=mesh, in_specs=P(), out_specs=P(unreduced={'tp'}))",
-        "the spec 'P(unreduced={'tp'})' is no literal",
+        "the spec 'P(unreduced={'tp'})' is not bound once to a literal",
     ),
     "a dict of different specs": (
         "g = jax.shard_map(lambda x: x, mesh=mesh, in_specs=({'w': P('dp'), 'b': P()},), out_specs=P())",

@@ -70,7 +70,6 @@ def test_the_wheel_says_what_the_package_is(wheel: Path, metadata: email.message
     needed = [each for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each]
     assert {re.split(r"[<>=]", each)[0] for each in needed} == {"jax", "numpy", "beartype", "einops"}
     assert set(metadata.get_all("Provides-Extra", [])) == {
-        "rewrite",
         "checkpoint",
         "examples",
         "bench",

@@ -106,7 +106,7 @@ def literal_spec(module: ParsedModule, node: ast.expr, place: ast.AST) -> Any:
       place: where it is used. A mesh axis that code gives, as in ``P(config.axis)``, is called ``"=config.axis"``.
 
     Raises:
-      LeftPlain: for one that is no literal.
+      LeftPlain: for one that is not bound once to a literal.
     """
     value = module.value(node)
     match node:
@@ -124,7 +124,8 @@ def literal_spec(module: ParsedModule, node: ast.expr, place: ast.AST) -> Any:
         case ast.Name() if value is not None and not isinstance(value, ast.List | ast.Dict):  # which may change
             return literal_spec(module, value, place)
         case _:
-            raise LeftPlain(f"the spec '{shortened(' '.join(module.code(node).split()), 60)}' is no literal")
+            spec = shortened(" ".join(module.code(node).split()), 60)
+            raise LeftPlain(f"the spec '{spec}' is not bound once to a literal")
 
 
 def _literal_axes(module: ParsedModule, node: ast.expr, place: ast.AST) -> Any:
@@ -140,7 +141,7 @@ def _literal_axes(module: ParsedModule, node: ast.expr, place: ast.AST) -> Any:
         case ast.Name() | ast.Attribute(value=ast.Name()) if is_axis and module.means_the_same(node, place):
             return f"={module.code(node)}"
         case _:
-            raise LeftPlain(f"the mesh axis '{shortened(module.code(node), 60)}' is no literal")
+            raise LeftPlain(f"the mesh axis '{shortened(module.code(node), 60)}' is not bound once to a literal")
 
 
 def axes_in(spec: Any) -> Iterator[str]:
