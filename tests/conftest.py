@@ -4,9 +4,11 @@
 ``random`` draws other ones each time.
 """
 
+import gc
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 
 import environment  # before JAX, which reads what it sets
 import jax
@@ -114,6 +116,14 @@ def pytest_unconfigure() -> None:
     """Remove the compiled programs, at the end of the run."""
     if not environment.IS_WORKER:
         shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_new_objects_are_looked_at() -> Iterator[None]:
+    """Leave what modules before this one have made, most of it in JAX's caches, out of every search for garbage."""
+    gc.freeze()
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -271,6 +271,7 @@ def caches() -> list[Any]:
     """Every cache of the package, wherever it stands."""
     for module in pkgutil.walk_packages(typedshmap.__path__, "typedshmap."):
         importlib.import_module(module.name)
+    gc.unfreeze()
     return [c for c in gc.get_objects() if isinstance(c, Cache) and (c.__module__ or "").startswith("typedshmap")]
 
 
