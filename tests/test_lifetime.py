@@ -272,7 +272,9 @@ def caches() -> list[Any]:
     for module in pkgutil.walk_packages(typedshmap.__path__, "typedshmap."):
         importlib.import_module(module.name)
     gc.unfreeze()
-    return [c for c in gc.get_objects() if isinstance(c, Cache) and (c.__module__ or "").startswith("typedshmap")]
+    found = [c for c in gc.get_objects() if isinstance(c, Cache) and (c.__module__ or "").startswith("typedshmap")]
+    gc.freeze()
+    return found
 
 
 def test_the_caches_of_the_package_are_found() -> None:

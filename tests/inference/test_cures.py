@@ -271,7 +271,7 @@ PROGRAMS = {
     "a masked lookup": Wrong(TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); return y", "[b/dp] n", "zeros on the others: psum over 'tp'"),
     "a masked lookup, put elsewhere": Wrong(
         TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); z = jnp.zeros_like(y).at[jnp.arange(len(j)) + 0 * j].set(y); return z", "[b/dp] n",
-        "zeros on the others: psum over 'tp'",
+        "zeros on the others: psum over 'tp'", is_cured=False,
     ),
     "a nonlinear function of a masked lookup": Wrong(
         TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); z = jnp.tanh(y); return z", "[b/dp] n", "psum over 'tp' before tanh"
