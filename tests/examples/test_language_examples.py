@@ -330,6 +330,7 @@ def test_a_run_is_killed_and_resumed_by_itself(environment: dict[str, str]) -> N
     assert "resumed on the same mesh, the losses are the same, bit for bit; on another mesh they are within " in out
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "right", "wrong"),

@@ -71,6 +71,7 @@ def test_the_program_agrees_with_its_reference(name: str) -> None:
     assert SHOWN[name] in done.stdout
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MESHES)
 def test_a_mistake_in_the_program_ends_it_with_exit_code_1(name: str, tmp_path: Path) -> None:

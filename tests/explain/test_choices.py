@@ -342,6 +342,7 @@ def test_the_command_writes_a_page(capsys, tmp_path):
     assert "memory of one device at the peak" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.once
 @pytest.mark.slow
 def test_the_tables_of_the_page_are_those_of_the_command():
     root = Path(__file__).parents[2]

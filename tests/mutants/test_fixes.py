@@ -11,6 +11,8 @@ from tiers import slow
 from trying import called, close
 from wrong import Mutant
 
+pytestmark = pytest.mark.once
+
 LINES = dict(line.split(": ", 1) for line in FIXES.read_text(encoding="utf-8").splitlines())
 FOUND = [mutant for mutant in MUTANTS if LINES[mutant.id] != NONE and mutant.id not in WRONG_ON_ONE_DEVICE]
 # One of each kind of edit, of small programs.
