@@ -42,7 +42,7 @@ import numpy as np
 from jax.sharding import Mesh
 from transformer import BATCH, SEQ, SIZES, State, init, sample, standard_library, train_step
 
-from typedshmap import shape_structs
+from typedshmap import TypedShmapError, shape_structs
 
 try:
     import orbax.checkpoint as ocp
@@ -135,6 +135,8 @@ def train(directory: Path, mesh: Mesh, until: int, every: int) -> list[float]:
     source = standard_library()
     with closing(Checkpoints(directory)) as checkpoints, jax.set_mesh(mesh):
         latest = checkpoints.manager.latest_step()
+        if latest is not None and latest > until:
+            raise Unusable(f"{checkpoints.directory}: its last checkpoint is of step {latest}, past --steps {until}")
         start = "the start" if latest is None else f"the checkpoint of step {latest}"
         print(f"from {start} to step {until}", flush=True)
         state, losses = (init(jax.random.key(0)), []) if latest is None else checkpoints.restore(latest, mesh)
@@ -219,7 +221,7 @@ def main() -> int:
             return 0
         with tempfile.TemporaryDirectory() as directory:
             is_right = demonstrate(Path(directory))
-    except Unusable as error:
+    except (Unusable, TypedShmapError) as error:  # the second of a mesh over which the model's dims do not divide
         return end_with(str(error), 1)
     except KeyboardInterrupt:
         return end_with("Interrupted. With --checkpoints, the same command goes on from the last checkpoint.", 130)

@@ -131,7 +131,7 @@ def test_a_wrong_command_line_ends_in_one_line(
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
-    assert capsys.readouterr() == ("", f"python -m typedshmap{line}; --help tells more\n")
+    assert capsys.readouterr() == ("", f"python -m typedshmap{line}; see --help\n")
 
 
 def test_without_a_verb_the_help_is_printed(

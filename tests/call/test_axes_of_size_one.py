@@ -172,6 +172,16 @@ def test_the_others_are_refused_where_the_axis_has_two_shards(name: str) -> None
         expect_accepted(name, Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b")), True)
 
 
+def test_no_collective_is_advised_where_a_pattern_of_einsum_forgets_the_axis() -> None:
+    def product(x: Float[Array, "n [m/a]"]) -> Float[Array, "n"]:
+        return einsum(x, x, "n m, n m -> n")
+
+    with pytest.raises(VaryingError) as raised:
+        typed_shard_map(product, mesh=mesh_of(2))(numbers(4, 2))
+    cure = "the mesh has one shard over 'a', so nothing can differ: with more, the error names the cause"
+    assert str(raised.value).endswith(f"Hint: {cure}")
+
+
 GRADIENTS = [
     (reshard, "[n/b,a] m -> [n/a,b] m"),
     (reshard, "[n/a] m -> n [m/a]"),

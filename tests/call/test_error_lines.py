@@ -1,6 +1,7 @@
 """The user's line that an error names: of what is wrong in a body, of a call, of a hint."""
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -338,6 +339,7 @@ def test_cells_of_a_notebook_are_named_as_the_notebook_does(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     assert Place.of(cell, 2, "step") == "In[4]:2 (step)"
     assert Place.of("/home/a/train.py", 2, "Model.step") == "train.py:2 (Model.step)"
+    assert Place.of("/home/a/model/__init__.py", 2, "step") == os.path.join("model", "__init__.py") + ":2 (step)"
 
 
 # Several mistakes

@@ -161,7 +161,7 @@ def test_a_program_that_fails_is_reported_on(program: Path, capfd: pytest.Captur
     ("arguments", "message"),
     [
         (("nothing.py",), "audit: nothing.py: there is no such script\n"),
-        ((".",), "audit: .: there is no such script\n"),
+        ((".",), "audit: .: it is a folder; name a script, or with -m a module\n"),
         (("-m", "nothing_there"), "audit: nothing_there: there is no such module\n"),
         (("--mesh", "tp=0", "plain.py"), "audit: --mesh tp=0: "),
         (("--devices", "0", "plain.py"), "audit: 0 virtual CPU devices are asked for; 1 to 512 can be made\n"),
@@ -185,6 +185,10 @@ def test_misuse(arguments: tuple[str, ...], message: str, program: Path, capfd: 
         ),
         (("check", "plain", "--mehs=dp=4", "--mesh", "dp=4"), " check: there is no '--mehs' (did you mean '--mesh'?)"),
         (
+            ("check", "plain", "--mesh", "dp=4", "--width", "wide"),
+            " check: there is no '--width'; the size of a dim is a number, as in --width 32",
+        ),
+        (
             ("explain", "plain", "--mesh", "dp=4", "--sizes", "many"),
             " explain: there is no '--sizes' (did you mean '--size'?)",
         ),
@@ -195,7 +199,7 @@ def test_what_is_misspelt_is_repeated_with_the_nearest(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
-    assert capsys.readouterr() == ("", f"python -m typedshmap{message}; --help tells more\n")
+    assert capsys.readouterr() == ("", f"python -m typedshmap{message}; see --help\n")
 
 
 def test_virtual_devices(program: Path) -> None:

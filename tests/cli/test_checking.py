@@ -370,7 +370,7 @@ def test_a_number_that_cannot_be_read_is_said_in_one_line(option, number, capsys
     with pytest.raises(SystemExit, match="2"):
         main(["check", "program_g", "--mesh", "dp=4", option, number])
     short = number if len(number) < 20 else f"{number[:20]}..."
-    problem = f"argument {option}: '{short}' is not a whole number of at most 18 digits; --help tells more"
+    problem = f"argument {option}: '{short}' is not a whole number of at most 18 digits; see --help"
     assert capsys.readouterr().err == f"python -m typedshmap check: {problem}\n"
 
 

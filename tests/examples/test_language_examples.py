@@ -288,6 +288,19 @@ def test_a_damaged_checkpoint_is_named(uninterrupted: Training, tmp_path: Path) 
     assert out.splitlines()[-1] == f"Remove {training.directory / '12'} to go on from the one before it."
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--steps", "8"), "its last checkpoint is of step 16, past --steps 8"),
+        (("--mesh", "fsdp=3,tp=2"), "has model=128, which does not divide over 'fsdp' (3 shards)"),
+    ],
+)
+def test_a_run_that_cannot_go_on_says_why_in_words(uninterrupted: Training, more: tuple[str, ...], words: str) -> None:
+    code, out = uninterrupted.finish(*more)
+    assert code == 1 and words in out and "Traceback" not in out
+
+
 def with_a_mistake(name: str, right: str, wrong: str, directory: Path) -> None:
     """Write the transformer and the program that resumes it there, one of them with something in it replaced."""
     for program in (TRANSFORMER, RESUMING):

@@ -125,7 +125,7 @@ def test_a_page_is_written(capsys, module, tmp_path):
             "explain: --bandwidth: a bandwidth is given for mesh axis 'tp', which the mesh (dp=4) does not have\n",
         ),
         (["--mesh", "dp=4", "--bandwidth", "dp"], "explain: --bandwidth: the bandwidth of mesh axis 'dp' is ''\n"),
-        (["--mesh", "dp=4", "--html", "/nowhere/page.html"], "explain: --html /nowhere/page.html: no such file"),
+        (["--mesh", "dp=4", "--html", "/nowhere/page.html"], "explain: --html /nowhere/page.html: there is no folder"),
     ],
 )
 def test_what_cannot_be_read_is_reported(capsys, module, arguments, message):

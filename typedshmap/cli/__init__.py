@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from difflib import get_close_matches
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType
@@ -74,7 +75,11 @@ class Parser(argparse.ArgumentParser):
     def refuse_flag(self, text: str) -> NoReturn:
         """End with one line on a flag that is not known."""
         flag = text.partition("=")[0]
-        self.error(f"there is no '{excerpt(flag)}'{did_you_mean(flag, self.flags)}")
+        near = did_you_mean(flag, self.flags)
+        is_misspelt = bool(get_close_matches(flag, self.flags, 1, 0.8))
+        may_be_size = "--size" in self.flags and not is_misspelt and flag.removeprefix("--").isidentifier()
+        size = f"; the size of a dim is a number, as in {excerpt(flag)} 32" if may_be_size else ""
+        self.error(f"there is no '{excerpt(flag)}'{near}{size}")
 
     def error(self, message: str) -> NoReturn:
         """End with one line on what cannot be read."""
@@ -87,7 +92,7 @@ class Parser(argparse.ArgumentParser):
             flags = (each.partition("=")[0] for each in self.given if each.startswith("--"))
             misspelt = next((each for each in flags if not any(known.startswith(each) for known in self.flags)), None)
             message += f"; there is no '{excerpt(misspelt)}'{did_you_mean(misspelt, self.flags)}" if misspelt else ""
-        self.exit(WRONG, f"{self.prog}: {message}; --help tells more\n")
+        self.exit(WRONG, f"{self.prog}: {message}; see --help\n")
 
 
 def read_functions(
@@ -473,9 +478,11 @@ def page_to_write(name: str | None, is_forced: bool) -> Path | None:
     """The file of ``--html``.
 
     Raises:
-      UsageError: for one that exists and is not a page, unless that is forced.
+      UsageError: for one that exists and is not a page, unless that is forced, and for one in no folder.
     """
     page = None if name is None else Path(name)
+    if page is not None and not page.parent.is_dir():
+        raise UsageError(f"--html {name}: there is no folder '{page.parent}'")
     if page is not None and page.exists() and page.suffix.lower() not in (".html", ".htm") and not is_forced:
         raise UsageError(f"--html {name}: the file exists, and is not a page of HTML; --force writes over it")
     return page

@@ -37,6 +37,8 @@ def add_program(
 def require_program(program: str, is_module: bool) -> None:
     """Refuse a script that is not a file, and a module that cannot be found."""
     if not is_module:
+        if os.path.isdir(program):
+            raise cli.UsageError(f"{program}: it is a folder; name a script, or with -m a module")
         if not os.path.isfile(program):
             raise cli.UsageError(f"{program}: there is no such script")
         return

@@ -100,7 +100,8 @@ class Place(str):
 def _file_text(file: str) -> str:
     cell = _CELL.search(file)
     if cell is None:
-        return os.path.basename(file)
+        folder, name = os.path.split(file)
+        return os.path.join(os.path.basename(folder), name) if name == "__init__.py" else name
     if cell[1]:
         return f"In[{cell[1]}]"
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

@@ -13,7 +13,7 @@ class Cause(NamedTuple):
 
     Attributes:
       kind: how it varies; see `typedshmap.inference.provenance.Provenance`, and ``agreement``: it is the same on every
-        shard, and JAX types it as varying.
+        shard, and JAX types it as varying; ``alone``: the same, as there is only one shard.
       axes: over which mesh axes it does so since then.
       what: the operation.
       place: where it is.
@@ -112,6 +112,8 @@ class Cause(NamedTuple):
             gather = "gather it by all_gather without '~', or lax.all_gather(..., to='invarying')"
             cure = gather if "gather" in self.what else "take the mean (pmean)"
             return f"its shards agree since {origin}, and JAX types them as varying: {cure}"
+        if self.kind == "alone":
+            return f"the mesh has one shard over {over}, so nothing can differ: with more, the error names the cause"
         if self.kind == "opaque":
             either = f"if they are partial sums, psum over {over}; if they agree, state it by assume(x, hint)"
             return f"nothing is known of the shards that {origin} returns: {either}"

@@ -148,7 +148,7 @@ class LockFile:
             raise StructureError(f"{path}: {(error.strerror or str(error)).lower()}") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass
-        raise StructureError(f"{path}: it is no lock file, as --lock writes one")
+        raise StructureError(f"{path}: it is not a lock file, as --lock writes one")
 
     def write(self) -> None:
         """Write the file.

@@ -187,6 +187,8 @@ def read_hardware(verb: str, given: Any) -> Hardware | None:
         return KNOWN[name].shaped(topology) if topology else KNOWN[name]
     near = get_close_matches(name, KNOWN, 1, 0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
+    if verb.startswith("--"):  # a command line cannot describe others
+        raise StructureError(f"{verb} {given}: {hint}there are {', '.join(KNOWN)}")
     raise StructureError(
         f"{verb}: hardware= is {value_text(given)}\n\n"
         f"Hint: {hint}there are {', '.join(KNOWN)}; "

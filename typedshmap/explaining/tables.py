@@ -4,6 +4,7 @@ Invariant: a table is rows of text; equal collectives at one line of the source 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -198,8 +199,10 @@ def summary_text(found: Explained) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    """A text on two lines at the most."""
-    return wrap(text, _WIDTH, subsequent_indent="    ", break_on_hyphens=False, max_lines=2, placeholder=" ...")
+    """A text on two lines at the most, in which a number and its unit stay together."""
+    text = re.sub(r"(?<=\d) (?=(?:[KMGTP]?i?B|[KMGTP]?FLOP|[mµn]?s)\b)", "\N{NO-BREAK SPACE}", text)
+    lines = wrap(text, _WIDTH, subsequent_indent="    ", break_on_hyphens=False, max_lines=2, placeholder=" ...")
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def sent_text(found: Explained) -> str:

@@ -148,7 +148,11 @@ class Causes:
                 waiting.append((inner, inner.jaxpr.outvars[at]))
             cast = cast or (eqn, frame)
             waiting += [(frame, operand) for operand in eqn.invars]
-        return self._new("agreement", *cast) if cast is not None else None
+        if cast is None:
+            return None
+        # An axis of one shard is not interpreted; a gather over it is to be written otherwise on any mesh.
+        is_alone = axis not in self.interpreter.sizes and cast[0].primitive.name != "all_gather"
+        return self._new("alone" if is_alone else "agreement", *cast)
 
     def _new(self, kind: str, eqn: Any, frame: Frame | None = None, **more: Any) -> Provenance:
         calls = (frame or self._frame).calls(eqn) if eqn is not None else ()

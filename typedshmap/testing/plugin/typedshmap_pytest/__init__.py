@@ -115,7 +115,9 @@ class MarkedFunction(pytest.Item):
         error = excinfo.value
         if not isinstance(error, AssertionError) and type(error).__module__ != "typedshmap":
             return super().repr_failure(excinfo, style)
-        return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+        # JAX's note, which begins so, is on a traceback that is not shown.
+        notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("--------------------")]
+        return "\n".join([f"{type(error).__name__}: {error}", *notes])
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         return self.path, None, self.name
