@@ -113,6 +113,33 @@ def differentiated(w: W, x: X) -> Float[Array, "model"]:
 
 
 @typed_shard_map
+def from_the_end(x: X, table: Float[Array, "batch model"]) -> X:
+    first = (jax.lax.axis_size("dp") - 1 - jax.lax.axis_index("dp")) * len(x)  # HERE
+    return x + jax.lax.dynamic_slice_in_dim(table, first, len(x))
+
+
+@typed_shard_map
+def halo_everywhere(x: X) -> X:
+    count = jax.lax.axis_size("dp")
+    last = jax.lax.ppermute(x[-1:], "dp", [(at, (at + 1) % count) for at in range(count)])
+    is_first = jax.lax.axis_index("dp") == count - 1  # HERE
+    return x - jnp.concatenate([jnp.where(is_first, 0, last), x[:-1]])
+
+
+@typed_shard_map
+def every_fourth_row(x: X) -> X:
+    rows = jnp.arange(len(x)) * jax.lax.axis_size("dp") + jax.lax.axis_index("dp")  # HERE
+    return x * jnp.cos(rows)[:, None]
+
+
+@typed_shard_map
+def two_mistakes(x: X, table: Float[Array, "batch model"]) -> X:
+    first = (jax.lax.axis_size("dp") - 1 - jax.lax.axis_index("dp")) * len(x)
+    rows = jax.lax.dynamic_slice_in_dim(table, first, len(x))
+    return (x + rows) * x.mean()
+
+
+@typed_shard_map
 def printing(x: X) -> Float[Array, ""]:
     jax.debug.callback(lambda x: None, x)
     return jax.lax.psum(x.mean(), "dp")  # HERE
@@ -158,3 +185,37 @@ def test_a_failure_on_the_way_does_not_hide_the_difference(monkeypatch: pytest.M
     (line,) = difference(biased)
     expected = "First difference: not known, since the program cannot be run value by value: KeyError: 'a value'"
     assert line == expected
+
+
+INSTEAD = [
+    (from_the_end, "the index over 'dp'"),
+    (halo_everywhere, "what is true on the first shard over 'dp' alone"),
+    (every_fourth_row, "the parts (dim 0 sharded over 'dp') of the value on one device"),
+]
+
+
+@pytest.mark.parametrize(("f", "instead"), INSTEAD, ids=[f.__name__ for f, _ in INSTEAD])
+def test_it_is_said_what_puts_the_results_right(f: Any, instead: str) -> None:
+    place, *facts = difference(f)
+    assert f":{line_of(f, '# HERE')} " in place
+    assert f"    with {instead} in its place the results are as on one device" in facts
+
+
+@pytest.mark.parametrize("limit", ["_MOST_NUMBERS", "_MOST_TRIES", "_MOST_SECONDS"])
+def test_a_search_that_takes_too_long_says_nothing(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"typedshmap.testing.substitution.{limit}", 0)
+    place, *facts = difference(from_the_end)
+    assert int(re.findall(r":(\d+)", place)[0]) >= line_of(from_the_end, "# HERE")
+    assert not any("in its place" in fact for fact in facts)
+
+
+def test_of_two_mistakes_no_one_value_is_said_to_put_the_results_right() -> None:
+    assert not any("in its place" in line for line in difference(two_mistakes))
+
+
+def test_a_program_that_cannot_run_with_other_values_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("mismatched varying manual axes")
+
+    monkeypatch.setattr("typedshmap._jax.steps._results_over_more_axes", fail)
+    assert not any("in its place" in line for line in difference(from_the_end))

@@ -1,11 +1,13 @@
 """A traced program as a list of steps, which can be run again with any of its values kept.
 
 Calls are inlined, and so are manual regions, whose values are those of one shard. A loop is one step; one that is
-opened has the steps of its first iterations before it. Each value has a number.
+opened has the steps of its first iterations before it, or if these are all, in its place. So has a choice that of the
+branch that is taken. Each value has a number.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -18,7 +20,7 @@ from jax.sharding import PartitionSpec
 
 from ..errors.places import is_users
 from ..records import Record
-from .array import manual_type_in
+from .array import is_jax_array, manual_type_in
 from .jaxpr import (
     called_jaxpr,
     effects_of,
@@ -28,6 +30,7 @@ from .jaxpr import (
     scan_counts,
     while_operands,
 )
+from .programs import compile_fast
 from .source import equation_lines, function_file
 
 Label = tuple[int, ...]
@@ -111,7 +114,7 @@ class SteppedProgram:
       types: the type of each value, by its number.
       regions: its manual regions.
       parts: its steps and regions, in their order.
-      opened_results: by the label of an opened loop what the last of its opened iterations makes.
+      opened_results: by the label of a loop of which some iterations are opened what the last of them makes.
     """
 
     def __init__(self, closed_jaxpr: Any, opened: Mapping[Label, int] | None = None) -> None:
@@ -184,13 +187,13 @@ class SteppedProgram:
                 return []
             raise Unreplayable(f"{name} does more than compute its results")
         label = (*scope.label, next(scope.numbers))
-        results = [self._number(var.aval) for var in eqn.outvars]
         if label in self._opened and name == "cond":
             branch = eqn.params["branches"][self._opened[label]]
             inside, consts = scope.iteration(label, 0), getattr(branch, "consts", ())
-            self.opened_results[label] = self._inline(open_jaxpr(branch), consts, operands[1:], inside)
-        elif label in self._opened:
-            self._open(eqn, operands, scope, label)
+            return self._inline(open_jaxpr(branch), consts, operands[1:], inside)
+        if label in self._opened and (all_of_it := self._open(eqn, operands, scope, label)):
+            return all_of_it
+        results = [self._number(var.aval) for var in eqn.outvars]
         scope.add(eqn, name, operands, results, label, _evaluation(eqn, jaxpr))
         return results
 
@@ -204,8 +207,8 @@ class SteppedProgram:
         region.results = [self._number(var.aval) for var in eqn.outvars]
         return region.results
 
-    def _open(self, eqn: Any, operands: list[int], scope: _Scope, label: Label) -> None:
-        """The steps of a loop's first iterations."""
+    def _open(self, eqn: Any, operands: list[int], scope: _Scope, label: Label) -> list[int] | None:
+        """Add the steps of a loop's first iterations; the numbers of its results, if there are no others."""
         params = eqn.params
         if eqn.primitive.name == "while":
             _, consts, carry = while_operands(eqn, operands)
@@ -214,7 +217,7 @@ class SteppedProgram:
             constant, carried = scan_counts(params)
             consts, carry, stacked = operands[:constant], operands[constant:][:carried], operands[constant + carried :]
             body, times = params["jaxpr"], min(self._opened[label], params["length"])
-        inner = open_jaxpr(body)
+        inner, made = open_jaxpr(body), list[list[int]]()
         for time in range(times):
             inside = scope.iteration(label, time)
             at = -1 - time if params.get("reverse") else time
@@ -225,7 +228,17 @@ class SteppedProgram:
                 inside.add(eqn, "item", [number], items[-1:], own, lambda values, at=at: [values[0][at]])
             after = self._inline(inner, getattr(body, "consts", ()), [*consts, *carry, *items], inside)
             carry = after[: len(carry)]
-            self.opened_results[label] = after
+            made.append(after[len(carry) :])
+        if times != params.get("length"):
+            self.opened_results[label] = [*carry, *made[-1]]
+            return None
+        end = scope.iteration(label, times)
+        results = [self._number(var.aval) for var in eqn.outvars[len(carry) :]]
+        by_result = [*zip(*(reversed(made) if params.get("reverse") else made), strict=True)]
+        for number, items in zip(results, by_result, strict=True):
+            own = (*end.label, next(end.numbers))
+            end.add(eqn, "stack", items, [number], own, lambda values: [jax.numpy.stack(values)])
+        return [*carry, *results]
 
     def run(self, arguments: Sequence[Any], kept: Collection[int]) -> dict[int, Any]:
         """Run the program.
@@ -238,23 +251,75 @@ class SteppedProgram:
           The values on the host, by their numbers: of a value in a region one for each shard, along leading dims for
           all axes of its mesh.
         """
-        wanted, needed = sorted(kept - self.constants.keys()), self._needed(kept)
-        outside = {*self.arguments, *(number for part in self.parts for number in part.results)}
+        return self.prepare(kept)(arguments)
 
-        def compute(arguments: Sequence[Any]) -> dict[int, Any]:
+    def prepare(
+        self, kept: Collection[int], changing: Sequence[Sequence[int]] = (), mesh: Any = None
+    ) -> Callable[..., dict[int, Any]]:
+        """Prepare to run the program several times, also with other values in the place of some.
+
+        What is changed may vary over all axes, and so may what follows from it.
+
+        Args:
+          kept: the numbers of the values to return.
+          changing: the numbers of values in regions that may be changed, in groups that are changed at once.
+          mesh: the mesh of these regions.
+
+        Returns:
+          What takes the arguments, and optionally which of `changing` to change, and to what, for all shards as `run`
+          returns them.
+        """
+        outside = {*self.arguments, *(number for part in self.parts for number in part.results)}
+        traced, needed = sorted(set(kept) - self.constants.keys()), self._needed(kept)
+        # All of them are slices of one array for each type, so that the program has few arguments.
+        slots, lengths = defaultdict[int, list[tuple[int, int]]](list), dict[str, int]()
+        for at, together in enumerate(changing):
+            dtype, end = str(self.types[together[0]].dtype), 0
+            for number in together:
+                slots[number].append((at, end))
+                end += self.types[number].size
+            lengths[dtype] = max(end, lengths.get(dtype, 0))
+
+        def compute(arguments: Sequence[Any], which: Any, changes: Mapping[str, Any]) -> dict[int, Any]:
             values = {**self.constants, **dict(zip(self.arguments, arguments, strict=True))}
             for part in self.parts:
                 if isinstance(part, SteppedRegion):
                     if not needed.isdisjoint([*part.results, *part.inside]):
-                        values |= self._run_region(part, values, needed, wanted)
+                        values |= self._run_region(part, values, needed, traced, _Changes(slots, which, changes))
                 elif not needed.isdisjoint(part.results):
                     values |= _results_by_number(part, values)
-            return {number: values[number] for number in wanted}
+            return {number: values[number] for number in traced}
 
-        found = jax.block_until_ready(jax.jit(compute)(list(arguments)))
-        return {
-            number: _on_host(value) if number in outside else _of_all_shards(value) for number, value in found.items()
-        } | {number: np.asarray(self.constants[number]) for number in kept if number in self.constants}
+        def placed(values: Any) -> Any:
+            return jax.device_put(values, jax.sharding.NamedSharding(mesh, PartitionSpec(*mesh.axis_names)))
+
+        unchanged = {
+            dtype: placed(np.zeros((*mesh.shape.values(), length), dtype)) for dtype, length in lengths.items()
+        }
+        compiled: Any = None
+
+        def run(arguments: Sequence[Any], which: int = -1, values: Sequence[Any] = ()) -> dict[int, Any]:
+            nonlocal compiled
+            changes = dict(unchanged)
+            if values:
+                dtype = str(self.types[changing[which][0]].dtype)
+                new = np.zeros(changes[dtype].shape, dtype)
+                flat = np.concatenate([each.reshape(*new.shape[:-1], -1) for each in values], -1)
+                new[..., : flat.shape[-1]] = flat
+                changes[dtype] = placed(new)
+            given = list(arguments), np.int32(which), changes
+            if compiled is None:
+                platforms = [device.platform for x in arguments if is_jax_array(x) for device in x.devices()]
+                compiled = compile_fast(jax.jit(compute).lower(*given), (platforms or [jax.default_backend()])[0])
+            found = jax.block_until_ready(compiled(*given))
+            return {
+                number: np.asarray(self.constants[number])
+                if number in self.constants
+                else (_on_host if number in outside else _of_all_shards)(found[number])
+                for number in kept
+            }
+
+        return run
 
     def _needed(self, kept: Collection[int]) -> set[int]:
         """The values that have to be computed for some."""
@@ -273,7 +338,12 @@ class SteppedProgram:
         return needed
 
     def _run_region(
-        self, region: SteppedRegion, values: Mapping[int, Any], needed: set[int], wanted: Sequence[int]
+        self,
+        region: SteppedRegion,
+        values: Mapping[int, Any],
+        needed: set[int],
+        wanted: Sequence[int],
+        changes: _Changes,
     ) -> dict[int, Any]:
         params, constants = region.eqn.params, self.constants
         inside = {*region.inside}
@@ -284,35 +354,46 @@ class SteppedProgram:
             if outside in needed
         ]
         mesh, manual = params["mesh"], newly_manual_axes(params)
-        axes = mesh.axis_names
-        is_typed = params.get("check_vma", True)
+        axes, is_typed = mesh.axis_names, params.get("check_vma", True)
+        changed = inside & changes.slots.keys()
 
-        def body(*shards: Any) -> tuple[list[Any], list[Any]]:
+        def body(shards: Sequence[Any], which: Any, new: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
             found = {**constants, **dict(zip(region.entering, shards, strict=True))}
             for step in region.steps:
                 if not needed.isdisjoint(step.results):
-                    found |= _results_by_number(step, found)
+                    operands = [found[number] for number in step.operands]
+                    results = (
+                        _results_over_more_axes(step, operands) if changed and is_typed else step.compute(operands)
+                    )
+                    found |= dict(zip(step.results, results, strict=True))
+                    for number in changed & {*step.results}:
+                        old = found[number]
+                        for at, start in changes.slots[number]:
+                            put = new[str(old.dtype)][(0,) * len(axes)][start : start + old.size].reshape(old.shape)
+                            found[number] = jax.numpy.where(which == at, put, found[number])
             kept = [found[number][(None,) * len(axes)] for number in own]
-            return [found[number] for _, number, _ in returned], kept
+            results = [found[number] for _, number, _ in returned]
+            if changed and is_typed:
+                results = [_of_one_shard(each, spec) for each, (_, _, spec) in zip(results, returned, strict=True)]
+            return results, kept
 
         def spec_of(number: int) -> PartitionSpec:
             manual_type = manual_type_in(self.types[number])
-            varying = manual_type.varying if is_typed else manual
+            varying = manual_type.varying if is_typed and not changed else manual
             marks: dict[str, Any] = {}
             if manual_type.unreduced:
                 marks = {"unreduced": manual_type.unreduced}
             return PartitionSpec(*(axis if axis in varying and axis in manual else None for axis in axes), **marks)
 
-        out_specs = ([spec for _, _, spec in returned], [spec_of(number) for number in own])
         mapped = jax.shard_map(
             body,
             mesh=mesh,
-            in_specs=tuple(params["in_specs"]),
-            out_specs=out_specs,
+            in_specs=(list(params["in_specs"]), PartitionSpec(), dict.fromkeys(changes.values, PartitionSpec(*axes))),
+            out_specs=([spec for _, _, spec in returned], [spec_of(number) for number in own]),
             axis_names=manual,
             check_vma=is_typed,
         )
-        results, kept = mapped(*(values[number] for number in region.operands))
+        results, kept = mapped([values[number] for number in region.operands], changes.which, changes.values)
         return dict(zip([outside for outside, _, _ in returned], results, strict=True)) | dict(
             zip(own, kept, strict=True)
         )
@@ -383,6 +464,53 @@ def _evaluation(eqn: Any, jaxpr: Any) -> Callable[[list[Any]], Sequence[Any]]:
 
 def _results_by_number(step: TracedStep, values: Mapping[int, Any]) -> dict[int, Any]:
     return dict(zip(step.results, step.compute([values[number] for number in step.operands]), strict=True))
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """What is put in the place of values.
+
+    Attributes:
+      slots: by number which changes it is a part of, and its start in the values of its type.
+      which: the change that is made.
+      values: by type the values of all shards, one after the other.
+    """
+
+    slots: Mapping[int, Sequence[tuple[int, int]]]
+    which: Any
+    values: Mapping[str, Any]
+
+
+def _results_over_more_axes(step: TracedStep, operands: list[Any]) -> Sequence[Any]:
+    """The results of a step whose operands may vary over more axes than where it was traced."""
+
+    def over(value: Any) -> frozenset[str]:
+        return manual_type_in(jax.typeof(value)).varying
+
+    more = step.eqn.params["axes"] if step.name == "pvary" else ()
+    all_axes = frozenset[str]().union(*map(over, operands), more)
+    literals = [*map(is_literal, step.eqn.invars)] if len(step.eqn.invars) == len(operands) else []
+    is_as_traced = step.name != "pvary" and all(over(value) == all_axes for value in operands)
+    if step.is_loop or step.is_choice or is_as_traced:
+        return step.compute(operands)
+    for at, value in enumerate(operands):
+        if literals and literals[at]:
+            value = jax.numpy.asarray(value, step.eqn.invars[at].aval.dtype)
+        more = tuple(all_axes - over(value))
+        operands[at] = jax.lax.pcast(value, more, to="varying") if more else value
+    if step.name == "pvary":
+        return operands
+    if not any(literals):
+        return step.compute(operands)
+    found = step.eqn.primitive.bind(*operands, **step.eqn.params)
+    return found if step.eqn.primitive.multiple_results else [found]
+
+
+def _of_one_shard(value: Any, spec: PartitionSpec) -> Any:
+    """A result that may vary over more axes than its spec has: the largest, which is any if it does not."""
+    named = {axis for each in spec if each is not None for axis in (each if isinstance(each, tuple) else (each,))}
+    more = tuple(manual_type_in(jax.typeof(value)).varying - named)
+    return jax.lax.pmax(value, more) if more else value
 
 
 def _on_host(value: Any) -> Any:

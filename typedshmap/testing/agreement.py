@@ -56,7 +56,7 @@ def agreement(
             found = assemble(shards, axes, dim_axes, dict.fromkeys(summed, how))
             if found is not None and any(is_same(found, each) for each in expected):
                 return Agreement("reduced" if summed else "global", dim_axes, tuple((a, how) for a in summed))
-    for dim_axes, reduced in _layouts(shards.shape[len(axes) :], sizes, expected, fact):
+    for dim_axes, reduced in layouts(shards.shape[len(axes) :], sizes, expected, fact):
         if known is not None and not reduced:
             continue
         found = assemble(shards, axes, dim_axes, reduced)
@@ -94,7 +94,7 @@ def _nearly(
 ) -> Agreement | None:
     """Parts of a value of which most entries are right on every shard, and not all of them equal."""
     rank, axes = shards.ndim - len(sizes), tuple(sizes)
-    for dim_axes, reduced in _layouts(shards.shape[len(axes) :], sizes, expected, fact):
+    for dim_axes, reduced in layouts(shards.shape[len(axes) :], sizes, expected, fact):
         if reduced:
             continue
         for value in (each for each in expected if each.ndim == rank):
@@ -146,7 +146,7 @@ def _known_layout(
     return None if rest or placed & {*summed} else (dim_axes, summed)
 
 
-def _layouts(
+def layouts(
     shape: tuple[int, ...], sizes: Mapping[str, int], expected: Sequence[HostArray], fact: ShardingFact | None
 ) -> Iterator[tuple[tuple[tuple[str, ...], ...], dict[str, str]]]:
     """The ways in which shards of a shape may make one of the values: parts before sums."""

@@ -33,19 +33,20 @@ class Where(NamedTuple):
     is_backward: bool = False
 
 
-def describe_first_difference(subject: FunctionUnderTest, one: Outcome, other: Outcome, name: str) -> Where:
+def describe_first_difference(subject: FunctionUnderTest, one: Outcome, other: Outcome, wrong: Sequence[str]) -> Where:
     """Say where a result begins to differ.
 
     Args:
       subject: the function.
       one: its results on one device.
       other: its results on the mesh.
-      name: the result, or the gradient.
+      wrong: the results and gradients that differ, the first of which it is said of.
     """
     try:
-        first, second = (_run_of(subject, outcome, name) for outcome in (one, other))
-        names = [each for each in other.values if (each in other.gradients) == (name in other.gradients)]
-        found = first_difference(first, second, names.index(name))
+        is_gradient = wrong[0] in other.gradients
+        first, second = (_run_of(subject, outcome, is_gradient) for outcome in (one, other))
+        names = [each for each in other.values if (each in other.gradients) == is_gradient]
+        found = first_difference(first, second, [names.index(each) for each in wrong if each in names])
     except Unreplayable as error:
         return Where([f"{FIRST_DIFFERENCE}not known, since {error}"])
     except Exception as error:  # of many kinds, and none of them may hide the difference
@@ -62,11 +63,10 @@ def describe_first_difference(subject: FunctionUnderTest, one: Outcome, other: O
     return Where([*lines, *(f"    {line}" for line in _facts(found))], _jax.jaxpr.is_transposed(found.step.eqn))
 
 
-def _run_of(subject: FunctionUnderTest, outcome: Outcome, name: str) -> Run:
-    is_gradient = name in outcome.gradients
+def _run_of(subject: FunctionUnderTest, outcome: Outcome, is_gradient: bool) -> Run:
     jaxpr = outcome.jaxprs[-1] if is_gradient else outcome.jaxprs[0]
     arguments = [*outcome.arrays, *outcome.cotangents] if is_gradient else outcome.arrays
-    return Run(jaxpr, arguments, dict(outcome.mesh.shape), partial(subject.on, outcome.mesh))
+    return Run(jaxpr, arguments, outcome.mesh, partial(subject.on, outcome.mesh))
 
 
 def _facts(found: FirstDifference) -> list[str]:
@@ -75,17 +75,20 @@ def _facts(found: FirstDifference) -> list[str]:
     name = _jax.source.collective_name(step.eqn) if step.name != "item" else "scan"
     what = name
     if (loop := found.loop) is not None:
-        here, there = (each.eqn.params.get("length") for each in (loop, compared.matches[loop.label][0]))
-        length = f"a loop of {count_text(here, 'iteration')}, but of {there} on one device"
+        here = loop.eqn.params.get("length")
+        length = f"a loop of {count_text(here, 'iteration')}, but of {found.iterations} on one device"
         if step is loop:
             return [f"{what}: {length}"]
-        return [f"{what}: the last line that what is wrong follows from", f"in {length}"]
+        why = found.instead and f"with {found.instead} in its place the results are as on one device"
+        return [f"{what}: {why or 'the last line that what is wrong follows from'}", f"in {length}"]
     if _jax.jaxpr.is_transposed(step.eqn):
         what += ", in the gradient of this line"
     elif found.iteration is not None:
         what += f", in iteration {found.iteration} of a loop"
     result = next((each for each in step.results if found.is_off(each)), step.results[0])
     facts = [f"{what}: {_type_text(found, result)}, {_words(found.agreement(result))}"]
+    if found.instead:
+        facts.append(f"with {found.instead} in its place the results are as on one device")
     for at, number in enumerate(step.operands[:_MOST_OPERANDS]):
         if number in compared.program.literals:
             facts.append(f"operand {at}: {np.asarray(compared.program.constants[number]).item()}")

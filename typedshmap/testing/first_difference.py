@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+import jax
 import numpy as np
 
 from .. import _jax
 from .._jax.steps import Label, SteppedProgram, TracedStep
 from ..inference.claims import CLAIM
 from .agreement import Agreement, HostArray, wrong_entries
-from .replay import ComparedValues, Opened, Run, compare
+from .replay import ComparedValues, Opened, Run, compare, match
+from .substitution import ChangedResult, first_substitution
 
 _MOST_NESTED = 3
 
@@ -26,11 +29,15 @@ class FirstDifference:
       step: the step.
       comparison: what is known of all values.
       loop: the loop of another length than on one device that it is in, if it is, so that its values are not compared.
+      iterations: how many that has on one device.
+      instead: what puts all results right in the place of its result, in words, if anything is known to.
     """
 
     step: TracedStep
     comparison: ComparedValues
     loop: TracedStep | None = None
+    iterations: int | None = None
+    instead: str = ""
 
     def agreement(self, number: int) -> Agreement | None:
         """How the shards of a value make that on one device; None if it was not compared."""
@@ -51,27 +58,44 @@ class FirstDifference:
         return label[-2] if label else None
 
 
-def first_difference(one: Run, other: Run, result: int) -> FirstDifference | None:
+def first_difference(one: Run, other: Run, wrong: Sequence[int]) -> FirstDifference | None:
     """The first difference on the way to a result that differs; None if it is not found.
 
     Args:
       one: the program on one device.
       other: the program on the mesh.
-      result: which of its results.
+      wrong: which of its results differ; it is on the way to the first of them.
     """
     opened = Opened()
     compared = compare(one, other, opened)
-    wrong = Slice(compared, compared.program.results[result])
+    way = Slice(compared, compared.program.results[wrong[0]])
     for _ in range(_MOST_NESTED):
-        more = compared.opened_by(wrong.steps, opened)
+        more = compared.opened_by(way.steps, opened)
         if more == opened:
             break
         opened, compared = more, compare(one, other, more)
-        wrong = Slice(compared, compared.program.results[result])
-    step = wrong.culprit()
-    if step is not None and step.is_loop and not compared.is_as_long(step):
-        return FirstDifference(wrong.within(step) or step, compared, step)
-    return None if step is None else FirstDifference(step, compared)
+        way = Slice(compared, compared.program.results[wrong[0]])
+    step = way.culprit()
+    if step is None:
+        return None
+    found = FirstDifference(step, compared)
+    right = [at for at, number in enumerate(compared.program.results) if way.is_right(number)]
+    if step.is_loop and not compared.is_as_long(step):
+        length = compared.matches[step.label][0].eqn.params.get("length")
+        found = FirstDifference(way.within(step) or step, compared, step, length)
+        compared = match(one, other, compared.opened_by([step], opened, is_as_long=False))
+        way = Slice(compared, compared.program.results[wrong[0]])
+    last = found.loop.label if found.loop is not None else step.label
+    equations = way.equations([compared.program.results[each] for each in wrong])
+    places = way.places(equations, last, found.loop)
+    substitution = first_substitution(compared, places, one, other, [*wrong, *right])
+    if substitution is not None:
+        step, instead = substitution
+        if found.loop is not None and is_in(step.label, found.loop.label):
+            return replace(found, step=step, instead=instead)
+        return FirstDifference(step, compared, instead=instead)
+    condition = way.constant_condition([steps for steps in equations if is_up_to(steps[0].label, last)])
+    return found if condition is None else FirstDifference(condition, compared)
 
 
 class Slice:
@@ -108,6 +132,73 @@ class Slice:
                 waiting += [number for number in step.operands if not self.is_right(number)]
                 waiting += program.opened_results.get(step.label, [])
         return [step for step in program.steps if step.label in found]
+
+    def equations(self, results: Sequence[int]) -> list[list[TracedStep]]:
+        """The equations in regions that some results follow from, each with its steps in all iterations."""
+        program, found, waiting = self.compared.program, set[Label](), list(results)
+        while waiting:
+            step = self.made_by(waiting.pop())
+            if step is not None and step.label not in found and not step.is_loop and not step.is_choice:
+                found.add(step.label)
+                waiting += step.operands
+        equations = defaultdict[Label, list[TracedStep]](list)
+        for step in program.steps:
+            if step.label in found and step.frames and step.region is not None:
+                equations[without_iterations(step.label)].append(step)
+        return [*equations.values()]
+
+    def places(
+        self, equations: Sequence[Sequence[TracedStep]], last: Label, loop: TracedStep | None
+    ) -> list[ChangedResult]:
+        """Results of equations up to one, in whose place other values may put the wrong ones right.
+
+        Behind them come those of all calls of a line at once; of indices and masks also of calls after the last one.
+        In a loop of another length than on one device no others are tried than of indices and masks, since what has
+        the same place there may be another value.
+        """
+        places, types = list[ChangedResult](), self.compared.program.types
+        for steps in equations:
+            first = steps[0]
+            for numbers in zip(*(step.results for step in steps), strict=True):
+                dtype = types[numbers[0]].dtype
+                if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
+                    continue
+                is_index = not self.data_free.isdisjoint(numbers) and not _jax.array.is_inexact(dtype)
+                is_index = is_index and first.name not in _RETYPED
+                if not is_index and not is_up_to(first.label, last):
+                    continue
+                sources = [self.compared.sources.get(number, [])[:1] for number in numbers]
+                is_compared = all(sources) and (loop is None or not is_in(first.label, loop.label))
+                if not is_compared or not (is_index or any(map(self._may_be_wrong, numbers))):
+                    sources = []
+                if sources or is_index or first.name in ("ppermute", "reshape"):
+                    places.append(ChangedResult(steps, numbers, is_index, [source for (source,) in sources]))
+        calls = defaultdict[Any, list[ChangedResult]](list)
+        for place in places:
+            first, aval = place.steps[0], types[place.numbers[0]]
+            calls[first.frames[0], first.name, aval.shape, aval.dtype, bool(place.sources)].append(place)
+        single = [[place] for place in places]
+        together = [each for each in calls.values() if len(each) > 1]
+        return [ChangedResult.of_all(each) for each in (*single, *together) if is_up_to(each[0].steps[0].label, last)]
+
+    def constant_condition(self, equations: Sequence[Sequence[TracedStep]]) -> TracedStep | None:
+        """The first condition on the index of a shard that is the same on all shards."""
+        select = {step.operands[0]: step for (step, *_) in equations if step.name == "select_n"}
+        for step, *_ in equations:
+            if step.name not in _COMPARING or step.caller is not step.eqn or not self.is_right(step.results[0]):
+                continue
+            indices = {number for number in step.operands if number in self.data_free and not self.is_right(number)}
+            chosen = select.get(step.results[0])
+            if indices and not (chosen is not None and indices.intersection(chosen.operands)):  # as of x[-1]
+                return step
+        return None
+
+    def _may_be_wrong(self, number: int) -> bool:
+        """Whether a value is none that is as it should be on shards: a part, an addend, or the shard's own for now."""
+        found = self.agreement(number)
+        if found is None or number in self.local or number in self.data_free:
+            return False
+        return found.kind in ("differs", "own", "blocks") or any(len(axes) > 1 for axes in found.dim_axes)
 
     def made_by(self, number: int) -> TracedStep | None:
         """The step that makes a value, in whatever region."""
@@ -173,12 +264,7 @@ class Slice:
                 return found
         found = self.agreement(wrong.results[0])
         entries = None if found is None else wrong_entries(found, self.compared.sizes)
-        origin = self._moved_from(wrong, entries)
-        nearest = [origin]
-        if origin is wrong and _jax.jaxpr.collective_operation(wrong.eqn) is None:
-            makers = [self.made_by(number) for number in wrong.operands if not self.is_right(number)]
-            nearest += [step for step in makers if step is not None]
-        return next(filter(None, map(self._index_of, nearest)), origin)
+        return self._moved_from(wrong, entries)
 
     def within(self, loop: TracedStep) -> TracedStep | None:
         """The last step in the body of a loop that what is wrong at its end follows from, and what is right does not.
@@ -224,35 +310,6 @@ class Slice:
         written = [step for step in body.steps if step.label in least and step.frames and step.name not in _HANDED_ON]
         return written[-1] if written else None
 
-    def _index_of(self, step: TracedStep) -> TracedStep | None:
-        """What made the index of a shard that a step goes by."""
-        for number in step.operands:
-            if number in self.data_free and (not self.is_right(number) or self._is_in_other_order(number, step)):
-                made = self.made_by(number)
-                while made is not None and (on := self._handed_on(made, step)) is not None:
-                    made = self.made_by(on)
-                if made is not None and made.frames and made.operands:
-                    return made
-        return None
-
-    def _handed_on(self, made: TracedStep, user: TracedStep) -> int | None:
-        """The operand that the index of a shard comes of, if the step only moves it, or has its layout from it."""
-        if made.name in _jax.jaxpr.MOVING:
-            return made.operands[0] if made.operands[0] not in self.sized else None
-        others = [n for n in made.operands if n not in self.sized and n in self.data_free]
-        if self._is_in_other_order(made.results[0], user):
-            return next((n for n in others if self._is_in_other_order(n, user)), None)
-        return None
-
-    def _is_in_other_order(self, number: int, user: TracedStep) -> bool:
-        """Whether a value is right, but for the order of the axes that what it is used with is sharded over."""
-        found = self.agreement(number)
-        if found is None or found.kind != "global":
-            return False
-        axes = [tuple(axes) for axes in found.dim_axes if len(axes) > 1]
-        others = [each for n in (*user.operands, *user.results) if (each := self.agreement(n)) and n != number]
-        return any(set(own) == set(used) and own != used for own in axes for each in others for used in each.dim_axes)
-
     def _moved_from(self, step: TracedStep, wrong: HostArray | None) -> TracedStep:
         """Follow entries of a shard through steps that only move them."""
         types = self.compared.program.types
@@ -286,7 +343,7 @@ class Slice:
 
     def _after_partial(self, step: TracedStep, axes: frozenset[str], later: Sequence[TracedStep]) -> TracedStep | None:
         """What is to blame where a shard's part of a sum is taken for the sum; None if all parts are gathered."""
-        parts = {*step.results}
+        parts, is_addend = {*step.results}, False
         fact = self.compared.facts.get(step.results[0])
         is_equal = fact is not None and axes.isdisjoint(fact.varying | fact.due | fact.unreduced)
         for each in later:
@@ -296,6 +353,7 @@ class Slice:
             if any(self.kind(number) == "reduced" for number in each.results):
                 if is_sum and any(self._is_scaled(number) for number in each.results):
                     return each
+                is_addend |= each.name in _ADDING and all(self.kind(number) == "reduced" for number in each.operands)
                 parts.update(each.results)
                 continue
             if not is_sum and _jax.jaxpr.collective_operation(each.eqn) is not None:
@@ -303,7 +361,8 @@ class Slice:
             others = [number for number in each.operands if number not in parts]
             facts = [self.compared.facts[number] for number in others if number in self.compared.facts]
             is_same = all(axes.isdisjoint(fact.varying | fact.due | fact.unreduced) for fact in facts)
-            return each if is_sum or (not is_equal and each.name in ("add", "sub", "add_any") and is_same) else step
+            is_sum |= is_addend or (not is_equal and each.name in _ADDING and is_same)
+            return each if is_sum else step
         return later[-1]
 
     def _is_equal(self, number: int) -> bool:
@@ -349,6 +408,24 @@ class Slice:
         return any(dims[at].axes is None or self._longer(frozenset(dims[at].known_axes)) for at in along)
 
 
+def without_iterations(label: Label) -> Label:
+    """The label of an equation in whatever iteration."""
+    return (*label[:1], *label[1::2])
+
+
+def is_up_to(label: Label, last: Label) -> bool:
+    """Whether an equation is not behind another one, or is inside it."""
+    label, last = without_iterations(label), without_iterations(last)
+    return label[: len(last)] <= last
+
+
+def is_in(label: Label, loop: Label) -> bool:
+    """Whether an equation is in a loop."""
+    return label[: len(loop)] == loop
+
+
+_COMPARING = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
+_ADDING = frozenset(["add", "sub", "add_any"])
 _ELEMENTWISE = frozenset(
     ["add", "sub", "mul", "div", "max", "min", "pow", "integer_pow", "exp", "log", "tanh", "neg", "select_n"]
 )
@@ -356,6 +433,7 @@ _HANDED_ON = _jax.jaxpr.MOVING - {"ppermute", "all_gather", "all_gather_invarian
 _MOVES = frozenset(
     ["slice", "concatenate", "squeeze", "reshape", "transpose", "broadcast_in_dim", "rev", "pvary", "copy"]
 )
+_RETYPED = frozenset(["broadcast_in_dim", "convert_element_type", "copy", "pvary", "reshape", "squeeze", CLAIM])
 _ALONG = frozenset(
     ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort", "argmax", "argmin", "fft", "rev", "top_k"]
 )

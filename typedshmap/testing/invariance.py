@@ -460,5 +460,6 @@ class _Trial:
         wrong = next(trial for trial in tried if trial.differences)
         differing = next(each for each in outcomes if each.mesh == self.subject.mesh_for(wrong.mesh))
         self.report("comparing values along the way")
-        where = describe_first_difference(self.subject, reference, differing, wrong.differences[0].name)
+        names = [each.name for each in wrong.differences]
+        where = describe_first_difference(self.subject, reference, differing, names)
         return failure_report(self.subject, self.drawn, tolerance, tried, left_out, where)

@@ -6,8 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any
+
+from jax.sharding import Mesh
 
 from .. import _jax
 from .._jax.steps import Label, SteppedProgram, TracedStep
@@ -20,7 +23,7 @@ from .agreement import Agreement, agreement, is_same
 MOST_BYTES = 2**28
 """The bytes of all values that are on the host at once."""
 _MOST_PIECES = 8
-_ITERATIONS = 3
+_ITERATIONS, _MOST_STEPS = 3, 2000
 
 
 @dataclass(frozen=True)
@@ -43,14 +46,19 @@ class Run:
     Attributes:
       jaxpr: the program.
       arguments: its arguments.
-      sizes: the mesh axes, each with its size.
+      mesh: its mesh.
       on_mesh: the context in which it runs.
     """
 
     jaxpr: Any
     arguments: Sequence[Any]
-    sizes: dict[str, int]
+    mesh: Mesh
     on_mesh: Callable[[], AbstractContextManager[None]]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The mesh axes, each with its size."""
+        return dict(self.mesh.shape)
 
 
 @dataclass
@@ -59,20 +67,24 @@ class ComparedValues:
 
     Attributes:
       program: the program on the mesh.
+      reference: that on one device.
       sizes: the mesh axes, each with its size.
       agreements: what is known of each value, by its number; nothing of one that was not compared.
       facts: what inference knows of the values in regions.
       origin: by the number of a value that enters or leaves a region, that of the same value before.
       matches: by the label of a step the steps on one device that stand for it.
+      sources: by the number of a value those of the values on one device that stand for it.
       branches: by the label of a choice the branch that all shards take, and one device.
     """
 
     program: SteppedProgram
+    reference: SteppedProgram
     sizes: dict[str, int]
     agreements: dict[int, Agreement] = field(default_factory=dict[int, Agreement])
     facts: dict[int, ShardingFact] = field(default_factory=dict[int, ShardingFact])
     origin: dict[int, int] = field(default_factory=dict[int, int])
     matches: dict[Label, list[TracedStep]] = field(default_factory=dict[Label, list[TracedStep]])
+    sources: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     branches: dict[Label, int] = field(default_factory=dict[Label, int])
 
     def agreement(self, number: int) -> Agreement | None:
@@ -81,19 +93,36 @@ class ComparedValues:
             number = self.origin[number]
         return self.agreements.get(number)
 
-    def opened_by(self, steps: Sequence[TracedStep], opened: Opened) -> Opened:
-        """The same, and those of some steps that do alike on one device."""
+    def opened_by(self, steps: Sequence[TracedStep], opened: Opened, is_as_long: bool = True) -> Opened:
+        """The same, and those of some steps that do alike on one device, or are loops of other lengths."""
         on_one, on_mesh = dict(opened.on_one), dict(opened.on_mesh)
         for step in steps:
-            what = self.branches.get(step.label) if step.is_choice else _ITERATIONS if step.is_loop else None
-            if what is not None and self.is_as_long(step):
-                on_mesh[step.label] = what
-                on_one |= {same.label: what for same in self.matches[step.label]}
+            if step.is_choice and step.label in self.branches:
+                on_mesh[step.label] = self.branches[step.label]
+                on_one |= {same.label: self.branches[step.label] for same in self.matches[step.label]}
+            elif step.is_loop and self.is_as_long(step) == is_as_long:
+                on_mesh[step.label] = _iterations(step)
+                on_one |= {same.label: _iterations(same) for same in self.matches[step.label]}
         return Opened(on_one, on_mesh)
 
     def is_as_long(self, loop: TracedStep) -> bool:
         """Whether a loop has as many iterations as on one device, as far as that is known."""
         return all(each.eqn.params.get("length") == loop.eqn.params.get("length") for each in self.matches[loop.label])
+
+    @cached_property
+    def shard_sizes(self) -> list[int]:
+        """The sizes of dims that are smaller than on one device."""
+        shapes = [(self.program.types[a].shape, self.reference.types[b].shape) for a, (b, *_) in self.sources.items()]
+        dims = [pair for shapes in shapes for pair in zip(*shapes, strict=False)]
+        return sorted({part for part, size in dims if 1 < part < size and size % part == 0})
+
+
+def _iterations(loop: TracedStep) -> int:
+    """How many iterations of a loop are compared: all of them, if they are not many."""
+    length: int | None = loop.eqn.params.get("length")
+    if length is None or length * len(_jax.jaxpr.open_jaxpr(loop.eqn.params["jaxpr"]).eqns) > _MOST_STEPS:
+        return _ITERATIONS
+    return length
 
 
 def facts_of(program: SteppedProgram) -> dict[int, ShardingFact]:
@@ -114,6 +143,8 @@ def facts_of(program: SteppedProgram) -> dict[int, ShardingFact]:
             operands = [found[number] for number in step.operands]
             if step.name == "item":
                 results: Sequence[ShardingFact] = [operands[0].with_dims(operands[0].dims[1:])]
+            elif step.name == "stack":
+                results = [operands[0].with_dims((UNSHARDED, *operands[0].dims))]
             else:
                 results = interpreter.results_of(step.eqn, operands)
             found.update(zip(step.results, results, strict=True))
@@ -152,13 +183,19 @@ def compare(one: Run, other: Run, opened: Opened) -> ComparedValues:
       other: on the mesh.
       opened: what has steps of its own that are compared, too.
     """
+    found = match(one, other, opened)
+    _run(found, one, other)
+    return found
+
+
+def match(one: Run, other: Run, opened: Opened) -> ComparedValues:
+    """The same without running them: which values stand for each other."""
     reference, program = SteppedProgram(one.jaxpr, opened.on_one), SteppedProgram(other.jaxpr, opened.on_mesh)
-    found = ComparedValues(program, other.sizes, facts=facts_of(program))
+    found = ComparedValues(program, reference, other.sizes, facts=facts_of(program))
     found.matches = matches = matching_steps(program, reference)
     for region in program.regions:
         found.origin |= dict(zip(region.entering, region.operands, strict=True))
         found.origin |= dict(zip(region.results, region.leaving, strict=True))
-    inside = {number for region in program.regions for number in region.inside}
     pairs = list[tuple[int, list[int]]]()
     if len(program.regions) == len(reference.regions):
         for region, same in zip(program.regions, reference.regions, strict=True):
@@ -168,11 +205,19 @@ def compare(one: Run, other: Run, opened: Opened) -> ComparedValues:
             (number, [each.results[at] for each in matches[step.label]]) for at, number in enumerate(step.results)
         ]
     pairs += [(a, [b]) for a, b in zip(program.arguments, reference.arguments, strict=False)]
+    found.sources |= {a: b for a, b in pairs if b and _is_array(program.types[a])}
+    return found
+
+
+def _run(found: ComparedValues, one: Run, other: Run) -> None:
+    """Compare the values."""
+    program, reference = found.program, found.reference
+    inside = {number for region in program.regions for number in region.inside}
     axes, choices = len(other.sizes), defaultdict[int, list[TracedStep]](list)
     for step in program.steps:
         if step.is_choice:
             choices[step.operands[0]].append(step)
-    for piece in _pieces([(a, b) for a, b in pairs if b and _is_array(program.types[a])], program, other.sizes):
+    for piece in _pieces([*found.sources.items()], program, other.sizes):
         with other.on_mesh():
             actual = program.run(other.arguments, {number for number, _ in piece})
         with one.on_mesh():
@@ -192,7 +237,6 @@ def compare(one: Run, other: Run, opened: Opened) -> ComparedValues:
             elif actual[number].shape == wanted[0].shape:
                 same = any(is_same(actual[number], each) for each in wanted)
                 found.agreements[number] = Agreement("global" if same else "differs")
-    return found
 
 
 def _is_array(aval: Any) -> bool:

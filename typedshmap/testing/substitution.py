@@ -1,0 +1,242 @@
+"""The first equation in whose place other values put the results right.
+
+Each equation on the way to a wrong result is given other values, one after the other, and the rest of the program is
+run with them: parts of the value on one device, or for the indices and conditions of shards those that are mistaken for
+each other. What is wrong comes from the first of them that puts all results right, or from right before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations, product
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .. import _jax
+from .._jax.steps import SteppedProgram, TracedStep
+from ..errors.phrases import quoted_axes
+from .agreement import HostArray, is_same, layouts, split
+from .replay import MOST_BYTES, ComparedValues, Run
+
+_MOST_NUMBERS, _MOST_TRIES, _MOST_SECONDS = 1000, 2000, 15
+"""The values that may be changed, the changes that are tried, and the CPU seconds that these take together."""
+
+
+@dataclass(frozen=True)
+class ChangedResult:
+    """A result of an equation in a region, in all iterations.
+
+    Attributes:
+      steps: its steps.
+      numbers: of their results.
+      is_index: whether it is computed from the indices of shards, sizes and literals alone.
+      sources: the values on one device that stand for it, where parts of these may take its place.
+    """
+
+    steps: Sequence[TracedStep]
+    numbers: Sequence[int]
+    is_index: bool
+    sources: Sequence[int]
+
+    @classmethod
+    def of_all(cls, places: Sequence[ChangedResult]) -> ChangedResult:
+        """The places of one line in all its calls."""
+        steps, numbers, sources = (
+            [one for each in lists for one in each]
+            for lists in zip(*((place.steps, place.numbers, place.sources) for place in places), strict=True)
+        )
+        return cls(steps, numbers, places[0].is_index, sources)
+
+
+class Alternative(NamedTuple):
+    """What may be right in a place.
+
+    Attributes:
+      words: what it is.
+      values: those of all shards, for each of the place's numbers.
+      is_relative: whether they follow from the values that are there, so that they may also undo what is wrong later.
+    """
+
+    words: str
+    values: Sequence[HostArray]
+    is_relative: bool = False
+
+
+def first_substitution(
+    compared: ComparedValues, places: Sequence[ChangedResult], one: Run, other: Run, results: Sequence[int]
+) -> tuple[TracedStep, str] | None:
+    """The first place in which other values put the results right, and what these are.
+
+    A change that follows from the values that are there undoes as well what is wrong behind it. Of several such places,
+    each on all ways from the one before, the last is taken.
+
+    Args:
+      compared: the values of the program on the mesh, and on one device.
+      places: where others are tried, in their order.
+      one: the program on one device.
+      other: the program on the mesh.
+      results: which results have to be right.
+
+    Returns:
+      The step and the words; None if there is no such place, or if the search takes too long.
+    """
+    program, reference, axes = compared.program, compared.reference, len(other.sizes)
+    numbers = [number for place in places for number in place.numbers]
+    types = [program.types[number] for number in numbers]
+    size = other.mesh.size * sum(prod(each.shape) * each.dtype.itemsize for each in types)
+    if len(numbers) > _MOST_NUMBERS or size > MOST_BYTES:
+        return None
+    start = time.process_time()
+    ends, goals = [program.results[each] for each in results], [reference.results[each] for each in results]
+    sources = {*goals, *(number for place in places for number in place.sources)}
+    kept = {*numbers, *ends, *(step.operands[0] for place in places for step in place.steps if step.name == "reshape")}
+    inside = {number for region in reference.regions for number in region.inside}
+    on_mesh, on_one = program.prepare(kept), reference.prepare(sources)
+    on_mesh_changed = program.prepare(ends, [place.numbers for place in places], other.mesh)
+
+    def values(arguments: Sequence[Any], same: Sequence[Any]) -> tuple[dict[int, HostArray], dict[int, HostArray]]:
+        with other.on_mesh():
+            actual = on_mesh(arguments)
+        with one.on_mesh():
+            expected = on_one(same)
+        return actual, {n: each.reshape(each.shape[axes:]) if n in inside else each for n, each in expected.items()}
+
+    def are_right(
+        arguments: Sequence[Any], expected: Mapping[int, HostArray], which: int = -1, changes: Sequence[HostArray] = ()
+    ) -> bool:
+        with other.on_mesh():
+            found = on_mesh_changed(arguments, which, changes)
+        return all(is_same(found[end], expected[goal]) for end, goal in zip(ends, goals, strict=True))
+
+    try:
+        actual, expected = values(other.arguments, one.arguments)
+        if are_right(other.arguments, expected):
+            return None  # what is wrong is less than this search sees
+    except (TypeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
+        return None  # JAX does not run the program with values that vary over more axes
+    tries, again, found = 0, None, None
+    moved, moved_same = _in_other_order(other.arguments), _in_other_order(one.arguments)
+    for which, place in enumerate(places):
+        own = [actual[number] for number in place.numbers]
+        operands = zip(*([actual.get(each) for each in step.operands] for step in place.steps), strict=True)
+        if any(all(map(np.array_equal, each, own)) for each in operands):
+            continue  # tried where they were made
+        for at, (words, changes, is_relative) in enumerate(alternatives(place, compared, actual, expected)):
+            if found is not None and not (is_relative and _is_through(program, found[0], place)):
+                continue
+            tries += 1
+            if tries > _MOST_TRIES or time.process_time() - start > _MOST_SECONDS:
+                return None
+            if not are_right(other.arguments, expected, which, changes):
+                continue
+            # It may be an accident: with other arguments, too?
+            again = again or values(moved, moved_same)
+            changes = [*alternatives(place, compared, *again)][at].values
+            if are_right(moved, again[1], which, changes):
+                found = place, words
+                if not is_relative:
+                    return place.steps[0], words
+                break
+    return None if found is None else (found[0].steps[0], found[1])
+
+
+def _is_through(program: SteppedProgram, place: ChangedResult, later: ChangedResult) -> bool:
+    """Whether all that follows from a place does so through a later one."""
+    reached = {*place.numbers}
+    for step in program.steps:
+        if not reached.isdisjoint(step.operands):
+            reached.update(number for number in step.results if number not in later.numbers)
+    return all(reached.isdisjoint(region.leaving) for region in program.regions)
+
+
+def _in_other_order(arguments: Sequence[Any]) -> list[Any]:
+    """Other arguments of the same kinds: the same entries, at other places."""
+
+    def rolled(x: Any) -> Any:
+        if not isinstance(x, jax.Array) or jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) or x.size < 2:
+            return x
+        return jax.device_put(np.roll(np.asarray(x), x.size // 3 + 1), x.sharding)
+
+    return [rolled(x) for x in arguments]
+
+
+def alternatives(
+    place: ChangedResult, compared: ComparedValues, actual: Mapping[int, HostArray], expected: Mapping[int, HostArray]
+) -> Iterator[Alternative]:
+    """What may be right in a place, given the values on the mesh and those on one device."""
+    sizes, step = compared.sizes, place.steps[0]
+    axes, longer = [*sizes], [axis for axis in sizes if sizes[axis] > 1]
+    olds = [actual[number] for number in place.numbers]
+    lead, shape = olds[0].shape[: len(axes)], olds[0].shape[len(axes) :]
+    if place.sources:
+        wanted = [expected[each] for each in place.sources]
+        is_one_shape = all(each.shape == wanted[0].shape for each in wanted)
+        for dim_axes, reduced in layouts(shape, sizes, wanted[:1], None) if is_one_shape else ():
+            parts = [split(each, sizes, dim_axes) for each in wanted] if not reduced else []
+            if parts and all(part is not None and part.shape == lead + shape for part in parts):
+                dims = [f"dim {dim} sharded over {quoted_axes(own)}" for dim, own in enumerate(dim_axes) if own]
+                of = f"the parts ({', '.join(dims)}) of " if dims else ""
+                yield Alternative(f"{of}the value on one device", [part for part in parts if part is not None])
+    if step.name == "ppermute":
+        (axis,) = _jax.jaxpr.named_axes(step.eqn, frozenset(axes))
+        for by in range(1, sizes[axis]):
+            sent = [np.roll(old, by, axes.index(axis)) for old in olds]
+            yield Alternative(f"what is sent {by} further over '{axis}'", sent, is_relative=True)
+    if step.name == "reshape":
+        operands = [actual[each.operands[0]] for each in place.steps]
+        dims = operands[0].shape[len(axes) :]
+        for axis, (dim, size), to in product(longer, enumerate(dims), range(len(dims) + 1)):
+            if size % sizes[axis] == 0 and to != dim:
+                apart = (*lead, *dims[:dim], sizes[axis], size // sizes[axis], *dims[dim + 1 :])
+                moved = [np.moveaxis(each.reshape(apart), len(lead) + dim, len(lead) + to) for each in operands]
+                words = f"dim {dim} of its operand taken apart by '{axis}' and put together in another order"
+                yield Alternative(words, [each.reshape(lead + shape) for each in moved])
+    if place.is_index:
+        yield from _other_indices(step, olds, sizes, compared.shard_sizes)
+
+
+def _other_indices(
+    step: TracedStep, olds: Sequence[HostArray], sizes: Mapping[str, int], shard_sizes: Sequence[int]
+) -> Iterator[Alternative]:
+    """What may be right in place of the index of a shard, of a first row, or of a condition on them."""
+    shape, rank = olds[0].shape, olds[0].ndim - len(sizes)
+    indices = dict(zip(sizes, np.indices([*sizes.values()]), strict=True))
+
+    def changed(words: str, to: Callable[[HostArray], Any], is_relative: bool = False) -> Alternative:
+        return Alternative(words, [np.broadcast_to(to(old), shape) for old in olds], is_relative)
+
+    if step.name == "axis_index":
+        for axis, index in indices.items():
+            yield changed(f"the index over '{axis}'", lambda _, index=index: index)
+        return
+    longer = [axis for axis in sizes if sizes[axis] > 1]
+    for over in (over for count in range(1, len(longer) + 1) for over in permutations(longer, count)):
+        names, many, index = quoted_axes(over), prod(sizes[axis] for axis in over), np.zeros((), int)
+        for axis in over:
+            index = index * sizes[axis] + indices[axis]
+        index = index.reshape(*index.shape, *[1] * rank)
+        if olds[0].dtype == bool:
+            for end, is_end in (("first", index == 0), ("last", index == many - 1)):
+                shard = f"on the {end} shard over {names}"
+                yield changed(f"the same {shard} alone", lambda old, at=is_end: old & at)
+                yield changed(f"the same, but true {shard},", lambda old, at=is_end: old | at)
+                yield changed(f"the same, but false {shard},", lambda old, at=is_end: old & ~at)
+                yield changed(f"what is true {shard} alone", lambda _, at=is_end: at)
+                yield changed(f"what is false {shard} alone", lambda _, at=is_end: ~at)
+            continue
+        is_scaled = any(old.max() >= many for old in olds)  # else it may be scaled later
+        for width in [1, *(shard_sizes if is_scaled else [])] if not rank else []:
+            times = f" times {width}" if width > 1 else ""
+            yield changed(f"the index over {names}{times}", lambda _, by=index * width: by)
+        if len(over) == 1:
+            to = f"the other direction over {names}"
+            yield changed(to, lambda old, at=2 * index, n=many: (at - old) % n, is_relative=True)
+    if olds[0].dtype != bool:
+        for by in range(1, 1 + max(sizes.values())):
+            yield changed(f"{by} more", lambda old, by=by: old + by, is_relative=True)
+            yield changed(f"{by} less", lambda old, by=by: old - by, is_relative=True)
