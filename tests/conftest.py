@@ -67,6 +67,7 @@ NOT_ON_JAX_0_9 = {
     "or_refused[a check of a part-": _LACKS,
     "or_refused[a gathered value-": _LACKS,
     "or_refused[an argmax-": _LACKS,
+    "or_refused[any of a part-": _LACKS,
     "or_refused[a tiled part-": _LACKS,
     "or_refused[a helper's result that agrees-": _LACKS,
     "nothing_is_said[a local weighted mean that is stated-": _WARNS,
