@@ -2,8 +2,9 @@
 
     python bench/random_proofs.py --seconds 600 --first 1000
 
-Rings and lines of shards, and shards that send each other edges, are drawn as in `tests/proving`, right ones and wrong
-ones. What is proved is run on four meshes and must give the same. What stays unknown says nothing, and is not run.
+Rings and lines of shards, shards that send each other edges, and rows that go where the largest of their products says
+are drawn as in `tests/proving`, right ones and wrong ones. What is proved is run on four meshes and must give the same.
+What stays unknown says nothing, and is not run.
 """
 
 import argparse
@@ -22,6 +23,7 @@ sys.path += [str(TESTS), str(TESTS / "proving")]
 import jax  # noqa: E402
 import test_random_neighbours  # noqa: E402
 import test_random_rings  # noqa: E402
+import test_random_routing  # noqa: E402
 from test_bodies import function_of, is_invariant  # noqa: E402
 
 from typedshmap.testing import prove  # noqa: E402
@@ -31,11 +33,15 @@ from typedshmap.testing.proving import proof  # noqa: E402
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=int, default=1000, help="the first seed")
-    parser.add_argument("--count", type=int, default=2500, help="how many of each kind")
+    parser.add_argument("--count", type=int, default=1700, help="how many of each kind")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so much time of the clock")
     given = parser.parse_args()
     proof.assert_mesh_invariant = lambda *_, **__: None  # what is not proved is not run
-    kinds = {"turns": lambda seed: test_random_rings.drawn(seed)[0], "edges": test_random_neighbours.drawn}
+    kinds = {
+        "turns": lambda seed: test_random_rings.drawn(seed)[0],
+        "edges": test_random_neighbours.drawn,
+        "routes": lambda seed: test_random_routing.drawn(seed)[0],
+    }
     counts, wrong, end = Counter[tuple[str, str]](), list[tuple[str, int]](), time.monotonic() + given.seconds
     for seed in range(given.first, given.first + given.count):
         for kind, drawn in kinds.items():

@@ -23,7 +23,7 @@ def is_run(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-LONG = {"ring attention", "pipeline"}  # which are read entry by entry on many meshes
+LONG = {"ring attention", "pipeline", "mixture of experts"}  # which are read entry by entry on many meshes
 
 
 @pytest.mark.parametrize(

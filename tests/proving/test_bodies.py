@@ -61,6 +61,8 @@ HINTS = {
     "i": 'Int32[Array, "[b/dp]"]',
     "q": 'Float32[Array, "[b/dp,tp] k"]',
     "z": 'Float32[Array, "[b/dp] 6"]',
+    "r": 'Float32[Array, "k e"]',
+    "s": 'Float32[Array, "e"]',
 }
 FIRST = "lax.axis_index('dp') * len(x)"
 FIRST_OF_K = "lax.axis_index('tp') * m.shape[1]"
@@ -152,6 +154,18 @@ PROVED = {
         "m", f"at = jnp.argmin(m, 1) + {FIRST_OF_K}; t = m.min(1); return lax.pmin(jnp.where(lax.pmin(t, 'tp') == t, at, size('k')), 'tp')", "Int32: [b/dp]"
     ),
     "another layout": Body("q", "return ts.reshard(q, '[b/dp,tp] k -> [b/dp] [k/tp]')", "[b/dp] [k/tp]"),
+    "rows by the largest of each": Body("x g", "return g[jnp.argmax(jnp.tanh(x), 1)]", "[b/dp] k"),
+    "the largest two and their places": Body(
+        "x", "t, at = lax.top_k(x, 2); return t[:, 0] * jnp.take_along_axis(x, at, 1)[:, 1]", "[b/dp]"
+    ),
+    "the largest along the first dim": Body("x", "t, at = lax.top_k(x.T, 2, axis=0); return t * at", "2 [b/dp]"),
+    "rows in the order of their entries, and back": Body(
+        "x", "at = jnp.argsort(x, 1); y = jnp.sort(jnp.tanh(at), 1); return jnp.zeros_like(y).at[jnp.arange(len(x))[:, None], at].set(y)",
+        "[b/dp] k",
+    ),
+    "places of those above zero": Body(
+        "x c", "at = jnp.cumsum(x > 0, 1) - 1; return c[at % len(c)] * x", "[b/dp] k"
+    ),
     "two axes of a dim, gathered": Body("q", "return lax.all_gather(q, ('dp', 'tp'), tiled=True, to='invarying')", "b k"),
 }  # fmt: skip
 
@@ -226,6 +240,16 @@ WRONG = {
     ),
     "an argument of another sign where no place is": Body(
         "m i", f"at = jnp.argmax(m, 1) + {FIRST_OF_K}; t = m.max(1); return lax.pmax(jnp.where(t == lax.pmax(t, 'tp'), at, -1 * (9 - i)), 'tp') + i - i", "Int32: [b/dp]"
+    ),
+    "the largest of a part": Body("x r s", "y = (x @ r)[:, : lax.axis_size('dp')]; return s[jnp.argmax(y, 1)]", "[b/dp]"),
+    "places of the largest of the shard's rows": Body("x g", "return lax.pmean(g[jnp.argmax(x, 0)], 'dp')", "k k"),
+    "the largest in another order": Body(
+        "x r s", "y = jnp.roll(x @ r, lax.axis_index('dp'), 1); return s[jnp.argmax(y, 1)]", "[b/dp]"
+    ),
+    "as many of an expert as each shard has room for": Body(
+        "x r s",
+        "e = jnp.argmax(x @ r, 1); h = jax.nn.one_hot(e, len(s)); at = ((jnp.cumsum(h, 0) - 1) * h).sum(1); return jnp.where(at < 1, s[e], 0)",
+        "[b/dp]",
     ),
     "the sum of places": Body(
         "m", f"at = jnp.argmax(m, 1) + {FIRST_OF_K}; t = m.max(1); return lax.pmax(lax.psum(jnp.where(t == lax.pmax(t, 'tp'), at, 0), 'tp'), 'tp') * lax.axis_size('tp')", "Int32: [b/dp]"

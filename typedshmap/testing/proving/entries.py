@@ -16,6 +16,7 @@ import numpy as np
 
 from ... import _jax
 from ...inference.interpreter import CLAIM
+from .cases import Undecided, choices_of, decided_order
 from .control import CALL_NAMES
 from .elementwise import ELEMENTWISE_NAMES, SAME_NAMES, is_narrow
 from .polynomials import Polynomials, number_key
@@ -101,11 +102,11 @@ class EntryWalk:
         """The whole numbers that some polynomials are.
 
         Raises:
-          NotKnown: where they depend on the arguments.
+          Undecided: where they depend on the arguments.
         """
         values = [self.polynomials.value_of(number) for number in numbers.ravel().tolist()]
         if any(value is None for value in values):
-            raise NotKnown("it takes entries from places that depend on the arguments")
+            raise Undecided(choices_of(self.polynomials, numbers.ravel().tolist()))
         return np.array(values, np.int64).reshape(numbers.shape)
 
     def members(self, numbers: Numbers, eqn: Any) -> tuple[Numbers, Numbers]:
@@ -421,15 +422,46 @@ def _opaque(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]
 
 
 def _sort(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
-    at = walk.lead + eqn.params["dimension"]
+    at, keys = walk.lead + eqn.params["dimension"], eqn.params["num_keys"]
     moved = [np.moveaxis(each, at, -1) for each in operands]
-    length = moved[0].shape[-1]
-    params, table = (eqn.params["num_keys"], eqn.params["is_stable"], length), walk.polynomials
-    rows = np.stack(moved, -2).reshape(-1, len(moved) * length).tolist()
+    length, table = moved[0].shape[-1], walk.polynomials
+    params = (keys, eqn.params["is_stable"], length)
+    rows = np.stack(moved, -2).reshape(-1, len(moved), length).tolist()
     walk.polynomials.spend(2 * len(rows) * len(moved) * length)
-    made = [[table.atom("sort", (entry, params), row) for entry in range(len(row))] for row in rows]
-    found = np.array(made, np.int64).reshape(*moved[0].shape[:-1], len(moved), length)
+
+    def made(row: list[list[int]]) -> list[list[int]]:
+        values = [list(map(table.value_of, key)) for key in row[:keys]]
+        order = list[int]()
+        if params[1] and not any(None in each for each in values):
+            order = sorted(range(length), key=lambda place: [each[place] or 0 for each in values])
+        elif params[1] and keys == 1:
+            order = decided_order(table, "sort", params, row[0], length)
+        if order or not length:
+            return [[each[place] for place in order] for each in row]
+        flat = [number for each in row for number in each]
+        atoms = [table.atom("sort", (entry, params), flat) for entry in range(len(flat))]
+        return [atoms[first : first + length] for first in range(0, len(flat), length)]
+
+    found = np.array([made(row) for row in rows], np.int64).reshape(*moved[0].shape[:-1], len(moved), length)
     return [np.moveaxis(found[..., each, :], -1, at) for each in range(len(moved))]
+
+
+def _top_k(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
+    """The largest entries of each row, and their places."""
+    at = walk.lead + eqn.params.get("axis", len(eqn.invars[0].aval.shape) - 1)
+    count, table = eqn.params["k"], walk.polynomials
+    params = (count, int(eqn.params.get("is_stable", True)))
+    moved = np.moveaxis(operands[0], at, -1)
+    walk.polynomials.spend(2 * moved.size)
+
+    def made(row: list[int]) -> list[list[int]]:
+        if order := decided_order(table, "top_k", params, row, count):
+            return [[row[place] for place in order], list(map(table.constant, order))]
+        return [[table.atom("top_k", (which, entry, params), row) for entry in range(count)] for which in range(2)]
+
+    rows = moved.reshape(-1, moved.shape[-1]).tolist()
+    found = np.array([made(row) for row in rows], np.int64).reshape(*moved.shape[:-1], 2, count)
+    return [np.moveaxis(found[..., which, :], -1, at) for which in range(2)]
 
 
 def _random(walk: EntryWalk, eqn: Any, operands: list[Numbers]) -> list[Numbers]:
@@ -832,7 +864,7 @@ RULES: dict[str, EntryRule] = {
     "cummin": _cumulative(lambda table, one, other: table.largest([one, other], -1)),
     "dot_general": _dot,
     "sort": _sort,
-    "top_k": lambda walk, eqn, operands: _rows(walk, eqn, operands, len(eqn.invars[0].aval.shape) - 1),
+    "top_k": _top_k,
     "fft": lambda walk, eqn, operands: _rows(
         walk, eqn, operands, len(eqn.invars[0].aval.shape) - len(eqn.params["fft_lengths"])
     ),

@@ -8,8 +8,9 @@ or one, so that its powers are itself.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from fractions import Fraction
+from hashlib import blake2b
 from typing import Any
 
 from .values import NotKnown
@@ -22,9 +23,16 @@ _MOST_TERMS, _MOST_PRODUCTS, _MOST_WORK = 5000, 256, 2_000_000
 
 
 class Polynomials:
-    """All polynomials of a proof, by their numbers."""
+    """All polynomials of a proof, by their numbers.
 
-    def __init__(self) -> None:
+    Args:
+      decided: what some truth values, places and orders are taken to be, by their fingerprints; None where fingerprints
+        are not needed.
+    """
+
+    def __init__(self, decided: Mapping[bytes, int] | None = None) -> None:
+        self.decided = decided
+        self._of_atoms, self._of_numbers = list[bytes](), dict[int, bytes]()
         self.atoms, self.known_atoms = dict[Hashable, int](), list[tuple[str, Hashable, tuple[int, ...]]]()
         self.truths, self.work = set[int](), 0
         self.monomials, self.known_monomials = dict[Monomial, int](), list[Monomial]()
@@ -67,14 +75,35 @@ class Polynomials:
         return 0 if not terms else terms[self._unit] if terms.keys() == {self._unit} else None
 
     def atom(self, operation: str, params: Hashable, operands: Iterable[int] = (), is_truth: bool = False) -> int:
-        """An operation of which nothing else is known."""
+        """An operation of which nothing else is known; what it is taken to be, if that is decided."""
         key = (operation, params, tuple(operands))
         number = self.atoms.setdefault(key, len(self.known_atoms))
         if number == len(self.known_atoms):
             self.known_atoms.append(key)
+            if self.decided is not None:
+                self._of_atoms.append(self.fingerprint(*key))
             if is_truth:
                 self.truths.add(number)
+        if self.decided and (value := self.decided.get(self._of_atoms[number])) is not None:
+            return self.constant(value)
         return self._number({self._monomial(((number, 1),)): 1})
+
+    def fingerprint(self, operation: str, params: Any, operands: Iterable[int]) -> bytes:
+        """What is the same for the same operation of the same entries, however polynomials are numbered."""
+        if operation == "exp":
+            params = self._of_monomial(params)
+        return _digest((operation, params, [self._of_number(number) for number in operands]))
+
+    def _of_number(self, number: int) -> bytes:
+        if (known := self._of_numbers.get(number)) is None:
+            terms = (
+                (self._of_monomial(self.known_monomials[each]), str(by)) for each, by in self.known[number].items()
+            )
+            known = self._of_numbers[number] = _digest(sorted(terms))
+        return known
+
+    def _of_monomial(self, powers: Monomial) -> bytes:
+        return _digest(sorted((self._of_atoms[atom], str(exponent)) for atom, exponent in powers))
 
     def only_atom(self, number: int, operation: str = "") -> tuple[str, Hashable, tuple[int, ...]] | None:
         """The atom that a polynomial is, of some operation; None where it is another one."""
@@ -169,8 +198,10 @@ class Polynomials:
         powers = sorted((atom, by) for atom, by in shared.items() if by and atom not in self.truths)
         common = self._monomial(tuple(powers))
         without = self._monomial(tuple((atom, -exponent) for atom, exponent in powers))
-        rest = {self._product_of(monomial, without): factor for monomial, factor in terms.items()}
+        rest = {self._product_of(monomial, without): factor for monomial, factor in terms.items()} if powers else terms
         factor = Fraction(rest[min(rest)])
+        if factor == 1 and not powers:
+            return factor, common, number
         return factor, common, self._number({each: by / factor for each, by in rest.items()})
 
     def _as_atom(self, number: int) -> int:
@@ -260,6 +291,10 @@ class Polynomials:
         if no == yes:
             return no
         return self.contraction([(self.denied(which), no), (which, yes)])
+
+
+def _digest(of: Any) -> bytes:
+    return blake2b(repr(of).encode(), digest_size=16).digest()
 
 
 def number_key(value: Any) -> Coefficient:

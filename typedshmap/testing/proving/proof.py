@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, cycle, islice, starmap
@@ -27,6 +27,7 @@ from ..describe_difference import FIRST_DIFFERENCE
 from ..invariance import assert_mesh_invariant
 from ..meshes import FunctionAxes, axes_of
 from ..run import FunctionUnderTest, classify_function, needs_manual_axes
+from .cases import Cases, read_in_cases
 from .entries import EntryWalk, argument
 from .polynomials import Polynomials
 from .rules import RULES
@@ -194,11 +195,11 @@ def _proved_by_entries(
     """What is assumed of a function that computes the same entries on small meshes; nothing if it is not known to."""
     small = [shape for shape in _shapes(axes) if prod(shape.values()) <= _MOST_SHARDS and 5 not in shape.values()]
     small.sort(key=lambda shape: (min(shape.values()) == 1, prod(shape.values())))
-    tried, drawn = list[dict[str, int]](), list[Mapping[str, Any]]()
+    tried, read = list[dict[str, int]](), list[_EqualEntries]()
     for seed, shape in enumerate(small):
         comparison = _MeshComparison(subject, axes, shape, sizes, grad, seed)
         try:
-            drawn.append(comparison.sizes_of_equal_entries())
+            read += comparison.equal_entries(any(not each.cases.are_all for each in read))
             tried.append(shape)
         except NotKnown:
             return ()
@@ -208,12 +209,20 @@ def _proved_by_entries(
     if not any(all(size > 1 for size in shape.values()) for shape in tried):
         return ()
     meshes = {name: max(shape[name] for shape in tried) for name in axes.sizes}
-    spans = {name: sorted(each[name] for each in drawn if name in each) for name in drawn[0]}
+    spans = {name: sorted(each.sizes[name] for each in read if name in each.sizes) for name in read[0].sizes}
     of = ", ".join(f"{name}={each[0]} to {each[-1]}" for name, each in spans.items())
-    return (
+    assumed = [
         f"on all meshes it does what it does on {len(tried)}, up to {mesh_text(meshes.items())}, entry by entry",
-        f"at all sizes it does what it does at {of}", "floats are exact",
-    )  # fmt: skip
+        f"at all sizes it does what it does at {of}",
+    ]
+    if some := sum(each.cases.count for each in read if not each.cases.are_all):
+        first = max((each for each in read if each.cases.are_all), key=lambda each: each.cases.count)
+        at = ", ".join(f"{name}={size}" for name, size in first.sizes.items())
+        assumed.append(
+            "whatever entries are the largest, it does what it does "
+            f"in all {first.cases.count} cases at {at}, and in {some} at other sizes that were drawn"
+        )
+    return (*assumed, "floats are exact")
 
 
 def _in_region(subject: FunctionUnderTest, axes: FunctionAxes, sizes: Mapping[str, Any]) -> FunctionUnderTest:
@@ -260,6 +269,32 @@ def _require_same_equations(traced: Sequence[Sequence[_TracedProgram]]) -> None:
     for once, twice, nine in zip(*counts, strict=True):
         if any(8 * (twice[name] - once[name]) != nine[name] - once[name] for name in once | twice | nine):
             raise NotKnown("other equations at other sizes")
+
+
+def _require_equal_entries(programs: Iterable[_TracedProgram], table: Polynomials) -> None:
+    """Require of two programs that their results have the same entries.
+
+    Raises:
+      NotKnown: where that is not known.
+    """
+    one, other = (
+        EntryWalk(table).results(program.jaxpr, list(starmap(partial(argument, table), enumerate(program.shapes))))
+        for program in programs
+    )
+    if not all(map(np.array_equal, one, other)):
+        raise NotKnown("other entries")
+
+
+class _EqualEntries(NamedTuple):
+    """Where a program computes the same entries on one device and on a mesh.
+
+    Attributes:
+      sizes: its sizes.
+      cases: what was decided.
+    """
+
+    sizes: Mapping[str, Any]
+    cases: Cases
 
 
 class _MeshComparison:
@@ -316,8 +351,11 @@ class _MeshComparison:
                 return gap
         return None
 
-    def sizes_of_equal_entries(self) -> Mapping[str, Any]:
-        """The sizes at which the results have the same entries on one device and on the mesh.
+    def equal_entries(self, has_cases: bool) -> list[_EqualEntries]:
+        """Where the results have the same entries on one device and on the mesh.
+
+        Args:
+          has_cases: whether they are known to depend on what is decided, so that sizes had better be small.
 
         Raises:
           NotKnown: where that is not known, or where other sizes have other equations.
@@ -326,26 +364,32 @@ class _MeshComparison:
         small, taken = dict[str, int](), set[int]()
         for name, factor in plan.factors.items():
             unit, first = (factor, 3) if factor > 1 else (2, 2)
-            fitting = (unit * times for times in count(first + self.seed % 3))
+            fitting = (unit * times for times in count(2 if has_cases else first + self.seed % 3))
             small[name] = next(size for size in fitting if not taken & {size, size // factor})
             taken |= {small[name], small[name] // factor}
         try:
             drawn, programs = self._programs(plan, small)
         except Exception:  # the hints or the body refuse these sizes, or JAX
             drawn, programs = self._programs(plan, {})
-        table = Polynomials()
-        one, other = (
-            EntryWalk(table).results(program.jaxpr, list(starmap(partial(argument, table), enumerate(program.shapes))))
-            for program in programs
-        )
-        if not all(map(np.array_equal, one, other)):
-            raise NotKnown("other entries")
+        found = [_EqualEntries(drawn, read_in_cases(partial(_require_equal_entries, programs), self.seed))]
+        if self.seed == 0 and not found[0].cases.are_all:
+            found.append(self._in_all_cases(plan))
         if self.seed == 0:
             for name in plan.factors.keys() - plan.given.keys():
                 _require_same_equations([
                     self._programs(plan, {**drawn, name: times * drawn[name]})[1] for times in (1, 2, 9)
                 ])  # fmt: skip
-        return drawn
+        return found
+
+    def _in_all_cases(self, plan: InputPlan) -> _EqualEntries:
+        """The smallest sizes, at which there are few cases."""
+        for times in (2, 1):
+            sizes = {name: factor * times for name, factor in plan.factors.items()}
+            drawn, programs = self._programs(plan, sizes)
+            cases = read_in_cases(partial(_require_equal_entries, programs), self.seed)
+            if cases.are_all:
+                return _EqualEntries(drawn, cases)
+        raise NotKnown("it has too many cases")
 
     def _programs(self, plan: InputPlan, sizes: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[_TracedProgram]]:
         drawn = plan.draw(self.seed, sizes)
