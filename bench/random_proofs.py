@@ -29,29 +29,28 @@ from test_bodies import function_of, is_invariant  # noqa: E402
 from typedshmap.testing import prove  # noqa: E402
 from typedshmap.testing.proving import proof  # noqa: E402
 
+KINDS = {
+    "turns": lambda seed: test_random_rings.drawn(seed)[0],
+    "edges": test_random_neighbours.drawn,
+    "routes": lambda seed: test_random_routing.drawn(seed)[0],
+}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=int, default=1000, help="the first seed")
     parser.add_argument("--count", type=int, default=1700, help="how many of each kind")
-    parser.add_argument(
-        "--kinds", nargs="+", default=["turns", "edges", "routes"], metavar="KIND", help="of which kinds"
-    )
+    parser.add_argument("--kinds", nargs="+", default=[*KINDS], choices=KINDS, help="of which kinds")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so much time of the clock")
     given = parser.parse_args()
     proof.assert_mesh_invariant = lambda *_, **__: None  # what is not proved is not run
-    kinds = {
-        "turns": lambda seed: test_random_rings.drawn(seed)[0],
-        "edges": test_random_neighbours.drawn,
-        "routes": lambda seed: test_random_routing.drawn(seed)[0],
-    }
     counts, wrong, end = Counter[tuple[str, str]](), list[tuple[str, int]](), time.monotonic() + given.seconds
     for seed in range(given.first, given.first + given.count):
-        for kind, drawn in ((kind, kinds[kind]) for kind in given.kinds):
+        for kind in given.kinds:
             if time.monotonic() > end:
                 break
             with tempfile.TemporaryDirectory() as folder:
-                function = function_of(drawn(seed), Path(folder), check_vma=False)
+                function = function_of(KINDS[kind](seed), Path(folder), check_vma=False)
                 verdict = prove(function).verdict
                 if verdict == "proved" and not is_invariant(function):
                     wrong.append((kind, seed))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from typedshmap.testing.proving.cases import Cases, Undecided, choices_of, decided_order, read_in_cases
+from typedshmap.testing.proving.cases import Cases, Undecided, decided_order, decisions_of, read_in_cases
 from typedshmap.testing.proving.polynomials import Polynomials
 from typedshmap.testing.proving.values import NotKnown
 
@@ -15,7 +15,7 @@ def known(table: Polynomials, *numbers: int) -> list[int]:
     """The whole numbers that polynomials are."""
     values = [table.value_of(number) for number in numbers]
     if None in values:
-        raise Undecided(choices_of(table, numbers))
+        raise Undecided(decisions_of(table, numbers))
     return [int(value or 0) for value in values]
 
 
@@ -63,7 +63,7 @@ def test_what_follows_from_a_choice_is_none() -> None:
         (chosen,) = known(table, place)
         if chosen == 0:
             assert known(table, is_first) == [1]
-        assert not [*choices_of(table, [order])]
+        assert not [*decisions_of(table, [order])]
 
     assert read_in_cases(read, 0) == Cases(3, True)
 
@@ -88,7 +88,7 @@ def test_an_order_is_decided_as_one(operation: str, params: tuple[int, ...], cou
         row = entries(table, 3)
         if not (order := decided_order(table, operation, params, row, count)):
             numbers = {"top_k": (1, 0, params), "sort": (0, params)}[operation]
-            raise Undecided(choices_of(table, [table.atom(operation, numbers, row)]))
+            raise Undecided(decisions_of(table, [table.atom(operation, numbers, row)]))
         seen.append(tuple(order))
 
     assert read_in_cases(read, 0) == Cases(6, True)

@@ -8,8 +8,7 @@ arguments are those of one of the cases.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, permutations
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import factorial, perm, prod
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from .values import NotKnown
 _MOST_CASES, _DRAWN, _MOST_WORK = 256, 12, 12_000_000
 
 
-class Choice(NamedTuple):
+class Decision(NamedTuple):
     """What may be decided.
 
     Attributes:
@@ -35,27 +34,27 @@ class Undecided(NotKnown):
     """Raised where entries are taken from places that depend on the arguments.
 
     Attributes:
-      choices: what these places follow from; none where that was not looked for.
+      decisions: what these places follow from; none where that was not looked for.
     """
 
-    def __init__(self, choices: Iterable[Choice] = ()) -> None:
+    def __init__(self, decisions: Iterable[Decision] = ()) -> None:
         super().__init__("it takes entries from places that depend on the arguments")
-        self.choices = dict.fromkeys(choices)
+        self.decisions = dict.fromkeys(decisions)
 
 
 class Cases(NamedTuple):
     """How many cases were read.
 
     Attributes:
-      count: how many.
+      number: how many.
       are_all: whether there are no others.
     """
 
-    count: int
+    number: int
     are_all: bool
 
 
-def choices_of(table: Polynomials, numbers: Iterable[int]) -> Iterator[Choice]:
+def decisions_of(table: Polynomials, numbers: Iterable[int]) -> Iterator[Decision]:
     """What has to be decided so that some polynomials are numbers; before what follows from others, these."""
     if table.decided is None:
         return
@@ -64,9 +63,9 @@ def choices_of(table: Polynomials, numbers: Iterable[int]) -> Iterator[Choice]:
     while waiting:
         atom = waiting.pop()
         operands = table.known_atoms[atom][2]
-        choice = _choice(table, atom)
-        if choice is not None and not all(_is_chosen(table, each, known) for each in operands):
-            yield choice
+        decision = _decision(table, atom)
+        if decision is not None and not all(_is_chosen(table, each, known) for each in operands):
+            yield decision
             continue
         inner = [each for each in _atoms_of(table, operands) if each not in seen]
         waiting += inner
@@ -78,18 +77,18 @@ def _atoms_of(table: Polynomials, numbers: Iterable[int]) -> dict[int, None]:
     return dict.fromkeys(atom for each in monomials for atom, _ in table.known_monomials[each])
 
 
-def _choice(table: Polynomials, atom: int) -> Choice | None:
+def _decision(table: Polynomials, atom: int) -> Decision | None:
     """What is decided of a truth value, of the place of the largest or smallest entry, or of the order of some."""
     operation, params, operands = table.known_atoms[atom]
     match operation, params:
         case ("argmax" | "argmin", _):
-            return Choice(table.fingerprint(operation, params, operands), len(operands))
+            return Decision(table.fingerprint(operation, params, operands), len(operands))
         case ("top_k", (_, _, (int() as count, _) as of)):
-            return Choice(table.fingerprint(operation, of, operands), perm(len(operands), count))
+            return Decision(table.fingerprint(operation, of, operands), perm(len(operands), count))
         case ("sort", (_, (1, True, int() as length) as of)):
-            return Choice(table.fingerprint(operation, of, operands[:length]), factorial(length))
+            return Decision(table.fingerprint(operation, of, operands[:length]), factorial(length))
         case _ if atom in table.truths:
-            return Choice(table.fingerprint(operation, params, operands), 2)
+            return Decision(table.fingerprint(operation, params, operands), 2)
         case _:
             return None
 
@@ -99,7 +98,7 @@ def _is_chosen(table: Polynomials, number: int, known: dict[int, bool]) -> bool:
     for atom in _atoms_of(table, [number]):
         if atom not in known:
             operands = table.known_atoms[atom][2]
-            known[atom] = _choice(table, atom) is not None or (
+            known[atom] = _decision(table, atom) is not None or (
                 bool(operands) and all(_is_chosen(table, each, known) for each in operands)
             )
         if not known[atom]:
@@ -110,7 +109,13 @@ def _is_chosen(table: Polynomials, number: int, known: dict[int, bool]) -> bool:
 def decided_order(table: Polynomials, operation: str, params: tuple[int, ...], row: list[int], count: int) -> list[int]:
     """The places of the first entries of a row in the order that is decided for it; none where it is not."""
     which = table.decided.get(table.fingerprint(operation, params, row)) if table.decided else None
-    return [] if which is None else list(next(islice(permutations(range(len(row)), count), which, None)))
+    if which is None:
+        return []
+    order, left = list[int](), list(range(len(row)))
+    for _ in range(count):
+        which, at = divmod(which, len(left))
+        order.append(left.pop(at))
+    return order
 
 
 def read_in_cases(read: Callable[[Polynomials], None], seed: int) -> Cases:
@@ -129,32 +134,53 @@ def read_in_cases(read: Callable[[Polynomials], None], seed: int) -> Cases:
         pass
     else:
         return Cases(1, True)
-    draw, work = random.Random(seed), 0
-    decided, options = dict[bytes, int](), dict[bytes, int]()
-    count, is_drawn = 0, False
+    reading, draw = _Reading(read), random.Random(seed)
+    if (number := _in_all_cases(reading)) is not None:
+        return Cases(number, True)
+    for _ in range(_DRAWN):
+        decided = dict[bytes, int]()
+        while missing := reading.missing(decided):
+            decided |= {each.fingerprint: draw.randrange(each.options) for each in missing}
+    return Cases(_DRAWN, False)
+
+
+def _in_all_cases(reading: _Reading) -> int | None:
+    """Read programs in all cases, of which the first differ in what is decided last; None if there are many."""
+    decided, options, number = dict[bytes, int](), dict[bytes, int](), 0
     while True:
+        while missing := reading.missing(decided):
+            decided |= {each.fingerprint: 0 for each in missing}
+            options |= {each.fingerprint: each.options for each in missing}
+            if prod(options[each] for each in decided) > _MOST_CASES:
+                return None
+        number += 1
+        while decided:
+            last = next(reversed(decided))
+            if decided[last] + 1 < options[last]:
+                decided[last] += 1
+                break
+            del decided[last]
+        else:
+            return number
+
+
+class _Reading:
+    """What reads programs, within some work."""
+
+    def __init__(self, read: Callable[[Polynomials], None]) -> None:
+        self.read, self.work = read, 0
+
+    def missing(self, decided: Mapping[bytes, int]) -> Collection[Decision]:
+        """Read them in a case, and say what else has to be decided; nothing if they were read to the end."""
         table = Polynomials(decided)
         try:
-            read(table)
+            self.read(table)
         except Undecided as undecided:
-            if not undecided.choices:
+            if not undecided.decisions:
                 raise
-            for choice in undecided.choices:
-                options[choice.fingerprint] = choice.options
-                decided[choice.fingerprint] = draw.randrange(choice.options) if is_drawn else 0
-            if not is_drawn and prod(options[each] for each in decided) > _MOST_CASES:
-                is_drawn, decided, count = True, {}, 0
-        else:
-            count += 1
-            if is_drawn:
-                decided = {}
-            else:
-                while decided and decided[last := next(reversed(decided))] + 1 == options[last]:
-                    del decided[last]
-                if decided:
-                    decided[last] += 1
-            if not decided and (count == _DRAWN or not is_drawn):
-                return Cases(count, not is_drawn)
-        work += table.work
-        if work > _MOST_WORK:
+            return undecided.decisions
+        finally:
+            self.work += table.work
+        if self.work > _MOST_WORK:
             raise NotKnown("it has too many cases")
+        return ()

@@ -16,7 +16,7 @@ import numpy as np
 
 from ... import _jax
 from ...inference.interpreter import CLAIM
-from .cases import Undecided, choices_of, decided_order
+from .cases import Undecided, decided_order, decisions_of
 from .control import CALL_NAMES
 from .elementwise import ELEMENTWISE_NAMES, SAME_NAMES, is_narrow
 from .polynomials import Polynomials, number_key
@@ -106,7 +106,7 @@ class EntryWalk:
         """
         values = [self.polynomials.value_of(number) for number in numbers.ravel().tolist()]
         if any(value is None for value in values):
-            raise Undecided(choices_of(self.polynomials, numbers.ravel().tolist()))
+            raise Undecided(decisions_of(self.polynomials, numbers.ravel().tolist()))
         return np.array(values, np.int64).reshape(numbers.shape)
 
     def members(self, numbers: Numbers, eqn: Any) -> tuple[Numbers, Numbers]:

@@ -215,12 +215,12 @@ def _proved_by_entries(
         f"on all meshes it does what it does on {len(tried)}, up to {mesh_text(meshes.items())}, entry by entry",
         f"at all sizes it does what it does at {of}",
     ]
-    if some := sum(each.cases.count for each in read if not each.cases.are_all):
-        first = max((each for each in read if each.cases.are_all), key=lambda each: each.cases.count)
+    if some := sum(each.cases.number for each in read if not each.cases.are_all):
+        first = max((each for each in read if each.cases.are_all), key=lambda each: each.cases.number)
         at = ", ".join(f"{name}={size}" for name, size in first.sizes.items())
         assumed.append(
             "whatever entries are the largest, it does what it does "
-            f"in all {first.cases.count} cases at {at}, and in {some} at other sizes that were drawn"
+            f"in all {first.cases.number} cases at {at}, and in {some} at other sizes that were drawn"
         )
     return (*assumed, "floats are exact")
 
