@@ -38,7 +38,8 @@ class Drawing:
         own, others = "i * r + jnp.arange(r)", f"{block} * r + jnp.arange(r)"
         order = self.draw.choice([">=", "<", "!="])
         rows, columns = f"({self.mostly(own, 'jnp.arange(r)')})[:, None]", self.mostly(others, "jnp.arange(r)")
-        mask = self.draw.choice(["s", f"jnp.where({rows} {order} {columns}, s, -1e4)"])
+        hidden = "-30.0"  # exp of the distance to it is finite: proofs hold of exact numbers
+        mask = self.draw.choice(["s", f"jnp.where({rows} {order} {columns}, s, {hidden})"])
         turn = f"    k = {self.mostly('ring', 'line')}(k, 'dp', {self.mostly(shift, -shift, 2 * shift)})"
         begin = ["n, i, r = lax.axis_size('dp'), lax.axis_index('dp'), len(x)"]
         count = self.mostly("n", "max(n - 1, 1)", "n + 1")
