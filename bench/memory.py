@@ -15,6 +15,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import importlib
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,10 +65,10 @@ class Compared(NamedTuple):
         return self.found.memory.peak / self.bytes
 
 
-def compare(name: str) -> Compared:
-    """Explain an example's function, and compile it for eight devices."""
+def compare(name: str, mesh: str, sizes: dict[str, int]) -> Compared:
+    """Explain an example's function, and compile it for the devices of a mesh."""
     module, function = name.split(".")
-    f, (mesh, sizes) = getattr(importlib.import_module(module), function), EXAMPLES[name]
+    f = getattr(importlib.import_module(module), function)
     more = {"state": importlib.import_module(module).optimizer.init} if module == "optimizer" else {}
     found = explain(f, mesh=mesh, grad=False, **sizes, **more)
     memory = compiled(f, found, {**sizes, **more}).memory_analysis()
@@ -76,8 +77,9 @@ def compare(name: str) -> Compared:
 
 
 def compiled(f: Any, found: Explanation, given: dict[str, Any]) -> Any:
-    """A function compiled for eight devices, as it was explained."""
-    devices = np.array(jax.devices()[:8]).reshape([size for _, size in found.mesh])
+    """A function compiled for the devices that are there, as it was explained."""
+    shape = [size for _, size in found.mesh]
+    devices = np.array(jax.devices()[: math.prod(shape)]).reshape(shape)
     there = Mesh(devices, [axis for axis, _ in found.mesh])
     made = inputs(f, mesh=there.abstract_mesh, **given)
 
@@ -151,6 +153,6 @@ if __name__ == "__main__":
     names = [name for name in EXAMPLES if not sys.argv[1:] or any(part in name for part in sys.argv[1:])]
     print("| function | mesh | `explain` | XLA on CPU | ratio |\n|---|---|---|---|---|")
     for name in names:
-        one = compare(name)
+        one = compare(name, *EXAMPLES[name])
         sizes = (f"{size / 2**20:.1f} MiB" for size in (one.found.memory.peak, one.bytes))
         print(f"| `{name}` | {EXAMPLES[name][0]} | {' | '.join(sizes)} | {one.ratio:.2f} |", flush=True)

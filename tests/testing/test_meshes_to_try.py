@@ -1,5 +1,7 @@
 """Which meshes a function is tried on."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -50,6 +52,16 @@ def test_one_device_is_not_enough():
         "\n"
         "Hint: a CPU stands for several devices by XLA_FLAGS=--xla_force_host_platform_device_count=8, set before "
         "JAX is imported"
+    )
+
+
+def test_on_a_gpu_the_cure_is_the_cpu():
+    gpu = FunctionAxes({"dp": 1}, {"dp": AUTO}, [SimpleNamespace(platform="gpu", id=0)])
+    with pytest.raises(MeshAxisError) as caught:
+        default_meshes(gpu, "step")
+    assert str(caught.value).endswith(
+        "Hint: a CPU stands for several devices by JAX_PLATFORMS=cpu and "
+        "XLA_FLAGS=--xla_force_host_platform_device_count=8, set before JAX is imported"
     )
 
 

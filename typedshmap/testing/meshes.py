@@ -21,9 +21,7 @@ from ..sampling.meshes import axes_of_hints, mesh_sizes
 
 _MOST_DEVICES = 8
 _EXAMPLE = '{"dp": 4, "tp": 2}'
-_CURE = (
-    "a CPU stands for several devices by XLA_FLAGS=--xla_force_host_platform_device_count=8, set before JAX is imported"
-)
+_EIGHT = "XLA_FLAGS=--xla_force_host_platform_device_count=8, set before JAX is imported"
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class FunctionAxes:
             wanted = mesh_text(zip(self.sizes, shape, strict=True))
             raise MeshAxisError(
                 f"assert_mesh_invariant: the mesh {wanted} needs {prod(shape)} devices, and there are "
-                f"{len(self.devices)}\n\nHint: {_CURE}"
+                f"{len(self.devices)}\n\nHint: {_more_devices(self.devices)}"
             )
         devices = np.array(self.devices[: prod(shape)]).reshape(shape)
         return Mesh(devices, tuple(self.sizes), axis_types=tuple(self.types.values()))
@@ -92,6 +90,12 @@ def _devices(mesh: _jax.mesh.AnyMesh) -> Sequence[Any]:
     return [*own, *(device for device in more if device not in own)]
 
 
+def _more_devices(devices: Sequence[Any]) -> str:
+    """How to have more devices than these."""
+    platform = "" if devices[0].platform == "cpu" else "JAX_PLATFORMS=cpu and "
+    return f"a CPU stands for several devices by {platform}{_EIGHT}"
+
+
 def default_meshes(axes: FunctionAxes, name: str) -> list[Mesh]:
     """One device, every axis alone, all axes together, and their sizes permuted.
 
@@ -108,7 +112,8 @@ def default_meshes(axes: FunctionAxes, name: str) -> list[Mesh]:
     axes.require_some("assert_mesh_invariant", name, "pass meshes=, or call it")
     if len(axes.devices) < 2:
         raise MeshAxisError(
-            f"assert_mesh_invariant: {name}: there is one device only, and meshes are compared\n\nHint: {_CURE}"
+            f"assert_mesh_invariant: {name}: there is one device only, and meshes are compared\n\n"
+            f"Hint: {_more_devices(axes.devices)}"
         )
     together, available = _all_axes(axes), len(axes.devices)
     alone = {name: own if 1 < own <= available else max(together[name], 2) for name, own in axes.sizes.items()}

@@ -1,0 +1,161 @@
+"""What a GPU does with typed programs: memory and time beside what `explain` says, and what comparing replicas costs.
+
+    python bench/gpu.py              all parts, in about four minutes
+    python bench/gpu.py memory       one of: memory, time, checksums, kernel
+
+One device is enough: every mesh axis has size 1. HARDWARE=b200 is for another than an H100. The exit code is 1 if
+`explain` says less than 0.8 or more than 1.5 of the memory that XLA sets aside, or says that a step takes longer than
+it does; if a typed step takes above 1.02 of the time of the same step by hand; if a checksum is not the same as on the
+CPU; or if a kernel's result is wrong.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import jax
+
+PLATFORM = jax.devices()[0].platform  # before the modules below ask for eight virtual CPU devices
+
+import jax.numpy as jnp  # noqa: E402
+import memory  # noqa: E402
+import numpy as np  # noqa: E402
+import transformer_by_hand  # noqa: E402
+from jax.experimental import pallas as pl  # noqa: E402
+from jax.sharding import Mesh  # noqa: E402
+
+from typedshmap import Array, Float32, explain, typed_shard_map  # noqa: E402
+from typedshmap.sanitizing.checksums import checksum  # noqa: E402
+
+LEAST, MOST = 0.8, 1.5
+HARDWARE = os.environ.get("HARDWARE", "h100")
+TRANSFORMER = {
+    "vocab": 32768, "model": 2048, "kv_heads": 8, "group": 2, "head": 128, "ff": 8192, "layers": 8, "batch": 8,
+    "seq": 2048,
+}  # fmt: skip
+DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int32", "bool", "complex64")
+
+
+def one_device(*names: str) -> Mesh:
+    return Mesh(np.array(jax.devices()[:1]).reshape([1] * len(names)), names)
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(run())
+    return time.perf_counter() - start
+
+
+def in_turns(turns: int, *runs: Callable[[], Any]) -> list[float]:
+    """The median time of each, measured in turns."""
+    for run in runs:
+        jax.block_until_ready(run())
+    times = [[seconds(run) for run in runs] for _ in range(turns)]
+    return [median(each) for each in zip(*times, strict=True)]
+
+
+def memory_of_examples() -> bool:
+    is_bad = False
+    print("| function | `explain` | XLA | ratio |\n|---|---|---|---|")
+    for name, (mesh, sizes) in memory.EXAMPLES.items():
+        axes = ",".join(f"{axis.partition('=')[0]}=1" for axis in mesh.split(","))
+        try:
+            one = memory.compare(name, axes, sizes)
+        except Exception as error:  # a row that cannot be compiled says why, and the others are measured
+            print(f"| `{name}` | {type(error).__name__}: {str(error).splitlines()[0][:120]} | | |", flush=True)
+            is_bad = True
+            continue
+        mib = (f"{size / 2**20:.1f} MiB" for size in (one.found.memory.peak, one.bytes))
+        print(f"| `{name}` | {' | '.join(mib)} | {one.ratio:.2f} |", flush=True)
+        is_bad |= not LEAST <= one.ratio <= MOST
+    return is_bad
+
+
+def times() -> bool:
+    by_hand, typed, arguments = transformer_by_hand.steps(one_device("fsdp", "tp"))
+    hand, ours, again = (jax.jit(f) for f in (by_hand, typed, by_hand))
+    of_hand, of_ours, of_hand_again = in_turns(
+        50, lambda: hand(*arguments), lambda: ours(*arguments), lambda: again(*arguments)
+    )
+    noise = abs(of_hand_again / of_hand - 1)
+    print(f"typed step over the same by hand: {of_ours / of_hand:.3f} ({1e3 * of_hand:.2f} ms; noise {noise:.3f})")
+    step = transformer_by_hand.load("transformer_explained", transformer_by_hand.EXAMPLE).step
+    found = explain(step, mesh="fsdp=1,tp=1", grad=False, hardware=HARDWARE, **TRANSFORMER)
+    compiled = memory.compiled(step, found, dict(TRANSFORMER))
+    args, kwargs = jax.tree.map(
+        lambda leaf, sharding: jnp.zeros(leaf.shape, leaf.dtype, device=sharding),
+        compiled.args_info, compiled.input_shardings,
+    )  # fmt: skip
+    [taken] = in_turns(10, lambda: compiled(*args, **kwargs))
+    assert found.time is not None
+    said = found.time.overlapped
+    print(
+        f"a transformer's step takes {1e3 * taken:.1f} ms; explain: at least {1e3 * said:.1f} ms, {said / taken:.2f} "
+        f"of it, bound by {found.time.bound} (compute {1e3 * found.time.compute:.1f} ms, memory "
+        f"{1e3 * found.time.memory:.1f} ms)"
+    )
+    return said > taken or of_ours / of_hand > 1.02 + noise
+
+
+def rate_of_checksums(dtype: str) -> str:
+    x = jax.random.normal(jax.random.key(0), (8, 2**25), jnp.float32).astype(dtype)
+    unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+    sum_of_words = jax.jit(lambda x: jnp.sum(jax.lax.bitcast_convert_type(x, unsigned)))
+    checked = jax.jit(checksum)
+    taken, of_sum = in_turns(20, lambda: checked(x), lambda: sum_of_words(x))
+    return (
+        f"{x.nbytes / 2**30:.1f} GiB of {dtype}: checksum {x.nbytes / taken / 1e9:,.0f} GB/s, "
+        f"{taken / of_sum:.2f} of the time of a sum of its words"
+    )
+
+
+def checksums() -> bool:
+    is_bad = False
+    for dtype in DTYPES:
+        bits = np.random.default_rng(0).integers(0, 256, size=(1000, 16), dtype=np.uint8)
+        values = bits.view(jnp.dtype(dtype)) if dtype != "bool" else bits > 127
+        there, here = (
+            int(jax.jit(checksum)(jax.device_put(values, jax.devices(platform)[0]))) for platform in (PLATFORM, "cpu")
+        )
+        print(f"{dtype}: {there:#010x} on {PLATFORM}, {here:#010x} on cpu")
+        is_bad |= there != here
+    for dtype in ("float32", "bfloat16"):
+        print(rate_of_checksums(dtype))
+    return is_bad
+
+
+def kernel() -> bool:
+    def product(x_ref: Any, w_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = jnp.maximum(x_ref[...] @ w_ref[...], 0)
+
+    @typed_shard_map(mesh=one_device("dp", "tp"), check_vma=False)
+    def layer(
+        x: Float32[Array, "[batch/dp] model"], w: Float32[Array, "model [ff/tp]"]
+    ) -> Float32[Array, "[batch/dp] [ff/tp]"]:
+        out = jax.ShapeDtypeStruct((x.shape[0], w.shape[1]), x.dtype)
+        return pl.pallas_call(product, out_shape=out)(x, w)
+
+    random = np.random.default_rng(0)
+    x, w = (random.integers(-4, 5, size=shape).astype(np.float32) for shape in ((32, 16), (16, 64)))
+    is_bad = not np.array_equal(jax.block_until_ready(layer(x, w)), np.maximum(x @ w, 0))
+    print(f"the kernel of docs/kernels.md: {'WRONG' if is_bad else 'right'}")
+    return is_bad
+
+
+PARTS = {"memory": memory_of_examples, "time": times, "checksums": checksums, "kernel": kernel}
+
+
+def main() -> int:
+    print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}", flush=True)
+    is_bad = False
+    for name in sys.argv[1:] or PARTS:
+        print(f"\n{name}", flush=True)
+        is_bad |= PARTS[name]()
+    return 1 if is_bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
