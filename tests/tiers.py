@@ -18,3 +18,14 @@ def slow(case: Any) -> Any:
     if isinstance(case, ParameterSet):
         return case._replace(marks=(*case.marks, pytest.mark.slow))
     return pytest.param(*(case if type(case) is tuple else (case,)), marks=pytest.mark.slow)
+
+
+def mostly_once(cases: Iterable[Any], count: int = 3) -> list[Any]:
+    """Parameters, of whose slow ones every ``count``-th runs on both lines of JAX in CI, and the others on one."""
+    found, seen = list[Any](), 0
+    for case in cases:
+        is_slow = isinstance(case, ParameterSet) and any(mark.name == "slow" for mark in case.marks)
+        is_once = is_slow and seen % count > 0
+        found.append(case._replace(marks=(*case.marks, pytest.mark.once)) if is_once else case)
+        seen += is_slow
+    return found

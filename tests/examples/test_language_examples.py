@@ -229,6 +229,7 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
     assert training.losses() == uninterrupted.losses()
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["between two checkpoints", "within a checkpoint"])
 def test_ctrl_c_ends_a_run_with_a_complete_checkpoint_and_one_sentence(
@@ -325,6 +326,7 @@ def test_checkpoints_without_orbax_say_what_to_install(words: str, tmp_path: Pat
     assert out.splitlines()[-1] == "checkpoints need orbax: pip install 'typedshmap[checkpoint]'"
 
 
+@pytest.mark.once
 @pytest.mark.slow
 def test_the_transformer_trains_without_orbax(tmp_path: Path, environment: dict[str, str]) -> None:
     code, out = run(TRANSFORMER, env=without_orbax(tmp_path, environment))
@@ -332,6 +334,7 @@ def test_the_transformer_trains_without_orbax(tmp_path: Path, environment: dict[
     assert "the first step, compared with plain JAX in float32" in out and out.endswith("\nAll is as it should be.\n")
 
 
+@pytest.mark.once
 @pytest.mark.slow
 def test_a_run_is_killed_and_resumed_by_itself(environment: dict[str, str]) -> None:
     pytest.importorskip("orbax.checkpoint", reason="checkpoints are orbax's")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from catalogue import MUTANTS, proofs, verdict, verdict_on
 from mutation import Program, function_of
-from tiers import slow
+from tiers import mostly_once, one_in, slow
 from wrong import Mutant
 
 from typedshmap import TypedShmapError
@@ -39,10 +39,7 @@ def test_a_right_program_is_proved_or_it_says_what_is_not_known(program: Program
 
 @pytest.mark.parametrize(
     "mutant",
-    [
-        pytest.param(each, id=each.id) if at % 6 == 0 else slow(pytest.param(each, id=each.id))
-        for at, each in enumerate(MUTANTS)
-    ],
+    mostly_once(one_in(6, [pytest.param(each, id=each.id) for each in MUTANTS])),
 )
 def test_no_wrong_program_is_proved(mutant: Mutant, is_run: list[Any]) -> None:
     for check_vma in mutant.check_vma:
@@ -63,10 +60,10 @@ def one_of_each_program(mutants: list[Mutant]) -> list[Mutant]:
 
 @pytest.mark.parametrize(
     "mutant",
-    [
+    mostly_once(
         pytest.param(each, id=each.id) if each.id[0] in "TN" else slow(pytest.param(each, id=each.id))
         for each in one_of_each_program(list(MUTANTS))
-    ],
+    ),
 )
 def test_what_other_meshes_show_to_be_wrong_is_refuted(mutant: Mutant) -> None:
     assert verdict_on(mutant) == proofs()[mutant.id] == "refuted"

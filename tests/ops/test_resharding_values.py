@@ -251,6 +251,7 @@ def test_other_meshes_have_the_bits_of_the_global_array(shape: tuple[int, ...]) 
     assert [shard for shard in shards if not np.array_equal(shard.data, value[shard.index])] == []
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", [(2, 2, 2), (2, 4), (8,), (4, 4), (2, 8), (2, 2, 4), (2, 2, 2, 2)], ids=str)
 def test_no_pair_of_a_sample_sends_more_than_xla_does(mesh: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:

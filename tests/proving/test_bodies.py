@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tiers import mostly_once, slow
 
 from typedshmap import SuspectWarning, typed_shard_map
 from typedshmap.testing import assert_mesh_invariant, prove
@@ -293,8 +294,7 @@ def is_invariant(function: Any) -> bool:
     return True
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*PROVED, *WRONG])
+@pytest.mark.parametrize("name", mostly_once(map(slow, [*PROVED, *WRONG])))
 def test_running_says_the_same(name: str, tmp_path: Path) -> None:
     body = PROVED[name] if name in PROVED else WRONG[name]
     assert is_invariant(function_of(body, tmp_path, check_vma=False)) == (name in PROVED)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from test_bodies import Body, function_of, is_invariant
 from test_random_rings import Drawing
-from tiers import slow
+from tiers import mostly_once, slow
 
 from typedshmap.testing import prove
 from typedshmap.testing.proving import proof
@@ -72,7 +72,7 @@ def drawn(seed: int) -> tuple[Body, bool]:
     return body, not drawing.mistakes
 
 
-@pytest.mark.parametrize("seed", [seed if seed in QUICK else slow(seed) for seed in range(COUNT)])
+@pytest.mark.parametrize("seed", mostly_once(seed if seed in QUICK else slow(seed) for seed in range(COUNT)))
 def test_random_routes_that_are_proved_are_the_same_on_every_mesh(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
