@@ -2,6 +2,7 @@
 
     python bench/sanitize.py                  about two minutes
     python bench/sanitize.py --steps 1000     more steps of each
+    python bench/sanitize.py --rows 512       of shorter steps
     python bench/sanitize.py --alarms 10000   steps of the example transformer, whose replicas do not drift, every tenth
                                               compared; the exit code is 1 if one of them is said to
 
@@ -34,7 +35,7 @@ from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float32, ReplicaError, sanitize, typed_jit, typed_shard_map
 
-MODEL, LAYERS, ROWS = 512, 8, 512
+MODEL, LAYERS = 512, 8
 Weights = dict[str, Float32[Array, "m m"]]
 Rows = Float32[Array, "[b/dp] m"]
 
@@ -77,7 +78,8 @@ def alarms(steps: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200, metavar="N", help="of each kind (200)")
+    parser.add_argument("--steps", type=int, default=60, metavar="N", help="of each kind (60)")
+    parser.add_argument("--rows", type=int, default=4096, metavar="N", help="rows of the batch (4096)")
     parser.add_argument("--alarms", type=int, metavar="N", help="steps of the example transformer, and no row")
     given = parser.parse_args()
     if given.alarms is not None:
@@ -88,7 +90,7 @@ def main() -> int:
     make = [jax.random.normal(key, (MODEL, MODEL)) / MODEL**0.5 for key in keys[:LAYERS]]
     weights = jax.device_put({f"w{at}": w for at, w in enumerate(make)}, NamedSharding(mesh, P()))
     batch = tuple(
-        jax.device_put(jax.random.normal(key, (ROWS, MODEL)), NamedSharding(mesh, P("dp"))) for key in keys[-2:]
+        jax.device_put(jax.random.normal(key, (given.rows, MODEL)), NamedSharding(mesh, P("dp"))) for key in keys[-2:]
     )
     region = typed_shard_map(body, mesh=mesh)
     kinds: dict[str, Callable[[], Callable[..., object]]] = {
