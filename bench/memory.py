@@ -65,15 +65,26 @@ class Compared(NamedTuple):
         return self.found.memory.peak / self.bytes
 
 
-def compare(name: str, mesh: str, sizes: dict[str, int]) -> Compared:
-    """Explain an example's function, and compile it for the devices of a mesh."""
+def compare(name: str) -> Compared:
+    """Explain an example's function, and compile it for eight devices."""
+    found, program = explained(name, *EXAMPLES[name])
+    return Compared(found, bytes_of(program))
+
+
+def explained(name: str, mesh: str, sizes: dict[str, int], **options: Any) -> tuple[Explanation, Any]:
+    """What `explain` says of an example's function, and what XLA makes of it."""
     module, function = name.split(".")
     f = getattr(importlib.import_module(module), function)
     more = {"state": importlib.import_module(module).optimizer.init} if module == "optimizer" else {}
-    found = explain(f, mesh=mesh, grad=False, **sizes, **more)
-    memory = compiled(f, found, {**sizes, **more}).memory_analysis()
+    found = explain(f, mesh=mesh, grad=False, **options, **sizes, **more)
+    return found, compiled(f, found, {**sizes, **more})
+
+
+def bytes_of(program: Any) -> int:
+    """What XLA sets aside for a program."""
+    memory = program.memory_analysis()
     taken = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-    return Compared(found, taken - memory.alias_size_in_bytes)
+    return taken - memory.alias_size_in_bytes
 
 
 def compiled(f: Any, found: Explanation, given: dict[str, Any]) -> Any:
@@ -153,6 +164,6 @@ if __name__ == "__main__":
     names = [name for name in EXAMPLES if not sys.argv[1:] or any(part in name for part in sys.argv[1:])]
     print("| function | mesh | `explain` | XLA on CPU | ratio |\n|---|---|---|---|---|")
     for name in names:
-        one = compare(name, *EXAMPLES[name])
+        one = compare(name)
         sizes = (f"{size / 2**20:.1f} MiB" for size in (one.found.memory.peak, one.bytes))
         print(f"| `{name}` | {EXAMPLES[name][0]} | {' | '.join(sizes)} | {one.ratio:.2f} |", flush=True)

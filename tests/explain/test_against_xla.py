@@ -300,7 +300,7 @@ def test_the_products_of_an_unrolled_program_are_those_that_xla_counts(mesh):
 
 @pytest.mark.parametrize("name", [*map(slow, memory.EXAMPLES)])
 def test_the_memory_of_an_example_is_that_which_xla_sets_aside(name):
-    assert memory.LEAST <= memory.compare(name, *memory.EXAMPLES[name]).ratio <= memory.MOST
+    assert memory.LEAST <= memory.compare(name).ratio <= memory.MOST
 
 
 def test_a_text_without_an_entry_is_refused():

@@ -184,6 +184,21 @@ def test_what_only_products_take_is_in_bfloat16_where_they_are_multiplied_so():
     assert products(None, "h100") == products(None, None)
 
 
+def test_only_a_product_of_a_cpu_has_a_copy_of_an_operand_whose_batch_dims_are_not_in_front():
+    @typed_shard_map
+    def scores(
+        q: Float32[Array, "[b/dp] rows heads m"], k: Float32[Array, "[b/dp] columns heads m"]
+    ) -> Float32[Array, "[b/dp] heads rows columns"]:
+        return jnp.einsum("brhm,bchm->bhrc", q, k)
+
+    sizes = {"b": 8, "rows": 64, "columns": 64, "heads": 8, "m": 64}
+    peak = {
+        hardware: explain(scores, mesh=MESH, grad=False, hardware=hardware, **sizes).memory.peak
+        for hardware in (None, "h100", "v5e")
+    }
+    assert peak[None] > peak["h100"] == peak["v5e"]
+
+
 def test_on_a_tpu_a_product_writes_its_part_of_a_stack():
     @typed_shard_map
     def squares(x: Float32[Array, "steps n [n/dp]"]) -> Float32[Array, "steps n [n/dp]"]:

@@ -30,7 +30,7 @@ from .compiled import Target, compile_program
 from .hardware import Hardware, time_of
 from .memory import memory_of
 from .model import Collective, Value, ValueKind
-from .program import read_program
+from .program import Backend, read_program
 from .tables import Explanation
 from .work import work_of
 
@@ -55,13 +55,13 @@ def explanation(
     gradient, both, notes = _gradient(call, types, costs, results, first + len(results), grad)
     cotangents = [one for one, leaf in zip(results, leaves, strict=True) if has_gradient(leaf.value)]
     inputs, specs = [(one.name, one.bytes) for one in arguments], [one.spec for one in arguments]
-    is_for_tpu = hardware.rounds if hardware else target is not None and target.name != "cpu"
+    backend = _backend(hardware, target)
     if both is not None and grad:
         inputs += [(f"cotangent of {one.name}", one.bytes) for one in cotangents]
         jaxpr, specs = both, [*specs, *(cotangent_spec(one.spec) for one in cotangents)]
-        program = read_program(both, inputs, is_for_tpu=is_for_tpu)
+        program = read_program(both, inputs, backend=backend)
     else:
-        program = read_program(jaxpr, inputs, [one.bytes for one in results], is_for_tpu=is_for_tpu)
+        program = read_program(jaxpr, inputs, [one.bytes for one in results], backend=backend)
     work, runs = work_of(program), (*costs.collectives, *(gradient if grad else ()))
     compiled = compile_program(call.typed.name, jaxpr, specs, call.mesh, target, runs) if target else None
     return Explanation(
@@ -77,6 +77,13 @@ def explanation(
         time_of(work, runs, hardware, call.mesh.shape_tuple, bandwidth) if hardware else None,
         compiled,
     )
+
+
+def _backend(hardware: Hardware | None, target: Target | None) -> Backend:
+    """Whose compiler is meant: of CPUs, where neither says otherwise."""
+    if hardware is not None:
+        return "tpu" if hardware.rounds else "gpu"
+    return "cpu" if target is None or target.name == "cpu" else "tpu"
 
 
 def _notes(call: ExplainedCall, costs: JaxprCosts) -> list[str]:

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .. import _jax
 from ..inference.elementwise import RULES
 from .collectives import OPAQUE
 
+Backend = Literal["cpu", "gpu", "tpu"]
 _VIEW_NAMES = (
     "bitcast_convert_type expand_dims copy_p name optimization_barrier pvary preduced reduced_vary_cast "
     "reduced_vary_cast_p reshape reshard squeeze stop_gradient transpose mesh_cast ask_sharding sharding_constraint "
@@ -170,7 +171,7 @@ def read_program(
     arguments: Sequence[tuple[str, int]],
     results: Sequence[int] | None = None,
     *,
-    is_for_tpu: bool = False,
+    backend: Backend = "cpu",
 ) -> Program:
     """Read the steps of a program.
 
@@ -178,11 +179,12 @@ def read_program(
       closed_jaxpr: the jaxpr.
       arguments: of each operand its name, and the bytes that a device holds of it.
       results: the bytes that a device holds of each result, where that is known.
-      is_for_tpu: whether products take what XLA:TPU fuses into them.
+      backend: whose compiler makes it. XLA:TPU fuses into products what others compute before; on TPUs and GPUs products
+        read operands whose batch dims are anywhere.
     """
     jaxpr = _jax.jaxpr.without_dead_equations(closed_jaxpr)
     program = Program([Buffer(size, name) for name, size in arguments])
-    reader, taken = _Reader(program, is_for_tpu), set(program.arguments)
+    reader, taken = _Reader(program, backend), set(program.arguments)
     operands = [
         _stored(buffer, max(1, _bytes(var.aval) // max(1, buffer.bytes)))
         for buffer, var in zip(program.arguments, jaxpr.invars, strict=True)
@@ -197,7 +199,7 @@ def read_program(
         buffer.bytes = size
     buffers = [*program.arguments, *program.results]
     program.types = {one: _type(atom.aval) for one, atom in zip(buffers, (*jaxpr.invars, *jaxpr.outvars), strict=True)}
-    if is_for_tpu:
+    if backend == "tpu":
         fuse_into_products(program)
         round_operands(program)
     program.reused = _reuse(program, donated_operands(jaxpr))
@@ -288,7 +290,7 @@ class _Reader:
     """Reads a jaxpr into steps; ``now`` counts equations and steps, ``times`` is how often what is read now runs."""
 
     program: Program
-    is_for_tpu: bool
+    backend: Backend
     now: int = 0
     times: int = 1
     converted: dict[tuple[Buffer, str], Buffer] = field(default_factory=dict[tuple[Buffer, str], Buffer])
@@ -363,10 +365,10 @@ class _Reader:
             return made
         if name == "dot_general":
             _, batch = eqn.params["dimension_numbers"]
-            if not self.is_for_tpu:
+            if self.backend == "cpu":
                 operands = [self._batch_first(value, dims, at) for value, dims in zip(operands, batch, strict=True)]
         if not name.startswith(_REDUCES):
-            is_read_in_place = self.is_for_tpu and name == "dot_general"
+            is_read_in_place = self.backend == "tpu" and name == "dot_general"
             operands = [
                 value if is_read_in_place and (value.view_of or value).stack else self.store(value)
                 for value in operands
@@ -484,7 +486,7 @@ class _Reader:
             for value, same in zip(carry, is_same, strict=True)
         ]
         stacks = self._step([self._new(var.aval, "stacked", at) for var in eqn.outvars[count:]], {}, at)
-        if self.is_for_tpu:  # XLA:CPU comes out nearer with what a loop starts with held, too
+        if self.backend == "tpu":  # XLA:CPU comes out nearer with what a loop starts with held, too
             first = len(self.program.steps)
         results = self.read(body, [*consts, *carry, *slices], inside)
         self.times = inside.times
