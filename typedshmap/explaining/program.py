@@ -179,8 +179,8 @@ def read_program(
       closed_jaxpr: the jaxpr.
       arguments: of each operand its name, and the bytes that a device holds of it.
       results: the bytes that a device holds of each result, where that is known.
-      backend: whose compiler makes it. XLA:TPU fuses into products what others compute before; on TPUs and GPUs products
-        read operands whose batch dims are anywhere.
+      backend: whose compiler makes it. XLA:TPU fuses into products what others compute before; on TPUs and GPUs
+        products read operands whose batch dims are anywhere.
     """
     jaxpr = _jax.jaxpr.without_dead_equations(closed_jaxpr)
     program = Program([Buffer(size, name) for name, size in arguments])
