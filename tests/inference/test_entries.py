@@ -17,8 +17,9 @@ from random_bodies import AXES, SIDE, Body, write_sums
 from test_soundness import ARGUMENTS, SHARED, SPECS
 from tiers import one_in
 
-from typedshmap.testing.proving.entries import EntryWalk
-from typedshmap.testing.proving.entries import argument as entries_of
+from typedshmap.testing.proving.entries.rules import ENTRY_RULES
+from typedshmap.testing.proving.entries.walk import EntryWalk
+from typedshmap.testing.proving.entries.walk import argument as entries_of
 from typedshmap.testing.proving.polynomials import Polynomials
 from typedshmap.testing.proving.values import NotKnown
 
@@ -84,7 +85,7 @@ def read(jaxpr: Any, arguments: Callable[[Polynomials], list[Any]]) -> tuple[Pol
     """The entries of a program's results; None where it has an operation that is not read."""
     table = Polynomials()
     try:
-        return table, EntryWalk(table).results(jaxpr, arguments(table))
+        return table, EntryWalk(table, ENTRY_RULES).results(jaxpr, arguments(table))
     except NotKnown:
         return None
 
@@ -106,7 +107,10 @@ def test_every_entry_of_a_random_body_is_what_its_shard_computes(seed: int, mesh
     )
     structs = [jax.ShapeDtypeStruct(argument(text)[1], np.int32) for text in ARGUMENTS]
     arrays = [numbers(text, np.int32) for text in ARGUMENTS]
-    found = read(jax.make_jaxpr(of_mesh)(*structs), lambda table: [EntryWalk(table).constant(each) for each in arrays])
+    found = read(
+        jax.make_jaxpr(of_mesh)(*structs),
+        lambda table: [EntryWalk(table, ENTRY_RULES).constant(each) for each in arrays],
+    )
     if found is not None and not any(updated):  # XLA:CPU of 0.12 adds an entry of what it has changed in place by then
         compared(found[0], arrays, found[1][0], np.asarray(jax.block_until_ready(jax.jit(of_devices)(*arrays))))
 

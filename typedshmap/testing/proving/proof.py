@@ -28,7 +28,8 @@ from ..invariance import assert_mesh_invariant
 from ..meshes import FunctionAxes, axes_of
 from ..run import FunctionUnderTest, classify_function, needs_manual_axes
 from .cases import Cases, read_in_cases
-from .entries import EntryWalk, argument
+from .entries.rules import ENTRY_RULES
+from .entries.walk import EntryWalk, argument
 from .polynomials import Polynomials
 from .rules import RULES
 from .values import GlobalValue, NotKnown, TermTable, Unknown
@@ -278,7 +279,9 @@ def _require_equal_entries(programs: Iterable[_TracedProgram], table: Polynomial
       NotKnown: where that is not known.
     """
     one, other = (
-        EntryWalk(table).results(program.jaxpr, list(starmap(partial(argument, table), enumerate(program.shapes))))
+        EntryWalk(table, ENTRY_RULES).results(
+            program.jaxpr, list(starmap(partial(argument, table), enumerate(program.shapes)))
+        )
         for program in programs
     )
     if not all(map(np.array_equal, one, other)):

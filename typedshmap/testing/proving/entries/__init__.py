@@ -1,0 +1,1 @@
+"""A traced program entry by entry, as polynomials of the arguments' entries."""
