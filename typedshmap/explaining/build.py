@@ -30,7 +30,7 @@ from .compiled import Target, compile_program
 from .hardware import Hardware, time_of
 from .memory import memory_of
 from .model import Collective, Value, ValueKind
-from .program import Backend, read_program
+from .reading import Backend, read_program
 from .tables import Explanation
 from .work import work_of
 
