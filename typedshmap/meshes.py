@@ -64,19 +64,19 @@ def find_boundary(
       MeshAxisError: for no mesh, meshes that contradict each other, or an unknown axis name.
       ShardingError: for arrays on other devices, or that are not placed where the mesh is abstract.
     """
-    found = find_mesh(name, mesh, leaves)
     context = _jax.mesh.context_mesh()
+    found = find_mesh(name, mesh, leaves, context)
     if _jax.trace.is_outside_traces():
         ambient = found if context.empty else _jax.mesh.ambient_devices()
         if ambient is not None:
             refuse_other_devices(name, ambient, leaves())
-    if unknown := sorted(axis_names - set(found.axis_names), key=str):
+    if axis_names and (unknown := sorted(axis_names - set(found.axis_names), key=str)):
         known = mesh_text(found.shape_tuple)
         raise MeshAxisError(
             f"{name}: axis_names= names mesh axis '{unknown[0]}', which the mesh ({known}) does not have"
         )
     outer, manual = _jax.mesh.manual_axes(context), axis_names or frozenset(found.axis_names)
-    entered = tuple((a, size) for a, size in found.shape_tuple if a in manual and (a, size) not in outer)
+    entered = tuple([(a, size) for a, size in found.shape_tuple if a in manual and (a, size) not in outer])
     return found, outer, entered
 
 
@@ -88,13 +88,15 @@ use_jit_mesh = jax.make_user_context(default_value=None)
 """Use the mesh of a typed_jit while its function is traced, though the mesh is not ambient."""
 
 
-def find_mesh(name: str, mesh: _jax.mesh.AnyMesh | None, leaves: Callable[[], list[CheckedLeaf]]) -> _jax.mesh.AnyMesh:
-    """The mesh of a call: the ambient one, else the decorator's, that of a typed_jit around, the arguments' own.
+def find_mesh(
+    name: str, mesh: _jax.mesh.AnyMesh | None, leaves: Callable[[], list[CheckedLeaf]], context: _jax.mesh.AnyMesh
+) -> _jax.mesh.AnyMesh:
+    """The mesh of a call: the ambient one (``context``), else the decorator's, a typed_jit's around, the arguments' own.
 
     Raises:
       MeshAxisError: for no mesh, or meshes that contradict each other.
     """
-    context, override = _jax.mesh.context_mesh(), override_mesh.value
+    override = override_mesh.value
     if mesh is not None and override is not None:
         mesh = override
     if context.empty:

@@ -193,7 +193,7 @@ class _RegionCall:
             typed.name, info.mesh, info.axis_names, lambda: array_leaves(given)
         )
         self.naming = context.current_axis_naming(info.naming)
-        self.manual = frozenset(name for name, _ in self.entered)
+        self.manual = frozenset(dict(self.entered))
         # A function that makes no axis manual is in the region around it, whose check_vma counts.
         self.has_vma = check_vma if self.manual else context.current_mesh_context().has_vma
         self.outer_context = context.MeshContext.over(
@@ -233,7 +233,8 @@ class _RegionCall:
             return self._body()
         mapped = program = self.mapped()
         if not _jax.trace.is_jit_disabled() and _jax.staging.are_staged(self.arrays):
-            if _jax.trace.is_outside_traces():
+            # Whoever has a value that is being traced is in that trace.
+            if _jax.array.STAGED not in map(type, self.arrays) and _jax.trace.is_outside_traces():
                 program = jax.jit(mapped)
                 traced = program.trace(*self.arrays)  # at every call: nothing that the function closes over is stale
                 self._analyze(_jax.jaxpr.find_region(traced.jaxpr))

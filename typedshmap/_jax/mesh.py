@@ -23,7 +23,7 @@ context_mesh = jax.sharding.get_abstract_mesh
 def manual_axes(mesh: AnyMesh) -> tuple[tuple[str, int], ...]:
     """The mesh axes that are manual here, with their sizes."""
     manual = mesh.manual_axes
-    return tuple((name, size) for name, size in mesh.shape_tuple if name in manual) if manual else ()
+    return tuple([(name, size) for name, size in mesh.shape_tuple if name in manual]) if manual else ()
 
 
 def explicit_axes(mesh: AnyMesh) -> frozenset[str]:

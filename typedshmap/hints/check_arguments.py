@@ -124,8 +124,9 @@ def check_arguments_as_traced(
 
 def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Failure]:
     """The failures of hints that name unknown mesh axes, known before there is a value."""
+    parts = [("", node)] if isinstance(node, ArrayLeaf) else structure.walk(node)
     return [
         Failure(layout, subject.at(path), part.hint.text)
-        for path, part in structure.walk(node)
+        for path, part in parts
         if isinstance(part, ArrayLeaf) and not isinstance(layout := region.layout(part.hint), Layout)
     ]

@@ -139,6 +139,9 @@ class MeshContext:
     def spec(self, hint: ArrayHint, rank: int) -> Any:
         """The PartitionSpec of full rank that a hint means here, over the boundary's axes if there is one."""
 
+        if (found := self.plans.get(("spec", hint, rank))) is not None:
+            return found
+
         def make() -> Any:
             layout = self.layout(hint)
             assert isinstance(layout, Layout)
@@ -356,6 +359,8 @@ def current_axis_naming(own: AxisNaming = NO_NAMING) -> AxisNaming:
       own: the naming of the decorator that asks, which is the innermost.
     """
     scope, contexts = _scope.get(), naming_context.value
+    if scope is None and not contexts:
+        return own
     decorators = () if scope is None else (scope.naming, *contexts[scope.depth :])
     return reduce(AxisNaming.then, (*contexts, *decorators, own), NO_NAMING)
 

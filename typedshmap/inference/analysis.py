@@ -68,9 +68,9 @@ class RegionAnalysis:
         self.inner: list[RegionAnalysis] = []
         self.origin = claims.Origin(typed.name, region)
         vars(self).pop("early_interpreter", None)
-        around = current_sink()
-        self.is_inner = isinstance(around, RegionAnalysis)
+        around, self.is_inner = current_sink(), False
         if isinstance(around, RegionAnalysis):
+            self.is_inner = True
             around.inner.append(self)
 
     def assert_layout(
@@ -184,7 +184,7 @@ class RegionAnalysis:
     @property
     def origins(self) -> set[claims.Origin]:
         """The bodies of this region and of those within it, as they are traced now."""
-        return {self.origin}.union(*(inner.origins for inner in self.inner))
+        return {self.origin}.union(*[inner.origins for inner in self.inner])
 
     def name_dim(self, at: int, axis: str) -> tuple[str, str]:
         """What its hint calls the dim of an operand of the body that is sharded over an axis, and the argument.

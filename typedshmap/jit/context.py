@@ -74,7 +74,7 @@ def jit_context(
         axes = ", ".join(f"'{axis}'" for axis, _ in manual)
         problem = f"is a typed_jit, called inside a manual region over {axes}, where arrays are shards"
         raise MeshAxisError(f"{name}: {problem}\n\nHint: decorate it by typed instead, or call it outside")
-    found = find_mesh(name, mesh, leaves)
+    found = find_mesh(name, mesh, leaves, ambient)
     if isinstance(found, AbstractMesh) and isinstance(devices := _jax.mesh.ambient_devices(), Mesh):
         found = devices
     if isinstance(found, AbstractMesh):
