@@ -85,6 +85,35 @@ def test_the_peak_is_what_is_in_memory_at_once(body, more):
     assert memory.peak // SHARD == 2 + more
 
 
+@pytest.mark.parametrize(
+    "collective",
+    [
+        lambda x, axis: lax.psum(x, axis),
+        lambda x, axis: lax.all_gather(x, axis, axis=1, tiled=True),
+        lambda x, axis: lax.psum_scatter(x, axis, scatter_dimension=1, tiled=True),
+        lambda x, axis: lax.all_to_all(x, axis, 0, 1, tiled=True),
+        lambda x, axis: lax.ppermute(x, axis, [(0, 0)]),
+    ],
+)
+def test_over_an_axis_of_size_1_a_collective_is_a_view(collective):
+    """XLA drops it, of one shard by itself, from a region around and one within."""
+
+    def peak(over_one) -> int:
+        mesh = AbstractMesh((4, 1), ("dp", "one"))
+
+        @typed_shard_map(axis_names={"dp"}, check_vma=False)
+        def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
+            inner = jax.shard_map(
+                lambda x: over_one(jnp.tanh(x @ x.T)).reshape(-1, 16)[:16] @ x,
+                in_specs=jax.P(), out_specs=jax.P(), axis_names={"one"}, check_vma=False,
+            )  # fmt: skip
+            return inner(x)
+
+        return explain(f, mesh=mesh, grad=False, **ROWS).memory.peak
+
+    assert peak(lambda x: collective(x, "one")) == peak(lambda x: x)
+
+
 def test_what_is_scanned_is_made_narrow_before_the_loop():
     memory = memory_of(
         lambda x: (

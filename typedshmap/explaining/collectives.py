@@ -221,16 +221,23 @@ def collective_costs(eqn: Any, sizes: Mapping[str, int]) -> list[Collective] | N
     params, sizes = eqn.params, {axis: size for axis, size in sizes.items() if size > 1}
     if eqn.primitive.name == "reshard_shards":
         return list(_reshard_costs(eqn, sizes))
-    operation = _jax.jaxpr.collective_operation(eqn)
-    if operation is None:
+    operation, group = _jax.jaxpr.collective_operation(eqn), group_size(eqn, sizes)
+    if operation is None or group is None:
         return None
-    axes, groups = _jax.jaxpr.named_axes(eqn, frozenset(sizes)), params.get("axis_index_groups")
-    group = len(groups[0]) if groups else prod(sizes[axis] for axis in axes)
     if group == 1 or ("perm" in params and all(source == target for source, target in params["perm"])):
         return []
+    axes = _jax.jaxpr.named_axes(eqn, frozenset(sizes))
     # Ragged exchanges have offsets and the memory of the result for operands, too.
     pairs = [(eqn.invars[0], eqn.outvars[0])] if "ragged" in operation else zip(eqn.invars, eqn.outvars, strict=False)
     return [_collective_of(operation, axes, group, operand.aval, result.aval) for operand, result in pairs]
+
+
+def group_size(eqn: Any, sizes: Mapping[str, int]) -> int | None:
+    """How many shards of a mesh with these manual axes a collective is among; None for what is not a collective."""
+    if _jax.jaxpr.collective_operation(eqn) is None:
+        return None
+    groups = eqn.params.get("axis_index_groups")
+    return len(groups[0]) if groups else prod(sizes[axis] for axis in _jax.jaxpr.named_axes(eqn, frozenset(sizes)))
 
 
 def _reshard_costs(eqn: Any, sizes: Mapping[str, int]) -> Iterator[Collective]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from .. import _jax
 from ..inference.elementwise import RULES
-from .collectives import OPAQUE
+from .collectives import OPAQUE, group_size
 from .fusing import fuse_into_products, round_operands
 from .program import Around, Buffer, Equation, Program, ProgramStep, donated_operands, reused_arguments
 
@@ -122,12 +122,19 @@ def _has_precision(eqn: Any) -> bool:
 
 @dataclass
 class _Reader:
-    """Reads a jaxpr into steps; ``now`` counts equations and steps, ``times`` is how often what is read now runs."""
+    """Reads a jaxpr into steps.
+
+    Attributes:
+      now: counts equations and steps.
+      times: how often what is read now runs.
+      manual: the mesh axes that are manual there, with their sizes.
+    """
 
     program: Program
     backend: Backend
     now: int = 0
     times: int = 1
+    manual: Mapping[str, int] = field(default_factory=dict[str, int])
     converted: dict[tuple[Buffer, str], Buffer] = field(default_factory=dict[tuple[Buffer, str], Buffer])
 
     def read(self, closed_jaxpr: Any, operands: Sequence[_Variable], around: Around) -> list[_Variable]:
@@ -182,7 +189,9 @@ class _Reader:
         """An equation without jaxprs: a view, a part of an expression, or a step."""
         name, parts = eqn.primitive.name, max((value.parts for value in operands), default=1)
         made = [self._new(var.aval, name, at, parts) for var in eqn.outvars]
-        if name in _VIEWS or (name == "reduce_sum" and operands[0].entries == made[0].entries):
+        is_same = made and operands and operands[0].entries == made[0].entries
+        # XLA drops a collective of each shard by itself.
+        if name in _VIEWS or (is_same and (name == "reduce_sum" or group_size(eqn, self.manual) == 1)):
             return [_view(value, one) for value, one in zip(operands, made, strict=False)]
         self.program.equations.append(Equation(eqn, parts, at))
         if name in _FUSED:
@@ -359,7 +368,10 @@ class _Reader:
             else:
                 shard.reads = {buffer: min(size, shard.buffer.bytes) for buffer, size in value.reads.items()}
             inside.append(shard)
+        around, sizes = self.manual, eqn.params["mesh"].shape
+        self.manual = {**around, **{axis: sizes[axis] for axis in _jax.jaxpr.newly_manual_axes(eqn.params)}}
         results = self.read(body, inside, at)
+        self.manual = around
         for value, var in zip(results, eqn.outvars, strict=True):
             value.parts = max(1, _bytes(var.aval) // max(1, value.buffer.bytes))
         return results
