@@ -17,6 +17,7 @@ LAYERS = {
     "drawing": 0,
     "progress": 0,
     "records": 0,
+    "source": 0,
     "notation": 0,
     "errors": 0,
     "_jax": 1,

@@ -91,7 +91,7 @@ use_jit_mesh = jax.make_user_context(default_value=None)
 def find_mesh(
     name: str, mesh: _jax.mesh.AnyMesh | None, leaves: Callable[[], list[CheckedLeaf]], context: _jax.mesh.AnyMesh
 ) -> _jax.mesh.AnyMesh:
-    """The mesh of a call: the ambient one (``context``), else the decorator's, a typed_jit's around, the arguments' own.
+    """The mesh of a call: that of the context, else the decorator's, that of a typed_jit around, the arguments' own.
 
     Raises:
       MeshAxisError: for no mesh, or meshes that contradict each other.

@@ -1,5 +1,6 @@
 """Every code block in README and docs runs, and prints or raises what stands below it."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,17 @@ def test_every_room_of_the_package_is_in_the_table_of_the_layout() -> None:
     rooms = {path.stem for path in modules} - {"__init__"}
     table = (ROOT / "docs/design.md").read_text(encoding="utf-8").partition("How the code is laid out")[2]
     assert {room for room in rooms if f"`{room}`" not in table and f"`{room}/`" not in table} == set()
+
+
+def test_every_module_that_the_table_of_the_layout_names_in_a_room_is_there() -> None:
+    package, missing = Path(typedshmap.__file__).parent, []
+    table = (ROOT / "docs/design.md").read_text(encoding="utf-8").partition("How the code is laid out")[2]
+    for rooms, job in re.findall(r"^\| ((?:`[\w/]+` ?)+)\| (.*) \|$", table, re.MULTILINE):
+        folders = [package / room.rstrip("/") for room in re.findall(r"`([\w/]+)`", rooms)]
+        inside = [name for each in re.findall(r"\(([^)]*)\)", job) for name in re.findall(r"`(\w+)/?`", each)]
+        there = {path.stem for folder in folders for path in folder.glob("*")}
+        missing += [f"{rooms}{name}" for name in inside if name not in there]
+    assert missing == []
 
 
 def test_a_block_that_says_something_else_is_noticed() -> None:

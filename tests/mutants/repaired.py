@@ -15,7 +15,7 @@ from wrong import Mutant
 from typedshmap.errors.places import Place
 from typedshmap.repairing.edits import edits_for
 from typedshmap.repairing.search import Repair, RepairSearch
-from typedshmap.repairing.source import SourceText
+from typedshmap.source.module import ParsedModule
 
 FIXES = Path(__file__).with_name("fixes.txt")
 NONE = "none"
@@ -41,7 +41,7 @@ def repaired(mutant: Mutant, seconds: float) -> Repair | None:
     named = re.findall(rf"{re.escape(program.path.name)}:(\d+)", str(error))
     places = list(dict.fromkeys([*([place.line] if isinstance(place, Place) else []), *map(int, named)]))
     cure = " ".join(line for line in str(error).splitlines() if line.startswith("Hint: "))
-    source = SourceText(text)
+    source = ParsedModule(text)
     within = next(each.lineno for each in source.tree.body if getattr(each, "name", "") == program.function)
     search = RepairSearch(
         loaded(program, text), lambda text: loaded(program, text), program.meshes, program.given, mutant.grad

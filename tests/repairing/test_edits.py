@@ -6,12 +6,12 @@ from textwrap import dedent
 import pytest
 
 from typedshmap.repairing.edits import Edit, edits_for
-from typedshmap.repairing.source import SourceText
+from typedshmap.source.module import ParsedModule
 
 
 def edits_of(text: str, axes: tuple[str, ...] = ("dp", "tp"), line: int = 0, cure: str = "") -> dict[str, Edit]:
     """The edits of a text by what it becomes, in their order."""
-    source = SourceText(dedent(text))
+    source = ParsedModule(dedent(text))
     return {source.changed(edit.changes): edit for edit in edits_for(source, axes, [line], 0, cure)}
 
 
@@ -89,7 +89,21 @@ def test_a_collective_is_written_as_the_module_names_jax(imports: str, name: str
 def test_jax_is_imported_where_the_module_has_it_not() -> None:
     head = '"""A module."""\nfrom __future__ import annotations\n'
     text = line_of("x @ w", imports=f"{head}import numpy as np\n")
-    assert line_of('jax.lax.psum(x @ w, "tp")', imports=f"{head}import jax\nimport numpy as np\n") in edits_of(text)
+    assert line_of('jax.lax.psum(x @ w, "tp")', imports=f"{head}import numpy as np\nimport jax\n") in edits_of(text)
+
+
+def test_jax_is_imported_below_what_must_run_before_it() -> None:
+    head = 'import os\n\nos.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"\nimport mine\n'
+    text = line_of("x @ w", imports=head)
+    assert line_of('jax.lax.psum(x @ w, "tp")', imports=f"{head}import jax\n") in edits_of(text)
+
+
+def test_the_ends_of_lines_stay_as_they_are() -> None:
+    source = ParsedModule("import jax\r\ndef f(x):\r\n    return x\r\n")
+    edit = next(each for each in edits_for(source, ("dp",), [3], 0, "") if each.code == 'jax.lax.psum(x, "dp")')
+    assert source.as_written(source.changed(edit.changes)) == (
+        'import jax\r\ndef f(x):\r\n    return jax.lax.psum(x, "dp")\r\n'
+    )
 
 
 def test_sizes_indices_and_modules_are_not_summed() -> None:
@@ -150,7 +164,7 @@ def test_the_body_of_a_loop_comes_before_other_functions() -> None:
 
 
 def test_only_what_a_function_uses_is_edited() -> None:
-    source = SourceText(
+    source = ParsedModule(
         "X = P('dp')\ndef g(x):\n    return x\ndef f(x):\n    return h(x)\ndef h(x):\n    return x, X\n"
     )
     lines = {edit.line for edit in edits_for(source, ("dp", "tp"), [], 4, "")}

@@ -80,8 +80,8 @@ def is_staged(value: Any) -> bool:
 
 def are_staged(values: Iterable[Any]) -> bool:
     """Whether all traced values are ones of a program that is being traced, if it is only differentiated, too."""
-    others = [undifferentiated(x) for x in values if type(x) is not STAGED and is_tracer(x)]  # mostly none
-    return all([isinstance(x, STAGED) for x in others])
+    others = [x for x in values if type(x) is not STAGED and is_tracer(x)]  # mostly none
+    return all(isinstance(undifferentiated(x), STAGED) for x in others)
 
 
 def trace_id(value: Any) -> int:

@@ -38,7 +38,7 @@ def running_traces() -> tuple[list[int], bool]:
     A transformation is one for a gradient, or for ``jax.vmap``.
     """
     traces = _running_traces()
-    return [id(trace) for trace in traces], not all([hasattr(trace, "frame") for trace in traces[:-1]])
+    return [id(trace) for trace in traces], not all(hasattr(trace, "frame") for trace in traces[:-1])
 
 
 def is_staged() -> bool:

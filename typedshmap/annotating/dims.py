@@ -38,9 +38,8 @@ class LeafHint:
     def dtype(self) -> str:
         """The name of the narrowest kind that has all dtypes, ``"Float"`` for ``float32``."""
         kinds = sorted((kind for kind in FAMILIES.items() if kind[1]), key=lambda kind: len(kind[1] or ()))
-        return next(
-            (name for name, kind in kinds if self.dtypes and all(takes(kind, each) for each in self.dtypes)), "Shaped"
-        )
+        wide = (name for name, kind in kinds if self.dtypes and all(takes(kind, each) for each in self.dtypes))
+        return next(wide, "Shaped")
 
 
 def common(hints: Sequence[LeafHint]) -> LeafHint | None:
@@ -78,11 +77,9 @@ def describe(
       source: its text.
     """
     eqn, dims = traced.eqn, read_dims(traced.eqn)
-    arguments = [*map(_Array.of, eqn.invars, eqn.params["in_specs"], dims.operands)][
-        len(eqn.invars) - len(parameters) :
-    ]
-    every = [*map(_Array.of, eqn.outvars, eqn.params["out_specs"], dims.results)]
-    results = [every[at] for at in traced.results]
+    operands = [*map(_Array.of, eqn.invars, eqn.params["in_specs"], dims.operands)]
+    returned = [*map(_Array.of, eqn.outvars, eqn.params["out_specs"], dims.results)]
+    arguments, results = operands[len(operands) - len(parameters) :], [returned[at] for at in traced.results]
     named = NamedDims(dims, arguments, results, parameters)
     if source is not None:
         named.take_notes(source)

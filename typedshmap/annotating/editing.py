@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
-import textwrap
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from ..hints.array_hint import FAMILIES
-from ..repairing.source import TextChange, first_line
-from .module import LeftPlain, MappingCall, ParsedModule
+from ..source.dead_code import without_dead_code
+from ..source.editor import ModuleEditor
+from ..source.imports import added_import
+from ..source.module import ParsedModule
+from ..source.text import TextChange, first_line
+from ..source.wrapping import UNIT, bracketed
+from .calls import LeftPlain, MappingCall
 
-WIDTH = 120
-UNIT = "    "
 MARKED = "typed_shard_map_that_is_verified"
 _TYPING = {"Any", "TypedDict"}
 _WORDS = _TYPING | {*FAMILIES, "Array", "PyTree", "typed_shard_map"}
@@ -98,44 +99,24 @@ def edit_module(module: ParsedModule, edit: ModuleEdit, exported: Set[str]) -> s
         editor.edit_call(one)
     for one in edit.calls:
         if one.definition is not None:
-            editor.edit_signature(one.definition, one.parameters, one.result)
+            beside = editor.beside.get(one.definition, ())
+            editor.annotate_function(one.definition, one.parameters, one.result, beside)
     for node, hints in edit.fields.items():
-        for part in node.body:
-            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and part.target.id in hints:
-                editor.changes.append(TextChange(*module.span(part.annotation), hints[part.target.id]))
+        editor.annotate_fields(node, hints)
     editor.add_classes(edit)
-    editor.add_imports(edit.words() & _WORDS)
-    return module.as_written(_without_dead(editor.text(), exported | module.unused()))
+    bound = {name for scope, name in module.bindings if scope is module.tree}
+    words = (edit.words() & _WORDS) - bound
+    for home, names in (("typing", words & _TYPING), ("typedshmap", words - _TYPING)):
+        editor.changes += [added_import(module, home, names)] if names else []
+    return module.as_written(without_dead_code(editor.text(), exported | module.unused()))
 
 
-class _Editor:
-    """Collects the changes of a file; one within another is part of it."""
+class _Editor(ModuleEditor):
+    """Makes calls typed, and collects the other changes of a file."""
 
     def __init__(self, module: ParsedModule) -> None:
-        self.module, self.changes = module, list[TextChange]()
-        self.beside: dict[ast.AST, list[str]] = {}
-
-    def insert(self, at: int, text: str) -> None:
-        self.changes.append(TextChange(at, at, text))
-
-    def text(self, start: int = 0, end: int | None = None) -> str:
-        """The new text, or that of a part of the old one."""
-        at, end, found = start, len(self.module.text.encode()) if end is None else end, ""
-        for change in sorted(self.changes, key=lambda change: (change.start, -change.end)):
-            if at <= change.start and change.end <= end:
-                found, at = found + self.module.between(at, change.start) + change.text, change.end
-        return found + self.module.between(at, end)
-
-    def code(self, node: ast.expr) -> str:
-        return self.text(*self.module.span(node))
-
-    def comment(self, node: ast.AST, comments: Sequence[str]) -> None:
-        """Put comments above the statement around a node."""
-        statement = next(each for each in (node, *self.module.around(node)) if isinstance(each, ast.stmt))
-        start, indent = self.module.start_of(statement), self.module.indent(statement)
-        wrapper = textwrap.TextWrapper(WIDTH - len(indent), "# ", "#   ", break_on_hyphens=False)
-        lines = [line for text in comments for line in ([text] if text.startswith("#") else wrapper.wrap(text))]
-        self.insert(start, "".join(f"{indent}{line}\n" for line in lines))
+        super().__init__(module)
+        self.beside: dict[ast.FunctionDef, list[str]] = {}
 
     def edit_call(self, one: CallEdit) -> None:
         """Make a call typed. Comments among specs go to the parameters if there is one for each, else above."""
@@ -165,40 +146,6 @@ class _Editor:
         text = bracketed(f"{one.word}(", items, ")", module.indent(call), *room)
         self.changes.append(TextChange(start, end, text if items else one.word))
 
-    def edit_signature(self, function: ast.FunctionDef, hints: Mapping[str, str], result: str) -> None:
-        """Give the parameters and the result of a function their hints."""
-        module, args, items = self.module, function.args, list[tuple[str, str]]()
-        plain = [*args.posonlyargs, *args.args]
-        defaults = dict(zip(reversed(plain), reversed(args.defaults), strict=False))
-        defaults |= {
-            param: default for param, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default
-        }
-        params = [*plain, *filter(None, [args.vararg]), *args.kwonlyargs, *filter(None, [args.kwarg])]
-        # The header reaches from behind the name to the colon behind its last node.
-        name = re.match("[^(]*", module.code(function))
-        start = module.span(function)[0] + len(name[0].encode()) if name is not None else 0
-        nodes = [*params, *(param.annotation for param in params), *defaults.values(), function.returns]
-        last = max([start, *(module.span(node)[1] for node in nodes if node is not None)])
-        rest = re.match("(?:[^:#]|#.*)*", module.between(last, module.span(function)[1]))
-        end = last + len(rest[0].encode()) if rest is not None else last
-        last_line = function.lineno + module.between(start, end).count("\n")
-        beside = dict(zip(hints, self.beside.get(function, ()), strict=False))
-        for param, comments in zip(params, module.comments_by(params, function.lineno, last_line), strict=True):
-            if args.vararg is None and param in args.kwonlyargs[:1]:
-                items.append(("*", ""))
-            note = hints.get(param.arg) or (self.code(param.annotation) if param.annotation else "")
-            text = "*" * (param is args.vararg) + "**" * (param is args.kwarg) + param.arg + f": {note}" * bool(note)
-            if param in defaults:
-                text += (" = " if note else "=") + self.code(defaults[param])
-            items.append((text, " ".join(comments) or beside.get(param.arg, "")))
-            if param in args.posonlyargs[-1:]:
-                items.append(("/", ""))
-        indent = module.indent(function)
-        before = len(indent) + len(name[0] if name is not None else "")
-        text = bracketed("(", items, ")", indent, before, len(f" -> {result}:"))
-        result = fitted(result, indent, WIDTH - len(f"{indent}) -> :")) if "\n" in text else result
-        self.changes.append(TextChange(start, end, f"{text} -> {result}"))
-
     def add_classes(self, edit: ModuleEdit) -> None:
         """Put new classes above the first statement whose hints name one."""
         users = [one.definition for one in edit.calls if one.definition is not None]
@@ -210,120 +157,3 @@ class _Editor:
             for name, fields in edit.typed_dicts.items():
                 lines = "".join(f"{UNIT}{key}: {hint}\n" for key, hint in fields.items())
                 self.insert(start, f"class {name}(TypedDict):\n{lines}\n\n")
-
-    def add_imports(self, words: Set[str]) -> None:
-        """Import what the hints name: with what the file imports from there, or in a line behind the last import.
-
-        The first block of imports may stand above what must run before JAX is imported."""
-        module, body = self.module, self.module.tree.body
-        ends = (at for at, each in enumerate(body) if isinstance(each, ast.FunctionDef | ast.ClassDef))
-        top = [each for each in body[: next(ends, len(body))] if isinstance(each, ast.Import | ast.ImportFrom)]
-        homes = {each: module.full_name(each.names[0]).removesuffix(f".{each.names[0].name}") for each in top}
-        standard = [each for each in top if homes[each].partition(".")[0] in sys.stdlib_module_names]
-        for home, above in (("typing", standard), ("typedshmap", top)):
-            names = {word for word in words if (word in _TYPING) == (home == "typing")}
-            names -= {name for scope, name in module.bindings if scope is module.tree}
-            present = next((each for each in top if homes[each] == home and isinstance(each, ast.ImportFrom)), None)
-            if names and present is not None and present.names[0].name != "*":
-                names.update(map(ast.unparse, present.names))
-                self.changes.append(TextChange(*module.span(present), f"from {home} import {', '.join(sorted(names))}"))
-            elif names:
-                line = f"from {home} import {', '.join(sorted(names))}\n"
-                has_docstring = ast.get_docstring(module.tree) is not None
-                at = module.start_of((top or body)[0])
-                if above:
-                    at, line = module.lines_of(above[-1])[1], "\n" * (homes[above[-1]] == "__future__") + line
-                elif has_docstring and not top:
-                    at, line = module.lines_of(body[0])[1], f"\n{line}"
-                else:
-                    line += "\n"
-                self.insert(at, line)
-
-
-def bracketed(opened: str, items: Sequence[tuple[str, str]], closed: str, indent: str, before: int, behind: int) -> str:
-    """Items in brackets: on one line if there is room and no comment, else with one a line, and its comment beside it.
-
-    Args:
-      opened: what stands before the items.
-      items: each item, and its comment.
-      closed: what stands behind them.
-      indent: the indentation of the line.
-      before: the length of what stands on the line already.
-      behind: the length of what follows on it.
-    """
-    flat = f"{opened}{', '.join(text for text, _ in items)}{closed}"
-    first, *more = flat.split("\n")
-    lengths = [before + len(first), *map(len, more)]
-    lengths[-1] += behind
-    is_short = not more or (items and "\n" in items[0][0])
-    if is_short and not any(comment for _, comment in items) and max(lengths) <= WIDTH:
-        return flat
-    inner, lines = indent + UNIT, ""
-    for text, comment in items:
-        # Of an argument or a parameter the hint may be long.
-        parts = re.fullmatch(r"(\w+(?:: |=)|)(.*?)( = .*|)", text, re.DOTALL)
-        if parts is not None and len(f"{inner}{text},") > WIDTH:
-            text = parts[1] + fitted(parts[2], inner, WIDTH - len(f"{inner}{parts[1]}{parts[3]},")) + parts[3]
-        lines += f"{inner}{text},{'  ' * bool(comment)}{comment}\n"
-    return f"{opened}\n{lines}{indent}{closed}"
-
-
-def fitted(hint: str, indent: str, room: int) -> str:
-    """A hint if there is room for it on a line, else with one item of its brackets a line."""
-    if len(hint) <= room or "\n" in hint:
-        return hint
-    match ast.parse(hint, mode="eval").body:
-        case ast.Tuple(elts=items):
-            opened, closed = "(", ")"
-        case ast.Subscript(value=ast.Name(id="tuple" | "list" | "PyTree" as name), slice=ast.Tuple(elts=items)):
-            opened, closed = f"{name}[", "]"
-        case _:
-            return hint
-    texts = [(str(ast.get_source_segment(hint, item)), "") for item in items]
-    return bracketed(opened, texts, closed, indent, WIDTH, 0)
-
-
-def _without_dead(text: str, kept: Set[str]) -> str:
-    """A text without the assignments, functions and imports that nothing uses any more.
-
-    A statement that goes leaves the comments above it where they are, and of the blank lines around it the more."""
-    while True:
-        module = ParsedModule(text)
-        strings = " ".join(node.value for node in module.nodes(ast.Constant) if isinstance(node.value, str))
-        kept = kept | module.declared | {*re.findall(r"\w+", strings)}
-        changes = (_removal(module, statement, kept) for statement in module.nodes(ast.stmt))
-        change = next((each for each in changes if each is not None), None)
-        if change is None:
-            return text
-        text = module.changed([change])
-
-
-def _removal(module: ParsedModule, statement: ast.stmt, kept: Set[str]) -> TextChange | None:
-    """The change that removes a statement if it is dead, or a name that it imports; None if it is not."""
-    aliases: list[ast.alias] = []
-    match statement:
-        case ast.Assign(targets=[ast.Name() | ast.Tuple() as target], value=value):
-            parts = [*getattr(target, "elts", [target]), *ast.walk(value)]
-            is_pure = not any(isinstance(each, ast.Starred | ast.Await | ast.Yield | ast.NamedExpr) for each in parts)
-            names = [getattr(node, "id", None) if is_pure else None for node in getattr(target, "elts", [target])]
-        case ast.FunctionDef(name=name, decorator_list=[]):
-            names = [name]
-        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-            names = [
-                None if each.asname == each.name else each.asname or each.name.partition(".")[0] for each in aliases
-            ]
-        case _:
-            return None
-    used = [name is None or name in kept or bool(module.uses.get(module.binding(name, statement))) for name in names]
-    start, end = module.lines_of(statement)
-    lines, code = module.between(start, end), module.code(statement)
-    is_only = any([statement] == block for block in vars(module.parents[statement]).values())
-    if not any(used) and not is_only and re.fullmatch(rf"\s*{re.escape(code)}\s*(#.*\n?)?", lines):
-        above, below = module.between(0, start), module.between(end, len(module.text.encode()))
-        blank = len(above) - len(above.rstrip("\n")) - 1 if above else len(below)
-        return TextChange(start, end + min(blank, len(below) - len(below.lstrip("\n"))), "")
-    if not aliases or all(used) or not any(used) or "#" in lines:
-        return None
-    at = used.index(False)
-    first, last = (aliases[at - 1], aliases[at]) if at else (aliases[0], aliases[1])
-    return TextChange(module.span(first)[bool(at)], module.span(last)[bool(at)], "")

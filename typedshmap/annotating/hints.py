@@ -14,8 +14,8 @@ import jax
 
 from ..hints.parse_hint import parse_hint
 from ..hints.structure import array_hints
+from .calls import LeftPlain
 from .dims import LeafHint, common
-from .module import LeftPlain
 
 _MOST_FIELDS = 16
 

@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..repairing.source import first_line
-from .module import ParsedModule
+from ..source.module import ParsedModule
+from ..source.text import FunctionNode, assigned_names, first_line, last_line, parameters_of
 
 ELLIPSIS = "..."
 Words = tuple[str | None, ...]
 """A name per dim; None for one that has none, a number for instance; `ELLIPSIS` for any number of dims."""
-
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class ShapeNote(NamedTuple):
@@ -84,11 +82,11 @@ class FunctionSource(NamedTuple):
 
     def _notes_beside(self, statement: ast.stmt) -> Iterator[ShapeNote]:
         """Comments on the lines of a statement that makes one value, or above it."""
-        start, end = _extent(statement)
+        start, end = statement.lineno, last_line(statement)
         is_above = linecache.getline(self.file, start - 1).lstrip().startswith("#")
         comments = [self.module.comments.get(line, "") for line in range(start - is_above, end + 1)]
         for subject, words in [shape for comment in comments for shape in _shapes_in(comment)][-1:]:
-            if len(_targets(statement)) <= 1 or subject in _targets(statement):
+            if len({*assigned_names(statement)}) <= 1 or subject in assigned_names(statement):
                 yield ShapeNote(words, lines=(start, end), is_stated=True)
 
     def _notes_of_sizes(self, target: ast.expr, value: ast.expr) -> Iterator[ShapeNote]:
@@ -118,15 +116,15 @@ class FunctionSource(NamedTuple):
             for operand, side in zip(operands, sides.split(","), strict=False):
                 yield self._note_of(ast.unparse(operand), call.lineno, _pattern_words(side))
             if isinstance(statement := self.module.parents[call], ast.stmt) and result:
-                yield ShapeNote(_pattern_words(result), lines=_extent(statement))
+                yield ShapeNote(_pattern_words(result), lines=(statement.lineno, last_line(statement)))
 
     def _note_of(self, value: str, line: int, words: Words) -> ShapeNote:
         """A note on an expression: on what was last assigned to it above a line, or else on an argument."""
         nodes = [*ast.walk(self.node)]
-        above = [_extent(each) for each in nodes if isinstance(each, ast.stmt) and value in _targets(each)]
-        made = max((extent for extent in above if extent[1] < line), default=(0, 0))
+        above = [each for each in nodes if isinstance(each, ast.stmt) and value in assigned_names(each)]
+        made = max(((each.lineno, last_line(each)) for each in above if last_line(each) < line), default=(0, 0))
         inner = [each for each in nodes if isinstance(each, FunctionNode) and each is not self.node]
-        is_hidden = any(value in _parameters(each) and each.lineno <= line <= (each.end_lineno or 0) for each in inner)
+        is_hidden = any(value in _parameters(each) and each.lineno <= line <= last_line(each) for each in inner)
         return ShapeNote(words, "" if is_hidden or any(made) else value, made)
 
 
@@ -139,17 +137,7 @@ def _parsed(text: str) -> ParsedModule | None:
 
 
 def _parameters(node: FunctionNode) -> dict[str, ast.arg]:
-    args = node.args
-    return {each.arg: each for each in (*args.posonlyargs, *args.args, *filter(None, [args.vararg]), *args.kwonlyargs)}
-
-
-def _extent(node: ast.stmt) -> tuple[int, int]:
-    return node.lineno, node.end_lineno or node.lineno
-
-
-def _targets(statement: ast.stmt) -> set[str]:
-    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
-    return {node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name)}
+    return {each.arg: each for each in parameters_of(node) if each is not node.args.kwarg}
 
 
 _OF_SHARD = re.compile(r"(?i)^(local|shard|loc)_(?=.)|(?<=.)_(local|shard|loc|per_device|per_shard)$")

@@ -26,11 +26,12 @@ from ..auditing.region import PlainRegion
 from ..auditing.silenced import is_ignored
 from ..errors.places import is_users
 from ..progress import progress
-from ..repairing.source import first_line
+from ..source.module import ParsedModule
+from ..source.text import first_line
+from .calls import LeftPlain, MappingCall, mapping_call
 from .dims import axis_words, describe
 from .editing import MARKED, CallEdit, ModuleEdit, axes_option, edit_module
 from .hints import HintWriter
-from .module import LeftPlain, MappingCall, ParsedModule
 from .notes import FunctionSource
 from .recording import MappedSite, innermost
 from .static import axes_in, literal_spec
@@ -89,10 +90,9 @@ class SitePlan:
         source = FunctionSource.at(code.co_filename, code.co_firstlineno) if has_code else None
         for traced in site.traced.values():
             self.names = _parameters_of(function, len(traced.arguments))
-            given, _ = jax.tree_util.tree_flatten_with_path(traced.arguments)
-            paths = [
-                f"{self.names[path[0].idx]}{jax.tree_util.keystr(path[1:])}" for path, leaf in given if leaf is not ...
-            ]
+            given = jax.tree_util.tree_leaves_with_path(traced.arguments)
+            steps = [path for path, leaf in given if leaf is not ...]
+            paths = [f"{self.names[path[0].idx]}{jax.tree_util.keystr(path[1:])}" for path in steps]
             hints, of_results = describe(traced.region, paths, source)
             by_leaf = {**dict(enumerate(hints)), ...: ...}
             self.arguments = self.arguments or [[] for _ in traced.arguments]
@@ -155,7 +155,6 @@ class AnnotatedProgram:
 
     def __init__(self, sites: Sequence[MappedSite], script: str, loaded: Collection[str]) -> None:
         self.script, self.lost = script, list[tuple[str, int, str]]()
-        self.texts: dict[str, str] = {}
         self.modules: dict[str, ParsedModule] = {}
         self.plans: list[SitePlan] = []
         seen: set[ast.Call | None] = set()
@@ -165,7 +164,7 @@ class AnnotatedProgram:
                 # For Python the call of a method begins at its name.
                 ends = {(call.end_lineno, call.end_col_offset): call for call in reversed(module.nodes(ast.Call))}
                 seen.add(node := ends.get((site.span[1], site.span[3])))
-                if node is None or (call := module.mapping_call(node)) is None or "out_specs" not in call.options:
+                if node is None or (call := mapping_call(module, node)) is None or "out_specs" not in call.options:
                     raise LeftPlain("its specs are not seen in the call")
                 plan = SitePlan(site, module, call)
             except LeftPlain as reason:
@@ -193,7 +192,7 @@ class AnnotatedProgram:
                 self.exported |= {name for full, name in names if full[0] == "." or full.partition(".")[0] in own}
                 for node in {*module.nodes(ast.Call)} - seen:
                     with suppress(LeftPlain):
-                        never = [] if module.mapping_call(node) is None else [(file, node.lineno, "it was not called")]
+                        never = [] if mapping_call(module, node) is None else [(file, node.lineno, "it was not called")]
                         self.lost += never
 
     def _known(self, path: str) -> str:
@@ -203,9 +202,7 @@ class AnnotatedProgram:
     def _module(self, file: str) -> ParsedModule:
         if file not in self.modules:
             try:
-                with Path(file).open(encoding="utf-8", newline="") as opened:
-                    text = opened.read()
-                self.modules[file], self.texts[file] = ParsedModule(text), text
+                self.modules[file] = ParsedModule.read(file)
             except (OSError, ValueError, SyntaxError):
                 raise LeftPlain("its file cannot be read") from None
         return self.modules[file]
@@ -237,10 +234,9 @@ class AnnotatedProgram:
             return [node for node in self._module(file).nodes(ast.ClassDef) if node.name == kind.__name__]
 
         for number, plan in enumerate(self.plans):
-            edit = edits[plan.site.file]
-            edit.comments.setdefault(plan.call.node, []).extend(
-                f"typedshmap: {found.severity}[{found.kind}] {_PLACE.sub('', found.message)}" for found in plan.findings
-            )
+            edit, found = edits[plan.site.file], plan.findings
+            texts = [f"typedshmap: {each.severity}[{each.kind}] {_PLACE.sub('', each.message)}" for each in found]
+            edit.comments.setdefault(plan.call.node, []).extend(texts)
             try:
                 if not plan.left:
                     one = plan.edit(writers.setdefault(plan.site.file, HintWriter({}, home)))

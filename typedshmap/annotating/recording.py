@@ -18,8 +18,8 @@ from jax.sharding import PartitionSpec
 from .. import _jax
 from ..auditing.calls import CodeSpan, ShardMapCall, recorded_calls
 from ..errors.phrases import shortened
-from ..repairing.importing import edited_imports
 from ..shard_map import typed_shard_map
+from ..source.edited_imports import edited_imports
 from .editing import MARKED
 
 
@@ -43,12 +43,11 @@ class TracedCall(NamedTuple):
         count = sum(leaf is not ... for leaf in jax.tree.leaves(self.arguments))
         pairs = [*zip(eqn.invars, params["in_specs"], strict=True)][len(eqn.invars) - count :]
         pairs += zip(eqn.outvars, params["out_specs"], strict=True)
-        leaves = [
-            (var.aval.str_short(short_dtypes=True), _jax.array.spec_entries(spec, var.aval.ndim)) for var, spec in pairs
-        ]
-        texts = [f"{kind} {one.dim_axes} {sorted(one.unreduced)} {sorted(one.reduced)}" for kind, one in leaves]
+        types = [var.aval.str_short(short_dtypes=True) for var, _ in pairs]
+        layouts = [_jax.array.spec_entries(spec, var.aval.ndim) for var, spec in pairs]
+        of_layouts = [f"{one.dim_axes} {sorted(one.unreduced)} {sorted(one.reduced)}" for one in layouts]
         axes = sorted(map(str, _jax.jaxpr.newly_manual_axes(params)))
-        return repr((tuple(params["mesh"].shape_tuple), axes, bool(params["check_vma"]), texts))
+        return repr((tuple(params["mesh"].shape_tuple), axes, bool(params["check_vma"]), types, of_layouts))
 
 
 @dataclass
@@ -122,9 +121,8 @@ def _record(
 
     def merged(given: Any, others: list[Any]) -> Any:
         rest = iter(given)
-        return structure.unflatten(
-            next(rest) if is_mapped else x for x, is_mapped in zip(others, are_mapped, strict=True)
-        )
+        pairs = zip(others, are_mapped, strict=True)
+        return structure.unflatten(next(rest) if is_mapped else x for x, is_mapped in pairs)
 
     given = [x for x, is_mapped in zip(leaves, are_mapped, strict=True) if is_mapped]
     try:
@@ -142,13 +140,9 @@ def _record(
 
 def _mapped_leaves(args: tuple[Any, ...], in_specs: Any) -> list[bool]:
     """Which leaves of the arguments are mapped: those for which there is a spec that is not None."""
-    if in_specs is None or not isinstance(in_specs, tuple | list) or len(in_specs) != len(args):
-        return [in_specs is not None] * len(jax.tree.leaves(args))
-    found: list[bool] = []
-    for spec, arg in zip(in_specs, args, strict=True):
-        flags = jax.tree.map(lambda one: one is not None, spec, is_leaf=lambda one: one is None)
-        found += jax.tree.leaves(jax.tree.broadcast(flags, arg))
-    return found
+    specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
+    flags = jax.tree.map(lambda spec: spec is not None, specs, is_leaf=lambda spec: spec is None)
+    return jax.tree.leaves(jax.tree.broadcast(flags, args))
 
 
 # The annotated program

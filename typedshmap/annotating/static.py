@@ -14,9 +14,10 @@ from jax.sharding import PartitionSpec
 
 from .. import _jax
 from ..errors.phrases import shortened
+from ..source.module import ParsedModule
+from .calls import SHARD_MAP, LeftPlain, MappingCall, mapping_call
 from .dims import axis_words, with_axes
 from .editing import CallEdit, ModuleEdit, axes_option, edit_module
-from .module import SHARD_MAP, LeftPlain, MappingCall, ParsedModule
 
 _SPECS = {"jax.sharding.PartitionSpec", "jax.P", "jax.sharding.P", "jax.experimental.PartitionSpec"}
 _OPTIONS = {"f", "mesh", "in_specs", "out_specs", "check_rep", "check_vma", "axis_names"}
@@ -40,7 +41,7 @@ def annotate_text(text: str) -> AnnotatedText:
     module, edit, left, known = ParsedModule(text), ModuleEdit(), dict[int, str](), set[ast.AST]()
     for node in module.nodes(ast.Call):
         try:
-            if (call := module.mapping_call(node)) is not None:
+            if (call := mapping_call(module, node)) is not None:
                 known.add(call.named)
                 edit.calls.append(_typed(module, call))
         except LeftPlain as reason:

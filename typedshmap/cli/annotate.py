@@ -62,7 +62,7 @@ def run(given: argparse.Namespace) -> int:
         program.accept(code, _command(given), environment)
         texts = program.edited(marked=False)
     for file in sorted(texts):
-        sys.stdout.write(diff(Path(file), program.texts[file], texts[file]))
+        sys.stdout.write(diff(Path(file), program.modules[file].as_written(), texts[file]))
     if given.write:
         write_files(texts)
     for file, line, why in program.left():

@@ -18,8 +18,8 @@ from ..auditing.findings import Finding
 from ..auditing.formats import FORMATS, write_report
 from ..auditing.silenced import Baseline, write_baseline
 from ..errors import StructureError
-from ..repairing.importing import edited_imports
 from ..sampling.meshes import parse_mesh
+from ..source.edited_imports import edited_imports
 from .fixing import fix_program
 from .programs import add_program, make_devices, require_program, run_program
 

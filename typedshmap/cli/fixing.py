@@ -27,8 +27,9 @@ from ..errors.places import Place
 from ..introspection import require_decorated
 from ..repairing.edits import Edit, edits_for
 from ..repairing.search import Repair, RepairSearch
-from ..repairing.source import SourceText
 from ..sampling.arguments import taken_names
+from ..source.module import ParsedModule
+from ..source.text import last_name
 from .annotate import diff
 
 DEVICES = 8
@@ -74,7 +75,7 @@ def fix_function(
 
 def _search_for(
     function: cli.Function,
-    source: SourceText,
+    source: ParsedModule,
     meshes: Sequence[AbstractMesh],
     values: Mapping[str, Any],
     require_types: Callable[[cli.Function], None],
@@ -109,9 +110,9 @@ class _Unfixable(Exception):
     """Why no edit can be tried."""
 
 
-def _read_source(file: str) -> SourceText:
+def _read_source(file: str) -> ParsedModule:
     try:
-        return SourceText(Path(file).read_text(encoding="utf-8"))
+        return ParsedModule.read(file)
     except (OSError, ValueError, SyntaxError):
         raise _Unfixable(f"the text of {os.path.relpath(file)} cannot be read") from None
 
@@ -149,9 +150,9 @@ def _what_holds(search: RepairSearch, found: Repair) -> str:
     return f"its types hold, and its results are those of one device on {on}{gradients}{proved}"
 
 
-def _print_fix(name: str, file: str, source: SourceText, found: Repair, holds: str) -> None:
+def _print_fix(name: str, file: str, source: ParsedModule, found: Repair, holds: str) -> None:
     print(f"fix    {name}  after {count_text(found.tried, 'edit')}: {holds}")
-    print(diff(Path(file), source.text, found.text), end="", flush=True)
+    print(diff(Path(file), source.as_written(), source.as_written(found.text)), end="", flush=True)
 
 
 # Programs without hints
@@ -211,7 +212,7 @@ class _ProgramTrial:
         self.command, self.environment = command, environment
         self.tried, self.gone = 0, Counter[tuple[str, str]]()
 
-    def find(self, finding: Finding, source: SourceText, edits: Iterable[Edit]) -> Repair | None:
+    def find(self, finding: Finding, source: ParsedModule, edits: Iterable[Edit]) -> Repair | None:
         """The first edit without which the finding is there, and with which it is not."""
         end = time.monotonic() + _SECONDS
         with cli.early_progress("audit --fix") as report:
@@ -280,7 +281,7 @@ def _axes_in(files: Iterable[str]) -> list[str]:
         except _Unfixable:
             continue
         for call in (each for each in nodes if isinstance(each, ast.Call)):
-            if getattr(call.func, "attr", getattr(call.func, "id", "")) in _NAME_AXES:
+            if last_name(call.func) in _NAME_AXES:
                 parts = [part for given in (*call.args, *call.keywords) for part in ast.walk(given)]
                 found += [
                     part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)

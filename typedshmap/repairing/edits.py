@@ -9,10 +9,12 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain, permutations
+from itertools import permutations
 from typing import NamedTuple
 
-from .source import FUNCTIONS, SourceText, TextChange
+from ..source.imports import added_import
+from ..source.module import ParsedModule
+from ..source.text import FunctionNode, TextChange, last_name
 
 _SUMS = ("psum", "pmean", "pmax")
 _REDUCTIONS = frozenset([*_SUMS, "pmin"])
@@ -47,7 +49,7 @@ _WEIGHTS = {
 }  # fmt: skip
 
 
-def edits_for(source: SourceText, axes: Sequence[str], places: Sequence[int], within: int, cure: str) -> list[Edit]:
+def edits_for(source: ParsedModule, axes: Sequence[str], places: Sequence[int], within: int, cure: str) -> list[Edit]:
     """The edits of a module, the most likely first.
 
     Args:
@@ -95,15 +97,10 @@ class EditMaker:
       axes: the mesh axes.
     """
 
-    def __init__(self, source: SourceText, axes: Sequence[str]) -> None:
+    def __init__(self, source: ParsedModule, axes: Sequence[str]) -> None:
         self.source, self.axes = source, axes
-        self.modules = {
-            (alias.asname or alias.name).partition(".")[0]
-            for node in ast.walk(source.tree)
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for alias in node.names
-        }
-        self.lax, self.is_lax_missing = _name_of_lax(source.tree)
+        lax = source.name_of("jax.lax")
+        self.lax, self.is_lax_missing = f"{lax or 'jax.lax'}.", lax is None
         pairs = list(permutations(axes, 2)) if 1 < len(axes) <= _MOST_OF_A_KIND else []
         self.groups = [repr_axes([axis]) for axis in axes] + [repr_axes(pair) for pair in pairs]
 
@@ -133,23 +130,9 @@ class EditMaker:
         return self._made(kind, node, [TextChange(start, end, code)], code)
 
     def _made(self, kind: str, node: ast.expr | ast.stmt, changes: Iterable[TextChange], code: str) -> Edit:
-        changes = list(changes)
-        if self.is_lax_missing and "jax.lax." in code:
-            changes.append(self._import())
-        is_shift = kind == "shift" or (isinstance(node, ast.Call) and _called(node) in ("ppermute", "pshuffle"))
-        return Edit(kind, node.lineno, tuple(changes), code, not is_shift)
-
-    def _import(self) -> TextChange:
-        """What brings in ``jax``, behind the docstring and the imports of features."""
-        body = self.source.tree.body
-        after = [
-            each
-            for each in body
-            if (isinstance(each, ast.ImportFrom) and each.module == "__future__")
-            or (each is body[0] and isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
-        ]
-        at = self.source.lines_of(after[-1])[1] if after else 0
-        return TextChange(at, at, "import jax\n")
+        needed = [added_import(self.source, "jax")] if self.is_lax_missing and "jax.lax." in code else []
+        is_shift = kind == "shift" or (isinstance(node, ast.Call) and last_name(node.func) in ("ppermute", "pshuffle"))
+        return Edit(kind, node.lineno, (*needed, *changes), code, not is_shift)
 
     # What is an array
 
@@ -171,7 +154,12 @@ class EditMaker:
         """Whether a value chooses a branch, or is used for that: what is tried may never take another branch."""
         below: ast.AST = node
         for outer in self.source.around(node):
-            if isinstance(outer, ast.Call) and _called(outer) in _BRANCHING and outer.args and outer.args[0] is below:
+            if (
+                isinstance(outer, ast.Call)
+                and last_name(outer.func) in _BRANCHING
+                and outer.args
+                and outer.args[0] is below
+            ):
                 return True
             below = outer
         return False
@@ -187,8 +175,7 @@ class EditMaker:
         root: ast.AST = node
         while isinstance(root, ast.Attribute | ast.Subscript):
             root = root.value
-        is_of_module = isinstance(root, ast.Name) and root.id in self.modules
-        if is_of_module and isinstance(node, ast.Name | ast.Attribute):
+        if self.source.imported(root) and isinstance(node, ast.Name | ast.Attribute):
             return False
         match parent:
             case ast.Attribute():
@@ -215,7 +202,7 @@ class EditMaker:
                 return self._is_of_sizes(left) and self._is_of_sizes(right)
             case ast.Call(func=ast.Name(id="max" | "min"), args=args):
                 return all(map(self._is_of_sizes, args))
-            case ast.Call() if _called(node) in ("axis_index", "axis_size", "size"):
+            case ast.Call() if last_name(node.func) in ("axis_index", "axis_size", "size"):
                 return True
             case ast.Name(id=name):
                 return name in self._sizes
@@ -276,7 +263,7 @@ class EditMaker:
             yield self._edit("size", node, self._grouped(node, f"{self.source.code(node)} * {size}"))
 
     def _of_call(self, node: ast.Call) -> Iterator[Edit]:
-        name, given = _called(node), [*node.args]
+        name, given = last_name(node.func), [*node.args]
         if name == "arange" and len(given) == 1 and not isinstance(given[0], ast.Starred):
             count = self._in_operation(given[0], self.source.code(given[0]), is_always=True)
             for group in self.groups:
@@ -322,7 +309,7 @@ class EditMaker:
                 if inner is not given[0] and self._may_be_array(inner):
                     first, last = self.source.span(inner)
                     within = [TextChange(first, first, each), TextChange(last, last, tail)]
-                    yield self._made("move", node, _joined([*outside, *within]), each)
+                    yield self._made("move", node, [*outside, *within], each)
                 if isinstance(inner, ast.BinOp):
                     around = [
                         change
@@ -332,29 +319,27 @@ class EditMaker:
                             TextChange(self.source.span(side)[1], self.source.span(side)[1], tail),
                         )
                     ]
-                    yield self._made("move", node, _joined([*outside, *around]), each)
+                    yield self._made("move", node, [*outside, *around], each)
 
     def _out_edits(self, node: ast.Call) -> Iterator[Edit]:
         """A reduction in which branches end, taken of what they choose."""
-        if _called(node) not in _BRANCHING:
+        if last_name(node.func) not in _BRANCHING:
             return
         start, end = self.source.span(node)
         ends = dict[tuple[str, str], list[TextChange]]()
         for branch in node.args[1:]:
             match branch:
-                case ast.Lambda(body=ast.Call(args=[given, *_]) as reduction) if _called(reduction) in _REDUCTIONS:
+                case ast.Lambda(body=ast.Call(args=[given, *_]) as reduction) if (
+                    last_name(reduction.func) in _REDUCTIONS
+                ):
                     (first, last), (opening, closing) = self.source.span(given), self.source.span(reduction)
                     around = self.source.between(opening, first), self.source.between(last, closing)
                     ends.setdefault(around, []).extend([TextChange(opening, first, ""), TextChange(last, closing, "")])
                 case _:
                     pass
         for (head, tail), within in ends.items():
-            yield self._made(
-                "move",
-                node,
-                _joined([TextChange(start, start, head), *within, TextChange(end, end, tail)]),
-                head + tail,
-            )
+            around = [TextChange(start, start, head), *within, TextChange(end, end, tail)]
+            yield self._made("move", node, around, head + tail)
 
     def _argument_edits(self, node: ast.Call) -> Iterator[Edit]:
         """Other axes in a call, in another order; numbers of shards, and of dims, that are others."""
@@ -380,7 +365,7 @@ class EditMaker:
                 for group in self.groups:
                     if group != code:
                         yield self._edit("axis", value, group)
-        if _called(node) in ("P", "PartitionSpec"):
+        if last_name(node.func) in ("P", "PartitionSpec"):
             for one, other in zip(node.args, node.args[1:], strict=False):
                 (a, b), (c, d) = self.source.span(one), self.source.span(other)
                 changes = [TextChange(a, b, self.source.code(other)), TextChange(c, d, self.source.code(one))]
@@ -417,7 +402,7 @@ class EditMaker:
         elif isinstance(parent, ast.Call) and node.value == 1 and node in parent.args:
             yield self._edit("shift", node, "-1")
         elif isinstance(parent, ast.Assign) and node.value == 0:
-            function = next((each for each in self.source.around(node) if isinstance(each, FUNCTIONS)), None)
+            function = next((each for each in self.source.around(node) if isinstance(each, FunctionNode)), None)
             names = [] if function is None else [each.arg for each in function.args.args]
             for axis, name in ((axis, name) for axis in self.axes for name in names):
                 yield self._edit("offset", node, f"{self.lax}axis_index({repr_axes([axis])}) * len({name})")
@@ -490,38 +475,3 @@ def repr_axes(axes: Sequence[str]) -> str:
     """``"dp"``, or ``("dp", "tp")``"""
     named = [f'"{axis}"' for axis in axes]
     return named[0] if len(named) == 1 else f"({', '.join(named)})"
-
-
-def _joined(changes: Sequence[TextChange]) -> list[TextChange]:
-    """Changes that insert at the edge of others, made one with them."""
-    found = list[TextChange]()
-    for change in sorted(changes, key=lambda each: (each.start, each.end)):
-        if found and found[-1].end == change.start:
-            last = found.pop()
-            change = TextChange(last.start, change.end, last.text + change.text)
-        found.append(change)
-    return found
-
-
-def _called(node: ast.Call) -> str:
-    """The last name of what is called."""
-    match node.func:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case _:
-            return ""
-
-
-def _name_of_lax(tree: ast.Module) -> tuple[str, bool]:
-    """What a collective is written behind, ``jax.lax.``; and whether ``jax`` has yet to be imported."""
-    imports = list(chain.from_iterable(
-        [(node, alias) for alias in node.names] for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)
-    ))  # fmt: skip
-    for node, alias in imports:
-        if isinstance(node, ast.Import) and alias.name == "jax":
-            return f"{alias.asname or 'jax'}.lax.", False
-        if isinstance(node, ast.Import) and alias.name == "jax.lax":
-            return (f"{alias.asname}." if alias.asname else "jax.lax."), False
-        if isinstance(node, ast.ImportFrom) and node.module == "jax" and alias.name == "lax":
-            return f"{alias.asname or 'lax'}.", False
-    return "jax.lax.", True

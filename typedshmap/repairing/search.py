@@ -19,6 +19,7 @@ from ..errors import SuspectWarning
 from ..introspection import bound_self, require_decorated
 from ..sampling.arguments import FlatCall, taken_names
 from ..sampling.plan import UnplacedInputs, plan_inputs
+from ..source.text import SourceText
 from ..testing import assert_mesh_invariant
 from ..testing.compare import Tolerance, differences, measure
 from ..testing.invariance import is_excluded
@@ -26,7 +27,6 @@ from ..testing.meshes import axes_of, default_meshes, given_meshes
 from ..testing.proving import read_proof
 from ..testing.run import Outcome, classify_function, compile_call, needs_manual_axes
 from .edits import Edit
-from .source import SourceText
 
 _SECONDS_A_RUN = 20.0
 _SEED = 0
