@@ -249,6 +249,31 @@ def masked_softmax_of_a_shard(q, k, v):
     return out / jnp.einsum("bhqk->bqh", weights)[..., None]
 
 
+def step_by_the_gradient_of_own_mean(w, x):
+    return w - 0.1 * jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+
+
+def loss_averaged_outside(w, x):
+    loss, slope = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+    return lax.pmean(loss, "dp"), w - 0.1 * slope
+
+
+def gathered_and_not_averaged(w, x):
+    def loss(w):
+        whole = lax.all_gather(w, "dp", tiled=True)
+        return jnp.mean((x @ whole) ** 2)
+
+    return w - 0.1 * jax.grad(loss)(w)
+
+
+def own_part_summed(w, x):
+    def loss(w):
+        whole = lax.all_gather(w, "dp", tiled=True)
+        return lax.pmean(jnp.mean((x @ whole) ** 2), "dp")
+
+    return w - 0.1 * lax.psum(jax.grad(loss)(w), "dp")
+
+
 MATMUL, TWO, X = (P("dp", "tp"), P("tp")), ((8, 8), (8, 8)), ((8, 8),)
 HEADS = (8, 4, 4, 8)
 WRONG = [
@@ -294,6 +319,12 @@ WRONG = [
     Program(summed_and_scattered, (P("dp", "tp"), P("tp")), P("dp", "tp"), TWO, ("double-sum",), "psum_scatter", BOTH),
     Program(state_of_own_rows, (P("dp"), P()), (P("dp"), P()), ((8, 8), (8,)), ("varying",), "x.mean"),
     Program(routed_by_own_counts, (P("dp"), P()), P(), TWO, ("varying", "lost-sum"), ".mean(0)"),
+    Program(
+        step_by_the_gradient_of_own_mean, (P(), P("dp")), P(), TWO, ("summed-gradient",), "jax.grad", (True,)
+    ),
+    Program(loss_averaged_outside, (P(), P("dp")), (P(), P()), TWO, ("summed-gradient",), "value_and_grad", (True,)),
+    Program(gathered_and_not_averaged, (P("dp"), P("dp")), P("dp"), TWO, ("summed-gradient",), "jax.grad", BOTH),
+    Program(own_part_summed, (P("dp"), P("dp")), P("dp"), TWO, ("double-sum",), "lax.psum(", (True,)),
     Program(last_shard_only, (P("dp"),), P(), X, ("varying",), "axis_index"),
     Program(
         masked_softmax_of_a_shard, (P(), P(None, "dp"), P(None, "dp")), P(), (HEADS,) * 3, ("unreduced", "lost-sum")

@@ -38,6 +38,9 @@ CURES: dict[str, list[list[tuple[str, str]]]] = {
     "A leaf of the result": [[("x.mean()", 'jax.lax.pmean(x.mean(), "dp")')]],
     "A sum that was forgotten, without check_vma": [[("return x @ v", 'return jax.lax.psum(x @ v, "tp")')]],
     "A mean of a shard's part": [[("return jnp.mean((x @ w) ** 2)", 'return jax.lax.pmean(jnp.mean((x @ w) ** 2), "dp")')]],
+    "A gradient that is summed where its mean is due": [
+        [("return jnp.mean((x @ w) ** 2)", 'return jax.lax.pmean(jnp.mean((x @ w) ** 2), "dp")')],
+    ],
     "A step by a gradient that nobody reduced": [[("    return w - 0.1", '    gradient = jax.lax.pmean(gradient, "dp")\n    return w - 0.1')]],
     "A constant that is added too early": [[("y = h @ v", 'y = jax.lax.psum(h @ v, "tp")')]],
     "A sum over the wrong axis": [[('psum(y, "dp")', 'psum(y, "tp")')]],

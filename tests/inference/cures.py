@@ -113,7 +113,9 @@ def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Ite
     elif cure.startswith(("Hint: take the ", "Hint: add it after ")):
         since = [int(at) for at in re.findall(r" due since program\.py:(\d+)", message)]
         places = [at for at in since if at not in reported]
-    if "with check_vma=True" in cure:  # which changes what the program's gradients are
+    if (
+        "with check_vma=True" in cure or "leave out check_vma=False" in cure
+    ):  # which changes what the program's gradients are
         return
     ways = [(verb, _names(axes), late) for verb, axes, late in _REDUCED.findall(cure)]
     if " if that counts a shard's elements" in cure:
@@ -122,6 +124,11 @@ def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Ite
     if agrees and "if they are partial sums" in cure:
         ways = []
     outside = re.search(r" at program\.py:(\d+), outside of what is differentiated", cure)
+    if (mean := re.search(r"own mean at program\.py:(\d+)", message)) is not None and "pmean the loss over" in cure:
+        yield _with_call(lines, int(mean[1]), f"lax.pmean({{}}, {_names(cure)!r})")
+    if (dropped := re.search(r"drop the (psum|pmean):", cure)) is not None:
+        call = rf"\b(?:lax\.)?{dropped[1]}\((\w+), '\w+'\)"
+        yield _with_line(lines, reported[0], re.sub(call, r"\1", lines[reported[0] - 1]))
     for verb, axes, late in ways:
         if outside is not None:
             yield _with_call(lines, int(outside[1]), f"lax.{verb}({{}}, {axes!r})", of=0)

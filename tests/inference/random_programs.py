@@ -184,10 +184,10 @@ class Drawing:
     def loss(self, rows: str) -> str:
         """The name of a loss of rows that are sharded over dp, which stands before.
 
-        Of a mean of a shard's rows JAX's types sum the gradients, and nothing shows that it is too large.
+        Of a mean of a shard's rows JAX's types sum the gradients, which shows where it is taken by ``mean``.
         """
         counts = ["y.sum() / x.shape[0]"] if self.counts_shard else ["y.sum() / size('b')"]
-        local = ["y.mean()", *counts] if not self.has_vma else [] if self.counts_shard else counts
+        local = ["y.mean()", *counts] if not (self.has_vma and self.counts_shard) else ["y.mean()"]
         name = f"loss{len(self.lines)}"
         self.lines += [
             f"def {name}(q):",

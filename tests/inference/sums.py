@@ -256,6 +256,12 @@ LOST: dict[str, Program] = {
 SUSPECT: dict[str, Program] = {
     "a relu": of_xw(lambda x, w: tp(jax.nn.relu(x @ w)), "relu is not linear, and takes a partial sum over 'tp'"),
     "a gelu of a sum": of_x(lambda x: tp(jax.nn.gelu(x.sum(1))), "is not linear", Float[Array, "[b/dp]"]),
+    "a bias, then scaled": of_xwb(
+        lambda x, w, b: 0.01 * tp(x @ w + b), "add adds what is the same on every shard of 'tp'"
+    ),
+    "a bias, then scaled by a power of two": of_xwb(
+        lambda x, w, b: tp(x @ w + b) / 16, "add adds what is the same on every shard of 'tp'"
+    ),
     "a bias": of_xwb(lambda x, w, b: tp(x @ w + b), "add adds what is the same on every shard of 'tp'"),
     "a residual that is added before": of_xw(
         lambda x, w: tp(x @ w + lax.psum(x @ w, "tp")), "add adds what is the same on every shard of 'tp'"

@@ -45,6 +45,9 @@ X = 'x: Float[Array, "[b/dp] [k/tp]"]'
 XW = f'{X}, w: Float[Array, "[k/tp] n"]'
 ROWS = 'x: Float[Array, "[b/dp] k"]'
 XV = f'{ROWS}, w: Float[Array, "k"]'
+ENTRIES = f'{ROWS}, w: Float[Array, "k n"]'
+SHARDED = f'{ROWS}, w: Float[Array, "[k/dp]"]'
+LOSS = "def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z"
 
 TABLE = 't: Float[Array, "[v/tp] n"], i: Int[Array, "[b/dp]"]'
 LOOKUP = (
@@ -156,6 +159,53 @@ PROGRAMS = {
     "a gradient of a pmean": Wrong(
         XV, "g = jax.grad(lambda w: lax.pmean(((x @ w) ** 2).mean(), 'dp'))(w); return g", "k", "pmean over 'dp'", modes=(False,)
     ),
+    "a gradient of a pmean of what is sliced": Wrong(
+        ENTRIES, "g = jax.grad(lambda w: lax.pmean(jax.nn.log_softmax(x @ w)[:, 0].mean(), 'dp'))(w); return g", "k n", "pmean over 'dp'", modes=(False,)
+    ),
+    "a gradient of a pmean of entries": Wrong(
+        f'{ENTRIES}, i: Int[Array, "[b/dp]"]',
+        "j = i[:, None] % w.shape[1]; g = jax.grad(lambda w: lax.pmean(jnp.take_along_axis(x @ w, j, -1).mean(), 'dp'))(w); return g",
+        "k n", "pmean over 'dp'", modes=(False,),
+    ),
+    "a gradient of a sum over the batch": Wrong(
+        XV, "g = jax.grad(lambda w: lax.psum(((x @ w) ** 2).sum(), 'dp') / size('b'))(w); return g", "k", "pmean over 'dp'", modes=(False,)
+    ),
+    "a gradient of a mean over both axes": Wrong(
+        f'{X}, w: Float[Array, "[k/tp]"]',
+        "g = jax.grad(lambda w: lax.pmean((lax.pmean((x * w).mean(1), 'tp') ** 2).mean(), 'dp'))(w); return g",
+        "[k/tp]", "no collective makes", is_cured=False, modes=(False,),
+    ),
+    "a gradient through a psum over another axis": Wrong(
+        f'{X}, w: Float[Array, "[k/tp]"]',
+        "g = jax.grad(lambda w: lax.pmean((lax.psum(x @ w, 'tp') ** 2).mean(), 'dp'))(w); return g",
+        "[k/tp]", "no collective makes the gradient at program.py:10 right", is_cured=False, modes=(False,),
+    ),
+    "a gradient of a mean that nobody averaged": Wrong(
+        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g", "k", "pmean the loss over 'dp'", modes=(True,), more=LOSS
+    ),
+    "a loss that is averaged outside of what is differentiated": Wrong(
+        XV, "l, g = jax.value_and_grad(lambda w: loss_of(w, x))(w); return lax.pmean(l, 'dp'), w - 0.1 * g",
+        'tuple[Float[Array, ""], Float[Array, "k"]]', "pmean the loss over 'dp'", modes=(True,), more=LOSS,
+    ),
+    "a mean of gradients that are summed": Wrong(
+        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return lax.pmean(g, 'dp')", "k", "pmean the loss over 'dp'", modes=(True,), more=LOSS
+    ),
+    "a gradient of a mean by weights that are gathered": Wrong(
+        SHARDED, "g = jax.grad(lambda w: loss_of(lax.all_gather(w, 'dp', tiled=True), x))(w); return w - 0.1 * g",
+        "[k/dp]", "pmean the loss over 'dp'", modes=(True,), more=LOSS,
+    ),
+    "the same without types": Wrong(
+        SHARDED, "g = jax.grad(lambda w: lax.pmean(loss_of(lax.all_gather(w, 'dp', tiled=True), x), 'dp'))(w); return w - 0.1 * g",
+        "[k/dp]", "leave out check_vma=False", is_cured=False, modes=(False,), more=LOSS,
+    ),
+    "a sum of the gradient of weights that are sharded": Wrong(
+        SHARDED, "g = jax.grad(lambda w: lax.pmean(loss_of(lax.all_gather(w, 'dp', tiled=True), x), 'dp'))(w); return lax.psum(g, 'dp')",
+        "[k/dp]", "drop the psum", modes=(True,), more=LOSS,
+    ),
+    "a step by a mean of the gradient of weights that are sharded": Wrong(
+        SHARDED, "g = jax.grad(lambda w: lax.pmean(loss_of(lax.all_gather(w, 'dp', tiled=True), x), 'dp'))(w); s = lax.pmean(g, 'dp'); return w - 0.1 * s",
+        "[k/dp]", "drop the pmean", modes=(True,), more=LOSS,
+    ),
     "a gradient of a checkpoint": Wrong(
         XV, "loss = jax.checkpoint(lambda w: (jnp.tanh(x @ w) ** 2).mean()); g = jax.grad(loss)(w); return g", "k", "pmean over 'dp'", modes=(False,)
     ),
@@ -164,7 +214,7 @@ PROGRAMS = {
         "loss = lambda w: loss_of(w, x); l, g = jax.value_and_grad(loss)(w); return l, w - 0.1 * g",
         'tuple[Float[Array, ""], Float[Array, "k"]]',
         "pmean over 'dp'",
-        more="def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z",
+        more=LOSS,
     ),
     "a scan that adds rows": Wrong(
         ROWS, "y = lax.scan(add, jnp.zeros(x.shape[1]), x)[0]; return y", "k", "psum over 'dp'", modes=(False,), more=ADD
@@ -246,6 +296,9 @@ PROGRAMS = {
     "a nonlinear function of a mean": Wrong(ROWS, "y = x.mean(0); z = jnp.tanh(y); return lax.pmean(z, 'dp')", "k", "take the mean before it (pmean over 'dp')"),
     "a sum of means to which something is added": Wrong(
         ROWS, "y = x.mean(0); z = y + 1.0; return lax.psum(z, 'dp')", "k", "add it after the mean (pmean over 'dp')"
+    ),
+    "a constant that is added too early to what is scaled": Wrong(
+        ROWS, "y = x.sum(0); z = y + 1.0; s = lax.psum(z, 'dp'); return 0.01 * s", "k", "add it after the sum (psum over 'dp')"
     ),
     "a nonlinear function of a sum over a shard's size": Wrong(
         ROWS, "y = x.sum(0) / x.shape[0]; z = jnp.tanh(y); return lax.pmean(z, 'dp')", "k", "at program.py:10 divides, before it (pmean over 'dp' if"

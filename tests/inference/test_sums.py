@@ -144,7 +144,7 @@ def test_what_a_gradient_makes_is_not_suspect(check_vma: bool, mesh: Mesh) -> No
     """Without types the transpose of a psum is a psum, and gradients of weights are sums over shards' rows."""
 
     def trained(x: X, w: W) -> W:
-        gradient = jax.grad(lambda w: (tp(x @ w) ** 2).mean())(w)
+        gradient = jax.grad(lambda w: (tp(x @ w) ** 2).sum())(w)
         scaled = gradient / (1e-6 + jnp.abs(gradient))
         return w - (scaled if check_vma else lax.pmean(scaled, "dp"))
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -357,6 +357,12 @@ def has_effects(eqn: Any) -> bool:
 def effects_of(eqn: Any) -> set[str]:
     """What an equation or a program does besides computing its results, by the names of JAX's classes."""
     return {type(effect).__name__ for effect in eqn.effects} - {"NamedAxisEffect"}  # which collectives have
+
+
+def differentiation(eqn: Any) -> Literal["", "differentiated", "transposed"]:
+    """Whether an equation is part of what is differentiated, or of the backward part of a gradient."""
+    stack = str(eqn.source_info.name_stack)
+    return "transposed" if "transpose(" in stack else "differentiated" if "jvp(" in stack else ""
 
 
 def is_differentiated(eqn: Any) -> bool:

@@ -39,6 +39,11 @@ def equation_line(eqn: Any) -> tuple[str, int]:
     return next(equation_lines(eqn), ("", 0))
 
 
+def place_line(place: str) -> tuple[str, int]:
+    """The file and the line of a place."""
+    return (place.file, place.line) if isinstance(place, Place) else ("", 0)
+
+
 def equation_lines(eqn: Any) -> Iterator[tuple[str, int]]:
     """The files and lines of the user's functions that were running as an equation was made, from the innermost on."""
     return ((frame.file_name, frame.line_num) for frame in _frames(eqn) if is_users(frame.file_name))

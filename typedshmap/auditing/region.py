@@ -17,6 +17,8 @@ from ..errors.varying import (
     DivergentCollective,
     LostSum,
     NotUnreduced,
+    SummedGradient,
+    SummedParts,
     UnmarkedUnreduced,
     UnmentionedVarying,
     UntypedVarying,
@@ -102,7 +104,7 @@ class PlainRegion:
             if first is not None:
                 yield Failure(first.what, _BODY, place=_jax.source.equation_place(first.eqn))
         for verdict in found.lost_sums():
-            yield Failure(verdict.failure, _BODY, place=_jax.source.equation_place(verdict.eqn))
+            yield Failure(verdict.failure, _BODY, place=verdict.place)
 
     def _failures_of_results(self, found: InterpretedRegion) -> Iterable[Failure]:
         """The results that are not what out_specs say."""
@@ -140,7 +142,14 @@ def finding_of(failure: Failure, region: str, file: str = "", line: int = 0) -> 
     message = f"{problem}; {sentence.cure}" if sentence.cure else problem
     if isinstance(place, Place):
         file, line = place.file, place.line
-    return Finding("suspect" if isinstance(what, LostSum) else "error", _kind(what), message, file, line, region)
+    return Finding(
+        "suspect" if isinstance(what, LostSum | SummedGradient | SummedParts) else "error",
+        _kind(what),
+        message,
+        file,
+        line,
+        region,
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -160,8 +169,12 @@ def _kind(what: Any) -> str:
             return "divergence"
         case UntypedVarying():
             return "unsound"
-        case LostSum(how=how):
-            return "double-sum" if how == "taken" else "lost-sum"
+        case LostSum(how="taken") | SummedParts():
+            return "double-sum"
+        case LostSum():
+            return "lost-sum"
+        case SummedGradient():
+            return "summed-gradient"
         case _:
             return "varying"
 

@@ -130,7 +130,9 @@ _CLASSES = {
     | varying.UnmarkedReduced
     | varying.RedundantPsum
     | varying.UntypedVarying
-    | varying.LostSum,
+    | varying.LostSum
+    | varying.SummedGradient
+    | varying.SummedParts,
     DivergenceError: varying.DivergentCollective,
     ReplicaError: varying.DifferingReplicas,
 }

@@ -19,12 +19,21 @@ from .failures import (
     sizes_text,
 )
 from .phrases import alias_text, mesh_text
-from .varying import DivergentCollective, LostSum, UnmentionedVarying, UntypedVarying
+from .varying import DivergentCollective, LostSum, SummedGradient, SummedParts, UnmentionedVarying, UntypedVarying
 
 _MOST_OTHERS = 8
 
 
-_ABOUT_OPERATIONS = PatternFault | NotManual | ShardingConflict | DivergentCollective | UntypedVarying | LostSum
+_ABOUT_OPERATIONS = (
+    PatternFault
+    | NotManual
+    | ShardingConflict
+    | DivergentCollective
+    | UntypedVarying
+    | LostSum
+    | SummedGradient
+    | SummedParts
+)
 
 
 class Report(Record):

@@ -26,6 +26,8 @@ class Cause(NamedTuple):
       astray: a sum over another axis, over which nothing is due, and its place.
       follows: a collective that the program has for it later on, and its place.
       untyped: where what it is in is differentiated, without JAX's types, which give a psum another gradient.
+      inside: where what it is in is differentiated, of a mean whose gradient would else be the sum of the shards'.
+      recounted: axes whose shards a gradient counts, and the psum that does so without JAX's types.
     """
 
     kind: str
@@ -41,6 +43,8 @@ class Cause(NamedTuple):
     astray: str = ""
     follows: str = ""
     untyped: str = ""
+    inside: str = ""
+    recounted: str = ""
 
     @property
     def origin(self) -> str:
@@ -81,6 +85,10 @@ class Cause(NamedTuple):
         varying, brackets = (terms.marks(sign, self.axes) for sign in "~/")
         outside = f" at {self.untyped}, outside of what is differentiated" if self.untyped else ""
         outside = self.typed if self.late else outside
+        inside = f" inside of what is differentiated at {self.inside}" if self.inside else ""
+        if self.recounted:
+            reason = f"without check_vma=True JAX differentiates the sum over {self.recounted} as a sum"
+            return f"no collective makes {origin} right, as {reason}: leave out check_vma=False"
         if self.astray:
             instead = f"{self.collective} over {over}, in the place of {self.astray}{self.typed}"
             return f"{origin} leaves partial sums: {instead}"
@@ -90,7 +98,7 @@ class Cause(NamedTuple):
             mark = terms.marks("+" if self.kind == "sum" else "~", self.axes)
             return f"{origin} leaves each shard its own, for {self.follows}: write '{mark}'"
         if self.divisor:
-            return f"{origin} leaves partial sums, which {self.divisor} divides: {self.reduction}{outside}"
+            return f"{origin} leaves partial sums, which {self.divisor} divides: {self.reduction}{outside}{inside}"
         if self.kind in ("sum", "masked"):
             is_open = may_be_unreduced and not self.late
             mark = f", or write {terms.written('+', self.axes)} if its sum is taken later" if is_open else ""
@@ -99,7 +107,7 @@ class Cause(NamedTuple):
                 return f"if {origin} leaves each entry on one shard, and zeros on the others: {psum}"
             return f"{origin} leaves partial sums: {psum}"
         if self.collective:
-            return f"{origin} is of each shard's part: {self.collective} over {over}{before}"
+            return f"{origin} is of each shard's part: {self.collective} over {over}{before}{inside}"
         if self.kind == "part":
             dim, of = self.dim or "a dim", f" of {self.subject}" if self.subject else ""
             bracketed = f"write [{self.dim or 'dim'}{brackets.split()[0]}]"
@@ -223,6 +231,8 @@ class RedundantPsum(Fault):
         problem = f"is the same on every shard of '{self.axis}'{by}, so a {self.verb} over it {wrong}"
         reason = "jax.grad sums the gradient of a value that is the same on every shard by itself"
         dropped = f"leave out '{self.axis}'" if self.is_among_others else f"drop the {self.verb}"
+        if self.verb == "pmean":
+            reason = f"{reason}; for its mean, pmean the loss inside of what is differentiated"
         return Sentence(problem, cure=f"{dropped}: {reason}")
 
 
@@ -285,6 +295,51 @@ class LostSum(Fault):
         if self.how == "added":
             return f"add it after the {taken} ({cause.reduction}), or on one shard only{cause.typed}"
         return f"take the {taken} before it ({cause.reduction}){cause.typed}"
+
+
+class SummedGradient(Fault):
+    """A gradient that is summed over the shards where its mean is due.
+
+    Attributes:
+      axis: the mesh axis.
+      shards: how many there are.
+      mean: where each shard takes the mean of its own part; empty where that is not known.
+      is_typed: whether JAX types the values; without, it differentiates a psum as a psum.
+    """
+
+    axis: str
+    shards: int
+    mean: str
+    is_typed: bool
+
+    def words(self, terms: Terms) -> Sentence:
+        of_mean = f"the gradient of each shard's own mean at {self.mean.partition(' ')[0]} is summed over '{self.axis}'"
+        of_any = f"a gradient is summed over '{self.axis}' where its mean is due"
+        problem = f"{of_mean if self.mean else of_any}, which makes it {self.shards} times that of the mean over all"
+        inside = f"pmean the loss over '{self.axis}' inside of what is differentiated"
+        if not self.is_typed:
+            return Sentence(problem, cure=f"leave out check_vma=False, and {inside}")
+        return Sentence(problem, cure=inside)
+
+
+class SummedParts(Fault):
+    """A sum over an axis of what is sharded over it, which is taken for such a part again.
+
+    Attributes:
+      axis: the mesh axis.
+      verb: the collective.
+      dim: the dim, as ``heads (sharded over 'tp')``.
+    """
+
+    axis: str
+    verb: str
+    dim: str
+
+    def words(self, terms: Terms) -> Sentence:
+        problem = f"{self.verb} over '{self.axis}' adds up different parts of {self.dim}, one of each shard"
+        problem += ", and the result is taken for a shard's part"
+        reason = "the gradient of a weight that was gathered is summed already, and each shard has that of its own part"
+        return Sentence(problem, cure=f"drop the {self.verb}: {reason}")
 
 
 class DifferingReplicas(Fault):

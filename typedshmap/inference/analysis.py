@@ -298,10 +298,10 @@ def analyze_region(
     if wrong:
         raise _error_of(wrong)
     for suspect in verdicts:
-        place = _jax.source.equation_place(suspect.eqn)
+        place = suspect.place
         failure = Failure(suspect.failure, Subject("whole", "body"), place=place)
         text = str(origin.region.report(origin.function, (failure,), NO_SIZES, place))
-        warn_of_suspect(text, *_jax.source.equation_line(suspect.eqn))
+        warn_of_suspect(text, *_jax.source.place_line(place))
         for listener in suspect_listeners:
             listener(origin.function, failure)
     analysis.is_done = True

@@ -14,10 +14,11 @@ from math import prod
 from typing import Any
 
 from .. import _jax
+from ..errors.phrases import quoted_axes
 from ..errors.varying import Cause
 from .interpreter import CLAIM, Interpreter, default_rule
 from .lattice import ShardingFact
-from .provenance import Frame, Known, Provenance, Recorder, join_known, restrict_known
+from .provenance import Frame, Known, Provenance, Recorder, Recount, join_known, restrict_known
 
 NameDim = Callable[[int, str], "tuple[str, str]"]
 """What hints call the dim of a body's argument that is sharded over an axis, and the argument."""
@@ -43,6 +44,7 @@ _JOINED: Mapping[str, Callable[[int], bool]] = {
     "dynamic_update_slice": lambda at: at < 2,
     **dict.fromkeys(("scatter", "scatter-add", "scatter_add"), lambda at: at in (0, 2)),
 }
+_SCALED = _LINEAR | _PRODUCTS | _SCALING | _PICKING | _PLACING | frozenset(_JOINED)
 _FINAL = frozenset(["index", "opaque", "choice", "ring", "picked", "other"])
 _MEANS = frozenset(["mean", "nanmean", "average", "_mean"])
 _NEUTRAL = (0.0, float("inf"), float("-inf"))
@@ -116,6 +118,26 @@ class Causes:
         found = (frame.known_of(jaxpr.outvars[0]).provenances.get(axis) for frame in frames)
         return self._seen(next(filter(None, found), None), axis)
 
+    def mean_of_gradient(self, eqn: Any, axis: str, at: int) -> str | None:
+        """Where the mean of a shard's part is, if an operand of an equation is its gradient; None if it is of no mean.
+
+        A gradient that is divided otherwise, as by hand or by a pmean, may be right, unless it was summed as often.
+        """
+        for frame in self._frames.get(id(eqn), ()):
+            known = frame.known_of(eqn.invars[at])
+            one = known.provenances.get(axis)
+            if one is None or one.kind != "mean":
+                continue
+            means = [by for _, by in known.divisors if not _MEANS.isdisjoint(_jax.source.library_functions(by))]
+            size, recounts = self.interpreter.sizes[axis], sum(axis in axes for _, axes in known.recounts)
+            if sum(number % size == 0 for number, by in known.divisors if by not in means) <= recounts:
+                return _jax.source.equation_place(means[-1]) if means else ""
+        return None
+
+    def facts_of(self, eqn: Any) -> list[list[ShardingFact]]:
+        """The facts of an equation's operands, each time that it was interpreted."""
+        return [frame.facts[id(eqn)][0] for frame in self._frames.get(id(eqn), ())]
+
     def _seen(self, one: Provenance | None, axis: str) -> Provenance | None:
         """The same, with equations that the user wrote in the place of those of a library's own jaxprs."""
         if one is None:
@@ -123,13 +145,16 @@ class Causes:
         transposed = next((eqn for eqn, _ in one.calls if _jax.jaxpr.is_transposed(eqn)), None)
         gradient = _jax.source.gradient_place(transposed) if transposed is not None else ""
         differentiated = next((eqn for eqn, _ in one.calls if _jax.jaxpr.is_differentiated(eqn)), None)
-        is_untyped = differentiated is not None and transposed is None and not self.is_typed
-        untyped = _jax.source.gradient_place(differentiated) if is_untyped else ""
+        is_within = differentiated is not None and transposed is None
+        asked = _jax.source.gradient_place(differentiated) if is_within else ""
+        untyped, inside = ("", asked) if self.is_typed else (asked, "")
         if one.late is not None and one.kind in _EXTREMES.values():  # each shard would go on with its own
             one = one._replace(late=self._first_late[axis, one.at])
         follows = self._collectives.get((axis, one.at))
         eqn, late, astray, follows = map(_written, (one.calls, one.late, one.astray, follows))
-        return one._replace(eqn=eqn, late=late, astray=astray, gradient=gradient, follows=follows, untyped=untyped)
+        return one._replace(
+            eqn=eqn, late=late, astray=astray, gradient=gradient, follows=follows, untyped=untyped, inside=inside
+        )
 
     def _agreement(self, var: Any, axis: str) -> Provenance | None:
         """Where a value became the same on every shard that JAX types as varying."""
@@ -223,17 +248,24 @@ class Causes:
         """What is known of a result of an equation without jaxprs."""
         values, name = [known.value for known in operands], eqn.primitive.name
         value = values[0] if name in _MOVING and len(values) == 1 else None
-        divisors = (
-            [one for known in operands for one in known.divisors] if name in _LINEAR | _PRODUCTS | _SCALING else []
-        )
+        is_scaled = name in _SCALED or bool(_jax.jaxpr.collective_operation(eqn))
+        divisors = [one for known in operands for one in known.divisors] if is_scaled else []
+        reduced = _jax.jaxpr.named_axes(eqn, self.axes) if _jax.jaxpr.collective_operation(eqn) else ()
+        recounts = [
+            (by, left)
+            for known in operands
+            if is_scaled
+            for by, axes in known.recounts
+            if (left := tuple(axis for axis in axes if axis not in reduced))
+        ]
         if name == "div" and values[1]:
             divisors.append((values[1], eqn))
             value = values[0] / values[1] if values[0] is not None else None
         elif name == "mul" and (factor := next((one for one in values if one and abs(one) < 1), None)):
             if not any(known.divisors for known in operands if known.value == factor):
                 divisors.append((1 / factor, eqn))
-        elif self._is_transposed_psum(eqn, operands):
-            divisors.append((-1.0, eqn))
+        elif recounted := self._recounted_axes(eqn, operands):
+            recounts.append((eqn, recounted))
         if _jax.jaxpr.collective_operation(eqn) in ("all-reduce", "reduce-scatter"):
             collective = _jax.source.collective_name(eqn).removesuffix("_scatter")
             for axis in _jax.jaxpr.named_axes(eqn, self.axes):
@@ -246,16 +278,39 @@ class Causes:
             axes = [axis for axis in axes if any(axis in known.provenances for known in operands)]
             carried = carried if name in _LINEAR | _PRODUCTS else "open"
         by_axis = {axis: self._provenance(eqn, axis, operands, facts, result, divisors) for axis in axes}
-        if name == "div" and values[1]:
-            for axis, one in operands[0].provenances.items():
-                if one.kind == "part":  # which no mean over its sharded dim is
+        if recounts:
+            by_axis = {axis: self._recounted(one, axis, divisors, recounts) for axis, one in by_axis.items()}
+        if name == "div" and values[1] and not _jax.jaxpr.is_transposed(eqn):
+            for axis in self.axes:
+                one = operands[0].provenances.get(axis)
+                if one is None or one.kind == "part":  # which no mean over its sharded dim is
                     self._divisions.setdefault((axis, _jax.source.equation_place(eqn), values[1]), "")
-        return Known(by_axis, value, tuple(dict.fromkeys(divisors)), carried)
+        return Known(by_axis, value, tuple(dict.fromkeys(divisors)), carried, tuple(dict.fromkeys(recounts)))
 
-    def _is_transposed_psum(self, eqn: Any, operands: list[Known]) -> bool:
-        """Whether differentiation made a psum of what is the same on all shards, as it does without types."""
+    def _recounted_axes(self, eqn: Any, operands: list[Known]) -> tuple[str, ...]:
+        """The axes over which differentiation, as without types, made a psum of what is the same on all shards."""
         is_sum = _jax.jaxpr.collective_operation(eqn) == "all-reduce" and _jax.jaxpr.is_transposed(eqn)
-        return is_sum and not self.interpreter.has_vma and not operands[0].provenances
+        if not is_sum or self.interpreter.has_vma:
+            return ()
+        return tuple(axis for axis in _jax.jaxpr.named_axes(eqn, self.axes) if axis not in operands[0].provenances)
+
+    def _recounted(
+        self, one: Provenance, axis: str, divisors: Sequence[tuple[float, Any]], recounts: Sequence[Recount]
+    ) -> Provenance:
+        """A gradient through a psum over its axis, of which the mean is due, or over others, which counts their shards.
+
+        Without types a psum is differentiated as a psum, and a pmean as a pmean. A program may divide by hand.
+        """
+        if one.kind in ("sum", "mean") and any(axis in axes for _, axes in recounts):
+            one = one._replace(kind="mean", divisor=None)
+        for eqn, axes in recounts:
+            others = tuple(other for other in axes if other != axis)
+            by_hand = [number for number, by in divisors if not _jax.source.library_functions(by) & {*_MEANS, "pmean"}]
+            shards = prod(self.interpreter.sizes[other] for other in others)
+            is_divided = any(number % shards == 0 for number in by_hand)
+            if others and not is_divided:
+                return one._replace(recounted=(eqn, others))
+        return one
 
     def _cond(self, frame: Frame, eqn: Any, operands: list[Known], results: Sequence[ShardingFact]) -> list[Known]:
         jaxprs = map(_jax.jaxpr.open_jaxpr, eqn.params["branches"])
@@ -419,16 +474,11 @@ class Causes:
 
     def _divided(self, one: Provenance, axis: str, divisors: Sequence[tuple[float, Any]]) -> Provenance:
         """A sum that is divided: by the number of its elements it is a mean; and so is the gradient of a mean."""
-        size, times = self.interpreter.sizes[axis], 0
         for number, by in divisors:
             if one.kind != "sum":
                 return one
             key, functions = (axis, _jax.source.equation_place(by), number), _jax.source.library_functions(by)
-            if number < 0:
-                times += axis in _jax.jaxpr.named_axes(by, self.axes)
-                continue
             if "pmean" in functions:
-                times -= number % size == 0
                 continue
             if any(_jax.jaxpr.is_transposed(each) for each, _ in self._frames[id(by)][0].calls(by)):
                 what = self._divisions.get(key, "unclear" if not one.size or number % one.size == 0 else "")
@@ -441,7 +491,7 @@ class Causes:
                 what = self._divisions[key] = "unclear" if number in one.counts else ""
             if what:
                 one = one._replace(kind="mean") if what == "mean" else one._replace(divisor=(number, by))
-        return one._replace(kind="mean") if times > 0 else one
+        return one
 
 
 def _written(calls: Sequence[tuple[Any, Any]] | None) -> Any:
@@ -532,7 +582,16 @@ def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | Non
         astray=_operation_at(one.astray),
         follows=_operation_at(one.follows),
         untyped=one.untyped.partition(" ")[0] if _COLLECTIVES.get(one.kind, "psum") == "psum" else "",
+        inside=one.inside.partition(" ")[0] if one.kind == "mean" or one.divisor is not None else "",
+        recounted=_recounted_by(one, axes),
     )
+
+
+def _recounted_by(one: Provenance, axes: Sequence[str]) -> str:
+    """The axes whose shards a gradient counts though it is due over others, and the psum that does so."""
+    if one.recounted is None or not set(axes).isdisjoint(one.recounted[1]):
+        return ""
+    return f"{quoted_axes(one.recounted[1])} at {_line(one.recounted[0])}"
 
 
 def _origin(one: Provenance) -> tuple[Any, ...]:

@@ -54,6 +54,9 @@ class Interpreter:
         place of a result the axes.
       began: by a value and an axis, the equation at which a sum over the axis became due.
       taken: the same, at which one was taken that a hint says to be due.
+      gradient_sums: equations of gradients that sum them over the shards, each with the place of a result and an axis.
+      reduced_inside: by axis, the last equation that reduces over it what is differentiated.
+      summed_parts: sums over an axis of what is sharded over it, each with the place of a result and the axis.
       refs_vary: whether a mutable reference is taken to vary over all axes, whatever it held at first.
       is_written: whether one comes to hold what varies more than what it held.
     """
@@ -74,6 +77,9 @@ class Interpreter:
         self.untyped: dict[int, tuple[Any, dict[int, AxisSet]]] = {}
         self.began: dict[tuple[Any, str], Any] = {}
         self.taken: dict[tuple[Any, str], Any] = {}
+        self.gradient_sums: list[tuple[Any, int, str]] = []
+        self.reduced_inside: dict[str, Any] = {}
+        self.summed_parts: list[tuple[Any, int, str]] = []
         # By a jaxpr's id, which belongs to it while it is alive, as it is here.
         self._remembered: dict[
             tuple[int, tuple[ShardingFact, ...]], tuple[Any, list[ShardingFact], list[Observation]]
@@ -152,6 +158,18 @@ class Interpreter:
         """Note that an operation loses a sum over an axis, unless that has size 1, over which nothing is due."""
         if self.sizes.get(lost.axis, 1) > 1:
             self.observations.append(Observation(eqn, None, None, fact, lost=lost))
+
+    def note_gradient(self, eqn: Any, at: int, fact: ShardingFact, axes: Sequence[str]) -> None:
+        """Note a collective that takes a sum, if it is within what is differentiated, or part of the gradient.
+
+        Without types the transpose of a psum is a psum, and only that of a gather sums gradients.
+        """
+        stack = _jax.jaxpr.differentiation(eqn)
+        if stack == "transposed" and (self.has_vma or _jax.jaxpr.collective_operation(eqn) == "reduce-scatter"):
+            due = fact.due | fact.unreduced | fact.varying
+            self.gradient_sums += [(eqn, at, axis) for axis in axes if axis in due and self.sizes.get(axis, 1) > 1]
+        elif stack == "differentiated" and self.has_vma:
+            self.reduced_inside.update(dict.fromkeys(axes, eqn))
 
     def split_axes(self, axes: AxisSet) -> AxisSet:
         """Those of some axes that have more than one shard."""

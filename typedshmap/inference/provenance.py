@@ -13,6 +13,9 @@ from .. import _jax
 from .interpreter import Interpreter, default_rule
 from .lattice import ShardingFact
 
+Recount = tuple[Any, "tuple[str, ...]"]
+"""A psum that differentiation made of what is the same on every shard of some axes, and these axes."""
+
 
 class Provenance(NamedTuple):
     """Since when a value varies over one mesh axis, and how.
@@ -36,8 +39,10 @@ class Provenance(NamedTuple):
       late: the operation before which a collective has to be; as the next two, at first with those around it.
       astray: a sum over another axis, over which nothing is due.
       follows: a collective over the axis that the program has for it.
+      recounted: other axes whose shards a gradient counts, and the psum over them that differentiation made.
       gradient: where the gradient that it is a part of was asked for.
       untyped: where what it is in is differentiated, where JAX does not type values.
+      inside: the same, where JAX does.
     """
 
     kind: str
@@ -53,8 +58,10 @@ class Provenance(NamedTuple):
     late: Any = None
     astray: Any = None
     follows: Any = None
+    recounted: Recount | None = None
     gradient: str = ""
     untyped: str = ""
+    inside: str = ""
 
     @property
     def counts(self) -> set[int]:
@@ -77,6 +84,7 @@ class Known(NamedTuple):
       provenances: by mesh axis.
       value: the number that it is, if it is a constant.
       divisors: the constants that it was divided by, and where.
+      recounts: the psums that differentiation made of what is the same on every shard.
       carried: whether a loop carries it, from a neutral element on or from something else, as long as that is all that
         is known.
     """
@@ -85,6 +93,7 @@ class Known(NamedTuple):
     value: float | None = None
     divisors: tuple[tuple[float, Any], ...] = ()
     carried: Literal["", "neutral", "open"] = ""
+    recounts: tuple[Recount, ...] = ()
 
 
 NOTHING = Known()
@@ -169,7 +178,9 @@ def join_known(ways: Sequence[Known]) -> Known:
         for axis, one in known.provenances.items():
             if axis not in found or found[axis].kind == "part":
                 found[axis] = one
-    return Known(found, None, tuple(dict.fromkeys(one for known in ways for one in known.divisors)))
+    divisors = dict.fromkeys(one for known in ways for one in known.divisors)
+    recounts = dict.fromkeys(one for known in ways for one in known.recounts)
+    return Known(found, None, tuple(divisors), recounts=tuple(recounts))
 
 
 def restrict_known(known: Known, fact: ShardingFact) -> Known:

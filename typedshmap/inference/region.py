@@ -12,6 +12,7 @@ from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVaryi
 from . import collectives, control_flow, elementwise, reshape
 from .causes import Causes, NameDim, find_cause
 from .control_flow import fact_of_spec
+from .gradients import judge_gradients, judge_summed_parts
 from .interpreter import Interpreter, Observation, TransferRule
 from .lattice import unknown
 from .marks import has_gradient, has_wrong_gradient, is_used
@@ -51,6 +52,7 @@ class InterpretedRegion:
         self._name_dim, self._is_typed = name_dim, is_typed
         pairs = zip(params["in_specs"], self.body.invars, strict=True)
         self.entering = [fact_of_spec(spec, len(var.aval.shape), self.interpreter.axes) for spec, var in pairs]
+        self._out_specs = params["out_specs"]
         self.interpreter.refs_vary = False
         self.results = self.interpreter.interpret(self.body, self.entering)
         if self.interpreter.is_written:
@@ -120,9 +122,11 @@ class InterpretedRegion:
         ]
 
     def lost_sums(self) -> list[Verdict]:
-        """The sums that operations lose, those that are errors and those that are suspects."""
+        """The sums that operations lose, those that are errors and those that are suspects; and sums hardly meant."""
         losses = [found for found in self.interpreter.observations if found.lost is not None]
-        return judge_losses(self.interpreter, self.body, losses, lambda: self.causes) if losses else []
+        found = judge_losses(self.interpreter, self.body, losses, lambda: self.causes) if losses else []
+        found += judge_gradients(self.interpreter, self.body, lambda: self.causes)
+        return [*found, *judge_summed_parts(self.interpreter, self.body, self._out_specs, lambda: self.causes)]
 
     def with_cause_of_result(self, what: Any, at: int) -> Any:
         """What is wrong with a result, with its cause."""

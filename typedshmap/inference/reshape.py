@@ -232,9 +232,24 @@ def dynamic_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact])
     return _combine(eqn, facts, dims)
 
 
-def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Scatters and updates in place: the result is sharded as what is written into."""
+def update_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """Updates in place: the result is sharded as what is written into."""
     return _combine(eqn, facts, facts[0].dims)
+
+
+def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """Scatters: the result is sharded as what is written into; where that is unsharded, as what is written in full."""
+    numbers, (operand, indices, updates) = eqn.params["dimension_numbers"], facts
+    dims, shapes = list(operand.dims), [eqn.invars[at].aval.shape for at in (0, 2)]
+    gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    window = zip([at for at in range(len(dims)) if at not in gone], numbers.update_window_dims, strict=True)
+    batched = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
+    for at, source in window:
+        if shapes[0][at] == shapes[1][source]:
+            dims[at] = lattice.join_dims(dims[at], updates.dims[source])
+    for at, source in batched:
+        dims[at] = lattice.join_dims(dims[at], indices.dims[source])
+    return _combine(eqn, facts, dims)
 
 
 def _join_operands(facts: Sequence[ShardingFact]) -> list[DimFact]:
@@ -310,7 +325,8 @@ RULES = {
     "split": _by_param(_slice_dims_at, "axis"),
     "unstack": _by_param(_remove_dims, "axis"),
     **dict.fromkeys(("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max", "scatter_add",
-                     "scatter_sub", "scatter-sub", "dynamic_update_slice"), scatter),
+                     "scatter_sub", "scatter-sub"), scatter),
+    "dynamic_update_slice": update_slice,
     **dict.fromkeys(("reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor",
                      "argmax", "argmin"), _by_param(_remove_dims, "axes")),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from math import isclose, prod
 from typing import Any, NamedTuple
 
 from .. import _jax
-from ..errors.varying import LostSum
+from ..errors.varying import LostSum, SummedGradient, SummedParts
 from .causes import Causes, find_cause
 from .interpreter import CLAIM, Interpreter, Observation
 from .sums import LINEAR, SumLoss
@@ -36,11 +36,18 @@ class Verdict(NamedTuple):
       eqn: where it is in the user's program.
       failure: what is wrong.
       is_error: whether a hint says that the sum is due; else it is a suspect.
+      asked: where it was asked for, if it is a gradient.
     """
 
     eqn: Any
-    failure: LostSum
+    failure: LostSum | SummedGradient | SummedParts
     is_error: bool
+    asked: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it is, as messages name it."""
+        return self.asked or _jax.source.equation_place(self.eqn)
 
 
 def judge_losses(
@@ -54,7 +61,7 @@ def judge_losses(
     written = [each for each in losses if not _jax.jaxpr.is_transposed(each.eqn)]
     if not written:
         return []
-    flow, found = Flow(jaxpr, interpreter), dict[str, Verdict]()
+    flow, found = Flow(jaxpr, interpreter), dict[str, tuple[Any, LostSum, bool]]()
     for eqn, lost, fact in ((each.eqn, each.lost, each.fact) for each in written if not flow.is_transposed(each.eqn)):
         assert lost is not None
         atoms = eqn.outvars if eqn.primitive.name == "cond" else [eqn.invars[lost.at]]
@@ -68,10 +75,10 @@ def judge_losses(
             at, operation = flow.call_of(eqn, lost.axis, interpreter.began)
             place, axes = _jax.source.equation_place(at), (lost.axis,)
             if place in found:
-                before = found[place]
-                if before.eqn is not at or before.failure.how != lost.how or lost.axis in before.failure.axes:
+                before, failure, _ = found[place]
+                if before is not at or failure.how != lost.how or lost.axis in failure.axes:
                     continue
-                axes = (*before.failure.axes, lost.axis)
+                axes = (*failure.axes, lost.axis)
             begin = flow.call_of(began)[0] if began is not None else None
             since = _jax.source.equation_place(begin) if begin is not None else ""
             shards = prod(interpreter.sizes[axis] for axis in axes)
@@ -79,8 +86,8 @@ def judge_losses(
             if cause is not None and begin is at:
                 cause = cause._replace(within=operation)
             failure = LostSum(operation, lost.how, axes, shards, since, not is_error, cause)
-            found[place] = Verdict(at, failure, is_error)
-    return list(found.values())
+            found[place] = at, failure, is_error
+    return [Verdict(*each) for each in found.values()]
 
 
 class Flow:
@@ -95,6 +102,7 @@ class Flow:
         self.onward: dict[Any, list[Any]] = defaultdict(list)
         self.back: dict[Any, list[Any]] = defaultdict(list)
         self.arguments = set(_jax.jaxpr.open_jaxpr(jaxpr).invars)
+        self.results = list(_jax.jaxpr.open_jaxpr(jaxpr).outvars)
         self.within: dict[int, Any] = {}
         self.callers: dict[int, list[Any]] = defaultdict(list)
         self._index(_jax.jaxpr.open_jaxpr(jaxpr))
@@ -142,7 +150,7 @@ class Flow:
             eqn = self.made_by.get(at)
             if eqn is not None:
                 is_over_others = bool(
-                    axis and _jax.jaxpr.collective_operation(eqn) and not self._is_collective(eqn, axis)
+                    axis and _jax.jaxpr.collective_operation(eqn) and not self.is_collective(eqn, axis)
                 )
                 if is_followed is None or eqn.primitive.name in is_followed or is_over_others:
                     waiting += eqn.invars
@@ -171,7 +179,7 @@ class Flow:
             after = [(each, is_linear) for each in self.onward[at]]
             for eqn in self.uses[at]:
                 name = eqn.primitive.name
-                if self._is_collective(eqn, axis):
+                if self.is_collective(eqn, axis):
                     is_sum = "psum" in name or "scatter" in name
                     taken = ("mean" if self.is_divided(eqn.outvars, axis) else "sum") if is_linear else ""
                     found.add(taken if is_sum else "combined")
@@ -193,14 +201,14 @@ class Flow:
                 yield at
                 waiting += self.onward[at]
                 for eqn in self.uses[at]:
-                    waiting += [] if self._is_collective(eqn, axis) else eqn.outvars
+                    waiting += [] if self.is_collective(eqn, axis) else eqn.outvars
 
     def _is_alone(self, variable: Any, eqn: Any, among: Container[Any]) -> bool:
         """Whether of the operands of an equation only one is among some values."""
         found = [each for each in eqn.invars if not _jax.jaxpr.is_literal(each) and each in among]
         return len(found) == 1 and found[0] is variable
 
-    def _is_collective(self, eqn: Any, axis: str) -> bool:
+    def is_collective(self, eqn: Any, axis: str) -> bool:
         return bool(_jax.jaxpr.collective_operation(eqn)) and axis in _jax.jaxpr.named_axes(eqn, self.axes)
 
     def is_transposed(self, eqn: Any) -> bool:
@@ -230,7 +238,8 @@ class Flow:
         """
         if lost.how == "taken":
             atom = eqn.invars[lost.at]
-            is_meant = self.is_divided(eqn.outvars, lost.axis) or self._is_part(atom, lost.axis)
+            elements = self._summed_elements(atom)
+            is_meant = self.is_divided(eqn.outvars, lost.axis, elements) or self._is_part(atom, lost.axis)
             return not (is_meant or self._is_gradient(atom, lost.axis) or self._is_constant(atom))
         if self._is_own(self.call_of(eqn)[0].outvars, lost.axis):
             return False
@@ -252,47 +261,62 @@ class Flow:
         is_collective = any(map(_jax.jaxpr.collective_operation, self._makers(atom)))
         return not is_collective and self.arguments.isdisjoint(self._ancestors(atom))
 
-    def is_divided(self, variables: Iterable[Any], axis: str) -> bool:
-        """Whether values are divided by the number of shards, or with another sum over them: a mean."""
+    def is_divided(self, variables: Iterable[Any], axis: str, elements: int = 1) -> bool:
+        """Whether values are divided by the number of shards, or with another sum over them: a mean.
+
+        Args:
+          elements: how many elements of a shard are summed in them, so that the number may be that of all.
+        """
         uses = (eqn for variable in variables for each in self._copies(variable) for eqn in self.uses[each])
         return any(
-            (self._divisor(eqn) or 1) % self.sizes[axis] == 0
+            self._counts_all(self.divisor(eqn), axis, elements)
             or (eqn.primitive.name == "div" and self._number(eqn.invars[1]) is None)
             for eqn in uses
         )
 
+    def _counts_all(self, number: int, axis: str, elements: int) -> bool:
+        """Whether a number is that of the shards of an axis, or of the elements of a shard on all of them."""
+        of_all = elements > 1 and number > 0 and number % (elements * self.sizes[axis]) == 0
+        return of_all or self.counts_shards(number, axis)
+
     def are_shares(self, eqn: Any, lost: SumLoss) -> bool:
-        """Whether what is added to a sum was divided by the number of shards."""
+        """Whether what is added to a sum was divided by the number of shards, or multiplied by that of the elements."""
+        elements = self._summed_elements(eqn.invars[lost.at])
         others = (atom for at, atom in enumerate(eqn.invars) if at != lost.at)
-        makers = (each for atom in others for each in self._makers(atom, _UNCHANGED))
-        return any(self._counts_shards(self._divisor(each), lost.axis) for each in makers)
+        makers = [each for atom in others for each in self._makers(atom, _UNCHANGED)]
+        is_per_element = elements > 1 and any(
+            each.primitive.name == "mul" and elements in map(self._number, each.invars) for each in makers
+        )
+        return is_per_element or any(self.counts_shards(self.divisor(each), lost.axis) for each in makers)
 
     def _is_gradient(self, atom: Any, axis: str) -> bool:
         """Whether a value is a shard's addend of a gradient, as it is for JAX where values are not typed."""
-        return not self.has_vma and any(map(self.is_transposed, self._makers(atom, _FOLLOWED, axis)))
+        return not self.has_vma and self.is_of_gradient(atom, axis)
+
+    def is_of_gradient(self, atom: Any, axis: str) -> bool:
+        """Whether a value is linear in what the backward part of a gradient made."""
+        return any(map(self.is_transposed, self._makers(atom, _FOLLOWED, axis)))
 
     def _is_part(self, atom: Any, axis: str) -> bool:
         """Whether a value was divided by the number of shards, and not only by that of elements that were summed."""
         for eqn in self._makers(atom, _FOLLOWED):
-            divisor = self._divisor(eqn)
-            if divisor and not self._is_mean(eqn, axis):
-                elements = max(map(self._summed_elements, eqn.invars))
-                counts_all = elements > 1 and divisor % (elements * self.sizes[axis]) == 0
-                if counts_all or self._counts_shards(divisor, axis):
-                    return True
+            divisor = self.divisor(eqn)
+            elements = max(map(self._summed_elements, eqn.invars)) if divisor else 1
+            if divisor and not self._is_mean(eqn, axis) and self._counts_all(divisor, axis, elements):
+                return True
         return False
 
     def _is_mean(self, eqn: Any, axis: str) -> bool:
         """Whether what an equation divides or scales is a sum over an axis."""
         makers = (each for atom in eqn.invars for each in self._makers(atom, _UNCHANGED))
-        return any(self._is_collective(each, axis) for each in makers)
+        return any(self.is_collective(each, axis) for each in makers)
 
     def _summed_elements(self, atom: Any) -> int:
         """How many elements of a shard a value is the sum of."""
         sums = (eqn for eqn in self._makers(atom, _FOLLOWED) if eqn.primitive.name == "reduce_sum")
         return prod(eqn.invars[0].aval.shape[at] for eqn in sums for at in eqn.params["axes"])
 
-    def _divisor(self, eqn: Any) -> int:
+    def divisor(self, eqn: Any) -> int:
         """The number that an equation divides a value by, by a product, too; 0 if it is none, or not whole."""
         if eqn.primitive.name == "div":
             number = self._number(eqn.invars[1])
@@ -303,7 +327,7 @@ class Flow:
             number = None
         return round(number) if number and number > 1 and isclose(number, round(number), rel_tol=1e-6) else 0
 
-    def _counts_shards(self, number: int, axis: str) -> bool:
+    def counts_shards(self, number: int, axis: str) -> bool:
         """Whether a number is that of the shards of an axis, or of this one and others."""
         others = [size for other, size in self.sizes.items() if other != axis]
         groups = (group for count in range(len(others) + 1) for group in combinations(others, count))

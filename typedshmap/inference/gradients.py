@@ -1,0 +1,109 @@
+"""Sums over the shards that a program hardly means: of gradients whose mean is due, and of parts of one array.
+
+JAX sums the gradient of a value that is the same on every shard, or of one that was gathered. Of a loss that is a mean
+of each shard's part, and of which no collective makes a mean over all, that is so many times the gradient meant. And
+who sums the gradient of a sharded weight adds up those of its different parts.
+
+Invariant: causes are looked for only where the loss is not reduced over the axis, as far as a glance can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from .. import _jax
+from ..errors.varying import SummedGradient, SummedParts
+from .causes import Causes, find_cause
+from .control_flow import fact_of_spec
+from .interpreter import CLAIM, Interpreter
+from .sums import LINEAR
+from .suspects import Flow, Verdict
+
+_ELEMENTWISE = frozenset([CLAIM, "add", "add_any", "sub", "mul", "div", "neg", "convert_element_type", "copy", "pvary"])
+
+
+def judge_gradients(interpreter: Interpreter, jaxpr: Any, causes: Callable[[], Causes]) -> list[Verdict]:
+    """The sums of gradients of which the mean is due, once per gradient that the user asked for."""
+    found = dict[tuple[str, str], Verdict]()
+    seen = list(_of_unreduced_losses(interpreter))
+    flow = Flow(jaxpr, interpreter) if seen else None
+    for eqn, at, axis in seen:
+        assert flow is not None
+        place = _jax.source.gradient_place(eqn)
+        uses = _uses(flow, eqn.outvars[at], axis, LINEAR)
+        if (place, axis) in found or any(
+            flow.counts_shards(flow.divisor(each), axis) for some in uses.values() for each in some
+        ):
+            continue
+        mean = causes().mean_of_gradient(eqn, axis, at)
+        if mean is not None:
+            failure = SummedGradient(axis, interpreter.sizes[axis], mean, interpreter.has_vma)
+            found[place, axis] = Verdict(eqn, failure, False, place)
+    return list(found.values())
+
+
+def _of_unreduced_losses(interpreter: Interpreter) -> Iterator[tuple[Any, int, str]]:
+    """The sums of gradients of what is not reduced over their axis, each with the place of its result and the axis.
+
+    Most bodies ask for one gradient, of which a few places tell.
+    """
+    by_axis: dict[str, list[tuple[Any, int, str]]] = {}
+    for one in interpreter.gradient_sums:
+        by_axis.setdefault(one[2], []).append(one)
+    for axis, sums in by_axis.items():
+        reduced = interpreter.reduced_inside.get(axis)
+        if reduced is None:
+            yield from sums
+            continue
+        asked = _jax.source.gradient_place(reduced)
+        if any(_jax.source.gradient_place(one[0]) != asked for one in (sums[0], sums[-1])):
+            yield from (one for one in sums if _jax.source.gradient_place(one[0]) != asked)
+
+
+def judge_summed_parts(
+    interpreter: Interpreter, jaxpr: Any, out_specs: Sequence[Any], causes: Callable[[], Causes]
+) -> list[Verdict]:
+    """The sums over an axis of gradients sharded over it that are taken for such a part again, once per line."""
+    found = dict[str, Verdict]()
+    seen = [one for one in interpreter.summed_parts if not _jax.jaxpr.is_transposed(one[0])]
+    flow = Flow(jaxpr, interpreter) if seen else None
+    for eqn, at, axis in seen:
+        assert flow is not None
+        if not flow.is_of_gradient(eqn.invars[at], axis):
+            continue
+        uses, (call, _) = _uses(flow, eqn.outvars[at], axis, _ELEMENTWISE), flow.call_of(eqn)
+        returned = [
+            fact_of_spec(spec, len(var.aval.shape), interpreter.axes)
+            for var, spec in zip(flow.results, out_specs, strict=False)  # of a body that is read in part, the first
+            if not _jax.jaxpr.is_literal(var) and var in uses
+        ]
+        joined = [
+            fact
+            for variable, some in uses.items()
+            for each in some
+            if each.primitive.name in _ELEMENTWISE
+            for facts in causes().facts_of(each)
+            for atom, fact in zip(each.invars, facts, strict=True)
+            if atom is not variable
+        ]
+        place = _jax.source.equation_place(call)
+        if place not in found and any(axis in (dim.axes or ()) for fact in (*returned, *joined) for dim in fact.dims):
+            cause = find_cause((axis,), partial(causes().of_operand, eqn, at=at))
+            dim = cause.sharded_dim if cause is not None else f"a dim sharded over '{axis}'"
+            found[place] = Verdict(call, SummedParts(axis, _jax.source.collective_name(eqn), dim), False)
+    return list(found.values())
+
+
+def _uses(flow: Flow, variable: Any, axis: str, followed: frozenset[str]) -> Mapping[Any, Sequence[Any]]:
+    """The equations that use a value, and each that some operations make of it, up to a collective over the axis."""
+    found = dict[Any, Sequence[Any]]()
+    waiting = [variable]
+    for at in waiting:
+        if at not in found:
+            found[at] = flow.uses[at]
+            waiting += flow.onward[at]
+            for eqn in found[at]:
+                if eqn.primitive.name in followed and not flow.is_collective(eqn, axis):
+                    waiting += eqn.outvars
+    return found
