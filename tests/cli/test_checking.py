@@ -475,10 +475,10 @@ def test_what_the_command_line_cannot_write_is_given_by_a_mark(module, capsys):
     reported = "StructureError: applied: argument 'f' (Callable) holds no arrays and has no default; "
     assert out.splitlines() == [
         "FAIL   applied  dp=4",
-        f"       {reported}give it by @mesh_invariant(f=...)",
+        f"       {reported}give it by @mesh_invariant(f=...), which is in typedshmap.testing",
         "ok     repeated  dp=4  (b=8)",
         "DIFFER applied",
-        f"       {reported}give it by @mesh_invariant(f=...)",
+        f"       {reported}give it by @mesh_invariant(f=...), which is in typedshmap.testing",
         "same   repeated  on one device and on dp=4",
         "2 functions on 1 mesh: 2 failed",
     ]
@@ -523,7 +523,7 @@ def test_a_mark_gives_the_function_that_makes_a_state(module, capsys):
     assert out.splitlines() == [
         "FAIL   unmarked  dp=4",
         f"       StructureError: unmarked: argument 'state' (Like[..., Params]) {reported};"
-        " give it by @mesh_invariant(state=optimizer.init)",
+        " give it by @mesh_invariant(state=optimizer.init), which is in typedshmap.testing",
         "ok     marked  dp=4  (d=8, f=3)",
         "ok     within  dp=4  (d=8, f=3)",
         "3 functions on 1 mesh: 1 failed",

@@ -417,9 +417,8 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
     for name, node in required_arguments(typed, bound_self(function.function)).items():
         if name not in found:
             is_literal = isinstance(node, Static) and node.hint in _LITERALS
-            cure = (
-                f"pass --arg {name}=..." if is_literal else f"give it by @mesh_invariant({name}={example_text(node)})"
-            )
+            given = f"give it by @mesh_invariant({name}={example_text(node)}), which is in typedshmap.testing"
+            cure = f"pass --arg {name}=..." if is_literal else given
             problems.append(f"{needed_text(name, node)}; {cure}")
     if problems:
         raise StructureError(f"{function.name}: {'; '.join(problems)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeAlias, overload
 
 from jax.sharding import AbstractMesh, AxisType, Mesh
@@ -178,6 +179,7 @@ def explain_call(
     device, target = read_hardware(verb, hardware), read_target(verb, compile)
     meshes = meshes_of(mesh, made_of.mesh, (*args, *given.values()), verb)
     owner = bound_self(f)
+    drawn_sizes = dict[str, Any]()
 
     def inputs_for(meshes: Sequence[AbstractMesh]) -> Callable[[AbstractMesh], Inputs]:
         """The arguments of the call on each mesh: as they are given, or made from the hints."""
@@ -195,12 +197,19 @@ def explain_call(
             typed.bind((*owner, *args), {})
             raise StructureError(f"{verb}: {typed.name}: pass all arguments, or none, to a function of *args")
         by_name = dict(zip(names, args, strict=False))
-        return plan_inputs(f, meshes, {**by_name, **given}, arguments, verb).draw(_SEED).structs
+        planned = plan_inputs(f, meshes, {**by_name, **given}, arguments, verb)
+        drawn = planned.draw(_SEED)
+        drawn_sizes.update((name, size) for name, size in drawn.sizes.items() if name not in planned.given)
+        return drawn.structs
 
     def explain_on(inputs: Callable[[AbstractMesh], Inputs], mesh: AbstractMesh) -> Explanation:
         rates = read_bandwidth(verb, bandwidth, mesh.shape_tuple)
         rates = rates if device is None else {**device.rates(mesh.shape_tuple), **rates}
-        return explanation(ExplainedCall(f, inputs(mesh), mesh), grad, rates, device, target)
+        found = explanation(ExplainedCall(f, inputs(mesh), mesh), grad, rates, device, target)
+        if device is None or not drawn_sizes:
+            return found
+        note = f"sizes that are not given are drawn, and memory and time are of these: {mesh_text(drawn_sizes.items())}"
+        return replace(found, notes=(*found.notes, note))
 
     if not isinstance(mesh, (list, tuple)):
         return explain_on(inputs_for(meshes), meshes[0])
