@@ -504,6 +504,8 @@ def _cure(error: Exception, axis_names: Iterable[str]) -> str | None:
         if not set(same) <= set(axis_names):
             return f"the mesh's axes are {quoted_axes(axis_names)}{_MAPPED}"
         return f"the value is the same on every shard of {quoted_axes(same)}: leave out {quoted_axes(same)}"
+    if (extreme := re.search(r"Differentiation rule for '(pmax|pmin)' not implemented", str(error))) is not None:
+        return f"{extreme[1]} has no derivative: give it jax.lax.stop_gradient(x), as for the shift of a softmax"
     if _UNREDUCED.search(str(error)):
         return "JAX types a value as unreduced, as it entered with '+axis' or by lax.pcast: take the sum first (psum)"
     if _REDUCED.search(str(error)):

@@ -271,6 +271,19 @@ def test_of_axes_over_some_of_which_a_value_is_the_same_a_note_names_those(colle
     assert note.endswith("\nHint: the value is the same on every shard of 'tp': leave out 'tp'")
 
 
+@pytest.mark.parametrize("extreme", [jax.lax.pmax, jax.lax.pmin])
+def test_of_a_maximum_that_is_differentiated_a_note_says_what_stops_that(extreme: Any, mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def f(x: X) -> Float[Array, "[b/dp] d"]:
+        return jax.grad(lambda x: extreme(x.max(), "dp"))(x)
+
+    (note,) = notes_of(lambda: f(x), NotImplementedError)
+    name = extreme.__name__
+    assert note.endswith(
+        f"\nHint: {name} has no derivative: give it jax.lax.stop_gradient(x), as for the shift of a softmax"
+    )
+
+
 def test_of_an_axis_that_vmap_names_a_note_says_where_jax_takes_it(mesh: Mesh) -> None:
     def f(x: X) -> X:
         return jax.vmap(lambda row: row - jax.lax.pmean(row, ("i", "dp")), axis_name="i")(x)

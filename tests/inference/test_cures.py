@@ -180,6 +180,15 @@ PROGRAMS = {
         "g = jax.grad(lambda w: lax.pmean((lax.psum(x @ w, 'tp') ** 2).mean(), 'dp'))(w); return g",
         "[k/tp]", "no collective makes the gradient at program.py:10 right", is_cured=False, modes=(False,),
     ),
+    "a gradient of a sum, with that of a penalty": Wrong(
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() + 0.1 * (w**2).sum())(w); return g", "k", "no collective makes the gradient", is_cured=False, modes=(False,)
+    ),
+    "a gradient of a mean, with that of a penalty": Wrong(
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).mean() + 0.1 * (w**2).sum())(w); return g", "k", "pmean over 'dp'", modes=(False,)
+    ),
+    "a sum that is compared": Wrong(
+        ROWS, "s = x.sum(); t = s > 3.0; return t + 0.0", "", "psum over 'dp' before > at program.py:11"
+    ),
     "a gradient of a mean that nobody averaged": Wrong(
         XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g", "k", "pmean the loss over 'dp'", modes=(True,), more=LOSS
     ),

@@ -27,6 +27,7 @@ class Cause(NamedTuple):
       follows: a collective that the program has for it later on, and its place.
       untyped: where what it is in is differentiated, without JAX's types, which give a psum another gradient.
       inside: where what it is in is differentiated, of a mean whose gradient would else be the sum of the shards'.
+      made: ``typed`` or ``untyped``, by whether JAX types values, where differentiation made the late operation.
       recounted: axes whose shards a gradient counts, and the psum that does so without JAX's types.
     """
 
@@ -45,6 +46,7 @@ class Cause(NamedTuple):
     untyped: str = ""
     inside: str = ""
     recounted: str = ""
+    made: str = ""
 
     @property
     def origin(self) -> str:
@@ -89,6 +91,10 @@ class Cause(NamedTuple):
         if self.recounted:
             reason = f"without check_vma=True JAX differentiates the sum over {self.recounted} as a sum"
             return f"no collective makes {origin} right, as {reason}: leave out check_vma=False"
+        if self.made:
+            otherwise = "differentiate by what is invarying" if self.made == "typed" else "leave out check_vma=False"
+            reason = f"differentiation goes on with the shards' parts: {otherwise}, and JAX takes the sum by itself"
+            return f"no collective makes {origin} right, as {reason}"
         if self.astray:
             instead = f"{self.collective} over {over}, in the place of {self.astray}{self.typed}"
             return f"{origin} leaves partial sums: {instead}"

@@ -150,10 +150,19 @@ class Causes:
         untyped, inside = ("", asked) if self.is_typed else (asked, "")
         if one.late is not None and one.kind in _EXTREMES.values():  # each shard would go on with its own
             one = one._replace(late=self._first_late[axis, one.at])
+        is_made = any(_jax.jaxpr.is_transposed(eqn) for eqn, _ in one.late or ())
+        made = ("typed" if self.is_typed else "untyped") if is_made else ""
         follows = self._collectives.get((axis, one.at))
         eqn, late, astray, follows = map(_written, (one.calls, one.late, one.astray, follows))
         return one._replace(
-            eqn=eqn, late=late, astray=astray, gradient=gradient, follows=follows, untyped=untyped, inside=inside
+            eqn=eqn,
+            late=late,
+            astray=astray,
+            gradient=gradient,
+            follows=follows,
+            untyped=untyped,
+            inside=inside,
+            made=made,
         )
 
     def _agreement(self, var: Any, axis: str) -> Provenance | None:
@@ -549,6 +558,7 @@ _OPERATIONS = {
     **dict.fromkeys(("reduce_sum", "scan"), "sum"),
 }
 _NAMES = {"gather": "lookup", "reduce_or": "any", "reduce_and": "all", "reduce_prod": "product"}
+_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _COLLECTIVES = {"sum": "psum", "masked": "psum", "mean": "pmean", "maximum": "pmax", "minimum": "pmin"}
 
 
@@ -584,6 +594,7 @@ def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | Non
         untyped=one.untyped.partition(" ")[0] if _COLLECTIVES.get(one.kind, "psum") == "psum" else "",
         inside=one.inside.partition(" ")[0] if one.kind == "mean" or one.divisor is not None else "",
         recounted=_recounted_by(one, axes),
+        made=one.made,
     )
 
 
@@ -608,7 +619,10 @@ def _operation(eqn: Any) -> str:
 
 
 def _operation_at(eqn: Any) -> str:
-    return "" if eqn is None else f"{_jax.source.called_function(eqn)} at {_line(eqn)}"
+    if eqn is None:
+        return ""
+    name = _jax.source.called_function(eqn)
+    return f"{_SIGNS.get(name, name)} at {_line(eqn)}"
 
 
 def _line(eqn: Any) -> str:

@@ -43,6 +43,7 @@ class Provenance(NamedTuple):
       gradient: where the gradient that it is a part of was asked for.
       untyped: where what it is in is differentiated, where JAX does not type values.
       inside: the same, where JAX does.
+      made: ``typed`` or ``untyped``, by whether JAX types values, where differentiation made the late operation.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class Provenance(NamedTuple):
     gradient: str = ""
     untyped: str = ""
     inside: str = ""
+    made: str = ""
 
     @property
     def counts(self) -> set[int]:
