@@ -229,7 +229,7 @@ def test_a_value_may_stay_unreduced_at_the_boundary_over_explicit_axes_only(kind
     with jax.set_mesh(mesh), pytest.raises(VaryingError) as caught:
         traced(body, jax.device_put(x, NamedSharding(mesh, P("dp", "tp"))))
     hint = str(caught.value).splitlines()[-1]
-    begins = "Hint: the sum over b (sharded over 'dp', 'tp') at test_varying.py:"
+    begins = "Hint: the sum over b (sharded over 'dp') and d (sharded over 'tp') at test_varying.py:"
     assert hint.startswith(begins) and hint.endswith(f" leaves partial sums: psum over 'dp', 'tp'{cure}")
 
 

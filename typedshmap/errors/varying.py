@@ -18,6 +18,7 @@ class Cause(NamedTuple):
       what: the operation.
       place: where it is.
       dim: the name of the sharded dim.
+      more_dims: those of others that are summed with it, each with its axes; the first one's axes are the rest.
       subject: the argument that has the dim.
       collective: what makes the value the same on every shard, and right.
       late: the operation that the collective has to come before, and its place.
@@ -36,6 +37,7 @@ class Cause(NamedTuple):
     what: str = ""
     place: str = ""
     dim: str = ""
+    more_dims: tuple[tuple[str, tuple[str, ...]], ...] = ()
     subject: str = ""
     collective: str = ""
     late: str = ""
@@ -58,8 +60,10 @@ class Cause(NamedTuple):
     @property
     def sharded_dim(self) -> str:
         """``heads (sharded over 'tp')``"""
-        sharded = f"sharded over {quoted_axes(self.axes)}"
-        return f"{self.dim} ({sharded})" if self.dim else f"a dim {sharded}"
+        others = {axis for _, axes in self.more_dims for axis in axes}
+        first = (self.dim, tuple(axis for axis in self.axes if axis not in others))
+        dims = [(dim, f"sharded over {quoted_axes(axes)}") for dim, axes in (first, *self.more_dims)]
+        return " and ".join(f"{dim} ({sharded})" if dim else f"a dim {sharded}" for dim, sharded in dims)
 
     @property
     def reduction(self) -> str:

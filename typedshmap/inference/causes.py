@@ -570,6 +570,10 @@ def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | Non
     if one is None:
         return None
     shared = tuple(axis for axis, other in found.items() if _origin(other) == _origin(one))
+    more: dict[str, tuple[str, ...]] = {}
+    for axis in shared:
+        if (dim := found[axis].dim) != one.dim and dim and one.dim:
+            more[dim] = (*more.get(dim, ()), axis)
     what, place = _operation(one.eqn), one.place
     if one.kind in ("mean", "maximum", "minimum"):
         what = one.kind
@@ -584,6 +588,7 @@ def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | Non
         what,
         place,
         dim=one.dim,
+        more_dims=tuple(more.items()),
         subject=one.subject,
         collective=_COLLECTIVES.get(one.kind, ""),
         late=late,
