@@ -23,6 +23,7 @@ from .. import _jax
 from ..drawing import framed, table
 from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
 from ..errors.phrases import count_text, mesh_text, quoted_axes, titled, value_text
+from ..errors.varying import UnmentionedVarying
 from ..hints.signature import name_of
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
 from ..progress import progress
@@ -233,7 +234,11 @@ def assert_mesh_invariant(
             tried = trial(each)
             try:
                 failed = tried.run(chosen, left_out, loose, may_fail=meshes is None)
-            except (AssertionError, StructureError, VaryingError):
+            except (AssertionError, StructureError):
+                raise
+            except VaryingError as error:
+                if _is_of_one_shard(error):  # with more of them the error names the cause
+                    trial(each).run([max(chosen, key=lambda mesh: mesh.size)], left_out, loose, may_fail=False)
                 raise
             except Exception as error:
                 # Sizes that the hints allow may be refused by the body, where it scatters an unsharded dim.
@@ -270,6 +275,12 @@ def _lent(meshes: Any) -> AbstractMesh | None:
     sizes = {axis: size for each in given for axis, size in (mesh_sizes(getattr(each, "shape", each)) or {}).items()}
     kinds = (AxisType.Auto,) * len(sizes)
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=kinds) if sizes else None
+
+
+def _is_of_one_shard(error: VaryingError) -> bool:
+    """Whether a mesh has one shard where the value varies by its type, so that the error does not name the cause."""
+    causes = [one.what.cause for one in error.failures if isinstance(one.what, UnmentionedVarying)]
+    return any(cause is not None and cause.kind == "alone" for cause in causes)
 
 
 def _number_option(name: str, value: Any) -> float | None:
