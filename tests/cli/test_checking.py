@@ -203,7 +203,7 @@ def test_a_size_that_does_not_divide_is_our_error(module, capsys):
         "\n"
         "       Mesh: dp=4, tp=2\n"
         "       Sizes: m=4 (w dim 0), f=4 (w dim 1)\n"
-        "       Hint: make b a multiple of 4, or pad it\n"
+        "       Hint: make b a multiple of 4, or pad it and mask the rest\n"
         "1 function on 1 mesh: 1 failed\n"
     )
 

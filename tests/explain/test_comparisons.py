@@ -41,7 +41,7 @@ def test_meshes_are_compared_in_the_order_in_which_they_are_given():
 
         Mesh: dp=3, tp=2
         Sizes: model=1024 (w dim 0), ff=4096 (w dim 1)
-        Hint: make batch a multiple of 3, or pad it""")
+        Hint: make batch a multiple of 3, or pad it and mask the rest""")
 
 
 def test_a_comparison_has_100_columns_whose_last_one_is_of_what_is_sent_least():

@@ -360,7 +360,7 @@ Hint: write [d/axis] or [d/] for one of them""",
     got f32[8,12]
 
 Mesh: dp=4, tp=2; rules: batch=(dp, tp), model=None
-Hint: make batch a multiple of 8, or pad it""",
+Hint: make batch a multiple of 8, or pad it and mask the rest""",
     ),
 }
 

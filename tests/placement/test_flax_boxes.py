@@ -215,7 +215,7 @@ Hint: axis_aliases({'model': ...}) maps a name to mesh axes""",
     got f32[6,4]
 
 Mesh: dp=4, tp=2; rules: embed=dp
-Hint: make embed a multiple of 4, or pad it""",
+Hint: make embed a multiple of 4, or pad it and mask the rest""",
     ),
     "another number of names than dims": (
         lambda mesh: shard({"a": nn.LogicallyPartitioned(jnp.ones((8, 4)), names=("embed",))}, mesh=mesh),

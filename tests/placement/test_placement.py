@@ -517,7 +517,7 @@ def test_everything_that_does_not_fit_is_reported_by_its_path(mesh: Mesh) -> Non
         "\n"
         "Mesh: dp=4, tp=2\n"
         "Sizes: d=4 (given.pair.w dim 0), f=6 (given.pair.w dim 1)\n"
-        "Hint: make b a multiple of 4, or pad it\n"
+        "Hint: make b a multiple of 4, or pad it and mask the rest\n"
         "Also: given.both[0].b has f=4, but given.pair.w has f=6\n"
         "Also: given.both[1].w has dtype int32, but its hint says Float"
     )

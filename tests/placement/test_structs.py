@@ -266,7 +266,7 @@ def test_what_does_not_divide_is_reported_in_full_with_all_its_paths(mesh: Mesh)
         "    got f32[7,4]\n"
         "\n"
         "Mesh: dp=4, tp=2\n"
-        "Hint: make vocab a multiple of 2, or pad it\n"
+        "Hint: make vocab a multiple of 2, or pad it and mask the rest\n"
         "Also: hint['layers'][0].up has ff=5, which does not divide over 'tp' (2 shards)\n"
         "Also: hint['layers'][0].down has ff=5, which does not divide over 'tp' (2 shards)\n"
         "Also: hint['layers'][1].up has ff=5, which does not divide over 'tp' (2 shards)\n"

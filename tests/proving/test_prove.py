@@ -1,6 +1,7 @@
 """`prove` as it is called: what it returns, what it says, what it raises."""
 
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +66,7 @@ def test_what_is_proved_says_what_it_assumes() -> None:
 def test_what_is_refuted_has_the_place_and_the_mesh() -> None:
     found = prove(halved, batch=8, model=2)
     assert (found.verdict, found.assumed) == ("refuted", ())
-    assert found.place.startswith("test_prove.py:35")
+    assert found.place.startswith("test_prove.py:36")
     assert found.why.startswith("halved: return value depends on the mesh: it is 1/2 of what one device gives")
     assert str(found) == f"halved: refuted: {found.why}, at {found.place}"
 
@@ -75,6 +76,17 @@ sent_on: proved
   assumed: on all meshes it does what it does on 3, up to dp=4, entry by entry
   assumed: at all sizes it does what it does at batch=6 to 20, model=4 to 8
   assumed: floats are exact"""
+
+
+def test_what_is_refuted_is_no_suspect_besides(recwarn: pytest.WarningsRecorder) -> None:
+    warnings.simplefilter("always")
+
+    @typed_shard_map
+    def centered(x: Float32[Array, "[b/dp] [m/tp]"]) -> Float32[Array, "[b/dp] [m/tp]"]:
+        return x - x.mean(-1, keepdims=True)
+
+    assert prove(centered).verdict == "refuted"
+    assert not recwarn.list
 
 
 def test_what_is_read_entry_by_entry_says_at_which_sizes() -> None:

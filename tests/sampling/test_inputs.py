@@ -356,7 +356,7 @@ REFUSED = [
         "    got f32[6,5]\n\n"
         "Mesh: dp=4, tp=2\n"
         "Sizes: d=5 (y dim 0)\n"
-        "Hint: make batch a multiple of 4, or pad it",
+        "Hint: make batch a multiple of 4, or pad it and mask the rest",
     ),
     (
         lambda: inputs(wrong, mesh=MESH, config={}, flag=True, batch=-4),

@@ -277,7 +277,7 @@ def test_ranks_that_do_not_divide_over_the_context_are_named() -> None:
 
         Mesh: context=4, model=2; axes: cp=context
         Sizes: t=8 (q dim 0), h=8 (q dim 1), d=3 (q dim 2), seqs=1 (lens dim 0)
-        Hint: make ranks a multiple of 4, or pad it
+        Hint: make ranks a multiple of 4, or pad it and mask the rest
     """)
 
 

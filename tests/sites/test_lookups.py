@@ -97,7 +97,7 @@ def test_a_key_whose_batch_does_not_divide_is_named() -> None:
 
         Mesh: data=4
         Sizes: rows=16 (tables['items'] dim 0), width=5 (tables['items'] dim 1)
-        Hint: make dim 0 a multiple of 4, or pad it
+        Hint: make dim 0 a multiple of 4, or pad it and mask the rest
     """)
 
 

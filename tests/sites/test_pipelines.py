@@ -43,7 +43,7 @@ def test_a_shift_of_stages_that_do_not_divide_names_them() -> None:
             got f32[6,3]
 
         Mesh: stage=4, tp=2
-        Hint: make stages a multiple of 4, or pad it
+        Hint: make stages a multiple of 4, or pad it and mask the rest
     """)
 
 
@@ -127,7 +127,7 @@ def test_a_batch_that_does_not_divide_over_three_axes_names_them() -> None:
             got f32[12,3,2]
 
         Mesh: data=2, fsdp=2, expert=2
-        Hint: make dim 0 a multiple of 8, or pad it
+        Hint: make dim 0 a multiple of 8, or pad it and mask the rest
     """)  # noqa: E501
 
 

@@ -79,7 +79,7 @@ def test_levels_that_do_not_divide_are_named() -> None:
             got f32[6,2]
 
         Mesh: z=4, x=2; axes: lev=z
-        Hint: make n a multiple of 4, or pad it
+        Hint: make n a multiple of 4, or pad it and mask the rest
     """)
 
 

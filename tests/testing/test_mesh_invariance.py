@@ -616,7 +616,7 @@ def test_an_error_of_the_types_on_some_mesh_passes_through_with_a_note():
     with pytest.raises(VaryingError) as caught:
         assert_mesh_invariant(forgotten)
     assert caught.value.__notes__[-1] == (
-        "assert_mesh_invariant: forgotten on the mesh dp=1, tp=1\nSizes: batch=16, model=24\nAgain: seed=0"
+        "assert_mesh_invariant: forgotten on the mesh dp=4, tp=2\nSizes: batch=16, model=24\nAgain: seed=0"
     )
 
 
@@ -885,3 +885,14 @@ def test_a_difference_where_results_are_chaotic_is_looked_at_again_with_smaller_
 
     assert_mesh_invariant(resonance, ["dp=4"], seed=seed, trials=1, grad=False, n=4096)
     assert "depends on the mesh" in failure(averaged, ["dp=4"], seed=seed, trials=1, grad=False, n=4096)
+
+
+def test_an_error_that_one_shard_hides_is_told_of_the_largest_mesh() -> None:
+    @typed_shard_map
+    def total(x: X) -> Float[Array, ""]:
+        return x.sum()
+
+    with pytest.raises(VaryingError) as caught:
+        assert_mesh_invariant(total)
+    message = str(caught.value)
+    assert "Mesh: dp=4, tp=2" in message and message.endswith("leaves partial sums: psum over 'dp', 'tp'")

@@ -97,7 +97,7 @@ def test_every_marked_function_of_an_imported_module_is_a_test(project):
             "Again: seed=0",
             "*_ ill_typed?mesh-invariant? _*",
             "VaryingError: ill_typed: return value varies over 'dp', which its hint does not mention",
-            "assert_mesh_invariant: ill_typed on the mesh dp=1",
+            "assert_mesh_invariant: ill_typed on the mesh dp=2",
         ]
     )
     found.stdout.no_fnmatch_line("*verb.py*")

@@ -418,7 +418,7 @@ class DivergentCollective(Fault):
             goes = "when a shard leaves it" if is_loop else "which one a shard takes"
             return Sentence(problem, cure=f"{move}: {goes} depends on its own index")
         agree = "when the loop ends, by pmax of its condition" if is_loop else "the branch, by pmax of the predicate"
-        return Sentence(problem, cure=f"let all shards agree on {agree}; or {move}")
+        return Sentence(problem, cure=f"let all shards agree on {agree}; or, if each is to decide for itself, {move}")
 
 
 class UntypedVarying(Fault):

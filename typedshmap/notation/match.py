@@ -71,7 +71,7 @@ class Indivisible(Mismatch):
 
     def words(self, terms: Terms) -> Sentence:
         over = f"{quoted_axes(self.axes)} ({count_text(self.shards, 'shard')})"
-        cure = f"make {_dim_name(self.dim, self.index)} a multiple of {self.shards}, or pad it"
+        cure = f"make {_dim_name(self.dim, self.index)} a multiple of {self.shards}, or pad it and mask the rest"
         has = f"has {_dim_size_text(self.dim, self.index, self.size)}"
         return Sentence(f"{has}, which does not divide over {over}", self.span, cure)
 

@@ -113,37 +113,40 @@ def prove(f: Any, *, grad: bool = False, **sizes: Any) -> Proof:
 
 def read_proof(f: Any, grad: bool, sizes: Mapping[str, Any]) -> Proof:
     """The same without running it: proved, or unknown."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SuspectWarning)  # the terms decide
+        return _read(f, grad, sizes)
+
+
+def _read(f: Any, grad: bool, sizes: Mapping[str, Any]) -> Proof:
     made_of = require_decorated(f, VERB)
     require_bool_or_none(VERB, "grad", grad)
     typed = made_of.signature.read(bound_self(f))
     axes = axes_of(made_of, typed, mesh_of(f, None, VERB))
     axes.require_some(VERB, typed.name, "call it")
-    subject = classify_function(f, made_of, typed, None)
-    subject = _in_region(subject, axes, sizes)
     tried, left_out = list[dict[str, int]](), list[dict[str, int]]()
     gap: _Gap | None = None
     taken_for_granted = set[str]()
     misfit: Exception | None = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SuspectWarning)
-        for seed, shape in enumerate(_shapes(axes)):
-            try:
-                comparison = _MeshComparison(subject, axes, shape, sizes, grad, seed)
-                found = comparison.gap()
-            except _SingleEntry as single:
-                gap = gap or single.gap
-            except ShapeError as error:
-                if not sizes:
-                    raise
-                misfit = misfit or error
-            else:
-                if found is not None:
-                    gap, tried = found, []
-                    break
-                tried.append(shape)
-                taken_for_granted |= comparison.assumed
-                continue
-            left_out.append(shape)
+    subject = _in_region(classify_function(f, made_of, typed, None), axes, sizes)
+    for seed, shape in enumerate(_shapes(axes)):
+        try:
+            comparison = _MeshComparison(subject, axes, shape, sizes, grad, seed)
+            found = comparison.gap()
+        except _SingleEntry as single:
+            gap = gap or single.gap
+        except ShapeError as error:
+            if not sizes:
+                raise
+            misfit = misfit or error
+        else:
+            if found is not None:
+                gap, tried = found, []
+                break
+            tried.append(shape)
+            taken_for_granted |= comparison.assumed
+            continue
+        left_out.append(shape)
     if any(all(size > 1 for size in shape.values()) for shape in tried):
         largest = {name: max(shape[name] for shape in tried) for name in axes.sizes}
         traced = f"traced on {len(tried)}, up to {mesh_text(largest.items())}"
