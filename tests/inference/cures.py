@@ -118,13 +118,12 @@ def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Ite
     ):  # which changes what the program's gradients are
         return
     ways = [(verb, _names(axes), late) for verb, axes, late in _REDUCED.findall(cure)]
-    if " if that counts a shard's elements" in cure:
-        mean, axes, late = ways[0]
-        ways = [(mean if counts_shard else "psum", axes, late)]
+    if "count the elements of all shards if it counts those of one" in cure and counts_shard:  # which is a mean
+        ways = [("pmean", axes, late) for _, axes, late in ways]
     if agrees and "if they are partial sums" in cure:
         ways = []
     outside = re.search(r" at program\.py:(\d+), outside of what is differentiated", cure)
-    if (mean := re.search(r"own mean at program\.py:(\d+)", message)) is not None and "pmean the loss over" in cure:
+    if (mean := re.search(r"own mean at program\.py:(\d+)", message)) is not None and "pmean that mean over" in cure:
         yield _with_call(lines, int(mean[1]), f"lax.pmean({{}}, {_names(cure)!r})")
     if (dropped := re.search(r"drop the (psum|pmean):", cure)) is not None:
         call = rf"\b(?:lax\.)?{dropped[1]}\((\w+), '\w+'\)"

@@ -104,11 +104,11 @@ PROGRAMS = {
     "a mean over two axes": Wrong(X, "y = (x**2).mean(); return y", "", "pmean over 'dp', 'tp'"),
     "a mean, squared": Wrong(ROWS, "y = x.mean(0); z = y**2; return z", "k", "pmean over 'dp' before"),
     "a mean, shifted": Wrong(ROWS, "y = x.mean(0); z = y - 1.0; return z", "k", "pmean over 'dp'"),
-    "a sum divided by a shard's size": Wrong(ROWS, "y = x.sum(0); return y / x.shape[0]", "k", "pmean over 'dp' if"),
-    "a sum divided by all elements of a shard": Wrong(ROWS, "y = x.sum(); return y / x.size", "", "pmean over 'dp' if"),
-    "a sum divided by two": Wrong(ROWS, "y = x.sum(0); return y / 2", "k", "else psum", counts_shard=False),
+    "a sum divided by a shard's size": Wrong(ROWS, "y = x.sum(0); return y / x.shape[0]", "k", "which divides it, count the elements of all shards"),
+    "a sum divided by all elements of a shard": Wrong(ROWS, "y = x.sum(); return y / x.size", "", "which divides it, count the elements of all shards"),
+    "a sum divided by two": Wrong(ROWS, "y = x.sum(0); return y / 2", "k", "which divides it, count the elements of all shards", counts_shard=False),
     "a sum divided by a global size": Wrong(ROWS, "y = x.sum(0); return y / size('b')", "k", "psum over 'dp'"),
-    "a mean by multiplication": Wrong(ROWS, "y = x.sum(0); return y * (1 / x.shape[0])", "k", "pmean over 'dp' if"),
+    "a mean by multiplication": Wrong(ROWS, "y = x.sum(0); return y * (1 / x.shape[0])", "k", "which divides it, count the elements of all shards"),
     "a mean of the other dim, summed": Wrong(ROWS, "y = x.mean(1); z = y.sum(); return z", "", "psum over 'dp'"),
     "the difference from a mean": Wrong(ROWS, "y = x.mean(0); z = ((x - y) ** 2).sum(0); return z", "k", "pmean over 'dp' before"),
     "a variance": Wrong(ROWS, "y = x.var(0); return y", "k", "var goes on with it: gather the dim first"),
@@ -151,7 +151,7 @@ PROGRAMS = {
         modes=(True,),
     ),
     "a gradient of a sum divided by a shard's size": Wrong(
-        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() / x.shape[0])(w); return g", "k", "pmean over 'dp' if", modes=(False,)
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() / x.shape[0])(w); return g", "k", "which divides it, count the elements of all shards", modes=(False,)
     ),
     "a gradient of a psum": Wrong(
         XV, "g = jax.grad(lambda w: lax.psum(((x @ w) ** 2).sum(), 'dp'))(w); return g", "k", "pmean over 'dp'", modes=(False,)
@@ -190,18 +190,18 @@ PROGRAMS = {
         ROWS, "s = x.sum(); t = s > 3.0; return t + 0.0", "", "psum over 'dp' before > at program.py:11"
     ),
     "a gradient of a mean that nobody averaged": Wrong(
-        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g", "k", "pmean the loss over 'dp'", modes=(True,), more=LOSS
+        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g", "k", "pmean that mean over 'dp'", modes=(True,), more=LOSS
     ),
     "a loss that is averaged outside of what is differentiated": Wrong(
         XV, "l, g = jax.value_and_grad(lambda w: loss_of(w, x))(w); return lax.pmean(l, 'dp'), w - 0.1 * g",
-        'tuple[Float[Array, ""], Float[Array, "k"]]', "pmean the loss over 'dp'", modes=(True,), more=LOSS,
+        'tuple[Float[Array, ""], Float[Array, "k"]]', "pmean that mean over 'dp'", modes=(True,), more=LOSS,
     ),
     "a mean of gradients that are summed": Wrong(
-        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return lax.pmean(g, 'dp')", "k", "pmean the loss over 'dp'", modes=(True,), more=LOSS
+        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return lax.pmean(g, 'dp')", "k", "pmean that mean over 'dp'", modes=(True,), more=LOSS
     ),
     "a gradient of a mean by weights that are gathered": Wrong(
         SHARDED, "g = jax.grad(lambda w: loss_of(lax.all_gather(w, 'dp', tiled=True), x))(w); return w - 0.1 * g",
-        "[k/dp]", "pmean the loss over 'dp'", modes=(True,), more=LOSS,
+        "[k/dp]", "pmean that mean over 'dp'", modes=(True,), more=LOSS,
     ),
     "the same without types": Wrong(
         SHARDED, "g = jax.grad(lambda w: lax.pmean(loss_of(lax.all_gather(w, 'dp', tiled=True), x), 'dp'))(w); return w - 0.1 * g",
@@ -310,7 +310,7 @@ PROGRAMS = {
         ROWS, "y = x.sum(0); z = y + 1.0; s = lax.psum(z, 'dp'); return 0.01 * s", "k", "add it after the sum (psum over 'dp')"
     ),
     "a nonlinear function of a sum over a shard's size": Wrong(
-        ROWS, "y = x.sum(0) / x.shape[0]; z = jnp.tanh(y); return lax.pmean(z, 'dp')", "k", "at program.py:10 divides, before it (pmean over 'dp' if"
+        ROWS, "y = x.sum(0) / x.shape[0]; z = jnp.tanh(y); return lax.pmean(z, 'dp')", "k", "let 2 at program.py:10, which divides it, count"
     ),
     "a nonlinear function of a sum of what a maximum made": Wrong(
         ROWS, "m = x.max(0); y = x - m; z = y.sum(0); q = jnp.tanh(z); return lax.psum(q, 'dp')", "k", "pmax over 'dp' before sub"

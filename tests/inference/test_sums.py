@@ -99,7 +99,7 @@ step: relu is not linear, and takes a partial sum over 'tp', due since test_sums
 
 Mesh: dp=4, tp=2
 At: test_sums.py:{first + 2} (step)
-Hint: take the sum before it (psum over 'tp'); if each shard's own is meant, say so by check(x, '... ~tp')"""
+Hint: take the sum before it (psum over 'tp'); if each shard's own is meant, say so by check(x, '... ~dp ~tp')"""
     )
 
 
@@ -144,7 +144,8 @@ def test_what_a_gradient_makes_is_not_suspect(check_vma: bool, mesh: Mesh) -> No
     """Without types the transpose of a psum is a psum, and gradients of weights are sums over shards' rows."""
 
     def trained(x: X, w: W) -> W:
-        gradient = jax.grad(lambda w: (tp(x @ w) ** 2).sum())(w)
+        shards = 1 if check_vma else lax.axis_size("tp")
+        gradient = jax.grad(lambda w: (tp(x @ w) ** 2).sum() / shards)(w)
         scaled = gradient / (1e-6 + jnp.abs(gradient))
         return w - (scaled if check_vma else lax.pmean(scaled, "dp"))
 

@@ -12,7 +12,7 @@ from ..errors.places import Place, installed_package, is_users, running_line
 from .jaxpr import called_jaxpr, open_jaxpr
 
 # What JAX calls the functions that compute gradients.
-_GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_grad_f_aux", "vjp", "linearize"])
+_GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_grad_f_aux", "vjp", "jvp", "linearize"])
 
 
 def source_here() -> Any:
@@ -88,7 +88,7 @@ def is_written_in(eqn: Any, jaxpr: Any) -> bool:
     """
     info = getattr(jaxpr, "debug_info", None)
     file, function = getattr(info, "func_filename", None), str(getattr(info, "func_src_info", "")).partition(" ")[0]
-    is_made = file is not None and not is_users(file) and function in library_functions(eqn)
+    is_made = any((frame.file_name, frame.function_name) == (file, function) for frame in _library_frames(eqn))
     return equation_place(eqn) != "" and not is_made
 
 

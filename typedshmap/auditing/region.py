@@ -17,6 +17,7 @@ from ..errors.varying import (
     DivergentCollective,
     LostSum,
     NotUnreduced,
+    RecountedGradient,
     SummedGradient,
     SummedParts,
     UnmarkedUnreduced,
@@ -143,7 +144,7 @@ def finding_of(failure: Failure, region: str, file: str = "", line: int = 0) -> 
     if isinstance(place, Place):
         file, line = place.file, place.line
     return Finding(
-        "suspect" if isinstance(what, LostSum | SummedGradient | SummedParts) else "error",
+        "suspect" if isinstance(what, LostSum | SummedGradient | RecountedGradient | SummedParts) else "error",
         _kind(what),
         message,
         file,
@@ -173,7 +174,7 @@ def _kind(what: Any) -> str:
             return "double-sum"
         case LostSum():
             return "lost-sum"
-        case SummedGradient():
+        case SummedGradient() | RecountedGradient():
             return "summed-gradient"
         case _:
             return "varying"

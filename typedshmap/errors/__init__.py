@@ -132,6 +132,7 @@ _CLASSES = {
     | varying.UntypedVarying
     | varying.LostSum
     | varying.SummedGradient
+    | varying.RecountedGradient
     | varying.SummedParts,
     DivergenceError: varying.DivergentCollective,
     ReplicaError: varying.DifferingReplicas,

@@ -19,7 +19,15 @@ from .failures import (
     sizes_text,
 )
 from .phrases import alias_text, mesh_text
-from .varying import DivergentCollective, LostSum, SummedGradient, SummedParts, UnmentionedVarying, UntypedVarying
+from .varying import (
+    DivergentCollective,
+    LostSum,
+    RecountedGradient,
+    SummedGradient,
+    SummedParts,
+    UnmentionedVarying,
+    UntypedVarying,
+)
 
 _MOST_OTHERS = 8
 
@@ -32,6 +40,7 @@ _ABOUT_OPERATIONS = (
     | UntypedVarying
     | LostSum
     | SummedGradient
+    | RecountedGradient
     | SummedParts
 )
 

@@ -28,8 +28,9 @@ class Cause(NamedTuple):
       follows: a collective that the program has for it later on, and its place.
       untyped: where what it is in is differentiated, without JAX's types, which give a psum another gradient.
       inside: where what it is in is differentiated, of a mean whose gradient would else be the sum of the shards'.
-      made: ``typed`` or ``untyped``, by whether JAX types values, where differentiation made the late operation.
-      recounted: axes whose shards a gradient counts, and the psum that does so without JAX's types.
+      made: ``typed`` or ``untyped``, by whether JAX types values, where differentiation made the late operation;
+        ``mixed``: without types, of a gradient that is in part of a mean.
+      recounted: why a gradient is wrong over other axes, without JAX's types.
     """
 
     kind: str
@@ -68,10 +69,13 @@ class Cause(NamedTuple):
     @property
     def reduction(self) -> str:
         """``psum over 'tp'``, where a collective makes the value the same on every shard, and right."""
-        over = quoted_axes(self.axes)
-        if self.divisor:
-            return f"pmean over {over} if that counts a shard's elements, else psum"
-        return f"{self.collective} over {over}"
+        return f"{self.collective} over {quoted_axes(self.axes)}"
+
+    @property
+    def counted(self) -> str:
+        """What a number that divides the sum has to count."""
+        number = f"; let {self.divisor}, which divides it, count the elements of all shards"
+        return f"{number} if it counts those of one" if self.divisor else ""
 
     @property
     def typed(self) -> str:
@@ -93,26 +97,27 @@ class Cause(NamedTuple):
         outside = self.typed if self.late else outside
         inside = f" inside of what is differentiated at {self.inside}" if self.inside else ""
         if self.recounted:
-            reason = f"without check_vma=True JAX differentiates the sum over {self.recounted} as a sum"
-            return f"no collective makes {origin} right, as {reason}: leave out check_vma=False"
+            return f"no collective makes {origin} right, as {self.recounted}: leave out check_vma=False"
+        if self.made == "mixed":
+            reason = "it is in part of a mean, and in part of a sum: leave out check_vma=False, and pmean the one"
+            return f"no collective makes {origin} right, as {reason} and psum the other where they are taken"
         if self.made:
             otherwise = "differentiate by what is invarying" if self.made == "typed" else "leave out check_vma=False"
             reason = f"differentiation goes on with the shards' parts: {otherwise}, and JAX takes the sum by itself"
             return f"no collective makes {origin} right, as {reason}"
         if self.astray:
             instead = f"{self.collective} over {over}, in the place of {self.astray}{self.typed}"
-            return f"{origin} leaves partial sums: {instead}"
+            is_what = "is of each shard's part" if self.kind == "mean" else "leaves partial sums"
+            return f"{origin} {is_what}: {instead}"
         if self.within:
             return f"{origin} is of each shard's part, and {self.within} goes on with it: gather the dim first"
         if self.follows and self.collective and not self.late and not terms.is_spec:
             mark = terms.marks("+" if self.kind == "sum" else "~", self.axes)
             return f"{origin} leaves each shard its own, for {self.follows}: write '{mark}'"
-        if self.divisor:
-            return f"{origin} leaves partial sums, which {self.divisor} divides: {self.reduction}{outside}{inside}"
         if self.kind in ("sum", "masked"):
             is_open = may_be_unreduced and not self.late
             mark = f", or write {terms.written('+', self.axes)} if its sum is taken later" if is_open else ""
-            psum = f"psum over {over}{before}{outside}{mark}"
+            psum = f"psum over {over}{before}{outside}{inside}{mark}{self.counted}"
             if self.kind == "masked":
                 return f"if {origin} leaves each entry on one shard, and zeros on the others: {psum}"
             return f"{origin} leaves partial sums: {psum}"
@@ -259,6 +264,8 @@ class LostSum(Fault):
       since: where the sum became due, or where it was taken.
       may_be_meant: whether no hint says that the sum is due.
       cause: since when it is due, if that is known.
+      varying: all mesh axes over which it varies.
+      divides: where it divides what is a partial sum, too.
     """
 
     operation: str
@@ -268,6 +275,8 @@ class LostSum(Fault):
     since: str = ""
     may_be_meant: bool = False
     cause: Cause | None = None
+    varying: tuple[str, ...] = ()
+    divides: str = ""
 
     def words(self, terms: Terms) -> Sentence:
         over, count = quoted_axes(self.axes), f"which counts it {self.shards} times"
@@ -286,7 +295,9 @@ class LostSum(Fault):
         cure = self._cure(terms)
         if self.may_be_meant and self.how != "taken":
             said = (
-                "# typedshmap: ignore[lost-sum]" if terms.is_spec else f"check(x, '... {terms.marks('~', self.axes)}')"
+                "# typedshmap: ignore[lost-sum]"
+                if terms.is_spec
+                else f"check(x, '... {terms.marks('~', self.varying or self.axes)}')"
             )
             cure += f"; if each shard's own is meant, say so by {said}"
         return Sentence(f"{self.operation} {problem}", cure=cure)
@@ -301,10 +312,11 @@ class LostSum(Fault):
             over = quoted_axes(self.axes)
             return f"take it over all shards of {over} before, a sum by psum, a mean by pmean{cause.typed}"
         taken = cause.kind if cause.kind == "mean" else "sum"
-        taken += f", which {cause.divisor} divides," if cause.divisor else ""
+        divided = f", and psum what is divided at {self.divides}, too" if self.divides else ""
         if self.how == "added":
-            return f"add it after the {taken} ({cause.reduction}), or on one shard only{cause.typed}"
-        return f"take the {taken} before it ({cause.reduction}){cause.typed}"
+            elsewhere = "" if cause.kind == "mean" or divided else ", or on one shard only"
+            return f"add it after the {taken} ({cause.reduction}){elsewhere}{divided}{cause.typed}{cause.counted}"
+        return f"take the {taken} before it ({cause.reduction}){divided}{cause.typed}{cause.counted}"
 
 
 class SummedGradient(Fault):
@@ -314,22 +326,43 @@ class SummedGradient(Fault):
       axis: the mesh axis.
       shards: how many there are.
       mean: where each shard takes the mean of its own part; empty where that is not known.
+      others: other axes over which that is a shard's own.
       is_typed: whether JAX types the values; without, it differentiates a psum as a psum.
     """
 
     axis: str
     shards: int
     mean: str
+    others: tuple[str, ...]
     is_typed: bool
 
     def words(self, terms: Terms) -> Sentence:
         of_mean = f"the gradient of each shard's own mean at {self.mean.partition(' ')[0]} is summed over '{self.axis}'"
         of_any = f"a gradient is summed over '{self.axis}' where its mean is due"
         problem = f"{of_mean if self.mean else of_any}, which makes it {self.shards} times that of the mean over all"
-        inside = f"pmean the loss over '{self.axis}' inside of what is differentiated"
+        over = quoted_axes((self.axis, *self.others))
+        what = f"that mean over {over}" if self.mean else f"the loss over {over}"
+        inside = f"pmean {what}, inside of what is differentiated"
         if not self.is_typed:
             return Sentence(problem, cure=f"leave out check_vma=False, and {inside}")
         return Sentence(problem, cure=inside)
+
+
+class RecountedGradient(Fault):
+    """A sum that JAX, without types, differentiates as a sum, so that a gradient counts each shard.
+
+    Attributes:
+      axis: the mesh axis.
+      shards: how many there are.
+    """
+
+    axis: str
+    shards: int
+
+    def words(self, terms: Terms) -> Sentence:
+        problem = f"without check_vma=True JAX differentiates this sum over '{self.axis}' as a sum"
+        problem += f", which makes a gradient {self.shards} times too large"
+        return Sentence(problem, cure="leave out check_vma=False")
 
 
 class SummedParts(Fault):

@@ -45,6 +45,7 @@ _JOINED: Mapping[str, Callable[[int], bool]] = {
     **dict.fromkeys(("scatter", "scatter-add", "scatter_add"), lambda at: at in (0, 2)),
 }
 _SCALED = _LINEAR | _PRODUCTS | _SCALING | _PICKING | _PLACING | frozenset(_JOINED)
+_ADDING = frozenset(["add", "add_any", "sub"])
 _FINAL = frozenset(["index", "opaque", "choice", "ring", "picked", "other"])
 _MEANS = frozenset(["mean", "nanmean", "average", "_mean"])
 _NEUTRAL = (0.0, float("inf"), float("-inf"))
@@ -118,21 +119,31 @@ class Causes:
         found = (frame.known_of(jaxpr.outvars[0]).provenances.get(axis) for frame in frames)
         return self._seen(next(filter(None, found), None), axis)
 
-    def mean_of_gradient(self, eqn: Any, axis: str, at: int) -> str | None:
-        """Where the mean of a shard's part is, if an operand of an equation is its gradient; None if it is of no mean.
+    def mean_of_gradient(self, eqn: Any, axis: str, at: int) -> tuple[str, list[str]] | None:
+        """Where the mean of a shard's part is, if an operand of an equation is its gradient, and the axes of the part.
 
         A gradient that is divided otherwise, as by hand or by a pmean, may be right, unless it was summed as often.
         """
         for frame in self._frames.get(id(eqn), ()):
             known = frame.known_of(eqn.invars[at])
             one = known.provenances.get(axis)
-            if one is None or one.kind != "mean":
+            if one is None or one.kind not in ("sum", "mean"):
                 continue
-            means = [by for _, by in known.divisors if not _MEANS.isdisjoint(_jax.source.library_functions(by))]
-            size, recounts = self.interpreter.sizes[axis], sum(axis in axes for _, axes in known.recounts)
-            if sum(number % size == 0 for number, by in known.divisors if by not in means) <= recounts:
-                return _jax.source.equation_place(means[-1]) if means else ""
+            own, recounts = self._own_means(known.divisors), sum(axis in axes for _, axes in known.recounts)
+            if one.kind == "sum" and axis not in [each for _, each in own]:
+                continue
+            size, others = self.interpreter.sizes[axis], [number for number, by in known.divisors if not is_mean(by)]
+            if sum(number % size == 0 for number in others) <= recounts:
+                by = next((by for by, each in own if each == axis), None)
+                place = _jax.source.equation_place(by) if by is not None else ""
+                return place, [each for found, each in own if found is by and each != axis]
         return None
+
+    def is_divided(self, eqn: Any, axis: str, at: int) -> bool:
+        """Whether an operand of an equation was divided by hand by the number of shards, or by a multiple of it."""
+        known = [frame.known_of(eqn.invars[at]) for frame in self._frames.get(id(eqn), ())]
+        numbers = [number for one in known for number, by in one.divisors if not _is_of_mean(by)]
+        return any(number % self.interpreter.sizes[axis] == 0 for number in numbers)
 
     def facts_of(self, eqn: Any) -> list[list[ShardingFact]]:
         """The facts of an equation's operands, each time that it was interpreted."""
@@ -150,8 +161,9 @@ class Causes:
         untyped, inside = ("", asked) if self.is_typed else (asked, "")
         if one.late is not None and one.kind in _EXTREMES.values():  # each shard would go on with its own
             one = one._replace(late=self._first_late[axis, one.at])
-        is_made = any(_jax.jaxpr.is_transposed(eqn) for eqn, _ in one.late or ())
-        made = ("typed" if self.is_typed else "untyped") if is_made else ""
+        made, adds = one.made, one.late is not None and one.late[0][0].primitive.name in _ADDING
+        if adds and any(_jax.jaxpr.is_transposed(eqn) for eqn, _ in one.late):
+            made = "typed" if self.is_typed else "untyped"
         follows = self._collectives.get((axis, one.at))
         eqn, late, astray, follows = map(_written, (one.calls, one.late, one.astray, follows))
         return one._replace(
@@ -287,14 +299,31 @@ class Causes:
             axes = [axis for axis in axes if any(axis in known.provenances for known in operands)]
             carried = carried if name in _LINEAR | _PRODUCTS else "open"
         by_axis = {axis: self._provenance(eqn, axis, operands, facts, result, divisors) for axis in axes}
-        if recounts:
-            by_axis = {axis: self._recounted(one, axis, divisors, recounts) for axis, one in by_axis.items()}
+        mixed = frozenset[str]().union(*[known.mixed for known in operands]) if is_scaled else frozenset[str]()
+        if self._is_transposed(eqn):
+            mixed |= self._mixed_axes(operands) if name in _ADDING else frozenset()
+            for axis, one in by_axis.items():
+                if not any(axis in (dim.axes or ()) for dim in result.dims):
+                    by_axis[axis] = self._of_gradient(one, axis, divisors, recounts, axis in mixed)
         if name == "div" and values[1] and not _jax.jaxpr.is_transposed(eqn):
             for axis in self.axes:
                 one = operands[0].provenances.get(axis)
                 if one is None or one.kind == "part":  # which no mean over its sharded dim is
                     self._divisions.setdefault((axis, _jax.source.equation_place(eqn), values[1]), "")
-        return Known(by_axis, value, tuple(dict.fromkeys(divisors)), carried, tuple(dict.fromkeys(recounts)))
+        return Known(by_axis, value, tuple(dict.fromkeys(divisors)), carried, tuple(dict.fromkeys(recounts)), mixed)
+
+    def _is_transposed(self, eqn: Any) -> bool:
+        return any(_jax.jaxpr.is_transposed(each) for each, _ in self._frame.calls(eqn))
+
+    def _mixed_axes(self, operands: list[Known]) -> frozenset[str]:
+        """The axes over which of gradients that are added some are of a shard's own mean, and others are not.
+
+        Before they are summed over a shard's part; afterwards it shows.
+        """
+        if any(one.kind not in _UNREDUCED for known in operands for one in known.provenances.values()):
+            return frozenset()
+        means = [{axis for _, axis in self._own_means(known.divisors)} for known in operands if known.value != 0]
+        return frozenset[str]().union(*means) - frozenset.intersection(*map(frozenset, means)) if means else frozenset()
 
     def _recounted_axes(self, eqn: Any, operands: list[Known]) -> tuple[str, ...]:
         """The axes over which differentiation, as without types, made a psum of what is the same on all shards."""
@@ -303,23 +332,41 @@ class Causes:
             return ()
         return tuple(axis for axis in _jax.jaxpr.named_axes(eqn, self.axes) if axis not in operands[0].provenances)
 
-    def _recounted(
-        self, one: Provenance, axis: str, divisors: Sequence[tuple[float, Any]], recounts: Sequence[Recount]
+    def _of_gradient(
+        self,
+        one: Provenance,
+        axis: str,
+        divisors: Sequence[tuple[float, Any]],
+        recounts: Sequence[Recount],
+        is_mixed: bool,
     ) -> Provenance:
-        """A gradient through a psum over its axis, of which the mean is due, or over others, which counts their shards.
+        """A part of a gradient, which is not sharded over its axis.
 
-        Without types a psum is differentiated as a psum, and a pmean as a pmean. A program may divide by hand.
+        Without types a sum is differentiated as a sum. Of a loss that is reduced over the axis, each shard has so much
+        of the gradient that their mean is due, whatever is between. Over other axes nothing takes the mean.
         """
-        if one.kind in ("sum", "mean") and any(axis in axes for _, axes in recounts):
-            one = one._replace(kind="mean", divisor=None)
+        if any(axis in axes for _, axes in recounts):
+            one = one._replace(kind="mean", divisor=None, late=None, astray=None)
+        elif is_mixed and not self.interpreter.has_vma and one.kind in ("sum", "mean"):
+            return one._replace(made="mixed")
+        by_hand = [number for number, by in divisors if not _is_of_mean(by)]
         for eqn, axes in recounts:
             others = tuple(other for other in axes if other != axis)
-            by_hand = [number for number, by in divisors if not _jax.source.library_functions(by) & {*_MEANS, "pmean"}]
             shards = prod(self.interpreter.sizes[other] for other in others)
-            is_divided = any(number % shards == 0 for number in by_hand)
-            if others and not is_divided:
+            if others and not any(number % shards == 0 for number in by_hand):
                 return one._replace(recounted=(eqn, others))
-        return one
+        own = [] if self.interpreter.has_vma or by_hand else self._own_means(divisors)
+        others = tuple(dict.fromkeys(other for _, other in own if other != axis))
+        return one._replace(recounted=(own[0][0], others)) if others and one.kind == "mean" else one
+
+    def _own_means(self, divisors: Sequence[tuple[float, Any]]) -> list[tuple[Any, str]]:
+        """Of some divisions those that take a shard's own mean, each with an axis over which they do."""
+        return [
+            (by, axis)
+            for number, by in divisors
+            for axis in self.interpreter.sizes
+            if self._divisions.get((axis, _jax.source.equation_place(by), number)) == "mean"
+        ]
 
     def _cond(self, frame: Frame, eqn: Any, operands: list[Known], results: Sequence[ShardingFact]) -> list[Known]:
         jaxprs = map(_jax.jaxpr.open_jaxpr, eqn.params["branches"])
@@ -407,7 +454,7 @@ class Causes:
             made = found[min(found)] if is_part else self._of_part(eqn, axis, found, facts, result)
             return self._divided(made, axis, divisors)
         final = [one for one in reduced if one.kind in _FINAL]
-        first = min(final or reduced, key=lambda one: one.at)
+        first = min(final or reduced, key=lambda one: (one.at, one.late is None))
         if final or first.late is not None or first.astray is not None:
             return first
         if first.kind == "item":
@@ -497,10 +544,21 @@ class Causes:
                 )
                 what = self._divisions[key] = "mean" if is_local else ""
             else:
-                what = self._divisions[key] = "unclear" if number in one.counts else ""
+                is_count = one.size and number % (one.size * self.interpreter.sizes[axis]) == 0  # of all shards
+                is_divisor = by.primitive.name == "div" and number >= 2 and number == round(number) and not is_count
+                what = self._divisions[key] = "unclear" if is_divisor or number in one.counts else ""
             if what:
                 one = one._replace(kind="mean") if what == "mean" else one._replace(divisor=(number, by))
         return one
+
+
+def is_mean(by: Any) -> bool:
+    """Whether an equation divides since the user took a mean."""
+    return not _MEANS.isdisjoint(_jax.source.library_functions(by))
+
+
+def _is_of_mean(by: Any) -> bool:
+    return not _jax.source.library_functions(by).isdisjoint({*_MEANS, "pmean"})
 
 
 def _written(calls: Sequence[tuple[Any, Any]] | None) -> Any:
@@ -604,10 +662,13 @@ def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | Non
 
 
 def _recounted_by(one: Provenance, axes: Sequence[str]) -> str:
-    """The axes whose shards a gradient counts though it is due over others, and the psum that does so."""
+    """Why a gradient that is due over some axes is wrong over others."""
     if one.recounted is None or not set(axes).isdisjoint(one.recounted[1]):
         return ""
-    return f"{quoted_axes(one.recounted[1])} at {_line(one.recounted[0])}"
+    eqn, over = one.recounted[0], quoted_axes(one.recounted[1])
+    if not _jax.jaxpr.collective_operation(eqn):
+        return f"the mean at {_line(eqn)} is each shard's own over {over}, too"
+    return f"without check_vma=True JAX differentiates the sum over {over} at {_line(eqn)} as a sum"
 
 
 def _origin(one: Provenance) -> tuple[Any, ...]:

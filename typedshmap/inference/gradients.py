@@ -8,16 +8,15 @@ Invariant: causes are looked for only where the loss is not reduced over the axi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from .. import _jax
-from ..errors.varying import SummedGradient, SummedParts
+from ..errors.varying import RecountedGradient, SummedGradient, SummedParts
 from .causes import Causes, find_cause
 from .control_flow import fact_of_spec
 from .interpreter import CLAIM, Interpreter
-from .sums import LINEAR
 from .suspects import Flow, Verdict
 
 _ELEMENTWISE = frozenset([CLAIM, "add", "add_any", "sub", "mul", "div", "neg", "convert_element_type", "copy", "pvary"])
@@ -25,22 +24,60 @@ _ELEMENTWISE = frozenset([CLAIM, "add", "add_any", "sub", "mul", "div", "neg", "
 
 def judge_gradients(interpreter: Interpreter, jaxpr: Any, causes: Callable[[], Causes]) -> list[Verdict]:
     """The sums of gradients of which the mean is due, once per gradient that the user asked for."""
-    found = dict[tuple[str, str], Verdict]()
+    found, seen_with = dict[tuple[str, str], Verdict](), set[tuple[str, str]]()
     seen = list(_of_unreduced_losses(interpreter))
     flow = Flow(jaxpr, interpreter) if seen else None
     for eqn, at, axis in seen:
         assert flow is not None
         place = _jax.source.gradient_place(eqn)
-        uses = _uses(flow, eqn.outvars[at], axis, LINEAR)
-        if (place, axis) in found or any(
-            flow.counts_shards(flow.divisor(each), axis) for some in uses.values() for each in some
-        ):
+        is_averaged = not interpreter.has_vma and _is_reduced(flow, eqn.outvars[at], axis)
+        if (place, axis) in {*found, *seen_with} or is_averaged or flow.is_shared_out(eqn.outvars[at : at + 1], axis):
             continue
         mean = causes().mean_of_gradient(eqn, axis, at)
         if mean is not None:
-            failure = SummedGradient(axis, interpreter.sizes[axis], mean, interpreter.has_vma)
+            own, axes = mean
+            others = [each for each in axes if not _is_reduced_inside(interpreter, each, place)]
+            failure = SummedGradient(axis, interpreter.sizes[axis], own, tuple(others), interpreter.has_vma)
             found[place, axis] = Verdict(eqn, failure, False, place)
+            seen_with.update((place, each) for each in others)
     return list(found.values())
+
+
+def judge_recounts(interpreter: Interpreter, jaxpr: Any, causes: Callable[[], Causes]) -> list[Verdict]:
+    """The sums of partial sums that are differentiated as sums, without types, and so count a gradient once per shard.
+
+    Not those whose gradients are reduced over the axis afterwards, as that of a loss by the mean over the batch, nor
+    those of a loss that is divided by the number of shards.
+    """
+    found = dict[str, Verdict]()
+    flow = Flow(jaxpr, interpreter) if interpreter.recounts else None
+    for eqn, at, axis in interpreter.recounts:
+        assert flow is not None
+        place = _jax.source.equation_place(eqn)
+        forward = [
+            is_partial
+            for each, over, is_partial in interpreter.differentiated_sums
+            if over == axis and _jax.source.equation_place(each) == place
+        ]
+        uses = flow.linear_uses(eqn.outvars[at : at + 1], axis)
+        is_result = any(not _jax.jaxpr.is_literal(var) and var in uses for var in flow.results)
+        if place in found or not forward or not all(forward) or not is_result:
+            continue
+        if not flow.is_shared_out(eqn.outvars[at : at + 1], axis) and not causes().is_divided(eqn, axis, at):
+            found[place] = Verdict(eqn, RecountedGradient(axis, interpreter.sizes[axis]), False)
+    return list(found.values())
+
+
+def _is_reduced(flow: Flow, variable: Any, axis: str) -> bool:
+    """Whether what is linear in a value is reduced over the axis."""
+    uses = flow.linear_uses([variable], axis).values()
+    return any(flow.is_collective(eqn, axis) for some in uses for eqn in some)
+
+
+def _is_reduced_inside(interpreter: Interpreter, axis: str, asked: str) -> bool:
+    """Whether what a gradient is asked of is reduced over an axis."""
+    reduced = interpreter.reduced_inside.get(axis)
+    return reduced is not None and _jax.source.gradient_place(reduced) == asked
 
 
 def _of_unreduced_losses(interpreter: Interpreter) -> Iterator[tuple[Any, int, str]]:
@@ -72,7 +109,8 @@ def judge_summed_parts(
         assert flow is not None
         if not flow.is_of_gradient(eqn.invars[at], axis):
             continue
-        uses, (call, _) = _uses(flow, eqn.outvars[at], axis, _ELEMENTWISE), flow.call_of(eqn)
+        uses = flow.linear_uses(eqn.outvars[at : at + 1], axis, _ELEMENTWISE)
+        call, _ = flow.call_of(eqn)
         returned = [
             fact_of_spec(spec, len(var.aval.shape), interpreter.axes)
             for var, spec in zip(flow.results, out_specs, strict=False)  # of a body that is read in part, the first
@@ -93,17 +131,3 @@ def judge_summed_parts(
             dim = cause.sharded_dim if cause is not None else f"a dim sharded over '{axis}'"
             found[place] = Verdict(call, SummedParts(axis, _jax.source.collective_name(eqn), dim), False)
     return list(found.values())
-
-
-def _uses(flow: Flow, variable: Any, axis: str, followed: frozenset[str]) -> Mapping[Any, Sequence[Any]]:
-    """The equations that use a value, and each that some operations make of it, up to a collective over the axis."""
-    found = dict[Any, Sequence[Any]]()
-    waiting = [variable]
-    for at in waiting:
-        if at not in found:
-            found[at] = flow.uses[at]
-            waiting += flow.onward[at]
-            for eqn in found[at]:
-                if eqn.primitive.name in followed and not flow.is_collective(eqn, axis):
-                    waiting += eqn.outvars
-    return found

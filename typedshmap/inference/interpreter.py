@@ -56,6 +56,8 @@ class Interpreter:
       taken: the same, at which one was taken that a hint says to be due.
       gradient_sums: equations of gradients that sum them over the shards, each with the place of a result and an axis.
       reduced_inside: by axis, the last equation that reduces over it what is differentiated.
+      recounts: sums over an axis that differentiation made, without types, of what is the same on every shard.
+      differentiated_sums: sums that are differentiated without types, each with an axis, and whether a sum is due.
       summed_parts: sums over an axis of what is sharded over it, each with the place of a result and the axis.
       refs_vary: whether a mutable reference is taken to vary over all axes, whatever it held at first.
       is_written: whether one comes to hold what varies more than what it held.
@@ -79,6 +81,8 @@ class Interpreter:
         self.taken: dict[tuple[Any, str], Any] = {}
         self.gradient_sums: list[tuple[Any, int, str]] = []
         self.reduced_inside: dict[str, Any] = {}
+        self.recounts: list[tuple[Any, int, str]] = []
+        self.differentiated_sums: list[tuple[Any, str, bool]] = []
         self.summed_parts: list[tuple[Any, int, str]] = []
         # By a jaxpr's id, which belongs to it while it is alive, as it is here.
         self._remembered: dict[
@@ -168,7 +172,12 @@ class Interpreter:
         if stack == "transposed" and (self.has_vma or _jax.jaxpr.collective_operation(eqn) == "reduce-scatter"):
             due = fact.due | fact.unreduced | fact.varying
             self.gradient_sums += [(eqn, at, axis) for axis in axes if axis in due and self.sizes.get(axis, 1) > 1]
-        elif stack == "differentiated" and self.has_vma:
+        elif stack == "transposed":
+            varying = fact.due | fact.unreduced | fact.varying
+            self.recounts += [(eqn, at, axis) for axis in axes if axis not in varying and self.sizes.get(axis, 1) > 1]
+        elif stack and not self.has_vma:
+            self.differentiated_sums += [(eqn, axis, axis in fact.varying | fact.due | fact.unreduced) for axis in axes]
+        elif stack:
             self.reduced_inside.update(dict.fromkeys(axes, eqn))
 
     def split_axes(self, axes: AxisSet) -> AxisSet:

@@ -43,7 +43,8 @@ class Provenance(NamedTuple):
       gradient: where the gradient that it is a part of was asked for.
       untyped: where what it is in is differentiated, where JAX does not type values.
       inside: the same, where JAX does.
-      made: ``typed`` or ``untyped``, by whether JAX types values, where differentiation made the late operation.
+      made: ``typed`` or ``untyped``, by whether JAX types values, where differentiation made the late operation;
+        ``mixed``: without types, of a gradient that is in part of a mean.
     """
 
     kind: str
@@ -87,6 +88,7 @@ class Known(NamedTuple):
       value: the number that it is, if it is a constant.
       divisors: the constants that it was divided by, and where.
       recounts: the psums that differentiation made of what is the same on every shard.
+      mixed: the axes over which it is a gradient of which some is of a shard's own mean, and some is not.
       carried: whether a loop carries it, from a neutral element on or from something else, as long as that is all that
         is known.
     """
@@ -96,6 +98,7 @@ class Known(NamedTuple):
     divisors: tuple[tuple[float, Any], ...] = ()
     carried: Literal["", "neutral", "open"] = ""
     recounts: tuple[Recount, ...] = ()
+    mixed: frozenset[str] = frozenset()
 
 
 NOTHING = Known()
@@ -182,7 +185,8 @@ def join_known(ways: Sequence[Known]) -> Known:
                 found[axis] = one
     divisors = dict.fromkeys(one for known in ways for one in known.divisors)
     recounts = dict.fromkeys(one for known in ways for one in known.recounts)
-    return Known(found, None, tuple(divisors), recounts=tuple(recounts))
+    mixed = frozenset[str]().union(*[known.mixed for known in ways])
+    return Known(found, None, tuple(divisors), recounts=tuple(recounts), mixed=mixed)
 
 
 def restrict_known(known: Known, fact: ShardingFact) -> Known:

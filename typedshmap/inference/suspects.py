@@ -8,15 +8,15 @@ Invariant: nothing of this runs unless the interpreter found a loss."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from math import isclose, prod
 from typing import Any, NamedTuple
 
 from .. import _jax
-from ..errors.varying import LostSum, SummedGradient, SummedParts
-from .causes import Causes, find_cause
+from ..errors.varying import LostSum, RecountedGradient, SummedGradient, SummedParts
+from .causes import Causes, find_cause, is_mean
 from .interpreter import CLAIM, Interpreter, Observation
 from .sums import LINEAR, SumLoss
 
@@ -24,6 +24,8 @@ from .sums import LINEAR, SumLoss
 _UNDONE_BY = {"log": ["exp"], "sqrt": ["square", "integer_pow", "mul"], "rsqrt": ["square", "integer_pow", "mul"]}
 _REDUCING = frozenset(["dot_general", "conv_general_dilated", "reduce_sum", "reduce_max", "reduce_min", "gather"])
 _FOLLOWED = LINEAR | {CLAIM}
+_SIDE_BY_SIDE = frozenset(["concatenate", "stack", "scatter", "dynamic_update_slice"])
+_BOUNDING = frozenset(["max", "min", "clamp", "add", "sub", "squeeze", "jit", "pjit"])
 _UNCHANGED = frozenset(
     [CLAIM, "pvary", "convert_element_type", "broadcast_in_dim", "reshape", "copy", "copy_p", "name"]
 )
@@ -40,7 +42,7 @@ class Verdict(NamedTuple):
     """
 
     eqn: Any
-    failure: LostSum | SummedGradient | SummedParts
+    failure: LostSum | SummedGradient | RecountedGradient | SummedParts
     is_error: bool
     asked: str = ""
 
@@ -85,7 +87,9 @@ def judge_losses(
             cause = find_cause(axes, partial(causes().of_operand, eqn, at=lost.at)) if lost.how != "taken" else None
             if cause is not None and begin is at:
                 cause = cause._replace(within=operation)
-            failure = LostSum(operation, lost.how, axes, shards, since, not is_error, cause)
+            varying = tuple(axis for axis in interpreter.sizes if axis in fact.varying | fact.unreduced or axis in axes)
+            divides = flow.quotient(eqn.outvars, lost.axis, causes) if lost.how in ("nonlinear", "added") else ""
+            failure = LostSum(operation, lost.how, axes, shards, since, not is_error, cause, varying, divides)
             found[place] = at, failure, is_error
     return [Verdict(*each) for each in found.values()]
 
@@ -192,6 +196,40 @@ class Flow:
             seen.update(after)
         return found
 
+    def linear_uses(
+        self, variables: Iterable[Any], axis: str, followed: Container[str] = LINEAR
+    ) -> Mapping[Any, Sequence[Any]]:
+        """The equations that use some values, and each that operations make of them, up to a collective over the axis.
+
+        Args:
+          followed: which operations.
+        """
+        found, waiting = dict[Any, Sequence[Any]](), list(variables)
+        for at in waiting:
+            if at not in found:
+                found[at] = self.uses[at]
+                waiting += self.onward[at]
+                for eqn in found[at]:
+                    is_followed = eqn.primitive.name in followed or _jax.jaxpr.collective_operation(eqn)
+                    if is_followed and not self.is_collective(eqn, axis):
+                        waiting += eqn.outvars
+        return found
+
+    def is_shared_out(self, variables: Iterable[Any], axis: str) -> bool:
+        """Whether what is linear in values is divided by the number of shards, up to a collective over the axis."""
+        uses = self.linear_uses(variables, axis).values()
+        return any(self.counts_shards(self.divisor(eqn), axis) and not is_mean(eqn) for some in uses for eqn in some)
+
+    def quotient(self, variables: Iterable[Any], axis: str, causes: Callable[[], Causes]) -> str:
+        """Where values, or what is nearly they, divide a sum that is due over the axis; empty if they do not."""
+        for variable, some in self.linear_uses(variables, axis, _UNCHANGED | _BOUNDING).items():
+            for eqn in some:
+                if eqn.primitive.name == "div" and eqn.invars[1] is variable:
+                    terms = [facts[0] for facts in causes().facts_of(eqn)]
+                    if any(axis in fact.due | fact.unreduced for fact in terms):
+                        return _jax.source.equation_place(self.call_of(eqn)[0]).partition(" ")[0]
+        return ""
+
     def _descendants(self, variables: Iterable[Any], axis: str) -> Iterator[Any]:
         """Values and those that are computed from them, up to a collective over the axis."""
         waiting, seen = list(variables), set[Any]()
@@ -248,7 +286,7 @@ class Flow:
         elsewhere = self.fates(began.outvars, lost.axis, eqn) if began is not None else set[str]()
         if is_undone or not elsewhere.isdisjoint(["sum", "mean", "combined"]):
             return False
-        return lost.how != "added" or "sum" in fates
+        return lost.how != "added" or ("sum" in fates and not self.is_shared_out(eqn.outvars, lost.axis))
 
     def _is_own(self, variables: Iterable[Any], axis: str) -> bool:
         """Whether a hint says of values that their shards may differ over an axis."""
@@ -268,7 +306,7 @@ class Flow:
           elements: how many elements of a shard are summed in them, so that the number may be that of all.
         """
         uses = (eqn for variable in variables for each in self._copies(variable) for eqn in self.uses[each])
-        return any(
+        return self.is_shared_out(variables, axis) or any(
             self._counts_all(self.divisor(eqn), axis, elements)
             or (eqn.primitive.name == "div" and self._number(eqn.invars[1]) is None)
             for eqn in uses
@@ -281,6 +319,8 @@ class Flow:
 
     def are_shares(self, eqn: Any, lost: SumLoss) -> bool:
         """Whether what is added to a sum was divided by the number of shards, or multiplied by that of the elements."""
+        if eqn.primitive.name in _SIDE_BY_SIDE:  # a count, beside a sum
+            return all(self._is_constant(atom) for at, atom in enumerate(eqn.invars) if at != lost.at)
         elements = self._summed_elements(eqn.invars[lost.at])
         others = (atom for at, atom in enumerate(eqn.invars) if at != lost.at)
         makers = [each for atom in others for each in self._makers(atom, _UNCHANGED)]
