@@ -41,6 +41,9 @@ CURES: dict[str, list[list[tuple[str, str]]]] = {
     "A gradient that is summed where its mean is due": [
         [("return jnp.mean((x @ w) ** 2)", 'return jax.lax.pmean(jnp.mean((x @ w) ** 2), "dp")')],
     ],
+    "A penalty whose gradient is counted once per shard": [
+        [("squares = jnp.sum((x @ w) ** 2)", 'squares = jax.lax.psum(jnp.sum((x @ w) ** 2), "dp")')],
+    ],
     "A step by a gradient that nobody reduced": [[("    return w - 0.1", '    gradient = jax.lax.pmean(gradient, "dp")\n    return w - 0.1')]],
     "A constant that is added too early": [[("y = h @ v", 'y = jax.lax.psum(h @ v, "tp")')]],
     "A sum over the wrong axis": [[('psum(y, "dp")', 'psum(y, "tp")')]],

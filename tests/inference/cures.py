@@ -122,6 +122,12 @@ def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Ite
         ways = [("pmean", axes, late) for _, axes, late in ways]
     if agrees and "if they are partial sums" in cure:
         ways = []
+    divided = re.search(r"and psum what is divided at program\.py:(\d+), too", cure)
+    if divided is not None:
+        (verb, axes, _), at = ways.pop(), int(divided[1])
+        name = re.findall(r"= (\w+) /", lines[at - 1])[0]
+        lines = _with_line(lines, at, f"    {name} = lax.psum({name}, {axes!r})", lines[at - 1]).splitlines()
+        yield _with_call(lines, places[0], f"lax.{verb}({{}}, {axes!r})")
     outside = re.search(r" at program\.py:(\d+), outside of what is differentiated", cure)
     if (mean := re.search(r"own mean at program\.py:(\d+)", message)) is not None and "pmean that mean over" in cure:
         yield _with_call(lines, int(mean[1]), f"lax.pmean({{}}, {_names(cure)!r})")

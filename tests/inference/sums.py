@@ -108,6 +108,17 @@ def on_one_shard(x: Any, axis: str = "tp") -> Any:
     return jnp.where(lax.axis_index(axis) == 0, x, 0)
 
 
+def by_count(x: Any) -> Any:
+    """The mean, by one sum of a sum and of a count."""
+    total, count = lax.psum(jnp.stack([x.sum(), jnp.float32(x.size)]), ("dp", "tp"))
+    return total / count
+
+
+def means_shared_out(x: Any) -> Any:
+    axes = ("dp", "tp")
+    return (lax.psum(x.mean(), axes) + lax.psum(lax.pmean(x.mean(), axes), axes)) / lax.axis_size(axes)
+
+
 # What keeps a sum that a hint marks as due
 KEPT: dict[str, Program] = {
     "scaled": of_xw(lambda x, w: tp(marked(x, w) * 2.0)),
@@ -439,6 +450,11 @@ RIGHT: dict[str, Program] = {
     "parts of a sum that go around": of_xw(scattered_by_hand, result=Float[Array, "[b/dp] [n/tp]"]),
     "a step of training": of_rows(trained, result=WHOLE, modes=(True,)),
     "a bias after the sum": of_xwb(lambda x, w, b: jax.nn.relu(tp(x @ w) + b)),
+    "a sum beside a count": of_x(by_count, result=NUMBER),
+    "a sum of means and of what is the same, shared out": of_x(means_shared_out, result=NUMBER),
+    "a bias and a partial sum, shared out before the sum": of_xwb(
+        lambda x, w, b: tp((x @ w * lax.axis_size("tp") + b) / lax.axis_size("tp"))
+    ),
     "a bias on one shard": of_xwb(lambda x, w, b: tp(x @ w + on_one_shard(b))),
     "a share of a bias on every shard": of_xwb(lambda x, w, b: tp(x @ w + b / lax.axis_size("tp"))),
     "a share of what is the same": of_rows(lambda x, w: tp(lax.pmean(x.mean(), "dp") / lax.axis_size("tp"))),

@@ -207,6 +207,38 @@ PROGRAMS = {
         SHARDED, "g = jax.grad(lambda w: lax.pmean(loss_of(lax.all_gather(w, 'dp', tiled=True), x), 'dp'))(w); return w - 0.1 * g",
         "[k/dp]", "leave out check_vma=False", is_cured=False, modes=(False,), more=LOSS,
     ),
+    "a gradient of a mean over two axes, of which each weight is sharded over one": Wrong(
+        f'{ROWS}, w: Float[Array, "k [n/tp]"]', "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g",
+        "k [n/tp]", "pmean that mean over 'dp', 'tp'", modes=(True,), more=LOSS,
+    ),
+    "the same, without types": Wrong(
+        f'{ROWS}, w: Float[Array, "k [n/tp]"]', "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g",
+        "k [n/tp]", "is each shard's own over 'tp', too", is_cured=False, modes=(False,), more=LOSS,
+    ),
+    "a gradient of a mean and of a sum": Wrong(
+        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return g", "k", "it is in part of a mean", is_cured=False, modes=(False,),
+        more="def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z + y.sum()",
+    ),
+    "a gradient of a mean and of a sum, with types": Wrong(
+        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return g", "k", "pmean that mean over 'dp'", is_cured=False, modes=(True,),
+        more="def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z + y.sum()",
+    ),
+    "a gradient of what is rematerialised": Wrong(
+        XV, "g = jax.grad(lambda w: jax.checkpoint(loss_of)(w, x))(w); return g", "k", "pmean that mean over 'dp'", modes=(True,), more=LOSS
+    ),
+    "a mean of what is masked": Wrong(
+        ROWS, "m = (x > 0).astype(x.dtype); s = (x * m).sum(); c = m.sum(); n = jnp.maximum(c, 1); y = s / n; return lax.pmean(y, 'dp')",
+        "", "and psum what is divided at program.py:14, too",
+    ),
+    "a gradient of a sum and of a penalty": Wrong(
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() + 0.1 * (w**2).sum())(w); return g", "k",
+        "psum or pmean over 'dp' what differs before", is_cured=False, modes=(True,),
+    ),
+    "a sum of partial sums that is differentiated": Wrong(
+        f'{X}, w: Float[Array, "[k/tp]"]', "g = jax.grad(lambda w: loss_of(w, x))(w); return lax.pmean(g, 'dp')",
+        "[k/tp]", "leave out check_vma=False", is_cured=False, modes=(False,),
+        more="def loss_of(w, x):\n    y = lax.psum(x @ w, 'tp')\n    return jnp.mean(y**2)",
+    ),
     "a sum of the gradient of weights that are sharded": Wrong(
         SHARDED, "g = jax.grad(lambda w: lax.pmean(loss_of(lax.all_gather(w, 'dp', tiled=True), x), 'dp'))(w); return lax.psum(g, 'dp')",
         "[k/dp]", "drop the psum", modes=(True,), more=LOSS,

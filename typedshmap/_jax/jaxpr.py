@@ -361,7 +361,7 @@ def effects_of(eqn: Any) -> set[str]:
 
 def differentiation(eqn: Any) -> Literal["", "differentiated", "transposed"]:
     """Whether an equation is part of what is differentiated, or of the backward part of a gradient."""
-    stack = str(eqn.source_info.name_stack)
+    stack = str(eqn.source_info.name_stack) if eqn is not None else ""
     return "transposed" if "transpose(" in stack else "differentiated" if "jvp(" in stack else ""
 
 

@@ -31,8 +31,8 @@ class Finding(NamedTuple):
         ``unreduced``: so it is since the sum over the axis is due; ``layout``: a dim is sharded over other axes, or in
         another order, than is taken for granted; ``divergence``: a collective that not all shards reach; ``unsound``: a
         value that varies though JAX types it as invarying; ``double-sum``: a sum that was taken already;
-        ``lost-sum``: a sum that is due, and that an operation loses; ``summed-gradient``: a gradient that is summed
-        where its mean is due; ``invariance``: a global result that is another one on other meshes.
+        ``lost-sum``: a sum that is due, and that an operation loses; ``summed-gradient``: a gradient that counts
+        each shard; ``invariance``: a global result that is another one on other meshes.
       message: what is wrong, and what to write instead, on one line.
       file: the path of the file in which it began.
       line: its line there.

@@ -342,24 +342,34 @@ class SummedGradient(Fault):
         problem = f"{of_mean if self.mean else of_any}, which makes it {self.shards} times that of the mean over all"
         over = quoted_axes((self.axis, *self.others))
         what = f"that mean over {over}" if self.mean else f"the loss over {over}"
-        inside = f"pmean {what}, inside of what is differentiated"
+        inside = f"pmean {what}, and psum a sum that is added to it, inside of what is differentiated"
         if not self.is_typed:
             return Sentence(problem, cure=f"leave out check_vma=False, and {inside}")
         return Sentence(problem, cure=inside)
 
 
 class RecountedGradient(Fault):
-    """A sum that JAX, without types, differentiates as a sum, so that a gradient counts each shard.
+    """A gradient that counts each shard.
+
+    Without types JAX differentiates a sum as a sum; with types it sums the gradient of what is the same on every shard,
+    also that of a term that is added to what differs.
 
     Attributes:
       axis: the mesh axis.
       shards: how many there are.
+      is_typed: whether JAX types the values.
     """
 
     axis: str
     shards: int
+    is_typed: bool
 
     def words(self, terms: Terms) -> Sentence:
+        if self.is_typed:
+            problem = f"the gradient of a term that is the same on every shard of '{self.axis}' is summed over it"
+            problem += f", which counts it {self.shards} times, as it is added to what differs"
+            cure = f"psum or pmean over '{self.axis}' what differs before, inside of what is differentiated"
+            return Sentence(problem, cure=cure)
         problem = f"without check_vma=True JAX differentiates this sum over '{self.axis}' as a sum"
         problem += f", which makes a gradient {self.shards} times too large"
         return Sentence(problem, cure="leave out check_vma=False")

@@ -140,9 +140,13 @@ class Causes:
         return None
 
     def is_divided(self, eqn: Any, axis: str, at: int) -> bool:
-        """Whether an operand of an equation was divided by hand by the number of shards, or by a multiple of it."""
+        """Whether an operand of an equation was divided by the number of shards, or by a multiple of it.
+
+        By hand, or with types by a pmean, whose sum has another gradient than without.
+        """
+        is_whole = is_mean if self.interpreter.has_vma else is_of_mean
         known = [frame.known_of(eqn.invars[at]) for frame in self._frames.get(id(eqn), ())]
-        numbers = [number for one in known for number, by in one.divisors if not _is_of_mean(by)]
+        numbers = [number for one in known for number, by in one.divisors if not is_whole(by)]
         return any(number % self.interpreter.sizes[axis] == 0 for number in numbers)
 
     def facts_of(self, eqn: Any) -> list[list[ShardingFact]]:
@@ -162,7 +166,7 @@ class Causes:
         if one.late is not None and one.kind in _EXTREMES.values():  # each shard would go on with its own
             one = one._replace(late=self._first_late[axis, one.at])
         made, adds = one.made, one.late is not None and one.late[0][0].primitive.name in _ADDING
-        if adds and any(_jax.jaxpr.is_transposed(eqn) for eqn, _ in one.late):
+        if adds and any(_jax.jaxpr.is_transposed(eqn) for eqn, _ in one.late or ()):
             made = "typed" if self.is_typed else "untyped"
         follows = self._collectives.get((axis, one.at))
         eqn, late, astray, follows = map(_written, (one.calls, one.late, one.astray, follows))
@@ -305,7 +309,7 @@ class Causes:
             for axis, one in by_axis.items():
                 if not any(axis in (dim.axes or ()) for dim in result.dims):
                     by_axis[axis] = self._of_gradient(one, axis, divisors, recounts, axis in mixed)
-        if name == "div" and values[1] and not _jax.jaxpr.is_transposed(eqn):
+        if name == "div" and values[1] and not self._is_transposed(eqn):
             for axis in self.axes:
                 one = operands[0].provenances.get(axis)
                 if one is None or one.kind == "part":  # which no mean over its sharded dim is
@@ -349,7 +353,7 @@ class Causes:
             one = one._replace(kind="mean", divisor=None, late=None, astray=None)
         elif is_mixed and not self.interpreter.has_vma and one.kind in ("sum", "mean"):
             return one._replace(made="mixed")
-        by_hand = [number for number, by in divisors if not _is_of_mean(by)]
+        by_hand = [number for number, by in divisors if not is_of_mean(by)]
         for eqn, axes in recounts:
             others = tuple(other for other in axes if other != axis)
             shards = prod(self.interpreter.sizes[other] for other in others)
@@ -536,8 +540,11 @@ class Causes:
             key, functions = (axis, _jax.source.equation_place(by), number), _jax.source.library_functions(by)
             if "pmean" in functions:
                 continue
-            if any(_jax.jaxpr.is_transposed(each) for each, _ in self._frames[id(by)][0].calls(by)):
-                what = self._divisions.get(key, "unclear" if not one.size or number % one.size == 0 else "")
+            calls = (each for frame in self._frames[id(by)] for each, _ in frame.calls(by))
+            if any(map(_jax.jaxpr.is_transposed, calls)):
+                may_count = not one.size or number % one.size == 0  # where what is differentiated is left out
+                unseen = "" if not may_count else "unclear" if _MEANS.isdisjoint(functions) else "mean"
+                what = self._divisions.setdefault(key, unseen)
             elif not _MEANS.isdisjoint(functions):
                 is_local = number == one.size * prod(one.others) and not _MEANS.isdisjoint(
                     _jax.source.library_functions(one.eqn)
@@ -557,7 +564,8 @@ def is_mean(by: Any) -> bool:
     return not _MEANS.isdisjoint(_jax.source.library_functions(by))
 
 
-def _is_of_mean(by: Any) -> bool:
+def is_of_mean(by: Any) -> bool:
+    """Whether an equation divides since the user took a mean of elements or of shards."""
     return not _jax.source.library_functions(by).isdisjoint({*_MEANS, "pmean"})
 
 

@@ -16,7 +16,7 @@ from .. import _jax
 from ..errors.varying import RecountedGradient, SummedGradient, SummedParts
 from .causes import Causes, find_cause
 from .control_flow import fact_of_spec
-from .interpreter import CLAIM, Interpreter
+from .interpreter import CLAIM, GradientSum, Interpreter
 from .suspects import Flow, Verdict
 
 _ELEMENTWISE = frozenset([CLAIM, "add", "add_any", "sub", "mul", "div", "neg", "convert_element_type", "copy", "pvary"])
@@ -27,9 +27,9 @@ def judge_gradients(interpreter: Interpreter, jaxpr: Any, causes: Callable[[], C
     found, seen_with = dict[tuple[str, str], Verdict](), set[tuple[str, str]]()
     seen = list(_of_unreduced_losses(interpreter))
     flow = Flow(jaxpr, interpreter) if seen else None
-    for eqn, at, axis in seen:
+    for eqn, at, axis, by in seen:
         assert flow is not None
-        place = _jax.source.gradient_place(eqn)
+        place = _jax.source.gradient_place(by)
         is_averaged = not interpreter.has_vma and _is_reduced(flow, eqn.outvars[at], axis)
         if (place, axis) in {*found, *seen_with} or is_averaged or flow.is_shared_out(eqn.outvars[at : at + 1], axis):
             continue
@@ -40,6 +40,23 @@ def judge_gradients(interpreter: Interpreter, jaxpr: Any, causes: Callable[[], C
             failure = SummedGradient(axis, interpreter.sizes[axis], own, tuple(others), interpreter.has_vma)
             found[place, axis] = Verdict(eqn, failure, False, place)
             seen_with.update((place, each) for each in others)
+    return list(found.values())
+
+
+def judge_equal_gradients(interpreter: Interpreter, jaxpr: Any, causes: Callable[[], Causes]) -> list[Verdict]:
+    """The sums of gradients that are the same on every shard, as of a term that is added to what differs.
+
+    Not those of a loss that is divided by the number of shards, as by a pmean of it all.
+    """
+    found = dict[tuple[str, str], Verdict]()
+    flow = Flow(jaxpr, interpreter) if interpreter.equal_gradients else None
+    for eqn, at, axis, by in interpreter.equal_gradients:
+        assert flow is not None
+        place = _jax.source.gradient_place(by)
+        if (place, axis) in found or not any(var in flow.uses or var in flow.results for var in eqn.outvars):
+            continue
+        if not causes().is_divided(eqn, axis, at) and not flow.is_shared_out(eqn.outvars[at : at + 1], axis):
+            found[place, axis] = Verdict(eqn, RecountedGradient(axis, interpreter.sizes[axis], True), False, place)
     return list(found.values())
 
 
@@ -64,7 +81,7 @@ def judge_recounts(interpreter: Interpreter, jaxpr: Any, causes: Callable[[], Ca
         if place in found or not forward or not all(forward) or not is_result:
             continue
         if not flow.is_shared_out(eqn.outvars[at : at + 1], axis) and not causes().is_divided(eqn, axis, at):
-            found[place] = Verdict(eqn, RecountedGradient(axis, interpreter.sizes[axis]), False)
+            found[place] = Verdict(eqn, RecountedGradient(axis, interpreter.sizes[axis], False), False)
     return list(found.values())
 
 
@@ -80,22 +97,22 @@ def _is_reduced_inside(interpreter: Interpreter, axis: str, asked: str) -> bool:
     return reduced is not None and _jax.source.gradient_place(reduced) == asked
 
 
-def _of_unreduced_losses(interpreter: Interpreter) -> Iterator[tuple[Any, int, str]]:
-    """The sums of gradients of what is not reduced over their axis, each with the place of its result and the axis.
+def _of_unreduced_losses(interpreter: Interpreter) -> Iterator[GradientSum]:
+    """The sums of gradients of what is not reduced over their axis.
 
     Most bodies ask for one gradient, of which a few places tell.
     """
-    by_axis: dict[str, list[tuple[Any, int, str]]] = {}
+    by_axis: dict[str, list[GradientSum]] = {}
     for one in interpreter.gradient_sums:
-        by_axis.setdefault(one[2], []).append(one)
+        by_axis.setdefault(one.axis, []).append(one)
     for axis, sums in by_axis.items():
         reduced = interpreter.reduced_inside.get(axis)
         if reduced is None:
             yield from sums
             continue
         asked = _jax.source.gradient_place(reduced)
-        if any(_jax.source.gradient_place(one[0]) != asked for one in (sums[0], sums[-1])):
-            yield from (one for one in sums if _jax.source.gradient_place(one[0]) != asked)
+        if any(_jax.source.gradient_place(one.by) != asked for one in (sums[0], sums[-1])):
+            yield from (one for one in sums if _jax.source.gradient_place(one.by) != asked)
 
 
 def judge_summed_parts(

@@ -43,6 +43,22 @@ class Observation(NamedTuple):
     lost: SumLoss | None = None
 
 
+class GradientSum(NamedTuple):
+    """A sum over an axis that a gradient takes.
+
+    Attributes:
+      eqn: the collective.
+      at: the place of its result.
+      axis: the mesh axis.
+      by: the equation that differentiation made, which is the collective or around it.
+    """
+
+    eqn: Any
+    at: int
+    axis: str
+    by: Any
+
+
 class Interpreter:
     """The abstract interpretation of one manual region.
 
@@ -54,8 +70,9 @@ class Interpreter:
         place of a result the axes.
       began: by a value and an axis, the equation at which a sum over the axis became due.
       taken: the same, at which one was taken that a hint says to be due.
-      gradient_sums: equations of gradients that sum them over the shards, each with the place of a result and an axis.
-      reduced_inside: by axis, the last equation that reduces over it what is differentiated.
+      gradient_sums: the sums that gradients take over the shards.
+      equal_gradients: those of what is the same on every shard.
+      reduced_inside: by axis, the last equation that reduces over it what is differentiated, or that is around that.
       recounts: sums over an axis that differentiation made, without types, of what is the same on every shard.
       differentiated_sums: sums that are differentiated without types, each with an axis, and whether a sum is due.
       summed_parts: sums over an axis of what is sharded over it, each with the place of a result and the axis.
@@ -79,11 +96,15 @@ class Interpreter:
         self.untyped: dict[int, tuple[Any, dict[int, AxisSet]]] = {}
         self.began: dict[tuple[Any, str], Any] = {}
         self.taken: dict[tuple[Any, str], Any] = {}
-        self.gradient_sums: list[tuple[Any, int, str]] = []
+        self.gradient_sums: list[GradientSum] = []
+        self.equal_gradients: list[GradientSum] = []
         self.reduced_inside: dict[str, Any] = {}
         self.recounts: list[tuple[Any, int, str]] = []
         self.differentiated_sums: list[tuple[Any, str, bool]] = []
         self.summed_parts: list[tuple[Any, int, str]] = []
+        # The equation that is interpreted, and those around it, whose jaxprs hold it, from the outermost on.
+        self._running: Any = None
+        self._around: list[Any] = []
         # By a jaxpr's id, which belongs to it while it is alive, as it is here.
         self._remembered: dict[
             tuple[int, tuple[ShardingFact, ...]], tuple[Any, list[ShardingFact], list[Observation]]
@@ -98,6 +119,7 @@ class Interpreter:
             self.observations += observations
             return outcome
         before, self.observations = self.observations, []
+        self._around.append(self._running)
         known: dict[Any, ShardingFact] = dict(zip(jaxpr.invars, facts, strict=True))
         for var in jaxpr.constvars:
             known[var] = invarying(len(var.aval.shape))
@@ -110,6 +132,7 @@ class Interpreter:
                 (invarying if x.val else zeros)(len(x.aval.shape)) if x.__class__ is literal else known[x]
                 for x in eqn.invars
             ]
+            self._running = eqn
             results = rules[eqn.primitive.name](self, eqn, operands)
             for fact in operands:
                 if (fact.unreduced or fact.due) and results:
@@ -129,6 +152,7 @@ class Interpreter:
             (invarying if x.val else zeros)(len(x.aval.shape)) if x.__class__ is literal else known[x]
             for x in jaxpr.outvars
         ]
+        self._running = self._around.pop()
         self._remembered[key] = (jaxpr, outcome, self.observations)
         self.observations = before + self.observations
         return outcome
@@ -168,17 +192,21 @@ class Interpreter:
 
         Without types the transpose of a psum is a psum, and only that of a gather sums gradients.
         """
-        stack = _jax.jaxpr.differentiation(eqn)
+        found = ((by, stack) for by in (eqn, *reversed(self._around)) if (stack := _jax.jaxpr.differentiation(by)))
+        by, stack = next(found, (eqn, ""))
         if stack == "transposed" and (self.has_vma or _jax.jaxpr.collective_operation(eqn) == "reduce-scatter"):
             due = fact.due | fact.unreduced | fact.varying
-            self.gradient_sums += [(eqn, at, axis) for axis in axes if axis in due and self.sizes.get(axis, 1) > 1]
+            some = [axis for axis in axes if axis in due and self.sizes.get(axis, 1) > 1]
+            self.gradient_sums += [GradientSum(eqn, at, axis, by) for axis in some]
+            equal = [] if fact.is_zero else [axis for axis in axes if axis not in due and self.sizes.get(axis, 1) > 1]
+            self.equal_gradients += [GradientSum(eqn, at, axis, by) for axis in equal]
         elif stack == "transposed":
             varying = fact.due | fact.unreduced | fact.varying
             self.recounts += [(eqn, at, axis) for axis in axes if axis not in varying and self.sizes.get(axis, 1) > 1]
         elif stack and not self.has_vma:
             self.differentiated_sums += [(eqn, axis, axis in fact.varying | fact.due | fact.unreduced) for axis in axes]
         elif stack:
-            self.reduced_inside.update(dict.fromkeys(axes, eqn))
+            self.reduced_inside.update(dict.fromkeys(axes, by))
 
     def split_axes(self, axes: AxisSet) -> AxisSet:
         """Those of some axes that have more than one shard."""

@@ -12,7 +12,7 @@ from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVaryi
 from . import collectives, control_flow, elementwise, reshape
 from .causes import Causes, NameDim, find_cause
 from .control_flow import fact_of_spec
-from .gradients import judge_gradients, judge_recounts, judge_summed_parts
+from .gradients import judge_equal_gradients, judge_gradients, judge_recounts, judge_summed_parts
 from .interpreter import Interpreter, Observation, TransferRule
 from .lattice import unknown
 from .marks import has_gradient, has_wrong_gradient, is_used
@@ -126,6 +126,7 @@ class InterpretedRegion:
         losses = [found for found in self.interpreter.observations if found.lost is not None]
         found = judge_losses(self.interpreter, self.body, losses, lambda: self.causes) if losses else []
         found += judge_gradients(self.interpreter, self.body, lambda: self.causes)
+        found += judge_equal_gradients(self.interpreter, self.body, lambda: self.causes)
         found += judge_recounts(self.interpreter, self.body, lambda: self.causes)
         return [*found, *judge_summed_parts(self.interpreter, self.body, self._out_specs, lambda: self.causes)]
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from .. import _jax
 from ..errors.varying import LostSum, RecountedGradient, SummedGradient, SummedParts
-from .causes import Causes, find_cause, is_mean
+from .causes import Causes, find_cause, is_of_mean
 from .interpreter import CLAIM, Interpreter, Observation
 from .sums import LINEAR, SumLoss
 
@@ -218,7 +218,7 @@ class Flow:
     def is_shared_out(self, variables: Iterable[Any], axis: str) -> bool:
         """Whether what is linear in values is divided by the number of shards, up to a collective over the axis."""
         uses = self.linear_uses(variables, axis).values()
-        return any(self.counts_shards(self.divisor(eqn), axis) and not is_mean(eqn) for some in uses for eqn in some)
+        return any(self.counts_shards(self.divisor(eqn), axis) and not is_of_mean(eqn) for some in uses for eqn in some)
 
     def quotient(self, variables: Iterable[Any], axis: str, causes: Callable[[], Causes]) -> str:
         """Where values, or what is nearly they, divide a sum that is due over the axis; empty if they do not."""
