@@ -1,10 +1,12 @@
-"""Sums over the shards that a program hardly means: of gradients whose mean is due, and of parts of one array.
+"""Sums of gradients over the shards that a program hardly means.
 
 JAX sums the gradient of a value that is the same on every shard, or of one that was gathered. Of a loss that is a mean
-of each shard's part, and of which no collective makes a mean over all, that is so many times the gradient meant. And
-who sums the gradient of a sharded weight adds up those of its different parts.
+of each shard's part, and of which no collective makes a mean over all, that is so many times the gradient meant; and so
+is the gradient of a term that is the same on every shard, where it is added to what differs. Without types JAX
+differentiates a sum as a sum, so that a gradient counts each shard. And who sums the gradient of a sharded weight adds
+up those of its different parts.
 
-Invariant: causes are looked for only where the loss is not reduced over the axis, as far as a glance can tell."""
+Invariant: causes are looked for only where one of these is seen, as far as a glance can tell."""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def judge_equal_gradients(interpreter: Interpreter, jaxpr: Any, causes: Callable
     for eqn, at, axis, by in interpreter.equal_gradients:
         assert flow is not None
         place = _jax.source.gradient_place(by)
-        if (place, axis) in found or not any(var in flow.uses or var in flow.results for var in eqn.outvars):
+        if (place, axis) in found or not flow.is_used(eqn.outvars[at]):
             continue
         if not causes().is_divided(eqn, axis, at) and not flow.is_shared_out(eqn.outvars[at : at + 1], axis):
             found[place, axis] = Verdict(eqn, RecountedGradient(axis, interpreter.sizes[axis], True), False, place)

@@ -215,6 +215,10 @@ class Flow:
                         waiting += eqn.outvars
         return found
 
+    def is_used(self, variable: Any) -> bool:
+        """Whether anything is computed from a value, or it is a result."""
+        return bool(self.uses.get(variable) or self.onward.get(variable)) or variable in self.results
+
     def is_shared_out(self, variables: Iterable[Any], axis: str) -> bool:
         """Whether what is linear in values is divided by the number of shards, up to a collective over the axis."""
         uses = self.linear_uses(variables, axis).values()
