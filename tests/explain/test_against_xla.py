@@ -286,7 +286,7 @@ def test_the_products_of_an_unrolled_program_are_those_that_xla_counts(mesh):
         x: Float32[Array, "[a/dp] b"], up: Float32[Array, "b [c/tp]"], down: Float32[Array, "[c/tp] b"]
     ) -> tuple[Float32[Array, "b [c/tp]"], Float32[Array, "[c/tp] b"]]:
         def loss(up, down):
-            return jnp.sum(psum(jnp.tanh(x @ up) @ down, "tp") ** 2)
+            return jnp.sum(psum(jnp.tanh(x @ up) @ down, "tp") ** 2) / jax.lax.axis_size("tp")
 
         return psum(jax.grad(loss, (0, 1))(up, down), "dp")
 

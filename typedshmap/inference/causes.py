@@ -144,9 +144,9 @@ class Causes:
 
         By hand, or with types by a pmean, whose sum has another gradient than without.
         """
-        is_whole = is_mean if self.interpreter.has_vma else is_of_mean
+        is_other = is_mean if self.interpreter.has_vma else is_of_mean
         known = [frame.known_of(eqn.invars[at]) for frame in self._frames.get(id(eqn), ())]
-        numbers = [number for one in known for number, by in one.divisors if not is_whole(by)]
+        numbers = [number for one in known for number, by in one.divisors if not is_other(by)]
         return any(number % self.interpreter.sizes[axis] == 0 for number in numbers)
 
     def facts_of(self, eqn: Any) -> list[list[ShardingFact]]:
