@@ -20,7 +20,7 @@ def slow(case: Any) -> Any:
     return pytest.param(*(case if type(case) is tuple else (case,)), marks=pytest.mark.slow)
 
 
-def mostly_once(cases: Iterable[Any], count: int = 3) -> list[Any]:
+def mostly_once(cases: Iterable[Any], count: int = 8) -> list[Any]:
     """Parameters, of whose slow ones every ``count``-th runs on both lines of JAX in CI, and the others on one."""
     found, seen = list[Any](), 0
     for case in cases:
