@@ -14,40 +14,37 @@ from math import prod
 from typing import Any
 
 from .. import _jax
-from ..errors.phrases import quoted_axes
-from ..errors.varying import Cause
+from .commuting import (
+    LINEAR,
+    MIXING,
+    MOVING,
+    ONE_TO_ONE,
+    PLACING,
+    PRODUCTS,
+    commutes,
+    position_after,
+    sizes_of,
+)
 from .interpreter import CLAIM, Interpreter, default_rule
 from .lattice import ShardingFact
-from .provenance import Frame, Known, Provenance, Recorder, Recount, join_known, restrict_known
+from .provenance import (
+    COLLECTIVES,
+    UNREDUCED,
+    Divisor,
+    Frame,
+    Known,
+    Provenance,
+    Recorder,
+    join_known,
+    restrict_known,
+)
+from .scaling import ADDING, Scaling
 
 NameDim = Callable[[int, str], "tuple[str, str]"]
 """What hints call the dim of a body's argument that is sharded over an axis, and the argument."""
 
-_ONE_TO_ONE = frozenset(
-    ["broadcast_in_dim", "convert_element_type", "copy", "pvary", "reshape", "rev", "squeeze", "transpose"]
-)
-_MOVING = _ONE_TO_ONE | frozenset(
-    ["all_gather", "copy_p", "expand_dims", "name", "optimization_barrier", "preduced", "reduce_precision"]
-).union(["reduced_vary_cast", "slice", "split", "stop_gradient"])
-_UNREDUCED = ("part", "mixed")
-_LINEAR = _MOVING | frozenset(["neg", "reduce_sum", "real", "imag", "conj", "cumsum", "vary_unreduced_cast"])
-_PRODUCTS = frozenset(["mul", "dot_general", "conv_general_dilated"])
-_SCALING = frozenset(["div", "add", "add_any", "sub", "select_n"])
-_PICKING = frozenset(["dynamic_slice", "gather"])
-_PLACING = frozenset(["gather", "scatter", "scatter-add", "scatter_add"])
-_MIXING = frozenset(["sort", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "fft"])
 _EXTREMES = {"reduce_max": "maximum", "reduce_min": "minimum"}
-# Which operands an operation adds, or puts side by side.
-_JOINED: Mapping[str, Callable[[int], bool]] = {
-    **dict.fromkeys(("add", "add_any", "sub", "concatenate", "stack", "pad"), lambda at: True),
-    "select_n": lambda at: at > 0,
-    "dynamic_update_slice": lambda at: at < 2,
-    **dict.fromkeys(("scatter", "scatter-add", "scatter_add"), lambda at: at in (0, 2)),
-}
-_SCALED = _LINEAR | _PRODUCTS | _SCALING | _PICKING | _PLACING | frozenset(_JOINED)
-_ADDING = frozenset(["add", "add_any", "sub"])
 _FINAL = frozenset(["index", "opaque", "choice", "ring", "picked", "other"])
-_MEANS = frozenset(["mean", "nanmean", "average", "_mean"])
 _NEUTRAL = (0.0, float("inf"), float("-inf"))
 _MOST_ITERATIONS = 4
 
@@ -77,9 +74,6 @@ class Causes:
         ((_, self.body),) = recorder.frame.inner.items()
         self._frame = self.body
         self.interpreter, self.axes, self.claim_equations = interpreter, interpreter.axes, interpreter.claim_equations
-        # By axis, place and number: "mean" where a sum is divided by the number of a shard's
-        # elements, "unclear" where it may be.
-        self._divisions: dict[tuple[str, str, float], str] = {}
         # By axis and number of a provenance: the first operation before which a collective has to be.
         self._first_late: dict[tuple[str, int], Any] = {}
         # Those that make right what varies, by the same.
@@ -88,6 +82,7 @@ class Causes:
         for at, fact in enumerate(facts, -len(facts)):
             axes = sorted(fact.varying | fact.unreduced)
             given.append(Known({axis: self._argument(at, axis, fact, name_dim) for axis in axes}))
+        self.scaling = Scaling(interpreter, self._is_transposed)
         self._frames: dict[int, list[Frame]] = {}
         for frame in [self.body, *recorder.frames.values()]:
             for eqn in frame.facts:
@@ -119,35 +114,9 @@ class Causes:
         found = (frame.known_of(jaxpr.outvars[0]).provenances.get(axis) for frame in frames)
         return self._seen(next(filter(None, found), None), axis)
 
-    def mean_of_gradient(self, eqn: Any, axis: str, at: int) -> tuple[str, list[str]] | None:
-        """Where the mean of a shard's part is, if an operand of an equation is its gradient, and the axes of the part.
-
-        A gradient that is divided otherwise, as by hand or by a pmean, may be right, unless it was summed as often.
-        """
-        for frame in self._frames.get(id(eqn), ()):
-            known = frame.known_of(eqn.invars[at])
-            one = known.provenances.get(axis)
-            if one is None or one.kind not in ("sum", "mean"):
-                continue
-            own, recounts = self._own_means(known.divisors), sum(axis in axes for _, axes in known.recounts)
-            if one.kind == "sum" and axis not in [each for _, each in own]:
-                continue
-            size, others = self.interpreter.sizes[axis], [number for number, by in known.divisors if not is_mean(by)]
-            if sum(number % size == 0 for number in others) <= recounts:
-                by = next((by for by, each in own if each == axis), None)
-                place = _jax.source.equation_place(by) if by is not None else ""
-                return place, [each for found, each in own if found is by and each != axis]
-        return None
-
-    def is_divided(self, eqn: Any, axis: str, at: int) -> bool:
-        """Whether an operand of an equation was divided by the number of shards, or by a multiple of it.
-
-        By hand, or with types by a pmean, whose sum has another gradient than without.
-        """
-        is_other = is_mean if self.interpreter.has_vma else is_of_mean
-        known = [frame.known_of(eqn.invars[at]) for frame in self._frames.get(id(eqn), ())]
-        numbers = [number for one in known for number, by in one.divisors if not is_other(by)]
-        return any(number % self.interpreter.sizes[axis] == 0 for number in numbers)
+    def known_of_operand(self, eqn: Any, at: int) -> list[Known]:
+        """What is known of an operand of an equation, each time that it was interpreted."""
+        return [frame.known_of(eqn.invars[at]) for frame in self._frames.get(id(eqn), ())]
 
     def facts_of(self, eqn: Any) -> list[list[ShardingFact]]:
         """The facts of an equation's operands, each time that it was interpreted."""
@@ -165,7 +134,7 @@ class Causes:
         untyped, inside = ("", asked) if self.is_typed else (asked, "")
         if one.late is not None and one.kind in _EXTREMES.values():  # each shard would go on with its own
             one = one._replace(late=self._first_late[axis, one.at])
-        made, adds = one.made, one.late is not None and one.late[0][0].primitive.name in _ADDING
+        made, adds = one.made, one.late is not None and one.late[0][0].primitive.name in ADDING
         if adds and any(_jax.jaxpr.is_transposed(eqn) for eqn, _ in one.late or ()):
             made = "typed" if self.is_typed else "untyped"
         follows = self._collectives.get((axis, one.at))
@@ -272,105 +241,34 @@ class Causes:
     def _result(self, eqn: Any, operands: list[Known], facts: list[ShardingFact], result: ShardingFact) -> Known:
         """What is known of a result of an equation without jaxprs."""
         values, name = [known.value for known in operands], eqn.primitive.name
-        value = values[0] if name in _MOVING and len(values) == 1 else None
-        is_scaled = name in _SCALED or bool(_jax.jaxpr.collective_operation(eqn))
-        divisors = [one for known in operands for one in known.divisors] if is_scaled else []
-        reduced = _jax.jaxpr.named_axes(eqn, self.axes) if _jax.jaxpr.collective_operation(eqn) else ()
-        recounts = [
-            (by, left)
-            for known in operands
-            if is_scaled
-            for by, axes in known.recounts
-            if (left := tuple(axis for axis in axes if axis not in reduced))
-        ]
-        if name == "div" and values[1]:
-            divisors.append((values[1], eqn))
-            value = values[0] / values[1] if values[0] is not None else None
-        elif name == "mul" and (factor := next((one for one in values if one and abs(one) < 1), None)):
-            if not any(known.divisors for known in operands if known.value == factor):
-                divisors.append((1 / factor, eqn))
-        elif recounted := self._recounted_axes(eqn, operands):
-            recounts.append((eqn, recounted))
+        value = values[0] if name in MOVING and len(values) == 1 else None
+        if name == "div" and values[1] and values[0] is not None:
+            value = values[0] / values[1]
+        scale = self.scaling.of_result(eqn, operands)
         if _jax.jaxpr.collective_operation(eqn) in ("all-reduce", "reduce-scatter"):
             collective = _jax.source.collective_name(eqn).removesuffix("_scatter")
             for axis in _jax.jaxpr.named_axes(eqn, self.axes):
                 one = operands[0].provenances.get(axis)
-                if one is not None and one.late is None and collective == _COLLECTIVES.get(one.kind):
+                if one is not None and one.late is None and collective == COLLECTIVES.get(one.kind):
                     self._collectives.setdefault((axis, one.at), self._frame.calls(eqn))
         axes = sorted(result.varying | result.unreduced)
         carried: Any = max((known.carried for known in operands), default="")  # open, of several
         if carried:  # where only this makes it vary, the next iteration knows more
             axes = [axis for axis in axes if any(axis in known.provenances for known in operands)]
-            carried = carried if name in _LINEAR | _PRODUCTS else "open"
-        by_axis = {axis: self._provenance(eqn, axis, operands, facts, result, divisors) for axis in axes}
-        mixed = frozenset[str]().union(*[known.mixed for known in operands]) if is_scaled else frozenset[str]()
+            carried = carried if name in LINEAR | PRODUCTS else "open"
+        by_axis = {axis: self._provenance(eqn, axis, operands, facts, result, scale.divisors) for axis in axes}
         if self._is_transposed(eqn):
-            mixed |= self._mixed_axes(operands) if name in _ADDING else frozenset()
             for axis, one in by_axis.items():
                 if not any(axis in (dim.axes or ()) for dim in result.dims):
-                    by_axis[axis] = self._of_gradient(one, axis, divisors, recounts, axis in mixed)
-        if name == "div" and values[1] and not self._is_transposed(eqn):
-            for axis in self.axes:
-                one = operands[0].provenances.get(axis)
-                if one is None or one.kind == "part":  # which no mean over its sharded dim is
-                    self._divisions.setdefault((axis, _jax.source.equation_place(eqn), values[1]), "")
-        return Known(by_axis, value, tuple(dict.fromkeys(divisors)), carried, tuple(dict.fromkeys(recounts)), mixed)
+                    by_axis[axis] = self.scaling.of_gradient(one, axis, scale)
+        if name == "div" and values[1]:
+            self.scaling.note_division(eqn, values[1], dict(operands[0].provenances))
+        return Known(by_axis, value, scale, carried)
 
     def _is_transposed(self, eqn: Any) -> bool:
-        return any(_jax.jaxpr.is_transposed(each) for each, _ in self._frame.calls(eqn))
-
-    def _mixed_axes(self, operands: list[Known]) -> frozenset[str]:
-        """The axes over which of gradients that are added some are of a shard's own mean, and others are not.
-
-        Before they are summed over a shard's part; afterwards it shows.
-        """
-        if any(one.kind not in _UNREDUCED for known in operands for one in known.provenances.values()):
-            return frozenset()
-        means = [{axis for _, axis in self._own_means(known.divisors)} for known in operands if known.value != 0]
-        return frozenset[str]().union(*means) - frozenset.intersection(*map(frozenset, means)) if means else frozenset()
-
-    def _recounted_axes(self, eqn: Any, operands: list[Known]) -> tuple[str, ...]:
-        """The axes over which differentiation, as without types, made a psum of what is the same on all shards."""
-        is_sum = _jax.jaxpr.collective_operation(eqn) == "all-reduce" and _jax.jaxpr.is_transposed(eqn)
-        if not is_sum or self.interpreter.has_vma:
-            return ()
-        return tuple(axis for axis in _jax.jaxpr.named_axes(eqn, self.axes) if axis not in operands[0].provenances)
-
-    def _of_gradient(
-        self,
-        one: Provenance,
-        axis: str,
-        divisors: Sequence[tuple[float, Any]],
-        recounts: Sequence[Recount],
-        is_mixed: bool,
-    ) -> Provenance:
-        """A part of a gradient, which is not sharded over its axis.
-
-        Without types a sum is differentiated as a sum. Of a loss that is reduced over the axis, each shard has so much
-        of the gradient that their mean is due, whatever is between. Over other axes nothing takes the mean.
-        """
-        if any(axis in axes for _, axes in recounts):
-            one = one._replace(kind="mean", divisor=None, late=None, astray=None)
-        elif is_mixed and not self.interpreter.has_vma and one.kind in ("sum", "mean"):
-            return one._replace(made="mixed")
-        by_hand = [number for number, by in divisors if not is_of_mean(by)]
-        for eqn, axes in recounts:
-            others = tuple(other for other in axes if other != axis)
-            shards = prod(self.interpreter.sizes[other] for other in others)
-            if others and not any(number % shards == 0 for number in by_hand):
-                return one._replace(recounted=(eqn, others))
-        own = [] if self.interpreter.has_vma or by_hand else self._own_means(divisors)
-        others = tuple(dict.fromkeys(other for _, other in own if other != axis))
-        return one._replace(recounted=(own[0][0], others)) if others and one.kind == "mean" else one
-
-    def _own_means(self, divisors: Sequence[tuple[float, Any]]) -> list[tuple[Any, str]]:
-        """Of some divisions those that take a shard's own mean, each with an axis over which they do."""
-        return [
-            (by, axis)
-            for number, by in divisors
-            for axis in self.interpreter.sizes
-            if self._divisions.get((axis, _jax.source.equation_place(by), number)) == "mean"
-        ]
+        """Whether an equation, or one around it, is of the backward part of a gradient."""
+        calls = (each for frame in self._frames[id(eqn)] for each, _ in frame.calls(eqn))
+        return any(map(_jax.jaxpr.is_transposed, calls))
 
     def _cond(self, frame: Frame, eqn: Any, operands: list[Known], results: Sequence[ShardingFact]) -> list[Known]:
         jaxprs = map(_jax.jaxpr.open_jaxpr, eqn.params["branches"])
@@ -432,7 +330,7 @@ class Causes:
         operands: list[Known],
         facts: list[ShardingFact],
         result: ShardingFact,
-        divisors: list[tuple[float, Any]],
+        divisors: Sequence[Divisor],
     ) -> Provenance:
         """Since when the result of an equation varies over an axis."""
         name, is_part = eqn.primitive.name, any(axis in (dim.axes or ()) for dim in result.dims)
@@ -448,34 +346,34 @@ class Causes:
         if name == "select_n" and self._is_mask(axis, operands):
             return self._new("masked", eqn)
         masked = {at: one for at, one in found.items() if one.kind == "masked"}
-        if masked and name in _PLACING and found.keys() - masked == {1}:  # a shard knows where it puts its own
+        if masked and name in PLACING and found.keys() - masked == {1}:  # a shard knows where it puts its own
             found = masked
-        parts = {at: one for at, one in found.items() if one.kind in _UNREDUCED}
-        reduced = [one for one in found.values() if one.kind not in _UNREDUCED]
+        parts = {at: one for at, one in found.items() if one.kind in UNREDUCED}
+        reduced = [one for one in found.values() if one.kind not in UNREDUCED]
         if parts and all(one.kind == "index" for one in reduced):  # beside its part a shard knows which one that is
             found, reduced = parts, []
         if not reduced:
             made = found[min(found)] if is_part else self._of_part(eqn, axis, found, facts, result)
-            return self._divided(made, axis, divisors)
+            return self.scaling.of_sum(made, axis, divisors)
         final = [one for one in reduced if one.kind in _FINAL]
         first = min(final or reduced, key=lambda one: (one.at, one.late is None))
         if final or first.late is not None or first.astray is not None:
             return first
         if first.kind == "item":
-            return self._divided(self._of_item(eqn, first, found, operands), axis, divisors)
+            return self.scaling.of_sum(self._of_item(eqn, first, found, operands), axis, divisors)
         if _jax.jaxpr.collective_operation(eqn) == "all-reduce":
             is_due = all(
-                over in operands[0].provenances and operands[0].provenances[over].kind not in _UNREDUCED
+                over in operands[0].provenances and operands[0].provenances[over].kind not in UNREDUCED
                 for over in _jax.jaxpr.named_axes(eqn, self.axes)
             )
             return first if is_due else first._replace(astray=self._frame.calls(eqn))
-        if not _is_kept(eqn, first.kind, found, operands):
+        if not commutes(eqn, first.kind, found, operands):
             self._first_late.setdefault((axis, first.at), self._frame.calls(eqn))
             return first._replace(late=self._frame.calls(eqn))
         if name == "reduce_sum":
-            first = first._replace(others=(*first.others, *_sizes(eqn, 0, eqn.params["axes"])))
-        before = operands[min(found)].divisors
-        return self._divided(first, axis, [one for one in divisors if one not in before])
+            first = first._replace(others=(*first.others, *sizes_of(eqn, 0, eqn.params["axes"])))
+        before = operands[min(found)].scale.divisors
+        return self.scaling.of_sum(first, axis, [one for one in divisors if one not in before])
 
     def _of_part(
         self, eqn: Any, axis: str, found: Mapping[int, Provenance], facts: list[ShardingFact], result: ShardingFact
@@ -499,15 +397,15 @@ class Causes:
             reduced = ((numbers.lhs_spec, numbers.rhs_spec)[at][1],)
         unclear = {dim for dim, fact in enumerate(facts[at].dims) if fact.axes is None}
         if (place in reduced) if place is not None else (unclear and unclear.issubset(reduced)):
-            others = _sizes(eqn, at, [dim for dim in reduced if dim != place])
+            others = sizes_of(eqn, at, [dim for dim in reduced if dim != place])
             if place is None:  # of what is mixed
                 others = (prod(others) // (one.size or 1),)
             what: dict[str, Any] = {"dim": one.dim, "subject": one.subject, "size": one.size, "others": others}
             is_sent = place is not None and place < len(facts[at].dims) and facts[at].dims[place].is_sent
             return self._new("ring" if is_sent else _EXTREMES.get(name, "sum"), eqn, **what)
-        position = _position(eqn, at, place) if place is not None else None
-        is_same_shape = eqn.outvars[0].aval.shape == shape and name not in _MIXING
-        if position is not None or is_same_shape or name in _ONE_TO_ONE:
+        position = position_after(eqn, at, place) if place is not None else None
+        is_same_shape = eqn.outvars[0].aval.shape == shape and name not in MIXING
+        if position is not None or is_same_shape or name in ONE_TO_ONE:
             one = one if one.eqn is not None else one._replace(eqn=eqn, calls=self._frame.calls(eqn))
             return one._replace(kind="mixed", position=position)
         return self._new("picked", eqn, dim=one.dim, subject=one.subject)
@@ -530,174 +428,9 @@ class Causes:
             kind = {"max": "maximum", "min": "minimum", "add": "sum", "add_any": "sum"}.get(name, "other")
             what: dict[str, Any] = {"dim": item.dim, "subject": item.subject, "size": item.size}
             return made or self._new(kind, item.eqn if kind != "other" else eqn, **what)
-        return item if all(one.kind in ("item", *_UNREDUCED) for one in found.values()) else self._new("other", eqn)
-
-    def _divided(self, one: Provenance, axis: str, divisors: Sequence[tuple[float, Any]]) -> Provenance:
-        """A sum that is divided: by the number of its elements it is a mean; and so is the gradient of a mean."""
-        for number, by in divisors:
-            if one.kind != "sum":
-                return one
-            key, functions = (axis, _jax.source.equation_place(by), number), _jax.source.library_functions(by)
-            if "pmean" in functions:
-                continue
-            calls = (each for frame in self._frames[id(by)] for each, _ in frame.calls(by))
-            if any(map(_jax.jaxpr.is_transposed, calls)):
-                may_count = not one.size or number % one.size == 0  # where what is differentiated is left out
-                unseen = "" if not may_count else "unclear" if _MEANS.isdisjoint(functions) else "mean"
-                what = self._divisions.setdefault(key, unseen)
-            elif not _MEANS.isdisjoint(functions):
-                is_local = number == one.size * prod(one.others) and not _MEANS.isdisjoint(
-                    _jax.source.library_functions(one.eqn)
-                )
-                what = self._divisions[key] = "mean" if is_local else ""
-            else:
-                is_count = one.size and number % (one.size * self.interpreter.sizes[axis]) == 0  # of all shards
-                is_divisor = by.primitive.name == "div" and number >= 2 and number == round(number) and not is_count
-                what = self._divisions[key] = "unclear" if is_divisor or number in one.counts else ""
-            if what:
-                one = one._replace(kind="mean") if what == "mean" else one._replace(divisor=(number, by))
-        return one
-
-
-def is_mean(by: Any) -> bool:
-    """Whether an equation divides since the user took a mean."""
-    return not _MEANS.isdisjoint(_jax.source.library_functions(by))
-
-
-def is_of_mean(by: Any) -> bool:
-    """Whether an equation divides since the user took a mean of elements or of shards."""
-    return not _jax.source.library_functions(by).isdisjoint({*_MEANS, "pmean"})
+        return item if all(one.kind in ("item", *UNREDUCED) for one in found.values()) else self._new("other", eqn)
 
 
 def _written(calls: Sequence[tuple[Any, Any]] | None) -> Any:
     """Of an equation and those around it the innermost that the user wrote; those of a library's jaxprs are not."""
     return next((eqn for eqn, jaxpr in calls if _jax.source.is_written_in(eqn, jaxpr)), calls[0][0]) if calls else None
-
-
-def _position(eqn: Any, at: int, position: int) -> int | None:
-    """Where a dim of an operand is among those of the result; None where that is not known."""
-    name, params, shape = eqn.primitive.name, eqn.params, eqn.invars[at].aval.shape
-    gone = params.get("axes", params.get("dimensions", ())) if name.startswith("reduce_") or name == "squeeze" else ()
-    if gone:
-        return None if position in gone else position - sum(dim < position for dim in gone)
-    if name == "transpose":
-        return params["permutation"].index(position)
-    if name == "broadcast_in_dim":
-        return params["broadcast_dimensions"][position]
-    if name == "dot_general":
-        contracted, batched = params["dimension_numbers"]
-        if position in batched[at]:
-            return batched[at].index(position)
-        free = [dim for dim in range(len(shape)) if dim not in (*contracted[at], *batched[at])]
-        before = 0 if at == 0 else eqn.outvars[0].aval.ndim - len(free) - len(batched[0])
-        return len(batched[0]) + before + free.index(position)
-    return position if eqn.outvars[0].aval.shape == shape and name not in _MIXING else None
-
-
-def _is_kept(eqn: Any, kind: str, found: Mapping[int, Provenance], operands: list[Known]) -> bool:
-    """Whether a collective may as well be after an equation as before it."""
-    name, is_linear = eqn.primitive.name, kind in ("sum", "mean", "masked")
-    if any(one.kind != kind or one.late is not None for one in found.values()):
-        return False
-    if name in _MOVING or (name in _PICKING and set(found) == {0}):
-        return True
-    if not is_linear:
-        return name in {"maximum": ("max", "reduce_max"), "minimum": ("min", "reduce_min")}[kind]
-    if name in _LINEAR:
-        return True
-    if name in _PRODUCTS or name == "div":
-        return len(found) == 1 and (name != "div" or 0 in found)
-    if name not in _JOINED:
-        return False
-    joined = [at for at in range(len(operands)) if _JOINED[name](at)]
-    others = [operands[at] for at in joined if at not in found]
-    is_shift = kind == "mean" and name in ("add", "add_any", "sub")
-    return set(found) <= set(joined) and (is_shift or all(one.value == 0 or one.carried == "neutral" for one in others))
-
-
-def _sizes(eqn: Any, at: int, dims: Sequence[int]) -> tuple[int, ...]:
-    return tuple(eqn.invars[at].aval.shape[dim] for dim in dims)
-
-
-_OPERATIONS = {
-    **dict.fromkeys(("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"), "contraction"),
-    **dict.fromkeys(("reduce_sum", "scan"), "sum"),
-}
-_NAMES = {"gather": "lookup", "reduce_or": "any", "reduce_and": "all", "reduce_prod": "product"}
-_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_COLLECTIVES = {"sum": "psum", "masked": "psum", "mean": "pmean", "maximum": "pmax", "minimum": "pmin"}
-
-
-def find_cause(axes: Sequence[str], provenance: Callable[[str], Provenance | None]) -> Cause | None:
-    """Since when a value varies over the first of some axes, with the others over which it does so since then."""
-    every = {axis: one for axis in axes if (one := provenance(axis)) is not None}
-    found = {axis: one for axis, one in every.items() if one.kind != "other" or one.eqn is not None}
-    one = next(iter(found.values()), None)
-    if one is None:
-        return None
-    shared = tuple(axis for axis, other in found.items() if _origin(other) == _origin(one))
-    more: dict[str, tuple[str, ...]] = {}
-    for axis in shared:
-        if (dim := found[axis].dim) != one.dim and dim and one.dim:
-            more[dim] = (*more.get(dim, ()), axis)
-    what, place = _operation(one.eqn), one.place
-    if one.kind in ("mean", "maximum", "minimum"):
-        what = one.kind
-    if one.kind == "item":
-        what = _jax.source.called_function(one.eqn)
-    if one.gradient and one.kind in ("sum", "mean"):
-        what, place = "gradient", one.gradient
-    late = _operation_at(one.late)
-    return Cause(
-        one.kind,
-        shared,
-        what,
-        place,
-        dim=one.dim,
-        more_dims=tuple(more.items()),
-        subject=one.subject,
-        collective=_COLLECTIVES.get(one.kind, ""),
-        late=late,
-        within=_jax.source.called_function(one.late) if late and late == _operation_at(one.eqn) else "",
-        divisor="" if one.divisor is None else f"{one.divisor[0]:g} at {_line(one.divisor[1])}",
-        astray=_operation_at(one.astray),
-        follows=_operation_at(one.follows),
-        untyped=one.untyped.partition(" ")[0] if _COLLECTIVES.get(one.kind, "psum") == "psum" else "",
-        inside=one.inside.partition(" ")[0] if one.kind == "mean" or one.divisor is not None else "",
-        recounted=_recounted_by(one, axes),
-        made=one.made,
-    )
-
-
-def _recounted_by(one: Provenance, axes: Sequence[str]) -> str:
-    """Why a gradient that is due over some axes is wrong over others."""
-    if one.recounted is None or not set(axes).isdisjoint(one.recounted[1]):
-        return ""
-    eqn, over = one.recounted[0], quoted_axes(one.recounted[1])
-    if not _jax.jaxpr.collective_operation(eqn):
-        return f"the mean at {_line(eqn)} is each shard's own over {over}, too"
-    return f"without check_vma=True JAX differentiates the sum over {over} at {_line(eqn)} as a sum"
-
-
-def _origin(one: Provenance) -> tuple[Any, ...]:
-    """Since when a value varies: since an equation, or as a dim of an argument does."""
-    return (one.kind, one.eqn) if one.eqn is not None else (one.kind, one.dim, one.subject)
-
-
-def _operation(eqn: Any) -> str:
-    if eqn is None or "claim" in eqn.params:
-        claim = None if eqn is None else eqn.params["claim"]
-        return "pattern" if claim is not None and claim.assertion.subject.is_pattern else "hint"
-    name = _jax.source.called_function(eqn)
-    return _OPERATIONS.get(eqn.primitive.name, _NAMES.get(name, name))
-
-
-def _operation_at(eqn: Any) -> str:
-    if eqn is None:
-        return ""
-    name = _jax.source.called_function(eqn)
-    return f"{_SIGNS.get(name, name)} at {_line(eqn)}"
-
-
-def _line(eqn: Any) -> str:
-    return _jax.source.equation_place(eqn).partition(" ")[0]

@@ -16,8 +16,9 @@ from typing import Any
 
 from .. import _jax
 from ..errors.varying import RecountedGradient, SummedGradient, SummedParts
-from .causes import Causes, find_cause
+from .causes import Causes
 from .control_flow import fact_of_spec
+from .find_cause import find_cause
 from .interpreter import CLAIM, GradientSum, Interpreter
 from .suspects import Flow, Verdict
 
@@ -35,11 +36,11 @@ def judge_gradients(interpreter: Interpreter, jaxpr: Any, causes: Callable[[], C
         is_averaged = not interpreter.has_vma and _is_reduced(flow, eqn.outvars[at], axis)
         if (place, axis) in {*found, *seen_with} or is_averaged or flow.is_shared_out(eqn.outvars[at : at + 1], axis):
             continue
-        mean = causes().mean_of_gradient(eqn, axis, at)
+        ways = (causes().scaling.mean_of_gradient(known, axis) for known in causes().known_of_operand(eqn, at))
+        mean = next(filter(None, ways), None)
         if mean is not None:
-            own, axes = mean
-            others = [each for each in axes if not _is_reduced_inside(interpreter, each, place)]
-            failure = SummedGradient(axis, interpreter.sizes[axis], own, tuple(others), interpreter.has_vma)
+            others = [each for each in mean.others if not _is_reduced_inside(interpreter, each, place)]
+            failure = SummedGradient(axis, interpreter.sizes[axis], mean.place, tuple(others), interpreter.has_vma)
             found[place, axis] = Verdict(eqn, failure, False, place)
             seen_with.update((place, each) for each in others)
     return list(found.values())
@@ -57,7 +58,7 @@ def judge_equal_gradients(interpreter: Interpreter, jaxpr: Any, causes: Callable
         place = _jax.source.gradient_place(by)
         if (place, axis) in found or not flow.is_used(eqn.outvars[at]):
             continue
-        if not causes().is_divided(eqn, axis, at) and not flow.is_shared_out(eqn.outvars[at : at + 1], axis):
+        if not _is_divided(causes(), eqn, axis, at) and not flow.is_shared_out(eqn.outvars[at : at + 1], axis):
             found[place, axis] = Verdict(eqn, RecountedGradient(axis, interpreter.sizes[axis], True), False, place)
     return list(found.values())
 
@@ -82,9 +83,14 @@ def judge_recounts(interpreter: Interpreter, jaxpr: Any, causes: Callable[[], Ca
         is_result = any(not _jax.jaxpr.is_literal(var) and var in uses for var in flow.results)
         if place in found or not forward or not all(forward) or not is_result:
             continue
-        if not flow.is_shared_out(eqn.outvars[at : at + 1], axis) and not causes().is_divided(eqn, axis, at):
+        if not flow.is_shared_out(eqn.outvars[at : at + 1], axis) and not _is_divided(causes(), eqn, axis, at):
             found[place] = Verdict(eqn, RecountedGradient(axis, interpreter.sizes[axis], False), False)
     return list(found.values())
+
+
+def _is_divided(causes: Causes, eqn: Any, axis: str, at: int) -> bool:
+    """Whether an operand of an equation was divided by the number of shards."""
+    return any(causes.scaling.is_divided(known, axis) for known in causes.known_of_operand(eqn, at))
 
 
 def _is_reduced(flow: Flow, variable: Any, axis: str) -> bool:

@@ -13,6 +13,15 @@ from .. import _jax
 from .interpreter import Interpreter, default_rule
 from .lattice import ShardingFact
 
+UNREDUCED = ("part", "mixed")
+"""The kinds of what no operation has reduced."""
+
+COLLECTIVES = {"sum": "psum", "masked": "psum", "mean": "pmean", "maximum": "pmax", "minimum": "pmin"}
+"""By kind, the collective that makes a value the same on every shard, and right."""
+
+Divisor = tuple[float, Any]
+"""A number that a value was divided by, and the equation that does so."""
+
 Recount = tuple[Any, "tuple[str, ...]"]
 """A psum that differentiation made of what is the same on every shard of some axes, and these axes."""
 
@@ -56,7 +65,7 @@ class Provenance(NamedTuple):
     size: int = 0
     position: int | None = None
     others: tuple[int, ...] = ()
-    divisor: tuple[float, Any] | None = None
+    divisor: Divisor | None = None
     late: Any = None
     astray: Any = None
     follows: Any = None
@@ -80,25 +89,35 @@ class Provenance(NamedTuple):
         return _jax.source.equation_place(self.eqn) if self.eqn is not None else ""
 
 
+class Scale(NamedTuple):
+    """By what a value was scaled.
+
+    Attributes:
+      divisors: the constants that it was divided by.
+      recounts: the psums that differentiation made of what is the same on every shard.
+      mixed: the axes over which it is a gradient of which some is of a shard's own mean, and some is not.
+    """
+
+    divisors: tuple[Divisor, ...] = ()
+    recounts: tuple[Recount, ...] = ()
+    mixed: frozenset[str] = frozenset()
+
+
 class Known(NamedTuple):
     """What is known of a value beside its fact.
 
     Attributes:
       provenances: by mesh axis.
       value: the number that it is, if it is a constant.
-      divisors: the constants that it was divided by, and where.
-      recounts: the psums that differentiation made of what is the same on every shard.
-      mixed: the axes over which it is a gradient of which some is of a shard's own mean, and some is not.
+      scale: by what it was scaled.
       carried: whether a loop carries it, from a neutral element on or from something else, as long as that is all that
         is known.
     """
 
     provenances: Mapping[str, Provenance] = {}
     value: float | None = None
-    divisors: tuple[tuple[float, Any], ...] = ()
+    scale: Scale = Scale()
     carried: Literal["", "neutral", "open"] = ""
-    recounts: tuple[Recount, ...] = ()
-    mixed: frozenset[str] = frozenset()
 
 
 NOTHING = Known()
@@ -183,10 +202,14 @@ def join_known(ways: Sequence[Known]) -> Known:
         for axis, one in known.provenances.items():
             if axis not in found or found[axis].kind == "part":
                 found[axis] = one
-    divisors = dict.fromkeys(one for known in ways for one in known.divisors)
-    recounts = dict.fromkeys(one for known in ways for one in known.recounts)
-    mixed = frozenset[str]().union(*[known.mixed for known in ways])
-    return Known(found, None, tuple(divisors), recounts=tuple(recounts), mixed=mixed)
+    return Known(found, None, join_scales([known.scale for known in ways]))
+
+
+def join_scales(ways: Sequence[Scale]) -> Scale:
+    """The scale of a value that is computed from several, or is one of them."""
+    divisors = dict.fromkeys(one for scale in ways for one in scale.divisors)
+    recounts = dict.fromkeys(one for scale in ways for one in scale.recounts)
+    return Scale(tuple(divisors), tuple(recounts), frozenset[str]().union(*[scale.mixed for scale in ways]))
 
 
 def restrict_known(known: Known, fact: ShardingFact) -> Known:

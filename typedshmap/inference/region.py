@@ -10,8 +10,9 @@ from typing import Any
 from .. import _jax
 from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
 from . import collectives, control_flow, elementwise, reshape
-from .causes import Causes, NameDim, find_cause
+from .causes import Causes, NameDim
 from .control_flow import fact_of_spec
+from .find_cause import find_cause
 from .gradients import judge_equal_gradients, judge_gradients, judge_recounts, judge_summed_parts
 from .interpreter import Interpreter, Observation, TransferRule
 from .lattice import unknown

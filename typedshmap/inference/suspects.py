@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 from .. import _jax
 from ..errors.varying import LostSum, RecountedGradient, SummedGradient, SummedParts
-from .causes import Causes, find_cause, is_of_mean
+from .causes import Causes
+from .find_cause import find_cause
 from .interpreter import CLAIM, Interpreter, Observation
+from .scaling import is_of_any_mean
 from .sums import LINEAR, SumLoss
 
 # What undoes an operation: the shard's own is a step on the way to the sum.
@@ -222,7 +224,9 @@ class Flow:
     def is_shared_out(self, variables: Iterable[Any], axis: str) -> bool:
         """Whether what is linear in values is divided by the number of shards, up to a collective over the axis."""
         uses = self.linear_uses(variables, axis).values()
-        return any(self.counts_shards(self.divisor(eqn), axis) and not is_of_mean(eqn) for some in uses for eqn in some)
+        return any(
+            self.counts_shards(self.divisor(eqn), axis) and not is_of_any_mean(eqn) for some in uses for eqn in some
+        )
 
     def quotient(self, variables: Iterable[Any], axis: str, causes: Callable[[], Causes]) -> str:
         """Where values, or what is nearly they, divide a sum that is due over the axis; empty if they do not."""
