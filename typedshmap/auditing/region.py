@@ -20,6 +20,7 @@ from ..errors.varying import (
     RecountedGradient,
     SummedGradient,
     SummedParts,
+    Suspect,
     UnmarkedUnreduced,
     UnmentionedVarying,
     UntypedVarying,
@@ -143,14 +144,7 @@ def finding_of(failure: Failure, region: str, file: str = "", line: int = 0) -> 
     message = f"{problem}; {sentence.cure}" if sentence.cure else problem
     if isinstance(place, Place):
         file, line = place.file, place.line
-    return Finding(
-        "suspect" if isinstance(what, LostSum | SummedGradient | RecountedGradient | SummedParts) else "error",
-        _kind(what),
-        message,
-        file,
-        line,
-        region,
-    )
+    return Finding("suspect" if isinstance(what, Suspect) else "error", _kind(what), message, file, line, region)
 
 
 @lru_cache(maxsize=4096)

@@ -130,10 +130,7 @@ _CLASSES = {
     | varying.UnmarkedReduced
     | varying.RedundantPsum
     | varying.UntypedVarying
-    | varying.LostSum
-    | varying.SummedGradient
-    | varying.RecountedGradient
-    | varying.SummedParts,
+    | varying.Suspect,
     DivergenceError: varying.DivergentCollective,
     ReplicaError: varying.DifferingReplicas,
 }

@@ -19,30 +19,12 @@ from .failures import (
     sizes_text,
 )
 from .phrases import alias_text, mesh_text
-from .varying import (
-    DivergentCollective,
-    LostSum,
-    RecountedGradient,
-    SummedGradient,
-    SummedParts,
-    UnmentionedVarying,
-    UntypedVarying,
-)
+from .varying import DivergentCollective, Suspect, UnmentionedVarying, UntypedVarying
 
 _MOST_OTHERS = 8
 
 
-_ABOUT_OPERATIONS = (
-    PatternFault
-    | NotManual
-    | ShardingConflict
-    | DivergentCollective
-    | UntypedVarying
-    | LostSum
-    | SummedGradient
-    | RecountedGradient
-    | SummedParts
-)
+_ABOUT_OPERATIONS = PatternFault | NotManual | ShardingConflict | DivergentCollective | UntypedVarying | Suspect
 
 
 class Report(Record):

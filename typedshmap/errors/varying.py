@@ -251,7 +251,11 @@ class RedundantPsum(Fault):
         return Sentence(problem, cure=f"{dropped}: {reason}")
 
 
-class LostSum(Fault):
+class Suspect(Fault):
+    """What a program hardly means, and may mean all the same."""
+
+
+class LostSum(Suspect):
     """A sum that is due, and that an operation loses; or one that is taken though none is due.
 
     Attributes:
@@ -319,7 +323,7 @@ class LostSum(Fault):
         return f"take the {taken} before it ({cause.reduction}){divided}{cause.typed}{cause.counted}"
 
 
-class SummedGradient(Fault):
+class SummedGradient(Suspect):
     """A gradient that is summed over the shards where its mean is due.
 
     Attributes:
@@ -348,7 +352,7 @@ class SummedGradient(Fault):
         return Sentence(problem, cure=inside)
 
 
-class RecountedGradient(Fault):
+class RecountedGradient(Suspect):
     """A gradient that counts each shard.
 
     Without types JAX differentiates a sum as a sum; with types it sums the gradient of what is the same on every shard,
@@ -375,7 +379,7 @@ class RecountedGradient(Fault):
         return Sentence(problem, cure="leave out check_vma=False")
 
 
-class SummedParts(Fault):
+class SummedParts(Suspect):
     """A sum over an axis of what is sharded over it, which is taken for such a part again.
 
     Attributes:

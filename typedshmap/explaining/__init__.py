@@ -208,7 +208,9 @@ def explain_call(
         found = explanation(ExplainedCall(f, inputs(mesh), mesh), grad, rates, device, target)
         if device is None or not drawn_sizes:
             return found
-        note = f"sizes that are not given are drawn, and memory and time are of these: {mesh_text(drawn_sizes.items())}"
+        note = (
+            f"sizes that are not given are drawn, so that they divide over all meshes: {mesh_text(drawn_sizes.items())}"
+        )
         return replace(found, notes=(*found.notes, note))
 
     if not isinstance(mesh, (list, tuple)):
@@ -311,7 +313,6 @@ def choose_call(
         raise StructureError(
             f"{verb}: hardware= is None, and there is no time without it\n\nHint: as in hardware='v5p'"
         )
-    is_drawn = not args and not arguments and all(isinstance(value, (int, tuple)) for value in given.values())
     if is_plain(f):
         require_dict(verb, arguments)
         lent = AbstractMesh((1,) * len(wanted), tuple(wanted)) if wanted else None
@@ -321,7 +322,7 @@ def choose_call(
             if lent is not None or "context mesh cannot be empty" not in str(error):
                 raise
             raise MeshAxisError(f"{verb}: {name_of(f)}: its regions are over the ambient mesh, {unknown}") from None
-        args, given, is_drawn = (), {}, False
+        args, given = (), {}
     made_of = require_decorated(f, verb)
     typed = made_of.signature.read((*bound_self(f), *args))
     ambient = _jax.mesh.context_mesh()
@@ -350,7 +351,4 @@ def choose_call(
         explain_call(
             f, args, given, mesh=dict.fromkeys(axes, 1), grad=False, bandwidth=None, arguments=arguments, verb=verb
         )
-    drawn = [(name, size) for one in found.explanations[:1] for name, size in one.sizes.items() if name not in given]
-    if is_drawn and drawn:
-        notes.append(f"sizes that are not given are drawn, so that they divide over all meshes: {mesh_text(drawn)}")
     return choice_of(verb, typed.name, device, found, notes)

@@ -15,7 +15,7 @@ from math import isclose, prod
 from typing import Any, NamedTuple
 
 from .. import _jax
-from ..errors.varying import LostSum, RecountedGradient, SummedGradient, SummedParts
+from ..errors.varying import LostSum, Suspect
 from .causes import Causes
 from .find_cause import find_cause
 from .interpreter import CLAIM, Interpreter, Observation
@@ -44,7 +44,7 @@ class Verdict(NamedTuple):
     """
 
     eqn: Any
-    failure: LostSum | SummedGradient | RecountedGradient | SummedParts
+    failure: Suspect
     is_error: bool
     asked: str = ""
 
