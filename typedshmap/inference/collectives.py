@@ -94,10 +94,7 @@ def _grouped_fact(fact: ShardingFact, sizes: tuple[tuple[str, int], ...], groups
 
 def _note_sum(interpreter: Interpreter, eqn: Any, at: int, fact: ShardingFact, axes: Sequence[str]) -> None:
     """Note of each axis that a sum that is due is taken, or one that is not."""
-    interpreter.note_gradient(eqn, at, fact, axes)
-    for dim, size in zip(fact.dims, eqn.invars[at].aval.shape, strict=True):
-        if dim.axes and size > 1:  # one element per shard is summed as the dim is
-            interpreter.summed_parts += [(eqn, at, axis) for axis in dim.axes if axis in axes]
+    interpreter.note_sum(eqn, at, fact, axes)
     for axis in axes:
         if axis in fact.unreduced:
             interpreter.taken[eqn.outvars[at], axis] = eqn

@@ -19,7 +19,8 @@ from ..errors.varying import RecountedGradient, SummedGradient, SummedParts
 from .causes import Causes
 from .control_flow import fact_of_spec
 from .find_cause import find_cause
-from .interpreter import CLAIM, GradientSum, Interpreter
+from .interpreter import CLAIM, Interpreter
+from .noted_sums import NotedSum
 from .suspects import Flow, Verdict
 
 _ELEMENTWISE = frozenset([CLAIM, "add", "add_any", "sub", "mul", "div", "neg", "convert_element_type", "copy", "pvary"])
@@ -30,7 +31,7 @@ def judge_gradients(interpreter: Interpreter, jaxpr: Any, causes: Callable[[], C
     found, seen_with = dict[tuple[str, str], Verdict](), set[tuple[str, str]]()
     seen = list(_of_unreduced_losses(interpreter))
     flow = Flow(jaxpr, interpreter) if seen else None
-    for eqn, at, axis, by in seen:
+    for eqn, at, axis, by, _ in seen:
         assert flow is not None
         place = _jax.source.gradient_place(by)
         is_averaged = not interpreter.has_vma and _is_reduced(flow, eqn.outvars[at], axis)
@@ -52,8 +53,9 @@ def judge_equal_gradients(interpreter: Interpreter, jaxpr: Any, causes: Callable
     Not those of a loss that is divided by the number of shards, as by a pmean of it all.
     """
     found = dict[tuple[str, str], Verdict]()
-    flow = Flow(jaxpr, interpreter) if interpreter.equal_gradients else None
-    for eqn, at, axis, by in interpreter.equal_gradients:
+    equal = [one for one in interpreter.sums.of_gradients if not one.is_due]
+    flow = Flow(jaxpr, interpreter) if equal else None
+    for eqn, at, axis, by, _ in equal:
         assert flow is not None
         place = _jax.source.gradient_place(by)
         if (place, axis) in found or not flow.is_used(eqn.outvars[at]):
@@ -70,14 +72,15 @@ def judge_recounts(interpreter: Interpreter, jaxpr: Any, causes: Callable[[], Ca
     those of a loss that is divided by the number of shards.
     """
     found = dict[str, Verdict]()
-    flow = Flow(jaxpr, interpreter) if interpreter.recounts else None
-    for eqn, at, axis in interpreter.recounts:
+    equal = [one for one in interpreter.sums.transposed if not one.is_due]
+    flow = Flow(jaxpr, interpreter) if equal else None
+    for eqn, at, axis, *_ in equal:
         assert flow is not None
         place = _jax.source.equation_place(eqn)
         forward = [
-            is_partial
-            for each, over, is_partial in interpreter.differentiated_sums
-            if over == axis and _jax.source.equation_place(each) == place
+            one.is_due
+            for one in interpreter.sums.differentiated
+            if one.axis == axis and _jax.source.equation_place(one.eqn) == place
         ]
         uses = flow.linear_uses(eqn.outvars[at : at + 1], axis)
         is_result = any(not _jax.jaxpr.is_literal(var) and var in uses for var in flow.results)
@@ -101,20 +104,21 @@ def _is_reduced(flow: Flow, variable: Any, axis: str) -> bool:
 
 def _is_reduced_inside(interpreter: Interpreter, axis: str, asked: str) -> bool:
     """Whether what a gradient is asked of is reduced over an axis."""
-    reduced = interpreter.reduced_inside.get(axis)
+    reduced = interpreter.sums.reducing(axis)
     return reduced is not None and _jax.source.gradient_place(reduced) == asked
 
 
-def _of_unreduced_losses(interpreter: Interpreter) -> Iterator[GradientSum]:
+def _of_unreduced_losses(interpreter: Interpreter) -> Iterator[NotedSum]:
     """The sums of gradients of what is not reduced over their axis.
 
     Most bodies ask for one gradient, of which a few places tell.
     """
-    by_axis: dict[str, list[GradientSum]] = {}
-    for one in interpreter.gradient_sums:
-        by_axis.setdefault(one.axis, []).append(one)
+    by_axis: dict[str, list[NotedSum]] = {}
+    for one in interpreter.sums.of_gradients:
+        if one.is_due:
+            by_axis.setdefault(one.axis, []).append(one)
     for axis, sums in by_axis.items():
-        reduced = interpreter.reduced_inside.get(axis)
+        reduced = interpreter.sums.reducing(axis)
         if reduced is None:
             yield from sums
             continue
@@ -128,9 +132,8 @@ def judge_summed_parts(
 ) -> list[Verdict]:
     """The sums over an axis of gradients sharded over it that are taken for such a part again, once per line."""
     found = dict[str, Verdict]()
-    seen = [one for one in interpreter.summed_parts if not _jax.jaxpr.is_transposed(one[0])]
-    flow = Flow(jaxpr, interpreter) if seen else None
-    for eqn, at, axis in seen:
+    flow = Flow(jaxpr, interpreter) if interpreter.sums.of_parts else None
+    for eqn, at, axis, *_ in interpreter.sums.of_parts:
         assert flow is not None
         if not flow.is_of_gradient(eqn.invars[at], axis):
             continue

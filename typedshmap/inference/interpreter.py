@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from .. import _jax
 from ..errors.failures import ShardingConflict
 from .lattice import AxisSet, DimFact, ShardingFact, invarying, unknown, varying_of, zeros
+from .noted_sums import NotedSums
 from .sums import SumLoss, lost_sums
 
 TransferRule = Callable[["Interpreter", Any, "list[ShardingFact]"], "Sequence[ShardingFact]"]
@@ -43,22 +44,6 @@ class Observation(NamedTuple):
     lost: SumLoss | None = None
 
 
-class GradientSum(NamedTuple):
-    """A sum over an axis that a gradient takes.
-
-    Attributes:
-      eqn: the collective.
-      at: the place of its result.
-      axis: the mesh axis.
-      by: the equation that differentiation made, which is the collective or around it.
-    """
-
-    eqn: Any
-    at: int
-    axis: str
-    by: Any
-
-
 class Interpreter:
     """The abstract interpretation of one manual region.
 
@@ -70,12 +55,7 @@ class Interpreter:
         place of a result the axes.
       began: by a value and an axis, the equation at which a sum over the axis became due.
       taken: the same, at which one was taken that a hint says to be due.
-      gradient_sums: the sums that gradients take over the shards.
-      equal_gradients: those of what is the same on every shard.
-      reduced_inside: by axis, the last equation that reduces over it what is differentiated, or that is around that.
-      recounts: sums over an axis that differentiation made, without types, of what is the same on every shard.
-      differentiated_sums: sums that are differentiated without types, each with an axis, and whether a sum is due.
-      summed_parts: sums over an axis of what is sharded over it, each with the place of a result and the axis.
+      sums: those that are taken over shards, for what gradients make of them.
       refs_vary: whether a mutable reference is taken to vary over all axes, whatever it held at first.
       is_written: whether one comes to hold what varies more than what it held.
     """
@@ -96,12 +76,7 @@ class Interpreter:
         self.untyped: dict[int, tuple[Any, dict[int, AxisSet]]] = {}
         self.began: dict[tuple[Any, str], Any] = {}
         self.taken: dict[tuple[Any, str], Any] = {}
-        self.gradient_sums: list[GradientSum] = []
-        self.equal_gradients: list[GradientSum] = []
-        self.reduced_inside: dict[str, Any] = {}
-        self.recounts: list[tuple[Any, int, str]] = []
-        self.differentiated_sums: list[tuple[Any, str, bool]] = []
-        self.summed_parts: list[tuple[Any, int, str]] = []
+        self.sums = NotedSums(has_vma)
         # The equation that is interpreted, and those around it, whose jaxprs hold it, from the outermost on.
         self._running: Any = None
         self._around: list[Any] = []
@@ -187,26 +162,9 @@ class Interpreter:
         if self.sizes.get(lost.axis, 1) > 1:
             self.observations.append(Observation(eqn, None, None, fact, lost=lost))
 
-    def note_gradient(self, eqn: Any, at: int, fact: ShardingFact, axes: Sequence[str]) -> None:
-        """Note a collective that takes a sum, if it is within what is differentiated, or part of the gradient.
-
-        Without types the transpose of a psum is a psum, and only that of a gather sums gradients.
-        """
-        found = ((by, stack) for by in (eqn, *reversed(self._around)) if (stack := _jax.jaxpr.differentiation(by)))
-        by, stack = next(found, (eqn, ""))
-        if stack == "transposed" and (self.has_vma or _jax.jaxpr.collective_operation(eqn) == "reduce-scatter"):
-            due = fact.due | fact.unreduced | fact.varying
-            some = [axis for axis in axes if axis in due and self.sizes.get(axis, 1) > 1]
-            self.gradient_sums += [GradientSum(eqn, at, axis, by) for axis in some]
-            equal = [] if fact.is_zero else [axis for axis in axes if axis not in due and self.sizes.get(axis, 1) > 1]
-            self.equal_gradients += [GradientSum(eqn, at, axis, by) for axis in equal]
-        elif stack == "transposed":
-            varying = fact.due | fact.unreduced | fact.varying
-            self.recounts += [(eqn, at, axis) for axis in axes if axis not in varying and self.sizes.get(axis, 1) > 1]
-        elif stack and not self.has_vma:
-            self.differentiated_sums += [(eqn, axis, axis in fact.varying | fact.due | fact.unreduced) for axis in axes]
-        elif stack:
-            self.reduced_inside.update(dict.fromkeys(axes, by))
+    def note_sum(self, eqn: Any, at: int, fact: ShardingFact, axes: Sequence[str]) -> None:
+        """Note a sum over axes, for what gradients make of it; over those of size 1 nothing is due."""
+        self.sums.note(eqn, at, fact, [axis for axis in axes if self.sizes.get(axis, 1) > 1], self._around)
 
     def split_axes(self, axes: AxisSet) -> AxisSet:
         """Those of some axes that have more than one shard."""
