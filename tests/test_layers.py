@@ -17,7 +17,6 @@ LAYERS = {
     "drawing": 0,
     "progress": 0,
     "records": 0,
-    "source": 0,
     "notation": 0,
     "errors": 0,
     "_jax": 1,
@@ -38,11 +37,9 @@ LAYERS = {
     "testing": 6,
     "explaining": 6,
     "auditing": 6,
-    "repairing": 7,
-    "annotating": 7,
-    "cli": 8,
-    "__main__": 9,
-    "": 9,
+    "cli": 7,
+    "__main__": 8,
+    "": 8,
 }
 # What is costly to import waits until it is needed; the reason stands beside each import.
 LATE = {
@@ -59,10 +56,7 @@ LATE = {
     ("typedshmap._jax.versions", "jax.interpreters"),
     ("typedshmap.ops.resharding.run", "jax.interpreters"),
     ("typedshmap.auditing", "typedshmap.auditing.invariance"),
-    ("typedshmap.cli.annotate", "typedshmap.annotating.program"),
-    ("typedshmap.cli.annotate", "typedshmap.annotating.recording"),
     ("typedshmap.explaining.compiled", "jax.experimental"),
-    ("typedshmap.cli.annotate", "typedshmap.annotating.static"),
     ("typedshmap.sampling", "hypothesis"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.marks"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.plugin.typedshmap_pytest.audits"),

@@ -15,13 +15,11 @@ from .cli import (
     WRONG,
     Parser,
     UsageError,
-    annotate,
     audit,
     check,
     explain,
     plan,
     read_size_flags,
-    rewrite,
 )
 from .testing.waiting import end_if_waiting
 
@@ -33,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"typedshmap {__version__}")
     _prepare_process()
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="name")
-    for tool in (check, explain, plan, audit, annotate, rewrite):
+    for tool in (check, explain, plan, audit):
         tool.add_verb(verbs.add_parser)
     given, unknown = parser.parse_known_args(arguments)
     if "size" in given:

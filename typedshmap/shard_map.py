@@ -31,7 +31,7 @@ from .hints.signature import EMPTY, LazySignature
 from .hints.structure import Untyped, array_hints, holds_arrays
 from .inference.analysis import Refused, RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, caller_frame, decorate, wraps
-from .meshes import find_boundary, read_axis_names, read_mesh
+from .meshes import find_boundary, override_mesh, read_axis_names, read_mesh
 from .notation.layout import Layout
 from .sanitized import body_context, entered, period_context, read_period
 
@@ -196,9 +196,7 @@ class _RegionCall:
         self.manual = frozenset(dict(self.entered))
         # A function that makes no axis manual is in the region around it, whose check_vma counts.
         self.has_vma = check_vma if self.manual else context.current_mesh_context().has_vma
-        self.outer_context = context.MeshContext.over(
-            self.mesh, self.naming, "boundary", self.outer, self.entered, self.manual, has_vma=self.has_vma
-        )
+        self.outer_context = self._context_around()
 
         self.checked = check_arguments(given, self.bound.arguments, self.outer_context)
         if failures := (*self.checked.failures, *unknown_axes(typed.result, self.outer_context, RETURN)):
@@ -215,13 +213,11 @@ class _RegionCall:
         self.asked_inside: Any = None
         self.is_shared = False
 
-    def run_again(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        """The leaves of the results for other arrays of the same shapes, on the mesh that replaces its own by now."""
-        values = iter(arrays)
-        leaves = [leaf if leaf.hint is None else leaf._replace(value=next(values)) for leaf in self.checked.leaves]
-        args, kwargs = self.bound.with_arguments(self.checked.with_leaves(leaves))
-        call = _RegionCall(self.info, self.check_vma, args, kwargs)
-        return call.map_body()(*call.arrays)
+    def _context_around(self) -> context.MeshContext:
+        """Where the arguments are global arrays."""
+        return context.MeshContext.over(
+            self.mesh, self.naming, "boundary", self.outer, self.entered, self.manual, has_vma=self.has_vma
+        )
 
     def map_body(self) -> Callable[..., Any]:
         """What to call with the global arrays: the body mapped over the shards, and analyzed.
@@ -333,9 +329,15 @@ class _RegionCall:
 
     def _body(self) -> Callable[..., list[Any]]:
         """What ``jax.shard_map`` maps: leaves in, leaves out."""
-        function, analysis = self.typed.function, self.analysis
+        function = self.typed.function
 
         def body(*shards: Any) -> list[Any]:
+            mesh = override_mesh.value
+            if mesh is not None and mesh.shape_tuple != self.mesh.shape_tuple:  # it runs once more, on another mesh
+                self.mesh, self.analysis = mesh, None
+                self.entered = tuple([(axis, mesh.shape[axis]) for axis, _ in self.entered])
+                self.outer_context = self._context_around()
+            analysis = self.analysis
             region, leaves = self._enter_region(shards)
             args, kwargs = self.bound.with_arguments(self.checked.with_leaves(leaves, copies_containers=True))
             naming, sink = context.decorator_axis_naming(self.info.naming), analysis or context.current_sink()

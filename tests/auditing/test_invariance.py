@@ -142,7 +142,7 @@ NOT_RUN = {
     "one entry per shard": (entry_per_shard, "the shape of return depends on the mesh"),
     "a callback": (with_prints, "it does more than compute its results (debug"),
     "a permutation of one size": (literal_ring, "ValueError: ppermute sources and destinations must be unique"),
-    "a size that is closed over": (closed_over, "it has SIZE, which may be the size of 'sp'"),
+    "a size that is closed over": (closed_over, "it closes over SIZE, which may be the size of 'sp'"),
 }
 
 

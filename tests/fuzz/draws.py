@@ -557,7 +557,7 @@ def item(draw: random.Random) -> tuple[str, Any]:
 
 # Command lines
 
-VERBS = ["check", "explain", "rewrite", "chekc", "", "--help", "audit", "annotate"]
+VERBS = ["check", "explain", "chekc", "", "--help", "audit", "annotate"]
 TARGETS = [
     "json", "json:dumps", "json:nothing", "nowhere", "nowhere:f", "", ":", "::", "a:b:c", "/dev/null", ".", "..",
     "pyproject.toml", "tests/nothing.py", "tests/fuzz/lines.py", "os.path:join", "\0", "\ud800", "x" * 5000, "sys:exit",

@@ -1,13 +1,12 @@
 """Print the table of mutants for the documentation; with ``--first-lines``, try them all and write down what is said,
-and which line is named first; with ``--fixes``, repair them all and write down how; with ``--proofs``, prove the right
-programs and the wrong ones and write down the verdicts.
+and which line is named first; with ``--proofs``, prove the right programs and the wrong ones and write down the
+verdicts.
 
 PYTHONPATH=. python tests/mutants/table.py
 """
 
 import os
 import sys
-from collections.abc import Iterator
 from itertools import groupby
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -27,7 +26,6 @@ from catalogue import (
     verdict,
     verdict_on,
 )
-from repaired import FIXES, repaired, written
 from trying import first_line, found_wrong
 from wrong import Mutant
 
@@ -63,19 +61,10 @@ def write_down() -> None:
     FIRST_DIFFERENCES.write_text("".join(places), encoding="utf-8")
 
 
-def repaired_now(seconds: float = 120) -> Iterator[str]:
-    """What repairs every mutant now."""
-    for mutant in MUTANTS:
-        yield f"{mutant.id}: {written(mutant, repaired(mutant, seconds))}"
-
-
 if __name__ == "__main__":
     if "--first-lines" in sys.argv:
         jax.config.update("jax_disable_most_optimizations", True)  # as in the tests
         write_down()
-    if "--fixes" in sys.argv:
-        jax.config.update("jax_disable_most_optimizations", True)
-        FIXES.write_text("\n".join(repaired_now()) + "\n", encoding="utf-8")
     if "--proofs" in sys.argv:
         programs = {mutant.program.name: mutant.program for mutant in MUTANTS}
         said_of = {name: verdict(each) for name, each in programs.items()}

@@ -17,7 +17,7 @@ import numpy as np
 from .. import _jax
 from ..errors import TypedShmapError
 from ..meshes import override_mesh
-from ..sampling.captured import captured_sizes, captured_values
+from ..sampling.closures import closed_over_sizes
 from ..testing import assert_mesh_invariant
 from ..testing.describe_difference import FIRST_DIFFERENCE
 from .findings import Finding, Region
@@ -228,12 +228,9 @@ def _function_of(each: SeenRegion) -> Callable[..., Any]:
     """A function of a region's global operands, by its name and with their names."""
     call = each.traced.call
     assert call is not None
-    body = call.body
-    typed = next((value for _, value, _ in captured_values(body) if hasattr(value, "run_again")), None)
 
     def run(*operands: Any) -> Any:
-        assert callable(body)  # closed over, so that what it closes over in turn is found
-        results = call(*operands) if typed is None else typed.run_again(operands)
+        results = call(*operands)
         return results[0] if len(results) == 1 else results
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -262,8 +259,8 @@ def _closed_over(each: SeenRegion) -> str:
     """What a region's function has in itself that may be the size of an axis of its own mesh, in words."""
     call = each.traced.call
     assert call is not None
-    found = captured_sizes(call.body, dict(call.params["mesh"].shape))
-    return "".join(f"; it has {name}, which may be the size of '{axis}'" for axis, name in [*found.items()][:1])
+    found = closed_over_sizes(call.body, call.params["mesh"].shape)
+    return "".join(f"; it closes over {words}" for words in [*found.values()][:1])
 
 
 def _why_not(each: SeenRegion, error: Exception) -> str:

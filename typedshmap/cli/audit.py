@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -19,8 +17,6 @@ from ..auditing.formats import FORMATS, write_report
 from ..auditing.silenced import Baseline, write_baseline
 from ..errors import StructureError
 from ..sampling.meshes import parse_mesh
-from ..source.edited_imports import edited_imports
-from .fixing import fix_program
 from .programs import add_program, make_devices, require_program, run_program
 
 
@@ -44,9 +40,6 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add("--format", choices=FORMATS, default="text", help="the format of the report; by default text")
     add("--baseline", metavar="FILE", type=Path, help="leave out the findings in this baseline")
     add("--write-baseline", metavar="FILE", type=Path, help="write the findings as a baseline")
-    fix = "try to repair each finding, by runs of the edited program, and print the edit that works as a diff"
-    add("--fix", action="store_true", help=f"{fix}; implies --invariance")
-    add("--edited", type=Path, help=argparse.SUPPRESS)
     add_program(parser)
     parser.set_defaults(verb=run)
 
@@ -65,15 +58,13 @@ def run(given: argparse.Namespace) -> int:
         baseline = Baseline.read(given.baseline) if given.baseline is not None else None
     except StructureError as error:
         raise cli.UsageError(f"--baseline {error}") from None
-    environment, folder = dict(os.environ), Path.cwd()
     require_program(given.program, given.module)
     if given.devices is not None:
         make_devices(given.devices)
     is_document = given.format in ("json", "sarif")
     output = cli.output_on_stderr() if is_document else nullcontext()
-    texts: dict[str, str] = {} if given.edited is None else json.loads(given.edited.read_text(encoding="utf-8"))
-    with output, edited_imports(texts), audit(lengths, invariance=given.invariance or given.fix) as report:
-        code = run_program(given.program, given.module, given.arguments, texts)
+    with output, audit(lengths, invariance=given.invariance) as report:
+        code = run_program(given.program, given.module, given.arguments)
     if code and not report.regions and given.devices is None and jax.device_count() == 1:
         print("audit: the program found 1 device; --devices 8 makes as many virtual ones", file=sys.stderr)
     findings = report.findings if baseline is None else baseline.new(report.findings)
@@ -83,23 +74,9 @@ def run(given: argparse.Namespace) -> int:
         except StructureError as error:
             raise cli.UsageError(f"--write-baseline {error}") from None
     print(write_report(given.format, findings, report.regions), flush=True)
-    if given.fix:
-        wrong = [each for each in findings if given.strict or each.severity == "error"]
-        os.chdir(folder)
-        with cli.output_on_stderr() if is_document else nullcontext():
-            fix_program(wrong, report.findings, report.regions, _command(given), environment)
     if given.write_baseline is not None:
         return code
     return code or (cli.FAILED if _is_wrong(findings, given.strict) else cli.DONE)
-
-
-def _command(given: argparse.Namespace) -> list[str]:
-    """What audits the program once more, and prints a document."""
-    devices = [f"--devices={given.devices}"] if given.devices is not None else []
-    lengths = [f"--mesh={given.mesh}"] if given.mesh is not None else []
-    own = ["-m"] if given.module else []
-    options = ["--format=json", "--invariance", *devices, *lengths, *own]
-    return [sys.executable, "-m", "typedshmap", "audit", *options, given.program, *given.arguments]
 
 
 def _is_wrong(findings: Sequence[Finding], is_strict: bool) -> bool:

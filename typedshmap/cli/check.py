@@ -6,9 +6,8 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,7 +24,6 @@ from ..sampling.arguments import FlatCall, taken_names
 from ..sampling.meshes import has_marks, map_over_shards, mesh_like, needs_manual_region
 from ..sampling.plan import UnplacedInputs, plan_inputs
 from ..testing import assert_mesh_invariant
-from .fixing import DEVICES, fix_function
 
 
 def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
@@ -46,8 +44,6 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
     parser.add_argument("--seed", type=cli.natural_number, default=0, help="the seed of the sizes that are drawn")
     numerics = "also run each function on virtual CPU devices, and compare its results with those on one device"
     parser.add_argument("--numerics", action="store_true", help=numerics)
-    fix = "if a function is wrong, try to repair it, and print the edit that works as a diff; implies --numerics"
-    parser.add_argument("--fix", action="store_true", help=fix)
     parser.set_defaults(verb=run)
 
 
@@ -58,42 +54,27 @@ def run(given: argparse.Namespace) -> int:
       UsageError: for a command line that cannot be read.
     """
     meshes = cli.read_meshes(given.mesh, given.explicit)
-    given.numerics |= given.fix
     devices = max(mesh.size for mesh in meshes) if given.numerics else min(meshes[0].size, cli.MOST)
-    devices = max(devices, DEVICES) if given.fix else devices
     with cli.output_on_stderr() if given.format != "text" else nullcontext():
         functions, values, unusable = cli.read_functions(given, given.targets, devices)
         for error in unusable:
             print(f"check: {error}", file=sys.stderr, flush=True)
-        found: list[Problem | None] = []
+        found: list[Finding | None] = []
         with cli.early_progress("check: tracing") as report:
             for each, mesh in product(functions, meshes):
                 report(each.name)
                 found.append(_check(each, mesh, values, given.seed))
         found += [_compare_meshes(each, meshes, values) for each in functions if given.numerics]
-        if given.fix:
-            wrong = {each.function.name: each for each in reversed(found) if each is not None}  # the first of each
-            for problem in reversed(wrong.values()):
-                require_types = partial(_require_types, meshes=meshes, values=values, seed=given.seed)
-                fix_function(problem.function, problem.error, meshes, values, require_types)
         failed, on = len(found) - found.count(None), "1 mesh" if len(meshes) == 1 else f"{len(meshes)} meshes"
         summary = f"{count_text(len(functions), 'function')} on {on}: {f'{failed} failed' if failed else 'all right'}"
         print(summary, flush=True)
     if given.format != "text":
         regions = [Region(each.name, *each.line, True, ()) for each in functions]
-        print(write_report(given.format, [one.finding for one in found if one is not None], regions, summary))
+        print(write_report(given.format, [finding for finding in found if finding is not None], regions, summary))
     return cli.WRONG if unusable else cli.FAILED if failed else cli.DONE
 
 
-class Problem(NamedTuple):
-    """What is wrong with a function: what it raised, and that as a finding."""
-
-    function: cli.Function
-    error: BaseException
-    finding: Finding
-
-
-def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> Problem | None:
+def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> Finding | None:
     """Trace a function; print a line, and what is wrong."""
     mesh, drawn_sizes = mesh_like(mesh, function.made_of.mesh), dict[str, Any]()
     label = f"{function.name}  {mesh_text(mesh.shape_tuple)}"
@@ -111,18 +92,9 @@ def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any]
         may_help = drawn_sizes and (isinstance(error, ShapeError) or not isinstance(error, TypedShmapError))
         drawn_text = f"\nDrawn: {mesh_text(drawn_sizes.items())}; --size gives others" if may_help else ""
         cli.print_failure(f"FAIL   {label}", error, drawn_text)
-        return Problem(function, error, cli.finding_of_error(function, error, f"on {mesh_text(mesh.shape_tuple)}"))
+        return cli.finding_of_error(function, error, f"on {mesh_text(mesh.shape_tuple)}")
     print(f"ok     {label}  ({mesh_text(drawn.sizes.items())})" if drawn.sizes else f"ok     {label}", flush=True)
     return None
-
-
-def _require_types(
-    function: cli.Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any], seed: int
-) -> None:
-    """Trace a function on meshes, which raises what is wrong on one."""
-    arguments = cli.arguments_for(function, values)
-    for mesh in (mesh_like(each, function.made_of.mesh) for each in meshes):
-        _trace(function, plan_inputs(function.function, (mesh,), arguments, None, "check").draw(seed), mesh)
 
 
 def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) -> None:
@@ -143,7 +115,7 @@ def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) ->
 
 def _compare_meshes(
     function: cli.Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]
-) -> Problem | None:
+) -> Finding | None:
     """Run a function on the meshes and on one device; print a line, and what differs."""
     devices, like = np.array(jax.devices()), [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]
     placed = [Mesh(devices[: m.size].reshape(m.axis_sizes), m.axis_names, axis_types=m.axis_types) for m in like]
@@ -153,7 +125,7 @@ def _compare_meshes(
         assert_mesh_invariant(function.function, placed, **options, **arguments)
     except (Exception, SystemExit) as error:  # as above
         cli.print_failure(f"DIFFER {function.name}", error)
-        return Problem(function, error, cli.finding_of_error(function, error, "on several meshes"))
+        return cli.finding_of_error(function, error, "on several meshes")
     on = "; ".join(mesh_text(mesh.shape_tuple) for mesh in meshes)
     print(f"same   {function.name}  on one device and on {on}", flush=True)
     return None

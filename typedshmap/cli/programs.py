@@ -9,7 +9,7 @@ import runpy
 import sys
 import traceback
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -17,21 +17,13 @@ import jax
 from .. import cli
 
 
-def add_program(
-    parser: argparse.ArgumentParser, program: str = "a script; with -m a module", arguments: str = "what it is given"
-) -> None:
-    """Add which program is run, with what arguments, and on how many devices.
-
-    Args:
-      parser: a verb's.
-      program: the help of the program.
-      arguments: the help of what follows it.
-    """
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """Add which program is run, with what arguments, and on how many devices."""
     add = parser.add_argument
     add("--devices", type=cli.natural_number, metavar="8", help="make this many virtual CPU devices")
     add("-m", dest="module", action="store_true", help="run a module, as python -m does")
-    add("program", metavar="SCRIPT|MODULE", help=program)
-    add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help=arguments)
+    add("program", metavar="SCRIPT|MODULE", help="a script; with -m a module")
+    add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="what it is given")
 
 
 def require_program(program: str, is_module: bool) -> None:
@@ -61,14 +53,13 @@ def make_devices(count: int) -> None:
     os.environ["XLA_FLAGS"] = " ".join([*flags, f"{flag}={count}"])
 
 
-def run_program(program: str, is_module: bool, arguments: Sequence[str], texts: Mapping[str, str] | None = None) -> int:
+def run_program(program: str, is_module: bool, arguments: Sequence[str]) -> int:
     """Run a program as Python does, whose traceback of an error begins with its own line; the exit code.
 
     Args:
       program: a script, or the name of a module.
       is_module: whether it is a module.
       arguments: what it is given.
-      texts: for a script, what is to be read in its place.
     """
     sys.argv, before = [program, *arguments], sys.modules["__main__"]
     try:
@@ -76,8 +67,7 @@ def run_program(program: str, is_module: bool, arguments: Sequence[str], texts: 
             runpy.run_module(program, run_name="__main__", alter_sys=True)
         else:
             sys.path.insert(0, str(Path(program).parent.resolve()))
-            source = (texts or {}).get(program) or Path(program).read_bytes()
-            code = compile(source, program, "exec", dont_inherit=True)
+            code = compile(Path(program).read_bytes(), program, "exec", dont_inherit=True)
             main = sys.modules["__main__"] = types.ModuleType("__main__")
             main.__file__ = os.path.abspath(program)
             exec(code, vars(main))

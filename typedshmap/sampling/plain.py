@@ -20,10 +20,9 @@ from ..errors.phrases import mesh_text, quoted_axes
 from ..hints.array_hint import NAMES, ArrayHint, class_name, parse_array_hint
 from ..hints.signature import POSITIONAL, HintedSignature, LazySignature, name_of
 from ..hints.structure import ArrayLeaf, Fields, FixedTuple, Node, Untyped
-from ..introspection import DecoratedInfo, find_decorated, require_decorated, wraps
+from ..introspection import DecoratedInfo, find_decorated, wraps
 from ..meshes import override_mesh
 from ..placement.structs import TreeBuilder
-from .captured import captured_sizes, captured_values, kept_as_it_is, mesh_in, replaced_meshes
 
 
 def with_hints(
@@ -63,8 +62,7 @@ def with_hints(
     name, arrays = name_of(f), [leaves[at] for at in places]
     placed = (mesh for array in arrays if (mesh := _jax.mesh.value_mesh(array)) is not None)
     ambient = next(placed, ambient)
-    with kept_as_it_is(f):
-        traced, results = _trace(verb, f, call, arrays, ambient)
+    traced, results = _trace(verb, f, call, arrays, ambient)
     found = [*_outer_meshes(traced)]
     if not found:
         raise StructureError(
@@ -72,7 +70,7 @@ def with_hints(
             "typed_shard_map, typed_jit or typed is wanted, or one that calls jax.shard_map, with its arguments"
         )
     is_ambient = any(isinstance(mesh, AbstractMesh) for mesh in found)
-    meshes = [_jax.mesh.context_mesh(), ambient, *(mesh_in(value) for _, value, _ in captured_values(f))]
+    meshes = [_jax.mesh.context_mesh(), ambient]
     own = next((mesh for mesh in meshes if mesh and found[0] in (mesh, _as_auto(mesh))), found[0])
     entering, leaving = _jax.jaxpr.boundary_specs(traced)
     pairs = zip(arrays, entering, strict=True)
@@ -89,8 +87,13 @@ def with_hints(
         if mesh is not None and (missing := [axis for axis in own.axis_names if axis not in mesh.axis_names]):
             problem = f"its shard_map is over {quoted_axes(own.axis_names)}, and the mesh has no '{missing[0]}'"
             raise MeshAxisError(f"{verb}: {name}: {problem}\n\nMesh: {mesh_text(mesh.shape_tuple)}")
-        with nullcontext() if mesh is None else moved(f, own, mesh, is_ambient):
-            return call(jax.tree.leaves(values))
+        with nullcontext() if mesh is None else moved(mesh, is_ambient):
+            try:
+                return call(jax.tree.leaves(values))
+            except ValueError as error:
+                if is_ambient:
+                    error.add_note(f"{verb}: {name}: {_KEEPS_ITS_MESH}")
+                raise
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature([inspect.Parameter(parameter, kind) for parameter in parameters])
@@ -111,38 +114,16 @@ def _outer_meshes(jaxpr: Any) -> Iterator[_jax.mesh.AnyMesh]:
 
 
 @contextmanager
-def moved(f: Callable[..., Any], own: _jax.mesh.AnyMesh, mesh: _jax.mesh.AnyMesh, is_ambient: bool) -> Generator[None]:
-    """Run the regions of a function on another mesh than its own, also where it asks the mesh for its sizes.
+def moved(mesh: _jax.mesh.AnyMesh, is_ambient: bool) -> Generator[None]:
+    """Run the regions of a function on another mesh than its own.
 
     Args:
-      f: the function.
-      own: its mesh.
       mesh: the other mesh, of the same axes.
-      is_ambient: whether it looks for the ambient mesh.
+      is_ambient: whether the function looks for the ambient mesh.
     """
     ambient = jax.sharding.use_abstract_mesh(mesh.abstract_mesh) if is_ambient else _jax.mesh.without_ambient()
-
-    def change(found: _jax.mesh.AnyMesh) -> _jax.mesh.AnyMesh:
-        return mesh if found == own else found
-
-    with ambient, replaced_meshes(f, change), _jax.regions.moved_regions(mesh):
+    with ambient, _jax.regions.moved_regions(mesh):
         yield
-
-
-@contextmanager
-def noting_sizes(f: Callable[..., Any], hinted: Callable[..., Any]) -> Generator[None]:
-    """Note on an exception what a function closes over that may be the size of an axis of its own mesh."""
-    own = require_decorated(hinted, "").mesh
-    assert own is not None
-    try:
-        yield
-    except Exception as error:
-        for axis, name in captured_sizes(f, dict(own.shape)).items():
-            error.add_note(
-                f"{name_of(f)} closes over {name}, which may be the size of '{axis}' on its own mesh, "
-                f"{mesh_text(own.shape_tuple)}; jax.lax.axis_size('{axis}') is right on every mesh"
-            )
-        raise
 
 
 def is_plain(f: Any) -> bool:
@@ -174,10 +155,7 @@ def _trace(
     arrays: Sequence[Any],
     lent: _jax.mesh.AnyMesh | None,
 ) -> tuple[Any, Any]:
-    """A call's jaxpr, and the types of its results; where it cannot be traced as it is, on a mesh that is lent to it.
-
-    Over Explicit axes arguments have to be sharded before it is known how; so those axes are Auto for once.
-    """
+    """A call's jaxpr, and the types of its results; where it cannot be traced as it is, on a mesh that is lent."""
 
     def run(*values: Any) -> Any:
         results = call(values)
@@ -197,9 +175,21 @@ def _trace(
         untyped = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
         for mesh in [context] if not context.empty else [None, lent]:
             auto = nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(_as_auto(mesh).abstract_mesh)
-            with suppress(Exception), auto, replaced_meshes(f, _as_auto):
+            with suppress(Exception), auto:
                 return traced(untyped)
+        if any(_placed_spec(array) is None for array in arrays):
+            error.add_note(f"{verb}: {name_of(f)}: {_PLACED}")
         raise error from None  # it was not the mesh
+
+
+_PLACED = (
+    "over Explicit axes jax.shard_map takes arguments as they are sharded: pass arrays that are placed, or "
+    "jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))"
+)
+_KEEPS_ITS_MESH = (
+    "what jax.shard_map makes of a function without mesh= keeps the first ambient mesh that it meets: give it mesh=, "
+    "or call jax.shard_map where the function is called"
+)
 
 
 def _as_auto(mesh: _jax.mesh.AnyMesh) -> _jax.mesh.AnyMesh:

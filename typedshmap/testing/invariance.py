@@ -29,8 +29,9 @@ from ..introspection import bound_self, require_bool_or_none, require_decorated,
 from ..progress import progress
 from ..sampling import mesh_of
 from ..sampling.arguments import FlatCall
+from ..sampling.closures import noting_sizes
 from ..sampling.meshes import mesh_sizes
-from ..sampling.plain import is_plain, noting_sizes, with_hints
+from ..sampling.plain import is_plain, with_hints
 from ..sampling.plan import UnplacedInputs, plan_inputs
 from .compare import MeshTrial, Tolerance, differences, measure
 from .comparisons import numbers_compared
@@ -192,8 +193,7 @@ def assert_mesh_invariant(
             raise StructureError(f"{VERB}: {name_of(f)}: manual= is for helpers made by typed")
         hinted, given = with_hints(VERB, f, args, {**sizes, **(arguments or {})}, _lent(meshes))
         options = {"grad": grad, "exclude": exclude, "seed": seed, "trials": trials, "timeout": timeout}
-        with noting_sizes(f, hinted):
-            return assert_mesh_invariant(hinted, meshes, **options, rtol=rtol, atol=atol, arguments=given)  # type: ignore[arg-type]
+        return assert_mesh_invariant(hinted, meshes, **options, rtol=rtol, atol=atol, arguments=given)  # type: ignore[arg-type]
     made_of = require_decorated(f, VERB)
     if args:
         raise StructureError(f"{VERB}: {name_of(f)}: args= is for functions without hints; pass arguments by name")
@@ -218,7 +218,8 @@ def assert_mesh_invariant(
     one, may_be_mapped = chosen[0], subject.kind == "global" and manual is None
     multiples_of, misfit, loose, compiled = 1, "", dict[str, float](), dict[Mesh, CompiledCall]()
     spent = dict[Mesh, float]()
-    with warnings.catch_warnings(), progress(f"{VERB}: {typed.name}") as report:
+    noting = noting_sizes(typed.name, f, {} if own is None else own.shape)
+    with warnings.catch_warnings(), noting, progress(f"{VERB}: {typed.name}") as report:
         warnings.simplefilter("ignore", SuspectWarning)  # the numbers decide
         if may_be_mapped and needs_manual_axes(subject, draw(chosen, first).on(one), one):
             subject = replace(subject, kind="mapped")
