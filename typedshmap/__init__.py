@@ -48,8 +48,8 @@ __all__ = [  # noqa: RUF022 (by what they are, not by the alphabet)
     "axis_aliases", "axis_rules",
     "from_callback", "from_process_local", "partition_specs", "shape_structs", "shard", "shardings",
     # Operations.
-    "all_gather", "all_to_all", "einsum", "logsumexp", "plan_reshard", "pmax", "pmean", "pmin", "ppermute", "psum",
-    "psum_scatter", "rearrange", "reduce", "repeat", "reshard", "softmax", "take",
+    "all_gather", "all_to_all", "axis_index", "axis_size", "einsum", "logsumexp", "plan_reshard", "pmax", "pmean",
+    "pmin", "ppermute", "psum", "psum_scatter", "rearrange", "reduce", "repeat", "reshard", "softmax", "take",
     # Errors.
     "AnnotationSyntaxError", "DivergenceError", "DtypeError", "MeshAxisError", "PatternError", "ReplicaError",
     "ShapeError", "ShardingError", "StructureError", "SuspectWarning", "TypedShmapError", "VaryingError",
@@ -107,6 +107,8 @@ if TYPE_CHECKING:
     from .ops import (
         all_gather,
         all_to_all,
+        axis_index,
+        axis_size,
         einsum,
         logsumexp,
         plan_reshard,
@@ -147,7 +149,7 @@ else:
         "auditing": "audit",
         "explaining": "choose_mesh explain show",
         "jit": "typed_jit",
-        "ops": "all_gather all_to_all einsum logsumexp plan_reshard pmax pmean pmin ppermute "
+        "ops": "all_gather all_to_all axis_index axis_size einsum logsumexp plan_reshard pmax pmean pmin ppermute "
         "psum psum_scatter rearrange reduce repeat reshard softmax take",
         "placement": "from_callback from_process_local partition_specs shape_structs shard shardings",
         "sanitizing": "sanitize",

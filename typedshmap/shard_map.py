@@ -173,8 +173,11 @@ _MOST_IN_NOTE = 24
 _STATES = re.compile(
     r"Got input type: [^{]*\{V:(?P<varying>.*?)\}, axes: (?P<axes>.*?) and input state: (?P<states>\{.*?\})"
 )
+_UNBOUND = re.compile(r"unbound axis name: (\w+)")
 _MAPPED = "; over one that jax.vmap names JAX takes collectives under check_vma=False only"
-# What it says where a value's type refuses an operation: "reduced" in words, or in a type that it expected.
+# What it says where a value's type refuses an operation: "reduced" in words, or in a type that it expected; where it
+# prints types whole, most of their sets are empty.
+_EMPTY_SET = re.compile(r"\b(un)?reduced=(frozenset\(\)|set\(\)|\{\}|\(\))")
 _UNREDUCED = re.compile(r"\bunreduced\b")
 _REDUCED = re.compile(r"\breduced\b|\{[^{}]*\b[RU]:")
 
@@ -451,7 +454,7 @@ class _RegionCall:
         lines.append(f"Mesh: {mesh_text(self.mesh.shape_tuple)}")
         if sizes := sizes_text(scope.sizes):
             lines.append(f"Sizes: {sizes}")
-        if cure := _cure(error, self.mesh.axis_names):
+        if cure := _cure(error, self.mesh.axis_names, dict(self.outer_context.aliases)):
             lines.append(f"Hint: {cure}")
         error.add_note("\n".join(lines))
 
@@ -493,13 +496,18 @@ def _leaving(value: Any, spec: PartitionSpec) -> tuple[Any, PartitionSpec]:
     return (value if value.shape else value[None]), PartitionSpec((*first, *sorted(more)), *others)
 
 
-def _cure(error: Exception, axis_names: Iterable[str]) -> str | None:
+def _cure(error: Exception, axis_names: Iterable[str], aliases: Mapping[str, tuple[str, ...]]) -> str | None:
     """What to write instead where JAX's own message does not say what is wrong."""
+    known = "; ".join(f"'{name}' stands for {quoted_axes(axes) or 'no axis'} here" for name, axes in aliases.items())
+    unknown_to_jax = f"{known}: axis_index, axis_size and the collectives of typedshmap take it, those of JAX do not"
     if type(error) is AssertionError and not error.args:
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         if frames and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == "jax":
             axes = quoted_axes(axis_names)
-            return f"a collective over an axis that the mesh does not have ends so; the mesh's axes are {axes}{_MAPPED}"
+            text = f"a collective over an axis that the mesh does not have ends so; the mesh's axes are {axes}{_MAPPED}"
+            return f"{text}; {unknown_to_jax}" if aliases else text
+    if isinstance(error, NameError) and (name := _UNBOUND.search(str(error))) is not None and name[1] in aliases:
+        return unknown_to_jax
     if (states := _STATES.search(str(error))) is not None and "unreduced" not in states["states"]:
         varying, named = (re.findall(r"\w+", states[name]) for name in ("varying", "axes"))
         same = [axis for axis in named if axis not in varying]
@@ -508,9 +516,10 @@ def _cure(error: Exception, axis_names: Iterable[str]) -> str | None:
         return f"the value is the same on every shard of {quoted_axes(same)}: leave out {quoted_axes(same)}"
     if (extreme := re.search(r"Differentiation rule for '(pmax|pmin)' not implemented", str(error))) is not None:
         return f"{extreme[1]} has no derivative: give it jax.lax.stop_gradient(x), as for the shift of a softmax"
-    if _UNREDUCED.search(str(error)):
+    text = _EMPTY_SET.sub("", str(error))
+    if _UNREDUCED.search(text):
         return "JAX types a value as unreduced, as it entered with '+axis' or by lax.pcast: take the sum first (psum)"
-    if _REDUCED.search(str(error)):
+    if _REDUCED.search(text):
         return (
             "a value gathered with '-axis' takes no part in this: gather it with '~axis', which has the same gradient"
         )

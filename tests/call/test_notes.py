@@ -97,6 +97,32 @@ def test_an_axis_that_jax_does_not_know_is_reported_in_the_note(mesh: Mesh) -> N
     assert notes_of(lambda: traced(typed_shard_map(fail, mesh=mesh), x, w), AssertionError) == [f"{NOTE}\n{ENDS_SO}"]
 
 
+KNOWN_TO_US = "'rows' stands for 'dp', 'tp' here; 'none' stands for no axis here: axis_index, axis_size and the "
+KNOWN_TO_US += "collectives of typedshmap take it, those of JAX do not"
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "cure"),
+    [
+        (lambda x: jax.lax.axis_index("rows"), NameError, f"Hint: {KNOWN_TO_US}"),
+        (lambda x: jax.lax.all_gather(x, "rows"), NameError, f"Hint: {KNOWN_TO_US}"),
+        (lambda x: jax.lax.psum(x, "rows"), AssertionError, f"{ENDS_SO}; {KNOWN_TO_US}"),
+    ],
+    ids=["axis_index", "all_gather", "psum"],
+)
+def test_an_alias_that_jax_does_not_know_is_explained(use: Any, error: Any, cure: str, mesh: Mesh) -> None:
+    def fail(x: X, w: W) -> X:
+        return use(x)
+
+    call = typed_shard_map(fail, mesh=mesh, axes={"rows": ("dp", "tp"), "none": None})
+    assert notes_of(lambda: traced(call, x, w), error) == [f"{NOTE}\n{cure}"]
+
+
+def test_sets_that_are_empty_in_a_type_that_jax_prints_say_nothing(mesh: Mesh) -> None:
+    error = ValueError("ManualAxisType(varying=frozenset({'dp'}), unreduced=frozenset(), reduced=frozenset())")
+    assert notes_of(lambda: traced(typed_shard_map(failing(error), mesh=mesh), x, w), ValueError) == [NOTE]
+
+
 @pytest.mark.parametrize("error", [AssertionError(), AssertionError("x"), ValueError()], ids=repr)
 def test_an_assertion_of_the_users_is_not_explained_by_an_axis(error: Exception, mesh: Mesh) -> None:
     assert notes_of(lambda: traced(typed_shard_map(failing(error), mesh=mesh), x, w), type(error)) == [NOTE]

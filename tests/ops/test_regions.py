@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from typedshmap import (
     Array,
     Float,
+    Int,
     MeshAxisError,
     PatternError,
     ShapeError,
@@ -24,6 +25,8 @@ from typedshmap import (
     all_gather,
     all_to_all,
     axis_aliases,
+    axis_index,
+    axis_size,
     check,
     einsum,
     logsumexp,
@@ -661,3 +664,54 @@ def test_a_helper_of_a_region_reads_its_operands_as_the_region_does(mesh: Mesh) 
 
     near(in_body(lambda x: total(x), mesh, Float[Array, "[b/dp]"]), x.sum(1))
     near(total(jnp.asarray(x)), x.sum(1))
+
+
+# The index and the number of shards, by any name that a pattern knows
+
+
+SHARD_NAMES = {"rows": ("dp", "tp"), "columns": ("tp", "dp"), "none": None}
+
+
+@pytest.mark.parametrize(
+    ("axis", "expected", "count"),
+    [
+        ("dp", [[0, 0], [1, 1], [2, 2], [3, 3]], 4),
+        ("rows", [[0, 1], [2, 3], [4, 5], [6, 7]], 8),
+        (("dp", "tp"), [[0, 1], [2, 3], [4, 5], [6, 7]], 8),
+        ("columns", [[0, 4], [1, 5], [2, 6], [3, 7]], 8),
+        ("tp, dp", [[0, 4], [1, 5], [2, 6], [3, 7]], 8),
+        ("none", [[0, 0], [0, 0], [0, 0], [0, 0]], 1),
+    ],
+)
+def test_the_index_of_a_shard_counts_axes_major_to_minor(axis: Any, expected: Any, count: int, mesh: Mesh) -> None:
+    def index() -> Any:
+        assert axis_size(axis) == count
+        return jnp.full((1, 1), axis_index(axis))
+
+    call = typed_shard_map(index, mesh=mesh, axes=SHARD_NAMES, in_types=(), out_types=Int[Array, "[_/dp] [_/tp]"])
+    np.testing.assert_array_equal(jax.block_until_ready(call()), expected)
+
+
+@pytest.mark.parametrize("verb", [axis_index, axis_size])
+@pytest.mark.parametrize(
+    ("axis", "error", "problem"),
+    [
+        ("pp", MeshAxisError, "the pattern names mesh axis 'pp', which is not among the mesh's axes 'dp', 'tp'"),
+        (("dp", "rows"), PatternError, "mesh axis 'dp' is named twice"),
+        ((), PatternError, "no mesh axis is named"),
+        (3, PatternError, "3 is not the name of a mesh axis"),
+    ],
+)
+def test_an_axis_without_an_index(verb: Any, axis: Any, error: Any, problem: str, mesh: Mesh) -> None:
+    def f() -> Any:
+        return verb(axis)
+
+    with pytest.raises(error) as raised:
+        jax.eval_shape(typed_shard_map(f, mesh=mesh, axes=SHARD_NAMES, in_types=(), out_types=None))
+    assert str(raised.value).splitlines()[0] == f"{verb.__name__} in f: {problem}"
+
+
+@pytest.mark.parametrize("verb", [axis_index, axis_size])
+def test_an_index_needs_a_region(verb: Any) -> None:
+    with pytest.raises(MeshAxisError, match=f"{verb.__name__}: mesh axis 'dp' is not manual here"):
+        verb("dp")

@@ -10,7 +10,7 @@ import jax
 import jax.core
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from .array import manual_type
+from .array import manual_type_in
 from .trace import is_outside_traces
 
 AnyMesh = Mesh | AbstractMesh
@@ -47,7 +47,7 @@ def are_values_typed(axis: str) -> bool:
 
     Asked of a value that varies by definition, once per axis and mode: JAX's cache of traces knows them apart.
     """
-    return bool(manual_type(_shard_index(axis).eval_shape()).varying)
+    return bool(manual_type_in(_shard_index(axis).eval_shape()).varying)
 
 
 @lru_cache(maxsize=256)

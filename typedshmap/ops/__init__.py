@@ -3,12 +3,14 @@
 A pattern is global mathematics over global sizes. Nothing is sent that it does not show.
 """
 
-from .collectives import all_gather, all_to_all, pmax, pmean, pmin, ppermute, psum, psum_scatter
+from .collectives import all_gather, all_to_all, axis_index, axis_size, pmax, pmean, pmin, ppermute, psum, psum_scatter
 from .contraction import einsum
 from .lookup import take
 from .normalization import logsumexp, softmax
 from .resharding import plan_reshard, reshard
 from .shapes import rearrange, reduce, repeat
 
-__all__ = ["all_gather", "all_to_all", "einsum", "logsumexp", "plan_reshard", "pmax", "pmean", "pmin", "ppermute",
-           "psum", "psum_scatter", "rearrange", "reduce", "repeat", "reshard", "softmax", "take"]  # fmt: skip
+# fmt: off
+__all__ = ["all_gather", "all_to_all", "axis_index", "axis_size", "einsum", "logsumexp", "plan_reshard", "pmax",
+           "pmean", "pmin", "ppermute", "psum", "psum_scatter", "rearrange", "reduce", "repeat", "reshard", "softmax",
+           "take"]

@@ -426,20 +426,8 @@ def _redundant_psum(call: Operation, value: Any, axes: MeshAxes) -> RedundantPsu
 
 def _reduce_tree(verb: str, tree: Any, axes: Any) -> Any:
     """Reduce a pytree over mesh axes that are given by name."""
-    given = axes if isinstance(axes, tuple) else (axes,)
-    text = ", ".join(name if isinstance(name, str) else value_text(name) for name in given)
-    call = current_operation(verb, Pattern((), None, text))
-    written = axes.split(",") if isinstance(axes, str) else axes
-    if not isinstance(written, (tuple, list)) or not all(isinstance(name, str) and name.strip() for name in written):
-        cure = "write '... +tp -> ...', or a mesh axis, 'tp', for a pytree"
-        raise call.fault(f"{value_text(axes)} is neither a pattern nor a mesh axis", None, cure)
-    if not written:
-        raise call.fault("no mesh axis is named")
-    names = tuple(axis for name in written for axis in call.meaning(name.strip()))
-    for at, axis in enumerate(names):
-        if axis in names[:at]:
-            raise call.fault(f"mesh axis '{axis}' is named twice")
-    call.require_manual(names)
+    cure = "write '... +tp -> ...', or a mesh axis, 'tp', for a pytree"
+    call, names = _read_axes(verb, axes, "neither a pattern nor a mesh axis", cure)
     try:
         leaves, _ = _jax.tree.flatten_with_paths(tree, None)
     except _jax.tree.BadTree as error:
@@ -448,6 +436,69 @@ def _reduce_tree(verb: str, tree: Any, axes: Any) -> Any:
     if failures:
         raise call.error(*failures)
     return _jax.tree.unflatten_like(tree, [_reduce_over(call, leaf, names) for _, leaf in leaves]) if names else tree
+
+
+def _read_axes(verb: str, axes: Any, problem: str, cure: str) -> tuple[Operation, MeshAxes]:
+    """A call that names mesh axes, or aliases of some, and the manual mesh axes that they are.
+
+    Raises:
+      PatternError: for what is not the name of an axis, or several.
+      MeshAxisError: for an axis that is not manual here.
+    """
+    given = axes if isinstance(axes, tuple) else (axes,)
+    text = ", ".join(name if isinstance(name, str) else value_text(name) for name in given)
+    call = current_operation(verb, Pattern((), None, text))
+    written = axes.split(",") if isinstance(axes, str) else axes
+    if not isinstance(written, (tuple, list)) or not all(isinstance(name, str) and name.strip() for name in written):
+        raise call.fault(f"{value_text(axes)} is {problem}", None, cure)
+    if not written:
+        raise call.fault("no mesh axis is named")
+    names = tuple(axis for name in written for axis in call.meaning(name.strip()))
+    for at, axis in enumerate(names):
+        if axis in names[:at]:
+            raise call.fault(f"mesh axis '{axis}' is named twice")
+    call.require_manual(names)
+    return call, names
+
+
+def axis_index(axis: str | tuple[str, ...]) -> jax.Array:
+    """Return the index of this shard over a mesh axis, as `jax.lax.axis_index`; also of an alias, and of several axes.
+
+    ```python
+    rows = axis_index("dp") * shard_size("batch") + jnp.arange(shard_size("batch"))  # of axes={"dp": ("data", "fsdp")}
+    ```
+
+    Args:
+      axis: a mesh axis, an alias, or a tuple of them, major to minor.
+
+    Returns:
+      An int32 of rank 0 that varies over the axes; 0 for an alias of no axis.
+
+    Raises:
+      PatternError: for something that is not a name, and an axis that is named twice.
+      MeshAxisError: for an axis that the mesh does not have, or that is not manual here.
+    """
+    _, names = _read_axes("axis_index", axis, *_NO_AXIS)
+    return jax.lax.axis_index(names) if names else jax.numpy.int32(0)
+
+
+def axis_size(axis: str | tuple[str, ...]) -> int:
+    """Return the number of shards over a mesh axis, as `jax.lax.axis_size`; also over an alias, and over several axes.
+
+    Args:
+      axis: a mesh axis, an alias, or a tuple of them.
+
+    Returns:
+      The product of their sizes; 1 for an alias of no axis.
+
+    Raises:
+      PatternError, MeshAxisError: as `axis_index` does.
+    """
+    call, names = _read_axes("axis_size", axis, *_NO_AXIS)
+    return call.shards(names)
+
+
+_NO_AXIS = ("not the name of a mesh axis", "write a mesh axis, 'tp', an alias, or a tuple of them")
 
 
 def _wrong_leaf(call: Operation, path: str, leaf: Any, axes: MeshAxes) -> Failure | None:
