@@ -22,7 +22,9 @@ from typedshmap import (
     Scalar,
     Stacked,
     axis_aliases,
+    axis_index,
     axis_rules,
+    axis_size,
     check,
     einsum,
     explain,
@@ -213,3 +215,14 @@ def tools(x: Array) -> str:
     assert_mesh_invariant(marked, [{"dp": 2}], exclude="[0]", m=4)
     again: Array = marked(made["x"])
     return f"{one.memory.peak} {len(many)} {again.shape}"
+
+
+def placed_by_shard(x: Array, tree: dict[str, Array], weights: Weights, mesh: Mesh) -> None:
+    assert_type(shard(np.ones((8, 4), np.float32), Float[Array, "[b/dp] d"], mesh), Array)
+    assert_type(shard(x, "[b/dp] d", mesh), Array)
+    assert_type(shard(3.0, Float[Array, ""], mesh), Array)
+    assert_type(shard(tree, dict[str, Float[Array, "d"]], mesh), dict[str, Array])
+    assert_type(shard(weights, Weights, mesh), Weights)
+    mark: Array = marked(shard(np.ones((8, 4), np.float32), Float[Array, "[b/dp] d"], mesh))
+    assert_type(axis_size("dp"), int)
+    assert_type(axis_index(("dp", "tp")) + mark, Array)

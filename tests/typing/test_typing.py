@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,15 +43,21 @@ CHECKERS = [pytest.param(pyright, id="pyright"), pytest.param(mypy, id="mypy")]
 
 
 @pytest.fixture(scope="module", params=CHECKERS)
-def problems(request: pytest.FixtureRequest) -> dict[str, set[int]]:
-    """What a checker finds in both files, in one run."""
+def problems(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[int]]:
+    """What a checker finds in both files, and in README's program, in one run."""
     if importlib.util.find_spec(request.param.__name__) is None:
         pytest.skip(f"{request.param.__name__} is not installed")
-    return request.param(str(HERE / "right.py"), str(HERE / "wrong.py"))
+    readme = tmp_path_factory.mktemp("readme") / "readme.py"
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    assert blocks
+    # As for a user, and not as strict as on the package.
+    readme.write_text("\n".join(["# pyright: basic", *blocks]), encoding="utf-8")
+    return request.param(str(HERE / "right.py"), str(HERE / "wrong.py"), str(readme))
 
 
-def test_right_programs_are_accepted(problems: dict[str, set[int]]) -> None:
-    assert problems.get("right.py", set()) == set()
+@pytest.mark.parametrize("file", ["right.py", "readme.py"])
+def test_right_programs_are_accepted(file: str, problems: dict[str, set[int]]) -> None:
+    assert problems.get(file, set()) == set()
 
 
 def test_each_wrong_line_is_refused_and_no_other(problems: dict[str, set[int]]) -> None:

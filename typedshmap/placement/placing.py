@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.typing import ArrayLike
 
 from .. import _jax
 from ..errors import StructureError
@@ -25,7 +26,11 @@ from .structs import default_dtype, structs_of
 T = TypeVar("T")
 
 
-def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> T:
+@overload
+def shard(x: ArrayLike, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> jax.Array: ...
+@overload
+def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> T: ...
+def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> Any:
     """Place a value as its hint says, every leaf checked.
 
     An array on other devices, or with another sharding, is moved, as by ``jax.device_put``. Where
