@@ -228,7 +228,7 @@ WRONG_ROWS = [
     (("[n/dp]", "n"), lambda row: row, ShardingError, "argument 'x' is sharded P('tp'), but its hint says P('dp')"),
     (("[n/tp]", ""), jnp.sum, VaryingError, "return value varies over 'tp', which its hint does not mention"),
     (("[n/tp]", "[n/tp]"), lambda row: check(row, "n ~tp"), ShapeError,
-     "checked value has n=4, but argument 'x' has n=8"),
+     "checked value has n=4 on each shard, but argument 'x' has n=8"),
 ]  # fmt: skip
 
 
@@ -387,7 +387,7 @@ def test_transformations_inside_a_body_are_differentiated(body: Callable[..., An
     same(got, np.full_like(x, 5 if body is body_custom_vjp else 2))
 
 
-TWO, FOUR = "b=2, but argument 'x' has b=8", "b=4, but argument 'x' has b=8"
+TWO, FOUR = "b=2 on each shard, but argument 'x' has b=8", "b=4, but argument 'x' has b=8"
 WRONG_INSIDE = [
     pytest.param(
         lambda x: jax.jit(lambda x: check(x, "[b/dp] 3"))(x), "size 4 in dim 1, but its hint says 3", id="jit"

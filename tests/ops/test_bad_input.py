@@ -347,3 +347,28 @@ def test_what_jax_refuses_is_refused_in_a_region(name: str, mesh: Mesh) -> None:
         )
         jax.eval_shape(f, jnp.ones(4))
         assert refused == [*REFUSED_BY_JAX]
+
+
+@pytest.mark.parametrize(
+    ("call", "cure"),
+    [
+        (lambda: einsum(X, X, "bm,nm->bn"), '"b m, n m -> b n"'),
+        (lambda: einsum(X, X, "bm, nm -> bn"), '"b m, n m -> b n"'),
+        (lambda: rearrange(X, "bm->mb"), '"b m -> m b"'),
+        (lambda: reduce(X, "bm->b", "sum"), '"b m -> b"'),
+        (lambda: reduce(X, "batch->", "sum"), None),
+        (lambda: reduce(X, "batch -> b", "sum"), None),
+        (lambda: rearrange(X, "batch model -> model"), None),
+    ],
+)
+def test_names_without_spaces_between_them_are_recognised(call: Callable[[], Any], cure: str | None) -> None:
+    with pytest.raises(PatternError) as raised:
+        call()
+    hints = [line for line in str(raised.value).splitlines() if line.startswith("Hint: ")]
+    assert hints == ([f"Hint: names are separated by spaces: {cure}"] if cure is not None else [])
+
+
+def test_names_without_spaces_between_them_are_recognised_in_a_region(mesh: Mesh) -> None:
+    with pytest.raises(PatternError, match="operand 1 has 2 dims, but the pattern has 1") as raised:
+        inside(mesh, lambda x: einsum(x, x, "bm,nm->bn"), (Float[Array, "b m"],), None, X)
+    assert 'Hint: names are separated by spaces: "b m, n m -> b n"' in str(raised.value)

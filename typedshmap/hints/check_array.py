@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from math import prod
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from .. import _jax
 from ..errors.failures import BoundaryMark, Failure, NotAnArray, Subject, WrongDtype, key_cure
 from ..errors.varying import NotUnreduced, UnmarkedReduced, UnmarkedUnreduced, UnmentionedVarying
 from ..notation.layout import Layout, Unresolved
-from ..notation.match import CompiledDim, Match, RankMismatch, Sizes, compile_dims, match
+from ..notation.match import CompiledDim, Match, RankMismatch, SizeMismatch, Sizes, compile_dims, match
 from ..notation.spec import Anything, Name, Number
 from ..records import Record
 from .array_hint import ArrayHint, takes
@@ -121,6 +122,8 @@ def check_array(
         if not isinstance(found, Match):
             if isinstance(found, RankMismatch):
                 found = replace(found, cure=key_cure(hint.dtype_name, _jax.array.dtype_name_of(value)))
+            elif isinstance(found, SizeMismatch) and region.manual:
+                found = replace(found, missing=_missing_axes(found, region))
             return Failure(found, subject, hint.text, _jax.array.type_text(value))
         if is_new_kind and hint.dtypes is not None:
             dtype = _jax.array.canonical_dtype(value) if region.role != "value" else _jax.array.dtype_name_of(value)
@@ -159,6 +162,16 @@ def check_array(
             what = UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
             what = explained(value, UnmarkedUnreduced(axes) if addends else what)
     return (found, unmentioned) if what is None else Failure(what, subject, hint.text, _jax.array.type_text(value))
+
+
+def _missing_axes(found: SizeMismatch, region: MeshContext) -> tuple[str, ...]:
+    """The axes over which the dim is sharded elsewhere, if a shard of it would have the size that was found here."""
+    if found.axes or found.origin is None or not isinstance(found.got, int) or not isinstance(found.expected, int):
+        return ()
+    sharded = (axes for axes in found.origin.layouts if axes)
+    sizes = region.sizes
+    fits = (axes for axes in sharded if found.got * prod(sizes.get(a, 1) for a in axes) == found.expected)
+    return next(fits, ())
 
 
 def _dtype_in_jax(dtype: Any) -> Any:

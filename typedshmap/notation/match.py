@@ -36,7 +36,12 @@ class RankMismatch(Mismatch):
 
 
 class SizeMismatch(Mismatch):
-    """Another size than the spec's; ``origin`` is who bound the expected one, None for the spec itself."""
+    """Another size than the spec's.
+
+    Attributes:
+      origin: who bound the expected size; None for the spec itself.
+      missing: mesh axes without brackets here, over which a shard of the expected size would have this one.
+    """
 
     dim: Dim | Rest
     index: int
@@ -46,6 +51,7 @@ class SizeMismatch(Mismatch):
     expected: int | tuple[int, ...]
     origin: Bound | None
     span: Span
+    missing: tuple[str, ...] = ()
 
     def words(self, terms: Terms) -> Sentence:
         shards = "" if self.shard is None else f" ({self.shard} per shard over {quoted_axes(self.axes)})"
@@ -53,7 +59,12 @@ class SizeMismatch(Mismatch):
         or_one = " (or 1)" if self.dim.broadcast else ""
         if self.origin is None:
             return Sentence(f"{has}, but {terms.hint} says {self.expected}{or_one}", self.span)
-        expected = size_text(_dim_name(self.dim, self.index), self.expected)
+        name = _dim_name(self.dim, self.index)
+        expected = size_text(name, self.expected)
+        if self.missing:
+            bracketed = f"[{name}/{','.join(self.missing)}]"
+            cure = f"if {name} is still sharded over {quoted_axes(self.missing)}, write {bracketed}, or all_gather it"
+            return Sentence(f"{has} on each shard, but {self.origin.subject.phrase} has {expected}", self.span, cure)
         if self.origin.subject == terms.subject:
             return Sentence(f"{has} in dim {self.index}, but {expected} in dim {self.origin.dim}", self.span)
         return Sentence(f"{has}, but {self.origin.subject.phrase} has {expected}{or_one}", self.span)

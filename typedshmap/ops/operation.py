@@ -5,6 +5,7 @@ The sizes of a pattern are global: a shard's size times the sizes of the dim's m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -112,6 +113,7 @@ class Operand(NamedTuple):
 
 
 _OF_NUMPY = (np.ndarray, np.generic)
+_RUN_TOGETHER = re.compile(r"\s*[A-Za-z]+(\s*,\s*[A-Za-z]+)*\s*(->\s*[A-Za-z]*\s*)?")
 
 
 class Operation(Record):
@@ -154,6 +156,20 @@ class Operation(Record):
     def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> TypedShmapError:
         """The exception for what is wrong with the pattern."""
         return self.wrong(failures.PatternFault(problem, span, cure))
+
+    @cached_property
+    def spacing_cure(self) -> str | None:
+        """What to write for a pattern that looks like one for ``numpy.einsum``, ``"bm,mf->bf"``; None for any other."""
+        if _RUN_TOGETHER.fullmatch(self.pattern.source) is None:
+            return None
+        *operands, result = ["".join(side.names) for side in self.pattern.sides]
+        is_made_of = set(result) <= set("".join(operands)) or self.pattern.result is None
+        is_long = any(len(side) > 1 for side in (*operands, result))
+        if not is_long or not is_made_of or any(len(set(side)) < len(side) for side in (*operands, result)):
+            return None
+        left, right = (", ".join(map(" ".join, sides)) for sides in (operands, [result]))
+        meant = f"{left} -> {right}" if self.pattern.result is not None else left or right
+        return f'names are separated by spaces: "{meant.strip()}"'
 
     def plan(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Work something out once per pattern, region and key; the key holds the shapes and all else it depends on."""
@@ -298,9 +314,9 @@ class Operation(Record):
             hint, must_be_invarying = self.hints[index], frozenset[str]()
             if self.region.manual and isinstance(value, _OF_NUMPY):
                 self.refuse_unknown(value, subject)
-            if self.is_plain:
+            if self.is_plain or self.spacing_cure is not None:
                 self._refuse_for_einops(index, value, subject)
-            else:
+            if not self.is_plain:
                 found = check_array(value, hint, self.region, NO_SIZES, subject, {})
                 if isinstance(found, Failure):
                     raise self.error(found)
@@ -325,7 +341,9 @@ class Operation(Record):
         expected = len(side.dims) - has_rest
         if got < expected or (got > expected and not has_rest):
             expects = f"{'at least ' if has_rest else ''}{expected}"
-            raise self.fault(f"{subject.phrase} has {count_text(got, 'dim')}, but the pattern has {expects}", side.span)
+            cure = self.spacing_cure if got == sum(map(len, side.names)) else None
+            problem = f"{subject.phrase} has {count_text(got, 'dim')}, but the pattern has {expects}"
+            raise self.fault(problem, side.span, cure)
 
     def refuse_unknown(self, value: Any, subject: Subject) -> None:
         """Refuse an array of NumPy that JAX does not take, such as one of strings, and what has no values."""

@@ -154,7 +154,8 @@ def _check_names(call: Operation, lengths: Mapping[str, Any]) -> None:
     for where, side, others, allows, _ in sides:
         for factor in side.factors:
             if factor.number is None and factor.name not in others and call.verb != allows:
-                raise call.fault(f"the pattern has '{factor}' only on the {where}", factor.span)
+                cure = call.spacing_cure if " " not in call.pattern.source else None
+                raise call.fault(f"the pattern has '{factor}' only on the {where}", factor.span, cure)
     for where, side, _, allows, cure in sides:
         for factor in side.factors:
             if factor.number not in (None, 1) and call.verb != allows:

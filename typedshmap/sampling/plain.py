@@ -62,14 +62,13 @@ def with_hints(
     name, arrays = name_of(f), [leaves[at] for at in places]
     placed = (mesh for array in arrays if (mesh := _jax.mesh.value_mesh(array)) is not None)
     ambient = next(placed, ambient)
-    traced, results = _trace(verb, f, call, arrays, ambient)
+    traced, results, is_ambient = _trace(verb, f, call, arrays, ambient)
     found = [*_outer_meshes(traced)]
     if not found:
         raise StructureError(
             f"{verb}: {name}: it has no hints, and no shard_map is traced in it\n\nHint: a function made by "
             "typed_shard_map, typed_jit or typed is wanted, or one that calls jax.shard_map, with its arguments"
         )
-    is_ambient = any(isinstance(mesh, AbstractMesh) for mesh in found)
     meshes = [_jax.mesh.context_mesh(), ambient]
     own = next((mesh for mesh in meshes if mesh and found[0] in (mesh, _as_auto(mesh))), found[0])
     entering, leaving = _jax.jaxpr.boundary_specs(traced)
@@ -88,12 +87,7 @@ def with_hints(
             problem = f"its shard_map is over {quoted_axes(own.axis_names)}, and the mesh has no '{missing[0]}'"
             raise MeshAxisError(f"{verb}: {name}: {problem}\n\nMesh: {mesh_text(mesh.shape_tuple)}")
         with nullcontext() if mesh is None else moved(mesh, is_ambient):
-            try:
-                return call(jax.tree.leaves(values))
-            except ValueError as error:
-                if is_ambient:
-                    error.add_note(f"{verb}: {name}: {_KEEPS_ITS_MESH}")
-                raise
+            return call(jax.tree.leaves(values))
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature([inspect.Parameter(parameter, kind) for parameter in parameters])
@@ -154,8 +148,11 @@ def _trace(
     call: Callable[[Iterable[Any]], Any],
     arrays: Sequence[Any],
     lent: _jax.mesh.AnyMesh | None,
-) -> tuple[Any, Any]:
-    """A call's jaxpr, and the types of its results; where it cannot be traced as it is, on a mesh that is lent."""
+) -> tuple[Any, Any, bool]:
+    """A call's jaxpr, the types of its results, and whether its regions are over the ambient mesh, or one that is lent.
+
+    A mesh is lent where the call cannot be traced as it is.
+    """
 
     def run(*values: Any) -> Any:
         results = call(values)
@@ -168,15 +165,21 @@ def _trace(
         # A function of its own, since JAX keeps what it traced by the function.
         return jax.make_jaxpr(lambda *values: run(*values), return_shape=True)(*arrays)
 
+    def needs_ambient(arrays: Sequence[Any]) -> bool:
+        # What jax.shard_map makes of a function without mesh= keeps the first mesh that it meets, and has one by now.
+        with suppress(Exception), _jax.mesh.without_ambient():
+            return not any(_outer_meshes(traced(arrays)[0]))
+        return True
+
+    context = _jax.mesh.context_mesh()
     try:
-        return traced(arrays)
+        return *traced(arrays), not context.empty and needs_ambient(arrays)
     except Exception as error:
-        context = _jax.mesh.context_mesh()
         untyped = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
         for mesh in [context] if not context.empty else [None, lent]:
             auto = nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(_as_auto(mesh).abstract_mesh)
             with suppress(Exception), auto:
-                return traced(untyped)
+                return *traced(untyped), mesh is not None and needs_ambient(untyped)
         if any(_placed_spec(array) is None for array in arrays):
             error.add_note(f"{verb}: {name_of(f)}: {_PLACED}")
         raise error from None  # it was not the mesh
@@ -185,10 +188,6 @@ def _trace(
 _PLACED = (
     "over Explicit axes jax.shard_map takes arguments as they are sharded: pass arrays that are placed, or "
     "jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))"
-)
-_KEEPS_ITS_MESH = (
-    "what jax.shard_map makes of a function without mesh= keeps the first ambient mesh that it meets: give it mesh=, "
-    "or call jax.shard_map where the function is called"
 )
 
 
