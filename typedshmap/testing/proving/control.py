@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import _jax
 from .elementwise import refuse_narrow_sum
-from .values import DimSharding, GlobalValue, LeftRegion, NotKnown, Sharded, ShardIds, Unknown
+from .values import DimSharding, GlobalValue, LeftRegion, NotKnown, Sharded, ShardIds, Truth, Unknown
 
 if TYPE_CHECKING:
     from .walk import PrimitiveRule, Walk
@@ -168,7 +168,11 @@ class _Loop:
             if (found.dims, found.partial, found.combined_by) == (layout.dims, layout.partial, layout.combined_by):
                 continue
             wider = _wider(start if start.is_zero else layout, found)
-            is_as_wide = (wider.dims, wider.partial, wider.combined_by) == (layout.dims, layout.partial, layout.combined_by)
+            is_as_wide = (wider.dims, wider.partial, wider.combined_by) == (
+                layout.dims,
+                layout.partial,
+                layout.combined_by,
+            )
             if found.is_zero or is_as_wide:
                 continue
             self.layouts[at], is_kept = replace(layout, dims=wider.dims, partial=wider.partial,
@@ -222,7 +226,10 @@ def _while(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
                 break
         else:
             raise NotKnown("no layout is kept by all iterations")
-        condition = walk.settled(walk.results(params["cond_jaxpr"], [*asked, *loop.carried()])[0])
+        going_on = walk.results(params["cond_jaxpr"], [*asked, *loop.carried()])[0]
+        if isinstance(going_on, Truth) and going_on.is_true:
+            raise NotKnown("its loop never ends")
+        condition = walk.settled(going_on)
     finally:
         walk.depth -= 1
     if condition.partial:

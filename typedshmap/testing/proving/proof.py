@@ -121,53 +121,55 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float) -> Proo
     one = axes.abstract({})
     plan = plan_inputs(f, [one], sizes, None, VERB)
     subject = _in_region(classify_function(f, made_of, typed, None), plan.draw(0).structs(one), one)
-    tried, misfits, raised = list[_Traced](), list[ShapeError](), list[tuple[dict[str, int], Exception]]()
+    tried, misfits, refused = list[_Traced](), list[ShapeError](), ""
 
     def unknown(gap: _Gap) -> Proof:
         return Proof(typed.name, "unknown", gap.place, gap.why, ())
+
+    def raising(error: Exception, shape: Mapping[str, int]) -> Proof:
+        return unknown(_Gap("", f"it raises {_first_line(error)}, on {mesh_text(shape.items())}"))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SuspectWarning)  # the terms decide
         for seed, shape in enumerate(_shapes(list(axes.sizes), _fixed_sizes(plan))):
             comparison = _MeshComparison(subject, axes, shape, sizes, grad, deadline)
             try:
-                inputs = comparison.draw(seed)
-            except ShapeError as misfit:  # the sizes do not divide over this mesh
+                gap, equations = comparison.read(seed)
+            except ShapeError as misfit:  # sizes that are given, or written in hints, do not divide over this mesh
+                if comparison.refused and tried and not sizes:
+                    return raising(misfit, shape)
                 misfits.append(misfit)
+                refused = refused or comparison.refused
                 continue
-            try:
-                gap, counted = comparison.read(inputs)
             except OutOfTime:
                 return unknown(_Gap("", "reading it takes too long"))
+            except TypedShmapError:
+                raise
             except Exception as error:
-                raised.append((shape, error))
-                if tried or (isinstance(error, TypedShmapError) and not isinstance(error, ShapeError)):
-                    break
-                continue
-            tried.append(_Traced(shape, counted))
-            if raised:
-                break
+                return raising(error, shape)
+            refused = refused or comparison.refused
+            tried.append(_Traced(shape, equations))
             gap = gap or _other_equations(tried)
             if gap is not None:
                 return unknown(gap)
-    if raised:
-        shape, error = raised[0]
-        if not tried and isinstance(error, TypedShmapError):
-            raise error
-        first_line = str(error).partition("\n")[0]
-        return unknown(_Gap("", f"it raises {type(error).__name__} on {mesh_text(shape.items())}: {first_line}"))
+    if misfits and not tried:
+        raise misfits[0]
     if not any(traced.is_sharded for traced in tried):
-        if misfits and not tried:
-            raise misfits[0]
         return unknown(_Gap("", "no mesh shards all that its hints shard"))
     largest = {name: max(traced.shape[name] for traced in tried) for name in axes.sizes}
     on = f"{len(tried)} meshes, up to {mesh_text(largest.items())}"
-    assumed = (f"on all meshes, and for all sizes, it has the equations that were traced on {on}", *ASSUMED)
-    return Proof(typed.name, "proved", "", "", assumed)
+    assumed = [f"on all meshes, and for all sizes, it has the equations that were traced on {on}"]
+    assumed += [f"sizes are such that it does not raise {refused}"] if refused else []
+    return Proof(typed.name, "proved", "", "", (*assumed, *ASSUMED))
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 VERB = "prove"
-ASSUMED = ("numbers are exact, and there are no infinities, no NaNs and no overflow",)
+ASSUMED = ("numbers are exact, loops end, and there are no infinities, no NaNs and no overflow",)
 _SIZES = (2, 3, 4, 5, 8)
 _ALONE = (2, 3)
 _LONG = 101
@@ -217,7 +219,12 @@ class _TracedProgram(NamedTuple):
 
 def _in_region(subject: FunctionUnderTest, made: Inputs, one: AbstractMesh) -> FunctionUnderTest:
     """The function, called as its program needs it: a helper of a manual region is mapped over the shards."""
-    is_helper = subject.kind == "global" and needs_manual_axes(subject, made, one)
+    try:
+        is_helper = subject.kind == "global" and needs_manual_axes(subject, made, one)
+    except TypedShmapError:
+        raise
+    except Exception:  # which its body raises on the meshes that are read, too
+        return subject
     return replace(subject, kind="mapped") if is_helper else subject
 
 
@@ -267,23 +274,38 @@ class _MeshComparison:
     ) -> None:
         self.subject, self.sizes, self.grad, self.deadline = subject, sizes, grad, deadline
         self.meshes = [subject.mesh_for(axes.abstract(each)) for each in ({}, shape)]
-        self.terms = TermTable()
+        self.terms, self.refused = TermTable(), ""
 
-    def draw(self, seed: int) -> list[Inputs]:
-        """The arguments, for each of both meshes.
-
-        Raises:
-          ShapeError: where no sizes fit both.
-        """
-        drawn = plan_inputs(self.subject.f, self.meshes, self.sizes, None, VERB).draw(seed)
-        return [drawn.structs(mesh) for mesh in self.meshes]
-
-    def read(self, inputs: Sequence[Inputs]) -> tuple[_Gap | None, int]:
+    def read(self, seed: int) -> tuple[_Gap | None, int]:
         """Where the results on the mesh are not known to be those on one device, and how many equations it has there.
 
+        Sizes that the hints allow may be refused by an operation, where it scatters an unsharded dim; then they are
+        drawn once more, as multiples of the mesh's.
+
+        Args:
+          seed: what sizes are drawn from.
+
         Raises:
-          Exception: whatever the function raises on one of them.
+          ShapeError: where no sizes fit both meshes.
+          Exception: whatever else the function raises on one of them.
         """
+        drawn = self._drawn(seed, 1)
+        try:
+            return self._read(drawn)
+        except ShapeError as error:
+            self.refused = _first_line(error)
+            try:
+                return self._read(self._drawn(seed, 2 * self.meshes[1].size))
+            except ShapeError:
+                raise error from None
+
+    def _drawn(self, seed: int, multiples_of: int) -> list[Inputs]:
+        """The arguments for each of both meshes."""
+        plan = plan_inputs(self.subject.f, self.meshes, self.sizes, None, VERB).with_multiples(multiples_of)
+        drawn = plan.draw(seed)
+        return [drawn.structs(mesh) for mesh in self.meshes]
+
+    def _read(self, inputs: Sequence[Inputs]) -> tuple[_Gap | None, int]:
         pairs = [*zip(inputs, self.meshes, strict=True)]
         other, one = (self._traced(made, mesh) for made, mesh in pairs[::-1])
         if one.names != other.names:
@@ -293,7 +315,7 @@ class _MeshComparison:
         for name, first, second in zip(one.names, *types, strict=True):
             if first != second:
                 return _Gap("", f"{name} has another shape or dtype there than on one device"), equations
-        found = [self._read(program) for program in (one, other)]
+        found = [self._results(program) for program in (one, other)]
         gaps = (self._compared(*result) for result in zip(one.names, *found, strict=True))
         return next((gap for gap in gaps if gap is not None), None), equations
 
@@ -328,7 +350,7 @@ class _MeshComparison:
             jaxpr = jax.make_jaxpr(both)(call.arrays, pulled)
             return _TracedProgram(jaxpr, names, [array.shape for array in (*call.arrays, *pulled)])
 
-    def _read(self, program: _TracedProgram) -> list[GlobalValue]:
+    def _results(self, program: _TracedProgram) -> list[GlobalValue]:
         walk = Walk(self.terms, RULES, self.deadline)
         operands = [walk.made("argument", at, [], ((),) * len(shape)) for at, shape in enumerate(program.shapes)]
         return walk.results(program.jaxpr, operands)
@@ -349,6 +371,6 @@ class _MeshComparison:
             at = self.terms.difference(first.term, second.term)
             return _Gap(places[at], f"{name} is not computed there as on one device")
         if first.factor != second.factor:
-            times = second.factor / first.factor if first.factor else second.factor
-            return _Gap(places[second.term], f"{name} is {times} times what it is on one device")
+            is_times = f"{second.factor / first.factor} times what it is" if first.factor else "not zero, which it is"
+            return _Gap(places[second.term], f"{name} is {is_times} on one device")
         return None

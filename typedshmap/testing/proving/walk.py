@@ -91,7 +91,9 @@ class Walk:
 
     def constant(self, value: Any) -> GlobalValue:
         """What a constant is, the same on every shard."""
-        if not hasattr(value, "dtype") or not np.issubdtype(np.asarray(value).dtype, np.generic):
+        if not hasattr(value, "dtype") and not isinstance(value, bool | int | float | complex):
+            return Unknown(self.place, "a constant that is no array")
+        if not np.issubdtype(np.asarray(value).dtype, np.generic):
             return Unknown(self.place, "a constant that is no array")
         array = np.asarray(value)
         free: tuple[DimSharding, ...] = (None,) * array.ndim
