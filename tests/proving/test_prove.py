@@ -48,7 +48,7 @@ def picked(x: Rows, at: Int32[Array, "n"]) -> Float32[Array, "n model"]:
 
 PROVED = """\
 mean: proved
-  assumed: on all meshes, and for all sizes, it has the equations that were traced on 6 meshes, up to dp=101
+  assumed: on all meshes, and for all sizes, it has the equations that were traced on 5 meshes, up to dp=101
   assumed: numbers are exact, loops end, and there are no infinities, no NaNs and no overflow"""
 
 

@@ -7,14 +7,14 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import cycle, islice, product
+from itertools import cycle, islice
 from typing import Any, Literal, NamedTuple
 
 import jax
 from jax.sharding import AbstractMesh
 
 from ... import _jax
-from ...errors import ShapeError, StructureError, SuspectWarning, TypedShmapError
+from ...errors import MeshAxisError, ShapeError, StructureError, SuspectWarning, TypedShmapError
 from ...errors.phrases import mesh_text, value_text
 from ...introspection import bound_self, require_bool_or_none, require_decorated
 from ...notation.match import NoValue
@@ -92,8 +92,8 @@ def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> 
       MeshAxisError: where no mesh axis is known.
       TypedShmapError: for anything that is wrong with the function on every mesh.
     """
-    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if not is_number or not 0 < timeout < float("inf"):
+    seconds: Any = timeout
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
         raise StructureError(f"{VERB}: timeout={value_text(timeout)} is not a number of seconds")
     read = _read(f, grad, sizes, time.monotonic() + timeout)
     if read.verdict == "proved":
@@ -106,6 +106,9 @@ def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> 
         lines = str(error).splitlines()
         first = next((line for line in lines if line.startswith(FIRST_DIFFERENCE)), "")
         return replace(read, verdict="refuted", place=first.removeprefix(FIRST_DIFFERENCE) or read.place, why=lines[0])
+    except TypedShmapError as error:
+        if not isinstance(error, (MeshAxisError, ShapeError, StructureError)):  # there are no meshes, or they do not fit
+            raise
     except Exception:  # on some mesh it cannot be run
         return read
     return read
@@ -119,8 +122,9 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float) -> Proo
     axes = axes_of(made_of, typed, mesh_of(f, None, VERB))
     axes.require_some(VERB, typed.name, "call it")
     one = axes.abstract({})
-    plan = plan_inputs(f, [one], sizes, None, VERB)
-    subject = _in_region(classify_function(f, made_of, typed, None), plan.draw(0).structs(one), one)
+    made = plan_inputs(f, [one], sizes, None, VERB).draw(0).structs(one)
+    subject = _in_region(classify_function(f, made_of, typed, None), made, one)
+    fixed = _fixed_sizes(plan_inputs(f, [one, axes.abstract(dict.fromkeys(axes.sizes, 2))], sizes, None, VERB))
     tried, misfits, refused = list[_Traced](), list[ShapeError](), ""
 
     def unknown(gap: _Gap) -> Proof:
@@ -131,12 +135,14 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float) -> Proo
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SuspectWarning)  # the terms decide
-        for seed, shape in enumerate(_shapes(list(axes.sizes), _fixed_sizes(plan))):
+        for seed, shape in enumerate(_shapes(list(axes.sizes), fixed)):
             comparison = _MeshComparison(subject, axes, shape, sizes, grad, deadline)
             try:
                 gap, equations = comparison.read(seed)
             except ShapeError as misfit:  # sizes that are given, or written in hints, do not divide over this mesh
-                if comparison.refused and tried and not sizes:
+                if comparison.refused and not sizes:
+                    if not tried:
+                        raise
                     return raising(misfit, shape)
                 misfits.append(misfit)
                 refused = refused or comparison.refused
@@ -170,11 +176,10 @@ def _first_line(error: Exception) -> str:
 
 VERB = "prove"
 ASSUMED = ("numbers are exact, loops end, and there are no infinities, no NaNs and no overflow",)
-_SIZES = (2, 3, 4, 5, 8)
-_ALONE = (2, 3)
+_SIZES = (2, 3, 4, 8)
+_ALONE = 3
 _LONG = 101
 """A size larger than most numbers in a program's text, so that what is decided by comparing with them is seen."""
-_MOST_FITTING = 200
 
 
 class _Traced(NamedTuple):
@@ -232,22 +237,27 @@ def _fixed_sizes(plan: InputPlan) -> set[int]:
     """The sizes of sharded dims that are the same in all draws: written in hints, or given."""
     found = set[int]()
     for requirement in plan.requirements:
-        with suppress(NoValue):
-            found.add(size_of(requirement.expression, plan.given, plan.named))
+        if requirement.factor > 1:
+            with suppress(NoValue):
+                found.add(size_of(requirement.expression, plan.given, plan.named))
     return found
 
 
 def _shapes(names: Sequence[str], fixed: Iterable[int]) -> list[dict[str, int]]:
     """The sizes of meshes: all axes together, of different sizes and of the same; each alone; those that divide fixed
     sizes; long ones at last, after programs that grow with the mesh were found to."""
-    is_single = len(names) == 1
-    shapes = [tuple(islice(cycle(_SIZES), start, start + len(names))) for start in range(len(_SIZES))]
-    shapes += [] if is_single else [(2,) * len(names)]
-    for at in range(0 if is_single else len(names)):
-        shapes += [tuple(size if at == other else 1 for other in range(len(names))) for size in _ALONE]
-    parts = {part for size in fixed for part in range(2, min(size, _LONG) + 1) if size % part == 0}
-    shapes += islice(product(sorted({1, *parts}), repeat=len(names)), 1, _MOST_FITTING)
-    shapes += [tuple(_LONG if at == other else 2 for other in range(len(names))) for at in range(len(names))]
+    count = len(names)
+
+    def along_each(size: int, others: int) -> list[tuple[int, ...]]:
+        return [tuple(size if at == axis else others for axis in range(count)) for at in range(count)]
+
+    shapes = [tuple(islice(cycle(_SIZES), start, start + count)) for start in range(len(_SIZES))]
+    if count > 1:
+        shapes += [(2,) * count, *along_each(_ALONE, 1)]
+    for part in range(2, _LONG + 1):
+        if any(size % part == 0 for size in fixed if size >= part):
+            shapes += [*along_each(part, 1), *along_each(part, 2)]
+    shapes += along_each(_LONG, 2)
     return [dict(zip(names, shape, strict=True)) for shape in dict.fromkeys(shapes)]
 
 
