@@ -164,7 +164,8 @@ def test_a_program_that_grows_with_the_mesh_is_not_known() -> None:
         return x
 
     found = prove(unrolled)
-    assert (found.verdict, found.why) == ("unknown", "it has 7 equations on dp=3, and 5 on dp=2")
+    assert found.verdict == "unknown"
+    assert re.fullmatch(r"it has \d+ equations on dp=3, and \d+ on dp=2", found.why)
 
 
 @typed_shard_map

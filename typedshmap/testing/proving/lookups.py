@@ -196,8 +196,3 @@ def added_at(walk: Walk, eqn: Any, ids: ShardIds, updates: GlobalValue) -> Shard
         raise NotKnown("it adds what is not reduced")
     partial = value.partial.union(over)
     return walk.made("rows added", (repr(numbers), unsharded), operands, dims, partial, "sum", value.factor)
-
-
-def moved(value: ShardIds, along: Sequence[int | None], found: Sharded | None) -> ShardIds:
-    """The same at other places."""
-    return replace(value, along=tuple(along), value=found)

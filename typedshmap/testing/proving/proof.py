@@ -107,7 +107,7 @@ def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> 
         first = next((line for line in lines if line.startswith(FIRST_DIFFERENCE)), "")
         return replace(read, verdict="refuted", place=first.removeprefix(FIRST_DIFFERENCE) or read.place, why=lines[0])
     except TypedShmapError as error:
-        if not isinstance(error, (MeshAxisError, ShapeError, StructureError)):  # there are no meshes, or they do not fit
+        if not isinstance(error, (MeshAxisError, ShapeError, StructureError)):  # no mesh to run on
             raise
     except Exception:  # on some mesh it cannot be run
         return read
