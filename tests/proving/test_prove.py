@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, AxisType
 
 import typedshmap
 from typedshmap import (
@@ -127,6 +127,16 @@ def test_a_mesh_needs_no_devices() -> None:
         return jax.lax.psum(x.sum(), ("dp", "tp"))
 
     assert prove(total).verdict == "proved"
+
+
+@pytest.mark.parametrize("kind", list(AxisType)[:2])
+def test_the_ambient_mesh_is_replaced_by_those_of_the_proof(kind: AxisType) -> None:
+    @typed_shard_map
+    def total(x: Float32[Array, "[batch/dp] [model/tp]"]) -> Float32[Array, ""]:
+        return jax.lax.psum(x.sum(), ("dp", "tp"))
+
+    with jax.set_mesh(jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(kind, kind))):
+        assert prove(total).verdict == "proved"
 
 
 def test_meshes_that_give_a_shard_a_single_entry_belong_to_the_proof() -> None:
