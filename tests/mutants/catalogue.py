@@ -61,7 +61,9 @@ def verdict_on(mutant: Mutant) -> str:
         found = prove(function, grad=mutant.grad, **mutant.program.given)
         if found.verdict == "unknown":  # on meshes that these sizes do not fit, it may show
             found = prove(function, grad=mutant.grad)
-    except (TypedShmapError, TypeError, ValueError):
+    except TypedShmapError:
+        return "refused"
+    if found.why.startswith("it raises "):
         return "refused"
     return f"{found.verdict}: {found.why}" if found.verdict == "unknown" else found.verdict
 

@@ -66,8 +66,11 @@ class FunctionUnderTest:
     @contextmanager
     def on(self, mesh: _jax.mesh.AnyMesh) -> Generator[None]:
         """Replace the function's mesh."""
-        ambient: Any = jax.sharding.use_abstract_mesh if isinstance(mesh, AbstractMesh) else jax.set_mesh
-        with override_mesh(mesh), ambient(mesh) if self.is_ambient else nullcontext():
+        is_abstract = isinstance(mesh, AbstractMesh)
+        ambient: Any = jax.sharding.use_abstract_mesh if is_abstract else jax.set_mesh
+        # JAX does not let an abstract mesh take the place of one of another size.
+        none = _jax.mesh.without_ambient() if is_abstract and self.is_ambient else nullcontext()
+        with override_mesh(mesh), none, ambient(mesh) if self.is_ambient else nullcontext():
             yield
 
 

@@ -9,10 +9,10 @@ from math import prod
 from typing import Any
 
 from ... import _jax
-from . import largest, neighbours
+from . import neighbours
 from .moving import moved
-from .values import Affine, Best, GlobalValue, NotKnown, Sharded
-from .walk import PrimitiveRule, Walk, operand_shape, valid
+from .values import Affine, GlobalValue, NotKnown, Sharded
+from .walk import PrimitiveRule, Walk, operand_shape
 
 
 def _names(walk: Walk, eqn: Any) -> list[str]:
@@ -24,14 +24,7 @@ def _names(walk: Walk, eqn: Any) -> list[str]:
 def _all_reduce(combined_by: str) -> PrimitiveRule:
     def rule(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
         axes = _names(walk, eqn)
-        if not axes:
-            return operands
-        return [
-            largest.chosen_by_all(walk, each, axes, combined_by)
-            if isinstance(each, Best)
-            else _reduced(walk, each, axes, combined_by)
-            for each in operands
-        ]
+        return [_reduced(walk, operand, axes, combined_by) for operand in operands] if axes else operands
 
     return rule
 
@@ -66,7 +59,7 @@ def _all_gather(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[G
             if own[len(own) - len(axes) :] != axes:
                 raise NotKnown("it gathers a dim that is not sharded so")
             dims[dim] = own[: len(own) - len(axes)]
-        made.append(valid(found.with_dims(dims)))
+        made.append(found.with_dims(dims))
         if any(axis in axes for other in dims for axis in other or ()):
             raise NotKnown("it gathers parts of another dim")
     return made
@@ -79,8 +72,7 @@ def _reduce_scatter(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequen
         raise NotKnown("it drops the dim that it scatters")
     if not axes or found.dims[dim] is None:
         return [found]
-    dims = [*found.dims[:dim], (*(found.dims[dim] or ()), *axes), *found.dims[dim + 1 :]]
-    return [valid(found.with_dims(dims))]
+    return [found.with_dims([*found.dims[:dim], (*(found.dims[dim] or ()), *axes), *found.dims[dim + 1 :]])]
 
 
 def _all_to_all(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -90,6 +82,8 @@ def _all_to_all(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[G
         raise NotKnown("it drops the dim that it splits")
     if not axes:
         return [found]
+    if split == to:
+        raise NotKnown("it exchanges the parts of a dim")
     dims, own = list(found.dims), found.dims[to]
     if found.partial.intersection(axes):
         raise NotKnown("it exchanges what is not reduced")
@@ -99,7 +93,7 @@ def _all_to_all(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[G
         raise NotKnown("it puts together parts of another dim")
     dims[to] = None if own is None else own[: len(own) - len(axes)]
     dims[split] = None if dims[split] is None else (*(dims[split] or ()), *axes)
-    return [valid(found.with_dims(dims))]
+    return [found.with_dims(dims)]
 
 
 def _ppermute(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -123,6 +117,8 @@ def _reshard(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
     found = walk.settled(operands[0])
     if not found.partial:
         return [found]
+    if found.is_extreme:
+        raise NotKnown("it reduces parts in another way")
     sharding = getattr(eqn.outvars[0].aval, "sharding", None)
     left = frozenset(getattr(getattr(sharding, "spec", None), "unreduced", ()))
     return [replace(found, partial=left & found.partial, combined_by=found.combined_by if left & found.partial else "")]
@@ -141,7 +137,7 @@ def _reshard_shards(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequen
         raise NotKnown("its operand is not reduced as it says")
     if found.combined_by not in ("", "sum"):
         raise NotKnown("it reduces parts in another way")
-    return [valid(replace(found, dims=tuple(dims), partial=left, combined_by="sum" if left else ""))]
+    return [replace(found, dims=tuple(dims), partial=left, combined_by="sum" if left else "")]
 
 
 COLLECTIVE_RULES: dict[str, PrimitiveRule] = {

@@ -8,10 +8,9 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from . import largest
-from .elementwise import product
+from .elementwise import is_narrow, product, refuse_narrow_sum
 from .values import GlobalValue, NotKnown
-from .walk import PrimitiveRule, Walk, joined, joined_dims, operand_shape, params_key, unsharded_along, valid
+from .walk import PrimitiveRule, Walk, joined, joined_dims, operand_shape, params_key, unsharded_along
 
 
 def _reduce(combined_by: str) -> PrimitiveRule:
@@ -34,7 +33,7 @@ def _reduce(combined_by: str) -> PrimitiveRule:
         result = walk.made(
             f"reduce_{combined_by}", params, [operand], dims, partial, combined_by, factor if is_linear else Fraction(1)
         )
-        return [result]
+        return [refuse_narrow_sum(eqn, result)]
 
     return rule
 
@@ -48,6 +47,8 @@ def _dot(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVa
         over.extend(axes or ())
         if axes is None:
             factor *= operand_shape(eqn)[first]
+    if (one.partial or other.partial) and is_narrow(eqn.outvars[0].aval.dtype):
+        raise NotKnown("it adds up parts of a sum in few bits")
     if set(over) & (one.partial | other.partial):
         raise NotKnown("it contracts over an axis of what is not reduced")
     dims = [joined(one.dims[first], other.dims[second]) for first, second in zip(left_batch, right_batch, strict=True)]
@@ -55,10 +56,10 @@ def _dot(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVa
     dims += [axes for dim, axes in enumerate(other.dims) if dim not in (*right, *right_batch)]
     numbers = tuple(tuple(map(tuple, each)) for each in eqn.params["dimension_numbers"])
     made = product(walk, one, other, [], "dot", (numbers, len(one.dims), len(other.dims)))
-    return [valid(replace(
+    return [replace(
         made, factor=factor * made.factor, dims=tuple(dims), partial=made.partial.union(over),
         combined_by="sum" if made.partial or over else "",
-    ))]  # fmt: skip
+    )]  # fmt: skip
 
 
 def _along(dim_of: Callable[[Any], Sequence[int]], is_linear: bool = False) -> PrimitiveRule:
@@ -69,22 +70,18 @@ def _along(dim_of: Callable[[Any], Sequence[int]], is_linear: bool = False) -> P
         values = unsharded_along(walk, eqn, list(map(walk.settled, operands)), along)
         if any(value.partial for value in values) and not (is_linear and len(values) == 1):
             raise NotKnown("its operand is not reduced")
-        if values[0].combined_by in ("max", "min"):
+        if values[0].is_extreme:
             raise NotKnown("its operand is not reduced")
         dims = joined_dims(values)
         rank = len(eqn.outvars[0].aval.shape)
         dims = dims if rank == len(dims) else tuple(axes for dim, axes in enumerate(dims) if dim not in along)
         params, partial = params_key(eqn), values[0].partial
-        return [
+        made = [
             walk.made(eqn.primitive.name, (at, params), values, dims, partial, "sum") for at in range(len(eqn.outvars))
         ]
+        return [refuse_narrow_sum(eqn, value, at) for at, value in enumerate(made)]
 
     return rule
-
-
-def _place_of_best(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    best = largest.place_in_part(walk, eqn, walk.settled(operands[0]))
-    return [best] if best else _along(lambda params: params["axes"])(walk, eqn, operands)
 
 
 def _along_last(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -98,9 +95,8 @@ CONTRACTING_RULES: dict[str, PrimitiveRule] = {
     "reduce_max": _reduce("max"),
     "reduce_min": _reduce("min"),
     "dot_general": _dot,
-    **dict.fromkeys(("argmax", "argmin"), _place_of_best),
     **dict.fromkeys(
-        ("reduce_prod", "reduce_and", "reduce_or", "reduce_xor"),
+        ("argmax", "argmin", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor"),
         _along(lambda params: params["axes"]),
     ),
     "cumsum": _along(lambda params: [params["axis"]], is_linear=True),

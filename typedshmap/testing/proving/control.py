@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ... import _jax
-from .elementwise import is_narrow
-from .values import DimSharding, GlobalValue, LeftRegion, NotKnown, Sharded, ShardIds, Unknown
+from .elementwise import refuse_narrow_sum
+from .values import DimSharding, GlobalValue, LeftRegion, NotKnown, Sharded, ShardIds, Truth, Unknown
 
 if TYPE_CHECKING:
     from .walk import PrimitiveRule, Walk
@@ -61,8 +60,6 @@ def _entering(walk: Walk, value: GlobalValue, spec: Any, shape: tuple[int, ...],
         axes, found = _dim_axes(walk, spec, len(shape), manual), walk.settled(value)
     except NotKnown as error:
         return Unknown(walk.place, str(error))
-    shards = [prod(walk.sizes[axis] for axis in each) for each in axes]
-    walk.has_single |= any(size == count > 1 for size, count in zip(shape, shards, strict=True))
     return found.with_dims([None if old is None else (*old, *new) for old, new in zip(found.dims, axes, strict=True)])
 
 
@@ -74,7 +71,7 @@ def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: froze
     try:
         found = walk.settled(value)
         unreduced = set(walk.longer(list(entries.unreduced)))
-        if set(found.partial & manual) != unreduced & manual:
+        if set(found.partial & manual) != unreduced & manual or found.is_extreme:
             raise NotKnown("a result of the region is not reduced")
         dims = list[DimSharding]()
         for dim, expected in zip(found.dims, axes, strict=True):
@@ -138,7 +135,7 @@ def _wider(one: Sharded, other: Sharded) -> Sharded:
     if len({(value.partial, value.combined_by) for value in partials}) > 1:
         raise NotKnown("what it chooses between is not reduced alike")
     partial, by = (partials[0].partial, partials[0].combined_by) if partials else (frozenset[str](), "")
-    if by in ("max", "min") and len(partials) == 1:
+    if len(partials) == 1 and partials[0].is_extreme:
         raise NotKnown("what it chooses between is not reduced alike")
     return replace(one, dims=tuple(dims), partial=partial, combined_by=by)
 
@@ -171,7 +168,12 @@ class _Loop:
             if (found.dims, found.partial, found.combined_by) == (layout.dims, layout.partial, layout.combined_by):
                 continue
             wider = _wider(start if start.is_zero else layout, found)
-            if found.is_zero or (wider.dims, wider.partial) == (layout.dims, layout.partial):
+            is_as_wide = (wider.dims, wider.partial, wider.combined_by) == (
+                layout.dims,
+                layout.partial,
+                layout.combined_by,
+            )
+            if found.is_zero or is_as_wide:
                 continue
             self.layouts[at], is_kept = replace(layout, dims=wider.dims, partial=wider.partial,
                                                 combined_by=wider.combined_by), False  # fmt: skip
@@ -198,9 +200,8 @@ def _scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalV
             raise NotKnown("no layout is kept by all iterations")
     finally:
         walk.depth -= 1
-    for layout, var in zip(loop.layouts, eqn.outvars[:carried], strict=True):
-        if layout.combined_by == "sum" and is_narrow(var.aval.dtype):
-            raise NotKnown("it adds up parts of a sum in few bits")
+    for at, layout in enumerate(loop.layouts):
+        refuse_narrow_sum(eqn, layout, at)
     body = [walk.settled(result) for result in results]
     how = (params["length"], params["reverse"], carried, constants)
     made = list[Sharded]()
@@ -225,11 +226,16 @@ def _while(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
                 break
         else:
             raise NotKnown("no layout is kept by all iterations")
-        condition = walk.settled(walk.results(params["cond_jaxpr"], [*asked, *loop.carried()])[0])
+        going_on = walk.results(params["cond_jaxpr"], [*asked, *loop.carried()])[0]
+        if isinstance(going_on, Truth) and going_on.is_true:
+            raise NotKnown("its loop never ends")
+        condition = walk.settled(going_on)
     finally:
         walk.depth -= 1
     if condition.partial:
         raise NotKnown("its condition is not reduced")
+    for at, layout in enumerate(loop.layouts):
+        refuse_narrow_sum(eqn, layout, at)
     body = [walk.settled(result) for result in results]
     return [
         walk.made("while", at, [condition, *starts, *body], layout.dims, layout.partial, layout.combined_by)

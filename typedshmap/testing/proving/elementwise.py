@@ -8,10 +8,11 @@ from fractions import Fraction
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from ...inference.interpreter import CLAIM
-from . import largest, lookups, neighbours
-from .values import Affine, AtShard, Best, DimSharding, GlobalValue, NotKnown, Sharded, ShardIds, Truth
+from . import lookups, neighbours
+from .values import Affine, AtShard, DimSharding, GlobalValue, NotKnown, Sharded, ShardIds, Truth
 from .walk import PrimitiveRule, Walk, joined_dims, params_key
 
 
@@ -23,6 +24,8 @@ def _elementwise(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[
     values = list(map(walk.settled, operands))
     if any(value.partial for value in values):
         raise NotKnown("its operand is not reduced")
+    if len(eqn.outvars[0].aval.shape) != max(len(value.dims) for value in values):
+        raise NotKnown("it adds or drops a dim")
     params = params_key(eqn, "accuracy", "sharding")
     return [walk.made(eqn.primitive.name, (at, params), values, joined_dims(values)) for at in range(len(eqn.outvars))]
 
@@ -30,24 +33,57 @@ def _elementwise(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[
 def _convert(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     (value,) = operands
     old, new = eqn.invars[0].aval.dtype, eqn.params["new_dtype"]
-    if isinstance(value, Affine | ShardIds | Best) and old.kind in "iu" and new.kind in "iu":
-        return [value]
     if isinstance(value, Truth) and new.kind != "b":
         return [walk.number(Fraction(value.is_true), (None,) * value.rank)]
-    value = walk.settled(value)
-    if old.kind == "b" or (old.kind not in "iu" and new.kind in "iub"):
-        return _elementwise(walk, eqn, [value])
-    if walk.is_number(value) or old == new:
+    if old == new or (isinstance(value, Affine | ShardIds) and new.kind in "iu" and _keeps_numbers(old, new)):
         return [value]
-    if value.combined_by == "sum" and is_narrow(new) and not is_narrow(old):
-        raise NotKnown("it rounds parts of a sum")
+    value = walk.settled(value)
+    if walk.is_number(value) and new.kind == "b":
+        return [Truth(not value.is_zero, len(value.dims))]
+    if walk.is_number(value) and _holds_number(new, value.factor):
+        return [value]
+    if not _keeps_numbers(old, new):
+        return _elementwise(walk, eqn, [value])
     operand = replace(value, factor=Fraction(1))
     return [walk.made("convert", str(new), [operand], value.dims, value.partial, value.combined_by, value.factor)]
+
+
+def _holds_number(dtype: Any, number: Fraction) -> bool:
+    """Whether a number is one of a dtype, of which floats count as exact."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        limits = jnp.iinfo(dtype)
+        return number.denominator == 1 and limits.min <= number <= limits.max
+    return jnp.issubdtype(dtype, jnp.inexact)
+
+
+def _keeps_numbers(old: Any, new: Any) -> bool:
+    """Whether a dtype has all numbers of another; floats of 32 bits count as having whole numbers, and no fewer do."""
+    if old.kind in "iu" and new.kind in "iu":
+        return np.can_cast(old, new)
+    if old.kind in "iu":
+        return jnp.issubdtype(new, jnp.inexact) and not is_narrow(new)
+    if not jnp.issubdtype(old, jnp.floating if jnp.issubdtype(new, jnp.floating) else jnp.inexact):
+        return False
+    if not jnp.issubdtype(new, jnp.inexact):
+        return False
+    few, many = jnp.finfo(old), jnp.finfo(new)
+    return few.nmant <= many.nmant and few.maxexp <= many.maxexp and few.minexp >= many.minexp
 
 
 def is_narrow(dtype: Any) -> bool:
     """Whether floats of a dtype are rounded so much that it matters in which order they are added."""
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+
+
+def refuse_narrow_sum(eqn: Any, value: Sharded, at: int = 0) -> Sharded:
+    """A result, unless the shards have added up parts of a sum in few bits.
+
+    Raises:
+      NotKnown: where they have. One contraction in few bits counts as exact.
+    """
+    if value.combined_by == "sum" and is_narrow(eqn.outvars[at].aval.dtype):
+        raise NotKnown("it adds up parts of a sum in few bits")
+    return value
 
 
 def _spread(walk: Walk, value: Sharded, dims: Sequence[DimSharding]) -> Sharded:
@@ -56,12 +92,14 @@ def _spread(walk: Walk, value: Sharded, dims: Sequence[DimSharding]) -> Sharded:
 
 
 def _sum_of(walk: Walk, one: Sharded, other: Sharded, sign: int) -> Sharded:
+    if other.is_extreme and sign < 0:
+        raise NotKnown("it negates what is not reduced")
     other = replace(other, factor=sign * other.factor)
     dims = joined_dims([one, other])
     for zero, value in ((one, other), (other, one)):
         if zero.is_zero:
             return _spread(walk, value, dims)
-    if one.partial != other.partial or "max" in (one.combined_by, other.combined_by) or one.combined_by == "min":
+    if one.partial != other.partial or one.is_extreme or other.is_extreme:
         raise NotKnown("it adds what is reduced to what is not")
     if one.term == other.term and one.dims == other.dims:
         return replace(one, factor=one.factor + other.factor)
@@ -77,13 +115,11 @@ def _add(sign: int) -> PrimitiveRule:
         if eqn.outvars[0].aval.dtype.kind in "iu":
             if affine[0] is not None and affine[1] is not None:
                 return [affine[0].plus(affine[1], sign)]
-            for best, first in ((operands[0], affine[1]), (operands[1], affine[0])):
-                if isinstance(best, Best) and sign > 0:
-                    return [largest.from_start(walk, best, first)]
             if sign < 0 and (ids := lookups.minus_first(walk, *operands)) is not None:
                 return [ids]
         one, other = map(walk.settled, operands)
-        return [_sum_of(walk, one, other, sign)]
+        added = _sum_of(walk, one, other, sign)
+        return [added if one.is_zero or other.is_zero else refuse_narrow_sum(eqn, added)]
 
     return rule
 
@@ -100,7 +136,7 @@ def affine_of(walk: Walk, value: GlobalValue, shape: tuple[int, ...]) -> Affine 
 def product(walk: Walk, one: Sharded, other: Sharded, dims: Sequence[DimSharding], name: str, params: Any) -> Sharded:
     """A value that is linear in two others."""
     partial = one.partial | other.partial
-    if one.partial & other.axes or other.partial & one.axes or {one.combined_by, other.combined_by} & {"max", "min"}:
+    if one.partial & other.axes or other.partial & one.axes or one.is_extreme or other.is_extreme:
         raise NotKnown("it multiplies what is not reduced")
     factor = one.factor * other.factor
     operands = [replace(each, factor=Fraction(1)) for each in (one, other)]
@@ -119,7 +155,7 @@ def _multiply(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glo
     dims = joined_dims([one, other])
     for number, value in ((one, other), (other, one)):
         if walk.is_number(number):
-            if value.combined_by in ("max", "min") and number.factor <= 0:
+            if value.is_extreme and number.factor <= 0:
                 raise NotKnown("it multiplies what is not reduced")
             return [_spread(walk, replace(value, factor=value.factor * number.factor), dims)]
     return [product(walk, one, other, dims, "mul", ())]
@@ -132,7 +168,7 @@ def _divide(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     dims = joined_dims([one, other])
     if other.partial:
         raise NotKnown("it divides by what is not reduced")
-    if not other.is_zero and walk.is_number(other) and (other.factor > 0 or one.combined_by != "max"):
+    if not other.is_zero and walk.is_number(other) and (other.factor > 0 or not one.is_extreme):
         return [_spread(walk, replace(one, factor=one.factor / other.factor), dims)]
     if other.is_zero:
         return _elementwise(walk, eqn, operands)
@@ -144,7 +180,7 @@ def _negate(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     if isinstance(operands[0], Affine):
         return [operands[0].times(-1)]
     value = walk.settled(operands[0])
-    if value.combined_by in ("max", "min"):
+    if value.is_extreme:
         raise NotKnown("it negates what is not reduced")
     return [replace(value, factor=-value.factor)]
 
@@ -193,9 +229,6 @@ def _compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
         known = _COMPARED[eqn.primitive.name](*spans[0], *spans[1])
         if known is not None:
             return [Truth(known, len(eqn.outvars[0].aval.shape))]
-    if eqn.primitive.name == "eq" and (best := largest.has_best(*operands)) is not None:
-        unsharded = walk.settled(_elementwise(walk, eqn, [best[0], best[0]])[0])
-        return [Best("has it", best[0], best[1], unsharded)]
     found = lookups.compared(walk, eqn.primitive.name, operands)
     if isinstance(found, tuple):
         return _compare(walk, eqn, list(found))
@@ -243,27 +276,22 @@ def _select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
         return [cases[which.is_true]]
     if isinstance(which, AtShard):
         return [neighbours.where(walk, which, cases)]
-    if isinstance(which, Best):
-        number, (_, here) = largest.number_elsewhere(walk, which, cases), cases
-        assert isinstance(here, Best)
-        unsharded = walk.settled(_select(walk, eqn, [which.value, cases[0], here.value])[0])
-        return [replace(here, stage="chosen", value=unsharded, otherwise=number)]
     if isinstance(which, ShardIds):
         return [lookups.chosen(walk, which, cases)]
-    if isinstance(which, Sharded) and walk.is_number(which):
+    if walk.is_number(which) and which.factor in range(len(cases)):
         return [cases[int(which.factor)]]
     chosen, values = walk.settled(which), list(map(walk.settled, cases))
     if chosen.partial:
         raise NotKnown("it chooses by what is not reduced")
     partials = {(value.partial, value.combined_by) for value in values if not value.is_zero}
-    if len(partials) > 1 or (any(value.is_zero for value in values) and {"max", "min"} & {by for _, by in partials}):
+    is_extreme = any(value.is_extreme for value in values)
+    if len(partials) > 1 or (is_extreme and any(value.is_zero for value in values)):
         raise NotKnown("it chooses between what is reduced and what is not")
     partial, by = next(iter(partials), (frozenset[str](), ""))
     if partial & chosen.axes:
         raise NotKnown("it chooses by what the shards do not share")
     factor = next((value.factor for value in values if not value.is_zero), Fraction(1))
-    ratios = [replace(value, factor=value.factor / factor) for value in values] if by != "max" else values
-    factor = factor if by != "max" else Fraction(1)
+    ratios = [replace(value, factor=value.factor / factor) for value in values]
     return [walk.made("select", (), [chosen, *ratios], joined_dims([chosen, *values]), partial, by, factor)]
 
 

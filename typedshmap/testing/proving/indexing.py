@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from . import lookups
+from .elementwise import refuse_narrow_sum
 from .values import DimSharding, GlobalValue, NotKnown, ShardIds
 from .walk import PrimitiveRule, Walk, joined, operand_shape, params_key
 
@@ -18,7 +19,8 @@ def _gather(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
         return [lookups.looked_up(walk, eqn, walk.settled(operands[0]), by)]
     table, ids = map(walk.settled, operands)
     numbers, sizes, shape = eqn.params["dimension_numbers"], eqn.params["slice_sizes"], operand_shape(eqn)
-    if ids.partial or table.combined_by in ("max", "min"):
+    is_filled = "FILL" in str(eqn.params["mode"]) and eqn.params.get("fill_value") not in (None, 0)
+    if ids.partial or table.is_extreme or (table.partial and is_filled):
         raise NotKnown("its operand is not reduced")
     batching = tuple(numbers.operand_batching_dims)
     ids_batching = tuple(numbers.start_indices_batching_dims)
@@ -51,7 +53,7 @@ def _scatter_add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[
         return [lookups.added_at(walk, eqn, by, operands[2])]
     ids, updates = map(walk.settled, operands[1:])
     numbers, shape = eqn.params["dimension_numbers"], operand_shape(eqn)
-    if ids.partial or (not into.is_zero and (updates.axes or into.partial)) or updates.combined_by == "max":
+    if ids.partial or (not into.is_zero and (updates.axes or into.partial)) or updates.is_extreme:
         raise NotKnown("it adds to what is sharded")
     batching = tuple(numbers.operand_batching_dims)
     gone = (*numbers.inserted_window_dims, *batching)
@@ -77,12 +79,15 @@ def _scatter_add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[
         dims.append(axes if axes is not None else ())
     unsharded = tuple(shape[dim] * prod(walk.sizes[axis] for axis in dims[dim] or ()) for dim in range(len(shape)))
     params = (repr(numbers), unsharded, params_key(eqn, "dimension_numbers", "update_jaxpr", "update_consts"))
+    if updates.partial.intersection(over):
+        raise NotKnown("it adds parts of a sum at places that are sharded")
     partial = updates.partial.union(over)
     operands_ = [replace(updates, factor=Fraction(1)), ids]
     if not into.is_zero:
         everywhere = [walk.unsharded(each, operand_shape(eqn, at)) for at, each in enumerate((into, ids, updates))]
         return [walk.made("scatter-add", params, everywhere, [()] * len(shape))]
-    return [walk.made("scatter-add", params, operands_, dims, partial, "sum", updates.factor)]
+    made = walk.made("scatter-add", params, operands_, dims, partial, "sum", updates.factor)
+    return [refuse_narrow_sum(eqn, made)]
 
 
 INDEXING_RULES: dict[str, PrimitiveRule] = {"gather": _gather, "scatter-add": _scatter_add}

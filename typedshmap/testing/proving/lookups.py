@@ -119,7 +119,7 @@ def looked_up(walk: Walk, eqn: Any, table: Sharded, ids: ShardIds) -> GlobalValu
     if dim is None or tuple(numbers.collapsed_slice_dims) != (dim,) or any(sizes[at] != shape[at] for at in others):
         raise NotKnown("it looks up parts of rows")
     axes = ids.axes(walk.sizes, shape[dim])
-    if (table.dims[dim] if table.dims[dim] is not None else axes) != axes or table.combined_by in ("max", "min"):
+    if (table.dims[dim] if table.dims[dim] is not None else axes) != axes or table.is_extreme:
         raise NotKnown("the ids of the shards are not those of their parts of the table")
     table = walk.solid(table.with_dims([() if at == dim and axes_ is not None else axes_
                                         for at, axes_ in enumerate(table.dims)]), dim,
@@ -171,7 +171,7 @@ def added_at(walk: Walk, eqn: Any, ids: ShardIds, updates: GlobalValue) -> Shard
         value = walk.settled(updates)
     else:
         raise NotKnown("it adds at places of other ids")
-    if value.axes.intersection(axes) or value.combined_by in ("max", "min"):
+    if value.axes.intersection(axes) or value.is_extreme:
         raise NotKnown("it adds what is not reduced")
     spread = walk.spread(replace(ids, along=ids.along[:-1]))
     own = [axes_ for at, axes_ in enumerate(value.dims) if at not in window]
@@ -196,8 +196,3 @@ def added_at(walk: Walk, eqn: Any, ids: ShardIds, updates: GlobalValue) -> Shard
         raise NotKnown("it adds what is not reduced")
     partial = value.partial.union(over)
     return walk.made("rows added", (repr(numbers), unsharded), operands, dims, partial, "sum", value.factor)
-
-
-def moved(value: ShardIds, along: Sequence[int | None], found: Sharded | None) -> ShardIds:
-    """The same at other places."""
-    return replace(value, along=tuple(along), value=found)

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import neighbours
 from .values import Affine, AtShard, DimSharding, Edge, GlobalValue, NotKnown, Sharded, ShardIds, Truth, Window
-from .walk import PrimitiveRule, Walk, joined_dims, operand_shape, unsharded_along, valid
+from .walk import PrimitiveRule, Walk, joined_dims, operand_shape, unsharded_along
 
 
 def _transpose(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -205,7 +205,7 @@ def _dynamic_slice(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequenc
         touched.append((dim, size))
         by.append(at)
     if not touched:
-        return [valid(found.with_dims(dims))]
+        return [found.with_dims(dims)]
     operand = replace(found, factor=Fraction(1))
     params = tuple(touched)
     return [walk.made("dynamic_slice", params, [operand, *by], dims, found.partial, found.combined_by, found.factor)]
@@ -273,7 +273,7 @@ def _pad(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVa
 
 
 def _padded(walk: Walk, value: Sharded, filler: Sharded, config: Any) -> Sharded:
-    if value.partial and not filler.is_zero:
+    if (value.partial or filler.partial) and not filler.is_zero:
         raise NotKnown("it pads what is not reduced")
     if not filler.is_zero:
         return walk.made("pad", config, [value, filler], value.dims)

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from .values import Affine, AtShard, DimSharding, Edge, GlobalValue, NotKnown, Sharded, Window, Windows
-from .walk import PrimitiveRule, Walk, joined_dims, operand_shape, valid
+from .walk import PrimitiveRule, Walk, joined_dims, operand_shape
 
 SlicePart = tuple[int, int, int]
 """Where a slice begins, where it ends, and its stride."""
@@ -202,7 +202,7 @@ def also_overlapping(rule: PrimitiveRule) -> PrimitiveRule:
         for value in map(walk.settled, rule(walk, eqn, marked)):
             windows = {dim: marks[each][1] for dim, each in enumerate(value.dims) if each in marks}
             dims = [marks[each][0] if each in marks else each for each in value.dims]
-            results.append(windowed(valid(value.with_dims(dims)), windows))
+            results.append(windowed(value.with_dims(dims), windows))
         return results
 
     return both

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from itertools import count, cycle, islice, starmap
-from math import prod
+from itertools import cycle, islice
 from typing import Any, Literal, NamedTuple
 
 import jax
-import numpy as np
 from jax.sharding import AbstractMesh
 
 from ... import _jax
-from ...errors import ShapeError, StructureError, SuspectWarning, TypedShmapError
-from ...errors.phrases import mesh_text
+from ...errors import MeshAxisError, ShapeError, StructureError, SuspectWarning, TypedShmapError
+from ...errors.phrases import mesh_text, value_text
 from ...introspection import bound_self, require_bool_or_none, require_decorated
+from ...notation.match import NoValue
 from ...records import Record
 from ...sampling import mesh_of
 from ...sampling.arguments import FlatCall, Inputs
-from ...sampling.plan import InputPlan, plan_inputs
+from ...sampling.plan import InputPlan, plan_inputs, size_of
 from ..describe_difference import FIRST_DIFFERENCE
-from ..invariance import assert_mesh_invariant
+from ..invariance import DifferenceReport, assert_mesh_invariant
 from ..meshes import FunctionAxes, axes_of
 from ..run import FunctionUnderTest, classify_function, needs_manual_axes
-from .cases import Cases, read_in_cases
-from .entries.rules import ENTRY_RULES
-from .entries.walk import EntryWalk, argument
-from .polynomials import Polynomials
 from .rules import RULES
 from .values import GlobalValue, NotKnown, TermTable, Unknown
-from .walk import Walk
+from .walk import OutOfTime, Walk
 
 ProofVerdict = Literal["proved", "refuted", "unknown"]
 
@@ -59,7 +54,7 @@ class Proof(Record):
         facts = [self.why] if self.why else []
         facts += [f"at {self.place}"] if self.place else []
         lines = [f"{self.function}: {self.verdict}{': ' if facts else ''}{', '.join(facts)}"]
-        return "\n".join([*lines, *(f"  assumed: {each}" for each in self.assumed)])
+        return "\n".join([*lines, *(f"  assumed: {assumption}" for assumption in self.assumed)])
 
 
 class _Gap(NamedTuple):
@@ -74,17 +69,18 @@ class _Gap(NamedTuple):
     why: str
 
 
-def prove(f: Any, *, grad: bool = False, **sizes: Any) -> Proof:
+def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> Proof:
     """Prove that the global results of a typed function are the same on every mesh.
 
     Its program is traced on one device and on meshes of many sizes, without devices, and each value is read as a term
     over global arrays: what the shards hold is the whole, a part of it, or a part of a sum. If the terms of the results
-    are the same, so are the results, up to the order in which floats are added. If they are not, the function is run on
-    the default meshes; it is refuted only by a mesh on which it gives another result.
+    are the same, so are the results, over exact numbers. If they are not, the function is run on the default meshes; it
+    is refuted only by a mesh on which it ran to its end, and gave another result.
 
     Args:
       f: a function made by `typed_shard_map`, `typed_jit` or `typed`.
       grad: whether the vector-Jacobian products must be the same as well, of all results in all inexact arguments.
+      timeout: the seconds that reading it may take, and then each run; after that it is unknown.
       **sizes: sizes by the names of dims, and arguments by their names, as for `inputs`; the others are drawn.
 
     Returns:
@@ -94,77 +90,122 @@ def prove(f: Any, *, grad: bool = False, **sizes: Any) -> Proof:
       StructureError: for a function without hints, and for a name that these do not have.
       ShapeError: for sizes that fit no mesh.
       MeshAxisError: where no mesh axis is known.
-      TypedShmapError: for anything that is wrong with the function on a mesh.
+      TypedShmapError: for anything that is wrong with the function on every mesh.
     """
-    read = read_proof(f, grad, sizes)
+    seconds: Any = timeout
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
+        raise StructureError(f"{VERB}: timeout={value_text(timeout)} is not a number of seconds")
+    read = _read(f, grad, sizes, time.monotonic() + timeout)
     if read.verdict == "proved":
         return read
     try:
-        assert_mesh_invariant(f, grad=grad, **sizes)
+        assert_mesh_invariant(f, grad=grad, timeout=timeout, **sizes)
     except AssertionError as error:
+        if not error.args or not isinstance(error.args[0], DifferenceReport):
+            return read  # it did not end, differs by itself, or is an assertion of the function's
         lines = str(error).splitlines()
         first = next((line for line in lines if line.startswith(FIRST_DIFFERENCE)), "")
         return replace(read, verdict="refuted", place=first.removeprefix(FIRST_DIFFERENCE) or read.place, why=lines[0])
     except TypedShmapError as error:
-        if not isinstance(error, StructureError):
+        if not isinstance(error, (MeshAxisError, ShapeError, StructureError)):  # no mesh to run on
             raise
+    except Exception:  # on some mesh it cannot be run
+        return read
     return read
 
 
-def read_proof(f: Any, grad: bool, sizes: Mapping[str, Any]) -> Proof:
-    """The same without running it: proved, or unknown."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SuspectWarning)  # the terms decide
-        return _read(f, grad, sizes)
-
-
-def _read(f: Any, grad: bool, sizes: Mapping[str, Any]) -> Proof:
+def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float) -> Proof:
+    """The verdict without running it: proved, or unknown."""
     made_of = require_decorated(f, VERB)
     require_bool_or_none(VERB, "grad", grad)
     typed = made_of.signature.read(bound_self(f))
     axes = axes_of(made_of, typed, mesh_of(f, None, VERB))
     axes.require_some(VERB, typed.name, "call it")
-    tried, left_out = list[dict[str, int]](), list[dict[str, int]]()
-    gap: _Gap | None = None
-    taken_for_granted = set[str]()
-    misfit: Exception | None = None
-    subject = _in_region(classify_function(f, made_of, typed, None), axes, sizes)
-    for seed, shape in enumerate(_shapes(axes)):
-        try:
-            comparison = _MeshComparison(subject, axes, shape, sizes, grad, seed)
-            found = comparison.gap()
-        except _SingleEntry as single:
-            gap = gap or single.gap
-        except ShapeError as error:
-            if not sizes:
+    one = axes.abstract({})
+    made = plan_inputs(f, [one], sizes, None, VERB).draw(0).structs(one)
+    subject = _in_region(classify_function(f, made_of, typed, None), made, one)
+    fixed = _fixed_sizes(plan_inputs(f, [one, axes.abstract(dict.fromkeys(axes.sizes, 2))], sizes, None, VERB))
+    tried, misfits, refused = list[_Traced](), list[ShapeError](), ""
+
+    def unknown(gap: _Gap) -> Proof:
+        return Proof(typed.name, "unknown", gap.place, gap.why, ())
+
+    def raising(error: Exception, shape: Mapping[str, int]) -> Proof:
+        return unknown(_Gap("", f"it raises {_first_line(error)}, on {mesh_text(shape.items())}"))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SuspectWarning)  # the terms decide
+        for seed, shape in enumerate(_shapes(list(axes.sizes), fixed)):
+            comparison = _MeshComparison(subject, axes, shape, sizes, grad, deadline)
+            try:
+                gap, equations = comparison.read(seed)
+            except ShapeError as misfit:  # sizes that are given, or written in hints, do not divide over this mesh
+                if comparison.refused and not sizes:
+                    if not tried:
+                        raise
+                    return raising(misfit, shape)
+                misfits.append(misfit)
+                refused = refused or comparison.refused
+                continue
+            except OutOfTime:
+                return unknown(_Gap("", "reading it takes too long"))
+            except TypedShmapError:
                 raise
-            misfit = misfit or error
-        else:
-            if found is not None:
-                gap, tried = found, []
-                break
-            tried.append(shape)
-            taken_for_granted |= comparison.assumed
-            continue
-        left_out.append(shape)
-    if any(all(size > 1 for size in shape.values()) for shape in tried):
-        largest = {name: max(shape[name] for shape in tried) for name in axes.sizes}
-        traced = f"traced on {len(tried)}, up to {mesh_text(largest.items())}"
-        assumed = [f"on all meshes it has the equations that were {traced}", "floats are exact"]
-        assumed += sorted(taken_for_granted)
-        assumed += [f"its sizes give the shards of {_listed(left_out)} no part, or a single entry"] if left_out else []
-        return Proof(typed.name, "proved", "", "", tuple(assumed))
-    if gap is None and misfit is not None:
-        raise misfit
-    if assumed := _proved_by_entries(subject, axes, sizes, grad):
-        return Proof(typed.name, "proved", "", "", assumed)
-    gap = gap or _Gap("", "no mesh shards all that its hints shard")
-    return Proof(typed.name, "unknown", gap.place, gap.why, ())
+            except Exception as error:
+                return raising(error, shape)
+            refused = refused or comparison.refused
+            tried.append(_Traced(shape, equations))
+            gap = gap or _other_equations(tried)
+            if gap is not None:
+                return unknown(gap)
+    if misfits and not tried:
+        raise misfits[0]
+    if not any(traced.is_sharded for traced in tried):
+        return unknown(_Gap("", "no mesh shards all that its hints shard"))
+    largest = {name: max(traced.shape[name] for traced in tried) for name in axes.sizes}
+    on = f"{len(tried)} meshes, up to {mesh_text(largest.items())}"
+    assumed = [f"on all meshes, and for all sizes, it has the equations that were traced on {on}"]
+    assumed += [f"sizes are such that it does not raise {refused}"] if refused else []
+    return Proof(typed.name, "proved", "", "", (*assumed, *ASSUMED))
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 VERB = "prove"
-_SIZES = (2, 3, 4, 5)
-_MOST_SHARDS = 8
+ASSUMED = ("numbers are exact, loops end, and there are no infinities, no NaNs and no overflow",)
+_SIZES = (2, 3, 4, 8)
+_ALONE = 3
+_LONG = 101
+"""A size larger than most numbers in a program's text, so that what is decided by comparing with them is seen."""
+
+
+class _Traced(NamedTuple):
+    """A mesh on which a function was read.
+
+    Attributes:
+      shape: the size of each axis.
+      equations: how many its program has.
+    """
+
+    shape: dict[str, int]
+    equations: int
+
+    @property
+    def is_sharded(self) -> bool:
+        return all(size > 1 for size in self.shape.values())
+
+
+def _other_equations(tried: Sequence[_Traced]) -> _Gap | None:
+    """Programs of meshes that shard all are to have the same equations; what was read of others holds for these."""
+    first, *others = [traced for traced in tried if traced.is_sharded] or [None]
+    for other in others:
+        if first is not None and other is not None and other.equations != first.equations:
+            counts = f"{first.equations} on {mesh_text(first.shape.items())}"
+            return _Gap("", f"it has {other.equations} equations on {mesh_text(other.shape.items())}, and {counts}")
+    return None
 
 
 class _TracedProgram(NamedTuple):
@@ -181,126 +222,43 @@ class _TracedProgram(NamedTuple):
     shapes: list[tuple[int, ...]]
 
 
-class _SingleEntry(Exception):
-    """Raised where a proof ends on a mesh, and a shard has a single entry along a sharded dim: JAX may broadcast it.
-
-    Attributes:
-      gap: where the proof ends.
-    """
-
-    def __init__(self, gap: _Gap) -> None:
-        super().__init__()
-        self.gap = gap
-
-
-def _proved_by_entries(
-    subject: FunctionUnderTest, axes: FunctionAxes, sizes: Mapping[str, Any], grad: bool
-) -> tuple[str, ...]:
-    """What is assumed of a function that computes the same entries on small meshes; nothing if it is not known to."""
-    small = [shape for shape in _shapes(axes) if prod(shape.values()) <= _MOST_SHARDS and 5 not in shape.values()]
-    small.sort(key=lambda shape: (min(shape.values()) == 1, prod(shape.values())))
-    tried, read = list[dict[str, int]](), list[_EqualEntries]()
-    for seed, shape in enumerate(small):
-        comparison = _MeshComparison(subject, axes, shape, sizes, grad, seed)
-        try:
-            read += comparison.equal_entries(any(not each.cases.are_all for each in read))
-            tried.append(shape)
-        except NotKnown:
-            return ()
-        except Exception:  # sizes that divide over no such mesh
-            if not tried:
-                return ()
-    if not any(all(size > 1 for size in shape.values()) for shape in tried):
-        return ()
-    meshes = {name: max(shape[name] for shape in tried) for name in axes.sizes}
-    spans = {name: sorted(each.sizes[name] for each in read if name in each.sizes) for name in read[0].sizes}
-    of = ", ".join(f"{name}={each[0]} to {each[-1]}" for name, each in spans.items())
-    assumed = [
-        f"on all meshes it does what it does on {len(tried)}, up to {mesh_text(meshes.items())}, entry by entry",
-        f"at all sizes it does what it does at {of}",
-    ]
-    if some := sum(each.cases.number for each in read if not each.cases.are_all):
-        first = max((each for each in read if each.cases.are_all), key=lambda each: each.cases.number)
-        at = ", ".join(f"{name}={size}" for name, size in first.sizes.items())
-        assumed.append(
-            "whatever entries are the largest, it does what it does "
-            f"in all {first.cases.number} cases at {at}, and in {some} at other sizes that were drawn"
-        )
-    return (*assumed, "floats are exact")
+def _in_region(subject: FunctionUnderTest, made: Inputs, one: AbstractMesh) -> FunctionUnderTest:
+    """The function, called as its program needs it: a helper of a manual region is mapped over the shards."""
+    try:
+        is_helper = subject.kind == "global" and needs_manual_axes(subject, made, one)
+    except TypedShmapError:
+        raise
+    except Exception:  # which its body raises on the meshes that are read, too
+        return subject
+    return replace(subject, kind="mapped") if is_helper else subject
 
 
-def _in_region(subject: FunctionUnderTest, axes: FunctionAxes, sizes: Mapping[str, Any]) -> FunctionUnderTest:
-    """The function, called as its program needs it: a helper of a manual region is mapped over the shards.
-
-    Raises:
-      TypedShmapError: for sizes that it has no use for.
-    """
-    one = axes.abstract({})
-    made = plan_inputs(subject.f, [one], sizes, None, VERB).draw(0).structs(one)
-    if subject.kind == "global" and needs_manual_axes(subject, made, one):
-        return replace(subject, kind="mapped")
-    return subject
+def _fixed_sizes(plan: InputPlan) -> set[int]:
+    """The sizes of sharded dims that are the same in all draws: written in hints, or given."""
+    found = set[int]()
+    for requirement in plan.requirements:
+        if requirement.factor > 1:
+            with suppress(NoValue):
+                found.add(size_of(requirement.expression, plan.given, plan.named))
+    return found
 
 
-def _listed(shapes: Sequence[Mapping[str, int]]) -> str:
-    return ", ".join(f"({mesh_text(shape.items())})" for shape in shapes)
+def _shapes(names: Sequence[str], fixed: Iterable[int]) -> list[dict[str, int]]:
+    """The sizes of meshes: all axes together, of different sizes and of the same; each alone; those that divide fixed
+    sizes; long ones at last, after programs that grow with the mesh were found to."""
+    count = len(names)
 
+    def along_each(size: int, others: int) -> list[tuple[int, ...]]:
+        return [tuple(size if at == axis else others for axis in range(count)) for at in range(count)]
 
-def _shapes(axes: FunctionAxes) -> Iterator[dict[str, int]]:
-    """The sizes of meshes: each axis alone, and all together, of different sizes and of the same."""
-    names = list(axes.sizes)
-    for start in range(len(_SIZES) if len(names) > 1 else 0):
-        yield dict(zip(names, islice(cycle(_SIZES), start, None), strict=False))
-    for name in names:
-        for size in _SIZES:
-            yield {**dict.fromkeys(names, 1), name: size}
-    if len(names) > 1:
-        yield dict.fromkeys(names, 2)
-
-
-def _require_same_equations(traced: Sequence[Sequence[_TracedProgram]]) -> None:
-    """Require of programs at a size, twice and nine times that, that they have as many more equations, or the same.
-
-    A slice that takes all of a short dim is no equation at all; a Python loop over a dim has more for a longer one.
-
-    Raises:
-      NotKnown: where they have others.
-    """
-    counts = [
-        [Counter(eqn.primitive.name for eqn in _jax.jaxpr.all_equations(program.jaxpr)) for program in programs]
-        for programs in traced
-    ]
-    for once, twice, nine in zip(*counts, strict=True):
-        if any(8 * (twice[name] - once[name]) != nine[name] - once[name] for name in once | twice | nine):
-            raise NotKnown("other equations at other sizes")
-
-
-def _require_equal_entries(programs: Iterable[_TracedProgram], table: Polynomials) -> None:
-    """Require of two programs that their results have the same entries.
-
-    Raises:
-      NotKnown: where that is not known.
-    """
-    one, other = (
-        EntryWalk(table, ENTRY_RULES).results(
-            program.jaxpr, list(starmap(partial(argument, table), enumerate(program.shapes)))
-        )
-        for program in programs
-    )
-    if not all(map(np.array_equal, one, other)):
-        raise NotKnown("other entries")
-
-
-class _EqualEntries(NamedTuple):
-    """Where a program computes the same entries on one device and on a mesh.
-
-    Attributes:
-      sizes: its sizes.
-      cases: what was decided.
-    """
-
-    sizes: Mapping[str, Any]
-    cases: Cases
+    shapes = [tuple(islice(cycle(_SIZES), start, start + count)) for start in range(len(_SIZES))]
+    if count > 1:
+        shapes += [(2,) * count, *along_each(_ALONE, 1)]
+    for part in range(2, _LONG + 1):
+        if any(size % part == 0 for size in fixed if size >= part):
+            shapes += [*along_each(part, 1), *along_each(part, 2)]
+    shapes += along_each(_LONG, 2)
+    return [dict(zip(names, shape, strict=True)) for shape in dict.fromkeys(shapes)]
 
 
 class _MeshComparison:
@@ -312,7 +270,7 @@ class _MeshComparison:
       shape: the size of each in the mesh.
       sizes: the sizes that are given.
       grad: whether its vector-Jacobian product is compared as well.
-      seed: what the other sizes are drawn from.
+      deadline: when to give up.
     """
 
     def __init__(
@@ -322,84 +280,54 @@ class _MeshComparison:
         shape: Mapping[str, int],
         sizes: Mapping[str, Any],
         grad: bool,
-        seed: int,
+        deadline: float,
     ) -> None:
-        self.subject, self.sizes, self.grad, self.seed = subject, sizes, grad, seed
+        self.subject, self.sizes, self.grad, self.deadline = subject, sizes, grad, deadline
         self.meshes = [subject.mesh_for(axes.abstract(each)) for each in ({}, shape)]
-        self.terms, self.has_single, self.assumed = TermTable(), False, set[str]()
+        self.terms, self.refused = TermTable(), ""
 
-    def gap(self) -> _Gap | None:
-        """Where the results on the mesh are not known to be those on one device; None if they are.
+    def read(self, seed: int) -> tuple[_Gap | None, int]:
+        """Where the results on the mesh are not known to be those on one device, and how many equations it has there.
 
-        Raises:
-          _SingleEntry: where that may be for the sizes.
-          TypedShmapError: for what is wrong with the function on the mesh.
-        """
-        try:
-            return self._gap_of(1)
-        except Exception as error:  # sizes that the hints allow may be refused by the body, or by JAX
-            try:
-                return self._gap_of(2 * self.meshes[1].size)
-            except _SingleEntry:
-                raise
-            except Exception:
-                raise error from None
-
-    def _gap_of(self, multiples_of: int) -> _Gap | None:
-        drawn = plan_inputs(self.subject.f, self.meshes, self.sizes, None, VERB).with_multiples(multiples_of)
-        programs = [self._traced(drawn.draw(self.seed).structs(mesh), mesh) for mesh in self.meshes[::-1]][::-1]
-        found = [self._read(program) for program in programs]
-        for name, first, second in zip(programs[1].names, *found, strict=True):
-            gap = self._compared(name, first, second)
-            if gap is not None and self.has_single:  # along which JAX may broadcast
-                raise _SingleEntry(gap)
-            if gap is not None:
-                return gap
-        return None
-
-    def equal_entries(self, has_cases: bool) -> list[_EqualEntries]:
-        """Where the results have the same entries on one device and on the mesh.
+        Sizes that the hints allow may be refused by an operation, where it scatters an unsharded dim; then they are
+        drawn once more, as multiples of the mesh's.
 
         Args:
-          has_cases: whether they are known to depend on what is decided, so that sizes had better be small.
+          seed: what sizes are drawn from.
 
         Raises:
-          NotKnown: where that is not known, or where other sizes have other equations.
+          ShapeError: where no sizes fit both meshes.
+          Exception: whatever else the function raises on one of them.
         """
-        plan = plan_inputs(self.subject.f, self.meshes, self.sizes, None, VERB)
-        small, taken = dict[str, int](), set[int]()
-        for name, factor in plan.factors.items():
-            unit, first = (factor, 3) if factor > 1 else (2, 2)
-            fitting = (unit * times for times in count(2 if has_cases else first + self.seed % 3))
-            small[name] = next(size for size in fitting if not taken & {size, size // factor})
-            taken |= {small[name], small[name] // factor}
+        drawn = self._drawn(seed, 1)
         try:
-            drawn, programs = self._programs(plan, small)
-        except Exception:  # the hints or the body refuse these sizes, or JAX
-            drawn, programs = self._programs(plan, {})
-        found = [_EqualEntries(drawn, read_in_cases(partial(_require_equal_entries, programs), self.seed))]
-        if self.seed == 0 and not found[0].cases.are_all:
-            found.append(self._in_all_cases(plan))
-        if self.seed == 0:
-            for name in plan.factors.keys() - plan.given.keys():
-                _require_same_equations([
-                    self._programs(plan, {**drawn, name: times * drawn[name]})[1] for times in (1, 2, 9)
-                ])  # fmt: skip
-        return found
+            return self._read(drawn)
+        except ShapeError as error:
+            self.refused = _first_line(error)
+            try:
+                return self._read(self._drawn(seed, 2 * self.meshes[1].size))
+            except ShapeError:
+                raise error from None
 
-    def _in_all_cases(self, plan: InputPlan) -> _EqualEntries:
-        """The smallest sizes, at which there are few cases."""
-        for times in (2, 1):
-            sizes = {name: factor * times for name, factor in plan.factors.items()}
-            drawn, programs = self._programs(plan, sizes)
-            cases = read_in_cases(partial(_require_equal_entries, programs), self.seed)
-            if cases.are_all:
-                return _EqualEntries(drawn, cases)
-        raise NotKnown("it has too many cases")
+    def _drawn(self, seed: int, multiples_of: int) -> list[Inputs]:
+        """The arguments for each of both meshes."""
+        plan = plan_inputs(self.subject.f, self.meshes, self.sizes, None, VERB).with_multiples(multiples_of)
+        drawn = plan.draw(seed)
+        return [drawn.structs(mesh) for mesh in self.meshes]
 
-    def _programs(self, plan: InputPlan, sizes: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[_TracedProgram]]:
-        drawn = plan.draw(self.seed, sizes)
-        return drawn.sizes, [self._traced(drawn.structs(mesh), mesh) for mesh in self.meshes]
+    def _read(self, inputs: Sequence[Inputs]) -> tuple[_Gap | None, int]:
+        pairs = [*zip(inputs, self.meshes, strict=True)]
+        other, one = (self._traced(made, mesh) for made, mesh in pairs[::-1])
+        if one.names != other.names:
+            return _Gap("", "it has other results there than on one device"), 0
+        types = [[(var.aval.shape, var.aval.dtype) for var in program.jaxpr.jaxpr.outvars] for program in (one, other)]
+        equations = sum(1 for _ in _jax.jaxpr.all_equations(other.jaxpr))
+        for name, first, second in zip(one.names, *types, strict=True):
+            if first != second:
+                return _Gap("", f"{name} has another shape or dtype there than on one device"), equations
+        found = [self._results(program) for program in (one, other)]
+        gaps = (self._compared(*result) for result in zip(one.names, *found, strict=True))
+        return next((gap for gap in gaps if gap is not None), None), equations
 
     def _traced(self, made: Inputs, mesh: AbstractMesh) -> _TracedProgram:
         """The program of a function on a mesh; of its vector-Jacobian product, too, if that is compared."""
@@ -432,17 +360,14 @@ class _MeshComparison:
             jaxpr = jax.make_jaxpr(both)(call.arrays, pulled)
             return _TracedProgram(jaxpr, names, [array.shape for array in (*call.arrays, *pulled)])
 
-    def _read(self, program: _TracedProgram) -> list[GlobalValue]:
-        walk = Walk(self.terms, RULES)
+    def _results(self, program: _TracedProgram) -> list[GlobalValue]:
+        walk = Walk(self.terms, RULES, self.deadline)
         operands = [walk.made("argument", at, [], ((),) * len(shape)) for at, shape in enumerate(program.shapes)]
-        results = walk.results(program.jaxpr, operands)
-        self.has_single = self.has_single or walk.has_single
-        self.assumed |= walk.assumed
-        return results
+        return walk.results(program.jaxpr, operands)
 
     def _compared(self, name: str, one: GlobalValue, other: GlobalValue) -> _Gap | None:
         """Where two results are not known to be the same."""
-        walk, places = Walk(self.terms, RULES), self.terms.places
+        walk, places = Walk(self.terms, RULES, self.deadline), self.terms.places
         for value in (other, one):
             if isinstance(value, Unknown):
                 return _Gap(value.place, value.why)
@@ -456,6 +381,6 @@ class _MeshComparison:
             at = self.terms.difference(first.term, second.term)
             return _Gap(places[at], f"{name} is not computed there as on one device")
         if first.factor != second.factor:
-            times = second.factor / first.factor if first.factor else second.factor
-            return _Gap(places[second.term], f"{name} is {times} times what it is on one device")
+            is_times = f"{second.factor / first.factor} times what it is" if first.factor else "not zero, which it is"
+            return _Gap(places[second.term], f"{name} is {is_times} on one device")
         return None

@@ -74,6 +74,22 @@ class Sharded:
     partial: frozenset[str] = frozenset()
     combined_by: str = ""
 
+    def __post_init__(self) -> None:
+        """Require that an axis shards one dim at most, and none if the parts over it are yet to be combined.
+
+        Raises:
+          NotKnown: for what is no part of a global array.
+        """
+        axes = [*self.partial, *(axis for dim in self.dims for axis in dim or ())]
+        if len(axes) != len(set(axes)):
+            raise NotKnown("its operands are sharded over the same axis in different ways")
+
+    @property
+    def is_extreme(self) -> bool:
+        """Whether the parts are the largest or smallest entries of shards, with which only that commutes which keeps
+        their order."""
+        return self.combined_by in ("max", "min")
+
     @property
     def axes(self) -> frozenset[str]:
         """The axes over which the shards differ."""
@@ -266,28 +282,6 @@ class AtShard:
 
 
 @dataclass(frozen=True)
-class Best:
-    """The place of the largest or smallest entry along a sharded dim, as each shard looks for it in its own part.
-
-    Attributes:
-      stage: ``"own place"`` in the shard's part; that ``"place"`` in the whole; whether the shard ``"has it"``; what is
-        ``"chosen"``: the place where it has it, and a number where it does not.
-      entry: the entry, of the whole.
-      axes: the mesh axes of the dim, the major first.
-      value: what it is on one device.
-      length: of the shard's part, along the dim.
-      otherwise: the number.
-    """
-
-    stage: Literal["own place", "place", "has it", "chosen"]
-    entry: Sharded
-    axes: tuple[str, ...]
-    value: Sharded
-    length: int = 0
-    otherwise: int = 0
-
-
-@dataclass(frozen=True)
 class LeftRegion:
     """What shards hold that is no part of a global array, outside of the region that made it.
 
@@ -315,7 +309,7 @@ class Unknown:
     why: str
 
 
-GlobalValue = Sharded | Affine | Truth | ShardIds | Windows | Edge | AtShard | Best | LeftRegion | Unknown
+GlobalValue = Sharded | Affine | Truth | ShardIds | Windows | Edge | AtShard | LeftRegion | Unknown
 
 
 class NotKnown(Exception):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from ... import _jax
 from .values import (
     Affine,
     AtShard,
-    Best,
     DimSharding,
     Edge,
     GlobalValue,
@@ -32,20 +32,23 @@ from .values import (
 PrimitiveRule = Callable[["Walk", Any, list[GlobalValue]], Sequence[GlobalValue]]
 
 
+class OutOfTime(Exception):
+    """Raised where reading a program takes too long."""
+
+
 class Walk:
     """What each value of a program is.
 
     Args:
       terms: the terms, of this program and of the one that it is compared with.
       rules: by primitive, what its results are.
+      deadline: when to give up.
     """
 
-    def __init__(self, terms: TermTable, rules: Mapping[str, PrimitiveRule]) -> None:
-        self.terms, self.rules = terms, rules
+    def __init__(self, terms: TermTable, rules: Mapping[str, PrimitiveRule], deadline: float) -> None:
+        self.terms, self.rules, self.deadline = terms, rules, deadline
         self.sizes = dict[str, int]()
         self.depth = 0
-        self.has_single = False
-        self.assumed = set[str]()
         self.place = ""
 
     def results(self, jaxpr: Any, operands: Sequence[GlobalValue]) -> list[GlobalValue]:
@@ -67,6 +70,8 @@ class Walk:
         return list(map(read, opened.outvars))
 
     def _results_of(self, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+        if time.monotonic() > self.deadline:
+            raise OutOfTime
         before, self.place = self.place, _jax.source.equation_place(eqn) or self.place
         try:
             rule = self.rules.get(eqn.primitive.name)
@@ -86,7 +91,9 @@ class Walk:
 
     def constant(self, value: Any) -> GlobalValue:
         """What a constant is, the same on every shard."""
-        if not hasattr(value, "dtype") or not np.issubdtype(np.asarray(value).dtype, np.generic):
+        if not hasattr(value, "dtype") and not isinstance(value, bool | int | float | complex):
+            return Unknown(self.place, "a constant that is no array")
+        if not np.issubdtype(np.asarray(value).dtype, np.generic):
             return Unknown(self.place, "a constant that is no array")
         array = np.asarray(value)
         free: tuple[DimSharding, ...] = (None,) * array.ndim
@@ -105,7 +112,7 @@ class Walk:
         """A number, wherever one looks."""
         return Sharded(self.terms.one, factor, tuple(dims))
 
-    def is_number(self, value: GlobalValue) -> bool:
+    def is_number(self, value: GlobalValue) -> TypeGuard[Sharded]:
         return isinstance(value, Sharded) and (value.term == self.terms.one or value.is_zero)
 
     def made(
@@ -124,10 +131,8 @@ class Walk:
           NotKnown: where shards would hold the same axis twice, and so what is no part of the whole.
         """
         term = Term(operation, params, tuple((each.factor, each.term) for each in operands))
-        value = Sharded(
-            self.terms.number_of(term, self.place), factor, tuple(dims), partial, combined_by if partial else ""
-        )
-        return valid(value)
+        number = self.terms.number_of(term, self.place)
+        return Sharded(number, factor, tuple(dims), partial, combined_by if partial else "")
 
     def settled(self, value: GlobalValue) -> Sharded:
         """A value as that of a global array.
@@ -160,8 +165,6 @@ class Walk:
                 raise NotKnown(how)
             case AtShard():
                 raise NotKnown("it depends on the index of the shard")
-            case Best():
-                raise NotKnown("it depends on which shard has the largest or smallest entry")
             case LeftRegion(why=why) | Unknown(why=why):
                 raise NotKnown(why)
 
@@ -177,7 +180,7 @@ class Walk:
         assert lookup.length is not None
         axes = lookup.axes(self.sizes, lookup.length)
         ids = self.spread(lookup)
-        if value.combined_by in ("max", "min") or value.partial & ids.axes:
+        if value.is_extreme or value.partial & ids.axes:
             raise NotKnown("it chooses from what is not reduced")
         count = lookup.length * prod(self.sizes[axis] for axis in axes)
         operand = replace(value, factor=Fraction(1))
@@ -216,14 +219,6 @@ class Walk:
     def longer(self, axes: Sequence[Any]) -> list[str]:
         """The manual axes among some that have more than one shard."""
         return [axis for axis in axes if self.sizes.get(axis, 1) > 1]
-
-
-def valid(value: Sharded) -> Sharded:
-    """The value; an axis shards one dim at most, and none if the parts over it are yet to be combined."""
-    axes = [*value.partial, *(axis for dim in value.dims for axis in dim or ())]
-    if len(axes) != len(set(axes)):
-        raise NotKnown("its operands are sharded over the same axis in different ways")
-    return value
 
 
 def joined(one: DimSharding, other: DimSharding) -> DimSharding:

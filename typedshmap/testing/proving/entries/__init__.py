@@ -1,1 +1,0 @@
-"""A traced program entry by entry, as polynomials of the arguments' entries."""
