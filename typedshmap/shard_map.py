@@ -197,7 +197,7 @@ class _RegionCall:
         # A function that makes no axis manual is in the region around it, whose check_vma counts.
         self.has_vma = check_vma if self.manual else context.current_mesh_context().has_vma
         self.outer_context = context.MeshContext.over(
-            self.mesh, self.naming, "boundary", self.outer, self.entered, self.manual, has_vma=self.has_vma
+            self.mesh, self.naming, "boundary", self.outer, boundary_axes=self.manual, has_vma=self.has_vma
         )
 
         self.checked = check_arguments(given, self.bound.arguments, self.outer_context)
@@ -377,7 +377,7 @@ class _RegionCall:
             axes = frozenset(axis for layout in layouts if isinstance(layout, Layout) for axis in layout.axes)
             checked_axes = axes & (self.info.axis_names or axes)
         region = context.MeshContext.over(
-            self.mesh, self.naming, "boundary", manual, (), boundary_axes, checked_axes, self.has_vma
+            self.mesh, self.naming, "boundary", manual, frozenset(), boundary_axes, checked_axes, self.has_vma
         )
         if self.analysis is not None:
             self.analysis.begin(self.typed, region, self.checked.leaves)

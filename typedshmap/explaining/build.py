@@ -217,7 +217,7 @@ class ExplainedCall:
         self.typed = self.made_of.signature.read((*self.owner, *made.args))
         # No boundary is crossed here, since the function itself says what it refuses.
         naming = current_axis_naming(self.made_of.naming)
-        self.region = MeshContext.over(self.mesh, naming, "boundary", entering=self.mesh.shape_tuple)
+        self.region = MeshContext.over(self.mesh, naming, "boundary")
         self.bound = self.typed.bind((*self.owner, *made.args), made.kwargs)
         # Without the shardings of structs, which are those of the hints: what is given need not be placed yet.
         self.checked = check_arguments_as_traced(

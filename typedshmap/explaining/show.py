@@ -165,7 +165,7 @@ def _device_ids(mesh: Mesh | AbstractMesh) -> np.ndarray[Any, Any]:
 
 def _shown(leaf: CheckedLeaf, place: PlacementContext, devices: np.ndarray[Any, Any]) -> ShownArray:
     """One array with its slices."""
-    hint, shape, mesh = leaf.hint, tuple(leaf.value.shape), dict(place.context.entering)
+    hint, shape, mesh = leaf.hint, tuple(leaf.value.shape), dict(place.context.mesh or ())
     assert hint is not None
     layout = place.layout(hint, leaf.subject).at_rank(len(shape), hint.spec.rest)
     counts = [math.prod(mesh[axis] for axis in axes) for axes in layout.dim_axes]

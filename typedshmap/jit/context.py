@@ -34,7 +34,7 @@ class JitContext:
 
     def __init__(self, mesh: _jax.mesh.AnyMesh, naming: AxisNaming, by_spec: bool) -> None:
         self.mesh, self.by_spec = mesh, by_spec
-        self.boundary_context = MeshContext.over(mesh, naming, "boundary", entering=mesh.shape_tuple)
+        self.boundary_context = MeshContext.over(mesh, naming, "boundary")
         self.value_context = MeshContext.over(mesh, naming)
 
     @lru_cache(maxsize=4096)  # noqa: B019 (contexts are cached themselves)

@@ -89,9 +89,9 @@ def shardings(T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None)
       ShardingError: for a mark ``~``, and for ``+`` or ``-`` over Auto axes.
     """
     place = placement_context("shardings", mesh, needs="mesh")
-    # Sizes need not divide yet, and marks follow the rule of a boundary.
-    axes = frozenset(axis for axis, _ in place.context.entering)
-    context = intern_context(replace(place.context, entering=(), boundary_axes=axes))
+    # Marks follow the rule of a boundary.
+    axes = place.context.placed_axes
+    context = intern_context(replace(place.context, placed_axes=frozenset(), boundary_axes=axes))
     return _map_hints(replace(place, context=context), T, like, PlacementContext.sharding)
 
 
