@@ -70,7 +70,7 @@ def _compile_layout(hint: ArrayHint, layout: Layout, region: MeshContext) -> Com
     by_call = [dim for dim in hint.spec.dims if dim.per_leaf or not isinstance(getattr(dim, "size", None), _BY_TYPE)]
     return CompiledHint(
         layout,
-        compile_dims(hint.spec, layout, dict(region.mesh or ()), region.sizes),
+        compile_dims(hint.spec, layout, dict(region.mesh or ()), region.sizes, must_divide=region.role != "value"),
         # What leaves the region has to satisfy JAX, which types values as varying over axes of size 1, too.
         (region.checked_axes | region.boundary_axes) - layout.sharded - layout.unreduced - layout.varying,
         _wrong_mark(layout, region) if region.role != "value" else None,

@@ -148,6 +148,7 @@ class CompiledDim(NamedTuple):
       shards: how many shards they make.
       split: those over which it is, or is about to be, sharded as a global array, so that it has to divide.
       divisor: how many shards these make.
+      must_divide: whether a symbolic size of ``jax.export`` has to be known to divide, as JAX wants it at a boundary.
     """
 
     dim: Dim | Rest
@@ -156,10 +157,11 @@ class CompiledDim(NamedTuple):
     shards: int
     split: tuple[str, ...]
     divisor: int
+    must_divide: bool = True
 
 
 def compile_dims(
-    spec: Spec, layout: Layout, mesh: Mapping[str, int], manual: Mapping[str, int]
+    spec: Spec, layout: Layout, mesh: Mapping[str, int], manual: Mapping[str, int], must_divide: bool = True
 ) -> tuple[CompiledDim, ...]:
     """The dims of a spec, for `match`.
 
@@ -168,13 +170,14 @@ def compile_dims(
       layout: its mesh axes.
       mesh: all mesh axes with their sizes, as far as they are known.
       manual: those over which a value is already one shard.
+      must_divide: whether a symbolic size has to be known to divide.
     """
     compiled: list[CompiledDim] = []
     for dim, axes in zip(spec.dims, layout.dim_axes, strict=True):
         held = tuple(filter(manual.__contains__, axes))
         split = tuple([axis for axis in axes if axis in mesh and axis not in manual])
         shards, divisor = prod(map(manual.__getitem__, held)), prod(map(mesh.__getitem__, split))
-        compiled.append(CompiledDim(dim, axes, held, shards, split, divisor))
+        compiled.append(CompiledDim(dim, axes, held, shards, split, divisor, must_divide))
     return tuple(compiled)
 
 
@@ -206,7 +209,7 @@ def match(
         if extra < -has_rest or (extra > 0 and not has_rest):
             return RankMismatch(len(dims) - has_rest, has_rest, len(shape))
     index, unbound = 0, None
-    for dim, axes, manual, shards, split, divisor in dims:
+    for dim, axes, manual, shards, split, divisor, must_divide in dims:
         if isinstance(dim, Rest):
             rest = _match_rest(dim, shape[index : index + extra + 1], index, sizes, subject, leaf)
             if not isinstance(rest, Sizes):
@@ -244,14 +247,9 @@ def match(
         if expected != global_size:
             shown = (size, manual) if shards > 1 else (None, ())
             return SizeMismatch(dim, at, global_size, *shown, expected, bound, dim.size_span)
-        if divisor > 1 and _is_known(size % divisor) and size % divisor:
+        if divisor > 1 and (remainder := size % divisor) and (must_divide or hasattr(remainder, "__index__")):
             return Indivisible(dim, at, size, split, divisor, dim.span)
     return Match(sizes, unbound)
-
-
-def _is_known(size: Any) -> bool:
-    """Whether a size is a number; a symbol of ``jax.export`` may turn out to be any."""
-    return hasattr(size, "__index__")
 
 
 def mismatch_of(unknown: NoValue, dim: Dim, index: int, span: Span) -> UnboundNames | BadExpression:
