@@ -228,10 +228,13 @@ class NonPytreeField(Fault):
 
     cls: str
     field: str
+    is_dataclass: bool = True
 
     def words(self, terms: Terms) -> Sentence:
         problem = f"holds arrays in field '{self.field}', which {self.cls} does not show JAX as a child"
-        return Sentence(problem, cure=f"register '{self.field}' among the data fields of {self.cls}")
+        if self.is_dataclass:
+            return Sentence(problem, cure=f"register '{self.field}' among the data fields of {self.cls}")
+        return Sentence(problem, cure=f"let {self.cls} flatten '{self.field}' as it is, or with '{self.field}' as its key")
 
 
 class StaticArray(Fault):

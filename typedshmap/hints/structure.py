@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from jax.typing import ArrayLike
+
+from ..errors.failures import HintText
 from ..records import Record
-from .array_hint import ArrayHint
+from .array_hint import ArrayHint, bare_array_hint
 
 
 class ArrayLeaf(Record, eq=False):
@@ -118,6 +121,14 @@ class BareTree(Record, eq=False):
     kind: type
     leaf: ArrayHint
 
+
+def bare_tree(kind: type, name: str) -> BareTree:
+    """Any pytree of a class, by its name in messages."""
+    return BareTree(kind, replace(bare_array_hint(ArrayLike), text=HintText(name)))
+
+
+UNHINTED = bare_tree(object, "PyTree")
+"""What a class holds beside its hints."""
 
 Container: TypeAlias = FixedTuple | SequenceOf | MappingOf | Fields
 Node: TypeAlias = ArrayLeaf | Static | Untyped | Container | UnionOf | PyTreeOf | BareTree | LikeOf

@@ -79,8 +79,7 @@ def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> Plac
         wrong = check_array(part, hint, each.place.context, NO_SIZES, subject, {})
         failures += [(each, wrong)] if isinstance(wrong, Failure) else []
     if not failures and node is not None:
-        bare_tree = structure.unflatten([each.leaf.value for each in leaves])
-        pairs = list(zip(leaves, place.require_match(node, bare_tree), strict=True))
+        pairs = list(zip(leaves, place.require_match(node, value), strict=True))
         failures = [(each, wrong) for each, leaf in pairs if (wrong := _contradiction(each, leaf, place)) is not None]
         # A box without names, as nnx.Param is at first, leaves all to the hint.
         is_hinted = [leaf.hint is not None and _says_nothing(each.leaf.hint) for each, leaf in pairs]
