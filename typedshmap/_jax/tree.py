@@ -168,32 +168,54 @@ def unflatten_like(value: Any, leaves: Iterable[Any]) -> Any:
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(value), leaves)
 
 
-def replace_leaves(value: Any, leaves: Iterable[Any]) -> Any:
+@lru_cache(maxsize=1024)
+def takes_any_leaves(structure: Any) -> bool:
+    """Whether a pytree of a structure may hold what is not an array, as shardings; JAX makes such of them.
+
+    A class may make arrays of what it is given, or refuse it, when JAX unflattens it.
+    """
+    marks = [object() for _ in range(structure.num_leaves)]
+    try:
+        return all(map(is_, structure.flatten_up_to(structure.unflatten(marks)), marks))
+    except Exception:  # whatever the class raises
+        return False
+
+
+def replace_leaves(value: Any, leaves: Iterable[Any], is_leaf: Callable[[Any], bool] | None = None) -> Any:
     """A pytree of the structure of ``value`` with leaves that need not be arrays, as specs are not.
 
-    A class may make arrays of what it is given, or refuse it, when JAX unflattens it; then its attributes are set.
+    Of a class that takes no such leaves from JAX the attributes are set.
+
+    Raises:
+      BadTree: for a class that makes something else of its leaves, and does not keep them as attributes.
     """
     remaining = list(leaves)
     try:
-        made = unflatten_like(value, remaining)
-        if all(map(is_, jax.tree_util.tree_leaves(made), remaining)):
+        structure = jax.tree_util.tree_structure(value, is_leaf)
+        made = structure.unflatten(remaining)
+        if all(map(is_, structure.flatten_up_to(made), remaining)):
             return made
-    except Exception:
-        made = None
-    return _replaced(value, iter(remaining))
+    except Exception:  # whatever the class raises
+        pass
+    return _replaced(value, iter(remaining), is_leaf or (lambda part: False))
 
 
-def _replaced(value: Any, leaves: Iterator[Any]) -> Any:
-    children = one_level(value)
+def map_leaves(make: Callable[[Any], Any], value: Any) -> Any:
+    """`jax.tree.map`, also where what is made of a leaf is not an array."""
+    return replace_leaves(value, map(make, jax.tree_util.tree_leaves(value)))
+
+
+def _replaced(value: Any, leaves: Iterator[Any], is_leaf: Callable[[Any], bool]) -> Any:
+    children = None if is_leaf(value) else one_level(value)
     if children is None:
         return next(leaves)
-    parts = [_replaced(part, leaves) for _, part in children]
+    parts = [_replaced(part, leaves, is_leaf) for _, part in children]
     try:
         made = replace_children(value, parts)
         if all(new is part for (_, new), part in zip(one_level(made) or (), parts, strict=True)):
             return made
     except Exception:
-        made = None
+        pass
     names = attributes_of(value, children)
     known = {name: part for name, part in zip(names, parts, strict=True) if name is not None}
     if len(known) != len(parts):

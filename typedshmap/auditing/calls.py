@@ -150,4 +150,4 @@ def _structs(values: Any) -> Any:
             return leaf
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False)))
 
-    return jax.tree.map(struct, values)
+    return _jax.tree.map_leaves(struct, values)

@@ -12,11 +12,17 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, ForwardRef
 
+import jax
+import numpy as np
+
 from ..errors.places import is_users
 
 
 class RecursiveTree:
     """What stands for an alias of trees that names itself, in a hint."""
+
+
+RecursiveTree.__module__, RecursiveTree.__qualname__ = "typing", "PyTree"  # as messages name it
 
 
 def class_hints(cls: type, local: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +58,7 @@ def is_users_class(cls: type) -> bool:
     return file is None or is_users(file)
 
 
-def resolved_hint(hint: Any, names: Mapping[str, Any], local: Mapping[str, Any], owner: Any) -> Any:
+def resolved_hint(hint: Any, names: dict[str, Any], local: Mapping[str, Any], owner: Any) -> Any:
     """One annotation, its strings evaluated.
 
     Args:
@@ -69,7 +75,7 @@ def resolved_hint(hint: Any, names: Mapping[str, Any], local: Mapping[str, Any],
     def evaluated(hint: Any) -> Any:
         body = {"__annotations__": {"hint": hint}, "__type_params__": variables}
         alone = type("Annotated", (), body) if isinstance(owner, type) else types.SimpleNamespace(**body)
-        return typing.get_type_hints(alone, dict(names), dict(local), include_extras=True)["hint"]
+        return typing.get_type_hints(alone, names, dict(local), include_extras=True)["hint"]
 
     try:
         return evaluated(hint)
@@ -112,6 +118,19 @@ def _recursive_alias(name: str, members: tuple[Any, ...]) -> Any:
         alias = getattr(module, "__dict__", {}).get(name)
         if typing.get_origin(alias) in (typing.Union, types.UnionType):
             own = typing.get_args(alias)
-            if all(arg in members for arg in own) and any(name in _forward_names(arg) for arg in own):
+            is_here = all(arg in members and _is_bare(arg, name) for arg in own)
+            if is_here and any(name in _forward_names(arg) for arg in own):
                 return alias
     return None
+
+
+def _is_bare(hint: Any, name: str) -> bool:
+    """Whether a member of the alias of a name says no more than that it is an array, a number, or a tree of them."""
+    if isinstance(hint, ForwardRef):
+        return hint.__forward_arg__ == name
+    if args := typing.get_args(hint):
+        return all(_is_bare(arg, name) for arg in args)
+    return hint in (Any, ...) or (isinstance(hint, type) and issubclass(hint, _PLAIN))
+
+
+_PLAIN = (jax.Array, np.ndarray, np.generic, bool, int, float, complex, str, bytes, type(None))

@@ -453,6 +453,7 @@ class TreeCheck:
         return children
 
 
+_STRUCTS = frozenset(_jax.array.SHAPES)
 _ARRAYS = (*_jax.array.ARRAYS, *_jax.array.SHAPES, *_jax.array.SCALARS)
 
 
@@ -504,7 +505,10 @@ def with_other_leaves(value: Any, before: list[CheckedLeaf], after: list[Checked
     if len(before) == 1 and before[0].value is value:
         return after[0].value
     old, new = [leaf.value for leaf in before], [leaf.value for leaf in after]
-    return value if all(map(is_, old, new)) else _jax.tree.unflatten_like(value, new)
+    if all(map(is_, old, new)):
+        return value
+    has_structs = not _STRUCTS.isdisjoint(map(type, new))
+    return _jax.tree.replace_leaves(value, new) if has_structs else _jax.tree.unflatten_like(value, new)
 
 
 StatedShard = tuple[Any, LayoutAssertion, Layout | None]

@@ -252,9 +252,9 @@ class UnplacedInputs:
 
             return jax.eval_shape(made, key_of(seed)) if as_structs else made(key_of(seed))
 
-        filled = [jax.tree.map(fill, value) if arrays_to_draw(value) else value for value in values]
+        filled = [_jax.tree.map_leaves(fill, value) if arrays_to_draw(value) else value for value in values]
         make = partial(self._make_tree, filled, as_structs=as_structs)
-        return [jax.tree.map(make, value) if is_to_draw(value) else value for value in filled]
+        return [_jax.tree.map_leaves(make, value) if is_to_draw(value) else value for value in filled]
 
     def _make_tree(self, filled: Sequence[Any], leaf: Any, as_structs: bool) -> Any:
         """What the user's function makes of the first parameters among the arguments; any other leaf is itself."""
