@@ -234,7 +234,19 @@ class NonPytreeField(Fault):
         problem = f"holds arrays in field '{self.field}', which {self.cls} does not show JAX as a child"
         if self.is_dataclass:
             return Sentence(problem, cure=f"register '{self.field}' among the data fields of {self.cls}")
-        return Sentence(problem, cure=f"let {self.cls} flatten '{self.field}' as it is, or with '{self.field}' as its key")
+        return Sentence(
+            problem, cure=f"let {self.cls} flatten '{self.field}' as it is, or with '{self.field}' as its key"
+        )
+
+
+class LateRegistration(Fault):
+    """An instance of a class that was no pytree when a hint named it."""
+
+    cls: str
+
+    def words(self, terms: Terms) -> Sentence:
+        problem = f"is of class {self.cls}, which was registered as a pytree after its hint was read"
+        return Sentence(problem, cure=f"register {self.cls} before it is named in a hint")
 
 
 class StaticArray(Fault):

@@ -257,9 +257,19 @@ class ExplainedCall:
 
     def trace(self) -> tuple[Any, Any]:
         """The jaxpr of the function alone, and the types of its results in their structure."""
+        numbered: Any = None
+
+        # A function of its own, since JAX keeps what it traced by the function.
+        def leaves(*values: Any) -> list[Any]:
+            nonlocal numbered
+            results = self.run(values)
+            found = jax.tree_util.tree_leaves(results)
+            numbered = _jax.tree.replace_leaves(results, range(len(found)))
+            return found
+
         with self._replace_meshes():
-            # A function of its own, since JAX keeps what it traced by the function.
-            return jax.make_jaxpr(lambda *values: self.run(values), return_shape=True)(*self.structs)
+            jaxpr, types = jax.make_jaxpr(leaves, return_shape=True)(*self.structs)
+        return jaxpr, _jax.tree.replace_leaves(numbered, types)
 
     def result_leaves(self, results: Any) -> list[CheckedLeaf]:
         """The leaves of the results, each with its hint."""

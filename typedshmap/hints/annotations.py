@@ -1,7 +1,7 @@
 """Annotations of classes and functions, their strings evaluated; an alias of trees that names itself is a bare tree.
 
-``optax.OptState``, and whatever else is defined as ``ArrayTree = Array | Iterable["ArrayTree"] | ...``, names itself by a
-string that only the module that defines it can look up. It says no more than that arrays are in a tree."""
+``optax.OptState``, and whatever else is defined as ``ArrayTree = Array | Iterable["ArrayTree"] | ...``, names itself by
+a string that only the module that defines it can look up. It says no more than that arrays are in a tree."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def resolved_hint(hint: Any, names: dict[str, Any], local: Mapping[str, Any], ow
         return evaluated(hint)
     except NameError:
         whole = {**names, **{variable.__name__: variable for variable in variables}, **local}
-        written = eval(hint, whole) if isinstance(hint, str) else hint  # noqa: S307 (as typing does)
+        written = eval(hint, whole) if isinstance(hint, str) else hint
         plain = without_recursive_aliases(written)
         if plain is written:
             raise
@@ -97,7 +97,7 @@ def without_recursive_aliases(hint: Any) -> Any:
         for name in dict.fromkeys(name for arg in args for name in _forward_names(arg)):
             if (alias := _recursive_alias(name, args)) is not None:
                 rest = [arg for arg in args if arg not in typing.get_args(alias)]
-                return without_recursive_aliases(typing.Union[(RecursiveTree, *rest)])  # noqa: UP007 (made from a tuple)
+                return without_recursive_aliases(typing.Union[(RecursiveTree, *rest)])
     plain = tuple(map(without_recursive_aliases, args))
     if all(new is old for new, old in zip(plain, args, strict=True)):
         return hint

@@ -127,6 +127,8 @@ class TreeCheck:
                 self._visit_array(number, value, subject, leaf)
             case Static(hint, parts):
                 has_array = holds_array(value)
+                if parts is None and not has_array and _is_registered_late(hint, value):
+                    self.failures.append(Failure(failures.LateRegistration(hint.__name__), subject))
                 if has_array and parts is not None and self._visit_numbers(parts, value, subject):
                     return
                 if has_array or not is_instance(value, hint):
@@ -144,6 +146,8 @@ class TreeCheck:
                 self._visit_union(node, value, subject, leaf)
             case PyTreeOf():
                 self._visit_tree(node, value, subject, leaf)
+            case Fields(cls) if node.goes_by_names and _jax.tree.is_variable_class(cls) and not _jax.tree.is_box(value):
+                self.visit(node.fields["value"], value, subject, leaf)  # as in a dict of arrays alone
             case FixedTuple() | SequenceOf() | MappingOf() | Fields() | LikeOf():
                 self._visit_container(node, value, subject, leaf)
 
@@ -451,6 +455,13 @@ class TreeCheck:
             else:
                 self.failures += branch.failures
         return children
+
+
+def _is_registered_late(hint: Any, value: Any) -> bool:
+    """Whether a class that was static when its hint was read is flattened by JAX now, into arrays."""
+    if not isinstance(hint, type) or hint.__module__ == "builtins" or not _jax.tree.is_registered(hint):
+        return False
+    return any(isinstance(part, _ARRAYS) for part in _jax.tree.leaves(value))
 
 
 _STRUCTS = frozenset(_jax.array.SHAPES)

@@ -113,7 +113,8 @@ def items_of(value: Any, children: list[tuple[Any, Any]]) -> list[bool]:
     if len(children) == len(value):
         return [True] * len(children)
     if isinstance(value, Mapping):
-        return [key_name(key) in value for key, _ in children]
+        names = list(value)  # a class may find more than it has
+        return [key_name(key) in names for key, _ in children]
     return [isinstance(key, jax.tree_util.SequenceKey) for key, _ in children]
 
 

@@ -39,7 +39,6 @@ from .structure import (
     NONE,
     UNHINTED,
     ArrayLeaf,
-    BareTree,
     Fields,
     FixedTuple,
     LikeOf,
@@ -369,7 +368,8 @@ def _parse_union(args: tuple[Any, ...], hint: Any, names: NameScope) -> Node:
 
 def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
     """A class by its fields, a container of anything; a class that JAX does not flatten is static, but for records."""
-    kind, is_registered = _record_kind(cls), _jax.tree.is_registered(cls)
+    is_registered = _jax.tree.is_registered(cls)
+    kind = _record_kind(cls, is_registered)
     if cls in _BARE:
         return bare_tree(cls, cls.__name__)
     if kind is None and not is_registered:
@@ -394,12 +394,16 @@ def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
         fields = [each.name for each in dataclasses.fields(cls)]
     else:
         fields = [name for name, each in hints.items() if (typing.get_origin(each) or each) is not typing.ClassVar]
+        fields = [name for name in fields if not isinstance(hints[name], dataclasses.InitVar)]
     are_loose = is_registered
     for name in fields:
         node = parse_hint(hints.get(name, Any), inner)
         # What a library says of a field of its own without arrays is its own affair; Flax's are not true of its values.
         is_loose = is_registered and not declares_arrays(node) and not is_users_class(field_owner(cls, name))
-        record.fields[name] = UNHINTED if is_loose else node
+        if not is_loose:
+            record.fields[name] = node
+        elif kind is not None:
+            record.fields[name] = UNHINTED
         are_loose = are_loose and is_loose
     record.is_open = False
     if declares_arrays(record):
@@ -441,9 +445,11 @@ def _with_base_type_variables(cls: type, names: NameScope) -> NameScope:
     return names
 
 
-def _record_kind(cls: type) -> str | None:
+def _record_kind(cls: type, is_registered: bool) -> str | None:
     if typing.is_typeddict(cls):
         return "TypedDict"
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return "NamedTuple"
-    return "dataclass" if dataclasses.is_dataclass(cls) else None
+    # A class of a dataclass has more fields than that if it is flattened by itself, as those of ``nnx`` are.
+    is_own = "__dataclass_fields__" in vars(cls) or not is_registered
+    return "dataclass" if dataclasses.is_dataclass(cls) and is_own else None

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from jax.typing import ArrayLike
 
+from .. import _jax
 from ..errors.failures import HintText
 from ..records import Record
 from .array_hint import ArrayHint, bare_array_hint
@@ -203,6 +204,8 @@ def is_named(node: Node) -> bool:
             return is_named(item)
         case FixedTuple(items):
             return any(map(is_named, items))
+        case Fields(cls, _, fields) if _jax.tree.is_variable_class(cls):  # which may be left out around its value
+            return any(map(is_named, fields.values()))
         case _:
             return isinstance(node, Fields)
 

@@ -402,10 +402,12 @@ class JitCall:
         if _jax.tree.takes_any_leaves(structure):
             self.out_shardings = structure.unflatten(shardings)
             return result
-        pairs = zip(checked.leaves, shardings, strict=True)
-        return structure.unflatten(
-            leaf.value if where is None else jax.lax.with_sharding_constraint(leaf.value, where) for leaf, where in pairs
-        )
+        # JAX takes no tree of shardings where a class takes only arrays.
+        placed = [
+            leaf.value if where is None else context.place(leaf.value, where)
+            for leaf, where in zip(checked.leaves, shardings, strict=True)
+        ]
+        return structure.unflatten(placed)
 
 
 def _non_array_failures(leaves: Iterable[CheckedLeaf], why: str, cure: str) -> list[Failure]:

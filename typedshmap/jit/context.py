@@ -45,6 +45,11 @@ class JitContext:
         spec = self.boundary_context.spec(hint, rank)
         return spec if self.by_spec else NamedSharding(self.mesh, spec)
 
+    def place(self, value: Any, sharding: Any) -> Any:
+        """A traced value with a sharding that it is to have."""
+        named = sharding if isinstance(sharding, NamedSharding) else NamedSharding(self.mesh, sharding)
+        return _jax.casts.device_put_global(value, named)
+
 
 _cached_context = lru_cache(maxsize=256)(JitContext)
 

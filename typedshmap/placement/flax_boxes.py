@@ -59,7 +59,11 @@ class PlacedTree(NamedTuple):
         for at, each in enumerate(self.leaves):
             if each.box is not None and not (are_specs and _jax.tree.is_linen_box(each.box)):
                 values[at] = _jax.tree.replace_children(each.box, [values[at]])
-        return _jax.tree.replace_leaves(self.tree, values, _jax.tree.is_box) if are_specs else self.structure.unflatten(values)
+        return (
+            _jax.tree.replace_leaves(self.tree, values, _jax.tree.is_box)
+            if are_specs
+            else self.structure.unflatten(values)
+        )
 
 
 def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> PlacedTree:

@@ -374,6 +374,11 @@ class TreeBuilder(Record):
         """The error for a class that JAX cannot take apart as its hints say."""
         return error_of(Report(self.verb, (Failure(what, Subject("placed", "hint", path)),)))
 
+    def _not_by_hints(self, cls: type, path: str) -> StructureError:
+        """The error for a class whose children JAX finds in a value only, as those of ``nnx.Module``."""
+        of = f"{path} is of class {cls.__name__}, which" if path else cls.__name__
+        return self.open(f"{of} cannot be built from its hints alone")
+
     def _needs_no_default(self, hint: Any) -> bool:
         return hint is type(None) or (hint in _SCALARS and self.scalar is not None)
 
@@ -398,6 +403,8 @@ class TreeBuilder(Record):
             is_filled = default is _MISSING and (is_built or isinstance(inner, structure.BareTree))
             if is_child and (declares_arrays(inner) or is_filled):
                 values[name] = self.build(inner, at, inside)
+            elif not is_child and declares_arrays(inner) and node.kind == "class":
+                raise self._not_by_hints(cls, path)
             elif not is_child and declares_arrays(inner):
                 raise self._wrong_class(failures.NonPytreeField(cls.__name__, name), path)
             elif default is _MISSING:
@@ -414,7 +421,7 @@ class TreeBuilder(Record):
         except _jax.tree.BadTree:
             children = [(None, made)]
         if not all(id(part) in fields for _, part in children):
-            raise self.open(f"{path or cls.__name__} is of a class of which JAX takes only a value apart")
+            raise self._not_by_hints(cls, path)
         return made
 
     def _flattened(self, node: structure.Fields, path: str) -> set[str]:
@@ -424,7 +431,7 @@ class TreeBuilder(Record):
             children = _jax.tree.one_level(_new_instance(cls, markers))
         except _jax.tree.BadTree as bad:
             if node.kind == "class":
-                raise self.open(f"{path or cls.__name__} is of a class of which JAX takes only a value apart") from None
+                raise self._not_by_hints(cls, path) from None
             problem = f"is of class {cls.__name__} that JAX cannot take apart: {bad}"
             raise self._wrong_class(failures.PlainMessage(problem), path) from None
         if children is None:
