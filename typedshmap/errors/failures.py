@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from ..records import Record
@@ -158,6 +159,12 @@ class WrongType(Fault):
 
 class NotAnArray(WrongType):
     """Something that is not an array where the hint says one."""
+
+    def words(self, terms: Terms) -> Sentence:
+        sentence = super().words(terms)
+        if self.expected != "Array" or not self.got.startswith("a NumPy "):
+            return sentence
+        return replace(sentence, cure="ArrayLike in the place of Array takes it, and np.ndarray takes a NumPy array")
 
 
 class WrongDtype(Fault):

@@ -21,7 +21,7 @@ from ..hints.check_tree import CheckedLeaf, TreeCheck, check_value
 from ..hints.context import MeshContext, current_axis_naming
 from ..inference.analysis import keep_all_claims
 from ..introspection import bound_self, require_decorated
-from ..meshes import override_mesh
+from ..meshes import override_mesh, why_unusable
 from ..ops.resharding.pieces import shard_shape
 from ..sampling.arguments import Inputs
 from ..sampling.meshes import map_over_shards, mesh_like, mesh_sizes
@@ -363,6 +363,8 @@ def meshes_of(
 def _read_mesh(given: Any, like: _jax.mesh.AnyMesh | None, verb: str) -> AbstractMesh:
     """A mesh without its devices; of one that is written down the axes have the types of another mesh."""
     if isinstance(given, (Mesh, AbstractMesh)):
+        if problem := why_unusable(given):
+            raise MeshAxisError(f"{verb}: the mesh {problem}")
         if given.empty:
             raise MeshAxisError(f"{verb}: the mesh has no axes")
         return AbstractMesh(given.axis_sizes, given.axis_names, axis_types=given.axis_types)

@@ -315,7 +315,9 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
     if origin is None and isinstance(hint, type):
         return _parse_class(hint, names, hint)
     if origin is None and type(hint).__module__ not in ("typing", "typing_extensions"):
-        raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint")
+        means = _MEANT.get(hint) if isinstance(hint, types.BuiltinFunctionType) else None
+        cure = f"\n\nHint: write {means}" if means else ""
+        raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint{cure}")
     node: Node = Static(hint)
     names.count(len(args))
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
@@ -338,6 +340,7 @@ def _is_static(node: Node) -> bool:
     return not holds_arrays(node) and not any(isinstance(part, PyTreeOf) for _, part in walk(node))
 
 
+_MEANT = {callable: "Callable, of collections.abc", any: "Any, of typing"}
 _QUALIFIERS = (
     typing.Final,
     typing.ClassVar,
@@ -397,7 +400,10 @@ def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
         fields = [name for name in fields if not isinstance(hints[name], dataclasses.InitVar)]
     are_loose = is_registered
     for name in fields:
-        node = parse_hint(hints.get(name, Any), inner)
+        try:
+            node = parse_hint(hints.get(name, Any), inner)
+        except AnnotationSyntaxError as error:
+            raise AnnotationSyntaxError(f"field '{name}' of {cls.__name__}: {error.sentence}") from None
         # What a library says of a field of its own without arrays is its own affair; Flax's are not true of its values.
         is_loose = is_registered and not declares_arrays(node) and not is_users_class(field_owner(cls, name))
         if not is_loose:

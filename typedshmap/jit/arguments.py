@@ -145,7 +145,7 @@ class ArgumentKey(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether ``jax.jit`` gets a list of the traced leaves, where others are static or a class takes only arrays."""
+        """Whether JAX gets a list of the traced leaves: others are static, or a class takes only arrays."""
         traced = len(self.traced)
         return traced > 0 and (traced < len(self.leaves) or not _jax.tree.takes_any_leaves(self.structure))
 
