@@ -80,8 +80,8 @@ def resolved_hint(hint: Any, names: dict[str, Any], local: Mapping[str, Any], ow
     try:
         return evaluated(hint)
     except NameError:
-        whole = {**names, **{variable.__name__: variable for variable in variables}, **local}
-        written = eval(hint, whole) if isinstance(hint, str) else hint
+        defined = {**names, **{variable.__name__: variable for variable in variables}, **local}
+        written = eval(hint, defined) if isinstance(hint, str) else hint
         plain = without_recursive_aliases(written)
         if plain is written:
             raise
