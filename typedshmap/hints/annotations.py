@@ -96,8 +96,12 @@ def without_recursive_aliases(hint: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         for name in dict.fromkeys(name for arg in args for name in _forward_names(arg)):
             if (alias := _recursive_alias(name, args)) is not None:
-                rest = [arg for arg in args if arg not in typing.get_args(alias)]
-                return without_recursive_aliases(typing.Union[(RecursiveTree, *rest)])
+                return without_recursive_aliases(_with_tree(args, alias))
+        # Where a string was looked up, the alias stands in itself once more.
+        for inner in (part for arg in args for part in typing.get_args(arg)):
+            is_within = set(map(_member, typing.get_args(inner))) <= set(map(_member, args))
+            if is_within and without_recursive_aliases(inner) is RecursiveTree:
+                return without_recursive_aliases(_with_tree(args, inner))
     plain = tuple(map(without_recursive_aliases, args))
     if all(new is old for new, old in zip(plain, args, strict=True)):
         return hint
@@ -106,28 +110,50 @@ def without_recursive_aliases(hint: Any) -> Any:
     return typing.Annotated[plain] if origin is typing.Annotated else origin[plain]  # type: ignore[index]
 
 
+def _member(hint: Any) -> Any:
+    """A member of a union, without what a container holds."""
+    return typing.get_origin(hint) or hint
+
+
+def _with_tree(members: tuple[Any, ...], alias: Any) -> Any:
+    """A union with a tree in the place of the members of an alias."""
+    own = set(map(_member, typing.get_args(alias)))
+    return typing.Union[(RecursiveTree, *(each for each in members if _member(each) not in own))]
+
+
 def _forward_names(hint: Any) -> list[str]:
     """The names that strings in the items of containers are."""
-    found = [arg.__forward_arg__ for arg in typing.get_args(hint) if isinstance(arg, ForwardRef)]
-    return found + [name for arg in typing.get_args(hint) for name in _forward_names(arg)]
+    found: list[str] = []
+    for arg in typing.get_args(hint):
+        found += [_content(arg)] if isinstance(arg, (str, ForwardRef)) else _forward_names(arg)
+    return found
 
 
 def _recursive_alias(name: str, members: tuple[Any, ...]) -> Any:
     """The alias of a name in the module that defines it: a union that names itself, all of whose members are here."""
+    known = list(map(_content, members))
     for module in list(sys.modules.values()):
         alias = getattr(module, "__dict__", {}).get(name)
         if typing.get_origin(alias) in (typing.Union, types.UnionType):
             own = typing.get_args(alias)
-            is_here = all(arg in members and _is_bare(arg, name) for arg in own)
+            is_here = all(_content(arg) in known and _is_bare(arg, name) for arg in own)
             if is_here and any(name in _forward_names(arg) for arg in own):
                 return alias
     return None
 
 
+def _content(hint: Any) -> Any:
+    """What a hint says, to be compared; two strings are not equal if only one of them was looked up."""
+    if isinstance(hint, ForwardRef):
+        return hint.__forward_arg__
+    args = typing.get_args(hint)
+    return (typing.get_origin(hint), *map(_content, args)) if args else hint
+
+
 def _is_bare(hint: Any, name: str) -> bool:
     """Whether a member of the alias of a name says no more than that it is an array, a number, or a tree of them."""
-    if isinstance(hint, ForwardRef):
-        return hint.__forward_arg__ == name
+    if isinstance(hint, (str, ForwardRef)):
+        return _content(hint) == name
     if args := typing.get_args(hint):
         return all(_is_bare(arg, name) for arg in args)
     return hint in (Any, ...) or (isinstance(hint, type) and issubclass(hint, _PLAIN))
