@@ -95,7 +95,7 @@ def by_fields(node: Fields, value: Any, children: list[tuple[Any, Any]]) -> list
     """
     if all(key_name(key) in node.fields for key, _ in children):
         return children
-    if len(children) == len(node.fields) == 1:
+    if len(children) == 1 and _jax.tree.is_variable_class(node.cls):
         return [(jax.tree_util.GetAttrKey(*node.fields), children[0][1])]
     names, taken = _jax.tree.attributes_of(value, children), {key_name(key) for key, _ in children}
     found: list[tuple[Any, Any]] = []

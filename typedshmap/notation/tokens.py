@@ -78,8 +78,9 @@ def split_tokens(source: str, span: Span, separator: str) -> Iterator[list[Token
         if token.kind == "unknown":
             start, end = token.span
             before, after = re.search(r"\w+$", source[max(start - 40, 0) : start]), _AXES.match(source[end : end + 40])
-            is_split = token.text in "!@" and before and after  # as Penzai writes it, and as JAX prints types
-            cure = f"write [{before.group()}/{after.group().strip('()')}]" if is_split else None
+            cure = None
+            if token.text in "!@" and before and after:  # as Penzai writes it, and as JAX prints types
+                cure = f"write [{before.group()}/{after.group().strip('()')}]"
             raise SyntaxFault(f"unexpected character '{token.text}'", token.span, cure)
         if token.kind == separator and not opened:
             yield run
