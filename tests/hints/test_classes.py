@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, NamedTuple, Optional, TypeVar
 
@@ -16,6 +17,7 @@ from flax import nnx
 from flax.core import FrozenDict
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from tiers import one_in
 
 from typedshmap import (
     Array,
@@ -303,8 +305,16 @@ VERBS: dict[str, Callable[[Any, Any, Mesh], Any]] = {
 }
 
 
-@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
-@pytest.mark.parametrize(("T", "make", "path"), KINDS.values(), ids=KINDS)
+def cases(*tables: dict[str, Any]) -> list[Any]:
+    """All rows of one table with all rows of others, by the names of both."""
+    found = []
+    for rows in itertools.product(*(table.items() for table in tables)):
+        values = [value for _, row in rows for value in (row if type(row) is tuple else (row,))]
+        found.append(pytest.param(*values, id="-".join(name for name, _ in rows)))
+    return found
+
+
+@pytest.mark.parametrize(("T", "make", "path", "verb"), one_in(5, cases(KINDS, VERBS)))
 def test_fields_are_sharded_by_their_hints(mesh: Mesh, T: Any, make: Any, path: str, verb: Any) -> None:
     value = make(jnp.ones((8, 4)))
     got = [array for array in jax.tree.leaves(verb(T, value, mesh)) if array.ndim > 1]
@@ -319,9 +329,9 @@ WRONG: dict[str, tuple[Any, type[TypedShmapError], str]] = {
 }
 
 
-@pytest.mark.parametrize(("array", "error", "words"), WRONG.values(), ids=WRONG)
-@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
-@pytest.mark.parametrize(("T", "make", "path"), KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    ("T", "make", "path", "verb", "array", "error", "words"), one_in(11, cases(KINDS, VERBS, WRONG))
+)
 def test_a_field_that_does_not_fit_its_hint_is_refused_by_its_path(
     mesh: Mesh, T: Any, make: Any, path: str, verb: Any, array: Any, error: Any, words: str
 ) -> None:
