@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
+from jax.sharding import AbstractMesh, Mesh
 
 from . import _jax
 from .axis_names import NO_NAMING, AxisNaming
 from .errors import StructureError
 from .errors.phrases import value_text
+from .errors.places import running_place
 from .hints.signature import EMPTY, LazySignature, name_of
 from .records import Record
 
@@ -125,6 +127,9 @@ def decorate(
             return type(f)(decorated(f.func))
         case functools.partialmethod():
             return type(f)(decorated(f.func), *f.args, **f.keywords)
+        case Mesh() | AbstractMesh():  # which can be called, as a decorator of its own
+            cure = "pass the mesh by keyword, as mesh=" if strict else "its mesh is known where the function is called"
+            raise StructureError(f"a mesh is in the place of the function\n\nHint: {cure}", running_place())
         case _:
             return decorated(f)
 

@@ -7,6 +7,8 @@ first ambient mesh that it is called under.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from math import prod
 from typing import Any
 
 import jax
@@ -15,7 +17,7 @@ from jax.sharding import AbstractMesh, Mesh
 from . import _jax
 from .errors import MeshAxisError, ShardingError, StructureError
 from .errors.failures import Failure, PlainMessage
-from .errors.phrases import count_text, mesh_text, value_text
+from .errors.phrases import count_text, mesh_text, quoted_axes, value_text
 from .errors.report import Report
 from .hints.check_tree import CheckedLeaf
 from .hints.context import SizedAxes
@@ -33,7 +35,36 @@ def read_mesh(mesh: Any) -> _jax.mesh.AnyMesh | None:
         text, kind = repr(mesh), f"of type {type(mesh).__name__}"
         got = f"{text} {kind}" if len(text) < 80 and "\n" not in text else f"a value {kind}"
         raise MeshAxisError(f"mesh= wants a jax.sharding.Mesh or AbstractMesh, got {got}")
+    if (problem := why_unusable(mesh)) is not None:
+        raise MeshAxisError(f"mesh= {problem}")
     return None if mesh.empty else mesh
+
+
+def why_unusable(mesh: _jax.mesh.AnyMesh) -> str | None:
+    """Why nothing can be sharded over a mesh that was given; None where it can, or where the mesh has no axes."""
+    if (problem := _impossible_shape(mesh)) is not None:
+        return problem
+    if manual := frozenset(mesh.manual_axes).difference(_jax.mesh.context_mesh().manual_axes):
+        named = quoted_axes(tuple(name for name in mesh.axis_names if name in manual))
+        return f"has {named} of type Manual, which an axis is inside of jax.shard_map only"
+    return None
+
+
+@lru_cache(maxsize=256)
+def _impossible_shape(mesh: _jax.mesh.AnyMesh) -> str | None:
+    """Why JAX, which makes an abstract mesh of any axes, can shard nothing over this one."""
+    names = mesh.axis_names
+    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+        return f"has axis '{twice}' twice"
+    if (zero := next((name for name, size in mesh.shape_tuple if size == 0), None)) is not None:
+        return f"has axis '{zero}' of size 0"
+    if prod(mesh.axis_sizes) > MOST_DEVICES:
+        return f"has more than {MOST_DEVICES} devices"
+    return None
+
+
+MOST_DEVICES = 2**31 - 1
+"""The most that JAX takes for a mesh, abstract or not."""
 
 
 def read_axis_names(axis_names: Any) -> frozenset[str]:
@@ -94,8 +125,17 @@ def find_mesh(
     """The mesh of a call: that of the context, else the decorator's, that of a typed_jit around, the arguments' own.
 
     Raises:
-      MeshAxisError: for no mesh, or meshes that contradict each other.
+      MeshAxisError: for no mesh, one over which JAX can shard nothing, or meshes that contradict each other.
     """
+    found = _choose_mesh(name, mesh, leaves, context)
+    if (problem := _impossible_shape(found)) is not None:
+        raise MeshAxisError(f"{name}: its mesh {problem}")
+    return found
+
+
+def _choose_mesh(
+    name: str, mesh: _jax.mesh.AnyMesh | None, leaves: Callable[[], list[CheckedLeaf]], context: _jax.mesh.AnyMesh
+) -> _jax.mesh.AnyMesh:
     override = override_mesh.value
     if mesh is not None and override is not None:
         mesh = override

@@ -219,7 +219,7 @@ class _RegionCall:
     def _context_around(self) -> context.MeshContext:
         """Where the arguments are global arrays."""
         return context.MeshContext.over(
-            self.mesh, self.naming, "boundary", self.outer, self.entered, self.manual, has_vma=self.has_vma
+            self.mesh, self.naming, "boundary", self.outer, boundary_axes=self.manual, has_vma=self.has_vma
         )
 
     def map_body(self) -> Callable[..., Any]:
@@ -382,7 +382,7 @@ class _RegionCall:
             axes = frozenset(axis for layout in layouts if isinstance(layout, Layout) for axis in layout.axes)
             checked_axes = axes & (self.info.axis_names or axes)
         region = context.MeshContext.over(
-            self.mesh, self.naming, "boundary", manual, (), boundary_axes, checked_axes, self.has_vma
+            self.mesh, self.naming, "boundary", manual, frozenset(), boundary_axes, checked_axes, self.has_vma
         )
         if self.analysis is not None:
             self.analysis.begin(self.typed, region, self.checked.leaves)

@@ -393,7 +393,7 @@ def test_a_compiled_vmap_knows_which_dim_is_mapped(name: str, at: int, hint: str
 
 @pytest.mark.parametrize(("hint", "fits"), [("[a/tp]", True), ("a", True), ("[a/]", False), ("[a/dp]", False)])
 def test_several_dims_may_be_mapped(hint: str, fits: bool) -> None:
-    array = put(P("dp", None, "tp"), array=numbers(8, 4, 2))
+    array = put(P("dp", None, "tp"), array=numbers(8, 4, 8))
     twice = jax.vmap(jax.vmap(lambda row: check(row, hint), in_axes=0), in_axes=0)
     assert (message(lambda: twice(array)) is None) is fits
     assert (message(lambda: jax.jit(jax.vmap(jax.vmap(lambda row: check(row, hint))))(array)) is None) is fits
@@ -805,7 +805,7 @@ def test_a_partial_sum_over_an_explicit_axis_is_in_the_type(hint: str, problem: 
         return jax.reshard(check(addends, hint), P(None, None))
 
     with jax.set_mesh(mesh):
-        args = put(P(None, "dp"), mesh), put(P("dp"), mesh, numbers(16, 6))
+        args = put(P(None, "dp"), mesh), put(P("dp"), mesh, numbers(16, 8))
         assert message(lambda: program(*args)) == (None if problem is None else f"check: checked value {problem}")
 
 

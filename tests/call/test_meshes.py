@@ -22,15 +22,22 @@ from typedshmap import (
     VaryingError,
     axis_aliases,
     check,
+    explain,
     partition_specs,
+    plan_reshard,
+    shape_structs,
     shard,
     shard_size,
+    shardings,
+    show,
     size,
     sizes,
     typed,
+    typed_jit,
     typed_shard_map,
 )
 from typedshmap._jax.versions import HAS_MANUAL_TYPES
+from typedshmap.testing import assert_cost, assert_mesh_invariant, inputs
 
 X = Float[Array, "[b/dp] d"]
 XY = Float[Array, "[b/dp] [d/tp]"]
@@ -493,10 +500,11 @@ def test_axes_that_are_not_manual_are_left_out_of_the_specs(mesh: Mesh) -> None:
     assert texts[0] == texts[1]
 
 
-def test_axes_that_are_not_manual_need_not_divide_a_dim(mesh: Mesh) -> None:
-    odd = numbers(8, 3)
+def test_axes_that_are_not_manual_must_divide_a_dim_too(mesh: Mesh) -> None:
     look = typed_shard_map(lambda x: x * 2, mesh=mesh, axis_names={"dp"}, in_types=(XY,), out_types=XY)
-    same(look(odd), 2 * odd)
+    same(look(x), 2 * x)
+    with fails(ShapeError, "<lambda>: argument 'x' has d=3, which does not divide over 'tp' (2 shards)"):
+        look(numbers(8, 3))
 
 
 def test_an_axis_that_is_not_manual_is_known_all_the_same(mesh: Mesh) -> None:
@@ -839,3 +847,73 @@ def test_what_is_traced_and_what_is_closed_over_may_be_on_one_mesh(kind: AxisTyp
     elsewhere = jax.device_put(np.ones((4, 8), np.float32), NamedSharding(other, P(None, "tp")))
     with pytest.raises(MeshAxisError, match="its arguments are on different meshes"):
         jax.jit(lambda x: f(x, elsewhere))(x)
+
+
+def returned(x: X) -> X:
+    return x
+
+
+USES: dict[str, Callable[[Any], Any]] = {
+    "typed_shard_map": lambda mesh: typed_shard_map(returned, mesh=mesh),
+    "typed_jit": lambda mesh: typed_jit(returned, mesh=mesh),
+    "shard": lambda mesh: shard(x, X, mesh),
+    "shardings": lambda mesh: shardings(X, mesh),
+    "shape_structs": lambda mesh: shape_structs(X, mesh, b=8, d=4),
+    "plan_reshard": lambda mesh: plan_reshard("[b/dp] d -> b [d/dp]", (8, 4), mesh),
+    "explain": lambda mesh: explain(typed_shard_map(returned), mesh=mesh, b=8, d=4),
+    "show": lambda mesh: show(X, mesh, b=8, d=4),
+    "inputs": lambda mesh: inputs(typed_shard_map(returned), mesh=mesh),
+    "assert_cost": lambda mesh: assert_cost(typed_shard_map(returned), mesh=mesh, collectives={}, b=8, d=4),
+}
+IMPOSSIBLE = {
+    "an axis twice": (AbstractMesh((2, 2), ("dp", "dp")), "has axis 'dp' twice"),
+    "an axis of size 0": (AbstractMesh((0, 2), ("dp", "tp")), "has axis 'dp' of size 0"),
+    "too many devices": (AbstractMesh((2**20, 2**20), ("dp", "tp")), "has more than 2147483647 devices"),
+    "manual axes": (
+        AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Manual, AxisType.Auto)),
+        "has 'dp' of type Manual, which an axis is inside of jax.shard_map only",
+    ),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize(("mesh", "problem"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_a_mesh_over_which_nothing_can_be_sharded_is_refused(
+    use: Callable[[Any], Any], mesh: Any, problem: str
+) -> None:
+    with pytest.raises(MeshAxisError) as caught:
+        use(mesh)
+    first = str(caught.value).splitlines()[0]
+    assert first in (f"mesh= {problem}", f"explain: the mesh {problem}", f"show: the mesh {problem}")
+
+
+def test_a_mesh_of_devices_with_an_axis_twice_is_refused() -> None:
+    twice = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("dp", "dp"))
+    for use in (*USES.values(), lambda mesh: assert_mesh_invariant(typed_shard_map(returned), meshes=[mesh])):
+        with pytest.raises(MeshAxisError, match="has axis 'dp' twice"):
+            use(twice)
+
+
+def test_in_a_region_its_own_mesh_may_be_given() -> None:
+    def body(x: Any) -> Any:
+        return typed_shard_map(lambda x: x, mesh=jax.sharding.get_abstract_mesh(), in_types=(X,), out_types=X)(x)
+
+    mapped = jax.shard_map(body, mesh=mesh_of(4, 2), in_specs=P("dp"), out_specs=P("dp"))
+    same(jax.jit(mapped)(x), x)
+
+
+MISPLACED = {
+    "typed_shard_map": (typed_shard_map, "pass the mesh by keyword, as mesh="),
+    "typed_jit": (typed_jit, "pass the mesh by keyword, as mesh="),
+    "typed": (typed, "its mesh is known where the function is called"),
+}
+
+
+@pytest.mark.parametrize("mesh", [mesh_of(4, 2), abstract_of(4, 2)], ids=["devices", "abstract"])
+@pytest.mark.parametrize(("verb", "cure"), MISPLACED.values(), ids=MISPLACED)
+def test_a_mesh_by_position_is_told_to_go_by_keyword(verb: Any, cure: str, mesh: Any) -> None:
+    with pytest.raises(StructureError) as caught:
+        verb(mesh)
+    problem, at, hint = str(caught.value).replace("\n\n", "\n").splitlines()
+    assert (problem, hint) == ("a mesh is in the place of the function", f"Hint: {cure}")
+    assert at.startswith("At: test_meshes.py:")

@@ -40,7 +40,7 @@ from typedshmap import (
     typed_shard_map,
 )
 from typedshmap.errors.phrases import value_text
-from typedshmap.testing import inputs
+from typedshmap.testing import assert_mesh_invariant, inputs
 
 X = Float[Array, "[b/dp] d"]
 x = np.ones((8, 16), np.float32)
@@ -71,6 +71,27 @@ FOUND: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
         "PyTree[Unfinished] names 'NeverDefined', which is not defined",
     ),
     (lambda mesh: partition_specs(10**5000), AnnotationSyntaxError, "an int is not a hint"),
+    (
+        lambda mesh: plan_reshard("[a/dp] b -> a [b/dp]", (10**5000, 4), mesh),
+        ShapeError,
+        "plan_reshard: shape=a tuple has an int, which is not a size",
+    ),
+    (
+        lambda mesh: plan_reshard("[a/dp] b -> a [b/dp]", (2**63, 4), mesh),
+        ShapeError,
+        "plan_reshard: shape=(9223372036854775808, 4) has 9223372036854775808, which is not a size",
+    ),
+    (
+        lambda mesh: inputs(typed_shard_map(f, mesh=mesh), b=2**45, d=4),
+        ShapeError,
+        'inputs: f: Float[Array, "[b/dp] d"] is of shape (35184372088832, 4), which is too large to be drawn here',
+    ),
+    (
+        lambda mesh: assert_mesh_invariant(typed_shard_map(f), b=2**45, d=4),
+        ShapeError,
+        'assert_mesh_invariant: f: Float[Array, "[b/dp] d"] is of shape (35184372088832, 4), which is too large to be '
+        "drawn here",
+    ),
     (lambda mesh: Stacked["n", "\ud800"], AnnotationSyntaxError, "Stacked['n', '\\ud800']: '\\ud800' is not a hint"),
     (lambda mesh: axis_aliases(3), MeshAxisError, "axis_aliases: wants a dict of names and mesh axes, got int"),
     (

@@ -1,6 +1,8 @@
 """What a hint that cannot be read says, whole messages with their carets."""
 
+from collections.abc import Callable
 from textwrap import dedent
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -544,3 +546,40 @@ def test_a_structure_is_a_string():
 def test_an_annotation_error_is_a_value_error_of_this_library():
     assert issubclass(AnnotationSyntaxError, (ValueError, typedshmap.TypedShmapError))
     assert issubclass(MeshAxisError, (ValueError, typedshmap.TypedShmapError))
+
+
+BUILTINS = {
+    "a parameter": (lambda: typedshmap.typed(annotated(callable)), "f: parameter 'act': "),
+    "an item": (lambda: typedshmap.typed(annotated(list[callable])), "f: parameter 'act': "),
+    "a field": (lambda: typedshmap.typed(annotated(Block)), "f: parameter 'act': field 'act' of Block: "),
+    "a field of a field": (
+        lambda: typedshmap.check(None, Around),
+        "field 'block' of Around: field 'act' of Block: ",
+    ),
+}
+
+
+class Block(NamedTuple):
+    act: callable  # type: ignore[valid-type]
+    x: Float[Array, "b"]
+
+
+class Around(NamedTuple):
+    block: Block
+
+
+def annotated(hint: object) -> Callable[..., None]:
+    def f(act: object) -> None: ...
+
+    f.__annotations__ = {"act": hint, "return": None}
+    return f
+
+
+@pytest.mark.parametrize(("call", "where"), BUILTINS.values(), ids=BUILTINS)
+def test_a_builtin_function_is_told_from_the_type_that_is_meant(call: Callable[[], object], where: str) -> None:
+    with pytest.raises(AnnotationSyntaxError) as caught:
+        call()
+    text = f"{where}<built-in function callable> is not a hint\n\nHint: write Callable, of collections.abc"
+    assert unplaced(caught.value) == text
+    with pytest.raises(AnnotationSyntaxError, match="write Any, of typing"):
+        typedshmap.typed(annotated(any))

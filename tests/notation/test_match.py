@@ -36,7 +36,7 @@ def known(**sizes):
 
 def matched(dims, shape, sizes=Sizes(), *, held={}, split={}, arguments={}, leaf=None):  # noqa: B006, B008
     spec = parse(dims) if isinstance(dims, str) else dims
-    return match(shape, compile_dims(spec, resolve(spec, {}, None), held, split), sizes, Y, arguments, leaf)
+    return match(shape, compile_dims(spec, resolve(spec, {}, None), {**held, **split}, held), sizes, Y, arguments, leaf)
 
 
 def bound_by(result):

@@ -238,6 +238,10 @@ FAULTS = [
     ("[a/dp], b", "a comma between dims", ",", "separate dims by spaces"),
     ("batch!dp", "unexpected character '!'", "!", "write [batch/dp]"),
     ("a !dp", "unexpected character '!'", "!", None),
+    ("batch@dp s", "unexpected character '@'", "@", "write [batch/dp]"),  # as JAX prints types
+    ("8@(dp,tp) 4", "unexpected character '@'", "@", "write [8/dp,tp]"),
+    ("8@(dp, tp) 4", "unexpected character '@'", "@", "write [8/dp, tp]"),
+    ("@dp", "unexpected character '@'", "@", None),
     ("a $", "unexpected character '$'", "$", None),
     ("a b)", "')' closes nothing", ")", None),
     ("(a]", "']' closes nothing", "]", None),

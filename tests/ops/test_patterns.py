@@ -144,6 +144,7 @@ MISTAKES: list[tuple[str, str, str | None]] = [
     ("b |(a c)/dp|", "the pattern has '(a c)/dp', sharded without brackets", "write [(a c)/dp]"),
     ("|a/dp|,tp b", "the pattern has 'a/dp,tp', sharded without brackets", "write [a/dp,tp]"),
     ("a|!|dp", "unexpected character '!'", "write [a/dp]"),
+    ("a|@|dp b", "unexpected character '@'", "write [a/dp]"),
     # Marks.
     ("a |+tp| b", "the pattern has '+tp' before a dim", "move '+tp' to the end"),
     ("a |+|", "the pattern has a '+' without a mesh axis", "write +axis, as in +tp"),

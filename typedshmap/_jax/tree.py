@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from operator import is_
 from typing import Any
 
 import jax
@@ -30,12 +30,11 @@ def one_level(value: Any) -> list[tuple[Any, Any]] | None:
 
 def is_registered(cls: type) -> bool:
     """Whether JAX takes values of a class apart."""
-    if inspect.isabstract(cls):
+    try:  # without a value of the class, and with no call of its functions
+        jax.tree_util.PyTreeDef.from_node_data_and_children(jax.tree_util.default_registry, (cls, None), [])
+    except Exception:
         return False
-    try:
-        return one_level(object.__new__(cls)) is not None
-    except BadTree:  # it has no fields yet
-        return True
+    return True
 
 
 def replace_children(value: Any, children: list[Any]) -> Any:
@@ -44,10 +43,48 @@ def replace_children(value: Any, children: list[Any]) -> Any:
     return jax.tree_util.tree_unflatten(structure, children)
 
 
+def attributes_of(value: Any, children: list[tuple[Any, Any]]) -> list[str | None]:
+    """For each child of a value the attribute that it is, or whose leaves it has; None where none is known to be it.
+
+    The class is asked for the children of a copy whose attributes are told apart; where it makes of its attributes what
+    these do not allow, the leaves of the value itself are compared.
+    """
+    names = attribute_names(value)
+    marks = {name: object() for name in names}
+    try:
+        marked = one_level(with_attributes(value, marks)) or []
+    except Exception:
+        marked = []
+    by_mark = {id(mark): name for name, mark in marks.items()}
+    if len(marked) == len(children) and all(id(part) in by_mark for _, part in marked):
+        return [by_mark[id(part)] for _, part in marked]
+    by_leaves: dict[tuple[int, ...], list[str]] = {}
+    for name in names:
+        by_leaves.setdefault(tuple(map(id, leaves(getattr(value, name, None)))), []).append(name)
+    found = [by_leaves.get(tuple(map(id, leaves(part))), []) for _, part in children]
+    return [same[0] if len(same) == 1 else None for same in found]
+
+
+def attribute_names(value: Any) -> list[str]:
+    """The attributes that a value has of its own, in slots too."""
+    slots = [getattr(cls, "__slots__", ()) for cls in reversed(type(value).__mro__)]
+    named = [name for each in slots for name in ((each,) if isinstance(each, str) else each)]
+    return [name for name in dict.fromkeys((*named, *getattr(value, "__dict__", ()))) if hasattr(value, name)]
+
+
+def with_attributes(value: Any, attributes: Mapping[str, Any]) -> Any:
+    """A copy of a value with other attributes, made without a call of its class's functions."""
+    made = object.__new__(type(value))
+    for name in attribute_names(value):
+        # Past the class's own ``__setattr__``, which may refuse it, as that of a frozen one does.
+        object.__setattr__(made, name, attributes[name] if name in attributes else getattr(value, name))
+    return made
+
+
 def is_box(value: Any) -> bool:
     """Whether a value is a box of Flax: ``nnx.Variable``, or one of ``flax.linen``."""
     cls = type(value)
-    return _is_variable(cls) or (_has_box(cls) and hasattr(value, "names"))
+    return is_variable_class(cls) or (_has_box(cls) and hasattr(value, "names"))
 
 
 def is_linen_box(value: Any) -> bool:
@@ -56,7 +93,8 @@ def is_linen_box(value: Any) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _is_variable(cls: type) -> bool:
+def is_variable_class(cls: type) -> bool:
+    """Whether this is ``nnx.Variable``, or a class of it."""
     return hasattr(cls, "get_metadata") and hasattr(cls, "raw_value")
 
 
@@ -126,8 +164,65 @@ def flatten_with_paths(value: Any, is_leaf: Callable[[Any], bool] | None) -> tup
 
 
 def unflatten_like(value: Any, leaves: Iterable[Any]) -> Any:
-    """A pytree of the structure of ``value`` with other leaves."""
+    """A pytree of the structure of ``value`` with other arrays."""
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(value), leaves)
+
+
+@lru_cache(maxsize=1024)
+def takes_any_leaves(structure: Any) -> bool:
+    """Whether a pytree of a structure may hold what is not an array, as shardings; JAX makes such of them.
+
+    A class may make arrays of what it is given, or refuse it, when JAX unflattens it.
+    """
+    marks = [object() for _ in range(structure.num_leaves)]
+    try:
+        return all(map(is_, structure.flatten_up_to(structure.unflatten(marks)), marks))
+    except Exception:  # whatever the class raises
+        return False
+
+
+def replace_leaves(value: Any, leaves: Iterable[Any], is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """A pytree of the structure of ``value`` with leaves that need not be arrays, as specs are not.
+
+    Of a class that takes no such leaves from JAX the attributes are set.
+
+    Raises:
+      BadTree: for a class that makes something else of its leaves, and does not keep them as attributes.
+    """
+    remaining = list(leaves)
+    try:
+        structure = jax.tree_util.tree_structure(value, is_leaf)
+        made = structure.unflatten(remaining)
+        if all(map(is_, structure.flatten_up_to(made), remaining)):
+            return made
+    except Exception:  # whatever the class raises
+        pass
+    return _replaced(value, iter(remaining), is_leaf or (lambda part: False))
+
+
+def map_leaves(make: Callable[[Any], Any], value: Any) -> Any:
+    """`jax.tree.map`, also where what is made of a leaf is not an array."""
+    return replace_leaves(value, map(make, jax.tree_util.tree_leaves(value)))
+
+
+def _replaced(value: Any, leaves: Iterator[Any], is_leaf: Callable[[Any], bool]) -> Any:
+    children = None if is_leaf(value) else one_level(value)
+    if children is None:
+        return next(leaves)
+    parts = [_replaced(part, leaves, is_leaf) for _, part in children]
+    try:
+        made = replace_children(value, parts)
+        if all(new is part for (_, new), part in zip(one_level(made) or (), parts, strict=True)):
+            return made
+    except Exception:
+        pass
+    names = attributes_of(value, children)
+    known = {name: part for name, part in zip(names, parts, strict=True) if name is not None}
+    if len(known) != len(parts):
+        raise BadTree(
+            f"{type(value).__name__} makes something else of its leaves, and does not keep them as attributes"
+        )
+    return with_attributes(value, known)
 
 
 def is_composed(structure: Any, pieces: Sequence[Any], is_open: bool = False) -> bool:

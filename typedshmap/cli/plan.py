@@ -13,7 +13,7 @@ from ..explaining import Choice, choose_call
 from ..explaining.choose import meshes_to_try, read_free_mesh
 from ..explaining.hardware import read_hardware
 from ..explaining.tables import document
-from ..sampling.meshes import MOST_DEVICES
+from ..meshes import MOST_DEVICES
 
 
 def add_verb(add_parser: Callable[..., cli.Parser]) -> None:

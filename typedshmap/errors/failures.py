@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from ..records import Record
@@ -159,6 +160,12 @@ class WrongType(Fault):
 class NotAnArray(WrongType):
     """Something that is not an array where the hint says one."""
 
+    def words(self, terms: Terms) -> Sentence:
+        sentence = super().words(terms)
+        if self.expected != "Array" or not self.got.startswith("a NumPy "):
+            return sentence
+        return replace(sentence, cure="ArrayLike in the place of Array takes it, and np.ndarray takes a NumPy array")
+
 
 class WrongDtype(Fault):
     """Another dtype than the hint's."""
@@ -228,10 +235,25 @@ class NonPytreeField(Fault):
 
     cls: str
     field: str
+    is_dataclass: bool = True
 
     def words(self, terms: Terms) -> Sentence:
         problem = f"holds arrays in field '{self.field}', which {self.cls} does not show JAX as a child"
-        return Sentence(problem, cure=f"register '{self.field}' among the data fields of {self.cls}")
+        if self.is_dataclass:
+            return Sentence(problem, cure=f"register '{self.field}' among the data fields of {self.cls}")
+        return Sentence(
+            problem, cure=f"let {self.cls} flatten '{self.field}' as it is, or with '{self.field}' as its key"
+        )
+
+
+class LateRegistration(Fault):
+    """An instance of a class that was no pytree when a hint named it."""
+
+    cls: str
+
+    def words(self, terms: Terms) -> Sentence:
+        problem = f"is of class {self.cls}, which was registered as a pytree after its hint was read"
+        return Sentence(problem, cure=f"register {self.cls} before it is named in a hint")
 
 
 class StaticArray(Fault):

@@ -15,9 +15,10 @@ from ..errors.phrases import mesh_text, quoted_axes
 from ..hints.signature import POSITIONAL, name_of
 from ..hints.structure import declares_arrays
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
+from ..meshes import MOST_DEVICES
 from ..progress import progress
 from ..sampling.arguments import Inputs, makes_tree
-from ..sampling.meshes import MOST_DEVICES, axes_of_hints, mesh_like
+from ..sampling.meshes import axes_of_hints, mesh_like
 from ..sampling.plain import is_plain, with_hints
 from ..sampling.plan import plan_inputs
 from .build import ExplainedCall, explanation, meshes_of

@@ -21,7 +21,7 @@ from ..hints.check_tree import CheckedLeaf, TreeCheck, check_value
 from ..hints.context import MeshContext, current_axis_naming
 from ..inference.analysis import keep_all_claims
 from ..introspection import bound_self, require_decorated
-from ..meshes import override_mesh
+from ..meshes import override_mesh, why_unusable
 from ..ops.resharding.pieces import shard_shape
 from ..sampling.arguments import Inputs
 from ..sampling.meshes import map_over_shards, mesh_like, mesh_sizes
@@ -217,7 +217,7 @@ class ExplainedCall:
         self.typed = self.made_of.signature.read((*self.owner, *made.args))
         # No boundary is crossed here, since the function itself says what it refuses.
         naming = current_axis_naming(self.made_of.naming)
-        self.region = MeshContext.over(self.mesh, naming, "boundary", entering=self.mesh.shape_tuple)
+        self.region = MeshContext.over(self.mesh, naming, "boundary")
         self.bound = self.typed.bind((*self.owner, *made.args), made.kwargs)
         # Without the shardings of structs, which are those of the hints: what is given need not be placed yet.
         self.checked = check_arguments_as_traced(
@@ -257,9 +257,19 @@ class ExplainedCall:
 
     def trace(self) -> tuple[Any, Any]:
         """The jaxpr of the function alone, and the types of its results in their structure."""
+        numbered: Any = None
+
+        # A function of its own, since JAX keeps what it traced by the function.
+        def leaves(*values: Any) -> list[Any]:
+            nonlocal numbered
+            results = self.run(values)
+            found = jax.tree_util.tree_leaves(results)
+            numbered = _jax.tree.replace_leaves(results, range(len(found)))
+            return found
+
         with self._replace_meshes():
-            # A function of its own, since JAX keeps what it traced by the function.
-            return jax.make_jaxpr(lambda *values: self.run(values), return_shape=True)(*self.structs)
+            jaxpr, types = jax.make_jaxpr(leaves, return_shape=True)(*self.structs)
+        return jaxpr, _jax.tree.replace_leaves(numbered, types)
 
     def result_leaves(self, results: Any) -> list[CheckedLeaf]:
         """The leaves of the results, each with its hint."""
@@ -353,6 +363,8 @@ def meshes_of(
 def _read_mesh(given: Any, like: _jax.mesh.AnyMesh | None, verb: str) -> AbstractMesh:
     """A mesh without its devices; of one that is written down the axes have the types of another mesh."""
     if isinstance(given, (Mesh, AbstractMesh)):
+        if problem := why_unusable(given):
+            raise MeshAxisError(f"{verb}: the mesh {problem}")
         if given.empty:
             raise MeshAxisError(f"{verb}: the mesh has no axes")
         return AbstractMesh(given.axis_sizes, given.axis_names, axis_types=given.axis_types)

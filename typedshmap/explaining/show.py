@@ -140,7 +140,8 @@ def show(T: Any, /, mesh: Any = None, **sizes: int | tuple[int, ...]) -> Shown:
       StructureError: for a hint that leaves open how many arrays it holds.
     """
     ambient = _jax.mesh.ambient_devices() if mesh is None else mesh
-    given = ambient if isinstance(ambient, Mesh) and not ambient.empty else meshes_of(ambient, None, (), "show")[0]
+    abstract = meshes_of(ambient, None, (), "show")[0]  # which refuses what is no mesh to show
+    given = ambient if isinstance(ambient, Mesh) else abstract
     if given.size > MOST_DEVICES:
         raise MeshAxisError(f"show: the mesh has {given.size} devices; those of at most {MOST_DEVICES} are listed")
     devices = _device_ids(given)
@@ -165,7 +166,7 @@ def _device_ids(mesh: Mesh | AbstractMesh) -> np.ndarray[Any, Any]:
 
 def _shown(leaf: CheckedLeaf, place: PlacementContext, devices: np.ndarray[Any, Any]) -> ShownArray:
     """One array with its slices."""
-    hint, shape, mesh = leaf.hint, tuple(leaf.value.shape), dict(place.context.entering)
+    hint, shape, mesh = leaf.hint, tuple(leaf.value.shape), dict(place.context.mesh or ())
     assert hint is not None
     layout = place.layout(hint, leaf.subject).at_rank(len(shape), hint.spec.rest)
     counts = [math.prod(mesh[axis] for axis in axes) for axes in layout.dim_axes]

@@ -71,7 +71,7 @@ def _compile_layout(hint: ArrayHint, layout: Layout, region: MeshContext) -> Com
     by_call = [dim for dim in hint.spec.dims if dim.per_leaf or not isinstance(getattr(dim, "size", None), _BY_TYPE)]
     return CompiledHint(
         layout,
-        compile_dims(hint.spec, layout, dict(region.manual), dict(region.entering)),
+        compile_dims(hint.spec, layout, dict(region.mesh or ()), region.sizes, must_divide=region.role != "value"),
         # What leaves the region has to satisfy JAX, which types values as varying over axes of size 1, too.
         (region.checked_axes | region.boundary_axes) - layout.sharded - layout.unreduced - layout.varying,
         _wrong_mark(layout, region) if region.role != "value" else None,
@@ -239,11 +239,10 @@ def _wrong_mark(layout: Layout, region: MeshContext) -> BoundaryMark | None:
     """Marks at a boundary or at rest: ``~`` never, ``+`` and ``-`` on Explicit axes only."""
     for axis in sorted(layout.varying):
         return BoundaryMark("~", axis, "'~' has a meaning only inside a manual region")
-    placed = frozenset(axis for axis, _ in region.entering) if region.role == "placement" else frozenset[str]()
-    for axis in sorted(layout.unreduced & placed):
+    for axis in sorted(layout.unreduced & region.placed_axes):
         return BoundaryMark("+", axis, "no array is placed as addends", "sum it first, and drop the mark")
     for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
-        for axis in sorted(axes & (region.boundary_axes | placed) - region.explicit):
+        for axis in sorted(axes & (region.boundary_axes | region.placed_axes) - region.explicit):
             reason = f"mesh axis '{axis}' is of type Auto, over which JAX lets no such value in or out"
             # What leaves a region is a sum that could be taken there.
             due = "take the sum inside (psum) and " if sign == "+" and region.manual else ""

@@ -27,7 +27,7 @@ from ..records import Record
 from . import structure
 from .array_hint import ArrayHint, is_of_rank, rank_of
 from .check_array import check_array, describe
-from .containers import field_keys, key_name, may_match, wrong_container, wrong_structure
+from .containers import by_fields, items_of, key_name, may_match, wrong_container, wrong_structure
 from .context import (
     AssertionSink,
     LayoutAssertion,
@@ -127,6 +127,8 @@ class TreeCheck:
                 self._visit_array(number, value, subject, leaf)
             case Static(hint, parts):
                 has_array = holds_array(value)
+                if parts is None and not has_array and _is_registered_late(hint, value):
+                    self.failures.append(Failure(failures.LateRegistration(hint.__name__), subject))
                 if has_array and parts is not None and self._visit_numbers(parts, value, subject):
                     return
                 if has_array or not is_instance(value, hint):
@@ -144,6 +146,8 @@ class TreeCheck:
                 self._visit_union(node, value, subject, leaf)
             case PyTreeOf():
                 self._visit_tree(node, value, subject, leaf)
+            case Fields(cls) if node.goes_by_names and _jax.tree.is_variable_class(cls) and not _jax.tree.is_box(value):
+                self.visit(node.fields["value"], value, subject, leaf)  # as in a dict of arrays alone
             case FixedTuple() | SequenceOf() | MappingOf() | Fields() | LikeOf():
                 self._visit_container(node, value, subject, leaf)
 
@@ -183,8 +187,8 @@ class TreeCheck:
             if hint.may_be_missing and _jax.tree.is_empty(value):
                 return
             if _jax.tree.is_box(value) and len(inside := _jax.tree.one_level(value) or ()) == 1:
-                ((key, part),) = inside
-                self._visit_array(hint, part, subject.at(str(key)), leaf)
+                ((_, part),) = inside
+                self._visit_array(hint, part, subject, leaf)
                 return
             self.failures.append(found)
         elif (unbound := found[0].unbound) and self.is_second_visit and self.region.role != "placement":
@@ -307,7 +311,8 @@ class TreeCheck:
             leaves, treedef = _jax.tree.flatten(value) if is_fixed and leaf is None else (None, None)
         except _jax.tree.BadTree:
             leaves, treedef = None, None  # the walk reports where
-        if leaves is not None and (hints := known.get(treedef)) is not None:
+        key = (treedef, self.region.role == "value")  # where what has no hint has none either
+        if leaves is not None and (hints := known.get(key)) is not None:
             self._visit_leaves(hints, leaves, subject)
             return
         first, failed = len(self.leaves), len(self.failures)
@@ -323,7 +328,7 @@ class TreeCheck:
         if len(self.failures) == failed and len(hints) == len(found):
             if len(known) >= MOST_STRUCTURES:
                 known.clear()
-            known[treedef] = LeafHints(hints, tuple([one.subject.path[len(subject.path) :] for one in found]))
+            known[key] = LeafHints(hints, tuple([one.subject.path[len(subject.path) :] for one in found]))
 
     def _visit_leaves(self, hints: LeafHints, leaves: list[Any], subject: Subject) -> None:
         """Check the leaves of a value of a known structure, unless all are of the types that fitted last."""
@@ -369,14 +374,14 @@ class TreeCheck:
             case FixedTuple(hints):
                 pass
             case SequenceOf(_, item) | MappingOf(_, item):
-                hints = (item,) * len(children)
+                hints = tuple([item if is_item else structure.UNHINTED for is_item in items_of(value, children)])
             case Fields():
                 children = self._field_children(node, value, children, subject)
-                hints = tuple(node.fields.get(key_name(key), structure.Untyped()) for key, _ in children)
+                hints = tuple(node.fields.get(key_name(key), structure.UNHINTED) for key, _ in children)
         for (key, part), inner in zip(children, hints, strict=True):
             # A module whose leaves are filtered, and its gradient, has None in place of what is not an array.
             if part is not None or not isinstance(inner, Static):
-                self.visit(inner, part, subject.at(str(key)), leaf)
+                self.visit(inner, part, subject if _jax.tree.is_box(value) else subject.at(str(key)), leaf)
 
     def _visit_like(self, node: LikeOf, value: Any, subject: Subject) -> None:
         """Check the largest sub-trees of the parameters' structure, and the other arrays."""
@@ -429,22 +434,37 @@ class TreeCheck:
     ) -> list[tuple[Any, Any]]:
         """A record's children by the names of its fields; the hint of a field that is not a child must be static."""
         names = {key_name(key) for key, _ in children}
-        if node.kind != "dataclass" or names == node.fields.keys() or not isinstance(value, node.cls):
+        if node.kind not in ("dataclass", "class") or names == node.fields.keys() or not isinstance(value, node.cls):
             return children
-        if not names <= node.fields.keys():
-            children = field_keys(node, value, children)
-            names = {key_name(key) for key, _ in children}
+        children = by_fields(node, value, children)
+        names = {key_name(key) for key, _ in children}
         for name, inner in node.fields.items():
-            if name not in names:
-                branch, at = self._branch(False), subject.at(f".{name}")
-                branch.visit(inner, getattr(value, name, None), at)
-                if any(found.hint is not None for found in branch.leaves):
-                    self.failures.append(Failure(failures.NonPytreeField(node.cls.__name__, name), at))
-                else:
-                    self.failures += branch.failures
+            if name in names:
+                continue
+            at = subject.at(f".{name}")
+            if not hasattr(value, name):
+                if structure.declares_arrays(inner):
+                    problem = f"is not there, but the hints of {node.cls.__name__} declare it"
+                    self.failures.append(Failure(failures.PlainMessage(problem), at))
+                continue
+            branch = self._branch(False)
+            branch.visit(inner, getattr(value, name), at)
+            if any(found.hint is not None for found in branch.leaves):
+                what = failures.NonPytreeField(node.cls.__name__, name, node.kind == "dataclass")
+                self.failures.append(Failure(what, at))
+            else:
+                self.failures += branch.failures
         return children
 
 
+def _is_registered_late(hint: Any, value: Any) -> bool:
+    """Whether a class that was static when its hint was read is flattened by JAX now, into arrays."""
+    if not isinstance(hint, type) or hint.__module__ == "builtins" or not _jax.tree.is_registered(hint):
+        return False
+    return any(isinstance(part, _ARRAYS) for part in _jax.tree.leaves(value))
+
+
+_STRUCTS = frozenset(_jax.array.SHAPES)
 _ARRAYS = (*_jax.array.ARRAYS, *_jax.array.SHAPES, *_jax.array.SCALARS)
 
 
@@ -496,7 +516,10 @@ def with_other_leaves(value: Any, before: list[CheckedLeaf], after: list[Checked
     if len(before) == 1 and before[0].value is value:
         return after[0].value
     old, new = [leaf.value for leaf in before], [leaf.value for leaf in after]
-    return value if all(map(is_, old, new)) else _jax.tree.unflatten_like(value, new)
+    if all(map(is_, old, new)):
+        return value
+    has_structs = not _STRUCTS.isdisjoint(map(type, new))
+    return _jax.tree.replace_leaves(value, new) if has_structs else _jax.tree.unflatten_like(value, new)
 
 
 StatedShard = tuple[Any, LayoutAssertion, Layout | None]

@@ -88,21 +88,34 @@ def key_name(key: Any) -> str:
     return getattr(key, "name", None) or str(getattr(key, "key", ""))
 
 
-def field_keys(node: Fields, value: Any, children: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """The children of a class that was registered without keys, by their fields.
+def by_fields(node: Fields, value: Any, children: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The children of a value of a class, by its fields: those whose keys name a field, else those that are attributes.
 
-    The value is rebuilt from distinguishable children, as JAX itself does, and each is looked for in the fields.
+    A container that is another object than the attribute, but has its leaves, stands for the attribute.
     """
-    marks = [object() for _ in children]
-    try:
-        marked = _jax.tree.replace_children(value, list(marks))
-    except Exception:
+    if all(key_name(key) in node.fields for key, _ in children):
         return children
-    found = {id(getattr(marked, name, None)): name for name in node.fields}
-    return [
-        (jax.tree_util.GetAttrKey(found[id(mark)]) if id(mark) in found else key, part)
-        for mark, (key, part) in zip(marks, children, strict=True)
-    ]
+    if len(children) == 1 and _jax.tree.is_variable_class(node.cls):
+        return [(jax.tree_util.GetAttrKey(*node.fields), children[0][1])]
+    names, taken = _jax.tree.attributes_of(value, children), {key_name(key) for key, _ in children}
+    found: list[tuple[Any, Any]] = []
+    for name, (key, part) in zip(names, children, strict=True):
+        if name is None or name not in node.fields or name in taken or key_name(key) in node.fields:
+            found.append((key, part))
+        else:
+            taken.add(name)
+            found.append((jax.tree_util.GetAttrKey(name), getattr(value, name)))
+    return found
+
+
+def items_of(value: Any, children: list[tuple[Any, Any]]) -> list[bool]:
+    """Which children of a list or a mapping are its items; a class of Flax's has one more child, without leaves."""
+    if len(children) == len(value):
+        return [True] * len(children)
+    if isinstance(value, Mapping):
+        names = list(value)  # a class may find more than it has
+        return [key_name(key) in names for key, _ in children]
+    return [isinstance(key, jax.tree_util.SequenceKey) for key, _ in children]
 
 
 def wrong_structure(names: tuple[str, ...], found: Any, sizes: Sizes) -> str | None:

@@ -39,7 +39,7 @@ class MeshContext:
     Attributes:
       mesh: all mesh axes with their sizes; None where no mesh is known.
       manual: the axes over which a value here is one shard.
-      entering: the axes over which it is about to be sharded, so that its dims must divide.
+      placed_axes: the axes over which it is about to be placed, so that no mark may name them.
       boundary_axes: the axes of the boundary that it crosses, on its way in or out.
       checked_axes: the axes over which a hint must say that a value varies, none of them of size 1.
       has_vma: whether JAX types values as varying here.
@@ -58,7 +58,7 @@ class MeshContext:
 
     mesh: SizedAxes | None
     manual: SizedAxes
-    entering: SizedAxes = ()
+    placed_axes: frozenset[str] = frozenset()
     boundary_axes: frozenset[str] = frozenset()
     checked_axes: frozenset[str] = frozenset()
     has_vma: bool = False
@@ -80,7 +80,7 @@ class MeshContext:
         naming: AxisNaming = NO_NAMING,
         role: Role = "value",
         manual: SizedAxes = (),
-        entering: SizedAxes = (),
+        placed_axes: frozenset[str] = frozenset(),
         boundary_axes: frozenset[str] = frozenset(),
         checked_axes: frozenset[str] = frozenset(),
         has_vma: bool = False,
@@ -89,7 +89,7 @@ class MeshContext:
         """Where values are checked over a mesh, if one is known."""
         axes, explicit = (None, frozenset[str]()) if mesh is None else (mesh.shape_tuple, _jax.mesh.explicit_axes(mesh))
         checked_axes = checked_axes.difference(axis for axis, size in manual if size == 1)
-        where = (axes, manual, entering, boundary_axes, checked_axes, has_vma)
+        where = (axes, manual, placed_axes, boundary_axes, checked_axes, has_vma)
         return intern_context(cls(*where, naming.aliases, role, explicit, naming.rules, inferred_axes))
 
     @cached_property

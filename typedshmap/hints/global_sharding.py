@@ -27,7 +27,7 @@ from ..errors import MeshAxisError, TypedShmapError, error_of
 from ..errors.failures import BoundaryMark, Failure, Fault, NoUnionMember, PlainMessage, Subject, WrongSharding
 from ..errors.report import Report
 from ..notation.layout import Layout
-from ..notation.match import Sizes
+from ..notation.match import Indivisible, Sizes, compile_dims, match
 from .array_hint import ArrayHint
 from .context import MeshContext, intern_context
 
@@ -243,7 +243,7 @@ def check_at_compile_time(
         return
     if not mesh.empty and (mesh.size == 1 or not _jax.mesh.has_devices(mesh)):
         return
-    got = _jax.array.type_text(value)
+    got, shape = _jax.array.type_text(value), tuple(_jax.array.aval_of(value).shape)
 
     # It holds no value, since the program keeps it alive.
     def compare(sharding: Any, dims: tuple[int, ...], rank: int, mesh: Any) -> None:
@@ -257,7 +257,9 @@ def check_at_compile_time(
         """
         is_late = region.mesh is None
         here = _with_mesh(mesh, region) if is_late and mesh is not None and not mesh.empty else region
-        compared = ((hint, _compiled_mismatch(hint, here, is_late, sharding, dims, rank)) for hint in hints)
+        compared = [(hint, _compiled_mismatch(hint, here, is_late, sharding, dims, rank)) for hint in hints]
+        if is_late:  # only now is it known whether its dims divide
+            compared = [(hint, what or _indivisible(hint, here, shape, sizes, subject)) for hint, what in compared]
         wrong = [Failure(what, subject, hint.text, got) for hint, what in compared if what is not None]
         if len(wrong) < len(hints):
             return
@@ -267,8 +269,17 @@ def check_at_compile_time(
         _recent_reports.append((kind, report))
         raise kind(report)
 
-    own = tuple(range(len(_jax.array.aval_of(value).shape)))
+    own = tuple(range(len(shape)))
     _primitive().bind(value, compare=compare, own=own, asks=_inspection_jaxpr())
+
+
+def _indivisible(
+    hint: ArrayHint, region: MeshContext, shape: tuple[int, ...], sizes: Sizes, subject: Subject
+) -> Indivisible | None:
+    layout = region.layout(hint)
+    assert isinstance(layout, Layout)
+    found = match(shape, compile_dims(hint.spec, layout, dict(region.mesh or ()), {}), sizes, subject, {})
+    return found if isinstance(found, Indivisible) else None
 
 
 def _is_silent(hint: ArrayHint, region: MeshContext) -> bool:

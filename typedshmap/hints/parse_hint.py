@@ -1,6 +1,6 @@
 """A Python type hint, read into the tree of its nodes, once, when a function is decorated.
 
-`parse_hint` reads ``tuple list dict NamedTuple TypedDict``, dataclasses (of ``flax.struct`` and ``equinox`` too),
+`parse_hint` reads ``tuple list dict NamedTuple TypedDict``, classes that JAX flattens, however they were registered,
 unions, ``PyTree``, ``Stacked`` and ``Like``; a hint without arrays is `Static`."""
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ..errors.failures import HintText
 from ..errors.phrases import value_text
 from ..notation.tokens import SyntaxFault
 from ..records import Record
+from .annotations import RecursiveTree, class_hints, field_owner, is_users_class, without_recursive_aliases
 from .array_hint import (
     NAMES,
     ArrayHint,
@@ -36,8 +37,8 @@ from .array_hint import (
 )
 from .structure import (
     NONE,
+    UNHINTED,
     ArrayLeaf,
-    BareTree,
     Fields,
     FixedTuple,
     LikeOf,
@@ -48,6 +49,7 @@ from .structure import (
     Static,
     UnionOf,
     Untyped,
+    bare_tree,
     declares_arrays,
     hint_name,
     holds_arrays,
@@ -193,6 +195,8 @@ def parse_hint(hint: Any, names: NameScope | None = None) -> Node:
         return parse_hint(hint.__supertype__, names)
     if (array := read_array_hint(hint)) is not None:
         return ArrayLeaf(array)
+    if hint is RecursiveTree:
+        return UNHINTED
     bare = np.ndarray if typing.get_origin(hint) is np.ndarray else hint
     if bare in (jax.Array, np.ndarray) or bare == jax.typing.ArrayLike:
         return ArrayLeaf(bare_array_hint(bare))
@@ -231,7 +235,7 @@ def _parse_tree(hint: Any, names: NameScope) -> Node | None:
     if "PyTree" not in hint.__name__ or hint.__module__.split(".")[0] not in ("typedshmap", "jaxtyping"):
         return None
     if hint.__name__ == "PyTree":
-        return _bare_tree(object, "PyTree")
+        return UNHINTED
     leaf, text = getattr(hint, "leaftype", Any), getattr(hint, "structure", None)
     structure = () if text is None else parse_structure(text)
     return Untyped() if leaf is Any and not structure else PyTreeOf(parse_hint(leaf, names), structure)
@@ -311,7 +315,9 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
     if origin is None and isinstance(hint, type):
         return _parse_class(hint, names, hint)
     if origin is None and type(hint).__module__ not in ("typing", "typing_extensions"):
-        raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint")
+        means = _MEANT.get(hint) if isinstance(hint, types.BuiltinFunctionType) else None
+        cure = f"\n\nHint: write {means}" if means else ""
+        raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint{cure}")
     node: Node = Static(hint)
     names.count(len(args))
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
@@ -334,6 +340,7 @@ def _is_static(node: Node) -> bool:
     return not holds_arrays(node) and not any(isinstance(part, PyTreeOf) for _, part in walk(node))
 
 
+_MEANT = {callable: "Callable, of collections.abc", any: "Any, of typing"}
 _QUALIFIERS = (
     typing.Final,
     typing.ClassVar,
@@ -355,42 +362,83 @@ _BARE = (*_SEQUENCES, *_MAPPINGS, collections.abc.Mapping, collections.abc.Mutab
 def _parse_union(args: tuple[Any, ...], hint: Any, names: NameScope) -> Node:
     if hint == jax.typing.ArrayLike:
         return ArrayLeaf(bare_array_hint(hint))
+    if (plain := without_recursive_aliases(hint)) is not hint:
+        return parse_hint(plain, names)
     options = tuple(parse_hint(arg, names) for arg in args)
     union = UnionOf(options, hint)
     return Static(hint, union) if all(map(_is_static, options)) else union
 
 
-def _bare_tree(kind: type, name: str) -> BareTree:
-    return BareTree(kind, replace(_ANY_ARRAY, text=HintText(name)))
-
-
 def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
-    """A NamedTuple, TypedDict or dataclass by its fields; a container of anything; any other class is static."""
-    kind = _record_kind(cls)
+    """A class by its fields, a container of anything; a class that JAX does not flatten is static, but for records."""
+    is_registered = _jax.tree.is_registered(cls)
+    kind = _record_kind(cls, is_registered)
     if cls in _BARE:
-        return _bare_tree(cls, cls.__name__)
-    if kind is None:
+        return bare_tree(cls, cls.__name__)
+    if kind is None and not is_registered:
         return Static(hint)
     if hint in names.open:
         return names.open[hint]
-    record = Fields(cls, kind)
+    record = Fields(cls, kind or "class")
     inner = _with_base_type_variables(
         cls, replace(names, local={cls.__name__: cls, **names.local}, open={**names.open, hint: record}, aliases=())
     )
-    hints = typing.get_type_hints(cls, localns=dict(inner.local), include_extras=True)
+    if kind is None and (container := _parse_container_class(cls, inner)) is not None:
+        return container
+    hints = class_hints(cls, inner.local)
     if kind == "TypedDict":  # whose own list of optional keys is wrong where its hints were strings
         marked = {name: typing.get_origin(hint) for name, hint in hints.items()}
         optional = cls.__optional_keys__ | {name for name, mark in marked.items() if mark is typing.NotRequired}
         record.optional = frozenset(name for name in optional if marked.get(name) is not typing.Required)
         fields = list(hints)
+    elif kind == "NamedTuple":
+        fields = list(cls._fields)
+    elif kind == "dataclass":
+        fields = [each.name for each in dataclasses.fields(cls)]
     else:
-        fields = list(cls._fields) if kind == "NamedTuple" else [each.name for each in dataclasses.fields(cls)]
+        fields = [name for name, each in hints.items() if (typing.get_origin(each) or each) is not typing.ClassVar]
+        fields = [name for name in fields if not isinstance(hints[name], dataclasses.InitVar)]
+    are_loose = is_registered
     for name in fields:
-        record.fields[name] = parse_hint(hints.get(name, Any), inner)
+        try:
+            node = parse_hint(hints.get(name, Any), inner)
+        except AnnotationSyntaxError as error:
+            raise AnnotationSyntaxError(f"field '{name}' of {cls.__name__}: {error.sentence}") from None
+        # What a library says of a field of its own without arrays is its own affair; Flax's are not true of its values.
+        is_loose = is_registered and not declares_arrays(node) and not is_users_class(field_owner(cls, name))
+        if not is_loose:
+            record.fields[name] = node
+        elif kind is not None:
+            record.fields[name] = UNHINTED
+        are_loose = are_loose and is_loose
     record.is_open = False
-    if declares_arrays(record) or (holds_arrays(record) and (kind != "dataclass" or _jax.tree.is_registered(cls))):
+    if declares_arrays(record):
+        return record
+    if are_loose or (is_registered and kind is None):  # its arrays have no hints
+        return bare_tree(cls, cls.__name__)
+    if holds_arrays(record) and (kind != "dataclass" or is_registered):
         return record
     return Static(hint, record)
+
+
+def _parse_container_class(cls: type, names: NameScope) -> Node | None:
+    """A registered class of a list or a mapping by the hint of its items, a variable of Flax's by that of its value."""
+    variables = [variable for base in cls.__mro__ for variable in getattr(base, "__parameters__", ())]
+    if _jax.tree.is_variable_class(cls):
+        known = [names.types[variable] for variable in variables if variable in names.types]
+        if not known:
+            return bare_tree(cls, cls.__name__)
+        meant, where = known[0]
+        return Fields(cls, "class", {"value": parse_hint(meant, replace(where, open=names.open))}, is_open=False)
+    for base in cls.__mro__:
+        for of_base in getattr(base, "__orig_bases__", ()):
+            origin, args = typing.get_origin(of_base), typing.get_args(of_base)
+            if isinstance(origin, type) and args and issubclass(origin, (collections.abc.Sequence, Mapping)):
+                node = parse_hint(args[-1], names)
+                if not holds_arrays(node):
+                    return bare_tree(cls, cls.__name__)
+                return MappingOf(cls, node) if issubclass(origin, Mapping) else SequenceOf(cls, node)
+    return None
 
 
 def _with_base_type_variables(cls: type, names: NameScope) -> NameScope:
@@ -403,9 +451,11 @@ def _with_base_type_variables(cls: type, names: NameScope) -> NameScope:
     return names
 
 
-def _record_kind(cls: type) -> str | None:
+def _record_kind(cls: type, is_registered: bool) -> str | None:
     if typing.is_typeddict(cls):
         return "TypedDict"
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return "NamedTuple"
-    return "dataclass" if dataclasses.is_dataclass(cls) else None
+    # A class of a dataclass has more fields than that if it is flattened by itself, as those of ``nnx`` are.
+    is_own = "__dataclass_fields__" in vars(cls) or not is_registered
+    return "dataclass" if dataclasses.is_dataclass(cls) and is_own else None

@@ -26,6 +26,7 @@ from ..errors.phrases import value_text
 from ..errors.places import Place, hint_line, hint_place, return_place, running_place
 from ..notation.spelling import misspelt_name
 from ..records import Record
+from .annotations import resolved_hint
 from .array_hint import ArrayHint
 from .parse_hint import NESTED_TOO_DEEPLY, NameScope, parse_given_hint, parse_hint
 from .structure import OPTION, Node, Static, Untyped, array_hints, hint_name, walk
@@ -495,10 +496,8 @@ def _resolved_hints(function: Any, local: Mapping[str, Any], name: str, covered:
             continue
         what, place = _phrase(parameter), partial(hint_place, function, parameter)
         # By itself, so that it is known which one cannot be read.
-        variables = getattr(function, "__type_params__", ())
-        alone = types.SimpleNamespace(__annotations__={parameter: hint}, __type_params__=variables)
         try:
-            found[parameter] = typing.get_type_hints(alone, names, dict(local), include_extras=True)[parameter]
+            found[parameter] = resolved_hint(hint, names, local, function)
         except TypedShmapError as error:
             error.place = place()
             raise

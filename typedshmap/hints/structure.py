@@ -9,8 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from jax.typing import ArrayLike
+
+from .. import _jax
+from ..errors.failures import HintText
 from ..records import Record
-from .array_hint import ArrayHint
+from .array_hint import ArrayHint, bare_array_hint
 
 
 class ArrayLeaf(Record, eq=False):
@@ -119,6 +123,14 @@ class BareTree(Record, eq=False):
     leaf: ArrayHint
 
 
+def bare_tree(kind: type, name: str) -> BareTree:
+    """Any pytree of a class, by its name in messages."""
+    return BareTree(kind, replace(bare_array_hint(ArrayLike), text=HintText(name)))
+
+
+UNHINTED = bare_tree(object, "PyTree")
+"""What a class holds beside its hints."""
+
 Container: TypeAlias = FixedTuple | SequenceOf | MappingOf | Fields
 Node: TypeAlias = ArrayLeaf | Static | Untyped | Container | UnionOf | PyTreeOf | BareTree | LikeOf
 
@@ -192,6 +204,8 @@ def is_named(node: Node) -> bool:
             return is_named(item)
         case FixedTuple(items):
             return any(map(is_named, items))
+        case Fields(cls, _, fields) if _jax.tree.is_variable_class(cls):  # which may be left out around its value
+            return any(map(is_named, fields.values()))
         case _:
             return isinstance(node, Fields)
 

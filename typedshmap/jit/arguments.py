@@ -145,8 +145,9 @@ class ArgumentKey(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether some leaves are traced and others static; then ``jax.jit`` gets the traced ones only."""
-        return 0 < len(self.traced) < len(self.leaves)
+        """Whether JAX gets a list of the traced leaves: others are static, or a class takes only arrays."""
+        traced = len(self.traced)
+        return traced > 0 and (traced < len(self.leaves) or not _jax.tree.takes_any_leaves(self.structure))
 
     @property
     def is_replaced(self) -> bool:

@@ -239,7 +239,7 @@ class JitFunction:
         token = _running.set(lambda: call)
         try:
             # From this frame, since JAX records the whole stack with every equation; it uses this trace again.
-            jax.jit(function, **options).eval_shape(*call.values)
+            jax.jit(function, **options).trace(*call.values)
         finally:
             _running.reset(token)
         return self._keep(self._programs, key, jax.jit(function, out_shardings=call.out_shardings, **options))
@@ -398,8 +398,16 @@ class JitCall:
             place = result_place(self.typed, failures, checked.leaves)
             raise region.error(self.typed.name, failures, checked.sizes, place)
         shardings = [context.sharding(*traced_leaf(leaf)) for leaf in checked.leaves]
-        self.out_shardings = _jax.tree.unflatten_like(result, shardings)
-        return result
+        structure = jax.tree_util.tree_structure(result)
+        if _jax.tree.takes_any_leaves(structure):
+            self.out_shardings = structure.unflatten(shardings)
+            return result
+        # JAX takes no tree of shardings where a class takes only arrays.
+        placed = [
+            leaf.value if where is None else context.place(leaf.value, where)
+            for leaf, where in zip(checked.leaves, shardings, strict=True)
+        ]
+        return structure.unflatten(placed)
 
 
 def _non_array_failures(leaves: Iterable[CheckedLeaf], why: str, cure: str) -> list[Failure]:

@@ -34,7 +34,7 @@ class JitContext:
 
     def __init__(self, mesh: _jax.mesh.AnyMesh, naming: AxisNaming, by_spec: bool) -> None:
         self.mesh, self.by_spec = mesh, by_spec
-        self.boundary_context = MeshContext.over(mesh, naming, "boundary", entering=mesh.shape_tuple)
+        self.boundary_context = MeshContext.over(mesh, naming, "boundary")
         self.value_context = MeshContext.over(mesh, naming)
 
     @lru_cache(maxsize=4096)  # noqa: B019 (contexts are cached themselves)
@@ -44,6 +44,11 @@ class JitContext:
             return None
         spec = self.boundary_context.spec(hint, rank)
         return spec if self.by_spec else NamedSharding(self.mesh, spec)
+
+    def place(self, value: Any, sharding: Any) -> Any:
+        """A traced value with a sharding that it is to have."""
+        named = sharding if isinstance(sharding, NamedSharding) else NamedSharding(self.mesh, sharding)
+        return _jax.casts.device_put_global(value, named)
 
 
 _cached_context = lru_cache(maxsize=256)(JitContext)

@@ -157,34 +157,38 @@ class CompiledDim(NamedTuple):
       axes: its mesh axes, major to minor.
       manual: those over which a value is already one shard.
       shards: how many shards they make.
-      entering: those over which a boundary is about to shard it.
+      split: those over which it is, or is about to be, sharded as a global array, so that it has to divide.
       divisor: how many shards these make.
+      must_divide: whether a symbolic size of ``jax.export`` has to be known to divide, as JAX wants it at a boundary.
     """
 
     dim: Dim | Rest
     axes: tuple[str, ...]
     manual: tuple[str, ...]
     shards: int
-    entering: tuple[str, ...]
+    split: tuple[str, ...]
     divisor: int
+    must_divide: bool = True
 
 
 def compile_dims(
-    spec: Spec, layout: Layout, manual: Mapping[str, int], entering: Mapping[str, int]
+    spec: Spec, layout: Layout, mesh: Mapping[str, int], manual: Mapping[str, int], must_divide: bool = True
 ) -> tuple[CompiledDim, ...]:
     """The dims of a spec, for `match`.
 
     Args:
       spec: what was written.
       layout: its mesh axes.
-      manual: mesh axes over which a value is already one shard, with their sizes.
-      entering: mesh axes over which a boundary is about to shard it, with their sizes.
+      mesh: all mesh axes with their sizes, as far as they are known.
+      manual: those over which a value is already one shard.
+      must_divide: whether a symbolic size has to be known to divide.
     """
     compiled: list[CompiledDim] = []
     for dim, axes in zip(spec.dims, layout.dim_axes, strict=True):
-        held, split = tuple(filter(manual.__contains__, axes)), tuple(filter(entering.__contains__, axes))
-        shards, divisor = prod(map(manual.__getitem__, held)), prod(map(entering.__getitem__, split))
-        compiled.append(CompiledDim(dim, axes, held, shards, split, divisor))
+        held = tuple(filter(manual.__contains__, axes))
+        split = tuple([axis for axis in axes if axis in mesh and axis not in manual])
+        shards, divisor = prod(map(manual.__getitem__, held)), prod(map(mesh.__getitem__, split))
+        compiled.append(CompiledDim(dim, axes, held, shards, split, divisor, must_divide))
     return tuple(compiled)
 
 
@@ -216,7 +220,7 @@ def match(
         if extra < -has_rest or (extra > 0 and not has_rest):
             return RankMismatch(len(dims) - has_rest, has_rest, len(shape))
     index, unbound = 0, None
-    for dim, axes, manual, shards, entering, divisor in dims:
+    for dim, axes, manual, shards, split, divisor, must_divide in dims:
         if isinstance(dim, Rest):
             rest = _match_rest(dim, shape[index : index + extra + 1], index, sizes, subject, leaf)
             if not isinstance(rest, Sizes):
@@ -254,8 +258,8 @@ def match(
         if expected != global_size:
             shown = (size, manual) if shards > 1 else (None, ())
             return SizeMismatch(dim, at, global_size, *shown, expected, bound, dim.size_span)
-        if size % divisor:
-            return Indivisible(dim, at, size, entering, divisor, dim.span)
+        if divisor > 1 and (remainder := size % divisor) and (must_divide or hasattr(remainder, "__index__")):
+            return Indivisible(dim, at, size, split, divisor, dim.span)
     return Match(sizes, unbound)
 
 

@@ -61,6 +61,7 @@ _TOKEN = re.compile(
     r"(?P<space>\s+)|(?P<comma>,)|(?P<number>\d+(?:_\d+)*)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|//|\*\*|[][(){}/+\-*%=#?~.])"
     r"|(?P<unknown>.)"
 )
+_AXES = re.compile(r"\w+|\(\w+(\s*,\s*\w+)*\)")
 _OPENED_BY = {"]": "[", ")": "(", "}": "{"}
 
 
@@ -76,8 +77,10 @@ def split_tokens(source: str, span: Span, separator: str) -> Iterator[list[Token
         token = Token(str(found.lastgroup), found.group(), found.span())
         if token.kind == "unknown":
             start, end = token.span
-            before, after = re.search(r"\w+$", source[max(start - 40, 0) : start]), re.match(r"\w+", source[end:])
-            cure = f"write [{before.group()}/{after.group()}]" if token.text == "!" and before and after else None
+            before, after = re.search(r"\w+$", source[max(start - 40, 0) : start]), _AXES.match(source[end : end + 40])
+            cure = None
+            if token.text in "!@" and before and after:  # as Penzai writes it, and as JAX prints types
+                cure = f"write [{before.group()}/{after.group().strip('()')}]"
             raise SyntaxFault(f"unexpected character '{token.text}'", token.span, cure)
         if token.kind == separator and not opened:
             yield run

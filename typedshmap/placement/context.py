@@ -113,7 +113,9 @@ def placement_context(verb: str, mesh: Any, needs: Literal["mesh", "devices"] | 
 def placement_context_over(verb: str, mesh: _jax.mesh.AnyMesh | None, naming: AxisNaming) -> PlacementContext:
     """The context of a mesh, or of none, with what names mean there."""
     return PlacementContext(
-        verb, mesh, MeshContext.over(mesh, naming, "placement", entering=mesh.shape_tuple if mesh is not None else ())
+        verb,
+        mesh,
+        MeshContext.over(mesh, naming, "placement", placed_axes=frozenset(mesh.axis_names if mesh is not None else ())),
     )
 
 

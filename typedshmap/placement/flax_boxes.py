@@ -49,6 +49,7 @@ class PlacedTree(NamedTuple):
 
     leaves: tuple[PlacedLeaf, ...]
     structure: Any
+    tree: Any
 
     def with_values(self, values: list[Any], are_specs: bool = False) -> Any:
         """The tree with other values, boxed as they were.
@@ -58,7 +59,11 @@ class PlacedTree(NamedTuple):
         for at, each in enumerate(self.leaves):
             if each.box is not None and not (are_specs and _jax.tree.is_linen_box(each.box)):
                 values[at] = _jax.tree.replace_children(each.box, [values[at]])
-        return self.structure.unflatten(values)
+        return (
+            _jax.tree.replace_leaves(self.tree, values, _jax.tree.is_box)
+            if are_specs
+            else self.structure.unflatten(values)
+        )
 
 
 def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> PlacedTree:
@@ -69,7 +74,7 @@ def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> Plac
     """
     if node is not None and not holds_boxes(value):
         leaves = tuple([PlacedLeaf(leaf, place) for leaf in place.require_match(node, value)])
-        return PlacedTree(leaves, jax.tree_util.tree_structure(value))
+        return PlacedTree(leaves, jax.tree_util.tree_structure(value), value)
     found, structure = _jax.tree.flatten_with_paths(value, _jax.tree.is_box)
     leaves = tuple(_read_leaf(place, part, Subject("boxed", "given", path)) for path, part in found)
     failures: list[tuple[PlacedLeaf, Failure]] = []
@@ -79,8 +84,7 @@ def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> Plac
         wrong = check_array(part, hint, each.place.context, NO_SIZES, subject, {})
         failures += [(each, wrong)] if isinstance(wrong, Failure) else []
     if not failures and node is not None:
-        bare_tree = structure.unflatten([each.leaf.value for each in leaves])
-        pairs = list(zip(leaves, place.require_match(node, bare_tree), strict=True))
+        pairs = list(zip(leaves, place.require_match(node, value), strict=True))
         failures = [(each, wrong) for each, leaf in pairs if (wrong := _contradiction(each, leaf, place)) is not None]
         # A box without names, as nnx.Param is at first, leaves all to the hint.
         is_hinted = [leaf.hint is not None and _says_nothing(each.leaf.hint) for each, leaf in pairs]
@@ -90,7 +94,7 @@ def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> Plac
         )
     if failures:
         raise failures[0][0].place.error(wrong for _, wrong in failures)
-    return PlacedTree(leaves, structure)
+    return PlacedTree(leaves, structure, value)
 
 
 def _contradiction(each: PlacedLeaf, leaf: CheckedLeaf, place: PlacementContext) -> Failure | None:

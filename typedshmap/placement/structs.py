@@ -89,9 +89,9 @@ def shardings(T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None)
       ShardingError: for a mark ``~``, and for ``+`` or ``-`` over Auto axes.
     """
     place = placement_context("shardings", mesh, needs="mesh")
-    # Sizes need not divide yet, and marks follow the rule of a boundary.
-    axes = frozenset(axis for axis, _ in place.context.entering)
-    context = intern_context(replace(place.context, entering=(), boundary_axes=axes))
+    # Marks follow the rule of a boundary.
+    axes = place.context.placed_axes
+    context = intern_context(replace(place.context, placed_axes=frozenset(), boundary_axes=axes))
     return _map_hints(replace(place, context=context), T, like, PlacementContext.sharding)
 
 
@@ -159,7 +159,7 @@ def shape_structs(
       ShardingError: for a mark ``+`` or ``~``, and for ``-`` over Auto axes.
     """
     tree, leaves = structs_of(parse_hint_or_dims(T), placement_context("shape_structs", mesh, needs=None), sizes, like)
-    return _jax.tree.unflatten_like(tree, [leaf.value for leaf in leaves])
+    return _jax.tree.replace_leaves(tree, [leaf.value for leaf in leaves])
 
 
 class _ArraySlot(Record):
@@ -213,7 +213,7 @@ def _unplaced_structs(node: Node, place: PlacementContext, sizes: Mapping[str, A
     if wrong := [(slot, shape) for slot, shape in found if not isinstance(shape, tuple)]:
         raise place.error(Failure(what, Subject("placed", "hint", slot.path), slot.hint.text) for slot, what in wrong)
     made = (jax.ShapeDtypeStruct(shape, default_dtype(slot.hint)) for slot, shape in found)
-    return _jax.tree.unflatten_like(tree, [next(made) if isinstance(leaf, _ArraySlot) else leaf for leaf in leaves])
+    return _jax.tree.replace_leaves(tree, [next(made) if isinstance(leaf, _ArraySlot) else leaf for leaf in leaves])
 
 
 # Sizes by keyword
@@ -356,7 +356,7 @@ class TreeBuilder(Record):
                 if kind == "TypedDict":
                     return {name: self.build(inner, f"{path}[{name!r}]", inside) for name, inner in fields.items()}
                 values = self._fields(node, path, inside)
-                return node.cls(*values.values()) if kind == "NamedTuple" else _new_instance(node.cls, values)
+                return node.cls(*values.values()) if kind == "NamedTuple" else self._instance(node.cls, values, path)
             case structure.LikeOf() if self.like is not None:
                 return self.like(node, path)
             case structure.UnionOf(options, _) if (key := typed_key(options)) is not None:
@@ -374,6 +374,11 @@ class TreeBuilder(Record):
         """The error for a class that JAX cannot take apart as its hints say."""
         return error_of(Report(self.verb, (Failure(what, Subject("placed", "hint", path)),)))
 
+    def _not_by_hints(self, cls: type, path: str) -> StructureError:
+        """The error for a class whose children JAX finds in a value only, as those of ``nnx.Module``."""
+        of = f"{path} is of class {cls.__name__}, which" if path else cls.__name__
+        return self.open(f"{of} cannot be built from its hints alone")
+
     def _needs_no_default(self, hint: Any) -> bool:
         return hint is type(None) or (hint in _SCALARS and self.scalar is not None)
 
@@ -381,8 +386,12 @@ class TreeBuilder(Record):
         """The fields of a NamedTuple or a dataclass; static ones, and those that JAX does not flatten, by default."""
         cls, flattened = node.cls, node.fields.keys()
         defaults: dict[str, Any] = getattr(cls, "_field_defaults", {})
+        if node.kind in ("dataclass", "class"):
+            flattened = self._flattened(node, path)
+        if node.kind == "class":
+            defaults = {name: default for name, default in vars(cls).items() if not hasattr(default, "__get__")}
         if node.kind == "dataclass":
-            flattened, fields = self._flattened(cls, path), dataclasses.fields(cls)
+            fields = dataclasses.fields(cls)
             factories: dict[str, Any] = {field.name: field.default_factory for field in fields}
             made = {name: factory() for name, factory in factories.items() if factory is not _MISSING}
             defaults = {field.name: field.default for field in fields} | made
@@ -394,6 +403,8 @@ class TreeBuilder(Record):
             is_filled = default is _MISSING and (is_built or isinstance(inner, structure.BareTree))
             if is_child and (declares_arrays(inner) or is_filled):
                 values[name] = self.build(inner, at, inside)
+            elif not is_child and declares_arrays(inner) and node.kind == "class":
+                raise self._not_by_hints(cls, path)
             elif not is_child and declares_arrays(inner):
                 raise self._wrong_class(failures.NonPytreeField(cls.__name__, name), path)
             elif default is _MISSING:
@@ -402,12 +413,25 @@ class TreeBuilder(Record):
                 values[name] = self.static(default) if is_child else default
         return values
 
-    def _flattened(self, cls: type, path: str) -> set[str]:
-        """The fields of a dataclass that JAX flattens: those in which it finds a marker."""
-        markers = {field.name: object() for field in dataclasses.fields(cls)}
+    def _instance(self, cls: type, values: Mapping[str, Any], path: str) -> Any:
+        """An instance with these fields, if JAX finds in it no more than they are."""
+        made, fields = _new_instance(cls, values), set(map(id, values.values()))
+        try:
+            children = _jax.tree.one_level(made) or []
+        except _jax.tree.BadTree:
+            children = [(None, made)]
+        if not all(id(part) in fields for _, part in children):
+            raise self._not_by_hints(cls, path)
+        return made
+
+    def _flattened(self, node: structure.Fields, path: str) -> set[str]:
+        """The fields of a class that JAX flattens: those in which it finds a marker."""
+        cls, markers = node.cls, {name: object() for name in node.fields}
         try:
             children = _jax.tree.one_level(_new_instance(cls, markers))
         except _jax.tree.BadTree as bad:
+            if node.kind == "class":
+                raise self._not_by_hints(cls, path) from None
             problem = f"is of class {cls.__name__} that JAX cannot take apart: {bad}"
             raise self._wrong_class(failures.PlainMessage(problem), path) from None
         if children is None:

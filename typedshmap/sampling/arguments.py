@@ -112,7 +112,7 @@ def arguments_of(
             return ArrayToDraw(chosen.hint, value)
         if isinstance(chosen, LikeOf) and makes_tree(value, chosen):
             return TreeToMake(chosen, value)
-        if callable(value) and declares_arrays(node):
+        if callable(value) and declares_arrays(node) and not _jax.tree.is_registered(type(value)):
             problems.append(
                 f"argument '{name}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
                 f"makes it; pass arguments={{'{name}.field': ...}}"

@@ -15,6 +15,7 @@ from ..errors.phrases import excerpt
 from ..hints.context import MeshContext, current_axis_naming
 from ..hints.signature import HintedSignature
 from ..introspection import DecoratedInfo
+from ..meshes import MOST_DEVICES
 from ..notation.layout import Layout
 from ..shard_map import typed_shard_map
 
@@ -63,10 +64,6 @@ def axes_of_hints(made_of: DecoratedInfo, typed: HintedSignature) -> list[str]:
             sharded = [axis for axes in layout.dim_axes for axis in axes]
             found += [*sharded, *sorted(layout.axes - set(sharded))]
     return list(dict.fromkeys([*found, *sorted(made_of.axis_names)]))
-
-
-MOST_DEVICES = 2**31 - 1
-"""The most that JAX takes for a mesh, abstract or not."""
 
 
 def mesh_sizes(written: Any) -> dict[str, int] | None:

@@ -6,9 +6,10 @@ accident."""
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import count
 from math import lcm, prod
 from types import MappingProxyType
@@ -235,7 +236,11 @@ class UnplacedInputs:
                 return jax.ShapeDtypeStruct(shape, dtype)
             if make is None:
                 below = bound_of(hint, self.plan.hints, self.sizes)
-                drawn = draw_value(shape, dtype, below or 2, seed)
+                try:
+                    drawn = draw_value(shape, dtype, below or 2, seed)
+                except (TooLarge, MemoryError):
+                    problem = f"{hint.text} is of shape {shape}, which is too large to be drawn here"
+                    raise ShapeError(f"{self.plan.source}: {problem}") from None
                 if self.factor != 1 and _jax.array.is_inexact(dtype):
                     drawn = (drawn * self.factor).astype(dtype)
                 compared = self.compared.get(names[id(leaf)], ())
@@ -252,9 +257,9 @@ class UnplacedInputs:
 
             return jax.eval_shape(made, key_of(seed)) if as_structs else made(key_of(seed))
 
-        filled = [jax.tree.map(fill, value) if arrays_to_draw(value) else value for value in values]
+        filled = [_jax.tree.map_leaves(fill, value) if arrays_to_draw(value) else value for value in values]
         make = partial(self._make_tree, filled, as_structs=as_structs)
-        return [jax.tree.map(make, value) if is_to_draw(value) else value for value in filled]
+        return [_jax.tree.map_leaves(make, value) if is_to_draw(value) else value for value in filled]
 
     def _make_tree(self, filled: Sequence[Any], leaf: Any, as_structs: bool) -> Any:
         """What the user's function makes of the first parameters among the arguments; any other leaf is itself."""
@@ -409,6 +414,19 @@ def _require_parameters(make: Callable[..., Any], given: Sequence[Any], subject:
         raise StructureError(f"{subject} is given a key and a shape, which it does not take: {error}") from None
 
 
+class TooLarge(Exception):
+    """An array of more bytes than this machine has."""
+
+
+@cache
+def _memory() -> int:
+    """The bytes of memory that this machine has; where it does not say so, those that it can address."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # on Windows there is no such function
+        return LARGEST_SIZE
+
+
 def draw_value(shape: tuple[int, ...], dtype: Any, below: int, seed: Sequence[int]) -> Any:
     """A random global array on the host: normal floats, small integers, keys.
 
@@ -419,11 +437,12 @@ def draw_value(shape: tuple[int, ...], dtype: Any, below: int, seed: Sequence[in
       seed: the seed, on which alone the value depends.
 
     Raises:
-      ShapeError: for more bytes than there are addresses.
+      TooLarge: for more bytes than this machine has.
+      MemoryError: for more than it lends.
     """
     jnp = jax.numpy
-    if 16 * prod(shape) > LARGEST_SIZE:
-        raise ShapeError(f"an array of shape {shape} is too large to be made")
+    if 8 * prod(shape) > _memory():
+        raise TooLarge
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         key = key_of(seed)
         return jax.random.split(key, prod(shape)).reshape(shape) if shape else key

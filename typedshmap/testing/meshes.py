@@ -17,6 +17,7 @@ from ..errors import MeshAxisError
 from ..errors.phrases import mesh_text, value_text
 from ..hints.signature import HintedSignature
 from ..introspection import DecoratedInfo
+from ..meshes import why_unusable
 from ..sampling.meshes import axes_of_hints, mesh_sizes
 
 _MOST_DEVICES = 8
@@ -158,6 +159,8 @@ def given_meshes(meshes: Sequence[Any], axes: FunctionAxes) -> list[Mesh]:
         if isinstance(mesh, AbstractMesh):
             problem = "an AbstractMesh has no devices to run on; pass its sizes as a dict"
             raise MeshAxisError(f"assert_mesh_invariant: {problem}")
+        if isinstance(mesh, Mesh) and (problem := why_unusable(mesh)):
+            raise MeshAxisError(f"assert_mesh_invariant: a mesh {problem}")
         found = mesh if isinstance(mesh, Mesh) else mesh_sizes(mesh)
         if found is None:
             problem = f"assert_mesh_invariant: meshes= holds {value_text(mesh)}, which is not a mesh"

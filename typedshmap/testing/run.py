@@ -105,7 +105,8 @@ def needs_manual_axes(subject: FunctionUnderTest, made: Inputs, mesh: _jax.mesh.
     """Whether a helper cannot be traced with global arrays, since it uses manual axes."""
     call = FlatCall(made, jax.ShapeDtypeStruct if isinstance(mesh, AbstractMesh) else jax.Array)
     with subject.on(mesh):
-        return needs_manual_region(lambda: jax.eval_shape(lambda arrays: call.run(subject.f, arrays), call.arrays))
+        results = partial(jax.eval_shape, lambda arrays: jax.tree_util.tree_leaves(call.run(subject.f, arrays)))
+        return needs_manual_region(lambda: results(call.arrays))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from ...errors.varying import NotUnreduced
 from ...hints.context import MeshContext, current_axis_naming
 from ...meshes import read_mesh
 from ...notation.layout import Layout
+from ...notation.match import LARGEST_SIZE
 from ..collectives import read_move, refuse_other_dims, refuse_other_marks
 from ..operation import RESULT, Operation, SideLayout, read_operation
 from .plan import Plan, plan
@@ -92,8 +93,8 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, 
         sizes = tuple(size.__index__() for size in shape)
     except (TypeError, AttributeError):
         raise ShapeError(f"plan_reshard: shape={value_text(shape)} is not a tuple of sizes") from None
-    if any(size < 0 for size in sizes):
-        raise ShapeError(f"plan_reshard: shape={sizes} has a negative size")
+    if wrong := [size for size in sizes if not 0 <= size <= LARGEST_SIZE]:
+        raise ShapeError(f"plan_reshard: shape={value_text(shape)} has {value_text(wrong[0])}, which is not a size")
     over = read_mesh(mesh) or AbstractMesh((), ())
     region = MeshContext.over(over, current_axis_naming(), manual=over.shape_tuple)
     call = replace(read_operation("plan_reshard", pattern, 1), region=region, where="plan_reshard")

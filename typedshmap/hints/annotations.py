@@ -1,0 +1,162 @@
+"""Annotations of classes and functions, their strings evaluated; an alias of trees that names itself is a bare tree.
+
+``optax.OptState``, and whatever else is defined as ``ArrayTree = Array | Iterable["ArrayTree"] | ...``, names itself by
+a string that only the module that defines it can look up. It says no more than that arrays are in a tree."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, ForwardRef
+
+import jax
+import numpy as np
+
+from ..errors.places import is_users
+
+
+class RecursiveTree:
+    """What stands for an alias of trees that names itself, in a hint."""
+
+
+RecursiveTree.__module__, RecursiveTree.__qualname__ = "typing", "PyTree"  # as messages name it
+
+
+def class_hints(cls: type, local: Mapping[str, Any]) -> dict[str, Any]:
+    """The annotations of a class and its bases.
+
+    Raises:
+      NameError: for a name that is not defined, but in a class of a library, where the annotation counts as ``Any``.
+    """
+    try:
+        return typing.get_type_hints(cls, localns=dict(local), include_extras=True)
+    except NameError:
+        pass
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        for name, hint in inspect.get_annotations(base).items():
+            try:
+                found[name] = resolved_hint(hint, vars(sys.modules.get(base.__module__, types)), local, base)
+            except NameError:
+                if is_users_class(base):
+                    raise
+                found[name] = Any
+    return found
+
+
+def field_owner(cls: type, name: str) -> type:
+    """The class that annotates a field, of a class and its bases."""
+    return next((base for base in cls.__mro__ if name in inspect.get_annotations(base)), cls)
+
+
+def is_users_class(cls: type) -> bool:
+    """Whether a class is the user's own, and not of an installed library."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return file is None or is_users(file)
+
+
+def resolved_hint(hint: Any, names: dict[str, Any], local: Mapping[str, Any], owner: Any) -> Any:
+    """One annotation, its strings evaluated.
+
+    Args:
+      hint: the annotation.
+      names: the globals of the place where it is written.
+      local: names beside them.
+      owner: the class or function that is annotated, whose type parameters it may name.
+
+    Raises:
+      NameError: for a name that is not defined.
+    """
+    variables = getattr(owner, "__type_params__", ())
+
+    def evaluated(hint: Any) -> Any:
+        body = {"__annotations__": {"hint": hint}, "__type_params__": variables}
+        alone = type("Annotated", (), body) if isinstance(owner, type) else types.SimpleNamespace(**body)
+        return typing.get_type_hints(alone, names, dict(local), include_extras=True)["hint"]
+
+    try:
+        return evaluated(hint)
+    except NameError:
+        defined = {**names, **{variable.__name__: variable for variable in variables}, **local}
+        written = eval(hint, defined) if isinstance(hint, str) else hint
+        plain = without_recursive_aliases(written)
+        if plain is written:
+            raise
+        return evaluated(plain)
+
+
+def without_recursive_aliases(hint: Any) -> Any:
+    """A hint with `RecursiveTree` for each alias of bare arrays that names itself; the same object if it has none."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if not args or origin in (typing.Literal, Callable):
+        return hint
+    if origin in (typing.Union, types.UnionType):
+        for name in dict.fromkeys(name for arg in args for name in _forward_names(arg)):
+            if (alias := _recursive_alias(name, args)) is not None:
+                return without_recursive_aliases(_with_tree(args, alias))
+        # Where a string was looked up, the alias stands in itself once more.
+        for inner in (part for arg in args for part in typing.get_args(arg)):
+            is_within = set(map(_member, typing.get_args(inner))) <= set(map(_member, args))
+            if is_within and without_recursive_aliases(inner) is RecursiveTree:
+                return without_recursive_aliases(_with_tree(args, inner))
+    plain = tuple(map(without_recursive_aliases, args))
+    if all(new is old for new, old in zip(plain, args, strict=True)):
+        return hint
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[plain]  # noqa: UP007 (made from a tuple)
+    return typing.Annotated[plain] if origin is typing.Annotated else origin[plain]  # type: ignore[index]
+
+
+def _member(hint: Any) -> Any:
+    """A member of a union, without what a container holds."""
+    return typing.get_origin(hint) or hint
+
+
+def _with_tree(members: tuple[Any, ...], alias: Any) -> Any:
+    """A union with a tree in the place of the members of an alias."""
+    own = set(map(_member, typing.get_args(alias)))
+    return typing.Union[(RecursiveTree, *(each for each in members if _member(each) not in own))]
+
+
+def _forward_names(hint: Any) -> list[str]:
+    """The names that strings in the items of containers are."""
+    found: list[str] = []
+    for arg in typing.get_args(hint):
+        found += [_content(arg)] if isinstance(arg, (str, ForwardRef)) else _forward_names(arg)
+    return found
+
+
+def _recursive_alias(name: str, members: tuple[Any, ...]) -> Any:
+    """The alias of a name in the module that defines it: a union that names itself, all of whose members are here."""
+    known = list(map(_content, members))
+    for module in list(sys.modules.values()):
+        alias = getattr(module, "__dict__", {}).get(name)
+        if typing.get_origin(alias) in (typing.Union, types.UnionType):
+            own = typing.get_args(alias)
+            is_here = all(_content(arg) in known and _is_bare(arg, name) for arg in own)
+            if is_here and any(name in _forward_names(arg) for arg in own):
+                return alias
+    return None
+
+
+def _content(hint: Any) -> Any:
+    """What a hint says, to be compared; two strings are not equal if only one of them was looked up."""
+    if isinstance(hint, ForwardRef):
+        return hint.__forward_arg__
+    args = typing.get_args(hint)
+    return (typing.get_origin(hint), *map(_content, args)) if args else hint
+
+
+def _is_bare(hint: Any, name: str) -> bool:
+    """Whether a member of the alias of a name says no more than that it is an array, a number, or a tree of them."""
+    if isinstance(hint, (str, ForwardRef)):
+        return _content(hint) == name
+    if args := typing.get_args(hint):
+        return all(_is_bare(arg, name) for arg in args)
+    return hint in (Any, ...) or (isinstance(hint, type) and issubclass(hint, _PLAIN))
+
+
+_PLAIN = (jax.Array, np.ndarray, np.generic, bool, int, float, complex, str, bytes, type(None))
