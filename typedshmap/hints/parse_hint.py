@@ -25,7 +25,6 @@ from ..errors.failures import HintText
 from ..errors.phrases import value_text
 from ..notation.tokens import SyntaxFault
 from ..records import Record
-from .annotations import RecursiveTree, class_hints, field_owner, is_users_class, without_recursive_aliases
 from .array_hint import (
     NAMES,
     ArrayHint,
@@ -35,6 +34,7 @@ from .array_hint import (
     read_array_hint,
     with_leading_dims,
 )
+from .postponed import RecursiveTree, class_hints, field_owner, is_users_class, without_recursive_aliases
 from .structure import (
     NONE,
     UNHINTED,

@@ -26,9 +26,9 @@ from ..errors.phrases import value_text
 from ..errors.places import Place, hint_line, hint_place, return_place, running_place
 from ..notation.spelling import misspelt_name
 from ..records import Record
-from .annotations import resolved_hint
 from .array_hint import ArrayHint
 from .parse_hint import NESTED_TOO_DEEPLY, NameScope, parse_given_hint, parse_hint
+from .postponed import resolved_hint
 from .structure import OPTION, Node, Static, Untyped, array_hints, hint_name, walk
 
 EMPTY = inspect.Parameter.empty

@@ -1,4 +1,4 @@
-"""Annotations of classes and functions, their strings evaluated; an alias of trees that names itself is a bare tree.
+"""Hints that are written as strings, evaluated; an alias of trees that names itself is a bare tree.
 
 ``optax.OptState``, and whatever else is defined as ``ArrayTree = Array | Iterable["ArrayTree"] | ...``, names itself by
 a string that only the module that defines it can look up. It says no more than that arrays are in a tree."""
