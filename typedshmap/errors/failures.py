@@ -352,7 +352,9 @@ class ShardingConflict(Fault):
             ways = f"one is sharded over {quoted_axes(self.first)}, the other over {quoted_axes(self.second)}"
         else:
             verbs = ["has interleaved shards" if woven else "is sharded" for woven in self.interleaved]
-            ways = f"one {verbs[0]} over {quoted_axes(self.first)}, the other {verbs[1]} over {quoted_axes(self.second)}"
+            ways = (
+                f"one {verbs[0]} over {quoted_axes(self.first)}, the other {verbs[1]} over {quoted_axes(self.second)}"
+            )
         cure = "gather or reshard one of them"
         if not terms.is_spec:
             cure += "; if a value is not what it seems to be, state it by assume(x, hint)"

@@ -97,7 +97,9 @@ def reshape_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dim
     while at < len(after) or start < len(before):
         end, to = _group_ends(before, after, start, at)
         made = _regroup_dims(dims[start:end], before[start:end], after[at:to])
-        left = [dim for dim, size in zip(dims[start:end], before[start:end], strict=True) if size == 1 and dim.known_axes]
+        left = [
+            dim for dim, size in zip(dims[start:end], before[start:end], strict=True) if size == 1 and dim.known_axes
+        ]
         if found and left and after[at - 1] > 1 and (end - start, to - at) != (1, 1):
             # The axes of a dim of size 1 that went are the minor ones of the dim before, or the major ones of this.
             axes = tuple(axis for dim in left for axis in dim.known_axes)
@@ -168,7 +170,11 @@ def _merge_gathered(dims: Sequence[DimFact], before: Sequence[int], after: Seque
         count, (part, size) = prod(before) // prod([size for _, size in rest]), rest.pop(0)
         merged = DimFact(part.axes, part.from_claim, is_movable=part.is_movable, is_sent=part.is_sent)
         sizes = [count * size, *(size for _, size in rest)]
-        return _regroup_dims([merged, *(dim for dim, _ in rest)], sizes, after) if len(sizes) > 1 or len(after) > 1 else [merged]
+        return (
+            _regroup_dims([merged, *(dim for dim, _ in rest)], sizes, after)
+            if len(sizes) > 1 or len(after) > 1
+            else [merged]
+        )
     parted = {axis for dim in dims for axis in dim.apart}
     astray = tuple(axis for dim in dims for axis in dim.gathered if axis in parted)
     if astray:
@@ -228,7 +234,7 @@ def strided_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact])
     (sliced,) = _map_dims(eqn, facts, _slice_resized, before, after, True)
     for at, step in enumerate(strides or ()):
         dim = facts[0].dims[at]
-        if 1 < step and starts[at] < step and after[at] * step == before[at] and dim.axes and not dim.parts:
+        if step > 1 and starts[at] < step and after[at] * step == before[at] and dim.axes and not dim.parts:
             sliced = sliced._replace(dims=(*sliced.dims[:at], dim, *sliced.dims[at + 1 :]))
     return [sliced] if sliced.dims == facts[0].dims else _combine(eqn, facts, sliced.dims)
 
@@ -300,7 +306,7 @@ def dynamic_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact])
 
 
 def update_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Updates in place: the result is sharded as what is written into, or where that is unsharded, as what is written."""
+    """Updates in place: the result is sharded as what is written into, or as what is written over all of a dim."""
     whole, part = eqn.invars[0].aval.shape, eqn.invars[1].aval.shape
     ways = zip(facts[0].dims, facts[1].dims, whole, part, strict=True)
     return _combine(eqn, facts, [lattice.join_dims(dim, new) if a == b else dim for dim, new, a, b in ways])
