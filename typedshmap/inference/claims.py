@@ -242,7 +242,8 @@ def layout_contradiction(
         is_free = shape[at] <= 1 and set(part) != set(known)
         if is_other and not is_free:
             span = claim.assertion.hint.spec.dim_at(at, len(layout.dim_axes)).span
-            return LayoutMismatch(at, part, known, dim.gathered, not dim.axes and bool(dim.woven or dim.parts), span)
+            gathered = dim.gathered if dim.axes is None else ()
+            return LayoutMismatch(at, part, known, gathered, not dim.axes and bool(dim.woven or dim.parts), span)
     return None
 
 

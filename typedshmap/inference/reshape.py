@@ -167,17 +167,14 @@ def _merge_gathered(dims: Sequence[DimFact], before: Sequence[int], after: Seque
     while rest and rest[0][0].axes == () and rest[0][0].gathered:
         stacked += rest.pop(0)[0].gathered
     if rest and stacked and stacked == rest[0][0].apart:
-        count, (part, size) = prod(before) // prod([size for _, size in rest]), rest.pop(0)
-        merged = DimFact(part.axes, part.from_claim, is_movable=part.is_movable, is_sent=part.is_sent)
-        sizes = [count * size, *(size for _, size in rest)]
-        return (
-            _regroup_dims([merged, *(dim for dim, _ in rest)], sizes, after)
-            if len(sizes) > 1 or len(after) > 1
-            else [merged]
-        )
+        (part, _), *others = rest
+        merged = part._replace(gathered=(), apart=(), parts=())
+        sizes = [prod(before) // prod([size for _, size in others]), *(size for _, size in others)]
+        return _regroup_dims([merged, *(dim for dim, _ in others)], sizes, after)
     parted = {axis for dim in dims for axis in dim.apart}
-    astray = tuple(axis for dim in dims for axis in dim.gathered if axis in parted)
-    if astray:
+    astray = tuple(axis for dim in dims for axis in dim.gathered if dim.axes is None or axis in parted)
+    is_split = len(after) > 1 and any(dim.axes is None for dim in dims)  # which may be on the way to their order
+    if astray and not is_split:
         return [DimFact(None, gathered=astray, is_movable=True), *[UNKNOWN] * (len(after) - 1)]
     return [UNSHARDED if all(dim.axes == () for dim in dims) else UNKNOWN] * len(after)
 
