@@ -261,7 +261,7 @@ def _kept(reader: Any, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact
 
 
 # Of the dims that these mix, the sizes stay.
-_RESIZING: dict[str, TransferRule] = {"sort": _kept, "rev": RULES["slice"], "fft": RULES["slice"]}
+_RESIZING: dict[str, TransferRule] = {"sort": _kept, "rev": RULES["pad"], "fft": RULES["pad"]}
 _UNFOLLOWED = {**control_flow.RULES, **collectives.RULES, "dynamic_slice": reshape.RULES["dynamic_slice"]}
 _RULES: dict[str, TransferRule] = {
     name: _noted(rule if name in _UNFOLLOWED else _followed(rule))

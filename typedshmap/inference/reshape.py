@@ -226,14 +226,17 @@ def _slice_dims_at(dims: Dims, places: Any) -> Dims:
 
 def strided_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Slices: of a sharded dim every n-th element is sharded as it is, if each shard has as many of them."""
-    starts, strides, before = eqn.params["start_indices"], eqn.params["strides"], eqn.invars[0].aval.shape
-    after = eqn.outvars[0].aval.shape
-    (sliced,) = _map_dims(eqn, facts, _slice_resized, before, after, True)
-    for at, step in enumerate(strides or ()):
-        dim = facts[0].dims[at]
-        if step > 1 and starts[at] < step and after[at] * step == before[at] and dim.axes and not dim.parts:
-            sliced = sliced._replace(dims=(*sliced.dims[:at], dim, *sliced.dims[at + 1 :]))
-    return [sliced] if sliced.dims == facts[0].dims else _combine(eqn, facts, sliced.dims)
+    before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    starts, strides = eqn.params["start_indices"], eqn.params["strides"] or (1,) * len(before)
+    return _map_dims(eqn, facts, _slice_every, before, after, tuple(starts), tuple(strides))
+
+
+def _slice_every(dims: Dims, before: Any, after: Any, starts: Any, strides: Any) -> Dims:
+    sliced = list(_slice_resized(dims, before, after, True))
+    for at, (dim, start, step) in enumerate(zip(dims, starts, strides, strict=True)):
+        if start < step > 1 and after[at] * step == before[at] and dim.axes and not dim.parts:
+            sliced[at] = dim._replace(parts=((dim.axes, after[at]),))
+    return tuple(sliced)
 
 
 def pad(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -247,24 +250,9 @@ def _slice_resized(dims: Dims, before: Any, after: Any, is_same_part: bool) -> D
 
 
 def tile(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Dims that are repeated: each shard's part of a sharded one by itself."""
-    return _map_dims(eqn, facts, _repeat_dims, eqn.params["reps"], eqn.invars[0].aval.shape)
-
-
-def _repeat_dims(dims: Dims, times: Sequence[int], sizes: Sequence[int]) -> Dims:
-    ways = zip(dims, times, sizes, strict=True)
-    return tuple(dim if count == 1 else _interleave(dim, [size] * count) for dim, count, size in ways)
-
-
-def _interleave(dim: DimFact, sizes: Sequence[int]) -> DimFact:
-    """What dims of these sizes make that are sharded alike, one after the other on each shard."""
-    if dim.axes == ():
-        return _sliced_dim(dim)
-    if not dim.axes or dim.from_claim or dim.is_movable or len(sizes) == 1:
-        return dim if len(sizes) == 1 else UNKNOWN
-    if len(set(sizes)) > 1:
-        return DimFact(None, is_movable=True, woven=dim.axes)
-    return lattice.merge_parts((((), len(sizes)), (dim.axes, sizes[0])))._replace(is_movable=True)
+    """Dims that are repeated."""
+    places = tuple(at for at, times in enumerate(eqn.params["reps"]) if times != 1)
+    return _map_dims(eqn, facts, _slice_dims_at, places)
 
 
 def fft(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -329,13 +317,18 @@ def _join_operands(facts: Sequence[ShardingFact]) -> list[DimFact]:
 
 
 def concatenate(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Along a sharded dim, the parts of the shards are interleaved."""
+    """Along a sharded dim, the parts of the shards are interleaved; in what order they are meant is not known.
+
+    But every n-th row, and then others, is not the order of the rows.
+    """
     along, dims = eqn.params["dimension"], _join_operands(facts)
     joined = [fact.dims[along] for fact in facts]
-    if joined.count(joined[0]) == len(joined):
-        dims[along] = _interleave(joined[0], [atom.aval.shape[along] for atom in eqn.invars])
-    else:
+    axes = joined[0].axes
+    if len(facts) > 1:
         dims[along] = UNSHARDED if all(dim.axes == () and not dim.woven for dim in joined) else UNKNOWN
+        is_in_order = axes and all(dim.axes == axes and not (dim.from_claim or dim.is_movable) for dim in joined)
+        if axes and is_in_order and any(dim.parts for dim in joined):
+            dims[along] = DimFact(None, is_movable=True, woven=axes)
     return _combine(eqn, facts, dims)
 
 
