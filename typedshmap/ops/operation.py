@@ -261,7 +261,10 @@ class Operation(Record):
         known = self.explicit_axes(operands) if explicit else {}
         if not known or not is_refused(known):
             return f(*values)
-        return auto_axes(f, axes=tuple(explicit), out_sharding=self.explicit_spec(known, result))(*values)
+        # What is split is no longer sharded.
+        split = {place.keys[0] for operand in operands for place in operand.layout.dims if len(place.keys) > 1}
+        kept = {key: axes for key, axes in known.items() if key not in split}
+        return auto_axes(f, axes=tuple(explicit), out_sharding=self.explicit_spec(kept, result))(*values)
 
     def require_manual(self, axes: Iterable[str] | None = None) -> None:
         """Refuse to move anything over an axis that is not manual here.

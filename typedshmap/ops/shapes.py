@@ -286,16 +286,13 @@ def _run_locally(call: Operation, operand: Operand, plan: Rearrangement, reducti
 
 def _is_cut(call: Operation, operand: Operand, plan: Rearrangement, known: Mapping[str, Sequence[MeshAxes]]) -> bool:
     """Whether a dim that Explicit axes shard is split within a shard, or becomes the minor part of another."""
-    mesh, leading = (
-        dict(call.region.mesh or ()),
-        {place.keys[0]: place for place in plan.sums.result.dims if place.keys},
-    )
-    kept = {key for place in plan.sums.result.dims for key in place.keys}
+    mesh, result = dict(call.region.mesh or ()), [place.keys for place in plan.sums.result.dims]
+    minor = {key for keys in result for key in keys[1:]}
     for place in operand.layout.dims:
-        for axes in known.get(place.keys[0], ()) if place.keys else ():
-            major = place.keys[0]
-            is_split = len(place.keys) > 1 and plan.lengths.get(major, 1) % shard_count(axes, mesh) != 0
-            if is_split or (major in kept and major not in leading):
+        for major in place.keys[:1]:
+            shards = [shard_count(axes, mesh) for axes in known.get(major, ())]
+            is_split = len(place.keys) > 1 and any(plan.lengths.get(major, 1) % count for count in shards)
+            if is_split or (shards and major in minor):
                 return True
     return False
 
