@@ -292,9 +292,9 @@ def dynamic_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact])
 
 def update_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Updates in place: the result is sharded as what is written into, or as what is written over all of a dim."""
-    whole, part = eqn.invars[0].aval.shape, eqn.invars[1].aval.shape
-    ways = zip(facts[0].dims, facts[1].dims, whole, part, strict=True)
-    return _combine(eqn, facts, [lattice.join_dims(dim, new) if a == b else dim for dim, new, a, b in ways])
+    shapes = [atom.aval.shape for atom in eqn.invars[:2]]
+    pairs = zip(facts[0].dims, facts[1].dims, *shapes, strict=True)
+    return _combine(eqn, facts, [lattice.join_dims(dim, new) if a == b else dim for dim, new, a, b in pairs])
 
 
 def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
