@@ -5,6 +5,7 @@ call a wrong program right.
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,21 @@ import numpy as np
 from jax import lax
 from jax.experimental import io_callback
 
-from typedshmap import Array, Float, Int, all_gather, all_to_all, check, einsum, psum, reduce, size, take, typed
+from typedshmap import (
+    Array,
+    Float,
+    Int,
+    all_gather,
+    all_to_all,
+    check,
+    einsum,
+    psum,
+    rearrange,
+    reduce,
+    size,
+    take,
+    typed,
+)
 
 F = Float[Array, "[b/dp] d"]
 X = Float[Array, "[b/dp] [k/tp]"]
@@ -48,6 +63,7 @@ XW = (numbers(B, K), numbers(K, N))
 TP = "return value varies over 'tp', which its hint does not mention"
 DP = "return value varies over 'dp', which its hint does not mention"
 OUT = Float[Array, "[b/dp] n"]
+WOVEN = "return value has interleaved shards over 'dp' in dim 0, but its hint says sharded over 'dp'"
 
 
 def summed(x: Any, *axes: str) -> Any:
@@ -134,6 +150,34 @@ def varied(x: Any, axes: Any = "dp") -> Any:
 def major_to_minor(major: int, minor: int) -> list[tuple[int, int]]:
     """Where each shard goes, for the axes of a dim to change places."""
     return [(at, at % major * minor + at // major) for at in range(major * minor)]
+
+
+def index_of(*axes: str) -> Any:
+    """A shard's number along mesh axes, major to minor."""
+    number = 0
+    for axis in axes:
+        number = number * lax.axis_size(axis) + lax.axis_index(axis)
+    return number
+
+
+def shards_of(*axes: str) -> int:
+    return prod(lax.axis_size(axis) for axis in axes)
+
+
+def with_halves_swapped(x: Any, swap: Callable[[Any], Any]) -> Any:
+    """Blocks of four rows, each with its two halves swapped: where a shard has one block, its dim is of size 1."""
+    return swap(x.reshape(-1, 2, 2, x.shape[1])).reshape(x.shape)
+
+
+def heads(x: Any, w: Any, size: int) -> Any:
+    return (x @ w).reshape(*x.shape[:2], -1, size)
+
+
+def attention_of_heads(x: Any, w: Any, v: Any) -> Any:
+    q = heads(x, w, 8)
+    weights = jax.nn.softmax(jnp.einsum("bshd,bthd->bhst", q, q), -1)
+    out = jnp.einsum("bhst,bthd->bshd", weights, q / jnp.sqrt((q**2).mean(-1, keepdims=True)))
+    return summed(out.reshape(*x.shape[:2], -1) @ v, "tp")
 
 
 def transposed_by_hand(x: Any) -> Any:
@@ -457,6 +501,81 @@ RIGHT: dict[str, Program] = {
         conjugate_gradients,
         (np.eye(8, dtype=np.float32) * 3 + 0.2, numbers(8)),
     ),
+    "halves of each block swapped by a transpose": Program(
+        (F,), F, lambda x: with_halves_swapped(x, lambda y: y.transpose(0, 2, 1, 3)), (numbers(16, 3),)
+    ),
+    "halves of each block swapped": Program(
+        (F,), F, lambda x: with_halves_swapped(x, lambda y: y[:, ::-1]), (numbers(16, 3),)
+    ),
+    "halves of each of several blocks swapped": Program(
+        (F,), F, lambda x: with_halves_swapped(x, lambda y: jnp.roll(y, 1, 1)), (numbers(32, 3),)
+    ),
+    "halves of each block swapped, and declared": Program(
+        (F,),
+        F,
+        lambda x: rearrange(
+            check(rearrange(x, "[(n h i)/dp] d -> [n/dp] h i d", h=2, i=2)[:, ::-1], "[n/dp] h i d"),
+            "[n/dp] h i d -> [(n h i)/dp] d",
+        ),
+        (numbers(16, 3),),
+    ),
+    "one head per shard": Program(
+        (Float[Array, "[b/dp] s m"], Float[Array, "m [h/tp]"], Float[Array, "[h/tp] m"]),
+        Float[Array, "[b/dp] s m"],
+        attention_of_heads,
+        (numbers(4, 3, 8), numbers(8, 16), numbers(16, 8)),
+    ),
+    "a gather along a new dim, flattened": Program(
+        (F,), Float[Array, "b d"], lambda x: lax.pmax(lax.all_gather(x, "dp").reshape(-1, x.shape[1]), "dp"), XW[:1]
+    ),
+    "columns gathered along a new dim, and put in order": Program(
+        (Float[Array, "b [d/tp]"],),
+        Float[Array, "b d"],
+        lambda x: lax.pmax(lax.all_gather(x, "tp").transpose(1, 0, 2).reshape(x.shape[0], -1), "tp"),
+        XW[:1],
+    ),
+    "gathered over both axes, the other way, and put in order": Program(
+        (Float[Array, "[b/dp,tp] d"],),
+        Float[Array, "b d"],
+        lambda x: lax.pmax(
+            lax.all_gather(x, ("tp", "dp"), tiled=True)
+            .reshape(lax.axis_size("tp"), lax.axis_size("dp"), *x.shape)
+            .swapaxes(0, 1)
+            .reshape(-1, x.shape[1]),
+            ("dp", "tp"),
+        ),
+        (numbers(16, 3),),
+    ),
+    "a shard's own of what was gathered": Program(
+        (F,), F, lambda x: lax.all_gather(x, "dp", axis=1)[:, lax.axis_index("dp")], XW[:1]
+    ),
+    "every other row": Program((F,), Float[Array, "[c/dp] d"], lambda x: x[1::2], (numbers(16, 3),)),
+    "the minor of two axes exchanged": Program(
+        (Float[Array, "[b/dp,tp] h"],),
+        Float[Array, "[b/dp] [h/tp]"],
+        lambda x: lax.all_to_all(x, "tp", 1, 0, tiled=True),
+        (numbers(16, 4),),
+    ),
+    "exchanged in microbatches and back": Program(
+        (Float[Array, "[b/dp] h"],),
+        Float[Array, "[b/dp] h"],
+        lambda x: lax.all_to_all(
+            jnp.sin(lax.all_to_all(x.reshape(2, -1, x.shape[1]), "dp", 2, 1, tiled=True)), "dp", 1, 2, tiled=True
+        ).reshape(x.shape),
+        (numbers(32, 4),),
+    ),
+    "own rows by both indices": Program(
+        (Float[Array, "n d"], Float[Array, "[n/dp,tp] d"]),
+        Float[Array, "[n/dp,tp] d"],
+        lambda w, x: lax.dynamic_slice_in_dim(w, index_of("dp", "tp") * x.shape[0], x.shape[0]) + x,
+        (numbers(16, 3), numbers(16, 3)),
+    ),
+    "own rows of a longer table": Program(
+        (Float[Array, "n d"], F),
+        F,
+        lambda w, x: lax.dynamic_slice_in_dim(w, index_of("dp") * x.shape[0], x.shape[0]) + x,
+        (numbers(16, 3), numbers(8, 3)),
+    ),
 }
 
 WRONG: dict[str, Program] = {
@@ -742,5 +861,147 @@ WRONG: dict[str, Program] = {
         lambda x: io_callback(lambda: np.float32(0), jax.ShapeDtypeStruct((), np.float32)),
         XW[:1],
         "return value varies over 'dp', 'tp', which its hint does not mention",
+    ),
+    "halves of each shard summed": Program(
+        (Float[Array, "[b/dp] d"],),
+        Float[Array, "[_/dp] d"],
+        lambda x: x.reshape(2, -1, x.shape[1]).sum(0),
+        (numbers(32, 3),),
+        WOVEN,
+    ),
+    "the larger of halves of each shard": Program(
+        (Float[Array, "[b/dp]"],), Float[Array, "[_/dp]"], lambda x: x.reshape(2, -1).max(0), (numbers(32),), WOVEN
+    ),
+    "halves of each shard added, and checked": Program(
+        (Float[Array, "[b/dp]"],),
+        Float[Array, "[_/dp]"],
+        lambda x: check(x.reshape(2, -1)[0] + x.reshape(2, -1)[1], "[_/dp]"),
+        (numbers(32),),
+        WOVEN,
+    ),
+    "halves of each shard with a sharded dim": Program(
+        (Float[Array, "[b/dp]"], Float[Array, "[n/dp]"]),
+        Float[Array, "[n/dp]"],
+        lambda x, y: x.reshape(2, -1).max(0) * y,
+        (numbers(32), numbers(16)),
+        "mul combines dim 0, but one has interleaved shards over 'dp', the other is sharded over 'dp'",
+    ),
+    "an exchange along the minor part of a split": Program(
+        (Float[Array, "[b/dp] h"],),
+        Float[Array, "2 _ [h/dp]"],
+        lambda x: lax.all_to_all(x.reshape(2, -1, x.shape[1]), "dp", 2, 1, tiled=True),
+        (numbers(32, 4),),
+        "return value was gathered over 'dp' in dim 1, which is not the order of its shards",
+    ),
+    "the same, flattened": Program(
+        (Float[Array, "[b/dp] h"],),
+        Float[Array, "b [h/dp]"],
+        lambda x: lax.all_to_all(x.reshape(2, -1, x.shape[1]), "dp", 2, 1, tiled=True).reshape(
+            -1, x.shape[1] // lax.axis_size("dp")
+        ),
+        (numbers(32, 4),),
+        "return value was gathered over 'dp' in dim 0, which is not the order of its shards",
+    ),
+    "a gather along the minor part of a split": Program(
+        (Float[Array, "[b/dp] h"],),
+        Float[Array, "2 _ h"],
+        lambda x: lax.pmax(gathered(x.reshape(2, -1, x.shape[1]), "dp", 1), "dp"),
+        (numbers(32, 4),),
+        "return value was gathered over 'dp' in dim 1, which is not the order of its shards",
+    ),
+    "a gather along a new dim, flattened the other way": Program(
+        (F,),
+        Float[Array, "b d"],
+        lambda x: lax.pmax(lax.all_gather(x, "dp", axis=1).reshape(-1, x.shape[1]), "dp"),
+        XW[:1],
+        "return value was gathered over 'dp' in dim 0, which is not the order of its shards",
+    ),
+    "a gather along a new dim over axes in another order": Program(
+        (Float[Array, "[b/dp,tp] d"],),
+        Float[Array, "b d"],
+        lambda x: lax.pmax(lax.all_gather(x, ("tp", "dp")).reshape(-1, x.shape[1]), ("dp", "tp")),
+        (numbers(16, 3),),
+        "return value was gathered over 'tp', 'dp' in dim 0, which is not the order of its shards",
+    ),
+    "columns gathered along a new dim, flattened": Program(
+        (Float[Array, "b [d/tp]"],),
+        Float[Array, "b d"],
+        lambda x: lax.pmax(lax.all_gather(x, "tp").reshape(x.shape[0], -1), "tp"),
+        XW[:1],
+        "return value was gathered over 'tp' in dim 0, which is not the order of its shards",
+    ),
+    "every other row, and then the others": Program(
+        (F,), F, lambda x: jnp.concatenate([x[::2], x[1::2]]), (numbers(16, 3),), WOVEN
+    ),
+    "every other row, and then all of another": Program(
+        (F, Float[Array, "[c/dp] d"]),
+        Float[Array, "[_/dp] d"],
+        lambda x, y: jnp.concatenate([x[::2], y]),
+        (numbers(16, 3), numbers(4, 3)),
+        WOVEN,
+    ),
+    "rows in turn by the index": Program(
+        (Float[Array, "n d"], Float[Array, "[n/dp] d"]),
+        Float[Array, "[n/dp] d"],
+        lambda w, x: (
+            lax.dynamic_index_in_dim(w.reshape(-1, lax.axis_size("dp"), w.shape[1]), lax.axis_index("dp"), 1).reshape(
+                x.shape
+            )
+            + x
+        ),
+        (numbers(16, 3), numbers(16, 3)),
+        "add combines dim 0, but one has interleaved shards over 'dp', the other is sharded over 'dp'",
+    ),
+    "the major of two axes exchanged": Program(
+        (Float[Array, "[b/dp,tp] h"],),
+        Float[Array, "[b/tp] [h/dp]"],
+        lambda x: lax.all_to_all(x, "dp", 1, 0, tiled=True),
+        (numbers(32, 8),),
+        "return value has interleaved shards over 'tp' in dim 0, but its hint says sharded over 'tp'",
+    ),
+    "exchanged over two axes in another order": Program(
+        (Float[Array, "[b/dp,tp] h"],),
+        Float[Array, "b [h/tp,dp]"],
+        lambda x: lax.all_to_all(x, ("tp", "dp"), 1, 0, tiled=True),
+        (numbers(32, 8),),
+        "return value was gathered over 'tp', 'dp' in dim 0, which is not the order of its shards",
+    ),
+    "rows merged with what shards their columns, times a matrix": Program(
+        (Float[Array, "b [h/tp]"], Float[Array, "[k/tp] d"]),
+        Float[Array, "d"],
+        lambda x, w: summed(x.reshape(-1) @ w, "tp"),
+        (numbers(4, 8), numbers(32, 3)),
+        "dot_general combines contracted dim 0 of the first operand and dim 0 of the second, but one has interleaved "
+        "shards over 'tp', the other is sharded over 'tp'",
+    ),
+    "the same, added to": Program(
+        (Float[Array, "b [h/tp]"], Float[Array, "[k/tp]"]),
+        Float[Array, "[k/tp]"],
+        lambda x, w: x.reshape(-1) + w,
+        (numbers(4, 8), numbers(32)),
+        "add combines dim 0, but one has interleaved shards over 'tp', the other is sharded over 'tp'",
+    ),
+    "the same, gathered": Program(
+        (Float[Array, "b [h/tp]"],),
+        Float[Array, "_"],
+        lambda x: lax.pmax(gathered(x.reshape(-1), "tp"), "tp"),
+        (numbers(4, 8),),
+        "return value was gathered over 'tp' in dim 0, which is not the order of its shards",
+    ),
+    "own rows by the index along one of two axes": Program(
+        (Float[Array, "n d"],),
+        Float[Array, "[n/dp,tp] d"],
+        lambda w: lax.dynamic_slice_in_dim(
+            w, index_of("dp") * (w.shape[0] // shards_of("dp", "tp")), w.shape[0] // shards_of("dp", "tp")
+        ),
+        (numbers(16, 3),),
+        "return value is sharded over 'dp' in dim 0, but its hint says sharded over 'dp', 'tp'",
+    ),
+    "the same with a sharded dim": Program(
+        (Float[Array, "n d"], Float[Array, "[n/dp,tp] d"]),
+        Float[Array, "[n/dp,tp] d"],
+        lambda w, x: lax.dynamic_slice_in_dim(w, index_of("dp") * x.shape[0], x.shape[0]) + x,
+        (numbers(16, 3), numbers(16, 3)),
+        "add combines dim 0, but one is sharded over 'dp', the other over 'dp', 'tp'",
     ),
 }

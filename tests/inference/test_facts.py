@@ -31,6 +31,7 @@ AXES = {"a": 2, "b": 3, "c": 2}
 A, B, AB, BA = DimFact(("a",)), DimFact(("b",)), DimFact(("a", "b")), DimFact(("b", "a"))
 TAUGHT, LOOSE = DimFact(("a",), from_claim=True), DimFact(("a",), is_movable=True)
 GATHERED = DimFact(None, gathered=("b", "a"))
+WOVEN = DimFact((), woven=("a",))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,9 @@ def test_two_dims_meet(first: DimFact, second: DimFact, result: DimFact) -> None
 @pytest.mark.parametrize(
     ("first", "second", "at_odds"),
     [(A, B, True), (AB, BA, True), (AB, A, False), (AB, B, False), (A, UNSHARDED, False), (A, UNKNOWN, False),
-     (B, LOOSE, False), (B, TAUGHT, True), (A, A, False)],
+     (B, LOOSE, False), (B, TAUGHT, True), (A, A, False), (A, WOVEN, True), (AB, WOVEN, True), (B, WOVEN, False),
+     (A, WOVEN._replace(from_claim=True), False), (LOOSE, WOVEN, False), (WOVEN, WOVEN, False),
+     (A, DimFact(None, is_movable=True, parts=(((), 2), (("a",), 3))), True)],
     ids=str,
 )  # fmt: skip
 def test_two_dims_are_at_odds(first: DimFact, second: DimFact, at_odds: bool) -> None:
@@ -273,6 +276,18 @@ def cut(size: int) -> DimFact:
     return SPLIT._replace(is_movable=True, parts=((("a", "b"), size),))
 
 
+def rest(size: int, *axes: str) -> DimFact:
+    """A minor piece of a dim that was cut on the shard."""
+    return DimFact((), parts=(((), size),), woven=axes or ("a", "b"))
+
+
+def either(size: int) -> DimFact:
+    """A dim that is sharded unless the dim beside it is."""
+    return cut(size)._replace(is_either=True)
+
+
+STACKED, APART = DimFact((), gathered=("a", "b")), DimFact((), apart=("a", "b"))
+ASTRAY = DimFact(None, gathered=("a", "b"), is_movable=True)
 INTERLEAVED = merged(((), 4), (("a", "b"), 6))
 
 
@@ -283,20 +298,33 @@ INTERLEAVED = merged(((), 4), (("a", "b"), 6))
         ((UNSHARDED, SPLIT), (4, 6), (24,), (INTERLEAVED,)),
         ((INTERLEAVED,), (24,), (4, 6), (UNSHARDED, SPLIT)),
         ((INTERLEAVED,), (24,), (2, 2, 6), (UNSHARDED, UNSHARDED, SPLIT)),
-        ((INTERLEAVED,), (24,), (8, 3), (merged(((), 4), (("a", "b"), 2)), UNSHARDED)),
+        ((INTERLEAVED,), (24,), (8, 3), (merged(((), 4), (("a", "b"), 2)), rest(3))),
         ((INTERLEAVED,), (24,), (3, 8), (UNKNOWN, UNKNOWN)),
         ((UNSHARDED, SPLIT), (4, 6), (2, 12), (UNSHARDED, merged(((), 2), (("a", "b"), 6)))),
-        ((UNSHARDED, SPLIT), (4, 6), (12, 2), (merged(((), 4), (("a", "b"), 3)), UNSHARDED)),
+        ((UNSHARDED, SPLIT), (4, 6), (12, 2), (merged(((), 4), (("a", "b"), 3)), rest(2))),
         ((DimFact(("a",)), DimFact(("b",))), (4, 6), (24,), (merged((("a",), 4), (("b",), 6)),)),
-        ((DimFact(("a",)), DimFact(("b",))), (1, 6), (6,), (DimFact(("b",)),)),
-        ((SPLIT, UNSHARDED), (24, 2), (4, 6, 2), (cut(4), UNSHARDED, UNSHARDED)),
-        ((cut(4), UNSHARDED), (4, 6), (24,), (SPLIT,)),
+        ((DimFact(("a",)), DimFact(("b",))), (1, 6), (6,), (DimFact(("a", "b")),)),
+        ((SPLIT, UNSHARDED), (24, 2), (4, 6, 2), (cut(4), rest(6), UNSHARDED)),
+        ((SPLIT, UNSHARDED), (24, 2), (4, 3, 2, 2), (cut(4), rest(3), rest(2), UNSHARDED)),
+        ((cut(4), rest(6)), (4, 6), (24,), (SPLIT,)),
+        ((cut(4), rest(6)), (4, 6), (4, 2, 3), (cut(4), rest(2), rest(3))),
+        ((rest(6), UNSHARDED), (6, 4), (24,), (rest(24),)),
         ((SPLIT, UNSHARDED), (4, 6), (4, 2, 3), (SPLIT, UNSHARDED, UNSHARDED)),
-        ((SPLIT, UNSHARDED), (4, 6), (1, 4, 6), (UNSHARDED, SPLIT._replace(is_movable=True), UNSHARDED)),
-        ((SPLIT, UNSHARDED), (4, 6), (4, 1, 6), (SPLIT._replace(is_movable=True), UNSHARDED, UNSHARDED)),
+        ((SPLIT, UNSHARDED), (4, 6), (1, 4, 6), (either(1), UNSHARDED, UNSHARDED)),
+        ((UNSHARDED, SPLIT), (6, 4), (6, 1, 4), (UNSHARDED, either(1), UNSHARDED)),
+        ((either(1), UNSHARDED), (1, 4), (4,), (SPLIT,)),
+        ((SPLIT, UNSHARDED), (1, 8), (2, 4), (cut(2), rest(4))),
+        (
+            (UNSHARDED, SPLIT, UNSHARDED),
+            (6, 1, 4),
+            (6, 4),
+            (UNSHARDED._replace(woven=("a", "b")), either(4)._replace(parts=())),
+        ),
+        ((UNSHARDED, SPLIT), (6, 1), (6,), (UNSHARDED._replace(woven=("a", "b")),)),
+        ((SPLIT, UNSHARDED), (4, 6), (4, 1, 6), (SPLIT, UNSHARDED, UNSHARDED)),
         ((SPLIT, UNSHARDED), (4, 6), (4, 6, 1), (SPLIT, UNSHARDED, UNSHARDED)),
-        ((SPLIT, UNSHARDED), (1, 6), (6,), (UNSHARDED,)),
-        ((SPLIT, UNSHARDED), (6, 4), (4, 6), (cut(4), UNSHARDED)),
+        ((SPLIT, UNSHARDED), (1, 6), (6,), (SPLIT,)),
+        ((SPLIT, UNSHARDED), (6, 4), (4, 6), (cut(4), rest(6))),
         ((SPLIT._replace(from_claim=True), UNSHARDED), (4, 6), (24,), (UNKNOWN,)),
         (
             (SPLIT._replace(from_claim=True), UNSHARDED),
@@ -306,6 +334,16 @@ INTERLEAVED = merged(((), 4), (("a", "b"), 6))
         ),
         ((UNKNOWN, UNSHARDED), (4, 6), (24,), (UNKNOWN,)),
         ((SPLIT, UNSHARDED), (4, 0), (0,), (UNKNOWN,)),
+        ((STACKED, APART), (4, 6), (24,), (UNSHARDED,)),
+        ((STACKED, UNSHARDED, APART), (4, 1, 6), (24,), (UNSHARDED,)),
+        ((STACKED, APART, UNSHARDED), (4, 6, 2), (48,), (UNSHARDED,)),
+        ((STACKED, DimFact(("c",), apart=("a", "b"))), (4, 6), (24,), (DimFact(("c",)),)),
+        ((APART, STACKED), (6, 4), (24,), (ASTRAY,)),
+        ((STACKED, UNSHARDED, APART), (4, 2, 6), (48,), (ASTRAY,)),
+        ((STACKED, UNSHARDED, APART), (4, 2, 6), (2, 24), (ASTRAY, UNKNOWN)),
+        ((DimFact((), gathered=("b", "a")), APART), (4, 6), (24,), (ASTRAY._replace(gathered=("b", "a")),)),
+        ((ASTRAY, UNSHARDED), (4, 6), (24,), (ASTRAY,)),
+        ((ASTRAY,), (24,), (4, 6), (UNKNOWN, UNKNOWN)),
         ((), (), (1,), (UNSHARDED,)),
         ((SPLIT,), (1,), (), ()),
     ],

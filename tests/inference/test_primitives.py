@@ -72,8 +72,12 @@ SHAPES = {
         lambda x, i: lax.dynamic_slice(x, (i[0], 0), (1, 4)), ("4 4", "1"), "_ _ |", (np.float32, np.int32)
     ),
     "sliced from a start that differs": Row(
-        lambda x: lax.dynamic_slice_in_dim(x, lax.axis_index("tp"), 1, 0), ("4 4/dp",), "? dp | dp tp"
+        lambda x: lax.dynamic_slice_in_dim(x, lax.axis_index("tp"), 1, 0), ("4 4/dp",), "tp dp | dp tp"
     ),
+    "every other element": Row(lambda x: x[1::2], ("16/dp 4",), "dp _ | dp"),
+    "every other element of an odd number": Row(lambda x: x[::2], ("12/dp 4",), "? _ | dp"),
+    "every other element, unlike those of the next shard": Row(lambda x: x[3::2], ("32/dp 4",), "? _ | dp"),
+    "written over in full": Row(lambda x, y: lax.dynamic_update_slice(x, y, (0, 1)), ("2 4", "8/dp 2"), "dp _ | dp"),
     "updated in place": Row(lambda x: lax.dynamic_update_slice(x, x[:1], (0, 0)), ("8/dp 4",), "dp _ | dp"),
     "updated by what differs": Row(lambda x, y: x.at[0].set(y[0, 0]), ("8/dp 4", "2 4/tp"), "dp _ | dp tp"),
     "concatenated": Row(lambda x, y: jnp.concatenate([x, y], 1), ("8/dp 4", "8/dp 2"), "dp _ | dp"),
@@ -166,7 +170,9 @@ COLLECTIVES = {
     "an exchange of the minor": Row(
         lambda x: lax.all_to_all(x, "tp", 1, 0, tiled=True), ("8/dp,tp 4",), "dp tp | dp tp"
     ),
-    "an exchange of the major": Row(lambda x: lax.all_to_all(x, "dp", 1, 0, tiled=True), ("8/dp,tp 4",), "? ? | dp tp"),
+    "an exchange of the major": Row(
+        lambda x: lax.all_to_all(x, "dp", 1, 0, tiled=True), ("8/dp,tp 4",), "? dp | dp tp"
+    ),
     "an exchange into a split dim": Row(
         lambda x: lax.all_to_all(x, "tp", 1, 0, tiled=True), ("8/tp 16/dp",), "_ dp,tp | dp tp"
     ),

@@ -90,6 +90,7 @@ CURES: dict[str, list[list[Step]]] = {
     "H11": [[Step("take the mean before it (pmean over 'x')", 'jax.lax.pmean(t.mean(), "y")', 'jax.lax.pmean(jax.lax.pmean(t.mean(), "y"), "x")')]],
     "H12": [[Step("pmax over 'x'", "t.max()", 'jax.lax.pmax(t.max(), "x")')]],
     "F3": [[Step("write what the value is", '"k [c/q,p] -> [k/q,p] c"', '"k [c/p,q] -> [k/p,q] c"')]],
+    "F4": [[Step("write what the value is", 'all_to_all(short, ("q", "p")', 'all_to_all(short, ("p", "q")')]],
     "F5": [[Step("write what the value is", "[rows*columns/q,p]", "[rows*columns/p,q]")]],
     "F6": [[Step("merge a sharded dim only as the major one", 'all_to_all(low, "[k/p,q] c -> k [c/p,q]").reshape(-1)', "low.reshape(-1)")]],
     "F11": [[Step("psum over 'p', 'q'", "= power.sum()", '= jax.lax.psum(power.sum(), ("p", "q"))')]],

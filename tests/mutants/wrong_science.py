@@ -126,7 +126,7 @@ TRANSFORM = (
     Mutant(
         "F4", "K17", "transposed with the axes in the other order, by jax.lax", FOURIER,
         'all_to_all(short, "k [c/p,q] -> [k/p,q] c")', 'jax.lax.all_to_all(short, ("q", "p"), 0, 1, tiled=True)',
-        "mesh", BOTH,
+        "types", BOTH,
     ),
     Mutant(
         "F5", "K17", "the result is said to be sharded in the other order", FOURIER,

@@ -360,15 +360,23 @@ class ShardingConflict(Fault):
       where: which dims.
       first: the mesh axes of the first operand's.
       second: those of the other's.
+      interleaved: whether the shards of the first one, and of the other one, do not follow each other.
     """
 
     operation: str
     where: str
     first: tuple[str, ...]
     second: tuple[str, ...]
+    interleaved: tuple[bool, bool] = (False, False)
 
     def words(self, terms: Terms) -> Sentence:
-        ways = f"one is sharded over {quoted_axes(self.first)}, the other over {quoted_axes(self.second)}"
+        if not any(self.interleaved):
+            ways = f"one is sharded over {quoted_axes(self.first)}, the other over {quoted_axes(self.second)}"
+        else:
+            verbs = ["has interleaved shards" if woven else "is sharded" for woven in self.interleaved]
+            ways = (
+                f"one {verbs[0]} over {quoted_axes(self.first)}, the other {verbs[1]} over {quoted_axes(self.second)}"
+            )
         cure = "gather or reshard one of them"
         if not terms.is_spec:
             cure += "; if a value is not what it seems to be, state it by assume(x, hint)"

@@ -208,16 +208,17 @@ def contradiction(
         axis = in_mesh_order(missing)[0]
         return NotUnreduced(axis, interpreter.sizes[axis])
     dims = lattice.certain_dims(fact.dims) if leaves_region else fact.dims
-    return layout_contradiction(claim, dims, shape, interpreter.axes)
+    return layout_contradiction(claim, dims, shape, interpreter.axes, leaves_region)
 
 
 def layout_contradiction(
-    claim: Claim, dims: tuple[DimFact, ...], shape: tuple[int, ...], axes: AxisSet
+    claim: Claim, dims: tuple[DimFact, ...], shape: tuple[int, ...], axes: AxisSet, leaves_region: bool
 ) -> LayoutMismatch | None:
     """The first dim that is known to be sharded in another way, or over axes that the claim has elsewhere.
 
     A dim of one element per shard may be taken for any other, since no operation is needed to move it: what
-    another dim is sharded over may be its own. The order of its shards stays what it is. So it is with a movable dim.
+    another dim is sharded over may be its own. The order of its shards stays what it is. So it is with a movable dim;
+    but what leaves the region is what it is.
     """
     layout = claim.layout
     if has_layout(dims, layout.dim_axes):
@@ -236,10 +237,13 @@ def layout_contradiction(
             is_other = bool(fixed) and not is_within(fixed, part)
         else:
             is_other = not dim.is_movable and not everywhere.isdisjoint(fixed)
+        woven = tuple(axis for axis in part if axis in dim.woven) if leaves_region else ()
+        is_other, known = is_other or bool(woven), known or woven
         is_free = shape[at] <= 1 and set(part) != set(known)
         if is_other and not is_free:
             span = claim.assertion.hint.spec.dim_at(at, len(layout.dim_axes)).span
-            return LayoutMismatch(at, part, known, dim.gathered, len(dim.parts) > 1, span)
+            gathered = dim.gathered if dim.axes is None else ()
+            return LayoutMismatch(at, part, known, gathered, not dim.axes and bool(dim.woven or dim.parts), span)
     return None
 
 
@@ -262,7 +266,8 @@ def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: A
         elif not claimed_axes.issuperset(dim.known_axes):
             dims[at] = UNKNOWN if part else dim
         else:
-            dims[at] = DimFact(part, from_claim=bool(part), parts=() if claim.assertion.is_assumed else dim.parts)
+            certain = DimFact(None) if claim.assertion.is_assumed else dim
+            dims[at] = DimFact(part, from_claim=bool(part), parts=certain.parts, woven=certain.woven)
     varying, unreduced = fact.varying, fact.unreduced
     if claim.assertion.is_assumed:
         unreduced -= covered_axes - layout.unreduced

@@ -49,8 +49,10 @@ def _varying_after_pick(fact: ShardingFact, axes: tuple[str, ...]) -> AxisSet:
 
 def _drop_axes(dim: DimFact, axes: AxisSet) -> DimFact:
     """A dim after its shards over some axes were summed, or after one of them was chosen."""
+    if not axes.isdisjoint(dim.woven):
+        dim = dim._replace(woven=tuple(axis for axis in dim.woven if axis not in axes))
     if axes.isdisjoint(dim.known_axes):
-        return dim
+        return UNSHARDED if dim.axes == () and not (dim.woven or dim.apart or dim.gathered) else dim
     return UNSHARDED if axes.issuperset(dim.known_axes) else UNKNOWN
 
 
@@ -153,7 +155,12 @@ def _gathered_fact(
     if is_tiled:
         dims[at] = gather_dim(fact.dims[at], axes, size, shards) if not is_grouped else UNKNOWN
     else:
-        dims.insert(at, UNSHARDED)
+        sharded = [which for which, dim in enumerate(fact.dims) if dim.axes and set(axes) <= set(dim.axes)]
+        for which in () if is_grouped else sharded:
+            dim = fact.dims[which]
+            kept = tuple(axis for axis in dim.axes or () if axis not in axes)
+            dims[which] = DimFact(kept, dim.from_claim, apart=(*(a for a in dim.axes or () if a in axes), *dim.apart))
+        dims.insert(at, UNSHARDED._replace(gathered=axes) if sharded and not is_grouped else UNSHARDED)
     if is_grouped:
         return ShardingFact(_varying_after_pick(fact, axes), NO_AXES, tuple(dims))
     gone = frozenset(axes)
@@ -163,7 +170,9 @@ def _gathered_fact(
 def gather_dim(dim: DimFact, axes: tuple[str, ...], size: int, shards: int) -> DimFact:
     """A dim, of so many elements on each of so many shards, after a gather along it."""
     count, known = len(axes), dim.known_axes
-    if not axes or dim == UNSHARDED:
+    if not set(axes).isdisjoint(dim.woven) and not dim.axes:
+        return DimFact(None, gathered=(*axes, *dim.gathered), is_movable=True)
+    if not axes or dim.axes == ():
         return dim
     if dim.axes and dim.axes[-count:] == axes:
         return dim.with_axes(dim.axes[:-count])
@@ -217,8 +226,10 @@ def exchange(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> l
         return [_mixed_fact(fact, frozenset(axes), (UNKNOWN,) * rank)]
     dims = [_drop_axes(dim, frozenset(axes)) for dim in fact.dims]
     before, after = fact.dims[at], fact.dims[to]
-    if before.axes is not None and after.axes is not None and before.axes[-count:] == axes:
-        dims[at], dims[to] = before.with_axes(before.axes[:-count]), after.with_axes((*after.axes, *axes))
+    if after.axes is not None and {*before.known_axes, *before.woven}.issuperset(axes):
+        shards = prod([interpreter.sizes[axis] for axis in axes])
+        dims[at] = gather_dim(before, axes, eqn.invars[0].aval.shape[at], shards)
+        dims[to] = after.with_axes((*after.axes, *axes)) if set(axes).isdisjoint(after.axes) else UNKNOWN
     elif before == UNSHARDED and after.axes and after.axes[-count:] == axes:
         # What each shard has of a dim is cut once more: the parts lie side by side in the other dim.
         dims[at], dims[to] = UNSHARDED, after

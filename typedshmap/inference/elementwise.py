@@ -18,7 +18,7 @@ _SAME_SHAPE = (
     "one_minus_square population_count real reduce_precision round rsqrt sign sin sinh sqrt square "
     "stop_gradient tan tanh copy copy_p convert_element_type neg preduced "
     "reduced_vary_cast reduced_vary_cast_p reciprocal cumsum cumprod cummax cummin cumlogsumexp "
-    "reshard optimization_barrier device_put sharding_constraint layout_constraint"
+    "reshard mesh_cast optimization_barrier device_put sharding_constraint layout_constraint"
 )
 _ELEMENTWISE = (
     "add add_any and atan2 clamp complex div eq eq_to ge gt igamma igamma_grad_a igammac le le_to lt "

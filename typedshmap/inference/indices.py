@@ -50,11 +50,16 @@ def own_part(start: IndexFact | None, size: int, count: int, sizes: Mapping[str,
 
     None if the start is not that of the shard's own part.
     """
+    axes = own_start(start, size, count, sizes)
+    return axes if axes is not None and count * prod([sizes[axis] for axis in axes]) == size else None
+
+
+def own_start(start: IndexFact | None, size: int, count: int, sizes: Mapping[str, int]) -> tuple[str, ...] | None:
+    """The same where the parts of all shards need not be the whole dim, but its first elements."""
     if start is None or start.offset:
         return None
     axes = tuple(axis for axis, _ in sorted(start.strides, key=lambda pair: -pair[1]))
     shards = [sizes[axis] for axis in axes]
     strides = [count * prod(shards[at + 1 :]) for at in range(len(axes))]
-    return (
-        axes if dict(start.strides) == dict(zip(axes, strides, strict=True)) and count * prod(shards) == size else None
-    )
+    is_own = dict(start.strides) == dict(zip(axes, strides, strict=True))
+    return axes if is_own and count * prod(shards) <= size else None

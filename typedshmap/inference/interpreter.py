@@ -179,7 +179,8 @@ class Interpreter:
 
     def note_conflict(self, eqn: Any, where: str, first: DimFact, second: DimFact) -> None:
         """Note that an operation takes two dims for the same that are sharded differently."""
-        what = ShardingConflict(eqn.primitive.name, where, first.axes or (), second.axes or ())
+        axes, interleaved = [dim.known_axes or dim.woven for dim in (first, second)], (not first.axes, not second.axes)
+        what = ShardingConflict(eqn.primitive.name, where, axes[0], axes[1], interleaved)
         self.observations.append(Observation(eqn, what))
 
 

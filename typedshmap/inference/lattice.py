@@ -25,11 +25,17 @@ class DimFact(NamedTuple):
       from_claim: whether it is known from a claim only. Such a dim may be a local one that was taken
         for a part of a global one, so that it is not followed through a reshape.
       gathered: the axes, in this order, over which a dim that is sharded in another order was gathered.
+        Those of an unsharded dim are what it counts: a gather put the shards along it.
       parts: what a dim is for certain, where its shards are interleaved, or its axes are movable or only claimed: it is
         merged from these, major to minor.
       is_movable: whether the axes may be taken to belong to another dim instead. A reshape of a shard cut
         the dim in several: sharded rows of microbatches are laid out as sharded microbatches are.
       is_sent: whether its shards were sent on along the axes, as around a ring: over time a shard may hold them all.
+      is_either: whether the axes may be those of the dim beside it, for all that is known: a reshape added or removed
+        a dim of size 1 there. So it is not known that a sum over this dim alone is due.
+      woven: axes over which the shards do not follow each other along it: they shard what is major to it, or it
+        has the same numbers along them.
+      apart: the axes whose shards a gather put along another dim, of which this is the minor part.
     """
 
     axes: tuple[str, ...] | None
@@ -38,6 +44,9 @@ class DimFact(NamedTuple):
     is_movable: bool = False
     parts: tuple[Part, ...] = ()
     is_sent: bool = False
+    is_either: bool = False
+    woven: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
 
     @property
     def known_axes(self) -> tuple[str, ...]:
@@ -115,9 +124,10 @@ def join_dims(a: DimFact, b: DimFact) -> DimFact:
         return a
     if a == UNSHARDED:
         return b
-    if a.axes is not None and a.axes == b.axes:
+    if a.axes and a.axes == b.axes:
         is_claimed, is_sent = a.from_claim and b.from_claim, a.is_sent or b.is_sent
-        return DimFact(a.axes, is_claimed, (), a.is_movable and b.is_movable, (), is_sent)
+        is_movable, is_either = a.is_movable and b.is_movable, a.is_either and b.is_either
+        return DimFact(a.axes, is_claimed, (), is_movable, (), is_sent, is_either)
     return UNKNOWN
 
 
@@ -129,9 +139,17 @@ def join_all_dims(a: tuple[DimFact, ...], b: tuple[DimFact, ...]) -> tuple[DimFa
 
 def is_conflict(a: DimFact, b: DimFact) -> bool:
     """Whether two dims that are taken for the same are sharded so that neither refines the other."""
+    if not a.from_claim and not b.from_claim and (_is_woven(a, b) or _is_woven(b, a)):
+        return True
     if not a.axes or not b.axes or a.is_movable or b.is_movable:
         return False
     return not is_within(a.axes, b.axes) and not is_within(b.axes, a.axes)
+
+
+def _is_woven(a: DimFact, b: DimFact) -> bool:
+    """Whether axes that shard one dim in order do not shard the other one so."""
+    woven = a.woven if a.axes is not None or not a.parts else a.known_axes
+    return bool(b.axes) and not b.is_movable and not set(woven).isdisjoint(b.axes)
 
 
 @lru_cache(maxsize=4096)
@@ -165,7 +183,9 @@ def parts_of(dim: DimFact, size: int) -> tuple[Part, ...] | None:
 
 def certain(dim: DimFact) -> DimFact:
     """What a dim is, whatever was claimed of it."""
-    return merge_parts(dim.parts) if dim.parts and not dim.gathered else dim
+    if dim.gathered:
+        return dim._replace(is_movable=False, from_claim=False)
+    return merge_parts(dim.parts)._replace(woven=dim.woven) if dim.parts else dim
 
 
 @lru_cache(maxsize=4096)

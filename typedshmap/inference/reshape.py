@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from . import lattice
-from .indices import own_part
+from .indices import own_part, own_start
 from .interpreter import Interpreter, TransferRule
 from .lattice import UNKNOWN, UNSHARDED, DimFact, Part, ShardingFact, varying_of
 from .sums import combine, summed_axes
@@ -43,7 +43,7 @@ def _by_param(how: DimsRule, name: str) -> TransferRule:
 
 def _sliced_dim(dim: DimFact) -> DimFact:
     """A dim that is sliced: of an unsharded one each shard has the same part, of another it is not known which."""
-    return UNSHARDED if dim == UNSHARDED else UNKNOWN
+    return UNSHARDED._replace(woven=dim.woven) if dim.axes == () else UNKNOWN
 
 
 def broadcast_in_dim(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -96,20 +96,25 @@ def reshape_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dim
     start = at = 0
     while at < len(after) or start < len(before):
         end, to = _group_ends(before, after, start, at)
-        found += _regroup_dims(dims[start:end], before[start:end], after[at:to])
+        made = _regroup_dims(dims[start:end], before[start:end], after[at:to])
+        left = [
+            dim for dim, size in zip(dims[start:end], before[start:end], strict=True) if size == 1 and dim.known_axes
+        ]
+        if found and left and after[at - 1] > 1 and (end - start, to - at) != (1, 1):
+            # The axes of a dim of size 1 that went are the minor ones of the dim before, or the major ones of this.
+            axes = tuple(axis for dim in left for axis in dim.known_axes)
+            made = [dim._replace(is_movable=True, is_either=True) if dim.axes else dim for dim in made]
+            found[-1] = found[-1]._replace(woven=axes) if found[-1].axes == () else found[-1]
+        found += made
         start, at = end, to
-    if len(after) == len(before):
-        return tuple(found)
-    # Beside a dim of size 1 that was added or removed, either may be the one that is sharded.
-    return tuple(
-        dim._replace(is_movable=True) if dim.axes and 1 in (*after[max(at - 1, 0) : at], *after[at + 1 : at + 2])
-        else dim
-        for at, dim in enumerate(found)
-    )  # fmt: skip
+    return tuple(found)
 
 
 def _group_ends(before: Sequence[int], after: Sequence[int], start: int, at: int) -> tuple[int, int]:
-    """The ends of the smallest groups of dims, from two dims on, that have equally many elements."""
+    """The ends of the smallest groups of dims, from two dims on, that have equally many elements.
+
+    Dims of size 1 that are added or removed go with the dim behind them.
+    """
     if start < len(before) and at < len(after) and before[start] == after[at]:
         return start + 1, at + 1
     end, to, taken, made = start, at, 1, 1
@@ -117,9 +122,7 @@ def _group_ends(before: Sequence[int], after: Sequence[int], start: int, at: int
         end += 1
     while to < len(after) and after[to] == 1:
         to += 1
-    if end > start or to > at:  # dims of size 1 that are added or removed, by themselves
-        return (end, at) if end > start else (start, to)
-    while taken != made or end == start:
+    while taken != made or (taken == 1 and (end < len(before) or to < len(after))):
         if taken <= made and end < len(before):
             taken, end = taken * before[end], end + 1
         else:
@@ -136,6 +139,8 @@ def _regroup_dims(dims: Sequence[DimFact], before: Sequence[int], after: Sequenc
         return list(dims)
     if not after or all(dim == UNSHARDED for dim in dims):
         return [UNSHARDED] * len(after)
+    if any(dim.apart or dim.gathered for dim in dims):
+        return _merge_gathered(dims, before, after)
     major, *others = dims
     if major.is_movable and not major.parts:
         is_followed = all(dim == UNSHARDED for dim in others) and before[0] != 1 and after[0] != 1
@@ -149,18 +154,49 @@ def _regroup_dims(dims: Sequence[DimFact], before: Sequence[int], after: Sequenc
         if of_dim is None:
             return [UNKNOWN] * len(after)
         parts += of_dim
-    return _distribute_parts(lattice.normal_parts(parts), after)
+    behind = tuple(axis for axis in major.woven if axis not in {axis for axes, _ in parts for axis in axes})
+    return _distribute_parts(lattice.normal_parts(parts), after, behind if major.axes == () else ())
 
 
-def _distribute_parts(parts: list[Part], sizes: Sequence[int]) -> list[DimFact]:
+def _merge_gathered(dims: Sequence[DimFact], before: Sequence[int], after: Sequence[int]) -> list[DimFact]:
+    """A group with a dim along which shards were gathered, or with one that they are parts of.
+
+    Right before the dim that they are parts of they are in order; elsewhere they are not.
+    """
+    stacked, rest = (), [(dim, size) for dim, size in zip(dims, before, strict=True) if size > 1]
+    while rest and rest[0][0].axes == () and rest[0][0].gathered:
+        stacked += rest.pop(0)[0].gathered
+    if rest and stacked and stacked == rest[0][0].apart:
+        (part, _), *others = rest
+        merged = part._replace(gathered=(), apart=(), parts=())
+        sizes = [prod(before) // prod([size for _, size in others]), *(size for _, size in others)]
+        return _regroup_dims([merged, *(dim for dim, _ in others)], sizes, after)
+    parted = {axis for dim in dims for axis in dim.apart}
+    astray = tuple(axis for dim in dims for axis in dim.gathered if dim.axes is None or axis in parted)
+    is_split = len(after) > 1 and any(dim.axes is None for dim in dims)  # which may be on the way to their order
+    if astray and not is_split:
+        return [DimFact(None, gathered=astray, is_movable=True), *[UNKNOWN] * (len(after) - 1)]
+    return [UNSHARDED if all(dim.axes == () for dim in dims) else UNKNOWN] * len(after)
+
+
+def _distribute_parts(parts: list[Part], sizes: Sequence[int], behind: tuple[str, ...]) -> list[DimFact]:
     """Dims of these sizes, made of parts in their order; the major piece of a part that is cut is the sharded one.
 
     What a claim may see otherwise than it is, a piece or a dim with interleaved shards, is movable, and has its parts.
+
+    Args:
+      behind: the axes that shard what is major to the first part.
     """
     found: list[DimFact] = []
     for at, size in enumerate(sizes):
         taken: list[Part] = []
-        is_cut, missing = False, size
+        cut, missing = (), size
+        if size == 1 and at < len(sizes) - 1 and parts and parts[0][0]:
+            # A factor of 1 on the shard is major to what follows: it has the axes, for all that is known.
+            axes, count = parts[0]
+            parts[0] = (), count
+            found.append(DimFact(axes, is_movable=True, parts=((axes, 1),), is_either=True))
+            continue
         while missing > 1:
             axes, count = parts.pop(0)
             if missing % count and count % missing:
@@ -168,14 +204,17 @@ def _distribute_parts(parts: list[Part], sizes: Sequence[int]) -> list[DimFact]:
             taken.append((axes, min(missing, count)))
             if count > missing:
                 parts.insert(0, ((), count // missing))
-                is_cut = is_cut or bool(axes)
+                cut = axes
             missing = max(missing // count, 1)
         if at == len(sizes) - 1:
             taken += parts
         dim = lattice.merge_parts(taken)
-        if is_cut or dim.parts:
+        if cut or dim.parts:
             dim = dim._replace(is_movable=True, parts=dim.parts or ((dim.known_axes, size),))
+        if dim == UNSHARDED and behind and size > 1:
+            dim = dim._replace(woven=behind, parts=(((), size),))
         found.append(dim)
+        behind = (*behind, *dim.known_axes) if cut else behind if dim.axes == () and parts and not parts[0][0] else ()
     return found
 
 
@@ -185,8 +224,23 @@ def _slice_dims_at(dims: Dims, places: Any) -> Dims:
     return tuple(_sliced_dim(dim) if at in places else dim for at, dim in enumerate(dims))
 
 
-def slice_or_pad(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Slices and pads: a dim that keeps its size is the same; one that does not is sliced."""
+def strided_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """Slices: of a sharded dim every n-th element is sharded as it is, if each shard has as many of them."""
+    before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    starts, strides = eqn.params["start_indices"], eqn.params["strides"] or (1,) * len(before)
+    return _map_dims(eqn, facts, _slice_every, before, after, tuple(starts), tuple(strides))
+
+
+def _slice_every(dims: Dims, before: Any, after: Any, starts: Any, strides: Any) -> Dims:
+    sliced = list(_slice_resized(dims, before, after, True))
+    for at, (dim, start, step) in enumerate(zip(dims, starts, strides, strict=True)):
+        if start < step > 1 and after[at] * step == before[at] and dim.axes and not dim.parts:
+            sliced[at] = dim._replace(parts=((dim.axes, after[at]),))
+    return tuple(sliced)
+
+
+def pad(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """A dim that keeps its size is the same; one that does not is sliced."""
     return _map_dims(eqn, facts, _slice_resized, eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape, True)
 
 
@@ -227,14 +281,20 @@ def dynamic_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact])
             dims.append(dim if size == count else _sliced_dim(dim))
         elif axes and dim.axes is not None and (fact.varying | fact.unreduced).isdisjoint(axes):
             dims.append(dim.with_axes((*dim.axes, *axes)))
+        elif dim == UNSHARDED and (axes := own_start(start.number, size, count, interpreter.sizes)):
+            # The first so many rows, cut over these axes, and the same along all others.
+            others = interpreter.axes - varying_of(facts)
+            dims.append(DimFact(axes, woven=tuple(axis for axis in interpreter.sizes if axis in others)))
         else:
             dims.append(UNKNOWN)
     return _combine(eqn, facts, dims)
 
 
 def update_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Updates in place: the result is sharded as what is written into."""
-    return _combine(eqn, facts, facts[0].dims)
+    """Updates in place: the result is sharded as what is written into, or as what is written over all of a dim."""
+    shapes = [atom.aval.shape for atom in eqn.invars[:2]]
+    pairs = zip(facts[0].dims, facts[1].dims, *shapes, strict=True)
+    return _combine(eqn, facts, [lattice.join_dims(dim, new) if a == b else dim for dim, new, a, b in pairs])
 
 
 def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -257,10 +317,18 @@ def _join_operands(facts: Sequence[ShardingFact]) -> list[DimFact]:
 
 
 def concatenate(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Along a sharded dim, the parts of the shards are interleaved."""
+    """Along a sharded dim, the parts of the shards are interleaved; in what order they are meant is not known.
+
+    But every n-th row, and then others, is not the order of the rows.
+    """
     along, dims = eqn.params["dimension"], _join_operands(facts)
+    joined = [fact.dims[along] for fact in facts]
+    axes = joined[0].axes
     if len(facts) > 1:
-        dims[along] = UNSHARDED if all(fact.dims[along] == UNSHARDED for fact in facts) else UNKNOWN
+        dims[along] = UNSHARDED if all(dim.axes == () and not dim.woven for dim in joined) else UNKNOWN
+        is_in_order = axes and all(dim.axes == axes and not (dim.from_claim or dim.is_movable) for dim in joined)
+        if axes and is_in_order and any(dim.parts for dim in joined):
+            dims[along] = DimFact(None, is_movable=True, woven=axes)
     return _combine(eqn, facts, dims)
 
 
@@ -320,7 +388,8 @@ RULES = {
     "transpose": _by_param(_permute_dims, "permutation"),
     "squeeze": _by_param(_remove_dims, "dimensions"),
     "rev": _by_param(_slice_dims_at, "dimensions"),
-    **dict.fromkeys(("slice", "pad"), slice_or_pad),
+    "slice": strided_slice,
+    "pad": pad,
     **dict.fromkeys(("reduce_window_sum", "reduce_window_max", "reduce_window_min"), reduce_window),
     "split": _by_param(_slice_dims_at, "axis"),
     "unstack": _by_param(_remove_dims, "axis"),

@@ -76,11 +76,12 @@ def combine(name: str, facts: tuple[ShardingFact, ...], dims: tuple[DimFact, ...
 def summed_axes(dims: Iterable[DimFact]) -> AxisSet:
     """The axes over which each shard has its part of a sum over these dims.
 
-    Of dims whose shards were sent around, as in a ring, a shard may in time have summed all.
+    Of dims whose shards were sent around, as in a ring, a shard may in time have summed all; and of those that may be
+    sharded, or the dims beside them, nothing is known.
     """
     axes, sent = NO_AXES, NO_AXES
     for dim in dims:
-        if dim.axes:
+        if dim.axes and not dim.is_either:
             axes, sent = axes.union(dim.axes), sent.union(dim.axes) if dim.is_sent else sent
     return axes - sent
 

@@ -97,6 +97,11 @@ def _contract(
         if mesh is not None:
             rank = len(plan.sums.result.dims)
             options["out_sharding"] = NamedSharding(mesh, call.region.spec(call.hints[-1], rank))
+    elif call.region.explicit:
+        # On those that are not manual here it asks where two operands are sharded along a dim that is summed.
+        known, kept = call.explicit_axes(operands), {key for place in plan.sums.result.dims for key in place.keys}
+        if any(len(axes) > 1 for key, axes in known.items() if key not in kept):
+            options["out_sharding"] = call.explicit_spec(known, plan.sums.result)
     options = {name: option for name, option in options.items() if option is not None}
     if not options and not any(map(_jax.array.is_jax_array, values)):
         arguments: list[Any] = [*values, call.local_pattern(lambda dim: str(dim.factors[0]))]

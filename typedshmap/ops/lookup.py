@@ -47,7 +47,12 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
     for operand in operands:
         call.refuse_unknown(operand.value, operand.subject)
     plan = call.plan_for(operands, lambda: _plan(call, operands, looked_up))
-    rows = _take_locally(call, operands, plan)
+
+    def take_rows(table: Any, ids: Any) -> Any:
+        return _take_locally(call, operands, plan, table, ids)
+
+    # Which shard of an Explicit axis has a row JAX cannot tell.
+    rows = call.run_on_auto_axes(operands, plan.sums.result, lambda known: looked_up in known, take_rows)
     return record_sums(call, operands, plan.sums, rows, run_partial_sums(call, rows, plan.sums), is_stated=True)
 
 
@@ -109,9 +114,9 @@ def _plan(call: Operation, operands: list[Operand], looked_up: str) -> Lookup:
     )
 
 
-def _take_locally(call: Operation, operands: list[Operand], plan: Lookup) -> Any:
+def _take_locally(call: Operation, operands: list[Operand], plan: Lookup, table: Any, ids: Any) -> Any:
     """The rows that one shard holds; zeros for ids of others."""
-    table, ids = jnp.asarray(operands[0].value), jnp.asarray(operands[1].value)
+    table, ids = jnp.asarray(table), jnp.asarray(ids)
     if call.region.has_vma:
         reason = "in which nothing can be looked up"
         call.refuse_unreduced_type(operands[0], "the table", reason)

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from jax.sharding import PartitionSpec, auto_axes
 
 from .. import _jax
 from ..errors import TypedShmapError, failures, warn_of_suspect
@@ -225,6 +226,61 @@ class Operation(Record):
         return any(
             not self.meaning(name) for side in self.pattern.sides for name, _ in written_axes(side.dims, side.marks)
         )
+
+    def explicit_axes(self, operands: Sequence[Operand]) -> Mapping[str, tuple[MeshAxes, ...]]:
+        """By the major factor of dims, the Explicit axes that shard them by the types of the operands that have it."""
+        found: dict[str, tuple[MeshAxes, ...]] = {}
+        for operand in operands:
+            sharding = _jax.array.explicit_spec(operand.value)
+            if sharding is None:
+                continue
+            dim_axes = _jax.array.spec_entries(sharding.spec, len(operand.shape)).dim_axes
+            for place, axes in zip(operand.layout.dims, dim_axes, strict=True):
+                if axes and place.keys:
+                    found[place.keys[0]] = (*found.get(place.keys[0], ()), axes)
+        return found
+
+    def explicit_spec(self, known: Mapping[str, tuple[MeshAxes, ...]], result: SideLayout) -> PartitionSpec:
+        """How Explicit axes that are not manual shard a result: as the pattern says, else as they shard the operands.
+
+        Args:
+          known: what `explicit_axes` says of the operands.
+          result: the result's side.
+        """
+        written = self.layout(-1).at_rank(len(result.dims), self.hints[-1].spec.rest)
+        axes = written.over(self.region.explicit - frozenset(self.region.sizes)).dim_axes
+        taken, dims = {axis for part in axes for axis in part}, list[MeshAxes]()
+        for place, part in zip(result.dims, axes, strict=True):
+            before = known.get(place.keys[0], ((),))[0] if place.keys and not part else ()
+            part = part or tuple(axis for axis in before if axis not in taken)
+            taken |= {*part}
+            dims.append(part)
+        return _jax.array.partition_spec(dims)
+
+    def run_on_auto_axes(
+        self,
+        operands: Sequence[Operand],
+        result: SideLayout,
+        is_refused: Callable[[Mapping[str, tuple[MeshAxes, ...]]], bool],
+        f: Callable[..., Any],
+    ) -> Any:
+        """What a function makes of the operands' values, where its equations say nothing about Explicit axes.
+
+        Args:
+          operands: what it is given.
+          result: the result's side, which says how it is sharded over such axes.
+          is_refused: whether JAX cannot tell how they shard the result, by those that `explicit_axes` says.
+          f: the function; it runs as it is where JAX can tell.
+        """
+        values = [operand.value for operand in operands]
+        explicit = self.region.explicit.difference(self.region.sizes)
+        known = self.explicit_axes(operands) if explicit else {}
+        if not known or not is_refused(known):
+            return f(*values)
+        # What is split is no longer sharded.
+        split = {place.keys[0] for operand in operands for place in operand.layout.dims if len(place.keys) > 1}
+        kept = {key: axes for key, axes in known.items() if key not in split}
+        return auto_axes(f, axes=tuple(explicit), out_sharding=self.explicit_spec(kept, result))(*values)
 
     def require_manual(self, axes: Iterable[str] | None = None) -> None:
         """Refuse to move anything over an axis that is not manual here.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,7 +18,7 @@ from ..notation.match import LARGEST_SIZE
 from ..notation.pattern import PatternDim
 from . import factor_sharding
 from .factor_sharding import Extents, FactorAxes, PartialSums, run_partial_sums
-from .operation import MeshAxes, Operand, Operation, ResolvedDim, SideLayout, read_operation
+from .operation import MeshAxes, Operand, Operation, ResolvedDim, SideLayout, read_operation, shard_count
 
 T = TypeVar("T")
 Reduction = str | Callable[[Any, tuple[int, ...]], Any]
@@ -262,19 +263,39 @@ def _refuse_partial_sums(
 def _run_locally(call: Operation, operand: Operand, plan: Rearrangement, reduction: Reduction | None) -> Any:
     """What einops makes of one shard; what it still refuses is a fault of the pattern."""
     value = operand.value
-    try:
+
+    def run(value: Any) -> Any:
         if reduction is None:
             return getattr(einops, call.verb)(value, plan.local, **plan.lengths)
-        if call.region.has_vma:
+        return einops.reduce(value, plan.local, reduction, **plan.lengths)
+
+    try:
+        if call.region.has_vma and reduction is not None:
             value = _jax.casts.drop_reduced(value)
             if reduction == "mean" and _jax.array.manual_type(value).unreduced:
                 reduction = "sum"
-        return einops.reduce(value, plan.local, reduction, **plan.lengths)
+        if not (call.region.manual and call.region.explicit):
+            return run(value)
+        is_cut = partial(_is_cut, call, operand, plan)
+        return call.run_on_auto_axes([operand._replace(value=value)], plan.sums.result, is_cut, run)
     except einops.EinopsError as error:
         raise call.fault(str(error).splitlines()[-1].strip(), (0, len(call.pattern.source))) from None
     except Exception:
         call.refuse_unknown(value, operand.subject)  # NumPy has arrays of objects and dates, with rules of their own
         raise
+
+
+def _is_cut(call: Operation, operand: Operand, plan: Rearrangement, known: Mapping[str, Sequence[MeshAxes]]) -> bool:
+    """Whether a dim that Explicit axes shard is split within a shard, or becomes the minor part of another."""
+    mesh, result = dict(call.region.mesh or ()), [place.keys for place in plan.sums.result.dims]
+    minor = {key for keys in result for key in keys[1:]}
+    for place in operand.layout.dims:
+        for major in place.keys[:1]:
+            shards = [shard_count(axes, mesh) for axes in known.get(major, ())]
+            is_split = len(place.keys) > 1 and any(plan.lengths.get(major, 1) % count for count in shards)
+            if is_split or (shards and major in minor):
+                return True
+    return False
 
 
 def _mean(call: Operation, value: Any, operand: Operand, sums: PartialSums) -> Any:
