@@ -283,20 +283,29 @@ class RegionBinding(Record):
         return replace(self, operands=tuple(found))
 
 
+RegionOrigin = Literal["written", "copied", "derived", "transposed"]
+"""What a region comes from: ``jax.shard_map`` itself, wherever that is called; a program that was traced before, which
+JAX runs again; differentiation; of that the transposing."""
+
+
 class TracedRegion(Record):
     """A manual region in a traced program.
 
     Attributes:
       eqn: its equation.
       results: where the results of the call stand among the equation's.
+      start: where the operands of the call begin among the equation's.
       is_differentiated: whether it was differentiated as it was traced, and has results for the gradient beside.
       call: what it was made of, where that is known.
+      origin: what it comes from.
     """
 
     eqn: Any
     results: tuple[int, ...]
+    start: int = 0
     is_differentiated: bool = False
     call: RegionBinding | None = None
+    origin: RegionOrigin = "written"
 
 
 def find_region(jaxpr: Any) -> TracedRegion | None:

@@ -132,7 +132,7 @@ def _gradients(each: SeenRegion) -> tuple[str, ...]:
     return tuple(
         f"grad({name})"
         for at, (name, is_inexact) in enumerate(zip(names, are_inexact, strict=True))
-        if is_inexact and at not in each.differentiated
+        if is_inexact and at - len(names) not in each.differentiated
     )
 
 
