@@ -25,12 +25,14 @@ class Region(NamedTuple):
       args: with these arguments.
       why: what an audit says of it that it does not compare; empty if it compares all.
       is_run: whether it is run on other meshes at all.
+      found: what it finds, since the result depends on the mesh, as may be meant: the severity, and a word of it.
     """
 
     call: Callable[..., Any]
     args: tuple[Any, ...]
     why: tuple[str, ...] = ()
     is_run: bool = True
+    found: tuple[tuple[str, str], ...] = ()
 
 
 def draw(*shape: int, seed: int = 0) -> Any:
@@ -275,13 +277,22 @@ HEAD_SCALE = 4.0
 ROW = P("dp")
 REAL: dict[str, Region] = {
     "a pipeline's shift": Region(
-        mapped(shift, P("stage"), P("stage"), STAGES), (draw(8, 4),), ("it closes over",), is_run=False
+        mapped(shift, P("stage"), P("stage"), STAGES), (draw(8, 4),), ("it closes over STAGES",), is_run=False
     ),
     "weights gathered leaf by leaf": Region(
         mapped(gathered, ({"w": ROW, "b": P()},), P()), ({"w": draw(16, 4), "b": draw(4)},)
     ),
-    "a batch split": Region(mapped(partial(split, factor=2), P(("dp", "tp")), P(("dp", "tp"))), (draw(16, 4),)),
-    "a batch joined": Region(mapped(joined, P(("dp", "tp")), P(("dp", "tp"))), ([draw(16, 4), draw(16, 4, seed=1)],)),
+    "a batch split": Region(
+        mapped(partial(split, factor=2), P(("dp", "tp")), P(("dp", "tp"))),
+        (draw(16, 4),),
+        ("it closes over factor",),
+        found=(("error", "return[0]"),),
+    ),
+    "a batch joined": Region(
+        mapped(joined, P(("dp", "tp")), P(("dp", "tp"))),
+        ([draw(16, 4), draw(16, 4, seed=1)],),
+        found=(("error", "in another order"),),
+    ),
     "the backward pass of attention": Region(
         mapped(attention_backward, P("dp", "tp"), P("dp", "tp")),
         ((draw(4, 4, 8), draw(4, 4, 8, 4), draw(4, 4, 8, 4), draw(4, 4, 8, 4)), (draw(4, 4, 8, 4), draw(4, 4, 8))),
@@ -317,12 +328,17 @@ REAL: dict[str, Region] = {
     "pages copied within shards": Region(
         mapped(copy_pages, (ROW, ROW, ROW, ROW), (ROW, (ROW, P()))),
         (jnp.array([0, 1, 1, 0]), jnp.array([1, 0, 0, 1]), draw(8, 4), draw(8, 4, seed=1)),
+        found=(("suspect", "one entry per shard"),),
     ),
     "a vector of ranks": Region(
-        mapped(with_ranks, (ROW, ROW, P()), ROW), (draw(16, 4), jnp.arange(4), jnp.array([7, 4]))
+        mapped(with_ranks, (ROW, ROW, P()), ROW),
+        (draw(16, 4), jnp.arange(4), jnp.array([7, 4])),
+        found=(("suspect", "one entry per shard"),),
     ),
     "slots within shards": Region(
-        mapped(state_pool, (ROW, ROW), ROW), (draw(16, 4), jnp.array([3, 1, 0, 2, 1, 1, 2, 3]))
+        mapped(state_pool, (ROW, ROW), ROW),
+        (draw(16, 4), jnp.array([3, 1, 0, 2, 1, 1, 2, 3])),
+        found=(("suspect", "may count within each shard"),),
     ),
     "a running total": Region(mapped(running_total, ROW, ROW), (draw(16, 4),)),
     "operators streamed": Region(mapped(streamed, (ROW, P()), P()), (draw(8, 4, 4), draw(4))),
@@ -349,17 +365,27 @@ REAL: dict[str, Region] = {
         ),
         ({"up": draw(2, 4, 8) / 4, "down": draw(2, 8, 4, seed=1) / 4}, draw(16, 4), 0.1),
     ),
-    "metrics of each device": Region(mapped(metrics, (ROW, P()), (ROW, ROW, ROW)), (draw(16, 4), draw(4, 4))),
+    "metrics of each device": Region(
+        mapped(metrics, (ROW, P()), (ROW, ROW, ROW)),
+        (draw(16, 4), draw(4, 4)),
+        ("return[1], return[2], of one entry per",),
+    ),
     "numbers for operands": Region(mapped(scaled, (ROW, P(), P()), P()), (draw(16, 4), 0.5, 2)),
     "ring attention": Region(
-        mapped(ring_attention, (ROW, ROW, ROW), ROW), (draw(16, 4), draw(16, 4, seed=1), draw(16, 4))
+        mapped(ring_attention, (ROW, ROW, ROW), ROW),
+        (draw(16, 4), draw(16, 4, seed=1), draw(16, 4)),
+        ("not run on other sizes of 'dp'",),
     ),
     "a cross entropy over the vocabulary": Region(
         mapped(cross_entropy, (P("dp", "tp"), ROW), P()), (draw(8, 16), jnp.array([3, 1, 15, 7, 0, 2, 14, 9]))
     ),
     "an overlapped matmul": Region(mapped(overlapped_matmul, (ROW, ROW), ROW), (draw(8, 16), draw(16, 4))),
-    "a halo written for its mesh": Region(mapped(stencil, P("dp", "tp"), ROW), (draw(16, 4),)),
-    "noise of each shard": Region(mapped(noisy, (P(), ROW), ROW), (jax.random.key(0), draw(8, 4))),
+    "a halo written for its mesh": Region(
+        mapped(stencil, P("dp", "tp"), ROW), (draw(16, 4),), ("not run on other sizes of 'dp'",)
+    ),
+    "noise of each shard": Region(
+        mapped(noisy, (P(), ROW), ROW), (jax.random.key(0), draw(8, 4)), found=(("suspect", "random numbers"),)
+    ),
     "a print": Region(mapped(logged, ROW, ROW), (draw(8, 4),), ("debug",), is_run=False),
     "a weight of 4": Region(mapped(weighted, (ROW, P()), P()), (draw(8, 4), draw(4, 4))),
 }

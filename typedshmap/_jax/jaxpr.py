@@ -103,8 +103,8 @@ def _looks_up(jaxpr: Any, indices: set[Any], arrays: dict[Any, Collection[int] |
     """The same for several indices, and arrays of which dims may be unknown."""
     offsets = set[Any]()
     for eqn in jaxpr.eqns:
-        operands, array = [None if is_literal(atom) else atom for atom in eqn.invars], eqn.invars[:1]
-        looked_up = arrays.get(array[0], ()) if array and not is_literal(array[0]) else ()
+        operands: list[Any] = [None if is_literal(atom) else atom for atom in eqn.invars]
+        looked_up = arrays.get(operands[0], ()) if operands else ()
         dims = [dim for dim, atom in _indexed_dims(eqn) if not is_literal(atom) and atom in indices]
         if dims and (looked_up is None or not {*looked_up}.isdisjoint(dims)):
             return True
@@ -125,7 +125,7 @@ def _looks_up(jaxpr: Any, indices: set[Any], arrays: dict[Any, Collection[int] |
 
 
 def _indexed_dims(eqn: Any) -> list[tuple[int, Any]]:
-    """The dims of its first operand in which an equation looks up, or writes, each with the operand that is the index."""
+    """The dims of its first operand in which an equation looks up or writes, each with the operand that says where."""
     name, numbers = eqn.primitive.name, eqn.params.get("dimension_numbers")
     if name == "gather":
         return [(dim, eqn.invars[1]) for dim in numbers.start_index_map]

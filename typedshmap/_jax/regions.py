@@ -245,7 +245,10 @@ def _trace_for_region(
         return "it is evaluated operation by operation, which jax 0.10.1 and older do only once: call it under jax.jit"
     try:
         types = [(jax.typeof(x), explicit_spec(x)) for x in args]
-        structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=spec) for aval, spec in types]
+        structs = [
+            jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=spec, weak_type=getattr(aval, "weak_type", False))
+            for aval, spec in types
+        ]
         traced = jax.make_jaxpr(lambda *operands: list(primitive.bind(*operands, **params)))(*structs)
     except Exception as error:
         return f"it cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -58,7 +58,10 @@ def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[R
                     found, left_out = _OnMeshes(each).compare()
                 findings += found
             except AssertionError as error:
-                is_stuck, left_out = " has not ended on " in str(error), [_NOT_RUN + _first_line(each, error)]
+                is_stuck, left_out = (
+                    " has not ended on " in str(error),
+                    [_NOT_RUN + (_first_line(each, error) or "AssertionError")],
+                )
             except Exception as error:  # whatever the body raises for other shards
                 left_out = [_NOT_RUN + _why_not(each, error)]
         if left_out:
