@@ -13,6 +13,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from mesh_programs import (
+    IDS,
     MESH,
     RANDOM,
     RIGHT,
@@ -139,10 +140,16 @@ def entry_per_shard(x: Any) -> Any:
 
 
 NOT_RUN = {
-    "one entry per shard": (entry_per_shard, "the shape of return depends on the mesh"),
-    "a callback": (with_prints, "it does more than compute its results (debug"),
-    "a permutation of one size": (literal_ring, "ValueError: ppermute sources and destinations must be unique"),
-    "a size that is closed over": (closed_over, "it closes over SIZE, which may be the size of 'sp'"),
+    "one entry per shard": (
+        entry_per_shard,
+        "not compared between meshes where they differ in that: return value, of one entry per shard of 'sp'",
+    ),
+    "a callback": (with_prints, "not run on other meshes: it does more than compute its results (debug"),
+    "a permutation of one size": (
+        literal_ring,
+        "not run on other sizes of 'sp': ValueError: ppermute sources and destinations must be unique",
+    ),
+    "a size that is closed over": (closed_over, "not run on other sizes of 'sp': return value depends on the mesh: "),
 }
 
 
@@ -161,7 +168,55 @@ def test_what_cannot_be_run_again_is_listed(name: str) -> None:
     report = audited(mapped(Program(body, P("sp"), P("sp"), ())), X)
     assert report.findings == [] and report.regions[0].is_complete
     (listed,) = report.regions[0].unread
-    assert listed.startswith("not run on other meshes: ") and why in listed and why in str(report)
+    assert listed.startswith(why) and why in str(report)
+    assert "closes over" not in listed or "it closes over SIZE, which may be the size of 'sp'" in listed
+
+
+def each_row_first(x: Any) -> Any:
+    return lax.ppermute(x, "sp", [(0, 1), (1, 2), (2, 3)]), (x * lax.axis_size("tp")).sum(0, keepdims=True)
+
+
+def test_what_is_wrong_between_meshes_that_fit_is_found() -> None:
+    """A permutation of four shards fits two meshes; a result with one entry per shard differs between them."""
+    report = audited(mapped(Program(each_row_first, P("sp"), P("sp"), ())), X)
+    errors = [found.message for found in report.findings if found.kind == "invariance"]
+    assert [message.startswith("return[1] depends on the mesh: ") for message in errors] == [True]
+    assert "it is 2 times what sp=4 gives, the size of 'tp'" in errors[0]
+
+
+@pytest.mark.parametrize("is_jitted", [False, True])
+def test_numbers_are_operands_as_they_are(is_jitted: bool) -> None:
+    def scale(x: Any, by: Any, power: Any) -> Any:
+        start = lax.psum(x.astype(jnp.bfloat16).sum(0), "sp")
+        return lax.fori_loop(0, 2, lambda _, x: x * by, start) ** power  # which strong types would not let by
+
+    program = Program(scale, (P("sp"), P(), P()), P(), ())
+    call = lambda x: mapped(program)(x, 0.5, 2)  # noqa: E731
+    report = audited(jax.jit(call) if is_jitted else call, X)
+    assert report.findings == [] and report.regions[0].unread == ()
+
+
+@pytest.mark.parametrize("has_offset", [False, True])
+def test_indices_that_may_be_local_to_a_shard_are_suspect(has_offset: bool) -> None:
+    """Where an offset by the shard's index is taken off, they are of the whole, and what is wrong is an error."""
+
+    def take(x: Any, ids: Any) -> Any:
+        local = ids - lax.axis_index("sp") if has_offset else ids
+        return x[local % x.shape[0]]
+
+    report = audited(mapped(Program(take, (P("sp"), P("sp")), P("sp"), ())), X, IDS)
+    (found,) = report.findings
+    assert (found.severity, "'ids' may count within each shard" in found.message) == (
+        ("error", False) if has_offset else ("suspect", True)
+    )
+
+
+def test_labels_of_sharded_rows_are_no_local_indices() -> None:
+    def pick(x: Any, ids: Any) -> Any:
+        return lax.psum(jnp.take_along_axis(x, ids[:, None] % x.shape[1], 1)[:, 0], "tp")
+
+    report = audited(mapped(Program(pick, (P("sp", "tp"), P("sp")), P("sp"), ())), X, jnp.arange(16) % 8)
+    assert [found.severity for found in report.findings] == ["error"]
 
 
 def test_the_mesh_that_the_body_closes_over_is_replaced() -> None:

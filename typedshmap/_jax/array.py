@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.core
 import numpy as np
-from jax.interpreters import partial_eval
+from jax.interpreters import ad, partial_eval
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..notation.layout import Layout
@@ -223,6 +223,16 @@ def strip_transforms(x: Any) -> Underlying:
 def is_under_gradient(x: Any) -> bool:
     """Whether a value is being differentiated as it is computed, and not as a value of a program that is traced."""
     return is_tracer(x) and strip_transforms(x).is_differentiated
+
+
+def has_tangent(x: Any) -> bool:
+    """Whether a value is being differentiated, and depends on what it is differentiated by."""
+    while isinstance(x, jax.core.Tracer):
+        inner = jvp_primal(x)
+        if inner is not None and type(getattr(x, "tangent", None)) is not ad.Zero:
+            return True
+        x = inner if inner is not None else getattr(x, "val", None) if hasattr(x, "batch_dim") else None
+    return False
 
 
 def type_key(x: Any) -> tuple[Any, ...]:

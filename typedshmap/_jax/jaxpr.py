@@ -4,7 +4,7 @@ Everything is read by the public names of ``jax.extend.core`` and by attributes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -89,6 +89,50 @@ def _number_results(jaxpr: Any, operands: Sequence[int], numbers: dict[Any, int]
             results = [number((eqn.primitive, what, *given, at)) for at in range(len(eqn.outvars))]
         known.update(zip(eqn.outvars, results, strict=True))
     return [number_of(atom) for atom in jaxpr.outvars]
+
+
+def is_index_into(jaxpr: Any, index: Any, arrays: Mapping[Any, Collection[int]]) -> bool:
+    """Whether an operand of a program is an index, as it is or computed from it alone, into dims of some operands.
+
+    What depends on the index of the shard, or was sent to other shards, is followed no further.
+    """
+    return _looks_up(open_jaxpr(jaxpr), {index}, {var: dims for var, dims in arrays.items() if var is not index})
+
+
+def _looks_up(jaxpr: Any, indices: set[Any], arrays: dict[Any, Collection[int] | None]) -> bool:
+    """The same for several indices, and arrays of which dims may be unknown."""
+    offsets = set[Any]()
+    for eqn in jaxpr.eqns:
+        operands: list[Any] = [None if is_literal(atom) else atom for atom in eqn.invars]
+        looked_up = arrays.get(operands[0], ()) if operands else ()
+        dims = [dim for dim, atom in _indexed_dims(eqn) if not is_literal(atom) and atom in indices]
+        if dims and (looked_up is None or not {*looked_up}.isdisjoint(dims)):
+            return True
+        for inner in inner_jaxprs(eqn):
+            behind = operands[len(operands) - len(inner.invars) :]  # the predicate of a cond comes first
+            pairs = [*zip(inner.invars, behind, strict=False)]
+            given = {var: arrays[atom] for var, atom in pairs if atom in arrays}
+            if _looks_up(inner, {var for var, atom in pairs if atom in indices}, given):
+                return True
+        if eqn.primitive.name == "axis_index" or not offsets.isdisjoint(operands):
+            offsets.update(eqn.outvars)
+        elif collective_operation(eqn) is None and not indices.isdisjoint(operands):
+            indices.update(eqn.outvars)
+        for known in (atom for atom in operands if atom in arrays):
+            shape = known.aval.shape
+            arrays |= {var: arrays[known] if var.aval.shape == shape else None for var in eqn.outvars}
+    return False
+
+
+def _indexed_dims(eqn: Any) -> list[tuple[int, Any]]:
+    """The dims of its first operand in which an equation looks up or writes, each with the operand that says where."""
+    name, numbers = eqn.primitive.name, eqn.params.get("dimension_numbers")
+    if name == "gather":
+        return [(dim, eqn.invars[1]) for dim in numbers.start_index_map]
+    if name.startswith("scatter"):
+        return [(dim, eqn.invars[1]) for dim in numbers.scatter_dims_to_operand_dims]
+    first = {"dynamic_slice": 1, "dynamic_update_slice": 2}.get(name)
+    return [] if first is None else [*enumerate(eqn.invars[first:])]
 
 
 def while_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
@@ -283,20 +327,29 @@ class RegionBinding(Record):
         return replace(self, operands=tuple(found))
 
 
+RegionOrigin = Literal["written", "copied", "derived", "transposed"]
+"""What a region comes from: ``jax.shard_map`` itself, wherever that is called; a program that was traced before, which
+JAX runs again; differentiation; of that the transposing."""
+
+
 class TracedRegion(Record):
     """A manual region in a traced program.
 
     Attributes:
       eqn: its equation.
       results: where the results of the call stand among the equation's.
+      start: where the operands of the call begin among the equation's.
       is_differentiated: whether it was differentiated as it was traced, and has results for the gradient beside.
       call: what it was made of, where that is known.
+      origin: what it comes from.
     """
 
     eqn: Any
     results: tuple[int, ...]
+    start: int = 0
     is_differentiated: bool = False
     call: RegionBinding | None = None
+    origin: RegionOrigin = "written"
 
 
 def find_region(jaxpr: Any) -> TracedRegion | None:

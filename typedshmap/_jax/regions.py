@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial, reduce
 from itertools import count
@@ -15,9 +15,10 @@ import jax.core
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from .array import explicit_spec, is_under_gradient, strip_transforms
-from .jaxpr import RegionBinding, TracedRegion
+from .array import explicit_spec, has_tangent, is_tracer, strip_transforms
+from .jaxpr import RegionBinding, RegionOrigin, TracedRegion, is_transposed
 from .mesh import AnyMesh, without_ambient
+from .source import at_its_own_line
 
 # What was traced before is traced anew where regions are watched: JAX's caches of traces know this number.
 _watch = jax.make_user_context(default_value=0)
@@ -34,16 +35,38 @@ def _region_primitive() -> Any:
         return jax.make_jaxpr(mapped)(0.0).eqns[0].primitive
 
 
+@cache
+def _codes_of_bodies() -> Mapping[Any, RegionOrigin]:
+    """The code of what `jax.shard_map` makes of a user's function, and of what transposing makes of a region.
+
+    Both are seen in a program that has a gradient. Empty below jax 0.10.2, where a body is the user's function itself.
+    """
+    mesh = AbstractMesh((1,), ("x",), axis_types=(AxisType.Auto,))
+    bodies = list[Any]()
+
+    def note(bind: Bind, *args: Any) -> Any:
+        if args[-1]["mesh"] is mesh:  # other threads may trace, too
+            bodies.extend(args[-1].get("subfuns", ()))
+        return bind(*args)
+
+    spec = PartitionSpec()
+    mapped = jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)
+    with without_ambient(), _binding(lambda bind: partial(note, bind)):
+        jax.make_jaxpr(jax.grad(mapped))(0.0)
+    return {bodies[0].__code__: "written", bodies[-1].__code__: "transposed"} if bodies else {}
+
+
 class _Here(threading.local):
     """What a thread is doing.
 
     Attributes:
       is_evaluating: whether it evaluates a region operation by operation.
+      traced: the body of the region that it traces before it evaluates it.
       handed: the traces to which a transformation hands a region on.
       functions: the functions of the regions that it traces; a transformation makes others of them meanwhile.
     """
 
-    is_evaluating, handed, functions = False, frozenset[int](), frozenset[str]()
+    is_evaluating, traced, handed, functions = False, None, frozenset[int](), frozenset[str]()
 
     @contextmanager
     def setting(self, **changes: Any) -> Generator[None]:
@@ -95,19 +118,24 @@ def watched_regions(
       miss: called with the reason where there is none.
       name_operands: names what a trace is about to give to a region that may be run again.
     """
-    primitive, here = _region_primitive(), _Here()
+    primitive, codes, here = _region_primitive(), _codes_of_bodies(), _Here()
 
     def bind_and_see(bind: Bind, trace: Any, *rest: Any) -> Any:
+        (body,) = rest[-1].get("subfuns", (None,))
         info = rest[-1].get("debug_info")
-        function = str(getattr(info, "func_src_info", ""))
-        if here.is_evaluating or id(trace) in here.handed or function in here.functions:
+        function, origin = str(getattr(info, "func_src_info", "")), _origin_of(body, info, codes)
+        is_handed_on = id(trace) in here.handed or function in here.functions
+        is_traced = body is not None and body is here.traced
+        if here.is_evaluating or is_traced or (is_handed_on and origin != "written"):
             return bind(trace, *rest)
         chain = [trace]
         while not hasattr(chain[-1], "frame") and (parent := getattr(chain[-1], "parent_trace", None)) is not None:
             chain.append(parent)
+        own_line = at_its_own_line() if origin == "written" else nullcontext()
         if not hasattr(chain[-1], "frame"):  # JAX maps each operation by itself
+            with here.setting(traced=body, is_evaluating=body is None), own_line:
+                why = _trace_for_region(primitive, rest, origin, see)
             with here.setting(is_evaluating=True):
-                why = _trace_for_region(primitive, rest, see)
                 results = bind(trace, *rest)
             if why:  # what JAX refuses is no region
                 miss(why)
@@ -119,10 +147,10 @@ def watched_regions(
             operands, names = name_operands(trace, rest[0])
             call, rest = replace(call, names=names), (operands, *rest[1:])
         functions = here.functions | {function} if function else here.functions
-        with here.setting(handed=here.handed.union(map(id, chain[1:])), functions=functions):
+        with here.setting(handed=here.handed.union(map(id, chain[1:])), functions=functions), own_line:
             results = bind(trace, *rest)
-        if (region := _region_of(list(results), chain[-1])) is not None:
-            see(replace(region, call=call))
+        if (region := _region_of(rest[0], list(results), chain[-1])) is not None:
+            see(replace(region, call=call, origin=origin or _old_origin(region.eqn)))
         return results
 
     with _binding(lambda bind: partial(bind_and_see, bind)), _watch(next(_numbers)):
@@ -148,13 +176,29 @@ def moved_regions(mesh: AnyMesh) -> Generator[None]:
         yield
 
 
+def _origin_of(body: Any, info: Any, codes: Mapping[Any, RegionOrigin]) -> RegionOrigin | None:
+    """What a region comes from; None where its body does not tell."""
+    if not codes:
+        return None
+    # JAX leaves the names of the arguments out of whatever differentiation makes.
+    other: RegionOrigin = "copied" if getattr(info, "arg_names", None) else "derived"
+    return codes.get(getattr(body, "__code__", None), other)
+
+
+def _old_origin(eqn: Any) -> RegionOrigin:
+    """The same by the region's equation, as far as that tells."""
+    if is_transposed(eqn):
+        return "transposed"
+    return "written" if getattr(eqn.params["jaxpr"].debug_info, "arg_names", None) else "copied"
+
+
 def _call_of(primitive: Any, rest: Sequence[Any]) -> RegionBinding | None:
     """What a region is made of; None below jax 0.10.2, which traces a body only once."""
     params = dict(rest[-1])
     bodies = params.pop("subfuns", ())
     if len(bodies) != 1:
         return None
-    known, gradients = map(_known_value, rest[0]), map(is_under_gradient, rest[0])
+    known, gradients = map(_known_value, rest[0]), map(has_tangent, rest[0])
     return RegionBinding(primitive, bodies[0], params, tuple(known), tuple(gradients))
 
 
@@ -173,7 +217,7 @@ def _known_value(x: Any) -> Any:
     return value if np.shape(value) == aval.shape else jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
-def _region_of(results: Sequence[Any], trace: Any) -> TracedRegion | None:
+def _region_of(operands: Sequence[Any], results: Sequence[Any], trace: Any) -> TracedRegion | None:
     """The region that was just traced; of one that is differentiated with those results that are the user's."""
     eqn: Any
     if results:
@@ -186,21 +230,30 @@ def _region_of(results: Sequence[Any], trace: Any) -> TracedRegion | None:
         eqn, vars_below = (last() if callable(last) else last), set[int]()
     if eqn is None or eqn.primitive is not _region_primitive():
         return None
-    return TracedRegion(eqn, tuple(at for at, var in enumerate(eqn.outvars) if id(var) in vars_below))
+    given = {id(getattr(strip_transforms(x).value, "val", None)): at for at, x in enumerate(operands) if is_tracer(x)}
+    # What the body closes over comes before the operands, and their tangents come after them.
+    start = next((at - given[id(atom)] for at, atom in enumerate(eqn.invars) if id(atom) in given), 0)
+    return TracedRegion(eqn, tuple(at for at, var in enumerate(eqn.outvars) if id(var) in vars_below), max(start, 0))
 
 
-def _trace_for_region(primitive: Any, rest: Sequence[Any], see: Callable[[TracedRegion], None]) -> str:
+def _trace_for_region(
+    primitive: Any, rest: Sequence[Any], origin: RegionOrigin | None, see: Callable[[TracedRegion], None]
+) -> str:
     """Trace a region that is about to be evaluated; why not, where that fails."""
     args, params, call = rest[0], rest[-1], _call_of(primitive, rest)
     if any(hasattr(arg, "call_wrapped") for arg in args):
         return "it is evaluated operation by operation, which jax 0.10.1 and older do only once: call it under jax.jit"
     try:
         types = [(jax.typeof(x), explicit_spec(x)) for x in args]
-        structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=spec) for aval, spec in types]
+        structs = [
+            jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=spec, weak_type=getattr(aval, "weak_type", False))
+            for aval, spec in types
+        ]
         traced = jax.make_jaxpr(lambda *operands: list(primitive.bind(*operands, **params)))(*structs)
     except Exception as error:
         return f"it cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     for eqn in traced.eqns:
         if eqn.primitive is primitive:
-            see(TracedRegion(eqn, tuple(range(len(eqn.outvars))), call=call))
+            results, start = tuple(range(len(eqn.outvars))), len(eqn.invars) - len(args)
+            see(TracedRegion(eqn, results, start, call=call, origin=origin or _old_origin(eqn)))
     return ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from itertools import dropwhile, takewhile
 from typing import Any
 
@@ -21,6 +22,24 @@ def source_here() -> Any:
     from jax.extend.source_info_util import current
 
     return current()
+
+
+@contextmanager
+def at_its_own_line() -> Generator[None]:
+    """Have equations know where they are made themselves.
+
+    What a backward rule computes would know only where the operation is that JAX differentiates.
+    """
+    # Imported here as in `source_here`.
+    from jax.extend.source_info_util import user_context
+
+    # JAX looks where it is if what stands there is falsy; None would leave what stands there now.
+    around: Any = user_context(False)  # type: ignore[arg-type]
+    around.__enter__()
+    try:
+        yield
+    finally:
+        around.__exit__(None, None, None)  # where the operation is JAX adds to an exception further out
 
 
 def equation_place(eqn: Any) -> str:

@@ -145,7 +145,7 @@ def region_of_results(results: Sequence[Any]) -> TracedRegion | None:
         return None
     places = {id(var): at for at, var in enumerate(eqn.outvars)}
     found = tuple([places.get(id(getattr(value, "val", None)), -1) for value in traced])
-    return None if -1 in found else TracedRegion(eqn, found, any(map(is_not, traced, results)))
+    return None if -1 in found else TracedRegion(eqn, found, is_differentiated=any(map(is_not, traced, results)))
 
 
 class UnfinishedEquation(Record, eq=False):

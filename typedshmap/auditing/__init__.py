@@ -48,14 +48,15 @@ def audit(axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = Fal
         region = PlainRegion(traced, axis_sizes or {})
         with lock:
             is_known = any(region.key == one[:3] for one in report.regions)
-        seen.note_gradient(region.key, region.argument_names, traced)
-        # What differentiation makes of a region is as right as that, and has no arguments that the user named.
-        if _jax.jaxpr.is_transposed(traced.eqn) or (is_known and not region.argument_names):
-            return
-        read = region.read()
+        # What JAX makes of a region is as right as that, but for the collectives that a gradient has in its branches.
+        if traced.origin == "written" or (traced.origin == "copied" and not is_known):
+            read = region.read()
+            with lock:
+                report.add(*read)
+            seen.add(region, *read)
+        deadlocks = seen.note_gradient(region)
         with lock:
-            report.add(*read)
-        seen.add(*read, region.argument_names, traced)
+            report.add_findings(deadlocks)
 
     def miss(why: str) -> None:
         with lock:

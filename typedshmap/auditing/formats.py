@@ -13,8 +13,8 @@ from .findings import KINDS, Finding, Region
 
 FORMATS = ("text", "github", "json", "sarif")
 _MOST_FINDINGS, _MOST_UNREAD = 24, 8
-NOT_RUN = "not run on other meshes"
-"""How the reason begins why a region is not compared."""
+NOT_RUN = ("not run on other ", "not compared between ")
+"""How the reason begins why a region, or something of it, is not compared with other meshes."""
 
 
 def shown_path(file: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -47,7 +47,7 @@ class PlainRegion:
     """
 
     def __init__(self, traced: _jax.jaxpr.TracedRegion, lengths: Mapping[str, int]) -> None:
-        eqn, self.results = traced.eqn, traced.results
+        eqn, self.traced, self.results = traced.eqn, traced, traced.results
         self.params = eqn.params
         body, mesh = eqn.params["jaxpr"], eqn.params["mesh"]
         info = getattr(body, "debug_info", None)
@@ -81,7 +81,7 @@ class PlainRegion:
         unread, findings = _opaque_operations(self.params["jaxpr"]), list[Finding]()
         if self.is_typed:  # its hints are checked as it is traced
             return Region(*self.key, not unread, tuple(dict.fromkeys(unread))), findings
-        found = InterpretedRegion(self.params, self._interpreter, self._name_dim, is_typed=False)
+        found = self._interpreted()
         failures = [*self._failures_of_body(found), *self._failures_of_results(found)]
         for failure in failures:
             cause = failure.what.cause if isinstance(failure.what, UnmentionedVarying) else None
@@ -91,6 +91,24 @@ class PlainRegion:
                 findings.append(finding_of(failure, *self.key))
         region = Region(*self.key, not unread, tuple(dict.fromkeys(unread)))
         return region, findings
+
+    @property
+    def may_diverge(self) -> bool:
+        """Whether shards may go different ways in it, and some not reach a collective of its gradient."""
+        return any(eqn.primitive.name in ("cond", "while") for eqn in _jax.jaxpr.all_equations(self.params["jaxpr"]))
+
+    def deadlocks_of_gradient(self, operands: Container[int]) -> list[Finding]:
+        """The deadlock that its gradient by some operands has, counted from the last."""
+        call, count = self.traced.call, len(self.params["in_specs"])
+        end = self.traced.start + len(call.operands if call is not None else ())
+        with as_users(self._package):
+            first = self._interpreted().divergence([at - end in operands and at < end for at in range(count)])
+            if first is None:
+                return []
+            return [finding_of(Failure(first.what, _BODY, place=_jax.source.equation_place(first.eqn)), *self.key)]
+
+    def _interpreted(self) -> InterpretedRegion:
+        return InterpretedRegion(self.params, self._interpreter, self._name_dim, is_typed=False)
 
     def _interpreter(self) -> Interpreter:
         sizes = {axis: size for axis, size in self.axes if size > 1}
@@ -102,7 +120,7 @@ class PlainRegion:
         return "", f"argument '{self.argument_names[at]}'" if known else ""
 
     def _failures_of_body(self, found: InterpretedRegion) -> Iterable[Failure]:
-        for first in (found.divergence(()), found.wrong_gradient(), *found.contradictions()):
+        for first in (found.divergence(), found.wrong_gradient(), *found.contradictions()):
             if first is not None:
                 yield Failure(first.what, _BODY, place=_jax.source.equation_place(first.eqn))
         for verdict in found.lost_sums():

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from .. import _jax
 from .findings import Finding, Region
+from .region import PlainRegion
 
 Key = tuple[str, str, int]
 
@@ -21,7 +22,7 @@ class SeenRegion(NamedTuple):
       argument_names: the names of its operands, where they are known.
       traced: its equation, and what it was made of.
       is_stuck: whether its shards are known to wait for each other.
-      differentiated: the operands that gradients of the program are taken in.
+      differentiated: the operands that gradients of the program are taken in, counted from the last.
     """
 
     region: Region
@@ -45,30 +46,35 @@ class SeenRegions:
         self._calls: dict[Key, list[SeenRegion]] = {}
         self._differentiated: dict[Key, set[int]] = {}
         self._transposed: set[Key] = set()
+        self._branching: dict[Key, list[PlainRegion]] = {}
 
-    def add(
-        self,
-        region: Region,
-        findings: Sequence[Finding],
-        argument_names: tuple[str, ...],
-        traced: _jax.jaxpr.TracedRegion,
-    ) -> None:
+    def add(self, plain: PlainRegion, region: Region, findings: Sequence[Finding]) -> None:
         """Take in a region that was read, and what was found in it."""
         is_stuck = any(found.kind == "divergence" for found in findings)
         with self._lock:
-            calls = self._calls.setdefault(region[:3], [])
+            calls = self._calls.setdefault(plain.key, [])
             if all(one.structs for one in calls):
-                calls.append(SeenRegion(region, argument_names, traced, is_stuck))
+                calls.append(SeenRegion(region, plain.argument_names, plain.traced, is_stuck))
+            if plain.may_diverge:
+                self._branching.setdefault(plain.key, []).append(plain)
 
-    def note_gradient(self, key: Key, argument_names: tuple[str, ...], traced: _jax.jaxpr.TracedRegion) -> None:
-        """Note whether a region is differentiated, or was made of one that is."""
-        operands = {at for at, is_one in enumerate(traced.call.is_under_gradient if traced.call else ()) if is_one}
+    def note_gradient(self, plain: PlainRegion) -> list[Finding]:
+        """Note what a region is differentiated by, or that its gradient is taken.
+
+        Returns:
+          The deadlocks that a gradient which is taken has, and the region has not.
+        """
+        key, call = plain.key, plain.traced.call
         with self._lock:
-            is_derived = not operands and not argument_names and key in self._differentiated
-            if is_derived or _jax.jaxpr.is_transposed(traced.eqn):
-                self._transposed.add(key)
-            if operands:
-                self._differentiated.setdefault(key, set()).update(operands)
+            if plain.traced.origin in ("written", "copied") and call is not None and any(call.is_under_gradient):
+                # Counted from the last, since what a body closes over comes before.
+                backwards = enumerate(reversed(call.is_under_gradient), 1)
+                self._differentiated.setdefault(key, set()).update(-at for at, is_one in backwards if is_one)
+            if plain.traced.origin != "transposed" or key not in self._differentiated:
+                return []
+            self._transposed.add(key)
+            taken, by = self._branching.pop(key, []), frozenset(self._differentiated[key])
+        return [found for one in taken for found in one.deadlocks_of_gradient(by)]
 
     def unknown(self) -> list[list[_jax.jaxpr.RegionBinding]]:
         """The calls of each region that is known without some of its values only."""

@@ -267,7 +267,8 @@ def analyze_region(
     judged = [found for found in interpreter.observations if found.claim is not None]
     if traced.is_differentiated and not {*map(id, analysis.claims)} <= {id(found.claim) for found in judged}:
         return False
-    if first := region.divergence(operands) or region.wrong_gradient():
+    taken = [*map(_jax.array.has_gradient_taken, operands)]
+    if first := region.divergence(taken) or region.wrong_gradient():
         raise _finding_error(first, origin, interpreter)
     verdicts = region.lost_sums()
     wrong = [_contradiction(_at_its_making(found, body), origin, interpreter) for found in region.contradictions()]

@@ -71,20 +71,20 @@ class InterpretedRegion:
         is_typed = self.interpreter.has_vma or self._is_typed
         return Causes(self.interpreter, self.body, self.entering, self._name_dim, is_typed)
 
-    def divergence(self, operands: Sequence[Any]) -> Observation | None:
+    def divergence(self, is_differentiated: Sequence[bool] = ()) -> Observation | None:
         """The first collective that not all shards reach; one of which nothing comes never runs.
 
         A cast is one if a gradient by the operand that it comes from is being taken, as far as is known.
 
         Args:
-          operands: what the region is called with, which is behind what its body closes over.
+          is_differentiated: whether a gradient by each operand of the call is taken; those are behind what the body
+            closes over.
         """
         diverging = [found for found in self.interpreter.observations if found.control is not None]
         if not diverging:
             return None
         casts = {id(found.eqn) for found in diverging if found.eqn.primitive.name == control_flow.CAST}
-        closed_over = [False] * (len(self.body.invars) - len(operands))
-        differentiated = [*closed_over, *map(_jax.array.has_gradient_taken, operands)]
+        differentiated = [*[False] * (len(self.body.invars) - len(is_differentiated)), *is_differentiated]
 
         def is_run(some: Sequence[Observation]) -> bool:
             eqns = {id(found.eqn) for found in some}

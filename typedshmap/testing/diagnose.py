@@ -17,7 +17,7 @@ from ..errors.phrases import quoted_axes, size_text
 from ..sampling.plan import UnplacedInputs
 from .compare import Difference, FormMismatch, MeshTrial, Tolerance, ValueMismatch, are_close, as_double
 from .describe_difference import Where
-from .meshes import longer_axes, name_of_mesh
+from .meshes import ONE_DEVICE, longer_axes, name_of_mesh
 from .run import FunctionUnderTest, HostArray
 
 
@@ -28,6 +28,7 @@ def failure_report(
     tried: Sequence[MeshTrial],
     left_out: Mapping[Mesh, str],
     where: Where,
+    reference: str = ONE_DEVICE,
 ) -> str:
     """The message of a failed trial.
 
@@ -38,18 +39,19 @@ def failure_report(
       tried: the comparison of each mesh with one device, the smallest first.
       left_out: the meshes that were not tried, each with the reason.
       where: where its values begin to differ.
+      reference: what the meshes are compared with.
     """
     wrong = [trial for trial in tried if trial.differences]
     # The first wrong result on the smallest mesh is reported in full.
     first, mesh = wrong[0].differences[0], name_of_mesh(wrong[0].mesh)
     facts, cure = list[str](), ""
     if isinstance(first, FormMismatch):
-        problem = f" it is {first.actual or 'missing'} on {mesh}, but {first.expected or 'missing'} on one device"
+        problem = f" it is {first.actual or 'missing'} on {mesh}, but {first.expected or 'missing'} on {reference}"
     else:
         actual, expected = numbers(first.actual[first.at], first.expected[first.at])
-        problem = f"{entry_place(first.at)} it is {actual} on {mesh}, but {expected} on one device"
+        problem = f"{entry_place(first.at)} it is {actual} on {mesh}, but {expected} on {reference}"
         is_gradient = first.name.startswith("grad(")
-        found = list(clues(first, wrong[0].jaxprs, is_gradient or where.is_backward))
+        found = list(clues(first, wrong[0].jaxprs, is_gradient or where.is_backward, reference))
         cure = next((clue.cure for clue in found if clue.cure), "")
         facts = [_deviation(first, tolerance), *(clue.fact for clue in found)]
         if found and found[0].is_pattern:
@@ -180,13 +182,16 @@ class Clue(NamedTuple):
     is_pattern: bool = False
 
 
-def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any], is_backward: bool = False) -> Iterator[Clue]:
+def clues(
+    mismatch: ValueMismatch, jaxprs: Sequence[Any], is_backward: bool = False, reference: str = ONE_DEVICE
+) -> Iterator[Clue]:
     """The clues to the cause of a difference, the surest first.
 
     Args:
       mismatch: the result that differs.
       jaxprs: the programs that were traced on its mesh.
       is_backward: whether it is a gradient, or differs by one.
+      reference: what the mesh is compared with.
     """
     sizes = {name: size for name, size in mismatch.mesh.shape.items() if size > 1}
     groups = [axes for count in range(1, len(sizes) + 1) for axes in combinations(sizes, count)]
@@ -202,18 +207,18 @@ def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any], is_backward: bool = Fa
                 if is_backward:
                     how = "by hand though JAX sums it, or since a psum transposes to a psum under check_vma=False?"
                     cure = f"is the gradient summed over {axes} once too often, {how}"
-                patterns.append(Clue(f"it is {count} times what one device gives, the size of {axes}", cure, True))
+                patterns.append(Clue(f"it is {count} times what {reference} gives, the size of {axes}", cure, True))
             if isclose(factor, 1 / count, rel_tol=0.01):
                 cure = f"is a sum over {axes} missing, or a mean taken of what is to be summed?"
                 if is_backward:
                     cure = f"is the gradient not summed over {axes}, or of a cotangent that was divided by their size?"
-                fact = f"it is 1/{count} of what one device gives, by the size of {axes}"
+                fact = f"it is 1/{count} of what {reference} gives, by the size of {axes}"
                 patterns.append(Clue(fact, cure, True))
         if mismatch.actual.size > 1:
             text = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1{factor - 1:+.2g}"
             is_all = np.all((mismatch.actual != mismatch.expected) | (mismatch.expected == 0))
             every = "every entry" if is_all else "every entry that differs"
-            patterns.append(Clue(f"{every} is {text} times what it is on one device", ""))
+            patterns.append(Clue(f"{every} is {text} times what it is on {reference}", ""))
     for count, axes in counts:
         if (dim := repeated_dim(mismatch, count)) is not None:
             fact = f"its {count} parts along dim {dim} are equal, as many as {axes} has shards"

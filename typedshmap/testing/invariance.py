@@ -225,11 +225,11 @@ def assert_mesh_invariant(
             subject = replace(subject, kind="mapped")
         compared = numbers_compared(subject, draw(chosen, first).on(one), one)
 
-        def trial(seed: int) -> _Trial:
+        def trial(seed: int) -> Trial:
             drawn = replace(
                 draw(chosen, seed, multiples_of), compared=compared, factor=_LARGE if seed % 3 == 2 else 1.0
             )
-            return _Trial(subject, drawn, grad, names, *limits, seconds, report, compiled, spent)
+            return Trial(subject, drawn, grad, names, *limits, seconds, report, compiled, spent)
 
         for each in seeds:
             tried = trial(each)
@@ -339,10 +339,18 @@ def _fitting_meshes(
 
 
 @dataclass(frozen=True)
-class _Trial:
+class Trial:
     """A function and its drawn arguments, which are run on one mesh after another.
 
     Attributes:
+      subject: the function.
+      drawn: its arguments.
+      grad: whether its gradients are compared, too.
+      exclude: the results that are not.
+      rtol: as for `assert_mesh_invariant`.
+      atol: the same.
+      timeout: the same.
+      report: is told what is under way.
       compiled: the program of each mesh, from the last trial whose arguments are of the same types.
       spent: the seconds that each mesh took.
     """
@@ -364,7 +372,7 @@ class _Trial:
     def run(
         self, meshes: Sequence[Mesh], left_out: Mapping[Mesh, str], loose: dict[str, float], may_fail: bool
     ) -> list[Mesh]:
-        """Compare the results on each mesh with those on the first one, which is a single device.
+        """Compare the results on each mesh with those on the first one, which is the smallest.
 
         Args:
           meshes: the meshes.
@@ -387,7 +395,7 @@ class _Trial:
         self._refuse_unknown_names(reference)
         for name, array in reference.values.items():
             if _jax.array.is_inexact(array.dtype) and array.size and np.isnan(array).all():
-                text = f"{VERB}: {self.subject.name}: {result_phrase(name)} is NaN on one device"
+                text = f"{VERB}: {self.subject.name}: {result_phrase(name)} is NaN on {name_of_mesh(one)}"
                 text += ", which no mesh can change; pass arguments for which it is not"
                 warnings.warn(text, stacklevel=3)
         tolerance = Tolerance(rounding, self.rtol, self.atol)
@@ -411,7 +419,7 @@ class _Trial:
                 loose[name] = max(share, loose.get(name, 0.0))
         return failed
 
-    def _with_smaller_floats(self) -> _Trial:
+    def _with_smaller_floats(self) -> Trial:
         return replace(self, drawn=replace(self.drawn, factor=self.drawn.factor / 10))
 
     def _outcome(self, mesh: Mesh) -> Outcome:
@@ -465,7 +473,7 @@ class _Trial:
         # Also try each axis of a mesh that differs alone.
         known, alone, outcomes = {longer_axes(each.mesh) for each in tried}, list[MeshTrial](), [*outcomes]
         mesh = next(each.mesh for each in tried if each.differences)
-        for axis in longer_axes(mesh):
+        for axis in longer_axes(mesh) if reference.mesh.size == 1 else ():
             if (axis,) not in known:
                 # The function may not run on that mesh at all; then the report does without it.
                 with suppress(Exception):
@@ -480,4 +488,5 @@ class _Trial:
         self.report("comparing values along the way")
         names = [each.name for each in wrong.differences]
         where = describe_first_difference(self.subject, reference, differing, names)
-        return DifferenceReport(failure_report(self.subject, self.drawn, tolerance, tried, left_out, where))
+        than = name_of_mesh(reference.mesh)
+        return DifferenceReport(failure_report(self.subject, self.drawn, tolerance, tried, left_out, where, than))

@@ -20,6 +20,7 @@ from ..introspection import DecoratedInfo
 from ..meshes import why_unusable
 from ..sampling.meshes import axes_of_hints, mesh_sizes
 
+ONE_DEVICE = "one device"
 _MOST_DEVICES = 8
 _EXAMPLE = '{"dp": 4, "tp": 2}'
 _EIGHT = "XLA_FLAGS=--xla_force_host_platform_device_count=8, set before JAX is imported"
@@ -194,7 +195,7 @@ def with_replica(mesh: Mesh) -> Mesh:
 
 def name_of_mesh(mesh: Mesh) -> str:
     """A mesh in a message: its axes that are longer than 1, or ``one device``."""
-    return mesh_text((name, size) for name, size in mesh.shape.items() if size > 1) or "one device"
+    return mesh_text((name, size) for name, size in mesh.shape.items() if size > 1) or ONE_DEVICE
 
 
 def longer_axes(mesh: Mesh) -> tuple[str, ...]:
