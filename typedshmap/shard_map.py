@@ -345,7 +345,7 @@ class _RegionCall:
             args, kwargs = self.bound.with_arguments(self.checked.with_leaves(leaves, copies_containers=True))
             naming, sink = context.decorator_axis_naming(self.info.naming), analysis or context.current_sink()
             scope = context.CallScope(self.typed.name, self.bound.arguments, self.checked.sizes, naming, region, sink)
-            with context.scope_entered(scope):
+            with context.scope_entered(scope), _jax.source.at_its_own_line():
                 try:
                     result = function(*args, **kwargs)
                 except TypedShmapError as error:

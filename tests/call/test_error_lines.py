@@ -145,6 +145,21 @@ def test_the_line_is_the_same_under_every_transformation(call: Callable[..., Any
     assert line_of(lambda: call(step)) == place(forgotten_sum)
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit, jax.checkpoint], ids=["at once", "jit", "checkpoint"])
+def test_in_a_backward_rule_it_is_the_line_of_the_rules_body(around: Any, check_vma: bool, mesh: Mesh) -> None:
+    @jax.custom_vjp
+    def f(x: Any) -> Any:
+        return 2 * x
+
+    def backward(_: Any, g: Any) -> Any:
+        typed_shard_map(forgotten_sum, mesh=mesh, check_vma=check_vma)(x, w)
+        return (g,)
+
+    f.defvjp(lambda x: (2 * x, None), backward)
+    assert line_of(lambda: around(jax.grad(around(lambda x: f(x).sum())))(x)) == place(forgotten_sum, "# here")
+
+
 def test_a_line_in_a_loop_is_named(mesh: Mesh) -> None:
     step = typed_shard_map(a_claim_in_a_loop, mesh=mesh)
     first = a_claim_in_a_loop.__code__.co_firstlineno
