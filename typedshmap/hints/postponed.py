@@ -91,18 +91,22 @@ def resolved_hint(hint: Any, names: dict[str, Any], local: Mapping[str, Any], ow
 def without_recursive_aliases(hint: Any) -> Any:
     """A hint with `RecursiveTree` for each alias of bare arrays that names itself; the same object if it has none."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if not args or origin in (typing.Literal, Callable):
+    if not args or origin in (typing.Literal, Callable) or not (names := _forward_names(hint)):
         return hint
     if origin in (typing.Union, types.UnionType):
-        for name in dict.fromkeys(name for arg in args for name in _forward_names(arg)):
+        for name in dict.fromkeys(names):
             if (alias := _recursive_alias(name, args)) is not None:
                 return without_recursive_aliases(_with_tree(args, alias))
-        # Where a string was looked up, the alias stands in itself once more.
-        for inner in (part for arg in args for part in typing.get_args(arg)):
-            is_within = set(map(_member, typing.get_args(inner))) <= set(map(_member, args))
-            if is_within and without_recursive_aliases(inner) is RecursiveTree:
-                return without_recursive_aliases(_with_tree(args, inner))
     plain = tuple(map(without_recursive_aliases, args))
+    if origin in (typing.Union, types.UnionType):
+        # Where a string was looked up, the alias stands in itself once more.
+        parts = (
+            zip(typing.get_args(arg), typing.get_args(made), strict=False)
+            for arg, made in zip(args, plain, strict=True)
+        )
+        for inner in (old for pairs in parts for old, new in pairs if new is RecursiveTree):
+            if set(map(_member, typing.get_args(inner))) <= set(map(_member, args)):
+                return without_recursive_aliases(_with_tree(args, inner))
     if all(new is old for new, old in zip(plain, args, strict=True)):
         return hint
     if origin in (typing.Union, types.UnionType):
