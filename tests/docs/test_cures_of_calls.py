@@ -62,6 +62,16 @@ CURES: dict[str, list[Way]] = {
     "A value that one device holds with other bits": [Way({" + (at == 5)": ""}, MLP)],
     "A dim that is sharded without brackets": [hint("batch/dp", "[batch/dp]", ON_DP)],
     "Another sign than a slash": [hint("batch!dp", "[batch/dp]", ON_DP)],
+    "A type as JAX prints it": [hint("batch@(dp,tp)", "[batch/dp,tp]", "('dp', 'tp'), None")],
+    "A mesh in the place of the function": [Way({"map(mesh)": "map(mesh=mesh)", "return x\n": "return x\nstep(x)\n"}, "x")],
+    "A builtin function for a type": [
+        Way({"class": "from collections.abc import Callable\nclass", "callable": "Callable", "block.x)\n": "block.x)\nrun(Block(lambda x: 2 * x, shard(x, X, mesh)))\n"}, "2 * x"),
+    ],
+    "A hint that cannot be laid over a leaf": [
+        Way({"2 * self.x": "self.x"}, "x"),
+        Way({"node_class": "with_keys_class", "flatten(self": "flatten_with_keys(self", "2 * self.x": "(jax.tree_util.GetAttrKey('x'), 2 * self.x)"}, "2 * x"),
+    ],
+    "NumPy where a hint says JAX": [Way({"[Array": f"[{kind}"}, "given((3,))") for kind in ("ArrayLike", "np.ndarray")],
     "A comma between dims": [hint("batch,", "batch", "None, None")],
     "Brackets without a mesh axis": [hint("[batch]", "[batch/dp]", ON_DP), hint("[batch]", "[batch/]", "None, None")],
     "Brackets without a dim": [hint("[/dp]", "[batch/dp]", ON_DP), hint("[/dp]", "[_/dp]", ON_DP)],

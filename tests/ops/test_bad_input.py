@@ -142,7 +142,7 @@ def inside(mesh: Mesh, body: Callable[..., Any], hints: tuple[Any, ...], out: An
         (
             lambda mesh: plan_reshard("[a/dp] -> a", (-8,), mesh),
             ShapeError,
-            "plan_reshard: shape=(-8,) has a negative size",
+            "plan_reshard: shape=(-8,) has -8, which is not a size",
         ),
         (
             lambda mesh: plan_reshard("[a/dp] -> a", (8, 8), mesh),

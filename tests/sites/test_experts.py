@@ -238,7 +238,7 @@ def test_weights_that_were_not_gathered_are_named_where_they_are_checked() -> No
         return layer_body(x, check(wi, "[e/expert] m [h/model]"))
 
     assert message(layer, tokens, wi) == text("""
-        ShapeError: layer: checked value has m=4, but argument 'x' has m=8
+        ShapeError: layer: checked value has m=4 on each shard, but argument 'x' has m=8
 
             checked: "[e/expert] m [h/model]"
                                  ^
@@ -246,6 +246,7 @@ def test_weights_that_were_not_gathered_are_named_where_they_are_checked() -> No
 
         Mesh: data=2, expert=1, fsdp=2, model=2
         Sizes: b=4 (x dim 0), s=3 (x dim 1), m=8 (x dim 2), e=2 (wi dim 0), h=4 (wi dim 2)
+        Hint: if m is still sharded over 'fsdp', write [m/fsdp], or all_gather it
     """)
 
 

@@ -79,7 +79,7 @@ def test_the_static_paths_may_come_by_keyword() -> None:
 
 def test_a_leaf_that_was_not_gathered_is_named_by_its_path() -> None:
     assert message(typed, BLOCK, ALL[1:]) == text("""
-        ShapeError: gather: return.mlp.wi has m=2, but argument 'weights.mlp.wi' has m=8
+        ShapeError: gather: return.mlp.wi has m=2 on each shard, but argument 'weights.mlp.wi' has m=8
 
             return.mlp.wi: Float[Array, "m f"]
                                          ^
@@ -87,6 +87,7 @@ def test_a_leaf_that_was_not_gathered_is_named_by_its_path() -> None:
 
         Mesh: fsdp=4, tp=2
         Sizes: m=8 (weights.mlp.wi dim 0), f=6 (weights.mlp.wi dim 1), d=2 (weights.query dim 1)
+        Hint: if m is still sharded over 'fsdp', write [m/fsdp], or all_gather it
     """)
 
 
