@@ -23,14 +23,14 @@ def is_run(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("program", [pytest.param(program, id=name) for name, program in PROGRAMS.items()])
+@pytest.mark.parametrize("program", one_in(3, [pytest.param(each, id=name) for name, each in PROGRAMS.items()]))
 def test_a_right_program_is_proved_or_it_says_what_is_not_known(program: Program) -> None:
     assert verdict(program) == proofs()[program.name]
 
 
 @pytest.mark.parametrize(
     "mutant",
-    mostly_once(one_in(6, [pytest.param(each, id=each.id) for each in MUTANTS])),
+    mostly_once(one_in(8, [pytest.param(each, id=each.id) for each in MUTANTS])),
 )
 def test_no_wrong_program_is_proved(mutant: Mutant, is_run: list[Any]) -> None:
     for check_vma in mutant.check_vma:
@@ -51,7 +51,7 @@ def one_of_each_program(mutants: list[Mutant]) -> list[Mutant]:
 @pytest.mark.parametrize(
     "mutant",
     mostly_once(
-        pytest.param(each, id=each.id) if each.id[0] in "TN" else slow(pytest.param(each, id=each.id))
+        pytest.param(each, id=each.id) if each.id[0] == "N" else slow(pytest.param(each, id=each.id))
         for each in one_of_each_program(list(MUTANTS))
     ),
 )
