@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from jax.sharding import PartitionSpec
@@ -78,7 +78,7 @@ class PlainRegion:
             return self._read()
 
     def _read(self) -> tuple[Region, list[Finding]]:
-        unread, findings = _opaque_operations(self.params["jaxpr"]), list[Finding]()
+        unread, findings = _opaque_operations(self._equations), list[Finding]()
         if self.is_typed:  # its hints are checked as it is traced
             return Region(*self.key, not unread, tuple(dict.fromkeys(unread))), findings
         found = self._interpreted()
@@ -95,7 +95,11 @@ class PlainRegion:
     @property
     def may_diverge(self) -> bool:
         """Whether shards may go different ways in it, and some not reach a collective of its gradient."""
-        return any(eqn.primitive.name in ("cond", "while") for eqn in _jax.jaxpr.all_equations(self.params["jaxpr"]))
+        return not {"cond", "while"}.isdisjoint([eqn.primitive.name for eqn in self._equations])
+
+    @cached_property
+    def _equations(self) -> tuple[Any, ...]:
+        return tuple(_jax.jaxpr.all_equations(self.params["jaxpr"]))
 
     def deadlocks_of_gradient(self, operands: Container[int]) -> list[Finding]:
         """The deadlock that its gradient by some operands has, counted from the last."""
@@ -192,10 +196,10 @@ def _kind(what: Any) -> str:
             return "varying"
 
 
-def _opaque_operations(body: Any) -> list[str]:
+def _opaque_operations(equations: Iterable[Any]) -> list[str]:
     """The kernels and callbacks of a body whose results may be anything, each with its line."""
     found: list[str] = []
-    for eqn in _jax.jaxpr.all_equations(body):
+    for eqn in equations:
         name = eqn.primitive.name
         if name not in RULES and "call" in name and eqn.outvars:
             line = _jax.source.equation_place(eqn).partition(" ")[0]
