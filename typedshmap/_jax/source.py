@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from itertools import dropwhile, takewhile
@@ -175,3 +176,25 @@ def _library_frames(eqn: Any) -> Iterator[Any]:
 
 def _frame_place(frame: Any) -> str:
     return Place.of(frame.file_name, frame.line_num, frame.function_name)
+
+
+def call_site(eqn: Any) -> tuple[list[Any], Any]:
+    """The code of the functions that were running as an equation was made, and where in the user's code.
+
+    Returns:
+      The code objects, from the innermost on; the user's innermost one with the position in it, else None.
+    """
+    traceback = getattr(eqn.source_info, "traceback", None)
+    if traceback is None or not hasattr(traceback, "raw_frames"):
+        return [], None
+    codes, positions = traceback.raw_frames()
+    frames = zip(codes, positions, strict=True)
+    return codes, next(((code, position) for code, position in frames if is_users(code.co_filename)), None)
+
+
+def codes_of(function: Any) -> list[Any]:
+    """The code of a function of JAX, and of those of its module that it calls by its name with an underscore before."""
+    function = inspect.unwrap(function)
+    private = function.__globals__.get(f"_{function.__name__}")
+    found = [getattr(inspect.unwrap(each), "__code__", None) for each in (function, private) if each is not None]
+    return [code for code in found if code is not None]

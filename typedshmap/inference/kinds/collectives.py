@@ -1,0 +1,213 @@
+"""What collectives over the axis make of what the shards hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ... import _jax
+from .arithmetic import nonlinear
+from .reading import Step
+from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Value, heard, sum_of
+
+
+def collective(step: Step, values: list[Value]) -> Sequence[Value]:
+    """A collective over the axis; over other axes it is linear, and leaves dims where they are."""
+    reading, params = step.reading, step.params
+    operation = _jax.jaxpr.collective_operation(step.eqn) or ""
+    if reading.axis not in _jax.jaxpr.named_axes(step.eqn):
+        return _elsewhere(step, values, operation)
+    reading.collectives.setdefault(id(step.eqn), (step.eqn, step.frame.calls, values[0]))
+    if params.get("axis_index_groups") is not None:
+        return [heard(NOT_KNOWN)] * len(step.eqn.outvars)
+    positional = tuple(axis for axis in params.get("axes", ()) if isinstance(axis, int))
+    if positional and step.name.startswith(("psum", "pmax", "pmin")):
+        from .places import reduce_dims
+
+        name = {"psum": "reduce_sum", "pmax": "reduce_max", "pmin": "reduce_min"}[step.name[:4]]
+        values = [reduce_dims(step, name, value, positional) for value in values]
+    if operation == "all-reduce":
+        name = _jax.source.collective_name(step.eqn)
+        return [
+            extreme(step, v, name[1:]) if name in ("pmax", "pmin") else total(step, v, at)
+            for at, v in enumerate(values)
+        ]
+    if operation == "all-gather":
+        return [gather(step, values[0])]
+    if operation == "reduce-scatter":
+        return [scatter(step, values[0])]
+    if operation == "all-to-all":
+        return [exchange(step, values[0])]
+    if operation == "collective-permute":
+        return [send(step, value) for value in values]
+    return [heard(NOT_KNOWN)] * len(step.eqn.outvars)
+
+
+def _elsewhere(step: Step, values: list[Value], operation: str) -> Sequence[Value]:
+    value = values[0]
+    if step.name.startswith(("pmax", "pmin")):
+        return [
+            value if value.kind not in ("sum", "extreme") or value.end == step.name[1:4] else nonlinear(step, [value])
+            for value in values
+        ]
+    if operation == "all-gather" and not step.params["tiled"] and isinstance(value.dim, int):
+        return [value.but(dim=value.dim + (value.dim >= step.params["all_gather_dimension"]))]
+    if operation == "reduce-scatter" and not step.params["tiled"] and isinstance(value.dim, int):
+        return [value.but(dim=value.dim - (value.dim > step.params["scatter_dimension"]))]
+    if operation == "all-to-all" and not step.params["tiled"]:
+        return [value if value.dim is None else NOT_KNOWN]
+    return [
+        value if value.number is None and value.line is None else value.but(number=None, line=None) for value in values
+    ]
+
+
+def total(step: Step, value: Value, at: int = 0) -> Value:
+    """A sum over the shards."""
+    if value.kind == "unknown":
+        return heard(value)
+    gauges = _summed(step, value)
+    if gauges is None:
+        return heard(NOT_KNOWN)
+    lost = {own for own, _ in value.own}
+    reduced = value.reduced | lost | ({value.part} if value.part is not None else set())
+    seen: dict[str, Any] = {**gauges, "reduced": reduced, "is_heard": True, "is_positive": value.is_positive}
+    match value.kind:
+        case "same" | "local":
+            return Value(value.kind, sum_of(value.degree, 1), dim=value.dim, **seen)
+        case "sharded" if value.own:
+            return Value("same", value.degree, **seen)
+        case "sharded":
+            if value.dim == "rows":
+                return Value("sharded", value.degree, dim="rows", **seen)
+            return Value("local", value.degree, dim=value.dim, place="folded", **seen)
+        case "sum":
+            beside: Degree | None = value.beside
+            if beside is None:
+                return Value("same", value.degree, **seen)
+            counted = sum_of(beside, 1)
+            degree = step.reading.numbers.agree(value.degree, counted)
+            if degree is not None:
+                return Value("same", degree, **seen)
+            return step.lost("counts a term once per shard", value, kind="same")
+        case "extreme" if value.place != "flag":
+            return step.lost("sums own extremes", value, kind="same")
+        case "own" if gauges["gauge"]:
+            return Value("same", value.degree, **seen)
+        case "own" if value.place == "found":
+            return step.lost("sums what was looked up without a mask", value, kind="same")
+        case _:
+            return heard(NOT_KNOWN)
+
+
+def _summed(step: Step, value: Value) -> dict[str, Any] | None:
+    """What is own in a sum over the shards; None where it is made of own rows only."""
+    losses = step.reading.losses
+    own = frozenset(each for each in value.own if not losses[each[0]].is_soft)
+    if value.own and not own:
+        return None
+    if not own:
+        return {"gauge": "", "own": NO_PARTS, "may_cancel": value.may_cancel}
+    if all(losses[each].is_common for each, _ in own) and value.gauge != "?":
+        return {"gauge": value.gauge, "own": own, "may_cancel": value.may_cancel, "is_square": value.is_square}
+    mixed = frozenset((each, 0) for each, _ in own)
+    return {"gauge": "?", "own": mixed, "may_cancel": value.may_cancel, "is_square": value.is_square}
+
+
+def extreme(step: Step, value: Value, end: str) -> Value:
+    """A maximum or a minimum over the shards."""
+    reading = step.reading
+    if value.kind in ("unknown", "same", "local"):
+        return value.but(is_heard=True, number=None)
+    if value.kind == "extreme" and value.end == end:
+        return Value("same", value.degree, reduced=value.reduced | {value.part}, is_heard=True)
+    if value.kind == "own" and value.own and not any(reading.losses[own].is_soft for own, _ in value.own):
+        own = reading.lose(("bound", step.part), f"is a common {end}", step, (value,), is_common=True)
+        lost = {each for each, _ in value.own}
+        return Value(
+            "same",
+            ANY,
+            gauge="+",
+            own=frozenset({(own, 1)}),
+            may_cancel=value.may_cancel,
+            is_heard=True,
+            reduced=value.reduced | lost,
+        )
+    if value.kind in ("sum", "extreme"):
+        return step.lost(f"takes the {end} of partial sums", value, kind="same")
+    return heard(NOT_KNOWN)
+
+
+def gather(step: Step, value: Value) -> Value:
+    """The shards' values side by side."""
+    at, reading = step.params["all_gather_dimension"], step.reading
+    if value.kind == "unknown":
+        return heard(value)
+    is_hard = bool(value.own) and any(not reading.losses[own].is_soft for own, _ in value.own)
+    if not step.params["tiled"]:
+        own = {"gauge": "?", "own": value.own} if is_hard else {}
+        return Value("parts", value.degree, dim=at, root=("gathered", value), is_heard=True, **own)  # type: ignore[arg-type]
+    if value.kind == "sharded" and value.dim == at and (is_hard or not value.own) and not value.order:
+        return value.but(kind="same", dim=None, is_heard=True)
+    if value.kind == "sum":
+        return Value("parts", value.degree, dim=at, root=("gathered", value), is_heard=True)
+    return heard(NOT_KNOWN)
+
+
+def scatter(step: Step, value: Value, dim: int | None = None) -> Value:
+    """A sum over the shards, of which each keeps its part."""
+    dim = step.params["scatter_dimension"] if dim is None else dim
+    found = total(step, value) if value.kind in ("sum", "same") else heard(NOT_KNOWN)
+    is_tiled = step.params.get("tiled", True)
+    return found.but(kind="sharded", dim=dim if is_tiled else "rows") if found.kind == "same" else found
+
+
+def exchange(step: Step, value: Value) -> Value:
+    """One dim gathered, another one sharded."""
+    to, at = step.params["split_axis"], step.params["concat_axis"]
+    is_part = value.kind == "sharded" and value.dim == at and to != at and not value.order
+    if step.params["tiled"] and is_part and not step.reading.is_soft(value):
+        return value.but(dim=to, is_heard=True)
+    return heard(NOT_KNOWN)
+
+
+def send(step: Step, value: Value) -> Value:
+    """Shards sent on."""
+    if value.kind == "unknown":
+        return heard(value)
+    perm = step.params.get("perm", ())
+    sources, targets = {source for source, _ in perm}, {target for _, target in perm}
+    is_whole = len(perm) == len(sources) == len(targets) == step.reading.numbers.traces[0]
+    if is_whole and value.kind == "same":
+        return value
+    if is_whole and value.kind == "sum" and value.beside is None:
+        return value.but(part=None, is_heard=True)
+    losses = step.reading.losses
+    own = frozenset((each, 0) for each, _ in value.own if not losses[each].is_soft)
+    return Value("own", 0, is_heard=True, place="sent", gauge="?" if own else "", own=own)
+
+
+def index(step: Step, values: list[Value]) -> Value:
+    """A shard's own index."""
+    if step.reading.axis not in _jax.jaxpr.named_axes(step.eqn):
+        return Value("same", 0)
+    name = step.params["axis_name"]
+    if name in (step.reading.axis, (step.reading.axis,)):
+        return Value("own", 0, is_heard=True, line=((0, 1),) * len(step.reading.numbers.traces))
+    return Value("own", 0, is_heard=True)
+
+
+def resharded(step: Step, values: list[Value]) -> Value:
+    """This library's own ``reshard``, with the layouts before and after it."""
+    return laid_out(step.params["target"], values[0], step.reading.axis)
+
+
+def laid_out(layout: Any, value: Value, axis: str) -> Value:
+    """What a layout says that a value is, over an axis."""
+    degree = value.degree if value.kind != "unknown" else 0
+    lead = 0
+    if axis in layout.unreduced:
+        return Value("sum", degree, is_heard=True)
+    for dim, axes in enumerate(layout.dim_axes, lead):
+        if axis in axes:
+            return Value("sharded", degree, dim=dim, is_heard=True)
+    return Value("same", degree, is_heard=True) if degree != 0 else SAME

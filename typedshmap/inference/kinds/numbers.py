@@ -1,0 +1,229 @@
+"""The degrees of the numbers in a program: of two traces what they do, of one which are to be asked of a second.
+
+JAX's own mean, variance and pmean are known by the code of their frames, which saves the second trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import cache, lru_cache
+from itertools import combinations
+from math import isclose, log, prod
+from typing import Any
+
+import numpy as np
+
+from ... import _jax
+from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Degree, Form, Value
+
+TINY = 1e-4
+"""A number below it that is added, or taken for a bound, is a guard, of any degree."""
+
+
+_NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
+
+
+class Numbers:
+    """The numbers of a region over one axis.
+
+    Args:
+      axis: the mesh axis.
+      traces: its sizes in each of the traces; the first is the region's own.
+      sizes: those of all manual axes.
+      lengths: how long the dims of a shard are that are sharded over it.
+    """
+
+    def __init__(self, axis: str, traces: Sequence[int], sizes: Mapping[str, int], lengths: Sequence[int]) -> None:
+        self.axis, self.traces, self.sizes, self.lengths = axis, tuple(traces), sizes, frozenset(lengths) - {1}
+        # What is learnt of the counts by which JAX's means divide, by where they stand.
+        self.counts: dict[Any, int] = {}
+        self.is_open = False
+        """Whether a verdict may depend on a number that one trace does not show."""
+
+    @property
+    def has_second(self) -> bool:
+        return len(self.traces) > 1
+
+    def literal(self, values: Sequence[Any], eqn: Any = None) -> Value:
+        """What is known of a number that stands in the program, with what it is in each trace."""
+        first = values[0]
+        if np.asarray(first).dtype.kind not in "biufcV" or not isinstance(first, _NUMBERS):
+            return SAME
+        shapes = [np.shape(value) for value in values]
+        if shapes[0] != shapes[-1]:
+            return self._resized(values, shapes)
+        degree = self.degree(values, eqn)
+        array = np.asarray(first)
+        number = (
+            tuple(np.asarray(value).item() for value in values)
+            if not array.ndim and array.dtype.kind in "iubf"
+            else None
+        )
+        if degree == UNKNOWN and (number is None or array.dtype.kind == "f"):
+            return NOT_KNOWN.but(number=number)
+        if degree == UNKNOWN:  # a count, such as of all others
+            degree = 0
+        if degree == 0 and number is None:
+            return SAME
+        return Value("same", degree, number=number, is_plain=degree == 0)
+
+    def _resized(self, values: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> Value:
+        if len(shapes[0]) != len(shapes[-1]):
+            return NOT_KNOWN
+        dim = next(at for at, (a, b) in enumerate(zip(*shapes, strict=True)) if a != b)
+        flat = np.ravel(values[0])
+        if np.size(flat) and (np.asarray(values[0]) == flat[0]).all():
+            return Value("same", ANY if not flat[0] else 0)
+        return Value("local", 0, dim=dim)
+
+    def degree(self, values: Sequence[Any], eqn: Any = None) -> Degree:
+        """The degree of a number that stands in the program."""
+        first = np.asarray(values[0])
+        if first.dtype.kind not in "iufcV":
+            return 0
+        if not self.has_second:
+            return self._degree_of_one(first, eqn)
+        second = np.asarray(values[1])
+        precision = 1e-5 if first.dtype.itemsize > 2 or first.dtype.kind in "iu" else 2e-2
+        if first.dtype.kind == "V":
+            first, second = first.astype(np.float32), second.astype(np.float32)
+        if not first.any() and not second.any():
+            return ANY
+        if (first == second).all() or np.isnan(first).any():
+            return 0
+        if first.dtype.kind == "c":
+            return UNKNOWN
+        with np.errstate(all="ignore"):
+            ratios = np.unique(np.asarray(second, float) / np.asarray(first, float))
+        if not len(ratios) or not np.allclose(ratios, ratios[0], rtol=precision) or not ratios[0] > 0:
+            return UNKNOWN
+        degree = log(ratios[0]) / log(self.traces[1] / self.traces[0])
+        halves = round(2 * degree)
+        return Fraction(halves, 2) if abs(degree - halves / 2) < max(1e-4, precision) else UNKNOWN
+
+    def _degree_of_one(self, first: Any, eqn: Any) -> Degree:
+        if first.dtype.kind == "V":
+            first = first.astype(np.float32)
+        if not first.any():
+            return ANY
+        if first.ndim or first.dtype.kind == "c" or not self._may_count(abs(float(first))):
+            return 0
+        number = float(first)
+        codes, place = _jax.source.call_site(eqn) if eqn is not None else ([], None)
+        role = next((_codes()[code] for code in codes if code in _codes()), "")
+        if role == "pmean":
+            axes = self._averaged(eqn, place, number)
+            if axes is not None:
+                return (1 if number > 1 else -1) if self.axis in axes else 0
+        if role == "mean":
+            return self.known(
+                Form(
+                    Fraction(0),
+                    ((("count", place or id(eqn), max(number, 1 / number)), Fraction(1 if number > 1 else -1)),),
+                )
+            )
+        if any(_writes(code, abs(number)) for code in codes):
+            return 0
+        return Form(Fraction(0), ((("number", id(eqn), number), Fraction(1)),))
+
+    def known(self, degree: Degree) -> Degree:
+        """A degree in which what was learnt of counts meanwhile is put."""
+        if not isinstance(degree, Form):
+            return degree
+        constant, left = degree.constant, []
+        for number, times in degree.numbers:
+            if number in self.counts:
+                constant += times * self.counts[number]
+            else:
+                left.append((number, times))
+        return Form(constant, tuple(left)) if left else constant
+
+    def learn_count(self, degree: Degree, is_of_sharded: bool) -> None:
+        """Note that a mean is over a sharded dim, so that its count is that of a shard's rows; or over another."""
+        if isinstance(degree := self.known(degree), Form):
+            for number, _ in degree.numbers:
+                if number[0] == "count":
+                    self.counts[number] = -1 if is_of_sharded else 0
+
+    def _may_count(self, number: float) -> bool:
+        """Whether a number may be of shards or of a shard's rows, or one over such a number."""
+        if not 0 < number < float("inf") or number == 1:
+            return False
+        count = number if number > 1 else 1 / number
+        whole, size = round(count), self.traces[0]
+        return isclose(count, whole, rel_tol=1e-6) and (
+            whole % size == 0 or any(whole % length == 0 for length in self.lengths)
+        )
+
+    def _averaged(self, eqn: Any, place: Any, number: float) -> tuple[str, ...] | None:
+        """The axes whose size a pmean divides by; None where the number may be that of several."""
+        count, axes = round(max(number, 1 / number)), [*self.sizes]
+        groups = (group for length in range(1, len(axes) + 1) for group in combinations(axes, length))
+        found = [group for group in groups if prod(self.sizes[axis] for axis in group) == count]
+        named = self.pmeans().get(place) if len(found) > 1 else None
+        return named if named is not None else found[0] if len(found) == 1 else None
+
+    pmeans: Callable[[], Mapping[Any, tuple[str, ...]]] = staticmethod(dict)
+    """Gives the axes of each pmean of the region, by where it stands."""
+
+    def agree(self, a: Degree, b: Degree) -> Degree | None:
+        """The degree of the terms of a sum; None where they differ."""
+        if a == ANY or a == b:
+            return b
+        if b == ANY:
+            return a
+        if a == UNKNOWN or b == UNKNOWN:
+            return UNKNOWN
+        a, b = self.known(a), self.known(b)
+        if a != b and (isinstance(a, Form) or isinstance(b, Form)):
+            self.is_open = True  # as if they were the same, until a second trace tells
+            return b if isinstance(a, Form) else a
+        return a if a == b else None
+
+    def is_degree(self, degree: Degree, wanted: Degree) -> bool | None:
+        """Whether a degree is what it ought to be; None where that is not known."""
+        if degree in (ANY, wanted):
+            return True
+        if degree == UNKNOWN:
+            return None
+        degree = self.known(degree)
+        if isinstance(degree, Form):
+            self.is_open = True
+            return None
+        return degree == wanted
+
+
+@cache
+def _codes() -> Mapping[Any, str]:
+    """The code of JAX's functions that divide by a number of rows or of shards."""
+    import jax
+
+    found: dict[Any, str] = {}
+    for function, role in ((jax.numpy.mean, "mean"), (jax.numpy.var, "mean"), (jax.lax.pmean, "pmean")):
+        for code in _jax.source.codes_of(function):
+            found[code] = role
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _writes(code: Any, number: float) -> bool:
+    """Whether a number stands in the text of a function, or one over it."""
+    written = (abs(each) for each in code.co_consts if isinstance(each, int | float) and each)
+    return any(isclose(each, number, rel_tol=1e-6) or isclose(1 / each, number, rel_tol=1e-6) for each in written)
+
+
+def _role(eqn: Any) -> tuple[str, Any]:
+    """What a number of an equation counts in a function of JAX, and by which call of the user's."""
+    codes, place = _jax.source.call_site(eqn)
+    return next((_codes()[code] for code in codes if code in _codes()), ""), place
+
+
+def pmean_axes(eqns: Sequence[Any]) -> dict[Any, tuple[str, ...]]:
+    """The axes of each pmean among equations, by where it stands."""
+    found: dict[Any, tuple[str, ...]] = {}
+    for eqn in eqns:
+        if _jax.jaxpr.collective_operation(eqn) == "all-reduce":
+            role, place = _role(eqn)
+            if role == "pmean":
+                found[place] = _jax.jaxpr.named_axes(eqn)
+    return found

@@ -1,0 +1,619 @@
+"""Where the dim goes along which the shards' parts lie: operations that move entries, reduce dims, and look places up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ... import _jax
+from .arithmetic import OFFSETS, add, locally, nonlinear, product
+from .reading import Step
+from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Value, anyhow, heard, sum_of, unknown
+
+_ROWS = "takes some of its own rows"
+
+
+def _moved(value: Value, dim: int | None) -> Value:
+    """The same value, of which a dim has moved."""
+    return value if value.dim == dim else value.but(dim=dim)
+
+
+def broadcast(step: Step, values: list[Value]) -> Value:
+    """New dims, along which all entries are the same."""
+    value, shape = values[0], step.result_shape
+    if value is SAME:
+        return SAME
+    if value.number is not None:
+        value = value.but(number=value.number if not shape else None)
+    dims = step.params.get("broadcast_dimensions", ())
+    if isinstance(value.dim, int):
+        return _moved(value, dims[value.dim])
+    if value.kind == "same" and isinstance(step.reading.numbers.known(value.degree), tuple):  # of a count to be learnt
+        return value.but(root=("mean", tuple(dim for dim in range(len(shape)) if dim not in dims)))
+    return value.but(number=None) if value.number is not None and shape else value
+
+
+def reshape(step: Step, values: list[Value]) -> Value:
+    """Dims merged and split: a sharded one stays so as the major part of what it becomes."""
+    value, shape, before = values[0], step.result_shape, step.shape(0)
+    if not shape or prod(shape) <= 1 and not isinstance(value.dim, int):
+        return value
+    value = value.but(number=None) if value.number is not None else value
+    if not isinstance(value.dim, int):
+        if value.kind == "same" and step.rows and not value.is_zero:
+            return value if value.root or len(before) == 0 else NOT_KNOWN
+        return value
+    at, major = value.dim, prod(before[: value.dim])
+    if value.kind == "parts":
+        kept = [dim for dim in range(len(shape)) if prod(shape[:dim]) == major and shape[dim] == before[at]]
+        return value.but(dim=kept[0]) if kept else NOT_KNOWN
+    if len(step.rows) == 1 and step.eqn is not step.other:
+        to = step.rows[0]
+    else:
+        ends = [dim for dim in range(len(shape)) if prod(shape[: dim + 1]) > major or shape[dim] == before[at] == 1]
+        if not ends:
+            return NOT_KNOWN
+        to = ends[0]
+    after = prod(shape[:to])
+    if value.order and after and major == value.order * after:  # put together again
+        return value.but(dim=to, order=0)
+    if after == major:
+        order = value.order
+    else:
+        order = major // after if after and major % after == 0 else -1
+    if (
+        after == major
+        and value.kind == "sharded"
+        and shape[to] != before[at]
+        and shape[to] % before[at]
+        and before[at] % shape[to]
+    ):
+        return NOT_KNOWN
+    return value.but(dim=to, order=value.order or order)
+
+
+def transpose(step: Step, values: list[Value]) -> Value:
+    """Dims in another order."""
+    value = values[0]
+    return _moved(value, step.params["permutation"].index(value.dim)) if isinstance(value.dim, int) else value
+
+
+def squeeze(step: Step, values: list[Value]) -> Value:
+    """Dims of size 1 taken away."""
+    value, gone = values[0], step.params["dimensions"]
+    if not isinstance(value.dim, int):
+        return value
+    if value.dim in gone:  # of one row: the shard's own row
+        return value.but(dim="rows") if value.kind == "sharded" else value.but(kind="same", dim=None)
+    return _moved(value, value.dim - sum(dim < value.dim for dim in gone))
+
+
+def reverse(step: Step, values: list[Value]) -> Value:
+    """Entries in the opposite order."""
+    value = values[0]
+    return value.but(order=-1) if value.kind == "sharded" and value.dim in step.params["dimensions"] else value
+
+
+def cut(step: Step, values: list[Value]) -> Value:
+    """A slice."""
+    value, params = values[0], step.params
+    before, after = step.shape(0), step.result_shape
+    if isinstance(value.dim, int):
+        at, steps = value.dim, params["strides"] or (1,) * len(before)
+        start = params["start_indices"][at]
+        is_each = steps[at] > start and all(
+            eqn.invars[0].aval.shape[at] == steps[at] * eqn.outvars[0].aval.shape[at] for eqn in (step.eqn, step.other)
+        )
+        if is_each or after[at] == before[at] or value.place == "halo":
+            return value
+        if value.kind == "parts":
+            return NOT_KNOWN
+        return step.lost(_ROWS, value, is_soft=True) if value.kind == "sharded" else value
+    if value.kind != "same" or value.is_zero or value.own:
+        return value.but(number=None) if value.number is not None else value
+    rows = step.rows
+    if len(rows) == 1 and before[rows[0]] != after[rows[0]]:
+        return step.lost("takes the same rows on every shard", value, kind="sharded", dim=rows[0], is_soft=True)
+    return value
+
+
+def split(step: Step, values: list[Value]) -> Sequence[Value]:
+    """Pieces along a dim."""
+    value, count = values[0], len(step.eqn.outvars)
+    axis = step.params["axis"] if "axis" in step.params else 0
+    if step.name == "unstack" and isinstance(value.dim, int) and value.dim != axis:
+        return [_moved(value, value.dim - (value.dim > axis))] * count
+    if value.dim == axis and value.kind in ("sharded", "local") and count > 1:
+        return [step.lost(_ROWS, value, is_soft=True)] * count
+    return [value] * count
+
+
+def tile(step: Step, values: list[Value]) -> Value:
+    """Copies along dims."""
+    value = values[0]
+    reps = step.params.get("reps", ())
+    if not isinstance(value.dim, int) or not reps or reps[value.dim] == 1:
+        return value
+    return value.but(order=-1) if value.kind == "sharded" else NOT_KNOWN
+
+
+def roll(step: Step, values: list[Value]) -> Value:
+    """Entries moved around."""
+    return (
+        reverse(step, values) if "dimensions" in step.params else NOT_KNOWN if values[0].dim is not None else values[0]
+    )
+
+
+def beside(step: Step, values: list[Value]) -> Value:
+    """Several values side by side, or one with a border."""
+    reading = step.reading
+    if step.name == "stack":
+        at = step.params["axis"]
+        values = [_moved(v, v.dim + (v.dim >= at)) if isinstance(v.dim, int) else v for v in values]
+    if any(value.kind == "unknown" for value in values):
+        return unknown(values)
+    along = step.params.get("dimension") if step.name == "concatenate" else None
+    rows = [value for value in values if along is not None and value.kind == "sharded" and value.dim == along]
+    if len(rows) == 1 and not rows[0].own and any(value.place == "sent" for value in values):
+        others = [value for value in values if value is not rows[0]]
+        if all(value.kind in ("own", "same") and not value.own for value in others):
+            return rows[0].but(is_heard=True, place="halo")
+    found = values[0].but(number=None, line=None)
+    is_integer = not step.is_inexact
+    for value in values[1:]:
+        value = value.but(number=None, line=None)
+        kinds = {found.kind, value.kind}
+        dims = {each.dim for each in (found, value) if each.dim is not None}
+        if (step.name == "pad" and value.is_zero) or (
+            is_integer and kinds <= {"local", "sharded", "same"} and len(dims) <= 1
+        ):
+            order = ["sharded", "local", "same"]
+            found = min((found, value), key=lambda each: order.index(each.kind) if each.kind in order else -1)
+        elif kinds == {"same"} and reading.numbers.agree(found.degree, value.degree) is not None:
+            own = found.own | value.own
+            degree = reading.numbers.agree(found.degree, value.degree)
+            found = Value("same", degree, own=anyhow(found, value) if own else own, gauge="?" if own else "",
+                          reduced=found.reduced | value.reduced, is_heard=found.is_heard or value.is_heard,
+                          may_cancel=found.may_cancel or value.may_cancel)  # type: ignore[arg-type]  # fmt: skip
+        elif kinds == {"extreme"} and found.end == value.end:
+            found = found.but(part=None, gauge="", own=NO_PARTS)
+        else:
+            found = add(step, [found, value])
+    if found.kind in ("sharded", "local") and isinstance(found.dim, int):
+        if step.name == "concatenate" and along == found.dim and len(values) > 1:
+            return (
+                found.but(order=-1) if not any(value.is_heard for value in values) else Value("own", 0, is_heard=True)
+            )
+        if step.name == "pad" and step.params["padding_config"][found.dim] != (0, 0, 0):
+            return step.lost("pads its own rows", found, is_soft=True)
+    return found.but(number=None, line=None) if found is not SAME else found
+
+
+def iota(step: Step, values: list[Value]) -> Value:
+    """Places along a dim."""
+    at, rows = step.params.get("dimension", 0), step.rows
+    if step.eqn is step.other:
+        shape = step.result_shape
+        is_rows = bool(shape) and shape[at] in step.reading.numbers.lengths
+        return Value("local", 0, dim=at) if is_rows else SAME
+    if not rows:
+        return SAME
+    return Value("local", 0, dim=at) if at in rows else SAME
+
+
+# -------------------------------------------------------------------------------------------------------------- reducing
+
+
+def reduced(step: Step, values: list[Value]) -> Sequence[Value]:
+    """Dims taken away by a sum, an extreme, a place, a product."""
+    value, params = values[0], step.params
+    axes = tuple(int(axis) for axis in params.get("axes", params.get("dimensions", ())))
+    if len(values) > 1:
+        return [unknown(values)] * len(step.eqn.outvars)
+    return [reduce_dims(step, step.name, value, axes)]
+
+
+def reduce_dims(step: Step, name: str, value: Value, axes: tuple[int, ...]) -> Value:
+    """A value without some dims."""
+    reading = step.reading
+    if value.kind == "unknown" or (value.kind == "own" and not value.own):
+        return value.but(line=None, number=None, place="")
+    is_sum, is_extreme = name == "reduce_sum", name in ("reduce_max", "reduce_min", "reduce_or", "reduce_and")
+    if value.kind == "parts" and value.dim in axes:
+        from .collectives import extreme, total  # what a gather put side by side is reduced as by a collective
+
+        of = value.root[1] if value.root is not None else NOT_KNOWN
+        if value.own or len(axes) != 1:
+            return heard(NOT_KNOWN)
+        if is_sum:
+            return total(step, of)
+        return extreme(step, of, name[-3:]) if name in ("reduce_max", "reduce_min") else heard(NOT_KNOWN)
+    is_gone = value.kind in ("sharded", "local") and value.dim in axes
+    shifted = value.gauges | {"gauge": "?" if value.gauge == "+" else value.gauge}
+    if not is_gone:
+        dim = value.dim - sum(axis < value.dim for axis in axes) if isinstance(value.dim, int) else value.dim
+        if is_sum:
+            # Along a dim with an entry for each shard it adds n of them.
+            before, after = (eqn.invars[0].aval.shape for eqn in (step.eqn, step.other))
+            sizes = reading.numbers.traces
+            more = prod(after[axis] for axis in axes) / max(1, prod(before[axis] for axis in axes))
+            if value.kind == "same" and len(sizes) > 1 and more == sizes[1] / sizes[0] and not value.is_zero:
+                value = value.but(degree=sum_of(value.degree, 1))
+            if value is SAME:
+                return SAME
+            return value.but(dim=dim, gauge=shifted["gauge"], number=None, place="", root=None)
+        if value.kind == "sum":
+            return nonlinear(step, [value])
+        end = {"reduce_or": "max", "reduce_and": "min"}.get(name, name[-3:])
+        if value.kind == "extreme" and not (is_extreme and end == value.end):
+            return nonlinear(step, [value])
+        if name == "reduce_prod" and value.degree not in (0, ANY):
+            return NOT_KNOWN
+        if value is SAME:
+            return SAME
+        is_place = name.startswith("arg")
+        return value.but(dim=dim, degree=0 if is_place else value.degree, number=None, part=None, root=None,
+                         gauge="?" if is_place and value.own else value.gauge)  # fmt: skip
+    if is_sum:
+        if value.kind == "local":
+            if value.place == "folded" or value.is_zero:
+                return Value("same", value.degree, reduced=value.reduced, is_heard=True, **value.gauges)
+            return NOT_KNOWN
+        if reading.is_soft(value):
+            return Value("own", 0, gauge="?", own=value.own)
+        return Value(
+            "sum",
+            value.degree,
+            reduced=value.reduced,
+            is_heard=value.is_heard,
+            is_positive=value.is_positive,
+            **shifted,
+        )
+    if value.kind == "local":
+        return NOT_KNOWN
+    if is_extreme:
+        if value.own:
+            return value.but(kind="own", dim=None, gauge="?")
+        end = "max" if name in ("reduce_max", "reduce_or") else "min"
+        return Value(
+            "extreme",
+            value.degree,
+            end=end,
+            reduced=value.reduced,
+            is_heard=value.is_heard,
+            is_positive=value.is_positive,
+        )
+    return step.lost("reduces its own rows", value, is_soft=True)
+
+
+def ordered(step: Step, values: list[Value]) -> Sequence[Value]:
+    """Operations along a dim that need the whole of it."""
+    value, name, params = values[0], step.name, step.params
+    count = len(step.eqn.outvars)
+    if any(each.kind in ("unknown", "parts") for each in values):
+        return [unknown(values)] * count
+    rank = len(step.shape(0))
+    if name == "fft":
+        dims = {rank - 1 - at for at in range(len(params["fft_lengths"]))}
+    elif name.startswith(("reduce_window", "select_and")):
+        window = params.get("window_dimensions", ())
+        dims = {at for at, size in enumerate(window) if size > 1}
+    else:
+        dims = {params.get("axis", params.get("dimension", rank - 1))}
+    if any(each.kind == "sum" for each in values):
+        is_linear = _jax.primitives.primitive(name).is_linear
+        return [value.but(part=None) if is_linear and len(values) == 1 else nonlinear(step, values)] * count
+    rows = [each for each in values if each.kind in ("sharded", "local")]
+    if any(each.kind == "sharded" and each.dim in dims for each in rows):
+        return [step.lost("works along its own rows", *values, is_soft=True)] * count
+    if any(each.kind in ("extreme", "own") or each.own for each in values):
+        return [nonlinear(step, values)] * count
+    found = next(iter(rows), value)
+    results = [found if found is SAME else found.but(part=None, number=None)] * count
+    if name in ("top_k", "approx_top_k") and count > 1 and found is not SAME:
+        results[1] = results[1].but(degree=0)
+    return results
+
+
+# -------------------------------------------------------------------------------------------------------------- products
+
+
+def contract(step: Step, values: list[Value]) -> Value:
+    """A product of matrices: a contraction over a sharded dim leaves a partial sum."""
+    reading = step.reading
+    a, b = (reading.softened(value, values) for value in values)
+    numbers = step.params.get("dimension_numbers") or step.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
+    contracted, batched = numbers
+    if "unknown" in (a.kind, b.kind):
+        return unknown((a, b))
+    gone = [v for v, dims in zip((a, b), contracted, strict=True) if v.kind in ("sharded", "local") and v.dim in dims]
+    if gone:
+        return _over_rows(step, a, b, gone)
+    if "parts" in (a.kind, b.kind):
+        return NOT_KNOWN
+    ranks = [len(step.shape(at)) for at in range(2)]
+
+    def placed(value: Value, side: int) -> Value:
+        dim = value.dim
+        if isinstance(dim, int):
+            if dim in batched[side]:
+                dim = list(batched[side]).index(dim)
+            else:
+                free = [at for at in range(ranks[side]) if at not in contracted[side] and at not in batched[side]]
+                before = 0 if side == 0 else ranks[0] - len(contracted[0]) - len(batched[0])
+                dim = len(batched[0]) + before + free.index(dim)
+        elif value is SAME:
+            return value
+        gauge = "?" if value.gauge == "+" else value.gauge
+        return value.but(dim=dim, number=None, line=None, gauge=gauge, root=None)
+
+    if a is SAME and b is SAME:
+        return SAME
+    first, second = placed(a, 0), placed(b, 1)
+    return product(step, first, second)
+
+
+def _over_rows(step: Step, a: Value, b: Value, gone: Sequence[Value]) -> Value:
+    reading = step.reading
+    others = [value for value in (a, b) if value not in gone]
+    if any(value.kind == "parts" for value in others):
+        return NOT_KNOWN
+    if any(value.kind == "own" and not value.own for value in others):
+        return Value("own", 0, is_heard=a.is_heard or b.is_heard)
+    soft = next((value for value in (a, b) if reading.is_soft(value)), None)
+    if soft is not None:
+        return Value("own", 0, gauge="?", own=soft.own, is_heard=a.is_heard or b.is_heard)
+    if any(value.kind in ("sum", "extreme", "own") for value in others):
+        return step.lost("multiplies a partial sum by own rows", a, b)
+    if len(gone) == 2 and "local" in {value.kind for value in gone}:
+        return NOT_KNOWN if all(value.kind == "local" for value in gone) else locally(step, a, b, kind="sum")
+    if any(value.is_zero for value in (a, b)):
+        return Value("same", ANY)
+    if len(gone) == 1 and others and others[0].kind == "sharded":
+        return step.lost("combines own rows along different dims", a, b, is_soft=True)
+    same = next((value for value in others if value.root is not None and value.root[0] == "mean"), None)
+    if same is not None:
+        side = 0 if a is same else 1
+        numbers = step.params.get("dimension_numbers")
+        if numbers is not None:
+            # The contracted dim of the sharded operand stands for one of the other, along which a mean may be spread.
+            rows = gone[0]
+            at = list(numbers[0][1 - side]).index(rows.dim)
+            reading.numbers.learn_count(same.degree, numbers[0][side][at] in same.root[1])  # type: ignore[index]
+    from .arithmetic import merged
+
+    shifted = [value.but(gauge="?") if value.gauge == "+" else value for value in (a, b)]
+    degree = sum_of(reading.numbers.known(a.degree), reading.numbers.known(b.degree))
+    more = {"reduced": a.reduced | b.reduced, "is_heard": a.is_heard or b.is_heard}
+    return Value("sum", degree, **more, **merged(reading, *shifted, "*"))
+
+
+def convolve(step: Step, values: list[Value]) -> Value:
+    """A convolution; along a sharded dim each shard has its own rows only."""
+    a, b = values
+    numbers = step.params["dimension_numbers"]
+    if any(value.kind in ("unknown", "parts") for value in values):
+        return unknown(values)
+    if a.kind == "sharded" and b.kind in ("same", "sharded"):
+        if a.dim == numbers.lhs_spec[0] and b.kind == "same":
+            return a.but(dim=numbers.out_spec[0], degree=sum_of(a.degree, b.degree))
+        if a.dim == numbers.lhs_spec[1]:
+            return Value("sum", sum_of(a.degree, b.degree))
+        if a.dim in numbers.lhs_spec[2:] and b.kind == "same":
+            return step.lost("convolves its own rows", *values, is_soft=True)
+        return NOT_KNOWN
+    if a.kind == "same" and b.kind == "sharded" and b.dim == numbers.rhs_spec[0]:
+        return b.but(dim=numbers.out_spec[1], degree=sum_of(a.degree, b.degree))
+    if "sharded" in (a.kind, b.kind):
+        return NOT_KNOWN
+    return product(step, a, b)
+
+
+# ---------------------------------------------------------------------------------------------------------------- lookups
+
+
+def gather(step: Step, values: list[Value]) -> Value:
+    """A lookup at indices."""
+    table, index = values[0], values[1]
+    if any(value.kind == "parts" for value in values) or "unknown" in (table.kind, index.kind):
+        return unknown(values)
+    if index.kind in ("sum", "extreme") or index.own:
+        return step.lost("is an index", *values)
+    dims, sizes = step.params["dimension_numbers"], step.params["slice_sizes"]
+    is_batched = table.kind == "sharded" and table.dim in getattr(dims, "operand_batching_dims", ())
+    if table.kind in ("sharded", "local") and isinstance(table.dim, int) and not is_batched:
+        if sizes[table.dim] != step.shape(0)[table.dim]:
+            return _of_own_rows(step, table, index)
+    if index.kind == "own":
+        if table.kind == "sum":
+            return step.lost("takes its own entries of a partial sum", table, index)
+        return Value("own", 0, is_heard=True, gauge="?" if table.own else "", own=anyhow(table))
+    if table.kind in ("sum", "extreme"):
+        if index.kind == "same":
+            return table.but(part=None)
+        return step.lost("takes its own entries of a partial sum", table)
+    if table is SAME and index is SAME:
+        return SAME
+    kinds = (table.kind, index.kind)
+    kind = "own" if "own" in kinds else "sharded" if "sharded" in kinds else "local" if "local" in kinds else "same"
+    dim = _dim_after_gather(step, table, index, is_batched) if kind in ("sharded", "local") else None
+    if kind in ("sharded", "local") and dim is None:
+        return NOT_KNOWN
+    if kind == "sharded" and "local" in kinds and table.kind != "sharded":
+        return NOT_KNOWN
+    order = table.order or index.order
+    return table.but(kind=kind, dim=dim, number=None, is_heard=table.is_heard or index.is_heard, order=order,
+                     part=None, name=table.name if table.kind == "sharded" else index.name)  # fmt: skip
+
+
+def _of_own_rows(step: Step, table: Value, index: Value) -> Value:
+    """A lookup in the rows that a shard has."""
+    mode = str(step.params.get("mode"))
+    if index.place == "offset" and "FILL" in mode and step.params.get("fill_value") == 0:
+        return Value("sum", table.degree, is_heard=True, **table.gauges)
+    if index.kind == "own" and index.place in OFFSETS:
+        return Value("own", table.degree, is_heard=True, place="found", **table.gauges)
+    if index.kind == "own":
+        return Value("own", 0, is_heard=True)
+    return step.lost("takes its own rows by their places", table, index, is_soft=True)
+
+
+def _dim_after_gather(step: Step, table: Value, index: Value, is_batched: bool) -> int | str | None:
+    """Where the sharded dim of a table that is taken whole, or of the indices, is in the result."""
+    if step.eqn is not step.other:
+        if len(step.rows) == 1:
+            return step.rows[0]
+    if "rows" in (table.dim, index.dim):
+        return "rows"
+    dims = step.params["dimension_numbers"]
+    rank = len(step.result_shape)
+    batch = [at for at in range(rank) if at not in dims.offset_dims]
+    if index.kind in ("sharded", "local") and isinstance(index.dim, int) and index.dim < len(batch):
+        return batch[index.dim]
+    gone = {*dims.collapsed_slice_dims, *getattr(dims, "operand_batching_dims", ())}
+    if is_batched:
+        at = dims.operand_batching_dims.index(table.dim)
+        of_index = dims.start_indices_batching_dims[at]
+        return batch[of_index] if of_index < len(batch) else None
+    kept = [at for at in range(len(step.shape(0))) if at not in gone]
+    return dims.offset_dims[kept.index(table.dim)] if table.dim in kept else None
+
+
+def scatter(step: Step, values: list[Value]) -> Value:
+    """Updates put, or added, at indices."""
+    into, index, update = values[:3]
+    if any(value.kind in ("unknown", "parts") for value in values):
+        return unknown(values)
+    if all(value is SAME for value in values):
+        return SAME
+    if index.kind in ("sum", "extreme") or index.own:
+        return step.lost("is an index", *values)
+    own: dict[str, Any] = {
+        "gauge": "?" if into.own or update.own else "",
+        "own": anyhow(into, update),
+        "may_cancel": into.may_cancel or update.may_cancel,
+    }
+    agree = step.reading.numbers.agree
+    if index.kind == "own" and "sum" in (into.kind, update.kind):
+        return step.lost("puts a partial sum at its own places", into, update)
+    if "own" in (index.kind, update.kind, into.kind):
+        is_block = index.place in OFFSETS and into.kind in ("sharded", "same") and step.name.startswith("scatter-add")
+        if is_block and (len(step.rows) == 1 or into.kind == "sharded"):
+            dim = step.rows[0] if len(step.rows) == 1 else into.dim
+            degree = agree(into.degree, update.degree)
+            return Value("sharded", UNKNOWN if degree is None else degree, dim=dim, is_heard=True, **own)
+        return Value("own", 0, is_heard=True, **own)
+    if into.kind == "sharded" or len(step.rows) == 1:
+        dim = into.dim if into.kind == "sharded" else step.rows[0]
+        dims = step.params["dimension_numbers"]
+        is_row = isinstance(dim, int) and dim not in getattr(dims, "scatter_dims_to_operand_dims", ())
+        if is_row and update.kind in ("same", "sharded") and index.kind in ("same", "sharded", "local"):
+            degree = agree(into.degree, update.degree)
+            return into.but(kind="sharded", dim=dim, degree=UNKNOWN if degree is None else degree, **own)
+        return NOT_KNOWN
+    is_added = step.name in ("scatter-add", "scatter_add")
+    if "sharded" in (update.kind, index.kind):
+        if is_added and into.kind == "same" and into.is_zero:
+            return Value("sum", update.degree, **own)
+        if is_added and into.kind == "sum":
+            return Value("sum", agree(into.degree, update.degree) or UNKNOWN, into.beside, **own)
+        if step.name[-3:] in ("max", "min") and into.kind == "same":
+            return Value("extreme", update.degree, end=step.name[-3:])
+        return NOT_KNOWN
+    if update.kind in ("sum", "same") and into.kind in ("sum", "same") and index.kind in ("same", "local"):
+        if not step.name.startswith("scatter-m"):
+            return add(step, [into.but(number=None), update.but(number=None)])
+    return NOT_KNOWN
+
+
+def dynamic_slice(step: Step, values: list[Value]) -> Value:
+    """A slice from places that are computed."""
+    value, starts = values[0], values[1:]
+    if any(each.kind in ("unknown", "parts") for each in values):
+        return unknown(values, is_heard=any(each.kind == "own" for each in starts))
+    if any(each.kind in ("sum", "extreme") or each.own for each in starts):
+        return step.lost("is an index", *values)
+    sizes, shape, numbers = step.params["slice_sizes"], step.shape(0), step.reading.numbers
+    moving = [dim for dim, start in enumerate(starts) if start.kind in ("own", "sharded")]
+    if moving:
+        dim, start = moving[0], starts[moving[0]]
+        if value.kind == "sum":
+            is_rest = len(moving) == 1 and value.beside is None
+            kind = "sharded" if is_rest else "own"
+            return step.lost("takes its own slice of a partial sum", value, kind=kind, dim=dim if is_rest else None)
+        if value.kind == "same" and len(moving) == 1 and start.line is not None:
+            lengths = [eqn.params["slice_sizes"][dim] for eqn in (step.eqn, step.other)][: len(start.line)]
+            is_block = all(
+                by == length and first % (length * size) == 0
+                for (first, by), length, size in zip(start.line, lengths, numbers.traces, strict=True)
+            )
+            if is_block and shape[dim] % (sizes[dim] * numbers.traces[0]) == 0:
+                return value.but(kind="sharded", dim=dim, is_heard=True, number=None)
+            if shape[dim] == sizes[dim] * numbers.traces[0]:
+                return step.lost("takes another slice than its own", value, kind="sharded", dim=dim)
+        return Value("own", 0, is_heard=True, **(value.gauges | {"gauge": "?" if value.own else ""}))
+    if value is SAME and not step.rows:
+        return SAME
+    if step.rows and value.kind == "same" and not value.own and not value.is_zero:
+        dim = step.rows[0]
+        if shape[dim] != sizes[dim]:
+            return step.lost("takes the same rows on every shard", value, kind="sharded", dim=dim, is_soft=True)
+    if isinstance(value.dim, int) and sizes[value.dim] != shape[value.dim]:
+        return step.lost(_ROWS, value, is_soft=True) if value.kind == "sharded" else NOT_KNOWN
+    return value.but(number=None, line=None) if value is not SAME else SAME
+
+
+def update_slice(step: Step, values: list[Value]) -> Value:
+    """A slice put at places that are computed."""
+    into, update, *starts = values
+    if any(value.kind in ("unknown", "parts") for value in values):
+        return unknown(values)
+    if all(value is SAME for value in values):
+        return SAME
+    if into.is_zero and update.kind == "sharded" and isinstance(update.dim, int) and not update.order:
+        line = starts[update.dim].line
+        lengths = [eqn.invars[1].aval.shape[update.dim] for eqn in (step.eqn, step.other)]
+        if line is not None and all(
+            first == 0 and by == length for (first, by), length in zip(line, lengths, strict=False)
+        ):
+            if sum(start.kind == "own" for start in starts) == 1:
+                return Value("sum", update.degree, is_heard=True, **update.gauges)
+    if any(start.kind == "own" for start in starts) or "own" in (into.kind, update.kind):
+        if "sum" in (into.kind, update.kind):
+            return step.lost("puts a partial sum at its own places", into, update)
+        return Value("own", 0, is_heard=True, gauge="?" if into.own or update.own else "", own=anyhow(into, update))
+    if any(start.kind != "same" for start in starts):
+        return NOT_KNOWN
+    if isinstance(into.dim, int) and step.shape(1)[into.dim] != step.shape(0)[into.dim]:
+        return NOT_KNOWN
+    return add(step, [into.but(number=None), update.but(number=None)])
+
+
+def of_matrices(step: Step, values: list[Value]) -> Sequence[Value]:
+    """Decompositions and solutions of whole matrices."""
+    count = len(step.eqn.outvars)
+    if all(value.kind == "same" and value.degree in (0, ANY) for value in values):
+        own = anyhow(*values)
+        found = Value("same", 0, own=own, gauge="?" if own else "", is_heard=any(v.is_heard for v in values))
+        return [found if own or found.is_heard else SAME] * count
+    if any(value.kind == "sum" or value.own for value in values) and not any(v.kind == "unknown" for v in values):
+        return [nonlinear(step, values)] * count
+    value = values[0]
+    is_batch = value.kind == "sharded" and isinstance(value.dim, int) and value.dim < len(step.shape(0)) - 2
+    if is_batch and all(other.kind == "same" or other.dim == value.dim for other in values):
+        return [value.but(degree=0 if value.degree == 0 else UNKNOWN)] * count
+    return [unknown(values)] * count
+
+
+def draw(step: Step, values: list[Value]) -> Sequence[Value]:
+    """Random numbers, and keys."""
+    count = len(step.eqn.outvars)
+    if step.name in ("random_wrap", "random_unwrap", "random_clone"):
+        return values
+    if any(value.kind == "unknown" for value in values):
+        return [NOT_KNOWN] * count
+    if any(value.kind != "same" or value.own for value in values):
+        return [Value("own", 0, is_heard=True, place="drawn")] * count
+    rows = step.rows
+    return [Value("local", 0, dim=rows[0], place="drawn")] * count if rows else [SAME] * count

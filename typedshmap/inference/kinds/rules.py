@@ -1,0 +1,96 @@
+"""The rule of every primitive, and of what hints claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ... import _jax
+from . import arithmetic, collectives, places, reading
+from .reading import CLAIM, Rule, Step
+from .value import NO_PARTS, Value
+
+
+def claimed(step: Step, values: list[Value]) -> Sequence[Value]:
+    """A value of which a hint says what it is: from there on it is that, where nothing else is known."""
+    value, claim, axis = values[0], step.params["claim"], step.reading.axis
+    if claim is None:
+        return values
+    layout = claim.layout
+    if axis not in claim.covered_axes:
+        return values
+    step.reading.claimed.append((step.eqn, claim, value))
+    own: tuple[int, ...] = step.params["own"]
+    if axis in layout.varying:
+        return [Value("own", 0, is_heard=True)]
+    if axis in layout.unreduced:
+        is_sum = value.kind == "sum" and value.beside is None
+        return [value if is_sum else Value("sum", 0, is_heard=value.is_heard)]
+    dim = next((at for at, axes in zip(own, layout.dim_axes, strict=True) if axis in axes), None)
+    if dim is not None:
+        name = (claim.dim_name(axis), claim.assertion.subject.phrase)
+        if value.kind == "sharded" and value.dim == dim:
+            return [value if value.name[0] else value.but(name=name)._replace(is_plain=value.is_plain)]
+        if value.kind in ("own", "unknown") or value.own:
+            return [Value("sharded", 0, dim=dim, is_heard=value.is_heard, name=name)]
+        return [value]
+    if value.kind in ("own", "unknown") or value.own:
+        return [Value("same", 0, is_heard=True)] if claim.assertion.is_assumed or value.kind != "own" else [value]
+    return [value]
+
+
+_RULES_OF_KINDS: Mapping[str, Rule] = {
+    "cast": arithmetic.cast,
+    "sum": arithmetic.add,
+    "product": arithmetic.multiply,
+    "quotient": arithmetic.multiply,
+    "homogeneous": arithmetic.function,
+    "elementwise": arithmetic.function,
+    "test": arithmetic.function,
+    "extreme": arithmetic.function,
+    "choice": arithmetic.select,
+    "joining": places.beside,
+    "reducing": places.reduced,
+    "ordering": places.ordered,
+    "placing": places.scatter,
+    "matrix": places.of_matrices,
+    "random": places.draw,
+    "collective": collectives.collective,
+    "index": collectives.index,
+}
+RULES: Mapping[str, Rule] = {
+    **{
+        name: rule
+        for name, found in _jax.primitives.PRIMITIVES.items()
+        if (rule := _RULES_OF_KINDS.get(found.kind)) is not None
+    },
+    **reading.RULES,
+    **dict.fromkeys(("neg", "real", "imag", "conj"), arithmetic.negate),
+    **dict.fromkeys(("dot_general", "ragged_dot", "ragged_dot_general"), places.contract),
+    **dict.fromkeys(("conv", "conv_general_dilated"), places.convolve),
+    **dict.fromkeys(("broadcast_in_dim", "broadcast_to", "expand_dims"), places.broadcast),
+    **dict.fromkeys(("slice",), places.cut),
+    **dict.fromkeys(("split", "unstack"), places.split),
+    "reshape": places.reshape,
+    "transpose": places.transpose,
+    "squeeze": places.squeeze,
+    "rev": places.reverse,
+    "roll": places.roll,
+    "tile": places.tile,
+    "iota": places.iota,
+    "gather": places.gather,
+    "dynamic_slice": places.dynamic_slice,
+    "dynamic_update_slice": places.update_slice,
+    "reshard_shards": collectives.resharded,
+    CLAIM: claimed,
+}
+
+
+def entering(layout: Any, axis: str, name: tuple[str, str] = ("", "")) -> Value:
+    """What a layout says of an argument of a region."""
+    if axis in layout.unreduced:
+        return Value("sum", 0)
+    dim = next((at for at, axes in enumerate(layout.dim_axes) if axis in axes), None)
+    if dim is None:
+        return Value("same", 0, is_plain=True)
+    return Value("sharded", 0, dim=dim, name=name, own=NO_PARTS, is_plain=True)

@@ -1,0 +1,177 @@
+"""What the shards of one mesh axis hold of a value, and how it grows with the size of the axis.
+
+The whole value is n to a degree times what the same program computes on one shard, on an axis of size n."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+Kind = Literal[
+    "same",  # the same on every shard
+    "local",  # the same on every shard, and different along a dim as long as a shard's
+    "sharded",  # the shards hold the parts of a dim, in order
+    "sum",  # the sum over the shards is meant, perhaps with a term beside it that every shard has
+    "extreme",  # the maximum over the shards is meant, or the minimum
+    "parts",  # what all shards hold, side by side along a dim of its own
+    "own",  # each shard's own
+    "unknown",
+]
+
+
+class Form(NamedTuple):
+    """A degree that depends on those of numbers that one trace does not show.
+
+    Attributes:
+      constant: what is known of it.
+      numbers: those numbers, each with how often it is in it.
+    """
+
+    constant: Fraction
+    numbers: tuple[tuple[Any, Fraction], ...]
+
+
+Degree = int | Fraction | Form | Literal["any", "unknown"]
+ANY: Degree = "any"
+"""The degree of zeros: every one."""
+UNKNOWN: Degree = "unknown"
+
+Place = Literal[
+    "",
+    "one",
+    "others",
+    "block",
+    "found",
+    "below",
+    "from",
+    "to",
+    "offset",
+    "clipped",
+    "wrapped",
+    "folded",
+    "some",
+    "flag",
+    "finite",
+]
+"""What is known of an own value that tells places: of masks, indices, and what was looked up by them."""
+
+
+class Value(NamedTuple):
+    """What is known of a value, over one axis.
+
+    Attributes:
+      kind: what the shards hold.
+      degree: of the whole.
+      beside: of a sum, the degree of the term that every shard has; None without one.
+      dim: the dim along which the parts lie; ``"rows"`` in a loop over it.
+      order: of a sharded value, how its rows lie: 0 in the order of the whole; k: in k pieces, each in that order;
+        -1 otherwise.
+      end: of an extreme, ``max`` or ``min``.
+      part: of a sum or an extreme, by which the same part is known wherever it is used.
+      gauge: how own quantities are in it: added (``+``), as exponents of factors (``*``), or in another way (``?``).
+      own: these quantities, each with its coefficient. They cancel.
+      may_cancel: whether they may cancel in a way that is not followed.
+      is_square: whether they come of a product of parts, as second moments do.
+      root: what it is a function of: the function, and the value.
+      reduced: the parts that a collective has combined on the way here.
+      is_heard: whether something of other shards, or the shard's index, is in it.
+      number: of a scalar, what it is in each trace.
+      line: the same of ``a + b * axis_index``: in each trace a and b.
+      place: what is known of a mask or an index.
+      is_positive: whether no entry is negative.
+      name: what the hints call the sharded dim, and the argument.
+      is_plain: whether it is only the same, or sharded, and of degree 0.
+    """
+
+    kind: Kind = "same"
+    degree: Degree = 0
+    beside: Degree | None = None
+    dim: int | str | None = None
+    order: int = 0
+    end: str = ""
+    part: Any = None
+    gauge: str = ""
+    own: frozenset[tuple[Any, Fraction | int]] = frozenset()
+    may_cancel: bool = False
+    is_square: bool = False
+    root: tuple[str, Any] | None = None
+    reduced: frozenset[Any] = frozenset()
+    is_heard: bool = False
+    number: tuple[Any, ...] | None = None
+    line: tuple[tuple[Any, Any], ...] | None = None
+    place: str = ""
+    is_positive: bool = False
+    name: tuple[str, str] = ("", "")
+    is_plain: bool = False
+
+    def but(self, **changes: Any) -> Value:
+        """The same with some changes."""
+        return self._replace(is_plain=False, **changes)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it is nothing but zeros."""
+        return self.degree == ANY and self.kind in ("same", "sharded", "local") and not self.own
+
+    @property
+    def gauges(self) -> dict[str, Any]:
+        """What is own in it, for a value that is computed of it alone."""
+        return {"gauge": self.gauge, "own": self.own, "may_cancel": self.may_cancel, "is_square": self.is_square}
+
+
+SAME, NOT_KNOWN = Value(is_plain=True), Value("unknown", UNKNOWN)
+NO_PARTS: frozenset[Any] = frozenset()
+
+
+def heard(value: Value) -> Value:
+    """The same, with something of other shards in it."""
+    return value if value.is_heard else value.but(is_heard=True)
+
+
+def unknown(values: Iterable[Value], is_heard: bool = False) -> Value:
+    """Nothing is known of a result but whether something of other shards may be in it."""
+    return heard(NOT_KNOWN) if is_heard or any(value.is_heard for value in values) else NOT_KNOWN
+
+
+def sum_of(a: Degree, b: Degree, times: int | Fraction = 1) -> Degree:
+    """The degree of a product: a + times * b."""
+    if a == ANY or b == ANY:
+        return ANY if a == ANY or times > 0 else a
+    if a == UNKNOWN or b == UNKNOWN:
+        return UNKNOWN
+    if not isinstance(a, Form) and not isinstance(b, Form):
+        return a + times * b  # type: ignore[operator]
+    first = a if isinstance(a, Form) else Form(Fraction(a), ())
+    second = b if isinstance(b, Form) else Form(Fraction(b), ())
+    numbers = dict(first.numbers)
+    for number, count in second.numbers:
+        numbers[number] = numbers.get(number, Fraction(0)) + times * count
+    return form(first.constant + times * second.constant, numbers.items())
+
+
+def form(constant: Fraction | int, numbers: Iterable[tuple[Any, Fraction]]) -> Degree:
+    """A degree of some numbers; a fraction where they cancel."""
+    kept = tuple(sorted(((number, count) for number, count in numbers if count), key=lambda each: str(each[0])))
+    return Form(Fraction(constant), kept) if kept else constant
+
+
+def scaled(value: Value, by: Degree) -> Value:
+    """A value times a number of a degree."""
+    if by == 0:
+        return value
+    beside = None if value.beside is None else sum_of(value.beside, by)
+    return value.but(degree=sum_of(value.degree, by), beside=beside, number=None, line=None)
+
+
+def combined(a: Iterable[tuple[Any, Any]], b: Iterable[tuple[Any, Any]]) -> frozenset[tuple[Any, Any]]:
+    """Own quantities of a sum: coefficients add, and cancel."""
+    total: dict[Any, Any] = {}
+    for own, coefficient in (*a, *b):
+        total[own] = total.get(own, 0) + coefficient
+    return frozenset((own, coefficient) for own, coefficient in total.items() if coefficient)
+
+
+def anyhow(*values: Value) -> frozenset[tuple[Any, Any]]:
+    """Own quantities that are in a result in some other way."""
+    return frozenset((own, 0) for value in values for own, _ in value.own)
