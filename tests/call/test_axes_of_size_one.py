@@ -126,6 +126,7 @@ def expect_accepted(name: str, mesh: Mesh, check_vma: bool) -> None:
         jax.eval_shape(lambda *args: jax.grad(loss)(*args), *structs)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_axis_of_size_1_is_no_reason_to_refuse(name: str, check_vma: bool) -> None:

@@ -125,6 +125,7 @@ LACKING = ["psum_scatter"] if jax.version.__version_info__ >= (0, 11) else []
 CASES = list(product([plain, hinted], ["fully", "partly", "nested"], TYPES, [True, False]))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("kind", "manual", "types", "check_vma"), one_in(3, CASES))
 def test_every_verb_is_right_in_every_region(kind: Any, manual: str, types: str, check_vma: bool) -> None:
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("dp", "tp"), axis_types=TYPES[types])

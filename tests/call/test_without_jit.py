@@ -110,6 +110,7 @@ BODIES: dict[str, Body] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("body", one_in(2, [pytest.param(body, id=name) for name, body in BODIES.items()]))
 def test_a_function_that_computes_the_same_is_compiled_once(body: Body, lowered: Lowered, mesh: Mesh) -> None:
     first, again = (mapped(lambda x: body(x), mesh) for _ in range(2))
@@ -169,6 +170,7 @@ CHANGES: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("apply", "values"), one_in(2, [pytest.param(*each, id=what) for what, each in CHANGES.items()])
 )
@@ -246,6 +248,7 @@ def meshes() -> dict[str, Mesh]:
     }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("is_ambient", [False, True], ids=["given", "ambient"])
 def test_another_mesh_is_seen(is_ambient: bool) -> None:
     f = mapped(lambda x: x + jax.lax.axis_index("dp"), None)

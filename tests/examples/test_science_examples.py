@@ -71,7 +71,6 @@ def test_the_program_agrees_with_its_reference(name: str) -> None:
     assert SHOWN[name] in done.stdout
 
 
-@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MESHES)
 def test_a_mistake_in_the_program_ends_it_with_exit_code_1(name: str, tmp_path: Path) -> None:
@@ -85,6 +84,7 @@ def test_a_mistake_in_the_program_ends_it_with_exit_code_1(name: str, tmp_path: 
     assert "FAILED" in done.stdout.splitlines()[-1], done.stdout + done.stderr
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", one_in(4, MESHES))
 def test_the_program_is_well_typed_without_devices(name: str) -> None:
     done = run(EXAMPLES / f"{name}.py", "-m", "typedshmap", "check", "--mesh", MESHES[name])

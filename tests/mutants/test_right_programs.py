@@ -16,6 +16,7 @@ def name_of(program: Program) -> str:
     return program.name.replace(" ", "-").replace(",", "")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("program", CLASSICS[:-2], ids=name_of)  # without the quickstart's
 def test_a_right_program_computes_what_its_oracle_does(program: Program) -> None:
     got, args = called(program, function_of(program), program.meshes[-1])
@@ -29,6 +30,7 @@ def test_the_quickstart_computes_what_its_plain_jax_does() -> None:
     close(got, module.plain_loss_and_gradients(*args))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("program", one_in(4, CLASSICS), ids=name_of)
 def test_a_right_program_is_the_same_on_every_mesh(program: Program) -> None:
     found = assert_mesh_invariant(
@@ -37,6 +39,7 @@ def test_a_right_program_is_the_same_on_every_mesh(program: Program) -> None:
     assert len(found.meshes) == 1 + len(program.meshes)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("program", one_in(4, UNCHECKED), ids=name_of)
 def test_a_right_program_is_the_same_on_every_mesh_without_types(program: Program) -> None:
     function = function_of(program, check_vma=False)

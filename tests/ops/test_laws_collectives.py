@@ -257,6 +257,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("family", FAMILIES)
 @forall(st.data(), MODES)
 @EXAMPLES
