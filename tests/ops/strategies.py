@@ -26,7 +26,7 @@ def meshes(draw: st.DrawFn) -> dict[str, int]:
     return dict(zip(draw(st.permutations(AXES)), shape, strict=False))
 
 
-def batches(case: Callable[[Sizes], st.SearchStrategy[Case]], least: int = 8) -> st.SearchStrategy[Any]:
+def batches(case: Callable[[Sizes], st.SearchStrategy[Case]], least: int = 16) -> st.SearchStrategy[Any]:
     """A mesh, and a list of cases on it."""
     return meshes().flatmap(
         lambda sizes: st.tuples(st.just(sizes), st.lists(case(sizes), min_size=least, max_size=least + 4))

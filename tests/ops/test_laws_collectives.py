@@ -257,7 +257,6 @@ FAMILIES = {
 }
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("family", FAMILIES)
 @forall(st.data(), MODES)
 @EXAMPLES
