@@ -11,7 +11,7 @@ import jax
 import pytest
 from catalogue import MUTANTS, WRONG_ON_ONE_DEVICE, first_differences, label, named, reported, said, without_numbers
 from mutation import Program, function_of
-from tiers import one_in, slow
+from tiers import slow
 from trying import called, close, first_line, found_wrong, on_one_device
 from wrong import Mutant
 
@@ -110,8 +110,8 @@ def right_on_one_device(program: Program) -> Any:
     return called(program, function_of(program), on_one_device(program))[0]
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("mutant", one_in(8, ON_MESHES), ids=lambda mutant: mutant.id)
+@pytest.mark.sample(24)
+@pytest.mark.parametrize("mutant", ON_MESHES, ids=lambda mutant: mutant.id)
 def test_what_only_another_mesh_finds_is_right_on_one_device(mutant: Mutant) -> None:
     function = function_of(mutant.program, (mutant.old, mutant.new), check_vma=mutant.check_vma[0])
     got, _ = called(mutant.program, function, on_one_device(mutant.program))
