@@ -132,8 +132,8 @@ def test_an_axis_of_size_1_is_no_reason_to_refuse(name: str, check_vma: bool) ->
     expect_accepted(name, mesh_of(2), check_vma)
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_device_is_no_reason_to_refuse(name: str, check_vma: bool) -> None:
     expect_accepted(name, mesh_of(1), check_vma)
