@@ -151,6 +151,7 @@ def test_a_mapped_loss_is_differentiated_as_a_plain_one(gradient: Callable[..., 
     same(got, jax.jit(gradient(plain_mean_square))(x, up, down))
 
 
+@pytest.mark.slow
 def test_an_unjitted_gradient_is_that_of_plain_jax(mesh: Mesh) -> None:
     got = jax.value_and_grad(typed_shard_map(mean_square, mesh=mesh), argnums=(0, 1, 2))(x, up, down)
     same(got, jax.value_and_grad(plain_mean_square, argnums=(0, 1, 2))(x, up, down))

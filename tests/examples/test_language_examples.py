@@ -75,7 +75,7 @@ def noisy_at_the_end(directory: Path, environment: dict[str, str]) -> dict[str, 
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("vocabulary", "Nothing differs from plain JAX by more than "),
+        slow(("vocabulary", "Nothing differs from plain JAX by more than ")),
         slow(("mixture_of_experts", "The load spread; nothing differs from plain JAX by more than ")),
         slow(("decoding", "Every one of 144 tokens is the one that plain JAX chooses.")),
     ],

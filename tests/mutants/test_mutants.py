@@ -90,7 +90,7 @@ KINDS_OF_PLACES = {"edited": 80, "called": 3, "after": 19}
 FOUND_BY = {"types": TypedShmapError, "mesh": AssertionError, "JAX": Exception}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("mutant", "check_vma"), CASES)
 def test_a_mutant_is_found_and_reported(mutant: Mutant, check_vma: bool) -> None:
     error = found_wrong(mutant, check_vma)
