@@ -1,6 +1,6 @@
 """Eight virtual CPU devices, the meshes that most tests use, and how many examples hypothesis draws.
 
-``--hypothesis-profile=fast`` (the default) draws 20 examples per law, ``ci`` draws 50, the same ones at every run;
+``--hypothesis-profile=fast`` (the default) draws 10 examples per law, ``ci`` draws 50, the same ones at every run;
 ``random`` draws other ones each time.
 """
 
@@ -14,6 +14,7 @@ import environment  # before JAX, which reads what it sets
 import jax
 import numpy as np
 import pytest
+import tiers
 from hypothesis import HealthCheck, settings
 from jax.sharding import Mesh
 
@@ -25,7 +26,7 @@ jax.config.update("jax_enable_compilation_cache", False)
 
 # How long an example takes says nothing where the machine may be busy.
 PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("fast", derandomize=True, max_examples=20, **PATIENT)
+settings.register_profile("fast", derandomize=True, max_examples=10, **PATIENT)
 settings.register_profile("ci", derandomize=True, max_examples=50, **PATIENT)
 settings.register_profile("random", derandomize=False, max_examples=100, **PATIENT)
 settings.load_profile("fast")
@@ -92,8 +93,10 @@ NOT_BELOW_JAX_0_10_2 = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before the order is made random
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip on old versions of JAX what they cannot do."""
+    """Mark what is not in every run, and skip on old versions of JAX what they cannot do."""
+    tiers.put_into_runs(items)
     reasons = {**(NOT_BELOW_JAX_0_10_2 if DROPS_UNUSED else {}), **({} if HAS_MANUAL_TYPES else NOT_ON_JAX_0_9)}
     for item in items:
         for name, reason in reasons.items():

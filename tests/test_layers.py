@@ -4,6 +4,7 @@ import ast
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -87,7 +88,8 @@ class Import:
         return self.target.split(".")[0]
 
 
-def module_texts() -> dict[str, str]:
+@cache
+def module_texts() -> Mapping[str, str]:
     """Every module of the package by its name; a package by its ``__init__``'s."""
     found = {}
     for path in ROOT.rglob("*.py"):
@@ -111,14 +113,22 @@ def is_package(module: str, texts: Mapping[str, str]) -> bool:
 
 def imports_of(module: str, texts: Mapping[str, str]) -> Iterator[Import]:
     """What a module imports, inside of functions and under TYPE_CHECKING as well."""
-    tree = ast.parse(texts[module])
-    functions = [
-        node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-    ]
-    late = {id(inner) for function in functions for inner in ast.walk(function)}
-    for node in ast.walk(tree):
+    for node, is_late in import_statements(texts[module]):
         for target in targets_of(node, module, texts):
-            yield Import(module, target, id(node) in late)
+            yield Import(module, target, is_late)
+
+
+@cache
+def import_statements(text: str) -> list[tuple[ast.AST, bool]]:
+    """Each with whether it stands inside a function."""
+    found, waiting = list[tuple[ast.AST, bool]](), [(ast.parse(text), False)]
+    while waiting:
+        node, is_late = waiting.pop()
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.append((node, is_late))
+        is_late |= isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        waiting += [(inner, is_late) for inner in ast.iter_child_nodes(node)]
+    return found
 
 
 def targets_of(node: ast.AST, module: str, texts: Mapping[str, str]) -> list[str]:
@@ -161,6 +171,7 @@ def private_to_jax(texts: Mapping[str, str]) -> list[str]:
     read = [
         f"{module} reads {ast.unparse(node)}"
         for module, text in texts.items()
+        if "_src" in text
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute) and node.attr == "_src"
     ]

@@ -50,6 +50,7 @@ def test_the_lowered_text_is_that_of_hand_written_shard_map(name: str, programs:
     assert programs.lowered(typed, args).as_text() == programs.lowered(by_hand, args).as_text()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_values_are_those_of_hand_written_shard_map(name: str, programs: Any, mesh: Mesh) -> None:
     by_hand, typed, args = programs.PAIRS[name](mesh)
@@ -66,6 +67,7 @@ def test_the_quickstart_sends_what_the_same_step_by_hand_sends(programs: Any, me
     assert programs.sent(typed, args) == expected
 
 
+@pytest.mark.slow
 def test_the_quickstart_computes_what_the_same_step_by_hand_computes(programs: Any, mesh: Mesh) -> None:
     by_hand, typed, args = programs.quickstart(mesh)
     expected = jax.block_until_ready(jax.jit(by_hand)(*args))

@@ -4,6 +4,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,8 @@ INSTEAD = {
 LEGITIMATE = {"_WHOLE_BODY"}
 
 
-def texts() -> dict[str, str]:
+@cache
+def texts() -> Mapping[str, str]:
     return {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 
 

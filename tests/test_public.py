@@ -19,6 +19,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
         typedshmap.all_gathers  # noqa: B018 (asked for, to see the error)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "room"), [("einsum", "ops"), ("shard", "placement"), ("typed_jit", "jit")])
 def test_a_room_is_imported_when_one_of_its_names_is_asked_for(name: str, room: str) -> None:
     program = f"""

@@ -1,5 +1,6 @@
 """Which of many tests that say much the same are in the default run; the others are marked slow."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,12 +21,23 @@ def slow(case: Any) -> Any:
     return pytest.param(*(case if type(case) is tuple else (case,)), marks=pytest.mark.slow)
 
 
-def mostly_once(cases: Iterable[Any], count: int = 8) -> list[Any]:
-    """Parameters, of whose slow ones every ``count``-th runs on both lines of JAX in CI, and the others on one."""
-    found, seen = list[Any](), 0
-    for case in cases:
-        is_slow = isinstance(case, ParameterSet) and any(mark.name == "slow" for mark in case.marks)
-        is_once = is_slow and seen % count > 0
-        found.append(case._replace(marks=(*case.marks, pytest.mark.once)) if is_once else case)
-        seen += is_slow
-    return found
+def put_into_runs(items: Iterable[pytest.Item]) -> None:
+    """Mark slow, of the rows of a function that is marked ``sample(count)``, all but every ``count``-th.
+
+    Of what is slow, every fourth row of a function runs in CI on both lines of JAX; the others are marked ``once``.
+    """
+    seen, seen_slow = Counter[str](), Counter[str]()
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        if not is_slow(item) and (sample := item.get_closest_marker("sample")) is not None:
+            if seen[function] % sample.args[0] > 0:
+                item.add_marker("slow")
+            seen[function] += 1
+        if is_slow(item):
+            seen_slow[function] += 1
+            if seen_slow[function] % 4 > 0:
+                item.add_marker("once")
+
+
+def is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None

@@ -39,6 +39,7 @@ def test_what_is_wrong_is_found(program: Program, check_vma: bool) -> None:
     assert region.is_complete and region.line == program.body.__code__.co_firstlineno
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("program", "check_vma"), modes(RIGHT))
 def test_what_is_right_is_let_by(program: Program, check_vma: bool) -> None:
     with audit() as report:

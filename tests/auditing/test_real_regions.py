@@ -16,6 +16,7 @@ def test_most_are_run() -> None:
     assert len(REAL) >= 22 and len(run) * 22 >= 16 * len(REAL)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in REAL])
 def test_a_real_region_is_run_or_the_reason_is_listed(name: str) -> None:
     region = REAL[name]

@@ -234,12 +234,14 @@ def run(stand: str, way: str, mesh: Mesh, body: F, check_vma: bool) -> Any:
     return report
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("stand", "way", "check_vma"), cases())
 def test_a_right_region_is_seen_once_and_let_by(stand: str, way: str, check_vma: bool, mesh: Mesh) -> None:
     report = run(stand, way, mesh, summed, check_vma)
     assert report.findings == [] and [region.name for region in report.regions] == ["own"]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("stand", "way", "check_vma"), cases((False,)))
 def test_a_forgotten_sum_is_found_at_its_line(stand: str, way: str, check_vma: bool, mesh: Mesh) -> None:
     report = run(stand, way, mesh, forgotten, check_vma)
@@ -248,6 +250,7 @@ def test_a_forgotten_sum_is_found_at_its_line(stand: str, way: str, check_vma: b
     assert "# the sum" in linecache.getline(found.file, found.line)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("stand", "way", "check_vma"), cases(runs=False))
 def test_a_deadlock_is_found_at_its_line(stand: str, way: str, check_vma: bool, mesh: Mesh) -> None:
     report = run(stand, way, mesh, diverging, check_vma)
@@ -296,6 +299,7 @@ def kinds_of(body: Any, trace: Callable[[F], Any], mesh: Mesh, by_x: bool = Fals
     return report
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("way", OF_W)
 def test_a_collective_that_differentiation_puts_into_a_branch_is_a_deadlock(way: str, mesh: Mesh) -> None:
     (found,) = kinds_of(in_a_branch, OF_W[way], mesh).findings

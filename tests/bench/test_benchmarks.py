@@ -47,6 +47,7 @@ def row(bench: Any) -> Any:
     return made
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
 def test_the_exponent_of_a_power_law_is_its_power(power: float, bench: Any, curve: Any) -> None:
     found = bench("costs.fitting").exponent(curve(lambda n: 3e-3 * n**power))
@@ -159,6 +160,7 @@ def test_the_noise_row_of_a_group_is_its_first(bench: Any) -> None:
         assert first.is_noise == (group in {"calls", "tracing", "boundary", "growth"})
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_group_and_ends_as_its_rows_say(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("run").main(["--quick", "--only", "same", "--seconds", "0"]) == 0
     printed = capsys.readouterr().out
@@ -196,6 +198,7 @@ def test_without_matplotlib_the_command_says_what_to_install(bench: Any, monkeyp
         bench("costs.plot").matplotlib()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("is_scanned", [False, True])
 @pytest.mark.parametrize("form", ["hints at the boundary", "checked by our hints", "in patterns", "by jaxtyping"])
 def test_the_forms_of_a_step_are_lowered_to_the_same_text(form: str, is_scanned: bool, bench: Any, mesh: Any) -> None:
@@ -205,6 +208,7 @@ def test_the_forms_of_a_step_are_lowered_to_the_same_text(form: str, is_scanned:
         assert programs.lowered(other, args).as_text() == programs.lowered(by_hand, args).as_text()
 
 
+@pytest.mark.slow
 def test_the_transformer_by_hand_sends_what_the_example_sends(bench: Any) -> None:
     programs, meshes = bench("programs"), bench("costs.meshes")
     pair = programs.transformer(meshes.make_mesh(4, 2, names=("fsdp", "tp")))

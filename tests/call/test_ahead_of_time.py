@@ -234,6 +234,7 @@ def run_with_cache(folder: Path) -> dict[str, int]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_second_process_takes_its_programs_from_the_persistent_cache(tmp_path: Path) -> None:
     first, second = run_with_cache(tmp_path), run_with_cache(tmp_path)
     assert first["cache_misses"] > 0

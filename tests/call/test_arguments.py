@@ -501,6 +501,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("args", "kwargs", "expected"), OPTIONS, ids=str)
 @pytest.mark.parametrize(
     "given", [{}, {"in_types": X}, {"in_types": (X,), "out_types": X}], ids=["hints", "one", "all"]

@@ -566,6 +566,7 @@ def test_a_mapped_function_can_be_wrapped(wrapper: Callable[..., Any], mesh: Mes
         wrapped(arrays[0], arrays[1][:3])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("inner", WRAPPERS)
 @pytest.mark.parametrize("outer", WRAPPERS)
 def test_typed_may_be_anywhere_in_a_stack(inner: Callable[..., Any], outer: Callable[..., Any]) -> None:

@@ -209,6 +209,7 @@ def test_a_container_enters_as_it_is_with_every_leaf_a_shard(hint: Any, value: A
     assert [leaf.shape for leaf in jax.tree.leaves(seen[0]) if hasattr(leaf, "shape")] == shapes
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("hint", "value", "shapes"), RIGHT)
 def test_a_container_leaves_as_it_entered(hint: Any, value: Any, shapes: Any, mesh: Mesh) -> None:
     if isinstance(value, Linear):

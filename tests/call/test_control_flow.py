@@ -150,6 +150,7 @@ BODIES = {name.removeprefix("of_"): body for name, body in dict(globals()).items
 
 
 # Without check_vma JAX leaves a gradient unsummed over "tp", which is what its check says.
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("name", "check_vma"), [(name, vma) for name in BODIES for vma in (True, False) if vma or name != "gradient"]
 )
@@ -158,6 +159,7 @@ def test_a_body_is_lowered_as_by_hand(name: str, check_vma: bool, mesh: Mesh) ->
 
 
 # JAX differentiates no while_loop backwards.
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [name for name in BODIES if "while" not in name])
 def test_the_gradient_of_a_body_is_lowered_as_by_hand(name: str, mesh: Mesh) -> None:
     if name == "associative_scan" and jax.__version__.startswith("0.11."):
@@ -200,6 +202,7 @@ def policies() -> list[str]:
     ]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", policies())
 @pytest.mark.parametrize("where", ["inside", "around"])
 def test_every_policy_of_checkpoint_keeps_the_text(name: str, where: str, mesh: Mesh) -> None:
@@ -257,11 +260,13 @@ AROUND: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", AROUND)
 def test_a_transformed_loss_is_lowered_as_by_hand(name: str, mesh: Mesh) -> None:
     expect_same_program(*map(AROUND[name], twice(total, mesh, Float[Array, ""], P())), *ARGS)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [name for name in AROUND if "jvp" not in name])
 def test_a_transformed_loss_has_the_values_of_plain_jax(name: str, mesh: Mesh) -> None:
     def plain(x: Any, up: Any, down: Any) -> Any:

@@ -158,6 +158,7 @@ def test_all_agree_on_a_committed_array(
         assert verdict(ask, put(spec), hint) is fits
 
 
+@pytest.mark.sample(3)
 @ASKED
 @pytest.mark.parametrize(("spec", "hint", "fits"), LIES)
 def test_all_agree_on_an_array_on_explicit_axes(
@@ -352,6 +353,7 @@ def test_under_vmap_the_mapped_dim_may_lie_in_any_way(at: int, hint: str, proble
         program(put(P("dp")))
 
 
+@pytest.mark.sample(3)
 @ASKED
 @pytest.mark.parametrize(("at", "hint", "problem"), MAPPED)
 def test_all_agree_on_a_value_that_is_mapped_and_differentiated_at_once(
@@ -380,6 +382,7 @@ VMAPS: dict[str, Callable[[Any, int], Any]] = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", VMAPS)
 @pytest.mark.parametrize(("at", "hint", "problem"), MAPPED)
 def test_a_compiled_vmap_knows_which_dim_is_mapped(name: str, at: int, hint: str, problem: str | None) -> None:
@@ -604,6 +607,7 @@ TRANSFORMED: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] =
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_a_check_works_in_every_transformation(name: str) -> None:
     right = TRANSFORMED[name](lambda x: check(jnp.sin(x), "[b/dp] d"))

@@ -123,6 +123,7 @@ AROUND = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("around", AROUND)
 def test_a_mapped_function_is_transformed_as_a_plain_one(around: Callable[..., Any], mesh: Mesh) -> None:
     same(jax.jit(around(typed_shard_map(mlp, mesh=mesh)))(x, up, down), jax.jit(around(plain_mlp))(x, up, down))
@@ -143,12 +144,14 @@ GRADIENTS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("gradient", GRADIENTS)
 def test_a_mapped_loss_is_differentiated_as_a_plain_one(gradient: Callable[..., Any], mesh: Mesh) -> None:
     got = jax.jit(gradient(typed_shard_map(mean_square, mesh=mesh)))(x, up, down)
     same(got, jax.jit(gradient(plain_mean_square))(x, up, down))
 
 
+@pytest.mark.slow
 def test_an_unjitted_gradient_is_that_of_plain_jax(mesh: Mesh) -> None:
     got = jax.value_and_grad(typed_shard_map(mean_square, mesh=mesh), argnums=(0, 1, 2))(x, up, down)
     same(got, jax.value_and_grad(plain_mean_square, argnums=(0, 1, 2))(x, up, down))
@@ -194,6 +197,7 @@ AROUND_ROWS = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
 @pytest.mark.parametrize("around", AROUND_ROWS)
@@ -375,12 +379,14 @@ def body_jacfwd(x: X) -> X:
 INSIDE = [body for name, body in dict(globals()).items() if name.startswith("body_")]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("body", INSIDE)
 def test_transformations_inside_a_body_keep_its_names(body: Callable[..., Any], mesh: Mesh) -> None:
     same(typed_shard_map(body, mesh=mesh)(x), 2 * x)
 
 
 # JAX differentiates no while_loop backwards.
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("body", [body for body in INSIDE if body is not body_while])
 def test_transformations_inside_a_body_are_differentiated(body: Callable[..., Any], mesh: Mesh) -> None:
     got = jax.jit(jax.grad(lambda x: typed_shard_map(body, mesh=mesh)(x).sum()))(x)

@@ -176,6 +176,7 @@ def test_the_lowered_text_is_that_of_jax_jit_with_shardings(function: Any, args:
     assert typed_jit(function, mesh=MESH).lower(*args).as_text() == by_hand.as_text()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("function", "args", "ins", "outs"), PROGRAMS, ids=NAMES)
 def test_values_and_shardings_are_those_of_jax_jit(function: Any, args: Any, ins: Any, outs: Any) -> None:
     expected = jax.block_until_ready(jax.jit(function, in_shardings=ins, out_shardings=outs)(*args))
@@ -1073,6 +1074,7 @@ OTHER_CALLS: dict[str, tuple[Callable[[], dict[str, Any]], bool]] = {
 SPLIT = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("a", "b", "c"))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("what", OTHER_CALLS)
 def test_a_call_after_two_like_each_other_is_its_own(what: str) -> None:
     make, is_new = OTHER_CALLS[what]
@@ -1105,6 +1107,7 @@ WRONG_CALLS: dict[str, tuple[Callable[[], dict[str, Any]], Any]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("what", WRONG_CALLS)
 def test_a_wrong_call_after_right_ones_is_refused_each_time(what: str) -> None:
     make, error = WRONG_CALLS[what]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from tiers import one_in
 
 from typedshmap import (
     Array,
@@ -125,7 +124,8 @@ LACKING = ["psum_scatter"] if jax.version.__version_info__ >= (0, 11) else []
 CASES = list(product([plain, hinted], ["fully", "partly", "nested"], TYPES, [True, False]))
 
 
-@pytest.mark.parametrize(("kind", "manual", "types", "check_vma"), one_in(3, CASES))
+@pytest.mark.sample(9)
+@pytest.mark.parametrize(("kind", "manual", "types", "check_vma"), CASES)
 def test_every_verb_is_right_in_every_region(kind: Any, manual: str, types: str, check_vma: bool) -> None:
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("dp", "tp"), axis_types=TYPES[types])
     is_left_explicit = manual == "partly" and mesh.axis_types[1] is AxisType.Explicit

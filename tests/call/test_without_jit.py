@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from tiers import one_in
 
 from typedshmap import Array, Float, Shaped, check, reshard, typed_shard_map
 
@@ -110,7 +109,8 @@ BODIES: dict[str, Body] = {
 }
 
 
-@pytest.mark.parametrize("body", one_in(2, [pytest.param(body, id=name) for name, body in BODIES.items()]))
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("body", [pytest.param(body, id=name) for name, body in BODIES.items()])
 def test_a_function_that_computes_the_same_is_compiled_once(body: Body, lowered: Lowered, mesh: Mesh) -> None:
     first, again = (mapped(lambda x: body(x), mesh) for _ in range(2))
     jax.block_until_ready((first(x), by_hand(body, mesh, x)))
@@ -169,9 +169,8 @@ CHANGES: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("apply", "values"), one_in(2, [pytest.param(*each, id=what) for what, each in CHANGES.items()])
-)
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(("apply", "values"), [pytest.param(*each, id=what) for what, each in CHANGES.items()])
 def test_a_change_of_what_is_closed_over_is_seen(apply: Any, values: tuple[Any, ...], mesh: Mesh) -> None:
     value: Any = None
     f = mapped(lambda x: apply(x, value), mesh, check_vma=False)
@@ -246,6 +245,7 @@ def meshes() -> dict[str, Mesh]:
     }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("is_ambient", [False, True], ids=["given", "ambient"])
 def test_another_mesh_is_seen(is_ambient: bool) -> None:
     f = mapped(lambda x: x + jax.lax.axis_index("dp"), None)

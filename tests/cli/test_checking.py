@@ -391,6 +391,7 @@ def command(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", timeout=200)
 
 
+@pytest.mark.slow
 def test_a_machine_without_devices_has_virtual_ones_as_many_as_the_first_mesh(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     done = command(

@@ -336,6 +336,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("heading", "way"), CASES)
 def test_whoever_does_what_is_said_gets_what_was_meant_or_another_refusal(heading: str, way: Way) -> None:
     block = PROGRAMS[heading]

@@ -114,6 +114,7 @@ def edited(block: Block, edits: list[tuple[str, str]]) -> str:
     return code
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("heading", CURES)
 def test_an_entry_whose_cure_is_followed_is_right_or_refused(heading: str) -> None:
     outcomes = []

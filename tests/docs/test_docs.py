@@ -20,6 +20,7 @@ def shown(page: Path) -> Any:
     """A page; two have programs that are wrong, and found so by what they compute."""
     suspects = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
     marks = [suspects] if page.stem in ("README", "verify") else []
+    marks += [pytest.mark.slow] * (page.stem in ("libraries", "randomness", "verify"))
     return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
 
 

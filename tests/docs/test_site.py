@@ -25,7 +25,7 @@ from browser import browse, is_drawn, needs_browser
 from links import dead_links, fetched_from_elsewhere, read_page, read_site
 from serving import ALONE, report_of, served
 
-pytestmark = [pytest.mark.slow, pytest.mark.once]
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 MODULES = (typedshmap, testing, explaining)

@@ -75,7 +75,7 @@ def noisy_at_the_end(directory: Path, environment: dict[str, str]) -> dict[str, 
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("vocabulary", "Nothing differs from plain JAX by more than "),
+        slow(("vocabulary", "Nothing differs from plain JAX by more than ")),
         slow(("mixture_of_experts", "The load spread; nothing differs from plain JAX by more than ")),
         slow(("decoding", "Every one of 144 tokens is the one that plain JAX chooses.")),
     ],
@@ -229,7 +229,6 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
     assert training.losses() == uninterrupted.losses()
 
 
-@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["between two checkpoints", "within a checkpoint"])
 def test_ctrl_c_ends_a_run_with_a_complete_checkpoint_and_one_sentence(
@@ -319,6 +318,7 @@ def test_a_checkpoint_of_another_model_is_named(uninterrupted: Training, tmp_pat
     assert out.splitlines()[-1].endswith("checkpoint 16 is of another model: layers=3, here 2")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("words", ["", "--checkpoints {}"])
 def test_checkpoints_without_orbax_say_what_to_install(words: str, tmp_path: Path, environment: dict[str, str]) -> None:
     code, out = run(RESUMING, *words.format(tmp_path).split(), env=without_orbax(tmp_path, environment))
@@ -326,7 +326,6 @@ def test_checkpoints_without_orbax_say_what_to_install(words: str, tmp_path: Pat
     assert out.splitlines()[-1] == "checkpoints need orbax: pip install 'typedshmap[checkpoint]'"
 
 
-@pytest.mark.once
 @pytest.mark.slow
 def test_the_transformer_trains_without_orbax(tmp_path: Path, environment: dict[str, str]) -> None:
     code, out = run(TRANSFORMER, env=without_orbax(tmp_path, environment))
@@ -334,7 +333,6 @@ def test_the_transformer_trains_without_orbax(tmp_path: Path, environment: dict[
     assert "the first step, compared with plain JAX in float32" in out and out.endswith("\nAll is as it should be.\n")
 
 
-@pytest.mark.once
 @pytest.mark.slow
 def test_a_run_is_killed_and_resumed_by_itself(environment: dict[str, str]) -> None:
     pytest.importorskip("orbax.checkpoint", reason="checkpoints are orbax's")
@@ -346,7 +344,6 @@ def test_a_run_is_killed_and_resumed_by_itself(environment: dict[str, str]) -> N
     assert "resumed on the same mesh, the losses are the same, bit for bit; on another mesh they are within " in out
 
 
-@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "right", "wrong"),

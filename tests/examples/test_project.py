@@ -16,7 +16,6 @@ COMMANDS = [step["run"] for step in WORKFLOW["jobs"]["test"]["steps"] if "run" i
 PROGRAMS = {"python": [sys.executable], "typedshmap": [sys.executable, "-m", "typedshmap"]}
 
 
-@pytest.mark.once
 @pytest.mark.slow
 def test_each_command_of_its_workflow_passes_in_a_copy(tmp_path: Path) -> None:
     pytest.importorskip("optax")

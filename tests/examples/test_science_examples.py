@@ -10,7 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from tiers import one_in
+from tiers import slow
 
 from typedshmap.testing import assert_mesh_invariant
 
@@ -23,6 +23,8 @@ MESHES = {
     "fft": "y=2,x=4",
     "optimizer": "fsdp=8",
 }
+# The others take long.
+EXAMPLE_ROWS = [name if name == "fft" else slow(name) for name in MESHES]
 LAST_LINES = {
     "ring_attention": "Values and gradients are those of plain attention.",
     "pipeline": "The loss fell; nothing differs from plain JAX by more than",
@@ -63,7 +65,7 @@ def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return __import__(request.param)
 
 
-@pytest.mark.parametrize("name", one_in(4, MESHES))
+@pytest.mark.parametrize("name", EXAMPLE_ROWS)
 def test_the_program_agrees_with_its_reference(name: str) -> None:
     done = run(EXAMPLES / f"{name}.py")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -71,7 +73,6 @@ def test_the_program_agrees_with_its_reference(name: str) -> None:
     assert SHOWN[name] in done.stdout
 
 
-@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MESHES)
 def test_a_mistake_in_the_program_ends_it_with_exit_code_1(name: str, tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_a_mistake_in_the_program_ends_it_with_exit_code_1(name: str, tmp_path: 
     assert "FAILED" in done.stdout.splitlines()[-1], done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", one_in(4, MESHES))
+@pytest.mark.parametrize("name", EXAMPLE_ROWS)
 def test_the_program_is_well_typed_without_devices(name: str) -> None:
     done = run(EXAMPLES / f"{name}.py", "-m", "typedshmap", "check", "--mesh", MESHES[name])
     assert done.returncode == 0, done.stdout + done.stderr

@@ -73,6 +73,7 @@ COLLECTIVES = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("body", COLLECTIVES.values(), ids=COLLECTIVES)
 def test_each_collective_is_counted_as_xla_compiles_it(mesh, body):
     assert agree(on_all(body), mesh, (32, 32))
@@ -229,6 +230,7 @@ def test_a_sum_over_pytrees_counts_every_leaf(mesh):
     assert agree(f, mesh, (32, 32)).total() == 2
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["loss_and_gradients", "train_step"])
 def test_the_quickstart_is_counted_as_xla_compiles_it(mesh, name):
     f = getattr(quickstart, name)

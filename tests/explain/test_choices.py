@@ -106,6 +106,7 @@ BOOK = {  # per layer, the products, and the seconds over each mesh axis
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("batch", [2**13, 2**15])
 @pytest.mark.parametrize("name", BOOK)
 def test_the_order_is_that_of_the_formulas_of_the_scaling_book(name, batch):
@@ -342,7 +343,6 @@ def test_the_command_writes_a_page(capsys, tmp_path):
     assert "memory of one device at the peak" in page.read_text(encoding="utf-8")
 
 
-@pytest.mark.once
 @pytest.mark.slow
 def test_the_tables_of_the_page_are_those_of_the_command():
     root = Path(__file__).parents[2]

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from compiled import reported, sent_by
 from jax.sharding import Mesh
-from tiers import one_in
 
 from typedshmap import explain
 from typedshmap.testing import inputs
@@ -37,9 +36,8 @@ CLASSICS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name, mesh, has_gradient, merged", one_in(4, ((name, *how) for name, how in CLASSICS.items()))
-)
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name, mesh, has_gradient, merged", [(name, *how) for name, how in CLASSICS.items()])
 def test_a_classic_is_counted_as_xla_compiles_it(name, mesh, has_gradient, merged):
     module, function = name.split(".")
     f = getattr(importlib.import_module(f"classic_{module}"), function)

@@ -145,6 +145,7 @@ def commands_of_the_page() -> list[str]:
     return [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("command", commands_of_the_page())
 def test_the_command_lines_of_the_documentation_work(capsys, monkeypatch, tmp_path, command):
     monkeypatch.chdir(ROOT)

@@ -170,7 +170,7 @@ ENDLESS: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
         f"<lambda>: in_types[0]: {DEEP}",
     ),
     (lambda mesh: check(x, twice(X, 40)), AnnotationSyntaxError, "a hint of more than 100000 parts"),
-    (lambda mesh: check(x, nested(X, 18)), AnnotationSyntaxError, "a hint of more than 100000 parts"),
+    (lambda mesh: check(x, nested(X, 17)), AnnotationSyntaxError, "a hint of more than 100000 parts"),
     (lambda mesh: check(x, nested(X, 10)), StructureError, f"check: checked value {BOTH}"),
     (
         lambda mesh: check({"a": x}, dict[X]),  # type: ignore[misc]

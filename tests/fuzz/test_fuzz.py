@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 import typedshmap
 
-TIMES = float(os.environ.get("TYPEDSHMAP_FUZZ", "0.4"))
+TIMES = float(os.environ.get("TYPEDSHMAP_FUZZ", "0.15"))
 SEED = int(os.environ.get("TYPEDSHMAP_FUZZ_SEED", "0"))
 CASES = {
     "dtype_item": 3000,

@@ -17,7 +17,6 @@ from flax import nnx
 from flax.core import FrozenDict
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from tiers import one_in
 
 from typedshmap import (
     Array,
@@ -314,7 +313,8 @@ def cases(*tables: dict[str, Any]) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(("T", "make", "path", "verb"), one_in(5, cases(KINDS, VERBS)))
+@pytest.mark.sample(5)
+@pytest.mark.parametrize(("T", "make", "path", "verb"), cases(KINDS, VERBS))
 def test_fields_are_sharded_by_their_hints(mesh: Mesh, T: Any, make: Any, path: str, verb: Any) -> None:
     value = make(jnp.ones((8, 4)))
     got = [array for array in jax.tree.leaves(verb(T, value, mesh)) if array.ndim > 1]
@@ -329,9 +329,8 @@ WRONG: dict[str, tuple[Any, type[TypedShmapError], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("T", "make", "path", "verb", "array", "error", "words"), one_in(11, cases(KINDS, VERBS, WRONG))
-)
+@pytest.mark.sample(11)
+@pytest.mark.parametrize(("T", "make", "path", "verb", "array", "error", "words"), cases(KINDS, VERBS, WRONG))
 def test_a_field_that_does_not_fit_its_hint_is_refused_by_its_path(
     mesh: Mesh, T: Any, make: Any, path: str, verb: Any, array: Any, error: Any, words: str
 ) -> None:

@@ -95,6 +95,7 @@ PLACED: dict[str, Callable[[Mesh], Any]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("verb", PLACED.values(), ids=PLACED)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_it_is_sharded_by_its_hints(verb: Callable[[Mesh], Any], kind: AxisType) -> None:

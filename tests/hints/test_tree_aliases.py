@@ -98,6 +98,7 @@ def verb_results(T: Any, value: Any, mesh: Mesh) -> dict[str, Callable[[], Any]]
     }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("verb", verb_results(Any, None, None))  # type: ignore[arg-type]
 @pytest.mark.parametrize(("T", "value"), ALIASES.values(), ids=ALIASES)
 def test_an_alias_holds_unsharded_arrays(mesh: Mesh, T: Any, value: Any, verb: str) -> None:

@@ -39,6 +39,7 @@ def is_right(chain: Chain) -> bool:
     return all(np.array_equal(alone, other) for other in others)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "block", [pytest.param(block, marks=[pytest.mark.slow] if block > 1 else []) for block in range(12)]
 )

@@ -393,6 +393,7 @@ PROGRAMS = {
 CASES = [pytest.param(name, mode, id=f"{name}-{mode}") for name, one in PROGRAMS.items() for mode in one.modes]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("name", "check_vma"), CASES)
 def test_a_message_names_what_makes_the_value_the_same_on_every_shard(
     name: str, check_vma: bool, tmp_path: Path
@@ -403,6 +404,7 @@ def test_a_message_names_what_makes_the_value_the_same_on_every_shard(
     assert PROGRAMS[name].names in cure
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "check_vma"), [case if at % 6 == 0 else slow(case) for at, case in enumerate(CASES)])
 def test_a_program_that_follows_its_messages_is_right_or_refused(name: str, check_vma: bool, tmp_path: Path) -> None:
     wrong = PROGRAMS[name]

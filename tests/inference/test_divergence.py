@@ -30,6 +30,7 @@ from typedshmap import Array, DivergenceError, Float, VaryingError, typed_shard_
 MODES = [True, False]
 
 
+@pytest.mark.sample(3)
 @in_modes(WRONG)
 def test_a_deadlock_is_refused(name: str, check_vma: bool, mesh: Any) -> None:
     refuse(DivergenceError, WRONG[name], mesh, check_vma)
@@ -65,6 +66,7 @@ def test_a_wrong_type_is_refused(name: str, check_vma: bool, mesh: Any) -> None:
     refuse(VaryingError, UNSOUND[name], mesh, check_vma)
 
 
+@pytest.mark.sample(3)
 @in_modes(RIGHT)
 def test_a_right_program_is_accepted(name: str, check_vma: bool, mesh: Any) -> None:
     accept(RIGHT[name], mesh, check_vma)

@@ -256,6 +256,7 @@ TRANSFORMED: dict[str, Callable[[Body], Body]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("check_vma", [True, False], ids=["typed", "untyped"])
 @pytest.mark.parametrize("transform", TRANSFORMED.values(), ids=TRANSFORMED)
 def test_a_transformed_program_is_that_of_hand_written_shard_map(
@@ -315,6 +316,7 @@ SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_a_body_is_lowered_as_by_hand_in_every_setting(

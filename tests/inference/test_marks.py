@@ -87,6 +87,7 @@ def trace(f: Callable[..., Any]) -> Any:
     return jax.eval_shape(lambda x, w: f(x, w), x, w)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
@@ -95,6 +96,7 @@ def test_what_was_gathered_needs_no_mark(use: Any, wrap: Any, check_vma: bool, m
     trace(form(lambda x, w: wrapped(x, gathered(w)), mesh, check_vma=check_vma))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
 @pytest.mark.parametrize("use", USES.values(), ids=USES)

@@ -18,6 +18,7 @@ COUNT = 240
 QUICK = 24
 
 
+@pytest.mark.sample(3)
 @pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
 @pytest.mark.parametrize(
     "seed", [seed if seed % (COUNT // QUICK) == 0 else slow(pytest.param(seed, id=str(seed))) for seed in range(COUNT)]

@@ -121,7 +121,7 @@ def assert_lies_as_said(number: int, step: Step, values: list[np.ndarray], facts
     return True
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 2**20))
 def test_what_is_said_of_random_values_is_so(seed: int, mesh: Mesh) -> None:
     values, steps = run(seed, mesh)
@@ -188,7 +188,7 @@ def is_addend(seed: int, count: int) -> list[bool]:
     return [np.allclose(a + b, c, rtol=1e-3, atol=1e-3) for a, b, c in zip(first, second, total, strict=True)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**20), count=st.integers(1, 6))
 def test_what_is_said_to_be_an_addend_is_one(seed: int, count: int) -> None:
     addends = is_addend(seed, count)

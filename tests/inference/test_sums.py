@@ -27,6 +27,7 @@ from typedshmap import (
 ACCEPTED = {**KEPT, **RIGHT}
 
 
+@pytest.mark.sample(3)
 @in_modes(ACCEPTED)
 def test_of_a_right_program_nothing_is_said(name: str, check_vma: bool, mesh: Mesh) -> None:
     accept(ACCEPTED[name], mesh, check_vma)

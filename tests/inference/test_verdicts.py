@@ -22,6 +22,7 @@ def test_there_are_sixty_programs_and_more() -> None:
     assert min(len(RIGHT), len(WRONG)) >= 30
 
 
+@pytest.mark.sample(5)
 @in_both_modes
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_program_is_accepted_and_is_right(name: str, check_vma: bool, mesh: Mesh) -> None:

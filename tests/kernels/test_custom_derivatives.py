@@ -105,6 +105,7 @@ def test_a_derivative_whose_functions_are_all_typed_is_as_by_hand(make: Any, mes
     close(got[1], expected())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("make", [with_vjp, with_jvp])
 def test_a_mapped_derivative_outside_of_jit_has_the_same_values(make: Any, mesh: Mesh) -> None:
     close(jax.block_until_ready(loss(make(by_type(mesh)))(x, w))[1], expected())

@@ -105,6 +105,7 @@ DECOMPOSITIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", DECOMPOSITIONS)
 def test_what_jax_itself_calls_is_the_program_written_by_hand(name: str, mesh: Mesh) -> None:
     body = DECOMPOSITIONS[name]

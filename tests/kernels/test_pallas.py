@@ -80,6 +80,7 @@ def in_a_scan(x: Any, interpret: bool = True) -> Any:
 KERNELS = [double, in_blocks, two_results, in_a_scan]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_kernel_is_the_program_written_by_hand(kernel: Callable[..., Any], mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh, check_vma=False)

@@ -11,7 +11,7 @@ import jax
 import pytest
 from catalogue import MUTANTS, WRONG_ON_ONE_DEVICE, first_differences, label, named, reported, said, without_numbers
 from mutation import Program, function_of
-from tiers import mostly_once, one_in, slow
+from tiers import slow
 from trying import called, close, first_line, found_wrong, on_one_device
 from wrong import Mutant
 
@@ -82,7 +82,7 @@ CASES = [pytest.param(m, v, id=f"{m.id}-{'checked' if v else 'unchecked'}") for 
 # Of those that need several meshes, and of the quickstart's, one per program is in the default run.
 COSTLY = [m for m in MUTANTS if m.found_by == "mesh" or m.id.startswith("Q")]
 ONE_PER_PROGRAM = {m.program.name: m for m in COSTLY}.values()
-CASES = mostly_once(slow(c) if c.values[0] in COSTLY and c.values[0] not in ONE_PER_PROGRAM else c for c in CASES)
+CASES = [slow(c) if c.values[0] in COSTLY and c.values[0] not in ONE_PER_PROGRAM else c for c in CASES]
 # But for the quickstart's, which take long to compile.
 ON_MESHES = [m for m in MUTANTS if m.found_by == "mesh" and m.id[0] != "Q" and m.id not in WRONG_ON_ONE_DEVICE]
 # Beside the edited line, a line that it calls, or one behind it that has the values of what Python computed.
@@ -90,6 +90,7 @@ KINDS_OF_PLACES = {"edited": 80, "called": 3, "after": 19}
 FOUND_BY = {"types": TypedShmapError, "mesh": AssertionError, "JAX": Exception}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("mutant", "check_vma"), CASES)
 def test_a_mutant_is_found_and_reported(mutant: Mutant, check_vma: bool) -> None:
     error = found_wrong(mutant, check_vma)
@@ -109,7 +110,8 @@ def right_on_one_device(program: Program) -> Any:
     return called(program, function_of(program), on_one_device(program))[0]
 
 
-@pytest.mark.parametrize("mutant", one_in(8, ON_MESHES), ids=lambda mutant: mutant.id)
+@pytest.mark.sample(24)
+@pytest.mark.parametrize("mutant", ON_MESHES, ids=lambda mutant: mutant.id)
 def test_what_only_another_mesh_finds_is_right_on_one_device(mutant: Mutant) -> None:
     function = function_of(mutant.program, (mutant.old, mutant.new), check_vma=mutant.check_vma[0])
     got, _ = called(mutant.program, function, on_one_device(mutant.program))

@@ -27,7 +27,7 @@ EXAMPLES = settings(
     phases=[Phase.generate],
     deadline=None,
     derandomize=True,
-    max_examples=settings.default.max_examples // 10,
+    max_examples=max(2, settings.default.max_examples // 10),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -167,6 +167,7 @@ QUIET: dict[str, Program] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("program", QUIET.values(), ids=QUIET)
 def test_what_a_pattern_does_not_show_is_not_sent(program: Program, reader: Any, mesh: Mesh) -> None:
     expect(reader, program, mesh, {}, {})
@@ -428,6 +429,7 @@ def test_an_integer_argument_takes_no_part_in_a_gradient(mesh: Mesh) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_a_table_without_rows_gives_zeros(check_vma: bool, mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh, check_vma=check_vma)

@@ -177,6 +177,7 @@ CASES = {
 in_every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
+@pytest.mark.sample(5)
 @in_every_case
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_the_product_is_that_of_the_global_matrices(case: Case, check_vma: bool, mesh: Mesh) -> None:
@@ -184,6 +185,7 @@ def test_the_product_is_that_of_the_global_matrices(case: Case, check_vma: bool,
     np.testing.assert_allclose(got, x @ w, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sample(5)
 @in_every_case
 def test_the_gradients_are_those_of_the_global_matrices(case: Case, mesh: Mesh) -> None:
     got = jax.block_until_ready(jax.jit(lambda *args: jax.vjp(case.over(mesh), *args)[1](ct))(x, w))
@@ -191,6 +193,7 @@ def test_the_gradients_are_those_of_the_global_matrices(case: Case, mesh: Mesh) 
         np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sample(5)
 @in_every_case
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_the_product_sends_what_its_pattern_shows(case: Case, check_vma: bool, reader: Any, mesh: Mesh) -> None:
@@ -198,6 +201,7 @@ def test_the_product_sends_what_its_pattern_shows(case: Case, check_vma: bool, r
     assert Counter(one.kind for one in found) == case.forward
 
 
+@pytest.mark.sample(5)
 @in_every_case
 def test_the_gradients_send_the_mirror_of_it(case: Case, reader: Any, mesh: Mesh) -> None:
     text = compiled(lambda ct, *args: jax.vjp(case.over(mesh), *args)[1](ct), ct, x, w)

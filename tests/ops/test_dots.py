@@ -162,6 +162,7 @@ GRADIENTS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("gradient", GRADIENTS)
 def test_gradients_inside_of_a_region_and_around_it_are_those_of_jax(gradient: str, check_vma: bool):

@@ -75,6 +75,7 @@ REARRANGED: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
 ]
 
 
+@pytest.mark.sample(3)
 @on_every_array
 @pytest.mark.parametrize(("pattern", "shape", "sizes"), REARRANGED)
 def test_rearrange_is_that_of_einops(pattern: str, shape: tuple[int, ...], sizes: dict[str, int], array: Any) -> None:
@@ -125,6 +126,7 @@ REDUCED: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
 ]
 
 
+@pytest.mark.sample(5)
 @on_every_array
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize(("pattern", "shape", "sizes"), REDUCED)
@@ -144,6 +146,7 @@ def xla_compiles_float16() -> bool:
     return True
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.bool_, np.complex64, np.float16, jnp.bfloat16])
 @pytest.mark.parametrize("reduction", ["sum", "prod", "any", "all", "max", "min"])
@@ -200,6 +203,7 @@ REPEATED: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
 ]
 
 
+@pytest.mark.sample(3)
 @on_every_array
 @pytest.mark.parametrize(("pattern", "shape", "sizes"), REPEATED)
 def test_repeat_is_that_of_einops(pattern: str, shape: tuple[int, ...], sizes: dict[str, int], array: Any) -> None:
@@ -233,6 +237,7 @@ CONTRACTED: list[tuple[str, tuple[tuple[int, ...], ...]]] = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
 @pytest.mark.parametrize(("pattern", "shapes"), CONTRACTED)
 def test_einsum_is_that_of_einops(pattern: str, shapes: tuple[tuple[int, ...], ...], array: Any) -> None:

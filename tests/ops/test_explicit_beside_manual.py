@@ -120,6 +120,7 @@ def plain(call: Call, check_vma: bool) -> Any:
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", CALLS)
 def test_an_operation_says_how_explicit_axes_shard_its_result(name: str, check_vma: bool) -> None:

@@ -247,6 +247,7 @@ def test_operations_in_a_row_are_those_of_the_global_array(batch: Any, mode: str
     check(*batch, mode)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("family", LINEAR)
 @forall(st.data(), MODES)
 @EXAMPLES

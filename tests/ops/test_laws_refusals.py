@@ -75,6 +75,7 @@ def other_hints(case: Case, sizes: Sizes, is_same: bool = False) -> list[Case]:
     return found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("family", READ)
 @forall(st.data())
@@ -165,6 +166,7 @@ def accepted(sizes: Sizes, case: Case, check_vma: bool) -> bool:
     return True
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("family", MADE)
 @forall(st.data())

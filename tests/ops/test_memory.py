@@ -131,6 +131,7 @@ RETURNED: list[tuple[str, Callable[..., Any], str, str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(5)
 @in_both_modes
 @pytest.mark.parametrize(
     ("operation", "pattern", "read", "line"), [row[1:] for row in RETURNED], ids=[row[0] for row in RETURNED]

@@ -98,6 +98,7 @@ GLOBAL: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("kind", ["NumPy", "uncommitted", "placed", "under jit"])
 @pytest.mark.parametrize(("operation", "reference"), GLOBAL.values(), ids=GLOBAL)
 def test_an_operation_on_a_global_array_is_global(operation: Any, reference: Any, kind: str, mesh: Mesh) -> None:
@@ -292,6 +293,7 @@ ALIASED: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("operation", "result", "expected"), ALIASED.values(), ids=ALIASED)
 def test_a_name_stands_for_several_mesh_axes_or_for_none(
     operation: Any, result: str, expected: Any, other_mesh: Mesh
@@ -416,6 +418,7 @@ BODIES: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize(("body", "result", "expected"), BODIES.values(), ids=BODIES)
 def test_a_body_may_run_without_jit(body: Any, result: str, expected: Any, check_vma: bool, mesh: Mesh) -> None:
@@ -545,6 +548,7 @@ TREES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("axes", ["tp", ("dp", "tp"), ["tp"], "dp,tp"])
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
 def test_a_pytree_is_summed_leaf_by_leaf(tree: Any, axes: Any, mesh: Mesh) -> None:

@@ -66,6 +66,7 @@ def computed(f: Callable[..., Any], *args: Any) -> Any:
     return jax.block_until_ready(jax.jit(f)(*args))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("source, target", PAIRS, ids=str)
 def test_the_gradient_is_that_of_the_identity(source: Any, target: Any, check_vma: bool, cube: Mesh) -> None:
@@ -111,6 +112,7 @@ TRANSFORMED = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_it_is_linear_under(name: str, check_vma: bool, cube: Mesh) -> None:
@@ -160,6 +162,7 @@ def test_the_gradient_is_right_without_jit(cube: Mesh) -> None:
     np.testing.assert_array_equal(gradient, WEIGHT)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("check_vma, kind", [(True, "varying"), (True, "unreduced"), (False, "untyped")])
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("target", [("a", None), (None, "a"), (None, None), ("c", "a")], ids=str)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from tiers import one_in
 
 from typedshmap._jax.versions import HAS_MANUAL_TYPES
 from typedshmap.notation.layout import Layout
@@ -89,7 +88,8 @@ def test_there_are_49_layouts() -> None:
     assert len(set(LAYOUTS)) == 49
 
 
-@pytest.mark.parametrize("source", one_in(8, LAYOUTS), ids=str)
+@pytest.mark.sample(24)
+@pytest.mark.parametrize("source", LAYOUTS, ids=str)
 def test_every_target_has_the_bits_of_the_global_array_and_the_planned_collectives(
     source: Layout, cube: Mesh, collectives: Any
 ) -> None:
@@ -102,7 +102,8 @@ def test_every_target_has_the_bits_of_the_global_array_and_the_planned_collectiv
     assert found == Counter((NAMES[step.kind], step.sent / step.rounds * 4) for step in steps)
 
 
-@pytest.mark.parametrize("source", one_in(3, LAYOUTS[::7]), ids=str)
+@pytest.mark.sample(9)
+@pytest.mark.parametrize("source", LAYOUTS[::7], ids=str)
 def test_every_target_has_the_bits_of_the_global_array_without_check_vma(source: Layout, cube: Mesh) -> None:
     compiled = all_targets(cube, source, np.float32, check_vma=False)
     value = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
@@ -110,6 +111,7 @@ def test_every_target_has_the_bits_of_the_global_array_without_check_vma(source:
     assert differing(jax.block_until_ready(compiled([placed] * len(LAYOUTS))), value) == []
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, jax.numpy.bfloat16, np.complex64])
 def test_other_dtypes_are_moved_as_well(dtype: Any, cube: Mesh) -> None:
     source, value = Layout((("a", "b"), ("c",))), (np.arange(512) % 5).reshape(SHAPE).astype(dtype)
@@ -153,8 +155,9 @@ def summed(mesh: Mesh, source: Layout, targets: list[Layout], kind: str) -> Any:
 OWING = [Layout(source.dim_axes, frozenset("b")) for source in layouts(("a", "c"))]
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("kind", ["varying", "unreduced"])
-@pytest.mark.parametrize("source", one_in(5, OWING), ids=str)
+@pytest.mark.parametrize("source", OWING, ids=str)
 def test_a_partial_sum_is_taken(source: Layout, kind: str, cube: Mesh, collectives: Any) -> None:
     compiled = summed(cube, source, LAYOUTS, kind)
     value = np.random.default_rng(0).integers(0, 99, (2, *SHAPE)).astype(np.float32)
@@ -164,8 +167,9 @@ def test_a_partial_sum_is_taken(source: Layout, kind: str, cube: Mesh, collectiv
     assert collectives.sent(compiled.as_text()) == sum(step.sent for step in steps) * 4
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("kind", ["varying", "unreduced"])
-@pytest.mark.parametrize("source", one_in(5, OWING), ids=str)
+@pytest.mark.parametrize("source", OWING, ids=str)
 def test_a_sum_over_which_the_target_is_unreduced_too_is_left(source: Layout, kind: str, cube: Mesh) -> None:
     value = np.random.default_rng(0).integers(0, 99, (2, *SHAPE)).astype(np.float32)
     outs = jax.block_until_ready(summed(cube, source, OWING, kind)([_placed(value, cube, source)] * len(OWING)))
@@ -233,6 +237,7 @@ def test_devices_are_counted_in_the_order_of_the_mesh_whatever_that_of_the_sizes
     assert np.array_equal(jax.block_until_ready(jax.jit(f)(np.arange(16))), np.arange(16))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("shape", [(4, 2), (2, 4), (2, 3), (3, 2), (8,), (1, 2, 4), (5,)], ids=str)
 def test_other_meshes_have_the_bits_of_the_global_array(shape: tuple[int, ...]) -> None:
     axes, devices = AXES[: len(shape)], np.array(jax.devices()[: int(np.prod(shape))])
@@ -251,7 +256,6 @@ def test_other_meshes_have_the_bits_of_the_global_array(shape: tuple[int, ...]) 
     assert [shard for shard in shards if not np.array_equal(shard.data, value[shard.index])] == []
 
 
-@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", [(2, 2, 2), (2, 4), (8,), (4, 4), (2, 8), (2, 2, 4), (2, 2, 2, 2)], ids=str)
 def test_no_pair_of_a_sample_sends_more_than_xla_does(mesh: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tree import ROOT, needs_source
 
-pytestmark = [pytest.mark.slow, pytest.mark.once]  # on all files, whatever version of JAX is there
+pytestmark = pytest.mark.slow  # on all files, whatever version of JAX is there
 
 CONFIGURATION = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
 HOOKS: dict[str, Any] = {hook["id"]: hook for repository in CONFIGURATION["repos"] for hook in repository["hooks"]}

@@ -111,6 +111,7 @@ def test_a_jax_that_is_newer_than_any_tried_is_noted_where_something_fails() -> 
     assert done.stdout.splitlines() == [str([note]), str([note]), "[]"], done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_newer_jax_no_longer_has_is_noted_when_it_is_imported() -> None:
     broken = "import jax, jax.sharding; jax.__version__ = '99.0'; del jax.sharding.AxisType; import typedshmap"
     done = subprocess.run([sys.executable, "-c", broken], capture_output=True, text=True, timeout=600)

@@ -93,6 +93,7 @@ def full(spec: P, rank: int) -> P:
 # Linen
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("model", [Model(), Scanned()], ids=["batch norm", "scan"])
 @pytest.mark.parametrize("rules", [RULES, (("layers", "dp"), *RULES), (("mlp", ("tp", "dp")),), ()], ids=str)
 def test_the_specs_are_those_of_flax(model: nn.Module, rules: Any) -> None:

@@ -474,6 +474,7 @@ TRANSFORMED = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("types", MIXED[:2])
 @pytest.mark.parametrize("transformed", [case[1] for case in TRANSFORMED], ids=[case[0] for case in TRANSFORMED])
 def test_a_value_is_placed_under_a_transformation(transformed: Any, types: Any) -> None:

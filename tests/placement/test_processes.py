@@ -144,6 +144,7 @@ def all_end(ids: list[int], seconds: float = LIMIT) -> bool:
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
 
 
+@pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_process_that_dies_ends_the_others(which: int) -> None:

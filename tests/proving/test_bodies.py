@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tiers import mostly_once, slow
+from tiers import slow
 
 from typedshmap import SuspectWarning, typed_shard_map
 from typedshmap.testing import assert_mesh_invariant, prove
@@ -287,6 +287,7 @@ def nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "assert_mesh_invariant", lambda *_, **__: None)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", PROVED)
 def test_a_right_body_is_proved(name: str, check_vma: bool, tmp_path: Path) -> None:
@@ -294,6 +295,7 @@ def test_a_right_body_is_proved(name: str, check_vma: bool, tmp_path: Path) -> N
     assert (found.verdict, found.place, found.why) == ("proved", "", "")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", [*NOT_KNOWN, *WRONG])
 def test_what_is_wrong_or_not_known_is_not_proved(name: str, check_vma: bool, tmp_path: Path) -> None:
@@ -311,7 +313,7 @@ def is_invariant(function: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", mostly_once(map(slow, [*PROVED, *NOT_KNOWN, *WRONG])))
+@pytest.mark.parametrize("name", [*map(slow, [*PROVED, *NOT_KNOWN, *WRONG])])
 def test_running_says_the_same(name: str, tmp_path: Path) -> None:
     body = {**PROVED, **NOT_KNOWN, **WRONG}[name]
     assert is_invariant(function_of(body, tmp_path, check_vma=False)) == (name not in WRONG)

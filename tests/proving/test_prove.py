@@ -208,6 +208,7 @@ def helper_that_raises(x: Rows) -> Rows:
     raise KeyError("model")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("function", "why"),
     [

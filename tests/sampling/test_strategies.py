@@ -39,6 +39,7 @@ def test_given_sizes_stay_and_shapes_need_no_devices(made: Inputs) -> None:
     assert isinstance(made["x"], jax.ShapeDtypeStruct)
 
 
+@pytest.mark.slow
 def test_an_example_shrinks_to_small_sizes_that_may_be_equal() -> None:
     made = find(strategies(mlp, mesh=MESH), lambda made: True)
     assert made.sizes == {"b": 4, "m": 1, "f": 2} and made.seed == 0

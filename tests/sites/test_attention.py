@@ -158,6 +158,7 @@ def heads_typed(batch: Any, kv: Any, rep: Any) -> Any:
     return typed_shard_map(mesh=SPLIT, axes=axes, check_vma=False)(attend_heads)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize(
     ("batch", "kv", "rep"),
@@ -258,6 +259,7 @@ def context_by_hand(cp: str | None, sinks: Any) -> Any:
     return jax.shard_map(body, mesh=CONTEXT, in_specs=specs, out_specs=x, check_vma=False)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("sinks", [None, numbers(8)])
 @pytest.mark.parametrize(("cp", "ranks"), [("context", 4), (None, 1)])
 def test_attention_over_a_split_context_is_that_by_hand(cp: str | None, ranks: int, sinks: Any) -> None:

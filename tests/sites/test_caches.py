@@ -226,6 +226,7 @@ def slots_of(module: Any, page_axis: Any) -> Any:
 fresh, slots, paged = numbers(5, 4, 3), np.array([0, 9, 7, 15, 2], np.int32), numbers(8, 2, 4, 3)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("module", [typedshmap, jaxtyping], ids=["typedshmap", "jaxtyping"])
 @pytest.mark.parametrize(
     ("page_axis", "kv_axis"), [("sp", "tp"), (None, "tp"), (("dp", "sp"), None), (("sp", "dp"), ("tp",))]

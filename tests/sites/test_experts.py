@@ -77,6 +77,7 @@ def experts_typed(check_vma: bool = True, **statics: Any) -> Any:
     return typed_shard_map(partial(experts, **statics), mesh=MESH, check_vma=check_vma)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("args", "check_vma", "with_loss"),
     [(ALL, True, True), ((*ALL[:9], None, temperature), False, True), (BARE, True, False)],

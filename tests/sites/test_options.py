@@ -115,6 +115,7 @@ def by_gradient(by_hand: Maps, typed: Maps) -> tuple[Any, Any]:
 PROGRAMS = [by_kernel, by_state, by_scan, by_optional, by_method, by_gradient]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 @pytest.mark.parametrize("check_vma", [True, False], ids=["checked", "unchecked"])
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -128,6 +128,7 @@ OPERATOR = Dense(numbers(8, 3, 3), numbers(8), jnp.tanh)
 VECTORS = {"map": numbers(3), "mask": [numbers(3) + 1]}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("body", [apply, spread])
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_a_stack_of_operators_is_that_by_hand(body: Any, check_vma: bool) -> None:

@@ -350,6 +350,7 @@ def scan_vmap_cond_and_grad_inside() -> Pair:
     return Pair(by_hand(body, specs, specs), typed_shard_map(mesh=MESH)(body), (x, numbers(3, 4, 4)))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_way_to_write_the_call_is_that_by_hand(name: str) -> None:
     made = PAIRS[name]()

@@ -152,6 +152,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("f", "options"), CASES, ids=lambda each: getattr(each, "__name__", None))
 def test_the_line_is_named(f: Any, options: dict[str, Any]) -> None:
     first = difference(f, **options)[0]
@@ -194,6 +195,7 @@ INSTEAD = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("f", "instead"), INSTEAD, ids=[f.__name__ for f, _ in INSTEAD])
 def test_it_is_said_what_puts_the_results_right(f: Any, instead: str) -> None:
     place, *facts = difference(f)
@@ -201,6 +203,7 @@ def test_it_is_said_what_puts_the_results_right(f: Any, instead: str) -> None:
     assert f"    with {instead} in its place the results are as on one device" in facts
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("limit", ["_MOST_NUMBERS", "_MOST_TRIES", "_MOST_SECONDS"])
 def test_a_search_that_takes_too_long_says_nothing(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"typedshmap.testing.substitution.{limit}", 0)

@@ -125,6 +125,7 @@ def test_the_same_random_numbers_on_every_shard_are_reported():
     assert "Hint: does every shard along 'dp' draw the same random numbers?" in message
 
 
+@pytest.mark.slow
 def test_random_numbers_of_each_shard_are_declared():
     @typed_shard_map
     def noisy(x: Float[Array, "[batch/dp] model"], key: Key[Array, ""]) -> dict[str, Float[Array, "[batch/dp] model"]]:
@@ -139,6 +140,7 @@ def test_random_numbers_of_each_shard_are_declared():
         assert_mesh_invariant(noisy, ["dp=2"], exclude="['twice']", trials=1)
 
 
+@pytest.mark.slow
 def test_what_is_excluded_takes_no_part_in_the_gradient():
     @typed_shard_map
     def noisy(x: Float[Array, "[batch/dp] model"], key: Key[Array, ""]) -> tuple[Float[Array, "[batch/dp] model"], ...]:
@@ -221,6 +223,7 @@ def test_every_axis_that_alone_makes_the_difference_is_named():
     assert "    each of 'tp', 'dp' alone makes the difference\n" in message
 
 
+@pytest.mark.slow
 def test_other_results_that_are_wrong_are_listed():
     @typed_shard_map
     def both(x: X) -> tuple[X, X, X]:
@@ -287,6 +290,7 @@ class Metrics:
     wide: Bool[Array, ""]
 
 
+@pytest.mark.slow
 def test_trees_of_arguments_and_results_are_named_by_path():
     @typed_shard_map
     def step(state: State, x: Float[Array, "[batch/dp] model"]) -> tuple[State, Metrics]:
@@ -313,6 +317,7 @@ def test_static_defaulted_and_keyword_only_arguments_stay_as_they_are():
     assert_mesh_invariant(scaled, ["dp=2,tp=2"], grad=True, power=3, trials=1)
 
 
+@pytest.mark.slow
 def test_positional_arguments_without_names_are_reported_by_their_number():
     @typed_shard_map
     def scaled(*xs: X) -> X:
@@ -354,6 +359,7 @@ def test_integers_that_rounding_alone_changes_may_differ():
     assert_mesh_invariant(rounded, trials=1)
 
 
+@pytest.mark.slow
 def test_keys_have_to_be_equal():
     @typed_shard_map
     def split(keys: Key[Array, "[n/dp]"]) -> Key[Array, "[n/dp]"]:
@@ -367,6 +373,7 @@ def test_keys_have_to_be_equal():
     assert_mesh_invariant(same, trials=1)
 
 
+@pytest.mark.slow
 def test_what_is_not_a_number_on_both_sides_is_the_same():
     @typed_shard_map
     def logs(x: X) -> X:
@@ -389,6 +396,7 @@ def test_results_that_are_nothing_but_not_a_number_are_warned_of():
         assert_mesh_invariant(lost, trials=1)
 
 
+@pytest.mark.slow
 def test_complex_numbers_are_compared():
     @typed_shard_map
     def turned(x: Complex64[Array, "[n/dp]"]) -> Complex64[Array, "[n/dp]"]:
@@ -410,6 +418,7 @@ def test_a_jitted_function_is_tried_anew_on_every_mesh():
     assert_mesh_invariant(jax.jit(centered), trials=1)
 
 
+@pytest.mark.slow
 def test_a_function_of_typed_jit_is_tried_with_its_inner_regions():
     def made(inner):
         @typed_jit
@@ -447,6 +456,7 @@ def test_the_ambient_mesh_is_replaced(mesh):
         assert jax.sharding.get_mesh() == mesh
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
 def test_explicit_axes_stay_explicit():
     explicit = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
@@ -500,6 +510,7 @@ def test_what_depends_on_something_else_is_found_by_a_new_trace():
 # Helpers
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
 def test_a_helper_with_marks_is_mapped_and_its_result_summed():
     @typed
@@ -533,6 +544,7 @@ def test_a_helper_that_communicates_is_mapped():
     assert "Called: inside of typed_shard_map" in failure(wrong)
 
 
+@pytest.mark.slow
 def test_another_helper_is_called_on_global_arrays_unless_asked_otherwise():
     @typed
     def normal(x: X) -> X:
@@ -669,6 +681,7 @@ def test_a_comparison_of_nothing_is_refused():
         assert_mesh_invariant(count, grad=True)
 
 
+@pytest.mark.slow
 def test_a_program_in_bfloat16_is_not_refused():
     H = BFloat16
 
@@ -681,6 +694,7 @@ def test_a_program_in_bfloat16_is_not_refused():
     assert_mesh_invariant(mlp, ["dp=2,tp=4"], grad=True, trials=2)
 
 
+@pytest.mark.slow
 def test_an_error_of_one_in_a_thousand_is_found_in_float32():
     def made(off: float):
         @typed_shard_map
@@ -765,6 +779,7 @@ def with_fp8(x: Float32[Array, "[batch/dp] model"]) -> tuple[Float32[Array, ""],
     return jax.lax.pmean(jnp.mean(cast), "dp"), jax.lax.pmean(jnp.mean(x**2), "dp") * off
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("f", "result"),
     [
@@ -816,6 +831,7 @@ def test_values_that_overflow_are_drawn_smaller():
     assert_mesh_invariant(power, ["dp=4"], seed=2, trials=1)
 
 
+@pytest.mark.slow
 def test_a_right_program_with_branches_passes():
     @typed_shard_map
     def step(x: X, w: Float[Array, "[model/tp] out"], n: Int[Array, ""]) -> Float[Array, "[batch/dp] out"]:
@@ -873,6 +889,7 @@ def test_random_numbers_of_the_only_result_are_not_to_be_left_out() -> None:
     assert failure(noisy, ["dp=2"]).endswith(f"Hint: {cure}")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", [2, 5, 14])
 def test_a_difference_where_results_are_chaotic_is_looked_at_again_with_smaller_numbers(seed: int) -> None:
     @typed_shard_map

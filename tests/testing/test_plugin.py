@@ -244,6 +244,7 @@ def audited(project: pytest.Pytester) -> pytest.Pytester:
     return project
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), pytest.param(("-p", "xdist", "-n", "2"), marks=pytest.mark.slow)])
 def test_an_audit_lists_each_finding_once_at_the_end_and_fails_for_errors(audited, workers):
     found = run(audited, "--typedshmap-audit", *workers)
