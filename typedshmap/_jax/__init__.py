@@ -7,7 +7,7 @@ only some versions have. By public names only; `versions` says which JAX.
 from . import versions  # isort: split
 
 with versions.noting_untried():
-    from . import array, casts, counters, jaxpr, mesh, programs, regions, source, staging, trace, tree
+    from . import array, casts, counters, jaxpr, mesh, primitives, programs, regions, source, staging, trace, tree
 
 __all__ = [
     "array",
@@ -15,6 +15,7 @@ __all__ = [
     "counters",
     "jaxpr",
     "mesh",
+    "primitives",
     "programs",
     "regions",
     "source",
