@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-Kind = Literal[
+PrimitiveKind = Literal[
     "cast",  # the same numbers at the same places, perhaps of another type
     "moving",  # the same numbers at other places
     "joining",  # numbers of several operands side by side
@@ -37,7 +37,7 @@ Kind = Literal[
 ]
 """What an operation does with its operands, in the terms that its readers need."""
 
-Terms = Literal["none", "first", "all", "either", "cases", "updated"]
+LinearTerms = Literal["none", "first", "all", "either", "cases", "updated"]
 """In which operands an operation is linear: in none; in the first; in all of them together; in either of the two, the
 other given; in all but the first; in all but the indices of what it updates."""
 
@@ -50,14 +50,28 @@ class Primitive(NamedTuple):
       terms: in which operands it is linear.
       degree: of a homogeneous function, its degree.
       operation: of a collective, what XLA calls it.
+      function: of a collective, the function that makes it.
       bodies: the parameters that hold the jaxprs that it runs.
+      along: the parameter that says along which dims it works; none for what works entry by entry.
+      is_commutative: whether the order of its operands makes no difference.
+      is_view: whether its result may be the same bytes, in the same place.
+      is_part: whether its result is a part of its first operand, and the rest is not read.
+      is_costly: whether XLA computes it once, and keeps it, where several operations take it.
+      is_draw: whether it draws random numbers, rather than making a key of another.
     """
 
-    kind: Kind
-    terms: Terms = "none"
+    kind: PrimitiveKind
+    terms: LinearTerms = "none"
     degree: Fraction | None = None
     operation: str = ""
+    function: str = ""
     bodies: tuple[str, ...] = ()
+    along: str = ""
+    is_commutative: bool = False
+    is_view: bool = False
+    is_part: bool = False
+    is_costly: bool = False
+    is_draw: bool = False
 
     @property
     def is_linear(self) -> bool:
@@ -72,79 +86,121 @@ def _each(names: str, primitive: Primitive) -> dict[str, Primitive]:
     return dict.fromkeys(names.split(), primitive)
 
 
-def _collectives(names: str, operation: str, terms: Terms = "all") -> dict[str, Primitive]:
-    found = _each(names, Primitive("collective", terms, operation=operation))
+def _collectives(function: str, operation: str, names: str, terms: LinearTerms = "all") -> dict[str, Primitive]:
+    found = _each(names, Primitive("collective", terms, operation=operation, function=function))
     return found | {f"{name}_start": primitive for name, primitive in found.items()}
 
 
 PRIMITIVES: Mapping[str, Primitive] = {
     **_each(
-        "convert_element_type copy copy_p device_put layout_constraint mesh_cast name optimization_barrier pcast pvary "
-        "preduced reduce_precision reduced_vary_cast reduced_vary_cast_p reshard sharding_constraint stop_gradient "
-        "vary_unreduced_cast vary_unreduced_cast_p with_memory_space_constraint xla_metadata_value typedshmap_claim "
-        "pin unpin tie add_dependency relayout shard_alike",
-        Primitive("cast", "first"),
+        "copy_p ask_sharding layout_constraint mesh_cast name optimization_barrier pcast preduced pvary "
+        "reduced_vary_cast reduced_vary_cast_p reshard sharding_constraint stop_gradient vary_unreduced_cast "
+        "vary_unreduced_cast_p typedshmap_claim",
+        Primitive("cast", "first", is_view=True),
     ),
     **_each(
-        "broadcast_in_dim broadcast_to expand_dims reshape rev roll slice split squeeze tile transpose unstack",
-        Primitive("moving", "first"),
+        "add_dependency convert_element_type copy device_put pin reduce_precision relayout shard_alike unpin "
+        "with_memory_space_constraint xla_metadata_value all_gather_done all_to_all_done pbroadcast_done ppermute_done "
+        "psum_done reduce_scatter_done",
+        Primitive("cast", "first"),
     ),
-    **_each("concatenate pad stack complex", Primitive("joining", "all")),
-    **_each("add add_any sub", Primitive("sum", "all")),
+    **_each("reshape", Primitive("moving", "first", is_view=True)),
+    **_each("expand_dims squeeze", Primitive("moving", "first", along="dimensions", is_view=True)),
+    **_each("transpose", Primitive("moving", "first", along="permutation", is_view=True)),
+    **_each("broadcast_in_dim broadcast_to tile roll", Primitive("moving", "first")),
+    **_each("rev", Primitive("moving", "first", along="dimensions")),
+    **_each("slice", Primitive("moving", "first", is_part=True)),
+    **_each("split unstack", Primitive("moving", "first", along="axis", is_part=True)),
+    **_each("concatenate", Primitive("joining", "all", along="dimension")),
+    **_each("stack", Primitive("joining", "all", along="axis")),
+    **_each("pad", Primitive("joining", "all", along="padding_config")),
+    **_each("complex", Primitive("joining", "all")),
+    **_each("add add_any", Primitive("sum", "all", is_commutative=True)),
+    **_each("sub", Primitive("sum", "all")),
     **_each("neg real imag conj", Primitive("sum", "first")),
-    **_each("mul dot_general conv conv_general_dilated ragged_dot_general ragged_dot", Primitive("product", "either")),
-    **_each("div", Primitive("quotient", "first")),
+    **_each("mul", Primitive("product", "either", is_commutative=True)),
+    **_each("dot_general conv conv_general_dilated", Primitive("product", "either", along="dimension_numbers")),
+    **_each("ragged_dot ragged_dot_general", Primitive("product", "either", along="ragged_dot_dimension_numbers")),
+    **_each("div", Primitive("quotient", "first", is_costly=True)),
     **_each("sign", Primitive("homogeneous", degree=Fraction(0))),
     **_each("abs", Primitive("homogeneous", degree=Fraction(1))),
-    **_each("sqrt", Primitive("homogeneous", degree=Fraction(1, 2))),
-    **_each("rsqrt", Primitive("homogeneous", degree=Fraction(-1, 2))),
-    **_each("cbrt", Primitive("homogeneous", degree=Fraction(1, 3))),
+    **_each("sqrt", Primitive("homogeneous", degree=Fraction(1, 2), is_costly=True)),
+    **_each("rsqrt", Primitive("homogeneous", degree=Fraction(-1, 2), is_costly=True)),
+    **_each("cbrt", Primitive("homogeneous", degree=Fraction(1, 3), is_costly=True)),
     **_each("square", Primitive("homogeneous", degree=Fraction(2))),
     **_each("reciprocal", Primitive("homogeneous", degree=Fraction(-1))),
     **_each("integer_pow", Primitive("homogeneous")),  # its degree is a parameter
     **_each(
-        "acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type ceil clz cos cosh digamma "
-        "erf erf_inv erfc exp exp2 expm1 floor igamma igamma_grad_a igammac lgamma log log1p log2 logistic mul_add "
-        "mulhi not one_minus_square polygamma polynomial population_count pow regularized_incomplete_beta round "
-        "shift_left shift_right_arithmetic shift_right_logical sin sinh stochastic_round tan tanh xor zeta",
+        "acos acosh asin asinh atan atan2 atanh digamma erf erf_inv erfc exp exp2 expm1 lgamma log log1p log2 logistic "
+        "pow tanh",
+        Primitive("elementwise", is_costly=True),
+    ),
+    **_each(
+        "bessel_i0e bessel_i1e ceil clz cos cosh floor igamma igamma_grad_a igammac mulhi mul_add "
+        "not one_minus_square polygamma polynomial population_count regularized_incomplete_beta round shift_left "
+        "shift_right_arithmetic shift_right_logical sin sinh stochastic_round tan xor zeta",
         Primitive("elementwise"),
     ),
-    **_each("eq eq_to ge gt is_finite le le_to lt lt_to ne", Primitive("test")),
-    **_each("and clamp max min nextafter or rem", Primitive("extreme")),
+    **_each("bitcast_convert_type", Primitive("elementwise", is_view=True)),
+    **_each("eq ne", Primitive("test", is_commutative=True)),
+    **_each("eq_to ge gt is_finite le le_to lt lt_to", Primitive("test")),
+    **_each("and max min or", Primitive("extreme", is_commutative=True)),
+    **_each("clamp nextafter", Primitive("extreme")),
+    **_each("rem", Primitive("extreme", is_costly=True)),
     **_each("select_n", Primitive("choice", "cases")),
-    **_each("reduce_sum", Primitive("reducing", "first")),
-    **_each("argmax argmin reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_xor", Primitive("reducing")),
-    **_each("cumsum fft reduce_window_sum", Primitive("ordering", "first")),
+    **_each("reduce_sum", Primitive("reducing", "first", along="axes")),
     **_each(
-        "approx_top_k cumlogsumexp cummax cummin cumprod reduce_window reduce_window_max reduce_window_min "
-        "select_and_gather_add select_and_scatter select_and_scatter_add sort top_k",
-        Primitive("ordering"),
+        "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_xor",
+        Primitive("reducing", along="axes"),
     ),
-    **_each("dynamic_slice gather", Primitive("lookup", "first")),
-    **_each("dynamic_update_slice scatter scatter-add scatter-sub scatter_add scatter_sub", Primitive("placing", "updated")),
+    **_each("reduce", Primitive("reducing", along="dimensions")),
+    **_each("cumsum", Primitive("ordering", "first", along="axis")),
+    **_each("cumlogsumexp cummax cummin cumprod", Primitive("ordering", along="axis")),
+    **_each("sort", Primitive("ordering", along="dimension")),
+    **_each("fft", Primitive("ordering", "first", along="fft_lengths")),
+    **_each("reduce_window_sum", Primitive("ordering", "first", along="window_dimensions")),
+    **_each(
+        "reduce_window reduce_window_max reduce_window_min select_and_gather_add select_and_scatter "
+        "select_and_scatter_add",
+        Primitive("ordering", along="window_dimensions"),
+    ),
+    **_each("top_k", Primitive("ordering", along="axis")),
+    **_each("approx_top_k", Primitive("ordering", along="reduction_dimension")),
+    **_each("dynamic_slice", Primitive("lookup", "first", is_part=True)),
+    **_each("gather", Primitive("lookup", "first", is_part=True, is_costly=True)),
+    **_each(
+        "dynamic_update_slice scatter scatter-add scatter-sub scatter_add scatter_sub", Primitive("placing", "updated")
+    ),
     **_each("scatter-max scatter-min scatter-mul scatter_max scatter_min scatter_mul", Primitive("placing")),
     **_each(
-        "cholesky cholesky_update eig eigh geqp3 geqrf hessenberg householder_product lu lu_pivots_to_permutation ormqr "
-        "qr schur svd symmetric_product triangular_solve tridiagonal tridiagonal_solve",
+        "cholesky cholesky_update eig eigh geqp3 geqrf hessenberg householder_product lu lu_pivots_to_permutation "
+        "ormqr qr schur svd symmetric_product triangular_solve tridiagonal tridiagonal_solve",
         Primitive("matrix"),
     ),
     **_each(
-        "philox2x32 philox4x32 prng_join prng_random_bits prng_seed prng_split random_bits random_clone random_fold_in "
-        "random_gamma random_seed random_split random_unwrap random_wrap rng_bit_generator rng_uniform threefry2x32 "
-        "threefry4x32 iota_2x32_shape",
+        "philox2x32 philox4x32 prng_random_bits random_bits random_gamma rng_bit_generator rng_uniform threefry2x32 "
+        "threefry4x32",
+        Primitive("random", is_draw=True),
+    ),
+    **_each(
+        "iota_2x32_shape prng_join prng_seed prng_split random_clone random_fold_in random_seed random_split "
+        "random_unwrap random_wrap",
         Primitive("random"),
     ),
-    **_each("after_all create_token empty empty2 empty_ref iota", Primitive("constant")),
+    **_each("after_all create_token empty empty2 empty_ref iota platform_index", Primitive("constant")),
     **_each("axis_index", Primitive("index")),
-    **_collectives("psum psum2 psum_invariant unreduced_psum", "all-reduce"),
-    **_collectives("pmax pmin unreduced_pmax unreduced_pmin", "all-reduce", "none"),
-    **_collectives("all_gather all_gather_invariant all_gather_reduced", "all-gather"),
-    **_collectives("psum_scatter reduce_scatter unreduced_reduce_scatter", "reduce-scatter"),
-    **_collectives("all_to_all", "all-to-all"),
-    **_collectives("ppermute psend", "collective-permute"),
-    **_collectives("pbroadcast pbroadcast_dynamic", "collective-broadcast"),
-    **_collectives("ragged_all_to_all", "ragged-all-to-all"),
-    **_each("reshard_shards", Primitive("collective", "first", operation="reshard")),
+    **_collectives("psum", "all-reduce", "psum psum2 psum_invariant unreduced_psum"),
+    **_collectives("pmax", "all-reduce", "pmax pmax_invariant unreduced_pmax", "none"),
+    **_collectives("pmin", "all-reduce", "pmin pmin_invariant unreduced_pmin", "none"),
+    **_collectives("all_gather", "all-gather", "all_gather all_gather_invariant all_gather_reduced"),
+    **_collectives("psum_scatter", "reduce-scatter", "psum_scatter reduce_scatter unreduced_reduce_scatter"),
+    **_collectives("all_to_all", "all-to-all", "all_to_all"),
+    **_collectives("ppermute", "collective-permute", "ppermute"),
+    **_collectives("psend", "collective-permute", "psend"),
+    **_collectives("pbroadcast", "collective-broadcast", "pbroadcast"),
+    **_collectives("pbroadcast_dynamic", "collective-broadcast", "pbroadcast_dynamic"),
+    **_collectives("ragged_all_to_all", "ragged-all-to-all", "ragged_all_to_all"),
+    **_each("reshard_shards", Primitive("collective", "first", operation="reshard", function="reshard")),
     **_each(
         "jit pjit remat remat2 checkpoint composite custom_vjp_call_jaxpr custom_lin custom_vmap_call eval_jaxpr "
         "shard_map xla_metadata_call closed_call core_call call custom_jvp_call custom_jvp_call_jaxpr custom_vjp_call "
@@ -162,16 +218,83 @@ PRIMITIVES: Mapping[str, Primitive] = {
 }
 """By the name of a primitive, as an equation has it."""
 
+OPAQUE_NAMES = frozenset(
+    # Kernels, what they run inside, and what belongs to one backend.
+    _each(
+        "cudnn_fusion custom_fusion delay dma_start dma_wait dot_product_attention_bwd "
+        "dot_product_attention_bwd_wrapper dot_product_attention_fp8_bwd dot_product_attention_fp8_bwd_wrapper "
+        "dot_product_attention_fp8_fwd dot_product_attention_fp8_fwd_wrapper dot_product_attention_fwd "
+        "dot_product_attention_fwd_wrapper einshape_lo emit_pipeline fusible get_barrier_semaphore get_global "
+        "jaxpr_call matmul_acc_lhs matmul_lhs_fifo matmul_pop matmul_pop_fifo matmul_push_rhs mosaic_gpu_p mpmd_map "
+        "multiple_of num_programs pack_dtype pack_elementwise pallas_call pipeline_body program_id program_order "
+        "run_scoped scaled_dot scaled_matmul scaled_matmul_wrapper semaphore_read semaphore_signal semaphore_wait "
+        "thunky.all_gather thunky.all_reduce thunky.all_to_all thunky.async_done thunky.async_start thunky.call_jax "
+        "thunky.call_thunky_nested thunky.collective_group thunky.collective_permute thunky.cond thunky.copy "
+        "thunky.custom_call thunky.inline_constant thunky.memset thunky.memzero thunky.ptx_kernel "
+        "thunky.reduce_scatter thunky.while tpu_custom_call trace_value unpack_dtype unpack_elementwise unreachable",
+        OPAQUE,
+    )
+    # References and boxes, which are written and read.
+    | _each(
+        "accum_grad_in_ref addupdate bitcast box_get box_set core_map create_linear free_ref freeze get log_extend "
+        "log_read masked_load masked_swap new_box new_log new_ref run_state swap",
+        OPAQUE,
+    )
+    # Sparse arrays.
+    | _each(
+        "bcoo_dot_general bcoo_dot_general_sampled bcoo_extract bcoo_fromdense bcoo_sort_indices bcoo_spdot_general "
+        "bcoo_sum_duplicates bcoo_todense bcoo_transpose bcsr_dot_general bcsr_extract bcsr_fromdense bcsr_todense "
+        "coo_fromdense coo_matmat coo_matvec coo_spmm coo_spmv coo_todense csr_fromdense csr_matmat csr_matvec "
+        "csr_spmm csr_spmv csr_todense spsolve todense",
+        OPAQUE,
+    )
+    # Programs of another system, and what JAX has taken apart before one sees it.
+    | _each(
+        "assert_consumed_value call_exported call_hi_primitive_linearized consume custom_partitioning dce_sink "
+        "dim_as_value dimension_size from_edtype fused_call global_array_to_host_local_array has_memory_space "
+        "host_local_array_to_global_array precv remat_opt remove_memory_space rnn_bwd rnn_fwd shape_assertion stage "
+        "tie to_edtype zeros_like",
+        OPAQUE,
+    )
+)
+"""The primitives of JAX that have no class, each of them for a reason."""
+
 
 def primitive(name: str) -> Primitive:
     """What is known of an operation; `OPAQUE` where that is nothing."""
     return PRIMITIVES.get(name, OPAQUE)
 
 
-def names_of(*kinds: Kind, terms: Iterable[Terms] | None = None) -> frozenset[str]:
-    """The primitives of some kinds; those that are linear in these operands."""
+def names_of(*kinds: PrimitiveKind, terms: Iterable[LinearTerms] | None = None, **attributes: Any) -> frozenset[str]:
+    """The primitives of some kinds; those that are linear in these operands, and have these attributes."""
     return frozenset(
         name
         for name, found in PRIMITIVES.items()
         if (not kinds or found.kind in kinds) and (terms is None or found.terms in terms)
+        if all(getattr(found, attribute) == value for attribute, value in attributes.items())
     )
+
+
+CALLS = names_of("call") - {"custom_linear_solve", "shard_map"}
+"""Calls of one jaxpr with their own operands, on the same mesh."""
+COMMUTATIVE = names_of(is_commutative=True)
+CUMULATIVE = names_of("ordering", along="axis") - {"top_k"}
+"""Sums, products and the like of all entries before."""
+DRAWS = names_of(is_draw=True)
+ENTRYWISE = names_of(
+    "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme", "choice", "joining", along=""
+)
+"""An entry of their result is computed of the entries at the same place."""
+MOVING = names_of("cast", "moving", "lookup") | frozenset(
+    name
+    for name in names_of("collective")
+    if PRIMITIVES[name].operation not in ("all-reduce", "reduce-scatter", "ragged-all-to-all", "reshard")
+)
+"""Primitives that compute nothing: their result has the entries of their first operand."""
+VIEWS = names_of(is_view=True)
+COLLECTIVES: Mapping[str, str] = {
+    name: PRIMITIVES[name].operation for name in PRIMITIVES if PRIMITIVES[name].operation not in ("", "reshard")
+}
+"""The primitives that communicate, and what XLA calls them; those that only change a type are not among them."""
+OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
+"""What XLA calls the collectives."""

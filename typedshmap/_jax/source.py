@@ -12,6 +12,7 @@ import jax
 
 from ..errors.places import Place, installed_package, is_users, running_line
 from .jaxpr import called_jaxpr, open_jaxpr
+from .primitives import primitive
 
 # What JAX calls the functions that compute gradients.
 _GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_grad_f_aux", "vjp", "jvp", "linearize"])
@@ -85,14 +86,9 @@ def called_function(eqn: Any) -> str:
     return name if name.isidentifier() and not name.startswith("_") else str(eqn.primitive.name)
 
 
-_COLLECTIVE_NAMES = {"psum2": "psum", "reduce_scatter": "psum_scatter", "reshard_shards": "reshard"}
-
-
 def collective_name(eqn: Any) -> str:
     """The function that makes a collective: ``psum`` for any of the primitives that stand for it."""
-    name: str = eqn.primitive.name.removesuffix("_start").removeprefix("unreduced_").removesuffix("_dynamic")
-    name = name.removesuffix("_invariant").removesuffix("_reduced")
-    name = _COLLECTIVE_NAMES.get(name, name)
+    name = primitive(eqn.primitive.name).function or str(eqn.primitive.name)
     return "pmean" if name == "psum" and called_function(eqn) == "pmean" else name
 
 
