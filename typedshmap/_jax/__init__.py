@@ -7,12 +7,27 @@ only some versions have. By public names only; `versions` says which JAX.
 from . import versions  # isort: split
 
 with versions.noting_untried():
-    from . import array, casts, counters, jaxpr, mesh, primitives, programs, regions, source, staging, trace, tree
+    from . import (
+        array,
+        casts,
+        counters,
+        edits,
+        jaxpr,
+        mesh,
+        primitives,
+        programs,
+        regions,
+        source,
+        staging,
+        trace,
+        tree,
+    )
 
 __all__ = [
     "array",
     "casts",
     "counters",
+    "edits",
     "jaxpr",
     "mesh",
     "primitives",

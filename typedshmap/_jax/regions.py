@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -13,16 +14,18 @@ from typing import Any
 import jax
 import jax.core
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from .array import explicit_spec, has_tangent, is_tracer, strip_transforms
-from .jaxpr import RegionBinding, RegionOrigin, TracedRegion, is_transposed
+from .array import explicit_spec, has_tangent, is_tracer, spec_entries, strip_transforms
+from .jaxpr import RegionBinding, RegionOrigin, TracedRegion, find_region, is_transposed
 from .mesh import AnyMesh, without_ambient
 from .source import at_its_own_line
 
 # What was traced before is traced anew where regions are watched: JAX's caches of traces know this number.
 _watch = jax.make_user_context(default_value=0)
 _numbers = count(1)
+# What is traced again to know of a region is no region of the program's.
+_is_again = jax.make_user_context(default_value=False)
 
 
 @cache
@@ -126,7 +129,8 @@ def watched_regions(
         function, origin = str(getattr(info, "func_src_info", "")), _origin_of(body, info, codes)
         is_handed_on = id(trace) in here.handed or function in here.functions
         is_traced = body is not None and body is here.traced
-        if here.is_evaluating or is_traced or (is_handed_on and origin != "written"):
+        is_none = bool(_is_again.value) or here.is_evaluating or is_traced
+        if is_none or (is_handed_on and origin != "written"):
             return bind(trace, *rest)
         chain = [trace]
         while not hasattr(chain[-1], "frame") and (parent := getattr(chain[-1], "parent_trace", None)) is not None:
@@ -174,6 +178,58 @@ def moved_regions(mesh: AnyMesh) -> Generator[None]:
 
     with _binding(lambda bind: partial(bind_moved, bind)):
         yield
+
+
+@contextmanager
+def _without_warnings() -> Generator[None]:
+    """Ignore warnings, and leave what was warned of already: `warnings.catch_warnings` makes Python forget that."""
+    silent = ("ignore", None, Warning, None, 0)
+    filters: Any = warnings.filters
+    filters.insert(0, silent)
+    try:
+        yield
+    finally:
+        filters.remove(silent)
+
+
+def other_mesh(mesh: AnyMesh, axis: str, size: int) -> AbstractMesh:
+    """A mesh of which one axis has another size, without devices."""
+    sizes = tuple(size if name == axis else length for name, length in mesh.shape_tuple)
+    return AbstractMesh(sizes, tuple(mesh.axis_names), axis_types=mesh.axis_types)
+
+
+def traced_on(mesh: AbstractMesh, mapped: Callable[..., Any], operands: Sequence[Any], specs: Sequence[Any]) -> Any:
+    """The body of the region that a mapped function has on a mesh, for global operands of these types.
+
+    None where it cannot be traced there.
+    """
+    explicit = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
+    structs: list[Any] = []
+    for operand, spec in zip(operands, specs, strict=True):
+        aval, sharding = jax.typeof(operand), None
+        if explicit:
+            entries = [
+                axes if explicit.issuperset(axes) else () for axes in spec_entries(spec, len(aval.shape)).dim_axes
+            ]
+            sharding = NamedSharding(mesh, PartitionSpec(*(axes or None for axes in entries)))
+        weak = getattr(aval, "weak_type", False)
+        structs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=weak))
+    try:
+        with without_ambient(), _without_warnings(), _watch(next(_numbers)), _is_again(True):
+            region = find_region(jax.make_jaxpr(mapped)(*structs))
+    except Exception:  # whatever the body raises for other shards
+        return None
+    return None if region is None else region.eqn.params["jaxpr"]
+
+
+def retraced(region: TracedRegion, axis: str, size: int) -> Any:
+    """The body of a region on a mesh of which one axis has another size; None where it cannot be traced there."""
+    call = region.call
+    if call is None or call.params["mesh"].manual_axes:
+        return None
+    mesh = other_mesh(call.params["mesh"], axis, size)
+    moved = replace(call, params={**call.params, "mesh": mesh})
+    return traced_on(mesh, moved, call.operands, call.params["in_specs"])
 
 
 def _origin_of(body: Any, info: Any, codes: Mapping[Any, RegionOrigin]) -> RegionOrigin | None:

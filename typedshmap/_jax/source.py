@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import linecache
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from itertools import dropwhile, takewhile
-from typing import Any
+from itertools import dropwhile, islice, takewhile
+from typing import Any, TypeVar
 
 import jax
 
 from ..errors.places import Place, installed_package, is_users, running_line
 from .jaxpr import called_jaxpr, open_jaxpr
 from .primitives import primitive
+
+F = TypeVar("F")
 
 # What JAX calls the functions that compute gradients.
 _GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_grad_f_aux", "vjp", "jvp", "linearize"])
@@ -186,6 +190,48 @@ def call_site(eqn: Any) -> tuple[list[Any], Any]:
     codes, positions = traceback.raw_frames()
     frames = zip(codes, positions, strict=True)
     return codes, next(((code, position) for code, position in frames if is_users(code.co_filename)), None)
+
+
+def expression(eqn: Any) -> str:
+    """The expression of the user's that made an equation, where it is on one line and not all of the line's value."""
+    site = call_site(eqn)[1]
+    if site is None:
+        return ""
+    code, position = site
+    found = next(islice(code.co_positions(), position // 2, None), None)
+    if found is None or None in found or found[0] != found[1]:
+        return ""
+    line, _, start, end = found
+    linecache.checkcache(code.co_filename)
+    text = linecache.getline(code.co_filename, line).encode()
+    before, expression, after = (part.decode(errors="replace") for part in (text[:start], text[start:end], text[end:]))
+    is_all = not after.strip() and (not before.strip() or before.rstrip().endswith(("=", "return")))
+    return "" if is_all or len(expression) > _LONGEST or not _is_expression(expression) else expression
+
+
+_LONGEST = 60
+
+
+_OF_SHARDS: set[Any] = set()
+
+
+def counts_shards(function: F) -> F:
+    """Note of a function of this library that it divides by numbers of shards."""
+    _OF_SHARDS.add(function.__code__)  # type: ignore[attr-defined]
+    return function
+
+
+def is_counting_shards(code: Any) -> bool:
+    """Whether a function of this library divides by numbers of shards."""
+    return code in _OF_SHARDS
+
+
+def _is_expression(text: str) -> bool:
+    """Whether it is one: a file may have been changed since it was run."""
+    try:
+        return bool(ast.parse(text, mode="eval"))
+    except SyntaxError:
+        return False
 
 
 def codes_of(function: Any) -> list[Any]:

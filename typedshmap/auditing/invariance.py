@@ -18,11 +18,11 @@ from jax.sharding import Mesh
 from .. import _jax
 from ..errors import TypedShmapError
 from ..errors.phrases import quoted_axes
+from ..inference.closures import closed_over_sizes
 from ..introspection import require_decorated
 from ..meshes import override_mesh
 from ..progress import progress
 from ..sampling.arguments import FlatCall
-from ..sampling.closures import closed_over_sizes
 from ..sampling.plain import with_hints
 from ..sampling.plan import plan_inputs
 from ..testing.comparisons import numbers_compared

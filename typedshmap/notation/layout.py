@@ -52,6 +52,10 @@ class Layout(Record):
         """Every mesh axis that it mentions."""
         return self.sharded | self.unreduced | self.reduced | self.varying
 
+    def dim_of(self, axis: str) -> int | None:
+        """The dim that is sharded over a mesh axis."""
+        return next((dim for dim, axes in enumerate(self.dim_axes) if axis in axes), None)
+
     def at_rank(self, rank: int, rest: int | None) -> Layout:
         """The layout of arrays of a rank, one entry per dim, where the entry at ``rest`` is that of a ``...``."""
         if rest is None:

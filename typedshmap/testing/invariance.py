@@ -25,11 +25,11 @@ from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
 from ..errors.phrases import count_text, mesh_text, quoted_axes, titled, value_text
 from ..errors.varying import UnmentionedVarying
 from ..hints.signature import name_of
+from ..inference.closures import noting_sizes
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
 from ..progress import progress
 from ..sampling import mesh_of
 from ..sampling.arguments import FlatCall
-from ..sampling.closures import noting_sizes
 from ..sampling.meshes import mesh_sizes
 from ..sampling.plain import is_plain, with_hints
 from ..sampling.plan import UnplacedInputs, plan_inputs

@@ -7,11 +7,11 @@ from typing import Any
 
 from ... import _jax
 from .arithmetic import nonlinear
-from .reading import Step
-from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Value, heard, sum_of
+from .reading import Beginning, ReadEquation
+from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, Degree, Share, heard, sum_of, unknown
 
 
-def collective(step: Step, values: list[Value]) -> Sequence[Value]:
+def collective(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """A collective over the axis; over other axes it is linear, and leaves dims where they are."""
     reading, params = step.reading, step.params
     operation = _jax.jaxpr.collective_operation(step.eqn) or ""
@@ -20,12 +20,8 @@ def collective(step: Step, values: list[Value]) -> Sequence[Value]:
     reading.collectives.setdefault(id(step.eqn), (step.eqn, step.frame.calls, values[0]))
     if params.get("axis_index_groups") is not None:
         return [heard(NOT_KNOWN)] * len(step.eqn.outvars)
-    positional = tuple(axis for axis in params.get("axes", ()) if isinstance(axis, int))
-    if positional and step.name.startswith(("psum", "pmax", "pmin")):
-        from .places import reduce_dims
-
-        name = {"psum": "reduce_sum", "pmax": "reduce_max", "pmin": "reduce_min"}[step.name[:4]]
-        values = [reduce_dims(step, name, value, positional) for value in values]
+    if any(isinstance(axis, int) for axis in params.get("axes", ())):  # over a dim, too, as of an axis of jax.vmap
+        return [heard(NOT_KNOWN)] * len(step.eqn.outvars)
     if operation == "all-reduce":
         name = _jax.source.collective_name(step.eqn)
         return [
@@ -43,8 +39,10 @@ def collective(step: Step, values: list[Value]) -> Sequence[Value]:
     return [heard(NOT_KNOWN)] * len(step.eqn.outvars)
 
 
-def _elsewhere(step: Step, values: list[Value], operation: str) -> Sequence[Value]:
+def _elsewhere(step: ReadEquation, values: list[Share], operation: str) -> Sequence[Share]:
     value = values[0]
+    if len(values) != len(step.eqn.outvars):  # of a ragged exchange
+        return [SAME if all(value is SAME for value in values) else unknown(values)] * len(step.eqn.outvars)
     if step.name.startswith(("pmax", "pmin")):
         return [
             value if value.kind not in ("sum", "extreme") or value.end == step.name[1:4] else nonlinear(step, [value])
@@ -61,8 +59,9 @@ def _elsewhere(step: Step, values: list[Value], operation: str) -> Sequence[Valu
     ]
 
 
-def total(step: Step, value: Value, at: int = 0) -> Value:
+def total(step: ReadEquation, value: Share, at: int = 0) -> Share:
     """A sum over the shards."""
+    reading = step.reading
     if value.kind == "unknown":
         return heard(value)
     gauges = _summed(step, value)
@@ -73,33 +72,35 @@ def total(step: Step, value: Value, at: int = 0) -> Value:
     seen: dict[str, Any] = {**gauges, "reduced": reduced, "is_heard": True, "is_positive": value.is_positive}
     match value.kind:
         case "same" | "local":
-            return Value(value.kind, sum_of(value.degree, 1), dim=value.dim, **seen)
+            return Share(value.kind, sum_of(value.degree, 1), dim=value.dim, **seen)
         case "sharded" if value.own:
-            return Value("same", value.degree, **seen)
+            return Share("same", value.degree, **seen)
+        case "sharded" if isinstance(value.dim, int) and step.shape(at)[value.dim] == 1:
+            return Share("same", value.degree, **seen)  # a row of each shard
         case "sharded":
-            if value.dim == "rows":
-                return Value("sharded", value.degree, dim="rows", **seen)
-            return Value("local", value.degree, dim=value.dim, place="folded", **seen)
+            return Share("local", value.degree, dim=value.dim, place="folded", **seen)
         case "sum":
             beside: Degree | None = value.beside
             if beside is None:
-                return Value("same", value.degree, **seen)
+                return Share("same", value.degree, **seen)
             counted = sum_of(beside, 1)
-            degree = step.reading.numbers.agree(value.degree, counted)
+            degree = reading.numbers.agree(value.degree, counted)
             if degree is not None:
-                return Value("same", degree, **seen)
+                return Share("same", degree, **seen)
             return step.lost("counts a term once per shard", value, kind="same")
         case "extreme" if value.place != "flag":
-            return step.lost("sums own extremes", value, kind="same")
+            own = reading.lose((step.part, "sums own extremes"), "sums own extremes", step, (value,), is_common=True)
+            bound: dict[str, Any] = seen | {"gauge": "+", "own": frozenset({(own, 1)})}
+            return Share("same", ANY, **bound)
         case "own" if gauges["gauge"]:
-            return Value("same", value.degree, **seen)
+            return Share("same", value.degree, **seen)
         case "own" if value.place == "found":
             return step.lost("sums what was looked up without a mask", value, kind="same")
         case _:
             return heard(NOT_KNOWN)
 
 
-def _summed(step: Step, value: Value) -> dict[str, Any] | None:
+def _summed(step: ReadEquation, value: Share) -> dict[str, Any] | None:
     """What is own in a sum over the shards; None where it is made of own rows only."""
     losses = step.reading.losses
     own = frozenset(each for each in value.own if not losses[each[0]].is_soft)
@@ -113,17 +114,19 @@ def _summed(step: Step, value: Value) -> dict[str, Any] | None:
     return {"gauge": "?", "own": mixed, "may_cancel": value.may_cancel, "is_square": value.is_square}
 
 
-def extreme(step: Step, value: Value, end: str) -> Value:
+def extreme(step: ReadEquation, value: Share, end: str) -> Share:
     """A maximum or a minimum over the shards."""
     reading = step.reading
     if value.kind in ("unknown", "same", "local"):
         return value.but(is_heard=True, number=None)
     if value.kind == "extreme" and value.end == end:
-        return Value("same", value.degree, reduced=value.reduced | {value.part}, is_heard=True)
+        return Share("same", value.degree, reduced=value.reduced | {value.part}, is_heard=True)
+    if value.kind == "own" and all(str(var.aval.dtype) == "bool" for var in step.eqn.invars):  # whether any shard is
+        return Share("same", 0, reduced=value.reduced, is_heard=True)
     if value.kind == "own" and value.own and not any(reading.losses[own].is_soft for own, _ in value.own):
         own = reading.lose(("bound", step.part), f"is a common {end}", step, (value,), is_common=True)
         lost = {each for each, _ in value.own}
-        return Value(
+        return Share(
             "same",
             ANY,
             gauge="+",
@@ -137,7 +140,7 @@ def extreme(step: Step, value: Value, end: str) -> Value:
     return heard(NOT_KNOWN)
 
 
-def gather(step: Step, value: Value) -> Value:
+def gather(step: ReadEquation, value: Share) -> Share:
     """The shards' values side by side."""
     at, reading = step.params["all_gather_dimension"], step.reading
     if value.kind == "unknown":
@@ -145,15 +148,15 @@ def gather(step: Step, value: Value) -> Value:
     is_hard = bool(value.own) and any(not reading.losses[own].is_soft for own, _ in value.own)
     if not step.params["tiled"]:
         own = {"gauge": "?", "own": value.own} if is_hard else {}
-        return Value("parts", value.degree, dim=at, root=("gathered", value), is_heard=True, **own)  # type: ignore[arg-type]
+        return Share("parts", value.degree, dim=at, root=("gathered", value), is_heard=True, **own)  # type: ignore[arg-type]
     if value.kind == "sharded" and value.dim == at and (is_hard or not value.own) and not value.order:
         return value.but(kind="same", dim=None, is_heard=True)
     if value.kind == "sum":
-        return Value("parts", value.degree, dim=at, root=("gathered", value), is_heard=True)
+        return Share("parts", value.degree, dim=at, root=("gathered", value), is_heard=True)
     return heard(NOT_KNOWN)
 
 
-def scatter(step: Step, value: Value, dim: int | None = None) -> Value:
+def scatter(step: ReadEquation, value: Share, dim: int | None = None) -> Share:
     """A sum over the shards, of which each keeps its part."""
     dim = step.params["scatter_dimension"] if dim is None else dim
     found = total(step, value) if value.kind in ("sum", "same") else heard(NOT_KNOWN)
@@ -161,7 +164,7 @@ def scatter(step: Step, value: Value, dim: int | None = None) -> Value:
     return found.but(kind="sharded", dim=dim if is_tiled else "rows") if found.kind == "same" else found
 
 
-def exchange(step: Step, value: Value) -> Value:
+def exchange(step: ReadEquation, value: Share) -> Share:
     """One dim gathered, another one sharded."""
     to, at = step.params["split_axis"], step.params["concat_axis"]
     is_part = value.kind == "sharded" and value.dim == at and to != at and not value.order
@@ -170,44 +173,45 @@ def exchange(step: Step, value: Value) -> Value:
     return heard(NOT_KNOWN)
 
 
-def send(step: Step, value: Value) -> Value:
+def send(step: ReadEquation, value: Share) -> Share:
     """Shards sent on."""
     if value.kind == "unknown":
         return heard(value)
     perm = step.params.get("perm", ())
     sources, targets = {source for source, _ in perm}, {target for _, target in perm}
-    is_whole = len(perm) == len(sources) == len(targets) == step.reading.numbers.traces[0]
-    if is_whole and value.kind == "same":
+    is_full = len(perm) == len(sources) == len(targets) == step.reading.numbers.traces[0]
+    if is_full and value.kind == "same":
         return value
-    if is_whole and value.kind == "sum" and value.beside is None:
+    if is_full and value.kind == "sum" and value.beside is None:
+        step.reading.sent.append(Beginning(step.eqn, step.frame.calls))
         return value.but(part=None, is_heard=True)
     losses = step.reading.losses
     own = frozenset((each, 0) for each, _ in value.own if not losses[each].is_soft)
-    return Value("own", 0, is_heard=True, place="sent", gauge="?" if own else "", own=own)
+    return Share("own", 0, is_heard=True, place="sent", gauge="?" if own else "", own=own)
 
 
-def index(step: Step, values: list[Value]) -> Value:
+def index(step: ReadEquation, values: list[Share]) -> Share:
     """A shard's own index."""
     if step.reading.axis not in _jax.jaxpr.named_axes(step.eqn):
-        return Value("same", 0)
+        return Share("same", 0)
     name = step.params["axis_name"]
     if name in (step.reading.axis, (step.reading.axis,)):
-        return Value("own", 0, is_heard=True, line=((0, 1),) * len(step.reading.numbers.traces))
-    return Value("own", 0, is_heard=True)
+        return Share("own", 0, is_heard=True, line=((0, 1),) * len(step.reading.numbers.traces))
+    return Share("own", 0, is_heard=True)
 
 
-def resharded(step: Step, values: list[Value]) -> Value:
+def resharded(step: ReadEquation, values: list[Share]) -> Share:
     """This library's own ``reshard``, with the layouts before and after it."""
-    return laid_out(step.params["target"], values[0], step.reading.axis)
+    return of_layout(step.params["target"], values[0], step.reading.axis)
 
 
-def laid_out(layout: Any, value: Value, axis: str) -> Value:
+def of_layout(layout: Any, value: Share, axis: str) -> Share:
     """What a layout says that a value is, over an axis."""
     degree = value.degree if value.kind != "unknown" else 0
     lead = 0
     if axis in layout.unreduced:
-        return Value("sum", degree, is_heard=True)
+        return Share("sum", degree, is_heard=True)
     for dim, axes in enumerate(layout.dim_axes, lead):
         if axis in axes:
-            return Value("sharded", degree, dim=dim, is_heard=True)
-    return Value("same", degree, is_heard=True) if degree != 0 else SAME
+            return Share("sharded", degree, dim=dim, is_heard=True)
+    return Share("same", degree, is_heard=True) if degree != 0 else SAME

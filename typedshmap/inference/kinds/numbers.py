@@ -4,17 +4,18 @@ JAX's own mean, variance and pmean are known by the code of their frames, which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import combinations
 from math import isclose, log, prod
 from typing import Any
 
+import jax
 import numpy as np
 
 from ... import _jax
-from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Degree, Form, Value
+from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Degree, Form, Share, as_integer
 
 TINY = 1e-4
 """A number below it that is added, or taken for a bound, is a guard, of any degree."""
@@ -31,12 +32,31 @@ class Numbers:
       traces: its sizes in each of the traces; the first is the region's own.
       sizes: those of all manual axes.
       lengths: how long the dims of a shard are that are sharded over it.
+      is_blind: whether what one trace does not show is not known, as there is no second one.
+      constants: gives the numbers that the program closes over.
+      is_tied: whether the program closes over the size of the axis, so that a number may stay what it is.
     """
 
-    def __init__(self, axis: str, traces: Sequence[int], sizes: Mapping[str, int], lengths: Sequence[int]) -> None:
+    def __init__(
+        self,
+        axis: str,
+        traces: Sequence[int],
+        sizes: Mapping[str, int],
+        lengths: Sequence[int],
+        is_blind: bool = False,
+        is_tied: bool = False,
+        constants: Callable[[], frozenset[float]] = frozenset,
+    ) -> None:
+        self._constants = constants
+        self.is_blind, self.is_tied = is_blind, is_tied
         self.axis, self.traces, self.sizes, self.lengths = axis, tuple(traces), sizes, frozenset(lengths) - {1}
+        self.pieces = frozenset[int]()
+        self.unsharded = frozenset[int]()
+        """How long the operands' other dims are: a number that is one of them counts no rows of a shard."""
         # What is learnt of the counts by which JAX's means divide, by where they stand.
         self.counts: dict[Any, int] = {}
+        self.is_asked = False
+        """Whether it had to be asked where the last number stands."""
         self.is_open = False
         """Whether a verdict may depend on a number that one trace does not show."""
 
@@ -44,7 +64,7 @@ class Numbers:
     def has_second(self) -> bool:
         return len(self.traces) > 1
 
-    def literal(self, values: Sequence[Any], eqn: Any = None) -> Value:
+    def literal(self, values: Sequence[Any], eqn: Any = None) -> Share:
         """What is known of a number that stands in the program, with what it is in each trace."""
         first = values[0]
         if np.asarray(first).dtype.kind not in "biufcV" or not isinstance(first, _NUMBERS):
@@ -52,6 +72,7 @@ class Numbers:
         shapes = [np.shape(value) for value in values]
         if shapes[0] != shapes[-1]:
             return self._resized(values, shapes)
+        self.is_asked = False
         degree = self.degree(values, eqn)
         array = np.asarray(first)
         number = (
@@ -65,16 +86,16 @@ class Numbers:
             degree = 0
         if degree == 0 and number is None:
             return SAME
-        return Value("same", degree, number=number, is_plain=degree == 0)
+        return Share("same", degree, number=number, is_plain=degree == 0)
 
-    def _resized(self, values: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> Value:
+    def _resized(self, values: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> Share:
         if len(shapes[0]) != len(shapes[-1]):
             return NOT_KNOWN
         dim = next(at for at, (a, b) in enumerate(zip(*shapes, strict=True)) if a != b)
         flat = np.ravel(values[0])
         if np.size(flat) and (np.asarray(values[0]) == flat[0]).all():
-            return Value("same", ANY if not flat[0] else 0)
-        return Value("local", 0, dim=dim)
+            return Share("same", ANY if not flat[0] else 0)
+        return Share("local", 0, dim=dim)
 
     def degree(self, values: Sequence[Any], eqn: Any = None) -> Degree:
         """The degree of a number that stands in the program."""
@@ -90,7 +111,10 @@ class Numbers:
         if not first.any() and not second.any():
             return ANY
         if (first == second).all() or np.isnan(first).any():
-            return 0
+            is_count = (
+                self.is_tied and not first.ndim and first.dtype.kind in "iuf" and self._may_count(abs(float(first)))
+            )
+            return UNKNOWN if is_count and not _is_in_text(eqn, abs(float(first))) else 0
         if first.dtype.kind == "c":
             return UNKNOWN
         with np.errstate(all="ignore"):
@@ -99,18 +123,20 @@ class Numbers:
             return UNKNOWN
         degree = log(ratios[0]) / log(self.traces[1] / self.traces[0])
         halves = round(2 * degree)
-        return Fraction(halves, 2) if abs(degree - halves / 2) < max(1e-4, precision) else UNKNOWN
+        return as_integer(Fraction(halves, 2)) if abs(degree - halves / 2) < max(1e-4, precision) else UNKNOWN
 
     def _degree_of_one(self, first: Any, eqn: Any) -> Degree:
         if first.dtype.kind == "V":
             first = first.astype(np.float32)
         if not first.any():
             return ANY
-        if first.ndim or first.dtype.kind == "c" or not self._may_count(abs(float(first))):
+        if first.ndim or first.dtype.kind in "iu" or first.dtype.kind == "c" or not self._may_count(abs(float(first))):
             return 0
-        number = float(first)
+        number, self.is_asked = float(first), True
         codes, place = _jax.source.call_site(eqn) if eqn is not None else ([], None)
-        role = next((_codes()[code] for code in codes if code in _codes()), "")
+        role = _role_of(codes)
+        if role == "constant":
+            return 0
         if role == "pmean":
             axes = self._averaged(eqn, place, number)
             if axes is not None:
@@ -122,9 +148,29 @@ class Numbers:
                     ((("count", place or id(eqn), max(number, 1 / number)), Fraction(1 if number > 1 else -1)),),
                 )
             )
-        if any(_writes(code, abs(number)) for code in codes):
+        if self._is_written(eqn, abs(number)):
             return 0
-        return Form(Fraction(0), ((("number", id(eqn), number), Fraction(1)),))
+        return UNKNOWN if self.is_blind else Form(Fraction(0), ((("number", id(eqn), number), Fraction(1)),))
+
+    def split_into(self, lengths: Iterable[int]) -> None:
+        """Note how long the dims are into which a reshape split a sharded one; which of them is shorter is open."""
+        self.pieces |= frozenset(lengths)
+        self.lengths |= self.pieces
+
+    def iterations(self, lengths: Sequence[int], eqn: Any, is_over_rows: bool) -> Degree:
+        """The degree of the number of iterations of a loop."""
+        if self.has_second:
+            return self.degree([np.asarray(length) for length in lengths])
+        if not is_over_rows:
+            return 0
+        return UNKNOWN if self.is_blind else Form(Fraction(0), ((("iterations", id(eqn)), Fraction(1)),))
+
+    def _is_written(self, eqn: Any, number: float) -> bool:
+        """Whether a number stands in the text of the program, or is closed over."""
+        if _is_in_text(eqn, number):
+            return True
+        known = self._constants()
+        return any(isclose(each, number, rel_tol=1e-6) or isclose(each * number, 1, rel_tol=1e-6) for each in known)
 
     def known(self, degree: Degree) -> Degree:
         """A degree in which what was learnt of counts meanwhile is put."""
@@ -136,23 +182,25 @@ class Numbers:
                 constant += times * self.counts[number]
             else:
                 left.append((number, times))
-        return Form(constant, tuple(left)) if left else constant
+        return Form(constant, tuple(left)) if left else as_integer(constant)
 
     def learn_count(self, degree: Degree, is_of_sharded: bool) -> None:
         """Note that a mean is over a sharded dim, so that its count is that of a shard's rows; or over another."""
         if isinstance(degree := self.known(degree), Form):
             for number, _ in degree.numbers:
-                if number[0] == "count":
+                if number[0] == "count" and (is_of_sharded or number[2] not in self.pieces):
                     self.counts[number] = -1 if is_of_sharded else 0
 
     def _may_count(self, number: float) -> bool:
         """Whether a number may be of shards or of a shard's rows, or one over such a number."""
-        if not 0 < number < float("inf") or number == 1:
+        if not 1e-9 < number < 1e9 or number == 1:
             return False
         count = number if number > 1 else 1 / number
-        whole, size = round(count), self.traces[0]
-        return isclose(count, whole, rel_tol=1e-6) and (
-            whole % size == 0 or any(whole % length == 0 for length in self.lengths)
+        rounded, size = round(count), self.traces[0]
+        if rounded in self.unsharded and rounded != size and rounded not in self.lengths:
+            return False
+        return isclose(count, rounded, rel_tol=1e-6) and (
+            rounded % size == 0 or any(rounded % length == 0 for length in self.lengths)
         )
 
     def _averaged(self, eqn: Any, place: Any, number: float) -> tuple[str, ...] | None:
@@ -168,7 +216,7 @@ class Numbers:
 
     def agree(self, a: Degree, b: Degree) -> Degree | None:
         """The degree of the terms of a sum; None where they differ."""
-        if a == ANY or a == b:
+        if a in (ANY, b):
             return b
         if b == ANY:
             return a
@@ -196,13 +244,20 @@ class Numbers:
 @cache
 def _codes() -> Mapping[Any, str]:
     """The code of JAX's functions that divide by a number of rows or of shards."""
-    import jax
 
     found: dict[Any, str] = {}
+    # Of one operand: what a derivative multiplies by is no number of the user's.
+    for name in ("rsqrt", "sqrt", "cbrt", "tanh", "logistic", "exp", "log", "log1p", "erf", "sin", "cos", "square"):
+        found |= dict.fromkeys(_jax.source.codes_of(getattr(jax.lax, name)), "constant")
     for function, role in ((jax.numpy.mean, "mean"), (jax.numpy.var, "mean"), (jax.lax.pmean, "pmean")):
         for code in _jax.source.codes_of(function):
             found[code] = role
     return found
+
+
+def _is_in_text(eqn: Any, number: float) -> bool:
+    """Whether a number stands in the text of a function that was running as an equation was made."""
+    return eqn is not None and any(_writes(code, number) for code in _jax.source.call_site(eqn)[0])
 
 
 @lru_cache(maxsize=4096)
@@ -215,7 +270,17 @@ def _writes(code: Any, number: float) -> bool:
 def _role(eqn: Any) -> tuple[str, Any]:
     """What a number of an equation counts in a function of JAX, and by which call of the user's."""
     codes, place = _jax.source.call_site(eqn)
-    return next((_codes()[code] for code in codes if code in _codes()), ""), place
+    return _role_of(codes), place
+
+
+def _role_of(codes: Sequence[Any]) -> str:
+    known = _codes()
+    for code in codes:
+        if code in known:
+            return known[code]
+        if _jax.source.is_counting_shards(code):
+            return "pmean"
+    return ""
 
 
 def pmean_axes(eqns: Sequence[Any]) -> dict[Any, tuple[str, ...]]:

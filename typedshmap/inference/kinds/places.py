@@ -1,25 +1,27 @@
-"""Where the dim goes along which the shards' parts lie: operations that move entries, reduce dims, and look places up."""
+"""Where the dim goes along which the shards' parts lie, as entries are moved, reduced, and looked up."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from math import prod
 from typing import Any
 
 from ... import _jax
-from .arithmetic import OFFSETS, add, locally, nonlinear, product
-from .reading import Step
-from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Value, anyhow, heard, sum_of, unknown
+from .arithmetic import OFFSETS, PICKED, across, add, locally, merged, nonlinear, product
+from .collectives import extreme, total
+from .reading import ReadEquation
+from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Share, anyhow, heard, sum_of, unknown
 
 _ROWS = "takes some of its own rows"
 
 
-def _moved(value: Value, dim: int | None) -> Value:
+def _moved(value: Share, dim: int | None) -> Share:
     """The same value, of which a dim has moved."""
     return value if value.dim == dim else value.but(dim=dim)
 
 
-def broadcast(step: Step, values: list[Value]) -> Value:
+def broadcast(step: ReadEquation, values: list[Share]) -> Share:
     """New dims, along which all entries are the same."""
     value, shape = values[0], step.result_shape
     if value is SAME:
@@ -28,16 +30,16 @@ def broadcast(step: Step, values: list[Value]) -> Value:
         value = value.but(number=value.number if not shape else None)
     dims = step.params.get("broadcast_dimensions", ())
     if isinstance(value.dim, int):
-        return _moved(value, dims[value.dim])
+        return _moved(value, int(dims[value.dim]))
     if value.kind == "same" and isinstance(step.reading.numbers.known(value.degree), tuple):  # of a count to be learnt
         return value.but(root=("mean", tuple(dim for dim in range(len(shape)) if dim not in dims)))
     return value.but(number=None) if value.number is not None and shape else value
 
 
-def reshape(step: Step, values: list[Value]) -> Value:
+def reshape(step: ReadEquation, values: list[Share]) -> Share:
     """Dims merged and split: a sharded one stays so as the major part of what it becomes."""
     value, shape, before = values[0], step.result_shape, step.shape(0)
-    if not shape or prod(shape) <= 1 and not isinstance(value.dim, int):
+    if not shape or (prod(shape) <= 1 and not isinstance(value.dim, int)):
         return value
     value = value.but(number=None) if value.number is not None else value
     if not isinstance(value.dim, int):
@@ -55,13 +57,14 @@ def reshape(step: Step, values: list[Value]) -> Value:
         if not ends:
             return NOT_KNOWN
         to = ends[0]
+        if step.eqn is step.other and shape[to] != before[at]:
+            pieces = [size for size in shape[to + 1 :] if size > 1 and before[at] % size == 0]
+            step.reading.numbers.split_into(pieces)
     after = prod(shape[:to])
     if value.order and after and major == value.order * after:  # put together again
         return value.but(dim=to, order=0)
-    if after == major:
-        order = value.order
-    else:
-        order = major // after if after and major % after == 0 else -1
+    pieces_before = major // after if after and major % after == 0 else -1
+    order = value.order if after == major else pieces_before
     if (
         after == major
         and value.kind == "sharded"
@@ -73,13 +76,13 @@ def reshape(step: Step, values: list[Value]) -> Value:
     return value.but(dim=to, order=value.order or order)
 
 
-def transpose(step: Step, values: list[Value]) -> Value:
+def transpose(step: ReadEquation, values: list[Share]) -> Share:
     """Dims in another order."""
     value = values[0]
     return _moved(value, step.params["permutation"].index(value.dim)) if isinstance(value.dim, int) else value
 
 
-def squeeze(step: Step, values: list[Value]) -> Value:
+def squeeze(step: ReadEquation, values: list[Share]) -> Share:
     """Dims of size 1 taken away."""
     value, gone = values[0], step.params["dimensions"]
     if not isinstance(value.dim, int):
@@ -89,13 +92,13 @@ def squeeze(step: Step, values: list[Value]) -> Value:
     return _moved(value, value.dim - sum(dim < value.dim for dim in gone))
 
 
-def reverse(step: Step, values: list[Value]) -> Value:
+def reverse(step: ReadEquation, values: list[Share]) -> Share:
     """Entries in the opposite order."""
     value = values[0]
     return value.but(order=-1) if value.kind == "sharded" and value.dim in step.params["dimensions"] else value
 
 
-def cut(step: Step, values: list[Value]) -> Value:
+def cut(step: ReadEquation, values: list[Share]) -> Share:
     """A slice."""
     value, params = values[0], step.params
     before, after = step.shape(0), step.result_shape
@@ -115,13 +118,18 @@ def cut(step: Step, values: list[Value]) -> Value:
     rows = step.rows
     if len(rows) == 1 and before[rows[0]] != after[rows[0]]:
         return step.lost("takes the same rows on every shard", value, kind="sharded", dim=rows[0], is_soft=True)
+    if step.eqn is step.other:
+        lengths = step.reading.numbers.lengths
+        taken = [dim for dim, size in enumerate(after) if size != before[dim] and size in lengths]
+        if taken:
+            return Share("local", value.degree, dim=taken[0])
     return value
 
 
-def split(step: Step, values: list[Value]) -> Sequence[Value]:
+def split(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """Pieces along a dim."""
     value, count = values[0], len(step.eqn.outvars)
-    axis = step.params["axis"] if "axis" in step.params else 0
+    axis = step.params.get("axis", 0)
     if step.name == "unstack" and isinstance(value.dim, int) and value.dim != axis:
         return [_moved(value, value.dim - (value.dim > axis))] * count
     if value.dim == axis and value.kind in ("sharded", "local") and count > 1:
@@ -129,7 +137,7 @@ def split(step: Step, values: list[Value]) -> Sequence[Value]:
     return [value] * count
 
 
-def tile(step: Step, values: list[Value]) -> Value:
+def tile(step: ReadEquation, values: list[Share]) -> Share:
     """Copies along dims."""
     value = values[0]
     reps = step.params.get("reps", ())
@@ -138,14 +146,14 @@ def tile(step: Step, values: list[Value]) -> Value:
     return value.but(order=-1) if value.kind == "sharded" else NOT_KNOWN
 
 
-def roll(step: Step, values: list[Value]) -> Value:
+def roll(step: ReadEquation, values: list[Share]) -> Share:
     """Entries moved around."""
     return (
         reverse(step, values) if "dimensions" in step.params else NOT_KNOWN if values[0].dim is not None else values[0]
     )
 
 
-def beside(step: Step, values: list[Value]) -> Value:
+def beside(step: ReadEquation, values: list[Share]) -> Share:
     """Several values side by side, or one with a border."""
     reading = step.reading
     if step.name == "stack":
@@ -171,11 +179,16 @@ def beside(step: Step, values: list[Value]) -> Value:
             order = ["sharded", "local", "same"]
             found = min((found, value), key=lambda each: order.index(each.kind) if each.kind in order else -1)
         elif kinds == {"same"} and reading.numbers.agree(found.degree, value.degree) is not None:
-            own = found.own | value.own
-            degree = reading.numbers.agree(found.degree, value.degree)
-            found = Value("same", degree, own=anyhow(found, value) if own else own, gauge="?" if own else "",
-                          reduced=found.reduced | value.reduced, is_heard=found.is_heard or value.is_heard,
-                          may_cancel=found.may_cancel or value.may_cancel)  # type: ignore[arg-type]  # fmt: skip
+            own, degree = anyhow(found, value), reading.numbers.agree(found.degree, value.degree)
+            found = Share(
+                "same",
+                UNKNOWN if degree is None else degree,
+                own=own,
+                gauge="?" if own else "",
+                reduced=found.reduced | value.reduced,
+                is_heard=found.is_heard or value.is_heard,
+                may_cancel=found.may_cancel or value.may_cancel,
+            )
         elif kinds == {"extreme"} and found.end == value.end:
             found = found.but(part=None, gauge="", own=NO_PARTS)
         else:
@@ -183,29 +196,29 @@ def beside(step: Step, values: list[Value]) -> Value:
     if found.kind in ("sharded", "local") and isinstance(found.dim, int):
         if step.name == "concatenate" and along == found.dim and len(values) > 1:
             return (
-                found.but(order=-1) if not any(value.is_heard for value in values) else Value("own", 0, is_heard=True)
+                found.but(order=-1) if not any(value.is_heard for value in values) else Share("own", 0, is_heard=True)
             )
         if step.name == "pad" and step.params["padding_config"][found.dim] != (0, 0, 0):
             return step.lost("pads its own rows", found, is_soft=True)
     return found.but(number=None, line=None) if found is not SAME else found
 
 
-def iota(step: Step, values: list[Value]) -> Value:
+def iota(step: ReadEquation, values: list[Share]) -> Share:
     """Places along a dim."""
     at, rows = step.params.get("dimension", 0), step.rows
     if step.eqn is step.other:
         shape = step.result_shape
         is_rows = bool(shape) and shape[at] in step.reading.numbers.lengths
-        return Value("local", 0, dim=at) if is_rows else SAME
+        return Share("local", 0, dim=at) if is_rows else SAME
     if not rows:
         return SAME
-    return Value("local", 0, dim=at) if at in rows else SAME
+    return Share("local", 0, dim=at) if at in rows else SAME
 
 
-# -------------------------------------------------------------------------------------------------------------- reducing
+# ------------------------------------------------------------------------------------------------------------- reducing
 
 
-def reduced(step: Step, values: list[Value]) -> Sequence[Value]:
+def reduced(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """Dims taken away by a sum, an extreme, a place, a product."""
     value, params = values[0], step.params
     axes = tuple(int(axis) for axis in params.get("axes", params.get("dimensions", ())))
@@ -214,15 +227,13 @@ def reduced(step: Step, values: list[Value]) -> Sequence[Value]:
     return [reduce_dims(step, step.name, value, axes)]
 
 
-def reduce_dims(step: Step, name: str, value: Value, axes: tuple[int, ...]) -> Value:
+def reduce_dims(step: ReadEquation, name: str, value: Share, axes: tuple[int, ...]) -> Share:
     """A value without some dims."""
     reading = step.reading
     if value.kind == "unknown" or (value.kind == "own" and not value.own):
         return value.but(line=None, number=None, place="")
     is_sum, is_extreme = name == "reduce_sum", name in ("reduce_max", "reduce_min", "reduce_or", "reduce_and")
     if value.kind == "parts" and value.dim in axes:
-        from .collectives import extreme, total  # what a gather put side by side is reduced as by a collective
-
         of = value.root[1] if value.root is not None else NOT_KNOWN
         if value.own or len(axes) != 1:
             return heard(NOT_KNOWN)
@@ -230,7 +241,7 @@ def reduce_dims(step: Step, name: str, value: Value, axes: tuple[int, ...]) -> V
             return total(step, of)
         return extreme(step, of, name[-3:]) if name in ("reduce_max", "reduce_min") else heard(NOT_KNOWN)
     is_gone = value.kind in ("sharded", "local") and value.dim in axes
-    shifted = value.gauges | {"gauge": "?" if value.gauge == "+" else value.gauge}
+    shifted: dict[str, Any] = value.gauges | {"gauge": "?" if value.gauge == "+" else value.gauge}
     if not is_gone:
         dim = value.dim - sum(axis < value.dim for axis in axes) if isinstance(value.dim, int) else value.dim
         if is_sum:
@@ -258,11 +269,11 @@ def reduce_dims(step: Step, name: str, value: Value, axes: tuple[int, ...]) -> V
     if is_sum:
         if value.kind == "local":
             if value.place == "folded" or value.is_zero:
-                return Value("same", value.degree, reduced=value.reduced, is_heard=True, **value.gauges)
+                return Share("same", value.degree, reduced=value.reduced, is_heard=True, **value.gauges)
             return NOT_KNOWN
         if reading.is_soft(value):
-            return Value("own", 0, gauge="?", own=value.own)
-        return Value(
+            return Share("own", 0, gauge="?", own=value.own)
+        return Share(
             "sum",
             value.degree,
             reduced=value.reduced,
@@ -276,7 +287,7 @@ def reduce_dims(step: Step, name: str, value: Value, axes: tuple[int, ...]) -> V
         if value.own:
             return value.but(kind="own", dim=None, gauge="?")
         end = "max" if name in ("reduce_max", "reduce_or") else "min"
-        return Value(
+        return Share(
             "extreme",
             value.degree,
             end=end,
@@ -287,7 +298,7 @@ def reduce_dims(step: Step, name: str, value: Value, axes: tuple[int, ...]) -> V
     return step.lost("reduces its own rows", value, is_soft=True)
 
 
-def ordered(step: Step, values: list[Value]) -> Sequence[Value]:
+def ordered(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """Operations along a dim that need the whole of it."""
     value, name, params = values[0], step.name, step.params
     count = len(step.eqn.outvars)
@@ -316,15 +327,17 @@ def ordered(step: Step, values: list[Value]) -> Sequence[Value]:
     return results
 
 
-# -------------------------------------------------------------------------------------------------------------- products
+# ------------------------------------------------------------------------------------------------------------- products
 
 
-def contract(step: Step, values: list[Value]) -> Value:
+def contract(step: ReadEquation, values: list[Share]) -> Share:
     """A product of matrices: a contraction over a sharded dim leaves a partial sum."""
-    reading = step.reading
+    reading, ragged = step.reading, step.params.get("ragged_dot_dimension_numbers")
+    if ragged is not None and not _are_groups_unsharded(ragged, values):
+        return SAME if all(value is SAME for value in values) else unknown(values)
+    values = values[:2]
     a, b = (reading.softened(value, values) for value in values)
-    numbers = step.params.get("dimension_numbers") or step.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
-    contracted, batched = numbers
+    contracted, batched = step.params["dimension_numbers"] if ragged is None else ragged.dot_dimension_numbers
     if "unknown" in (a.kind, b.kind):
         return unknown((a, b))
     gone = [v for v, dims in zip((a, b), contracted, strict=True) if v.kind in ("sharded", "local") and v.dim in dims]
@@ -334,13 +347,14 @@ def contract(step: Step, values: list[Value]) -> Value:
         return NOT_KNOWN
     ranks = [len(step.shape(at)) for at in range(2)]
 
-    def placed(value: Value, side: int) -> Value:
+    def placed(value: Share, side: int) -> Share:
         dim = value.dim
         if isinstance(dim, int):
             if dim in batched[side]:
                 dim = list(batched[side]).index(dim)
             else:
-                free = [at for at in range(ranks[side]) if at not in contracted[side] and at not in batched[side]]
+                taken = (*contracted[side], *batched[side], *(ragged.rhs_group_dimensions if ragged and side else ()))
+                free = [at for at in range(ranks[side]) if at not in taken]
                 before = 0 if side == 0 else ranks[0] - len(contracted[0]) - len(batched[0])
                 dim = len(batched[0]) + before + free.index(dim)
         elif value is SAME:
@@ -354,24 +368,34 @@ def contract(step: Step, values: list[Value]) -> Value:
     return product(step, first, second)
 
 
-def _over_rows(step: Step, a: Value, b: Value, gone: Sequence[Value]) -> Value:
+def _are_groups_unsharded(ragged: Any, values: Sequence[Share]) -> bool:
+    """Whether rows in groups lie as in a product of matrices: each shard has all rows, and all groups."""
+    rows, groups = ragged.lhs_ragged_dimensions, ragged.rhs_group_dimensions
+    (contracted, _), (batched, _) = ragged.dot_dimension_numbers
+    is_plain = not {*rows} & {*contracted, *batched} and len(groups) == 1
+    return is_plain and values[2] is SAME and values[0].dim not in rows and values[1].dim not in groups
+
+
+def _over_rows(step: ReadEquation, a: Share, b: Share, gone: Sequence[Share]) -> Share:
     reading = step.reading
     others = [value for value in (a, b) if value not in gone]
     if any(value.kind == "parts" for value in others):
         return NOT_KNOWN
     if any(value.kind == "own" and not value.own for value in others):
-        return Value("own", 0, is_heard=a.is_heard or b.is_heard)
+        return Share("own", 0, is_heard=a.is_heard or b.is_heard)
     soft = next((value for value in (a, b) if reading.is_soft(value)), None)
     if soft is not None:
-        return Value("own", 0, gauge="?", own=soft.own, is_heard=a.is_heard or b.is_heard)
+        return Share("own", 0, gauge="?", own=soft.own, is_heard=a.is_heard or b.is_heard)
     if any(value.kind in ("sum", "extreme", "own") for value in others):
         return step.lost("multiplies a partial sum by own rows", a, b)
+    if len(gone) == 2 and "folded" in {value.place for value in gone}:
+        return step.lost("adds rows of different shards", a, b, kind="same")
     if len(gone) == 2 and "local" in {value.kind for value in gone}:
         return NOT_KNOWN if all(value.kind == "local" for value in gone) else locally(step, a, b, kind="sum")
     if any(value.is_zero for value in (a, b)):
-        return Value("same", ANY)
+        return Share("same", ANY)
     if len(gone) == 1 and others and others[0].kind == "sharded":
-        return step.lost("combines own rows along different dims", a, b, is_soft=True)
+        return across(step, a, b)
     same = next((value for value in others if value.root is not None and value.root[0] == "mean"), None)
     if same is not None:
         side = 0 if a is same else 1
@@ -381,15 +405,13 @@ def _over_rows(step: Step, a: Value, b: Value, gone: Sequence[Value]) -> Value:
             rows = gone[0]
             at = list(numbers[0][1 - side]).index(rows.dim)
             reading.numbers.learn_count(same.degree, numbers[0][side][at] in same.root[1])  # type: ignore[index]
-    from .arithmetic import merged
-
     shifted = [value.but(gauge="?") if value.gauge == "+" else value for value in (a, b)]
     degree = sum_of(reading.numbers.known(a.degree), reading.numbers.known(b.degree))
-    more = {"reduced": a.reduced | b.reduced, "is_heard": a.is_heard or b.is_heard}
-    return Value("sum", degree, **more, **merged(reading, *shifted, "*"))
+    more: dict[str, Any] = {"reduced": a.reduced | b.reduced, "is_heard": a.is_heard or b.is_heard}
+    return Share("sum", degree, **more, **merged(reading, shifted[0], shifted[1], "*"))
 
 
-def convolve(step: Step, values: list[Value]) -> Value:
+def convolve(step: ReadEquation, values: list[Share]) -> Share:
     """A convolution; along a sharded dim each shard has its own rows only."""
     a, b = values
     numbers = step.params["dimension_numbers"]
@@ -399,7 +421,7 @@ def convolve(step: Step, values: list[Value]) -> Value:
         if a.dim == numbers.lhs_spec[0] and b.kind == "same":
             return a.but(dim=numbers.out_spec[0], degree=sum_of(a.degree, b.degree))
         if a.dim == numbers.lhs_spec[1]:
-            return Value("sum", sum_of(a.degree, b.degree))
+            return Share("sum", sum_of(a.degree, b.degree))
         if a.dim in numbers.lhs_spec[2:] and b.kind == "same":
             return step.lost("convolves its own rows", *values, is_soft=True)
         return NOT_KNOWN
@@ -410,25 +432,27 @@ def convolve(step: Step, values: list[Value]) -> Value:
     return product(step, a, b)
 
 
-# ---------------------------------------------------------------------------------------------------------------- lookups
+# -------------------------------------------------------------------------------------------------------------- lookups
 
 
-def gather(step: Step, values: list[Value]) -> Value:
+def gather(step: ReadEquation, values: list[Share]) -> Share:
     """A lookup at indices."""
     table, index = values[0], values[1]
     if any(value.kind == "parts" for value in values) or "unknown" in (table.kind, index.kind):
         return unknown(values)
-    if index.kind in ("sum", "extreme") or index.own:
-        return step.lost("is an index", *values)
+    if index.kind in ("sum", "extreme"):
+        return step.decided("is an index", index, table)
     dims, sizes = step.params["dimension_numbers"], step.params["slice_sizes"]
     is_batched = table.kind == "sharded" and table.dim in getattr(dims, "operand_batching_dims", ())
-    if table.kind in ("sharded", "local") and isinstance(table.dim, int) and not is_batched:
-        if sizes[table.dim] != step.shape(0)[table.dim]:
-            return _of_own_rows(step, table, index)
+    dim = table.dim if table.kind in ("sharded", "local") and not is_batched else None
+    if isinstance(dim, int) and sizes[dim] != step.shape(0)[dim]:  # JAX wraps an index by the number of own rows
+        return _of_own_rows(step, table, index)
+    if index.own:
+        return step.lost("is an index", *values)
     if index.kind == "own":
         if table.kind == "sum":
             return step.lost("takes its own entries of a partial sum", table, index)
-        return Value("own", 0, is_heard=True, gauge="?" if table.own else "", own=anyhow(table))
+        return Share("own", 0, is_heard=True, gauge="?" if table.own else "", own=anyhow(table))
     if table.kind in ("sum", "extreme"):
         if index.kind == "same":
             return table.but(part=None)
@@ -447,23 +471,22 @@ def gather(step: Step, values: list[Value]) -> Value:
                      part=None, name=table.name if table.kind == "sharded" else index.name)  # fmt: skip
 
 
-def _of_own_rows(step: Step, table: Value, index: Value) -> Value:
+def _of_own_rows(step: ReadEquation, table: Share, index: Share) -> Share:
     """A lookup in the rows that a shard has."""
     mode = str(step.params.get("mode"))
     if index.place == "offset" and "FILL" in mode and step.params.get("fill_value") == 0:
-        return Value("sum", table.degree, is_heard=True, **table.gauges)
+        return Share("sum", table.degree, is_heard=True, **table.gauges)
     if index.kind == "own" and index.place in OFFSETS:
-        return Value("own", table.degree, is_heard=True, place="found", **table.gauges)
+        return Share("own", table.degree, is_heard=True, place="found", **table.gauges)
     if index.kind == "own":
-        return Value("own", 0, is_heard=True)
+        return Share("own", 0, is_heard=True)
     return step.lost("takes its own rows by their places", table, index, is_soft=True)
 
 
-def _dim_after_gather(step: Step, table: Value, index: Value, is_batched: bool) -> int | str | None:
+def _dim_after_gather(step: ReadEquation, table: Share, index: Share, is_batched: bool) -> int | str | None:
     """Where the sharded dim of a table that is taken whole, or of the indices, is in the result."""
-    if step.eqn is not step.other:
-        if len(step.rows) == 1:
-            return step.rows[0]
+    if step.eqn is not step.other and len(step.rows) == 1:
+        return step.rows[0]
     if "rows" in (table.dim, index.dim):
         return "rows"
     dims = step.params["dimension_numbers"]
@@ -480,7 +503,7 @@ def _dim_after_gather(step: Step, table: Value, index: Value, is_batched: bool) 
     return dims.offset_dims[kept.index(table.dim)] if table.dim in kept else None
 
 
-def scatter(step: Step, values: list[Value]) -> Value:
+def scatter(step: ReadEquation, values: list[Share]) -> Share:
     """Updates put, or added, at indices."""
     into, index, update = values[:3]
     if any(value.kind in ("unknown", "parts") for value in values):
@@ -488,24 +511,30 @@ def scatter(step: Step, values: list[Value]) -> Value:
     if all(value is SAME for value in values):
         return SAME
     if index.kind in ("sum", "extreme") or index.own:
-        return step.lost("is an index", *values)
+        return step.decided("is an index", index, into, update)
     own: dict[str, Any] = {
         "gauge": "?" if into.own or update.own else "",
         "own": anyhow(into, update),
         "may_cancel": into.may_cancel or update.may_cancel,
     }
     agree = step.reading.numbers.agree
-    if index.kind == "own" and "sum" in (into.kind, update.kind):
+    is_picked = update.place == PICKED and index.place in OFFSETS and update.beside is None and into.kind != "sum"
+    if index.kind == "own" and "sum" in (into.kind, update.kind) and not is_picked:
         return step.lost("puts a partial sum at its own places", into, update)
     if "own" in (index.kind, update.kind, into.kind):
-        is_block = index.place in OFFSETS and into.kind in ("sharded", "same") and step.name.startswith("scatter-add")
+        is_block = (
+            (index.place == "offset" or is_picked)
+            and into.kind in ("sharded", "same")
+            and step.name.startswith("scatter-add")
+        )
         if is_block and (len(step.rows) == 1 or into.kind == "sharded"):
             dim = step.rows[0] if len(step.rows) == 1 else into.dim
             degree = agree(into.degree, update.degree)
-            return Value("sharded", UNKNOWN if degree is None else degree, dim=dim, is_heard=True, **own)
-        return Value("own", 0, is_heard=True, **own)
-    if into.kind == "sharded" or len(step.rows) == 1:
-        dim = into.dim if into.kind == "sharded" else step.rows[0]
+            return Share("sharded", UNKNOWN if degree is None else degree, dim=dim, is_heard=True, **own)
+        return Share("own", 0, is_heard=True, **own)
+    kept = _dim_after_scatter(step, index, update)
+    if into.kind == "sharded" or kept is not None:
+        dim = into.dim if into.kind == "sharded" else kept
         dims = step.params["dimension_numbers"]
         is_row = isinstance(dim, int) and dim not in getattr(dims, "scatter_dims_to_operand_dims", ())
         if is_row and update.kind in ("same", "sharded") and index.kind in ("same", "sharded", "local"):
@@ -515,25 +544,49 @@ def scatter(step: Step, values: list[Value]) -> Value:
     is_added = step.name in ("scatter-add", "scatter_add")
     if "sharded" in (update.kind, index.kind):
         if is_added and into.kind == "same" and into.is_zero:
-            return Value("sum", update.degree, **own)
+            return Share("sum", update.degree, **own)
         if is_added and into.kind == "sum":
-            return Value("sum", agree(into.degree, update.degree) or UNKNOWN, into.beside, **own)
+            return Share("sum", agree(into.degree, update.degree) or UNKNOWN, into.beside, **own)
+        if is_added and into.kind == "same":
+            return Share("sum", update.degree, into.degree, **own)
         if step.name[-3:] in ("max", "min") and into.kind == "same":
-            return Value("extreme", update.degree, end=step.name[-3:])
+            return Share("extreme", update.degree, end=step.name[-3:])
         return NOT_KNOWN
-    if update.kind in ("sum", "same") and into.kind in ("sum", "same") and index.kind in ("same", "local"):
-        if not step.name.startswith("scatter-m"):
-            return add(step, [into.but(number=None), update.but(number=None)])
+    are_terms = update.kind in ("sum", "same") and into.kind in ("sum", "same") and index.kind in ("same", "local")
+    if are_terms and not step.name.startswith("scatter-m"):
+        return add(step, [into.but(number=None), update.but(number=None)])
     return NOT_KNOWN
 
 
-def dynamic_slice(step: Step, values: list[Value]) -> Value:
+def _dim_after_scatter(step: ReadEquation, index: Share, update: Share) -> int | None:
+    """The dim of what is updated along which the updates are sharded, or the indices; None if they are summed."""
+    if len(step.rows) == 1:
+        return step.rows[0]
+    dims = step.params["dimension_numbers"]
+    of_operand: Sequence[Any] = getattr(dims, "operand_batching_dims", ())
+    of_index: Sequence[Any] = getattr(dims, "scatter_indices_batching_dims", ())
+    if index.kind == "sharded" and index.dim in of_index:
+        return of_operand[of_index.index(index.dim)]
+    if update.kind != "sharded" or not isinstance(update.dim, int):
+        return None
+    if update.dim in dims.update_window_dims:
+        gone = {*dims.inserted_window_dims, *of_operand}
+        windows = [dim for dim in range(len(step.shape(0))) if dim not in gone]
+        return windows[dims.update_window_dims.index(update.dim)]
+    places = [dim for dim in range(len(step.shape(2))) if dim not in dims.update_window_dims]
+    at = places.index(update.dim)
+    return of_operand[of_index.index(at)] if at in of_index else None
+
+
+def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:
     """A slice from places that are computed."""
     value, starts = values[0], values[1:]
     if any(each.kind in ("unknown", "parts") for each in values):
         return unknown(values, is_heard=any(each.kind == "own" for each in starts))
     if any(each.kind in ("sum", "extreme") or each.own for each in starts):
-        return step.lost("is an index", *values)
+        return step.decided(
+            "is an index", next(each for each in starts if each.kind in ("sum", "extreme") or each.own), value
+        )
     sizes, shape, numbers = step.params["slice_sizes"], step.shape(0), step.reading.numbers
     moving = [dim for dim, start in enumerate(starts) if start.kind in ("own", "sharded")]
     if moving:
@@ -552,7 +605,8 @@ def dynamic_slice(step: Step, values: list[Value]) -> Value:
                 return value.but(kind="sharded", dim=dim, is_heard=True, number=None)
             if shape[dim] == sizes[dim] * numbers.traces[0]:
                 return step.lost("takes another slice than its own", value, kind="sharded", dim=dim)
-        return Value("own", 0, is_heard=True, **(value.gauges | {"gauge": "?" if value.own else ""}))
+        gauges: dict[str, Any] = value.gauges | {"gauge": "?" if value.own else ""}
+        return Share("own", 0, is_heard=True, **gauges)
     if value is SAME and not step.rows:
         return SAME
     if step.rows and value.kind == "same" and not value.own and not value.is_zero:
@@ -564,9 +618,10 @@ def dynamic_slice(step: Step, values: list[Value]) -> Value:
     return value.but(number=None, line=None) if value is not SAME else SAME
 
 
-def update_slice(step: Step, values: list[Value]) -> Value:
+def update_slice(step: ReadEquation, values: list[Share]) -> Share:
     """A slice put at places that are computed."""
     into, update, *starts = values
+    into, update = (step.reading.softened(value, starts) for value in (into, update))
     if any(value.kind in ("unknown", "parts") for value in values):
         return unknown(values)
     if all(value is SAME for value in values):
@@ -574,15 +629,15 @@ def update_slice(step: Step, values: list[Value]) -> Value:
     if into.is_zero and update.kind == "sharded" and isinstance(update.dim, int) and not update.order:
         line = starts[update.dim].line
         lengths = [eqn.invars[1].aval.shape[update.dim] for eqn in (step.eqn, step.other)]
-        if line is not None and all(
+        is_block = line is not None and all(
             first == 0 and by == length for (first, by), length in zip(line, lengths, strict=False)
-        ):
-            if sum(start.kind == "own" for start in starts) == 1:
-                return Value("sum", update.degree, is_heard=True, **update.gauges)
+        )
+        if is_block and sum(start.kind == "own" for start in starts) == 1:
+            return Share("sum", update.degree, is_heard=True, **update.gauges)
     if any(start.kind == "own" for start in starts) or "own" in (into.kind, update.kind):
         if "sum" in (into.kind, update.kind):
             return step.lost("puts a partial sum at its own places", into, update)
-        return Value("own", 0, is_heard=True, gauge="?" if into.own or update.own else "", own=anyhow(into, update))
+        return Share("own", 0, is_heard=True, gauge="?" if into.own or update.own else "", own=anyhow(into, update))
     if any(start.kind != "same" for start in starts):
         return NOT_KNOWN
     if isinstance(into.dim, int) and step.shape(1)[into.dim] != step.shape(0)[into.dim]:
@@ -590,12 +645,27 @@ def update_slice(step: Step, values: list[Value]) -> Value:
     return add(step, [into.but(number=None), update.but(number=None)])
 
 
-def of_matrices(step: Step, values: list[Value]) -> Sequence[Value]:
+_POWERS: dict[str, tuple[Fraction | int, ...]] = {
+    "cholesky": (Fraction(1, 2),),
+    "triangular_solve": (1,),
+    "eigh": (0, 1),
+    "svd": (1, 0, 0),
+}
+"""Of which degree the results of decompositions are in the matrix."""
+
+
+def of_matrices(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """Decompositions and solutions of whole matrices."""
     count = len(step.eqn.outvars)
+    powers = _POWERS.get(step.name)
+    if powers is not None and all(value.kind == "same" and not value.own for value in values):
+        degrees = [value.degree for value in values]
+        if any(degree not in (0, ANY) for degree in degrees):
+            first = sum_of(degrees[1], degrees[0], -1) if step.name == "triangular_solve" else degrees[0]
+            return [Share("same", sum_of(0, first, power), is_heard=True) for power in powers]
     if all(value.kind == "same" and value.degree in (0, ANY) for value in values):
         own = anyhow(*values)
-        found = Value("same", 0, own=own, gauge="?" if own else "", is_heard=any(v.is_heard for v in values))
+        found = Share("same", 0, own=own, gauge="?" if own else "", is_heard=any(v.is_heard for v in values))
         return [found if own or found.is_heard else SAME] * count
     if any(value.kind == "sum" or value.own for value in values) and not any(v.kind == "unknown" for v in values):
         return [nonlinear(step, values)] * count
@@ -606,7 +676,7 @@ def of_matrices(step: Step, values: list[Value]) -> Sequence[Value]:
     return [unknown(values)] * count
 
 
-def draw(step: Step, values: list[Value]) -> Sequence[Value]:
+def draw(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """Random numbers, and keys."""
     count = len(step.eqn.outvars)
     if step.name in ("random_wrap", "random_unwrap", "random_clone"):
@@ -614,6 +684,9 @@ def draw(step: Step, values: list[Value]) -> Sequence[Value]:
     if any(value.kind == "unknown" for value in values):
         return [NOT_KNOWN] * count
     if any(value.kind != "same" or value.own for value in values):
-        return [Value("own", 0, is_heard=True, place="drawn")] * count
+        return [Share("own", 0, is_heard=True, place="drawn")] * count
     rows = step.rows
-    return [Value("local", 0, dim=rows[0], place="drawn")] * count if rows else [SAME] * count
+    if step.eqn is step.other:
+        lengths = step.reading.numbers.lengths
+        rows = tuple(dim for dim, size in enumerate(step.result_shape) if size in lengths)
+    return [Share("local", 0, dim=rows[0], place="drawn")] * count if rows else [SAME] * count

@@ -1,22 +1,37 @@
 """Read a region over one mesh axis: what each value is of the whole, from one trace, or from two of other sizes.
 
-Of two traces the equations are the same; a number that differs between them has a degree, and a dim whose length does is
-as long as a shard's."""
+Of two traces the equations are the same; a number that differs between them has a degree, and a dim whose length does
+is as long as a shard's."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from fractions import Fraction
+from functools import cached_property, lru_cache, reduce
 from typing import Any, NamedTuple
 
 from ... import _jax
 from .numbers import Numbers, pmean_axes
-from .value import NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Value, anyhow, heard, unknown
+from .value import (
+    ANY,
+    NO_PARTS,
+    NOT_KNOWN,
+    SAME,
+    UNKNOWN,
+    Share,
+    anyhow,
+    heard,
+    is_negative,
+    is_plain,
+    scaled,
+    sum_of,
+    unknown,
+)
 
 CLAIM = _jax.jaxpr.CLAIM
 _MOST_ITERATIONS = 6
-_DEPTH = 5
+_DEPTH = 6
 """How far back two computations are compared to find that they compute the same."""
 
 
@@ -34,6 +49,7 @@ class Loss(NamedTuple):
       parts: the parts of a sum or an extreme that were lost.
       is_soft: whether it is an operation on a shard's own rows alone, which is right where others join in.
       is_common: whether it is the same on every shard after all, as a bound that a collective found.
+      degree: the largest one of what came together there, as far as it is known.
     """
 
     why: str
@@ -42,16 +58,48 @@ class Loss(NamedTuple):
     parts: frozenset[Any]
     is_soft: bool = False
     is_common: bool = False
+    degree: Any = 0
 
 
-class Frame:
+class Beginning(NamedTuple):
+    """Where something began.
+
+    Attributes:
+      eqn: the equation; None for an argument.
+      calls: those around it, from within.
+      name: what the hints call a dim of an operand that is sharded, and the argument.
+    """
+
+    eqn: Any
+    calls: tuple[Any, ...] = ()
+    name: tuple[str, str] = ("", "")
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether a hint says so."""
+        return self.eqn is None or self.eqn.primitive.name == CLAIM
+
+
+def is_extreme(origin: Beginning) -> bool:
+    """Whether what began there is an extreme, and no sum."""
+    return origin.eqn is not None and origin.eqn.primitive.name.startswith(("reduce_max", "reduce_min"))
+
+
+class JaxprRun:
     """One run of a jaxpr: what is known of its variables, and who calls it."""
 
-    def __init__(self, jaxpr: Any, caller: Frame | None, eqn: Any, given: Sequence[Any]) -> None:
+    def __init__(self, jaxpr: Any, caller: JaxprRun | None, eqn: Any, given: Sequence[Any]) -> None:
         self.jaxpr, self.caller, self.eqn, self.given = jaxpr, caller, eqn, given
-        self.values: dict[Any, Value] = {}
-        self.makers: dict[Any, Any] = {}
+        self.makers: dict[Any, Any] = {var: each for each in jaxpr.eqns for var in each.outvars}
+        self.path: Any = (id(jaxpr), id(eqn), caller and caller.path)  # the same in every iteration of a loop
+        self.values: dict[Any, Share] = {}
         self.numbers: dict[Any, Any] = {}
+        self.callees: dict[int, JaxprRun] = {}
+
+    @cached_property
+    def inputs(self) -> Mapping[Any, Any]:
+        """By the variables of the jaxpr, what the caller gives for them."""
+        return dict(zip(self.jaxpr.invars, self.given, strict=False))
 
     @property
     def calls(self) -> tuple[Any, ...]:
@@ -59,7 +107,7 @@ class Frame:
         return () if self.caller is None else (self.eqn, *self.caller.calls)
 
 
-class Step(NamedTuple):
+class ReadEquation(NamedTuple):
     """An equation as it is read.
 
     Attributes:
@@ -71,7 +119,7 @@ class Step(NamedTuple):
 
     eqn: Any
     other: Any
-    frame: Frame
+    frame: JaxprRun
     reading: Reading
 
     @property
@@ -121,15 +169,15 @@ class Step(NamedTuple):
         return None
 
     def lost(
-        self, why: str, *values: Value, kind: str = "own", degree: Any = 0, is_soft: bool = False, **more: Any
-    ) -> Value:
+        self, why: str, *values: Share, kind: str = "own", degree: Any = 0, is_soft: bool = False, **more: Any
+    ) -> Share:
         """A value that is each shard's own from here on, with what its operands had.
 
         Of a term or a factor that is a part, the whole part is what is lost.
         """
         own = self.reading.lose((self.part, why), why, self, values, is_soft)
         before = frozenset() if is_soft else anyhow(*values)
-        return Value(
+        return Share(
             kind,  # type: ignore[arg-type]
             degree,
             gauge="?",
@@ -140,17 +188,26 @@ class Step(NamedTuple):
             **more,
         )
 
+    def decided(self, why: str, by: Share, *values: Share) -> Share:
+        """What is chosen by a value of which each shard has its own: of own rows, these are what counts."""
+        reading = self.reading
+        if not reading.is_soft(by):
+            return self.lost(why, by, *values, is_soft=reading.is_of_extremes(by))
+        is_heard = any(value.is_heard for value in (by, *values))
+        may_cancel = any(value.may_cancel for value in (by, *values))
+        return Share("own", 0, gauge="?", own=anyhow(by, *values), is_heard=is_heard, may_cancel=may_cancel)
 
-Rule = Callable[[Step, "list[Value]"], "Value | Sequence[Value]"]
+
+KindRule = Callable[[ReadEquation, "list[Share]"], "Share | Sequence[Share]"]
 """From an equation and its operands to its results; one value stands for all of them."""
 
 _KINDS = {name: found.kind for name, found in _jax.primitives.PRIMITIVES.items()}
 # What computes nothing but what its operands say: of the same on every shard, the same.
 _PURE = _jax.primitives.names_of(
-    "cast", "moving", "joining", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme", "choice",
-    "reducing", "ordering", "lookup", "placing", "matrix",
+    "cast", "moving", "joining", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme",
+    "choice", "reducing", "ordering", "lookup", "placing", "matrix",
 ) - {CLAIM}  # fmt: skip
-_ENTRY_BY_ENTRY = _jax.primitives.names_of(
+ENTRY_BY_ENTRY = _jax.primitives.names_of(
     "cast", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme", "choice"
 ) - {CLAIM, "dot_general", "conv_general_dilated", "conv", "ragged_dot", "ragged_dot_general", "bitcast_convert_type"}
 
@@ -170,31 +227,53 @@ class Reading:
         self,
         axis: str,
         numbers: Numbers,
-        rules: Mapping[str, Rule],
+        rules: Mapping[str, KindRule],
         claims: Mapping[Any, Sequence[Any]] | None = None,
-        edits: Mapping[Any, Callable[[Step, list[Value], Sequence[Value]], Sequence[Value]]] | None = None,
+        edits: Mapping[Any, Callable[[ReadEquation, list[Share], Sequence[Share]], Sequence[Share]]] | None = None,
     ) -> None:
         self.axis, self.numbers, self.claims, self.edits = axis, numbers, claims or {}, edits or {}
-        self.rules: dict[str, Rule] = defaultdict(lambda: _opaque, rules)
+        self.rules: dict[str, KindRule] = defaultdict(lambda: _opaque, rules)
         self.losses: dict[Any, Loss] = {}
-        self.makers: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
-        """By a part, the equation that made it and those around that."""
-        self.collectives: dict[int, tuple[Any, tuple[Any, ...], Value]] = {}
+        self.makers: dict[Any, Beginning] = {}
+        """By a part, where it was made."""
+        self.marked: set[Any] = set()
+        """The parts of which a hint says that their sum is due."""
+        self.sent: list[Beginning] = []
+        """Where partial sums are sent on: only the author knows what each shard has had in the end."""
+        self.origins: dict[Any, Beginning] = {}
+        """By the id of an equation or a part, where a value became each shard's own, or unknown."""
+        self.collectives: dict[int, tuple[Any, tuple[Any, ...], Share]] = {}
         """The collectives over the axis, with those around them and what they are given first."""
-        self.claimed: list[tuple[Any, Any, Value]] = []
+        self.claimed: list[tuple[Any, Any, Share]] = []
         """What claims are made of: the equation, the claim, and what is known of the value."""
+        self.predicates: dict[int, Share] = {}
+        """By the id of a branch or a loop, what decides which way it goes."""
         self._interned: dict[Any, int] = {}
-        self._remembered: dict[Any, tuple[Any, list[Value]]] = {}
+        self._plain: dict[Share, Share] = {}
+        self._literals: dict[Any, Share] = {}
+        self._pairs: dict[tuple[int, int], Share | None] = {}
+        self._remembered: dict[Any, tuple[Any, list[Share]]] = {}
         self._made = 0
 
-    def read(self, jaxpr: Any, other: Any, given: Sequence[Value]) -> list[Value]:
+    def read(self, jaxpr: Any, other: Any, given: Sequence[Share]) -> list[Share]:
         """The values of a region's results, from those of its operands.
 
         Raises:
           Unaligned: where the two traces do not have the same equations.
         """
         self.numbers.pmeans = lambda: self._pmeans(jaxpr)
-        return self.run(jaxpr, other, list(given), None, None, _jax.jaxpr.open_jaxpr(jaxpr).invars)
+        given, inputs = list(given), _jax.jaxpr.open_jaxpr(jaxpr).invars
+        self.numbers.unsharded = frozenset(
+            size
+            for var, value in zip(inputs, given, strict=True)
+            for dim, size in enumerate(getattr(var.aval, "shape", ()))
+            if dim != value.dim
+        )
+        for at, value in enumerate(given):
+            if value.kind == "sum":
+                self.makers["argument", at] = Beginning(None, (), value.name)
+                given[at] = value.but(part=("argument", at))
+        return self.run(jaxpr, other, given, None, None, inputs)
 
     def _pmeans(self, jaxpr: Any) -> Mapping[Any, tuple[str, ...]]:
         if "pmeans" not in self._interned:
@@ -202,15 +281,24 @@ class Reading:
         return self._interned["pmeans"]  # type: ignore[return-value]
 
     def run(
-        self, jaxpr: Any, other: Any, given: Sequence[Value], caller: Frame | None, eqn: Any, atoms: Sequence[Any]
-    ) -> list[Value]:
+        self,
+        jaxpr: Any,
+        other: Any,
+        given: Sequence[Share],
+        caller: JaxprRun | None,
+        eqn: Any,
+        atoms: Sequence[Any],
+        is_call: bool = False,
+    ) -> list[Share]:
         """The values of a jaxpr's results; remembered where nothing in it became a part or was lost."""
         body, body2 = _jax.jaxpr.open_jaxpr(jaxpr), _jax.jaxpr.open_jaxpr(other)
         key = (id(body), tuple(given))
         if key in self._remembered:
             return self._remembered[key][1]
         made = self._made
-        frame = Frame(body, caller, eqn, atoms)
+        frame = JaxprRun(body, caller, eqn, atoms)
+        if is_call and caller is not None:
+            caller.callees[id(eqn)] = frame
         values = frame.values
         for at, var in enumerate(body.constvars):
             consts = [getattr(each, "consts", ()) for each in (jaxpr, other)]
@@ -225,41 +313,45 @@ class Reading:
             name = eqn.primitive.name
             if eqn is not other_eqn and name != other_eqn.primitive.name:
                 raise Unaligned
-            operands: list[Value] = []
-            special = None
+            operands: list[Share] = []
+            plain: Share | None = SAME
+            """What plain operands make together; None where they are not, or make something else."""
+            has_number = False
             for at, atom in enumerate(eqn.invars):
-                if atom.__class__ is literal:
-                    value = self._literal(atom, other_eqn.invars[at], eqn)
-                else:
-                    value = values[atom]
+                is_literal = atom.__class__ is literal
+                value = self._literal(atom, other_eqn.invars[at], eqn) if is_literal else values[atom]
                 operands.append(value)
-                if value is not SAME:
-                    special = value if special is None or special is value or special.number is not None else NOT_KNOWN
+                if value is SAME or plain is None:
+                    continue
+                if not value.is_plain:
+                    plain = None
+                elif value.number is not None:
+                    has_number = True
+                elif plain is SAME:
+                    plain = value
+                elif plain is not value:
+                    plain = self._together(plain, value)
             outvars = eqn.outvars
-            for var in outvars:
-                frame.makers[var] = eqn
-            if special is None and name in _PURE:
-                results: Sequence[Value] = (SAME,) * len(outvars)
-            elif (
-                special is not None
-                and special.is_plain
-                and name in _ENTRY_BY_ENTRY
-                and len(outvars) == 1
-                and (special.number is None or outvars[0].aval.shape)
-                and not (special.number is not None and special.kind != "same")
+            if (
+                plain is not None
+                and ((plain.kind == "same" and name in _PURE) or (name in ENTRY_BY_ENTRY and len(outvars) == 1))
+                and not (has_number and plain is SAME and not (name in ENTRY_BY_ENTRY and outvars[0].aval.shape))
             ):
-                results = (special if special.number is None else SAME,)
+                results: Sequence[Share] = (plain,) * len(outvars)
             else:
-                step = Step(eqn, other_eqn, frame, self)
+                step = ReadEquation(eqn, other_eqn, frame, self)
                 found = rules[name](step, operands)
-                results = (found,) * len(outvars) if isinstance(found, Value) else found
+                results = (found,) * len(outvars) if isinstance(found, Share) else found
                 if edits and id(eqn) in edits:
                     results = edits[id(eqn)](step, operands, results)
-                results = [self._settled(value, frame, var) for value, var in zip(results, outvars, strict=True)]
+                results = [
+                    value if value.is_plain else self._settled(value, frame, var, operands)
+                    for value, var in zip(results, outvars, strict=True)
+                ]
                 if name == CLAIM and not _jax.jaxpr.is_literal(eqn.invars[0]):
                     values[eqn.invars[0]] = results[0]
             for var, value in zip(outvars, results, strict=True):
-                if var in claims:
+                if claims and var in claims:
                     for claim in claims[var]:
                         value = self._claimed(claim, value, frame)
                 values[var] = value
@@ -271,46 +363,91 @@ class Reading:
             self._remembered[key] = body, outcome
         return outcome
 
-    def _claimed(self, claim: Any, value: Value, frame: Frame) -> Value:
-        found = self.rules[CLAIM](Step(claim, claim, frame, self), [value])
-        return found if isinstance(found, Value) else found[0]
+    def _together(self, a: Share, b: Share) -> Share | None:
+        """What two plain values make, entry by entry; None where they do not lie along one dim."""
+        key = id(a), id(b)  # plain values are kept
+        if key not in self._pairs:
+            rows = a if a.kind == "sharded" else b
+            is_plain = a.kind == "same" or b.kind == "same" or a.dim == b.dim
+            found = rows._replace(reduced=a.reduced | b.reduced, is_heard=a.is_heard or b.is_heard)
+            self._pairs[key] = self._plain.setdefault(found, found) if is_plain else None
+        return self._pairs[key]
 
-    def _literal(self, atom: Any, other: Any, eqn: Any) -> Value:
-        values = [atom.val, other.val] if self.numbers.has_second else [atom.val]
-        return self.numbers.literal(values, eqn)
-
-    def _settled(self, value: Value, frame: Frame, var: Any) -> Value:
-        """A sum or an extreme that is new gets a number, by which it is known as a part wherever it is used."""
-        if value.kind not in ("sum", "extreme") or value.part is not None:
+    def _claimed(self, claim: Any, value: Share, frame: JaxprRun) -> Share:
+        """A value after a claim that is kept beside the jaxpr."""
+        found = self.rules[CLAIM](ReadEquation(claim, claim, frame, self), [value])
+        value = found if isinstance(found, Share) else found[0]
+        if value.kind != "sum" or value.part is not None:
             return value
+        self.makers.setdefault(("claim", id(claim)), Beginning(claim, frame.calls))
+        return value.but(part=("claim", id(claim)))
+
+    def _literal(self, atom: Any, other: Any, eqn: Any) -> Share:
+        if self.numbers.has_second:
+            return self.numbers.literal([atom.val, other.val], eqn)
+        if atom.aval.shape:
+            return self.numbers.literal([atom.val], eqn)
+        key = atom.aval.dtype, str(atom.val)
+        known = self._literals.get(key)
+        if known is None:
+            known = self.numbers.literal([atom.val], eqn)
+            if not self.numbers.is_asked:  # of others it depends on where they stand
+                self._literals[key] = known
+        return known
+
+    def _settled(self, value: Share, frame: JaxprRun, var: Any, operands: Sequence[Share]) -> Share:
+        """A value with where it began, if that is here: a sum or an extreme gets a number, by which it is known."""
+        if value.kind in ("own", "unknown") and value.since is None:
+            since = self.since(operands)
+            eqn = frame.makers.get(var)
+            if since is None and eqn is not None:
+                since = id(eqn)
+                self.origins.setdefault(since, Beginning(eqn, frame.calls, _name_of(operands)))
+            return value.but(since=since)
+        if value.kind not in ("sum", "extreme") or value.part is not None:
+            if not is_plain(value):
+                return value
+            value = value._replace(is_plain=True, root=None)
+            return SAME if value == SAME else self._plain.setdefault(value, value)
         self._made += 1
         part = self.number_of(frame, var)
-        self.makers.setdefault(part, (frame.makers.get(var), frame.calls))
+        self.makers.setdefault(part, Beginning(frame.makers.get(var), frame.calls, _name_of(operands)))
         return value.but(part=part)
 
-    def number_of(self, frame: Frame | None, atom: Any, depth: int = _DEPTH) -> Any:
+    def since(self, values: Sequence[Share]) -> int | None:
+        """Since when one of some values is each shard's own: what shards sent on counts more than anything else."""
+        found = [value.since for value in values if value.since is not None]
+        return next((since for since in found if self.is_sent(self.origins[since])), found[0] if found else None)
+
+    @staticmethod
+    def is_sent(origin: Beginning) -> bool:
+        """Whether that is where shards sent on what they hold."""
+        return origin.eqn is not None and _jax.jaxpr.collective_operation(origin.eqn) == "collective-permute"
+
+    def number_of(self, frame: JaxprRun, atom: Any, depth: int = _DEPTH) -> Any:
         """A number that is equal for computations that are seen to be equal."""
+        while not _jax.jaxpr.is_literal(atom) and atom not in frame.makers and frame.caller is not None:
+            given = frame.inputs.get(atom)
+            if given is None:
+                break
+            frame, atom = frame.caller, given
         if _jax.jaxpr.is_literal(atom):
             return ("literal", str(atom.val))
-        while frame is not None and atom not in frame.makers:
-            inputs = frame.jaxpr.invars
-            if frame.caller is None or atom not in inputs or len(inputs) != len(frame.given):
-                break
-            frame, atom = frame.caller, frame.given[inputs.index(atom)]
-            if _jax.jaxpr.is_literal(atom):
-                return ("literal", str(atom.val))
-        if frame is None:
-            return id(atom)
         if atom in frame.numbers:
             return frame.numbers[atom]
-        eqn = frame.makers.get(atom)
-        key: Any = (id(frame), id(atom))
-        if eqn is not None and depth and not eqn.effects and not _jax.jaxpr.inner_jaxprs(eqn) and len(eqn.invars) <= 4:
+        value, eqn = frame.values.get(atom), frame.makers.get(atom)
+        key: Any = (frame.path, id(atom))
+        if value is not None and value.kind == "extreme" and value.part is not None:
+            key = ("part", value.part)
+        elif eqn is not None and (callee := frame.callees.get(id(eqn))) is not None:
+            return self.number_of(callee, callee.jaxpr.outvars[eqn.outvars.index(atom)], depth)
+        elif eqn is not None and eqn.primitive.name in _PURE and len(eqn.invars) <= 4:
+            if not depth:
+                return self._interned.setdefault(key, len(self._interned))
+            operands = tuple(self.number_of(frame, operand, depth - 1) for operand in eqn.invars)
             if _KINDS.get(eqn.primitive.name) == "cast" and len(eqn.invars) == 1:
-                return self.number_of(frame, eqn.invars[0], depth)
-            operands = tuple(self.number_of(frame, each, depth - 1) for each in eqn.invars)
-            params = tuple((name, str(value)) for name, value in eqn.params.items() if "sharding" not in name)
-            key = (eqn.primitive.name, operands, params, eqn.outvars.index(atom))
+                return operands[0]
+            key = (eqn.primitive.name, operands, _params(eqn), eqn.outvars.index(atom))
         number = self._interned.setdefault(key, len(self._interned))
         frame.numbers[atom] = number
         return number
@@ -319,8 +456,8 @@ class Reading:
         self,
         own: Any,
         why: str,
-        step: Step,
-        values: Sequence[Value] = (),
+        step: ReadEquation,
+        values: Sequence[Share] = (),
         is_soft: bool = False,
         is_common: bool = False,
     ) -> Any:
@@ -329,14 +466,36 @@ class Reading:
         parts = {value.part for value in values if value.part is not None}
         parts.update(part for value in values for each, _ in value.own for part in self.losses[each].parts)
         found = frozenset(parts) or frozenset({own})
-        self.losses.setdefault(own, Loss(why, step.eqn, step.frame.calls, found, is_soft, is_common))
+        degrees = [self.numbers.known(value.degree) for value in values]
+        degree = max((each for each in degrees if isinstance(each, int | Fraction)), key=abs, default=0)
+        self.losses.setdefault(own, Loss(why, step.eqn, step.frame.calls, found, is_soft, is_common, degree))
         return own
 
-    def is_soft(self, value: Value) -> bool:
+    def maker_of(self, part: Any) -> Beginning | None:
+        """Where a part was made, or that of which it is the negative."""
+        return self.makers.get(part[1] if is_negative(part) else part)
+
+    def is_soft(self, value: Share) -> bool:
         """Whether all that is own in a value is what a shard did with its own rows."""
         return bool(value.own) and all(self.losses[own].is_soft for own, _ in value.own)
 
-    def softened(self, value: Value, others: Sequence[Value]) -> Value:
+    def losses_of(self, value: Share) -> tuple[Loss, ...]:
+        """How what is own in a value came to be, in the order of the program."""
+        names = {own for own, _ in value.own}
+        return tuple(loss for own, loss in self.losses.items() if own in names) if names else ()
+
+    def origins_of(self, loss: Loss) -> list[Beginning]:
+        """Where the parts began that are lost, the last one first."""
+        return [origin for part, origin in reversed(self.makers.items()) if part in loss.parts]
+
+    def is_of_extremes(self, value: Share) -> bool:
+        """Whether all that is own in a value comes of a shard's own extremes."""
+        parts = {part for own, _ in value.own for part in self.losses[own].parts} | ({value.part} - {None})
+        origins = [self.makers.get(part) for part in parts]
+        is_own = value.kind in ("own", "extreme", "sharded")  # no collective has made something of them
+        return is_own and bool(origins) and all(origin is not None and is_extreme(origin) for origin in origins)
+
+    def softened(self, value: Share, others: Sequence[Share]) -> Share:
         """A value without what a shard did with its own rows alone, where something of other shards joins in."""
         if not value.own or not any(other.is_heard for other in others):
             return value
@@ -346,35 +505,61 @@ class Reading:
         kind = "own" if not own else value.kind
         return value.but(own=own, gauge=value.gauge if own else "", is_heard=True, kind=kind)
 
-    def own_slice(self, value: Value) -> bool:
+    def own_slice(self, value: Share) -> bool:
         """Whether a value differs from shard to shard as its predicate or index would."""
         return value.kind in ("own", "sharded")
 
 
-def _opaque(step: Step, values: list[Value]) -> Value:
+def _params(eqn: Any) -> Any:
+    """What an equation computes, to be compared with that of others."""
+    params = tuple(value for name, value in eqn.params.items() if "sharding" not in name)
+    try:
+        hash(params)
+    except TypeError:
+        return tuple(map(id, params))
+    return params
+
+
+def _name_of(operands: Sequence[Share]) -> tuple[str, str]:
+    return next((value.name for value in operands if value.kind == "sharded"), ("", ""))
+
+
+def _opaque(step: ReadEquation, values: list[Share]) -> Share:
     """What nothing is known of."""
     if values and all(value is SAME for value in values) and not step.eqn.effects and step.name in _PURE:
         return SAME
     return unknown(values, is_heard=True)
 
 
-# ------------------------------------------------------------------------------------------------- calls and control flow
+# ----------------------------------------------------------------------------------------------- calls and control flow
 
 
-def call(step: Step, values: list[Value]) -> Sequence[Value]:
+def call(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """A call of a jaxpr with the same operands."""
     find = _jax.jaxpr.hi_jaxpr if step.name == "call_hi_primitive" else _jax.jaxpr.called_jaxpr
     jaxpr, other = find(step.eqn), find(step.other)
     if jaxpr is None or other is None:
         return [unknown(values, is_heard=True)] * len(step.eqn.outvars)
     count = len(jaxpr.invars)
-    return step.reading.run(jaxpr, other, values[:count], step.frame, step.eqn, step.eqn.invars[:count])
+    return step.reading.run(jaxpr, other, values[:count], step.frame, step.eqn, step.eqn.invars[:count], is_call=True)
 
 
-def linear_solve(step: Step, values: list[Value]) -> Sequence[Value]:
+def linear_solve(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """A solver with a gradient of its own: one of its jaxprs computes the solution."""
     lengths, jaxprs = step.params["const_lengths"], step.params["jaxprs"]
     first, last = lengths.matvec + lengths.vecmat, sum(lengths)
+    sides = values[last:]
+    if all(value.kind == "same" and not value.own for value in (*values[: lengths.matvec], *sides)):
+        matrix = [*values[: lengths.matvec], *[SAME] * len(sides)]
+        atoms = [*step.eqn.invars[: lengths.matvec], *[None] * len(sides)]
+        products = step.reading.run(
+            jaxprs.matvec, step.other.params["jaxprs"].matvec, matrix, step.frame, step.eqn, atoms
+        )
+        if all(value.kind == "same" and not value.own for value in products):
+            return [
+                side if product is SAME else side.but(degree=sum_of(side.degree, product.degree, -1), is_heard=True)
+                for side, product in zip(sides, products, strict=True)
+            ]
     given = [*range(first, first + lengths.solve), *range(last, len(values))]
     atoms = [step.eqn.invars[at] for at in given]
     return step.reading.run(
@@ -382,84 +567,183 @@ def linear_solve(step: Step, values: list[Value]) -> Sequence[Value]:
     )
 
 
-def branch(step: Step, values: list[Value]) -> Sequence[Value]:
+def branch(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """One of several branches, by an index."""
     which, operands, reading = values[0], values[1:], step.reading
+    reading.predicates[id(step.eqn)] = which
     ways = [
         reading.run(jaxpr, other, operands, step.frame, step.eqn, step.eqn.invars[1:])
         for jaxpr, other in zip(step.params["branches"], step.other.params["branches"], strict=True)
     ]
-    results = [reduce(lambda a, b: join(reading, a, b), each) for each in zip(*ways, strict=True)]
+    results = [_either_way(reading, each) for each in zip(*ways, strict=True)]
     if which.kind == "unknown":
-        return [unknown(values)] * len(results)
-    if which.kind in ("sum", "extreme") or which.own:
+        return [unknown(values).but(since=which.since)] * len(results)
+    is_of_own_rows = reading.is_soft(which) or reading.is_of_extremes(which)  # as to skip what changes nothing
+    if (which.kind in ("sum", "extreme") or which.own) and not is_of_own_rows:
         return [step.lost("takes a branch by", which, value) for value in results]
-    if which.kind in ("own", "sharded"):
-        return [value.but(kind="own", is_heard=value.is_heard or which.is_heard, part=None) for value in results]
+    if is_of_own_rows or which.kind in ("own", "sharded"):
+        return [_own(value, is_of_own_rows or which.is_heard) for value in results]
     return results
 
 
-def loop(step: Step, values: list[Value]) -> Sequence[Value]:
+def _either_way(reading: Reading, ways: Sequence[Share]) -> Share:
+    """The result of one of several branches; of a sum that only some of them take it is known where that began."""
+    value = reduce(lambda a, b: join(reading, a, b), ways)
+    part = next((way.part for way in ways if way.kind == "sum"), None)
+    origin = reading.makers.get(part)
+    if value.kind != "unknown" or value.since is not None or origin is None or origin.eqn is None:
+        return value
+    reading.origins.setdefault(id(origin.eqn), origin)
+    return value.but(since=id(origin.eqn))
+
+
+def _own(value: Share, is_heard: bool) -> Share:
+    """A value of which each shard chose its own."""
+    is_heard = value.is_heard or is_heard
+    return value.but(kind="own", dim=None, order=0, part=None, is_heard=is_heard, since=None)
+
+
+def loop(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """A while loop."""
     reading, eqn, other = step.reading, step.eqn, step.other
     conds, consts, carry = _jax.jaxpr.while_operands(eqn, values)
-    _, const_atoms, carry_atoms = _jax.jaxpr.while_operands(eqn, eqn.invars)
-    cond_atoms = _jax.jaxpr.while_operands(eqn, eqn.invars)[0]
+    cond_atoms, const_atoms, _ = _jax.jaxpr.while_operands(eqn, eqn.invars)
     carry = [_unnumbered(value) for value in carry]
 
-    def turn(now: list[Value]) -> list[Value]:
+    def iteration(now: list[Share]) -> list[Share]:
         atoms = [*const_atoms, *[None] * len(now)]
         return reading.run(
             eqn.params["body_jaxpr"], other.params["body_jaxpr"], [*consts, *now], step.frame, eqn, atoms
         )
 
-    carry = _fixed_point(reading, carry, turn)[0]
+    carry = _fixed_point(reading, carry, iteration)[0]
     atoms = [*cond_atoms, *[None] * len(carry)]
     (goes_on,) = reading.run(
         eqn.params["cond_jaxpr"], other.params["cond_jaxpr"], [*conds, *carry], step.frame, eqn, atoms
     )
+    reading.predicates[id(eqn)] = goes_on
     if goes_on.kind == "unknown":
-        return [unknown(values)] * len(carry)
-    if goes_on.kind in ("sum", "extreme") or goes_on.own:
+        return [unknown(values).but(since=goes_on.since)] * len(carry)
+    is_of_own_rows = reading.is_soft(goes_on) or reading.is_of_extremes(goes_on)
+    if (goes_on.kind in ("sum", "extreme") or goes_on.own) and not is_of_own_rows:
         return [step.lost("goes on by", goes_on, value) for value in carry]
-    if goes_on.kind in ("own", "sharded"):
-        return [value.but(kind="own", is_heard=True, part=None) for value in carry]
+    if is_of_own_rows or goes_on.kind in ("own", "sharded"):
+        return [_own(value, True) for value in carry]
     return carry
 
 
-def scan(step: Step, values: list[Value]) -> Sequence[Value]:
+def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """A loop over leading dims."""
     reading, eqn, other = step.reading, step.eqn, step.other
-    counts = _jax.jaxpr.scan_counts(eqn.params)
-    fixed, carried = values[: counts[0]], values[counts[0] : sum(counts)]
-    items = [_item(value) for value in values[sum(counts) :]]
+    consts, count = _jax.jaxpr.scan_counts(eqn.params)
+    fixed, before = values[:consts], [_unnumbered(value) for value in values[consts : consts + count]]
+    items = [_item(value) for value in values[consts + count :]]
     is_over_rows = any(item.dim == "rows" for item in items)
     is_long = eqn.params["length"] != other.params["length"]
-    atoms = [*eqn.invars[: counts[0]], *[None] * (len(values) - counts[0])]
-    carried = [_unnumbered(value) for value in carried]
+    atoms = [*eqn.invars[:consts], *[None] * (len(values) - consts)]
+    body = _jax.jaxpr.open_jaxpr(eqn.params["jaxpr"])
+    folds = [_fold(body, consts + at, at, reading.edits) for at in range(count)]
+    started = [_NEUTRAL.get(fold, value) for fold, value in zip(folds, before, strict=True)]
 
-    def turn(now: list[Value]) -> list[Value]:
+    def iteration(now: list[Share]) -> list[Share]:
         jaxprs = eqn.params["jaxpr"], other.params["jaxpr"]
         results = reading.run(*jaxprs, [*fixed, *now, *items], step.frame, eqn, atoms)
-        if is_over_rows:
-            results = [
-                accumulated(value) if at < counts[1] and value.dim == "rows" else value
-                for at, value in enumerate(results)
-            ]
-        return results
+        after = [
+            started[at]
+            if folds[at]
+            else step.lost("scans its own rows of", value, is_soft=True)
+            if is_over_rows and value.dim == "rows"
+            else value
+            for at, value in enumerate(results[:count])
+        ]
+        turned.append(results)
+        return [*after, *results[count:]]
 
-    before = carried
-    carried, results = _fixed_point(reading, carried, turn)
-    carried = [
-        value.but(part=("sum of rows", step.part, at)) if value.kind == "sum" and value.part is None else value
-        for at, value in enumerate(carried)
-    ]
-    for at, value in enumerate(carried):
-        if value.kind in ("sum", "extreme") and value.part is not None:
-            reading.makers.setdefault(value.part, (_made_in(eqn, at), (eqn, *step.frame.calls)))
+    turned: list[list[Share]] = []
+    carried, results = _fixed_point(reading, started, iteration)
     if is_long and not is_over_rows:
-        carried = [value if value == was else heard(NOT_KNOWN) for value, was in zip(carried, before, strict=True)]
-    return [*carried, *[_stacked(step, value, is_over_rows, is_long) for value in results[counts[1] :]]]
+        carried = [value if value == was else heard(NOT_KNOWN) for value, was in zip(carried, started, strict=True)]
+    for at, fold in enumerate(folds):
+        if fold:
+            carried[at] = _folded(step, fold, before[at], turned[-1][at], body, at, is_over_rows)
+    for at, value in enumerate(carried):
+        if value.kind in ("sum", "extreme") and value.part is None:
+            carried[at] = value = value.but(part=("iterations", step.part, at))
+        if value.kind in ("sum", "extreme"):
+            origin = Beginning(_made_in(eqn, at), (eqn, *step.frame.calls), _name_of(items))
+            reading.makers.setdefault(value.part, origin)
+    return [*carried, *[_stacked(step, value, is_over_rows, is_long) for value in results[count:]]]
+
+
+_FOLDS = {"add": "add", "add_any": "add", "sub": "add", "max": "max", "min": "min"}
+_NEUTRAL = {
+    "add": Share("same", ANY),
+    "max": Share("same", 0, number=(float("-inf"),) * 2),
+    "min": Share("same", 0, number=(float("inf"),) * 2),
+}
+
+
+def _fold(body: Any, at_input: int, at_result: int, edits: Mapping[Any, Any]) -> str:
+    """How a loop folds what a iteration makes into what it carries, if that is all that it does with it."""
+    carried, result = body.invars[at_input], body.outvars[at_result]
+    *casts, made = _through_casts(body, result)
+    eqn = None if _jax.jaxpr.is_literal(made) else _jax.jaxpr.maker_of(body, made)
+    if eqn is None or eqn.primitive.name not in _FOLDS or id(eqn) in edits:
+        return ""
+    operands = eqn.invars[:1] if eqn.primitive.name == "sub" else eqn.invars
+    ways = [way for way in (_through_casts(body, atom) for atom in operands) if way[-1] is carried]
+    is_used_once = len(ways) == 1 and all(_uses(body)[atom] == 1 for atom in (*casts, made, *ways[0]))
+    return _FOLDS[eqn.primitive.name] if is_used_once else ""
+
+
+def _through_casts(body: Any, atom: Any) -> list[Any]:
+    """A value, and what it was cast from, as far back as that goes."""
+    atoms = [atom]
+    while not _jax.jaxpr.is_literal(atom) and (eqn := _jax.jaxpr.maker_of(body, atom)) is not None:
+        if _KINDS.get(eqn.primitive.name) != "cast" or len(eqn.invars) != 1:
+            break
+        atom = eqn.invars[0]
+        atoms.append(atom)
+    return atoms
+
+
+def _cast_maker(body: Any, atom: Any) -> Any:
+    """The equation that made a value, but for casts."""
+    atom = _through_casts(body, atom)[-1]
+    return None if _jax.jaxpr.is_literal(atom) else _jax.jaxpr.maker_of(body, atom)
+
+
+@lru_cache(maxsize=64)
+def _uses(body: Any) -> Counter[Any]:
+    """How often each variable of a jaxpr is an operand or a result."""
+    atoms = [*(atom for eqn in body.eqns for atom in eqn.invars), *body.outvars]
+    return Counter(atom for atom in atoms if not _jax.jaxpr.is_literal(atom))
+
+
+def _folded(
+    step: ReadEquation, fold: str, start: Share, iteration: Share, body: Any, at: int, is_over_rows: bool
+) -> Share:
+    """What a loop has folded up in the end: what it began with, and what all of its iterations made."""
+    lengths = [eqn.params["length"] for eqn in (step.eqn, step.other)]
+    if fold != "add":
+        if iteration.kind == "sharded" and iteration.dim == "rows" and not iteration.own:
+            iteration = Share(
+                "extreme", iteration.degree, end=fold, reduced=iteration.reduced, is_heard=iteration.is_heard
+            )
+        is_bound = (start.kind == "same" and not start.own) or step.reading.is_soft(start)
+        return iteration if is_bound and iteration.kind in ("same", "extreme") else join(step.reading, start, iteration)
+    if iteration.dim == "rows":
+        iteration = accumulated(iteration)
+    elif iteration.kind in ("same", "sharded", "local") and not iteration.is_zero:
+        iteration = scaled(iteration, step.reading.numbers.iterations(lengths, step.eqn, is_over_rows))
+    elif lengths[0] != lengths[1] and not iteration.is_zero:
+        iteration = heard(NOT_KNOWN)
+    eqn = _cast_maker(body, body.outvars[at])
+    frame = JaxprRun(body, step.frame, step.eqn, ())
+    if start.is_zero:
+        return iteration
+    total = step.reading.rules["add"](ReadEquation(eqn, eqn, frame, step.reading), [start, iteration])
+    return total if isinstance(total, Share) else total[0]
 
 
 def _made_in(eqn: Any, at: int) -> Any:
@@ -468,11 +752,11 @@ def _made_in(eqn: Any, at: int) -> Any:
     return _jax.jaxpr.maker_of(jaxpr, jaxpr.outvars[at]) or eqn
 
 
-def _unnumbered(value: Value) -> Value:
+def _unnumbered(value: Share) -> Share:
     return value.but(number=None, line=None) if value.number is not None or value.line is not None else value
 
 
-def _item(value: Value) -> Value:
+def _item(value: Share) -> Share:
     """One of the items over which a loop goes."""
     if value is SAME:
         return value
@@ -484,22 +768,22 @@ def _item(value: Value) -> Value:
     return value.but(dim=value.dim - 1) if isinstance(value.dim, int) else value
 
 
-def accumulated(value: Value) -> Value:
+def accumulated(value: Share) -> Share:
     """Rows of a shard, or what a psum made of such rows, added up."""
     if value.kind == "local" and value.place == "folded":
         return value.but(kind="same", dim=None, place="")
     if value.kind != "sharded":
         return value
-    return Value("sum", value.degree, reduced=value.reduced, is_heard=value.is_heard, **value.gauges)
+    return Share("sum", value.degree, reduced=value.reduced, is_heard=value.is_heard, **value.gauges)
 
 
-def _stacked(step: Step, value: Value, is_over_rows: bool, is_long: bool) -> Value:
-    """What a loop returns of each turn, along a new dim."""
+def _stacked(step: ReadEquation, value: Share, is_over_rows: bool, is_long: bool) -> Share:
+    """What a loop returns of each iteration, along a new dim."""
     if value.dim == "rows":
         return value.but(dim=0)
     if is_over_rows:
         if value.kind == "same":
-            return value if value.is_zero else Value("sharded", value.degree, dim=0, **value.gauges)
+            return value if value.is_zero else Share("sharded", value.degree, dim=0, **value.gauges)
         if value.kind == "sum":
             return step.lost("scans its own rows of", value, is_soft=True)
         return value
@@ -509,33 +793,33 @@ def _stacked(step: Step, value: Value, is_over_rows: bool, is_long: bool) -> Val
 
 
 def _fixed_point(
-    reading: Reading, carry: list[Value], turn: Callable[[list[Value]], list[Value]]
-) -> tuple[list[Value], list[Value]]:
-    """What a loop carries before every turn, and what a turn returns."""
+    reading: Reading, carry: list[Share], iteration: Callable[[list[Share]], list[Share]]
+) -> tuple[list[Share], list[Share]]:
+    """What a loop carries before every iteration, and what a iteration returns."""
     if all(value is SAME for value in carry):
-        results = turn(carry)
+        results = iteration(carry)
         if all(value is SAME for value in results[: len(carry)]):
             return carry, results
     for _ in range(_MOST_ITERATIONS):
-        results = turn(carry)
+        results = iteration(carry)
         after = [join(reading, now, _unnumbered(then)) for now, then in zip(carry, results, strict=False)]
         if after == carry:
             return carry, results
         carry = after
-    carry = [now if now == then else NOT_KNOWN for now, then in zip(carry, turn(carry), strict=False)]
-    return carry, turn(carry)
+    carry = [now if now == then else NOT_KNOWN for now, then in zip(carry, iteration(carry), strict=False)]
+    return carry, iteration(carry)
 
 
-def join(reading: Reading, a: Value, b: Value) -> Value:
+def join(reading: Reading, a: Share, b: Share) -> Share:
     """What is known of a value that is one of two."""
     if a is b or a == b:
         return a
     if a.kind == "unknown" or b.kind == "unknown":
-        return unknown((a, b))
+        return unknown((a, b)).but(since=_since_either(reading, a, b))
     for zero, value in ((a, b), (b, a)):
         if zero.is_zero and zero.kind == "same":
             return _unnumbered(value)
-    more = {
+    more: dict[str, Any] = {
         "gauge": "?" if a.own or b.own else "",
         "own": anyhow(a, b),
         "may_cancel": a.may_cancel or b.may_cancel,
@@ -544,7 +828,7 @@ def join(reading: Reading, a: Value, b: Value) -> Value:
         "is_positive": a.is_positive and b.is_positive,
     }
     if "own" in (a.kind, b.kind):
-        return Value("own", 0, **more)
+        return Share("own", 0, since=reading.since((a, b)), **more)
     degree = reading.numbers.agree(a.degree, b.degree)
     kinds = {a.kind, b.kind}
     if degree is None and kinds == {"same"} and a.number is not None and b.number is not None:
@@ -555,27 +839,38 @@ def join(reading: Reading, a: Value, b: Value) -> Value:
         return (
             SAME
             if degree == 0 and not more["own"] and not more["is_heard"] and not more["reduced"]
-            else Value("same", degree, **more)
+            else Share("same", degree, **more)
         )
     dims = {value.dim for value in (a, b) if value.kind in ("sharded", "local")}
     if kinds <= {"same", "sharded"} and len(dims) == 1:
         name = a.name if a.kind == "sharded" else b.name
-        return Value("sharded", degree, dim=dims.pop(), order=a.order or b.order, name=name, **more)
+        return Share("sharded", degree, dim=dims.pop(), order=a.order or b.order, name=name, **more)
     if kinds == {"sum"} and a.beside == b.beside:
-        return Value("sum", degree, a.beside, part=a.part if a.part == b.part else None or a.part, **more)
+        return Share("sum", degree, a.beside, part=a.part if a.part == b.part else None or a.part, **more)
     if kinds == {"extreme"} and a.end == b.end:
-        return Value("extreme", degree, end=a.end, part=a.part, **more)
+        return Share("extreme", degree, end=a.end, part=a.part, **more)
     if kinds <= {"same", "local"} and len(dims) == 1:
-        return Value("local", degree, dim=dims.pop(), **more)
-    if kinds == {"same", "extreme"}:  # before the first turn of a running extreme
+        return Share("local", degree, dim=dims.pop(), **more)
+    if kinds == {"same", "extreme"}:  # before the first iteration of a running extreme
         found, start = (a, b) if a.kind == "extreme" else (b, a)
         bound = start.number[0] if start.number is not None else None
         if bound is not None and abs(bound) > 1e6:
             return found.but(**more)
-    return unknown((a, b))
+    return unknown((a, b)).but(since=_since_either(reading, a, b))
 
 
-RULES: Mapping[str, Rule] = {
+def _since_either(reading: Reading, a: Share, b: Share) -> Any:
+    """Since when a value is not known that is one of two: since a part was made, if one of them is that part."""
+    if (since := reading.since((a, b))) is not None:
+        return since
+    for value in (a, b):
+        if value.part in reading.makers:
+            reading.origins.setdefault(value.part, reading.makers[value.part])
+            return value.part
+    return None
+
+
+RULES: Mapping[str, KindRule] = {
     **{name: call for name, found in _jax.primitives.PRIMITIVES.items() if found.kind == "call"},
     "custom_linear_solve": linear_solve,
     "cond": branch,

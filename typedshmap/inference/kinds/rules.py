@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ... import _jax
 from . import arithmetic, collectives, places, reading
-from .reading import CLAIM, Rule, Step
-from .value import NO_PARTS, Value
+from .reading import CLAIM, KindRule, ReadEquation
+from .value import Share
 
 
-def claimed(step: Step, values: list[Value]) -> Sequence[Value]:
+def claimed(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """A value of which a hint says what it is: from there on it is that, where nothing else is known."""
     value, claim, axis = values[0], step.params["claim"], step.reading.axis
     if claim is None:
@@ -21,25 +20,29 @@ def claimed(step: Step, values: list[Value]) -> Sequence[Value]:
         return values
     step.reading.claimed.append((step.eqn, claim, value))
     own: tuple[int, ...] = step.params["own"]
+    if claim.assertion.is_assumed and axis not in layout.varying | layout.unreduced | layout.sharded:
+        return [value if value.kind == "same" and not value.own else Share("same", 0, is_heard=True)]
     if axis in layout.varying:
-        return [Value("own", 0, is_heard=True)]
+        return [Share("own", 0, is_heard=True)]
     if axis in layout.unreduced:
-        is_sum = value.kind == "sum" and value.beside is None
-        return [value if is_sum else Value("sum", 0, is_heard=value.is_heard)]
+        if value.kind == "sum" and value.beside is None:
+            step.reading.marked.add(value.part)
+            return [value]
+        return [Share("sum", 0, is_heard=value.is_heard)]
     dim = next((at for at, axes in zip(own, layout.dim_axes, strict=True) if axis in axes), None)
     if dim is not None:
         name = (claim.dim_name(axis), claim.assertion.subject.phrase)
         if value.kind == "sharded" and value.dim == dim:
             return [value if value.name[0] else value.but(name=name)._replace(is_plain=value.is_plain)]
         if value.kind in ("own", "unknown") or value.own:
-            return [Value("sharded", 0, dim=dim, is_heard=value.is_heard, name=name)]
+            return [Share("sharded", 0, dim=dim, is_heard=value.is_heard, name=name)]
         return [value]
     if value.kind in ("own", "unknown") or value.own:
-        return [Value("same", 0, is_heard=True)] if claim.assertion.is_assumed or value.kind != "own" else [value]
+        return [value if value.kind == "own" else Share("same", 0, is_heard=True)]
     return [value]
 
 
-_RULES_OF_KINDS: Mapping[str, Rule] = {
+_RULES_OF_KINDS: Mapping[str, KindRule] = {
     "cast": arithmetic.cast,
     "sum": arithmetic.add,
     "product": arithmetic.multiply,
@@ -58,7 +61,7 @@ _RULES_OF_KINDS: Mapping[str, Rule] = {
     "collective": collectives.collective,
     "index": collectives.index,
 }
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, KindRule] = {
     **{
         name: rule
         for name, found in _jax.primitives.PRIMITIVES.items()
@@ -84,13 +87,3 @@ RULES: Mapping[str, Rule] = {
     "reshard_shards": collectives.resharded,
     CLAIM: claimed,
 }
-
-
-def entering(layout: Any, axis: str, name: tuple[str, str] = ("", "")) -> Value:
-    """What a layout says of an argument of a region."""
-    if axis in layout.unreduced:
-        return Value("sum", 0)
-    dim = next((at for at, axes in enumerate(layout.dim_axes) if axis in axes), None)
-    if dim is None:
-        return Value("same", 0, is_plain=True)
-    return Value("sharded", 0, dim=dim, name=name, own=NO_PARTS, is_plain=True)

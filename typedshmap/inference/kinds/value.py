@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
-Kind = Literal[
+KindOfShare = Literal[
     "same",  # the same on every shard
     "local",  # the same on every shard, and different along a dim as long as a shard's
     "sharded",  # the shards hold the parts of a dim, in order
@@ -32,32 +32,14 @@ class Form(NamedTuple):
     numbers: tuple[tuple[Any, Fraction], ...]
 
 
-Degree = int | Fraction | Form | Literal["any", "unknown"]
-ANY: Degree = "any"
+Degree = int | Fraction | Form | str
+"""A power of the size of the axis; ``any`` or ``unknown``."""
+ANY = "any"
 """The degree of zeros: every one."""
-UNKNOWN: Degree = "unknown"
-
-Place = Literal[
-    "",
-    "one",
-    "others",
-    "block",
-    "found",
-    "below",
-    "from",
-    "to",
-    "offset",
-    "clipped",
-    "wrapped",
-    "folded",
-    "some",
-    "flag",
-    "finite",
-]
-"""What is known of an own value that tells places: of masks, indices, and what was looked up by them."""
+UNKNOWN = "unknown"
 
 
-class Value(NamedTuple):
+class Share(NamedTuple):
     """What is known of a value, over one axis.
 
     Attributes:
@@ -81,10 +63,11 @@ class Value(NamedTuple):
       place: what is known of a mask or an index.
       is_positive: whether no entry is negative.
       name: what the hints call the sharded dim, and the argument.
-      is_plain: whether it is only the same, or sharded, and of degree 0.
+      since: of what is each shard's own, or not known: the equation since which it is.
+      is_plain: whether it is only the same, or sharded in order, and of degree 0.
     """
 
-    kind: Kind = "same"
+    kind: KindOfShare = "same"
     degree: Degree = 0
     beside: Degree | None = None
     dim: int | str | None = None
@@ -103,9 +86,10 @@ class Value(NamedTuple):
     place: str = ""
     is_positive: bool = False
     name: tuple[str, str] = ("", "")
+    since: Any = None
     is_plain: bool = False
 
-    def but(self, **changes: Any) -> Value:
+    def but(self, **changes: Any) -> Share:
         """The same with some changes."""
         return self._replace(is_plain=False, **changes)
 
@@ -120,16 +104,38 @@ class Value(NamedTuple):
         return {"gauge": self.gauge, "own": self.own, "may_cancel": self.may_cancel, "is_square": self.is_square}
 
 
-SAME, NOT_KNOWN = Value(is_plain=True), Value("unknown", UNKNOWN)
+SAME, NOT_KNOWN = Share(is_plain=True), Share("unknown", UNKNOWN)
 NO_PARTS: frozenset[Any] = frozenset()
 
 
-def heard(value: Value) -> Value:
+def is_plain(value: Share) -> bool:
+    """Whether a value is only the same, or sharded in order, and of degree 0."""
+    return (
+        value.kind in ("same", "sharded")
+        and value.degree == 0
+        and not value.own
+        and not value.order
+        and value.dim != "rows"
+        and value.number is None
+        and value.line is None
+        and not value.place
+        and not value.may_cancel
+        and not value.is_square
+        and (value.root is None or value.root[0] == "mean")
+    )
+
+
+def is_negative(part: Any) -> bool:
+    """Whether a part is known as minus another one."""
+    return isinstance(part, tuple) and part[0] == "negative"
+
+
+def heard(value: Share) -> Share:
     """The same, with something of other shards in it."""
     return value if value.is_heard else value.but(is_heard=True)
 
 
-def unknown(values: Iterable[Value], is_heard: bool = False) -> Value:
+def unknown(values: Iterable[Share], is_heard: bool = False) -> Share:
     """Nothing is known of a result but whether something of other shards may be in it."""
     return heard(NOT_KNOWN) if is_heard or any(value.is_heard for value in values) else NOT_KNOWN
 
@@ -141,7 +147,7 @@ def sum_of(a: Degree, b: Degree, times: int | Fraction = 1) -> Degree:
     if a == UNKNOWN or b == UNKNOWN:
         return UNKNOWN
     if not isinstance(a, Form) and not isinstance(b, Form):
-        return a + times * b  # type: ignore[operator]
+        return as_integer(a + times * b)  # type: ignore[operator]
     first = a if isinstance(a, Form) else Form(Fraction(a), ())
     second = b if isinstance(b, Form) else Form(Fraction(b), ())
     numbers = dict(first.numbers)
@@ -153,10 +159,15 @@ def sum_of(a: Degree, b: Degree, times: int | Fraction = 1) -> Degree:
 def form(constant: Fraction | int, numbers: Iterable[tuple[Any, Fraction]]) -> Degree:
     """A degree of some numbers; a fraction where they cancel."""
     kept = tuple(sorted(((number, count) for number, count in numbers if count), key=lambda each: str(each[0])))
-    return Form(Fraction(constant), kept) if kept else constant
+    return Form(Fraction(constant), kept) if kept else as_integer(constant)
 
 
-def scaled(value: Value, by: Degree) -> Value:
+def as_integer(degree: Fraction | int) -> Fraction | int:
+    """A degree as an int where it is one."""
+    return int(degree) if degree.denominator == 1 else degree
+
+
+def scaled(value: Share, by: Degree) -> Share:
     """A value times a number of a degree."""
     if by == 0:
         return value
@@ -172,6 +183,6 @@ def combined(a: Iterable[tuple[Any, Any]], b: Iterable[tuple[Any, Any]]) -> froz
     return frozenset((own, coefficient) for own, coefficient in total.items() if coefficient)
 
 
-def anyhow(*values: Value) -> frozenset[tuple[Any, Any]]:
+def anyhow(*values: Share) -> frozenset[tuple[Any, Any]]:
     """Own quantities that are in a result in some other way."""
     return frozenset((own, 0) for value in values for own, _ in value.own)

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
@@ -36,6 +36,26 @@ def closed_over_sizes(function: Any, sizes: Mapping[str, int]) -> dict[str, str]
         equal = [axis for axis, size in sizes.items() if size > 1 and size in numbers]
         found |= {axis: f"{name}, which may be the size of '{axis}'" for axis in equal}
     return found
+
+
+def closed_over_numbers(function: Any) -> frozenset[float]:
+    """The numbers that a function has from what it closes over, which are the same on every mesh."""
+    found = (number for _, value in _closed_over(function) for number in _constants(value))
+    return frozenset(abs(number) for number in found)
+
+
+def _constants(value: Any, depth: int = 3) -> Iterator[float]:
+    """The numbers in a value, in its items, or in its attributes."""
+    if type(value) in (int, float):
+        yield value
+    elif depth and isinstance(value, (list, tuple)):
+        for item in value[:64]:  # type: ignore[misc]
+            yield from _constants(item, depth - 1)
+    elif depth and isinstance(value, (dict, Mapping)):
+        for item in [*value.values()][:64]:  # type: ignore[misc]
+            yield from _constants(item, depth - 1)
+    elif depth and hasattr(value, "__dict__") and not isinstance(value, type | ModuleType):
+        yield from _constants(vars(value), depth - 1)
 
 
 @contextmanager
@@ -107,7 +127,7 @@ def _of_python_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     if not is_users(function.__code__.co_filename):
         yield from (("", _content(cell)) for cell in cells.values())
         return
-    for name, attribute in dict.fromkeys(_reads(function.__code__)):
+    for name, attribute in _reads(function.__code__):
         value: Any = _content(cells[name]) if name in cells else function.__globals__.get(name)
         if not isinstance(value, (Mesh, AbstractMesh)) or attribute in _SIZES:
             yield name, value
@@ -123,8 +143,13 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def _reads(code: CodeType) -> Iterator[tuple[str, str]]:
+@functools.lru_cache(maxsize=1024)
+def _reads(code: CodeType) -> tuple[tuple[str, str], ...]:
     """The outer names that a function, and functions within it, read, each with the attribute of it that is read."""
+    return tuple(dict.fromkeys(_each_read(code)))
+
+
+def _each_read(code: CodeType) -> Iterator[tuple[str, str]]:
     for load, following in pairwise(dis.get_instructions(code)):
         if load.opname in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE"):
             yield load.argval, following.argval if following.opname in ("LOAD_ATTR", "LOAD_METHOD") else ""

@@ -1,0 +1,336 @@
+"""Gradients taken in the region: whether they are of a sum or of a mean, and whether they were summed already."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from programs import program
+
+from .losses import mean_loss, row_loss, sum_loss
+
+
+@program("value and gradient, both pmeaned", ("", "d"))
+def _(x, y, w):
+    loss, g = jax.value_and_grad(mean_loss)(w, x, y)
+    return lax.pmean(loss, "dp"), lax.pmean(g, "dp")
+
+
+@program("value pmeaned and gradient psummed", ("", "d"))
+def _(x, y, w):
+    loss, g = jax.value_and_grad(mean_loss)(w, x, y)
+    return lax.pmean(loss, "dp"), lax.psum(g, "dp")
+
+
+@program("value psummed and gradient pmeaned", ("", "d"))
+def _(x, y, w):
+    loss, g = jax.value_and_grad(mean_loss)(w, x, y)
+    return lax.psum(loss, "dp"), lax.pmean(g, "dp")
+
+
+@program("value and gradient of a pmean", ("", "d"))
+def _(x, y, w):
+    return jax.value_and_grad(lambda w: lax.pmean(mean_loss(w, x, y), "dp"))(w)
+
+
+@program("value and gradient of a psum of sums", ("", "d"))
+def _(x, y, w):
+    return jax.value_and_grad(lambda w: lax.psum(sum_loss(w, x, y), "dp"))(w)
+
+
+@program("the gradient of a psum of sums, psummed", "d")
+def _(x, y, w):
+    g = jax.grad(lambda w: lax.psum(sum_loss(w, x, y), "dp"))(w)
+    return lax.psum(g, "dp")
+
+
+@program("the gradient of a psum of sums, pmeaned", "d")
+def _(x, y, w):
+    g = jax.grad(lambda w: lax.psum(sum_loss(w, x, y), "dp"))(w)
+    return lax.pmean(g, "dp")
+
+
+@program("the gradient of a psum of means", "d")
+def _(x, y, w):
+    return jax.grad(lambda w: lax.psum(mean_loss(w, x, y), "dp"))(w)
+
+
+@program("the gradient of own mean over the shards, psummed", "d")
+def _(x, y, w):
+    g = jax.grad(lambda w: mean_loss(w, x, y) / lax.axis_size("dp"))(w)
+    return lax.psum(g, "dp")
+
+
+@program("the gradient of own mean over the shards", "d")
+def _(x, y, w):
+    return jax.grad(lambda w: mean_loss(w, x, y) / lax.axis_size("dp"))(w)
+
+
+@program("the gradient of own mean over the shards, pmeaned", "d")
+def _(x, y, w):
+    g = jax.grad(lambda w: mean_loss(w, x, y) / lax.axis_size("dp"))(w)
+    return lax.pmean(g, "dp")
+
+
+@program("the gradient of own sum", "d")
+def _(x, y, w):
+    return jax.grad(sum_loss)(w, x, y)
+
+
+@program("the gradient of own sum over all rows, psummed", "d")
+def _(x, y, w):
+    rows = lax.psum(y.size, "dp")
+    g = jax.grad(lambda w: sum_loss(w, x, y) / rows)(w)
+    return lax.psum(g, "dp")
+
+
+@program("the gradient of a weight that is made varying, pmeaned", "d")
+def _(x, y, w):
+    own = lax.pcast(w, "dp", to="varying")
+    return lax.pmean(jax.grad(mean_loss)(own, x, y), "dp")
+
+
+@program("the gradient of a weight that is made varying, psummed", "d")
+def _(x, y, w):
+    own = lax.pcast(w, "dp", to="varying")
+    return lax.psum(jax.grad(mean_loss)(own, x, y), "dp")
+
+
+@program("the gradient of a summed loss, of a weight that is made varying, psummed", "d")
+def _(x, y, w):
+    own = lax.pcast(w, "dp", to="varying")
+    return lax.psum(jax.grad(sum_loss)(own, x, y), "dp")
+
+
+@program("a vjp of own mean, pmeaned", "d")
+def _(x, y, w):
+    loss, backward = jax.vjp(lambda w: mean_loss(w, x, y), w)
+    return lax.pmean(backward(jnp.ones_like(loss))[0], "dp")
+
+
+@program("a vjp of own mean, psummed", "d")
+def _(x, y, w):
+    loss, backward = jax.vjp(lambda w: mean_loss(w, x, y), w)
+    return lax.psum(backward(jnp.ones_like(loss))[0], "dp")
+
+
+@program("a vjp of rows with ones, psummed", "d")
+def _(x, y, w):
+    losses, backward = jax.vjp(lambda w: row_loss(w, x, y), w)
+    return lax.psum(backward(jnp.ones_like(losses))[0], "dp")
+
+
+@program("a vjp of rows with one over the rows of a shard, psummed", "d")
+def _(x, y, w):
+    losses, backward = jax.vjp(lambda w: row_loss(w, x, y), w)
+    return lax.psum(backward(jnp.ones_like(losses) / losses.size)[0], "dp")
+
+
+@program("a jvp of own mean, pmeaned", "")
+def _(x, y, w, v):
+    _, tangent = jax.jvp(lambda w: mean_loss(w, x, y), (w,), (v,))
+    return lax.pmean(tangent, "dp")
+
+
+@program("a jvp of own mean, psummed", "")
+def _(x, y, w, v):
+    _, tangent = jax.jvp(lambda w: mean_loss(w, x, y), (w,), (v,))
+    return lax.psum(tangent, "dp")
+
+
+@program("a jvp of own sum, psummed", "")
+def _(x, y, w, v):
+    _, tangent = jax.jvp(lambda w: sum_loss(w, x, y), (w,), (v,))
+    return lax.psum(tangent, "dp")
+
+
+@program("own mean linearised, pmeaned", "")
+def _(x, y, w, v):
+    _, tangent = jax.linearize(lambda w: mean_loss(w, x, y), w)
+    return lax.pmean(tangent(v), "dp")
+
+
+@program("a jacobian of rows, its mean pmeaned", "d")
+def _(x, y, w):
+    jacobian = jax.jacrev(row_loss)(w, x, y)
+    return lax.pmean(jacobian.mean(0), "dp")
+
+
+@program("a forward jacobian of rows, its mean psummed", "d")
+def _(x, y, w):
+    jacobian = jax.jacfwd(row_loss)(w, x, y)
+    return lax.psum(jacobian.mean(0), "dp")
+
+
+@program("a forward jacobian of rows, its sum psummed", "d")
+def _(x, y, w):
+    jacobian = jax.jacfwd(row_loss)(w, x, y)
+    return lax.psum(jacobian.sum(0), "dp")
+
+
+@program("a forward jacobian of rows, its mean pmeaned", "d")
+def _(x, y, w):
+    jacobian = jax.jacfwd(row_loss)(w, x, y)
+    return lax.pmean(jacobian.mean(0), "dp")
+
+
+@program("Gauss-Newton of jacobians, its sum psummed", "d d")
+def _(x, y, w):
+    jacobian = jax.jacfwd(row_loss)(w, x, y)
+    return lax.psum(jacobian.T @ jacobian, "dp")
+
+
+@program("Gauss-Newton of jacobians, of psummed jacobians", "d d")
+def _(x, y, w):
+    jacobian = lax.psum(jax.jacfwd(row_loss)(w, x, y).mean(0), "dp")
+    return jnp.outer(jacobian, jacobian)
+
+
+@program("a hessian of own mean, pmeaned", "d d")
+def _(x, y, w):
+    return lax.pmean(jax.jacfwd(jax.jacfwd(mean_loss))(w, x, y), "dp")
+
+
+@program("a hessian of own mean, psummed", "d d")
+def _(x, y, w):
+    return lax.psum(jax.jacfwd(jax.jacfwd(mean_loss))(w, x, y), "dp")
+
+
+@program("a product with the hessian of own mean, pmeaned", "d")
+def _(x, y, w, v):
+    own = lax.pcast(w, "dp", to="varying")
+    tangent = lax.pcast(v, "dp", to="varying")
+    _, product = jax.jvp(jax.grad(lambda w: mean_loss(w, x, y)), (own,), (tangent,))
+    return lax.pmean(product, "dp")
+
+
+@program("a product with the hessian of own mean, psummed", "d")
+def _(x, y, w, v):
+    own = lax.pcast(w, "dp", to="varying")
+    tangent = lax.pcast(v, "dp", to="varying")
+    _, product = jax.jvp(jax.grad(lambda w: mean_loss(w, x, y)), (own,), (tangent,))
+    return lax.psum(product, "dp")
+
+
+@program("a rematerialised loss, gradients pmeaned", "d")
+def _(x, y, w):
+    return lax.pmean(jax.grad(jax.checkpoint(mean_loss))(w, x, y), "dp")
+
+
+@program("a rematerialised loss, gradients psummed", "d")
+def _(x, y, w):
+    return lax.psum(jax.grad(jax.checkpoint(mean_loss))(w, x, y), "dp")
+
+
+@program("a rematerialised pmean, its gradient", "d")
+def _(x, y, w):
+    return jax.grad(jax.checkpoint(lambda w: lax.pmean(mean_loss(w, x, y), "dp")))(w)
+
+
+@program("gradients of rows clipped one by one, then psummed over all rows", "d")
+def _(x, y, w, c):
+    g = jax.vmap(jax.grad(row_loss), (None, 0, 0))(w, x, y)
+    norms = jnp.sqrt(jnp.sum(g * g, axis=1, keepdims=True))
+    clipped = g * jnp.minimum(1, c / norms)
+    return lax.psum(clipped.sum(0), "dp") / lax.psum(y.size, "dp")
+
+
+@program("gradients of rows clipped one by one, their mean psummed", "d")
+def _(x, y, w, c):
+    g = jax.vmap(jax.grad(row_loss), (None, 0, 0))(w, x, y)
+    norms = jnp.sqrt(jnp.sum(g * g, axis=1, keepdims=True))
+    clipped = g * jnp.minimum(1, c / norms)
+    return lax.psum(clipped.mean(0), "dp")
+
+
+@program("gradients of shards clipped one by one, then pmeaned", "d")
+def _(x, y, w, c):
+    own = lax.pcast(w, "dp", to="varying")
+    g = jax.grad(mean_loss)(own, x, y)
+    clipped = g * jnp.minimum(1, 0.1 * c / jnp.sqrt(jnp.sum(g * g)))
+    return lax.pmean(clipped, "dp")
+
+
+@program("a penalty of each shard within the pmean's gradient", "d")
+def _(x, y, w, c):
+    return jax.grad(lambda w: lax.pmean(mean_loss(w, x, y) + c * jnp.sum(w**2), "dp"))(w)
+
+
+@program("a penalty outside of the mean, its gradient", "d")
+def _(x, y, w, c):
+    return jax.grad(lambda w: lax.pmean(mean_loss(w, x, y), "dp") + c * jnp.sum(w**2))(w)
+
+
+@program("a penalty outside of the mean, its gradient pmeaned", "d")
+def _(x, y, w, c):
+    g = jax.grad(lambda w: lax.pmean(mean_loss(w, x, y), "dp") + c * jnp.sum(w**2))(w)
+    return lax.pmean(g, "dp")
+
+
+@program("a penalty outside of the sum, its gradient psummed", "d")
+def _(x, y, w, c):
+    own = lax.pcast(w, "dp", to="varying")
+    g = jax.grad(lambda w: sum_loss(w, x, y) + c * jnp.sum(jnp.abs(w)))(own)
+    return lax.psum(g, "dp")
+
+
+@program("a decay added to the summed gradient", "d")
+def _(x, y, w, c):
+    own = lax.pcast(w, "dp", to="varying")
+    return lax.psum(jax.grad(sum_loss)(own, x, y), "dp") + c * w
+
+
+@program("a decay added to own gradient before the psum", "d")
+def _(x, y, w, c):
+    own = lax.pcast(w, "dp", to="varying")
+    return lax.psum(jax.grad(sum_loss)(own, x, y) + c * w, "dp")
+
+
+@program("a decay added to own gradient before the pmean", "d")
+def _(x, y, w, c):
+    own = lax.pcast(w, "dp", to="varying")
+    return lax.pmean(jax.grad(mean_loss)(own, x, y) + c * w, "dp")
+
+
+@program("a penalty of a small constant's square norm in own mean, psummed over the shards", "d")
+def _(x, y, w, c):
+    n = lax.axis_size("dp")
+    g = jax.grad(lambda w: (mean_loss(w, x, y) + c * jnp.sum(w**2)) / n)(lax.pcast(w, "dp", to="varying"))
+    return lax.psum(g, "dp")
+
+
+@program("gradients of the input rows of own mean", "[b/dp] d")
+def _(x, y, w):
+    return jax.grad(lambda x: mean_loss(w, x, y))(x)
+
+
+@program("gradients of the input rows of a pmean", "[b/dp] d")
+def _(x, y, w):
+    return jax.grad(lambda x: lax.pmean(mean_loss(w, x, y), "dp"))(x)
+
+
+@program("gradients of the input rows of own sum", "[b/dp] d")
+def _(x, y, w):
+    return jax.grad(lambda x: sum_loss(w, x, y))(x)
+
+
+@program("a gelu layer under a squared loss, pmeaned", "d d")
+def _(x, z, m):
+    g = jax.grad(lambda m: jnp.mean((jax.nn.gelu(x @ m) - z) ** 2))(lax.pcast(m, "dp", to="varying"))
+    return lax.pmean(g, "dp")
+
+
+@program("a gelu layer under a squared loss, psummed", "d d")
+def _(x, z, m):
+    g = jax.grad(lambda m: jnp.mean((jax.nn.gelu(x @ m) - z) ** 2))(lax.pcast(m, "dp", to="varying"))
+    return lax.psum(g, "dp")
+
+
+@program("half a squared error, psummed", "d")
+def _(x, y, w, c):
+    g = jax.grad(lambda w: c * jnp.mean((x @ w - y) ** 2))(lax.pcast(w, "dp", to="varying"))
+    return lax.psum(g, "dp")
+
+
+@program("half a squared error, summed, psummed", "d")
+def _(x, y, w, c):
+    g = jax.grad(lambda w: c * jnp.sum((x @ w - y) ** 2))(lax.pcast(w, "dp", to="varying"))
+    return lax.psum(g, "dp")

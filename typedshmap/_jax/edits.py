@@ -1,0 +1,104 @@
+"""Trace a program with a collective changed at a place: added, left out, or another in its place."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+
+from ..errors.places import is_users
+from .source import call_site
+
+_changing = threading.RLock()
+
+
+class Edit(NamedTuple):
+    """A change of what an operation does.
+
+    Attributes:
+      site: where it stands in the user's code.
+      primitive: the primitive that does it there.
+      operation: ``psum``, ``pmean``, ``pmax`` or ``pmin``; ``divide``, by the size of the axis; empty for nothing.
+      axis: the mesh axis.
+      replaces: the collective in whose place it stands; empty where it comes after the operation.
+    """
+
+    site: tuple[Any, int]
+    primitive: Any
+    operation: str
+    axis: str
+    replaces: str = ""
+
+    def __call__(self, bind: Callable[[], Any], operands: Iterable[Any], params: Any) -> Any:
+        if not self.replaces:
+            results = bind()
+            is_several = isinstance(results, list | tuple)
+            changed = [self._apply(x) for x in (results if is_several else [results])]
+            return changed if is_several else changed[0]
+        rest = tuple(axis for axis in params["axes"] if axis != self.axis)
+        changed = [self._apply(jax.lax.psum(x, rest) if rest else x) for x in operands]
+        if self.replaces == "pmean":  # in which a division by the size comes after the sum
+            changed = [x * jax.lax.axis_size(self.axis) for x in changed]
+        return changed if self.primitive.multiple_results else changed[0]
+
+    def _apply(self, x: Any) -> Any:
+        if self.operation == "divide":
+            return x / jax.lax.axis_size(self.axis)
+        return getattr(jax.lax, self.operation)(x, self.axis) if self.operation else x
+
+
+def edit_of(eqn: Any, operation: str, axis: str, replaces: str = "") -> Edit | None:
+    """The edit of what an equation was made by; None where it is not known where that is."""
+    site = call_site(eqn)[1]
+    return None if site is None else Edit(site, eqn.primitive, operation, axis, replaces)
+
+
+@contextmanager
+def edited(edits: Iterable[Edit]) -> Generator[None]:
+    """Have this thread trace what the user's code does with some edits."""
+    thread, by_primitive = threading.get_ident(), dict[Any, dict[Any, Edit]]()
+    for edit in edits:
+        by_primitive.setdefault(edit.primitive, {})[edit.site] = edit
+        if not edit.replaces:  # a function of JAX that is traced once stands there as a call
+            by_primitive.setdefault(_call_primitive(), {})[edit.site] = edit
+    running = list[Edit]()
+
+    def bind_edited(primitive: Any, own: Callable[..., Any], *operands: Any, **params: Any) -> Any:
+        bind = partial(own, *operands, **params)
+        site = _user_site() if threading.get_ident() == thread and not running else None
+        edit = by_primitive[primitive].get(site)
+        if edit is None:
+            return bind()
+        running.append(edit)
+        try:
+            return edit(bind, operands, params)
+        finally:
+            running.pop()
+
+    with _changing:
+        for primitive in by_primitive:
+            own = type(primitive).bind.__get__(primitive)
+            primitive.bind = partial(bind_edited, primitive, own)
+        try:
+            yield
+        finally:
+            for primitive in by_primitive:
+                del primitive.bind
+
+
+@cache
+def _call_primitive() -> Any:
+    return jax.make_jaxpr(jax.jit(lambda x: x + 1))(0.0).eqns[0].primitive
+
+
+def _user_site() -> tuple[Any, int] | None:
+    """Where the user's code is running."""
+    frame = inspect.currentframe()
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code, frame.f_lasti)

@@ -1,0 +1,95 @@
+"""What a program hardly means by the theory of degrees, and the cures that were tried."""
+
+from __future__ import annotations
+
+from dataclasses import field, replace
+from typing import Any, Literal, NamedTuple
+
+from ..records import Record
+from .failures import Sentence, Terms
+from .phrases import quoted_axes
+from .varying import Suspect
+
+SuspectKind = Literal["double-sum", "summed-gradient", "lost-sum", "own-part", "copies", "same-draw"]
+
+
+class EditedEquation(NamedTuple):
+    """A change of what an equation does.
+
+    Attributes:
+      eqn: the equation.
+      operation: the collective that comes after it, or ``divide``; empty for none.
+      replaces: the collective in whose place that stands; empty where it comes after the equation.
+    """
+
+    eqn: Any
+    operation: str
+    replaces: str = ""
+
+
+class Cure(Record):
+    """An edit with which a region reads as right.
+
+    Attributes:
+      text: the edit, in words.
+      other: another one that is as simple.
+      line: the line that it changes; empty for a result.
+      operation: the collective that it adds; empty where it leaves one out.
+      weight: how simple it is: of 2 where one operation changes, of more for a result, a division, or two edits.
+      changes: what it is made of.
+      results: the places of the results that it changes.
+    """
+
+    text: str
+    other: str = ""
+    line: str = ""
+    operation: str = ""
+    weight: int = 2
+    changes: tuple[EditedEquation, ...] = field(default=(), compare=False)
+    results: tuple[int, ...] = ()
+
+    @property
+    def eqn(self) -> Any:
+        """The equation that it changes first."""
+        return self.changes[0].eqn if self.changes else None
+
+    def __str__(self) -> str:
+        return f"{self.text}, or {self.other}" if self.other else self.text
+
+    def over(self, before: tuple[str, ...], axes: tuple[str, ...]) -> Cure:
+        """The same over more axes."""
+        names = quoted_axes(before), quoted_axes(axes)
+        return replace(self, text=self.text.replace(*names), other=self.other.replace(*names))
+
+
+class Suspected(Suspect):
+    """Something in a body that a program hardly means.
+
+    Attributes:
+      kind: as an audit names it.
+      axes: the mesh axes.
+      problem: what is wrong, in words.
+      since: where the sum became due, if one is lost.
+      is_marked: whether a hint says that it is due.
+      cure: what was tried and is right; None where nothing is known to be.
+    """
+
+    kind: SuspectKind
+    axes: tuple[str, ...]
+    problem: str
+    since: str = ""
+    is_marked: bool = False
+    cure: Cure | None = None
+
+    def over(self, axes: tuple[str, ...]) -> Suspected:
+        """The same over more axes."""
+        problem = self.problem.replace(quoted_axes(self.axes), quoted_axes(axes))
+        cure = None if self.cure is None else self.cure.over(self.axes, axes)
+        return replace(self, axes=axes, problem=problem, cure=cure)
+
+    def words(self, terms: Terms) -> Sentence:
+        cure = None if self.cure is None else str(self.cure)
+        if not self.is_marked:
+            silenced = f"if it is meant, say so by # typedshmap: ignore[{self.kind}]"
+            cure = silenced if cure is None else f"{cure}; {silenced}"
+        return Sentence(self.problem, cure=cure)

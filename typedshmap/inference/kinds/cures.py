@@ -1,0 +1,259 @@
+"""Cures are tried: an edit is named only if the region, read anew with it, is right to the end.
+
+An edit of what is differentiated is tried on a trace of its own, since the backward equations follow the forward ones;
+any other one on the equations as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ... import _jax
+from ...errors.causes import Cure, EditedEquation
+from .collectives import extreme, total
+from .reading import Beginning, ReadEquation
+from .region import Kinds, RegionReading
+from .value import NOT_KNOWN, Share, is_negative, scaled
+
+# How many edits are tried, and less of long programs: so many equations are read, or traced, in all.
+_MOST_READ, _MOST_TRACED = 60, 12
+_EQUATIONS_READ, _EQUATIONS_TRACED = 100_000, 10_000
+
+EquationGroup = tuple[Any, ...]
+"""Equations of one line of the user's: what a sum of a tree is made of."""
+
+
+def find_cure(kinds: Kinds, axis: str, read: RegionReading) -> Cure | None:
+    """The simplest edit with which every result is right, and another one as simple; None where none is known."""
+    if axis not in kinds.cures:
+        kinds.cures[axis] = _search(kinds, axis, read)
+    return kinds.cures[axis]
+
+
+def _search(kinds: Kinds, axis: str, read: RegionReading) -> Cure | None:
+    if read.says != "wrong" or read.reading.sent:  # nothing is there by which an edit could be judged
+        return None
+    found: list[Cure] = []
+    length = max(1, kinds.length)
+    readings, traces = min(_MOST_READ, _EQUATIONS_READ // length), min(_MOST_TRACED, _EQUATIONS_TRACED // length)
+    for cure in _cures(kinds, axis, read):
+        if readings < 0 and traces < 0:
+            break
+        if found and (cure.weight > found[0].weight or len(found) == 2 or cure.weight > 3):
+            break
+        if any(cure.text == other.text for other in found):
+            continue
+        if _is_forward(kinds, cure):
+            traces -= 1
+            is_right = traces >= 0 and _is_right_when_traced(kinds, axis, read, cure)
+        else:
+            readings -= 1
+            is_right = readings >= 0 and _is_right_when_read(kinds, axis, read, cure)
+        if is_right:
+            found.append(cure)
+    return replace(found[0], other=found[1].text if len(found) > 1 else "") if found else None
+
+
+def _is_forward(kinds: Kinds, cure: Cure) -> bool:
+    """Whether backward equations may follow what is edited."""
+    return kinds.is_differentiated and any(not _jax.jaxpr.is_transposed(change.eqn) for change in cure.changes)
+
+
+def _is_right_when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
+    traces, sizes, is_own = kinds.seconds.get(axis, ((kinds.body,), (kinds.sizes[axis],), True))
+    edits: dict[Any, Any] = {id(change.eqn): _edit(change) for change in cure.changes}
+    edits |= {("result", at): _on_result(cure.operation) for at in cure.results}
+    try:
+        after = kinds.read(axis, traces, sizes, edits, is_own, read.is_blind)
+    except Exception:
+        return False
+    return not (after.is_open and len(traces) == 1) and _has_no_fault(after, read)
+
+
+def _is_right_when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
+    edits = [_jax.edits.edit_of(each.eqn, each.operation, axis, each.replaces) for each in cure.changes]
+    if kinds.retrace is None or None in edits:
+        return False
+    sizes = kinds.seconds.get(axis, ((), (kinds.sizes[axis],), True))[1]
+    with _jax.edits.edited([edit for edit in edits if edit is not None]):
+        traces = [kinds.retrace(axis, size) for size in sizes]
+    if None in traces:
+        return False
+    try:
+        after = kinds.read(axis, traces, sizes, is_own=False, is_blind=read.is_blind)
+    except Exception:
+        return False
+    return not (after.is_open and len(sizes) == 1) and _has_no_fault(after, read)
+
+
+def _has_no_fault(after: RegionReading, before: RegionReading) -> bool:
+    """Whether nothing is wrong any more, what was known is known, and what was wrong is judged anew."""
+    wrong = {at for at, verdict in before.verdicts.items() if verdict.says == "wrong"}
+    return wrong <= after.verdicts.keys() and all(
+        verdict.says == "right"
+        or (verdict.says == "unknown" and (at not in before.verdicts or before.verdicts[at].says == "unknown"))
+        for at, verdict in after.verdicts.items()
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- candidates
+
+
+def _cures(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Cure]:
+    """Edits that may put a reading right, the simplest first."""
+    reading, over = read.reading, f"over '{axis}'"
+    wrong = {at: verdict for at, verdict in read.verdicts.items() if verdict.says == "wrong"}
+    parts = dict.fromkeys(read.values[at].part for at in wrong)
+    parts |= dict.fromkeys(part for verdict in wrong.values() for loss in verdict.losses for part in loss.parts)
+    made = _makers([maker for part in parts if (maker := reading.maker_of(part)) is not None])
+    sums = [eqn for eqn, _, _ in reading.collectives.values() if _is_reduction(eqn)]
+    sites = _by_line(sums)
+    written = [group for group in sites if not all(map(_jax.jaxpr.is_transposed, group))]
+    several = [(eqn,) for group in written if len(group) > 1 for eqn in group]
+    extremes = [value for at in wrong if (value := read.values[at]).kind == "extreme"]
+    is_negated = any(is_negative(value.part) for value in extremes)
+    ends = {"max", "min"} if is_negated else {value.end for value in extremes}
+    operations = [f"p{end}" for end in sorted(ends)] or ["psum", "pmean"]
+    yield from _insertions(made, over, operations)
+    for group in (*written, *several):
+        name, place = _jax.source.collective_name(group[0]), _line(group)
+        which = f"one {name}" if group in several else name
+        for operation in (*operations, ""):
+            if operation == name:
+                continue
+            text = f"{operation} {over} in the place of {which} at {place}"
+            text = text if operation else f"leave out {which if group in several else f'the {name}'} {over} at {place}"
+            yield _cure(text, group, operation, name)
+    if kinds.is_differentiated:  # what a gradient is of
+        origins = [origin for origin in reading.makers.values() if origin.eqn is not None]
+        forward = _makers([each for each in origins if not _jax.jaxpr.is_transposed(each.eqn)])
+        yield from _insertions(forward, over, operations)
+        made = [*made, *forward]
+    results = tuple(at for at in wrong if at in kinds.results)
+    for operation in operations:
+        for some in dict.fromkeys([results, *((at,) for at in results)]):
+            if some:
+                what = "what is returned" if len(some) == len(kinds.results) else f"result {some[0]}"
+                yield Cure(f"{operation} {over} of {what}", operation=operation, results=some, weight=3)
+    for group in sites:
+        text = f"divide {_what(group) or 'the value'} by the size of '{axis}' at {_line(group)}"
+        yield replace(_cure(text, group, "divide"), weight=3)
+    for group in written:
+        name, place = _jax.source.collective_name(group[0]), _line(group)
+        for cure in _insertions(made, over, operations):
+            if {id(change.eqn) for change in cure.changes} & {id(eqn) for eqn in group}:
+                continue
+            for operation in ("", *operations):
+                if operation != name:
+                    changes = cure.changes + _cure("", group, operation, name).changes
+                    text = f"{cure.text}, and {_instead(operation, over, name, place)}"
+                    yield replace(cure, text=text, changes=changes, weight=4)
+
+
+def _instead(operation: str, over: str, name: str, place: str) -> str:
+    return (
+        f"{operation} {over} in the place of {name} at {place}"
+        if operation
+        else f"leave out the {name} {over} at {place}"
+    )
+
+
+def _insertions(groups: Sequence[EquationGroup], over: str, operations: Sequence[str]) -> Iterator[Cure]:
+    """A part becomes whole where it is made."""
+    for operation in operations:
+        for group in groups:
+            what = _what(group)
+            yield _cure(f"{operation} {over}{what and f' of {what}'} at {_line(group)}", group, operation)
+
+
+def _what(group: EquationGroup) -> str:
+    """What the equations of a line compute, as the user wrote it; empty where that is all of the line's value."""
+    if all(map(_jax.jaxpr.is_transposed, group)):
+        return "the gradient"
+    return " and ".join(dict.fromkeys(filter(None, map(_jax.source.expression, group))))
+
+
+def _cure(text: str, group: EquationGroup, operation: str, replaces: str = "") -> Cure:
+    changes = tuple(EditedEquation(eqn, operation, replaces) for eqn in group)
+    return Cure(text, line=_line(group), operation=operation, changes=changes)
+
+
+def _makers(origins: Sequence[Beginning]) -> list[EquationGroup]:
+    """The equations that made parts, those of one line together; then all of them."""
+    eqns = list[Any]()
+    for origin in origins:
+        if origin.eqn is not None and "claim" not in origin.eqn.params:
+            eqns.append(next((eqn for eqn in (origin.eqn, *origin.calls) if _place(eqn)), origin.eqn))
+            # What a loop makes may become whole after it.
+            eqns += [eqn for eqn in origin.calls[-1:] if _jax.primitives.primitive(eqn.primitive.name).kind == "loop"]
+    groups = _by_line(eqns)
+    return [*groups, tuple(dict.fromkeys(eqns))] if len(groups) > 1 else groups
+
+
+def _by_line(eqns: Sequence[Any]) -> list[EquationGroup]:
+    lines: dict[Any, list[Any]] = {}
+    for eqn in eqns:
+        if place := _place(eqn):
+            lines.setdefault(place, []).append(eqn)
+    return [tuple(dict.fromkeys(group)) for group in reversed(lines.values())]
+
+
+def _place(eqn: Any) -> str:
+    """Where the user wrote an equation; of one that differentiation made where the gradient was asked for."""
+    find = _jax.source.gradient_place if _jax.jaxpr.is_transposed(eqn) else _jax.source.equation_place
+    return find(eqn)
+
+
+def _is_reduction(eqn: Any) -> bool:
+    return _jax.jaxpr.collective_operation(eqn) == "all-reduce"
+
+
+def _line(group: EquationGroup) -> str:
+    return _place(group[0]).partition(" ")[0]
+
+
+# ---------------------------------------------------------------------------------------------------- edits of readings
+
+
+def _edit(change: EditedEquation) -> Callable[[ReadEquation, list[Share], Sequence[Share]], Sequence[Share]]:
+    def edit(step: ReadEquation, operands: list[Share], results: Sequence[Share]) -> Sequence[Share]:
+        given = operands if change.replaces else results
+        found: list[Share] = []
+        for at, value in enumerate(given):
+            if value.kind in ("sum", "extreme") and value.part is None:
+                value = value.but(part=("edited", step.part, at))
+            found.append(_applied(change.operation, step, value, at))
+        # A division by the size comes after the sum in a pmean.
+        return [scaled(value, 1) for value in found] if change.replaces == "pmean" else found
+
+    return edit
+
+
+def _applied(operation: str, step: ReadEquation, value: Share, at: int) -> Share:
+    match operation:
+        case "psum":
+            return total(step, value, at)
+        case "pmean":
+            return scaled(total(step, value, at), -1)
+        case "pmax" | "pmin":
+            return extreme(step, value, operation[1:])
+        case "divide":
+            return scaled(value, -1)
+        case _:
+            return value
+
+
+def _on_result(operation: str) -> Callable[[Any, Share], Share]:
+    def edit(reading: Any, value: Share) -> Share:
+        match operation, value.kind:
+            case "psum", "sum" if value.beside is None:
+                return value.but(kind="same", part=None)
+            case "pmean", "sum" if value.beside is None:
+                return scaled(value.but(kind="same", part=None), -1)
+            case "pmax" | "pmin", "extreme" if value.end == operation[1:]:
+                return value.but(kind="same", part=None)
+            case _:
+                return NOT_KNOWN
+
+    return edit

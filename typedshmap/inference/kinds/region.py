@@ -1,0 +1,241 @@
+"""What a region's values are of the whole: read from one trace, and from a second one where a verdict depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ... import _jax
+from ..closures import closed_over_numbers, closed_over_sizes
+from ..lattice import ShardingFact
+from .copies import differs_along
+from .judge import ResultVerdict, judge
+from .numbers import Numbers
+from .reading import Reading, Unaligned
+from .rules import RULES
+from .value import NOT_KNOWN, SAME, Share
+
+Retrace = Callable[[str, int], Any]
+"""Traces a region's body with another size of a mesh axis, the global sizes being the same; None where that fails."""
+Edits = Mapping[Any, Callable[..., Any]]
+NameOfDim = Callable[[int, str], "tuple[str, str]"]
+
+
+@dataclass(frozen=True)
+class RegionReading:
+    """A region as it was read over one axis.
+
+    Attributes:
+      reading: how.
+      values: of the results that are judged, by their places among the results of the body; and of what is claimed of
+        values, by the ids of the equations that claim it.
+      verdicts: on these, but for what patterns claim.
+      is_open: whether they may depend on numbers that the traces do not show.
+      is_blind: whether they had to do without, since there is no second trace.
+    """
+
+    reading: Reading
+    values: Mapping[int, Share]
+    verdicts: Mapping[int, ResultVerdict]
+    is_open: bool
+    is_blind: bool = False
+
+    @property
+    def says(self) -> str:
+        """The verdict on all of them."""
+        says = {verdict.says for verdict in self.verdicts.values()}
+        return "wrong" if "wrong" in says else "unknown" if "unknown" in says else "right"
+
+
+class Kinds:
+    """The values of one region.
+
+    Args:
+      body: its jaxpr.
+      entering: what is known of its operands.
+      results: by their places, the layouts of the results that are judged.
+      sizes: the manual mesh axes.
+      claims: the claims beside the jaxpr.
+      name_dim: what hints call the sharded dim of an operand, counted from the last, and the argument.
+      retrace: traces the body for another size of an axis.
+      function: what was traced, which may close over sizes of the mesh.
+      bound: by the places of results, the axes over which a dim is sharded whose size an argument binds.
+      is_thorough: whether a second trace is made wherever a number may matter, and not only before something is said.
+    """
+
+    def __init__(
+        self,
+        body: Any,
+        entering: Sequence[ShardingFact],
+        results: Mapping[int, Any],
+        sizes: Mapping[str, int],
+        claims: Mapping[Any, Any] | None = None,
+        name_dim: NameOfDim = lambda at, axis: ("", ""),
+        retrace: Retrace | None = None,
+        is_thorough: bool = False,
+        function: Any = None,
+        bound: Mapping[int, frozenset[str]] | None = None,
+    ) -> None:
+        self.body, self.entering, self.results, self.sizes = body, entering, results, sizes
+        self.claims, self.retrace, self.is_thorough = claims or {}, retrace, is_thorough
+        self.name_dim, self.function, self.bound = name_dim, function, bound or {}
+        self._found: dict[str, RegionReading] = {}
+        self.cures: dict[str, Any] = {}
+        self.seconds: dict[str, tuple[tuple[Any, ...], tuple[int, ...], bool]] = {}
+
+    def over(self, axis: str) -> RegionReading:
+        """The region over an axis, as well as it can be known."""
+        if axis not in self._found:
+            self._found[axis] = self._over(axis)
+        return self._found[axis]
+
+    def _over(self, axis: str) -> RegionReading:
+        first = self.read(axis, (self.body,), (self.sizes[axis],))
+        if first.says != "wrong" and not first.is_open and not self.is_thorough:
+            return first
+        traces, sizes, is_own = self._second(axis)
+        if len(traces) > 1:
+            try:
+                return self.read(axis, traces, sizes, is_own=is_own)
+            except Unaligned:
+                self.seconds[axis] = (self.body,), (self.sizes[axis],), True
+        return self.read(axis, (self.body,), (self.sizes[axis],), is_blind=True) if first.is_open else first
+
+    @property
+    def unread(self) -> list[str]:
+        """The axes over which it was read without degrees, though they may matter."""
+        return [axis for axis, read in self._found.items() if read.is_blind]
+
+    @cached_property
+    def _equations(self) -> list[Any]:
+        return [*_jax.jaxpr.all_equations(self.body)]
+
+    @property
+    def length(self) -> int:
+        """How many equations it has."""
+        return len(self._equations)
+
+    @cached_property
+    def is_differentiated(self) -> bool:
+        """Whether some of it was made by transposing."""
+        return any(map(_jax.jaxpr.is_transposed, self._equations))
+
+    @cached_property
+    def tied(self) -> frozenset[str]:
+        """The axes whose size the function may have from what it closes over."""
+        return frozenset() if self.function is None else frozenset(closed_over_sizes(self.function, self.sizes))
+
+    @cached_property
+    def constants(self) -> frozenset[float]:
+        """The numbers that the function closes over."""
+        return frozenset() if self.function is None else closed_over_numbers(self.function)
+
+    def _second(self, axis: str) -> tuple[tuple[Any, ...], tuple[int, ...], bool]:
+        """The traces from which degrees are read, their sizes, and whether the first is the region's own."""
+        if axis not in self.seconds:
+            self.seconds[axis] = self._traced_again(axis)
+        return self.seconds[axis]
+
+    def _traced_again(self, axis: str) -> tuple[tuple[Any, ...], tuple[int, ...], bool]:
+        own = self.sizes[axis]
+        for size in self._other_sizes(axis) if self.retrace is not None else ():
+            assert self.retrace is not None
+            second = self.retrace(axis, size)
+            if second is None:
+                continue
+            if _are_aligned(self.body, second):
+                return (self.body, second), (own, size), True
+            first = self.retrace(axis, own)  # of one that is differentiated, what is
+            if first is not None and _are_aligned(first, second) and _takes_as_much(first, self.body):
+                return (first, second), (own, size), False
+        return (self.body,), (own,), True
+
+    def _other_sizes(self, axis: str) -> list[int]:
+        """Other sizes of an axis, over which the dims of the operands can be sharded."""
+        own, lengths = self.sizes[axis], list[int]()
+        for fact, var in zip(self.entering, _jax.jaxpr.open_jaxpr(self.body).invars, strict=True):
+            lengths += [size for dim, size in zip(fact.dims, var.aval.shape, strict=False) if axis in (dim.axes or ())]
+        wanted = [2 * own, 3 * own, *([own // 2] if own % 2 == 0 and own > 2 else []), own // 2 if own % 2 == 0 else 0]
+        fitting = [size for size in wanted if size and all(length * own % size == 0 for length in lengths)]
+        roomy = [size for size in fitting if all(length * own > size or length == 1 for length in lengths)]
+        return list(dict.fromkeys([*roomy, *fitting]))[:2] or [2 * own]
+
+    def read(
+        self,
+        axis: str,
+        traces: Sequence[Any],
+        sizes: Sequence[int],
+        edits: Edits | None = None,
+        is_own: bool = True,
+        is_blind: bool = False,
+    ) -> RegionReading:
+        """Read these traces.
+
+        Raises:
+          Unaligned: where they do not have the same equations.
+        """
+        jaxpr, body = traces[0], _jax.jaxpr.open_jaxpr(traces[0])
+        count = len(body.invars)
+        given = [
+            _entering(fact, axis, self.name_dim(at, axis))
+            for at, fact in enumerate(self.entering[-count:] if count else (), -count)
+        ]
+        given = [SAME] * (count - len(given)) + given
+        rows = [
+            var.aval.shape[value.dim]
+            for var, value in zip(body.invars, given, strict=True)
+            if isinstance(value.dim, int)
+        ]
+        is_tied = len(traces) > 1 and axis in self.tied
+        numbers = Numbers(axis, sizes, self.sizes, rows, is_blind, is_tied, lambda: self.constants)
+        reading = Reading(axis, numbers, RULES, self.claims if is_own else None, edits)
+        found = reading.read(jaxpr, traces[-1], given)
+        places = [*self.results] if is_own else range(len(self.results))
+        values, verdicts = dict[int, Share](), dict[int, ResultVerdict]()
+        for at, place in zip(self.results, places, strict=True):
+            layout = self.results[at]
+            value = found[place] if place < len(found) else NOT_KNOWN
+            if edits and ("result", at) in edits:
+                value = edits["result", at](reading, value)
+            if axis in layout.varying:
+                verdict = ResultVerdict("right")
+            else:
+                dim = layout.dim_of(axis)
+                verdict = judge(reading, value, dim, axis in layout.unreduced)
+                if verdict.kind == "copies" and axis in self.bound.get(at, ()) and differs_along(body, place, dim):
+                    verdict = verdict._replace(says="wrong")
+            values[at], verdicts[at] = value, verdict
+        claimed = {id(eqn): (eqn, claim, value) for eqn, claim, value in reading.claimed}
+        for key, (eqn, claim, value) in claimed.items():
+            is_item = isinstance(value.dim, int) and value.dim not in eqn.params["own"]
+            values[key], layout = value.but(dim="rows") if is_item else value, claim.layout
+            if not (claim.assertion.subject.is_pattern or claim.assertion.is_assumed or axis in layout.varying):
+                dim = layout.dim_of(axis)
+                dim = dim if dim is None else eqn.params["own"][dim]
+                verdicts[key] = judge(reading, value, dim, axis in layout.unreduced)
+        return RegionReading(reading, values, verdicts, numbers.is_open, is_blind)
+
+
+def _entering(fact: ShardingFact, axis: str, name: tuple[str, str]) -> Share:
+    """What a fact says of an operand, over an axis."""
+    if axis in fact.unreduced or axis in fact.due:
+        return Share("sum", 0, name=name)
+    dims = [at for at, dim in enumerate(fact.dims) if axis in (dim.axes or ())]
+    if len(dims) == 1:
+        return Share("sharded", 0, dim=dims[0], name=name, is_plain=True)
+    return SAME if axis not in fact.varying else NOT_KNOWN
+
+
+def _takes_as_much(first: Any, body: Any) -> bool:
+    """Whether the last operands of a body are as large as those of another one."""
+    shapes = [[var.aval.shape for var in _jax.jaxpr.open_jaxpr(each).invars] for each in (first, body)]
+    return shapes[0] == shapes[1][-len(shapes[0]) :] or not shapes[0]
+
+
+def _are_aligned(first: Any, second: Any) -> bool:
+    """Whether two traces have the same equations, as far as the outermost ones tell."""
+    bodies = [_jax.jaxpr.open_jaxpr(trace) for trace in (first, second)]
+    names = [[eqn.primitive.name for eqn in body.eqns] for body in bodies]
+    return names[0] == names[1] and len(bodies[0].invars) == len(bodies[1].invars)

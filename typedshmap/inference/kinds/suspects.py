@@ -1,0 +1,248 @@
+"""What a program hardly means: results that grow with the mesh, and sums that are lost on the way to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from ... import _jax
+from ...errors.causes import Cure, Suspected, SuspectKind
+from .cause import place_of
+from .cures import find_cure
+from .judge import ResultVerdict
+from .reading import Loss, is_extreme
+from .region import Kinds, RegionReading
+
+
+class Suspicion(NamedTuple):
+    """A suspect, or a sum that a hint says is due and that is lost.
+
+    Attributes:
+      failure: what is wrong.
+      place: where it began.
+      is_error: whether a hint says that the sum is due.
+    """
+
+    failure: Suspected
+    place: str
+    is_error: bool = False
+
+
+_KIND_OF_LOSS: dict[str, SuspectKind] = {
+    "works along its own rows": "own-part",
+    "takes some of its own rows": "own-part",
+    "takes its own rows by their places": "own-part",
+    "takes the same rows on every shard": "own-part",
+    "counts places within the shard": "own-part",
+    "convolves its own rows": "own-part",
+    "pads its own rows": "own-part",
+    "scans its own rows of": "own-part",
+    "reduces its own rows": "own-part",
+    "combines own rows along different dims": "own-part",
+    "takes another slice than its own": "own-part",
+    "draws the same numbers": "same-draw",
+    "adds rows of different shards": "double-sum",
+    "sums own extremes": "double-sum",
+}
+_GROWING = {
+    "mixes degrees": "combines it with what does not",
+    "is not linear in what grows": "is not linear",
+    "bounds what grows": "bounds it by what does not",
+    "compares what grows": "compares it with what does not",
+}
+"""What an operation does that something of degree 0 would need."""
+_PROBLEMS = {
+    "is not linear in what grows": "is not linear, and takes what grows with {axis}",
+    "mixes degrees": "adds terms of which one grows with {axis}, and the other does not",
+    "bounds what grows": "bounds what grows with {axis} by what does not",
+    "compares what grows": "compares what grows with {axis} with what does not",
+    "works along its own rows": "works along a dim that is sharded over {axis}, of which each shard has its own rows",
+    "takes some of its own rows": "takes rows of a dim that is sharded over {axis}: on each shard some of its own",
+    "takes its own rows by their places": "looks up in a dim that is sharded over {axis}: each shard in its own rows",
+    "takes the same rows on every shard": "takes the same rows on every shard of {axis} for the parts of a dim",
+    "counts places within the shard": "takes places within each shard of {axis} for places in the whole dim",
+    "convolves its own rows": "is along a dim that is sharded over {axis}, of which each shard has its own rows",
+    "pads its own rows": "pads each shard's rows of a dim that is sharded over {axis}",
+    "scans its own rows of": "goes over each shard's own rows of a dim that is sharded over {axis}",
+    "reduces its own rows": "is over each shard's own rows of a dim that is sharded over {axis}",
+    "combines own rows along different dims": "combines two dims that are sharded over {axis}, its own rows of both",
+    "takes another slice than its own": "takes another slice than that of the shard's index along {axis}",
+    "draws the same numbers": "takes the same random numbers on every shard of {axis} for the parts of a sharded dim",
+    "adds rows of different shards": "takes a sum over {axis} of different rows for the parts of a dim",
+    "sums own extremes": "sums what is each shard's own extreme over {axis}",
+    "counts a term once per shard": "counts a term once per shard of {axis}, beside a partial sum",
+    "is not linear": "is not linear, and takes a partial sum over {axis}",
+    "multiplies by a partial sum": "takes a partial sum over {axis} as a factor",
+    "multiplies a partial sum by own rows": "multiplies a partial sum over {axis} by what is sharded over it",
+    "masks by own rows": "masks a partial sum over {axis} by what is sharded over it",
+    "masks by the shard's index": "masks a partial sum over {axis} by the shard's own index",
+    "takes its own slice of a partial sum": "takes each shard's own slice of a partial sum over {axis}",
+    "takes its own entries of a partial sum": "takes each shard's own entries of a partial sum over {axis}",
+    "puts a partial sum at its own places": "puts a partial sum over {axis} at the shard's own places",
+    "takes the max of partial sums": "takes the maximum of partial sums over {axis}",
+    "takes the min of partial sums": "takes the minimum of partial sums over {axis}",
+    "is an index": "takes a partial sum over {axis} for an index",
+    "chooses by": "chooses by a partial sum over {axis}",
+    "takes a branch by": "takes a branch by a partial sum over {axis}",
+    "goes on by": "goes on by a partial sum over {axis}",
+    "a partial sum is used as if it were whole": "adds a partial sum over {axis} to what is sharded over it",
+    "sums what was looked up without a mask": "sums over {axis} what shards looked up in own rows without a mask",
+}
+
+
+def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -> list[Suspicion]:
+    """What is suspected of a region, once per place and kind.
+
+    Args:
+      kinds: what its values are.
+      axes: the mesh axes.
+      refused: the places of results that are refused: how each shard came to its own rows of them is no other mistake.
+    """
+    found: dict[tuple[str, str], Suspicion] = {}
+    for axis in axes:
+        read = kinds.over(axis)
+        for finding in [*_marked(kinds, axis, read), *_of_results(kinds, axis, read, refused)]:
+            key = (finding.failure.kind, finding.place)
+            before = found.get(key)
+            if before is None:
+                found[key] = finding
+            elif axis not in before.failure.axes:
+                found[key] = before._replace(failure=before.failure.over((*before.failure.axes, axis)))
+    return list(found.values())
+
+
+def _marked(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Suspicion]:
+    """The sums that a hint says are due, and that an operation loses."""
+    reading = read.reading
+    for own, loss in reading.losses.items():
+        is_marked = any(
+            part in reading.marked or (part in reading.makers and reading.makers[part].is_marked) for part in loss.parts
+        )
+        if is_marked and loss.why in _PROBLEMS and not loss.is_soft and not isinstance(own, str):
+            yield _of_loss(kinds, axis, read, loss, True)
+
+
+def _of_results(kinds: Kinds, axis: str, read: RegionReading, refused: Collection[int]) -> Iterator[Suspicion]:
+    for at, verdict in read.verdicts.items():
+        if verdict.says != "wrong":
+            continue
+        found = _of_result(kinds, axis, read, at, verdict)
+        if found is not None and (found.failure.kind != "own-part" or at not in refused):
+            yield found
+
+
+def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: ResultVerdict) -> Suspicion | None:
+    match verdict.kind:
+        case "degree":
+            return _of_degree(kinds, axis, read, verdict.value.degree, _place_of_result(kinds, at))
+        case "lost":
+            return _of_loss(kinds, axis, read, _first(verdict.losses), False)
+        case "order":
+            problem = f"the rows of a result that is sharded over '{axis}' are not in the order of the whole"
+            failure = Suspected("own-part", (axis,), problem, cure=find_cure(kinds, axis, read))
+        case "folded":
+            problem = f"a sum over '{axis}' of different rows leaves as the parts of a dim"
+            failure = Suspected("double-sum", (axis,), problem, cure=find_cure(kinds, axis, read))
+        case "copies":
+            problem = f"what is the same on every shard of '{axis}' leaves as the parts of a dim: the whole repeats it"
+            failure = Suspected("copies", (axis,), problem)
+        case _:
+            return None
+    return Suspicion(failure, _place_of_result(kinds, at))
+
+
+def _first(losses: Sequence[Loss]) -> Loss:
+    """The loss that tells most: not that of a part by itself, if an operation on it is known."""
+    return max(losses, key=lambda loss: (loss.why in _PROBLEMS, loss.why not in ("is an own part",)))
+
+
+def _of_degree(kinds: Kinds, axis: str, read: RegionReading, degree: Any, place: str, met: str = "") -> Suspicion:
+    """Something that grows or shrinks with the mesh, and where it meets what does not."""
+    cure = find_cure(kinds, axis, read)
+    site = cure.eqn if cure is not None and cure.eqn is not None else _last_sum(read)
+    is_gradient = _is_of_gradient(kinds, read, cure, site)
+    began = _place((site,)) if site is not None else ""
+    if is_gradient:
+        sums = [site, *reversed([eqn for eqn, _, _ in read.reading.collectives.values()])]
+        made = next((eqn for eqn in sums if eqn is not None and _jax.jaxpr.is_transposed(eqn)), None)
+        began = began if made is None else _jax.source.gradient_place(made)
+    what = "a gradient" if is_gradient else "a value" if met else "a result"
+    problem = f"{what} {_factor(read.reading.numbers.known(degree), axis, kinds.sizes[axis])}{met}"
+    kind: SuspectKind = "summed-gradient" if is_gradient else "double-sum"
+    return Suspicion(Suspected(kind, (axis,), problem, cure=cure), began or place)
+
+
+def _is_of_gradient(kinds: Kinds, read: RegionReading, cure: Cure | None, site: Any) -> bool:
+    """Whether differentiation made the sum that is one too many, and not a collective that the user wrote."""
+    if not kinds.is_differentiated or site is None:
+        return False
+    if cure is not None and cure.changes:
+        replaced = [change for change in cure.changes if change.replaces]
+        return len(replaced) < len(cure.changes)
+    return _jax.jaxpr.is_transposed(site)
+
+
+def _last_sum(read: RegionReading) -> Any:
+    """The last collective over the axis."""
+    collectives = [eqn for eqn, _, _ in read.reading.collectives.values()]
+    return collectives[-1] if collectives else None
+
+
+def _factor(degree: Any, axis: str, size: int) -> str:
+    """How far something of a degree is from the whole, in words."""
+    if not isinstance(degree, int | Fraction):
+        return f"changes with '{axis}'"
+    factor = float(size) ** abs(float(degree))
+    number = f"{factor:.0f}" if factor == round(factor) else f"{factor:.3g}"
+    how, grows = ("large", "grows") if degree > 0 else ("small", "shrinks")
+    return f"is {number} times too {how} on {axis}={size}: it {grows} with '{axis}'"
+
+
+def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error: bool) -> Suspicion:
+    """A sum that is lost, or rows of a shard that are taken for the whole."""
+    reading, place = read.reading, _place((loss.eqn, *loss.calls))
+    if loss.why in _GROWING and loss.degree:
+        at = f" at {place.partition(' ')[0]}" if place else ""
+        met = f", and {_operation(loss.eqn, loss.calls)}{at} {_GROWING[loss.why]}"
+        return _of_degree(kinds, axis, read, loss.degree, place, met)
+    origin = next((maker for part in loss.parts if (maker := reading.maker_of(part)) is not None), None)
+    since = place_of(origin) if origin is not None else ""
+    operation = _operation(loss.eqn, loss.calls)
+    is_sum = origin is None or not is_extreme(origin)
+    text = _problem(loss, axis) if is_sum else _problem(loss, axis).replace("a partial sum", "each shard's own extreme")
+    problem = f"{operation} {text}{f', due since {since}' if since and not loss.is_soft else ''}"
+    kind = _KIND_OF_LOSS.get(loss.why, "lost-sum")
+    cure = find_cure(kinds, axis, read)
+    failure = Suspected(kind, (axis,), problem, since, is_error, cure)
+    return Suspicion(failure, place, is_error)
+
+
+def _problem(loss: Loss, axis: str) -> str:
+    known = _PROBLEMS.get(
+        loss.why, "takes each shard's own " + loss.why.removeprefix("own ") + " over {axis} for that of all"
+    )
+    return known.format(axis=f"'{axis}'")
+
+
+def _place(calls: Sequence[Any]) -> str:
+    """Where the user wrote an equation, or called what it is in."""
+    return next((place for eqn in calls if (place := _jax.source.equation_place(eqn))), "")
+
+
+def _operation(eqn: Any, calls: Sequence[Any]) -> str:
+    """What the user calls an operation."""
+    if eqn.primitive.name == "add_any":
+        return "the sum of cotangents"
+    for each in (eqn, *calls):
+        if _jax.source.equation_place(each):
+            return _jax.source.called_function(each)
+    return eqn.primitive.name
+
+
+def _place_of_result(kinds: Kinds, at: int) -> str:
+    body = _jax.jaxpr.open_jaxpr(kinds.body)
+    if at >= len(body.outvars):
+        return ""
+    maker = _jax.jaxpr.maker_of(body, body.outvars[at])
+    return _jax.source.equation_place(maker) if maker is not None else ""
