@@ -16,7 +16,7 @@ if __name__ == "__main__":
 import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from programs import ARGUMENTS, REGISTRY, Program
+from registry import ARGUMENTS, REGISTRY, Program
 
 Verdict = Literal["right", "wrong", "refused"]
 DECIDED = Path(__file__).with_name("decided.txt")

@@ -27,7 +27,7 @@ import jax
 from deciding import decide, read_decided
 from edits import NotFollowedError, OfResult, Placed, apply_cure, parse_cures
 from jax import lax
-from programs import REGISTRY, Program
+from registry import REGISTRY, Program
 from reading import messages_of
 
 Outcome = Literal["right", "wrong and accepted", "wrong and found", "refused by JAX", "cannot be followed"]

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
-from programs import ARGUMENTS, Program
+from registry import ARGUMENTS, Program
 
 from typedshmap import SuspectWarning, TypedShmapError, _jax, typed_shard_map
 from typedshmap.errors.failures import Failure, Subject

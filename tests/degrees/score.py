@@ -19,7 +19,7 @@ if __name__ == "__main__":
 
 import families  # noqa: F401 (fills the registry)
 from deciding import Verdict, read_decided
-from programs import CONSTANTS, REGISTRY, Program
+from registry import CONSTANTS, REGISTRY, Program
 from reading import messages_of
 
 EXPECTED = Path(__file__).with_name("expected.txt")

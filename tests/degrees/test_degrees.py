@@ -7,7 +7,7 @@ of a program: ``python tests/degrees/deciding.py``, which runs it.
 import families  # noqa: F401 (fills the registry)
 import pytest
 from deciding import decide, read_decided
-from programs import CONSTANTS, REGISTRY
+from registry import CONSTANTS, REGISTRY
 from score import read_expected, rows_of, unexpected
 
 FAMILIES = sorted({program.family for program in REGISTRY.values()})

@@ -7,7 +7,7 @@ import pytest
 from deciding import decide
 from edits import Around, Divided, Edit, InPlaceOf, LeftOut, NotFollowedError, Placed, apply_cure, parse_cures
 from follow import outcome
-from programs import REGISTRY
+from registry import REGISTRY
 
 SOURCE = dedent("""\
     def f(x, w):
@@ -50,7 +50,7 @@ CURES = {
         [Placed(InPlaceOf("pmean", ("dp",), "psum"), "a.py", 41)]
     ],
     "Hint: leave out the psum over 'dp', 'tp' at a.py:41": [[Placed(LeftOut("psum", ("dp", "tp")), "a.py", 41)]],
-    "Hint: divide by the size of 'dp' at a.py:41, or pmean over 'dp' at b.py:2": [
+    "Hint: divide the value by the size of 'dp' at a.py:41, or pmean over 'dp' at b.py:2": [
         [Placed(Divided(("dp",)), "a.py", 41)],
         [Placed(Around("pmean", ("dp",)), "b.py", 2)],
     ],

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 from jax import lax
-from programs import program
+from registry import program
 
 
 @program("psum of own means", "d")

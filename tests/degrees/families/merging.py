@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import lax
-from programs import program
+from registry import program
 
 # One query per row of h; keys and values are rows of `up.T` and `down`, over tp.
 

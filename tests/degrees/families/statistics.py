@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import lax
-from programs import program
+from registry import program
 
 
 @program("variance about the global mean", "d")

@@ -155,7 +155,7 @@ class Kinds:
     def _other_sizes(self, axis: str) -> list[int]:
         """Other sizes of an axis, over which the dims of the operands can be sharded."""
         own, lengths = self.sizes[axis], list[int]()
-        for fact, var in zip(self.entering, _jax.jaxpr.open_jaxpr(self.body).invars, strict=True):
+        for fact, var in zip(reversed(self.entering), reversed(_jax.jaxpr.open_jaxpr(self.body).invars), strict=False):
             lengths += [size for dim, size in zip(fact.dims, var.aval.shape, strict=False) if axis in (dim.axes or ())]
         wanted = [2 * own, 3 * own, *([own // 2] if own % 2 == 0 and own > 2 else []), own // 2 if own % 2 == 0 else 0]
         fitting = [size for size in wanted if size and all(length * own % size == 0 for length in lengths)]
