@@ -27,8 +27,8 @@ import jax
 from deciding import decide, read_decided
 from edits import NotFollowedError, OfResult, Placed, apply_cure, parse_cures
 from jax import lax
-from registry import REGISTRY, Program
 from reading import messages_of
+from registry import REGISTRY, Program
 
 Outcome = Literal["right", "wrong and accepted", "wrong and found", "refused by JAX", "cannot be followed"]
 

@@ -19,8 +19,8 @@ if __name__ == "__main__":
 
 import families  # noqa: F401 (fills the registry)
 from deciding import Verdict, read_decided
-from registry import CONSTANTS, REGISTRY, Program
 from reading import messages_of
+from registry import CONSTANTS, REGISTRY, Program
 
 EXPECTED = Path(__file__).with_name("expected.txt")
 
