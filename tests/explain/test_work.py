@@ -54,10 +54,6 @@ def scanned(x):
 
 PRODUCT = 2 * 16 * 32 * 32
 FLOPS = {
-    "a sum scattered": (
-        lambda x: lax.all_gather(lax.psum_scatter(x, "dp", tiled=True), "dp", tiled=True),
-        {},
-    ),
     "a product": (lambda x: x @ jnp.ones((32, 32)), {"products": PRODUCT}),
     "a product with batch dims": (
         lambda x: jnp.einsum("abc,acd->abd", x.reshape(4, 4, 32), jnp.ones((4, 32, 32))).reshape(16, 32),

@@ -25,11 +25,6 @@ class Row(NamedTuple):
     dtypes: tuple[Any, ...] = ()
 
 
-def scattered_meanwhile(x: Any, w: Any) -> Any:
-    start: Any = vars(lax)["psum_scatter_start"]  # jax 0.12 has it
-    return start(x @ w, "tp", scatter_dimension=1, tiled=True).done()
-
-
 INTS = (np.int32,)
 RING = ((0, 1), (1, 2), (2, 3), (3, 0))
 
@@ -170,11 +165,6 @@ COLLECTIVES = {
     ),
     "a sum scattered and squeezed": Row(
         lambda x, w: lax.psum_scatter(x @ w, "tp", scatter_dimension=0), ("8/dp 4/tp", "4/tp 6"), "_ | dp tp"
-    ),
-    **(
-        {"a sum scattered meanwhile": Row(scattered_meanwhile, ("8/dp 4/tp", "4/tp 6"), "dp tp | dp tp")}
-        if hasattr(lax, "psum_scatter_start")
-        else {}
     ),
     "an exchange": Row(lambda x: lax.all_to_all(x, "tp", 1, 0, tiled=True), ("8/tp 4 3",), "_ tp _ | tp"),
     "an exchange of the minor": Row(

@@ -18,7 +18,6 @@ from jax.interpreters import partial_eval
 from ..records import Record
 from .array import manual_type_in
 from .mesh import without_ambient
-from .primitives import CALLS, COLLECTIVES, COMMUTATIVE, primitive
 from .versions import extend_core
 
 
@@ -62,6 +61,9 @@ def value_numbers(jaxprs: Sequence[Any]) -> list[list[int]]:
     return [_number_results(open_jaxpr(jaxpr), operands, numbers) for jaxpr in jaxprs]
 
 
+_COMMUTATIVE = frozenset(["add", "mul", "max", "min"])
+
+
 def _number_results(jaxpr: Any, operands: Sequence[int], numbers: dict[Any, int]) -> list[int]:
     known = dict(zip(jaxpr.invars, operands, strict=True))
 
@@ -75,14 +77,14 @@ def _number_results(jaxpr: Any, operands: Sequence[int], numbers: dict[Any, int]
 
     for eqn in jaxpr.eqns:
         given = [number_of(atom) for atom in eqn.invars]
-        if eqn.primitive.name in CALLS and (inner := called_jaxpr(eqn)) is not None:
-            results = _number_results(inner, given, numbers)
+        if eqn.primitive.name in ("jit", "pjit"):
+            results = _number_results(open_jaxpr(eqn.params["jaxpr"]), given, numbers)
         else:
             try:
                 what: Any = object() if effects_of(eqn) else frozenset(eqn.params.items())
             except TypeError:  # a parameter without a hash
                 what = object()
-            if eqn.primitive.name in COMMUTATIVE:
+            if eqn.primitive.name in _COMMUTATIVE:
                 given.sort()
             results = [number((eqn.primitive, what, *given, at)) for at in range(len(eqn.outvars))]
         known.update(zip(eqn.outvars, results, strict=True))
@@ -124,13 +126,13 @@ def _looks_up(jaxpr: Any, indices: set[Any], arrays: dict[Any, Collection[int] |
 
 def _indexed_dims(eqn: Any) -> list[tuple[int, Any]]:
     """The dims of its first operand in which an equation looks up or writes, each with the operand that says where."""
-    kind, numbers = primitive(eqn.primitive.name).kind, eqn.params.get("dimension_numbers")
-    if kind not in ("lookup", "placing"):
-        return []
-    if numbers is None:
-        return [*enumerate(eqn.invars[1 if kind == "lookup" else 2 :])]
-    dims = numbers.start_index_map if kind == "lookup" else numbers.scatter_dims_to_operand_dims
-    return [(dim, eqn.invars[1]) for dim in dims]
+    name, numbers = eqn.primitive.name, eqn.params.get("dimension_numbers")
+    if name == "gather":
+        return [(dim, eqn.invars[1]) for dim in numbers.start_index_map]
+    if name.startswith("scatter"):
+        return [(dim, eqn.invars[1]) for dim in numbers.scatter_dims_to_operand_dims]
+    first = {"dynamic_slice": 1, "dynamic_update_slice": 2}.get(name)
+    return [] if first is None else [*enumerate(eqn.invars[first:])]
 
 
 def while_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
@@ -202,13 +204,37 @@ def _expanded(primitive: Any, shapes: tuple[tuple[tuple[int, ...], Any], ...]) -
         return open_jaxpr(jax.make_jaxpr(run)(*(jax.ShapeDtypeStruct(*shape) for shape in shapes)))
 
 
+COLLECTIVES: Mapping[str, str] = {
+    **dict.fromkeys(("psum", "psum2", "psum_invariant", "unreduced_psum"), "all-reduce"),
+    **dict.fromkeys(("pmax", "pmin", "unreduced_pmax", "unreduced_pmin"), "all-reduce"),
+    **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), "all-gather"),
+    **dict.fromkeys(("psum_scatter", "reduce_scatter", "unreduced_reduce_scatter"), "reduce-scatter"),
+    "all_to_all": "all-to-all",
+    "ppermute": "collective-permute",
+    "psend": "collective-permute",
+    "pbroadcast": "collective-broadcast",
+    "pbroadcast_dynamic": "collective-broadcast",
+    "ragged_all_to_all": "ragged-all-to-all",
+}
+"""The primitives that communicate, and what XLA calls them; those that only change a type are not among them."""
+OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
+"""What XLA calls the collectives."""
+
+
 CLAIM = "typedshmap_claim"
 """The primitive that claims a layout of its operand; what is learnt from it holds for the operand, too."""
+
+_MOVING_NAMES = (
+    "all_gather all_gather_invariant all_to_all broadcast_in_dim convert_element_type copy dynamic_slice gather name "
+    "optimization_barrier ppermute pvary reshape rev slice squeeze stop_gradient transpose"
+)
+MOVING = frozenset(_MOVING_NAMES.split())
+"""Primitives that compute nothing: their result has the entries of their first operand."""
 
 
 def collective_operation(eqn: Any) -> str | None:
     """What XLA calls the collective that an equation is; None for one that does not communicate."""
-    return COLLECTIVES.get(eqn.primitive.name)
+    return COLLECTIVES.get(eqn.primitive.name.removesuffix("_start"))
 
 
 def named_axes(eqn: Any, among: frozenset[str] | None = None) -> tuple[str, ...]:

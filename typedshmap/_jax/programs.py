@@ -28,9 +28,7 @@ from .versions import CPU_FAST_COMPILE
 
 # The parameters of some primitives that are not read where they are lowered.
 _NOT_LOWERED = {
-    "checkpoint": ("policy",),
-    "remat": ("policy",),
-    "remat2": ("policy",),
+    **dict.fromkeys(("checkpoint", "remat", "remat2"), ("policy",)),
     "custom_jvp_call": ("jvp_jaxpr_fun",),
     "custom_vjp_call": ("bwd", "fwd_jaxpr_thunk", "out_trees"),
     "custom_vmap_call": ("rule",),

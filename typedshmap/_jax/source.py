@@ -14,7 +14,6 @@ import jax
 
 from ..errors.places import Place, installed_package, is_users, running_line
 from .jaxpr import called_jaxpr, open_jaxpr
-from .primitives import primitive
 
 F = TypeVar("F")
 
@@ -90,9 +89,14 @@ def called_function(eqn: Any) -> str:
     return name if name.isidentifier() and not name.startswith("_") else str(eqn.primitive.name)
 
 
+_COLLECTIVE_NAMES = {"psum2": "psum", "reduce_scatter": "psum_scatter", "reshard_shards": "reshard"}
+
+
 def collective_name(eqn: Any) -> str:
     """The function that makes a collective: ``psum`` for any of the primitives that stand for it."""
-    name = primitive(eqn.primitive.name).function or str(eqn.primitive.name)
+    name: str = eqn.primitive.name.removesuffix("_start").removeprefix("unreduced_").removesuffix("_dynamic")
+    name = name.removesuffix("_invariant").removesuffix("_reduced")
+    name = _COLLECTIVE_NAMES.get(name, name)
     return "pmean" if name == "psum" and called_function(eqn) == "pmean" else name
 
 

@@ -30,14 +30,13 @@ from .jaxpr import (
     scan_counts,
     while_operands,
 )
-from .primitives import CALLS, names_of
 from .programs import compile_fast
 from .source import equation_lines, function_file
 
 Label = tuple[int, ...]
 """The place of a step in its program: its number, after those of the loop and of the iteration that it is in."""
 Frames = tuple[tuple[str, int], ...]
-_LOOPS = names_of("loop")
+_LOOPS = frozenset(["scan", "while"])
 
 
 class TracedStep(Record):
@@ -177,7 +176,7 @@ class SteppedProgram:
         name = eqn.primitive.name
         if name == "shard_map" and scope.region is None:
             return self._enter(eqn, operands, scope)
-        if inner is not None and name in CALLS:
+        if inner is not None and name not in _OPAQUE:
             consts = next(
                 (getattr(each, "consts", ()) for each in eqn.params.values() if open_jaxpr(each) is inner), ()
             )
@@ -402,6 +401,10 @@ class SteppedProgram:
 
 class Unreplayable(Exception):
     """A program cannot be run again value by value, with the reason."""
+
+
+# Calls that are one step: with rules of their own, or of another kind of jaxpr.
+_OPAQUE = frozenset(["scan", "while", "cond", "pallas_call", "custom_linear_solve", "shard_map", "call_hi_primitive"])
 
 
 @dataclass

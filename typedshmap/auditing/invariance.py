@@ -34,6 +34,7 @@ from ..testing.run import CompiledCall, classify_function, compile_call
 from .findings import Finding, Region
 from .seen import SeenRegion
 
+_DRAWS = frozenset(["random_bits", "threefry2x32", "rng_bit_generator"])
 _SECONDS = 60
 _NOT_RUN = "not run on other meshes: "
 
@@ -305,7 +306,7 @@ def _doubt(each: SeenRegion, problem: str) -> str:
     """Why its results may differ rightly, or its operands be none that the program gives it; empty if neither."""
     body = each.traced.eqn.params["jaxpr"]
     primitives = {eqn.primitive.name for eqn in _jax.jaxpr.all_equations(body)}
-    if not primitives.isdisjoint(_jax.primitives.DRAWS):
+    if not primitives.isdisjoint(_DRAWS):
         return "it draws random numbers, which may rightly differ from shard to shard"
     if any(jax.numpy.issubdtype(struct.dtype, jax.numpy.integer) for struct in each.structs):
         return "its integers may be none that the program gives it"

@@ -34,7 +34,6 @@ from .findings import Finding, Region
 
 _BODY = Subject("spec", "body")
 
-_DIVERGING = _jax.primitives.names_of("branch") | {"while"}
 # What may be the same on every shard, or not, for all that is known.
 _UNKNOWN = {"opaque": "", "ring": ", of parts that the shards send on (ppermute)"}
 
@@ -96,7 +95,7 @@ class PlainRegion:
     @property
     def may_diverge(self) -> bool:
         """Whether shards may go different ways in it, and some not reach a collective of its gradient."""
-        return not _DIVERGING.isdisjoint([eqn.primitive.name for eqn in self._equations])
+        return not {"cond", "while"}.isdisjoint([eqn.primitive.name for eqn in self._equations])
 
     @cached_property
     def _equations(self) -> tuple[Any, ...]:

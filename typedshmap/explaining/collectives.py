@@ -33,12 +33,9 @@ OPAQUE = {
     "mosaic_gpu_p": "a kernel",
 }
 # XLA never communicates for these: they make the same array on every device, or only annotate one.
-_NO_COMMUNICATION = (_jax.primitives.names_of("cast", "constant") | _jax.primitives.VIEWS | {"broadcast_in_dim"}) - {
-    "device_put",
-    "reshard",
-    "shard_alike",
-    "sharding_constraint",
-}
+_NO_COMMUNICATION = frozenset(
+    ["broadcast_in_dim", "iota", "convert_element_type", "reshape", "squeeze", "copy", "mesh_cast", "ask_sharding"]
+)
 
 
 class _EquationContext(NamedTuple):
@@ -249,7 +246,7 @@ def _reshard_costs(eqn: Any, sizes: Mapping[str, int]) -> Iterator[Collective]:
     lead = aval.shape[: params["lead"]]
     for step in known_plan(params["source"], params["target"], params["shape"], params["sizes"]).steps:
         axes = tuple(axis for axis in step.axes if axis in sizes)
-        if axes and (operation := _jax.primitives.COLLECTIVES.get(step.kind)):
+        if axes and (operation := _jax.jaxpr.COLLECTIVES.get(step.kind)):
             shapes = [step.piece] * 2 if step.kind == "ppermute" else [step.shard_before, step.shard_after]
             ends = [jax.ShapeDtypeStruct((*lead, *shape), aval.dtype) for shape in shapes]
             for _ in range(step.rounds):

@@ -93,8 +93,8 @@ def _kinds(program: Program, steps: Sequence[ProgramStep], is_differentiated: bo
     weights = {one for one, kind in arguments.items() if kind == "weights"}
     kinds: dict[Buffer, str] = {}
     for one in (one for step in steps for one in step.writes):
-        operation, is_read_back = one.operation, is_last_transposed.get(one, one.is_transposed)
-        if (collective := _jax.primitives.COLLECTIVES.get(operation)) == "all-gather":
+        operation, is_read_back = one.operation.removesuffix("_start"), is_last_transposed.get(one, one.is_transposed)
+        if (collective := _jax.jaxpr.COLLECTIVES.get(operation)) == "all-gather":
             kinds[one] = "gathered weights" if sources[one] and sources[one] <= weights else "gathered"
         elif collective is not None:
             kinds[one] = "collectives"

@@ -13,24 +13,35 @@ from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from .. import _jax
-from .._jax.primitives import ENTRYWISE, VIEWS, names_of
+from ..inference.elementwise import RULES
 from .collectives import OPAQUE, group_size
 from .fusing import fuse_into_products, round_operands
 from .program import Around, Buffer, Equation, Program, ProgramStep, donated_operands, reused_arguments
 
 Backend = Literal["cpu", "gpu", "tpu"]
+_VIEW_NAMES = (
+    "bitcast_convert_type expand_dims copy_p name optimization_barrier pvary preduced reduced_vary_cast "
+    "reduced_vary_cast_p reshape reshard squeeze stop_gradient transpose mesh_cast ask_sharding sharding_constraint "
+    "layout_constraint vary_unreduced_cast vary_unreduced_cast_p"
+)
+_COSTLY_NAMES = (
+    "acos acosh asin asinh atan atanh atan2 cbrt digamma div erf erf_inv erfc exp exp2 expm1 gather lgamma log log1p "
+    "log2 logistic pow rem rsqrt sqrt tanh"
+)
+_SCANS = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+# The same bytes, under another name or of another type.
+_VIEWS = frozenset([*_VIEW_NAMES.split(), _jax.jaxpr.CLAIM])
 # Of an operand they read no more than their result is large.
-_PARTIAL = names_of(is_part=True)
-_MADE_WHERE_READ = names_of("cast", "moving", "lookup", "constant") | names_of("random", is_draw=False)
-_FUSED = (ENTRYWISE | _MADE_WHERE_READ | {"pad", "random_bits"}) - VIEWS
-_COSTLY = names_of(is_costly=True)
-# XLA computes once and keeps longer expressions than this, too.
+_PARTIAL = frozenset(["slice", "dynamic_slice", "gather", "split", "unstack"])
+_WRITES = frozenset(["dot_general", "conv_general_dilated", "threefry2x32", *_SCANS])
+_FUSED = frozenset(RULES) - _WRITES - _VIEWS | _PARTIAL | {"broadcast_in_dim", "iota", "pad", "rev"}
+# What XLA computes once and keeps, where several operations take it; and longer expressions than this.
+_COSTLY = frozenset(_COSTLY_NAMES.split())
 _LONGEST = 40
 # What can read its operands while they are computed, as it takes each entry of them once.
-_REDUCING = names_of("reducing")
-_REDUCES = _REDUCING | names_of("placing") | names_of(along="window_dimensions")
+_REDUCES = ("reduce", "arg", "scatter", "dynamic_update_slice")
 # What may write where an operand was that nothing else needs.
-_IN_PLACE = names_of("placing") | {"sort"}
+_IN_PLACE = ("dynamic_update_slice", "scatter", "sort")
 
 
 @dataclass(eq=False, slots=True)
@@ -131,7 +142,7 @@ class _Reader:
         jaxpr, known = _jax.jaxpr.open_jaxpr(closed_jaxpr), dict[Any, _Variable]()
         uses = Counter(id(atom) for eqn in jaxpr.eqns for atom in eqn.invars)
         uses.update(map(id, jaxpr.outvars))
-        summed = {id(atom) for eqn in jaxpr.eqns if eqn.primitive.name in _REDUCING for atom in eqn.invars}
+        summed = {id(atom) for eqn in jaxpr.eqns if eqn.primitive.name.startswith("reduce_") for atom in eqn.invars}
 
         def bind(variables: Sequence[Any], values: Sequence[_Variable]) -> None:
             for var, value in zip(variables, values, strict=True):
@@ -168,7 +179,7 @@ class _Reader:
             return self._cond(eqn, operands, at)
         if name == "shard_map":
             return self._region(eqn, operands, at)
-        if name not in OPAQUE and name not in _FUSED | VIEWS:
+        if name not in OPAQUE and name not in _FUSED | _VIEWS:
             called = _jax.jaxpr.hi_jaxpr(eqn) if "_prim" in params else _jax.jaxpr.called_jaxpr(eqn)
             if called is not None:
                 return self.read(called, operands[: len(called.invars)], at)
@@ -180,7 +191,7 @@ class _Reader:
         made = [self._new(var.aval, name, at, parts) for var in eqn.outvars]
         is_same = made and operands and operands[0].entries == made[0].entries
         # XLA drops a collective of each shard by itself.
-        if name in VIEWS or (is_same and (name == "reduce_sum" or group_size(eqn, self.manual) == 1)):
+        if name in _VIEWS or (is_same and (name == "reduce_sum" or group_size(eqn, self.manual) == 1)):
             return [_view(value, one) for value, one in zip(operands, made, strict=False)]
         self.program.equations.append(Equation(eqn, parts, at))
         if name in _FUSED:
@@ -200,14 +211,14 @@ class _Reader:
             _, batch = eqn.params["dimension_numbers"]
             if self.backend == "cpu":
                 operands = [self._batch_first(value, dims, at) for value, dims in zip(operands, batch, strict=True)]
-        if name not in _REDUCES:
+        if not name.startswith(_REDUCES):
             is_read_in_place = self.backend == "tpu" and name == "dot_general"
             operands = [
                 value if is_read_in_place and (value.view_of or value).stack else self.store(value)
                 for value in operands
             ]
         beside = [self._new(each, name, at).buffer for each in _sent_as(eqn)]
-        results = self._step(made, _union(operands), at, is_in_place=name in _IN_PLACE, beside=beside)
+        results = self._step(made, _union(operands), at, is_in_place=name.startswith(_IN_PLACE), beside=beside)
         if name == "dot_general":
             results[0].product = self.program.steps[-1]
             self.program.steps[-1].multiplied = frozenset(() if _has_precision(eqn) else _union(operands))

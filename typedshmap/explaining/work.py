@@ -10,14 +10,17 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import _jax
-from .._jax.primitives import CUMULATIVE, ENTRYWISE, VIEWS, names_of
+from ..inference.elementwise import RULES
 from .model import Work, WorkLine
 from .program import Program
 
 WorkKind = Literal["products", "transforms", "elementwise", "reductions"]
-_REDUCTIONS = names_of("reducing") | names_of(along="window_dimensions") | CUMULATIVE
-# The others choose or rename entries, and compute none.
-_COUNTED = ENTRYWISE - VIEWS - names_of("choice") - {"complex", "imag", "real"}
+_UNCOUNTED_NAMES = (
+    "bitcast_convert_type complex copy_p device_put imag is_finite layout_constraint optimization_barrier real reshard "
+    "select_n sharding_constraint"
+)
+# They choose or rename entries, and compute none.
+_UNCOUNTED = _jax.jaxpr.MOVING | frozenset(_UNCOUNTED_NAMES.split())
 
 
 def work_of(program: Program) -> Work:
@@ -59,10 +62,10 @@ def _operations(eqn: Any) -> Iterator[tuple[WorkKind, str, int]]:
         size = max(prod(eqn.invars[0].aval.shape), prod(result.shape))
         is_real = "RFFT" in str(eqn.params["fft_type"])
         yield "transforms", dtype, round((2.5 if is_real else 5) * size * log2(max(2, prod(lengths))))
-    elif name in _REDUCTIONS:
+    elif name.startswith(("reduce_", "cum", "arg")) and name != "reduce_precision":
         if _jax.array.is_inexact(eqn.invars[0].aval.dtype):
             yield "reductions", dtype, prod(eqn.invars[0].aval.shape)
-    elif name in _COUNTED and _jax.array.is_inexact(result.dtype):
+    elif name in RULES and name not in _UNCOUNTED and _jax.array.is_inexact(result.dtype):
         yield "elementwise", dtype, prod(result.shape)
 
 

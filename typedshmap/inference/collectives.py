@@ -9,7 +9,6 @@ from math import prod
 from typing import Any
 
 from .. import _jax
-from .._jax.primitives import names_of
 from .indices import IndexFact
 from .interpreter import Interpreter
 from .lattice import (
@@ -300,13 +299,12 @@ def cast_unreduced(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]
     ]
 
 
+_RULES_BY_OPERATION = {"all-reduce": total, "all-gather": gather, "reduce-scatter": scatter, "all-to-all": exchange}
 RULES = {
-    **dict.fromkeys(names_of(operation="all-reduce") | names_of(function="pbroadcast"), total),
-    **dict.fromkeys(names_of(operation="all-gather"), gather),
-    **dict.fromkeys(names_of(operation="reduce-scatter"), scatter),
-    **dict.fromkeys(names_of(operation="all-to-all"), exchange),
-    **dict.fromkeys(names_of(function="ppermute"), permute),
-    **dict.fromkeys(names_of(operation="reshard"), reshard),
-    **dict.fromkeys(names_of("index"), axis_index),
+    **{name: rule for name, what in _jax.jaxpr.COLLECTIVES.items() if (rule := _RULES_BY_OPERATION.get(what))},
+    "pbroadcast": total,
+    "ppermute": permute,
+    "axis_index": axis_index,
+    "reshard_shards": reshard,
     **dict.fromkeys(("vary_unreduced_cast", "vary_unreduced_cast_p"), cast_unreduced),
 }

@@ -6,13 +6,25 @@ from functools import lru_cache
 from typing import Any
 
 from .. import _jax
-from .._jax.primitives import CUMULATIVE, ENTRYWISE, names_of
 from . import lattice
 from .indices import IndexFact, combine_indices
 from .interpreter import Interpreter
 from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact
 from .sums import combine, summed_axes
 
+_SAME_SHAPE = (
+    "abs acos acosh asin asinh atan atanh bessel_i0e bessel_i1e cbrt ceil clz conj cos cosh digamma erf "
+    "erf_inv erfc exp exp2 expm1 floor imag integer_pow is_finite lgamma log log1p log2 logistic name not "
+    "one_minus_square population_count real reduce_precision round rsqrt sign sin sinh sqrt square "
+    "stop_gradient tan tanh copy copy_p convert_element_type neg preduced "
+    "reduced_vary_cast reduced_vary_cast_p reciprocal cumsum cumprod cummax cummin cumlogsumexp "
+    "reshard mesh_cast optimization_barrier device_put sharding_constraint layout_constraint"
+)
+_ELEMENTWISE = (
+    "add add_any and atan2 clamp complex div eq eq_to ge gt igamma igamma_grad_a igammac le le_to lt "
+    "lt_to max min mul ne nextafter or polygamma polynomial pow regularized_incomplete_beta rem select_n shift_left "
+    "shift_right_arithmetic shift_right_logical sub xor zeta threefry2x32 mul_add mulhi random_fold_in"
+)
 _SCALAR, _ZERO = lattice.invarying(0), lattice.zeros(0)
 
 
@@ -42,8 +54,6 @@ def bitcast(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> li
 
 def elementwise(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Operands of one shape, or scalars; a dim of size 1 goes with any other."""
-    if len(facts) == 1:
-        return same_shape(interpreter, eqn, facts)
     (result, *others), largest = eqn.outvars, _SCALAR
     shape = result.aval.shape
     if not shape:
@@ -159,10 +169,8 @@ def keys(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
 
 RULES = {
     **dict.fromkeys(["random_bits", "random_clone", "random_split", "random_unwrap", "random_wrap"], keys),
-    **dict.fromkeys(names_of("cast") | CUMULATIVE, same_shape),
-    **dict.fromkeys(ENTRYWISE, elementwise),
-    "threefry2x32": elementwise,
-    "random_fold_in": elementwise,
+    **dict.fromkeys(_SAME_SHAPE.split(), same_shape),
+    **dict.fromkeys(_ELEMENTWISE.split(), elementwise),
     "pvary": vary,
     "bitcast_convert_type": bitcast,
     "dot_general": dot_general,

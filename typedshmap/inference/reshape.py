@@ -7,7 +7,6 @@ from functools import lru_cache, reduce
 from math import prod
 from typing import Any
 
-from .._jax.primitives import names_of
 from . import lattice
 from .indices import own_part, own_start
 from .interpreter import Interpreter, TransferRule
@@ -385,16 +384,18 @@ _RULES_BY_NAME = (
     iota,
 )
 RULES = {
-    **dict.fromkeys(names_of("reducing", along="axes"), _by_param(_remove_dims, "axes")),
     **{rule.__name__: rule for rule in _RULES_BY_NAME},
     "transpose": _by_param(_permute_dims, "permutation"),
     "squeeze": _by_param(_remove_dims, "dimensions"),
     "rev": _by_param(_slice_dims_at, "dimensions"),
     "slice": strided_slice,
     "pad": pad,
-    **dict.fromkeys(names_of("ordering", along="window_dimensions"), reduce_window),
+    **dict.fromkeys(("reduce_window_sum", "reduce_window_max", "reduce_window_min"), reduce_window),
     "split": _by_param(_slice_dims_at, "axis"),
     "unstack": _by_param(_remove_dims, "axis"),
-    **dict.fromkeys(names_of("placing"), scatter),
+    **dict.fromkeys(("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max", "scatter_add",
+                     "scatter_sub", "scatter-sub"), scatter),
     "dynamic_update_slice": update_slice,
-}
+    **dict.fromkeys(("reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor",
+                     "argmax", "argmin"), _by_param(_remove_dims, "axes")),
+}  # fmt: skip

@@ -6,7 +6,7 @@ global size. `Sizes` never changes: binding a name makes a new one, so a failed 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from math import prod
@@ -16,22 +16,7 @@ from ..errors.failures import Bound, Mismatch, Sentence, Span, Subject, Terms
 from ..errors.phrases import count_text, quoted_axes, size_text
 from ..records import Record
 from .layout import Layout
-from .spec import (
-    FUNCTIONS,
-    Anything,
-    Argument,
-    Binary,
-    Braces,
-    Call,
-    Dim,
-    Expression,
-    Group,
-    Name,
-    Negative,
-    Number,
-    Rest,
-    Spec,
-)
+from .spec import Anything, Argument, Binary, Braces, Call, Dim, Expression, Group, Name, Negative, Number, Rest, Spec
 from .tokens import MOST_DIGITS
 
 
@@ -327,6 +312,7 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "%": operator.mod,
     "**": operator.pow,
 }
+_FUNCTIONS: dict[str, Callable[[Iterable[int]], int]] = {"min": min, "max": max}
 _LARGEST_POWER = 64
 LARGEST_SIZE = 2**63 - 1
 """The largest size of a dim; NumPy and JAX count in 64 bits."""
@@ -354,7 +340,7 @@ def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any])
         case Argument():
             return _read(expression, sizes, arguments)
         case Call(function, items):
-            return FUNCTIONS[function](evaluate(item, sizes, arguments) for item in items)
+            return _FUNCTIONS[function](evaluate(item, sizes, arguments) for item in items)
         case Binary(left, sign, right):
             a, b = evaluate(left, sizes, arguments), evaluate(right, sizes, arguments)
             if sign in ("//", "%") and b == 0:

@@ -16,8 +16,8 @@ from ..sampling.arguments import FlatCall, Inputs
 from ..sampling.plan import ComparedNumber
 from .run import FunctionUnderTest
 
-_COMPARISONS = _jax.primitives.names_of("test", "extreme")
-_EQUALITIES = _jax.primitives.names_of("test", is_commutative=True)
+_COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "max", "min", "clamp"])
+_EQUALITIES = frozenset(["eq", "ne"])
 
 
 class _ArgumentAt(NamedTuple):
@@ -55,7 +55,7 @@ def _follow(jaxpr: Any, sources: Sequence[Compared], found: dict[int, set[Compar
             numbers = [x for x in operands if isinstance(x, float)]
             for argument in (x for x in operands if isinstance(x, _ArgumentAt)):
                 found.setdefault(argument.at, set()).update(ComparedNumber(x, name in _EQUALITIES) for x in numbers)
-        elif name in _jax.primitives.MOVING:
+        elif name in _jax.jaxpr.MOVING:
             known[eqn.outvars[0]] = operands[0]
         elif name == "cond":
             for branch in eqn.params["branches"]:

@@ -96,10 +96,9 @@ def _read_collectives(given: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, count in dict[Any, Any](given).items():
         operation, slash, axes = name.partition("/") if isinstance(name, str) else ("", "", "")
-        if not slash or not axes or operation not in _jax.primitives.OPERATIONS:
+        if not slash or not axes or operation not in _jax.jaxpr.OPERATIONS:
             known = (
-                did_you_mean(operation, _jax.primitives.OPERATIONS)
-                or f"; operations are {', '.join(_jax.primitives.OPERATIONS)}"
+                did_you_mean(operation, _jax.jaxpr.OPERATIONS) or f"; operations are {', '.join(_jax.jaxpr.OPERATIONS)}"
             )
             raise StructureError(
                 f"{_VERB}: collectives= has {value_text(name)}, which is not an operation and its mesh axes, as in "

@@ -171,6 +171,9 @@ def explained(tolerance: Tolerance, allowed: float, by: float) -> str:
     return f"{explains} {allowed:.3g}" if by <= bound else f"{explains} at most {bound:.0e}"
 
 
+_DRAW = ("random_bits", "threefry2x32", "rng_bit_generator")
+
+
 class Clue(NamedTuple):
     """A fact about a difference, a cure, which may be empty, and whether the numbers themselves show it."""
 
@@ -194,7 +197,7 @@ def clues(
     groups = [axes for count in range(1, len(sizes) + 1) for axes in combinations(sizes, count)]
     counts = [(prod(sizes[axis] for axis in axes), quoted_axes(axes)) for axes in groups]
     primitives = {eqn.primitive.name for jaxpr in jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr)}
-    is_random = not primitives.isdisjoint(_jax.primitives.DRAWS)
+    is_random = not primitives.isdisjoint(_DRAW)
     patterns = list[Clue]()
     if (factor := common_factor(mismatch)) is not None:
         for count, axes in counts:

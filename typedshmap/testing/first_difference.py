@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from .. import _jax
-from .._jax.primitives import ENTRYWISE, names_of, primitive
 from .._jax.steps import Label, SteppedProgram, TracedStep
+from ..inference.claims import CLAIM
 from .agreement import Agreement, HostArray, wrong_entries
 from .replay import ComparedValues, Opened, Run, compare, match
 from .substitution import ChangedResult, first_substitution
@@ -234,7 +234,7 @@ class Slice:
     def _is_of_shards(self, step: TracedStep) -> bool:
         """Whether it computes numbers entry by entry, of shards that are right or what is the same for all of them."""
         others = [number for number in step.operands if not self.is_right(number)]
-        if step.name not in ENTRYWISE or not all(map(self._is_equal, others)):
+        if step.name not in _ELEMENTWISE or not all(map(self._is_equal, others)):
             return False
         types = self.compared.program.types
         shape, layouts = types[step.results[0]].shape, list[Any]()
@@ -313,12 +313,12 @@ class Slice:
     def _moved_from(self, step: TracedStep, wrong: HostArray | None) -> TracedStep:
         """Follow entries of a shard through steps that only move them."""
         types = self.compared.program.types
-        while wrong is not None and step.name in _MOVES and len(step.results) == 1 and wrong.any():
+        while wrong is not None and step.name in _MOVES and wrong.any():
             start, labels = 0, list[HostArray]()
             for number in step.operands:
                 labels.append(start + np.arange(prod(types[number].shape)).reshape(types[number].shape))
                 start += labels[-1].size
-            moved = labels[0] if step.name in _CASTS else np.asarray(step.compute(labels)[0])
+            moved = labels[0] if step.name == "pvary" else np.asarray(step.compute(labels)[0])
             sources = np.unique(moved[wrong]) if moved.shape == wrong.shape else np.empty(0, int)
             owners = [at for at, each in enumerate(labels) if np.isin(sources, each).any()]
             made = self.made_by(step.operands[owners[0]]) if owners else None
@@ -398,7 +398,7 @@ class Slice:
             return False
         dims = self.compared.facts[step.operands[0]].dims
         params = step.eqn.params
-        along = params.get(primitive(step.name).along)
+        along = params.get("axis", params.get("dimension", params.get("dimensions", params.get("axes"))))
         if step.name == "fft":
             along = range(len(dims) - len(params["fft_lengths"]), len(dims))
         if isinstance(along, int):
@@ -424,10 +424,16 @@ def is_in(label: Label, loop: Label) -> bool:
     return label[: len(loop)] == loop
 
 
-_COMPARING = names_of("test")
-_ADDING = names_of("sum", terms=("all",))
-_HANDED_ON = names_of("cast", "moving", "lookup")
-_CASTS = names_of("cast")
-_MOVES = names_of("cast", "moving") | {"concatenate"}
-_RETYPED = names_of("cast", "moving") - names_of(is_part=True)
-_ALONG = names_of("ordering") - names_of(along="window_dimensions") | {"argmax", "argmin", "rev"}
+_COMPARING = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
+_ADDING = frozenset(["add", "sub", "add_any"])
+_ELEMENTWISE = frozenset(
+    ["add", "sub", "mul", "div", "max", "min", "pow", "integer_pow", "exp", "log", "tanh", "neg", "select_n"]
+)
+_HANDED_ON = _jax.jaxpr.MOVING - {"ppermute", "all_gather", "all_gather_invariant", "all_to_all"} | {CLAIM}
+_MOVES = frozenset(
+    ["slice", "concatenate", "squeeze", "reshape", "transpose", "broadcast_in_dim", "rev", "pvary", "copy"]
+)
+_RETYPED = frozenset(["broadcast_in_dim", "convert_element_type", "copy", "pvary", "reshape", "squeeze", CLAIM])
+_ALONG = frozenset(
+    ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort", "argmax", "argmin", "fft", "rev", "top_k"]
+)

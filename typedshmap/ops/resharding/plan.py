@@ -447,9 +447,7 @@ class Graph:
     def _cost(self, state: SearchState, axes: MeshAxes, kind: str) -> int:
         """What all devices send, if each sends as much as the busiest."""
         n, elements = shard_count(axes, self.sizes), self.elements(state)
-        return ring_cost(_jax.primitives.COLLECTIVES[kind], n, elements, n * elements) * (
-            prod(self.sizes.values()) // n
-        )
+        return ring_cost(_jax.jaxpr.COLLECTIVES[kind], n, elements, n * elements) * (prod(self.sizes.values()) // n)
 
     def _divides(self, state: SearchState, dim: int, axes: MeshAxes) -> bool:
         return self.shape[dim] % shard_count(state.dim_axes[dim] + axes, self.sizes) == 0

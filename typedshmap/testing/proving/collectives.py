@@ -9,7 +9,6 @@ from math import prod
 from typing import Any
 
 from ... import _jax
-from ..._jax.primitives import names_of
 from . import neighbours
 from .moving import moved
 from .values import Affine, GlobalValue, NotKnown, Sharded
@@ -142,14 +141,14 @@ def _reshard_shards(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequen
 
 
 COLLECTIVE_RULES: dict[str, PrimitiveRule] = {
-    **dict.fromkeys(names_of(function="psum"), _all_reduce("sum")),
-    **dict.fromkeys(names_of(function="pmax"), _all_reduce("max")),
-    **dict.fromkeys(names_of(function="pmin"), _all_reduce("min")),
-    **dict.fromkeys(names_of(function="all_gather"), _all_gather),
-    **dict.fromkeys(names_of(function="psum_scatter"), _reduce_scatter),
-    **dict.fromkeys(names_of(function="all_to_all"), _all_to_all),
-    **dict.fromkeys(names_of(function="ppermute"), _ppermute),
-    **dict.fromkeys(names_of("index"), _axis_index),
+    **dict.fromkeys(("psum", "psum_invariant", "unreduced_psum"), _all_reduce("sum")),
+    **dict.fromkeys(("pmax", "pmax_invariant", "unreduced_pmax"), _all_reduce("max")),
+    **dict.fromkeys(("pmin", "pmin_invariant", "unreduced_pmin"), _all_reduce("min")),
+    **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), _all_gather),
+    **dict.fromkeys(("reduce_scatter", "unreduced_reduce_scatter"), _reduce_scatter),
+    "all_to_all": _all_to_all,
+    "ppermute": _ppermute,
+    "axis_index": _axis_index,
     "reshard": _reshard,
     "reshard_shards": _reshard_shards,
 }

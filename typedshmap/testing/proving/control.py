@@ -18,10 +18,11 @@ _MOST_ITERATIONS = 4
 
 
 def _call(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    called = _jax.jaxpr.called_jaxpr(eqn)
-    if called is None:
+    params = eqn.params
+    name = next((name for name in ("jaxpr", "call_jaxpr", "fun_jaxpr") if name in params), None)
+    if name is None:
         raise NotKnown(f"nothing is known of {eqn.primitive.name}")
-    return walk.results(next(each for each in eqn.params.values() if _jax.jaxpr.open_jaxpr(each) is called), operands)
+    return walk.results(params[name], operands)
 
 
 def _region(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -242,8 +243,14 @@ def _while(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
     ]
 
 
+CALL_NAMES = (
+    "jit pjit closed_call core_call call remat remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr "
+    "custom_lin custom_vmap_call"
+)
+
+
 CONTROL_RULES: dict[str, PrimitiveRule] = {
-    **dict.fromkeys(_jax.primitives.CALLS, _call),
+    **dict.fromkeys(CALL_NAMES.split(), _call),
     "shard_map": _region,
     "cond": _cond,
     "scan": _scan,

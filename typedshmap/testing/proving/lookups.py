@@ -42,16 +42,20 @@ def compared(
     number = _integer(walk, other)
     if number is None:
         return None
+    bound = number + (name in ("gt", "le"))  # whole numbers: above 2 is at least 3
     if one.place == "row":
-        return Truth(False, len(one.along)) if name == "lt" and number == 0 else None
-    match name:  # of whole numbers, of which those above 2 are at least 3
-        case "lt" | "le":
-            bound, from_first, to_last = number + (name == "le"), "below", "not above"
-        case "ge" | "gt":
-            bound, from_first, to_last = number + (name == "gt"), "not below", "above"
-        case _:
-            return None
-    return replace(one, place=to_last, length=bound) if bound else replace(one, place=from_first)
+        if name == "lt" and number == 0:
+            return Truth(False, len(one.along))
+        return None
+    if name in ("ge", "gt") and bound == 0:
+        return replace(one, place="not below")
+    if name in ("lt", "le") and bound == 0:
+        return replace(one, place="below")
+    if name in ("lt", "le"):
+        return replace(one, place="not above", length=bound)
+    if name in ("ge", "gt"):
+        return replace(one, place="above", length=bound)
+    return None
 
 
 def _integer(walk: Walk, value: GlobalValue) -> int | None:

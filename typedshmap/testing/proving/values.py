@@ -88,7 +88,7 @@ class Sharded:
     def is_extreme(self) -> bool:
         """Whether the parts are the largest or smallest entries of shards, with which only that commutes which keeps
         their order."""
-        return self.combined_by not in ("", "sum")
+        return self.combined_by in ("max", "min")
 
     @property
     def axes(self) -> frozenset[str]:
