@@ -29,7 +29,13 @@ def spec_of(hint: Any) -> PartitionSpec:
     return PartitionSpec(*(tuple(dim.split(",")) if dim else None for dim in axes))
 
 
-def messages_of(program: Program, check_vma: bool, c: float | None, sizes: dict[str, int] | None = None) -> list[str]:
+def messages_of(
+    program: Program,
+    check_vma: bool,
+    c: float | None,
+    sizes: dict[str, int] | None = None,
+    has_cures: bool = False,
+) -> list[str]:
     """The message of the error by which types refuse a program, or those of what the theory suspects of it.
 
     Raises:
@@ -46,11 +52,11 @@ def messages_of(program: Program, check_vma: bool, c: float | None, sizes: dict[
             jax.eval_shape(typed, *map(struct, program.arguments))
         except TypedShmapError as error:
             return [f"{type(error).__name__}: {error}"]
-    sentences = [failure.words() for failure in _suspects(program, check_vma, c, mesh)]
+    sentences = [failure.words() for failure in _suspects(program, check_vma, c, mesh, has_cures)]
     return [sentence.problem + (f"\nHint: {sentence.cure}" if sentence.cure else "") for sentence in sentences]
 
 
-def _suspects(program: Program, check_vma: bool, c: float | None, mesh: AbstractMesh) -> list[Failure]:
+def _suspects(program: Program, check_vma: bool, c: float | None, mesh: AbstractMesh, has_cures: bool) -> list[Failure]:
     """What the theory suspects of the same program in a plain region."""
     in_specs = tuple(map(spec_of, program.in_types))
     out_specs = jax.tree.map(spec_of, program.hint, is_leaf=lambda hint: hasattr(hint, "dim_str"))
@@ -83,5 +89,7 @@ def _suspects(program: Program, check_vma: bool, c: float | None, mesh: Abstract
         retrace=lambda axis, size: traced(_jax.regions.other_mesh(mesh, axis, size)),
         function=function,
     )
+    if not has_cures:  # they cost more than all else
+        kinds.cures = dict.fromkeys(mesh.shape)
     found = suspects(kinds, [axis for axis, size in mesh.shape.items() if size > 1])
     return [Failure(each.failure, Subject("whole", "body"), place=each.place) for each in found]
