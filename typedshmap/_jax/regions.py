@@ -222,16 +222,6 @@ def traced_on(mesh: AbstractMesh, mapped: Callable[..., Any], operands: Sequence
     return None if region is None else region.eqn.params["jaxpr"]
 
 
-def retraced(region: TracedRegion, axis: str, size: int) -> Any:
-    """The body of a region on a mesh of which one axis has another size; None where it cannot be traced there."""
-    call = region.call
-    if call is None or call.params["mesh"].manual_axes:
-        return None
-    mesh = other_mesh(call.params["mesh"], axis, size)
-    moved = replace(call, params={**call.params, "mesh": mesh})
-    return traced_on(mesh, moved, call.operands, call.params["in_specs"])
-
-
 def _origin_of(body: Any, info: Any, codes: Mapping[Any, RegionOrigin]) -> RegionOrigin | None:
     """What a region comes from; None where its body does not tell."""
     if not codes:

@@ -8,14 +8,12 @@ import linecache
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from itertools import dropwhile, islice, takewhile
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 
 from ..errors.places import Place, installed_package, is_users, running_line
 from .jaxpr import called_jaxpr, open_jaxpr
-
-F = TypeVar("F")
 
 # What JAX calls the functions that compute gradients.
 _GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_grad_f_aux", "vjp", "jvp", "linearize"])
@@ -214,20 +212,6 @@ def expression(eqn: Any) -> str:
 
 
 _LONGEST = 60
-
-
-_OF_SHARDS: set[Any] = set()
-
-
-def counts_shards(function: F) -> F:
-    """Note of a function of this library that it divides by numbers of shards."""
-    _OF_SHARDS.add(function.__code__)  # type: ignore[attr-defined]
-    return function
-
-
-def is_counting_shards(code: Any) -> bool:
-    """Whether a function of this library divides by numbers of shards."""
-    return code in _OF_SHARDS
 
 
 def _is_expression(text: str) -> bool:

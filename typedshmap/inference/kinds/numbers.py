@@ -278,8 +278,6 @@ def _role_of(codes: Sequence[Any]) -> str:
     for code in codes:
         if code in known:
             return known[code]
-        if _jax.source.is_counting_shards(code):
-            return "pmean"
     return ""
 
 
