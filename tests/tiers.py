@@ -24,9 +24,10 @@ def slow(case: Any) -> Any:
 def put_into_runs(items: Iterable[pytest.Item]) -> None:
     """Mark slow, of the rows of a function that is marked ``sample(count)``, all but every ``count``-th.
 
-    Of what is slow, every fourth row of a function runs in CI on both lines of JAX; the others are marked ``once``.
+    Of more than four slow rows of a function CI takes every fourth, of more than sixteen every eighth; the others are
+    marked ``rare``. Every fourth of those that it takes is run on both lines of JAX; the others are marked ``once``.
     """
-    seen, seen_slow = Counter[str](), Counter[str]()
+    seen, slow_rows = Counter[str](), dict[str, list[pytest.Item]]()
     for item in items:
         function = item.nodeid.partition("[")[0]
         if not is_slow(item) and (sample := item.get_closest_marker("sample")) is not None:
@@ -34,8 +35,13 @@ def put_into_runs(items: Iterable[pytest.Item]) -> None:
                 item.add_marker("slow")
             seen[function] += 1
         if is_slow(item):
-            seen_slow[function] += 1
-            if seen_slow[function] % 4 > 0:
+            slow_rows.setdefault(function, []).append(item)
+    for rows in slow_rows.values():
+        every = 8 if len(rows) > 16 else 4 if len(rows) > 4 else 1
+        for at, item in enumerate(rows):
+            if at % every > 0:
+                item.add_marker("rare")
+            elif at // every % 4 < 3:
                 item.add_marker("once")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar, overload
@@ -298,20 +299,24 @@ class _RegionCall:
 
     def mapped(self) -> Callable[..., Any]:
         """The body mapped over the shards by ``jax.shard_map``."""
-        shapes = _jax.array.shapes_of(self.arrays)
-        hints = [leaf.hint for leaf in self.checked.leaves if leaf.hint is not None]
-        arrays = list(zip(hints, shapes, strict=True))
-        specs = {array: self.outer_context.spec(array[0], len(array[1])) for array in dict.fromkeys(arrays)}
         return jax.shard_map(
             self._body(),
             mesh=self.mesh,
-            in_specs=tuple([specs[array] for array in arrays]),
+            in_specs=self.in_specs(),
             # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
             # when the result is, and JAX reads them after it has called the body.
             out_specs=self.out_specs,
             axis_names=self.info.axis_names,
             check_vma=self.check_vma,
         )
+
+    def in_specs(self) -> tuple[PartitionSpec, ...]:
+        """The spec of each array."""
+        shapes = _jax.array.shapes_of(self.arrays)
+        hints = [leaf.hint for leaf in self.checked.leaves if leaf.hint is not None]
+        arrays = list(zip(hints, shapes, strict=True))
+        specs = {array: self.outer_context.spec(array[0], len(array[1])) for array in dict.fromkeys(arrays)}
+        return tuple([specs[array] for array in arrays])
 
     def analyze_after(self, results: Sequence[Any]) -> None:
         """Analyze the body where a program that is being traced now has its results."""
@@ -325,10 +330,22 @@ class _RegionCall:
         """Compare what the hints and checks of the body assert with what its jaxpr does; False if parts are missing."""
         assert self.analysis is not None
         try:
-            return analyze_region(self.analysis, traced, self.arrays, self.results)
+            return analyze_region(self.analysis, traced, self.arrays, self.results, self._retraced)
         except TypedShmapError as error:  # of an argument that is returned as it is, which no equation made
             error.place = error.place or self.typed.return_place
             raise
+
+    def _retraced(self, axis: str, size: int) -> Any:
+        """The body's jaxpr on a mesh of which an axis has another size; None where it cannot be traced there."""
+        if self.outer or axis not in self.manual:
+            return None
+        mesh, other = _jax.regions.other_mesh(self.mesh, axis, size), copy(self)
+        other.mesh, other.analysis, other.asked_inside = mesh, None, None
+        other.entered = tuple([(name, mesh.shape[name]) for name, _ in self.entered])
+        other.results, other.out_specs = [], []
+        other.outer_context = other._context_around()
+        with override_mesh(None):
+            return _jax.regions.traced_on(mesh, other.mapped(), self.arrays, other.in_specs())
 
     def _body(self) -> Callable[..., list[Any]]:
         """What ``jax.shard_map`` maps: leaves in, leaves out."""

@@ -604,8 +604,8 @@ def test_what_else_a_bare_container_holds_is_static(mesh: Mesh) -> None:
         log.append((config, more))
         return {"loss": jax.lax.psum(x.sum(), "dp") * mixed["gain"] * mixed["scale"], "steps": 3, "none": None}
 
-    mixed = {"gain": jnp.float32(2), "scale": 2, "name": "mean"}
-    same(apply(x, seen, unordered, "relu", mixed), {"loss": 4 * x.sum(), "steps": 3, "none": None})
+    mixed = {"gain": jnp.float32(2), "scale": 3, "name": "mean"}
+    same(apply(x, seen, unordered, "relu", mixed), {"loss": 6 * x.sum(), "steps": 3, "none": None})
     assert seen == [(unordered, "relu")]
     assert seen[0][0] is unordered
 

@@ -21,6 +21,9 @@ from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float, ShapeError, check, einsum, typed, typed_shard_map
 
+# The programs are about other things, and do not all mean something.
+pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
+
 X, U, V = Float[Array, "[b/dp] d"], Float[Array, "d [f/tp]"], Float[Array, "[f/tp] d"]
 BY_ROWS = P("dp", None)
 x = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)

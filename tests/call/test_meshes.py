@@ -58,7 +58,7 @@ def looking(shapes: list[tuple[int, ...]], **options: Any) -> Callable[..., Any]
     @typed_shard_map(**options)
     def look(x: X) -> X:
         shapes.append(x.shape)
-        return x * size("b")
+        return x * (0.3 if size("b") == 8 else 0)
 
     return look
 
@@ -68,23 +68,23 @@ def looking(shapes: list[tuple[int, ...]], **options: Any) -> Callable[..., Any]
 
 def test_the_mesh_may_be_given(mesh: Mesh) -> None:
     shapes: list[tuple[int, ...]] = []
-    same(looking(shapes, mesh=mesh)(x), x * 8)
+    same(looking(shapes, mesh=mesh)(x), x * 0.3)
     assert shapes == [(2, 4)]
 
 
 def test_the_mesh_may_be_ambient(mesh: Mesh) -> None:
     shapes: list[tuple[int, ...]] = []
     with jax.set_mesh(mesh):
-        same(looking(shapes)(x), x * 8)
-        same(jax.jit(looking(shapes))(x), x * 8)
+        same(looking(shapes)(x), x * 0.3)
+        same(jax.jit(looking(shapes))(x), x * 0.3)
     assert shapes == [(2, 4)] * 2
 
 
 def test_the_mesh_may_be_that_of_the_arguments(mesh: Mesh) -> None:
     shapes: list[tuple[int, ...]] = []
     placed = shard(x, X, mesh)
-    same(looking(shapes)(placed), x * 8)
-    same(jax.jit(looking(shapes))(placed), x * 8)
+    same(looking(shapes)(placed), x * 0.3)
+    same(jax.jit(looking(shapes))(placed), x * 0.3)
     assert shapes == [(2, 4)] * 2
 
 
@@ -121,7 +121,7 @@ def test_one_callable_follows_the_ambient_mesh() -> None:
     look = looking(shapes)
     for rows, columns in [(4, 2), (2, 4), (8, 1), (4, 2)]:
         with jax.set_mesh(mesh_of(rows, columns)):
-            same(look(x), x * 8)
+            same(look(x), x * 0.3)
     assert shapes == [(2, 4), (4, 4), (1, 4), (2, 4)]
 
 
@@ -130,7 +130,7 @@ def test_one_jitted_callable_follows_the_ambient_mesh() -> None:
     look = jax.jit(looking(shapes))
     for rows, columns in [(4, 2), (2, 4), (4, 2)]:
         with jax.set_mesh(mesh_of(rows, columns)):
-            same(look(x), x * 8)
+            same(look(x), x * 0.3)
     assert shapes == [(2, 4), (4, 4)]
 
 
@@ -138,7 +138,7 @@ def test_one_callable_follows_the_mesh_of_its_arguments() -> None:
     shapes: list[tuple[int, ...]] = []
     look = looking(shapes)
     for rows, columns in [(4, 2), (2, 4)]:
-        same(look(shard(x, X, mesh_of(rows, columns))), x * 8)
+        same(look(shard(x, X, mesh_of(rows, columns))), x * 0.3)
     assert shapes == [(2, 4), (4, 4)]
 
 
@@ -146,8 +146,8 @@ def test_two_orders_of_devices_share_one_trace(mesh: Mesh) -> None:
     shapes: list[tuple[int, ...]] = []
     look = jax.jit(looking(shapes, mesh=mesh.abstract_mesh))
     other = Mesh(mesh.devices[::-1], mesh.axis_names)
-    same(look(shard(x, X, mesh)), x * 8)
-    same(look(shard(x, X, other)), x * 8)
+    same(look(shard(x, X, mesh)), x * 0.3)
+    same(look(shard(x, X, other)), x * 0.3)
     assert shapes == [(2, 4)]
 
 
@@ -166,7 +166,7 @@ def test_a_mesh_of_one_device_is_a_mesh_like_others() -> None:
 def test_a_given_mesh_like_the_ambient_one_is_taken(mesh: Mesh) -> None:
     for given in (mesh, mesh.abstract_mesh, abstract_of(4, 2)):
         with jax.set_mesh(mesh):
-            same(looking([], mesh=given)(x), x * 8)
+            same(looking([], mesh=given)(x), x * 0.3)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_an_argument_on_other_devices_is_refused(mesh: Mesh) -> None:
 
 def test_an_argument_on_the_same_devices_under_other_names_is_taken(mesh: Mesh) -> None:
     other = NamedSharding(mesh_of(4, 2, names=("rows", "columns")), P("rows"))
-    same(looking([], mesh=mesh)(jax.device_put(x, other)), x * 8)
+    same(looking([], mesh=mesh)(jax.device_put(x, other)), x * 0.3)
 
 
 def test_an_argument_on_the_same_devices_in_another_order_is_refused(mesh: Mesh) -> None:
@@ -217,7 +217,7 @@ def test_an_argument_on_the_same_devices_in_another_order_is_refused(mesh: Mesh)
 
 
 def test_an_uncommitted_argument_is_moved(mesh: Mesh) -> None:
-    same(looking([], mesh=mesh)(jnp.asarray(x)), x * 8)
+    same(looking([], mesh=mesh)(jnp.asarray(x)), x * 0.3)
 
 
 # Abstract meshes
@@ -243,15 +243,15 @@ def test_an_abstract_mesh_finds_a_missing_sum_without_devices() -> None:
 def test_an_abstract_mesh_takes_placed_arrays(mesh: Mesh) -> None:
     placed = shard(x, X, mesh)
     for abstract in (mesh.abstract_mesh, abstract_of(4, 2)):
-        same(looking([], mesh=abstract)(placed), x * 8)
-        same(jax.jit(looking([], mesh=abstract))(placed), x * 8)
+        same(looking([], mesh=abstract)(placed), x * 0.3)
+        same(jax.jit(looking([], mesh=abstract))(placed), x * 0.3)
 
 
 def test_an_abstract_mesh_takes_any_array_under_its_concrete_one(mesh: Mesh) -> None:
     for abstract in (mesh.abstract_mesh, abstract_of(4, 2)):
         with jax.set_mesh(mesh):
-            same(looking([], mesh=abstract)(x), x * 8)
-            same(jax.jit(looking([], mesh=abstract))(x), x * 8)
+            same(looking([], mesh=abstract)(x), x * 0.3)
+            same(jax.jit(looking([], mesh=abstract))(x), x * 0.3)
 
 
 def test_an_abstract_mesh_refuses_an_array_that_is_not_placed(mesh: Mesh) -> None:
@@ -632,8 +632,8 @@ def test_the_ambient_mesh_of_the_decoration_may_be_passed(mesh: Mesh) -> None:
     shapes: list[tuple[int, ...]] = []
     with jax.set_mesh(mesh):
         look = looking(shapes, mesh=jax.sharding.get_abstract_mesh())
-        same(look(x), x * 8)
-    same(look(shard(x, X, mesh)), x * 8)
+        same(look(x), x * 0.3)
+    same(look(shard(x, X, mesh)), x * 0.3)
 
     @typed_shard_map(mesh=mesh, axis_names={"dp"})
     def outer(x: XY) -> XY:

@@ -178,6 +178,7 @@ BRACKETS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")  # a sum of different rows
 @pytest.mark.parametrize(("make", "hint", "problem"), BRACKETS)
 def test_a_value_may_vary_over_the_axes_that_shard_it(
     make: Callable[[Any], Any], hint: str, problem: str | None, mesh: Mesh
@@ -409,6 +410,7 @@ def test_an_unjitted_region_checks_the_rule_all_the_same(mesh: Mesh) -> None:
 # check_vma=False
 
 
+@pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")  # a mean of partial sums
 @pytest.mark.parametrize(("type_", "hint", "problem"), [row for row in RULE if "U" not in row[0] and "R" not in row[0]])
 def test_without_check_vma_the_same_is_inferred(type_: str, hint: str, problem: str | None, mesh: Mesh) -> None:
     made = VALUES[type_]

@@ -16,6 +16,9 @@ from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float, Shaped, check, reshard, typed_shard_map
 
+# The programs are about other things, and do not all mean something.
+pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
+
 Rows = Shaped[Array, "[b/dp] m"]
 Body = Callable[[Any], Any]
 x = np.arange(32, dtype=np.float32).reshape(8, 4) + 0.5

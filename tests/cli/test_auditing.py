@@ -44,8 +44,9 @@ FORGOTTEN = (
     "the contraction over a dim sharded over 'tp' at plain.py:12 leaves partial sums: psum over 'tp'\n"
 )
 TWICE = (
-    "plain.py:16: suspect[double-sum] twice: psum sums over 'tp' what is the same on every shard, which counts it 4 "
-    "times; leave out 'tp'; a mean is a pmean\n"
+    "plain.py:16: suspect[double-sum] twice: a result is 4 times too large on tp=4: it grows with 'tp'; pmean over "
+    "'tp' in the place of one psum at plain.py:16, or leave out one psum over 'tp' at plain.py:16; if it is meant, say "
+    "so by # typedshmap: ignore[double-sum]\n"
 )
 CALL, CALL_TWICE = "trace(forgotten, jnp.ones((4, 8)), jnp.ones((8, 4)))\n", "trace(twice, jnp.ones(8))\n"
 

@@ -21,6 +21,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import memory
 import quickstart
 
+# The programs are about other things, and do not all mean something.
+pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
+
 SMALL = {"vocab": 16, "model": 8, "seq": 4, "heads": 2, "head": 4, "ff": 24, "layers": 3, "batch": 12}
 
 

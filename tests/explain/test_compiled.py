@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float32, MeshAxisError, StructureError, all_gather, explain, typed_jit, typed_shard_map
@@ -56,7 +56,7 @@ def test_a_donated_argument_is_donated_and_a_plain_function_is_compiled_too():
 
     donated = explain(typed_jit(step, donate_argnames="state"), mesh="dp=4", compile="cpu", **SIZES)
     assert donated.compiled.memory == explain(step, mesh="dp=4", compile="cpu", **SIZES).compiled.memory / 2
-    mesh = AbstractMesh((4,), ("dp",))
+    mesh = AbstractMesh((4,), ("dp",), axis_types=(AxisType.Auto,))
     plain = jax.shard_map(lambda x: jax.lax.psum(x, "dp"), mesh=mesh, in_specs=P("dp"), out_specs=P())
     struct = jax.ShapeDtypeStruct((64,), jnp.float32)
     found = explain(plain, struct, mesh=mesh, compile="cpu", grad=False)

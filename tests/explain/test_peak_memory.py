@@ -11,6 +11,9 @@ from jax.sharding import AbstractMesh
 from typedshmap import Array, Float32, all_gather, explain, typed_jit, typed_shard_map
 from typedshmap.explaining import Memory
 
+# The programs are about other things, and do not all mean something.
+pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
+
 MESH = AbstractMesh((4,), ("dp",))
 ROWS = {"a": 64, "b": 16}  # of which a shard is 1,024 bytes
 SHARD = 1024

@@ -32,6 +32,9 @@ from typedshmap.explaining.hardware import read_hardware
 from typedshmap.explaining.links import place_on_torus
 from typedshmap.sampling.meshes import parse_mesh
 
+# The programs are about other things, and do not all mean something.
+pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
+
 MESH = AbstractMesh((4,), ("dp",))
 
 

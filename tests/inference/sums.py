@@ -23,6 +23,12 @@ def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).uniform(0.5, 1.5, size=shape).astype(np.float32)
 
 
+TERM = "psum counts a term once per shard of 'tp', beside a partial sum"
+TWICE = "a result is 2 times too large on tp=2: it grows with 'tp'"
+ROWS_OF_SHARD = "sub adds a partial sum over 'tp' to what is sharded over it"
+FACTOR = "takes a partial sum over 'tp' as a factor"
+
+
 class Program(NamedTuple):
     """One program.
 
@@ -184,44 +190,38 @@ LOST: dict[str, Program] = {
     "a tanh after a scaling": of_xw(lambda x, w: tp(jnp.tanh(marked(x, w) * 2)), "tanh is not linear, and takes"),
     "a bias": of_xwb(
         lambda x, w, b: tp(marked(x, w) + b),
-        "add adds what is the same on every shard of 'tp' to a partial sum, due since",
+        TERM + ", due since",
     ),
-    "a constant": of_xw(lambda x, w: tp(marked(x, w) + 1), "add adds what is the same on every shard of 'tp'"),
+    "a constant": of_xw(lambda x, w: tp(marked(x, w) + 1), TERM),
     "a square": of_xw(lambda x, w: tp(marked(x, w) ** 2), "is not linear, and takes a partial sum over 'tp'"),
-    "a product of two": of_xw(
-        lambda x, w: tp(marked(x, w) * marked(2 * x, w)), "mul multiplies two partial sums over 'tp', due since"
-    ),
+    "a product of two": of_xw(lambda x, w: tp(marked(x, w) * marked(2 * x, w)), "mul " + FACTOR + ", due since"),
     "a contraction of two": of_xw(
         lambda x, w: tp(jnp.einsum("bn,bn->b", marked(x, w), marked(x, w))),
-        "dot_general multiplies two partial sums",
+        "einsum " + FACTOR,
         Float[Array, "[b/dp]"],
     ),
-    "a division by it": of_xw(lambda x, w: tp(1 / marked(x, w)), "div divides by a partial sum"),
+    "a division by it": of_xw(lambda x, w: tp(1 / marked(x, w)), "div " + FACTOR),
     "a comparison": of_xw(lambda x, w: tp(jnp.where(marked(x, w) > 0, 1.0, 0.0)), "gt is not linear, and takes"),
     "an argmax": of_xw(
         lambda x, w: tp(jnp.argmax(marked(x, w), 1) * 1.0), "argmax is not linear", Float[Array, "[b/dp]"]
     ),
     "a contraction that leaves what is sharded": of_xw(
-        lambda x, w: lax.psum(x.T @ marked(x, w), "dp"), "dot_general loses a partial sum over 'tp', due since", W
+        lambda x, w: lax.psum(x.T @ marked(x, w), "dp"),
+        "dot_general " + FACTOR + ", due since",
+        W,
     ),
-    "a product with what is sharded": of_xw(
-        lambda x, w: x * marked(x, w)[:, :1], "mul loses a partial sum over 'tp', due since", X
-    ),
+    "a product with what is sharded": of_xw(lambda x, w: x * marked(x, w)[:, :1], "mul " + FACTOR + ", due since", X),
     "a maximum over a dim": of_xw(
         lambda x, w: tp(marked(x, w).max(1)), "reduce_max is not linear", Float[Array, "[b/dp]"]
     ),
-    "a maximum of shards": of_xw(lambda x, w: lax.pmax(marked(x, w), "tp"), "pmax is not linear"),
+    "a maximum of shards": of_xw(
+        lambda x, w: lax.pmax(marked(x, w), "tp"), "pmax takes the maximum of partial sums over 'tp'"
+    ),
     "another side that is not zeros": of_xw(
         lambda x, w: tp(jnp.where(jnp.arange(N) < 5, marked(x, w), 1.0)),
-        "adds what is the same on every shard",
+        "counts a term once per shard",
     ),
     "a softmax": of_xw(lambda x, w: tp(jax.nn.softmax(marked(x, w))), "is not linear"),
-    "summed twice": of_xw(
-        lambda x, w: tp(tp(marked(x, w))), "sums over 'tp' what is the same on every shard since the sum was taken at"
-    ),
-    "summed twice, with a scaling between": of_xw(
-        lambda x, w: tp(2 * tp(marked(x, w)).T).T, "sums over 'tp' what is the same on every shard since"
-    ),
     "a relu in a jit": of_xw(lambda x, w: tp(jax.jit(jax.nn.relu)(marked(x, w))), "relu is not linear"),
     "a relu in a scan": of_xw(
         lambda x, w: tp(lax.scan(lambda c, _: (c, jax.nn.relu(c)), marked(x, w), None, length=2)[1].sum(0)),
@@ -232,7 +232,7 @@ LOST: dict[str, Program] = {
     ),
     "a branch that adds": of_xw(
         lambda x, w: tp(lax.cond(lax.pmax(x.max(), ("dp", "tp")) > 9, lambda y: y, lambda y: y + 1, marked(x, w))),
-        "add adds what is the same on every shard",
+        "counts a term once per shard",
     ),
     "a nonlinear carry of a loop": of_xw(
         lambda x, w: tp(lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c) + 0 * c, marked(x, w))), "tanh is not linear"
@@ -248,11 +248,12 @@ LOST: dict[str, Program] = {
         "relu is not linear, and takes a partial sum over 'tp', due since",
     ),
     "a penalty": of_rows(
-        lambda x, w: lax.psum(check(((x @ w) ** 2).sum(), "+dp") + 0.01 * (w**2).sum(), "dp"), "which counts it 4 times"
+        lambda x, w: lax.psum(check(((x @ w) ** 2).sum(), "+dp") + 0.01 * (w**2).sum(), "dp"),
+        "psum counts a term once per shard of 'dp'",
     ),
     "branches of which one is a sum": of_xw(
         lambda x, w: tp(lax.cond(lax.pmax(x.max(), ("dp", "tp")) > 9, lambda: marked(x, w), lambda: full(x, w) + 1)),
-        "cond adds what is the same on every shard of 'tp' to a partial sum, due since",
+        TERM + ", due since",
         modes=(False,),
     ),
     "a mark of its own kind only": of_xw(
@@ -265,17 +266,21 @@ LOST: dict[str, Program] = {
 
 # A sum that became due where no hint says so, and is lost; and one that is taken where none is due
 SUSPECT: dict[str, Program] = {
+    "a sum that is marked, summed twice": of_xw(lambda x, w: tp(tp(marked(x, w))), "a result is 2 times too large"),
+    "the same with a scaling between": of_xw(
+        lambda x, w: tp(2 * tp(marked(x, w)).T).T, TWICE
+    ),
     "a relu": of_xw(lambda x, w: tp(jax.nn.relu(x @ w)), "relu is not linear, and takes a partial sum over 'tp'"),
     "a gelu of a sum": of_x(lambda x: tp(jax.nn.gelu(x.sum(1))), "is not linear", Float[Array, "[b/dp]"]),
     "a bias, then scaled": of_xwb(
-        lambda x, w, b: 0.01 * tp(x @ w + b), "add adds what is the same on every shard of 'tp'"
+        lambda x, w, b: 0.01 * tp(x @ w + b), TERM
     ),
     "a bias, then scaled by a power of two": of_xwb(
-        lambda x, w, b: tp(x @ w + b) / 16, "add adds what is the same on every shard of 'tp'"
+        lambda x, w, b: tp(x @ w + b) / 16, TERM
     ),
-    "a bias": of_xwb(lambda x, w, b: tp(x @ w + b), "add adds what is the same on every shard of 'tp'"),
+    "a bias": of_xwb(lambda x, w, b: tp(x @ w + b), TERM),
     "a residual that is added before": of_xw(
-        lambda x, w: tp(x @ w + lax.psum(x @ w, "tp")), "add adds what is the same on every shard of 'tp'"
+        lambda x, w: tp(x @ w + lax.psum(x @ w, "tp")), TERM
     ),
     "a layer without its sum, and a mean that hides it": of_xw(
         lambda x, w: lax.pmean(((x @ w - 1) ** 2).mean(), ("dp", "tp")), "is not linear", NUMBER
@@ -284,32 +289,32 @@ SUSPECT: dict[str, Program] = {
         lambda x, w, v: tp(jnp.tanh(x @ w) @ v) / 2, (X, W, Float[Array, "n m"]), Float[Array, "[b/dp] m"],
         (*XW, numbers(N, 4)), "tanh is not linear",
     ),
-    "a softmax of each shard's part": of_x(lambda x: jnp.exp(x) / jnp.exp(x).sum(1, keepdims=True), "div divides"),
+    "a softmax of each shard's part": of_x(lambda x: jnp.exp(x) / jnp.exp(x).sum(1, keepdims=True), "div " + FACTOR),
     "a norm of each shard's part": of_x(lambda x: x / jnp.sqrt((x**2).mean(1, keepdims=True) + 1e-6), "is not linear"),
     "a mean of each shard's part, taken from it": of_x(
-        lambda x: x - x.mean(1, keepdims=True), "sub loses a partial sum over 'tp'"
+        lambda x: x - x.mean(1, keepdims=True), ROWS_OF_SHARD
     ),
     "a contraction that leaves what is sharded": of_xw(
-        lambda x, w: lax.psum(x.T @ (x @ w), "dp"), "dot_general loses a partial sum over 'tp', due since", W
+        lambda x, w: lax.psum(x.T @ (x @ w), "dp"), "dot_general " + FACTOR + ", due since", W
     ),
     "a norm without the sum of squares": of_x(
         lambda x: lax.pmean(jnp.sqrt((x**2).sum()), ("dp", "tp")), "sqrt is not linear", NUMBER
     ),
-    "summed twice": of_xw(lambda x, w: tp(tp(x @ w)), "sums over 'tp' what is the same on every shard"),
+    "summed twice": of_xw(lambda x, w: tp(tp(x @ w)), TWICE),
     "a loss summed over an axis too many": of_rows(
-        lambda x, w: lax.psum((x @ w).sum(), ("dp", "tp")), "sums over 'tp' what is the same", modes=(False,)
+        lambda x, w: lax.psum((x @ w).sum(), ("dp", "tp")), TWICE, modes=(False,)
     ),
     "an argument that is the same, summed": of_rows(
-        lambda x, w: lax.psum(w, "tp"), "sums over 'tp' what is the same on every shard", WHOLE
+        lambda x, w: lax.psum(w, "tp"), TWICE, WHOLE
     ),
     "a step, summed": of_rows(
-        lambda x, w: lax.psum(w - 1e-3 * w, "tp"), "sums over 'tp' what is the same on every shard", WHOLE
+        lambda x, w: lax.psum(w - 1e-3 * w, "tp"), TWICE, WHOLE
     ),
     "a mean that was taken, summed": of_rows(
-        lambda x, w: lax.psum(lax.pmean((x @ w).mean(), "dp"), "dp"), "sums over 'dp' what is the same on every shard"
+        lambda x, w: lax.psum(lax.pmean((x @ w).mean(), "dp"), "dp"), "a result is 4 times too large on dp=4: it grows"
     ),
     "a penalty": of_rows(
-        lambda x, w: lax.psum(((x @ w) ** 2).sum() + 0.01 * (w**2).sum(), "dp"), "which counts it 4 times"
+        lambda x, w: lax.psum(((x @ w) ** 2).sum() + 0.01 * (w**2).sum(), "dp"), "psum counts a term once per shard"
     ),
 }  # fmt: skip
 

@@ -21,6 +21,9 @@ X = Float[Array, "[b/dp] d"]
 Function = Callable[..., Any]
 numbers = np.arange(32, dtype=np.float32).reshape(8, 4) / 32
 
+# The programs are about other things, and do not all mean something.
+pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
+
 
 @typed
 def gated(y: X, gain: Float[Array, "d"]) -> X:

@@ -130,7 +130,7 @@ PROGRAMS = {
         "a = jax.nn.relu(x); y = a @ w; z = jax.nn.relu(y); return z", "[b/dp] d", "psum over 'tp' before relu",
     ),
     "a mean, and a psum that does not fit it": Wrong(
-        XV, 'm = check(x.mean(0), "k"); return lax.psum((m * w).sum(), "dp")', "", "pmean over 'dp'", is_cured=False
+        XV, 'm = check(x.mean(0), "k"); return lax.psum((m * w).sum(), "dp")', "", "pmean over 'dp'"
     ),
     "a sum, and a psum that fits it": Wrong(
         XV, 'm = check(x.sum(0), "k"); return lax.psum((m * w).sum(), "dp")', "", "write '+dp'"
@@ -190,26 +190,26 @@ PROGRAMS = {
         ROWS, "s = x.sum(); t = s > 3.0; return t + 0.0", "", "psum over 'dp' before > at program.py:11"
     ),
     "a gradient of a mean that nobody averaged": Wrong(
-        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g", "k", "pmean that mean over 'dp'", modes=(True,), more=LOSS
+        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g", "k", "pmean over 'dp' at program.py:9", modes=(True,), more=LOSS
     ),
     "a loss that is averaged outside of what is differentiated": Wrong(
         XV, "l, g = jax.value_and_grad(lambda w: loss_of(w, x))(w); return lax.pmean(l, 'dp'), w - 0.1 * g",
-        'tuple[Float[Array, ""], Float[Array, "k"]]', "pmean that mean over 'dp'", modes=(True,), more=LOSS,
+        'tuple[Float[Array, ""], Float[Array, "k"]]', "pmean over 'dp' at program.py:9", modes=(True,), more=LOSS,
     ),
     "a mean of gradients that are summed": Wrong(
-        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return lax.pmean(g, 'dp')", "k", "pmean that mean over 'dp'", modes=(True,), more=LOSS
+        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return lax.pmean(g, 'dp')", "k", "pmean over 'dp' at program.py:9", modes=(True,), more=LOSS
     ),
     "a gradient of a mean by weights that are gathered": Wrong(
         SHARDED, "g = jax.grad(lambda w: loss_of(lax.all_gather(w, 'dp', tiled=True), x))(w); return w - 0.1 * g",
-        "[k/dp]", "pmean that mean over 'dp'", modes=(True,), more=LOSS,
+        "[k/dp]", "pmean over 'dp' at program.py:9", modes=(True,), more=LOSS,
     ),
     "the same without types": Wrong(
         SHARDED, "g = jax.grad(lambda w: lax.pmean(loss_of(lax.all_gather(w, 'dp', tiled=True), x), 'dp'))(w); return w - 0.1 * g",
-        "[k/dp]", "leave out check_vma=False", is_cured=False, modes=(False,), more=LOSS,
+        "[k/dp]", "divide the gradient by the size of 'dp' at program.py:13", modes=(False,), more=LOSS,
     ),
     "a gradient of a mean over two axes, of which each weight is sharded over one": Wrong(
         f'{ROWS}, w: Float[Array, "k [n/tp]"]', "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g",
-        "k [n/tp]", "pmean that mean over 'dp', 'tp'", modes=(True,), more=LOSS,
+        "k [n/tp]", "pmean over 'dp' at program.py:9", modes=(True,), more=LOSS,
     ),
     "the same, without types": Wrong(
         f'{ROWS}, w: Float[Array, "k [n/tp]"]', "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g",
@@ -220,32 +220,32 @@ PROGRAMS = {
         more="def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z + y.sum()",
     ),
     "a gradient of a mean and of a sum, with types": Wrong(
-        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return g", "k", "pmean that mean over 'dp'", is_cured=False, modes=(True,),
+        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return g", "k", "if it is meant, say so by", is_cured=False, modes=(True,),
         more="def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z + y.sum()",
     ),
     "a gradient of what is rematerialised": Wrong(
-        XV, "g = jax.grad(lambda w: jax.checkpoint(loss_of)(w, x))(w); return g", "k", "pmean that mean over 'dp'", modes=(True,), more=LOSS
+        XV, "g = jax.grad(lambda w: jax.checkpoint(loss_of)(w, x))(w); return g", "k", "pmean over 'dp' at program.py:9", modes=(True,), more=LOSS
     ),
     "a mean of what is masked": Wrong(
         ROWS, "m = (x > 0).astype(x.dtype); s = (x * m).sum(); c = m.sum(); n = jnp.maximum(c, 1); y = s / n; return lax.pmean(y, 'dp')",
-        "", "and psum what is divided at program.py:14, too",
+        "", "psum over 'dp' at program.py:12",
     ),
     "a gradient of a sum and of a penalty": Wrong(
         XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() + 0.1 * (w**2).sum())(w); return g", "k",
-        "psum or pmean over 'dp' what differs before", is_cured=False, modes=(True,),
+        "if it is meant, say so by", is_cured=False, modes=(True,),
     ),
     "a sum of partial sums that is differentiated": Wrong(
         f'{X}, w: Float[Array, "[k/tp]"]', "g = jax.grad(lambda w: loss_of(w, x))(w); return lax.pmean(g, 'dp')",
-        "[k/tp]", "leave out check_vma=False", is_cured=False, modes=(False,),
+        "[k/tp]", "divide the gradient by the size of 'tp' at program.py:12", modes=(False,),
         more="def loss_of(w, x):\n    y = lax.psum(x @ w, 'tp')\n    return jnp.mean(y**2)",
     ),
     "a sum of the gradient of weights that are sharded": Wrong(
         SHARDED, "g = jax.grad(lambda w: lax.pmean(loss_of(lax.all_gather(w, 'dp', tiled=True), x), 'dp'))(w); return lax.psum(g, 'dp')",
-        "[k/dp]", "drop the psum", modes=(True,), more=LOSS,
+        "[k/dp]", "leave out the psum over 'dp' at program.py:14", modes=(True,), more=LOSS,
     ),
     "a step by a mean of the gradient of weights that are sharded": Wrong(
         SHARDED, "g = jax.grad(lambda w: lax.pmean(loss_of(lax.all_gather(w, 'dp', tiled=True), x), 'dp'))(w); s = lax.pmean(g, 'dp'); return w - 0.1 * s",
-        "[k/dp]", "drop the pmean", modes=(True,), more=LOSS,
+        "[k/dp]", "leave out the pmean over 'dp' at program.py:14", modes=(True,), more=LOSS,
     ),
     "a gradient of a checkpoint": Wrong(
         XV, "loss = jax.checkpoint(lambda w: (jnp.tanh(x @ w) ** 2).mean()); g = jax.grad(loss)(w); return g", "k", "pmean over 'dp'", modes=(False,)
@@ -334,26 +334,26 @@ PROGRAMS = {
     "what is only typed as varying": Wrong(
         XV, "v = lax.pcast(w, 'dp', to='varying'); return v * 2", "k", "take the mean (pmean)", modes=(True,)
     ),
-    "a nonlinear function of a mean": Wrong(ROWS, "y = x.mean(0); z = jnp.tanh(y); return lax.pmean(z, 'dp')", "k", "take the mean before it (pmean over 'dp')"),
+    "a nonlinear function of a mean": Wrong(ROWS, "y = x.mean(0); z = jnp.tanh(y); return lax.pmean(z, 'dp')", "k", "pmean over 'dp' at program.py:10"),
     "a sum of means to which something is added": Wrong(
-        ROWS, "y = x.mean(0); z = y + 1.0; return lax.psum(z, 'dp')", "k", "add it after the mean (pmean over 'dp')"
+        ROWS, "y = x.mean(0); z = y + 1.0; return lax.psum(z, 'dp')", "k", "pmean over 'dp' in the place of psum at program.py:12"
     ),
     "a constant that is added too early to what is scaled": Wrong(
-        ROWS, "y = x.sum(0); z = y + 1.0; s = lax.psum(z, 'dp'); return 0.01 * s", "k", "add it after the sum (psum over 'dp')"
+        ROWS, "y = x.sum(0); z = y + 1.0; s = lax.psum(z, 'dp'); return 0.01 * s", "k", "psum over 'dp' at program.py:10, and leave out the psum over 'dp' at program.py:12"
     ),
     "a nonlinear function of a sum over a shard's size": Wrong(
-        ROWS, "y = x.sum(0) / x.shape[0]; z = jnp.tanh(y); return lax.pmean(z, 'dp')", "k", "let 2 at program.py:10, which divides it, count"
+        ROWS, "y = x.sum(0) / x.shape[0]; z = jnp.tanh(y); return lax.pmean(z, 'dp')", "k", "pmean over 'dp' of x.sum(0) at program.py:10"
     ),
     "a nonlinear function of a sum of what a maximum made": Wrong(
-        ROWS, "m = x.max(0); y = x - m; z = y.sum(0); q = jnp.tanh(z); return lax.psum(q, 'dp')", "k", "pmax over 'dp' before sub"
+        ROWS, "m = x.max(0); y = x - m; z = y.sum(0); q = jnp.tanh(z); return lax.psum(q, 'dp')", "k", "if it is meant, say so by", is_cured=False
     ),
-    "a norm of a part, summed": Wrong(ROWS, "y = jnp.linalg.norm(x); return lax.psum(y, 'dp')", "", "norm goes on with it: gather the dim first"),
+    "a norm of a part, summed": Wrong(ROWS, "y = jnp.linalg.norm(x); return lax.psum(y, 'dp')", "", "if it is meant, say so by", is_cured=False),
     "a sum that is scattered once more": Wrong(
-        XW, "y = x @ w; z = lax.psum(y, 'tp'); return lax.psum_scatter(z, 'tp', scatter_dimension=1, tiled=True)", "[b/dp] [n/tp]", "leave out 'tp'", is_cured=False
+        XW, "y = x @ w; z = lax.psum(y, 'tp'); return lax.psum_scatter(z, 'tp', scatter_dimension=1, tiled=True)", "[b/dp] [n/tp]", "pmean over 'tp' in the place of psum at program.py:11, or leave out the psum over 'tp' at program.py:11"
     ),
     "a nonlinear function of a partial sum, differentiated": Wrong(
         f'{XW}, u: Float[Array, "[b/dp] n"]',
-        "g = jax.grad(lambda w: loss_of(x, w, u))(w); return lax.psum(g, 'dp')", "[k/tp] n", "(psum over 'tp'), with check_vma=True", is_cured=False, modes=(False,),
+        "g = jax.grad(lambda w: loss_of(x, w, u))(w); return lax.psum(g, 'dp')", "[k/tp] n", "if it is meant, say so by", is_cured=False, modes=(False,),
         more="def loss_of(x, w, u):\n    y = x @ w\n    z = jnp.tanh(y)\n    return (z * u).sum()",
     ),
     "a loss of a sum, beside the gradient by weights that are sharded": Wrong(
@@ -385,7 +385,7 @@ PROGRAMS = {
     ),
     "a root of what neighbours along two axes have sent": Wrong(
         X, "y = lax.fori_loop(0, 2, step, x); z = jnp.sqrt(((x - y) ** 2).sum()); return lax.psum(z, ('dp', 'tp'))", "",
-        "take it over all shards of 'dp', 'tp' before", is_cured=False, more=HALOS,
+        "psum over 'dp', 'tp' of ((x - y) ** 2).sum() at program.py:23, and leave out the psum over 'dp', 'tp' at program.py:24", more=HALOS,
     ),
     "a check of a part": Wrong(ROWS, "z = check(x, \"_ k\"); return z.sum(0)", "k", "still sharded over 'dp'"),
 }  # fmt: skip

@@ -29,6 +29,9 @@ from typedshmap import Array, DivergenceError, Float, VaryingError, typed_shard_
 
 MODES = [True, False]
 
+# The programs are about other things, and do not all mean something.
+pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
+
 
 @pytest.mark.sample(3)
 @in_modes(WRONG)

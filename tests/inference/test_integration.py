@@ -24,6 +24,9 @@ ROWS = jax.ShapeDtypeStruct((8, 4), jnp.float32)
 numbers = np.arange(32, dtype=np.float32).reshape(8, 4) / 32
 Body = Callable[..., Any]
 
+# The programs are about other things, and do not all mean something.
+pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
+
 
 def traced(f: Body, *args: Any) -> Any:
     """Shapes of results, without what JAX may remember of the function."""

@@ -1,12 +1,15 @@
 # ruff: noqa: E501 (an edit is a line of a program)
 """Whoever follows what is said of a mutant, to the letter, gets a program that is right, or is refused."""
 
+import re
+import warnings
 from functools import cache
 from typing import Any, NamedTuple
 
 import jax
 import pytest
 from catalogue import MUTANTS
+from edits import NotFollowedError, apply_cure, parse_cures
 from mutation import Program, function_of, source_of
 from tiers import slow
 from trying import called, close, mesh_of
@@ -35,24 +38,13 @@ BEST = "    top, at = logits.max(-1), jnp.argmax(logits, -1) + first_id(logits)"
 
 # By mutant, the ways that its messages name.
 CURES: dict[str, list[list[Step]]] = {
-    "D1": [[Step("take the mean before it (pmean over 'dp')", "mean = x.mean(0)", 'mean = jax.lax.pmean(x.mean(0), "dp")')]],
-    "D2": [[Step("gather the dim first", "x.var(0)", 'jax.lax.all_gather(x, "dp", tiled=True, to="invarying").var(0)')]],
     "D7": [[Step("psum over 'dp'", "jnp.sum(errors**2)", 'jax.lax.psum(jnp.sum(errors**2), "dp")')]],
     "D9": [[Step("pmean over 'dp'", STEP, STEP.replace("    return", f"{MEAN}    return"))]],
     "D10": [[Step("pmean over 'dp'", '    return updated(weights, gradients, size("batch")), jax', f'{MEAN}    return updated(weights, gradients, size("batch")), jax')]],
     "D13": [[Step("pmean over 'dp'", "return jnp.mean(jnp.sum((x @ weights.w + weights.b - y) ** 2, 1))", 'return jax.lax.pmean(jnp.mean(jnp.sum((x @ weights.w + weights.b - y) ** 2, 1)), "dp")')]],
-    "Q11": [[Step("leave out 'dp'", 'adam(state, jax.lax.psum(gradients, "dp"))', "adam(state, gradients)")]],
     "T1": [[Step("psum over 'tp' before add", "h @ w.down", 'jax.lax.psum(h @ w.down, "tp")')]],
     "T2": [[Step("psum over 'tp', in the place of psum", 'psum(h @ w.down, "dp")', 'psum(h @ w.down, "tp")')]],
-    "T4": [[Step("leave out 'tp'", 'jax.lax.psum(jax.lax.psum(h @ w.down, "tp"), "tp")', 'jax.lax.psum(h @ w.down, "tp")')]],
     "T5": [[Step("drop the psum", 'return x + psum(y, "tp")', "return x + y")]],
-    "T6": [[Step("add it after the sum (psum over 'tp')", 'psum(h @ w.down + w.down_bias, "tp")', 'psum(h @ w.down, "tp") + w.down_bias')]],
-    "T7": [[Step("add it after the sum (psum over 'tp')", 'psum(x + h @ w.down, "tp")', 'psum(h @ w.down, "tp") + x')]],
-    "T8": [[Step("take the mean before it (pmean over 'tp')", "jnp.mean(h * h, -1, keepdims=True)", 'jax.lax.pmean(jnp.mean(h * h, -1, keepdims=True), "tp")')]],
-    "T11": [[
-        Step("take the sum before it (psum over 'tp')", "relu(h @ down)", 'relu(jax.lax.psum(h @ down, "tp"))'),
-        Step("leave out 'tp'", 'jax.lax.psum(jax.nn.relu(jax.lax.psum(h @ down, "tp")), "tp")', 'jax.nn.relu(jax.lax.psum(h @ down, "tp"))'),
-    ]],
     "T13": [
         [Step("gather a dim over its minor axes first", 'jax.lax.all_gather(down, "dp", tiled=True)', 'jax.lax.all_gather(down, "tp", tiled=True)')],
         [Step("gather a dim over its minor axes first", '"[ff/dp,tp] model"', '"[ff/tp,dp] model"')],
@@ -63,10 +55,7 @@ CURES: dict[str, list[list[Step]]] = {
         [Step("", DOWN, f'    down = jax.lax.all_gather(down, "dp", tiled=True)\n{DOWN}')],
     ],
     "T15": [[Step("pmean over 'dp'", "jnp.mean((mlp(x, w) - y) ** 2)", 'jax.lax.pmean(jnp.mean((mlp(x, w) - y) ** 2), "dp")')]],
-    "T16": [[Step("drop the psum", 'replace(gradients, up=jax.lax.psum(gradients.up, "tp"))', "gradients")]],
     "T19": [[Step("psum over 'dp'", "    gradients = replace(gradients, down", '    gradients = jax.lax.psum(gradients, "dp")\n    gradients = replace(gradients, down')]],
-    "T21": [[Step("leave out 'tp'", 'return jax.lax.psum(jnp.sum((mlp(x, w) - y) ** 2), "tp")', "return jnp.sum((mlp(x, w) - y) ** 2)")]],
-    "E4": [[Step("take the mean before it (pmean over 'ep')", "chosen.mean(0) * gates.mean(0)", 'jax.lax.pmean(chosen.mean(0), "ep") * jax.lax.pmean(gates.mean(0), "ep")')]],
     "E5": [[Step("psum over 'ep'", "(chosen * is_kept[:, None]).sum(0).astype", 'jax.lax.psum((chosen * is_kept[:, None]).sum(0), "ep").astype')]],
     "E8": [[Step("write what the value is", '"e [c/ep] m -> [e/ep] c m")\n    mixed', '"[e/ep] c m -> e [c/ep] m")\n    mixed')]],
     "X1": [[Step("psum over 'tp' before log", "jnp.log(jnp.exp(logits - largest[:, None]).sum(-1))", 'jnp.log(jax.lax.psum(jnp.exp(logits - largest[:, None]).sum(-1), "tp"))')]],
@@ -77,17 +66,9 @@ CURES: dict[str, list[list[Step]]] = {
     ]],
     "X9": [[
         Step("drop '+tp'", '"[batch/dp] +tp"', '"[batch/dp]"'),
-        Step("leave out 'tp'", '0.9 * jax.lax.psum(taken(logits, labels), "tp")', "0.9 * taken(logits, labels)"),
+        Step("leave out the psum over 'tp'", '0.9 * jax.lax.psum(taken(logits, labels), "tp")', "0.9 * taken(logits, labels)"),
     ]],
     "X10": [[Step("psum over 'tp'", "0.9 * taken(logits, labels)", '0.9 * jax.lax.psum(taken(logits, labels), "tp")')]],
-    "X12": [[Step("take the sum before it (psum over 'dp')", "(loss * weights).sum() / weights.sum()", 'jax.lax.psum((loss * weights).sum(), "dp") / jax.lax.psum(weights.sum(), "dp")')]],
-    "X13": [[Step("leave out 'tp'", 'jax.lax.psum(jax.lax.psum((loss * weights).sum(), "dp"), "tp")', 'jax.lax.psum((loss * weights).sum(), "dp")')]],
-    "H9": [[
-        Step("take the sum before it (psum over 'x', 'y')", ROOT, SUMMED_ROOT),
-        Step("leave out 'y', 'x'", f'jax.lax.psum({SUMMED_ROOT}, ("y", "x"))', SUMMED_ROOT),
-    ]],
-    "H10": [[Step("take the mean before it (pmean over 'x', 'y')", "mean = t.mean()", 'mean = jax.lax.pmean(t.mean(), ("y", "x"))')]],
-    "H11": [[Step("take the mean before it (pmean over 'x')", 'jax.lax.pmean(t.mean(), "y")', 'jax.lax.pmean(jax.lax.pmean(t.mean(), "y"), "x")')]],
     "H12": [[Step("pmax over 'x'", "t.max()", 'jax.lax.pmax(t.max(), "x")')]],
     "F3": [[Step("write what the value is", '"k [c/q,p] -> [k/q,p] c"', '"k [c/p,q] -> [k/p,q] c"')]],
     "F4": [[Step("write what the value is", 'all_to_all(short, ("q", "p")', 'all_to_all(short, ("p", "q")')]],
@@ -107,7 +88,6 @@ CURES: dict[str, list[list[Step]]] = {
     ],
     "W3": [[Step("by pmax of its condition", "(jnp.abs(state[0]).max() > 1) & (residual > 1e-2)", 'jax.lax.pmax((jnp.abs(state[0]).max() > 1) & (residual > 1e-2), "dp")')]],
     "V1": [[Step("pmax over 'tp' before div", "jnp.abs(w).max()", 'jax.lax.pmax(jnp.abs(w).max(), "tp")')]],
-    "V3": [[Step("leave out 'tp'", 'jax.lax.psum(scale, "tp")', "scale")]],
     "C1": [[Step("gather it over the axes in the order in which they shard it", 'all_gather(w, ("dp", "tp")', 'all_gather(w, ("tp", "dp")')]],
     "C2": [[Step("write what the value is", '"rows [model/dp,tp]"', '"rows [model/tp,dp]"')]],
     "R3": [[Step("compute it the same on all shards", 'jax.random.fold_in(for_all, jax.lax.axis_index("dp"))', "for_all")]],
@@ -118,7 +98,6 @@ CURES: dict[str, list[list[Step]]] = {
             Step("psum over 'tp' before add at", "x + mlp(rms_norm(x, layer.mlp_norm), up, down)", 'x + jax.lax.psum(mlp(rms_norm(x, layer.mlp_norm), up, down), "tp")'),
         ],
     ],
-    "Q2": [[Step("leave out 'tp'", 'return jax.lax.psum(einsum(mixed, out, "[b/dp] s [h/tp] d, [h/tp] d m -> [b/dp] s m"), "tp")', 'return einsum(mixed, out, "[b/dp] s [h/tp] d, [h/tp] d m -> [b/dp] s m")')]],
     "Q3": [[Step("gather the dim first", "logsumexp(logits, -1)", 'logsumexp(all_gather(logits, "[b/dp] s [v/tp] -> [b/dp] s v"), -1)')]],
     "Q4": [[Step("gather it first", "return table[ids]", 'return all_gather(table, "[v/tp] m -> v m")[ids]')]],
     "Q5": [[Step("pmean over 'dp'", "return jnp.mean(total - chosen)", 'return jax.lax.pmean(jnp.mean(total - chosen), "dp")')]],
@@ -204,4 +183,37 @@ REST = [pytest.param(mutant, id=mutant.id) for mutant in MUTANTS if mutant.id no
 @pytest.mark.parametrize("mutant", [slow(case) if case.id.startswith("Q") else case for case in REST])
 def test_every_message_that_names_a_cure_is_followed(mutant: Mutant) -> None:
     for check_vma in mutant.check_vma:
-        assert bool(cure_of(refusal(mutant, [], check_vma))) == (mutant.id in UNCURED)
+        message = refusal(mutant, [], check_vma)
+        if message is not None and "# typedshmap: ignore[" in message:
+            expect_cured(mutant, message, check_vma)
+        else:
+            assert bool(cure_of(message)) == (mutant.id in UNCURED)
+
+
+def expect_cured(mutant: Mutant, message: str, check_vma: bool) -> None:
+    """Expect a program that follows what a suspect's message says, to the letter, to be right, or to be refused."""
+    program, wrong = mutant.program, (mutant.old, mutant.new)
+    source = source_of(program, wrong)
+    for edits in parse_cures(message):
+        if any(file not in ("", program.path.name) for _, file, _ in edits):
+            continue
+        cured = source
+        try:
+            for edit, _, line in edits:
+                cured = apply_cure(cured, line, edit)
+        except NotFollowedError:
+            continue
+        function = function_of(program, wrong, (source, imported(cured, source)), check_vma=check_vma)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", SuspectWarning)
+                got, _ = called(program, function, program.meshes[-1])
+        except Exception:  # ours, or JAX's
+            continue
+        close(jax.tree.leaves(got), jax.tree.leaves(right(program)))
+
+
+def imported(cured: str, source: str) -> str:
+    """A source with `jax.lax` where it says only `lax` and did not before."""
+    lines = zip(cured.splitlines(keepends=True), source.splitlines(keepends=True), strict=True)
+    return "".join(line if line == was else re.sub(r"(?<![\w.])lax\.", "jax.lax.", line) for line, was in lines)

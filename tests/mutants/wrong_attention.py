@@ -169,7 +169,7 @@ CROSS_ENTROPY = (
     Mutant(
         "X13", "K27", "a loss that is the same on every shard of tp summed over tp", LOSS,
         'jax.lax.psum((loss * weights).sum(), "dp") /',
-        'jax.lax.psum(jax.lax.psum((loss * weights).sum(), "dp"), "tp") /', "types", BOTH,
+        'jax.lax.psum(jax.lax.psum((loss * weights).sum(), "dp"), "tp") /', "mesh", BOTH,
     ),
     Mutant(
         "X14", "sum for mean", "an accuracy of several times the truth", LOSS,

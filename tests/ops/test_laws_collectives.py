@@ -35,6 +35,9 @@ from strategies import (
 from typedshmap import all_gather, all_to_all, einsum, pmax, pmean, pmin, ppermute, psum
 from typedshmap._jax.versions import HAS_MANUAL_TYPES
 
+# The programs are about other things, and do not all mean something.
+pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
+
 NAMES = "abcd"
 
 

@@ -32,6 +32,9 @@ from strategies import (
 
 from typedshmap import PatternError, pmax, pmin, psum, rearrange, reduce, repeat
 
+# Means of shards that are added are meant here.
+pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
+
 
 @dataclass(frozen=True)
 class Factor:

@@ -170,7 +170,7 @@ STATES = mesh_of(data=4, tensor=2)
 def gather_states(
     buf: Float[Array, "[slots/data] [h/tensor] d n"], idx: Int32[Array, "[seqs/data]"]
 ) -> Float[Array, "[seqs/data] [h/tensor] d n"]:
-    return jnp.take(buf, idx, axis=0)
+    return jnp.take(buf, idx, axis=0)  # typedshmap: ignore[own-part]
 
 
 buf, idx = numbers(12, 4, 2, 3), whole_numbers(8, below=3)

@@ -141,7 +141,7 @@ def loss_of(weights: Any, batch: Any) -> Any:
     words = jax.lax.axis_index("t") * logits.shape[-1] + jnp.arange(logits.shape[-1])
     right = jax.lax.psum(jnp.where(words == batch.targets[..., None], logits, 0).sum(-1), "t")
     per_token = jnp.log(total) + highest - right
-    return jax.lax.psum(per_token.sum(), "d") / (4 * per_token.size)
+    return jax.lax.psum(per_token.sum(), "d") / (jax.lax.axis_size("d") * per_token.size)
 
 
 def squared_norm(grads: Any) -> Any:

@@ -19,6 +19,7 @@ with versions.noting_untried():
         regions,
         source,
         staging,
+        structure,
         trace,
         tree,
     )
@@ -35,6 +36,7 @@ __all__ = [
     "regions",
     "source",
     "staging",
+    "structure",
     "trace",
     "tree",
     "versions",

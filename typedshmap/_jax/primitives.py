@@ -4,9 +4,9 @@ What has no class here is opaque: its results may depend on every operand in any
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 PrimitiveKind = Literal[
     "cast",  # the same numbers at the same places, perhaps of another type
@@ -265,36 +265,6 @@ def primitive(name: str) -> Primitive:
     return PRIMITIVES.get(name, OPAQUE)
 
 
-def names_of(*kinds: PrimitiveKind, terms: Iterable[LinearTerms] | None = None, **attributes: Any) -> frozenset[str]:
-    """The primitives of some kinds; those that are linear in these operands, and have these attributes."""
-    return frozenset(
-        name
-        for name, found in PRIMITIVES.items()
-        if (not kinds or found.kind in kinds) and (terms is None or found.terms in terms)
-        if all(getattr(found, attribute) == value for attribute, value in attributes.items())
-    )
-
-
-CALLS = names_of("call") - {"custom_linear_solve", "shard_map"}
-"""Calls of one jaxpr with their own operands, on the same mesh."""
-COMMUTATIVE = names_of(is_commutative=True)
-CUMULATIVE = names_of("ordering", along="axis") - {"top_k"}
-"""Sums, products and the like of all entries before."""
-DRAWS = names_of(is_draw=True)
-ENTRYWISE = names_of(
-    "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme", "choice", "joining", along=""
-)
-"""An entry of their result is computed of the entries at the same place."""
-MOVING = names_of("cast", "moving", "lookup") | frozenset(
-    name
-    for name in names_of("collective")
-    if PRIMITIVES[name].operation not in ("all-reduce", "reduce-scatter", "ragged-all-to-all", "reshard")
-)
-"""Primitives that compute nothing: their result has the entries of their first operand."""
-VIEWS = names_of(is_view=True)
-COLLECTIVES: Mapping[str, str] = {
-    name: PRIMITIVES[name].operation for name in PRIMITIVES if PRIMITIVES[name].operation not in ("", "reshard")
-}
-"""The primitives that communicate, and what XLA calls them; those that only change a type are not among them."""
-OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
-"""What XLA calls the collectives."""
+def names_of(*kinds: PrimitiveKind) -> frozenset[str]:
+    """The primitives of some kinds."""
+    return frozenset([name for name, found in PRIMITIVES.items() if found.kind in kinds])

@@ -8,7 +8,8 @@ import linecache
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from itertools import dropwhile, islice, takewhile
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, TypeVar
 
 import jax
 
@@ -178,6 +179,18 @@ def _library_frames(eqn: Any) -> Iterator[Any]:
 
 def _frame_place(frame: Any) -> str:
     return Place.of(frame.file_name, frame.line_num, frame.function_name)
+
+
+F = TypeVar("F", bound=FunctionType)
+
+COUNTING_SHARDS = set[CodeType]()
+"""The code of functions of this library that divide by the number of shards over which they sum."""
+
+
+def counts_shards(function: F) -> F:
+    """Note that a function divides a sum over shards by their number, and by nothing else."""
+    COUNTING_SHARDS.add(function.__code__)
+    return function
 
 
 def call_site(eqn: Any) -> tuple[list[Any], Any]:

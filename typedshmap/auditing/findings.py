@@ -17,6 +17,9 @@ KINDS = {
     "double-sum": VaryingError,
     "lost-sum": VaryingError,
     "summed-gradient": VaryingError,
+    "own-part": VaryingError,
+    "copies": VaryingError,
+    "same-draw": VaryingError,
     "invariance": VaryingError,
 }
 """The kinds of findings, each with what it is raised as."""
@@ -30,9 +33,11 @@ class Finding(NamedTuple):
       kind: ``varying``: a result differs between shards of an axis that its PartitionSpec does not mention;
         ``unreduced``: so it is since the sum over the axis is due; ``layout``: a dim is sharded over other axes, or in
         another order, than is taken for granted; ``divergence``: a collective that not all shards reach; ``unsound``: a
-        value that varies though JAX types it as invarying; ``double-sum``: a sum that was taken already;
-        ``lost-sum``: a sum that is due, and that an operation loses; ``summed-gradient``: a gradient that counts
-        each shard; ``invariance``: a global result that is another one on other meshes.
+        value that varies though JAX types it as invarying; ``double-sum``: what a collective makes grow or shrink with
+        the mesh; ``summed-gradient``: what differentiation does; ``lost-sum``: a sum that is due, and that an operation
+        loses; ``own-part``: an operation along a sharded dim that needs all of it; ``copies``: what is the same on each
+        shard, taken for the parts of a dim; ``same-draw``: random numbers alike on every shard, taken for those of a
+        sharded dim; ``invariance``: a global result that is another one on other meshes.
       message: what is wrong, and what to write instead, on one line.
       file: the path of the file in which it began.
       line: its line there.

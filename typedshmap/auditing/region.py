@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -10,16 +10,13 @@ from typing import Any
 from jax.sharding import PartitionSpec
 
 from .. import _jax
+from ..errors.causes import Suspected
 from ..errors.failures import Failure, LayoutMismatch, ShardingConflict, Subject
 from ..errors.places import Place, as_users, is_of_package
 from ..errors.varying import (
     Cause,
     DivergentCollective,
-    LostSum,
     NotUnreduced,
-    RecountedGradient,
-    SummedGradient,
-    SummedParts,
     Suspect,
     UnmarkedUnreduced,
     UnmentionedVarying,
@@ -33,6 +30,8 @@ from ..inference.region import RULES, InterpretedRegion
 from .findings import Finding, Region
 
 _BODY = Subject("spec", "body")
+
+_NO_DEGREES = "whether results grow with '{}', as it cannot be traced on an axis of another size"
 
 # What may be the same on every shard, or not, for all that is known.
 _UNKNOWN = {"opaque": "", "ring": ", of parts that the shards send on (ppermute)"}
@@ -82,7 +81,12 @@ class PlainRegion:
         if self.is_typed:  # its hints are checked as it is traced
             return Region(*self.key, not unread, tuple(dict.fromkeys(unread))), findings
         found = self._interpreted()
-        failures = [*self._failures_of_body(found), *self._failures_of_results(found)]
+        of_results = self._failures_of_results(found)
+        of_body = list(self._failures_of_body(found))
+        failures = [*of_body, *of_results.values()]
+        if not of_body:
+            failures += self._suspects(found, of_results)
+            unread += [_NO_DEGREES.format(axis) for axis in found.kinds.unread]
         for failure in failures:
             cause = failure.what.cause if isinstance(failure.what, UnmentionedVarying) else None
             if cause is not None and cause.kind in _UNKNOWN:
@@ -127,12 +131,30 @@ class PlainRegion:
         for first in (found.divergence(), found.wrong_gradient(), *found.contradictions()):
             if first is not None:
                 yield Failure(first.what, _BODY, place=_jax.source.equation_place(first.eqn))
-        for verdict in found.lost_sums():
-            yield Failure(verdict.failure, _BODY, place=verdict.place)
 
-    def _failures_of_results(self, found: InterpretedRegion) -> Iterable[Failure]:
-        """The results that are not what out_specs say."""
-        origin = Origin(self.name, self.context)
+    def _suspects(self, found: InterpretedRegion, refused: Collection[int]) -> Iterable[Failure]:
+        """What is suspected, with the degrees of numbers known from a second trace."""
+        specs = {at: self.params["out_specs"][at] for at in self.results}
+        layouts = {
+            at: _jax.array.spec_entries(spec, len(found.body.outvars[at].aval.shape)) for at, spec in specs.items()
+        }
+        call = self.traced.call
+        function = None if call is None else call.body
+        for each in found.suspects(layouts, refused, retrace=self._retraced, function=function, is_thorough=True):
+            yield Failure(each.failure, _BODY, place=each.place)
+
+    def _retraced(self, axis: str, size: int) -> Any:
+        """Its jaxpr on a mesh of which an axis has another size; None where it cannot be traced there."""
+        call, mesh = self.traced.call, self.params["mesh"]
+        if call is None or mesh.manual_axes:
+            return None
+        other = _jax.regions.other_mesh(mesh, axis, size)
+        again = replace(call, params={**call.params, "mesh": other})
+        return _jax.regions.traced_on(other, again, call.operands, call.params["in_specs"])
+
+    def _failures_of_results(self, found: InterpretedRegion) -> dict[int, Failure]:
+        """The results that are not what out_specs say, by their places."""
+        origin, failures = Origin(self.name, self.context), dict[int, Failure]()
         for number, at in enumerate(self.results):
             spec, var = self.params["out_specs"][at], found.body.outvars[at]
             rank, subject = len(var.aval.shape), self._result(number)
@@ -142,7 +164,8 @@ class PlainRegion:
             what = contradiction(claim, found.results[at], var.aval.shape, found.interpreter, True)
             if what is not None:
                 failure = Failure(found.with_cause_of_result(what, at), subject)
-                yield replace(failure, place=failure.cause_place or found.place_of_result(at))
+                failures[at] = replace(failure, place=failure.cause_place or found.place_of_result(at))
+        return failures
 
     def _result(self, number: int) -> Subject:
         """The name of a result."""
@@ -159,7 +182,7 @@ def finding_of(failure: Failure, region: str, file: str = "", line: int = 0) -> 
       line: its line there.
     """
     what, sentence, place = failure.what, failure.words(), failure.place
-    if isinstance(what, LostSum) and isinstance(what.since, Place) and what.how != "taken":
+    if isinstance(what, Suspected) and isinstance(what.since, Place):
         place = what.since
     is_operation = failure.subject.name == "body"
     problem = sentence.problem if is_operation else f"{failure.subject.phrase} {sentence.problem}"
@@ -186,12 +209,8 @@ def _kind(what: Any) -> str:
             return "divergence"
         case UntypedVarying():
             return "unsound"
-        case LostSum(how="taken") | SummedParts():
-            return "double-sum"
-        case LostSum():
-            return "lost-sum"
-        case SummedGradient() | RecountedGradient():
-            return "summed-gradient"
+        case Suspected():
+            return what.kind
         case _:
             return "varying"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..errors import TypedShmapError
+from ..errors.places import is_ignored
 from .findings import KINDS, Finding, Region
 from .formats import text_report
-from .silenced import is_ignored
 
 
 class AuditReport:
@@ -43,7 +43,7 @@ class AuditReport:
     def add_findings(self, findings: Iterable[Finding]) -> None:
         """Take in findings, but for those that a comment on their line silences."""
         for found in findings:
-            if not is_ignored(found):
+            if not is_ignored(found.file, found.line, found.kind):
                 self._findings.setdefault((found.kind, found.file, found.line), found)
 
     def raise_for_errors(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import linecache
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,18 +12,7 @@ from pathlib import Path
 from ..errors import StructureError
 from .findings import Finding
 
-_IGNORE = re.compile(r"#\s*typedshmap:\s*ignore(?![\w-])(?:\[(?P<kinds>[^\]]*)\])?")
 _VERSION = 1
-
-
-def is_ignored(found: Finding) -> bool:
-    """Whether its line, or a comment on the line above, says ``# typedshmap: ignore[kind]``; without a kind, all."""
-    above = linecache.getline(found.file, found.line - 1).strip()
-    for text in (linecache.getline(found.file, found.line), above if above.startswith("#") else ""):
-        if comment := _IGNORE.search(text):
-            kinds = comment["kinds"]
-            return kinds is None or found.kind in re.split(r"[\s,]+", kinds.strip())
-    return False
 
 
 class Baseline:

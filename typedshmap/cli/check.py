@@ -19,6 +19,7 @@ from ..auditing.findings import Finding, Region
 from ..auditing.formats import write_report
 from ..errors import ShapeError, TypedShmapError
 from ..errors.phrases import count_text, mesh_text
+from ..inference.analysis import is_thorough
 from ..meshes import override_mesh
 from ..sampling.arguments import FlatCall, taken_names
 from ..sampling.meshes import has_marks, map_over_shards, mesh_like, needs_manual_region
@@ -103,7 +104,11 @@ def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) ->
 
     def trace(f: Any, mesh: AbstractMesh) -> None:
         call = FlatCall(drawn.structs(mesh), *_jax.array.SHAPES)
-        with override_mesh(mesh), nullcontext() if made_of.mesh is not None else use_abstract_mesh(mesh):
+        with (
+            is_thorough(True),
+            override_mesh(mesh),
+            nullcontext() if made_of.mesh is not None else use_abstract_mesh(mesh),
+        ):
             jax.make_jaxpr(lambda *arrays: call.run(f, arrays))(*call.arrays)
 
     if made_of.verb != "typed":

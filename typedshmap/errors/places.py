@@ -109,6 +109,19 @@ def _file_text(file: str) -> str:
     return named[1] if named else "cell"
 
 
+_IGNORE = re.compile(r"#\s*typedshmap:\s*ignore(?![\w-])(?:\[(?P<kinds>[^\]]*)\])?")
+
+
+def is_ignored(file: str, line: int, kind: str) -> bool:
+    """Whether a line, or a comment on the one above, says ``# typedshmap: ignore[kind]``; without a kind, all."""
+    above = linecache.getline(file, line - 1).strip()
+    for text in (linecache.getline(file, line), above if above.startswith("#") else ""):
+        if comment := _IGNORE.search(text):
+            kinds = comment["kinds"]
+            return kinds is None or kind in re.split(r"[\s,]+", kinds.strip())
+    return False
+
+
 def running_place(is_traced: bool = False) -> str:
     """The line of the user's that is running; empty if there is none.
 

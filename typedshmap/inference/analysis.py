@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, final
@@ -12,6 +12,7 @@ import jax
 from .. import _jax
 from ..errors import TypedShmapError, warn_of_suspect
 from ..errors.failures import Failure, Fault, Subject
+from ..errors.places import Place, is_ignored
 from ..errors.varying import UnmentionedVarying
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import (
@@ -28,6 +29,8 @@ from ..notation.match import NO_SIZES, Sizes
 from . import claims
 from .causes import Causes
 from .interpreter import CLAIM, Interpreter, Observation
+from .kinds.region import Retrace
+from .kinds.suspects import Suspicion
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
 from .region import RULES, InterpretedRegion, with_cause
 
@@ -231,20 +234,26 @@ class Refused(NamedTuple):
 # JAX's own contexts, so that what was traced with all claims is never used where they add to a jaxpr.
 keep_all_claims = jax.make_user_context(default_value=False)
 
+# Whether a region is traced for another size wherever the degree of a number may matter, and not only where something
+# would be said of it, as it is under an audit. Among JAX's own contexts, so that what was traced before is read anew.
+is_thorough = jax.make_user_context(default_value=False)
+
 
 def analyze_region(
     analysis: RegionAnalysis,
     traced: _jax.jaxpr.TracedRegion | None,
     operands: Sequence[Any],
     results: Sequence[LayoutAssertion | Refused | None],
+    retrace: Retrace | None = None,
 ) -> bool:
-    """Interpret a traced region, and raise what its body contradicts, the first first.
+    """Interpret a traced region, raise what its body contradicts, the first first, and warn of suspects.
 
     Args:
       analysis: the claims that wait for it.
       traced: the region; None for one that is not in the jaxpr, since nothing comes of it.
       operands: what it is called with.
       results: what is claimed of its results, or what is wrong with one by its type.
+      retrace: traces its body for another size of an axis.
 
     Returns:
       Whether all claims of the body are in the region: not if it was differentiated as it was traced, and
@@ -270,10 +279,14 @@ def analyze_region(
     taken = [*map(_jax.array.has_gradient_taken, operands)]
     if first := region.divergence(taken) or region.wrong_gradient():
         raise _finding_error(first, origin, interpreter)
-    verdicts = region.lost_sums()
     wrong = [_contradiction(_at_its_making(found, body), origin, interpreter) for found in region.contradictions()]
-    lost = [Observation(verdict.eqn, verdict.failure) for verdict in verdicts if verdict.is_error]
-    wrong += [_contradiction(found, origin, interpreter) for found in lost]
+    suspected = list[Suspicion]()
+    if not wrong:
+        suspected = _suspects(analysis, region, zip(results, traced.results, strict=True), retrace)
+        for each in suspected:
+            if each.is_error:
+                failure = Failure(each.failure, Subject("whole", "body"), place=each.place)
+                wrong.append(Contradiction(failure, origin.function, origin.region))
     if (judged or analysis.claims) and not wrong:
         _refuse_unproven(analysis, judged, body)
     fitting = set[Any]()  # most results are like others
@@ -298,15 +311,50 @@ def analyze_region(
         wrong.append(Contradiction(failure, analysis.typed.name, origin.region, result.sizes))
     if wrong:
         raise _error_of(wrong)
-    for suspect in verdicts:
-        place = suspect.place
-        failure = Failure(suspect.failure, Subject("whole", "body"), place=place)
-        text = str(origin.region.report(origin.function, (failure,), NO_SIZES, place))
-        warn_of_suspect(text, *_jax.source.place_line(place))
-        for listener in suspect_listeners:
-            listener(origin.function, failure)
+    for suspect in suspected:
+        _warn(suspect._replace(place=suspect.place or analysis.typed.return_place), origin)
     analysis.is_done = True
     return True
+
+
+def _suspects(
+    analysis: RegionAnalysis,
+    region: InterpretedRegion,
+    results: Iterable[tuple[LayoutAssertion | Refused | None, int]],
+    retrace: Retrace | None,
+) -> list[Suspicion]:
+    """What is suspected of a region whose claims hold."""
+    layouts, hints = dict[int, Layout](), dict[int, Any]()
+    for stated, at in results:
+        if isinstance(stated, LayoutAssertion):
+            hint = hints[at] = stated.hint
+            layout = stated.region.manual_layout(hint, len(region.body.outvars[at].aval.shape))
+            if layout is not None:
+                layouts[at] = layout
+
+    def is_bound(at: int, axis: str) -> bool:
+        name = claims.dim_name(layouts[at], hints[at], axis)
+        return any(name in leaf.hint.spec.names for leaf in analysis.arguments if leaf.hint is not None)
+
+    return region.suspects(
+        layouts,
+        retrace=retrace,
+        function=analysis.typed.function,
+        is_bound=is_bound,
+        is_thorough=True if suspect_listeners else is_thorough.value,
+    )
+
+
+def _warn(suspect: Suspicion, origin: claims.Origin) -> None:
+    """Warn of a suspect, unless its line says that it is meant."""
+    place = suspect.place
+    if isinstance(place, Place) and is_ignored(place.file, place.line, suspect.failure.kind):
+        return
+    failure = Failure(suspect.failure, Subject("whole", "body"), place=place)
+    text = str(origin.region.report(origin.function, (failure,), NO_SIZES, place))
+    warn_of_suspect(text, *_jax.source.place_line(place))
+    for listener in suspect_listeners:
+        listener(origin.function, failure)
 
 
 def _judge_claim(

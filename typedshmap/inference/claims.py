@@ -60,6 +60,12 @@ class Claim(Record, eq=False):
         return hash(Claim)
 
     @property
+    def meaning(self) -> tuple[Any, ...]:
+        """What it says, whoever says so."""
+        stated = self.assertion
+        return self.layout, self.covered_axes, stated.is_assumed, stated.must_be_invarying, stated.subject.is_pattern
+
+    @property
     def covered_axes(self) -> AxisSet:
         """The axes that the layout describes."""
         return self.assertion.region.checked_axes | self.layout.axes
@@ -179,8 +185,6 @@ def judge_claim(interpreter: Interpreter, eqn: Any, claim: Claim, facts: list[Sh
         aval = _jax.array.with_dims(aval, own)
     what = None if is_assumed else contradiction(claim, seen, aval.shape, interpreter)
     interpreter.observations.append(Observation(eqn, what, claim, seen, aval))
-    for axis in layout.unreduced & fact.varying & interpreter.axes:
-        interpreter.began.setdefault((eqn.invars[0], axis), eqn)
     return [_refine_fact(claim, fact, own, interpreter.axes)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import chain
 from math import prod
@@ -22,7 +22,6 @@ from .lattice import (
     merge_parts,
     parts_of,
 )
-from .sums import SumLoss
 
 
 def awaited_axes(interpreter: Interpreter, eqn: Any) -> AxisSet:
@@ -94,16 +93,6 @@ def _grouped_fact(fact: ShardingFact, sizes: tuple[tuple[str, int], ...], groups
     return ShardingFact(varying - summed, NO_AXES, dims, groups=(axes, equal))
 
 
-def _note_sum(interpreter: Interpreter, eqn: Any, at: int, fact: ShardingFact, axes: Sequence[str]) -> None:
-    """Note of each axis that a sum that is due is taken, or one that is not."""
-    interpreter.note_sum(eqn, at, fact, axes)
-    for axis in axes:
-        if axis in fact.unreduced:
-            interpreter.taken[eqn.outvars[at], axis] = eqn
-        elif axis not in fact.varying | fact.due and not fact.is_zero:
-            interpreter.note_loss(eqn, SumLoss(axis, "taken", at), fact)
-
-
 def total(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sum, maximum or minimum over all shards, or one of them: the same on every shard."""
     axes, named = _jax.jaxpr.named_axes(eqn, interpreter.axes), tuple(eqn.params.get("axes", ()))
@@ -113,8 +102,6 @@ def total(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list
         if eqn.primitive.name == "pbroadcast":  # one of each group is chosen
             facts = [fact._replace(groups=None) for fact in facts]
         return [_grouped_fact(fact, sizes, tuple(map(tuple, groups))) for fact in facts]
-    for at, fact in enumerate(facts if is_sum else ()):
-        _note_sum(interpreter, eqn, at, fact, axes)
     return [_summed_fact(fact, axes, named, is_sum) for fact in facts]
 
 
@@ -192,8 +179,6 @@ def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> li
     """A sum over all shards; each keeps a part of it."""
     params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
     is_grouped = not _is_one_group(params)
-    if not is_grouped:
-        _note_sum(interpreter, eqn, 0, facts[0], axes)
     return [_scattered_fact(facts[0], axes, params["scatter_dimension"], params["tiled"], is_grouped)]
 
 

@@ -11,7 +11,6 @@ from ..errors.varying import DivergentCollective
 from .collectives import awaited_axes
 from .interpreter import Interpreter, Observation, default_rule
 from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, add_varying, join, join_dims, unknown
-from .sums import lost_sums
 
 _MOST_ITERATIONS = 12
 
@@ -37,11 +36,7 @@ def cond(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
     """One of several branches; what they do not all compute alike varies where the choice does."""
     which, operands, branches = facts[0], facts[1:], eqn.params["branches"]
     taken = [interpreter.interpret(branch, operands) for branch in branches]
-    ways = list(zip(*taken, strict=True))
-    results = [reduce(join, each) for each in ways]
-    for each, result in zip(ways, results, strict=True):
-        for lost in lost_sums("select_n", (which, *each), result.dims):  # which chooses one of them, too
-            interpreter.note_loss(eqn, lost, each[lost.at - 1])
+    results = [reduce(join, each) for each in zip(*taken, strict=True)]
     if diverging := interpreter.split_axes(which.varying | which.unreduced):
         _note_collectives(interpreter, eqn, branches, diverging)
         is_same = [len(set(numbers)) == 1 for numbers in zip(*_jax.jaxpr.value_numbers(branches), strict=True)]
@@ -124,10 +119,9 @@ def _fixed_point(
 ) -> tuple[list[ShardingFact], list[ShardingFact]]:
     """The least fact that holds before every iteration of a loop, and what an iteration returns, its carry first.
 
-    The observations are those of that iteration, and the sums that the first one loses, since what it is given is
-    known. What is wrong in the first iteration comes before what follows from it.
+    The observations are those of that iteration. What is wrong in the first one comes before what follows from it.
     """
-    before, since, lost = interpreter.observations, dict[int, int](), list[Observation]()
+    before, since = interpreter.observations, dict[int, int]()
     times = 0
     while True:
         interpreter.observations = []
@@ -135,7 +129,6 @@ def _fixed_point(
         for found in interpreter.observations:
             if found.what is not None:
                 since.setdefault(id(found.eqn), times)
-        lost = lost if times else [found for found in interpreter.observations if found.lost is not None]
         after = [join(a, b) for a, b in zip(carry, results, strict=False)]
         if times >= _MOST_ITERATIONS:  # a claim in the loop may add again and again what the carry loses
             after = [unknown(fact.varying | fact.unreduced, len(fact.dims)) for fact in after]
@@ -143,7 +136,6 @@ def _fixed_point(
             break
         carry, times = after, times + 1
     found = interpreter.observations
-    found += [loss for loss in lost if loss not in found]
     interpreter.observations = before + (
         sorted(found, key=lambda one: since.get(id(one.eqn), times)) if since else found
     )

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from .. import _jax
 from ..errors.failures import ShardingConflict
 from .lattice import AxisSet, DimFact, ShardingFact, invarying, unknown, varying_of, zeros
-from .noted_sums import NotedSums
-from .sums import SumLoss, lost_sums
 
 TransferRule = Callable[["Interpreter", Any, "list[ShardingFact]"], "Sequence[ShardingFact]"]
 """From an equation and the facts of its operands to those of its results."""
@@ -32,7 +30,6 @@ class Observation(NamedTuple):
       fact: what was known before of the value that it is about.
       aval: that value's type.
       control: the branch or loop around the operation, whose predicate is at fault.
-      lost: the sum that an operation loses, which is an error where a hint says that it is due.
     """
 
     eqn: Any
@@ -41,7 +38,6 @@ class Observation(NamedTuple):
     fact: ShardingFact = invarying(0)
     aval: Any = None
     control: Any = None
-    lost: SumLoss | None = None
 
 
 class Interpreter:
@@ -53,9 +49,6 @@ class Interpreter:
       observations: what came of claims, and the operations that make no sense, in the order of the equations.
       untyped: equations with results that vary though JAX types them as invarying: by the equation's id, it and by the
         place of a result the axes.
-      began: by a value and an axis, the equation at which a sum over the axis became due.
-      taken: the same, at which one was taken that a hint says to be due.
-      sums: those that are taken over shards, for what gradients make of them.
       refs_vary: whether a mutable reference is taken to vary over all axes, whatever it held at first.
       is_written: whether one comes to hold what varies more than what it held.
     """
@@ -74,12 +67,6 @@ class Interpreter:
         self.refs_vary, self.is_written = True, False
         self.observations: list[Observation] = []
         self.untyped: dict[int, tuple[Any, dict[int, AxisSet]]] = {}
-        self.began: dict[tuple[Any, str], Any] = {}
-        self.taken: dict[tuple[Any, str], Any] = {}
-        self.sums = NotedSums(has_vma)
-        # The equation that is interpreted, and those around it, whose jaxprs hold it, from the outermost on.
-        self._running: Any = None
-        self._around: list[Any] = []
         # By a jaxpr's id, which belongs to it while it is alive, as it is here.
         self._remembered: dict[
             tuple[int, tuple[ShardingFact, ...]], tuple[Any, list[ShardingFact], list[Observation]]
@@ -94,7 +81,6 @@ class Interpreter:
             self.observations += observations
             return outcome
         before, self.observations = self.observations, []
-        self._around.append(self._running)
         known: dict[Any, ShardingFact] = dict(zip(jaxpr.invars, facts, strict=True))
         for var in jaxpr.constvars:
             known[var] = invarying(len(var.aval.shape))
@@ -107,13 +93,7 @@ class Interpreter:
                 (invarying if x.val else zeros)(len(x.aval.shape)) if x.__class__ is literal else known[x]
                 for x in eqn.invars
             ]
-            self._running = eqn
             results = rules[eqn.primitive.name](self, eqn, operands)
-            for fact in operands:
-                if (fact.unreduced or fact.due) and results:
-                    for lost in lost_sums(eqn.primitive.name, tuple(operands), results[0].dims):
-                        self.note_loss(eqn, lost, operands[lost.at])
-                    break
             for var, fact in zip(eqn.outvars, results, strict=True):
                 if fact.varying and var in unreduced:
                     fact = self._with_typed_unreduced(unreduced[var], fact)
@@ -127,7 +107,6 @@ class Interpreter:
             (invarying if x.val else zeros)(len(x.aval.shape)) if x.__class__ is literal else known[x]
             for x in jaxpr.outvars
         ]
-        self._running = self._around.pop()
         self._remembered[key] = (jaxpr, outcome, self.observations)
         self.observations = before + self.observations
         return outcome
@@ -153,18 +132,7 @@ class Interpreter:
         axes = axes - fact.due - fact.unreduced
         if not axes or not _jax.array.is_inexact(eqn.outvars[0].aval.dtype):  # what is counted is of a shard
             return fact
-        for axis in axes:
-            self.began[eqn.outvars[0], axis] = eqn
         return ShardingFact(fact.varying, fact.unreduced, fact.dims, fact.due | axes, fact.is_zero)
-
-    def note_loss(self, eqn: Any, lost: SumLoss, fact: ShardingFact) -> None:
-        """Note that an operation loses a sum over an axis, unless that has size 1, over which nothing is due."""
-        if self.sizes.get(lost.axis, 1) > 1:
-            self.observations.append(Observation(eqn, None, None, fact, lost=lost))
-
-    def note_sum(self, eqn: Any, at: int, fact: ShardingFact, axes: Sequence[str]) -> None:
-        """Note a sum over axes, for what gradients make of it; over those of size 1 nothing is due."""
-        self.sums.note(eqn, at, fact, [axis for axis in axes if self.sizes.get(axis, 1) > 1], self._around)
 
     def split_axes(self, axes: AxisSet) -> AxisSet:
         """Those of some axes that have more than one shard."""

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
 from .. import _jax
 from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
+from ..notation.layout import Layout
 from . import collectives, control_flow, elementwise, reshape
 from .causes import Causes, NameDim
 from .control_flow import fact_of_spec
 from .find_cause import find_cause
-from .gradients import judge_equal_gradients, judge_gradients, judge_recounts, judge_summed_parts
 from .interpreter import Interpreter, Observation, TransferRule
+from .kinds.known import is_known, note_known
+from .kinds.region import Kinds
+from .kinds.suspects import Suspicion, suspects
 from .lattice import unknown
 from .marks import has_gradient, has_wrong_gradient, is_used
 from .provenance import Provenance
-from .suspects import Verdict, judge_losses
 
 RULES: Mapping[str, TransferRule] = {
     **elementwise.RULES,
@@ -36,7 +38,10 @@ class InterpretedRegion:
       interpreter: what interpreted it.
       entering: what is known of the body's operands.
       results: what is known of its results.
+      kinds: what its values are of the whole, once suspects are asked for.
     """
+
+    kinds: Kinds
 
     def __init__(
         self, params: Mapping[str, Any], interpreter: Callable[[], Interpreter], name_dim: NameDim, is_typed: bool
@@ -53,7 +58,6 @@ class InterpretedRegion:
         self._name_dim, self._is_typed = name_dim, is_typed
         pairs = zip(params["in_specs"], self.body.invars, strict=True)
         self.entering = [fact_of_spec(spec, len(var.aval.shape), self.interpreter.axes) for spec, var in pairs]
-        self._out_specs = params["out_specs"]
         self.interpreter.refs_vary = False
         self.results = self.interpreter.interpret(self.body, self.entering)
         if self.interpreter.is_written:
@@ -122,14 +126,29 @@ class InterpretedRegion:
             each._replace(what=with_cause(each.what, partial(self._provenance_of_operand, each.eqn))) for each in found
         ]
 
-    def lost_sums(self) -> list[Verdict]:
-        """The sums that operations lose, those that are errors and those that are suspects; and sums hardly meant."""
-        losses = [found for found in self.interpreter.observations if found.lost is not None]
-        found = judge_losses(self.interpreter, self.body, losses, lambda: self.causes) if losses else []
-        found += judge_gradients(self.interpreter, self.body, lambda: self.causes)
-        found += judge_equal_gradients(self.interpreter, self.body, lambda: self.causes)
-        found += judge_recounts(self.interpreter, self.body, lambda: self.causes)
-        return [*found, *judge_summed_parts(self.interpreter, self.body, self._out_specs, lambda: self.causes)]
+    def suspects(self, results: Mapping[int, Layout], refused: Collection[int] = (), **known: Any) -> list[Suspicion]:
+        """What is suspected of it, and the sums that a hint says are due and that are lost.
+
+        Args:
+          results: by their places, the layouts of the results.
+          refused: the places of those that are refused.
+          known: what else `Kinds` takes.
+        """
+        interpreter, body = self.interpreter, self.body
+        kinds = self.kinds = Kinds(
+            body, self.entering, results, interpreter.sizes, interpreter.claim_equations, self._name_dim, **known
+        )
+        for var in body.invars:
+            for size in var.aval.shape:
+                if size.__class__ is not int:  # a symbol, of a program for export: nothing is known of it
+                    return []
+        if is_known(kinds):
+            return []
+        axes = [axis for axis, size in interpreter.sizes.items() if size > 1]
+        found = suspects(kinds, axes, refused)
+        if not found:
+            note_known(kinds)
+        return found
 
     def with_cause_of_result(self, what: Any, at: int) -> Any:
         """What is wrong with a result, with its cause."""

@@ -1,14 +1,12 @@
-"""What operations make of sums that are due, by the rules of linear algebra: which keep them, and which lose them.
+"""What operations make of sums that are due, by the rules of linear algebra: which of them keep them.
 
 The operands of an operation that may keep them are terms, of which its result is the sum, and factors, which scale or
-place the terms. Over an axis it keeps a sum that is due of every term where no factor varies. Of other operations it is
-known that they are not linear, or nothing is known."""
+place the terms. Over an axis it keeps a sum that is due of every term where no factor varies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from .lattice import NO_AXES, AxisSet, DimFact, ShardingFact, varying_of
 
@@ -20,36 +18,8 @@ _KEEPING = (
 )
 _JOINING = "add add_any sub concatenate stack pad complex"
 _SCATTERING = "scatter scatter-add scatter_add scatter-sub scatter_sub"
-_NOT_LINEAR = (
-    "abs acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp cos cosh cumlogsumexp cummax "
-    "cummin cumprod digamma erf erf_inv erfc exp exp2 expm1 floor igamma igamma_grad_a igammac integer_pow lgamma log "
-    "log1p log2 logistic max min nextafter one_minus_square polygamma polynomial pow reciprocal "
-    "regularized_incomplete_beta rem round rsqrt sign sin sinh sqrt square tan tanh zeta eq eq_to ge gt le le_to lt "
-    "lt_to ne reduce_max reduce_min reduce_prod argmax argmin sort top_k reduce_window_max reduce_window_min "
-    "scatter-mul scatter-min scatter-max bitcast_convert_type pmax pmin"
-)
 _OF_FIRST, _OF_ALL = frozenset(_KEEPING.split()), frozenset(_JOINING.split())
 _PRODUCTS, _SCATTERS = frozenset(["mul", "dot_general", "conv_general_dilated"]), frozenset(_SCATTERING.split())
-LINEAR = _OF_FIRST | _OF_ALL | _PRODUCTS | _SCATTERS | {"select_n", "dynamic_update_slice"}
-NONLINEAR = frozenset(_NOT_LINEAR.split())
-"""Operations that are known not to be linear: of an addend they make nothing whose sum means anything."""
-
-
-class SumLoss(NamedTuple):
-    """A sum that an operation loses.
-
-    Attributes:
-      axis: the mesh axis over which it is due.
-      how: ``nonlinear``: the operation is not linear; ``product``: of two such sums; ``factor``: the sum divides,
-        chooses or is an index; ``sharded``: it is joined with a part of what is sharded over the axis; ``added``: a
-        value that is the same on every shard is added to it; ``taken``: none is due of a value that is the same on
-        every shard, and that is summed all the same.
-      at: the operand that it is due of.
-    """
-
-    axis: str
-    how: str
-    at: int
 
 
 @lru_cache(maxsize=4096)
@@ -84,30 +54,6 @@ def summed_axes(dims: Iterable[DimFact]) -> AxisSet:
         if dim.axes and not dim.is_either:
             axes, sent = axes.union(dim.axes), sent.union(dim.axes) if dim.is_sent else sent
     return axes - sent
-
-
-@lru_cache(maxsize=4096)
-def lost_sums(name: str, facts: tuple[ShardingFact, ...], dims: tuple[DimFact, ...]) -> tuple[SumLoss, ...]:
-    """The sums that an operation with a result of these dims is known to lose.
-
-    Not one that is weighted, or joined with what other shards sent.
-    """
-    found: list[SumLoss] = []
-    for axis in _axes_of_sums(facts):
-        at = next(at for at, fact in enumerate(facts) if _is_sum(fact, axis))
-        terms, factors = _split_operands(name, facts, axis)
-        if name in NONLINEAR:
-            found.append(SumLoss(axis, "nonlinear", at))
-        elif terms and (factor := next((fact for fact in factors if _is_sum(fact, axis)), None)) is not None:
-            how = "product" if name in _PRODUCTS else "factor"
-            found.append(SumLoss(axis, how, next(at for at, fact in enumerate(facts) if fact is factor)))
-        elif terms and axis in summed_axes(dims) - summed_axes(facts[at].dims):
-            found.append(SumLoss(axis, "sharded", at))
-        elif terms and not any(axis in fact.varying for fact in factors):
-            others = [fact for fact in terms if not _is_sum(fact, axis)]
-            if others and not any(axis in fact.varying for fact in others):
-                found.append(SumLoss(axis, "added", at))
-    return tuple(found)
 
 
 def factors_of(name: str, facts: Sequence[ShardingFact], at: int) -> Sequence[ShardingFact] | None:

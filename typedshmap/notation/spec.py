@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
@@ -180,7 +180,7 @@ class Spec(Record):
         """The index of the ``...`` or ``*name``, if there is one."""
         return next((i for i, dim in enumerate(self.dims) if isinstance(dim, Rest)), None)
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """The names of its dims, those in expressions too."""
         sizes = (names_in_expression(dim.size) if isinstance(dim, Dim) else (dim.name or "",) for dim in self.dims)

@@ -298,6 +298,7 @@ def _is_cut(call: Operation, operand: Operand, plan: Rearrangement, known: Mappi
     return False
 
 
+@_jax.source.counts_shards
 def _mean(call: Operation, value: Any, operand: Operand, sums: PartialSums) -> Any:
     """The mean of the shards' means; over the axes of a ``+`` mark they are added and not averaged."""
     if not (call.region.has_vma and _jax.array.manual_type(value).unreduced):

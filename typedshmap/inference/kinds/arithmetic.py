@@ -234,6 +234,8 @@ def across(step: ReadEquation, *values: Share) -> Share:
     """Own rows along one dim, and along another; with one row per shard that may be meant, as by an index."""
     if any(value.dim == "rows" for value in values):
         return unknown(values, is_heard=True)
+    if all(value.kind == "local" for value in values):  # places, compared with places
+        return NOT_KNOWN
     numbers = step.reading.numbers
     if not numbers.has_second and any(value.kind == "local" for value in values):
         numbers.is_open = True  # a dim may be as long as a shard's by chance
@@ -329,6 +331,9 @@ def product(step: ReadEquation, a: Share, b: Share, is_quotient: bool = False) -
             return Share("same" if value.kind == "unknown" else kind, ANY, dim=dim, number=numbers)  # type: ignore[arg-type]
     if "unknown" in (a.kind, b.kind):
         return unknown((a, b)).but(number=numbers)
+    for part, factor in ((a, b), (b, a)):  # of what one shard keeps, that shard's own is a factor like any other
+        if part.kind == "sum" and part.is_heard and factor.kind == "own" and factor.is_heard and not factor.own:
+            return heard(NOT_KNOWN)
     seen: dict[str, Any] = {"reduced": a.reduced | b.reduced, "is_heard": a.is_heard or b.is_heard}
     if {"some", "one"} & {a.place, b.place}:
         return unknown((a, b), is_heard=True)
@@ -595,7 +600,8 @@ def function(step: ReadEquation, values: list[Share]) -> Share:
     if found.kind == "test":
         return _test(step, values)
     if found.kind == "extreme":
-        return _extreme(step, values)
+        is_same = len(values) == 2 and step.eqn.invars[0] is step.eqn.invars[1]
+        return value if is_same else _extreme(step, values)
     power = _power(step, values)
     if power is not None and value.degree not in (UNKNOWN, ANY):
         values = values[:1]

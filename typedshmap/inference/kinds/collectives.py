@@ -121,6 +121,9 @@ def extreme(step: ReadEquation, value: Share, end: str) -> Share:
         return value.but(is_heard=True, number=None)
     if value.kind == "extreme" and value.end == end:
         return Share("same", value.degree, reduced=value.reduced | {value.part}, is_heard=True)
+    if value.is_heard and value.kind in ("sum", "extreme", "own"):  # shards that sent theirs on may agree by now
+        is_flag = value.kind == "own" and all(str(var.aval.dtype) == "bool" for var in step.eqn.invars)
+        return Share("same", 0, reduced=value.reduced, is_heard=True) if is_flag else heard(NOT_KNOWN)
     if value.kind == "own" and all(str(var.aval.dtype) == "bool" for var in step.eqn.invars):  # whether any shard is
         return Share("same", 0, reduced=value.reduced, is_heard=True)
     if value.kind == "own" and value.own and not any(reading.losses[own].is_soft for own, _ in value.own):
@@ -186,6 +189,8 @@ def send(step: ReadEquation, value: Share) -> Share:
         step.reading.sent.append(Beginning(step.eqn, step.frame.calls))
         return value.but(part=None, is_heard=True)
     losses = step.reading.losses
+    if any(losses[each].is_of_slice for each, _ in value.own):
+        step.reading.sent.append(Beginning(step.eqn, step.frame.calls))
     own = frozenset((each, 0) for each, _ in value.own if not losses[each].is_soft)
     return Share("own", 0, is_heard=True, place="sent", gauge="?" if own else "", own=own)
 

@@ -52,7 +52,26 @@ def _search(kinds: Kinds, axis: str, read: RegionReading) -> Cure | None:
             is_right = readings >= 0 and _is_right_when_read(kinds, axis, read, cure)
         if is_right:
             found.append(cure)
+    if found and (taken := _as_sum(kinds, axis, read, found[0])) is not None:
+        return taken
     return replace(found[0], other=found[1].text if len(found) > 1 else "") if found else None
+
+
+def _as_sum(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Cure | None:
+    """For the mean of a partial sum before its sum is taken, the sum, and no other later; None for that of a mean."""
+    if cure.operation != "pmean" or cure.results or any(change.replaces for change in cure.changes):
+        return None
+    group, over = tuple(change.eqn for change in cure.changes), f"over '{axis}'"
+    (inserted,) = _insertions([group], over, ["psum"])
+    for later in _by_line([eqn for eqn, _, _ in read.reading.collectives.values() if _is_reduction(eqn)]):
+        name = _jax.source.collective_name(later[0])
+        if name != "psum" or all(map(_jax.jaxpr.is_transposed, later)):
+            continue
+        taken = _combination(inserted, later, "", over)
+        is_right = _is_right_when_traced if _is_forward(kinds, taken) else _is_right_when_read
+        if is_right(kinds, axis, read, taken):
+            return taken
+    return None
 
 
 def _is_forward(kinds: Kinds, cure: Cure) -> bool:
@@ -107,6 +126,8 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Cure]:
     parts = dict.fromkeys(read.values[at].part for at in wrong)
     parts |= dict.fromkeys(part for verdict in wrong.values() for loss in verdict.losses for part in loss.parts)
     made = _makers([maker for part in parts if (maker := reading.maker_of(part)) is not None])
+    stated = [eqn for eqn, claim, value in reading.claimed if axis in claim.layout.unreduced and value.part in parts]
+    made += [group for group in _by_line(stated) if group not in made]  # what a hint says to be due is taken after it
     sums = [eqn for eqn, _, _ in reading.collectives.values() if _is_reduction(eqn)]
     sites = _by_line(sums)
     written = [group for group in sites if not all(map(_jax.jaxpr.is_transposed, group))]
@@ -140,23 +161,21 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Cure]:
         text = f"divide {_what(group) or 'the value'} by the size of '{axis}' at {_line(group)}"
         yield replace(_cure(text, group, "divide"), weight=3)
     for group in written:
-        name, place = _jax.source.collective_name(group[0]), _line(group)
+        name = _jax.source.collective_name(group[0])
         for cure in _insertions(made, over, operations):
             if {id(change.eqn) for change in cure.changes} & {id(eqn) for eqn in group}:
                 continue
             for operation in ("", *operations):
                 if operation != name:
-                    changes = cure.changes + _cure("", group, operation, name).changes
-                    text = f"{cure.text}, and {_instead(operation, over, name, place)}"
-                    yield replace(cure, text=text, changes=changes, weight=4)
+                    yield _combination(cure, group, operation, over)
 
 
-def _instead(operation: str, over: str, name: str, place: str) -> str:
-    return (
-        f"{operation} {over} in the place of {name} at {place}"
-        if operation
-        else f"leave out the {name} {over} at {place}"
-    )
+def _combination(cure: Cure, group: EquationGroup, operation: str, over: str) -> Cure:
+    """An edit, and with it another collective in the place of one, or none."""
+    name, place = _jax.source.collective_name(group[0]), _line(group)
+    instead = f"{operation} {over} in the place of {name}" if operation else f"leave out the {name} {over}"
+    changes = cure.changes + _cure("", group, operation, name).changes
+    return replace(cure, text=f"{cure.text}, and {instead} at {place}", changes=changes, weight=4)
 
 
 def _insertions(groups: Sequence[EquationGroup], over: str, operations: Sequence[str]) -> Iterator[Cure]:
@@ -183,12 +202,16 @@ def _makers(origins: Sequence[Beginning]) -> list[EquationGroup]:
     """The equations that made parts, those of one line together; then all of them."""
     eqns = list[Any]()
     for origin in origins:
-        if origin.eqn is not None and "claim" not in origin.eqn.params:
+        if origin.eqn is not None:
             eqns.append(next((eqn for eqn in (origin.eqn, *origin.calls) if _place(eqn)), origin.eqn))
             # What a loop makes may become whole after it.
             eqns += [eqn for eqn in origin.calls[-1:] if _jax.primitives.primitive(eqn.primitive.name).kind == "loop"]
     groups = _by_line(eqns)
-    return [*groups, tuple(dict.fromkeys(eqns))] if len(groups) > 1 else groups
+    return [*groups, _distinct(eqns)] if len(groups) > 1 else groups
+
+
+def _distinct(eqns: Sequence[Any]) -> EquationGroup:
+    return tuple({id(eqn): eqn for eqn in eqns}.values())
 
 
 def _by_line(eqns: Sequence[Any]) -> list[EquationGroup]:
@@ -196,7 +219,7 @@ def _by_line(eqns: Sequence[Any]) -> list[EquationGroup]:
     for eqn in eqns:
         if place := _place(eqn):
             lines.setdefault(place, []).append(eqn)
-    return [tuple(dict.fromkeys(group)) for group in reversed(lines.values())]
+    return [_distinct(group) for group in reversed(lines.values())]
 
 
 def _place(eqn: Any) -> str:

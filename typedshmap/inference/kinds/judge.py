@@ -34,20 +34,25 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
         return NOT_KNOWN
     losses = reading.losses_of(value)
     if losses:
-        if value.may_cancel:
+        losses = tuple([loss for loss in losses if not loss.parts or not loss.parts <= reading.stated])
+        if not losses or value.may_cancel or (reading.sent and any(loss.is_of_slice for loss in losses)):
             return NOT_KNOWN
         return ResultVerdict("wrong", "lost", value, losses)
     if is_sum:
-        return RIGHT if value.kind == "sum" and numbers.is_degree(value.degree, 0) else NOT_KNOWN
+        is_right = value.kind == "sum" and value.beside is None and numbers.is_degree(value.degree, 0)
+        return RIGHT if is_right else NOT_KNOWN
     match value.kind:
         case "own":
             return NOT_KNOWN if value.is_heard else ResultVerdict("wrong", "own", value)
-        case "sum" | "extreme":
-            return ResultVerdict("wrong", value.kind, value)
+        case (
+            "sum" | "extreme"
+        ):  # one after the other along a dim they are each shard's own, which is known to the caller
+            return NOT_KNOWN if dim is not None else ResultVerdict("wrong", value.kind, value)
         case "parts":
             return NOT_KNOWN
         case _ if value.place == "folded":
-            return ResultVerdict("wrong", "folded", value) if dim is not None else NOT_KNOWN
+            is_wrong = dim is not None and value.degree != ANY
+            return ResultVerdict("wrong", "folded", value) if is_wrong else NOT_KNOWN
         case _:
             pass
     is_right = numbers.is_degree(value.degree, 0)
@@ -64,6 +69,8 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
             else ResultVerdict("wrong", value.kind, value)
         )
     if value.kind == "sharded" and value.dim == dim:
+        if value.order > 0:  # in pieces, as of microbatches, whose order the caller may know
+            return NOT_KNOWN
         return ResultVerdict("wrong", "order", value) if value.order else RIGHT
     if value.kind == "same":
         return RIGHT if value.degree == ANY else ResultVerdict("unknown", "copies", value)

@@ -81,7 +81,7 @@ class Numbers:
             else None
         )
         if degree == UNKNOWN and (number is None or array.dtype.kind == "f"):
-            return NOT_KNOWN.but(number=number)
+            return Share("same", UNKNOWN, number=number)
         if degree == UNKNOWN:  # a count, such as of all others
             degree = 0
         if degree == 0 and number is None:
@@ -148,9 +148,11 @@ class Numbers:
                     ((("count", place or id(eqn), max(number, 1 / number)), Fraction(1 if number > 1 else -1)),),
                 )
             )
-        if self._is_written(eqn, abs(number)):
+        if self.is_blind:
+            return UNKNOWN
+        if self._is_length(abs(number)) or self._is_written(eqn, abs(number)):
             return 0
-        return UNKNOWN if self.is_blind else Form(Fraction(0), ((("number", id(eqn), number), Fraction(1)),))
+        return Form(Fraction(0), ((("number", id(eqn), number), Fraction(1)),))
 
     def split_into(self, lengths: Iterable[int]) -> None:
         """Note how long the dims are into which a reshape split a sharded one; which of them is shorter is open."""
@@ -197,11 +199,14 @@ class Numbers:
             return False
         count = number if number > 1 else 1 / number
         rounded, size = round(count), self.traces[0]
-        if rounded in self.unsharded and rounded != size and rounded not in self.lengths:
-            return False
         return isclose(count, rounded, rel_tol=1e-6) and (
             rounded % size == 0 or any(rounded % length == 0 for length in self.lengths)
         )
+
+    def _is_length(self, number: float) -> bool:
+        """Whether a number is as large as a dim is long that is not sharded, and that no shard's rows are."""
+        count = round(number if number > 1 else 1 / number)
+        return count in self.unsharded - self.lengths and count != self.traces[0]
 
     def _averaged(self, eqn: Any, place: Any, number: float) -> tuple[str, ...] | None:
         """The axes whose size a pmean divides by; None where the number may be that of several."""
@@ -274,10 +279,12 @@ def _role(eqn: Any) -> tuple[str, Any]:
 
 
 def _role_of(codes: Sequence[Any]) -> str:
-    known = _codes()
+    known, counting = _codes(), _jax.source.COUNTING_SHARDS
     for code in codes:
         if code in known:
             return known[code]
+        if code in counting:
+            return "pmean"
     return ""
 
 

@@ -60,6 +60,10 @@ def reshape(step: ReadEquation, values: list[Share]) -> Share:
         if step.eqn is step.other and shape[to] != before[at]:
             pieces = [size for size in shape[to + 1 :] if size > 1 and before[at] % size == 0]
             step.reading.numbers.split_into(pieces)
+    if value.order > 0:  # its pieces are dims of their own again
+        for dim in range(len(shape)):
+            if prod(shape[:dim]) == major * value.order and major * before[at] == prod(shape[: dim + 1]):
+                return value.but(dim=dim, order=0)
     after = prod(shape[:to])
     if value.order and after and major == value.order * after:  # put together again
         return value.but(dim=to, order=0)
@@ -92,10 +96,16 @@ def squeeze(step: ReadEquation, values: list[Share]) -> Share:
     return _moved(value, value.dim - sum(dim < value.dim for dim in gone))
 
 
+_REVERSED = -2
+"""The order of a shard's rows from the last to the first."""
+
+
 def reverse(step: ReadEquation, values: list[Share]) -> Share:
     """Entries in the opposite order."""
     value = values[0]
-    return value.but(order=-1) if value.kind == "sharded" and value.dim in step.params["dimensions"] else value
+    if value.kind != "sharded" or value.dim not in step.params["dimensions"]:
+        return value
+    return value.but(order={0: _REVERSED, _REVERSED: 0}.get(value.order, -1))
 
 
 def cut(step: ReadEquation, values: list[Share]) -> Share:
@@ -132,8 +142,10 @@ def split(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     axis = step.params.get("axis", 0)
     if step.name == "unstack" and isinstance(value.dim, int) and value.dim != axis:
         return [_moved(value, value.dim - (value.dim > axis))] * count
-    if value.dim == axis and value.kind in ("sharded", "local") and count > 1:
-        return [step.lost(_ROWS, value, is_soft=True)] * count
+    if value.dim == axis and value.kind == "sharded" and count > 1:  # pieces of a shard's rows, such as microbatches
+        return [value.but(order=max(1, value.order) * count)] * count
+    if value.dim == axis and value.kind == "local" and count > 1:
+        return [NOT_KNOWN] * count
     return [value] * count
 
 
@@ -200,7 +212,10 @@ def beside(step: ReadEquation, values: list[Share]) -> Share:
             )
         if step.name == "pad" and step.params["padding_config"][found.dim] != (0, 0, 0):
             return step.lost("pads its own rows", found, is_soft=True)
-    return found.but(number=None, line=None) if found is not SAME else found
+    if found is SAME:
+        return found
+    has_halo = found.kind == "sharded" and all(value.place == "halo" for value in values)
+    return found.but(number=None, line=None, place="halo" if has_halo else found.place)
 
 
 def iota(step: ReadEquation, values: list[Share]) -> Share:
@@ -245,12 +260,13 @@ def reduce_dims(step: ReadEquation, name: str, value: Share, axes: tuple[int, ..
     if not is_gone:
         dim = value.dim - sum(axis < value.dim for axis in axes) if isinstance(value.dim, int) else value.dim
         if is_sum:
-            # Along a dim with an entry for each shard it adds n of them.
+            # Along a dim with an entry for each shard it adds n of them; of entries that shards share out so much less.
             before, after = (eqn.invars[0].aval.shape for eqn in (step.eqn, step.other))
             sizes = reading.numbers.traces
             more = prod(after[axis] for axis in axes) / max(1, prod(before[axis] for axis in axes))
-            if value.kind == "same" and len(sizes) > 1 and more == sizes[1] / sizes[0] and not value.is_zero:
-                value = value.but(degree=sum_of(value.degree, 1))
+            if value.kind == "same" and len(sizes) > 1 and more != 1 and not value.is_zero:
+                by = {sizes[1] / sizes[0]: 1, sizes[0] / sizes[1]: -1}.get(more)
+                value = value.but(degree=UNKNOWN if by is None else sum_of(value.degree, by))
             if value is SAME:
                 return SAME
             return value.but(dim=dim, gauge=shifted["gauge"], number=None, place="", root=None)
@@ -267,6 +283,8 @@ def reduce_dims(step: ReadEquation, name: str, value: Share, axes: tuple[int, ..
         return value.but(dim=dim, degree=0 if is_place else value.degree, number=None, part=None, root=None,
                          gauge="?" if is_place and value.own else value.gauge)  # fmt: skip
     if is_sum:
+        if isinstance(value.dim, int) and step.shape(0)[value.dim] == 1 and _jax.jaxpr.is_transposed(step.eqn):
+            return NOT_KNOWN  # the row that a shard has, as it was before it was broadcast, or a sum of rows
         if value.kind == "local":
             if value.place == "folded" or value.is_zero:
                 return Share("same", value.degree, reduced=value.reduced, is_heard=True, **value.gauges)
@@ -423,6 +441,10 @@ def convolve(step: ReadEquation, values: list[Share]) -> Share:
         if a.dim == numbers.lhs_spec[1]:
             return Share("sum", sum_of(a.degree, b.degree))
         if a.dim in numbers.lhs_spec[2:] and b.kind == "same":
+            at = numbers.lhs_spec[2:].index(a.dim)
+            before, to = step.shape(0)[numbers.lhs_spec[2 + at]], numbers.out_spec[2 + at]
+            if step.shape(1)[numbers.rhs_spec[2 + at]] == 1 and step.result_shape[to] == before:  # each row by itself
+                return a.but(dim=to, degree=sum_of(a.degree, b.degree))
             return step.lost("convolves its own rows", *values, is_soft=True)
         return NOT_KNOWN
     if a.kind == "same" and b.kind == "sharded" and b.dim == numbers.rhs_spec[0]:
@@ -480,6 +502,8 @@ def _of_own_rows(step: ReadEquation, table: Share, index: Share) -> Share:
         return Share("own", table.degree, is_heard=True, place="found", **table.gauges)
     if index.kind == "own":
         return Share("own", 0, is_heard=True)
+    if index.kind == "sharded" and index.name[0] and index.name[0] == table.name[0]:
+        return NOT_KNOWN  # of the same dim: places among a shard's own may be meant
     return step.lost("takes its own rows by their places", table, index, is_soft=True)
 
 

@@ -60,6 +60,11 @@ class Loss(NamedTuple):
     is_common: bool = False
     degree: Any = 0
 
+    @property
+    def is_of_slice(self) -> bool:
+        """Whether a shard's own part of a partial sum was taken, which others may be added to."""
+        return self.why in ("takes its own slice of a partial sum", "takes its own entries of a partial sum")
+
 
 class Beginning(NamedTuple):
     """Where something began.
@@ -192,7 +197,8 @@ class ReadEquation(NamedTuple):
         """What is chosen by a value of which each shard has its own: of own rows, these are what counts."""
         reading = self.reading
         if not reading.is_soft(by):
-            return self.lost(why, by, *values, is_soft=reading.is_of_extremes(by))
+            is_own = by.kind in ("own", "extreme", "sharded")  # no collective has made something of them
+            return self.lost(why, by, *values, is_soft=is_own and reading.is_of_extremes(by))
         is_heard = any(value.is_heard for value in (by, *values))
         may_cancel = any(value.may_cancel for value in (by, *values))
         return Share("own", 0, gauge="?", own=anyhow(by, *values), is_heard=is_heard, may_cancel=may_cancel)
@@ -238,6 +244,8 @@ class Reading:
         """By a part, where it was made."""
         self.marked: set[Any] = set()
         """The parts of which a hint says that their sum is due."""
+        self.stated = set[Any]()
+        """The parts of which a hint says by ``~`` that each shard has its own, and may do with it what it likes."""
         self.sent: list[Beginning] = []
         """Where partial sums are sent on: only the author knows what each shard has had in the end."""
         self.origins: dict[Any, Beginning] = {}
@@ -336,6 +344,7 @@ class Reading:
                 plain is not None
                 and ((plain.kind == "same" and name in _PURE) or (name in ENTRY_BY_ENTRY and len(outvars) == 1))
                 and not (has_number and plain is SAME and not (name in ENTRY_BY_ENTRY and outvars[0].aval.shape))
+                and (eqn is other_eqn or name != "reduce_sum")  # which may add more entries in the other trace
             ):
                 results: Sequence[Share] = (plain,) * len(outvars)
             else:
@@ -375,8 +384,11 @@ class Reading:
 
     def _claimed(self, claim: Any, value: Share, frame: JaxprRun) -> Share:
         """A value after a claim that is kept beside the jaxpr."""
-        found = self.rules[CLAIM](ReadEquation(claim, claim, frame, self), [value])
+        step = ReadEquation(claim, claim, frame, self)
+        found = self.rules[CLAIM](step, [value])
         value = found if isinstance(found, Share) else found[0]
+        if id(claim) in self.edits:
+            (value,) = self.edits[id(claim)](step, [value], [value])
         if value.kind != "sum" or value.part is not None:
             return value
         self.makers.setdefault(("claim", id(claim)), Beginning(claim, frame.calls))
@@ -492,8 +504,8 @@ class Reading:
         """Whether all that is own in a value comes of a shard's own extremes."""
         parts = {part for own, _ in value.own for part in self.losses[own].parts} | ({value.part} - {None})
         origins = [self.makers.get(part) for part in parts]
-        is_own = value.kind in ("own", "extreme", "sharded")  # no collective has made something of them
-        return is_own and bool(origins) and all(origin is not None and is_extreme(origin) for origin in origins)
+        is_extremes = all(origin is not None and is_extreme(origin) for origin in origins)
+        return value.kind == "extreme" or (bool(origins) and is_extremes)
 
     def softened(self, value: Share, others: Sequence[Share]) -> Share:
         """A value without what a shard did with its own rows alone, where something of other shards joins in."""
@@ -588,6 +600,12 @@ def branch(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
 
 def _either_way(reading: Reading, ways: Sequence[Share]) -> Share:
     """The result of one of several branches; of a sum that only some of them take it is known where that began."""
+    sums = [way for way in ways if way.kind == "sum"]
+    terms = [way.beside for way in sums if way.beside is not None]
+    terms += [way.degree for way in ways if way.kind == "same" and not way.is_zero]
+    if sums and terms and all(way.kind in ("sum", "same") and not way.own for way in ways):
+        value = reduce(lambda a, b: join(reading, a, b), [way.but(beside=None) for way in sums])
+        return value.but(beside=terms[0] if len(set(terms)) == 1 else UNKNOWN)
     value = reduce(lambda a, b: join(reading, a, b), ways)
     part = next((way.part for way in ways if way.kind == "sum"), None)
     origin = reading.makers.get(part)

@@ -61,7 +61,7 @@ class Kinds:
       name_dim: what hints call the sharded dim of an operand, counted from the last, and the argument.
       retrace: traces the body for another size of an axis.
       function: what was traced, which may close over sizes of the mesh.
-      bound: by the places of results, the axes over which a dim is sharded whose size an argument binds.
+      is_bound: whether the size of the dim of a result that is sharded over an axis is bound by an argument.
       is_thorough: whether a second trace is made wherever a number may matter, and not only before something is said.
     """
 
@@ -76,12 +76,13 @@ class Kinds:
         retrace: Retrace | None = None,
         is_thorough: bool = False,
         function: Any = None,
-        bound: Mapping[int, frozenset[str]] | None = None,
+        is_bound: Callable[[int, str], bool] = lambda at, axis: False,
     ) -> None:
         self.body, self.entering, self.results, self.sizes = body, entering, results, sizes
         self.claims, self.retrace, self.is_thorough = claims or {}, retrace, is_thorough
-        self.name_dim, self.function, self.bound = name_dim, function, bound or {}
+        self.name_dim, self.function, self.is_bound = name_dim, function, is_bound
         self._found: dict[str, RegionReading] = {}
+        self.key: Any = None
         self.cures: dict[str, Any] = {}
         self.seconds: dict[str, tuple[tuple[Any, ...], tuple[int, ...], bool]] = {}
 
@@ -101,7 +102,8 @@ class Kinds:
                 return self.read(axis, traces, sizes, is_own=is_own)
             except Unaligned:
                 self.seconds[axis] = (self.body,), (self.sizes[axis],), True
-        return self.read(axis, (self.body,), (self.sizes[axis],), is_blind=True) if first.is_open else first
+        is_sure = first.says != "wrong" and not first.is_open
+        return first if is_sure else self.read(axis, (self.body,), (self.sizes[axis],), is_blind=True)
 
     @property
     def unread(self) -> list[str]:
@@ -204,7 +206,7 @@ class Kinds:
             else:
                 dim = layout.dim_of(axis)
                 verdict = judge(reading, value, dim, axis in layout.unreduced)
-                if verdict.kind == "copies" and axis in self.bound.get(at, ()) and differs_along(body, place, dim):
+                if verdict.kind == "copies" and self.is_bound(at, axis) and differs_along(body, place, dim):
                     verdict = verdict._replace(says="wrong")
             values[at], verdicts[at] = value, verdict
         claimed = {id(eqn): (eqn, claim, value) for eqn, claim, value in reading.claimed}
@@ -214,7 +216,10 @@ class Kinds:
             if not (claim.assertion.subject.is_pattern or claim.assertion.is_assumed or axis in layout.varying):
                 dim = layout.dim_of(axis)
                 dim = dim if dim is None else eqn.params["own"][dim]
-                verdicts[key] = judge(reading, value, dim, axis in layout.unreduced)
+                verdict = judge(reading, value, dim, axis in layout.unreduced)
+                verdicts[key] = (
+                    verdict if verdict.kind != "order" else ResultVerdict("unknown")
+                )  # it may yet be restored
         return RegionReading(reading, values, verdicts, numbers.is_open, is_blind)
 
 

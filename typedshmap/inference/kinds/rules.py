@@ -23,23 +23,24 @@ def claimed(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     if claim.assertion.is_assumed and axis not in layout.varying | layout.unreduced | layout.sharded:
         return [value if value.kind == "same" and not value.own else Share("same", 0, is_heard=True)]
     if axis in layout.varying:
-        return [Share("own", 0, is_heard=True)]
+        if value.kind in ("sum", "extreme"):
+            step.reading.stated.add(value.part)
+            return [value]
+        return [value if value.place == "halo" else Share("own", 0, is_heard=True)]
     if axis in layout.unreduced:
-        if value.kind == "sum" and value.beside is None:
+        if value.kind == "sum":
             step.reading.marked.add(value.part)
             return [value]
-        return [Share("sum", 0, is_heard=value.is_heard)]
+        return [Share("sum", 0, is_heard=value.is_heard) if value.kind in ("own", "unknown") else value]
     dim = next((at for at, axes in zip(own, layout.dim_axes, strict=True) if axis in axes), None)
     if dim is not None:
         name = (claim.dim_name(axis), claim.assertion.subject.phrase)
         if value.kind == "sharded" and value.dim == dim:
             return [value if value.name[0] else value.but(name=name)._replace(is_plain=value.is_plain)]
-        if value.kind in ("own", "unknown") or value.own:
+        if value.kind in ("own", "unknown"):
             return [Share("sharded", 0, dim=dim, is_heard=value.is_heard, name=name)]
         return [value]
-    if value.kind in ("own", "unknown") or value.own:
-        return [value if value.kind == "own" else Share("same", 0, is_heard=True)]
-    return [value]
+    return [Share("same", 0, is_heard=True) if value.kind == "unknown" else value]
 
 
 _RULES_OF_KINDS: Mapping[str, KindRule] = {

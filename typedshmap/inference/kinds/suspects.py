@@ -97,7 +97,7 @@ def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -
     Args:
       kinds: what its values are.
       axes: the mesh axes.
-      refused: the places of results that are refused: how each shard came to its own rows of them is no other mistake.
+      refused: the places of results that are refused: how they came to be what they are is no other mistake.
     """
     found: dict[tuple[str, str], Suspicion] = {}
     for axis in axes:
@@ -125,11 +125,10 @@ def _marked(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Suspicion]
 
 def _of_results(kinds: Kinds, axis: str, read: RegionReading, refused: Collection[int]) -> Iterator[Suspicion]:
     for at, verdict in read.verdicts.items():
-        if verdict.says != "wrong":
-            continue
-        found = _of_result(kinds, axis, read, at, verdict)
-        if found is not None and (found.failure.kind != "own-part" or at not in refused):
-            yield found
+        if verdict.says == "wrong" and at not in refused:
+            found = _of_result(kinds, axis, read, at, verdict)
+            if found is not None:
+                yield found
 
 
 def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: ResultVerdict) -> Suspicion | None:
@@ -245,4 +244,8 @@ def _place_of_result(kinds: Kinds, at: int) -> str:
     if at >= len(body.outvars):
         return ""
     maker = _jax.jaxpr.maker_of(body, body.outvars[at])
-    return _jax.source.equation_place(maker) if maker is not None else ""
+    while maker is not None:  # what JAX casts to leave has the place of what is cast
+        if (place := _jax.source.equation_place(maker)) or len(maker.invars) != 1:
+            return place
+        maker = None if _jax.jaxpr.is_literal(maker.invars[0]) else _jax.jaxpr.maker_of(body, maker.invars[0])
+    return ""

@@ -1,0 +1,191 @@
+"""What is suspected of regions: each kind, its line, what silences it, and when a body is traced twice."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import Array, Float, SuspectWarning, audit, typed_shard_map
+from typedshmap.inference.kinds.region import Kinds
+
+ROWS, WEIGHT, ROW = Float[Array, "[b/dp] k"], Float[Array, "k"], Float[Array, "[b/dp]"]
+ARGUMENTS = (np.ones((16, 4), np.float32), np.ones(4, np.float32))
+
+
+def psum_of_means(x: ROWS, w: WEIGHT) -> Float[Array, ""]:
+    return lax.psum((x @ w).mean(), "dp")
+
+
+def gradient_of_own_mean(x: ROWS, w: WEIGHT) -> WEIGHT:
+    return jax.grad(lambda w: ((x @ w) ** 2).mean())(w)
+
+
+def tanh_of_a_sum(x: ROWS, w: WEIGHT) -> WEIGHT:
+    return lax.psum(jnp.tanh(x.sum(0)), "dp")
+
+
+def cumulated(x: ROWS, w: WEIGHT) -> ROWS:
+    return jnp.cumsum(x, 0)
+
+
+def copied(x: ROWS, w: WEIGHT) -> ROW:
+    return w * 2
+
+
+def noisy(x: ROWS, w: WEIGHT) -> ROWS:
+    return x + jax.random.normal(jax.random.key(0), x.shape)
+
+
+KINDS: dict[str, tuple[Callable[..., Any], str]] = {
+    "double-sum": (psum_of_means, "a result is 4 times too large on dp=4: it grows with 'dp'"),
+    "summed-gradient": (gradient_of_own_mean, "a gradient is 4 times too large on dp=4: it grows with 'dp'"),
+    "lost-sum": (tanh_of_a_sum, "tanh is not linear, and takes a partial sum over 'dp', due since test_suspects.py:"),
+    "own-part": (cumulated, "cumsum works along a dim that is sharded over 'dp', of which each shard has its own rows"),
+    "copies": (copied, "what is the same on every shard of 'dp' leaves as the parts of a dim"),
+    "same-draw": (noisy, "add takes the same random numbers on every shard of 'dp' for the parts of a sharded dim"),
+}
+
+
+def warned_of(body: Callable[..., Any], mesh: Mesh | AbstractMesh) -> list[warnings.WarningMessage]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        jax.eval_shape(typed_shard_map(body, mesh=mesh), *ARGUMENTS)
+    return [each for each in caught if each.category is SuspectWarning]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_found_at_its_line(kind: str, mesh: Mesh) -> None:
+    body, said = KINDS[kind]
+    (warning,) = warned_of(body, mesh)
+    first, text = str(warning.message).splitlines()[0], str(warning.message)
+    assert first.startswith(f"{body.__name__}: {said}")
+    assert f"if it is meant, say so by # typedshmap: ignore[{kind}]" in text
+    assert (warning.filename, warning.lineno) == (__file__, body.__code__.co_firstlineno + 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_audit_lists_it_under_its_kind(kind: str, mesh: Mesh) -> None:
+    with warnings.catch_warnings(), audit() as report:
+        warnings.simplefilter("ignore", SuspectWarning)
+        jax.eval_shape(typed_shard_map(KINDS[kind][0], mesh=mesh), *ARGUMENTS)
+    assert [(found.severity, found.kind) for found in report.findings] == [("suspect", kind)]
+
+
+def silenced_on_its_line(x: ROWS, w: WEIGHT) -> Float[Array, ""]:
+    return lax.psum((x @ w).mean(), "dp")  # typedshmap: ignore[double-sum]
+
+
+def silenced_above(x: ROWS, w: WEIGHT) -> ROWS:
+    # typedshmap: ignore[own-part, lost-sum]
+    return jnp.sort(x, 0)
+
+
+def silenced_altogether(x: ROWS, w: WEIGHT) -> ROWS:
+    return jnp.flip(x, 0)  # typedshmap: ignore
+
+
+def silenced_as_another(x: ROWS, w: WEIGHT) -> ROWS:
+    return jnp.flip(x, 0)  # typedshmap: ignore[lost-sum]
+
+
+@pytest.mark.parametrize("body", [silenced_on_its_line, silenced_above, silenced_altogether])
+def test_a_comment_silences_it(body: Callable[..., Any], mesh: Mesh) -> None:
+    assert warned_of(body, mesh) == []
+
+
+def test_a_comment_of_another_kind_does_not(mesh: Mesh) -> None:
+    assert len(warned_of(silenced_as_another, mesh)) == 1
+
+
+@pytest.mark.parametrize("number", [0.5, 0.25, 0.125, 2.0, 4.0, 8.0, 0.3, 7.0, 1 / 3])
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_no_number_beside_it_silences_or_raises_it(number: float, is_wrong: bool, mesh: Mesh) -> None:
+    take = lax.psum if is_wrong else lax.pmean
+
+    def scaled(x: ROWS, w: WEIGHT) -> Float[Array, ""]:
+        return take(number * ((x @ w) ** 2).mean(), "dp")
+
+    assert bool(warned_of(scaled, mesh)) == is_wrong
+
+
+def counted(calls: list[Any], body: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(x: ROWS, w: WEIGHT) -> Float[Array, ""]:
+        calls.append(x.shape)
+        return body(x, w)
+
+    return noting
+
+
+# What divides by a number that is no count of JAX's own is traced once more; not where nothing would be said of it.
+@pytest.mark.parametrize(
+    ("body", "is_again"),
+    [
+        (lambda x, w: lax.pmean((x @ w).mean(), "dp"), False),
+        (lambda x, w: lax.psum((x @ w).sum(), "dp") / 0.3, False),
+        (lambda x, w: lax.psum((x @ w).sum(), "dp") / (4 * x.shape[0]), True),
+        (lambda x, w: lax.psum((x @ w).sum(), "dp") / (x.shape[0] * lax.axis_size("dp")), True),
+    ],
+)
+def test_a_body_is_traced_again_where_a_verdict_depends_on_a_number(body: Any, is_again: bool, mesh: Mesh) -> None:
+    seen: list[Any] = []
+    warned_of(counted(seen, body), mesh)
+    assert seen[0] == (4, 4) and (len(seen) > 1) == is_again
+
+
+def test_an_audit_always_asks_what_numbers_do(mesh: Mesh) -> None:
+    def closed_over(x: Any, w: Any) -> Any:
+        return lax.psum((x @ w).sum(), "dp") * (1 / 8)
+
+    specs: dict[str, Any] = {"in_specs": (P("dp"), P()), "out_specs": P()}
+    with audit() as report:
+        jax.eval_shape(jax.shard_map(closed_over, mesh=mesh, **specs), *ARGUMENTS)
+    assert report.findings == [] and [region.is_complete for region in report.regions] == [True]
+
+
+def test_a_region_that_cannot_be_traced_at_another_size_is_read_without_degrees(mesh: Mesh) -> None:
+    def fixed(x: Any, w: Any) -> Any:
+        assert x.shape == (4, 4)
+        return lax.psum((x @ w).sum(), "dp") / (4 * x.shape[0])
+
+    specs: dict[str, Any] = {"in_specs": (P("dp"), P()), "out_specs": P()}
+    with audit() as report:
+        jax.eval_shape(jax.shard_map(fixed, mesh=mesh, **specs), *ARGUMENTS)
+    assert report.findings == []
+    (region,) = report.regions
+    assert region.unread == ("whether results grow with 'dp', as it cannot be traced on an axis of another size",)
+
+
+def test_what_was_read_is_not_read_again(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    read = Kinds.read
+
+    def noted(self: Kinds, axis: str, *args: Any, **options: Any) -> Any:
+        seen.append(axis)
+        return read(self, axis, *args, **options)
+
+    monkeypatch.setattr(Kinds, "read", noted)
+
+    def made(number: float) -> Callable[..., Any]:
+        def mean(x: ROWS, w: WEIGHT) -> Float[Array, ""]:
+            return lax.pmean(number * jnp.sin(x @ w).mean() * 0.7321, "dp")
+
+        return mean
+
+    warned_of(made(0.3), mesh)
+    assert seen == ["dp", "tp"]
+    warned_of(made(0.3), mesh)
+    assert seen == ["dp", "tp"]
+    warned_of(made(0.31), mesh)
+    assert seen == ["dp", "tp"] * 2
+
+
+def test_no_devices_are_needed() -> None:
+    mesh = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    assert len(warned_of(psum_of_means, mesh)) == 1

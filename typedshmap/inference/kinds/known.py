@@ -1,0 +1,44 @@
+"""Regions in which nothing is suspected: one that has the same equations is not read again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import _jax
+from .region import Kinds
+
+_MOST = 256
+# The keys themselves: JAX interns the types of values, which are equal only as long as one of them is kept.
+_known = dict[Any, None]()
+
+
+def is_known(kinds: Kinds) -> bool:
+    """Whether a region like it was read, and nothing is suspected there."""
+    return _key_of(kinds) in _known
+
+
+def note_known(kinds: Kinds) -> None:
+    """Note that nothing is suspected of a region, unless an audit is to say that it was read without degrees."""
+    key = _key_of(kinds)
+    if key is not None and not (kinds.is_thorough and kinds.unread):
+        while len(_known) >= _MOST:
+            _known.pop(next(iter(_known)), None)
+        _known[key] = None
+
+
+def _key_of(kinds: Kinds) -> Any:
+    """What is the same for regions that are read alike: all that `Kinds` reads of them.
+
+    The functions of JAX that made a number are those that the code of the body calls.
+    """
+    if kinds.key is None:
+        noted = dict[Any, Any]()
+        for var, eqns in kinds.claims.items() if kinds.claims else ():
+            noted[var] = tuple([eqn.params["claim"].meaning for eqn in eqns])
+        structure = _jax.structure.structure_of(kinds.body, noted)
+        if structure is None:
+            return None
+        code = getattr(kinds.function, "__code__", None)
+        given = *kinds.entering, *kinds.results.items(), *kinds.sizes.items()
+        kinds.key = structure, code, *given, kinds.is_thorough
+    return kinds.key
