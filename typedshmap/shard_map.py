@@ -209,6 +209,7 @@ class _RegionCall:
         self.arrays = [leaf.value for leaf in self.checked.leaves if leaf.hint is not None]
         self.analysis = RegionAnalysis(self.manual) if self.entered else None
         self.analyzed_after: Callable[..., Any] | None = None
+        self.is_again = False  # traced to know what its numbers do: what is wrong with its results is told already
         # What the body fills in when it is traced.
         self.result_structure: Any = None
         self.results: list[context.LayoutAssertion | Refused | None] = []
@@ -340,6 +341,7 @@ class _RegionCall:
         if self.outer or axis not in self.manual:
             return None
         mesh, other = _jax.regions.other_mesh(self.mesh, axis, size), copy(self)
+        other.is_again = True
         other.mesh, other.analysis, other.asked_inside = mesh, None, None
         other.entered = tuple([(name, mesh.shape[name]) for name, _ in self.entered])
         other.results, other.out_specs = [], []
@@ -417,7 +419,8 @@ class _RegionCall:
         self.out_specs.clear()
         # What varies by its type leaves all the same: the analysis knows since when.
         refused = {one.subject: one for one in failures if isinstance(one.what, UnmentionedVarying)}
-        if failures and (analysis is None or len(refused) < len(failures)):
+        lets_by = analysis is not None or self.is_again
+        if failures and (not lets_by or len(refused) < len(failures)):
             raise region.error(name, failures, sizes, result_place(self.typed, failures, leaves))
         others = [leaf for leaf in leaves if type(leaf.value) is not _jax.array.STAGED]
         if stuck := [leaf for leaf in others if _jax.array.why_not_array(leaf.value) is not None]:
@@ -446,7 +449,7 @@ class _RegionCall:
                     value = _jax.casts.pcast_reduced(value, layout.reduced)
             if subject in refused:
                 value, spec = _leaving(value, spec)
-                assertion = Refused(refused[subject], sizes)
+                assertion = Refused(refused[subject], sizes, assertion)
             self.results.append(assertion)
             self.out_specs.append(spec)
             values.append(value)

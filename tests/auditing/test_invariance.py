@@ -255,7 +255,8 @@ def test_it_is_so_under_transformations(name: str) -> None:
         "scan": jax.jit(lambda x: lax.scan(lambda x, _: (f(x), None), x, None, length=2)[0]),
         "vmap": lambda x: jax.vmap(f)(x[None]),
     }
-    assert [found.kind for found in audited(ways[name], X).findings] == ["invariance"]
+    findings = audited(ways[name], X).findings
+    assert [found.kind for found in findings if found.severity == "error"] == ["invariance"]
 
 
 def gradient(f: Any, *args: Any) -> Any:

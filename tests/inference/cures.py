@@ -29,6 +29,11 @@ MOST_EDITS = 5
 SIZES = {"b": 8, "k": 8, "n": 6, "d": 4, "v": 8, "s": 4}
 
 _AT = r"(?: at \w+\.py:(\d+))?"
+# A cure that was tried is edits, each at its line.
+_TRIED = re.compile(
+    r"(?:leaves partial sums|is of each shard's part): p\w+ over (?:'\w+'(?:, )?)+(?! before)"
+    r".*(?: at program\.py:\d+|of what is returned|of result \d+)$"
+)
 _REDUCED = re.compile(rf"\b(p(?:sum|mean|max|min)) over ((?:'\w+'(?:, )?)+)(?: before \w+{_AT})?")
 
 
@@ -108,7 +113,7 @@ def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Ite
     """
     lines = source.splitlines()
     cure = next((line for line in message.splitlines() if line.startswith("Hint: ")), "")
-    if "# typedshmap: ignore[" in cure:
+    if "# typedshmap: ignore[" in cure or _TRIED.search(cure):
         for edits in parse_cures(message):
             edited = source
             with contextlib.suppress(NotFollowedError):

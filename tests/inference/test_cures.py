@@ -99,46 +99,46 @@ PROGRAMS = {
     "a local mean": Wrong(ROWS, "y = jnp.mean(x**2); return y", "", "pmean over 'dp'"),
     "a local mean over rows": Wrong(ROWS, "y = x.mean(0); return y", "k", "pmean over 'dp'"),
     "a local mean of means": Wrong(ROWS, "y = x.mean(1); z = y.mean(); return z", "", "pmean over 'dp'"),
-    "a mean that a check names, and that is summed": Wrong(ROWS, "y = check(x.mean(0), 'k'); z = lax.psum(y, 'dp'); return z", "k", "pmean over 'dp'", is_cured=False),
-    "a maximum that a check names, and that is summed": Wrong(ROWS, "y = check(x.max(0), 'k'); z = lax.psum(y, 'dp'); return z", "k", "pmax over 'dp'", is_cured=False),
+    "a mean that a check names, and that is summed": Wrong(ROWS, "y = check(x.mean(0), 'k'); z = lax.psum(y, 'dp'); return z", "k", "pmean over 'dp'"),
+    "a maximum that a check names, and that is summed": Wrong(ROWS, "y = check(x.max(0), 'k'); z = lax.psum(y, 'dp'); return z", "k", "pmax over 'dp'"),
     "a mean over two axes": Wrong(X, "y = (x**2).mean(); return y", "", "pmean over 'dp', 'tp'"),
-    "a mean, squared": Wrong(ROWS, "y = x.mean(0); z = y**2; return z", "k", "pmean over 'dp' before"),
+    "a mean, squared": Wrong(ROWS, "y = x.mean(0); z = y**2; return z", "k", "pmean over 'dp' at program.py:10"),
     "a mean, shifted": Wrong(ROWS, "y = x.mean(0); z = y - 1.0; return z", "k", "pmean over 'dp'"),
-    "a sum divided by a shard's size": Wrong(ROWS, "y = x.sum(0); return y / x.shape[0]", "k", "which divides it, count the elements of all shards"),
-    "a sum divided by all elements of a shard": Wrong(ROWS, "y = x.sum(); return y / x.size", "", "which divides it, count the elements of all shards"),
-    "a sum divided by two": Wrong(ROWS, "y = x.sum(0); return y / 2", "k", "which divides it, count the elements of all shards", counts_shard=False),
+    "a sum divided by a shard's size": Wrong(ROWS, "y = x.sum(0); return y / x.shape[0]", "k", "pmean over 'dp' at program.py:10"),
+    "a sum divided by all elements of a shard": Wrong(ROWS, "y = x.sum(); return y / x.size", "", "pmean over 'dp' at program.py:10"),
+    "a sum divided by two": Wrong(ROWS, "y = x.sum(0); return y / 2", "k", "psum over 'dp' at program.py:10", counts_shard=False),
     "a sum divided by a global size": Wrong(ROWS, "y = x.sum(0); return y / size('b')", "k", "psum over 'dp'"),
-    "a mean by multiplication": Wrong(ROWS, "y = x.sum(0); return y * (1 / x.shape[0])", "k", "which divides it, count the elements of all shards"),
+    "a mean by multiplication": Wrong(ROWS, "y = x.sum(0); return y * (1 / x.shape[0])", "k", "pmean over 'dp' at program.py:10"),
     "a mean of the other dim, summed": Wrong(ROWS, "y = x.mean(1); z = y.sum(); return z", "", "psum over 'dp'"),
-    "the difference from a mean": Wrong(ROWS, "y = x.mean(0); z = ((x - y) ** 2).sum(0); return z", "k", "pmean over 'dp' before"),
-    "a variance": Wrong(ROWS, "y = x.var(0); return y", "k", "var goes on with it: gather the dim first"),
+    "the difference from a mean": Wrong(ROWS, "y = x.mean(0); z = ((x - y) ** 2).sum(0); return z", "k", "pmean over 'dp' at program.py:10"),
+    "a variance": Wrong(ROWS, "y = x.var(0); return y", "k", "shard's part", is_cured=False),
     "a maximum": Wrong(ROWS, "y = x.max(); return y", "", "pmax over 'dp'"),
     "a minimum": Wrong(ROWS, "y = x.min(0); return y", "k", "pmin over 'dp'"),
-    "a maximum, negated": Wrong(ROWS, "y = x.max(0); z = -y; return z", "k", "pmax over 'dp' before neg"),
-    "a softmax by hand": Wrong(X, "m = x.max(1); e = jnp.exp(x - m[:, None]); s = e.sum(1); return s", "[b/dp]", "pmax over 'tp' before"),
+    "a maximum, negated": Wrong(ROWS, "y = x.max(0); z = -y; return z", "k", "pmax over 'dp' at program.py:10"),
+    "a softmax by hand": Wrong(X, "m = x.max(1); e = jnp.exp(x - m[:, None]); s = e.sum(1); return s", "[b/dp]", "pmax over 'tp' at program.py:10"),
     "a log-sum-exp": Wrong(X, "y = jax.nn.logsumexp(x, axis=1); return y", "[b/dp]", "logsumexp goes on with it: gather the dim first"),
     "a gathered value": Wrong(ROWS, "y = lax.all_gather(x, 'dp', tiled=True); return y", "b k", "to='invarying'", modes=(True,)),
     "a value that is gathered to vary": Wrong(ROWS, "y = all_gather(x, '[b/dp] k -> b k ~dp'); return y", "b k", "all_gather without '~'", modes=(True,)),
     "what is computed of a gathered value": Wrong(ROWS, "y = lax.all_gather(x, 'dp', tiled=True); z = y.sum(0); return z", "k", "to='invarying'", modes=(True,)),
-    "a sum over the wrong axis": Wrong(XW, "y = x @ w; z = lax.psum(y, 'dp'); return z", "[b/dp] n", "psum over 'tp', in the place of psum"),
-    "a constant added": Wrong(XW, "y = x @ w; z = y + 1.0; return z", "[b/dp] n", "psum over 'tp' before add"),
-    "a bias added": Wrong(f'{XW}, c: Float[Array, "n"]', "y = x @ w; z = y + c; return z", "[b/dp] n", "psum over 'tp' before add"),
+    "a sum over the wrong axis": Wrong(XW, "y = x @ w; z = lax.psum(y, 'dp'); return z", "[b/dp] n", "psum over 'tp' at program.py:10"),
+    "a constant added": Wrong(XW, "y = x @ w; z = y + 1.0; return z", "[b/dp] n", "psum over 'tp' at program.py:10"),
+    "a bias added": Wrong(f'{XW}, c: Float[Array, "n"]', "y = x @ w; z = y + c; return z", "[b/dp] n", "psum over 'tp' at program.py:10"),
     "zeros added": Wrong(XW, "y = x @ w; z = y + jnp.zeros_like(y); return z", "[b/dp] n", "psum over 'tp'"),
-    "a nonlinear function": Wrong(XW, "y = x @ w; z = jax.nn.relu(y); return z", "[b/dp] n", "psum over 'tp' before relu"),
+    "a nonlinear function": Wrong(XW, "y = x @ w; z = jax.nn.relu(y); return z", "[b/dp] n", "psum over 'tp' at program.py:10"),
     "a nonlinear function for the second time": Wrong(
         'x: Float[Array, "[b/dp] [k/tp]"], w: Float[Array, "[k/tp] d"]',
-        "a = jax.nn.relu(x); y = a @ w; z = jax.nn.relu(y); return z", "[b/dp] d", "psum over 'tp' before relu",
+        "a = jax.nn.relu(x); y = a @ w; z = jax.nn.relu(y); return z", "[b/dp] d", "psum over 'tp' at program.py:11",
     ),
     "a mean, and a psum that does not fit it": Wrong(
         XV, 'm = check(x.mean(0), "k"); return lax.psum((m * w).sum(), "dp")', "", "pmean over 'dp'"
     ),
     "a sum, and a psum that fits it": Wrong(
-        XV, 'm = check(x.sum(0), "k"); return lax.psum((m * w).sum(), "dp")', "", "write '+dp'"
+        XV, 'm = check(x.sum(0), "k"); return lax.psum((m * w).sum(), "dp")', "", "psum over 'dp' of x.sum(0) at program.py:10, and leave out the psum over 'dp' at program.py:11"
     ),
-    "a product of two sums": Wrong(XW, "y = x @ w; z = y * y; return z", "[b/dp] n", "psum over 'tp' before mul"),
-    "a quotient of two sums": Wrong(ROWS, "y = x.sum(0); n = (x**2).sum(0); return y / n", "k", "psum over 'dp' before div"),
+    "a product of two sums": Wrong(XW, "y = x @ w; z = y * y; return z", "[b/dp] n", "psum over 'tp' at program.py:10"),
+    "a quotient of two sums": Wrong(ROWS, "y = x.sum(0); n = (x**2).sum(0); return y / n", "k", "psum over 'dp' at program.py:10, or pmean over 'dp' at program.py:10"),
     "updated weights": Wrong(
-        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum())(w); return w - 0.1 * g", "k", "psum over 'dp' before", modes=(False,)
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum())(w); return w - 0.1 * g", "k", "psum over 'dp' of the gradient at program.py:10", modes=(False,)
     ),
     "updated weights by a gradient of a mean": Wrong(
         XV, "g = jax.grad(lambda w: ((x @ w) ** 2).mean())(w); return w - 0.1 * g", "k", "pmean over 'dp'", modes=(False,)
@@ -151,7 +151,7 @@ PROGRAMS = {
         modes=(True,),
     ),
     "a gradient of a sum divided by a shard's size": Wrong(
-        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() / x.shape[0])(w); return g", "k", "which divides it, count the elements of all shards", modes=(False,)
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() / x.shape[0])(w); return g", "k", "pmean over 'dp' of the gradient at program.py:10", modes=(False,)
     ),
     "a gradient of a psum": Wrong(
         XV, "g = jax.grad(lambda w: lax.psum(((x @ w) ** 2).sum(), 'dp'))(w); return g", "k", "pmean over 'dp'", modes=(False,)
@@ -173,21 +173,21 @@ PROGRAMS = {
     "a gradient of a mean over both axes": Wrong(
         f'{X}, w: Float[Array, "[k/tp]"]',
         "g = jax.grad(lambda w: lax.pmean((lax.pmean((x * w).mean(1), 'tp') ** 2).mean(), 'dp'))(w); return g",
-        "[k/tp]", "no collective makes", is_cured=False, modes=(False,),
+        "[k/tp]", "pmean over 'dp' of the gradient at program.py:10", modes=(False,),
     ),
     "a gradient through a psum over another axis": Wrong(
         f'{X}, w: Float[Array, "[k/tp]"]',
         "g = jax.grad(lambda w: lax.pmean((lax.psum(x @ w, 'tp') ** 2).mean(), 'dp'))(w); return g",
-        "[k/tp]", "no collective makes the gradient at program.py:10 right", is_cured=False, modes=(False,),
+        "[k/tp]", "pmean over 'dp' of the gradient at program.py:10", modes=(False,),
     ),
     "a gradient of a sum, with that of a penalty": Wrong(
-        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() + 0.1 * (w**2).sum())(w); return g", "k", "no collective makes the gradient", is_cured=False, modes=(False,)
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() + 0.1 * (w**2).sum())(w); return g", "k", "psum over 'dp' of the gradient at program.py:10", is_cured=False, modes=(False,)
     ),
     "a gradient of a mean, with that of a penalty": Wrong(
         XV, "g = jax.grad(lambda w: ((x @ w) ** 2).mean() + 0.1 * (w**2).sum())(w); return g", "k", "pmean over 'dp'", modes=(False,)
     ),
     "a sum that is compared": Wrong(
-        ROWS, "s = x.sum(); t = s > 3.0; return t + 0.0", "", "psum over 'dp' before > at program.py:11"
+        ROWS, "s = x.sum(); t = s > 3.0; return t + 0.0", "", "psum over 'dp' at program.py:10"
     ),
     "a gradient of a mean that nobody averaged": Wrong(
         XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g", "k", "pmean over 'dp' at program.py:9", modes=(True,), more=LOSS
@@ -213,10 +213,10 @@ PROGRAMS = {
     ),
     "the same, without types": Wrong(
         f'{ROWS}, w: Float[Array, "k [n/tp]"]', "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g",
-        "k [n/tp]", "is each shard's own over 'tp', too", is_cured=False, modes=(False,), more=LOSS,
+        "k [n/tp]", "pmean over 'dp' of the gradient at program.py:13", is_cured=False, modes=(False,), more=LOSS,
     ),
     "a gradient of a mean and of a sum": Wrong(
-        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return g", "k", "it is in part of a mean", is_cured=False, modes=(False,),
+        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return g", "k", "shard's part", is_cured=False, modes=(False,),
         more="def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z + y.sum()",
     ),
     "a gradient of a mean and of a sum, with types": Wrong(
@@ -255,7 +255,7 @@ PROGRAMS = {
         "loss = lambda w: loss_of(w, x); l, g = jax.value_and_grad(loss)(w); return l, w - 0.1 * g",
         'tuple[Float[Array, ""], Float[Array, "k"]]',
         "pmean over 'dp'",
-        more=LOSS,
+        more=LOSS
     ),
     "a scan that adds rows": Wrong(
         ROWS, "y = lax.scan(add, jnp.zeros(x.shape[1]), x)[0]; return y", "k", "psum over 'dp'", modes=(False,), more=ADD
@@ -313,7 +313,7 @@ PROGRAMS = {
         "i = lax.axis_index('dp'); m = jax.random.bernoulli(jax.random.fold_in(jax.random.key(0), i), 1.0, x.shape); g = jax.grad(lambda w: ((x * m) @ w).mean())(w); return w - g",
         "k", "the gradient", modes=(False,),
     ),
-    "a check of a partial sum": Wrong(XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return lax.psum(z, 'tp')", "[b/dp] n", "write '+tp'"),
+    "a check of a partial sum": Wrong(XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return lax.psum(z, 'tp')", "[b/dp] n", "psum over 'tp' at program.py:10, and leave out the psum over 'tp' at program.py:12"),
     "a check, and then a pattern": Wrong(
         XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return reduce(z, '[b/dp] n -> [b/dp]', 'sum')", "[b/dp]", "psum over 'tp'"
     ),
@@ -359,7 +359,7 @@ PROGRAMS = {
     "a loss of a sum, beside the gradient by weights that are sharded": Wrong(
         f'{XW}, u: Float[Array, "[b/dp] n"]',
         "l, g = jax.value_and_grad(lambda w: loss_of(x, w, u))(w); return l, lax.psum(g, 'dp')",
-        'tuple[Float[Array, ""], Float[Array, "[k/tp] n"]]', "psum over 'dp' at program.py:13, outside of what is differentiated", modes=(False,),
+        'tuple[Float[Array, ""], Float[Array, "[k/tp] n"]]', "psum over 'dp' of result 0", modes=(False,),
         more="def loss_of(x, w, u):\n    y = x @ w\n    z = y * u\n    return z.sum()",
     ),
     "a masked lookup": Wrong(TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); return y", "[b/dp] n", "zeros on the others: psum over 'tp'"),
@@ -368,10 +368,10 @@ PROGRAMS = {
         "zeros on the others: psum over 'tp'", is_cured=False,
     ),
     "a nonlinear function of a masked lookup": Wrong(
-        TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); z = jnp.tanh(y); return z", "[b/dp] n", "psum over 'tp' before tanh"
+        TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); z = jnp.tanh(y); return z", "[b/dp] n", "psum over 'tp' at program.py:14"
     ),
     "a maximum by which something is divided that is summed, and with which it is multiplied again": Wrong(
-        ROWS, "m = jnp.abs(x).max(0); q = jnp.tanh(x / m); s = lax.psum(q.sum(0), 'dp'); return s * m", "k", "pmax over 'dp' before div"
+        ROWS, "m = jnp.abs(x).max(0); q = jnp.tanh(x / m); s = lax.psum(q.sum(0), 'dp'); return s * m", "k", "pmax over 'dp' at program.py:10"
     ),
     "a sum of random numbers by sharded keys": Wrong(
         ROWS,

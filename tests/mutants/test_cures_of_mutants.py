@@ -42,7 +42,7 @@ CURES: dict[str, list[list[Step]]] = {
     "D9": [[Step("pmean over 'dp'", STEP, STEP.replace("    return", f"{MEAN}    return"))]],
     "D10": [[Step("pmean over 'dp'", '    return updated(weights, gradients, size("batch")), jax', f'{MEAN}    return updated(weights, gradients, size("batch")), jax')]],
     "D13": [[Step("pmean over 'dp'", "return jnp.mean(jnp.sum((x @ weights.w + weights.b - y) ** 2, 1))", 'return jax.lax.pmean(jnp.mean(jnp.sum((x @ weights.w + weights.b - y) ** 2, 1)), "dp")')]],
-    "T1": [[Step("psum over 'tp' before add", "h @ w.down", 'jax.lax.psum(h @ w.down, "tp")')]],
+    "T1": [[Step("psum over 'tp'", "h @ w.down", 'jax.lax.psum(h @ w.down, "tp")')]],
     "T2": [[Step("psum over 'tp', in the place of psum", 'psum(h @ w.down, "dp")', 'psum(h @ w.down, "tp")')]],
     "T5": [[Step("drop the psum", 'return x + psum(y, "tp")', "return x + y")]],
     "T13": [

@@ -120,7 +120,7 @@ def test_a_loss_that_was_not_averaged_is_named() -> None:
             got f32[]{V:(data,seq)} per shard
 
         Mesh: data=2, seq=1, expert=2, tp=2
-        Hint: the mean over b (sharded over 'data') is of each shard's part: pmean over 'data' before mul
+        Hint: the mean over b (sharded over 'data') is of each shard's part: pmean over 'data'
     """)
 
 

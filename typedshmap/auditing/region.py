@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -81,11 +81,12 @@ class PlainRegion:
         if self.is_typed:  # its hints are checked as it is traced
             return Region(*self.key, not unread, tuple(dict.fromkeys(unread))), findings
         found = self._interpreted()
+        self._make_known(found)
         of_results = self._failures_of_results(found)
         of_body = list(self._failures_of_body(found))
         failures = [*of_body, *of_results.values()]
         if not of_body:
-            failures += self._suspects(found, of_results)
+            failures += [Failure(each.failure, _BODY, place=each.place) for each in found.suspects(of_results)]
             unread += [_NO_DEGREES.format(axis) for axis in found.kinds.unread]
         for failure in failures:
             cause = failure.what.cause if isinstance(failure.what, UnmentionedVarying) else None
@@ -132,16 +133,14 @@ class PlainRegion:
             if first is not None:
                 yield Failure(first.what, _BODY, place=_jax.source.equation_place(first.eqn))
 
-    def _suspects(self, found: InterpretedRegion, refused: Collection[int]) -> Iterable[Failure]:
-        """What is suspected, with the degrees of numbers known from a second trace."""
+    def _make_known(self, found: InterpretedRegion) -> None:
+        """Have a region know what out_specs say, and how it is traced with other sizes."""
         specs = {at: self.params["out_specs"][at] for at in self.results}
         layouts = {
             at: _jax.array.spec_entries(spec, len(found.body.outvars[at].aval.shape)) for at, spec in specs.items()
         }
         call = self.traced.call
-        function = None if call is None else call.body
-        for each in found.suspects(layouts, refused, retrace=self._retraced, function=function, is_thorough=True):
-            yield Failure(each.failure, _BODY, place=each.place)
+        found.know(layouts, retrace=self._retraced, function=None if call is None else call.body, is_thorough=True)
 
     def _retraced(self, axis: str, size: int) -> Any:
         """Its jaxpr on a mesh of which an axis has another size; None where it cannot be traced there."""

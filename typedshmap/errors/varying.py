@@ -31,6 +31,7 @@ class Cause(NamedTuple):
       made: ``typed`` or ``untyped``, by whether JAX types values, where differentiation made the late operation;
         ``mixed``: without types, of a gradient that is in part of a mean.
       recounted: why a gradient is wrong over other axes, without JAX's types.
+      tried: another edit, with which the program was read or traced, and is right; empty where none is known to be.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class Cause(NamedTuple):
     inside: str = ""
     recounted: str = ""
     made: str = ""
+    tried: str | None = None
 
     @property
     def origin(self) -> str:
@@ -70,6 +72,13 @@ class Cause(NamedTuple):
     def reduction(self) -> str:
         """``psum over 'tp'``, where a collective makes the value the same on every shard, and right."""
         return f"{self.collective} over {quoted_axes(self.axes)}"
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether its cure is more than a collective at its place."""
+        return any(
+            (self.late, self.within, self.divisor, self.astray, self.untyped, self.inside, self.recounted, self.made)
+        )
 
     @property
     def counted(self) -> str:
@@ -96,6 +105,9 @@ class Cause(NamedTuple):
         outside = f" at {self.untyped}, outside of what is differentiated" if self.untyped else ""
         outside = self.typed if self.late else outside
         inside = f" inside of what is differentiated at {self.inside}" if self.inside else ""
+        if self.tried is not None:
+            leaves = "leaves partial sums" if self.kind in ("sum", "masked") else "is of each shard's part"
+            return f"{origin} {leaves}{self.tried and f': {self.tried}'}"
         if self.recounted:
             return f"no collective makes {origin} right, as {self.recounted}: leave out check_vma=False"
         if self.made == "mixed":

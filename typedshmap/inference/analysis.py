@@ -224,10 +224,12 @@ class Refused(NamedTuple):
     Attributes:
       failure: what is wrong.
       sizes: what was bound in the call.
+      stated: what its hint says.
     """
 
     failure: Failure
     sizes: Sizes
+    stated: LayoutAssertion | None
 
 
 # Whether each ``check`` leaves a claim, also of what is known already: for tools that report what a body checks. Among
@@ -279,14 +281,13 @@ def analyze_region(
     taken = [*map(_jax.array.has_gradient_taken, operands)]
     if first := region.divergence(taken) or region.wrong_gradient():
         raise _finding_error(first, origin, interpreter)
+    _know(analysis, region, zip(results, traced.results, strict=True), retrace)
     wrong = [_contradiction(_at_its_making(found, body), origin, interpreter) for found in region.contradictions()]
-    suspected = list[Suspicion]()
-    if not wrong:
-        suspected = _suspects(analysis, region, zip(results, traced.results, strict=True), retrace)
-        for each in suspected:
-            if each.is_error:
-                failure = Failure(each.failure, Subject("whole", "body"), place=each.place)
-                wrong.append(Contradiction(failure, origin.function, origin.region))
+    suspected = [] if wrong or refused else region.suspects()
+    for each in suspected:
+        if each.is_error:
+            failure = Failure(each.failure, Subject("whole", "body"), place=each.place)
+            wrong.append(Contradiction(failure, origin.function, origin.region))
     if (judged or analysis.claims) and not wrong:
         _refuse_unproven(analysis, judged, body)
     fitting = set[Any]()  # most results are like others
@@ -317,18 +318,19 @@ def analyze_region(
     return True
 
 
-def _suspects(
+def _know(
     analysis: RegionAnalysis,
     region: InterpretedRegion,
     results: Iterable[tuple[LayoutAssertion | Refused | None, int]],
     retrace: Retrace | None,
-) -> list[Suspicion]:
-    """What is suspected of a region whose claims hold."""
+) -> None:
+    """Have a region know what its results are said to be, and what else its reading takes."""
     layouts, hints = dict[int, Layout](), dict[int, Any]()
     for stated, at in results:
-        if isinstance(stated, LayoutAssertion):
-            hint = hints[at] = stated.hint
-            layout = stated.region.manual_layout(hint, len(region.body.outvars[at].aval.shape))
+        claimed = stated.stated if isinstance(stated, Refused) else stated
+        if claimed is not None:
+            hint = hints[at] = claimed.hint
+            layout = claimed.region.manual_layout(hint, len(region.body.outvars[at].aval.shape))
             if layout is not None:
                 layouts[at] = layout
 
@@ -336,7 +338,7 @@ def _suspects(
         name = claims.dim_name(layouts[at], hints[at], axis)
         return any(name in leaf.hint.spec.names for leaf in analysis.arguments if leaf.hint is not None)
 
-    return region.suspects(
+    region.know(
         layouts,
         retrace=retrace,
         function=analysis.typed.function,

@@ -8,13 +8,15 @@ from functools import cached_property, partial
 from typing import Any
 
 from .. import _jax
-from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
+from ..errors.causes import Cure
+from ..errors.varying import Cause, UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
 from ..notation.layout import Layout
 from . import collectives, control_flow, elementwise, reshape
 from .causes import Causes, NameDim
 from .control_flow import fact_of_spec
 from .find_cause import find_cause
 from .interpreter import Interpreter, Observation, TransferRule
+from .kinds.cures import find_cure, stays_wrong
 from .kinds.known import is_known, note_known
 from .kinds.region import Kinds
 from .kinds.suspects import Suspicion, suspects
@@ -38,7 +40,7 @@ class InterpretedRegion:
       interpreter: what interpreted it.
       entering: what is known of the body's operands.
       results: what is known of its results.
-      kinds: what its values are of the whole, once suspects are asked for.
+      kinds: what its values are of the whole, once `know` was called.
     """
 
     kinds: Kinds
@@ -123,36 +125,81 @@ class InterpretedRegion:
         """The claims that contradict what is known, and the operations that make no sense, with their causes."""
         found = [each for each in self.interpreter.observations if each.what is not None and each.control is None]
         return [
-            each._replace(what=with_cause(each.what, partial(self._provenance_of_operand, each.eqn))) for each in found
+            each._replace(
+                what=self._with_cure(
+                    with_cause(each.what, partial(self._provenance_of_operand, each.eqn)), id(each.eqn)
+                )
+            )
+            for each in found
         ]
 
-    def suspects(self, results: Mapping[int, Layout], refused: Collection[int] = (), **known: Any) -> list[Suspicion]:
-        """What is suspected of it, and the sums that a hint says are due and that are lost.
+    def know(self, results: Mapping[int, Layout], **known: Any) -> None:
+        """Take what is to be known before anything is suspected, and before cures are tried.
 
         Args:
           results: by their places, the layouts of the results.
-          refused: the places of those that are refused.
           known: what else `Kinds` takes.
         """
-        interpreter, body = self.interpreter, self.body
-        kinds = self.kinds = Kinds(
-            body, self.entering, results, interpreter.sizes, interpreter.claim_equations, self._name_dim, **known
+        interpreter = self.interpreter
+        self.kinds = Kinds(
+            self.body, self.entering, results, interpreter.sizes, interpreter.claim_equations, self._name_dim, **known
         )
-        for var in body.invars:
+
+    @property
+    def _has_symbols(self) -> bool:
+        """Whether a size is a symbol, of a program for export: nothing is known of it."""
+        for var in self.body.invars:
             for size in var.aval.shape:
-                if size.__class__ is not int:  # a symbol, of a program for export: nothing is known of it
-                    return []
-        if is_known(kinds):
+                if size.__class__ is not int:
+                    return True
+        return False
+
+    def suspects(self, refused: Collection[int] = ()) -> list[Suspicion]:
+        """What is suspected of it, and the sums that a hint says are due and that are lost.
+
+        Args:
+          refused: the places of the results that are refused.
+        """
+        if self._has_symbols or is_known(self.kinds):
             return []
-        axes = [axis for axis, size in interpreter.sizes.items() if size > 1]
-        found = suspects(kinds, axes, refused)
+        axes = [axis for axis, size in self.interpreter.sizes.items() if size > 1]
+        found = suspects(self.kinds, axes, refused)
         if not found:
-            note_known(kinds)
+            note_known(self.kinds)
         return found
+
+    def _with_cure(self, what: Any, key: int) -> Any:
+        """What is wrong, with a cure that was tried where the one that its cause suggests is another.
+
+        Args:
+          what: what is wrong.
+          key: the place of the result, or the id of the claim's equation, of which it is.
+        """
+        cause = getattr(what, "cause", None)
+        if not isinstance(cause, Cause) or not (cause.collective or cause.made) or self._has_symbols:
+            return what
+        tried = list[Cure | None]()
+        for axis in cause.axes:
+            read = self.kinds.over(axis)
+            verdict = read.verdicts.get(key)
+            if verdict is None or verdict.says != "wrong":
+                return what
+            tried.append(find_cure(self.kinds, axis, read))
+        first = tried[0]
+        if first is None or any(each is None for each in tried):  # what the cause suggests may be right all the same
+            axis = cause.axes[0]
+            is_wrong = stays_wrong(self.kinds, axis, self.kinds.over(axis), key, cause.collective)
+            return replace(what, cause=cause._replace(tried="")) if is_wrong else what
+        over = [str(each.over((axis,), cause.axes)) for axis, each in zip(cause.axes, tried, strict=True) if each]
+        if len(set(over)) > 1:
+            return what
+        is_plain = first.operation == cause.collective and first.line == cause.place.partition(" ")[0]
+        is_plain = is_plain and not any(change.replaces for change in first.changes) and not cause.is_conditional
+        return what if is_plain else replace(what, cause=cause._replace(tried=over[0]))
 
     def with_cause_of_result(self, what: Any, at: int) -> Any:
         """What is wrong with a result, with its cause."""
-        return with_cause(what, partial(self._provenance_of_result, at))
+        return self._with_cure(with_cause(what, partial(self._provenance_of_result, at)), at)
 
     def place_of_result(self, at: int) -> str:
         """Where the equation is that made a result."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 from ... import _jax
@@ -79,31 +80,55 @@ def _is_forward(kinds: Kinds, cure: Cure) -> bool:
     return kinds.is_differentiated and any(not _jax.jaxpr.is_transposed(change.eqn) for change in cure.changes)
 
 
+def stays_wrong(kinds: Kinds, axis: str, read: RegionReading, key: int, operation: str) -> bool:
+    """Whether a wrong result is wrong all the same with a collective after what made it each shard's own."""
+    verdict = read.verdicts[key]
+    parts = dict.fromkeys((read.values[key].part, *[part for loss in verdict.losses for part in loss.parts]))
+    makers = _makers([maker for part in parts if (maker := read.reading.maker_of(part)) is not None])
+    if not makers:
+        return False
+    cure = _cure("", makers[0], operation)
+    after = (_when_traced if _is_forward(kinds, cure) else _when_read)(kinds, axis, read, cure)
+    return after is not None and key in after.verdicts and after.verdicts[key].says == "wrong"
+
+
 def _is_right_when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
+    after = _when_read(kinds, axis, read, cure)
+    return after is not None and _has_no_fault(after, read)
+
+
+def _is_right_when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
+    after = _when_traced(kinds, axis, read, cure)
+    return after is not None and _has_no_fault(after, read)
+
+
+def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> RegionReading | None:
+    """The region as it is read with an edit of its equations; None where it cannot be, or hangs on one trace."""
     traces, sizes, is_own = kinds.seconds.get(axis, ((kinds.body,), (kinds.sizes[axis],), True))
     edits: dict[Any, Any] = {id(change.eqn): _edit(change) for change in cure.changes}
     edits |= {("result", at): _on_result(cure.operation) for at in cure.results}
     try:
         after = kinds.read(axis, traces, sizes, edits, is_own, read.is_blind)
     except Exception:
-        return False
-    return not (after.is_open and len(traces) == 1) and _has_no_fault(after, read)
+        return None
+    return None if after.is_open and len(traces) == 1 else after
 
 
-def _is_right_when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
+def _when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> RegionReading | None:
+    """The region as it is traced with another collective at a call; None where it cannot be, or hangs on one trace."""
     edits = [_jax.edits.edit_of(each.eqn, each.operation, axis, each.replaces) for each in cure.changes]
     if kinds.retrace is None or None in edits:
-        return False
+        return None
     sizes = kinds.seconds.get(axis, ((), (kinds.sizes[axis],), True))[1]
     with _jax.edits.edited([edit for edit in edits if edit is not None]):
         traces = [kinds.retrace(axis, size) for size in sizes]
     if None in traces:
-        return False
+        return None
     try:
         after = kinds.read(axis, traces, sizes, is_own=False, is_blind=read.is_blind)
     except Exception:
-        return False
-    return not (after.is_open and len(sizes) == 1) and _has_no_fault(after, read)
+        return None
+    return None if after.is_open and len(sizes) == 1 else after
 
 
 def _has_no_fault(after: RegionReading, before: RegionReading) -> bool:
@@ -160,6 +185,7 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Cure]:
     for group in sites:
         text = f"divide {_what(group) or 'the value'} by the size of '{axis}' at {_line(group)}"
         yield replace(_cure(text, group, "divide"), weight=3)
+    yield from _pairs(made, over, operations)
     for group in written:
         name = _jax.source.collective_name(group[0])
         for cure in _insertions(made, over, operations):
@@ -180,10 +206,31 @@ def _combination(cure: Cure, group: EquationGroup, operation: str, over: str) ->
 
 def _insertions(groups: Sequence[EquationGroup], over: str, operations: Sequence[str]) -> Iterator[Cure]:
     """A part becomes whole where it is made."""
-    for operation in operations:
+    for at in range(len(operations)):
         for group in groups:
-            what = _what(group)
-            yield _cure(f"{operation} {over}{what and f' of {what}'} at {_line(group)}", group, operation)
+            own = _operations_of(group, operations)
+            if at < len(own):
+                what = _what(group)
+                yield _cure(f"{own[at]} {over}{what and f' of {what}'} at {_line(group)}", group, own[at])
+
+
+def _operations_of(group: EquationGroup, operations: Sequence[str]) -> Sequence[str]:
+    """The collectives that may make whole what equations make: extremes by one of extremes."""
+    ends = {
+        {"reduce_max": "pmax", "reduce_min": "pmin"}.get(eqn.primitive.name, "")
+        for eqn in group
+        if "claim" not in eqn.params
+    }
+    return operations if ends <= {""} else [*ends] if len(ends) == 1 else []
+
+
+def _pairs(groups: Sequence[EquationGroup], over: str, operations: Sequence[str]) -> Iterator[Cure]:
+    """Two parts become whole, each in its way, where they are made."""
+    for first, second in combinations([group for group in groups[:4] if len({_line((eqn,)) for eqn in group}) == 1], 2):
+        for a in _insertions([first], over, operations):
+            for b in _insertions([second], over, operations):
+                if a.operation != b.operation:
+                    yield replace(a, text=f"{a.text}, and {b.text}", changes=a.changes + b.changes, weight=4)
 
 
 def _what(group: EquationGroup) -> str:

@@ -638,7 +638,8 @@ def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:
         if shape[dim] != sizes[dim]:
             return step.lost("takes the same rows on every shard", value, kind="sharded", dim=dim, is_soft=True)
     if isinstance(value.dim, int) and sizes[value.dim] != shape[value.dim]:
-        return step.lost(_ROWS, value, is_soft=True) if value.kind == "sharded" else NOT_KNOWN
+        is_fixed = value.kind == "sharded" and starts[value.dim].number is not None
+        return step.lost(_ROWS, value, is_soft=True) if is_fixed else NOT_KNOWN  # else they may go over all of them
     return value.but(number=None, line=None) if value is not SAME else SAME
 
 
