@@ -186,6 +186,17 @@ def test_what_was_read_is_not_read_again(mesh: Mesh, monkeypatch: pytest.MonkeyP
     assert seen == ["dp", "tp"] * 2
 
 
+def test_a_mistake_in_the_reading_ends_no_program(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr(Kinds, "over", fail)
+    with pytest.raises(KeyError, match="a mistake"):
+        warned_of(psum_of_means, mesh)
+    monkeypatch.setattr("typedshmap.inference.region.raises_in_readings", False)
+    assert warned_of(psum_of_means, mesh) == []
+
+
 def test_no_devices_are_needed() -> None:
     mesh = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
     assert len(warned_of(psum_of_means, mesh)) == 1

@@ -97,7 +97,8 @@ def extend_core() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         running = {name: getattr(jax.core, name) for name in ("get_opaque_trace_state", "take_current_trace")}
-    return SimpleNamespace(Literal=core.Literal, Primitive=core.Primitive, **running)
+    jaxprs = {"Jaxpr": core.Jaxpr, "ClosedJaxpr": core.ClosedJaxpr}
+    return SimpleNamespace(Literal=core.Literal, Primitive=core.Primitive, **jaxprs, **running)
 
 
 def gather_invarying(x: Any, axes: tuple[str, ...], dim: int) -> Any:

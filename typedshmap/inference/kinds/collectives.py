@@ -8,7 +8,7 @@ from typing import Any
 from ... import _jax
 from .arithmetic import nonlinear
 from .reading import Beginning, ReadEquation
-from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, Degree, Share, heard, sum_of, unknown
+from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Share, heard, sum_of, unknown
 
 
 def collective(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
@@ -87,6 +87,8 @@ def total(step: ReadEquation, value: Share, at: int = 0) -> Share:
             degree = reading.numbers.agree(value.degree, counted)
             if degree is not None:
                 return Share("same", degree, **seen)
+            if UNKNOWN in (value.degree, beside):
+                return heard(NOT_KNOWN)
             return step.lost("counts a term once per shard", value, kind="same")
         case "extreme" if value.place != "flag":
             own = reading.lose((step.part, "sums own extremes"), "sums own extremes", step, (value,), is_common=True)

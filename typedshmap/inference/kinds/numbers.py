@@ -66,6 +66,8 @@ class Numbers:
 
     def literal(self, values: Sequence[Any], eqn: Any = None) -> Share:
         """What is known of a number that stands in the program, with what it is in each trace."""
+        if not isinstance(values[0], jax.Array):  # what jax 0.9 has for literals is no array of numpy's
+            values = [np.asarray(value) if hasattr(value, "__array__") else value for value in values]
         first = values[0]
         if np.asarray(first).dtype.kind not in "biufcV" or not isinstance(first, _NUMBERS):
             return SAME
@@ -150,7 +152,8 @@ class Numbers:
             )
         if self.is_blind:
             return UNKNOWN
-        if self._is_length(abs(number)) or self._is_written(eqn, abs(number)):
+        is_seen = _jax.versions.HAS_MANUAL_TYPES  # before jax 0.10 no traceback shows what made a number
+        if is_seen and (self._is_length(abs(number)) or self._is_written(eqn, abs(number))):
             return 0
         return Form(Fraction(0), ((("number", id(eqn), number), Fraction(1)),))
 

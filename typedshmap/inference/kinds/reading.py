@@ -85,6 +85,13 @@ class Beginning(NamedTuple):
         return self.eqn is None or self.eqn.primitive.name == CLAIM
 
 
+def aligned_with(eqns: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """The equations of another trace beside those of one; a claim, which only that makes, beside itself."""
+    rest = iter([eqn for eqn in others if eqn.primitive.name != CLAIM])
+    found = [eqn if eqn.primitive.name == CLAIM else next(rest, None) for eqn in eqns]
+    return [] if None in found or next(rest, None) is not None else found
+
+
 def is_extreme(origin: Beginning) -> bool:
     """Whether what began there is an extreme, and no sum."""
     return origin.eqn is not None and origin.eqn.primitive.name.startswith(("reduce_max", "reduce_min"))
@@ -313,13 +320,16 @@ class Reading:
             known = all(len(each) > at for each in consts)
             values[var] = self.numbers.literal([each[at] for each in consts]) if known else SAME
         values.update(zip(body.invars, given, strict=True))
-        if len(body.eqns) != len(body2.eqns) or len(body.invars) != len(body2.invars):
+        if len(body.invars) != len(body2.invars) or len(body.outvars) != len(body2.outvars):
+            raise Unaligned
+        others = body2.eqns if body2 is body else aligned_with(body.eqns, body2.eqns)
+        if len(others) != len(body.eqns):
             raise Unaligned
         rules, claims, edits = self.rules, self.claims, self.edits
         literal = _jax.versions.extend_core().Literal
-        for eqn, other_eqn in zip(body.eqns, body2.eqns, strict=True):
+        for eqn, other_eqn in zip(body.eqns, others, strict=True):
             name = eqn.primitive.name
-            if eqn is not other_eqn and name != other_eqn.primitive.name:
+            if eqn is not other_eqn and (name != other_eqn.primitive.name or len(eqn.invars) != len(other_eqn.invars)):
                 raise Unaligned
             operands: list[Share] = []
             plain: Share | None = SAME
