@@ -491,8 +491,6 @@ def _cause_behind(
         return None
     try:
         call = _RegionCall(info, False, args, kwargs)
-        if call.analysis is not None:
-            call.analysis.is_typed = True
         traced = _jax.jaxpr.find_region(_jax.staging.make_jaxpr(call.mapped(), call.arrays))
         if call.analysis is not None and traced is not None:
             forward = _jax.jaxpr.before_gradients(traced)

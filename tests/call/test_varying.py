@@ -231,7 +231,7 @@ def test_a_value_may_stay_unreduced_at_the_boundary_over_explicit_axes_only(kind
         traced(body, jax.device_put(x, NamedSharding(mesh, P("dp", "tp"))))
     hint = str(caught.value).splitlines()[-1]
     begins = "Hint: the sum over b (sharded over 'dp') and d (sharded over 'tp') at test_varying.py:"
-    assert hint.startswith(begins) and hint.endswith(f" leaves partial sums: psum over 'dp', 'tp'{cure}")
+    assert hint.startswith(begins) and hint.endswith(f" leaves partial sums: psum over 'dp', 'tp' of x.sum(){cure}")
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
@@ -260,7 +260,7 @@ def test_an_argument_that_is_unreduced_is_named() -> None:
 def test_within_a_region_a_value_may_stay_unreduced_over_any_axis(mesh: Mesh) -> None:
     with pytest.raises(VaryingError) as caught:
         in_body(lambda x: [check(x.sum(), "~dp"), None][1], mesh)
-    cure = "leaves partial sums: psum over 'tp', or write '+tp' if its sum is taken later"
+    cure = "leaves partial sums: psum over 'tp' of x.sum(), or write '+tp' if its sum is taken later"
     assert str(caught.value).splitlines()[-1].endswith(cure)
 
 
@@ -739,7 +739,7 @@ def marked_row_product(x: Float[Array, "[b/dp] d ~tp"], w: Float[Array, "d ~tp"]
     return x @ w
 
 
-IN_TURN = "the scan at test_varying.py:LINE takes one item after another of h (sharded over 'tp')"
+IN_TURN = "it is one item after another of h (sharded over 'tp')"
 MAPPED = "jax.vmap maps over h (sharded over 'tp')"
 OVER_ROWS: list[tuple[str, Callable[..., Any]]] = [
     (IN_TURN, lambda f: lambda x, w: jax.lax.scan(lambda carry, each: (carry, f(*each)), None, (x, w))[1]),

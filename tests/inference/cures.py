@@ -135,8 +135,6 @@ def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Ite
     ways = [(verb, _names(axes), late) for verb, axes, late in _REDUCED.findall(cure)]
     if "count the elements of all shards if it counts those of one" in cure and counts_shard:  # which is a mean
         ways = [("pmean", axes, late) for _, axes, late in ways]
-    if agrees and "if they are partial sums" in cure:
-        ways = []
     divided = re.search(r"and psum what is divided at program\.py:(\d+), too", cure)
     if divided is not None:
         (verb, axes, _), at = ways.pop(), int(divided[1])
@@ -168,7 +166,7 @@ def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Ite
     if "lax.all_gather(..., to='invarying')" in cure:
         line = lines[places[0] - 1].replace("tiled=True)", "tiled=True, to='invarying')")
         yield _with_line(lines, places[0], re.sub(r" ~\w+(?=['\"])", "", line))
-    if agrees and "state it by assume(x, hint)" in cure:
+    if agrees and "by assume(x, hint)" in cure:
         dims = re.findall(r'Array, "([^"]*)"\]', next(line for line in lines if line.startswith("def f(")))[-1]
         yield _with_call(lines, places[0], f'assume({{}}, "{dims}")')
     if (taken := re.search(r"leave out ((?:'\w+'(?:, )?)+);", cure)) is not None:

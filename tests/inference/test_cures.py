@@ -102,43 +102,43 @@ PROGRAMS = {
     "a mean that a check names, and that is summed": Wrong(ROWS, "y = check(x.mean(0), 'k'); z = lax.psum(y, 'dp'); return z", "k", "pmean over 'dp'"),
     "a maximum that a check names, and that is summed": Wrong(ROWS, "y = check(x.max(0), 'k'); z = lax.psum(y, 'dp'); return z", "k", "pmax over 'dp'"),
     "a mean over two axes": Wrong(X, "y = (x**2).mean(); return y", "", "pmean over 'dp', 'tp'"),
-    "a mean, squared": Wrong(ROWS, "y = x.mean(0); z = y**2; return z", "k", "pmean over 'dp' at program.py:10"),
+    "a mean, squared": Wrong(ROWS, "y = x.mean(0); z = y**2; return z", "k", "program.py:10 is of each shard's part: pmean over 'dp'"),
     "a mean, shifted": Wrong(ROWS, "y = x.mean(0); z = y - 1.0; return z", "k", "pmean over 'dp'"),
-    "a sum divided by a shard's size": Wrong(ROWS, "y = x.sum(0); return y / x.shape[0]", "k", "pmean over 'dp' at program.py:10"),
-    "a sum divided by all elements of a shard": Wrong(ROWS, "y = x.sum(); return y / x.size", "", "pmean over 'dp' at program.py:10"),
-    "a sum divided by two": Wrong(ROWS, "y = x.sum(0); return y / 2", "k", "psum over 'dp' at program.py:10", counts_shard=False),
+    "a sum divided by a shard's size": Wrong(ROWS, "y = x.sum(0); return y / x.shape[0]", "k", "program.py:10 is of each shard's part: pmean over 'dp'"),
+    "a sum divided by all elements of a shard": Wrong(ROWS, "y = x.sum(); return y / x.size", "", "program.py:10 is of each shard's part: pmean over 'dp'"),
+    "a sum divided by two": Wrong(ROWS, "y = x.sum(0); return y / 2", "k", "program.py:10 leaves partial sums: psum over 'dp'", counts_shard=False),
     "a sum divided by a global size": Wrong(ROWS, "y = x.sum(0); return y / size('b')", "k", "psum over 'dp'"),
-    "a mean by multiplication": Wrong(ROWS, "y = x.sum(0); return y * (1 / x.shape[0])", "k", "pmean over 'dp' at program.py:10"),
+    "a mean by multiplication": Wrong(ROWS, "y = x.sum(0); return y * (1 / x.shape[0])", "k", "program.py:10 is of each shard's part: pmean over 'dp'"),
     "a mean of the other dim, summed": Wrong(ROWS, "y = x.mean(1); z = y.sum(); return z", "", "psum over 'dp'"),
     "the difference from a mean": Wrong(ROWS, "y = x.mean(0); z = ((x - y) ** 2).sum(0); return z", "k", "pmean over 'dp' at program.py:10"),
     "a variance": Wrong(ROWS, "y = x.var(0); return y", "k", "shard's part", is_cured=False),
     "a maximum": Wrong(ROWS, "y = x.max(); return y", "", "pmax over 'dp'"),
     "a minimum": Wrong(ROWS, "y = x.min(0); return y", "k", "pmin over 'dp'"),
-    "a maximum, negated": Wrong(ROWS, "y = x.max(0); z = -y; return z", "k", "pmax over 'dp' at program.py:10"),
+    "a maximum, negated": Wrong(ROWS, "y = x.max(0); z = -y; return z", "k", "program.py:10 is of each shard's part: pmax over 'dp'"),
     "a softmax by hand": Wrong(X, "m = x.max(1); e = jnp.exp(x - m[:, None]); s = e.sum(1); return s", "[b/dp]", "pmax over 'tp' at program.py:10"),
-    "a log-sum-exp": Wrong(X, "y = jax.nn.logsumexp(x, axis=1); return y", "[b/dp]", "logsumexp goes on with it: gather the dim first"),
+    "a log-sum-exp": Wrong(X, "y = jax.nn.logsumexp(x, axis=1); return y", "[b/dp]", "the logsumexp at program.py:10 is of each shard's part of k (sharded over 'tp'): gather it first"),
     "a gathered value": Wrong(ROWS, "y = lax.all_gather(x, 'dp', tiled=True); return y", "b k", "to='invarying'", modes=(True,)),
     "a value that is gathered to vary": Wrong(ROWS, "y = all_gather(x, '[b/dp] k -> b k ~dp'); return y", "b k", "all_gather without '~'", modes=(True,)),
     "what is computed of a gathered value": Wrong(ROWS, "y = lax.all_gather(x, 'dp', tiled=True); z = y.sum(0); return z", "k", "to='invarying'", modes=(True,)),
     "a sum over the wrong axis": Wrong(XW, "y = x @ w; z = lax.psum(y, 'dp'); return z", "[b/dp] n", "psum over 'tp' at program.py:10"),
-    "a constant added": Wrong(XW, "y = x @ w; z = y + 1.0; return z", "[b/dp] n", "psum over 'tp' at program.py:10"),
-    "a bias added": Wrong(f'{XW}, c: Float[Array, "n"]', "y = x @ w; z = y + c; return z", "[b/dp] n", "psum over 'tp' at program.py:10"),
+    "a constant added": Wrong(XW, "y = x @ w; z = y + 1.0; return z", "[b/dp] n", "program.py:10 leaves partial sums: psum over 'tp'"),
+    "a bias added": Wrong(f'{XW}, c: Float[Array, "n"]', "y = x @ w; z = y + c; return z", "[b/dp] n", "program.py:10 leaves partial sums: psum over 'tp'"),
     "zeros added": Wrong(XW, "y = x @ w; z = y + jnp.zeros_like(y); return z", "[b/dp] n", "psum over 'tp'"),
-    "a nonlinear function": Wrong(XW, "y = x @ w; z = jax.nn.relu(y); return z", "[b/dp] n", "psum over 'tp' at program.py:10"),
+    "a nonlinear function": Wrong(XW, "y = x @ w; z = jax.nn.relu(y); return z", "[b/dp] n", "program.py:10 leaves partial sums: psum over 'tp'"),
     "a nonlinear function for the second time": Wrong(
         'x: Float[Array, "[b/dp] [k/tp]"], w: Float[Array, "[k/tp] d"]',
-        "a = jax.nn.relu(x); y = a @ w; z = jax.nn.relu(y); return z", "[b/dp] d", "psum over 'tp' at program.py:11",
+        "a = jax.nn.relu(x); y = a @ w; z = jax.nn.relu(y); return z", "[b/dp] d", "program.py:11 leaves partial sums: psum over 'tp'",
     ),
     "a mean, and a psum that does not fit it": Wrong(
         XV, 'm = check(x.mean(0), "k"); return lax.psum((m * w).sum(), "dp")', "", "pmean over 'dp'"
     ),
     "a sum, and a psum that fits it": Wrong(
-        XV, 'm = check(x.sum(0), "k"); return lax.psum((m * w).sum(), "dp")', "", "psum over 'dp' of x.sum(0) at program.py:10, and leave out the psum over 'dp' at program.py:11"
+        XV, 'm = check(x.sum(0), "k"); return lax.psum((m * w).sum(), "dp")', "", "whose sum is taken later: write '+dp'"
     ),
-    "a product of two sums": Wrong(XW, "y = x @ w; z = y * y; return z", "[b/dp] n", "psum over 'tp' at program.py:10"),
+    "a product of two sums": Wrong(XW, "y = x @ w; z = y * y; return z", "[b/dp] n", "program.py:10 leaves partial sums: psum over 'tp'"),
     "a quotient of two sums": Wrong(ROWS, "y = x.sum(0); n = (x**2).sum(0); return y / n", "k", "psum over 'dp' at program.py:10, or pmean over 'dp' at program.py:10"),
     "updated weights": Wrong(
-        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum())(w); return w - 0.1 * g", "k", "psum over 'dp' of the gradient at program.py:10", modes=(False,)
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum())(w); return w - 0.1 * g", "k", "program.py:10 leaves partial sums: psum over 'dp' of the gradient", modes=(False,)
     ),
     "updated weights by a gradient of a mean": Wrong(
         XV, "g = jax.grad(lambda w: ((x @ w) ** 2).mean())(w); return w - 0.1 * g", "k", "pmean over 'dp'", modes=(False,)
@@ -151,7 +151,7 @@ PROGRAMS = {
         modes=(True,),
     ),
     "a gradient of a sum divided by a shard's size": Wrong(
-        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() / x.shape[0])(w); return g", "k", "pmean over 'dp' of the gradient at program.py:10", modes=(False,)
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() / x.shape[0])(w); return g", "k", "program.py:10 is of each shard's part: pmean over 'dp' of the gradient", modes=(False,)
     ),
     "a gradient of a psum": Wrong(
         XV, "g = jax.grad(lambda w: lax.psum(((x @ w) ** 2).sum(), 'dp'))(w); return g", "k", "pmean over 'dp'", modes=(False,)
@@ -181,13 +181,13 @@ PROGRAMS = {
         "[k/tp]", "pmean over 'dp' of the gradient at program.py:10", modes=(False,),
     ),
     "a gradient of a sum, with that of a penalty": Wrong(
-        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() + 0.1 * (w**2).sum())(w); return g", "k", "psum over 'dp' of the gradient at program.py:10", is_cured=False, modes=(False,)
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() + 0.1 * (w**2).sum())(w); return g", "k", "program.py:10 leaves partial sums: psum over 'dp' of the gradient", is_cured=False, modes=(False,)
     ),
     "a gradient of a mean, with that of a penalty": Wrong(
         XV, "g = jax.grad(lambda w: ((x @ w) ** 2).mean() + 0.1 * (w**2).sum())(w); return g", "k", "pmean over 'dp'", modes=(False,)
     ),
     "a sum that is compared": Wrong(
-        ROWS, "s = x.sum(); t = s > 3.0; return t + 0.0", "", "psum over 'dp' at program.py:10"
+        ROWS, "s = x.sum(); t = s > 3.0; return t + 0.0", "", "program.py:10 leaves partial sums: psum over 'dp'"
     ),
     "a gradient of a mean that nobody averaged": Wrong(
         XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g", "k", "pmean over 'dp' at program.py:9", modes=(True,), more=LOSS
@@ -213,10 +213,10 @@ PROGRAMS = {
     ),
     "the same, without types": Wrong(
         f'{ROWS}, w: Float[Array, "k [n/tp]"]', "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g",
-        "k [n/tp]", "pmean over 'dp' of the gradient at program.py:13", is_cured=False, modes=(False,), more=LOSS,
+        "k [n/tp]", "the gradient at program.py:13 leaves partial sums", is_cured=False, modes=(False,), more=LOSS,
     ),
     "a gradient of a mean and of a sum": Wrong(
-        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return g", "k", "shard's part", is_cured=False, modes=(False,),
+        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return g", "k", "the gradient at program.py:13 leaves partial sums", is_cured=False, modes=(False,),
         more="def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z + y.sum()",
     ),
     "a gradient of a mean and of a sum, with types": Wrong(
@@ -265,7 +265,7 @@ PROGRAMS = {
         "k", "psum over 'dp'", modes=(True,), more=ADD,
     ),
     "a scan that adds rows to ones": Wrong(
-        ROWS, "y = lax.scan(add, jnp.ones(x.shape[1]), x)[0]; return y", "k", "gather it first", modes=(False,), more=ADD
+        ROWS, "y = lax.scan(add, jnp.ones(x.shape[1]), x)[0]; return y", "k", "the sum over b (sharded over 'dp') at program.py:18 leaves partial sums", is_cured=False, modes=(False,), more=ADD
     ),
     "a scan for the largest row": Wrong(
         ROWS, "y = lax.scan(largest, jnp.full(x.shape[1], -jnp.inf), x)[0]; return y", "k", "pmax over 'dp'", modes=(False,), more=ADD
@@ -293,15 +293,15 @@ PROGRAMS = {
         "let its condition be the same", is_cured=False, modes=(False,),
     ),
     "the product of a part": Wrong(ROWS, "y = x.prod(0); return y", "k", "gather it first"),
-    "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "combine what they hold, such as addends by a psum", is_cured=False),
+    "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "the ppermute at program.py:11 sends on what the shards hold", is_cured=False),
     "a ring that adds": Wrong(
-        XW, "y = x @ w; z = lax.ppermute(y, 'tp', [(0, 1), (1, 0)]) if x.shape[1] < 8 else 0 * y; return y + z", "[b/dp] n", "combine what they hold, such as addends by a psum", is_cured=False
+        XW, "y = x @ w; z = lax.ppermute(y, 'tp', [(0, 1), (1, 0)]) if x.shape[1] < 8 else 0 * y; return y + z", "[b/dp] n", "the ppermute at program.py:11 sends on what the shards hold", is_cured=False
     ),
-    "a sum that a pattern leaves": Wrong('x: Float[Array, "[k/tp] n"], i: Int[Array, "[b/dp]"]', "y = take(x, i, '[k/tp] n, [b/dp] -> [b/dp] n +tp'); z = y * 2; return z", "[b/dp] n", "the pattern at program.py", modes=(False,)),
+    "a sum that a pattern leaves": Wrong('x: Float[Array, "[k/tp] n"], i: Int[Array, "[b/dp]"]', "y = take(x, i, '[k/tp] n, [b/dp] -> [b/dp] n +tp'); z = y * 2; return z", "[b/dp] n", "the take over k (sharded over 'tp') at program.py:10 leaves partial sums: psum over 'tp', or write '+tp'", modes=(False,)),
     "a sum that a ring has taken": Wrong(ROWS, "y = ring(x, lax.axis_size('dp') - 1); return y", "k", "assume(x, hint)", agrees=True, more=RING),
     "a sum of what one neighbour sends": Wrong(ROWS, "y = ring(x, 1); return y", "k", "assume(x, hint)", is_cured=False, more=RING),
     "a callback": Wrong(
-        ROWS, "y = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x); return y.sum(0)", "k", "psum over 'dp'"
+        ROWS, "y = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x); return y.sum(0)", "k", "state what they are by assume(x, hint)", is_cured=False
     ),
     "a kernel's second result": Wrong(
         f'{ROWS}, c: Float[Array, "s d"]',
@@ -311,9 +311,9 @@ PROGRAMS = {
     "a step of each shard's own dropout": Wrong(
         XV,
         "i = lax.axis_index('dp'); m = jax.random.bernoulli(jax.random.fold_in(jax.random.key(0), i), 1.0, x.shape); g = jax.grad(lambda w: ((x * m) @ w).mean())(w); return w - g",
-        "k", "the gradient", modes=(False,),
+        "k", "the axis_index at program.py:10", is_cured=False, modes=(False,),
     ),
-    "a check of a partial sum": Wrong(XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return lax.psum(z, 'tp')", "[b/dp] n", "psum over 'tp' at program.py:10, and leave out the psum over 'tp' at program.py:12"),
+    "a check of a partial sum": Wrong(XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return lax.psum(z, 'tp')", "[b/dp] n", "whose sum is taken later: write '+tp'"),
     "a check, and then a pattern": Wrong(
         XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return reduce(z, '[b/dp] n -> [b/dp]', 'sum')", "[b/dp]", "psum over 'tp'"
     ),
@@ -359,29 +359,29 @@ PROGRAMS = {
     "a loss of a sum, beside the gradient by weights that are sharded": Wrong(
         f'{XW}, u: Float[Array, "[b/dp] n"]',
         "l, g = jax.value_and_grad(lambda w: loss_of(x, w, u))(w); return l, lax.psum(g, 'dp')",
-        'tuple[Float[Array, ""], Float[Array, "[k/tp] n"]]', "psum over 'dp' of result 0", modes=(False,),
+        'tuple[Float[Array, ""], Float[Array, "[k/tp] n"]]', "psum over 'dp', 'tp' of result 0", modes=(False,),
         more="def loss_of(x, w, u):\n    y = x @ w\n    z = y * u\n    return z.sum()",
     ),
-    "a masked lookup": Wrong(TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); return y", "[b/dp] n", "zeros on the others: psum over 'tp'"),
+    "a masked lookup": Wrong(TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); return y", "[b/dp] n", "the where at program.py:13 leaves partial sums: psum over 'tp'"),
     "a masked lookup, put elsewhere": Wrong(
         TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); z = jnp.zeros_like(y).at[jnp.arange(len(j)) + 0 * j].set(y); return z", "[b/dp] n",
-        "zeros on the others: psum over 'tp'", is_cured=False,
+        "the where at program.py:13 leaves partial sums: psum over 'tp'", is_cured=False,
     ),
     "a nonlinear function of a masked lookup": Wrong(
         TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); z = jnp.tanh(y); return z", "[b/dp] n", "psum over 'tp' at program.py:14"
     ),
     "a maximum by which something is divided that is summed, and with which it is multiplied again": Wrong(
-        ROWS, "m = jnp.abs(x).max(0); q = jnp.tanh(x / m); s = lax.psum(q.sum(0), 'dp'); return s * m", "k", "pmax over 'dp' at program.py:10"
+        ROWS, "m = jnp.abs(x).max(0); q = jnp.tanh(x / m); s = lax.psum(q.sum(0), 'dp'); return s * m", "k", "program.py:10 is of each shard's part: pmax over 'dp'"
     ),
     "a sum of random numbers by sharded keys": Wrong(
         ROWS,
         "r = lax.bitcast_convert_type(x[:, :2], jnp.uint32); z = jax.vmap(lambda r: jax.random.normal(jax.random.wrap_key_data(r), (3,)))(r); y = z.sum(0); return y",
         "d", "the sum over b (sharded over 'dp')",
     ),
-    "any of a part": Wrong(ROWS, "y = (x > 2).any(0); return y * 1.0", "k", "the any at program.py:10 is of each shard's part"),
+    "any of a part": Wrong(ROWS, "y = (x > 2).any(0); return y * 1.0", "k", "the any over b (sharded over 'dp') at program.py:10 is of each shard's part: pmax over 'dp' at program.py:11"),
     "a part of what was scattered": Wrong(
         ROWS, "y = lax.psum_scatter(x, 'dp', scatter_dimension=1, tiled=True); z = y[:, 0]; return z", "c",
-        "part of a dim sharded over 'dp': gather it first", is_cured=False,
+        "the shards differ since the psum_scatter at program.py:10", is_cured=False,
     ),
     "a root of what neighbours along two axes have sent": Wrong(
         X, "y = lax.fori_loop(0, 2, step, x); z = jnp.sqrt(((x - y) ** 2).sum()); return lax.psum(z, ('dp', 'tp'))", "",

@@ -34,7 +34,7 @@ _BODY = Subject("spec", "body")
 _NO_DEGREES = "whether results grow with '{}', as it cannot be traced on an axis of another size"
 
 # What may be the same on every shard, or not, for all that is known.
-_UNKNOWN = {"opaque": "", "ring": ", of parts that the shards send on (ppermute)"}
+_UNKNOWN = {"opaque": "", "ring": ", of what the shards send on (ppermute)"}
 
 
 class PlainRegion:
@@ -117,7 +117,7 @@ class PlainRegion:
             return [finding_of(Failure(first.what, _BODY, place=_jax.source.equation_place(first.eqn)), *self.key)]
 
     def _interpreted(self) -> InterpretedRegion:
-        return InterpretedRegion(self.params, self._interpreter, self._name_dim, is_typed=False)
+        return InterpretedRegion(self.params, self._interpreter, self._name_dim)
 
     def _interpreter(self) -> Interpreter:
         sizes = {axis: size for axis, size in self.axes if size > 1}

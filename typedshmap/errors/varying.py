@@ -9,164 +9,99 @@ from .phrases import quoted_axes
 
 
 class Cause(NamedTuple):
-    """Since when a value varies, as the traced body shows.
+    """Since when a value varies, and what it is, as the traced body shows.
 
     Attributes:
-      kind: how it varies; see `typedshmap.inference.provenance.Provenance`, and ``agreement``: it is the same on every
-        shard, and JAX types it as varying; ``alone``: the same, as there is only one shard.
+      kind: ``sum``, ``mean`` or ``extreme``: each shard holds that of its part; ``part``: it holds its part of an array;
+        ``item``: one item after another of that, in a loop; ``mapped``: the same by ``jax.vmap``; ``picked``: what an operation that needs the whole dim made of its
+        part; ``ring``: what it made of what others sent it; ``index``: it depends on the shard's own index;
+        ``opaque``: a kernel or a callback computed it; ``choice``: a branch or a loop took another way; ``agreement``:
+        it is the same on every shard, and JAX types it as varying; ``alone``: the same, as there is only one shard;
+        ``other``: none of these.
       axes: over which mesh axes it does so since then.
       what: the operation.
       place: where it is.
-      dim: the name of the sharded dim.
-      more_dims: those of others that are summed with it, each with its axes; the first one's axes are the rest.
-      subject: the argument that has the dim.
-      collective: what makes the value the same on every shard, and right.
-      late: the operation that the collective has to come before, and its place.
-      within: the function that does both, so that no collective can stand between.
-      divisor: what a sum was divided by, where that may be the number of a shard's elements or of all, and its place.
-      astray: a sum over another axis, over which nothing is due, and its place.
-      follows: a collective that the program has for it later on, and its place.
-      untyped: where what it is in is differentiated, without JAX's types, which give a psum another gradient.
-      inside: where what it is in is differentiated, of a mean whose gradient would else be the sum of the shards'.
-      made: ``typed`` or ``untyped``, by whether JAX types values, where differentiation made the late operation;
-        ``mixed``: without types, of a gradient that is in part of a mean.
-      recounted: why a gradient is wrong over other axes, without JAX's types.
-      tried: another edit, with which the program was read or traced, and is right; empty where none is known to be.
+      dims: the names of the sharded dims, each with its axes.
+      subject: the argument that has the first one.
+      mark: the sign that a hint may write of it, since nothing else is wrong: the sum is taken later.
+      is_waiting: whether the value is that sum, which may be taken later just as well.
+      cure: what was tried, and is right; empty where nothing is known to be.
     """
 
     kind: str
     axes: tuple[str, ...]
     what: str = ""
     place: str = ""
-    dim: str = ""
-    more_dims: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    dims: tuple[tuple[str, tuple[str, ...]], ...] = ()
     subject: str = ""
-    collective: str = ""
-    late: str = ""
-    within: str = ""
-    divisor: str = ""
-    astray: str = ""
-    follows: str = ""
-    untyped: str = ""
-    inside: str = ""
-    recounted: str = ""
-    made: str = ""
-    tried: str | None = None
+    mark: str = ""
+    is_waiting: bool = False
+    cure: str = ""
 
     @property
     def origin(self) -> str:
         """``the contraction over heads (sharded over 'tp') at model.py:40``"""
-        is_over_dim = self.collective and self.kind != "masked" and self.what not in ("gradient", "hint", "pattern")
-        over = f" over {self.sharded_dim}" if is_over_dim else ""
+        is_over_dim = self.kind in ("sum", "mean", "extreme") and self.what not in ("gradient", "hint", "pattern")
+        over = f" over {self.sharded_dims}" if is_over_dim and self.dims else ""
         return f"the {self.what}{over}{f' at {line}' if (line := self.place.partition(' ')[0]) else ''}"
 
     @property
-    def sharded_dim(self) -> str:
+    def sharded_dims(self) -> str:
         """``heads (sharded over 'tp')``"""
-        others = {axis for _, axes in self.more_dims for axis in axes}
-        first = (self.dim, tuple(axis for axis in self.axes if axis not in others))
-        dims = [(dim, f"sharded over {quoted_axes(axes)}") for dim, axes in (first, *self.more_dims)]
+        dims = [(dim, f"sharded over {quoted_axes(axes)}") for dim, axes in self.dims or (("", self.axes),)]
         return " and ".join(f"{dim} ({sharded})" if dim else f"a dim {sharded}" for dim, sharded in dims)
 
-    @property
-    def reduction(self) -> str:
-        """``psum over 'tp'``, where a collective makes the value the same on every shard, and right."""
-        return f"{self.collective} over {quoted_axes(self.axes)}"
-
-    @property
-    def is_conditional(self) -> bool:
-        """Whether its cure is more than a collective at its place."""
-        return any(
-            (self.late, self.within, self.divisor, self.astray, self.untyped, self.inside, self.recounted, self.made)
-        )
-
-    @property
-    def counted(self) -> str:
-        """What a number that divides the sum has to count."""
-        number = f"; let {self.divisor}, which divides it, count the elements of all shards"
-        return f"{number} if it counts those of one" if self.divisor else ""
-
-    @property
-    def typed(self) -> str:
-        """What a psum needs that is differentiated."""
-        return ", with check_vma=True: without, JAX differentiates a psum as a psum" if self.untyped else ""
-
-    def origin_in(self, terms: Terms) -> str:
-        """The same, of what a hint or a PartitionSpec says, too."""
+    def words(self, terms: Terms, may_be_unreduced: bool, may_vary: bool) -> str:
+        """Since when, and what to write instead."""
+        over, origin = quoted_axes(self.axes), self.origin
         if self.what == "hint" and not self.place:
-            return terms.hint.replace("its", "the", 1) + f" of {self.subject}" if self.subject else terms.hint
-        return self.origin
+            origin = terms.hint.replace("its", "the", 1) + (f" of {self.subject}" if self.subject else "")
+        match self.kind:
+            case "sum" | "mean" | "extreme":
+                leaves = "leaves partial sums" if self.kind == "sum" else "is of each shard's part"
+                return f"{origin} {leaves}{self._cures(terms, may_be_unreduced, may_vary)}"
+            case "part":
+                (dim, _), *_ = self.dims or (("", ()),)
+                of = f" of {self.subject}" if self.subject else ""
+                bracketed = f"write [{dim or 'dim'}{terms.marks('/', self.axes).split()[0]}]"
+                named = f"name {over} in out_specs" if terms.is_spec else bracketed
+                return f"{dim or 'a dim'}{of} is still sharded over {over}: {named}, or gather it (all_gather)"
+            case "item" | "mapped":
+                mark = f"write '{terms.marks('~', self.axes)}', or " if may_vary else ""
+                what = "jax.vmap maps over" if self.kind == "mapped" else "it is one item after another of"
+                return f"{what} {self.sharded_dims}: {mark}gather it first"
+            case "picked":
+                return f"{origin} is of each shard's part of {self.sharded_dims}: gather it first"
+            case "agreement":
+                gather = "gather it by all_gather without '~', or lax.all_gather(..., to='invarying')"
+                cure = gather if "gather" in self.what else "take the mean (pmean)"
+                return f"its shards agree since {origin}, and JAX types them as varying: {cure}"
+            case "alone":
+                return f"the mesh has one shard over {over}, so nothing can differ: with more, the error names the cause"
+            case "opaque":
+                return f"nothing is known of the shards that {origin} returns: state what they are by assume(x, hint)"
+            case "ring":
+                sent = "sends on what the shards hold" if "permute" in self.what else "is of what the shards send on"
+                return f"{origin} {sent}: if each has had all of it, state it by assume(x, hint)"
+            case "index":
+                mark = f"write '{terms.marks('~', self.axes)}' if the shards may differ, or " if may_vary else ""
+                return f"{origin} is each shard's own: {mark}compute it the same on all shards"
+            case "choice":
+                return f"the shards go different ways at {origin}: let its condition be the same on all of them"
+            case _:
+                return f"the shards differ since {origin}"
 
-    def cure(self, terms: Terms, may_be_unreduced: bool, may_vary: bool) -> str:
-        """What to write instead."""
-        over, before = quoted_axes(self.axes), f" before {self.late}" if self.late else ""
-        origin = self.origin_in(terms)
-        varying, brackets = (terms.marks(sign, self.axes) for sign in "~/")
-        outside = f" at {self.untyped}, outside of what is differentiated" if self.untyped else ""
-        outside = self.typed if self.late else outside
-        inside = f" inside of what is differentiated at {self.inside}" if self.inside else ""
-        if self.tried is not None:
-            leaves = "leaves partial sums" if self.kind in ("sum", "masked") else "is of each shard's part"
-            return f"{origin} {leaves}{self.tried and f': {self.tried}'}"
-        if self.recounted:
-            return f"no collective makes {origin} right, as {self.recounted}: leave out check_vma=False"
-        if self.made == "mixed":
-            reason = "it is in part of a mean, and in part of a sum: leave out check_vma=False, and pmean the one"
-            return f"no collective makes {origin} right, as {reason} and psum the other where they are taken"
-        if self.made:
-            otherwise = "differentiate by what is invarying" if self.made == "typed" else "leave out check_vma=False"
-            reason = f"differentiation goes on with the shards' parts: {otherwise}, and JAX takes the sum by itself"
-            return f"no collective makes {origin} right, as {reason}"
-        if self.astray:
-            instead = f"{self.collective} over {over}, in the place of {self.astray}{self.typed}"
-            is_what = "is of each shard's part" if self.kind == "mean" else "leaves partial sums"
-            return f"{origin} {is_what}: {instead}"
-        if self.within:
-            return f"{origin} is of each shard's part, and {self.within} goes on with it: gather the dim first"
-        if self.follows and self.collective and not self.late and not terms.is_spec:
-            mark = terms.marks("+" if self.kind == "sum" else "~", self.axes)
-            return f"{origin} leaves each shard its own, for {self.follows}: write '{mark}'"
-        if self.kind in ("sum", "masked"):
-            is_open = may_be_unreduced and not self.late
-            mark = f", or write {terms.written('+', self.axes)} if its sum is taken later" if is_open else ""
-            psum = f"psum over {over}{before}{outside}{inside}{mark}{self.counted}"
-            if self.kind == "masked":
-                return f"if {origin} leaves each entry on one shard, and zeros on the others: {psum}"
-            return f"{origin} leaves partial sums: {psum}"
-        if self.collective:
-            return f"{origin} is of each shard's part: {self.collective} over {over}{before}{inside}"
-        if self.kind == "part":
-            dim, of = self.dim or "a dim", f" of {self.subject}" if self.subject else ""
-            bracketed = f"write [{self.dim or 'dim'}{brackets.split()[0]}]"
-            named = f"name {over} in out_specs" if terms.is_spec else bracketed
-            return f"{dim}{of} is still sharded over {over}: {named}, or gather it (all_gather)"
-        if self.kind == "mapped":
-            mark = f"write '{varying}', or " if may_vary else ""
-            return f"jax.vmap maps over {self.sharded_dim}: {mark}gather it first"
-        if self.kind == "agreement":
-            gather = "gather it by all_gather without '~', or lax.all_gather(..., to='invarying')"
-            cure = gather if "gather" in self.what else "take the mean (pmean)"
-            return f"its shards agree since {origin}, and JAX types them as varying: {cure}"
-        if self.kind == "alone":
-            return f"the mesh has one shard over {over}, so nothing can differ: with more, the error names the cause"
-        if self.kind == "opaque":
-            either = f"if they are partial sums, psum over {over}; if they agree, state it by assume(x, hint)"
-            return f"nothing is known of the shards that {origin} returns: {either}"
-        if self.kind == "ring":
-            sent = f"{origin} is over parts of {self.sharded_dim} that the shards send on (ppermute)"
-            return f"{sent}: if each has had all of them, state it by assume(x, hint)"
-        if self.kind == "index":
-            either = f"write '{varying}' if the shards may differ, or " if may_vary else ""
-            combined = "combine what the shards make of it, such as addends by a psum"
-            return f"{origin} is each shard's own: {either}{combined}, or compute it the same on all shards"
-        if self.kind == "choice":
-            return f"the shards go different ways at {origin}: let its condition be the same on all of them"
-        if self.kind == "item":
-            mark = f"write '{varying}', or " if may_vary else ""
-            return f"{origin} takes one item after another of {self.sharded_dim}: {mark}gather it first"
-        if self.dim or self.subject or self.kind in ("mixed", "picked"):
-            return f"{origin} is of each shard's part of {self.sharded_dim}: gather it first"
-        return f"the shards differ since {origin}: combine what they hold, such as addends by a psum"
+    def _cures(self, terms: Terms, may_be_unreduced: bool, may_vary: bool) -> str:
+        """What was tried, and a mark of the value, where that is as right."""
+        may_mark = may_be_unreduced if self.mark == "+" else may_vary
+        if self.mark and may_mark:
+            later = "whose sum is taken later" if self.mark == "+" else "which is reduced later"
+            return f", {later}: write {terms.written(self.mark, self.axes)}"
+        if not self.cure:
+            return ""
+        may_wait = self.is_waiting and may_be_unreduced
+        mark = f", or write {terms.written('+', self.axes)} if its sum is taken later" if may_wait else ""
+        return f": {self.cure}{mark}"
 
 
 class UnmentionedVarying(Fault):
@@ -192,7 +127,7 @@ class UnmentionedVarying(Fault):
         problem = f"{varies} over {quoted_axes(self.axes)}, which {terms.hint} does not mention"
         if self.cause is not None:
             may_vary = not self.leaves_region and not self.may_agree
-            return Sentence(problem, cure=self.cause.cure(terms, self.may_be_unreduced, may_vary))
+            return Sentence(problem, cure=self.cause.words(terms, self.may_be_unreduced, may_vary))
         if not terms.subject.is_pattern or self.may_agree:
             return Sentence(problem)
         bracketed, unreduced = (terms.marks(sign, self.axes[:1]) for sign in "/+")
@@ -209,7 +144,7 @@ class UnmarkedUnreduced(Fault):
     def words(self, terms: Terms) -> Sentence:
         axes, mark = quoted_axes(self.axes), terms.written("+", self.axes)
         cure = f"take the sum (psum over {axes}), or write {mark}"
-        cure = cure if self.cause is None else self.cause.cure(terms, True, False)
+        cure = cure if self.cause is None else self.cause.words(terms, True, False)
         return Sentence(f"is unreduced over {axes}, which {terms.hint} does not mention", cure=cure)
 
 

@@ -192,8 +192,14 @@ class AssertionSink(Protocol):
         """
         ...
 
-    def explain(self, value: Any, what: Fault) -> Fault:
-        """What is wrong with a value, with its cause, as far as the body has been traced."""
+    def explain(self, value: Any, what: Fault, layout: Layout | None) -> Fault:
+        """What is wrong with a value, with its cause, as far as the body has been traced.
+
+        Args:
+          value: the value.
+          what: what is wrong.
+          layout: what it has to be, if that is known.
+        """
         ...
 
 
@@ -346,10 +352,10 @@ def current_sink() -> AssertionSink | None:
     return scope.sink if scope is not None else None
 
 
-def explained(value: Any, what: Fault) -> Fault:
-    """What is wrong with a value, with its cause, where the body around is analyzed."""
+def explained(value: Any, what: Fault, layout: Layout | None = None) -> Fault:
+    """What is wrong with a value, which has to be of a layout, with its cause, where the body around is analyzed."""
     sink = current_sink()
-    return what if sink is None else sink.explain(value, what)
+    return what if sink is None else sink.explain(value, what, layout)
 
 
 def current_axis_naming(own: AxisNaming = NO_NAMING) -> AxisNaming:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, final
@@ -13,7 +13,7 @@ from .. import _jax
 from ..errors import TypedShmapError, warn_of_suspect
 from ..errors.failures import Failure, Fault, Subject
 from ..errors.places import Place, is_ignored
-from ..errors.varying import UnmentionedVarying
+from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import (
     KnownLayout,
@@ -27,9 +27,8 @@ from ..hints.signature import HintedSignature
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes
 from . import claims
-from .causes import Causes
 from .interpreter import CLAIM, Interpreter, Observation
-from .kinds.region import Retrace
+from .kinds.region import Kinds, Retrace
 from .kinds.suspects import Suspicion
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
 from .region import RULES, InterpretedRegion, with_cause
@@ -38,18 +37,18 @@ from .region import RULES, InterpretedRegion, with_cause
 suspect_listeners: list[Callable[[str, Failure], None]] = []
 
 
+NOTHING_CLAIMED: Mapping[int, Layout] = {}
+
+
 class RegionAnalysis:
     """What the body of a region claims, until its jaxpr is interpreted.
 
     A body that is traced a second time, under differentiation for instance, makes no claims any more:
     what JAX's types do not confirm must be among what was proven in the first trace.
-
-    Attributes:
-      is_typed: whether JAX types the values of the program, which is traced without types to find what is wrong in it.
     """
 
     def __init__(self, axes: AxisSet) -> None:
-        self.axes, self.is_done, self.is_typed = axes, False, False
+        self.axes, self.is_done = axes, False
         self.proven_claims: list[claims.Claim] = []
         self.proven_keys: set[tuple[Any, ...]] = set()
 
@@ -134,12 +133,16 @@ class RegionAnalysis:
             for stated in (claim.assertion for claim in self.unproven_claims)
         ]
 
-    def explain(self, value: Any, what: Fault) -> Fault:
+    def explain(self, value: Any, what: Fault, layout: Layout | None) -> Fault:
         """What is wrong with a value, with its cause, as far as the body has been traced."""
         below = _jax.array.undifferentiated(value)
         if not _jax.staging.is_staged(below):
             return what
-        return with_cause(what, lambda axis: self._interpret_unfinished([below])[1].of_result(0, axis))
+        if not isinstance(what, UnmentionedVarying | UnmarkedUnreduced):
+            return what
+        others = frozenset(self.origin.region.sizes) - {*what.axes}
+        results = {0: layout or Layout((), varying=others)}
+        return with_cause(what, self._interpret_unfinished([below], results)[1], 0)
 
     def earlier_contradiction(self) -> TypedShmapError | None:
         """The error of a claim before an operation that refuses, which the wrong claim may have brought about.
@@ -151,21 +154,28 @@ class RegionAnalysis:
         for value in (*recorded_values(), *claimed) if self.claims else ():
             if _jax.staging.is_staged(value):
                 values_by_trace.setdefault(_jax.staging.trace_id(value), []).append(value)
-        wrong: dict[int, tuple[Observation, Causes]] = {}
+        wrong: dict[int, tuple[Observation, Kinds]] = {}
         for values in values_by_trace.values():
-            observations, causes = self._interpret_unfinished(values)
+            observations, kinds = self._interpret_unfinished(values)
             wrong |= {
-                id(found.claim): (found, causes) for found in observations if found.claim and found.what is not None
+                id(found.claim): (found, kinds) for found in observations if found.claim and found.what is not None
             }
         first = next((wrong[id(claim)] for claim in self.claims if id(claim) in wrong), None)
         if first is None:
             return None
-        found, causes = first
-        what = with_cause(found.what, partial(causes.of_operand, found.eqn))
+        found, kinds = first
+        what = with_cause(found.what, kinds, id(found.eqn))
         return _finding_error(found._replace(what=what), self.origin, self.early_interpreter)
 
-    def _interpret_unfinished(self, values: Sequence[Any]) -> tuple[list[Observation], Causes]:
-        """What the equations behind some values show: of claims, unless too little is known, and of causes."""
+    def _interpret_unfinished(
+        self, values: Sequence[Any], results: Mapping[int, Layout] = NOTHING_CLAIMED
+    ) -> tuple[list[Observation], Kinds]:
+        """What the equations behind some values show: of claims, unless too little is known, and what values are.
+
+        Args:
+          values: the values.
+          results: by their places, what some of them have to be.
+        """
         jaxpr, has_vma = _jax.staging.unfinished_jaxpr(values), self.origin.region.has_vma
         interpreter = self.interpreter(has_vma, self.claim_equations)
         known = [claims.fact_of_operand(operand, interpreter.axes, has_vma) for operand in jaxpr.operands]
@@ -181,8 +191,8 @@ class RegionAnalysis:
                 return "", ""
             return claims.dim_name(layout, one.hint, axis), one.subject.phrase
 
-        causes = Causes(interpreter, jaxpr, facts, name_dim, has_vma or self.is_typed)
-        return [] if None in known else interpreter.observations, causes
+        kinds = Kinds(jaxpr, facts, results, interpreter.sizes, interpreter.claim_equations, name_dim)
+        return [] if None in known else interpreter.observations, kinds
 
     @property
     def origins(self) -> set[claims.Origin]:
@@ -271,9 +281,7 @@ def analyze_region(
         return True
     params, origin = traced.eqn.params, analysis.origin
     has_vma, claim_equations = bool(params["check_vma"]), analysis.claim_equations
-    region = InterpretedRegion(
-        params, lambda: analysis.interpreter(has_vma, claim_equations), analysis.name_dim, analysis.is_typed
-    )
+    region = InterpretedRegion(params, lambda: analysis.interpreter(has_vma, claim_equations), analysis.name_dim)
     body, interpreter = region.body, region.interpreter
     judged = [found for found in interpreter.observations if found.claim is not None]
     if traced.is_differentiated and not {*map(id, analysis.claims)} <= {id(found.claim) for found in judged}:

@@ -1,16 +1,254 @@
-"""Where something began, as messages tell it."""
+"""Since when a value is not what a hint says of it, what it is, and which edits make it right, as messages tell it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 from ... import _jax
-from .reading import Beginning
+from ...errors.causes import Cure
+from ...errors.varying import Cause
+from .cures import find_cure
+from .reading import Beginning, JaxprRun, Reading, is_extreme
+from .region import Kinds, RegionReading
+from .value import NO_PARTS, Share, is_negative
+
+_OPERATIONS = {
+    **dict.fromkeys(("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"), "contraction"),
+    **dict.fromkeys(("reduce_sum", "scan", "add", "add_any"), "sum"),
+    **dict.fromkeys(("reduce_max", "max"), "maximum"),
+    **dict.fromkeys(("reduce_min", "min"), "minimum"),
+}
+_NAMES = {"reduce_sum": "sum", "gather": "lookup", "reduce_or": "any", "reduce_and": "all", "reduce_prod": "product"}
+_MEANS = frozenset(["mean", "nanmean", "average"])
+_OVER_DIMS = _jax.primitives.names_of("reducing") | {"dot_general", "conv_general_dilated", "ragged_dot", "gather"}
 
 
-def place_of(origin: Beginning) -> str:
-    """Where the user wrote that, or called what it is in; of a gradient where it was asked for."""
-    if origin.eqn is None:
-        return ""
-    calls = (origin.eqn, *origin.calls)
-    if "claim" not in origin.eqn.params and _jax.jaxpr.is_transposed(origin.eqn):
-        return next((place for eqn in calls if (place := _jax.source.gradient_place(eqn))), "")
-    return next((place for eqn in calls if (place := _jax.source.equation_place(eqn))), "")
+class Origin(NamedTuple):
+    """Since when a value is what it is over one axis.
+
+    Attributes:
+      kind: as `Cause` has it.
+      began: where.
+      eqn: what did it there, if that is not the equation where it began, but one in a loop.
+    """
+
+    kind: str
+    began: Beginning
+    eqn: Any = None
+
+    @property
+    def key(self) -> Any:
+        """What is the same for axes over which a value varies since the same operation, or as a dim of one argument."""
+        return self.kind, id(self.began.eqn) if self.began.eqn is not None else self.began.name
+
+
+def find_cause(kinds: Kinds, axes: Sequence[str], key: int) -> Cause | None:
+    """Since when a value varies over the first of some axes, with the others over which it does so since then.
+
+    Args:
+      kinds: what the values of its region are.
+      axes: the mesh axes.
+      key: the place of a result, or the id of an equation that claims something of it.
+    """
+    found = {axis: origin for axis in axes if (origin := _origin(kinds, axis, key)) is not None}
+    if not found:
+        return None
+    axis, first = next(iter(found.items()))
+    shared = tuple(other for other, origin in found.items() if origin.key == first.key)
+    dims = dict[str, tuple[str, ...]]()
+    for other in shared:
+        name = found[other].began.name[0]
+        dims[name] = (*dims.get(name, ()), other)
+    began = first.began
+    kind, what, cure, is_waiting = first.kind, _what(first), "", False
+    if kind in ("sum", "extreme"):
+        read, cures = kinds.reading_of(axis, key), _cures(kinds, shared, axes, key)
+        cure = ", and ".join(_shortened(each, began.place) if len(cures) == 1 else str(each) for each in cures)
+        is_waiting = len(cures) == 1 and len(cures[0].changes) == 1 and _is_whole(read, key)
+        is_of_rows = first.eqn is not None and first.eqn.primitive.name == "reduce_sum" and what not in _SUMS
+        if not cure and _is_lost_within(read, key, began):
+            kind, what = "picked", _jax.source.called_function(began.written)
+        elif kind == "sum" and (is_of_rows or cure.startswith("pmean")):
+            kind = "mean"
+    mark = _mark(kinds, axes, key)
+    is_of_loop = first.eqn is not None and first.eqn is not began.eqn
+    is_over_dims = kind in ("picked", "part", "item", "mapped") or is_of_loop
+    is_over_dims = is_over_dims or (first.eqn is not None and first.eqn.primitive.name in _OVER_DIMS)
+    return Cause(
+        kind, shared, what, began.place, tuple(dims.items()) if is_over_dims else (), began.name[1], mark, is_waiting, cure
+    )
+
+
+_SUMS = frozenset(["sum", "contraction", "gradient", "hint", "pattern"])
+
+
+def _is_whole(read: RegionReading, key: int) -> bool:
+    """Whether a value is a partial sum, and no mean of parts, and nothing has been made of it."""
+    value = read.values[key]
+    is_sum = value.kind == "sum" and value.beside is None and not value.own
+    return is_sum and read.reading.numbers.is_degree(value.degree, 0) is True
+
+
+def _is_lost_within(read: RegionReading, key: int, began: Beginning) -> bool:
+    """Whether the function that made a part goes on with it: no collective can stand between."""
+    site = _jax.source.call_site(began.written)[1]
+    losses = read.reading.losses_of(read.values[key])
+    return site is not None and any(_jax.source.call_site(each.eqn)[1] == site for each in losses)
+
+
+def predicate_origin(kinds: Kinds, eqn: Any, axis: str) -> Cause | None:
+    """Since when the predicate of a branch, or the condition of a loop, varies over an axis."""
+    reading = kinds.first(axis).reading
+    value = reading.predicates.get(id(eqn))
+    origin = None if value is None else _origin_of(reading, value, value.reduced)
+    if origin is None:
+        return None
+    return Cause(origin.kind, (axis,), _what(origin), origin.began.place)
+
+
+def _mark(kinds: Kinds, axes: Sequence[str], key: int) -> str:
+    """The sign that a hint may write of a value with which all results are right; empty where that is not known."""
+    signs = set[str]()
+    for axis in axes:
+        if key in kinds.results or axis not in kinds.sizes:
+            return ""
+        read = kinds.reading_of(axis, key)
+        others = {at: verdict.says for at, verdict in read.verdicts.items() if at != key}
+        is_assumed = any(claim.assertion.is_assumed for _, claim, _ in read.reading.claimed)
+        if is_assumed or kinds.results.keys().isdisjoint(others) or {*others.values()} != {"right"}:
+            return ""
+        signs.add("+" if _is_whole(read, key) else "~")
+    return signs.pop() if len(signs) == 1 else ""
+
+
+def _cures(kinds: Kinds, shared: Sequence[str], axes: Sequence[str], key: int) -> list[Cure]:
+    """The edits with which what is wrong with a value is right over all axes; none where they are not known."""
+    found = list[tuple[Cure, tuple[str, ...]]]()
+    for axis in (*shared, *(axis for axis in kinds.sizes if axis not in shared)):
+        read = kinds.reading_of(axis, key)
+        verdict = read.verdicts.get(key)
+        is_wrong = verdict is not None and verdict.says == "wrong"
+        if axis not in axes and not is_wrong:
+            continue
+        cure = find_cure(kinds, axis, read, key) if is_wrong else None
+        if cure is None:
+            return []
+        same = next((each for each in found if str(each[0].over(each[1], (axis,))) == str(cure)), None)
+        over = (*same[1], axis) if same is not None else (axis,)
+        merged = cure.over((axis,), over), over
+        found = [merged if each is same else each for each in found] if same is not None else [*found, merged]
+    return [cure for cure, _ in found]
+
+
+def _shortened(cure: Cure, place: str) -> str:
+    """A cure in words: without its line, if it is after what the message tells of."""
+    line = place.partition(" ")[0]
+    is_there = cure.line == line and not cure.other and not any(change.replaces for change in cure.changes)
+    return str(cure).removesuffix(f" at {line}") if is_there and cure.weight < 4 else str(cure)
+
+
+def _origin(kinds: Kinds, axis: str, key: int) -> Origin | None:
+    if axis not in kinds.sizes:  # of one shard; a gather over it is to be written otherwise on any mesh
+        maker = _jax.jaxpr.maker_of(kinds.body, kinds.variable(key)) if key in kinds.results else None
+        is_gather = maker is not None and maker.primitive.name == "all_gather"
+        return Origin("agreement" if is_gather else "alone", Beginning(maker))
+    read = kinds.reading_of(axis, key)
+    value = read.values.get(key)
+    if value is None:
+        return None
+    origin = _origin_of(read.reading, value) or _agreement(kinds, read, axis, key)
+    is_mapped = origin is not None and origin.kind == "item" and read.is_mapped(key)
+    return origin._replace(kind="mapped") if origin is not None and is_mapped else origin
+
+
+def _origin_of(reading: Reading, value: Share, ignored: frozenset[Any] = NO_PARTS) -> Origin | None:
+    """Since when a value is each shard's own, a part, or not known; None for one that is the same on every shard.
+
+    Args:
+      reading: the reading.
+      value: the value.
+      ignored: parts that are not what is wrong, where there are others.
+    """
+    losses = reading.losses_of(value)
+    losses = [loss for loss in losses if not loss.is_common] or losses
+    parts = {value.part} | {part for loss in losses for part in loss.parts}
+    parts = {part[1] if is_negative(part) else part for part in parts}
+    parts = (parts - ignored) or parts
+    part = next((part for part in reading.makers if part in parts), None)
+    if part is not None:
+        if value.is_heard and reading.sent and not losses:
+            return Origin("ring", reading.sent[0])
+        while part in reading.earlier:
+            part = reading.earlier[part]
+        maker = reading.makers[part]
+        kind, made = "extreme" if is_extreme(maker) else "sum", maker.eqn
+        if isinstance(part, tuple) and part[0] == "iterations":  # what a loop adds up is whole after it
+            maker = Beginning(maker.calls[0], maker.calls[1:], maker.name)
+        return Origin(kind, maker, made)
+    if losses:
+        return Origin("picked", Beginning(losses[0].eqn, losses[0].calls, losses[0].name))
+    origin = reading.origins.get(value.since)
+    if value.kind in ("sharded", "local"):
+        if origin is not None:
+            return Origin("picked", origin)
+        return Origin("item" if value.dim == "rows" else "part", Beginning(None, (), value.name))
+    if origin is None:
+        return None
+    return Origin("ring" if reading.is_sent(value.since) else _kind_of(origin), origin)
+
+
+def _kind_of(origin: Beginning) -> str:
+    """What an equation makes that is each shard's own, or not known."""
+    eqn, name = origin.eqn, origin.eqn.primitive.name
+    if name == "axis_index":
+        return "index"
+    if name in ("cond", "while"):
+        return "choice"
+    if _jax.primitives.primitive(name).kind in ("opaque", "outside"):
+        return "opaque"
+    return "picked" if origin.is_of_rows and origin.name != ("", "") and origin.gradient is None else "other"
+
+
+def _agreement(kinds: Kinds, read: RegionReading, axis: str, key: int) -> Origin | None:
+    """Where a result became the same on every shard that JAX types as varying."""
+    frame = read.reading.outermost
+    if key not in kinds.results or frame is None:
+        return None
+    waiting, seen, first = [(frame, kinds.variable(key))], set[int](), None
+    for run, atom in waiting:
+        eqn = None if _jax.jaxpr.is_literal(atom) else run.makers.get(atom)
+        if eqn is None or id(atom) in seen or axis not in _jax.array.manual_type_in(atom.aval).varying:
+            continue
+        seen.add(id(atom))
+        made = Origin("agreement", Beginning(eqn, run.calls))
+        if any(_differs(run, operand) for operand in eqn.invars):
+            return made
+        first = first or made
+        if (callee := run.callees.get(id(eqn))) is not None:
+            waiting.append((callee, callee.jaxpr.outvars[eqn.outvars.index(atom)]))
+        waiting += [(run, operand) for operand in eqn.invars]
+    return first
+
+
+def _differs(run: JaxprRun, atom: Any) -> bool:
+    value = None if _jax.jaxpr.is_literal(atom) else run.values.get(atom)
+    return value is not None and value.kind != "same"
+
+
+def _what(origin: Origin) -> str:
+    """What the user calls an operation."""
+    eqn, began = origin.began.written, origin.began
+    if began.is_marked:
+        return "pattern" if eqn is not None and eqn.params["claim"].assertion.subject.is_pattern else "hint"
+    if began.gradient is not None:
+        return "gradient"
+    if origin.kind not in ("sum", "extreme"):
+        called = _jax.source.called_function(eqn)
+        return _NAMES.get(called, called)
+    name, functions = (origin.eqn or eqn).primitive.name, _jax.source.library_functions(origin.eqn or eqn)
+    if name == "reduce_sum":
+        called = _jax.source.called_function(eqn)
+        return "mean" if functions & _MEANS else "sum" if called in ("sum", "method", "meth", name) else called
+    called = _jax.source.called_function(eqn)
+    return _OPERATIONS.get(name, _NAMES.get(called, called))

@@ -119,7 +119,8 @@ def _summed(step: ReadEquation, value: Share) -> dict[str, Any] | None:
 def extreme(step: ReadEquation, value: Share, end: str) -> Share:
     """A maximum or a minimum over the shards."""
     reading = step.reading
-    if value.kind in ("unknown", "same", "local"):
+    is_own = bool(value.own) and not any(reading.losses[own].is_soft for own, _ in value.own)
+    if value.kind in ("unknown", "same", "local") and not is_own:
         return value.but(is_heard=True, number=None)
     if value.kind == "extreme" and value.end == end:
         return Share("same", value.degree, reduced=value.reduced | {value.part}, is_heard=True)
@@ -128,7 +129,7 @@ def extreme(step: ReadEquation, value: Share, end: str) -> Share:
         return Share("same", 0, reduced=value.reduced, is_heard=True) if is_flag else heard(NOT_KNOWN)
     if value.kind == "own" and all(str(var.aval.dtype) == "bool" for var in step.eqn.invars):  # whether any shard is
         return Share("same", 0, reduced=value.reduced, is_heard=True)
-    if value.kind == "own" and value.own and not any(reading.losses[own].is_soft for own, _ in value.own):
+    if value.kind in ("own", "same") and is_own:
         own = reading.lose(("bound", step.part), f"is a common {end}", step, (value,), is_common=True)
         lost = {each for each, _ in value.own}
         return Share(

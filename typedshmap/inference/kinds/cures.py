@@ -5,7 +5,7 @@ any other one on the equations as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -15,7 +15,7 @@ from ...errors.causes import Cure, EditedEquation
 from .collectives import extreme, total
 from .reading import Beginning, ReadEquation
 from .region import Kinds, RegionReading
-from .value import NOT_KNOWN, Share, is_negative, scaled
+from .value import NOT_KNOWN, Share, is_negative, scaled, sum_of
 
 # How many edits are tried, and less of long programs: so many equations are read, or traced, in all.
 _MOST_READ, _MOST_TRACED = 60, 12
@@ -25,11 +25,25 @@ EquationGroup = tuple[Any, ...]
 """Equations of one line of the user's: what a sum of a tree is made of."""
 
 
-def find_cure(kinds: Kinds, axis: str, read: RegionReading) -> Cure | None:
-    """The simplest edit with which every result is right, and another one as simple; None where none is known."""
+def find_cure(kinds: Kinds, axis: str, read: RegionReading, key: int | None = None) -> Cure | None:
+    """The simplest edit with which every result is right, and another one as simple; None where none is known.
+
+    Args:
+      kinds: what the values of the region are.
+      axis: the axis over which something is wrong.
+      read: the region as it is read over it.
+      key: the place of a result, or the id of a claim: where no edit makes all results right that are wrong, one that
+        makes this one right is named, and the others stay wrong, which is told as well.
+    """
     if axis not in kinds.cures:
         kinds.cures[axis] = _search(kinds, axis, read)
-    return kinds.cures[axis]
+    if kinds.cures[axis] is not None or key is None:
+        return kinds.cures[axis]
+    wrong = [at for at, verdict in read.verdicts.items() if verdict.says == "wrong"]
+    if len(wrong) > 1 and (axis, key) not in kinds.cures:
+        left = {at: verdict for at, verdict in read.verdicts.items() if at == key or at not in wrong}
+        kinds.cures[axis, key] = _search(kinds, axis, replace(read, verdicts=left))
+    return kinds.cures.get((axis, key))
 
 
 def _search(kinds: Kinds, axis: str, read: RegionReading) -> Cure | None:
@@ -63,7 +77,7 @@ def _as_sum(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Cure | 
     if cure.operation != "pmean" or cure.results or any(change.replaces for change in cure.changes):
         return None
     group, over = tuple(change.eqn for change in cure.changes), f"over '{axis}'"
-    (inserted,) = _insertions([group], over, ["psum"])
+    (inserted,) = _insertions([group], over, ["psum"], {})
     for later in _by_line([eqn for eqn, _, _ in read.reading.collectives.values() if _is_reduction(eqn)]):
         name = _jax.source.collective_name(later[0])
         if name != "psum" or all(map(_jax.jaxpr.is_transposed, later)):
@@ -77,19 +91,7 @@ def _as_sum(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Cure | 
 
 def _is_forward(kinds: Kinds, cure: Cure) -> bool:
     """Whether backward equations may follow what is edited."""
-    return kinds.is_differentiated and any(not _jax.jaxpr.is_transposed(change.eqn) for change in cure.changes)
-
-
-def stays_wrong(kinds: Kinds, axis: str, read: RegionReading, key: int, operation: str) -> bool:
-    """Whether a wrong result is wrong all the same with a collective after what made it each shard's own."""
-    verdict = read.verdicts[key]
-    parts = dict.fromkeys((read.values[key].part, *[part for loss in verdict.losses for part in loss.parts]))
-    makers = _makers([maker for part in parts if (maker := read.reading.maker_of(part)) is not None])
-    if not makers:
-        return False
-    cure = _cure("", makers[0], operation)
-    after = (_when_traced if _is_forward(kinds, cure) else _when_read)(kinds, axis, read, cure)
-    return after is not None and key in after.verdicts and after.verdicts[key].says == "wrong"
+    return kinds.is_differentiated and any(kinds.may_be_followed(change.eqn) for change in cure.changes)
 
 
 def _is_right_when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
@@ -135,9 +137,9 @@ def _has_no_fault(after: RegionReading, before: RegionReading) -> bool:
     """Whether nothing is wrong any more, what was known is known, and what was wrong is judged anew."""
     wrong = {at for at, verdict in before.verdicts.items() if verdict.says == "wrong"}
     return wrong <= after.verdicts.keys() and all(
-        verdict.says == "right"
-        or (verdict.says == "unknown" and (at not in before.verdicts or before.verdicts[at].says == "unknown"))
+        verdict.says == "right" or (verdict.says == "unknown" and before.verdicts[at].says == "unknown")
         for at, verdict in after.verdicts.items()
+        if at in before.verdicts
     )
 
 
@@ -150,7 +152,7 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Cure]:
     wrong = {at: verdict for at, verdict in read.verdicts.items() if verdict.says == "wrong"}
     parts = dict.fromkeys(read.values[at].part for at in wrong)
     parts |= dict.fromkeys(part for verdict in wrong.values() for loss in verdict.losses for part in loss.parts)
-    made = _makers([maker for part in parts if (maker := reading.maker_of(part)) is not None])
+    made = _makers(reading.makers_of(parts))
     stated = [eqn for eqn, claim, value in reading.claimed if axis in claim.layout.unreduced and value.part in parts]
     made += [group for group in _by_line(stated) if group not in made]  # what a hint says to be due is taken after it
     sums = [eqn for eqn, _, _ in reading.collectives.values() if _is_reduction(eqn)]
@@ -161,7 +163,7 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Cure]:
     is_negated = any(is_negative(value.part) for value in extremes)
     ends = {"max", "min"} if is_negated else {value.end for value in extremes}
     operations = [f"p{end}" for end in sorted(ends)] or ["psum", "pmean"]
-    yield from _insertions(made, over, operations)
+    yield from _insertions(made, over, operations, reading.ends)
     for group in (*written, *several):
         name, place = _jax.source.collective_name(group[0]), _line(group)
         which = f"one {name}" if group in several else name
@@ -174,7 +176,7 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Cure]:
     if kinds.is_differentiated:  # what a gradient is of
         origins = [origin for origin in reading.makers.values() if origin.eqn is not None]
         forward = _makers([each for each in origins if not _jax.jaxpr.is_transposed(each.eqn)])
-        yield from _insertions(forward, over, operations)
+        yield from _insertions(forward, over, operations, reading.ends)
         made = [*made, *forward]
     results = tuple(at for at in wrong if at in kinds.results)
     for operation in operations:
@@ -185,10 +187,10 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Cure]:
     for group in sites:
         text = f"divide {_what(group) or 'the value'} by the size of '{axis}' at {_line(group)}"
         yield replace(_cure(text, group, "divide"), weight=3)
-    yield from _pairs(made, over, operations)
+    yield from _pairs(made, over, operations, reading.ends)
     for group in written:
         name = _jax.source.collective_name(group[0])
-        for cure in _insertions(made, over, operations):
+        for cure in _insertions(made, over, operations, reading.ends):
             if {id(change.eqn) for change in cure.changes} & {id(eqn) for eqn in group}:
                 continue
             for operation in ("", *operations):
@@ -204,31 +206,26 @@ def _combination(cure: Cure, group: EquationGroup, operation: str, over: str) ->
     return replace(cure, text=f"{cure.text}, and {instead} at {place}", changes=changes, weight=4)
 
 
-def _insertions(groups: Sequence[EquationGroup], over: str, operations: Sequence[str]) -> Iterator[Cure]:
-    """A part becomes whole where it is made."""
+def _insertions(
+    groups: Sequence[EquationGroup], over: str, operations: Sequence[str], ends: Mapping[int, str]
+) -> Iterator[Cure]:
+    """A part becomes whole where it is made: an extreme by one of extremes."""
     for at in range(len(operations)):
         for group in groups:
-            own = _operations_of(group, operations)
+            ways = {ends.get(id(eqn), "") for eqn in group}
+            own = operations if ways == {""} else [f"p{end}" for end in ways] if len(ways) == 1 else []
             if at < len(own):
                 what = _what(group)
                 yield _cure(f"{own[at]} {over}{what and f' of {what}'} at {_line(group)}", group, own[at])
 
 
-def _operations_of(group: EquationGroup, operations: Sequence[str]) -> Sequence[str]:
-    """The collectives that may make whole what equations make: extremes by one of extremes."""
-    ends = {
-        {"reduce_max": "pmax", "reduce_min": "pmin"}.get(eqn.primitive.name, "")
-        for eqn in group
-        if "claim" not in eqn.params
-    }
-    return operations if ends <= {""} else [*ends] if len(ends) == 1 else []
-
-
-def _pairs(groups: Sequence[EquationGroup], over: str, operations: Sequence[str]) -> Iterator[Cure]:
+def _pairs(
+    groups: Sequence[EquationGroup], over: str, operations: Sequence[str], ends: Mapping[int, str]
+) -> Iterator[Cure]:
     """Two parts become whole, each in its way, where they are made."""
     for first, second in combinations([group for group in groups[:4] if len({_line((eqn,)) for eqn in group}) == 1], 2):
-        for a in _insertions([first], over, operations):
-            for b in _insertions([second], over, operations):
+        for a in _insertions([first], over, operations, ends):
+            for b in _insertions([second], over, operations, ends):
                 if a.operation != b.operation:
                     yield replace(a, text=f"{a.text}, and {b.text}", changes=a.changes + b.changes, weight=4)
 
@@ -316,14 +313,14 @@ def _applied(operation: str, step: ReadEquation, value: Share, at: int) -> Share
 
 def _on_result(operation: str) -> Callable[[Any, Share], Share]:
     def edit(reading: Any, value: Share) -> Share:
-        match operation, value.kind:
-            case "psum", "sum" if value.beside is None:
-                return value.but(kind="same", part=None)
-            case "pmean", "sum" if value.beside is None:
-                return scaled(value.but(kind="same", part=None), -1)
-            case "pmax" | "pmin", "extreme" if value.end == operation[1:]:
-                return value.but(kind="same", part=None)
-            case _:
-                return NOT_KNOWN
+        if operation in ("pmax", "pmin"):
+            is_whole = value.kind == "extreme" and value.end == operation[1:]
+            return value.but(kind="same", part=None) if is_whole else NOT_KNOWN
+        counted = value.degree if value.beside is None else sum_of(value.beside, 1)  # once per shard
+        degree = reading.numbers.agree(value.degree, counted)
+        if value.kind != "sum" or degree is None:
+            return NOT_KNOWN
+        whole = value.but(kind="same", part=None, degree=degree, beside=None)
+        return scaled(whole, -1) if operation == "pmean" else whole
 
     return edit

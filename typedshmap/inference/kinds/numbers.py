@@ -61,6 +61,11 @@ class Numbers:
         """Whether a verdict may depend on a number that one trace does not show."""
 
     @property
+    def row_lengths(self) -> frozenset[int]:
+        """How long dims are that may be of a shard's rows; none where only chance would tell, without a second trace."""
+        return frozenset() if self.is_blind else self.lengths
+
+    @property
     def has_second(self) -> bool:
         return len(self.traces) > 1
 
@@ -150,11 +155,11 @@ class Numbers:
                     ((("count", place or id(eqn), max(number, 1 / number)), Fraction(1 if number > 1 else -1)),),
                 )
             )
-        if self.is_blind:
-            return UNKNOWN
         is_seen = _jax.versions.HAS_MANUAL_TYPES  # before jax 0.10 no traceback shows what made a number
         if is_seen and (self._is_length(abs(number)) or self._is_written(eqn, abs(number))):
             return 0
+        if self.is_blind:
+            return UNKNOWN
         return Form(Fraction(0), ((("number", id(eqn), number), Fraction(1)),))
 
     def split_into(self, lengths: Iterable[int]) -> None:

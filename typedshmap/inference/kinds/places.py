@@ -43,7 +43,8 @@ def reshape(step: ReadEquation, values: list[Share]) -> Share:
         return value
     value = value.but(number=None) if value.number is not None else value
     if not isinstance(value.dim, int):
-        if value.kind == "same" and step.rows and not value.is_zero:
+        is_only_ones = [size for size in before if size > 1] == [size for size in shape if size > 1]
+        if value.kind == "same" and step.rows and not value.is_zero and not is_only_ones:
             return value if value.root or len(before) == 0 else NOT_KNOWN
         return value
     at, major = value.dim, prod(before[: value.dim])
@@ -129,7 +130,7 @@ def cut(step: ReadEquation, values: list[Share]) -> Share:
     if len(rows) == 1 and before[rows[0]] != after[rows[0]]:
         return step.lost("takes the same rows on every shard", value, kind="sharded", dim=rows[0], is_soft=True)
     if step.eqn is step.other:
-        lengths = step.reading.numbers.lengths
+        lengths = step.reading.numbers.row_lengths
         taken = [dim for dim, size in enumerate(after) if size != before[dim] and size in lengths]
         if taken:
             return Share("local", value.degree, dim=taken[0])
@@ -223,7 +224,7 @@ def iota(step: ReadEquation, values: list[Share]) -> Share:
     at, rows = step.params.get("dimension", 0), step.rows
     if step.eqn is step.other:
         shape = step.result_shape
-        is_rows = bool(shape) and shape[at] in step.reading.numbers.lengths
+        is_rows = bool(shape) and shape[at] in step.reading.numbers.row_lengths
         return Share("local", 0, dim=at) if is_rows else SAME
     if not rows:
         return SAME
@@ -245,9 +246,11 @@ def reduced(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
 def reduce_dims(step: ReadEquation, name: str, value: Share, axes: tuple[int, ...]) -> Share:
     """A value without some dims."""
     reading = step.reading
+    is_sum = name == "reduce_sum"
     if value.kind == "unknown" or (value.kind == "own" and not value.own):
-        return value.but(line=None, number=None, place="")
-    is_sum, is_extreme = name == "reduce_sum", name in ("reduce_max", "reduce_min", "reduce_or", "reduce_and")
+        value = value.but(line=None, number=None, place="")
+        return step.mixed(value) if is_sum else value
+    is_extreme = name in ("reduce_max", "reduce_min", "reduce_or", "reduce_and")
     if value.kind == "parts" and value.dim in axes:
         of = value.root[1] if value.root is not None else NOT_KNOWN
         if value.own or len(axes) != 1:
@@ -400,7 +403,7 @@ def _over_rows(step: ReadEquation, a: Share, b: Share, gone: Sequence[Share]) ->
     if any(value.kind == "parts" for value in others):
         return NOT_KNOWN
     if any(value.kind == "own" and not value.own for value in others):
-        return Share("own", 0, is_heard=a.is_heard or b.is_heard)
+        return step.mixed(Share("own", 0, is_heard=a.is_heard or b.is_heard, since=reading.since((a, b))))
     soft = next((value for value in (a, b) if reading.is_soft(value)), None)
     if soft is not None:
         return Share("own", 0, gauge="?", own=soft.own, is_heard=a.is_heard or b.is_heard)
@@ -708,10 +711,13 @@ def draw(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
         return values
     if any(value.kind == "unknown" for value in values):
         return [NOT_KNOWN] * count
+    rows = next((value for value in values if value.kind == "sharded" and isinstance(value.dim, int)), None)
+    if rows is not None and not any(value.own or value.kind not in ("same", "sharded") for value in values):
+        return [Share("sharded", 0, dim=rows.dim, name=rows.name)] * count  # by a key for each row
     if any(value.kind != "same" or value.own for value in values):
         return [Share("own", 0, is_heard=True, place="drawn")] * count
     rows = step.rows
     if step.eqn is step.other:
-        lengths = step.reading.numbers.lengths
+        lengths = step.reading.numbers.row_lengths
         rows = tuple(dim for dim, size in enumerate(step.result_shape) if size in lengths)
     return [Share("local", 0, dim=rows[0], place="drawn")] * count if rows else [SAME] * count

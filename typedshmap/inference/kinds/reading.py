@@ -6,7 +6,7 @@ is as long as a shard's."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property, lru_cache, reduce
 from typing import Any, NamedTuple
@@ -50,6 +50,7 @@ class Loss(NamedTuple):
       is_soft: whether it is an operation on a shard's own rows alone, which is right where others join in.
       is_common: whether it is the same on every shard after all, as a bound that a collective found.
       degree: the largest one of what came together there, as far as it is known.
+      name: what the hints call a dim of an operand that is sharded, and the argument.
     """
 
     why: str
@@ -59,6 +60,7 @@ class Loss(NamedTuple):
     is_soft: bool = False
     is_common: bool = False
     degree: Any = 0
+    name: tuple[str, str] = ("", "")
 
     @property
     def is_of_slice(self) -> bool:
@@ -84,6 +86,34 @@ class Beginning(NamedTuple):
         """Whether a hint says so."""
         return self.eqn is None or self.eqn.primitive.name == CLAIM
 
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether an operation made it of what a shard holds, and of nothing else."""
+        return self.eqn is not None and _KINDS.get(self.eqn.primitive.name, "opaque") not in _NOT_OF_ROWS
+
+    @property
+    def written(self) -> Any:
+        """Of the equation and those around it the innermost that the user wrote; those of a library's jaxprs are not."""
+        for eqn, caller in zip((self.eqn, *self.calls), (*self.calls, None), strict=True):
+            inner = _jax.jaxpr.inner_jaxprs(caller) if caller is not None else ()
+            jaxpr = next((each for each in inner if any(eqn is one for one in each.eqns)), None)
+            if eqn is not None and _jax.source.is_written_in(eqn, jaxpr):
+                return eqn
+        return self.eqn
+
+    @property
+    def gradient(self) -> Any:
+        """The equation, or one around it, that differentiation made by transposing; None if none was."""
+        eqns = () if self.is_marked else (self.eqn, *self.calls)
+        return next((eqn for eqn in eqns if _jax.jaxpr.is_transposed(eqn)), None)
+
+    @property
+    def place(self) -> str:
+        """Where the user wrote that, or called what it is in; of a gradient where it was asked for."""
+        if self.gradient is not None:
+            return _jax.source.gradient_place(self.gradient)
+        return "" if self.eqn is None else _jax.source.equation_place(self.written)
+
 
 def aligned_with(eqns: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     """The equations of another trace beside those of one; a claim, which only that makes, beside itself."""
@@ -92,9 +122,12 @@ def aligned_with(eqns: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     return [] if None in found or next(rest, None) is not None else found
 
 
+_EXTREMES = frozenset(["reduce_max", "reduce_min", "reduce_or", "reduce_and", "max", "min"])
+
+
 def is_extreme(origin: Beginning) -> bool:
     """Whether what began there is an extreme, and no sum."""
-    return origin.eqn is not None and origin.eqn.primitive.name.startswith(("reduce_max", "reduce_min"))
+    return origin.eqn is not None and origin.eqn.primitive.name in _EXTREMES
 
 
 class JaxprRun:
@@ -200,6 +233,16 @@ class ReadEquation(NamedTuple):
             **more,
         )
 
+    def mixed(self, value: Share) -> Share:
+        """Each shard's own rows, added up: since here, as rows may differ."""
+        origin = self.reading.origins.get(value.since)
+        is_sent = origin is not None and self.reading.is_sent(value.since)
+        if origin is None or not (is_sent or (origin.is_of_rows and origin.name != ("", ""))):
+            return value
+        since = ("sent", id(self.eqn)) if is_sent else id(self.eqn)
+        self.reading.origins.setdefault(since, Beginning(self.eqn, self.frame.calls, origin.name))
+        return value.but(since=since)
+
     def decided(self, why: str, by: Share, *values: Share) -> Share:
         """What is chosen by a value of which each shard has its own: of own rows, these are what counts."""
         reading = self.reading
@@ -215,6 +258,7 @@ KindRule = Callable[[ReadEquation, "list[Share]"], "Share | Sequence[Share]"]
 """From an equation and its operands to its results; one value stands for all of them."""
 
 _KINDS = {name: found.kind for name, found in _jax.primitives.PRIMITIVES.items()}
+_NOT_OF_ROWS = frozenset(["collective", "index", "random", "branch", "loop", "outside", "opaque"])
 # What computes nothing but what its operands say: of the same on every shard, the same.
 _PURE = _jax.primitives.names_of(
     "cast", "moving", "joining", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme",
@@ -249,6 +293,12 @@ class Reading:
         self.losses: dict[Any, Loss] = {}
         self.makers: dict[Any, Beginning] = {}
         """By a part, where it was made."""
+        self.twins: dict[Any, list[Beginning]] = defaultdict(list)
+        """By a part, where the same was made once more."""
+        self.ends: dict[int, str] = {}
+        """By the id of an equation that makes an extreme, which."""
+        self.earlier: dict[Any, Any] = {}
+        """By a part, another one of which an operation made it, entry by entry."""
         self.marked: set[Any] = set()
         """The parts of which a hint says that their sum is due."""
         self.stated = set[Any]()
@@ -261,6 +311,8 @@ class Reading:
         """The collectives over the axis, with those around them and what they are given first."""
         self.claimed: list[tuple[Any, Any, Share]] = []
         """What claims are made of: the equation, the claim, and what is known of the value."""
+        self.outermost: JaxprRun | None = None
+        """The run of the region's body."""
         self.predicates: dict[int, Share] = {}
         """By the id of a branch or a loop, what decides which way it goes."""
         self._interned: dict[Any, int] = {}
@@ -312,6 +364,7 @@ class Reading:
             return self._remembered[key][1]
         made = self._made
         frame = JaxprRun(body, caller, eqn, atoms)
+        self.outermost = self.outermost or frame
         if is_call and caller is not None:
             caller.callees[id(eqn)] = frame
         values = frame.values
@@ -419,7 +472,8 @@ class Reading:
 
     def _settled(self, value: Share, frame: JaxprRun, var: Any, operands: Sequence[Share]) -> Share:
         """A value with where it began, if that is here: a sum or an extreme gets a number, by which it is known."""
-        if value.kind in ("own", "unknown") and value.since is None:
+        is_astray = value.kind in ("own", "unknown") or (value.kind == "sharded" and value.order != 0)
+        if is_astray and value.since is None:
             since = self.since(operands)
             eqn = frame.makers.get(var)
             if since is None and eqn is not None:
@@ -433,18 +487,26 @@ class Reading:
             return SAME if value == SAME else self._plain.setdefault(value, value)
         self._made += 1
         part = self.number_of(frame, var)
-        self.makers.setdefault(part, Beginning(frame.makers.get(var), frame.calls, _name_of(operands)))
+        made = Beginning(frame.makers.get(var), frame.calls, _name_of(operands))
+        if self.makers.setdefault(part, made).eqn is not made.eqn:
+            self.twins[part].append(made)
+        if value.kind == "extreme":
+            self.ends.setdefault(id(frame.makers.get(var)), value.end)
+        before = {operand.part for operand in operands if operand.kind == value.kind} - {None}
+        if len(before) == 1:
+            self.earlier.setdefault(part, before.pop())
         return value.but(part=part)
 
     def since(self, values: Sequence[Share]) -> int | None:
         """Since when one of some values is each shard's own: what shards sent on counts more than anything else."""
         found = [value.since for value in values if value.since is not None]
-        return next((since for since in found if self.is_sent(self.origins[since])), found[0] if found else None)
+        return next(filter(self.is_sent, found), found[0] if found else None)
 
-    @staticmethod
-    def is_sent(origin: Beginning) -> bool:
-        """Whether that is where shards sent on what they hold."""
-        return origin.eqn is not None and _jax.jaxpr.collective_operation(origin.eqn) == "collective-permute"
+    def is_sent(self, since: Any) -> bool:
+        """Whether that is where shards sent on what they hold, or added up what was sent."""
+        eqn = self.origins[since].eqn
+        is_sending = eqn is not None and _jax.jaxpr.collective_operation(eqn) == "collective-permute"
+        return is_sending or (isinstance(since, tuple) and since[0] == "sent")
 
     def number_of(self, frame: JaxprRun, atom: Any, depth: int = _DEPTH) -> Any:
         """A number that is equal for computations that are seen to be equal."""
@@ -490,12 +552,21 @@ class Reading:
         found = frozenset(parts) or frozenset({own})
         degrees = [self.numbers.known(value.degree) for value in values]
         degree = max((each for each in degrees if isinstance(each, int | Fraction)), key=abs, default=0)
-        self.losses.setdefault(own, Loss(why, step.eqn, step.frame.calls, found, is_soft, is_common, degree))
+        loss = Loss(why, step.eqn, step.frame.calls, found, is_soft, is_common, degree, _name_of(values))
+        self.losses.setdefault(own, loss)
         return own
 
     def maker_of(self, part: Any) -> Beginning | None:
         """Where a part was made, or that of which it is the negative."""
         return self.makers.get(part[1] if is_negative(part) else part)
+
+    def makers_of(self, parts: Iterable[Any]) -> list[Beginning]:
+        """Where some parts were made, each time."""
+        found = list[Beginning]()
+        for part in parts:
+            if (maker := self.maker_of(part)) is not None:
+                found += [maker, *self.twins.get(part[1] if is_negative(part) else part, ())]
+        return found
 
     def is_soft(self, value: Share) -> bool:
         """Whether all that is own in a value is what a shard did with its own rows."""
@@ -604,7 +675,7 @@ def branch(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     if (which.kind in ("sum", "extreme") or which.own) and not is_of_own_rows:
         return [step.lost("takes a branch by", which, value) for value in results]
     if is_of_own_rows or which.kind in ("own", "sharded"):
-        return [_own(value, is_of_own_rows or which.is_heard) for value in results]
+        return [_chosen(step, value, is_of_own_rows or which.is_heard) for value in results]
     return results
 
 
@@ -625,10 +696,11 @@ def _either_way(reading: Reading, ways: Sequence[Share]) -> Share:
     return value.but(since=id(origin.eqn))
 
 
-def _own(value: Share, is_heard: bool) -> Share:
+def _chosen(step: ReadEquation, value: Share, is_heard: bool) -> Share:
     """A value of which each shard chose its own."""
+    step.reading.origins.setdefault(id(step.eqn), Beginning(step.eqn, step.frame.calls))
     is_heard = value.is_heard or is_heard
-    return value.but(kind="own", dim=None, order=0, part=None, is_heard=is_heard, since=None)
+    return value.but(kind="own", dim=None, order=0, part=None, is_heard=is_heard, since=id(step.eqn))
 
 
 def loop(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
@@ -656,7 +728,7 @@ def loop(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     if (goes_on.kind in ("sum", "extreme") or goes_on.own) and not is_of_own_rows:
         return [step.lost("goes on by", goes_on, value) for value in carry]
     if is_of_own_rows or goes_on.kind in ("own", "sharded"):
-        return [_own(value, True) for value in carry]
+        return [_chosen(step, value, True) for value in carry]
     return carry
 
 

@@ -42,6 +42,11 @@ class RegionReading:
     is_open: bool
     is_blind: bool = False
 
+    def is_mapped(self, key: int) -> bool:
+        """Whether ``jax.vmap`` maps over a dim of the value that is claimed something of."""
+        claimed = (eqn for eqn, _, _ in self.reading.claimed if id(eqn) == key)
+        return any(len(eqn.params["own"]) < len(eqn.invars[0].aval.shape) for eqn in claimed)
+
     @property
     def says(self) -> str:
         """The verdict on all of them."""
@@ -82,6 +87,7 @@ class Kinds:
         self.claims, self.retrace, self.is_thorough = claims or {}, retrace, is_thorough
         self.name_dim, self.function, self.is_bound = name_dim, function, is_bound
         self._found: dict[str, RegionReading] = {}
+        self._first: dict[str, RegionReading] = {}
         self.key: Any = None
         self.cures: dict[str, Any] = {}
         self.seconds: dict[str, tuple[tuple[Any, ...], tuple[int, ...], bool]] = {}
@@ -92,8 +98,25 @@ class Kinds:
             self._found[axis] = self._over(axis)
         return self._found[axis]
 
+    def first(self, axis: str) -> RegionReading:
+        """The region over an axis, as its own trace shows it."""
+        if axis not in self._first:
+            self._first[axis] = self.read(axis, (self.body,), (self.sizes[axis],), is_blind=self.retrace is None)
+        return self._first[axis]
+
+    def reading_of(self, axis: str, key: int) -> RegionReading:
+        """The best reading over an axis that has a value: of what is claimed a second trace may know nothing."""
+        found = self.over(axis)
+        return found if key in found.values else self.first(axis)
+
+    def variable(self, at: int) -> Any:
+        """The variable of the body that is one of its results."""
+        return _jax.jaxpr.open_jaxpr(self.body).outvars[at]
+
     def _over(self, axis: str) -> RegionReading:
-        first = self.read(axis, (self.body,), (self.sizes[axis],))
+        first = self.first(axis)
+        if first.is_blind:
+            return first
         if first.says != "wrong" and not first.is_open and not self.is_thorough:
             return first
         traces, sizes, is_own = self._second(axis)
@@ -123,6 +146,11 @@ class Kinds:
     def is_differentiated(self) -> bool:
         """Whether some of it was made by transposing."""
         return any(map(_jax.jaxpr.is_transposed, self._equations))
+
+    def may_be_followed(self, eqn: Any) -> bool:
+        """Whether backward equations may follow an equation: but for one of the body itself that has no tangent."""
+        is_own = any(eqn is each for each in _jax.jaxpr.open_jaxpr(self.body).eqns)
+        return not _jax.jaxpr.is_transposed(eqn) and not (is_own and not _jax.jaxpr.is_differentiated(eqn))
 
     @cached_property
     def tied(self) -> frozenset[str]:

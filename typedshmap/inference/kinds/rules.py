@@ -34,9 +34,9 @@ def claimed(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
         return [Share("sum", 0, is_heard=value.is_heard) if value.kind in ("own", "unknown") else value]
     dim = next((at for at, axes in zip(own, layout.dim_axes, strict=True) if axis in axes), None)
     if dim is not None:
-        name = (claim.dim_name(axis), claim.assertion.subject.phrase)
+        name = (claim.dim_name(axis) or value.name[0], value.name[1] or claim.assertion.subject.phrase)
         if value.kind == "sharded" and value.dim == dim:
-            return [value if value.name[0] else value.but(name=name)._replace(is_plain=value.is_plain)]
+            return [value if value.name == name else value.but(name=name)._replace(is_plain=value.is_plain)]
         if value.kind in ("own", "unknown"):
             return [Share("sharded", 0, dim=dim, is_heard=value.is_heard, name=name)]
         return [value]

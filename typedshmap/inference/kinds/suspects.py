@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from ... import _jax
 from ...errors.causes import Cure, Suspected, SuspectKind
-from .cause import place_of
 from .cures import find_cure
 from .judge import ResultVerdict
 from .reading import Loss, is_extreme
@@ -206,7 +205,7 @@ def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error:
         met = f", and {_operation(loss.eqn, loss.calls)}{at} {_GROWING[loss.why]}"
         return _of_degree(kinds, axis, read, loss.degree, place, met)
     origin = next((maker for part in loss.parts if (maker := reading.maker_of(part)) is not None), None)
-    since = place_of(origin) if origin is not None else ""
+    since = origin.place if origin is not None else ""
     operation = _operation(loss.eqn, loss.calls)
     is_sum = origin is None or not is_extreme(origin)
     text = _problem(loss, axis) if is_sum else _problem(loss, axis).replace("a partial sum", "each shard's own extreme")
