@@ -293,15 +293,15 @@ PROGRAMS = {
         "let its condition be the same", is_cured=False, modes=(False,),
     ),
     "the product of a part": Wrong(ROWS, "y = x.prod(0); return y", "k", "gather it first"),
-    "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "the ppermute at program.py:11 sends on what the shards hold", is_cured=False),
+    "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "the ppermute at program.py:11 sends on parts of", is_cured=False),
     "a ring that adds": Wrong(
-        XW, "y = x @ w; z = lax.ppermute(y, 'tp', [(0, 1), (1, 0)]) if x.shape[1] < 8 else 0 * y; return y + z", "[b/dp] n", "the ppermute at program.py:11 sends on what the shards hold", is_cured=False
+        XW, "y = x @ w; z = lax.ppermute(y, 'tp', [(0, 1), (1, 0)]) if x.shape[1] < 8 else 0 * y; return y + z", "[b/dp] n", "the ppermute at program.py:11 sends on parts of", is_cured=False
     ),
     "a sum that a pattern leaves": Wrong('x: Float[Array, "[k/tp] n"], i: Int[Array, "[b/dp]"]', "y = take(x, i, '[k/tp] n, [b/dp] -> [b/dp] n +tp'); z = y * 2; return z", "[b/dp] n", "the take over k (sharded over 'tp') at program.py:10 leaves partial sums: psum over 'tp', or write '+tp'", modes=(False,)),
     "a sum that a ring has taken": Wrong(ROWS, "y = ring(x, lax.axis_size('dp') - 1); return y", "k", "assume(x, hint)", agrees=True, more=RING),
     "a sum of what one neighbour sends": Wrong(ROWS, "y = ring(x, 1); return y", "k", "assume(x, hint)", is_cured=False, more=RING),
     "a callback": Wrong(
-        ROWS, "y = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x); return y.sum(0)", "k", "state what they are by assume(x, hint)", is_cured=False
+        ROWS, "y = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x); return y.sum(0)", "k", "state by assume(x, hint) what they are", is_cured=False
     ),
     "a kernel's second result": Wrong(
         f'{ROWS}, c: Float[Array, "s d"]',

@@ -89,7 +89,7 @@ CURES: dict[str, list[list[Step]]] = {
         [Step("move the pmean out of the branch", 'jax.lax.cond(x[0] > 0, lambda: jax.lax.pmean(x.mean(), "dp"), lambda: x.mean())', 'jax.lax.pmean(jax.lax.cond(x[0] > 0, lambda: x.mean(), lambda: x.mean()), "dp")')],
     ],
     "W3": [[Step("by pmax of its condition", "(jnp.abs(state[0]).max() > 1) & (residual > 1e-2)", 'jax.lax.pmax((jnp.abs(state[0]).max() > 1) & (residual > 1e-2), "dp")')]],
-    "V1": [[Step("pmax over 'tp' before div", "jnp.abs(w).max()", 'jax.lax.pmax(jnp.abs(w).max(), "tp")')]],
+    "V1": [[Step("pmax over 'tp'", "jnp.abs(w).max()", 'jax.lax.pmax(jnp.abs(w).max(), "tp")')]],
     "C1": [[Step("gather it over the axes in the order in which they shard it", 'all_gather(w, ("dp", "tp")', 'all_gather(w, ("tp", "dp")')]],
     "C2": [[Step("write what the value is", '"rows [model/dp,tp]"', '"rows [model/tp,dp]"')]],
     "R3": [[Step("compute it the same on all shards", 'jax.random.fold_in(for_all, jax.lax.axis_index("dp"))', "for_all")]],

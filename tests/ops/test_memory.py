@@ -324,8 +324,7 @@ SCALARS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "a mean": (
         "reduce in body: the operand",
         lambda x: reduce(jax.nn.logsumexp(x, 1), "[b/dp] ->", "mean"),
-        "the maximum over d (sharded over 'tp') at {} is of each shard's part, and logsumexp goes on with it: "
-        "gather the dim first",
+        "the logsumexp at {} is of each shard's part of d (sharded over 'tp'): gather it first",
     ),
     "a contraction": (
         "einsum in body: operand 2",
@@ -335,7 +334,7 @@ SCALARS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "a partial sum": (
         "psum in body: the operand",
         lambda x: psum(x.sum(), "~dp ->"),
-        "the sum over d (sharded over 'tp') at {} leaves partial sums: psum over 'tp', "
+        "the sum over d (sharded over 'tp') at {} leaves partial sums: psum over 'tp' of x.sum(), "
         "or write '+tp' if its sum is taken later",
     ),
 }

@@ -26,6 +26,7 @@ class Cause(NamedTuple):
       mark: the sign that a hint may write of it, since nothing else is wrong: the sum is taken later.
       is_waiting: whether the value is that sum, which may be taken later just as well.
       cure: what was tried, and is right; empty where nothing is known to be.
+      lost: what an operation makes of the sum, where there is no cure.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Cause(NamedTuple):
     mark: str = ""
     is_waiting: bool = False
     cure: str = ""
+    lost: str = ""
 
     @property
     def origin(self) -> str:
@@ -79,10 +81,12 @@ class Cause(NamedTuple):
             case "alone":
                 return f"the mesh has one shard over {over}, so nothing can differ: with more, the error names the cause"
             case "opaque":
-                return f"nothing is known of the shards that {origin} returns: state what they are by assume(x, hint)"
+                due = f", with {terms.written('+', self.axes)} if they are partial sums"
+                return f"nothing is known of the shards that {origin} returns: state by assume(x, hint) what they are{due}"
             case "ring":
-                sent = "sends on what the shards hold" if "permute" in self.what else "is of what the shards send on"
-                return f"{origin} {sent}: if each has had all of it, state it by assume(x, hint)"
+                sent = "sends on" if "permute" in self.what else "is of what the shards send on,"
+                parts = f"parts of {self.sharded_dims}: if each has had all of them, state it by assume(x, hint)"
+                return f"{origin} {sent} {parts}"
             case "index":
                 mark = f"write '{terms.marks('~', self.axes)}' if the shards may differ, or " if may_vary else ""
                 return f"{origin} is each shard's own: {mark}compute it the same on all shards"
@@ -98,7 +102,7 @@ class Cause(NamedTuple):
             later = "whose sum is taken later" if self.mark == "+" else "which is reduced later"
             return f", {later}: write {terms.written(self.mark, self.axes)}"
         if not self.cure:
-            return ""
+            return f", and {self.lost}" if self.lost else ""
         may_wait = self.is_waiting and may_be_unreduced
         mark = f", or write {terms.written('+', self.axes)} if its sum is taken later" if may_wait else ""
         return f": {self.cure}{mark}"

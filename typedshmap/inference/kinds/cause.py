@@ -11,6 +11,7 @@ from ...errors.varying import Cause
 from .cures import find_cure
 from .reading import Beginning, JaxprRun, Reading, is_extreme
 from .region import Kinds, RegionReading
+from .suspects import first_loss, problem_of
 from .value import NO_PARTS, Share, is_negative
 
 _OPERATIONS = {
@@ -24,7 +25,7 @@ _MEANS = frozenset(["mean", "nanmean", "average"])
 _OVER_DIMS = _jax.primitives.names_of("reducing") | {"dot_general", "conv_general_dilated", "ragged_dot", "gather"}
 
 
-class Origin(NamedTuple):
+class Since(NamedTuple):
     """Since when a value is what it is over one axis.
 
     Attributes:
@@ -51,6 +52,7 @@ def find_cause(kinds: Kinds, axes: Sequence[str], key: int) -> Cause | None:
       axes: the mesh axes.
       key: the place of a result, or the id of an equation that claims something of it.
     """
+    kinds.ask_for(key)
     found = {axis: origin for axis in axes if (origin := _origin(kinds, axis, key)) is not None}
     if not found:
         return None
@@ -61,29 +63,32 @@ def find_cause(kinds: Kinds, axes: Sequence[str], key: int) -> Cause | None:
         name = found[other].began.name[0]
         dims[name] = (*dims.get(name, ()), other)
     began = first.began
-    kind, what, cure, is_waiting = first.kind, _what(first), "", False
+    kind, what, cure, lost, is_waiting = first.kind, _what(first), "", "", False
     if kind in ("sum", "extreme"):
         read, cures = kinds.reading_of(axis, key), _cures(kinds, shared, axes, key)
         cure = ", and ".join(_shortened(each, began.place) if len(cures) == 1 else str(each) for each in cures)
-        is_waiting = len(cures) == 1 and len(cures[0].changes) == 1 and _is_whole(read, key)
+        edits = [edit for each in cures for edit in (*each.changes, *each.results)]
+        is_waiting = len(edits) == 1 and _is_sum_alone(read, key)
         is_of_rows = first.eqn is not None and first.eqn.primitive.name == "reduce_sum" and what not in _SUMS
         if not cure and _is_lost_within(read, key, began):
             kind, what = "picked", _jax.source.called_function(began.written)
-        elif kind == "sum" and (is_of_rows or cure.startswith("pmean")):
+        elif not cure and (losses := read.reading.losses_of(read.values[key])):
+            loss = first_loss(losses)
+            lost = problem_of(read.reading, loss, Beginning(loss.eqn, loss.calls).place.partition(" ")[0])
+        if kind == "sum" and (cure.startswith("pmean") or (is_of_rows and not cure.startswith("psum"))):
             kind = "mean"
     mark = _mark(kinds, axes, key)
     is_of_loop = first.eqn is not None and first.eqn is not began.eqn
-    is_over_dims = kind in ("picked", "part", "item", "mapped") or is_of_loop
+    is_over_dims = kind in ("picked", "part", "item", "mapped", "ring") or is_of_loop
     is_over_dims = is_over_dims or (first.eqn is not None and first.eqn.primitive.name in _OVER_DIMS)
-    return Cause(
-        kind, shared, what, began.place, tuple(dims.items()) if is_over_dims else (), began.name[1], mark, is_waiting, cure
-    )
+    named = tuple(dims.items()) if is_over_dims else ()
+    return Cause(kind, shared, what, began.place, named, began.name[1], mark, is_waiting, cure, lost)
 
 
 _SUMS = frozenset(["sum", "contraction", "gradient", "hint", "pattern"])
 
 
-def _is_whole(read: RegionReading, key: int) -> bool:
+def _is_sum_alone(read: RegionReading, key: int) -> bool:
     """Whether a value is a partial sum, and no mean of parts, and nothing has been made of it."""
     value = read.values[key]
     is_sum = value.kind == "sum" and value.beside is None and not value.own
@@ -104,6 +109,10 @@ def predicate_origin(kinds: Kinds, eqn: Any, axis: str) -> Cause | None:
     origin = None if value is None else _origin_of(reading, value, value.reduced)
     if origin is None:
         return None
+    if origin.kind == "picked" and eqn.primitive.name == "while":  # what it carries varies: since it is made one number
+        equations = reversed(_jax.jaxpr.open_jaxpr(eqn.params["cond_jaxpr"]).eqns)
+        made = next((each for each in equations if each.primitive.name in _OVER_DIMS), None)
+        origin = origin if made is None else origin._replace(began=Beginning(made, (eqn,)))
     return Cause(origin.kind, (axis,), _what(origin), origin.began.place)
 
 
@@ -118,7 +127,7 @@ def _mark(kinds: Kinds, axes: Sequence[str], key: int) -> str:
         is_assumed = any(claim.assertion.is_assumed for _, claim, _ in read.reading.claimed)
         if is_assumed or kinds.results.keys().isdisjoint(others) or {*others.values()} != {"right"}:
             return ""
-        signs.add("+" if _is_whole(read, key) else "~")
+        signs.add("+" if _is_sum_alone(read, key) else "~")
     return signs.pop() if len(signs) == 1 else ""
 
 
@@ -142,17 +151,19 @@ def _cures(kinds: Kinds, shared: Sequence[str], axes: Sequence[str], key: int) -
 
 
 def _shortened(cure: Cure, place: str) -> str:
-    """A cure in words: without its line, if it is after what the message tells of."""
+    """A cure in words: without its place, if it is after what the message tells of."""
     line = place.partition(" ")[0]
+    if not line:
+        return str(cure).removesuffix(" of what is returned")
     is_there = cure.line == line and not cure.other and not any(change.replaces for change in cure.changes)
     return str(cure).removesuffix(f" at {line}") if is_there and cure.weight < 4 else str(cure)
 
 
-def _origin(kinds: Kinds, axis: str, key: int) -> Origin | None:
+def _origin(kinds: Kinds, axis: str, key: int) -> Since | None:
     if axis not in kinds.sizes:  # of one shard; a gather over it is to be written otherwise on any mesh
         maker = _jax.jaxpr.maker_of(kinds.body, kinds.variable(key)) if key in kinds.results else None
         is_gather = maker is not None and maker.primitive.name == "all_gather"
-        return Origin("agreement" if is_gather else "alone", Beginning(maker))
+        return Since("agreement" if is_gather else "alone", Beginning(maker))
     read = kinds.reading_of(axis, key)
     value = read.values.get(key)
     if value is None:
@@ -162,7 +173,7 @@ def _origin(kinds: Kinds, axis: str, key: int) -> Origin | None:
     return origin._replace(kind="mapped") if origin is not None and is_mapped else origin
 
 
-def _origin_of(reading: Reading, value: Share, ignored: frozenset[Any] = NO_PARTS) -> Origin | None:
+def _origin_of(reading: Reading, value: Share, ignored: frozenset[Any] = NO_PARTS) -> Since | None:
     """Since when a value is each shard's own, a part, or not known; None for one that is the same on every shard.
 
     Args:
@@ -178,24 +189,24 @@ def _origin_of(reading: Reading, value: Share, ignored: frozenset[Any] = NO_PART
     part = next((part for part in reading.makers if part in parts), None)
     if part is not None:
         if value.is_heard and reading.sent and not losses:
-            return Origin("ring", reading.sent[0])
+            return Since("ring", reading.sent[0])
         while part in reading.earlier:
             part = reading.earlier[part]
         maker = reading.makers[part]
         kind, made = "extreme" if is_extreme(maker) else "sum", maker.eqn
         if isinstance(part, tuple) and part[0] == "iterations":  # what a loop adds up is whole after it
             maker = Beginning(maker.calls[0], maker.calls[1:], maker.name)
-        return Origin(kind, maker, made)
+        return Since(kind, maker, made)
     if losses:
-        return Origin("picked", Beginning(losses[0].eqn, losses[0].calls, losses[0].name))
+        return Since("picked", Beginning(losses[0].eqn, losses[0].calls, losses[0].name))
     origin = reading.origins.get(value.since)
     if value.kind in ("sharded", "local"):
         if origin is not None:
-            return Origin("picked", origin)
-        return Origin("item" if value.dim == "rows" else "part", Beginning(None, (), value.name))
+            return Since("picked", origin)
+        return Since("item" if value.dim == "rows" else "part", Beginning(None, (), value.name))
     if origin is None:
         return None
-    return Origin("ring" if reading.is_sent(value.since) else _kind_of(origin), origin)
+    return Since("ring" if reading.is_sent(value.since) else _kind_of(origin), origin)
 
 
 def _kind_of(origin: Beginning) -> str:
@@ -210,7 +221,7 @@ def _kind_of(origin: Beginning) -> str:
     return "picked" if origin.is_of_rows and origin.name != ("", "") and origin.gradient is None else "other"
 
 
-def _agreement(kinds: Kinds, read: RegionReading, axis: str, key: int) -> Origin | None:
+def _agreement(kinds: Kinds, read: RegionReading, axis: str, key: int) -> Since | None:
     """Where a result became the same on every shard that JAX types as varying."""
     frame = read.reading.outermost
     if key not in kinds.results or frame is None:
@@ -221,7 +232,7 @@ def _agreement(kinds: Kinds, read: RegionReading, axis: str, key: int) -> Origin
         if eqn is None or id(atom) in seen or axis not in _jax.array.manual_type_in(atom.aval).varying:
             continue
         seen.add(id(atom))
-        made = Origin("agreement", Beginning(eqn, run.calls))
+        made = Since("agreement", Beginning(eqn, run.calls))
         if any(_differs(run, operand) for operand in eqn.invars):
             return made
         first = first or made
@@ -236,7 +247,7 @@ def _differs(run: JaxprRun, atom: Any) -> bool:
     return value is not None and value.kind != "same"
 
 
-def _what(origin: Origin) -> str:
+def _what(origin: Since) -> str:
     """What the user calls an operation."""
     eqn, began = origin.began.written, origin.began
     if began.is_marked:

@@ -314,13 +314,13 @@ def _applied(operation: str, step: ReadEquation, value: Share, at: int) -> Share
 def _on_result(operation: str) -> Callable[[Any, Share], Share]:
     def edit(reading: Any, value: Share) -> Share:
         if operation in ("pmax", "pmin"):
-            is_whole = value.kind == "extreme" and value.end == operation[1:]
-            return value.but(kind="same", part=None) if is_whole else NOT_KNOWN
+            is_complete = value.kind == "extreme" and value.end == operation[1:]
+            return value.but(kind="same", part=None) if is_complete else NOT_KNOWN
         counted = value.degree if value.beside is None else sum_of(value.beside, 1)  # once per shard
         degree = reading.numbers.agree(value.degree, counted)
         if value.kind != "sum" or degree is None:
             return NOT_KNOWN
-        whole = value.but(kind="same", part=None, degree=degree, beside=None)
-        return scaled(whole, -1) if operation == "pmean" else whole
+        summed = value.but(kind="same", part=None, degree=degree, beside=None)
+        return scaled(summed, -1) if operation == "pmean" else summed
 
     return edit

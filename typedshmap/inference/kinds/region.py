@@ -89,7 +89,8 @@ class Kinds:
         self._found: dict[str, RegionReading] = {}
         self._first: dict[str, RegionReading] = {}
         self.key: Any = None
-        self.cures: dict[str, Any] = {}
+        self.cures: dict[Any, Any] = {}
+        self._asked = 0
         self.seconds: dict[str, tuple[tuple[Any, ...], tuple[int, ...], bool]] = {}
 
     def over(self, axis: str) -> RegionReading:
@@ -108,6 +109,13 @@ class Kinds:
         """The best reading over an axis that has a value: of what is claimed a second trace may know nothing."""
         found = self.over(axis)
         return found if key in found.values else self.first(axis)
+
+    def ask_for(self, key: int) -> None:
+        """Judge what is claimed of a value by a pattern, too: the id of the equation."""
+        if key not in self.results and key != self._asked:
+            self._asked = key
+            for known in (self._found, self._first, self.cures):
+                known.clear()
 
     def variable(self, at: int) -> Any:
         """The variable of the body that is one of its results."""
@@ -241,13 +249,13 @@ class Kinds:
         for key, (eqn, claim, value) in claimed.items():
             is_item = isinstance(value.dim, int) and value.dim not in eqn.params["own"]
             values[key], layout = value.but(dim="rows") if is_item else value, claim.layout
-            if not (claim.assertion.subject.is_pattern or claim.assertion.is_assumed or axis in layout.varying):
+            is_silent = claim.assertion.is_assumed or (claim.assertion.subject.is_pattern and key != self._asked)
+            if not (is_silent or axis in layout.varying):
                 dim = layout.dim_of(axis)
                 dim = dim if dim is None else eqn.params["own"][dim]
                 verdict = judge(reading, value, dim, axis in layout.unreduced)
-                verdicts[key] = (
-                    verdict if verdict.kind != "order" else ResultVerdict("unknown")
-                )  # it may yet be restored
+                may_change = verdict.kind == "order"  # which may yet be restored
+                verdicts[key] = ResultVerdict("unknown") if may_change else verdict
         return RegionReading(reading, values, verdicts, numbers.is_open, is_blind)
 
 

@@ -10,7 +10,7 @@ from ... import _jax
 from ...errors.causes import Cure, Suspected, SuspectKind
 from .cures import find_cure
 from .judge import ResultVerdict
-from .reading import Loss, is_extreme
+from .reading import Loss, Reading, is_extreme
 from .region import Kinds, RegionReading
 
 
@@ -135,7 +135,7 @@ def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: R
         case "degree":
             return _of_degree(kinds, axis, read, verdict.value.degree, _place_of_result(kinds, at))
         case "lost":
-            return _of_loss(kinds, axis, read, _first(verdict.losses), False)
+            return _of_loss(kinds, axis, read, first_loss(verdict.losses), False)
         case "order":
             problem = f"the rows of a result that is sharded over '{axis}' are not in the order of the whole"
             failure = Suspected("own-part", (axis,), problem, cure=find_cure(kinds, axis, read))
@@ -150,7 +150,7 @@ def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: R
     return Suspicion(failure, _place_of_result(kinds, at))
 
 
-def _first(losses: Sequence[Loss]) -> Loss:
+def first_loss(losses: Sequence[Loss]) -> Loss:
     """The loss that tells most: not that of a part by itself, if an operation on it is known."""
     return max(losses, key=lambda loss: (loss.why in _PROBLEMS, loss.why not in ("is an own part",)))
 
@@ -206,21 +206,20 @@ def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error:
         return _of_degree(kinds, axis, read, loss.degree, place, met)
     origin = next((maker for part in loss.parts if (maker := reading.maker_of(part)) is not None), None)
     since = origin.place if origin is not None else ""
-    operation = _operation(loss.eqn, loss.calls)
-    is_sum = origin is None or not is_extreme(origin)
-    text = _problem(loss, axis) if is_sum else _problem(loss, axis).replace("a partial sum", "each shard's own extreme")
-    problem = f"{operation} {text}{f', due since {since}' if since and not loss.is_soft else ''}"
+    problem = f"{problem_of(reading, loss)}{f', due since {since}' if since and not loss.is_soft else ''}"
     kind = _KIND_OF_LOSS.get(loss.why, "lost-sum")
     cure = find_cure(kinds, axis, read)
     failure = Suspected(kind, (axis,), problem, since, is_error, cure)
     return Suspicion(failure, place, is_error)
 
 
-def _problem(loss: Loss, axis: str) -> str:
-    known = _PROBLEMS.get(
-        loss.why, "takes each shard's own " + loss.why.removeprefix("own ") + " over {axis} for that of all"
-    )
-    return known.format(axis=f"'{axis}'")
+def problem_of(reading: Reading, loss: Loss, at: str = "") -> str:
+    """What an operation, at a line, makes of a sum that is lost, or of a shard's rows."""
+    origin = next((maker for part in loss.parts if (maker := reading.maker_of(part)) is not None), None)
+    unknown = "takes each shard's own " + loss.why.removeprefix("own ") + " over {axis} for that of all"
+    text = _PROBLEMS.get(loss.why, unknown).format(axis=f"'{reading.axis}'")
+    text = text if origin is None or not is_extreme(origin) else text.replace("a partial sum", "each shard's own extreme")
+    return f"{_operation(loss.eqn, loss.calls)}{at and f' at {at}'} {text}"
 
 
 def _place(calls: Sequence[Any]) -> str:
