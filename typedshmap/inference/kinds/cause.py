@@ -22,7 +22,9 @@ _OPERATIONS = {
 }
 _NAMES = {"reduce_sum": "sum", "gather": "lookup", "reduce_or": "any", "reduce_and": "all", "reduce_prod": "product"}
 _MEANS = frozenset(["mean", "nanmean", "average"])
-_OVER_DIMS = _jax.primitives.names_of("reducing") | {"dot_general", "conv_general_dilated", "ragged_dot", "gather"}
+_OVER_DIMS = _jax.primitives.names_of("reducing") | {
+    "dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general", "gather"
+}  # fmt: skip
 
 
 class Since(NamedTuple):
@@ -79,8 +81,9 @@ def find_cause(kinds: Kinds, axes: Sequence[str], key: int) -> Cause | None:
             kind = "mean"
     mark = _mark(kinds, axes, key)
     is_of_loop = first.eqn is not None and first.eqn is not began.eqn
+    made = began.eqn if first.eqn is None else first.eqn
     is_over_dims = kind in ("picked", "part", "item", "mapped", "ring") or is_of_loop
-    is_over_dims = is_over_dims or (first.eqn is not None and first.eqn.primitive.name in _OVER_DIMS)
+    is_over_dims = is_over_dims or (made is not None and made.primitive.name in _OVER_DIMS)
     named = tuple(dims.items()) if is_over_dims else ()
     return Cause(kind, shared, what, began.place, named, began.name[1], mark, is_waiting, cure, lost)
 
@@ -218,7 +221,9 @@ def _kind_of(origin: Beginning) -> str:
         return "choice"
     if _jax.primitives.primitive(name).kind in ("opaque", "outside"):
         return "opaque"
-    return "picked" if origin.is_of_rows and origin.name != ("", "") and origin.gradient is None else "other"
+    if not origin.is_of_rows or origin.name == ("", "") or origin.gradient is not None:
+        return "other"
+    return "mean" if name in ("reduce_sum", "dot_general") else "picked"
 
 
 def _agreement(kinds: Kinds, read: RegionReading, axis: str, key: int) -> Since | None:

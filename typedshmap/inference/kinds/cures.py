@@ -286,11 +286,13 @@ def _line(group: EquationGroup) -> str:
 def _edit(change: EditedEquation) -> Callable[[ReadEquation, list[Share], Sequence[Share]], Sequence[Share]]:
     def edit(step: ReadEquation, operands: list[Share], results: Sequence[Share]) -> Sequence[Share]:
         given = operands if change.replaces else results
-        found: list[Share] = []
-        for at, value in enumerate(given):
-            if value.kind in ("sum", "extreme") and value.part is None:
+        parts = [at for at, value in enumerate(given) if value.kind in ("sum", "extreme")]
+        found = list(given)
+        for at in range(len(given)) if change.replaces or not parts else parts:  # of what a loop returns only these
+            value = given[at]
+            if at in parts and value.part is None:
                 value = value.but(part=("edited", step.part, at))
-            found.append(_applied(change.operation, step, value, at))
+            found[at] = _applied(change.operation, step, value, at)
         # A division by the size comes after the sum in a pmean.
         return [scaled(value, 1) for value in found] if change.replaces == "pmean" else found
 
