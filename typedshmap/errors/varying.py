@@ -12,12 +12,12 @@ class Cause(NamedTuple):
     """Since when a value varies, and what it is, as the traced body shows.
 
     Attributes:
-      kind: ``sum``, ``mean`` or ``extreme``: each shard holds that of its part; ``part``: it holds its part of an array;
-        ``item``: one item after another of that, in a loop; ``mapped``: the same by ``jax.vmap``; ``picked``: what an operation that needs the whole dim made of its
-        part; ``ring``: what it made of what others sent it; ``index``: it depends on the shard's own index;
-        ``opaque``: a kernel or a callback computed it; ``choice``: a branch or a loop took another way; ``agreement``:
-        it is the same on every shard, and JAX types it as varying; ``alone``: the same, as there is only one shard;
-        ``other``: none of these.
+      kind: ``sum``, ``mean`` or ``extreme``: each shard holds that of its part; ``part``: it holds its part of an
+        array; ``item``: one item after another of that, in a loop; ``mapped``: the same by ``jax.vmap``; ``picked``:
+        what an operation that needs the whole dim made of its part; ``ring``: what it made of what others sent it;
+        ``index``: it depends on the shard's own index; ``opaque``: a kernel or a callback computed it; ``choice``: a
+        branch or a loop took another way; ``agreement``: it is the same on every shard, and JAX types it as varying;
+        ``alone``: the same, as there is only one shard; ``other``: none of these.
       axes: over which mesh axes it does so since then.
       what: the operation.
       place: where it is.
@@ -79,10 +79,11 @@ class Cause(NamedTuple):
                 cure = gather if "gather" in self.what else "take the mean (pmean)"
                 return f"its shards agree since {origin}, and JAX types them as varying: {cure}"
             case "alone":
-                return f"the mesh has one shard over {over}, so nothing can differ: with more, the error names the cause"
+                more = "so nothing can differ: with more, the error names the cause"
+                return f"the mesh has one shard over {over}, {more}"
             case "opaque":
-                due = f", with {terms.written('+', self.axes)} if they are partial sums"
-                return f"nothing is known of the shards that {origin} returns: state by assume(x, hint) what they are{due}"
+                stated = f"assume(x, hint) what they are, with {terms.written('+', self.axes)} if they are partial sums"
+                return f"nothing is known of the shards that {origin} returns: state by {stated}"
             case "ring":
                 sent = "sends on" if "permute" in self.what else "is of what the shards send on,"
                 parts = f"parts of {self.sharded_dims}: if each has had all of them, state it by assume(x, hint)"

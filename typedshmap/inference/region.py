@@ -42,9 +42,7 @@ class InterpretedRegion:
       kinds: what its values are of the whole.
     """
 
-    def __init__(
-        self, params: Mapping[str, Any], interpreter: Callable[[], Interpreter], name_dim: NameOfDim
-    ) -> None:
+    def __init__(self, params: Mapping[str, Any], interpreter: Callable[[], Interpreter], name_dim: NameOfDim) -> None:
         """Interpret a region.
 
         Args:

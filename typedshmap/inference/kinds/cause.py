@@ -214,7 +214,7 @@ def _origin_of(reading: Reading, value: Share, ignored: frozenset[Any] = NO_PART
 
 def _kind_of(origin: Beginning) -> str:
     """What an equation makes that is each shard's own, or not known."""
-    eqn, name = origin.eqn, origin.eqn.primitive.name
+    name = origin.eqn.primitive.name
     if name == "axis_index":
         return "index"
     if name in ("cond", "while"):

@@ -62,7 +62,7 @@ class Numbers:
 
     @property
     def row_lengths(self) -> frozenset[int]:
-        """How long dims are that may be of a shard's rows; none where only chance would tell, without a second trace."""
+        """How long dims are that may be a shard's rows; none without a second trace, where only chance would tell."""
         return frozenset() if self.is_blind else self.lengths
 
     @property

@@ -93,7 +93,7 @@ class Beginning(NamedTuple):
 
     @property
     def written(self) -> Any:
-        """Of the equation and those around it the innermost that the user wrote; those of a library's jaxprs are not."""
+        """Of the equation and those around it the innermost that the user wrote, none of a library's jaxprs."""
         for eqn, caller in zip((self.eqn, *self.calls), (*self.calls, None), strict=True):
             inner = _jax.jaxpr.inner_jaxprs(caller) if caller is not None else ()
             jaxpr = next((each for each in inner if any(eqn is one for one in each.eqns)), None)

@@ -218,7 +218,8 @@ def problem_of(reading: Reading, loss: Loss, at: str = "") -> str:
     origin = next((maker for part in loss.parts if (maker := reading.maker_of(part)) is not None), None)
     unknown = "takes each shard's own " + loss.why.removeprefix("own ") + " over {axis} for that of all"
     text = _PROBLEMS.get(loss.why, unknown).format(axis=f"'{reading.axis}'")
-    text = text if origin is None or not is_extreme(origin) else text.replace("a partial sum", "each shard's own extreme")
+    if origin is not None and is_extreme(origin):
+        text = text.replace("a partial sum", "each shard's own extreme")
     return f"{_operation(loss.eqn, loss.calls)}{at and f' at {at}'} {text}"
 
 
