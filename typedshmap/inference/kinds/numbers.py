@@ -155,7 +155,7 @@ class Numbers:
                     ((("count", place or id(eqn), max(number, 1 / number)), Fraction(1 if number > 1 else -1)),),
                 )
             )
-        is_seen = _jax.versions.HAS_MANUAL_TYPES  # before jax 0.10 no traceback shows what made a number
+        is_seen = _jax.versions.HAS_MANUAL_TYPES  # before jax 0.10 a traceback may be that of another call
         if is_seen and (self._is_length(abs(number)) or self._is_written(eqn, abs(number))):
             return 0
         if self.is_blind:
@@ -287,6 +287,8 @@ def _role(eqn: Any) -> tuple[str, Any]:
 
 
 def _role_of(codes: Sequence[Any]) -> str:
+    if not _jax.versions.HAS_MANUAL_TYPES:  # a traceback may be that of another call
+        return ""
     known, counting = _codes(), _jax.source.COUNTING_SHARDS
     for code in codes:
         if code in known:
