@@ -25,6 +25,8 @@ _MEANS = frozenset(["mean", "nanmean", "average"])
 _OVER_DIMS = _jax.primitives.names_of("reducing") | {
     "dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general", "gather"
 }  # fmt: skip
+_OF_DIMS = frozenset(["picked", "part", "item", "mapped", "ring"])
+_SUMS = frozenset(["sum", "contraction", "gradient", "hint", "pattern"])
 
 
 class Since(NamedTuple):
@@ -33,7 +35,7 @@ class Since(NamedTuple):
     Attributes:
       kind: as `Cause` has it.
       began: where.
-      eqn: what did it there, if that is not the equation where it began, but one in a loop.
+      eqn: what made a part there: the equation where it began, or one in a loop.
     """
 
     kind: str
@@ -44,6 +46,17 @@ class Since(NamedTuple):
     def key(self) -> Any:
         """What is the same for axes over which a value varies since the same operation, or as a dim of one argument."""
         return self.kind, id(self.began.eqn) if self.began.eqn is not None else self.began.name
+
+    @property
+    def made(self) -> Any:
+        """The equation that made it."""
+        return self.began.eqn if self.eqn is None else self.eqn
+
+    @property
+    def is_over_dims(self) -> bool:
+        """Whether it is so since an operation along sharded dims."""
+        is_along = self.made is not None and self.made.primitive.name in _OVER_DIMS
+        return is_along or self.made is not self.began.eqn or self.kind in _OF_DIMS
 
 
 def find_cause(kinds: Kinds, axes: Sequence[str], key: int) -> Cause | None:
@@ -59,36 +72,39 @@ def find_cause(kinds: Kinds, axes: Sequence[str], key: int) -> Cause | None:
     if not found:
         return None
     axis, first = next(iter(found.items()))
-    shared = tuple(other for other, origin in found.items() if origin.key == first.key)
+    began, shared = first.began, tuple(other for other, origin in found.items() if origin.key == first.key)
     dims = dict[str, tuple[str, ...]]()
-    for other in shared:
+    for other in shared if first.is_over_dims else ():
         name = found[other].began.name[0]
         dims[name] = (*dims.get(name, ()), other)
-    began = first.began
-    kind, what, cure, lost, is_waiting = first.kind, _what(first), "", "", False
-    if kind in ("sum", "extreme"):
-        read, cures = kinds.reading_of(axis, key), _cures(kinds, shared, axes, key)
-        cure = ", and ".join(_shortened(each, began.place) if len(cures) == 1 else str(each) for each in cures)
-        edits = [edit for each in cures for edit in (*each.changes, *each.results)]
-        is_waiting = len(edits) == 1 and _is_sum_alone(read, key)
-        is_of_rows = first.eqn is not None and first.eqn.primitive.name == "reduce_sum" and what not in _SUMS
-        if not cure and _is_lost_within(read, key, began):
-            kind, what = "picked", _jax.source.called_function(began.written)
-        elif not cure and (losses := read.reading.losses_of(read.values[key])):
-            loss = first_loss(losses)
-            lost = problem_of(read.reading, loss, Beginning(loss.eqn, loss.calls).place.partition(" ")[0])
-        if kind == "sum" and (cure.startswith("pmean") or (is_of_rows and not cure.startswith("psum"))):
-            kind = "mean"
     mark = _mark(kinds, axes, key)
-    is_of_loop = first.eqn is not None and first.eqn is not began.eqn
-    made = began.eqn if first.eqn is None else first.eqn
-    is_over_dims = kind in ("picked", "part", "item", "mapped", "ring") or is_of_loop
-    is_over_dims = is_over_dims or (made is not None and made.primitive.name in _OVER_DIMS)
-    named = tuple(dims.items()) if is_over_dims else ()
-    return Cause(kind, shared, what, began.place, named, began.name[1], mark, is_waiting, cure, lost)
+    cause = Cause(first.kind, shared, _what(first), began.place, tuple(dims.items()), began.name[1], mark)
+    return cause if first.kind not in ("sum", "extreme") else _with_cure(kinds, cause, first, axis, axes, key)
 
 
-_SUMS = frozenset(["sum", "contraction", "gradient", "hint", "pattern"])
+def _with_cure(kinds: Kinds, cause: Cause, since: Since, axis: str, axes: Sequence[str], key: int) -> Cause:
+    """The cause of a value that is made of each shard's part, with what makes it unsharded, or what loses the part."""
+    read, cures = kinds.reading_of(axis, key), _cures(kinds, cause.axes, axes, key)
+    losses = read.reading.losses_of(read.values[key])
+    if not cures:
+        site = _jax.source.call_site(since.began.written)[1]
+        if site is not None and any(_jax.source.call_site(loss.eqn)[1] == site for loss in losses):
+            # The function that made the part goes on with it: no collective can stand between.
+            return cause._replace(kind="picked", what=_jax.source.called_function(since.began.written))
+    cure = ", and ".join(_shortened(each, since.began.place) if len(cures) == 1 else str(each) for each in cures)
+    edits = [edit for each in cures for edit in (*each.changes, *each.results)]
+    lost = ""
+    if losses and not cures:
+        loss = first_loss(losses)
+        lost = problem_of(read.reading, loss, Beginning(loss.eqn, loss.calls).place.partition(" ")[0])
+    is_of_rows = since.made is not None and since.made.primitive.name == "reduce_sum" and cause.what not in _SUMS
+    is_mean = cure.startswith("pmean") or (is_of_rows and not cure.startswith("psum"))
+    return cause._replace(
+        kind="mean" if is_mean and cause.kind == "sum" else cause.kind,
+        is_waiting=len(edits) == 1 and _is_sum_alone(read, key),
+        cure=cure,
+        lost=lost,
+    )
 
 
 def _is_sum_alone(read: RegionReading, key: int) -> bool:
@@ -96,13 +112,6 @@ def _is_sum_alone(read: RegionReading, key: int) -> bool:
     value = read.values[key]
     is_sum = value.kind == "sum" and value.beside is None and not value.own
     return is_sum and read.reading.numbers.is_degree(value.degree, 0) is True
-
-
-def _is_lost_within(read: RegionReading, key: int, began: Beginning) -> bool:
-    """Whether the function that made a part goes on with it: no collective can stand between."""
-    site = _jax.source.call_site(began.written)[1]
-    losses = read.reading.losses_of(read.values[key])
-    return site is not None and any(_jax.source.call_site(each.eqn)[1] == site for each in losses)
 
 
 def predicate_origin(kinds: Kinds, eqn: Any, axis: str) -> Cause | None:
