@@ -226,7 +226,7 @@ def test_a_gradient_that_was_not_summed_over_the_batch_is_named_by_its_leaf() ->
             got f32[3,8]{V:d} per shard
 
         Mesh: d=4, t=2
-        Hint: the gradient leaves partial sums: psum over 'd' of the gradient
+        Hint: the gradient leaves partial sums: psum over 'd' of its gradient
         Also: return[0].momentum.layers.norm varies over 'd', which its hint does not mention
     """)
 

@@ -11,8 +11,6 @@ from itertools import dropwhile, islice, takewhile
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
-import jax
-
 from ..errors.places import Place, installed_package, is_users, running_line
 from .jaxpr import called_jaxpr, open_jaxpr
 
@@ -113,12 +111,6 @@ def is_written_in(eqn: Any, jaxpr: Any) -> bool:
     file, function = getattr(info, "func_filename", None), str(getattr(info, "func_src_info", "")).partition(" ")[0]
     is_made = any((frame.file_name, frame.function_name) == (file, function) for frame in _library_frames(eqn))
     return equation_place(eqn) != "" and not is_made
-
-
-def public_name(jaxpr: Any) -> str | None:
-    """The name by which JAX's users call the function that a jaxpr was traced from; None for any other."""
-    name = str(getattr(getattr(jaxpr, "debug_info", None), "func_src_info", "")).partition(" ")[0].lstrip("_")
-    return name if any(hasattr(module, name) for module in (jax.numpy, jax.nn, jax.numpy.linalg, jax.lax)) else None
 
 
 def function_line(jaxpr: Any, eqn: Any) -> tuple[str, str, int]:

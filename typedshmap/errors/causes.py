@@ -20,11 +20,13 @@ class EditedEquation(NamedTuple):
       eqn: the equation.
       operation: the collective that comes after it, or ``divide``; empty for none.
       replaces: the collective in whose place that stands; empty where it comes after the equation.
+      is_of_parts: whether of what the equation returns only the parts are meant.
     """
 
     eqn: Any
     operation: str
     replaces: str = ""
+    is_of_parts: bool = False
 
 
 class Cure(Record):

@@ -339,7 +339,7 @@ def product(step: ReadEquation, a: Share, b: Share, is_quotient: bool = False) -
         return unknown((a, b), is_heard=True)
     if line is not None:
         return Share("own", 0, line=line, **seen)
-    if (found := _of_roots(step, a, b, is_quotient, seen)) is not None:
+    if (found := _of_roots(a, b, is_quotient, seen)) is not None:
         return found
     if a.kind == b.kind == "sum" and not is_quotient:  # (x / S) * S
         if b.part in {own for own, _ in a.own}:
@@ -355,12 +355,10 @@ def product(step: ReadEquation, a: Share, b: Share, is_quotient: bool = False) -
     takes_b = b.kind == "extreme" or (b.kind == "sum" and (is_quotient or a.kind not in ("same", "extreme")))
     first, second = _as_factor(step, a) if takes_a else a, _as_factor(step, b) if takes_b else b
     if second.kind == "same" and not second.own and first.gauge == "+" and first.kind in ("same", "sharded"):
-        return _stretched(step, first, 1, is_quotient, second).but(
-            degree=sum_of(first.degree, second.degree, sign), **seen
-        )
+        return _stretched(step, first, 1, is_quotient).but(degree=sum_of(first.degree, second.degree, sign), **seen)
     is_stretched = first.kind == "same" and not first.own and second.gauge == "+" and second.kind in ("same", "sharded")
     if is_stretched and not is_quotient:
-        return _stretched(step, second, 0, False, first).but(degree=sum_of(first.degree, second.degree), **seen)
+        return _stretched(step, second, 0, False).but(degree=sum_of(first.degree, second.degree), **seen)
     if is_quotient and second.gauge == "*":
         second = second.but(own=frozenset((own, -times) for own, times in second.own))
     is_product = a.kind in ("sharded", "local") and b.kind in ("sharded", "local")
@@ -417,7 +415,7 @@ def product(step: ReadEquation, a: Share, b: Share, is_quotient: bool = False) -
     return Share(kind, degree, dim=dim, number=numbers, root=root, is_positive=positive, place=place, **seen, **gauges)  # type: ignore[arg-type]
 
 
-def _of_roots(step: ReadEquation, a: Share, b: Share, is_quotient: bool, seen: dict[str, Any]) -> Share | None:
+def _of_roots(a: Share, b: Share, is_quotient: bool, seen: dict[str, Any]) -> Share | None:
     """A product with the inverse of a part, with a root of one, or of an extreme with a number of known sign."""
     if is_quotient and a.kind == "same" and not a.own and b.root is not None and b.root[0] == "inverse":
         return scaled(b.root[1], a.degree).but(**seen)
@@ -439,7 +437,7 @@ def _of_roots(step: ReadEquation, a: Share, b: Share, is_quotient: bool, seen: d
     return None
 
 
-def _stretched(step: ReadEquation, value: Share, at: int, is_quotient: bool, factor: Share) -> Share:
+def _stretched(step: ReadEquation, value: Share, at: int, is_quotient: bool) -> Share:
     """A value with own quantities as terms, times what every shard has: so are they."""
     reading, by = step.reading, step.reading.number_of(step.frame, step.eqn.invars[at])
     own = frozenset[Any]()

@@ -39,20 +39,19 @@ def find_cure(kinds: Kinds, axis: str, read: RegionReading, key: int | None = No
         kinds.cures[axis] = _search(kinds, axis, read)
     if kinds.cures[axis] is not None or key is None:
         return kinds.cures[axis]
-    wrong = [at for at, verdict in read.verdicts.items() if verdict.says == "wrong"]
-    if len(wrong) > 1 and (axis, key) not in kinds.cures:
-        left = {at: verdict for at, verdict in read.verdicts.items() if at == key or at not in wrong}
-        kinds.cures[axis, key] = _search(kinds, axis, replace(read, verdicts=left))
-    return kinds.cures.get((axis, key))
+    if (axis, key) not in kinds.cures:
+        left = {at: verdict for at, verdict in read.verdicts.items() if at == key or verdict.says != "wrong"}
+        kinds.cures[axis, key] = _search(kinds, axis, replace(read, verdicts=left), is_of_one=True)
+    return kinds.cures[axis, key]
 
 
-def _search(kinds: Kinds, axis: str, read: RegionReading) -> Cure | None:
+def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = False) -> Cure | None:
     if read.says != "wrong" or read.reading.sent:  # nothing is there by which an edit could be judged
         return None
     found: list[Cure] = []
     length = max(1, kinds.length)
     readings, traces = min(_MOST_READ, _EQUATIONS_READ // length), min(_MOST_TRACED, _EQUATIONS_TRACED // length)
-    for cure in _cures(kinds, axis, read):
+    for cure in _cures(kinds, axis, read, is_of_one):
         if readings < 0 and traces < 0:
             break
         if found and (cure.weight > found[0].weight or len(found) == 2 or cure.weight > 3):
@@ -146,8 +145,8 @@ def _has_no_fault(after: RegionReading, before: RegionReading) -> bool:
 # ----------------------------------------------------------------------------------------------------------- candidates
 
 
-def _cures(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Cure]:
-    """Edits that may put a reading right, the simplest first."""
+def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Iterator[Cure]:
+    """Edits that may put a reading right, or one value of it, the simplest first."""
     reading, over = read.reading, f"over '{axis}'"
     wrong = {at: verdict for at, verdict in read.verdicts.items() if verdict.says == "wrong"}
     parts = dict.fromkeys(read.values[at].part for at in wrong)
@@ -164,6 +163,10 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Cure]:
     ends = {"max", "min"} if is_negated else {value.end for value in extremes}
     operations = [f"p{end}" for end in sorted(ends)] or ["psum", "pmean"]
     yield from _insertions(made, over, operations, reading.ends)
+    for cure in _insertions(made, over, operations, reading.ends) if is_of_one else ():
+        if "of the gradient" in cure.text:  # by one weight: that by others may be right
+            changes = tuple(change._replace(is_of_parts=True) for change in cure.changes)
+            yield replace(cure, text=cure.text.replace("the gradient", "its gradient"), changes=changes)
     for group in (*written, *several):
         name, place = _jax.source.collective_name(group[0]), _line(group)
         which = f"one {name}" if group in several else name
@@ -286,13 +289,13 @@ def _line(group: EquationGroup) -> str:
 def _edit(change: EditedEquation) -> Callable[[ReadEquation, list[Share], Sequence[Share]], Sequence[Share]]:
     def edit(step: ReadEquation, operands: list[Share], results: Sequence[Share]) -> Sequence[Share]:
         given = operands if change.replaces else results
-        parts = [at for at, value in enumerate(given) if value.kind in ("sum", "extreme")]
-        found = list(given)
-        for at in range(len(given)) if change.replaces or not parts else parts:  # of what a loop returns only these
-            value = given[at]
-            if at in parts and value.part is None:
+        found: list[Share] = []
+        for at, value in enumerate(given):
+            is_part = value.kind in ("sum", "extreme")
+            if is_part and value.part is None:
                 value = value.but(part=("edited", step.part, at))
-            found[at] = _applied(change.operation, step, value, at)
+            is_meant = is_part or not change.is_of_parts
+            found.append(_applied(change.operation, step, value, at) if is_meant else value)
         # A division by the size comes after the sum in a pmean.
         return [scaled(value, 1) for value in found] if change.replaces == "pmean" else found
 

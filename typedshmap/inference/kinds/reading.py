@@ -577,10 +577,6 @@ class Reading:
         names = {own for own, _ in value.own}
         return tuple(loss for own, loss in self.losses.items() if own in names) if names else ()
 
-    def origins_of(self, loss: Loss) -> list[Beginning]:
-        """Where the parts began that are lost, the last one first."""
-        return [origin for part, origin in reversed(self.makers.items()) if part in loss.parts]
-
     def is_of_extremes(self, value: Share) -> bool:
         """Whether all that is own in a value comes of a shard's own extremes."""
         parts = {part for own, _ in value.own for part in self.losses[own].parts} | ({value.part} - {None})
@@ -597,10 +593,6 @@ class Reading:
             return value
         kind = "own" if not own else value.kind
         return value.but(own=own, gauge=value.gauge if own else "", is_heard=True, kind=kind)
-
-    def own_slice(self, value: Share) -> bool:
-        """Whether a value differs from shard to shard as its predicate or index would."""
-        return value.kind in ("own", "sharded")
 
 
 def _params(eqn: Any) -> Any:

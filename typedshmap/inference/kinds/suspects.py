@@ -159,7 +159,7 @@ def _of_degree(kinds: Kinds, axis: str, read: RegionReading, degree: Any, place:
     """Something that grows or shrinks with the mesh, and where it meets what does not."""
     cure = find_cure(kinds, axis, read)
     site = cure.eqn if cure is not None and cure.eqn is not None else _last_sum(read)
-    is_gradient = _is_of_gradient(kinds, read, cure, site)
+    is_gradient = _is_of_gradient(kinds, cure, site)
     began = _place((site,)) if site is not None else ""
     if is_gradient:
         sums = [site, *reversed([eqn for eqn, _, _ in read.reading.collectives.values()])]
@@ -171,7 +171,7 @@ def _of_degree(kinds: Kinds, axis: str, read: RegionReading, degree: Any, place:
     return Suspicion(Suspected(kind, (axis,), problem, cure=cure), began or place)
 
 
-def _is_of_gradient(kinds: Kinds, read: RegionReading, cure: Cure | None, site: Any) -> bool:
+def _is_of_gradient(kinds: Kinds, cure: Cure | None, site: Any) -> bool:
     """Whether differentiation made the sum that is one too many, and not a collective that the user wrote."""
     if not kinds.is_differentiated or site is None:
         return False
