@@ -213,6 +213,17 @@ class UnmarkedUnreduced(Fault):
         return Sentence(f"is unreduced over {axes}, which {terms.hint} does not mention", cure=cure)
 
 
+class LostSum(Fault):
+    """A partial sum that is to be placed by a hint without ``+``."""
+
+    axes: tuple[str, ...]
+
+    def words(self, terms: Terms) -> Sentence:
+        cure = f"write {terms.written('+', self.axes)} to keep it due; reshard(x, \"... +{self.axes[0]} -> ...\") takes it"
+        problem = f"is unreduced over {quoted_axes(self.axes)}, which {terms.hint} does not mention: its sum is due"
+        return Sentence(problem, cure=cure)
+
+
 class UnmarkedReduced(Fault):
     """A result that JAX types as reduced over mesh axes its hint does not mark with ``-``."""
 

@@ -29,9 +29,27 @@ from ..errors.report import Report
 from ..notation.layout import Layout
 from ..notation.match import Indivisible, Sizes, compile_dims, match
 from .array_hint import ArrayHint
-from .context import MeshContext, intern_context
+from .context import MeshContext, StatedSharding, intern_context, state_sharding, stated_sharding
 
 PLACE_IT = "place it by shard(x, hint, mesh)"
+
+
+def place_stated(
+    value: Any, layout: Layout, mesh: _jax.mesh.AnyMesh, region: MeshContext, source: str, memory_kind: str | None = None
+) -> Any:
+    """A value placed by a layout of its rank, which is recorded of it where it is traced.
+
+    Args:
+      value: a global value, or a shard in a region that is not manual over all axes.
+      layout: the layout, over axes that are not manual.
+      mesh: the mesh; in a region the region's.
+      region: the mesh context.
+      source: who says so.
+      memory_kind: where it is kept; None for where it is.
+    """
+    placed = _jax.placing.place(value, layout, mesh, memory_kind)
+    state_sharding(placed, layout, region, source)
+    return placed
 
 
 def with_value_mesh(value: Any, region: MeshContext) -> MeshContext:
@@ -74,8 +92,13 @@ def sharding_mismatch(
         return None
     if marked := wrong_marks(layout, spec, region, type_sharding is not None or not is_traced):
         return marked
+    stated = stated_sharding(inner.value) if is_traced else None
     if type_sharding is not None and (is_traced or not _jax.mesh.auto_axes(type_sharding.mesh)):
-        return _type_mismatch(type_sharding, spec)
+        wrong = _type_mismatch(type_sharding, spec)
+        if wrong is not None or stated is None:
+            return wrong
+    if stated is not None:
+        return _stated_mismatch(stated, spec, inner.dims) if stated.mesh == region.mesh else None
     if placed is None:
         return None
     if isinstance(placed, NamedSharding):
@@ -100,19 +123,38 @@ def named_sharding_mismatch(
       rank: how many dims the array has.
       cure: what to do about it.
     """
-    if len(dims) == rank:
+    wanted = _jax.array.spec_entries(want)
+    if len(dims) == rank and not wanted.unconstrained:
         return None if _is_equivalent(placed, want, rank) else _mismatch(want, placed.spec, cure)
     dim_axes = [*_jax.array.spec_entries(placed.spec).dim_axes]
     dim_axes += [()] * (rank - len(dim_axes))
     seen = _jax.array.partition_spec(dim_axes[at] for at in dims)
-    wanted = _jax.array.spec_entries(want)
-    for at, axes in zip(dims, wanted.dim_axes, strict=True):
-        dim_axes[at] = axes
+    for own, (at, axes) in enumerate(zip(dims, wanted.dim_axes, strict=True)):
+        dim_axes[at] = dim_axes[at] if own in wanted.unconstrained else axes
     used = [axis for axes in dim_axes for axis in axes]
     merged = _jax.array.partition_spec(dim_axes, wanted.unreduced, wanted.reduced)
     # The hint may shard a dim over an axis that a mapped dim has.
     is_right = len(used) == len(set(used)) and _is_equivalent(placed, merged, rank)
     return None if is_right else _mismatch(want, seen, cure)
+
+
+def _stated_mismatch(stated: StatedSharding, want: Any, dims: tuple[int, ...]) -> WrongSharding | None:
+    """Compare with what was said of a traced value; ``dims`` are those of it that the hint describes."""
+    wanted, known = _jax.array.spec_entries(want), stated.layout
+    compared = frozenset(axis for axis, size in stated.mesh or () if size > 1)
+    for own, at in enumerate(dims):
+        is_open = own in wanted.unconstrained or at in known.unconstrained
+        claimed = tuple(filter(compared.__contains__, wanted.dim_axes[own]))
+        if not is_open and claimed != known.dim_axes[at]:
+            break
+    else:
+        return None
+    seen = Layout(
+        tuple(known.dim_axes[at] for at in dims),
+        unconstrained=frozenset(own for own, at in enumerate(dims) if at in known.unconstrained),
+    )
+    got = f"sharded {_jax.array.spec_text(_jax.array.spec_of(seen))} by {stated.source}"
+    return WrongSharding(_jax.array.spec_text(want), got, PLACE_IT)
 
 
 def _is_equivalent(placed: NamedSharding, spec: Any, rank: int) -> bool:
@@ -178,7 +220,8 @@ def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | N
     wanted, sizes = _jax.array.spec_entries(want), type_sharding.mesh.shape
     have = _jax.array.spec_entries(type_sharding.spec, len(wanted.dim_axes))
     known = [axis for axis in _jax.mesh.explicit_axes(type_sharding.mesh) if sizes[axis] > 1]
-    is_right = have.over(known).dim_axes == wanted.over(known).dim_axes
+    pairs = enumerate(zip(have.over(known).dim_axes, wanted.over(known).dim_axes, strict=True))
+    is_right = all(axes == own or at in wanted.unconstrained for at, (axes, own) in pairs)
     if is_right and (have.unreduced, have.reduced) == (wanted.unreduced, wanted.reduced):
         return None
     return _mismatch(want, type_sharding.spec, f"{PLACE_IT}, or by {_with_sharding('jax.reshard', want)}")
@@ -307,7 +350,8 @@ def _compiled_mismatch(
     # Where the mesh was known when the value was traced, the marks were compared then.
     if is_late and (marked := wrong_marks(layout, spec, region, has_typed_mesh=False)):
         return marked
-    spec = _jax.array.partition_spec(_jax.array.spec_entries(spec).dim_axes)  # XLA's answer has no marks
+    wanted = replace(_jax.array.spec_entries(spec), unreduced=frozenset[str](), reduced=frozenset[str]())
+    spec = _jax.array.spec_of(wanted)  # XLA's answer has no marks
     cure = f"constrain it by {_with_sharding('jax.lax.with_sharding_constraint', spec)}"
     placed = _jax.array.named_sharding(sharding, region.mesh or (), rank)
     if placed is not None:
@@ -315,7 +359,8 @@ def _compiled_mismatch(
     # One that no PartitionSpec expresses is compared by its number of parts along each dim.
     parts = _jax.array.shard_counts(sharding, rank)
     counts = tuple(parts[at] for at in dims)
-    if counts == shard_counts(spec, region):
+    expected = shard_counts(spec, region)
+    if all(count == expected[at] or at in wanted.unconstrained for at, count in enumerate(counts)):
         return None
     got = f"sharded in ({', '.join(map(str, counts))}) parts, which no PartitionSpec says"
     return WrongSharding(_jax.array.spec_text(spec), got, cure)

@@ -14,11 +14,11 @@ from ..axis_names import AxisNaming
 from ..errors import MeshAxisError
 from ..errors.failures import BoundaryMark, Failure, WrongSharding
 from ..errors.phrases import mesh_text
-from ..hints.array_hint import ArrayHint
+from ..hints.array_hint import ArrayHint, rank_of
 from ..hints.check_tree import CheckedLeaf
-from ..hints.context import MeshContext, current_axis_naming
+from ..hints.context import MeshContext, current_axis_naming, state_sharding
 from ..hints.global_sharding import PLACE_IT, named_sharding_mismatch, sharding_mismatch, with_value_mesh, wrong_marks
-from ..meshes import devices_text, find_mesh, refuse_other_devices
+from ..meshes import devices_text, find_mesh, refuse_other_devices, with_devices_of
 from ..notation.layout import Layout
 
 
@@ -39,16 +39,23 @@ class JitContext:
 
     @lru_cache(maxsize=4096)  # noqa: B019 (contexts are cached themselves)
     def sharding(self, hint: ArrayHint | None, rank: int) -> NamedSharding | PartitionSpec | None:
-        """The sharding of an array for ``jax.jit``; None without a hint, so that JAX chooses."""
-        if hint is None:
+        """The sharding of an array for ``jax.jit``; None where JAX chooses: without a hint, and for open dims."""
+        if hint is None or self.layout(hint, rank).unconstrained:
             return None
         spec = self.boundary_context.spec(hint, rank)
         return spec if self.by_spec else NamedSharding(self.mesh, spec)
 
-    def place(self, value: Any, sharding: Any) -> Any:
-        """A traced value with a sharding that it is to have."""
-        named = sharding if isinstance(sharding, NamedSharding) else NamedSharding(self.mesh, sharding)
-        return _jax.casts.device_put_global(value, named)
+    def layout(self, hint: ArrayHint, rank: int) -> Layout:
+        """The mesh axes that a hint means, whose axes are known."""
+        return _jax.array.spec_entries(self.boundary_context.spec(hint, rank))
+
+    def place(self, value: Any, hint: ArrayHint) -> Any:
+        """A traced value, sharded as its hint says."""
+        return _jax.placing.place(value, self.layout(hint, rank_of(value)), self.mesh)
+
+    def state(self, value: Any, hint: ArrayHint, source: str) -> None:
+        """Record how a traced argument is sharded, by its hint."""
+        state_sharding(value, self.layout(hint, rank_of(value)), self.boundary_context, source)
 
 
 _cached_context = lru_cache(maxsize=256)(JitContext)
@@ -83,12 +90,9 @@ def jit_context(
     if isinstance(found, AbstractMesh) and isinstance(devices := _jax.mesh.ambient_devices(), Mesh):
         found = devices
     if isinstance(found, AbstractMesh):
-        own = (_jax.mesh.value_mesh(_underlying_value(leaf.value)) for leaf in leaves())
-        like = next((mesh for mesh in own if isinstance(mesh, Mesh) and mesh.shape_tuple == found.shape_tuple), None)
-        if like is not None:
-            found = Mesh(like.devices, like.axis_names, found.axis_types)
-        elif is_running and _jax.trace.is_outside_traces():
-            refuse_other_devices(name, found, leaves())
+        without, found = found, with_devices_of(found, (leaf.value for leaf in leaves()))
+        if found is without and is_running and _jax.trace.is_outside_traces():
+            refuse_other_devices(name, without, leaves())
     by_spec = False
     if isinstance(found, AbstractMesh) and not ambient.empty:
         # Under jax.grad and jax.vmap JAX computes at once, and only it knows the ambient mesh's devices there.

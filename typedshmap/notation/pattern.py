@@ -201,8 +201,11 @@ class _PatternParser(Cursor):
         return replace(dim, axes=axes, span=self.since(start))
 
     def axes(self) -> Axes:
-        """axes := '(' names? ')' | names?, names := NAME (',' NAME)*"""
-        start, opened = self.at, self.accept("(")
+        """axes := '?' | '(' names? ')' | names?, names := NAME (',' NAME)*"""
+        start = self.at
+        if self.accept("?"):
+            return Axes((), span=self.since(start), is_any=True)
+        opened = self.accept("(")
         names: list[str] = []
         while self.kind() == "name":
             names.append(self.take().text)
