@@ -115,6 +115,7 @@ def find_boundary(
 override_mesh = jax.make_user_context(default_value=None)
 """Let a mesh replace every decorator's ``mesh=``, so that a program can be run on other meshes than its own."""
 
+
 def find_mesh(
     name: str, mesh: _jax.mesh.AnyMesh | None, leaves: Callable[[], list[CheckedLeaf]], context: _jax.mesh.AnyMesh
 ) -> _jax.mesh.AnyMesh:

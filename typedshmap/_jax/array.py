@@ -257,6 +257,12 @@ def explicit_spec(x: Any) -> NamedSharding | None:
     return sharding if sharding is not None and AxisType.Explicit in sharding.mesh.axis_types else None
 
 
+def has_marked_type(x: Any) -> bool:
+    """Whether a value is unreduced or reduced over Explicit axes in its type."""
+    known = explicit_spec(x)
+    return known is not None and bool(known.spec.unreduced or known.spec.reduced)
+
+
 def partition_spec(
     dim_axes: Iterable[tuple[str, ...]], unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
 ) -> PartitionSpec:

@@ -6,6 +6,7 @@ Explicit axes. Else it is XLA's."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ..notation.layout import Layout
 from .array import SHAPES, committed_sharding, explicit_spec, is_mapped, spec_entries, spec_of
 from .mesh import AnyMesh, explicit_axes
-from .trace import is_outside_traces
+from .trace import is_outside_traces, is_staged
 
 
 def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None) -> Any:
@@ -42,11 +43,18 @@ def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None)
     constrained = replace(layout.over(others), unreduced=frozenset[str](), reduced=frozenset[str]())
     is_open = bool(layout.dim_axes) and len(layout.unconstrained) == len(layout.dim_axes)
     if others and not is_open:
-        x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec_of(constrained)))
+        constrain = _constrain_at_once if explicit and not is_staged() else jax.lax.with_sharding_constraint
+        x = constrain(x, NamedSharding(mesh, spec_of(constrained)))
     if memory_kind is not None:
         spec = spec_of(replace(layout, unconstrained=frozenset[int]()).over(explicit | others))
         x = jax.device_put(x, NamedSharding(mesh, spec, memory_kind=memory_kind))
     return x
+
+
+@partial(jax.jit, static_argnums=1)
+def _constrain_at_once(x: Any, sharding: NamedSharding) -> Any:
+    """A constraint under ``jax.grad`` or ``jax.vmap`` alone, where JAX's own gathers the value over Explicit axes."""
+    return jax.lax.with_sharding_constraint(x, sharding)
 
 
 def sharding_at_rest(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None) -> NamedSharding:
@@ -83,7 +91,9 @@ def move(x: Any, sharding: NamedSharding) -> Any:
     """A concrete value with a sharding."""
     if sharding.spec.unreduced or (isinstance(x, jax.Array) and jax.typeof(x).sharding.spec.unreduced):
         # Which device_put does not know, and reshard only of what is on the mesh.
-        on_mesh = x if explicit_spec(x) is not None else jax.device_put(x, NamedSharding(sharding.mesh, PartitionSpec()))
+        on_mesh = (
+            x if explicit_spec(x) is not None else jax.device_put(x, NamedSharding(sharding.mesh, PartitionSpec()))
+        )
         return jax.reshard(on_mesh, sharding)
     return (jax.device_put if sharding.is_fully_addressable else _device_put_among_processes)(x, sharding)
 

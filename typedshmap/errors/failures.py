@@ -307,7 +307,8 @@ class NotManual(Fault):
 
     def words(self, terms: Terms) -> Sentence:
         problem = f"mesh axis '{self.axis}' is not manual here: collectives need it inside shard_map"
-        return Sentence(problem, self.span, "call it in the body of a typed_shard_map or jax.shard_map over this axis")
+        cure = "call it in the body of a typed_shard_map or jax.shard_map over this axis"
+        return Sentence(problem, self.span, f"{cure}; outside, reshard changes the sharding of a global array")
 
 
 class PatternLayoutMismatch(Fault):

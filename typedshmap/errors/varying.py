@@ -219,7 +219,9 @@ class LostSum(Fault):
     axes: tuple[str, ...]
 
     def words(self, terms: Terms) -> Sentence:
-        cure = f"write {terms.written('+', self.axes)} to keep it due; reshard(x, \"... +{self.axes[0]} -> ...\") takes it"
+        cure = (
+            f'write {terms.written("+", self.axes)} to keep it due; reshard(x, "... +{self.axes[0]} -> ...") takes it'
+        )
         problem = f"is unreduced over {quoted_axes(self.axes)}, which {terms.hint} does not mention: its sum is due"
         return Sentence(problem, cure=cure)
 

@@ -490,13 +490,15 @@ class StatedSharding(NamedTuple):
     """How a traced global value is sharded over Auto axes, by what was said of it; JAX's type does not tell.
 
     Attributes:
-      layout: the mesh axes of its dims.
+      layout: the mesh axes of its dims, of those.
+      axes: the Auto axes, which it tells of.
       mesh: the mesh.
       source: who said so, as a message names it.
     """
 
     layout: Layout
-    mesh: SizedAxes | None
+    axes: frozenset[str]
+    mesh: SizedAxes
     source: str
 
 
@@ -509,7 +511,7 @@ def state_sharding(value: Any, layout: Layout, region: MeshContext, source: str)
         return
     auto = frozenset(axis for axis, size in region.mesh if size > 1).difference(region.explicit, region.sizes)
     if auto:
-        what, key = StatedSharding(layout.over(auto), region.mesh, source), id(value)
+        what, key = StatedSharding(layout.over(auto), auto, region.mesh, source), id(value)
         _stated[key] = (weakref.ref(value, partial(_stated.pop, key)), what)
 
 

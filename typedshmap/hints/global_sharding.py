@@ -35,7 +35,12 @@ PLACE_IT = "place it by shard(x, hint, mesh)"
 
 
 def place_stated(
-    value: Any, layout: Layout, mesh: _jax.mesh.AnyMesh, region: MeshContext, source: str, memory_kind: str | None = None
+    value: Any,
+    layout: Layout,
+    mesh: _jax.mesh.AnyMesh,
+    region: MeshContext,
+    source: str,
+    memory_kind: str | None = None,
 ) -> Any:
     """A value placed by a layout of its rank, which is recorded of it where it is traced.
 
@@ -60,7 +65,12 @@ def with_value_mesh(value: Any, region: MeshContext) -> MeshContext:
     if not _jax.array.is_tracer(inner) and _jax.array.committed_sharding(inner) is None:
         return region
     mesh = _jax.mesh.value_mesh(inner)
-    return region if mesh is None else region.plan((with_value_mesh, mesh), lambda: _with_mesh(mesh, region))
+    return region if mesh is None else with_mesh(mesh, region)
+
+
+def with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
+    """The mesh context with a mesh that is known by something else than the context."""
+    return region.plan((with_mesh, mesh), lambda: _with_mesh(mesh, region))
 
 
 def _with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
@@ -92,13 +102,8 @@ def sharding_mismatch(
         return None
     if marked := wrong_marks(layout, spec, region, type_sharding is not None or not is_traced):
         return marked
-    stated = stated_sharding(inner.value) if is_traced else None
-    if type_sharding is not None and (is_traced or not _jax.mesh.auto_axes(type_sharding.mesh)):
-        wrong = _type_mismatch(type_sharding, spec)
-        if wrong is not None or stated is None:
-            return wrong
-    if stated is not None:
-        return _stated_mismatch(stated, spec, inner.dims) if stated.mesh == region.mesh else None
+    if is_traced or (type_sharding is not None and not _jax.mesh.auto_axes(type_sharding.mesh)):
+        return _known_mismatch(type_sharding, inner, spec, region)
     if placed is None:
         return None
     if isinstance(placed, NamedSharding):
@@ -108,6 +113,27 @@ def sharding_mismatch(
         return None
     got = f"on {', '.join(f'device {number}' for number in _jax.array.device_ids(placed, len(spec)))}, not on the mesh"
     return WrongSharding(_jax.array.spec_text(spec), got, PLACE_IT)
+
+
+def mismatch_beside_manual(value: Any, layout: Layout, region: MeshContext) -> WrongSharding | None:
+    """What is wrong with the sharding of a shard over the axes that are not manual, by a layout of its rank over them."""
+    inner = _jax.array.strip_transforms(value)
+    return _known_mismatch(_jax.array.explicit_spec(value), inner, _jax.array.spec_of(layout), region)
+
+
+def _known_mismatch(
+    type_sharding: NamedSharding | None, inner: _jax.array.Underlying, want: Any, region: MeshContext
+) -> WrongSharding | None:
+    """Compare what is known when a value is traced: its type on Explicit axes, and what was said of it on Auto ones."""
+    ambient = _jax.mesh.context_mesh()
+    if type_sharding is None and region.explicit & _jax.mesh.explicit_axes(ambient):
+        # What jit is given without a mesh is unsharded on the ambient one.
+        type_sharding = NamedSharding(ambient, _jax.array.partition_spec([()] * len(inner.dims)))
+    wrong = None if type_sharding is None else _type_mismatch(type_sharding, want)
+    stated = stated_sharding(inner.value)
+    if wrong is not None or stated is None or stated.mesh != region.mesh:
+        return wrong
+    return _stated_mismatch(stated, want, inner.dims)
 
 
 def named_sharding_mismatch(
@@ -141,10 +167,9 @@ def named_sharding_mismatch(
 def _stated_mismatch(stated: StatedSharding, want: Any, dims: tuple[int, ...]) -> WrongSharding | None:
     """Compare with what was said of a traced value; ``dims`` are those of it that the hint describes."""
     wanted, known = _jax.array.spec_entries(want), stated.layout
-    compared = frozenset(axis for axis, size in stated.mesh or () if size > 1)
     for own, at in enumerate(dims):
         is_open = own in wanted.unconstrained or at in known.unconstrained
-        claimed = tuple(filter(compared.__contains__, wanted.dim_axes[own]))
+        claimed = tuple(filter(stated.axes.__contains__, wanted.dim_axes[own]))
         if not is_open and claimed != known.dim_axes[at]:
             break
     else:

@@ -39,7 +39,7 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
       ShapeError, DtypeError, VaryingError, ShardingError: for an operand that is not its side.
       MeshAxisError: for an axis that the mesh does not have.
     """
-    call = read_operation("take", pattern, 2)
+    call = read_operation("take", pattern, (table, ids))
     looked_up = call.plan(("names",), lambda: _check_names(call))
     operands = call.read_operands((table, ids))
     if not jnp.issubdtype(_jax.array.aval_of(ids).dtype, jnp.integer):

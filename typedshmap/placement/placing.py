@@ -38,12 +38,8 @@ def shard(
     x: ArrayLike, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *, memory_kind: str | None = None
 ) -> jax.Array: ...
 @overload
-def shard(
-    x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *, memory_kind: str | None = None
-) -> T: ...
-def shard(
-    x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *, memory_kind: str | None = None
-) -> Any:
+def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *, memory_kind: str | None = None) -> T: ...
+def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *, memory_kind: str | None = None) -> Any:
     """Place a value as its hint says, every leaf checked, wherever the call stands.
 
     An array on other devices, or with another sharding, is moved, as by ``jax.device_put``. Where
@@ -130,7 +126,8 @@ def _placed(
 ) -> list[Any]:
     """The leaves of a tree, those that have a layout placed: at once all that are on devices here by one call."""
     values, moved, mesh = [each.leaf.value for each in tree.leaves], dict[int, NamedSharding](), place.mesh
-    assert mesh is not None or not layouts
+    if mesh is None:  # where nothing is placed
+        return values
     for at, layout in layouts.items():
         if not is_outside:
             values[at] = place_stated(values[at], layout, mesh, tree.leaves[at].place.context, "shard", kind)
