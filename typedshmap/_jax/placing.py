@@ -11,11 +11,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, auto_axes
 
 from ..notation.layout import Layout
-from .array import SHAPES, committed_sharding, explicit_spec, is_mapped, spec_entries, spec_of
-from .mesh import AnyMesh, explicit_axes
+from .array import SHAPES, committed_sharding, explicit_spec, has_marked_type, is_mapped, spec_entries, spec_of
+from .mesh import AnyMesh, context_mesh, explicit_axes
 from .trace import is_outside_traces, is_staged
 
 
@@ -43,7 +43,7 @@ def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None)
     constrained = replace(layout.over(others), unreduced=frozenset[str](), reduced=frozenset[str]())
     is_open = bool(layout.dim_axes) and len(layout.unconstrained) == len(layout.dim_axes)
     if others and not is_open:
-        constrain = _constrain_at_once if explicit and not is_staged() else jax.lax.with_sharding_constraint
+        constrain = _constrain_at_once if explicit and not is_staged() else _constrain
         x = constrain(x, NamedSharding(mesh, spec_of(constrained)))
     if memory_kind is not None:
         spec = spec_of(replace(layout, unconstrained=frozenset[int]()).over(explicit | others))
@@ -51,10 +51,29 @@ def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None)
     return x
 
 
+def _constrain(x: Any, sharding: NamedSharding) -> Any:
+    """A constraint over the Auto axes of a mesh.
+
+    JAX's own closes the dims of any sharding of a value that is sharded over Explicit axes: that value is taken to Auto
+    axes around it, with those that its type has in the constraint.
+    """
+    known = explicit_spec(x)
+    typed = Layout(()) if known is None else spec_entries(known.spec, x.ndim)
+    open_dims = spec_entries(sharding.spec, x.ndim).unconstrained
+    if known is None or not open_dims or not typed.sharded or has_marked_type(x):
+        return jax.lax.with_sharding_constraint(x, sharding)
+    dims = spec_entries(sharding.spec, x.ndim).dim_axes
+    both = tuple(a if at in open_dims else (*b, *a) for at, (a, b) in enumerate(zip(dims, typed.dim_axes, strict=True)))
+    spec = spec_of(Layout(both, unconstrained=open_dims))
+    kept = known.spec if not context_mesh().empty else NamedSharding(sharding.mesh, known.spec)
+    explicit = tuple(explicit_axes(sharding.mesh))
+    return auto_axes(lambda x: jax.lax.with_sharding_constraint(x, spec), axes=explicit, out_sharding=kept)(x)
+
+
 @partial(jax.jit, static_argnums=1)
 def _constrain_at_once(x: Any, sharding: NamedSharding) -> Any:
     """A constraint under ``jax.grad`` or ``jax.vmap`` alone, where JAX's own gathers the value over Explicit axes."""
-    return jax.lax.with_sharding_constraint(x, sharding)
+    return _constrain(x, sharding)
 
 
 def sharding_at_rest(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None) -> NamedSharding:

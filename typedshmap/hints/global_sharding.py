@@ -78,13 +78,14 @@ def _with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
 
 
 def sharding_mismatch(
-    value: Any, layout: Layout, hint: ArrayHint, region: MeshContext
+    value: Any, layout: Layout, hint: ArrayHint, region: MeshContext, reads_stated: bool = True
 ) -> WrongSharding | BoundaryMark | None:
     """What is wrong with the sharding of a global array, as far as that is known when it is traced.
 
     Args:
       region: where it is checked, with the array's own mesh. At a boundary on Auto axes
         ``jax.shard_map`` reshards, so nothing is wrong there.
+      reads_stated: whether what was said of a traced value counts.
     """
     type_sharding = _jax.array.explicit_spec(value)
     is_boundary = region.role == "boundary"
@@ -103,7 +104,7 @@ def sharding_mismatch(
     if marked := wrong_marks(layout, spec, region, type_sharding is not None or not is_traced):
         return marked
     if is_traced or (type_sharding is not None and not _jax.mesh.auto_axes(type_sharding.mesh)):
-        return _known_mismatch(type_sharding, inner, spec, region)
+        return _known_mismatch(type_sharding, inner, spec, region, reads_stated)
     if placed is None:
         return None
     if isinstance(placed, NamedSharding):
@@ -118,11 +119,11 @@ def sharding_mismatch(
 def mismatch_beside_manual(value: Any, layout: Layout, region: MeshContext) -> WrongSharding | None:
     """What is wrong with the sharding of a shard over the axes that are not manual, by a layout of its rank over them."""
     inner = _jax.array.strip_transforms(value)
-    return _known_mismatch(_jax.array.explicit_spec(value), inner, _jax.array.spec_of(layout), region)
+    return _known_mismatch(_jax.array.explicit_spec(value), inner, _jax.array.spec_of(layout), region, True)
 
 
 def _known_mismatch(
-    type_sharding: NamedSharding | None, inner: _jax.array.Underlying, want: Any, region: MeshContext
+    type_sharding: NamedSharding | None, inner: _jax.array.Underlying, want: Any, region: MeshContext, reads_stated: bool
 ) -> WrongSharding | None:
     """Compare what is known when a value is traced: its type on Explicit axes, and what was said of it on Auto ones."""
     ambient = _jax.mesh.context_mesh()
@@ -130,10 +131,12 @@ def _known_mismatch(
         # What jit is given without a mesh is unsharded on the ambient one.
         type_sharding = NamedSharding(ambient, _jax.array.partition_spec([()] * len(inner.dims)))
     wrong = None if type_sharding is None else _type_mismatch(type_sharding, want)
-    stated = stated_sharding(inner.value)
-    if wrong is not None or stated is None or stated.mesh != region.mesh:
-        return wrong
-    return _stated_mismatch(stated, want, inner.dims)
+    return wrong or (_compare_stated(inner, want, region) if reads_stated else None)
+
+
+def stated_mismatch(value: Any, want: Any, region: MeshContext) -> WrongSharding | None:
+    """Compare a traced value with what was said of its sharding over Auto axes."""
+    return _compare_stated(_jax.array.strip_transforms(value), want, region)
 
 
 def named_sharding_mismatch(
@@ -164,8 +167,10 @@ def named_sharding_mismatch(
     return None if is_right else _mismatch(want, seen, cure)
 
 
-def _stated_mismatch(stated: StatedSharding, want: Any, dims: tuple[int, ...]) -> WrongSharding | None:
-    """Compare with what was said of a traced value; ``dims`` are those of it that the hint describes."""
+def _compare_stated(inner: _jax.array.Underlying, want: Any, region: MeshContext) -> WrongSharding | None:
+    stated, dims = stated_sharding(inner.value), inner.dims
+    if stated is None or stated.mesh != region.mesh:
+        return None
     wanted, known = _jax.array.spec_entries(want), stated.layout
     for own, at in enumerate(dims):
         is_open = own in wanted.unconstrained or at in known.unconstrained

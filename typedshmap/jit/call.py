@@ -399,7 +399,7 @@ class JitCall:
         leaves = [leaf for leaf in checked.leaves if _jax.array.is_tracer(leaf.value)]
         failures = (
             checked.failures
-            or [wrong for leaf in leaves if (wrong := sharding_failure(leaf, context))]
+            or [wrong for leaf in leaves if (wrong := sharding_failure(leaf, context, is_result=True))]
             or _non_array_failures(checked.leaves, "which is not an array and cannot leave a program", _LEAVE_OUT)
         )
         if failures:

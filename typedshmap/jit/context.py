@@ -17,7 +17,14 @@ from ..errors.phrases import mesh_text
 from ..hints.array_hint import ArrayHint, rank_of
 from ..hints.check_tree import CheckedLeaf
 from ..hints.context import MeshContext, current_axis_naming, state_sharding
-from ..hints.global_sharding import PLACE_IT, named_sharding_mismatch, sharding_mismatch, with_value_mesh, wrong_marks
+from ..hints.global_sharding import (
+    PLACE_IT,
+    named_sharding_mismatch,
+    sharding_mismatch,
+    stated_mismatch,
+    with_value_mesh,
+    wrong_marks,
+)
 from ..meshes import devices_text, find_mesh, refuse_other_devices, with_devices_of
 from ..notation.layout import Layout
 
@@ -105,10 +112,10 @@ def _underlying_value(value: Any) -> Any:
     return _jax.array.strip_transforms(value).value if _jax.array.is_tracer(value) else value
 
 
-def sharding_failure(leaf: CheckedLeaf, context: JitContext) -> Failure | None:
+def sharding_failure(leaf: CheckedLeaf, context: JitContext, is_result: bool = False) -> Failure | None:
     """What is wrong with a value's sharding: that of its type on Explicit axes, else the one it was placed with.
 
-    A value that is not placed has none, and is placed by ``jax.jit``.
+    A value that is not placed has none, and is placed by ``jax.jit``; over Auto axes a result is, however it is sharded.
     """
     value, hint = leaf.value, leaf.hint
     if hint is None:
@@ -124,7 +131,7 @@ def sharding_failure(leaf: CheckedLeaf, context: JitContext) -> Failure | None:
             return None
     elif isinstance(value, (np.ndarray, *_jax.array.SCALARS)):
         return None
-    what = what or _mismatch(value, placed, hint, rank, context)
+    what = what or _mismatch(value, placed, hint, rank, context, is_result)
     return Failure(what, leaf.subject, hint.text, _jax.array.type_text(value)) if what is not None else None
 
 
@@ -134,7 +141,7 @@ def _is_equivalent(have: Any, want: NamedSharding, rank: int) -> bool:
 
 
 def _mismatch(
-    value: Any, placed: Any, hint: ArrayHint, rank: int, context: JitContext
+    value: Any, placed: Any, hint: ArrayHint, rank: int, context: JitContext, is_result: bool
 ) -> WrongSharding | BoundaryMark | None:
     want = context.value_context.spec(hint, rank)
     if isinstance(value, _jax.array.SHAPES):
@@ -143,11 +150,12 @@ def _mismatch(
         return named_sharding_mismatch(value.sharding, want, tuple(range(rank)), rank, PLACE_IT)
     is_untyped = placed is None and _jax.array.explicit_spec(value) is None
     if is_untyped and _jax.array.committed_sharding(_underlying_value(value)) is None:
-        has_marks = bool(want.unreduced or want.reduced)
-        return WrongSharding(_jax.array.spec_text(want), "not placed on the mesh") if has_marks else None
+        if want.unreduced or want.reduced:
+            return WrongSharding(_jax.array.spec_text(want), "not placed on the mesh")
+        return None if is_result else stated_mismatch(value, want, context.value_context)
     own = with_value_mesh(value, context.value_context)
     layout = own.layout(hint)
-    wrong = sharding_mismatch(value, layout, hint, own) if isinstance(layout, Layout) else None
+    wrong = sharding_mismatch(value, layout, hint, own, not is_result) if isinstance(layout, Layout) else None
     mesh = context.mesh
     if wrong is not None or placed is None or isinstance(mesh, AbstractMesh):
         return wrong

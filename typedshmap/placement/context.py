@@ -99,16 +99,22 @@ class PlacementContext(Record):
 
 
 def placement_context(
-    verb: str, mesh: Any, needs: Literal["mesh", "devices"] | None, values: Iterable[Any] = (), takes_sums: bool = False
+    verb: str,
+    mesh: Any,
+    needs: Literal["mesh", "devices"],
+    values: Iterable[Any] = (),
+    takes_sums: bool = False,
+    is_optional: bool = False,
 ) -> PlacementContext:
     """The context of the given mesh, of the ambient one, or of that of a typed_jit around.
 
     Args:
       verb: the function that messages name.
       mesh: the mesh; None for the ambient one.
-      needs: whether there must be a mesh, and one with devices.
+      needs: whether the mesh must have devices.
       values: what is placed, which may be on a mesh, and lends its devices to one without.
       takes_sums: whether a partial sum may be placed.
+      is_optional: whether there may be no mesh.
 
     Raises:
       MeshAxisError: for something that is not a mesh, for no mesh or no devices where they are needed, and in a manual
@@ -119,7 +125,7 @@ def placement_context(
     found = read_mesh(mesh) or _jax.mesh.known_mesh()
     if found is None:
         found = next((own for each in values if (own := _jax.mesh.value_mesh(each)) is not None), None)
-    if needs is not None and found is None:
+    if found is None and not is_optional:
         raise no_mesh(verb)
     if isinstance(found, AbstractMesh) and _jax.trace.is_outside_traces():
         found = with_devices_of(found, values)

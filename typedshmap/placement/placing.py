@@ -82,7 +82,8 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
     # Under jit no devices are known, and none are needed.
     is_outside = _jax.trace.is_outside_traces()
     values = [] if _jax.tree.is_endless(x) else _jax.tree.leaves(x)
-    place = placement_context("shard", mesh, "devices" if is_outside else None, values, takes_sums=True)
+    needs = "devices" if is_outside else "mesh"
+    place = placement_context("shard", mesh, needs, values, takes_sums=True, is_optional=True)
     kind = read_memory_kind(place.verb, place.mesh, memory_kind)
     tree, failures = check_leaves(place, x, node), list[Failure]()
     layouts: dict[int, Layout] = {}  # of the arrays that are placed

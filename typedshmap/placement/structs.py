@@ -159,7 +159,8 @@ def shape_structs(
       MeshAxisError: for an axis that the mesh does not have, and in a manual region.
       ShardingError: for a mark ``+`` or ``~``, and for ``-`` over Auto axes.
     """
-    tree, leaves = structs_of(parse_hint_or_dims(T), placement_context("shape_structs", mesh, needs=None), sizes, like)
+    place = placement_context("shape_structs", mesh, needs="mesh", is_optional=True)
+    tree, leaves = structs_of(parse_hint_or_dims(T), place, sizes, like)
     return _jax.tree.replace_leaves(tree, [leaf.value for leaf in leaves])
 
 
