@@ -323,7 +323,7 @@ def test_a_pattern_in_a_region_places_over_the_axes_that_are_not_manual() -> Non
             body, mesh=mesh, axis_names={"dp"}, in_types=Float[Array, "[b/dp] d"], out_types=Float[Array, "[b/dp] d"]
         )
         with under(mesh, True) as x:
-            got = jax.jit(lambda x: region(x))(x)
+            got = jax.jit(region)(x)
             near(got, X)
             is_sharded(got, mesh, P("dp"))
 
@@ -401,6 +401,25 @@ def test_a_sum_stays_due_where_nothing_is_computed() -> None:
         got = jax.jit(f)(x)
         assert "U:tp" in str(jax.typeof(got))
         near(reshard(got, "c [b/dp] +tp -> c [b/dp]"), X @ X.T)
+
+
+REFUSED_BY_JAX: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "softmax": (lambda x: softmax(x, "b d -dp", "d"), "the operand is reduced over 'dp'"),
+    "logsumexp": (lambda x: logsumexp(x, "b d -> b"), "the operand is reduced over 'dp'"),
+    "reduce": (lambda x: reduce(x, "b d -dp -> b -dp", "prod"), "the operand is reduced over 'dp'"),
+    "einsum": (
+        lambda x: einsum(shard(x, "b d -dp +tp"), x, "b d -dp +tp, b c -dp -> d c"),
+        "operand 1 is unreduced over 'tp'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "problem"), REFUSED_BY_JAX.values(), ids=REFUSED_BY_JAX)
+def test_what_jax_has_not_for_such_types_is_an_error_of_ours(call: Any, problem: str) -> None:
+    with under(MESHES["Explicit"], True):
+        reduced = jax.block_until_ready(shard(X, "b d -dp"))
+        with pytest.raises(PatternError, match=f"{problem} in JAX's type, which has no such"):
+            jax.eval_shape(call, reduced)
 
 
 @pytest.mark.parametrize(

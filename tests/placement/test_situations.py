@@ -7,7 +7,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
@@ -45,8 +44,8 @@ ROWS, BOTH = Float[Array, "[b/dp] d"], Float[Array, "[b/dp] [d/tp]"]
 every_mesh = pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
 
 
-def put(mesh: Mesh, spec: P = P("dp"), **options: Any) -> Any:
-    return jax.device_put(X, NamedSharding(mesh, spec, **options))
+def put(mesh: Mesh, spec: P | None = None, **options: Any) -> Any:
+    return jax.device_put(X, NamedSharding(mesh, P("dp") if spec is None else spec, **options))
 
 
 def is_sharded(got: Any, mesh: Mesh, spec: P) -> bool:
@@ -269,7 +268,9 @@ def test_such_an_argument_has_no_in_sharding_and_such_a_result_a_constraint(mesh
         return x
 
     if AxisType.Explicit in mesh.axis_types[1:]:  # there the type of the result is compared
-        with pytest.raises(ShardingError, match=r"return value is sharded P\(.*but its hint says P\(P.UNCONSTRAINED, 'tp'"):
+        with pytest.raises(
+            ShardingError, match=r"return value is sharded P\(.*but its hint says P\(P.UNCONSTRAINED, 'tp'"
+        ):
             g(put(mesh))
         return
     got = g(put(mesh))
@@ -353,9 +354,7 @@ def test_in_a_region_a_hint_of_its_axes_alone_adds_nothing() -> None:
         return shard(x, "[b/dp] d")
 
     region = typed_shard_map(f, mesh=MESHES["Auto"], axis_names={"dp"}, in_types=ROWS, out_types=ROWS)
-    plain = typed_shard_map(
-        lambda x: x, mesh=MESHES["Auto"], axis_names={"dp"}, in_types=ROWS, out_types=ROWS
-    )
+    plain = typed_shard_map(lambda x: x, mesh=MESHES["Auto"], axis_names={"dp"}, in_types=ROWS, out_types=ROWS)
     assert jax.jit(region).lower(X).as_text().count("constraint") == jax.jit(plain).lower(X).as_text().count(
         "constraint"
     )
@@ -379,6 +378,44 @@ def test_every_verb_knows_the_mesh_of_typed_jit(mesh: Mesh) -> None:
     assert found[0] == NamedSharding(mesh, P("tp", None))
 
 
+STATED: dict[str, tuple[str, str | None]] = {
+    "the same": ("[b/dp] d", None),
+    "another": ("b [d/tp]", "f: argument 'x' is sharded P(None, 'tp') by shard, but its hint says P('dp', None)"),
+    "any": ("[b/?] [d/?]", None),
+}
+
+
+@pytest.mark.parametrize(("hint", "line"), STATED.values(), ids=STATED)
+@pytest.mark.parametrize("mesh", [MESHES["Auto"], MESHES["mixed, the other way"]], ids=["Auto", "mixed"])
+def test_a_typed_jit_under_jit_moves_nothing_that_is_known(mesh: Mesh, hint: str, line: str | None) -> None:
+    if mesh is not MESHES["Auto"] and line is not None:
+        line = "f: argument 'x' is sharded P(None, None), but its hint says P('dp', None)"  # by its type
+
+    @typed_jit(mesh=mesh)
+    def f(x: Float[Array, "[b/dp] d"]) -> Float[Array, "[b/dp] [d/tp]"]:
+        return x
+
+    program = jax.jit(lambda x: f(shard(x, hint, mesh)))
+    if line is None:
+        program(put(mesh)).block_until_ready()
+        return
+    with pytest.raises(ShardingError) as caught:
+        program(put(mesh))
+    assert str(caught.value).splitlines()[0] == line
+
+
+def test_what_is_stated_of_a_value_is_not_taken_for_another_of_its_type() -> None:
+    with jax.set_mesh(MESHES["Auto"]):
+
+        def f(x: Any) -> Any:
+            check(shard(x, "[b/dp] d"), ROWS)
+            check(x, ROWS)
+            return check(shard(x, "b [d/tp]"), ROWS)
+
+        with pytest.raises(ShardingError, match=r"sharded P\(None, 'tp'\) by shard"):
+            jax.eval_shape(f, X)
+
+
 # Leaves that are left alone
 
 
@@ -396,7 +433,10 @@ jax.tree_util.register_dataclass(Pair, ["a", "b", "c"], [])
 def test_a_leaf_hinted_any_or_none_is_left_alone(is_jit: bool) -> None:
     mesh = MESHES["Auto"]
     other, x = put(mesh, P("tp")), put(mesh, P())
-    f = lambda pair: shard(pair, Pair, mesh)
+
+    def f(pair: Pair) -> Pair:
+        return shard(pair, Pair, mesh)
+
     got = (jax.jit(f) if is_jit else f)(Pair(x, other))
     assert is_sharded(got.a, mesh, P("dp")) and is_sharded(got.b, mesh, P("tp")) and got.c is None
     if not is_jit:
@@ -437,8 +477,13 @@ def test_shardings_name_a_memory() -> None:
     assert shardings(hint, MESHES["Auto"]).memory_kind == "device"
 
 
-@pytest.mark.parametrize("verb", [lambda kind: shard(X, "[b/dp] d", MESHES["Auto"], memory_kind=kind),
-                                  lambda kind: shardings(Float[Array, "[b/dp] d"], MESHES["Auto"], memory_kind=kind)])  # fmt: skip
+ASKING: list[Callable[[Any], Any]] = [
+    lambda kind: shard(X, ROWS, MESHES["Auto"], memory_kind=kind),
+    lambda kind: shardings(ROWS, MESHES["Auto"], memory_kind=kind),
+]
+
+
+@pytest.mark.parametrize("verb", ASKING, ids=["shard", "shardings"])
 @pytest.mark.parametrize("kind", ["disk", 3])
 def test_a_memory_that_there_is_not_is_refused(verb: Any, kind: Any) -> None:
     with pytest.raises(ShardingError, match="is no memory of the devices"):
@@ -465,6 +510,32 @@ def test_a_sum_that_is_due_is_not_lost() -> None:
             for run in (RUN["eager"], RUN["jit"]):
                 with pytest.raises(ShardingError, match="is unreduced over 'dp', which its hint does not mention"):
                     run(lambda x, hint=hint: shard(x, hint))(owed)
+
+
+def test_a_partial_sum_is_sharded_over_other_axes() -> None:
+    mesh = MESHES["Explicit"]
+    with jax.set_mesh(mesh):
+        for run in (RUN["eager"], RUN["jit"]):
+            for before in (P(), P("tp"), P("dp", "tp")):
+                got = jax.block_until_ready(run(lambda x: shard(x, "b [d/tp] +dp"))(put(mesh, before)))
+                assert got.sharding.spec == P(None, "tp", unreduced={"dp"})
+                np.testing.assert_array_equal(jax.block_until_ready(jax.reshard(got, P(None, None))), X)
+
+
+def test_what_is_reduced_does_not_lose_that() -> None:
+    mesh = MESHES["Explicit"]
+    with jax.set_mesh(mesh):
+        reduced = jax.block_until_ready(shard(put(mesh, P()), "b d -dp"))
+        for run in (RUN["eager"], RUN["jit"]):
+            with pytest.raises(ShardingError) as caught:
+                run(lambda x: shard(x, "b [d/tp]"))(reduced)
+            line = "shard: given value is reduced over 'dp', which its hint does not mention"
+            assert str(caught.value).splitlines()[0] == f"{line}: its gradient would be summed here"
+            cure = """write '-dp' to keep it reduced; reshard(x, "... -dp -> ...") drops the mark"""
+            assert f"Hint: {cure}" in str(caught.value).splitlines()
+        kept = jax.jit(lambda x: shard(x, "b [d/tp] -dp"))(reduced)
+        assert kept.sharding.spec == P(None, "tp", reduced={"dp"})
+        assert jax.jit(lambda x: shard(x, "b d"))(reduced).sharding.spec == reduced.sharding.spec
 
 
 def test_a_partial_sum_is_refused_on_auto_axes() -> None:

@@ -17,6 +17,7 @@ from ..notation.layout import Layout
 from .array import SHAPES, committed_sharding, explicit_spec, has_marked_type, is_mapped, spec_entries, spec_of
 from .mesh import AnyMesh, context_mesh, explicit_axes
 from .trace import is_outside_traces, is_staged
+from .versions import HAS_MANUAL_TYPES
 
 
 def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None) -> Any:
@@ -38,7 +39,7 @@ def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None)
     if explicit:
         wanted = _kept(layout, known).over(explicit)
         if known is None or spec_entries(known.spec, len(layout.dim_axes)).over(explicit) != wanted:
-            x = jax.reshard(x, NamedSharding(mesh, spec_of(wanted)))
+            x = _reshard(x, NamedSharding(mesh, spec_of(wanted)))
     others = frozenset(mesh.axis_names).difference(explicit, mesh.manual_axes)
     constrained = replace(layout.over(others), unreduced=frozenset[str](), reduced=frozenset[str]())
     is_open = bool(layout.dim_axes) and len(layout.unconstrained) == len(layout.dim_axes)
@@ -49,6 +50,16 @@ def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None)
         spec = spec_of(replace(layout, unconstrained=frozenset[int]()).over(explicit | others))
         x = jax.device_put(x, NamedSharding(mesh, spec, memory_kind=memory_kind))
     return x
+
+
+def _reshard(x: Any, sharding: NamedSharding) -> Any:
+    """``jax.reshard``; on jax 0.9 in two steps, where only what is sharded so already becomes a right partial sum."""
+    known = explicit_spec(x)
+    if sharding.spec.unreduced and known is not None and not HAS_MANUAL_TYPES:
+        have = spec_entries(known.spec, x.ndim)
+        sharded = replace(spec_entries(sharding.spec, x.ndim), unreduced=have.unreduced, reduced=have.reduced)
+        x = x if sharded == have else jax.reshard(x, NamedSharding(sharding.mesh, spec_of(sharded)))
+    return jax.reshard(x, sharding)
 
 
 def _constrain(x: Any, sharding: NamedSharding) -> Any:
@@ -113,7 +124,7 @@ def move(x: Any, sharding: NamedSharding) -> Any:
         on_mesh = (
             x if explicit_spec(x) is not None else jax.device_put(x, NamedSharding(sharding.mesh, PartitionSpec()))
         )
-        return jax.reshard(on_mesh, sharding)
+        return _reshard(on_mesh, sharding)
     return (jax.device_put if sharding.is_fully_addressable else _device_put_among_processes)(x, sharding)
 
 

@@ -120,7 +120,7 @@ _CLASSES = {
     PatternError: failures.PatternFault,
     DtypeError: failures.WrongDtype | failures.UnusableDtype,
     ShardingError: failures.WrongSharding
-    | varying.LostSum
+    | varying.LostMark
     | failures.BoundaryMark
     | failures.OpenDim
     | failures.PatternLayoutMismatch

@@ -29,7 +29,7 @@ from ..errors.report import Report
 from ..notation.layout import Layout
 from ..notation.match import Indivisible, Sizes, compile_dims, match
 from .array_hint import ArrayHint
-from .context import MeshContext, StatedSharding, intern_context, state_sharding, stated_sharding
+from .context import MeshContext, intern_context, state_sharding, stated_sharding
 
 PLACE_IT = "place it by shard(x, hint, mesh)"
 
@@ -117,13 +117,17 @@ def sharding_mismatch(
 
 
 def mismatch_beside_manual(value: Any, layout: Layout, region: MeshContext) -> WrongSharding | None:
-    """What is wrong with the sharding of a shard over the axes that are not manual, by a layout of its rank over them."""
+    """What is wrong with the sharding of a shard over the axes that are not manual; the layout is of its rank."""
     inner = _jax.array.strip_transforms(value)
     return _known_mismatch(_jax.array.explicit_spec(value), inner, _jax.array.spec_of(layout), region, True)
 
 
 def _known_mismatch(
-    type_sharding: NamedSharding | None, inner: _jax.array.Underlying, want: Any, region: MeshContext, reads_stated: bool
+    type_sharding: NamedSharding | None,
+    inner: _jax.array.Underlying,
+    want: Any,
+    region: MeshContext,
+    reads_stated: bool,
 ) -> WrongSharding | None:
     """Compare what is known when a value is traced: its type on Explicit axes, and what was said of it on Auto ones."""
     ambient = _jax.mesh.context_mesh()

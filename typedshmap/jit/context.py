@@ -115,7 +115,7 @@ def _underlying_value(value: Any) -> Any:
 def sharding_failure(leaf: CheckedLeaf, context: JitContext, is_result: bool = False) -> Failure | None:
     """What is wrong with a value's sharding: that of its type on Explicit axes, else the one it was placed with.
 
-    A value that is not placed has none, and is placed by ``jax.jit``; over Auto axes a result is, however it is sharded.
+    A value that is not placed has none, and is placed by ``jax.jit``; so is every result over Auto axes.
     """
     value, hint = leaf.value, leaf.hint
     if hint is None:

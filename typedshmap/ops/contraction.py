@@ -115,11 +115,15 @@ def _contract(
             call.refuse_unreduced_type(operand, operand.subject.phrase, "and JAX does not multiply such values")
         values = [_jax.casts.drop_reduced(value) for value in values]
     dot = plan.dot
-    if dot is not None and options.keys() <= {"precision"} and can_dot(dot, values):
-        with jax.named_scope(plan.letters):
-            # jit wants options that have a hash.
-            return _multiply(*values, dot, tuple(precision) if isinstance(precision, list) else precision)
-    return jnp.einsum(plan.letters, *values, **options)
+    try:
+        if dot is not None and options.keys() <= {"precision"} and can_dot(dot, values):
+            with jax.named_scope(plan.letters):
+                # jit wants options that have a hash.
+                return _multiply(*values, dot, tuple(precision) if isinstance(precision, list) else precision)
+        return jnp.einsum(plan.letters, *values, **options)
+    except Exception:
+        call.refuse_global_marks(operands)
+        raise
 
 
 class Dot(NamedTuple):

@@ -94,6 +94,7 @@ def _read_operand(call: Operation, x: Any) -> tuple[Operand, Any]:
     call.plan(("names",), lambda: _refuse_other_names(call) is None)
     (operand,) = call.read_operands((x,))
     call.refuse_non_numbers(operand)
+    call.refuse_global_marks([operand])
     for axis in sorted(call.region.nontrivial_axes & operand.layout.unreduced):
         problem = f"{call.verb} of a value that is unreduced over '{axis}'"
         raise call.fault(problem, operand.layout.side.span, "take the sum first (psum)")

@@ -306,7 +306,11 @@ class Operation(Record):
         # What is unreduced or reduced in its type is so for few functions, and for none on Auto axes.
         is_marked = any(_jax.array.has_marked_type(value) for value in values)
         if is_marked or not (is_stated or (known and is_refused(known))):
-            return f(*values)
+            try:
+                return f(*values)
+            except Exception:
+                self.refuse_global_marks(operands)
+                raise
         # What is split is no longer sharded.
         split = {place.keys[0] for operand in operands for place in operand.layout.dims if len(place.keys) > 1}
         kept = {key: axes for key, axes in known.items() if key not in split}
@@ -486,6 +490,19 @@ class Operation(Record):
             cure = f"take the sum first (psum), or leave it '~{axis}' where it was made"
             problem = f"{name} is unreduced over '{axis}' in JAX's type, {reason}"
             raise self.fault(problem, operand.layout.side.span, cure)
+
+    def refuse_global_marks(self, operands: Sequence[Operand]) -> None:
+        """Refuse global arrays that are unreduced or reduced in their types, of which JAX has no such operation."""
+        for operand in operands:
+            known = None if self.region.manual else _jax.array.explicit_spec(operand.value)
+            marks = (("+", "unreduced"), ("-", "reduced"))
+            for sign, state in marks if known is not None else ():
+                for axis in sorted(getattr(known.spec, state)):
+                    name = operand.subject.phrase
+                    problem = f"{name} is {state} over '{axis}' in JAX's type, which has no such {self.verb}"
+                    effect = "takes the sum first" if sign == "+" else "drops that, and its gradient is summed there"
+                    cure = f'reshard(x, "... {sign}{axis} -> ...") {effect}'
+                    raise self.fault(problem, operand.layout.side.span, cure)
 
     def _assert_layout(
         self,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import einops
 
 from .. import _jax
+from ..errors import TypedShmapError
 from ..errors.failures import NotAnArray, Subject
 from ..errors.phrases import value_text
 from ..hints.check_array import describe
@@ -278,6 +279,8 @@ def _run_locally(call: Operation, operand: Operand, plan: Rearrangement, reducti
             return run(value)
         is_cut = partial(_is_cut, call, operand, plan)
         return call.run_on_auto_axes([operand._replace(value=value)], plan.sums.result, is_cut, run)
+    except TypedShmapError:
+        raise
     except einops.EinopsError as error:
         raise call.fault(str(error).splitlines()[-1].strip(), (0, len(call.pattern.source))) from None
     except Exception:

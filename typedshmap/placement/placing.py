@@ -15,7 +15,7 @@ from ..check import check_in_scope
 from ..errors import MeshAxisError, ShardingError, StructureError
 from ..errors.failures import Failure, Fault, NotAnArray, PlainMessage, Subject, WrongDtype, WrongSize
 from ..errors.phrases import mesh_text, value_text
-from ..errors.varying import LostSum
+from ..errors.varying import LostMark
 from ..hints.array_hint import ArrayHint, rank_of, takes
 from ..hints.check_array import describe
 from ..hints.check_tree import CheckedLeaf, assert_layouts, with_other_leaves
@@ -70,7 +70,8 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
       ShapeError, DtypeError, StructureError: for a leaf that does not fit, by its path; and for one that
         is not the same in all processes, where there are several.
       ShardingError: for a mark ``~``, and for ``+`` and ``-`` over Auto axes; for a value that is unreduced
-        where its hint has no ``+``, since `reshard` takes sums; for a kind of memory that there is not.
+        or reduced where its hint has no such mark, which `reshard` takes away; for a kind of memory that
+        there is not.
       VaryingError: in a manual region, as `check`.
     """
     node = None if hint is EMPTY else parse_hint_or_dims(hint)
@@ -91,11 +92,12 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
         if leaf.hint is None:
             continue
         layout = within.layout_at(leaf.hint, rank_of(leaf.value))
-        if (wrong := _why_unplaceable(leaf, layout, place)) is not None:
+        is_placed = is_outside or not layout.is_silent
+        if (wrong := _why_unplaceable(leaf, layout, place, is_placed)) is not None:
             failures.append(Failure(wrong, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)))
         elif place.mesh is None and layout.axes:
             raise no_mesh(place.verb)
-        elif place.mesh is not None and (is_outside or not layout.is_silent):
+        elif place.mesh is not None and is_placed:
             layouts[at] = layout
         elif kind is not None:
             layouts[at] = replace(layout, unconstrained=frozenset(range(len(layout.dim_axes))))
@@ -104,15 +106,17 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
     return tree.with_values(_placed(tree, layouts, place, kind, is_outside))
 
 
-def _why_unplaceable(leaf: CheckedLeaf, layout: Layout, place: PlacementContext) -> Fault | None:
-    """Why a value that fits its hint cannot be placed so."""
+def _why_unplaceable(leaf: CheckedLeaf, layout: Layout, place: PlacementContext, is_placed: bool) -> Fault | None:
+    """Why a value that fits its hint cannot be placed so; ``is_placed`` if the hint says how."""
     value, hint, *_ = leaf
     assert hint is not None
     if isinstance(value, _jax.array.SHAPES):
         return NotAnArray(hint.type_text, describe(value))
     known = _jax.array.explicit_spec(value)
     if known is not None and (lost := sorted(known.spec.unreduced - layout.unreduced)):
-        return LostSum(tuple(lost))
+        return LostMark("+", tuple(lost))
+    if known is not None and is_placed and (lost := sorted(known.spec.reduced - layout.reduced)):
+        return LostMark("-", tuple(lost))
     where = _jax.array.committed_sharding(value)
     if where is None or place.mesh is None or where.is_fully_addressable:
         return None
