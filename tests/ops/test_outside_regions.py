@@ -379,6 +379,41 @@ def test_on_explicit_axes_the_program_is_that_of_an_out_sharding(ours: Any, comp
         assert collectives(lambda x: ours(x), x) == collectives(by_hand, x)
 
 
+SENDING_NOTHING: dict[str, Callable[[Any], Any]] = {
+    "rearrange": lambda x: rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"),
+    "repeat": lambda x: repeat(x, "[b/dp] [d/tp] -> [b/dp] 3 [d/tp]"),
+    "reduce": lambda x: reduce(
+        repeat(x, "[b/dp] [d/tp] -> [b/dp] [d/tp] 3"), "[b/dp] [d/tp] r -> [b/dp] [d/tp]", "sum"
+    ),
+    "shard": lambda x: shard(x, "[b/dp] [d/tp]"),
+    "einsum": lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [b/dp] [d/tp]"),
+    "einsum, a sum due": lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [d/tp] +dp"),
+}
+
+
+@pytest.mark.skipif(not hasattr(jax.sharding, "no_collectives"), reason="jax 0.12 has it")
+@pytest.mark.parametrize("call", SENDING_NOTHING.values(), ids=SENDING_NOTHING)
+def test_what_sends_nothing_is_no_collective_to_jax(call: Any) -> None:
+    with under(MESHES["Explicit"], True) as x, jax.sharding.no_collectives({"dp", "tp"}):
+        jax.eval_shape(call, x)
+
+
+SENDING: dict[str, Callable[[Any], Any]] = {
+    "shard": lambda x: shard(x, "b [d/tp]"),
+    "reshard": lambda x: reshard(x, "[b/dp] [d/tp] -> b [d/tp]"),
+    "reduce": lambda x: reduce(x, "[b/dp] [d/tp] -> [d/tp]", "sum"),
+    "einsum": lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [d/tp]"),
+}
+
+
+@pytest.mark.skipif(not hasattr(jax.sharding, "no_collectives"), reason="jax 0.12 has it")
+@pytest.mark.parametrize("call", SENDING.values(), ids=SENDING)
+def test_what_sends_something_is_refused_under_no_collectives(call: Any) -> None:
+    refused = pytest.raises(Exception, match="Collective across axis 'dp' is forbidden")
+    with under(MESHES["Explicit"], True) as x, jax.sharding.no_collectives({"dp"}), refused:
+        jax.eval_shape(call, x)
+
+
 # Partial sums in JAX's types
 
 

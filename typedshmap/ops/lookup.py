@@ -51,8 +51,9 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
     def take_rows(table: Any, ids: Any) -> Any:
         return _take_locally(call, operands, plan, table, ids)
 
-    # Which shard of an Explicit axis has a row JAX cannot tell.
-    rows = call.run_on_auto_axes(operands, plan.sums.result, lambda known: looked_up in known, take_rows)
+    # Which shard of an Explicit axis has a row JAX cannot tell, nor how those of a global table are sharded.
+    is_refused = lambda known: not call.region.manual or looked_up in known  # noqa: E731
+    rows = call.run_on_auto_axes(operands, plan.sums.result, is_refused, take_rows)
     return record_sums(call, operands, plan.sums, rows, run_partial_sums(call, rows, plan.sums), is_stated=True)
 
 

@@ -315,6 +315,11 @@ class Operation(Record):
         split = {place.keys[0] for operand in operands for place in operand.layout.dims if len(place.keys) > 1}
         kept = {key: axes for key, axes in known.items() if key not in split}
         spec: Any = self.explicit_spec(kept, result)
+        own = _jax.array.partition_spec(
+            kept.get(place.keys[0], ((),))[0] if place.keys else () for place in result.dims
+        )
+        if spec == own and not is_refused(known):
+            return f(*values)  # JAX finds that itself
         spec = NamedSharding(self.mesh, spec) if self.mesh and _jax.mesh.context_mesh().empty else spec
         return auto_axes(f, axes=tuple(explicit), out_sharding=spec)(*values)
 
