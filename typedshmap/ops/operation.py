@@ -498,11 +498,11 @@ class Operation(Record):
 
     def refuse_global_marks(self, operands: Sequence[Operand]) -> None:
         """Refuse global arrays that are unreduced or reduced in their types, of which JAX has no such operation."""
-        for operand in operands:
-            known = None if self.region.manual else _jax.array.explicit_spec(operand.value)
+        for operand in operands if not self.region.manual else ():
+            known = _jax.array.explicit_spec(operand.value)
             marks = (("+", "unreduced"), ("-", "reduced"))
-            for sign, state in marks if known is not None else ():
-                for axis in sorted(getattr(known.spec, state)):
+            for sign, state in marks:
+                for axis in sorted(getattr(known.spec, state)) if known is not None else ():
                     name = operand.subject.phrase
                     problem = f"{name} is {state} over '{axis}' in JAX's type, which has no such {self.verb}"
                     effect = "takes the sum first" if sign == "+" else "drops that, and its gradient is summed there"
