@@ -522,6 +522,16 @@ def test_a_partial_sum_is_sharded_over_other_axes() -> None:
                 np.testing.assert_array_equal(jax.block_until_ready(jax.reshard(got, P(None, None))), X)
 
 
+@pytest.mark.parametrize("shape", [(), (8,), (8, 16)], ids=str)
+def test_what_jit_is_given_unplaced_becomes_a_partial_sum(shape: tuple[int, ...]) -> None:
+    mesh, dims = MESHES["Explicit"], " ".join("bd"[: len(shape)])
+    with jax.set_mesh(mesh):
+        x = np.ones(shape, np.float32)
+        got = jax.block_until_ready(jax.jit(lambda x: shard(x, Float[Array, f"{dims} +dp"]))(x))
+        assert got.sharding.spec.unreduced == {"dp"}
+        np.testing.assert_array_equal(jax.block_until_ready(jax.reshard(got, P(*[None] * len(shape)))), x)
+
+
 def test_what_is_reduced_does_not_lose_that() -> None:
     mesh = MESHES["Explicit"]
     with jax.set_mesh(mesh):

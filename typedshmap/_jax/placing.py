@@ -53,12 +53,18 @@ def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None)
 
 
 def _reshard(x: Any, sharding: NamedSharding) -> Any:
-    """``jax.reshard``; on jax 0.9 in two steps, where only what is sharded so already becomes a right partial sum."""
-    known = explicit_spec(x)
-    if sharding.spec.unreduced and known is not None and not HAS_MANUAL_TYPES:
-        have = spec_entries(known.spec, x.ndim)
-        sharded = replace(spec_entries(sharding.spec, x.ndim), unreduced=have.unreduced, reduced=have.reduced)
-        x = x if sharded == have else jax.reshard(x, NamedSharding(sharding.mesh, spec_of(sharded)))
+    """``jax.reshard``, in two steps where it makes a partial sum: the first states how the value is sharded.
+
+    Without it XLA takes an argument of jit that is not placed for a partial sum itself, or ends the process. On jax 0.9
+    the first step also shards the value as it is to be, since XLA makes no right partial sum of another sharding.
+    """
+    known, rank = explicit_spec(x), len(x.shape)
+    have = Layout(((),) * rank) if known is None else spec_entries(known.spec, rank)
+    if sharding.spec.unreduced - have.unreduced:
+        wanted = spec_entries(sharding.spec, rank)
+        before = have if HAS_MANUAL_TYPES else replace(wanted, unreduced=have.unreduced, reduced=have.reduced)
+        if before != have or not is_outside_traces():
+            x = jax.reshard(x, NamedSharding(sharding.mesh, spec_of(before)))
     return jax.reshard(x, sharding)
 
 
