@@ -152,7 +152,7 @@ class Numbers:
             )
         if self.is_blind:
             return UNKNOWN
-        is_seen = _jax.versions.HAS_MANUAL_TYPES  # before jax 0.10 no traceback shows what made a number
+        is_seen = _jax.versions.HAS_MANUAL_TYPES  # before jax 0.10 a traceback may be that of another call
         if is_seen and (self._is_length(abs(number)) or self._is_written(eqn, abs(number))):
             return 0
         return Form(Fraction(0), ((("number", id(eqn), number), Fraction(1)),))
@@ -172,10 +172,7 @@ class Numbers:
 
     def _is_written(self, eqn: Any, number: float) -> bool:
         """Whether a number stands in the text of the program, or is closed over."""
-        if _is_in_text(eqn, number):
-            return True
-        known = self._constants()
-        return any(isclose(each, number, rel_tol=1e-6) or isclose(each * number, 1, rel_tol=1e-6) for each in known)
+        return _is_in_text(eqn, number) or any(_is_of(each, number) for each in self._constants())
 
     def known(self, degree: Degree) -> Degree:
         """A degree in which what was learnt of counts meanwhile is put."""
@@ -271,8 +268,14 @@ def _is_in_text(eqn: Any, number: float) -> bool:
 @lru_cache(maxsize=4096)
 def _writes(code: Any, number: float) -> bool:
     """Whether a number stands in the text of a function, or one over it."""
-    written = (abs(each) for each in code.co_consts if isinstance(each, int | float) and 1e-9 < abs(each) < 1e9)
-    return any(isclose(each, number, rel_tol=1e-6) or isclose(1 / each, number, rel_tol=1e-6) for each in written)
+    return any(_is_of(each, number) for each in code.co_consts if isinstance(each, int | float))
+
+
+def _is_of(written: float, number: float) -> bool:
+    """Whether a number is one that is written, one over it, or what is left of one."""
+    size = abs(written)
+    found = (size, 1 / size, abs(1 - written)) if 1e-9 < size < 1e9 else ()
+    return any(isclose(each, number, rel_tol=1e-6) for each in found)
 
 
 def _role(eqn: Any) -> tuple[str, Any]:
@@ -282,6 +285,8 @@ def _role(eqn: Any) -> tuple[str, Any]:
 
 
 def _role_of(codes: Sequence[Any]) -> str:
+    if not _jax.versions.HAS_MANUAL_TYPES:  # a traceback may be that of another call
+        return ""
     known, counting = _codes(), _jax.source.COUNTING_SHARDS
     for code in codes:
         if code in known:
