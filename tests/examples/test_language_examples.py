@@ -114,6 +114,11 @@ def test_the_command_finds_an_example_well_typed(name: str, mesh: str, capsys: p
     assert main(["check", str(EXAMPLES / f"{name}.py"), "--mesh", mesh]) == 0, capsys.readouterr().out
 
 
+def test_the_command_finds_an_example_on_explicit_axes_well_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["check", str(EXAMPLES / "microbatches.py"), "--mesh", "dp=16", "--explicit"]
+    assert main(command) == 0, capsys.readouterr().out
+
+
 def test_a_loss_over_a_sharded_vocabulary_is_the_same_on_every_mesh() -> None:
     assert_mesh_invariant(loaded("vocabulary").loss, ["dp=2,tp=2"], grad=True, batch=4, seq=4, vocab=16, model=8)
 
