@@ -46,8 +46,9 @@ def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None)
     if others and not is_open:
         constrain = _constrain_at_once if explicit and not is_staged() else _constrain
         x = constrain(x, NamedSharding(mesh, spec_of(constrained)))
-    if memory_kind is not None:
-        spec = spec_of(replace(layout, unconstrained=frozenset[int]()).over(explicit | others))
+    if memory_kind is not None:  # which says nothing to the compiler over Auto axes
+        known = explicit_spec(x)
+        spec = PartitionSpec() if known is None else known.spec
         x = jax.device_put(x, NamedSharding(mesh, spec, memory_kind=memory_kind))
     return x
 
